@@ -1,0 +1,1 @@
+//! Benchmarks of any directory, network or disk.

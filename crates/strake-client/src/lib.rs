@@ -1,0 +1,1 @@
+//! The `Vfs`: page pool, write-behind, stripes, sessions.

@@ -1,0 +1,1 @@
+//! The thin adapter from `/dev/fuse` to `Vfs`.

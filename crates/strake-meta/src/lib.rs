@@ -1,0 +1,1 @@
+//! The metadata state machine on an ordered key-value store, its log and copies.

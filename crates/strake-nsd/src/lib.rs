@@ -1,0 +1,1 @@
+//! The NSD block store and its server.

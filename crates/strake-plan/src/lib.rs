@@ -1,0 +1,1 @@
+//! Sizing of storage systems from building blocks.

@@ -1,0 +1,1 @@
+//! Ids, units, error kinds and the messages that cross Strake's two arrows.

@@ -1,0 +1,1 @@
+//! Reference models and whole-stack tests on simulated disks.

@@ -1,0 +1,1 @@
+//! One disk's container: superblock, regions, log, and an ordered key-value store on them.

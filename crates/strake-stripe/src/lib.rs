@@ -1,0 +1,1 @@
+//! Erasure codes, checksums and placement; pure.
