@@ -1,1 +1,12 @@
-//! The seam for clock, chance, disk and network: real ones, and simulated ones for tests.
+//! The seam for clock, chance, disk and network. Product code never asks the operating system for
+//! these itself: it is handed an environment from above, so that tests can simulate all of it.
+
+pub mod buffer;
+pub mod clock;
+pub mod disk;
+pub mod rng;
+
+pub use buffer::AlignedBuffer;
+pub use clock::{Clock, ManualClock, RealClock};
+pub use disk::Disk;
+pub use rng::Rng;

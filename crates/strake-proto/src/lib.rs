@@ -1,1 +1,27 @@
-//! Ids, units, error kinds and the messages that cross Strake's two arrows.
+//! Ids, units, limits, error kinds and the messages that cross Strake's two arrows
+//! (client ▶ NSD server, client ▶ metadata leader). The bottom crate: pure, no clock, no I/O.
+//!
+//! Everything that is written to a disk or a wire has its type here or in the file that owns the
+//! record; integers are little-endian except in keys that are scanned in order, which are
+//! big-endian.
+
+#![warn(missing_docs)]
+
+pub mod attr;
+pub mod errno;
+pub mod error;
+pub mod ids;
+pub mod layout;
+pub mod limits;
+pub mod meta;
+pub mod nsd;
+pub mod units;
+
+pub use attr::{Attr, Caller, FileType, Groups, StatFs, Timestamp};
+pub use error::{Error, ErrorKind, Result};
+pub use ids::{
+    ClientId, ClusterId, Epoch, FsId, Generation, GrantNumber, Ino, LayoutVersion, MapVersion,
+    NsdId, ObjectId, SlotIndex, StripIndex, StripKey, Version,
+};
+pub use layout::{Code, Geometry, LayoutMap, NsdState, ObjectLayout, PoolMap, Slot};
+pub use units::{BlockIndex, ByteCount, parse_size};

@@ -1,6 +1,9 @@
 //! The `strake` binary: command line, daemon roles, and the only wiring of the crates.
 
+mod commands;
+
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 /// A parallel POSIX file system: one binary, no kernel module.
 #[derive(Parser)]
@@ -11,9 +14,14 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    /// Print the version.
+    #[command(hide = true)]
+    Version,
+}
 
-fn main() -> std::process::ExitCode {
-    let cli = Cli::parse();
-    match cli.command {}
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Version => commands::version(),
+    }
 }

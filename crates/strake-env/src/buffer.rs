@@ -1,0 +1,92 @@
+//! Memory that direct I/O accepts: aligned to 4 KiB, zeroed, of fixed length.
+#![allow(unsafe_code, reason = "the allocator interface is unsafe; this is the one place for it")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+const ALIGNMENT: usize = 4096;
+
+/// A zeroed, 4 KiB-aligned run of bytes.
+pub struct AlignedBuffer {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the buffer owns its memory exclusively, like a Vec<u8>; moving the owner between threads
+// moves the only pointer to it.
+unsafe impl Send for AlignedBuffer {}
+// SAFETY: shared references only read, as for a Vec<u8>.
+unsafe impl Sync for AlignedBuffer {}
+
+impl AlignedBuffer {
+    /// `length` zero bytes.
+    pub fn zeroed(length: usize) -> AlignedBuffer {
+        if length == 0 {
+            return AlignedBuffer { start: NonNull::dangling(), length };
+        }
+        let layout = Self::layout(length);
+        // SAFETY: the layout has a non-zero size (checked above) and a valid alignment.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        AlignedBuffer { start, length }
+    }
+
+    /// A copy of `bytes`.
+    pub fn from_slice(bytes: &[u8]) -> AlignedBuffer {
+        let mut buffer = AlignedBuffer::zeroed(bytes.len());
+        buffer.copy_from_slice(bytes);
+        buffer
+    }
+
+    fn layout(length: usize) -> Layout {
+        Layout::from_size_align(length, ALIGNMENT).expect("invariant: buffers are below 2^62 bytes")
+    }
+}
+
+impl Drop for AlignedBuffer {
+    fn drop(&mut self) {
+        if self.length > 0 {
+            // SAFETY: `start` came from `alloc_zeroed` with this very layout and is freed once.
+            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.length)) }
+        }
+    }
+}
+
+impl Deref for AlignedBuffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` points to `length` initialised bytes (zeroed at allocation) that live as
+        // long as `self`; with length 0 a dangling, well-aligned pointer is allowed.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl DerefMut for AlignedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl std::fmt::Debug for AlignedBuffer {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "AlignedBuffer({} bytes)", self.length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_zeroed() {
+        for length in [0, 1, 4096, 1 << 20] {
+            let mut buffer = AlignedBuffer::zeroed(length);
+            assert_eq!(buffer.as_ptr() as usize % if length == 0 { 1 } else { ALIGNMENT }, 0);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(7);
+            assert_eq!(buffer.len(), length);
+        }
+    }
+}

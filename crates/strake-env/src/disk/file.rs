@@ -1,0 +1,1 @@
+//! A container file or a block device, by direct I/O.

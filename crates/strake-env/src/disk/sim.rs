@@ -1,0 +1,1 @@
+//! A disk in memory that can lose power, tear, lose, reorder, flip, fail and hang.

@@ -1,0 +1,145 @@
+//! What `stat` and `statfs` tell, and who asks.
+
+use crate::ids::{Generation, Ino};
+use serde::{Deserialize, Serialize};
+
+/// A point in time since the epoch of Unix, exact to the nanosecond; may be negative.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Timestamp {
+    /// Whole seconds; negative before 1970.
+    pub seconds: i64,
+    /// 0..1,000,000,000.
+    pub nanos: u32,
+}
+
+/// The type bits of a mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FileType {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe.
+    Fifo,
+    /// A Unix-domain socket's name.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+impl FileType {
+    /// `S_IF…` of Linux.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            FileType::Fifo => 0o010_000,
+            FileType::CharDevice => 0o020_000,
+            FileType::Directory => 0o040_000,
+            FileType::BlockDevice => 0o060_000,
+            FileType::Regular => 0o100_000,
+            FileType::Symlink => 0o120_000,
+            FileType::Socket => 0o140_000,
+        }
+    }
+
+    /// The type in a mode; `None` where the bits name none. A mode without type bits is regular,
+    /// as for `mknod(2)`.
+    pub const fn from_mode(mode: u32) -> Option<FileType> {
+        Some(match mode & 0o170_000 {
+            0o010_000 => FileType::Fifo,
+            0o020_000 => FileType::CharDevice,
+            0o040_000 => FileType::Directory,
+            0o060_000 => FileType::BlockDevice,
+            0o100_000 | 0 => FileType::Regular,
+            0o120_000 => FileType::Symlink,
+            0o140_000 => FileType::Socket,
+            _ => return None,
+        })
+    }
+}
+
+/// An inode's attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attr {
+    /// Its number.
+    pub ino: Ino,
+    /// Which life of the number.
+    pub generation: Generation,
+    /// Its type.
+    pub file_type: FileType,
+    /// Permission bits with setuid, setgid, sticky: `mode & 0o7777`.
+    pub permissions: u32,
+    /// Names it has; 0 for an orphan.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of device files, Linux's `dev_t` encoding in 32 bits.
+    pub rdev: u32,
+    /// Length in bytes.
+    pub size: u64,
+    /// Bytes held on disks, parity not counted; `st_blocks` is this over 512, rounded up.
+    pub allocated: u64,
+    /// Last read.
+    pub atime: Timestamp,
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Last change of contents or attributes.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub btime: Timestamp,
+}
+
+/// Who makes a call: the credentials of the process, as the kernel reports them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caller {
+    /// File-system user id.
+    pub uid: u32,
+    /// File-system group id.
+    pub gid: u32,
+    /// Process id, for the log.
+    pub pid: u32,
+    /// File-mode creation mask (`umask`); only creating calls look at it.
+    pub umask: u32,
+    /// Supplementary groups.
+    pub groups: Groups,
+}
+
+/// Where a caller's supplementary groups stand. FUSE does not send them, and most checks are
+/// decided without them, so they are looked up only when one is not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Groups {
+    /// These.
+    Known(Vec<u32>),
+    /// Those of the process `Caller::pid` on this machine.
+    OfProcess,
+}
+
+impl Caller {
+    /// The superuser, for Strake's own work.
+    pub const ROOT: Caller =
+        Caller { uid: 0, gid: 0, pid: 0, umask: 0, groups: Groups::Known(Vec::new()) };
+}
+
+/// What `statfs` tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatFs {
+    /// Usable bytes after the code's parity.
+    pub total: u64,
+    /// Of these, not used.
+    pub free: u64,
+    /// Of these, for ordinary users.
+    pub available: u64,
+    /// Inodes there are.
+    pub inodes_used: u64,
+    /// Inodes that could still be made.
+    pub inodes_free: u64,
+    /// The block size.
+    pub block_size: u32,
+}

@@ -1,0 +1,160 @@
+//! The few prescriptive kinds of error that cross a boundary. What each becomes for an
+//! application stands in `errno.rs`, and nowhere else.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What went wrong, as far as the caller needs to know to act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ErrorKind {
+    /// No such name, inode, object or strip.
+    NotFound,
+    /// The name is taken.
+    Exists,
+    /// A directory was needed.
+    NotDirectory,
+    /// A directory was not wanted.
+    IsDirectory,
+    /// The directory still has entries.
+    NotEmpty,
+    /// Permission bits or ACL say no (EACCES).
+    Access,
+    /// Only the owner or a privileged caller may (EPERM).
+    NotPermitted,
+    /// A disk or the file system is full.
+    NoSpace,
+    /// A quota is used up.
+    Quota,
+    /// A name or path is too long.
+    NameTooLong,
+    /// An argument makes no sense.
+    Invalid,
+    /// The inode has as many names as it can.
+    TooManyLinks,
+    /// Not within this file system.
+    CrossDevice,
+    /// The file system is read-only.
+    ReadOnly,
+    /// No such extended attribute.
+    NoAttribute,
+    /// The caller's buffer is too small.
+    Range,
+    /// The value is too large.
+    TooBig,
+    /// The offset or size is beyond the largest file.
+    FileTooBig,
+    /// In use.
+    Busy,
+    /// The handle's inode is gone, or the message is of an older epoch or map.
+    Stale,
+    /// The data cannot be had: too many strips are gone, or a disk failed.
+    Io,
+    /// Bytes on disk or wire do not match their checksum or form.
+    Corrupt,
+    /// The node lost its lease.
+    Fenced,
+    /// Not now; the same call may succeed later.
+    Retry,
+    /// It would wait, and the caller asked not to.
+    WouldBlock,
+    /// A signal ended the wait.
+    Interrupted,
+    /// Not offered here.
+    NotSupported,
+    /// No such function.
+    NoSystem,
+    /// No such device or address; also the end of SEEK_DATA.
+    NoDevice,
+    /// Too many symbolic links.
+    Loop,
+    /// A bad file handle.
+    BadHandle,
+    /// Out of memory within the budget.
+    NoMemory,
+    /// A limit in time ran out.
+    TimedOut,
+    /// A peer or disk cannot be reached.
+    Unreachable,
+    /// Strake is wrong; never expected.
+    Internal,
+}
+
+/// An error with its kind and a sentence for whoever reads the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Error {
+    kind: ErrorKind,
+    detail: String,
+}
+
+impl Error {
+    /// An error of `kind`; `detail` says what, and what to do, as a sentence fragment.
+    pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Error {
+        Error { kind, detail: detail.into() }
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Its sentence; may be empty.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// The same error with `context: ` before its sentence.
+    #[must_use]
+    pub fn context(self, context: impl fmt::Display) -> Error {
+        let detail = if self.detail.is_empty() {
+            context.to_string()
+        } else {
+            format!("{context}: {}", self.detail)
+        };
+        Error { kind: self.kind, detail }
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Error {
+        Error { kind, detail: String::new() }
+    }
+}
+
+impl From<std::io::Error> for Error {
+    /// Host errors: a full host means full, what is gone is unreachable, all else is `Io`.
+    fn from(error: std::io::Error) -> Error {
+        use std::io::ErrorKind as Host;
+        let kind = match error.kind() {
+            Host::NotFound => ErrorKind::NotFound,
+            Host::AlreadyExists => ErrorKind::Exists,
+            Host::PermissionDenied => ErrorKind::Access,
+            Host::StorageFull | Host::QuotaExceeded => ErrorKind::NoSpace,
+            Host::OutOfMemory => ErrorKind::NoMemory,
+            Host::Interrupted => ErrorKind::Interrupted,
+            Host::TimedOut => ErrorKind::TimedOut,
+            Host::WouldBlock => ErrorKind::WouldBlock,
+            Host::ConnectionRefused
+            | Host::ConnectionReset
+            | Host::ConnectionAborted
+            | Host::NotConnected
+            | Host::BrokenPipe => ErrorKind::Unreachable,
+            _ => ErrorKind::Io,
+        };
+        Error { kind, detail: error.to_string() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.detail.is_empty() {
+            write!(out, "{:?}", self.kind)
+        } else {
+            out.write_str(&self.detail)
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The result of whatever crosses a boundary.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,230 @@
+//! Redundancy codes, the shape of a block, and the pool map. Plain data; the functions that
+//! encode and place stand in `strake-stripe`.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ids::{LayoutVersion, MapVersion, NsdId, ObjectId, SlotIndex};
+use crate::limits::{SHORT_BLOCK_BYTES_MAX, UNIT_BYTES};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A redundancy code: N data strips and P parity strips; P losses are tolerated.
+///
+/// Copies (`2x`) are the case N = 1: every parity strip equals the data strip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Code {
+    /// N ≥ 1.
+    pub data: u8,
+    /// P ≥ 0.
+    pub parity: u8,
+}
+
+impl Code {
+    /// Every code there is, by its name.
+    pub const ALL: [(&'static str, Code); 9] = [
+        ("1", Code { data: 1, parity: 0 }),
+        ("2x", Code { data: 1, parity: 1 }),
+        ("3x", Code { data: 1, parity: 2 }),
+        ("4x", Code { data: 1, parity: 3 }),
+        ("4+1p", Code { data: 4, parity: 1 }),
+        ("4+2p", Code { data: 4, parity: 2 }),
+        ("4+3p", Code { data: 4, parity: 3 }),
+        ("8+2p", Code { data: 8, parity: 2 }),
+        ("8+3p", Code { data: 8, parity: 3 }),
+    ];
+
+    /// Strips of a full stripe: N + P, the number of NSDs it needs.
+    pub const fn width(self) -> usize {
+        self.data as usize + self.parity as usize
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.data, self.parity) {
+            (1, 0) => out.write_str("1"),
+            (1, copies) => write!(out, "{}x", copies + 1),
+            (data, parity) => write!(out, "{data}+{parity}p"),
+        }
+    }
+}
+
+impl std::str::FromStr for Code {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Code> {
+        let wanted = text.to_ascii_lowercase();
+        Code::ALL.iter().find(|(name, _)| *name == wanted).map(|(_, code)| *code).ok_or_else(|| {
+            let names: Vec<&str> = Code::ALL.iter().map(|(name, _)| *name).collect();
+            Error::new(
+                ErrorKind::Invalid,
+                format!("'{text}' is not a code: choose one of {}", names.join(", ")),
+            )
+        })
+    }
+}
+
+/// How a block of a given length is cut. A function of code and length alone, so a reader that
+/// knows a stripe's block length knows its shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Data strips: N, or 1 for a short block.
+    pub data_strips: u8,
+    /// Parity strips: P.
+    pub parity_strips: u8,
+    /// Bytes of every strip, a multiple of 4 KiB; the last data strip is padded with zeros.
+    pub strip_bytes: usize,
+}
+
+impl Geometry {
+    /// The shape of a block holding `block_bytes` bytes (1 ..= block size).
+    ///
+    /// Position `i < data_strips` holds bytes `i*strip_bytes ..` of the block. Parity strips stand
+    /// at positions `N ..  N+P` of the *code* also for a short block, so that a position always
+    /// means the same slot; positions `1..N` of a short block do not exist. A data position that
+    /// lies wholly beyond `block_bytes` is a zero strip and is not stored either.
+    pub fn of(code: Code, block_bytes: u64) -> Geometry {
+        assert!(block_bytes > 0, "an empty block has no strips");
+        let short = block_bytes <= SHORT_BLOCK_BYTES_MAX;
+        let data_strips = if short { 1 } else { code.data };
+        let unit = UNIT_BYTES as u64;
+        let strip = block_bytes.div_ceil(u64::from(data_strips)).div_ceil(unit) * unit;
+        let strip_bytes = usize::try_from(strip).expect("invariant: a block fits in memory");
+        Geometry { data_strips, parity_strips: code.parity, strip_bytes }
+    }
+
+    /// Whether position `strip` of `code` is stored for a block of `block_bytes`.
+    pub fn is_stored(code: Code, block_bytes: u64, strip: u8) -> bool {
+        let shape = Geometry::of(code, block_bytes);
+        if strip >= code.data {
+            return strip < code.data + code.parity;
+        }
+        u64::from(strip) * (shape.strip_bytes as u64) < block_bytes && strip < shape.data_strips
+    }
+}
+
+/// Where an object's strips lie: everything [`PoolMap`]-independent that placement needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ObjectLayout {
+    /// The object.
+    pub object: ObjectId,
+    /// Its redundancy code.
+    pub code: Code,
+    /// Bytes of a full block.
+    pub block_size: u32,
+    /// Over which members of the pool it is laid out.
+    pub layout: LayoutVersion,
+    /// Which key encrypts it; 0 = none.
+    pub key: u32,
+}
+
+/// What an NSD may be used for just now (the DCS3700 document's two columns in one type).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NsdState {
+    /// The administrator's will.
+    pub status: NsdStatus,
+    /// What is the case.
+    pub availability: NsdAvailability,
+}
+
+/// The administrator's will for an NSD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NsdStatus {
+    /// In use.
+    Ready,
+    /// No new data.
+    Suspended,
+    /// Being emptied before it is deleted.
+    BeingEmptied,
+    /// Being replaced.
+    Replacing,
+    /// The disk that replaces another.
+    Replacement,
+}
+
+/// What is the case with an NSD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NsdAvailability {
+    /// Reads and writes.
+    Up,
+    /// Neither.
+    Down,
+    /// Writes, not reads: it missed writes and is being brought up to date.
+    Recovering,
+    /// Neither: it missed writes and recovery has not run.
+    Unrecovered,
+}
+
+impl NsdAvailability {
+    /// Whether its strips may be read.
+    pub const fn readable(self) -> bool {
+        matches!(self, NsdAvailability::Up)
+    }
+    /// Whether strips are written to it.
+    pub const fn writable(self) -> bool {
+        matches!(self, NsdAvailability::Up | NsdAvailability::Recovering)
+    }
+}
+
+/// One place of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slot {
+    /// The NSD that holds it.
+    pub nsd: NsdId,
+    /// NSDs of one group fail together.
+    pub failure_group: u32,
+    /// What the NSD may be used for.
+    pub state: NsdState,
+}
+
+/// The members of one layout version: placement shuffles exactly these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutMap {
+    /// Its number; 1 is the first.
+    pub version: LayoutVersion,
+    /// Slot and failure group at the time the version was made, in slot order.
+    pub members: Vec<(SlotIndex, u32)>,
+}
+
+/// The slots of a pool and the layouts made of them. Only the leader changes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolMap {
+    /// Grows with every change.
+    pub version: MapVersion,
+    /// By [`SlotIndex`].
+    pub slots: Vec<Slot>,
+    /// By version, ascending; new objects use the last.
+    pub layouts: Vec<LayoutMap>,
+}
+
+impl PoolMap {
+    /// The layout of that version.
+    pub fn layout(&self, version: LayoutVersion) -> Option<&LayoutMap> {
+        self.layouts.iter().find(|layout| layout.version == version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_read_what_they_print() {
+        for (name, code) in Code::ALL {
+            assert_eq!(code.to_string(), name);
+            assert_eq!(name.parse::<Code>().expect("a code"), code);
+        }
+        assert!("5+5p".parse::<Code>().expect_err("no such code").to_string().contains("4+2p"));
+    }
+
+    #[test]
+    fn short_blocks_have_one_data_strip_and_full_ones_n() {
+        let code = Code { data: 4, parity: 2 };
+        let short = Geometry::of(code, 5000);
+        assert_eq!((short.data_strips, short.strip_bytes), (1, 8192));
+        let full = Geometry::of(code, 4 << 20);
+        assert_eq!((full.data_strips, full.strip_bytes), (4, 1 << 20));
+        let stored: Vec<u8> = (0..8).filter(|&i| Geometry::is_stored(code, 5000, i)).collect();
+        assert_eq!(stored, [0, 4, 5]);
+        let stored: Vec<u8> = (0..8).filter(|&i| Geometry::is_stored(code, 131_073, i)).collect();
+        assert_eq!(stored, [0, 1, 2, 3, 4, 5]);
+    }
+}

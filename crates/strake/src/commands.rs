@@ -1,0 +1,9 @@
+//! One file per command group; each turns arguments into calls and results into text.
+
+use std::process::ExitCode;
+
+/// Prints the version, as `--version` does.
+pub(crate) fn version() -> ExitCode {
+    println!("strake {}", env!("CARGO_PKG_VERSION"));
+    ExitCode::SUCCESS
+}
