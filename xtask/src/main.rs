@@ -1,3 +1,31 @@
-//! Developers' commands: tidy checks and the tally of all test runners.
+//! Developers' commands. `cargo run -p xtask -- help` lists them; the Makefile names the usual
+//! ones.
 
-fn main() {}
+mod runner;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "xtask COMMAND
+  check        formatting, lints, rules, tests that need no mount
+  test         check, documentation, and the suites on real mounts
+  soak         long versions: --seed N --minutes M
+  tidy         the rules that clippy does not know, on all files of the repository
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("check") => runner::run(&runner::check_steps()),
+        Some("test") => runner::run(&runner::test_steps()),
+        Some("tidy") => tidy::main(),
+        Some("help" | "--help") => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprint!("{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -149,7 +149,7 @@ pub trait Vfs: Send + Sync {
 
     /// Attributes, exact.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
-    /// Changes attributes. `handle` is the open file of an `ftruncate`, which was permitted at open.
+    /// Changes attributes. `handle` is the open file of an `ftruncate`, permitted at its open.
     fn setattr(
         &self,
         caller: &Caller,

@@ -1,0 +1,33 @@
+# The commands of a day. `make check` is the fast loop, `make test` is what CI runs.
+
+.PHONY: build demo check test fix soak deps clean
+
+build:
+	cargo build --release -p strake
+
+deps:
+	@scripts/deps
+
+# Builds, brings up a file system on this machine, uses it on real data, shows it, tears down.
+demo: build
+	@scripts/demo target/release/strake
+
+# Formatting, lints, rules and the tests that need no mount. Under three minutes when warm.
+check:
+	cargo run -q -p xtask -- check
+
+# Everything: check, documentation, suites on real mounts. Never writes to the tree.
+test: deps
+	cargo run -q -p xtask -- test
+
+# Writes what `check` would complain about, where a program can.
+fix:
+	cargo fmt --all
+	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+
+# Long versions of the seeded tests: make soak SEED=… MINUTES=…
+soak: deps
+	cargo run -q -p xtask -- soak --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60)
+
+clean:
+	cargo clean

@@ -1,0 +1,229 @@
+//! Runs the steps of `make check` and `make test` one after the other, each with a time limit,
+//! and adds up what their test runners counted. The last line is `N passed, N failed`, with
+//! `, N skipped` only where something was skipped.
+//!
+//! A step that prints no tally counts as one test: passed if its exit code is 0. A step that
+//! exits otherwise counts at least one failure, whatever it printed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// One command with its name and limit.
+pub(crate) struct Step {
+    name: &'static str,
+    program: &'static str,
+    arguments: Vec<&'static str>,
+    environment: Vec<(&'static str, &'static str)>,
+    minutes_max: u64,
+}
+
+impl Step {
+    /// A step of `words`: the program and its arguments.
+    pub(crate) fn new(name: &'static str, words: &[&'static str], minutes_max: u64) -> Step {
+        Step {
+            name,
+            program: words[0],
+            arguments: words[1..].to_vec(),
+            environment: Vec::new(),
+            minutes_max,
+        }
+    }
+
+    fn with(mut self, key: &'static str, value: &'static str) -> Step {
+        self.environment.push((key, value));
+        self
+    }
+}
+
+/// What a runner counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Tests that held.
+    pub passed: u64,
+    /// Tests that did not.
+    pub failed: u64,
+    /// Tests that could not run here.
+    pub skipped: u64,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// The fast steps: nothing here needs a mount.
+pub(crate) fn check_steps() -> Vec<Step> {
+    vec![
+        Step::new("format", &["cargo", "fmt", "--all", "--check"], 2),
+        Step::new(
+            "clippy",
+            &["cargo", "clippy", "-q", "--workspace", "--all-targets", "--", "-D", "warnings"],
+            15,
+        ),
+        Step::new("tidy", &["cargo", "run", "-q", "-p", "xtask", "--", "tidy"], 5),
+        Step::new("unit tests", &["cargo", "test", "-q", "--workspace", "--no-fail-fast"], 20),
+    ]
+}
+
+/// Everything CI runs.
+pub(crate) fn test_steps() -> Vec<Step> {
+    let mut steps = check_steps();
+    steps.push(
+        Step::new(
+            "documentation",
+            &["cargo", "doc", "-q", "--workspace", "--no-deps", "--document-private-items"],
+            10,
+        )
+        .with("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
+    );
+    steps
+}
+
+/// Runs all steps, prints the table and the sum, and fails if anything failed.
+pub(crate) fn run(steps: &[Step]) -> ExitCode {
+    let mut total = Tally::default();
+    let mut rows = Vec::new();
+    for step in steps {
+        println!("==== {}", step.name);
+        let started = now();
+        let tally = run_step(step);
+        total.add(tally);
+        rows.push((step.name, tally, now() - started));
+    }
+    println!();
+    for (name, tally, time) in rows {
+        let mark = if tally.failed > 0 { "FAILED" } else { "ok" };
+        println!(
+            "{name:<28} {:>7} passed {:>5} failed {:>5} skipped {:>6.1} s  {mark}",
+            tally.passed,
+            tally.failed,
+            tally.skipped,
+            time.as_secs_f64()
+        );
+    }
+    if total.skipped > 0 {
+        println!("\nSKIPPED: {} tests could not run on this machine (see above)", total.skipped);
+        println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
+    } else {
+        println!("\n{} passed, {} failed", total.passed, total.failed);
+    }
+    if total.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the runner measures and limits real processes")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn run_step(step: &Step) -> Tally {
+    let child = Command::new(step.program)
+        .args(&step.arguments)
+        .envs(step.environment.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => {
+            println!("{}: cannot start {}: {error}", step.name, step.program);
+            return Tally { failed: 1, ..Tally::default() };
+        }
+    };
+    let (tally, finished) = follow(&mut child, Duration::from_secs(step.minutes_max * 60));
+    if !finished {
+        println!("{}: not done after {} minutes, killed", step.name, step.minutes_max);
+        let _ = child.kill();
+    }
+    let succeeded = child.wait().is_ok_and(|status| status.success());
+    match (succeeded && finished, tally) {
+        (true, tally) if tally == Tally::default() => Tally { passed: 1, ..tally },
+        (true, tally) => tally,
+        (false, tally) => Tally { failed: tally.failed.max(1), ..tally },
+    }
+}
+
+/// Copies the child's output through and adds up its tallies; false if the time ran out.
+fn follow(child: &mut Child, limit: Duration) -> (Tally, bool) {
+    let output = child.stdout.take().expect("invariant: stdout is piped");
+    let (lines_in, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            if lines_in.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                break;
+            }
+        }
+    });
+    let end = now() + limit;
+    let mut tally = Tally::default();
+    loop {
+        match lines.recv_timeout(end.saturating_duration_since(now())) {
+            Ok(line) => {
+                if let Some(counted) = read_tally(&line) {
+                    tally.add(counted);
+                }
+                println!("{line}");
+                let _ = std::io::stdout().flush();
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => return (tally, true),
+            Err(mpsc::RecvTimeoutError::Timeout) => return (tally, false),
+        }
+    }
+}
+
+/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; …` and `[name: ]3 passed, 0 failed[, 1
+/// skipped]`.
+pub(crate) fn read_tally(line: &str) -> Option<Tally> {
+    let line = line.trim();
+    let counts = if let Some(rest) = line.strip_prefix("test result: ") {
+        rest.split_once(". ")?.1
+    } else {
+        line.rsplit_once(": ").map_or(line, |(_, counts)| counts)
+    };
+    let mut tally = Tally::default();
+    let mut named = 0;
+    for part in counts.split([',', ';']) {
+        let (count, name) = part.trim().split_once(' ')?;
+        match name {
+            "passed" => tally.passed = count.parse().ok()?,
+            "failed" => tally.failed = count.parse().ok()?,
+            "skipped" | "ignored" => tally.skipped = count.parse().ok()?,
+            _ => continue,
+        }
+        named += 1;
+    }
+    (named >= 2).then_some(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(passed: u64, failed: u64, skipped: u64) -> Option<Tally> {
+        Some(Tally { passed, failed, skipped })
+    }
+
+    #[test]
+    fn tallies_of_cargo_and_of_our_suites_are_read() {
+        let cargo = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; \
+                     finished in 0.00s";
+        assert_eq!(read_tally(cargo), tally(12, 0, 1));
+        let failed = "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered \
+                      out; finished in 0.00s";
+        assert_eq!(read_tally(failed), tally(2, 1, 0));
+        assert_eq!(read_tally("pjdfstest: 398 passed, 0 failed"), tally(398, 0, 0));
+        assert_eq!(read_tally("3 passed, 2 failed, 1 skipped"), tally(3, 2, 1));
+    }
+
+    #[test]
+    fn prose_is_no_tally() {
+        for line in ["", "running 3 tests", "3 passed", "it passed, then failed", "a: b, c"] {
+            assert_eq!(read_tally(line), None, "{line}");
+        }
+    }
+}
