@@ -7,6 +7,7 @@
 
 #![warn(missing_docs)]
 
+pub mod acl;
 pub mod attr;
 pub mod errno;
 pub mod error;
