@@ -1,1 +1,40 @@
-//! I/O history, named waits, histograms.
+//! What makes the system answer "why is it slow": every I/O leaves a record in a ring
+//! ([`IoHistory`]), everything that waits has a name ([`Waiters`]), every operation has a histogram
+//! ([`OperationStats`]). Recording is cheap enough to be always on; snapshots are plain data that
+//! listings print or encode as JSON.
+
+#![warn(missing_docs)]
+
+pub mod histogram;
+pub mod iohist;
+pub mod operations;
+pub mod waiters;
+
+pub use histogram::{Histogram, HistogramSnapshot};
+pub use iohist::{BufferType, IoDirection, IoHistory, IoRecord, IoSide};
+pub use operations::{Operation, OperationSnapshot, OperationStats};
+pub use waiters::{WaitGuard, WaiterSnapshot, Waiters};
+
+use std::sync::Arc;
+use strake_env::Clock;
+
+/// All of it in one handle, shared by the parts of a process.
+pub struct Observe {
+    /// Every disk or NSD I/O.
+    pub io: IoHistory,
+    /// Everything that waits.
+    pub waiters: Waiters,
+    /// A histogram per operation.
+    pub operations: OperationStats,
+}
+
+impl Observe {
+    /// With `io_history_size` records of I/O history (clamped to 512..=65,536).
+    pub fn new(clock: Arc<dyn Clock>, io_history_size: usize) -> Arc<Observe> {
+        Arc::new(Observe {
+            io: IoHistory::new(Arc::clone(&clock), io_history_size),
+            waiters: Waiters::new(Arc::clone(&clock)),
+            operations: OperationStats::new(clock),
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! A histogram, a failure count and a byte count per named operation.
+
+use crate::histogram::{Histogram, HistogramSnapshot};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use strake_env::Clock;
+
+/// The counters of one operation. Get it once with [`OperationStats::operation`], record often.
+pub struct Operation {
+    clock: Arc<dyn Clock>,
+    histogram: Histogram,
+    failures: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Operation {
+    /// Takes the time before the operation.
+    pub fn begin(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    /// Counts the operation that began at `start` and has just ended.
+    pub fn end(&self, start: Duration, bytes: u64, succeeded: bool) {
+        self.histogram.record(self.clock.monotonic().saturating_sub(start));
+        if bytes > 0 {
+            self.bytes.fetch_add(bytes, Relaxed);
+        }
+        if !succeeded {
+            self.failures.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Runs and counts `work`; `Err` is a failure.
+    pub fn run<T, E>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let start = self.begin();
+        let result = work();
+        self.end(start, 0, result.is_ok());
+        result
+    }
+}
+
+/// The operations of a process by name.
+pub struct OperationStats {
+    clock: Arc<dyn Clock>,
+    table: RwLock<BTreeMap<&'static str, Arc<Operation>>>,
+}
+
+impl OperationStats {
+    /// None yet.
+    pub fn new(clock: Arc<dyn Clock>) -> OperationStats {
+        OperationStats { clock, table: RwLock::new(BTreeMap::new()) }
+    }
+
+    /// The counters of `name`, made at the first call.
+    pub fn operation(&self, name: &'static str) -> Arc<Operation> {
+        if let Some(found) = self.table.read().get(name) {
+            return Arc::clone(found);
+        }
+        let mut table = self.table.write();
+        let made = table.entry(name).or_insert_with(|| {
+            Arc::new(Operation {
+                clock: Arc::clone(&self.clock),
+                histogram: Histogram::new(),
+                failures: AtomicU64::new(0),
+                bytes: AtomicU64::new(0),
+            })
+        });
+        Arc::clone(made)
+    }
+
+    /// All operations that ran at least once, by name.
+    pub fn snapshot(&self) -> Vec<OperationSnapshot> {
+        let table = self.table.read();
+        let all = table.iter().map(|(name, operation)| OperationSnapshot {
+            name: (*name).to_owned(),
+            failures: operation.failures.load(Relaxed),
+            bytes: operation.bytes.load(Relaxed),
+            durations: operation.histogram.snapshot(),
+        });
+        all.filter(|operation| !operation.durations.counts.is_empty()).collect()
+    }
+}
+
+/// The counters of one operation as plain data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationSnapshot {
+    /// Its name.
+    pub name: String,
+    /// How many failed.
+    pub failures: u64,
+    /// Bytes moved, where it moves any.
+    pub bytes: u64,
+    /// How long each took.
+    pub durations: HistogramSnapshot,
+}

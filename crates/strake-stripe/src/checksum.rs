@@ -1,0 +1,73 @@
+//! CRC32C of each 4 KiB unit of a strip, seeded so that bytes which are whole but stand in the wrong
+//! place (another strip, an older version, another unit of the same strip) do not pass either.
+//!
+//! A unit's checksum is the CRC32C (Castagnoli, reflected, initial value and final xor all ones: the
+//! one of iSCSI, RFC 3720) of these bytes one after the other, integers little-endian:
+//!
+//! ```text
+//! 0   4  file system id
+//! 4   8  object id
+//! 12  8  block index
+//! 20  1  strip index
+//! 21  8  version: grant number
+//! 29  8  version: counter
+//! 37  4  index of the unit within the strip
+//! 41  …  the unit, 4096 bytes
+//! ```
+//!
+//! This is on disk and on the wire, and never changes. The first 37 bytes are hashed once per strip.
+
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::{StripKey, Version};
+
+/// The hashed prefix of all units of one strip at one version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChecksumSeed(u32);
+
+impl ChecksumSeed {
+    /// The seed of strip `key` at `version`.
+    pub fn new(key: &StripKey, version: Version) -> ChecksumSeed {
+        let mut bytes = [0u8; 37];
+        bytes[0..4].copy_from_slice(&key.fs.0.to_le_bytes());
+        bytes[4..12].copy_from_slice(&key.object.0.to_le_bytes());
+        bytes[12..20].copy_from_slice(&key.block.0.to_le_bytes());
+        bytes[20] = key.strip.0;
+        bytes[21..29].copy_from_slice(&version.grant.0.to_le_bytes());
+        bytes[29..37].copy_from_slice(&version.counter.to_le_bytes());
+        ChecksumSeed(crc32c::crc32c(&bytes))
+    }
+
+    /// The checksum of the unit with that index in the strip.
+    pub fn unit(self, unit_index: u32, unit: &[u8]) -> u32 {
+        debug_assert_eq!(unit.len(), UNIT_BYTES, "a unit has 4 KiB");
+        crc32c::crc32c_append(crc32c::crc32c_append(self.0, &unit_index.to_le_bytes()), unit)
+    }
+}
+
+/// The checksums of all units of a whole strip, whose length is a multiple of 4 KiB.
+pub fn strip_checksums(key: &StripKey, version: Version, strip: &[u8]) -> Vec<u32> {
+    assert_eq!(strip.len() % UNIT_BYTES, 0, "a strip is a multiple of 4 KiB");
+    let seed = ChecksumSeed::new(key, version);
+    (0u32..)
+        .zip(strip.chunks_exact(UNIT_BYTES))
+        .map(|(index, unit)| seed.unit(index, unit))
+        .collect()
+}
+
+/// Verifies part of a strip: `bytes` begin at unit `first_unit` of the strip, and `checksums` are
+/// those of its units. Returns the index within `bytes` of the first unit that does not match;
+/// `None` means that all are good. A missing checksum counts as bad.
+pub fn first_bad_unit(
+    key: &StripKey,
+    version: Version,
+    first_unit: u32,
+    bytes: &[u8],
+    checksums: &[u32],
+) -> Option<usize> {
+    assert_eq!(bytes.len() % UNIT_BYTES, 0, "a strip is a multiple of 4 KiB");
+    let seed = ChecksumSeed::new(key, version);
+    let mut units = (first_unit..).zip(bytes.chunks_exact(UNIT_BYTES)).enumerate();
+    units
+        .find(|(at, (index, unit))| checksums.get(*at) != Some(&seed.unit(*index, unit)))
+        .map(|(at, _)| at)
+}
