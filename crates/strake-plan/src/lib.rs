@@ -1,1 +1,20 @@
-//! Sizing of storage systems from building blocks.
+//! Sizing of storage systems from building blocks, before they are bought.
+//!
+//! `library` holds what components can do, each constant with its source; `design` is a system as
+//! a user writes it; `stage`, `evaluate`, `inventory` and `rule` are the pure calculation, whose
+//! every result is a `figure` that carries its derivation. `solve`, `tune`, `compare` build on
+//! it; `calibrate` alone touches the machine; `cli`, `text` and `report` render.
+
+pub mod cli;
+pub mod design;
+pub mod error;
+pub mod evaluate;
+pub mod figure;
+pub mod inventory;
+pub mod library;
+pub mod rule;
+pub mod stage;
+pub mod text;
+pub mod unit;
+
+pub use cli::{PlanArgs, run};

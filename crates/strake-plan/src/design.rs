@@ -1,0 +1,462 @@
+//! A design file: building blocks × count, in one or more tiers, and what it resolves to.
+//!
+//! A *building block* is the smallest increment by which a system grows: some enclosures with
+//! their disks and the servers in front of them. A *tier* is one kind of block, repeated. The
+//! file names components of the library; `resolve` looks them up, applies the defaults and
+//! refuses what cannot be built, so that the calculation meets only complete systems.
+
+use crate::error::PlanError;
+use crate::library::{
+    Adapter, AdapterKind, Code, Disk, Enclosure, FileSystem, Library, Parity, Rack, Server,
+    StreamCeiling, Switch, Tray, WriteCache,
+};
+use crate::unit::{Capacity, MIB};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What a tier is bought for; decides which rules warn.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workload {
+    /// Large sequential files.
+    #[default]
+    Streaming,
+    /// Small random transfers.
+    Iops,
+}
+
+/// The design file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Design {
+    /// What it is called in tables and reports.
+    pub title: String,
+    /// Free text: where it comes from, what it is for.
+    pub notes: Option<String>,
+    /// File system of the library; `strake` by default.
+    pub filesystem: Option<String>,
+    #[serde(default)]
+    pub rack: RackChoice,
+    pub clients: Option<ClientChoice>,
+    pub tier: Vec<TierChoice>,
+}
+
+/// Racks.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RackChoice {
+    /// Rack of the library.
+    pub model: String,
+    /// Units of each rack kept for switches and the like.
+    pub reserve_units: u64,
+    /// Servers stand in other racks than the storage they are cabled to.
+    pub servers_apart: bool,
+}
+
+impl Default for RackChoice {
+    fn default() -> RackChoice {
+        RackChoice { model: "rack-42u".into(), reserve_units: 0, servers_apart: false }
+    }
+}
+
+/// The nodes that use the file system. Absent: there are always enough of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientChoice {
+    pub model: String,
+    pub count: u64,
+    pub lan: Option<String>,
+    #[serde(default = "one")]
+    pub lan_per_client: u64,
+}
+
+/// One kind of building block, repeated.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TierChoice {
+    pub name: String,
+    /// How many building blocks.
+    pub blocks: u64,
+    #[serde(default)]
+    pub workload: Workload,
+    pub storage: StorageChoice,
+    pub servers: Option<ServerChoice>,
+}
+
+/// The storage of one building block.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StorageChoice {
+    pub enclosure: String,
+    /// Enclosures in a block.
+    pub per_block: u64,
+    /// Expansion trays behind each enclosure.
+    #[serde(default)]
+    pub trays: u64,
+    pub disk: String,
+    /// Disks in the enclosure and in each tray, in that order; full by default.
+    pub disks_per_tray: Option<Vec<u64>>,
+    pub code: String,
+    /// File system block; 4 MiB by default.
+    pub block_size: Option<Capacity>,
+    /// RAID segment (strip); block ÷ data disks by default.
+    pub segment: Option<Capacity>,
+    /// The enclosure's first mode by default.
+    pub write_cache: Option<WriteCache>,
+    /// The enclosure's own way by default.
+    pub parity: Option<Parity>,
+    /// Disks' worth of spare space per block (declustered codes).
+    #[serde(default)]
+    pub spares: u64,
+    /// Share of a disk's time that a rebuild may take; a quarter by default.
+    pub rebuild_share: Option<f64>,
+}
+
+/// The servers of one building block.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerChoice {
+    pub model: String,
+    pub per_block: u64,
+    /// Network adapter; without one the servers themselves are the clients.
+    pub lan: Option<String>,
+    #[serde(default = "one")]
+    pub lan_per_server: u64,
+    /// Storage adapter.
+    pub hba: Option<String>,
+    #[serde(default = "one")]
+    pub hba_per_server: u64,
+    /// SAS switch between servers and enclosures.
+    pub switch: Option<String>,
+    #[serde(default = "one")]
+    pub switches_per_block: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// A resolved design.
+#[derive(Clone, Debug)]
+pub struct System<'a> {
+    pub title: String,
+    pub library: &'a Library,
+    pub filesystem: &'a FileSystem,
+    pub rack: &'a Rack,
+    pub reserve_units: u64,
+    pub servers_apart: bool,
+    pub clients: Option<Clients<'a>>,
+    pub tiers: Vec<Tier<'a>>,
+}
+
+/// Resolved clients.
+#[derive(Clone, Debug)]
+pub struct Clients<'a> {
+    pub model: &'a Server,
+    pub count: u64,
+    pub lan: Option<&'a Adapter>,
+    pub lan_per_client: u64,
+}
+
+/// A resolved tier.
+#[derive(Clone, Debug)]
+pub struct Tier<'a> {
+    pub name: String,
+    pub blocks: u64,
+    pub workload: Workload,
+    pub storage: Storage<'a>,
+    pub servers: Option<Servers<'a>>,
+}
+
+/// Resolved storage of a block.
+#[derive(Clone, Debug)]
+pub struct Storage<'a> {
+    pub enclosure: &'a Enclosure,
+    pub per_block: u64,
+    pub tray: Option<&'a Tray>,
+    pub trays: u64,
+    pub disk: &'a Disk,
+    /// Disks in the enclosure and each tray.
+    pub disks_per_tray: Vec<u64>,
+    pub code: &'a Code,
+    pub block_size: f64,
+    pub segment: f64,
+    /// The controllers' ceiling row for this cache mode and number of disks.
+    pub ceiling: Option<&'a StreamCeiling>,
+    pub parity: Parity,
+    pub spares: u64,
+    pub rebuild_share: f64,
+}
+
+/// Resolved servers of a block.
+#[derive(Clone, Debug)]
+pub struct Servers<'a> {
+    pub model: &'a Server,
+    pub per_block: u64,
+    pub lan: Option<&'a Adapter>,
+    pub lan_per_server: u64,
+    pub hba: Option<&'a Adapter>,
+    pub hba_per_server: u64,
+    pub switch: Option<&'a Switch>,
+    pub switches_per_block: u64,
+}
+
+impl Storage<'_> {
+    /// Disks behind one enclosure.
+    pub fn disks_per_enclosure(&self) -> u64 {
+        self.disks_per_tray.iter().sum()
+    }
+
+    /// Whole arrays behind one enclosure (controllers), else none.
+    pub fn arrays_per_enclosure(&self) -> u64 {
+        match self.parity {
+            Parity::Controller => self.disks_per_enclosure() / self.code.width(),
+            Parity::Server | Parity::Client => 0,
+        }
+    }
+
+    /// Disks of one block that carry data.
+    pub fn disks_in_use(&self) -> u64 {
+        let per_enclosure = match self.parity {
+            Parity::Controller => self.arrays_per_enclosure() * self.code.width(),
+            Parity::Server | Parity::Client => self.disks_per_enclosure(),
+        };
+        per_enclosure * self.per_block
+    }
+
+    /// What the library prints for such disks in this enclosure, if it does.
+    pub fn profile(&self) -> Option<&crate::library::Profile> {
+        self.enclosure
+            .profile
+            .iter()
+            .find(|p| p.disk_class == self.disk.class && p.code == self.code.name)
+    }
+}
+
+impl Design {
+    /// Reads a design file.
+    pub fn read(path: &Path) -> Result<Design, PlanError> {
+        let text = std::fs::read_to_string(path).map_err(|error| PlanError::read(path, error))?;
+        Design::parse(&path.display().to_string(), &text)
+    }
+
+    /// Parses the text of a design; `file` is only for messages.
+    pub fn parse(file: &str, text: &str) -> Result<Design, PlanError> {
+        toml::from_str(text)
+            .map_err(|error| PlanError::Schema { file: file.into(), error: error.to_string() })
+    }
+
+    /// Looks every component up and applies the defaults.
+    pub fn resolve<'a>(&self, library: &'a Library) -> Result<System<'a>, PlanError> {
+        if self.tier.is_empty() {
+            return Err(PlanError::Usage(
+                "the design has no tier; add a [[tier]] with [tier.storage]".into(),
+            ));
+        }
+        let filesystem = self.filesystem.as_deref().unwrap_or("strake");
+        Ok(System {
+            title: self.title.clone(),
+            library,
+            filesystem: Library::find(&library.filesystems, "filesystem", filesystem)?,
+            rack: Library::find(&library.racks, "rack", &self.rack.model)?,
+            reserve_units: self.rack.reserve_units,
+            servers_apart: self.rack.servers_apart,
+            clients: self.clients.as_ref().map(|c| c.resolve(library)).transpose()?,
+            tiers: self.tier.iter().map(|t| t.resolve(library)).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl ClientChoice {
+    fn resolve<'a>(&self, library: &'a Library) -> Result<Clients<'a>, PlanError> {
+        if self.count == 0 {
+            return Err(PlanError::Usage("[clients] count must be at least 1".into()));
+        }
+        Ok(Clients {
+            model: Library::find(&library.servers, "server", &self.model)?,
+            count: self.count,
+            lan: self.lan.as_deref().map(|name| lan(library, name)).transpose()?,
+            lan_per_client: self.lan_per_client,
+        })
+    }
+}
+
+impl TierChoice {
+    fn resolve<'a>(&self, library: &'a Library) -> Result<Tier<'a>, PlanError> {
+        let wrong = |why: String| PlanError::Design { tier: self.name.clone(), why };
+        if self.blocks == 0 {
+            return Err(wrong("blocks must be at least 1".into()));
+        }
+        Ok(Tier {
+            name: self.name.clone(),
+            blocks: self.blocks,
+            workload: self.workload,
+            storage: self.storage.resolve(library, &wrong)?,
+            servers: self.servers.as_ref().map(|s| s.resolve(library, &wrong)).transpose()?,
+        })
+    }
+}
+
+impl StorageChoice {
+    fn resolve<'a>(
+        &self,
+        library: &'a Library,
+        wrong: &dyn Fn(String) -> PlanError,
+    ) -> Result<Storage<'a>, PlanError> {
+        let enclosure = Library::find(&library.enclosures, "enclosure", &self.enclosure)?;
+        let disk = Library::find(&library.disks, "disk", &self.disk)?;
+        let code = Library::find(&library.codes, "code", &self.code)?;
+        if self.per_block == 0 {
+            return Err(wrong("storage.per_block must be at least 1".into()));
+        }
+        if !enclosure.disk_classes.contains(&disk.class) {
+            let classes = enclosure.disk_classes.join(", ");
+            return Err(wrong(format!(
+                "{} does not take {} disks; it takes {classes}",
+                enclosure.name, disk.class
+            )));
+        }
+        let tray = match (&enclosure.tray, self.trays) {
+            (_, 0) => None,
+            (None, _) => return Err(wrong(format!("{} takes no trays; set trays = 0", enclosure.name))),
+            (Some(name), _) => Some(Library::find(&library.trays, "tray", name)?),
+        };
+        let trays_max = enclosure.trays_max.as_ref().map_or(0, |max| max.value);
+        if self.trays > trays_max {
+            return Err(wrong(format!(
+                "{} takes at most {trays_max} trays, not {}",
+                enclosure.name, self.trays
+            )));
+        }
+        let disks_per_tray = self.disks_per_tray(enclosure, tray, wrong)?;
+        let disks: u64 = disks_per_tray.iter().sum();
+        let parity = self.parity.unwrap_or(enclosure.parity);
+        if parity == Parity::Controller && disks < code.width() {
+            return Err(wrong(format!(
+                "{disks} disks per enclosure are fewer than the {} of one {} array; add disks or \
+                 choose a narrower code",
+                code.width(),
+                code.name
+            )));
+        }
+        let block_size = self.block_size.map_or(4.0 * MIB, |size| size.0);
+        let segment = self.segment.map_or(block_size / code.data as f64, |size| size.0);
+        let rebuild_share = self.rebuild_share.unwrap_or(0.25);
+        if block_size <= 0.0 || segment <= 0.0 || !(0.01..=1.0).contains(&rebuild_share) {
+            return Err(wrong(
+                "block_size and segment must be above 0 and rebuild_share in 0.01..1".into(),
+            ));
+        }
+        if self.spares >= disks * self.per_block {
+            return Err(wrong("spares leave no disk for data; lower spares".into()));
+        }
+        Ok(Storage {
+            enclosure,
+            per_block: self.per_block,
+            tray,
+            trays: self.trays,
+            disk,
+            ceiling: self.ceiling(enclosure, disks, wrong)?,
+            disks_per_tray,
+            code,
+            block_size,
+            segment,
+            parity,
+            spares: self.spares,
+            rebuild_share,
+        })
+    }
+
+    fn disks_per_tray(
+        &self,
+        enclosure: &Enclosure,
+        tray: Option<&Tray>,
+        wrong: &dyn Fn(String) -> PlanError,
+    ) -> Result<Vec<u64>, PlanError> {
+        let mut bays = vec![enclosure.bays.value];
+        if let Some(tray) = tray {
+            bays.extend((0..self.trays).map(|_| tray.bays.value));
+        }
+        let Some(disks) = &self.disks_per_tray else {
+            return Ok(bays);
+        };
+        if disks.len() != bays.len() || disks.iter().zip(&bays).any(|(disk, bay)| disk > bay) {
+            return Err(wrong(format!(
+                "disks_per_tray must list the enclosure and each tray with at most {bays:?} disks"
+            )));
+        }
+        Ok(disks.clone())
+    }
+
+    fn ceiling<'a>(
+        &self,
+        enclosure: &'a Enclosure,
+        disks: u64,
+        wrong: &dyn Fn(String) -> PlanError,
+    ) -> Result<Option<&'a StreamCeiling>, PlanError> {
+        let Some(first) = enclosure.stream.first() else {
+            return Ok(None);
+        };
+        let mode = self.write_cache.unwrap_or(first.write_cache);
+        let row = enclosure
+            .stream
+            .iter()
+            .filter(|row| row.write_cache == mode && row.disks_min <= disks)
+            .max_by_key(|row| row.disks_min);
+        let modes = || {
+            let modes = enclosure.stream.iter().map(|row| format!("{:?}", row.write_cache));
+            modes.collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+        };
+        row.map(Some).ok_or_else(|| {
+            wrong(format!(
+                "the library has no rate of {} with write_cache {mode:?}; it has {}",
+                enclosure.name,
+                modes().join(", ")
+            ))
+        })
+    }
+}
+
+impl ServerChoice {
+    fn resolve<'a>(
+        &self,
+        library: &'a Library,
+        wrong: &dyn Fn(String) -> PlanError,
+    ) -> Result<Servers<'a>, PlanError> {
+        if self.per_block == 0 {
+            return Err(wrong("servers.per_block must be at least 1; or leave [tier.servers] out".into()));
+        }
+        let hba = match &self.hba {
+            None => None,
+            Some(name) => Some(Library::find(&library.adapters, "adapter", name)?),
+        };
+        if let Some(hba) = hba
+            && hba.kind == AdapterKind::Lan
+        {
+            return Err(wrong(format!("{} is a network adapter; give it as lan", hba.name)));
+        }
+        Ok(Servers {
+            model: Library::find(&library.servers, "server", &self.model)?,
+            per_block: self.per_block,
+            lan: self.lan.as_deref().map(|name| lan(library, name)).transpose()?,
+            lan_per_server: self.lan_per_server,
+            hba,
+            hba_per_server: self.hba_per_server,
+            switch: match &self.switch {
+                None => None,
+                Some(name) => Some(Library::find(&library.switches, "switch", name)?),
+            },
+            switches_per_block: self.switches_per_block,
+        })
+    }
+}
+
+fn lan<'a>(library: &'a Library, name: &str) -> Result<&'a Adapter, PlanError> {
+    let adapter = Library::find(&library.adapters, "adapter", name)?;
+    if adapter.kind != AdapterKind::Lan {
+        return Err(PlanError::Usage(format!(
+            "{name} is a storage adapter; give it as hba and choose a network adapter as lan"
+        )));
+    }
+    Ok(adapter)
+}

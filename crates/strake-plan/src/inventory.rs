@@ -1,0 +1,203 @@
+//! What a design is made of: disks, arrays, servers, ports and cables, rack units, racks, price.
+//!
+//! A building block stays in one rack, because its SAS cables are short; so racks are counted in
+//! whole blocks. Servers that stand apart fill racks of their own.
+
+use crate::design::{System, Tier};
+use crate::figure::Figure;
+use crate::library::Sourced;
+use crate::unit::Unit;
+use serde::Serialize;
+
+/// Counts over all tiers.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inventory {
+    pub disks: Figure,
+    /// Disks that fit in no whole array.
+    pub disks_unused: Figure,
+    pub arrays: Figure,
+    pub enclosures: Figure,
+    pub trays: Figure,
+    pub servers: Figure,
+    /// Network adapters' ports on the servers.
+    pub lan_ports: Figure,
+    /// Storage ports on servers (and what a switch adds), against those on enclosures.
+    pub storage_ports_available: Figure,
+    pub storage_ports_needed: Figure,
+    pub cables: Figure,
+    pub rack_units: Figure,
+    /// Blocks that fit in one rack, tier by tier.
+    pub blocks_per_rack: Vec<u64>,
+    pub racks: Figure,
+    /// Sum of the library's prices; absent as soon as one part has none.
+    pub price: Option<Figure>,
+    /// Parts without a price, when at least one part has one.
+    pub unpriced: Vec<String>,
+}
+
+impl Inventory {
+    /// All figures.
+    pub fn figures(&self) -> Vec<&Figure> {
+        let mut all = vec![
+            &self.disks, &self.disks_unused, &self.arrays, &self.enclosures, &self.trays,
+            &self.servers, &self.lan_ports, &self.storage_ports_available,
+            &self.storage_ports_needed, &self.cables, &self.rack_units, &self.racks,
+        ];
+        all.extend(&self.price);
+        all
+    }
+}
+
+/// Storage ports of one block: on the servers, and on the enclosures.
+pub fn storage_ports(tier: &Tier) -> (u64, u64) {
+    let needed = tier.storage.per_block * tier.storage.enclosure.host_ports.value;
+    let available = tier.servers.as_ref().map_or(0, |servers| {
+        let ports = servers.hba.map_or(0, |hba| hba.ports.value);
+        servers.per_block * servers.hba_per_server * ports
+    });
+    (available, needed)
+}
+
+/// Height of one block: its storage and its servers (with SAS switches).
+pub fn block_units(tier: &Tier) -> (u64, u64) {
+    let storage = &tier.storage;
+    let tray = storage.tray.map_or(0, |tray| tray.rack_units.value * storage.trays);
+    let enclosures = storage.per_block * (storage.enclosure.rack_units.value + tray);
+    let servers = tier.servers.as_ref().map_or(0, |servers| {
+        let switch = servers.switch.map_or(0, |s| s.rack_units.value * servers.switches_per_block);
+        servers.per_block * servers.model.rack_units.value + switch
+    });
+    (enclosures, servers)
+}
+
+/// Counts everything.
+pub fn inventory(system: &System) -> Inventory {
+    let sum = |name: &str, unit, of: &dyn Fn(&Tier) -> u64| {
+        let part = |tier: &Tier| {
+            let per_block = Figure::design("per block", unit, of(tier) as f64);
+            let blocks = Figure::design("blocks", Unit::Count, tier.blocks as f64);
+            Figure::product(tier.name.clone(), unit, vec![blocks, per_block])
+        };
+        Figure::sum(name, unit, system.tiers.iter().map(part).collect())
+    };
+    let count = |name: &str, of: &dyn Fn(&Tier) -> u64| sum(name, Unit::Count, of);
+    let servers = |tier: &Tier| tier.servers.as_ref().map_or(0, |servers| servers.per_block);
+    let lan_ports = |tier: &Tier| {
+        tier.servers.as_ref().map_or(0, |servers| {
+            let ports = servers.lan.map_or(0, |lan| lan.ports.value);
+            servers.per_block * servers.lan_per_server * ports
+        })
+    };
+    let cables = |tier: &Tier| {
+        let (available, needed) = storage_ports(tier);
+        let switched = tier.servers.as_ref().is_some_and(|servers| servers.switch.is_some());
+        // Through a switch every port has a cable of its own; else a cable joins two ports.
+        let storage = if switched { available + needed } else { available.min(needed) };
+        let trays = tier.storage.per_block * tier.storage.trays * 2;
+        storage + trays + lan_ports(tier)
+    };
+    let (price, unpriced) = price(system);
+    let (blocks_per_rack, racks) = racks(system);
+    Inventory {
+        disks: count("disks", &|t| t.storage.disks_per_enclosure() * t.storage.per_block),
+        disks_unused: count("disks in no array", &|t| {
+            t.storage.disks_per_enclosure() * t.storage.per_block - t.storage.disks_in_use()
+        }),
+        arrays: count("arrays (LUNs)", &|t| t.storage.arrays_per_enclosure() * t.storage.per_block),
+        enclosures: count("enclosures", &|t| t.storage.per_block),
+        trays: count("expansion trays", &|t| t.storage.per_block * t.storage.trays),
+        servers: count("servers", &servers),
+        lan_ports: count("network ports", &lan_ports),
+        storage_ports_available: count("storage ports on servers", &|t| storage_ports(t).0),
+        storage_ports_needed: count("storage ports on enclosures", &|t| storage_ports(t).1),
+        cables: count("cables", &cables),
+        rack_units: sum("rack units", Unit::RackUnits, &|t| {
+            let (storage, servers) = block_units(t);
+            storage + servers
+        }),
+        blocks_per_rack,
+        racks,
+        price,
+        unpriced,
+    }
+}
+
+fn racks(system: &System) -> (Vec<u64>, Figure) {
+    let units = &system.rack.units;
+    let room = units.value.saturating_sub(system.reserve_units).max(1);
+    let mut per_rack = Vec::new();
+    let mut parts = Vec::new();
+    for tier in &system.tiers {
+        let (storage, servers) = block_units(tier);
+        let block = if system.servers_apart { storage } else { storage + servers };
+        let fit = if block == 0 { tier.blocks } else { room / block };
+        per_rack.push(fit);
+        // A block higher than a rack has to be split; whole racks of units are then the bound.
+        let mut racks = match fit {
+            0 => (tier.blocks * block).div_ceil(room),
+            fit => tier.blocks.div_ceil(fit),
+        };
+        if system.servers_apart {
+            racks += (tier.blocks * servers).div_ceil(room);
+        }
+        parts.push(Figure::formula(
+            tier.name.clone(),
+            Unit::Count,
+            racks as f64,
+            format!("{} blocks, {fit} in a rack{}", tier.blocks,
+                if system.servers_apart { ", servers in racks of their own" } else { "" }),
+            vec![
+                Figure::design("height of a block", Unit::RackUnits, block as f64),
+                Figure::constant("height of a rack", Unit::RackUnits, units.value as f64, &units.source),
+                Figure::design("kept free", Unit::RackUnits, system.reserve_units as f64),
+            ],
+        ));
+    }
+    (per_rack, Figure::sum("racks", Unit::Count, parts))
+}
+
+fn price(system: &System) -> (Option<Figure>, Vec<String>) {
+    let mut parts: Vec<(String, u64, &Option<Sourced<f64>>)> = Vec::new();
+    for tier in &system.tiers {
+        let (storage, blocks) = (&tier.storage, tier.blocks);
+        let enclosures = blocks * storage.per_block;
+        let disks = enclosures * storage.disks_per_enclosure();
+        parts.push((storage.disk.name.clone(), disks, &storage.disk.price));
+        parts.push((storage.enclosure.name.clone(), enclosures, &storage.enclosure.price));
+        if let Some(tray) = storage.tray {
+            parts.push((tray.name.clone(), enclosures * storage.trays, &tray.price));
+        }
+        if let Some(servers) = &tier.servers {
+            let count = blocks * servers.per_block;
+            parts.push((servers.model.name.clone(), count, &servers.model.price));
+            if let Some(lan) = servers.lan {
+                parts.push((lan.name.clone(), count * servers.lan_per_server, &lan.price));
+            }
+            if let Some(hba) = servers.hba {
+                parts.push((hba.name.clone(), count * servers.hba_per_server, &hba.price));
+            }
+            if let Some(switch) = servers.switch {
+                let switches = blocks * servers.switches_per_block;
+                parts.push((switch.name.clone(), switches, &switch.price));
+            }
+        }
+    }
+    if parts.iter().all(|(_, _, price)| price.is_none()) {
+        return (None, Vec::new());
+    }
+    let unpriced: Vec<String> = parts
+        .iter()
+        .filter(|(_, _, price)| price.is_none())
+        .map(|(name, ..)| name.clone())
+        .collect();
+    if !unpriced.is_empty() {
+        return (None, unpriced);
+    }
+    let priced = parts.iter().filter_map(|(name, count, price)| {
+        let price = price.as_ref()?;
+        let one = Figure::constant("one", Unit::Price, price.value, &price.source);
+        let count = Figure::design("count", Unit::Count, *count as f64);
+        Some(Figure::product(name.clone(), Unit::Price, vec![count, one]))
+    });
+    (Some(Figure::sum("price", Unit::Price, priced.collect())), unpriced)
+}

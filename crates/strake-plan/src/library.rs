@@ -1,0 +1,473 @@
+//! The component library: what disks, enclosures, servers, adapters, racks and codes can do.
+//!
+//! It is data: TOML files compiled into the binary, plus any number of directories of the user's
+//! own, read after them; an entry of the same kind and name replaces the earlier one. Every
+//! constant is written `{ value = …, source = "key: place" }` and `key` must be one of the
+//! `[[source]]` entries, so that no number enters a calculation without an origin. Unknown
+//! fields are errors, because a misspelt field would silently fall back to a default.
+
+use crate::error::PlanError;
+use crate::unit::{Rate, RawCapacity};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A constant and where it comes from.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Sourced<T> {
+    /// The constant.
+    pub value: T,
+    /// `key: place`, with `key` one of the library's sources.
+    pub source: String,
+}
+
+/// Where constants come from.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// What other entries refer to.
+    pub key: String,
+    /// The document.
+    pub title: String,
+}
+
+/// A kind of disk.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    pub name: String,
+    pub description: String,
+    /// Family (`nl-sas`, `sas-15k`, `ssd`, `nvme`…) that enclosures accept.
+    pub class: String,
+    /// The maker's capacity.
+    pub capacity: Sourced<RawCapacity>,
+    /// Rate of one disk in a sequential write.
+    pub stream_write: Sourced<Rate>,
+    /// Rate of one disk in a sequential read.
+    pub stream_read: Sourced<Rate>,
+    /// Rate of random 2 MiB transfers; gives the positioning time. Absent for solid state.
+    pub random_2m: Option<Sourced<Rate>>,
+    /// Random 4 KiB writes per second.
+    pub iops_write: Sourced<f64>,
+    /// Random 4 KiB reads per second.
+    pub iops_read: Sourced<f64>,
+    /// Price of one.
+    pub price: Option<Sourced<f64>>,
+}
+
+/// What the write cache of a RAID controller does.
+#[derive(Clone, Copy, Debug, Deserialize, serde::Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteCache {
+    /// Data is on disk when a write returns.
+    Off,
+    /// Data is in the caches of both controllers when a write returns.
+    Mirrored,
+    /// Data is in one controller's cache: fastest, and lost with that controller.
+    Unmirrored,
+}
+
+/// Who computes the redundancy.
+#[derive(Clone, Copy, Debug, Deserialize, serde::Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Parity {
+    /// RAID controllers, array by array.
+    Controller,
+    /// The server pair, declustered over all its disks.
+    Server,
+    /// The client, declustered over all servers: parity crosses the network too.
+    Client,
+}
+
+/// What the controllers of an enclosure carry with at least so many disks.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamCeiling {
+    pub write_cache: WriteCache,
+    /// Disks behind the controllers from which this row holds.
+    pub disks_min: u64,
+    pub write: Sourced<Rate>,
+    pub read: Sourced<Rate>,
+}
+
+/// What a document prints for so many disks of a class behind this enclosure with this code.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    pub disk_class: String,
+    pub code: String,
+    /// The figures below are for this many disks and scale with the number of disks.
+    pub per_disks: u64,
+    pub stream_write: Option<Sourced<Rate>>,
+    pub stream_read: Option<Sourced<Rate>>,
+    pub iops_write: Option<Sourced<f64>>,
+    pub iops_read: Option<Sourced<f64>>,
+    /// With good locality.
+    pub iops_write_local: Option<Sourced<f64>>,
+    /// With good locality.
+    pub iops_read_local: Option<Sourced<f64>>,
+}
+
+/// A controller enclosure, or the bays of a server.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Enclosure {
+    pub name: String,
+    pub description: String,
+    /// Disk classes that fit.
+    pub disk_classes: Vec<String>,
+    /// Disk bays of its own.
+    pub bays: Sourced<u64>,
+    /// Expansion tray that can be added.
+    pub tray: Option<String>,
+    pub trays_max: Option<Sourced<u64>>,
+    /// RAID controllers inside (losing one leaves the others).
+    pub controllers: Sourced<u64>,
+    /// Ports towards the servers; 0 where the servers are inside or the bus connects them.
+    pub host_ports: Sourced<u64>,
+    pub host_port_rate: Option<Sourced<Rate>>,
+    pub rack_units: Sourced<u64>,
+    pub iops_write: Option<Sourced<f64>>,
+    pub iops_read: Option<Sourced<f64>>,
+    pub parity: Parity,
+    #[serde(default)]
+    pub stream: Vec<StreamCeiling>,
+    #[serde(default)]
+    pub profile: Vec<Profile>,
+    pub price: Option<Sourced<f64>>,
+}
+
+/// An expansion tray.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tray {
+    pub name: String,
+    pub description: String,
+    pub bays: Sourced<u64>,
+    pub rack_units: Sourced<u64>,
+    pub price: Option<Sourced<f64>>,
+}
+
+/// A server or a client node.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    pub name: String,
+    pub description: String,
+    pub rack_units: Sourced<u64>,
+    pub cores: Sourced<u64>,
+    /// What the I/O bus carries in theory.
+    pub bus_rate: Option<Sourced<Rate>>,
+    /// The share of it that a design may count on.
+    pub bus_share: Option<Sourced<f64>>,
+    /// What the file system's own software path carries on such a node (from `calibrate`).
+    pub path_write: Option<Sourced<Rate>>,
+    pub path_read: Option<Sourced<Rate>>,
+    pub price: Option<Sourced<f64>>,
+}
+
+/// What an adapter connects to.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum AdapterKind {
+    Lan,
+    Sas,
+    Fc,
+}
+
+/// A network or storage adapter.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adapter {
+    pub name: String,
+    pub description: String,
+    pub kind: AdapterKind,
+    pub ports: Sourced<u64>,
+    pub port_rate: Sourced<Rate>,
+    /// Limit of the PCI slot it sits in.
+    pub slot_rate: Option<Sourced<Rate>>,
+    /// What applications measure through the whole adapter.
+    pub app_rate: Option<Sourced<Rate>>,
+    pub price: Option<Sourced<f64>>,
+}
+
+/// A rack.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rack {
+    pub name: String,
+    pub description: String,
+    pub units: Sourced<u64>,
+    pub price: Option<Sourced<f64>>,
+}
+
+/// A SAS switch.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Switch {
+    pub name: String,
+    pub description: String,
+    pub ports: Sourced<u64>,
+    pub rack_units: Sourced<u64>,
+    pub price: Option<Sourced<f64>>,
+}
+
+/// A redundancy code.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Code {
+    pub name: String,
+    pub description: String,
+    /// Data strips.
+    pub data: u64,
+    /// Parity strips, or further copies.
+    pub redundant: u64,
+    /// Losses survived for certain; `redundant` unless said otherwise.
+    pub tolerates: Option<u64>,
+    /// Copies instead of parity.
+    #[serde(default)]
+    pub mirrored: bool,
+    pub source: String,
+}
+
+impl Code {
+    /// Disks in one array.
+    pub fn width(&self) -> u64 {
+        self.data + self.redundant
+    }
+
+    /// Disk operations behind one small random write: every copy, or read and write the data
+    /// strip and each parity strip.
+    pub fn small_write_operations(&self) -> u64 {
+        if self.mirrored {
+            self.width() / self.data.min(self.width())
+        } else {
+            2 * (1 + self.redundant)
+        }
+    }
+
+    /// Losses survived for certain.
+    pub fn tolerates(&self) -> u64 {
+        self.tolerates.unwrap_or(self.redundant)
+    }
+}
+
+/// What a file system takes for itself.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileSystem {
+    pub name: String,
+    pub description: String,
+    pub metadata_share: Sourced<f64>,
+}
+
+/// A rung of the latency ladder, in nanoseconds.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Latency {
+    pub name: String,
+    pub value: Sourced<f64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct LibraryFile {
+    source: Vec<Source>,
+    disk: Vec<Disk>,
+    enclosure: Vec<Enclosure>,
+    tray: Vec<Tray>,
+    server: Vec<Server>,
+    adapter: Vec<Adapter>,
+    rack: Vec<Rack>,
+    switch: Vec<Switch>,
+    code: Vec<Code>,
+    filesystem: Vec<FileSystem>,
+    latency: Vec<Latency>,
+}
+
+/// All components, by kind and name.
+#[derive(Clone, Debug, Default)]
+pub struct Library {
+    pub sources: BTreeMap<String, Source>,
+    pub disks: BTreeMap<String, Disk>,
+    pub enclosures: BTreeMap<String, Enclosure>,
+    pub trays: BTreeMap<String, Tray>,
+    pub servers: BTreeMap<String, Server>,
+    pub adapters: BTreeMap<String, Adapter>,
+    pub racks: BTreeMap<String, Rack>,
+    pub switches: BTreeMap<String, Switch>,
+    pub codes: BTreeMap<String, Code>,
+    pub filesystems: BTreeMap<String, FileSystem>,
+    pub latencies: BTreeMap<String, Latency>,
+}
+
+const BUILT_IN: [(&str, &str); 7] = [
+    ("sources.toml", include_str!("../library/sources.toml")),
+    ("disks.toml", include_str!("../library/disks.toml")),
+    ("enclosures.toml", include_str!("../library/enclosures.toml")),
+    ("servers.toml", include_str!("../library/servers.toml")),
+    ("adapters.toml", include_str!("../library/adapters.toml")),
+    ("codes.toml", include_str!("../library/codes.toml")),
+    ("latency.toml", include_str!("../library/latency.toml")),
+];
+
+impl Library {
+    /// The library that comes with the program.
+    pub fn built_in() -> Library {
+        let mut library = Library::default();
+        for (name, text) in BUILT_IN {
+            library.add(name, text).expect("invariant: the built-in library is tested");
+        }
+        library.check().expect("invariant: the built-in library is tested");
+        library
+    }
+
+    /// Adds every `*.toml` file of a directory, in the order of their names.
+    pub fn add_directory(&mut self, directory: &Path) -> Result<(), PlanError> {
+        let io = |error| PlanError::read(directory, error);
+        let mut paths = Vec::new();
+        for entry in std::fs::read_dir(directory).map_err(io)? {
+            let path = entry.map_err(io)?.path();
+            if path.extension().is_some_and(|extension| extension == "toml") {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        for path in &paths {
+            let text = std::fs::read_to_string(path).map_err(|e| PlanError::read(path, e))?;
+            self.add(&path.display().to_string(), &text)?;
+        }
+        self.check()
+    }
+
+    /// Adds the entries of one file, replacing those of the same name.
+    pub fn add(&mut self, file: &str, text: &str) -> Result<(), PlanError> {
+        let parsed: LibraryFile = toml::from_str(text)
+            .map_err(|error| PlanError::Schema { file: file.into(), error: error.to_string() })?;
+        macro_rules! take {
+            ($($field:ident by $key:ident into $map:ident),* $(,)?) => {
+                $(for entry in parsed.$field {
+                    self.$map.insert(entry.$key.clone(), entry);
+                })*
+            };
+        }
+        take!(
+            source by key into sources, disk by name into disks,
+            enclosure by name into enclosures, tray by name into trays,
+            server by name into servers, adapter by name into adapters,
+            rack by name into racks, switch by name into switches,
+            code by name into codes, filesystem by name into filesystems,
+            latency by name into latencies,
+        );
+        Ok(())
+    }
+
+    /// Looks a component up; the error names those that exist.
+    pub fn find<'a, T>(
+        map: &'a BTreeMap<String, T>,
+        kind: &'static str,
+        name: &str,
+    ) -> Result<&'a T, PlanError> {
+        map.get(name).ok_or_else(|| PlanError::Unknown {
+            kind,
+            name: name.into(),
+            known: map.keys().cloned().collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// Every source key exists, every reference resolves, every number makes sense.
+    pub fn check(&self) -> Result<(), PlanError> {
+        let wrong = |entry: &str, why: String| Err(PlanError::Entry { entry: entry.into(), why });
+        for (entry, source) in self.constants() {
+            let key = source.split(':').next().unwrap_or_default();
+            if !source.contains(':') || !self.sources.contains_key(key) {
+                return wrong(
+                    entry,
+                    format!("source '{source}' must be 'key: place' with a key of [[source]]"),
+                );
+            }
+        }
+        for enclosure in self.enclosures.values() {
+            if let Some(tray) = &enclosure.tray {
+                Library::find(&self.trays, "tray", tray)?;
+            }
+            if enclosure.host_ports.value > 0 && enclosure.host_port_rate.is_none() {
+                return wrong(&enclosure.name, "host_ports need a host_port_rate".into());
+            }
+            for profile in &enclosure.profile {
+                Library::find(&self.codes, "code", &profile.code)?;
+                if profile.per_disks == 0 {
+                    return wrong(&enclosure.name, "per_disks must be at least 1".into());
+                }
+            }
+        }
+        for code in self.codes.values() {
+            if code.data == 0 || code.tolerates() > code.redundant {
+                return wrong(&code.name, "needs data ≥ 1 and tolerates ≤ redundant".into());
+            }
+        }
+        for disk in self.disks.values() {
+            if let Some(random) = &disk.random_2m
+                && random.value.0 > disk.stream_read.value.0.min(disk.stream_write.value.0)
+            {
+                return wrong(&disk.name, "random_2m cannot exceed the stream rates".into());
+            }
+            if disk.capacity.value.0 == 0.0 {
+                return wrong(&disk.name, "a disk has a capacity".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Every constant's entry name and source.
+    fn constants(&self) -> Vec<(&str, &str)> {
+        let mut all: Vec<(&str, &str)> = Vec::new();
+        macro_rules! note {
+            ($name:expr, $($sourced:expr),* $(,)?) => {
+                $(for sourced in $sourced.iter() { all.push(($name, sourced.source.as_str())); })*
+            };
+        }
+        for d in self.disks.values() {
+            note!(&d.name, [&d.capacity], [&d.stream_write, &d.stream_read], d.random_2m);
+            note!(&d.name, [&d.iops_write, &d.iops_read], d.price);
+        }
+        for e in self.enclosures.values() {
+            note!(&e.name, [&e.bays, &e.controllers, &e.host_ports, &e.rack_units]);
+            note!(&e.name, e.trays_max, e.host_port_rate, e.iops_write, e.iops_read, e.price);
+            for s in &e.stream {
+                note!(&e.name, [&s.write, &s.read]);
+            }
+            for p in &e.profile {
+                note!(&e.name, p.stream_write, p.stream_read, p.iops_write, p.iops_read);
+                note!(&e.name, p.iops_write_local, p.iops_read_local);
+            }
+        }
+        for t in self.trays.values() {
+            note!(&t.name, [&t.bays, &t.rack_units], t.price);
+        }
+        for s in self.servers.values() {
+            note!(&s.name, [&s.rack_units, &s.cores], s.bus_rate, s.bus_share, s.price);
+            note!(&s.name, s.path_write, s.path_read);
+        }
+        for a in self.adapters.values() {
+            note!(&a.name, [&a.ports], [&a.port_rate], a.slot_rate, a.app_rate, a.price);
+        }
+        for r in self.racks.values() {
+            note!(&r.name, [&r.units], r.price);
+        }
+        for s in self.switches.values() {
+            note!(&s.name, [&s.ports, &s.rack_units], s.price);
+        }
+        for f in self.filesystems.values() {
+            note!(&f.name, [&f.metadata_share]);
+        }
+        for l in self.latencies.values() {
+            note!(&l.name, [&l.value]);
+        }
+        for c in self.codes.values() {
+            all.push((&c.name, &c.source));
+        }
+        all
+    }
+}

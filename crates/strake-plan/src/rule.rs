@@ -1,0 +1,253 @@
+//! The documents' rules of construction, as warnings about a design.
+//!
+//! A warning never changes a figure. Each says what is wrong, what to do, and which document has
+//! the rule.
+
+use crate::design::{System, Tier, Workload};
+use crate::inventory::{block_units, storage_ports};
+use crate::library::{Parity, WriteCache};
+use crate::stage::{Lost, Metric, block_stages};
+use crate::unit::Unit;
+use serde::Serialize;
+
+/// Something to reconsider.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct Warning {
+    /// Stable name of the rule.
+    pub rule: String,
+    pub tier: String,
+    /// What is wrong and what to do.
+    pub text: String,
+    /// Where the rule comes from.
+    pub source: String,
+}
+
+/// All warnings about a system.
+pub fn warnings(system: &System) -> Vec<Warning> {
+    let mut all = Vec::new();
+    for tier in &system.tiers {
+        let mut warn = |rule: &str, text: String, source: &str| {
+            all.push(Warning {
+                rule: rule.into(),
+                tier: tier.name.clone(),
+                text,
+                source: source.into(),
+            });
+        };
+        trays(tier, &mut warn);
+        disks(tier, &mut warn);
+        segment(tier, &mut warn);
+        cabling(system, tier, &mut warn);
+        servers(tier, &mut warn);
+    }
+    all
+}
+
+type Warn<'a> = dyn FnMut(&str, String, &str) + 'a;
+
+fn trays(tier: &Tier, warn: &mut Warn) {
+    let storage = &tier.storage;
+    let filled: Vec<u64> = match storage.enclosure.bays.value {
+        0 => storage.disks_per_tray.iter().skip(1).copied().collect(),
+        _ => storage.disks_per_tray.clone(),
+    };
+    if filled.windows(2).any(|pair| pair[0] != pair[1]) {
+        warn(
+            "uneven-trays",
+            format!("trays hold {filled:?} disks; put the same number in each"),
+            "dcs3700: Disks, Expansion Trays and Drive Channels",
+        );
+    }
+    if storage.trays == 0 || storage.enclosure.bays.value == 0 {
+        return;
+    }
+    // The same disks behind one controller pair each, against trays behind one pair.
+    let stream = |metric| {
+        let stages = block_stages(tier, metric, Lost::default());
+        let controllers = stages.iter().find(|stage| stage.name == "controllers");
+        controllers.map_or(0.0, |stage| stage.value)
+    };
+    let rows = &storage.enclosure.stream;
+    let mode = storage.ceiling.map(|row| row.write_cache);
+    let Some(alone) = rows
+        .iter()
+        .filter(|r| Some(r.write_cache) == mode && r.disks_min <= storage.enclosure.bays.value)
+        .max_by_key(|r| r.disks_min)
+    else {
+        return;
+    };
+    let pairs = (storage.per_block * (1 + storage.trays)) as f64;
+    let show = |value| Unit::BytesPerSecond.show(value);
+    warn(
+        "tray-instead-of-controller",
+        format!(
+            "trays add capacity, hardly rate: the controllers of a block carry {} write and {} \
+             read; {pairs} enclosures without trays would carry {} and {}",
+            show(stream(Metric::Write)),
+            show(stream(Metric::Read)),
+            show(alone.write.value.0 * pairs),
+            show(alone.read.value.0 * pairs),
+        ),
+        "dcs3700: Capacity vs. Performance",
+    );
+}
+
+fn disks(tier: &Tier, warn: &mut Warn) {
+    let storage = &tier.storage;
+    let class = storage.disk.class.as_str();
+    if tier.workload == Workload::Iops && class == "nl-sas" {
+        warn(
+            "nl-sas-for-iops",
+            "near-line disks seek slowly; take 15,000 rpm disks or solid state for small random \
+             transfers, near-line for a second tier"
+                .into(),
+            "dcs3700: Streaming vs. IOP Performance",
+        );
+    }
+    if class == "nl-sas" && storage.code.tolerates() < 2 {
+        warn(
+            "one-parity-on-nl-sas",
+            format!(
+                "{} survives one loss and near-line disks rebuild slowly; take two parity strips",
+                storage.code.name
+            ),
+            "dcs3700: Optimal RAID 6 layout, best practices",
+        );
+    }
+    let in_arrays = storage.arrays_per_enclosure() * storage.code.width();
+    if storage.parity == Parity::Controller && in_arrays < storage.disks_per_enclosure() {
+        warn(
+            "disks-in-no-array",
+            format!(
+                "{} of {} disks per enclosure fit in no {} array; they can only be hot spares",
+                storage.disks_per_enclosure() - in_arrays,
+                storage.disks_per_enclosure(),
+                storage.code.name
+            ),
+            "arithmetic: disks modulo the width of an array",
+        );
+    }
+    let cached = storage.ceiling.is_some_and(|row| row.write_cache == WriteCache::Unmirrored);
+    if cached && storage.enclosure.controllers.value > 1 {
+        warn(
+            "unmirrored-write-cache",
+            "an unmirrored write cache dies with its controller and may take the file system \
+             along; mirror it or switch it off"
+                .into(),
+            "dcs3700: Phase 1 cache settings, note 1; p690-x335: Disk and file system configuration",
+        );
+    }
+    if storage.parity != Parity::Controller {
+        let all = storage.disks_in_use() * tier.blocks;
+        if all < storage.code.width() {
+            warn(
+                "too-few-disks",
+                format!("{all} disks cannot hold the {} strips of a stripe on different disks",
+                    storage.code.width()),
+                "arithmetic: one strip of a stripe per disk",
+            );
+        }
+    }
+}
+
+fn segment(tier: &Tier, warn: &mut Warn) {
+    let storage = &tier.storage;
+    // blocksize = Q * N * segment with whole Q, or a write of one block reads before it writes.
+    let quotient = storage.block_size / (storage.code.data as f64 * storage.segment);
+    if quotient < 1.0 || quotient.fract() != 0.0 {
+        warn(
+            "segment",
+            format!(
+                "block {} is no whole multiple of {} data disks x segment {}: every block write \
+                 also reads; set the segment to {}",
+                Unit::Bytes.show(storage.block_size),
+                storage.code.data,
+                Unit::Bytes.show(storage.segment),
+                Unit::Bytes.show(storage.block_size / storage.code.data as f64),
+            ),
+            "p690-x335: Appendix A; dcs3700: Phase 1 tuning parameters, item 4",
+        );
+    } else if quotient > 1.0 && storage.parity == Parity::Controller {
+        warn(
+            "segment",
+            format!(
+                "block {} = {quotient} x {} x segment {}: whole stripes, but the segment that \
+                 makes it one is {}",
+                Unit::Bytes.show(storage.block_size),
+                storage.code.data,
+                Unit::Bytes.show(storage.segment),
+                Unit::Bytes.show(storage.block_size / storage.code.data as f64),
+            ),
+            "dcs3700: Phase 1 tuning parameters, item 4",
+        );
+    }
+}
+
+fn cabling(system: &System, tier: &Tier, warn: &mut Warn) {
+    let (available, needed) = storage_ports(tier);
+    let switched = tier.servers.as_ref().is_some_and(|servers| servers.switch.is_some());
+    if available > 0 && available < needed && !switched {
+        warn(
+            "storage-ports",
+            format!(
+                "a block has {available} storage ports on its servers for {needed} on its \
+                 enclosures; add adapters, take servers with more slots, or a SAS switch"
+            ),
+            "dcs3700: Solution #2d; Component availability 2b",
+        );
+    }
+    let cabled = tier.storage.enclosure.host_ports.value > 0 && tier.servers.is_some();
+    if cabled && system.servers_apart {
+        warn(
+            "long-sas-cables",
+            "servers in another rack need SAS cables of 6 m, which are not standard (3 m is); \
+             keep a block in one rack or take Fibre Channel"
+                .into(),
+            "dcs3700: Solution #2c.2, caution",
+        );
+    }
+    let (storage, servers) = block_units(tier);
+    let block = if system.servers_apart { storage } else { storage + servers };
+    let room = system.rack.units.value.saturating_sub(system.reserve_units);
+    if block > room {
+        warn(
+            "block-higher-than-rack",
+            format!("a block of {block}U does not fit the {room}U of {}", system.rack.name),
+            "dcs3700: Solution #1a.1, SAS cable lengths",
+        );
+    }
+    if system.rack.units.value > 42 {
+        warn(
+            "rack-loaded-on-site",
+            format!("{} cannot be shipped loaded; it is filled on site", system.rack.name),
+            "dcs3700: Component availability 1b",
+        );
+    }
+}
+
+fn servers(tier: &Tier, warn: &mut Warn) {
+    let Some(servers) = &tier.servers else { return };
+    if servers.per_block < 2 && tier.storage.parity == Parity::Controller {
+        warn(
+            "one-server",
+            "a block with one server has no second path to its disks; take two".into(),
+            "p690-x335: Disk and file system configuration",
+        );
+    }
+    if tier.storage.parity == Parity::Client {
+        let count = tier.blocks * servers.per_block;
+        let strips = tier.storage.code.width().div_ceil(count);
+        if strips > tier.storage.code.tolerates() {
+            warn(
+                "server-loss-not-tolerated",
+                format!(
+                    "{count} servers hold {strips} strips of each stripe but {} tolerates {}; \
+                     take more servers or a code with more parity",
+                    tier.storage.code.name,
+                    tier.storage.code.tolerates()
+                ),
+                "arithmetic: strips of a stripe per server",
+            );
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! An evaluation as text for a terminal.
+
+use crate::evaluate::{Evaluation, TierEvaluation};
+use crate::stage::Metric;
+use crate::unit::Unit;
+
+/// The whole evaluation; with `explain` also the derivation of every figure.
+pub fn render(evaluation: &Evaluation, explain: bool) -> String {
+    let mut out = format!("{}\n", evaluation.title);
+    for tier in &evaluation.tiers {
+        render_tier(&mut out, evaluation, tier);
+    }
+    render_totals(&mut out, evaluation);
+    if !evaluation.warnings.is_empty() {
+        out.push_str("\nWarnings\n");
+        for warning in &evaluation.warnings {
+            let (rule, tier) = (&warning.rule, &warning.tier);
+            out.push_str(&format!("  {rule} ({tier}): {} [{}]\n", warning.text, warning.source));
+        }
+    }
+    if explain {
+        out.push_str("\nDerivations\n");
+        for tier in &evaluation.tiers {
+            out.push_str(&format!("\nTier {}\n", tier.name));
+            for figure in tier.figures() {
+                out.push_str(&figure.explain());
+            }
+        }
+        out.push_str("\nWhole system\n");
+        out.push_str(&evaluation.metadata.explain());
+        for figure in evaluation.inventory.figures() {
+            out.push_str(&figure.explain());
+        }
+    } else {
+        out.push_str("\nEvery figure's derivation and sources: --explain\n");
+    }
+    out
+}
+
+fn render_tier(out: &mut String, evaluation: &Evaluation, tier: &TierEvaluation) {
+    let blocks = if tier.blocks == 1 { "block" } else { "blocks" };
+    out.push_str(&format!("\nTier {} ({} building {blocks})\n", tier.name, tier.blocks));
+    out.push_str(&format!(
+        "  capacity         raw {}, usable {}{}\n",
+        tier.raw.show(),
+        tier.usable.show(),
+        tier.lun.as_ref().map_or(String::new(), |lun| format!(" ({} per LUN)", lun.show())),
+    ));
+    for rate in &tier.rates {
+        let over = rate
+            .balance
+            .iter()
+            .filter(|stage| stage.stage != rate.bottleneck)
+            .map(|stage| format!("{} x{:.2}", stage.stage, stage.times))
+            .collect::<Vec<_>>()
+            .join(", ");
+        let over = if over.is_empty() { String::new() } else { format!("; oversized: {over}") };
+        out.push_str(&format!(
+            "  {:<16} < {:<14} gated by {}{over}\n",
+            rate.metric.label(),
+            rate.total.show(),
+            rate.bottleneck,
+        ));
+    }
+    for local in &tier.local_iops {
+        out.push_str(&format!("  IOPS             < {} ({})\n", local.show(), local.name));
+    }
+    out.push_str(&format!("  rebuild          {}\n", tier.rebuild.show()));
+    if let Some(cold) = &tier.cold_block {
+        out.push_str(&format!("  cold block       {}\n", cold.show()));
+    }
+    let _ = evaluation;
+    out.push_str("  after a loss of\n");
+    for loss in &tier.losses {
+        let rates: Vec<String> = Metric::ALL
+            .iter()
+            .zip(loss.at_least.iter().zip(&loss.at_most))
+            .map(|(metric, (least, most))| span(metric.unit(), *least, *most))
+            .collect();
+        out.push_str(&format!(
+            "    {}: {}\n      write {}, read {}, IOPS write {}, read {}\n",
+            loss.lost, loss.data, rates[0], rates[1], rates[2], rates[3]
+        ));
+    }
+}
+
+fn span(unit: Unit, least: f64, most: f64) -> String {
+    let (least, most) = (unit.show(least), unit.show(most));
+    if least == most { least } else { format!("{least} … {most}") }
+}
+
+fn render_totals(out: &mut String, evaluation: &Evaluation) {
+    let inventory = &evaluation.inventory;
+    out.push_str("\nWhole system\n");
+    out.push_str(&format!(
+        "  capacity         raw {}, usable {}, of which metadata about {} ({})\n",
+        evaluation.raw.show(),
+        evaluation.usable.show(),
+        evaluation.metadata.show(),
+        evaluation.metadata.inputs()[1].show(),
+    ));
+    out.push_str(&format!(
+        "  parts            {} disks in {} arrays, {} enclosures, {} trays, {} servers\n",
+        inventory.disks.show(),
+        inventory.arrays.show(),
+        inventory.enclosures.show(),
+        inventory.trays.show(),
+        inventory.servers.show(),
+    ));
+    out.push_str(&format!(
+        "  ports            {} network; {} storage on servers for {} on enclosures; {} cables\n",
+        inventory.lan_ports.show(),
+        inventory.storage_ports_available.show(),
+        inventory.storage_ports_needed.show(),
+        inventory.cables.show(),
+    ));
+    let fit: Vec<String> = inventory.blocks_per_rack.iter().map(u64::to_string).collect();
+    out.push_str(&format!(
+        "  racks            {} in {} racks ({} blocks per rack)\n",
+        inventory.rack_units.show(),
+        inventory.racks.show(),
+        fit.join(" and "),
+    ));
+    if let Some(price) = &inventory.price {
+        out.push_str(&format!("  price            {}\n", price.show()));
+    } else if !inventory.unpriced.is_empty() {
+        let parts = inventory.unpriced.join(", ");
+        out.push_str(&format!("  price            unknown: the library has none for {parts}\n"));
+    }
+}
