@@ -318,7 +318,9 @@ impl StorageChoice {
         }
         let tray = match (&enclosure.tray, self.trays) {
             (_, 0) => None,
-            (None, _) => return Err(wrong(format!("{} takes no trays; set trays = 0", enclosure.name))),
+            (None, _) => {
+                return Err(wrong(format!("{} takes no trays; set trays = 0", enclosure.name)));
+            }
             (Some(name), _) => Some(Library::find(&library.trays, "tray", name)?),
         };
         let trays_max = enclosure.trays_max.as_ref().map_or(0, |max| max.value);
@@ -424,7 +426,9 @@ impl ServerChoice {
         wrong: &dyn Fn(String) -> PlanError,
     ) -> Result<Servers<'a>, PlanError> {
         if self.per_block == 0 {
-            return Err(wrong("servers.per_block must be at least 1; or leave [tier.servers] out".into()));
+            return Err(wrong(
+                "servers.per_block must be at least 1; or leave [tier.servers] out".into(),
+            ));
         }
         let hba = match &self.hba {
             None => None,

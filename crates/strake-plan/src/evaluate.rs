@@ -122,7 +122,8 @@ pub fn evaluate(system: &System) -> Evaluation {
     let tiers: Vec<TierEvaluation> =
         system.tiers.iter().map(|tier| evaluate_tier(system, tier)).collect();
     let sum = |name: &str, unit, pick: fn(&TierEvaluation) -> &Figure| {
-        let parts = tiers.iter().map(|tier| Figure { name: tier.name.clone(), ..pick(tier).clone() });
+        let parts =
+            tiers.iter().map(|tier| Figure { name: tier.name.clone(), ..pick(tier).clone() });
         Figure::sum(name, unit, parts.collect())
     };
     let raw = sum("raw capacity", Unit::RawBytes, |tier| &tier.raw);
@@ -278,7 +279,8 @@ fn losses(system: &System, tier: &Tier) -> Vec<LossEvaluation> {
     }
     if storage.parity != Parity::Client {
         let lost = Lost { enclosures: 1.0, ..Lost::default() };
-        let offline = storage.disks_per_enclosure() as f64 * storage.disk.capacity.value.0
+        let offline = storage.disks_per_enclosure() as f64
+            * storage.disk.capacity.value.0
             * storage.code.data as f64
             / storage.code.width() as f64;
         let after = format!("{} offline until it is back", Unit::Bytes.show(offline));
@@ -321,9 +323,20 @@ fn loss(system: &System, tier: &Tier, what: &str, data: String, lost: Lost) -> L
             let stages = client_stages(clients, &tier.storage, metric);
             stages.iter().map(|stage| stage.value).fold(f64::INFINITY, f64::min)
         });
-        let others = (tier.blocks - 1) as f64;
-        at_most.push((others * whole + broken).min(clients));
-        at_least.push((tier.blocks as f64 * broken).min(clients));
+        let blocks = tier.blocks as f64;
+        // With redundancy over the servers a lost server takes its disks along and no stripe
+        // waits for it; otherwise the block's share of every stripe is at stake.
+        let spread = tier.storage.parity == Parity::Client && lost.servers > 0.0;
+        let (most, least) = match &tier.servers {
+            Some(servers) if spread => {
+                let left =
+                    blocks * whole * (1.0 - lost.servers / (blocks * servers.per_block as f64));
+                (left, left)
+            }
+            _ => ((blocks - 1.0) * whole + broken, blocks * broken),
+        };
+        at_most.push(most.min(clients));
+        at_least.push(least.min(clients));
     }
     LossEvaluation { lost: what.into(), data, at_most, at_least }
 }
@@ -353,12 +366,7 @@ fn rebuild(tier: &Tier) -> Figure {
         Unit::Seconds,
         capacity.value * (reads + 1) as f64 / (disks * stream.value * share),
         format!("capacity * ({reads} read + 1 written) / (other disks * rate * share)"),
-        vec![
-            capacity,
-            Figure::design("other disks", Unit::Count, disks),
-            stream,
-            share_figure,
-        ],
+        vec![capacity, Figure::design("other disks", Unit::Count, disks), stream, share_figure],
     )
 }
 

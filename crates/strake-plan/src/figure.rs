@@ -49,7 +49,12 @@ pub enum Derivation {
 impl Figure {
     /// A constant of the library.
     pub fn constant(name: impl Into<String>, unit: Unit, value: f64, source: &str) -> Figure {
-        Figure { name: name.into(), unit, value, from: Derivation::Constant { source: source.into() } }
+        Figure {
+            name: name.into(),
+            unit,
+            value,
+            from: Derivation::Constant { source: source.into() },
+        }
     }
 
     /// A number the design states.
@@ -84,7 +89,12 @@ impl Figure {
         rule: impl Into<String>,
         inputs: Vec<Figure>,
     ) -> Figure {
-        Figure { name: name.into(), unit, value, from: Derivation::Formula { rule: rule.into(), inputs } }
+        Figure {
+            name: name.into(),
+            unit,
+            value,
+            from: Derivation::Formula { rule: rule.into(), inputs },
+        }
     }
 
     /// The figure as text with its unit.

@@ -39,9 +39,18 @@ impl Inventory {
     /// All figures.
     pub fn figures(&self) -> Vec<&Figure> {
         let mut all = vec![
-            &self.disks, &self.disks_unused, &self.arrays, &self.enclosures, &self.trays,
-            &self.servers, &self.lan_ports, &self.storage_ports_available,
-            &self.storage_ports_needed, &self.cables, &self.rack_units, &self.racks,
+            &self.disks,
+            &self.disks_unused,
+            &self.arrays,
+            &self.enclosures,
+            &self.trays,
+            &self.servers,
+            &self.lan_ports,
+            &self.storage_ports_available,
+            &self.storage_ports_needed,
+            &self.cables,
+            &self.rack_units,
+            &self.racks,
         ];
         all.extend(&self.price);
         all
@@ -130,7 +139,7 @@ fn racks(system: &System) -> (Vec<u64>, Figure) {
     for tier in &system.tiers {
         let (storage, servers) = block_units(tier);
         let block = if system.servers_apart { storage } else { storage + servers };
-        let fit = if block == 0 { tier.blocks } else { room / block };
+        let fit = room.checked_div(block).unwrap_or(tier.blocks);
         per_rack.push(fit);
         // A block higher than a rack has to be split; whole racks of units are then the bound.
         let mut racks = match fit {
@@ -144,11 +153,19 @@ fn racks(system: &System) -> (Vec<u64>, Figure) {
             tier.name.clone(),
             Unit::Count,
             racks as f64,
-            format!("{} blocks, {fit} in a rack{}", tier.blocks,
-                if system.servers_apart { ", servers in racks of their own" } else { "" }),
+            format!(
+                "{} blocks, {fit} in a rack{}",
+                tier.blocks,
+                if system.servers_apart { ", servers in racks of their own" } else { "" }
+            ),
             vec![
                 Figure::design("height of a block", Unit::RackUnits, block as f64),
-                Figure::constant("height of a rack", Unit::RackUnits, units.value as f64, &units.source),
+                Figure::constant(
+                    "height of a rack",
+                    Unit::RackUnits,
+                    units.value as f64,
+                    &units.source,
+                ),
                 Figure::design("kept free", Unit::RackUnits, system.reserve_units as f64),
             ],
         ));

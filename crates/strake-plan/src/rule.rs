@@ -142,8 +142,10 @@ fn disks(tier: &Tier, warn: &mut Warn) {
         if all < storage.code.width() {
             warn(
                 "too-few-disks",
-                format!("{all} disks cannot hold the {} strips of a stripe on different disks",
-                    storage.code.width()),
+                format!(
+                    "{all} disks cannot hold the {} strips of a stripe on different disks",
+                    storage.code.width()
+                ),
                 "arithmetic: one strip of a stripe per disk",
             );
         }

@@ -26,8 +26,7 @@ pub enum Metric {
 
 impl Metric {
     /// All four, in the order of every table.
-    pub const ALL: [Metric; 4] =
-        [Metric::Write, Metric::Read, Metric::IopsWrite, Metric::IopsRead];
+    pub const ALL: [Metric; 4] = [Metric::Write, Metric::Read, Metric::IopsWrite, Metric::IopsRead];
 
     /// The name in tables.
     pub fn label(self) -> &'static str {
@@ -147,12 +146,11 @@ fn disks(storage: &Storage, metric: Metric, lost: Lost) -> Figure {
     match metric {
         Metric::Write => {
             let share = code.data as f64 / code.width() as f64;
-            let share = Figure::constant("data share of the code", Unit::Ratio, share, &code.source);
+            let share =
+                Figure::constant("data share of the code", Unit::Ratio, share, &code.source);
             Figure::product("disks", unit, vec![disks, share, disk_stream(storage, true)])
         }
-        Metric::Read => {
-            Figure::product("disks", unit, vec![disks, disk_stream(storage, false)])
-        }
+        Metric::Read => Figure::product("disks", unit, vec![disks, disk_stream(storage, false)]),
         Metric::IopsWrite => {
             let operations = code.small_write_operations() as f64;
             let share = Figure::formula(
@@ -211,9 +209,7 @@ fn controllers(storage: &Storage, metric: Metric, lost: Lost) -> Option<Figure> 
     let one = match metric {
         Metric::Write => rate("one enclosure", &storage.ceiling?.write),
         Metric::Read => rate("one enclosure", &storage.ceiling?.read),
-        Metric::IopsWrite => {
-            number("one enclosure", metric.unit(), enclosure.iops_write.as_ref()?)
-        }
+        Metric::IopsWrite => number("one enclosure", metric.unit(), enclosure.iops_write.as_ref()?),
         Metric::IopsRead => number("one enclosure", metric.unit(), enclosure.iops_read.as_ref()?),
     };
     let enclosures = count("enclosures", storage.per_block as f64 - lost.enclosures);
@@ -271,12 +267,7 @@ fn bus(servers: &Servers, metric: Metric, server_count: f64) -> Option<Figure> {
     Some(in_metric(metric, Figure::product("server bus", Unit::BytesPerSecond, inputs)))
 }
 
-fn path(
-    name: &str,
-    model: &crate::library::Server,
-    metric: Metric,
-    nodes: f64,
-) -> Option<Figure> {
+fn path(name: &str, model: &crate::library::Server, metric: Metric, nodes: f64) -> Option<Figure> {
     // A path is measured with streams only; it says nothing about small transfers.
     let sourced = match metric {
         Metric::Write => model.path_write.as_ref()?,

@@ -8,7 +8,7 @@ use crate::unit::Unit;
 pub fn render(evaluation: &Evaluation, explain: bool) -> String {
     let mut out = format!("{}\n", evaluation.title);
     for tier in &evaluation.tiers {
-        render_tier(&mut out, evaluation, tier);
+        render_tier(&mut out, tier);
     }
     render_totals(&mut out, evaluation);
     if !evaluation.warnings.is_empty() {
@@ -37,14 +37,15 @@ pub fn render(evaluation: &Evaluation, explain: bool) -> String {
     out
 }
 
-fn render_tier(out: &mut String, evaluation: &Evaluation, tier: &TierEvaluation) {
+fn render_tier(out: &mut String, tier: &TierEvaluation) {
     let blocks = if tier.blocks == 1 { "block" } else { "blocks" };
     out.push_str(&format!("\nTier {} ({} building {blocks})\n", tier.name, tier.blocks));
     out.push_str(&format!(
-        "  capacity         raw {}, usable {}{}\n",
+        "  capacity         raw {}, usable {} ({} in powers of ten){}\n",
         tier.raw.show(),
         tier.usable.show(),
-        tier.lun.as_ref().map_or(String::new(), |lun| format!(" ({} per LUN)", lun.show())),
+        Unit::RawBytes.show(tier.usable.value),
+        tier.lun.as_ref().map_or(String::new(), |lun| format!(", {} per LUN", lun.show())),
     ));
     for rate in &tier.rates {
         let over = rate
@@ -69,7 +70,6 @@ fn render_tier(out: &mut String, evaluation: &Evaluation, tier: &TierEvaluation)
     if let Some(cold) = &tier.cold_block {
         out.push_str(&format!("  cold block       {}\n", cold.show()));
     }
-    let _ = evaluation;
     out.push_str("  after a loss of\n");
     for loss in &tier.losses {
         let rates: Vec<String> = Metric::ALL

@@ -110,9 +110,10 @@ pub fn thousands(value: f64) -> String {
 /// Reads a capacity; `tb` without an `i` counts in powers of `base` (1000 for raw, 1024 else).
 pub fn parse_capacity(text: &str, base: f64) -> Result<f64, String> {
     let (number, unit) = split(text)?;
-    let factor = prefix_factor(unit.strip_suffix(['b', 'B']).unwrap_or(unit), base).ok_or_else(
-        || format!("'{text}' is no capacity; write for example 2TB, 500TiB or 300GB"),
-    )?;
+    let factor =
+        prefix_factor(unit.strip_suffix(['b', 'B']).unwrap_or(unit), base).ok_or_else(|| {
+            format!("'{text}' is no capacity; write for example 2TB, 500TiB or 300GB")
+        })?;
     Ok(number * factor)
 }
 

@@ -1,5 +1,7 @@
 //! One file per command group; each turns arguments into calls and results into text.
 
+pub(crate) mod plan;
+
 use std::process::ExitCode;
 
 /// Prints the version, as `--version` does.

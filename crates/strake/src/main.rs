@@ -15,6 +15,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Plan(strake_plan::PlanArgs),
     /// Print the version.
     #[command(hide = true)]
     Version,
@@ -22,6 +23,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Plan(args) => commands::plan::run(args),
         Command::Version => commands::version(),
     }
 }

@@ -1,0 +1,74 @@
+//! The NFS appliance: capacities agree in powers of ten; its rates are measurements.
+
+use crate::row::{Group, Row, Verdict, example, example_with, gb, raw};
+use strake_plan::stage::Metric::{Read, Write};
+
+/// All rows of this document.
+pub(crate) fn rows() -> Vec<Row> {
+    let mut group = Group::new(
+        "NSS small, medium, large",
+        "dell-nss, Table 1; NSS Configurations; Figures 8 to 11",
+    );
+    for (name, raw_tb, usable_tb, disks, enclosures) in [
+        ("small", "24", "20", "12", "1"),
+        ("medium", "48", "40", "24", "2"),
+        ("large", "96", "80", "48", "4"),
+    ] {
+        let evaluation = example(&format!("nss-{name}"));
+        group.agrees(format!("{name}: raw"), (raw_tb, "TB"), raw(&evaluation));
+        let usable = evaluation.usable.value / 1e12;
+        group.agrees(format!("{name}: usable, powers of ten"), (usable_tb, "TB"), usable);
+        group.agrees(format!("{name}: disks"), (disks, ""), evaluation.inventory.disks.value);
+        let trays = evaluation.inventory.trays.value;
+        group.agrees(format!("{name}: MD1200 enclosures"), (enclosures, ""), trays);
+    }
+    rates(&mut group);
+    group.rows
+}
+
+fn rates(group: &mut Group) {
+    let cache = "peak with 24 to 48 GB of server cache in front of the disks and asynchronous \
+                 export; ours is what the disks sustain at the 512 KB strip";
+    let readahead = "the page blames the limited read-ahead of the NFS service; ours is what the \
+                     disks could deliver";
+    let mb = |name: &str, lan: &str, metric| {
+        let lan = lan.to_string();
+        let evaluation = example_with(&format!("nss-{name}"), |design| {
+            design.tier[0].servers.as_mut().unwrap().lan = Some(lan);
+        });
+        gb(&evaluation, metric) * 1024.0
+    };
+    for (figure, printed, computed, band, reason) in [
+        ("small: write over 10GbE", "550", mb("small", "10gbe-nfs", Write), (0.7, 0.9), cache),
+        (
+            "large: write over 10GbE (1.2 GB/s)",
+            "1200",
+            mb("large", "10gbe-nfs", Write),
+            (0.9, 1.1),
+            cache,
+        ),
+        (
+            "large: write over IPoIB (1.45 GB/s)",
+            "1450",
+            mb("large", "ipoib-qdr", Write),
+            (1.0, 1.25),
+            cache,
+        ),
+        ("small: read over 10GbE", "270", mb("small", "10gbe-nfs", Read), (1.5, 2.1), readahead),
+        ("medium: read over 10GbE", "500", mb("medium", "10gbe-nfs", Read), (1.5, 2.1), readahead),
+    ] {
+        let verdict = Verdict::Measured(band.0, band.1, reason);
+        group.row(figure, (printed, "MB/s"), computed, verdict);
+    }
+    let claimed = "a round claim; the introduction prints 1480 MB/s, Figure 8 about 1.45 GB/s";
+    let large = mb("large", "ipoib-qdr", Write) / 1024.0;
+    group.row(
+        "large: write, as claimed",
+        ("1.4", "GB/s"),
+        large,
+        Verdict::Measured(1.0, 1.25, claimed),
+    );
+    let medium = mb("medium", "10gbe-nfs", Read) / mb("small", "10gbe-nfs", Read);
+    let doubled = "twice the disks, twice the rate: 500 / 270 measured";
+    group.row("medium : small, read", ("1.85", ""), medium, Verdict::Measured(1.0, 1.1, doubled));
+}
