@@ -9,4 +9,5 @@ pub mod rng;
 pub use buffer::AlignedBuffer;
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::Disk;
+pub use disk::sim::SimDisk;
 pub use rng::Rng;

@@ -1,1 +1,19 @@
-//! One disk's container: superblock, regions, log, and an ordered key-value store on them.
+//! One disk's container: superblock, regions, journal, and an ordered key-value store on them.
+//!
+//! A [`Container`] lies on a [`strake_env::Disk`] and divides it into two log rings and equal
+//! chunks (picture in `container.rs`). A [`Journal`] on a [`LogRegion`] makes entries durable
+//! cheaply; a [`Kv`] on a [`KvRegion`] holds the state that the entries lead to. Recovery is always
+//! the same: the KV as of its last checkpoint, then the journal's entries after
+//! [`Kv::applied_in_base`] applied again by their owner.
+
+pub mod container;
+pub mod journal;
+pub mod kv;
+pub mod region;
+pub mod superblock;
+
+pub use container::{Container, FormatOptions};
+pub use journal::{Journal, Lsn};
+pub use kv::{Batch, Kv, KvRead, KvStats};
+pub use region::{ChunkSource, KvRegion, KvRole, LogRegion, UnusedChunks};
+pub use superblock::Superblock;

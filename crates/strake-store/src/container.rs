@@ -1,0 +1,392 @@
+//! The container of one NSD: who it is, and where on the disk everything lies.
+//!
+//! ```text
+//! 0          superblock A (4 KiB)
+//! 64 KiB     superblock B (4 KiB)
+//! 1 MiB      index log      clamp(length / 64, 4 MiB, 64 MiB), rounded down to 4 KiB
+//! …          metadata log   the same size
+//! …          chunks         clamp(length / 256, 1 MiB, 1 GiB), rounded up to a power of two
+//! ```
+//!
+//! Everything follows from the container's length at format time ([`Geometry`]), so nothing but the
+//! superblock is needed to find the rest. Chunks belong to data unless the superblock lists them
+//! as part of a KV. A KV grows by asking the [`ChunkSource`] (the block store's allocator) for a
+//! chunk, and owns it once the rewritten superblock is durable.
+//!
+//! Lock order: `update` (held across the superblock's I/O), then `current` (never across I/O).
+
+use crate::region::{ChunkSource, KvRegion, KvRole, LogRegion};
+use crate::superblock::{
+    COPY_OFFSETS, KV_CHUNKS_MAX, KvSpace, METADATA_HOLDERS_MAX, SUPERBLOCK_BYTES, Superblock,
+};
+use parking_lot::{Mutex, RwLock};
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use strake_env::{AlignedBuffer, Disk};
+use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId, Result};
+
+const MIB: u64 = 1 << 20;
+/// The smallest container: two logs of 4 MiB and room to work.
+pub const CONTAINER_BYTES_MIN: u64 = 32 * MIB;
+/// The index KV owns at least this much from the start, so that the first opening needs no
+/// allocator.
+const INDEX_KV_BYTES_AT_FORMAT: u64 = 4 * MIB;
+
+/// What a container is made with.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// The cluster it will belong to.
+    pub cluster: ClusterId,
+    /// Its own id.
+    pub nsd: NsdId,
+    /// The file system it will belong to.
+    pub fs: FsId,
+    /// Disks of one group fail together.
+    pub failure_group: u32,
+    /// 64 random bits that no earlier format of this disk used; they keep logs apart.
+    pub seed: u64,
+}
+
+/// Where everything lies; a function of the container's length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of each of the two logs.
+    pub log_bytes: u64,
+    /// Where the first chunk begins.
+    pub chunks_offset: u64,
+    /// Bytes of a chunk, a power of two.
+    pub chunk_bytes: u64,
+    /// How many chunks there are.
+    pub chunk_count: u32,
+}
+
+impl Geometry {
+    /// The geometry of a container of `length` bytes; `None` if that is too short.
+    pub fn of(length: u64) -> Option<Geometry> {
+        if length < CONTAINER_BYTES_MIN {
+            return None;
+        }
+        let log_bytes = (length / 64).clamp(4 * MIB, 64 * MIB) / 4096 * 4096;
+        let chunks_offset = MIB + 2 * log_bytes;
+        let left = length - chunks_offset;
+        let chunk_bytes = (length / 256).clamp(MIB, 1024 * MIB).next_power_of_two();
+        let chunk_count = u32::try_from(left / chunk_bytes).ok()?;
+        Some(Geometry { log_bytes, chunks_offset, chunk_bytes, chunk_count })
+    }
+
+    /// The bytes of a chunk on the disk.
+    pub fn chunk_range(&self, chunk: u32) -> Range<u64> {
+        assert!(chunk < self.chunk_count, "chunk {chunk} of {}", self.chunk_count);
+        let start = self.chunks_offset + u64::from(chunk) * self.chunk_bytes;
+        start..start + self.chunk_bytes
+    }
+}
+
+/// One NSD's container. Clones share it.
+#[derive(Clone)]
+pub struct Container {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    disk: Arc<dyn Disk>,
+    geometry: Geometry,
+    update: Mutex<()>,
+    current: RwLock<Arc<Superblock>>,
+    source: RwLock<Option<Weak<dyn ChunkSource>>>,
+}
+
+impl Container {
+    /// Makes a new, empty container on `disk`, whatever was there.
+    ///
+    /// # Errors
+    /// `Invalid` for a disk that is too small; the disk's errors.
+    pub fn format(disk: Arc<dyn Disk>, options: &FormatOptions) -> Result<Container> {
+        let length = disk.len();
+        let geometry = Geometry::of(length).ok_or_else(|| {
+            let least = CONTAINER_BYTES_MIN / MIB;
+            Error::new(ErrorKind::Invalid, format!("an NSD needs at least {least} MiB"))
+        })?;
+        let wanted = INDEX_KV_BYTES_AT_FORMAT.div_ceil(geometry.chunk_bytes) as u32;
+        let first = geometry.chunk_count - wanted;
+        let superblock = Superblock {
+            sequence: 2,
+            cluster: options.cluster,
+            nsd: options.nsd,
+            fs: options.fs,
+            failure_group: options.failure_group,
+            length,
+            index_log_seed: options.seed,
+            metadata_log_seed: options.seed.rotate_left(32) ^ 0x6d65_7461,
+            index_kv: KvSpace { length: 0, chunks: (first..geometry.chunk_count).rev().collect() },
+            ..Superblock::default()
+        };
+        // B first: were A (sequence 2) durable beside an old B of a higher sequence, the old
+        // container would win.
+        write_copy(&*disk, &Superblock { sequence: 1, ..superblock.clone() })?;
+        disk.sync()?;
+        write_copy(&*disk, &superblock)?;
+        disk.sync()?;
+        Ok(Container::with(disk, geometry, superblock))
+    }
+
+    /// Opens the container on `disk`.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, `Corrupt` if both superblocks are damaged, `NotSupported` for
+    /// a newer format, `Invalid` if the disk is shorter than the container.
+    pub fn open(disk: Arc<dyn Disk>) -> Result<Container> {
+        let superblock = Container::peek(&*disk)?;
+        if superblock.length > disk.len() {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "the container has {} bytes, its disk only {}",
+                    superblock.length,
+                    disk.len()
+                ),
+            ));
+        }
+        let geometry = Geometry::of(superblock.length)
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "superblock with a length too short"))?;
+        check_chunks(&superblock, &geometry)?;
+        Ok(Container::with(disk, geometry, superblock))
+    }
+
+    /// The newest valid superblock of a disk, without opening it.
+    ///
+    /// # Errors
+    /// As [`Container::open`].
+    pub fn peek(disk: &dyn Disk) -> Result<Superblock> {
+        let mut found: Option<Superblock> = None;
+        let mut error = Error::new(ErrorKind::NotFound, "no Strake container on this disk");
+        for offset in COPY_OFFSETS {
+            let mut buffer = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
+            let copy = disk.read_at(offset, &mut buffer).map_err(Error::from).and_then(|()| {
+                let bytes: &[u8; SUPERBLOCK_BYTES] =
+                    buffer[..].try_into().expect("invariant: the buffer has this length");
+                Superblock::decode(bytes)
+            });
+            match copy {
+                Ok(copy) if found.as_ref().is_none_or(|best| best.sequence < copy.sequence) => {
+                    found = Some(copy);
+                }
+                Ok(_) => {}
+                // A copy of a newer program must not be shadowed by an older one beside it.
+                Err(newer) if newer.kind() == ErrorKind::NotSupported => return Err(newer),
+                Err(other) if other.kind() != ErrorKind::NotFound => error = other,
+                Err(_) => {}
+            }
+        }
+        found.ok_or(error)
+    }
+
+    fn with(disk: Arc<dyn Disk>, geometry: Geometry, superblock: Superblock) -> Container {
+        Container {
+            inner: Arc::new(Inner {
+                disk,
+                geometry,
+                update: Mutex::new(()),
+                current: RwLock::new(Arc::new(superblock)),
+                source: RwLock::new(None),
+            }),
+        }
+    }
+
+    /// The disk below.
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.inner.disk
+    }
+
+    /// Where everything lies.
+    pub fn geometry(&self) -> &Geometry {
+        &self.inner.geometry
+    }
+
+    /// The current superblock.
+    pub fn superblock(&self) -> Arc<Superblock> {
+        self.inner.current.read().clone()
+    }
+
+    /// Changes the superblock durably. Identity, length and sequence stay what they are.
+    ///
+    /// # Errors
+    /// `Invalid` if a list is too long or names chunks twice; the disk's. After an error the old
+    /// superblock is still current here, and one of the two on the disk.
+    pub fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let _update = self.inner.update.lock();
+        self.rewrite(change)
+    }
+
+    /// The caller holds `update`.
+    fn rewrite(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let old = self.superblock();
+        let mut new = Superblock::clone(&old);
+        change(&mut new);
+        new.sequence = old.sequence + 1;
+        (new.cluster, new.nsd, new.fs, new.length) = (old.cluster, old.nsd, old.fs, old.length);
+        check_chunks(&new, &self.inner.geometry)
+            .map_err(|error| Error::new(ErrorKind::Invalid, error.detail()))?;
+        write_copy(&*self.inner.disk, &new)?;
+        self.inner.disk.sync()?;
+        *self.inner.current.write() = Arc::new(new);
+        Ok(())
+    }
+
+    /// The chunks that belong to data, ascending.
+    pub fn data_chunks(&self) -> Vec<u32> {
+        data_chunks(&self.superblock(), &self.inner.geometry)
+    }
+
+    /// Names who gives chunks to KVs that grow. Without one they cannot grow (`NoSpace`).
+    pub fn set_chunk_source(&self, source: &Arc<dyn ChunkSource>) {
+        *self.inner.source.write() = Some(Arc::downgrade(source));
+    }
+
+    /// The block store's log.
+    pub fn index_log(&self) -> LogRegion {
+        self.log(MIB, self.superblock().index_log_seed)
+    }
+
+    /// The metadata's log.
+    pub fn metadata_log(&self) -> LogRegion {
+        self.log(MIB + self.inner.geometry.log_bytes, self.superblock().metadata_log_seed)
+    }
+
+    fn log(&self, offset: u64, seed: u64) -> LogRegion {
+        LogRegion {
+            disk: self.inner.disk.clone(),
+            offset,
+            length: self.inner.geometry.log_bytes,
+            seed,
+        }
+    }
+
+    /// The space of a KV.
+    pub fn kv_region(&self, role: KvRole) -> KvRegion {
+        KvRegion { container: self.clone(), role }
+    }
+
+    /// Makes metadata log and metadata KV empty, as for a new copy; their chunks go back to data.
+    /// Journals and KVs opened on them before must be gone.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn reset_metadata(&self) -> Result<()> {
+        let _update = self.inner.update.lock();
+        let chunks = self.superblock().metadata_kv.chunks.clone();
+        self.rewrite(|superblock| {
+            superblock.metadata_log_seed = superblock.metadata_log_seed.wrapping_add(1);
+            superblock.metadata_kv = KvSpace::default();
+        })?;
+        if let Some(source) = self.source() {
+            source.release(&chunks);
+        }
+        Ok(())
+    }
+
+    fn source(&self) -> Option<Arc<dyn ChunkSource>> {
+        self.inner.source.read().as_ref().and_then(Weak::upgrade)
+    }
+
+    /// Sets the length of a KV, claiming chunks as needed. Chunks once claimed are kept.
+    pub(crate) fn set_kv_length(&self, role: KvRole, length: u64) -> Result<()> {
+        let _update = self.inner.update.lock();
+        let superblock = self.superblock();
+        let space = superblock.kv_space(role);
+        if space.length == length {
+            return Ok(());
+        }
+        let needed = usize::try_from(length.div_ceil(self.inner.geometry.chunk_bytes))
+            .map_err(|_| Error::new(ErrorKind::Invalid, "a KV cannot be that long"))?;
+        if needed > KV_CHUNKS_MAX {
+            return Err(Error::new(ErrorKind::NoSpace, "the key-value store is at its limit"));
+        }
+        let mut claimed = Vec::new();
+        let result = self.claim(needed.saturating_sub(space.chunks.len()), &mut claimed);
+        let result = result.and_then(|()| {
+            self.rewrite(|superblock| {
+                let space = superblock.kv_space_mut(role);
+                space.length = length;
+                space.chunks.extend_from_slice(&claimed);
+            })
+        });
+        if result.is_err()
+            && let Some(source) = self.source()
+        {
+            source.release(&claimed);
+        }
+        result
+    }
+
+    fn claim(&self, count: usize, claimed: &mut Vec<u32>) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        let full = || Error::new(ErrorKind::NoSpace, "no free chunk for a key-value store");
+        let source = self.source().ok_or_else(full)?;
+        let mut candidates = self.data_chunks();
+        candidates.reverse();
+        for _ in 0..count {
+            let chunk = source.claim(&candidates).ok_or_else(full)?;
+            let at = candidates.iter().position(|&candidate| candidate == chunk);
+            candidates.remove(at.expect("invariant: a source gives one of the candidates"));
+            claimed.push(chunk);
+        }
+        Ok(())
+    }
+}
+
+impl Superblock {
+    pub(crate) fn kv_space(&self, role: KvRole) -> &KvSpace {
+        match role {
+            KvRole::Index => &self.index_kv,
+            KvRole::Metadata => &self.metadata_kv,
+        }
+    }
+
+    fn kv_space_mut(&mut self, role: KvRole) -> &mut KvSpace {
+        match role {
+            KvRole::Index => &mut self.index_kv,
+            KvRole::Metadata => &mut self.metadata_kv,
+        }
+    }
+}
+
+fn write_copy(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
+    let offset = COPY_OFFSETS[(superblock.sequence % 2) as usize];
+    disk.write_at(offset, &AlignedBuffer::from_slice(&superblock.encode()))?;
+    Ok(())
+}
+
+fn data_chunks(superblock: &Superblock, geometry: &Geometry) -> Vec<u32> {
+    let mut data = vec![true; geometry.chunk_count as usize];
+    for &chunk in superblock.index_kv.chunks.iter().chain(&superblock.metadata_kv.chunks) {
+        data[chunk as usize] = false;
+    }
+    (0..geometry.chunk_count).filter(|&chunk| data[chunk as usize]).collect()
+}
+
+/// No chunk is out of range or in two places, lengths fit, and lists fit the format.
+fn check_chunks(superblock: &Superblock, geometry: &Geometry) -> Result<()> {
+    let corrupt = |what: &str| Err(Error::new(ErrorKind::Corrupt, format!("superblock: {what}")));
+    let mut owned = vec![false; geometry.chunk_count as usize];
+    for space in [&superblock.index_kv, &superblock.metadata_kv] {
+        if space.length > space.chunks.len() as u64 * geometry.chunk_bytes {
+            return corrupt("a key-value store is longer than its chunks");
+        }
+        if space.chunks.len() > KV_CHUNKS_MAX {
+            return corrupt("a key-value store has too many chunks");
+        }
+        for &chunk in &space.chunks {
+            match owned.get_mut(chunk as usize) {
+                Some(owned) if !*owned => *owned = true,
+                _ => return corrupt("a chunk is out of range or owned twice"),
+            }
+        }
+    }
+    if superblock.metadata_holders.len() > METADATA_HOLDERS_MAX {
+        return corrupt("too many metadata holders");
+    }
+    Ok(())
+}

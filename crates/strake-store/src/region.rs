@@ -1,0 +1,63 @@
+//! Parts of a container handed to their users: log rings, and the space of key-value stores.
+
+use crate::container::Container;
+use std::sync::Arc;
+use strake_env::Disk;
+
+/// A ring on the disk for one [`crate::Journal`].
+#[derive(Clone)]
+pub struct LogRegion {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+    pub(crate) seed: u64,
+}
+
+/// Whose key-value store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvRole {
+    /// The block store's index.
+    Index,
+    /// The file system's metadata.
+    Metadata,
+}
+
+/// Gives chunks of the data area to key-value stores that grow: the block store's allocator.
+///
+/// Called from [`crate::Kv::checkpoint`] and [`crate::Kv::open`], with the container's superblock
+/// lock held: an implementation must neither call the container's superblock methods nor wait for
+/// a lock under which a checkpoint is made.
+pub trait ChunkSource: Send + Sync {
+    /// Takes one wholly free chunk out of the data area for good. `candidates` are all chunks that
+    /// are not a KV's yet, highest first; the highest free one is best.
+    fn claim(&self, candidates: &[u32]) -> Option<u32>;
+
+    /// Chunks that are free again: a claim that was not used, or a KV that was dropped.
+    fn release(&self, chunks: &[u32]);
+}
+
+/// The source for containers without a block store (tests, metadata alone): all is free.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UnusedChunks;
+
+impl UnusedChunks {
+    /// The usual handle; keep it as long as the container.
+    pub fn shared() -> Arc<dyn ChunkSource> {
+        Arc::new(UnusedChunks)
+    }
+}
+
+impl ChunkSource for UnusedChunks {
+    fn claim(&self, candidates: &[u32]) -> Option<u32> {
+        candidates.first().copied()
+    }
+
+    fn release(&self, _chunks: &[u32]) {}
+}
+
+/// The growable space of one key-value store.
+#[derive(Clone)]
+pub struct KvRegion {
+    pub(crate) container: Container,
+    pub(crate) role: KvRole,
+}
