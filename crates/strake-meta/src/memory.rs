@@ -1,0 +1,43 @@
+//! Metadata in memory alone: the state machine on a sorted map. For tests, and for measuring what
+//! the state machine itself costs.
+
+use crate::kv::MemoryKv;
+use crate::{machine, query};
+use parking_lot::RwLock;
+use strake_proto::Result;
+use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
+
+/// See the module. Everything is durable as long as the value lives.
+#[derive(Debug, Default)]
+pub struct MemoryMeta {
+    kv: RwLock<MemoryKv>,
+}
+
+impl MemoryMeta {
+    /// Metadata that waits for its first entry, [`strake_proto::meta::MetaOp::Format`].
+    pub fn new() -> MemoryMeta {
+        MemoryMeta::default()
+    }
+
+    /// All records as they are now; two equal ones have equal state.
+    pub fn snapshot(&self) -> MemoryKv {
+        self.kv.read().clone()
+    }
+}
+
+impl MetaPort for MemoryMeta {
+    fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        query::query(&*self.kv.read(), query)
+    }
+
+    fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        let mut kv = self.kv.write();
+        let (reply, changes) = machine::apply(&*kv, entry)?;
+        kv.apply(changes);
+        Ok(reply)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}

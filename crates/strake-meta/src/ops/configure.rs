@@ -1,0 +1,111 @@
+//! Format, SetNsdState, SetConfig: the file system's own description.
+
+use super::FIRST_COOKIE;
+use crate::keys;
+use crate::records::{CONFIGURATION, Counters, InodeRecord, Place};
+use crate::transaction::Transaction;
+use strake_proto::layout::NsdState;
+use strake_proto::meta::{Configuration, MetaReply};
+use strake_proto::{Error, ErrorKind, FileType, Generation, Ino, MapVersion, NsdId, Result};
+
+/// The most settings, and the longest name and value: far above use, far below a message.
+const SETTINGS_MAX: usize = 1000;
+const SETTING_BYTES_MAX: usize = 4096;
+
+/// Incompat flags that this program understands.
+const INCOMPAT_KNOWN: u64 = 0;
+
+pub(crate) fn format(
+    txn: &mut Transaction<'_>,
+    configuration: &Configuration,
+) -> Result<MetaReply> {
+    if txn.get_raw(&keys::global(CONFIGURATION))?.is_some() {
+        return Err(Error::new(ErrorKind::Exists, "the metadata is formatted already"));
+    }
+    if configuration.incompat_flags & !INCOMPAT_KNOWN != 0 {
+        let detail = "the file system needs a newer program: unknown incompat flags";
+        return Err(Error::new(ErrorKind::NotSupported, detail));
+    }
+    txn.set_counters(Counters {
+        next_ino: Ino::ROOT.0 + 1,
+        next_object: 1,
+        next_pending: 1,
+        next_grant: 1,
+        inodes: 1,
+        allocated: 0,
+    });
+    let root = InodeRecord {
+        generation: Generation(1),
+        file_type: FileType::Directory,
+        permissions: 0o755,
+        links: 2,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        allocated: 0,
+        atime: txn.time,
+        mtime: txn.time,
+        ctime: txn.time,
+        btime: txn.time,
+        parent: Ino::ROOT,
+        next_cookie: FIRST_COOKIE,
+        entries: 0,
+        has_acl: false,
+        has_default_acl: false,
+        xattr_count: 0,
+        xattr_name_bytes: 0,
+        xattr_value_bytes: 0,
+        reserved: Vec::new(),
+        place: Place::Empty,
+        tail: Vec::new(),
+    };
+    txn.insert_inode(Ino::ROOT, root);
+    Ok(store(txn, configuration.clone()))
+}
+
+pub(crate) fn set_nsd_state(
+    txn: &mut Transaction<'_>,
+    nsd: NsdId,
+    state: NsdState,
+) -> Result<MetaReply> {
+    let mut configuration = txn.configuration()?;
+    let mut found = false;
+    let mut changed = false;
+    for slot in configuration.pool.slots.iter_mut().filter(|slot| slot.nsd == nsd) {
+        found = true;
+        changed |= slot.state != state;
+        slot.state = state;
+    }
+    if !found {
+        return Err(Error::new(ErrorKind::NotFound, format!("no slot is held by NSD {nsd}")));
+    }
+    if changed {
+        let version = &mut configuration.pool.version;
+        *version = MapVersion(version.0 + 1);
+    }
+    Ok(store(txn, configuration))
+}
+
+pub(crate) fn set_config(txn: &mut Transaction<'_>, name: &str, value: &str) -> Result<MetaReply> {
+    if name.is_empty() || name.len() > SETTING_BYTES_MAX || value.len() > SETTING_BYTES_MAX {
+        let detail = "a setting has a name, and name and value take 4,096 bytes at most";
+        return Err(Error::new(ErrorKind::Invalid, detail));
+    }
+    let mut configuration = txn.configuration()?;
+    let settings = &mut configuration.settings;
+    match settings.binary_search_by(|(known, _)| known.as_str().cmp(name)) {
+        Ok(index) => settings[index].1 = value.to_owned(),
+        Err(_) if settings.len() >= SETTINGS_MAX => {
+            return Err(Error::new(ErrorKind::NoSpace, "there are 1,000 settings already"));
+        }
+        Err(index) => settings.insert(index, (name.to_owned(), value.to_owned())),
+    }
+    Ok(store(txn, configuration))
+}
+
+fn store(txn: &mut Transaction<'_>, mut configuration: Configuration) -> MetaReply {
+    configuration.settings.sort();
+    txn.put(keys::global(CONFIGURATION), &configuration);
+    MetaReply::Configuration(Box::new(configuration))
+}

@@ -1,0 +1,145 @@
+//! Rename: moves a name, replaces or exchanges another; atomic in every case.
+//!
+//! Errors come in the order in which Linux finds them: names, existence, one inside the other,
+//! types, emptiness. Both directories' times move, and the change time of each inode that got a
+//! new name or lost one.
+
+use super::Target;
+use crate::names::{check_name, is_dot};
+use crate::records::DentryRecord;
+use crate::transaction::Transaction;
+use strake_proto::meta::{MetaReply, RenameMode};
+use strake_proto::{Error, ErrorKind, FileType, Ino, Result};
+
+/// A place a name can be at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Name<'a> {
+    pub(crate) parent: Ino,
+    pub(crate) name: &'a [u8],
+}
+
+/// No path is deeper than there are inodes; a damaged parent chain must not loop.
+const DEPTH_MAX: usize = 1 << 20;
+
+pub(crate) fn rename(
+    txn: &mut Transaction<'_>,
+    source: Name<'_>,
+    target: Name<'_>,
+    mode: RenameMode,
+    open: bool,
+) -> Result<MetaReply> {
+    check_name(source.name)?;
+    check_name(target.name)?;
+    txn.live_directory(source.parent)?;
+    txn.live_directory(target.parent)?;
+    if is_dot(source.name) || is_dot(target.name) {
+        let kind = if mode == RenameMode::NoReplace { ErrorKind::Exists } else { ErrorKind::Busy };
+        return Err(kind.into());
+    }
+    let moved: DentryRecord = txn.dentry(source.parent, source.name)?.ok_or(ErrorKind::NotFound)?;
+    let old = txn.dentry(target.parent, target.name)?;
+    match (mode, &old) {
+        (RenameMode::NoReplace, Some(_)) => return Err(ErrorKind::Exists.into()),
+        (RenameMode::Exchange, None) => return Err(ErrorKind::NotFound.into()),
+        _ => {}
+    }
+    check_nesting(txn, source.parent, target.parent, &moved, old.as_ref(), mode)?;
+    match old {
+        Some(old) if old.ino == moved.ino => Ok(MetaReply::Removed(None)),
+        Some(old) if mode == RenameMode::Exchange => exchange(txn, source, target, &moved, &old),
+        Some(old) => replace(txn, source, target, &moved, &old, open),
+        None => {
+            txn.remove_entry(source.parent, source.name, &moved)?;
+            txn.add_entry(target.parent, target.name, Target::from(moved))?;
+            arrive(txn, &moved, target.parent)?;
+            Ok(MetaReply::Removed(None))
+        }
+    }
+}
+
+/// Refuses to put a directory into itself, or to replace one that the source is inside of.
+fn check_nesting(
+    txn: &mut Transaction<'_>,
+    source_parent: Ino,
+    target_parent: Ino,
+    moved: &DentryRecord,
+    old: Option<&DentryRecord>,
+    mode: RenameMode,
+) -> Result<()> {
+    if source_parent == target_parent {
+        return Ok(());
+    }
+    let into_itself = Error::new(ErrorKind::Invalid, "a directory cannot move into itself");
+    if moved.file_type == FileType::Directory && is_inside(txn, target_parent, moved.ino)? {
+        return Err(into_itself);
+    }
+    if let Some(old) = old.filter(|old| old.file_type == FileType::Directory)
+        && is_inside(txn, source_parent, old.ino)?
+    {
+        return Err(match mode {
+            RenameMode::Exchange => into_itself,
+            _ => ErrorKind::NotEmpty.into(),
+        });
+    }
+    Ok(())
+}
+
+/// Whether directory `inner` is `outer` or lies below it.
+fn is_inside(txn: &mut Transaction<'_>, inner: Ino, outer: Ino) -> Result<bool> {
+    let mut at = inner;
+    for _ in 0..DEPTH_MAX {
+        if at == outer {
+            return Ok(true);
+        }
+        if at == Ino::ROOT {
+            return Ok(false);
+        }
+        at = txn.inode(at)?.parent;
+    }
+    Err(Error::new(ErrorKind::Corrupt, format!("directory {inner} has no way to the root")))
+}
+
+fn replace(
+    txn: &mut Transaction<'_>,
+    source: Name<'_>,
+    target: Name<'_>,
+    moved: &DentryRecord,
+    old: &DentryRecord,
+    open: bool,
+) -> Result<MetaReply> {
+    match (moved.file_type == FileType::Directory, old.file_type == FileType::Directory) {
+        (true, false) => return Err(ErrorKind::NotDirectory.into()),
+        (false, true) => return Err(ErrorKind::IsDirectory.into()),
+        (true, true) if txn.inode(old.ino)?.entries > 0 => return Err(ErrorKind::NotEmpty.into()),
+        _ => {}
+    }
+    txn.remove_entry(source.parent, source.name, moved)?;
+    txn.replace_entry(target.parent, target.name, old, Target::from(*moved))?;
+    arrive(txn, moved, target.parent)?;
+    Ok(MetaReply::Removed(Some(txn.drop_link(old.ino, open)?)))
+}
+
+fn exchange(
+    txn: &mut Transaction<'_>,
+    source: Name<'_>,
+    target: Name<'_>,
+    moved: &DentryRecord,
+    old: &DentryRecord,
+) -> Result<MetaReply> {
+    txn.replace_entry(source.parent, source.name, moved, Target::from(*old))?;
+    txn.replace_entry(target.parent, target.name, old, Target::from(*moved))?;
+    arrive(txn, moved, target.parent)?;
+    arrive(txn, old, source.parent)?;
+    Ok(MetaReply::Removed(None))
+}
+
+/// Notes on an inode that it has a new name in `parent`.
+fn arrive(txn: &mut Transaction<'_>, moved: &DentryRecord, parent: Ino) -> Result<()> {
+    let time = txn.time;
+    let record = txn.inode_mut(moved.ino)?;
+    record.ctime = time;
+    if moved.file_type == FileType::Directory {
+        record.parent = parent;
+    }
+    Ok(())
+}

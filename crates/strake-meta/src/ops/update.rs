@@ -1,0 +1,151 @@
+//! NewObject and Update: how a file's bytes come to be named by its inode.
+//!
+//! A client reserves an object, writes strips of it, makes them stable, and only then names the
+//! object in an Update. A reserved object that is never named is deleted when its file or its
+//! client's life ends, so a crash leaks nothing.
+
+use super::require_regular;
+use crate::keys;
+use crate::ops::set_attr::check_time;
+use crate::records::{Place, ReservedRecord};
+use crate::transaction::Transaction;
+use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX};
+use strake_proto::meta::{FileData, MetaReply};
+use strake_proto::{Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, Timestamp};
+
+/// Objects one file may have, reserved ones counted by themselves. One is in use today; a few more
+/// leave room for a change of layout, and none for a client that reserves without end.
+const OBJECTS_MAX: usize = 16;
+
+/// What an Update brings.
+pub(crate) struct NewContent<'a> {
+    pub(crate) size: u64,
+    pub(crate) data: Option<&'a FileData>,
+    pub(crate) allocated_delta: i64,
+    pub(crate) mtime: Option<Timestamp>,
+    pub(crate) ctime: Option<Timestamp>,
+}
+
+pub(crate) fn new_object(txn: &mut Transaction<'_>, ino: Ino) -> Result<MetaReply> {
+    let record = txn.inode(ino)?;
+    require_regular(record)?;
+    if record.reserved.len() >= OBJECTS_MAX {
+        return Err(invalid("too many objects are reserved for this file"));
+    }
+    let configuration = txn.configuration()?;
+    let Some(layout) = configuration.pool.layouts.last() else {
+        return Err(invalid("the pool has no layout yet"));
+    };
+    let counters = txn.counters()?;
+    let object = ObjectId(counters.next_object);
+    counters.next_object += 1;
+    let layout = ObjectLayout {
+        object,
+        code: configuration.code,
+        block_size: configuration.block_size,
+        layout: layout.version,
+        key: 0,
+    };
+    let reserved = ReservedRecord { client: txn.client, ino, layout };
+    txn.put(keys::reserved(object), &reserved);
+    txn.inode_mut(ino)?.reserved.push(object);
+    Ok(MetaReply::Object(layout))
+}
+
+pub(crate) fn update(
+    txn: &mut Transaction<'_>,
+    ino: Ino,
+    new: &NewContent<'_>,
+) -> Result<MetaReply> {
+    if new.size > FILE_BYTES_MAX {
+        return Err(ErrorKind::FileTooBig.into());
+    }
+    for time in [new.mtime, new.ctime].into_iter().flatten() {
+        check_time(time)?;
+    }
+    require_regular(txn.inode(ino)?)?;
+    if let Some(data) = new.data {
+        set_data(txn, ino, data, new.size)?;
+    }
+    let record = txn.inode_mut(ino)?;
+    record.size = new.size;
+    cut_inline(&mut record.tail, new.size);
+    record.mtime = new.mtime.unwrap_or(record.mtime);
+    record.ctime = new.ctime.unwrap_or(record.ctime).max(record.ctime);
+    txn.add_allocated(ino, new.allocated_delta)?;
+    txn.reply_inode(ino)
+}
+
+/// Inline data never goes beyond the size, so that extending shows zeros.
+pub(crate) fn cut_inline(tail: &mut Vec<u8>, size: u64) {
+    if size < tail.len() as u64 {
+        tail.truncate(size as usize);
+    }
+}
+
+/// Puts a file's bytes elsewhere; what no name leads to any more is queued for deletion.
+fn set_data(txn: &mut Transaction<'_>, ino: Ino, data: &FileData, size: u64) -> Result<()> {
+    let (place, tail) = match data {
+        FileData::Empty => (Place::Empty, Vec::new()),
+        FileData::Inline(bytes) => {
+            if bytes.len() > INLINE_BYTES_MAX || bytes.len() as u64 > size {
+                return Err(invalid("inline data is beyond its limit or the size"));
+            }
+            (Place::Inline, bytes.clone())
+        }
+        FileData::Objects(objects) => {
+            check_objects(txn, ino, objects)?;
+            (Place::Objects(objects.clone()), Vec::new())
+        }
+    };
+    let named: &[ObjectLayout] = match &place {
+        Place::Objects(objects) => objects,
+        _ => &[],
+    };
+    let is_named = |object: ObjectId| named.iter().any(|layout| layout.object == object);
+    let record = txn.inode_mut(ino)?;
+    let (linked, reserved): (Vec<_>, Vec<_>) =
+        record.reserved.iter().partition(|object| is_named(**object));
+    record.reserved = reserved;
+    record.tail = tail;
+    let old = std::mem::replace(&mut record.place, place.clone());
+    for object in linked {
+        txn.remove(keys::reserved(object));
+    }
+    if let Place::Objects(objects) = old {
+        for layout in objects.into_iter().filter(|layout| !is_named(layout.object)) {
+            txn.queue_object(layout)?;
+        }
+    }
+    Ok(())
+}
+
+/// Each object must be the file's already or be reserved for it, as it was laid out.
+fn check_objects(txn: &mut Transaction<'_>, ino: Ino, objects: &[ObjectLayout]) -> Result<()> {
+    let record = txn.inode(ino)?;
+    let linked = match &record.place {
+        Place::Objects(linked) => linked.clone(),
+        _ => Vec::new(),
+    };
+    let distinct = objects
+        .iter()
+        .enumerate()
+        .all(|(index, layout)| objects[..index].iter().all(|other| other.object != layout.object));
+    if objects.is_empty() || objects.len() > OBJECTS_MAX || !distinct {
+        return Err(invalid("a file has 1 to 16 different objects"));
+    }
+    for layout in objects {
+        if linked.contains(layout) {
+            continue;
+        }
+        let reserved = txn.reserved(layout.object)?;
+        if !reserved.is_some_and(|found| found.ino == ino && found.layout == *layout) {
+            return Err(invalid("an object is not reserved for this file"));
+        }
+    }
+    Ok(())
+}
+
+fn invalid(detail: &str) -> Error {
+    Error::new(ErrorKind::Invalid, detail)
+}

@@ -1,0 +1,214 @@
+//! The questions: what each reads and how much it may answer with at once.
+
+use crate::check;
+use crate::keys::{self, KeyRange, Table};
+use crate::kv::KvRead;
+use crate::names::check_name;
+use crate::records::{
+    CONFIGURATION, COUNTERS, Counters, DentryRecord, InodeRecord, PlaceRecord, decode,
+};
+use crate::transaction::{gone, unformatted};
+use strake_proto::acl::{ACCESS_NAME, DEFAULT_NAME};
+use strake_proto::meta::{
+    Configuration, Cookie, Counts, DirEntry, Inode, MetaQuery, MetaReply, PendingRange,
+};
+use strake_proto::{Error, ErrorKind, Ino, Result};
+
+/// Items of one reply, whatever was asked.
+const ITEMS_MAX: usize = 4096;
+/// Bytes of one reply, about: inline data must not make a listing longer than a message may be.
+const REPLY_BYTES_MAX: usize = 1 << 20;
+
+/// Answers a question. Of [`Counts`] the space of the store itself is left 0: its owner knows.
+///
+/// # Errors
+/// As [`MetaQuery`] says for each; `Corrupt` where a record does not decode.
+pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
+    Ok(match query {
+        MetaQuery::Lookup { parent, name } => {
+            MetaReply::Inode(Box::new(lookup(kv, *parent, name)?))
+        }
+        MetaQuery::GetInode { ino } => MetaReply::Inode(Box::new(inode(kv, *ino)?.to_inode(*ino))),
+        MetaQuery::ReadDir { dir, after, limit, with_inodes } => {
+            read_dir(kv, *dir, *after, *limit, *with_inodes)?
+        }
+        MetaQuery::ReadLink { ino } => {
+            let record = inode(kv, *ino)?;
+            if record.file_type != strake_proto::FileType::Symlink {
+                return Err(Error::new(ErrorKind::Invalid, "not a symbolic link"));
+            }
+            MetaReply::Bytes(record.tail)
+        }
+        MetaQuery::GetXattr { ino, name } => get_xattr(kv, *ino, name)?,
+        MetaQuery::ListXattr { ino } => list_xattr(kv, *ino)?,
+        MetaQuery::Counts => {
+            let counters = counters(kv)?;
+            MetaReply::Counts(Counts {
+                inodes: counters.inodes,
+                allocated: counters.allocated,
+                ..Counts::default()
+            })
+        }
+        MetaQuery::PendingRanges { after, limit } => {
+            let mut ranges = Vec::new();
+            let wanted = keys::above(Table::Pending, *after);
+            for_each(kv, &wanted, *limit, &mut |_, value| {
+                ranges.push(decode::<PendingRange>(value)?);
+                Ok(value.len())
+            })?;
+            MetaReply::PendingRanges(ranges)
+        }
+        MetaQuery::Orphans { after, limit } => {
+            let mut inos = Vec::new();
+            let wanted = keys::above(Table::Orphan, after.0);
+            for_each(kv, &wanted, *limit, &mut |key, _| {
+                inos.push(Ino(number(key)?));
+                Ok(key.len())
+            })?;
+            MetaReply::Inos(inos)
+        }
+        MetaQuery::ScanInodes { after, limit } => {
+            let mut inodes = Vec::new();
+            let wanted = keys::above(Table::Inode, after.0);
+            for_each(kv, &wanted, *limit, &mut |key, value| {
+                inodes.push(InodeRecord::decode(value)?.to_inode(Ino(number(key)?)));
+                Ok(value.len() + size_of::<Inode>())
+            })?;
+            MetaReply::Inodes(inodes)
+        }
+        MetaQuery::Configuration => MetaReply::Configuration(Box::new(configuration(kv)?)),
+        MetaQuery::Check => MetaReply::Checked(check::check(kv)?),
+    })
+}
+
+pub(crate) fn inode(kv: &dyn KvRead, ino: Ino) -> Result<InodeRecord> {
+    let stored = kv.get(&keys::inode(ino))?.ok_or_else(|| gone(ino))?;
+    InodeRecord::decode(&stored)
+}
+
+pub(crate) fn counters(kv: &dyn KvRead) -> Result<Counters> {
+    decode(&kv.get(&keys::global(COUNTERS))?.ok_or_else(unformatted)?)
+}
+
+pub(crate) fn configuration(kv: &dyn KvRead) -> Result<Configuration> {
+    decode(&kv.get(&keys::global(CONFIGURATION))?.ok_or_else(unformatted)?)
+}
+
+pub(crate) fn number(key: &[u8]) -> Result<u64> {
+    keys::number_of(key)
+        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "a metadata key is malformed"))
+}
+
+fn directory(kv: &dyn KvRead, ino: Ino) -> Result<InodeRecord> {
+    let record = inode(kv, ino)?;
+    if record.is_directory() { Ok(record) } else { Err(ErrorKind::NotDirectory.into()) }
+}
+
+fn lookup(kv: &dyn KvRead, parent: Ino, name: &[u8]) -> Result<Inode> {
+    check_name(name)?;
+    let parent_record = directory(kv, parent)?;
+    let ino = match name {
+        b"." => return Ok(parent_record.to_inode(parent)),
+        b".." => parent_record.parent,
+        _ => {
+            let stored = kv.get(&keys::dentry(parent, name))?.ok_or(ErrorKind::NotFound)?;
+            decode::<DentryRecord>(&stored)?.ino
+        }
+    };
+    Ok(inode(kv, ino)?.to_inode(ino))
+}
+
+fn read_dir(
+    kv: &dyn KvRead,
+    dir: Ino,
+    after: Cookie,
+    limit: u32,
+    with_inodes: bool,
+) -> Result<MetaReply> {
+    directory(kv, dir)?;
+    let mut entries = Vec::new();
+    let end = for_each(kv, &keys::places_after(dir, after), limit, &mut |key, value| {
+        let PlaceRecord { ino, file_type, name } = decode(value)?;
+        let cookie = keys::cookie_of(key)
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "a metadata key is malformed"))?;
+        let bytes = size_of::<DirEntry>() + name.len();
+        entries.push(DirEntry { cookie, name, ino, file_type, inode: None });
+        Ok(bytes)
+    })?;
+    if !with_inodes {
+        return Ok(MetaReply::Entries { entries, end });
+    }
+    // Inodes are fetched after the scan: a store may hold its own lock during one.
+    let mut bytes = 0;
+    let mut filled = 0;
+    while filled < entries.len() && bytes < REPLY_BYTES_MAX {
+        let entry = &mut entries[filled];
+        let stored = kv.get(&keys::inode(entry.ino))?.ok_or_else(|| {
+            let detail = format!("metadata: entry of directory {dir} names no inode; run a check");
+            Error::new(ErrorKind::Corrupt, detail)
+        })?;
+        bytes += stored.len() + size_of::<DirEntry>() + size_of::<Inode>();
+        entry.inode = Some(InodeRecord::decode(&stored)?.to_inode(entry.ino));
+        filled += 1;
+    }
+    let end = end && filled == entries.len();
+    entries.truncate(filled);
+    Ok(MetaReply::Entries { entries, end })
+}
+
+fn get_xattr(kv: &dyn KvRead, ino: Ino, name: &[u8]) -> Result<MetaReply> {
+    crate::ops::xattr::check_name(name)?;
+    let record = inode(kv, ino)?;
+    let may_exist = match name {
+        ACCESS_NAME => record.has_acl,
+        DEFAULT_NAME => record.has_default_acl,
+        _ => record.xattr_count > 0,
+    };
+    let value = if may_exist { kv.get(&keys::xattr(ino, name))? } else { None };
+    Ok(MetaReply::Bytes(value.ok_or(ErrorKind::NoAttribute)?.to_vec()))
+}
+
+fn list_xattr(kv: &dyn KvRead, ino: Ino) -> Result<MetaReply> {
+    let record = inode(kv, ino)?;
+    let mut names = Vec::new();
+    if record.xattr_name_bytes > 0 {
+        let range = keys::under(Table::Xattr, ino.0);
+        kv.scan(&range.from, &range.to, &mut |key, _| {
+            names.push(keys::name_of(key).to_vec());
+            true
+        })?;
+    }
+    Ok(MetaReply::Names(names))
+}
+
+/// Visits a range until `limit` items or [`REPLY_BYTES_MAX`] bytes (as `visit` counts them) are
+/// reached; at least one item is visited, so that a listing always gets on. Tells whether the
+/// range ended.
+fn for_each(
+    kv: &dyn KvRead,
+    range: &KeyRange,
+    limit: u32,
+    visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<usize>,
+) -> Result<bool> {
+    let limit = (limit as usize).clamp(1, ITEMS_MAX);
+    let (mut items, mut bytes, mut end) = (0, 0, true);
+    let mut outcome = Ok(());
+    kv.scan(&range.from, &range.to, &mut |key, value| {
+        if items >= limit || bytes >= REPLY_BYTES_MAX {
+            end = false;
+            return false;
+        }
+        match visit(key, value) {
+            Ok(visited) => {
+                items += 1;
+                bytes += visited;
+                true
+            }
+            Err(error) => {
+                outcome = Err(error);
+                false
+            }
+        }
+    })?;
+    outcome.map(|()| end)
+}

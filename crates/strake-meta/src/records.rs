@@ -1,0 +1,227 @@
+//! Values of the metadata's tables (keys.rs has their keys).
+//!
+//! Every value begins with a version byte, 1 today; then follows the struct in postcard's encoding
+//! (fields in order; integers as varints, signed ones zigzag; enums by index; vectors with their
+//! length before them). An inode's inline data or symlink target follows as raw bytes, since it is
+//! much the largest part and is copied faster so. An attribute's value has no version byte: it is
+//! the application's bytes. No field may be added, removed or reordered without a new version
+//! byte; the fixtures in records_test.rs hold that.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use strake_proto::limits::{INLINE_BYTES_MAX, SYMLINK_BYTES_MAX};
+use strake_proto::meta::{Cookie, FileData, Inode, MetaReply};
+use strake_proto::{
+    Attr, ClientId, Error, ErrorKind, FileType, Generation, Ino, ObjectId, ObjectLayout, Result,
+    Timestamp,
+};
+
+const RECORD_VERSION: u8 = 1;
+
+/// What `stat` tells of a directory's size, for each entry.
+const ENTRY_SIZE_SHOWN: u64 = 32;
+
+/// Where an inode's content is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Place {
+    /// Nowhere.
+    Empty,
+    /// A regular file's bytes, in `tail`.
+    Inline,
+    /// A regular file's bytes, in strips.
+    Objects(Vec<ObjectLayout>),
+    /// A symbolic link's target, in `tail`.
+    Target,
+}
+
+/// An inode (table I).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct InodeRecord {
+    pub(crate) generation: Generation,
+    pub(crate) file_type: FileType,
+    pub(crate) permissions: u32,
+    /// Names; for directories 2 and one for each subdirectory; 0 for orphans.
+    pub(crate) links: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) rdev: u32,
+    /// Length of a regular file; a link's target's; 0 for all else.
+    pub(crate) size: u64,
+    pub(crate) allocated: u64,
+    pub(crate) atime: Timestamp,
+    pub(crate) mtime: Timestamp,
+    pub(crate) ctime: Timestamp,
+    pub(crate) btime: Timestamp,
+    /// A directory's parent, itself for the root; 0 for all else.
+    pub(crate) parent: Ino,
+    /// The cookie a directory's next entry gets.
+    pub(crate) next_cookie: Cookie,
+    /// A directory's entries.
+    pub(crate) entries: u64,
+    pub(crate) has_acl: bool,
+    pub(crate) has_default_acl: bool,
+    /// Extended attributes that are not ACLs.
+    pub(crate) xattr_count: u32,
+    /// Bytes of all attributes' names with a terminator each, ACLs' included: what a list takes.
+    pub(crate) xattr_name_bytes: u32,
+    /// Bytes of all attributes' values, ACLs' included.
+    pub(crate) xattr_value_bytes: u32,
+    /// Objects reserved for this file (table N).
+    pub(crate) reserved: Vec<ObjectId>,
+    pub(crate) place: Place,
+    /// Inline data or target; not part of the postcard encoding.
+    #[serde(skip)]
+    pub(crate) tail: Vec<u8>,
+}
+
+impl InodeRecord {
+    /// The value to store.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = encode(self);
+        bytes.extend_from_slice(&self.tail);
+        bytes
+    }
+
+    /// Reads a stored value.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<InodeRecord> {
+        let (mut record, tail) = decode_prefix::<InodeRecord>(bytes)?;
+        let tail_bytes_max = match record.place {
+            Place::Inline => INLINE_BYTES_MAX,
+            Place::Target => SYMLINK_BYTES_MAX,
+            Place::Empty | Place::Objects(_) => 0,
+        };
+        if tail.len() > tail_bytes_max {
+            return Err(corrupt("an inode record has too many bytes"));
+        }
+        record.tail = tail.to_vec();
+        Ok(record)
+    }
+
+    /// What a client sees of it.
+    pub(crate) fn to_inode(&self, ino: Ino) -> Inode {
+        let data = match &self.place {
+            Place::Empty | Place::Target => FileData::Empty,
+            Place::Inline => FileData::Inline(self.tail.clone()),
+            Place::Objects(objects) => FileData::Objects(objects.clone()),
+        };
+        let is_directory = self.file_type == FileType::Directory;
+        let size =
+            if is_directory { self.entries.saturating_mul(ENTRY_SIZE_SHOWN) } else { self.size };
+        Inode {
+            attr: Attr {
+                ino,
+                generation: self.generation,
+                file_type: self.file_type,
+                permissions: self.permissions,
+                links: self.links,
+                uid: self.uid,
+                gid: self.gid,
+                rdev: self.rdev,
+                size,
+                allocated: self.allocated,
+                atime: self.atime,
+                mtime: self.mtime,
+                ctime: self.ctime,
+                btime: self.btime,
+            },
+            data,
+            parent: self.parent,
+            has_acl: self.has_acl,
+            has_xattrs: self.xattr_count > 0,
+        }
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.file_type == FileType::Directory
+    }
+}
+
+/// A name by itself (table D).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DentryRecord {
+    pub(crate) ino: Ino,
+    pub(crate) generation: Generation,
+    pub(crate) file_type: FileType,
+    pub(crate) cookie: Cookie,
+}
+
+/// A name by its place (table C).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PlaceRecord {
+    pub(crate) ino: Ino,
+    pub(crate) file_type: FileType,
+    pub(crate) name: Vec<u8>,
+}
+
+/// An inode without a name (table O).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OrphanRecord {
+    /// Who has it open.
+    pub(crate) client: ClientId,
+    /// Whether it never had a name and may get one (O_TMPFILE).
+    pub(crate) linkable: bool,
+}
+
+/// An object that no file names yet (table N).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ReservedRecord {
+    pub(crate) client: ClientId,
+    pub(crate) ino: Ino,
+    pub(crate) layout: ObjectLayout,
+}
+
+/// A client's last counted request that changed something (table R).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SessionRecord {
+    pub(crate) sequence: u64,
+    pub(crate) reply: MetaReply,
+}
+
+/// Sums and next numbers (table G, "counters").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Counters {
+    pub(crate) next_ino: u64,
+    pub(crate) next_object: u64,
+    pub(crate) next_pending: u64,
+    pub(crate) next_grant: u64,
+    pub(crate) inodes: u64,
+    pub(crate) allocated: u64,
+}
+
+/// Name of the counters' record.
+pub(crate) const COUNTERS: &str = "counters";
+/// Name of the configuration's record.
+pub(crate) const CONFIGURATION: &str = "configuration";
+
+/// A value: version byte, then postcard.
+pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(128);
+    bytes.push(RECORD_VERSION);
+    postcard::to_extend(record, bytes).expect("invariant: records of plain data always encode")
+}
+
+/// Reads a value that must end with the record.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    let (record, rest) = decode_prefix(bytes)?;
+    if rest.is_empty() { Ok(record) } else { Err(corrupt("a record has too many bytes")) }
+}
+
+fn decode_prefix<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8])> {
+    match bytes.split_first() {
+        Some((&RECORD_VERSION, rest)) => postcard::take_from_bytes(rest)
+            .map_err(|error| corrupt(&format!("a record does not decode: {error}"))),
+        Some((version, _)) => Err(Error::new(
+            ErrorKind::Corrupt,
+            format!("a record has version {version}: use the newer program that wrote it"),
+        )),
+        None => Err(corrupt("a record is empty")),
+    }
+}
+
+fn corrupt(detail: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("metadata: {detail}"))
+}
+
+#[cfg(test)]
+#[path = "records_test.rs"]
+mod records_test;

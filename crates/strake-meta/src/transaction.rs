@@ -1,0 +1,182 @@
+//! One entry's reads and changes: typed records over a store, with the entry's own changes seen by
+//! its later reads. Nothing reaches the store before the whole entry has succeeded.
+//!
+//! Inodes are kept decoded, so that an operation that touches a directory three times encodes it
+//! once. Ranges are scanned in the store alone: no operation scans what it has changed itself.
+
+use crate::keys::{self, KeyRange};
+use crate::kv::{Changes, KvRead};
+use crate::records::{
+    CONFIGURATION, COUNTERS, Counters, DentryRecord, InodeRecord, OrphanRecord, ReservedRecord,
+    decode, encode,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use strake_proto::meta::Configuration;
+use strake_proto::{ClientId, Error, ErrorKind, Ino, ObjectId, Result, Timestamp};
+
+/// See the module.
+pub(crate) struct Transaction<'a> {
+    kv: &'a dyn KvRead,
+    /// Who asked.
+    pub(crate) client: ClientId,
+    /// All times that the entry sets.
+    pub(crate) time: Timestamp,
+    changes: BTreeMap<Vec<u8>, Option<Arc<[u8]>>>,
+    inodes: Vec<LoadedInode>,
+    counters: Option<Counters>,
+}
+
+struct LoadedInode {
+    ino: Ino,
+    /// `None`: removed by this entry.
+    record: Option<InodeRecord>,
+    changed: bool,
+}
+
+impl<'a> Transaction<'a> {
+    pub(crate) fn new(kv: &'a dyn KvRead, client: ClientId, time: Timestamp) -> Transaction<'a> {
+        Transaction {
+            kv,
+            client,
+            time,
+            changes: BTreeMap::new(),
+            inodes: Vec::with_capacity(4),
+            counters: None,
+        }
+    }
+
+    /// What the entry changes.
+    pub(crate) fn finish(mut self) -> Changes {
+        for inode in self.inodes.iter().filter(|inode| inode.changed) {
+            let value = inode.record.as_ref().map(|record| record.encode().into());
+            self.changes.insert(keys::inode(inode.ino), value);
+        }
+        if let Some(counters) = self.counters {
+            self.changes.insert(keys::global(COUNTERS), Some(encode(&counters).into()));
+        }
+        self.changes.into_iter().collect()
+    }
+
+    pub(crate) fn get_raw(&self, key: &[u8]) -> Result<Option<Arc<[u8]>>> {
+        match self.changes.get(key) {
+            Some(changed) => Ok(changed.clone()),
+            None => self.kv.get(key),
+        }
+    }
+
+    pub(crate) fn get<T: DeserializeOwned>(&self, key: &[u8]) -> Result<Option<T>> {
+        self.get_raw(key)?.map(|bytes| decode(&bytes)).transpose()
+    }
+
+    pub(crate) fn put_raw(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.changes.insert(key, Some(value.into()));
+    }
+
+    pub(crate) fn put<T: Serialize>(&mut self, key: Vec<u8>, record: &T) {
+        self.put_raw(key, encode(record));
+    }
+
+    pub(crate) fn remove(&mut self, key: Vec<u8>) {
+        self.changes.insert(key, None);
+    }
+
+    /// The keys and values of a range of the store, without the entry's own changes.
+    pub(crate) fn collect(&self, range: &KeyRange) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut found = Vec::new();
+        self.kv.scan(&range.from, &range.to, &mut |key, value| {
+            found.push((key.to_vec(), value.to_vec()));
+            true
+        })?;
+        Ok(found)
+    }
+
+    fn load(&mut self, ino: Ino) -> Result<usize> {
+        if let Some(index) = self.inodes.iter().position(|inode| inode.ino == ino) {
+            return Ok(index);
+        }
+        let stored = self.kv.get(&keys::inode(ino))?;
+        let record = stored.map(|bytes| InodeRecord::decode(&bytes)).transpose()?;
+        self.inodes.push(LoadedInode { ino, record, changed: false });
+        Ok(self.inodes.len() - 1)
+    }
+
+    /// An inode; `Stale` if there is none.
+    pub(crate) fn inode(&mut self, ino: Ino) -> Result<&InodeRecord> {
+        let index = self.load(ino)?;
+        self.inodes[index].record.as_ref().ok_or_else(|| gone(ino))
+    }
+
+    /// An inode that will be changed; `Stale` if there is none.
+    pub(crate) fn inode_mut(&mut self, ino: Ino) -> Result<&mut InodeRecord> {
+        let index = self.load(ino)?;
+        let inode = &mut self.inodes[index];
+        inode.changed = true;
+        inode.record.as_mut().ok_or_else(|| gone(ino))
+    }
+
+    /// Puts a new inode.
+    pub(crate) fn insert_inode(&mut self, ino: Ino, record: InodeRecord) {
+        assert!(self.inodes.iter().all(|inode| inode.ino != ino), "inode numbers are not reused");
+        self.inodes.push(LoadedInode { ino, record: Some(record), changed: true });
+    }
+
+    /// Takes an inode out of its table.
+    pub(crate) fn remove_inode(&mut self, ino: Ino) -> Result<InodeRecord> {
+        let index = self.load(ino)?;
+        let inode = &mut self.inodes[index];
+        inode.changed = true;
+        inode.record.take().ok_or_else(|| gone(ino))
+    }
+
+    /// A directory that still has its name. `Stale`: none such; `NotDirectory`; `NotFound`: it was
+    /// removed while open.
+    pub(crate) fn live_directory(&mut self, ino: Ino) -> Result<&mut InodeRecord> {
+        let record = self.inode(ino)?;
+        if !record.is_directory() {
+            return Err(ErrorKind::NotDirectory.into());
+        }
+        if record.links == 0 {
+            return Err(Error::new(ErrorKind::NotFound, format!("directory {ino} was removed")));
+        }
+        self.inode_mut(ino)
+    }
+
+    pub(crate) fn dentry(&self, directory: Ino, name: &[u8]) -> Result<Option<DentryRecord>> {
+        self.get(&keys::dentry(directory, name))
+    }
+
+    pub(crate) fn orphan(&self, ino: Ino) -> Result<Option<OrphanRecord>> {
+        self.get(&keys::orphan(ino))
+    }
+
+    pub(crate) fn reserved(&self, object: ObjectId) -> Result<Option<ReservedRecord>> {
+        self.get(&keys::reserved(object))
+    }
+
+    /// The counters, to be changed.
+    pub(crate) fn counters(&mut self) -> Result<&mut Counters> {
+        if self.counters.is_none() {
+            self.counters = self.get(&keys::global(COUNTERS))?;
+        }
+        self.counters.as_mut().ok_or_else(unformatted)
+    }
+
+    pub(crate) fn set_counters(&mut self, counters: Counters) {
+        self.counters = Some(counters);
+    }
+
+    pub(crate) fn configuration(&self) -> Result<Configuration> {
+        self.get(&keys::global(CONFIGURATION))?.ok_or_else(unformatted)
+    }
+}
+
+pub(crate) fn gone(ino: Ino) -> Error {
+    Error::new(ErrorKind::Stale, format!("inode {ino} is gone"))
+}
+
+pub(crate) fn unformatted() -> Error {
+    Error::new(ErrorKind::Invalid, "the metadata is not formatted")
+}
