@@ -1,1 +1,114 @@
-//! Benchmarks of any directory, network or disk.
+//! Benchmarks of any directory, network or disk: `strake bench`.
+//!
+//! Pure parts (patterns, contents, metrics, statistics, layouts of reports) stand apart from
+//! what drives them (threads, files, sockets). A phase of work runs the same way on one host or
+//! many; see `crew` and `team`. What each figure means, and when it lies, is in `docs/bench.md`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+pub mod clock;
+pub mod content;
+pub mod crew;
+pub mod error;
+pub mod histogram;
+pub mod host;
+pub mod io;
+pub mod md;
+pub mod metric;
+pub mod outcome;
+pub mod pattern;
+pub mod remote;
+pub mod report;
+pub mod scratch;
+pub mod size;
+pub mod statistics;
+pub mod stop;
+pub mod table;
+pub mod team;
+pub mod work;
+
+use crate::crew::Relaunch;
+use crate::error::{BenchError, Result};
+use crate::report::Report;
+use crate::stop::Stop;
+
+/// The benchmarks.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Bench {
+    /// Write and read data: patterns, shared files, verification, many hosts.
+    #[command(after_long_help = IO_EXAMPLES)]
+    Io(Box<io::run::IoArgs>),
+    /// Make, look at and remove files and directories.
+    #[command(after_long_help = MD_EXAMPLES)]
+    Md(Box<md::run::MdArgs>),
+    /// Let drivers on other hosts run tasks here.
+    #[command(after_long_help = AGENT_EXAMPLES)]
+    Agent(remote::agent::AgentArgs),
+    /// A task of another process of this program.
+    #[command(hide = true)]
+    Worker(remote::worker::WorkerArgs),
+}
+
+const IO_EXAMPLES: &str = "\
+Examples (any directory will do; nothing is left behind):
+  strake bench io /tmp
+  strake bench io . --tasks 1,2,4,8,16 --size 512M
+  strake bench io . --pattern rand --record 4K --size 64M --cache keep
+  strake bench io . --pattern strided:100 --record 16K --verify
+  strake bench io . --tasks 2 --layout interleaved --record 47008 --records 8000 \\
+      --shift 1 --fsync counted                       as IOR hard does
+  strake bench io . --operations create,rewrite,read --direct --stonewall 30s
+  strake bench io data --tasks 4 --hosts node1,node2,node3 --secret-file secret
+  strake bench io . --with second-job.toml            two jobs at the same time";
+
+const MD_EXAMPLES: &str = "\
+Examples (any directory will do; nothing is left behind):
+  strake bench md /tmp
+  strake bench md . --tasks 2 -n 5000 -u -F                   as mdtest easy does
+  strake bench md . --tasks 2 -n 2500 -F -w 3901 -e 3901      as mdtest hard does
+  strake bench md . --tasks 4 -n 2000 -u -N 1 -i 3 -z 2 -b 4
+  strake bench md . --list 20k,50k,100k                       create, ls -l, rm -r";
+
+const AGENT_EXAMPLES: &str = "\
+Example:
+  head -c 24 /dev/urandom | base64 > secret           once; copy it to every host
+  strake bench agent --dir /mnt/strake --secret-file secret        on every host
+  strake bench io . --hosts node1,node2 --secret-file secret       on any host";
+
+/// Runs a benchmark and prints what it found. `relaunch` are the words with which this program
+/// is to be started again, before `worker`.
+pub fn run(bench: &Bench, relaunch: Relaunch<'_>) -> ExitCode {
+    match dispatch(bench, relaunch) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("strake bench: {error}");
+            match error {
+                BenchError::Usage(_) => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+fn dispatch(bench: &Bench, relaunch: Relaunch<'_>) -> Result<()> {
+    let stop = Stop::on_signals()?;
+    match bench {
+        Bench::Io(args) => print(args.place.json, io::run::run(args, &stop, relaunch)?),
+        Bench::Md(args) => print(args.place.json, md::run::run(args, &stop, relaunch)?),
+        Bench::Agent(args) => remote::agent::run(args, &stop),
+        Bench::Worker(args) => remote::worker::run(args, &stop),
+    }
+}
+
+/// Prints a report as JSON or as text.
+fn print(json: bool, (report, text): (Report, String)) -> Result<()> {
+    let shown = if json { report.to_json() } else { text };
+    match std::io::stdout().write_all(shown.as_bytes()) {
+        // `strake bench … | head` is no failure.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(|error| BenchError::system("cannot print the report", error)),
+    }
+}

@@ -1,5 +1,6 @@
 //! One file per command group; each turns arguments into calls and results into text.
 
+pub(crate) mod bench;
 pub(crate) mod plan;
 
 use std::process::ExitCode;

@@ -15,6 +15,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure what a directory, a network or a disk can do.
+    #[command(subcommand)]
+    Bench(strake_bench::Bench),
     Plan(strake_plan::PlanArgs),
     /// Print the version.
     #[command(hide = true)]
@@ -23,6 +26,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Bench(bench) => commands::bench::run(&bench),
         Command::Plan(args) => commands::plan::run(args),
         Command::Version => commands::version(),
     }

@@ -1,0 +1,226 @@
+//! The driver's side of a session with an agent.
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
+use std::time::Duration;
+
+use super::agent::PORT_DEFAULT;
+use super::frame::{Channel, Transport};
+use super::message::{Answer, Request};
+use super::secret::{self, Secret};
+use crate::clock::Tick;
+use crate::crew::Crew;
+use crate::error::{BenchError, Result};
+use crate::host::HostFacts;
+use crate::outcome::HostOutcome;
+use crate::work::Assignment;
+
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long an agent may prepare a phase (it may have to flush a large cache).
+const PREPARE: Duration = Duration::from_secs(600);
+/// An agent reports every half second; one that is silent for so long is gone.
+const SILENCE_NS: u64 = 30_000_000_000;
+
+/// `host` or `host:port`, with the usual port where none is given.
+pub fn with_port(host: &str) -> String {
+    let has_port = match host.rfind(':') {
+        // An IPv6 address in brackets may still lack its port.
+        Some(colon) => {
+            !host[colon..].contains(']') && (host.matches(':').count() == 1 || host.contains(']'))
+        }
+        None => false,
+    };
+    if has_port {
+        host.to_string()
+    } else if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{PORT_DEFAULT}")
+    } else {
+        format!("{host}:{PORT_DEFAULT}")
+    }
+}
+
+/// Opens a proven connection to an agent.
+pub fn connect(host: &str, secret: &Secret) -> Result<Channel<TcpStream>> {
+    let address = with_port(host);
+    let at = |message: String| BenchError::Host { host: host.into(), message };
+    let mut addresses = address
+        .to_socket_addrs()
+        .map_err(|error| at(format!("{address} is no address: {error}")))?;
+    let first = addresses.next().ok_or_else(|| at(format!("{address} has no address")))?;
+    let mut stream = TcpStream::connect_timeout(&first, CONNECT).map_err(|error| {
+        at(format!("no agent answers at {first}: {error}; start `strake bench agent` there"))
+    })?;
+    let prepared = stream
+        .set_nodelay(true)
+        .and_then(|()| stream.set_read_timeout(Some(PREPARE)))
+        .and_then(|()| stream.set_write_timeout(Some(PREPARE)));
+    prepared.map_err(|error| at(error.to_string()))?;
+    let key = secret::prove(&mut stream, secret).map_err(|error| at(error.to_string()))?;
+    Ok(Channel::caller(stream, key))
+}
+
+/// A session with an agent or a worker.
+pub struct Session<S = TcpStream> {
+    host: String,
+    channel: Channel<S>,
+    progress: (u64, u64),
+    heard: Tick,
+    outcome: Option<HostOutcome>,
+}
+
+impl Session<TcpStream> {
+    /// Connects to the agent of `host` for tasks.
+    pub fn connect(host: &str, secret: &Secret) -> Result<Self> {
+        let mut channel = connect(host, secret)?;
+        channel.send(&super::agent::Purpose::Tasks)?;
+        Ok(Session::new(host, channel))
+    }
+}
+
+impl<S: Transport> Session<S> {
+    /// A session on a channel that is ready.
+    pub fn new(host: &str, channel: Channel<S>) -> Self {
+        Session { host: host.into(), channel, progress: (0, 0), heard: Tick::now(), outcome: None }
+    }
+
+    fn error(&self, message: impl ToString) -> BenchError {
+        BenchError::Host { host: self.host.clone(), message: message.to_string() }
+    }
+
+    fn send(&mut self, request: &Request) -> Result<()> {
+        let sent = self.channel.send(request);
+        sent.map_err(|error| self.error(error))
+    }
+
+    fn receive(&mut self) -> Result<Answer> {
+        let answer = self.channel.receive();
+        match answer.map_err(|error| self.error(error))? {
+            Answer::Failed(message) => Err(self.error(message)),
+            answer => Ok(answer),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Answer> {
+        self.send(request)?;
+        self.receive()
+    }
+
+    fn done(&mut self) -> Result<()> {
+        match self.receive()? {
+            Answer::Done => Ok(()),
+            other => Err(self.error(format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    /// Asks for a directory and joins the run's scratch in it.
+    pub fn open(&mut self, directory: &Path, scratch: &str) -> Result<()> {
+        let directory = directory
+            .to_str()
+            .ok_or_else(|| BenchError::Usage(format!("{} is not UTF-8", directory.display())))?;
+        self.send(&Request::Open { directory: directory.into(), scratch: scratch.into() })?;
+        self.done()
+    }
+}
+
+/// Tasks of an agent or a worker.
+pub struct RemoteCrew<S = TcpStream> {
+    session: Session<S>,
+}
+
+impl RemoteCrew<TcpStream> {
+    /// Opens the run's directory at an agent.
+    pub fn open(mut session: Session, directory: &Path, scratch: &str) -> Result<Self> {
+        session.open(directory, scratch)?;
+        Ok(RemoteCrew { session })
+    }
+}
+
+impl<S: Transport> RemoteCrew<S> {
+    /// A crew on a session whose directory is known.
+    pub fn new(session: Session<S>) -> Self {
+        RemoteCrew { session }
+    }
+}
+
+impl<S: Transport> Crew for RemoteCrew<S> {
+    fn begin(&mut self, assignment: &Assignment) -> Result<()> {
+        self.session.send(&Request::Begin(assignment.clone()))
+    }
+
+    fn ready(&mut self) -> Result<()> {
+        self.session.done()
+    }
+
+    fn release(&mut self) -> Result<()> {
+        let session = &mut self.session;
+        session.progress = (0, 0);
+        session.outcome = None;
+        session.heard = Tick::now();
+        session.send(&Request::Release)
+    }
+
+    fn poll(&mut self) -> Result<Option<(u64, u64)>> {
+        let session = &mut self.session;
+        while session.outcome.is_none() && session.channel.is_readable(Duration::ZERO)? {
+            session.heard = Tick::now();
+            match session.receive()? {
+                Answer::Progress { bytes, operations } => session.progress = (bytes, operations),
+                Answer::Outcome(outcome) => session.outcome = Some(outcome),
+                other => return Err(session.error(format!("unexpected answer {other:?}"))),
+            }
+        }
+        if session.outcome.is_none() && session.heard.elapsed_nanos() > SILENCE_NS {
+            return Err(session.error("silent for 30 s; its host or the network is down"));
+        }
+        Ok(session.outcome.is_none().then_some(session.progress))
+    }
+
+    fn collect(&mut self) -> Result<HostOutcome> {
+        let outcome = self.session.outcome.take();
+        Ok(outcome.expect("invariant: collect follows the end of a phase"))
+    }
+
+    fn tidy(&mut self) -> Result<()> {
+        self.session.send(&Request::Tidy)?;
+        self.session.done()
+    }
+
+    fn facts(&mut self) -> Result<HostFacts> {
+        match self.session.ask(&Request::Facts)? {
+            Answer::Facts(facts) => Ok(facts),
+            other => Err(self.session.error(format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    fn mark(&mut self) -> Result<()> {
+        self.session.send(&Request::Mark)?;
+        self.session.done()
+    }
+
+    fn is_marked(&mut self) -> Result<bool> {
+        match self.session.ask(&Request::IsMarked)? {
+            Answer::Marked(marked) => Ok(marked),
+            other => Err(self.session.error(format!("unexpected answer {other:?}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_port;
+
+    #[test]
+    fn ports_are_added_where_they_are_missing() {
+        for (given, wanted) in [
+            ("node1", "node1:7719"),
+            ("node1:80", "node1:80"),
+            ("10.0.0.1", "10.0.0.1:7719"),
+            ("fe80::1", "[fe80::1]:7719"),
+            ("[fe80::1]", "[fe80::1]:7719"),
+            ("[fe80::1]:80", "[fe80::1]:80"),
+        ] {
+            assert_eq!(with_port(given), wanted);
+        }
+    }
+}
