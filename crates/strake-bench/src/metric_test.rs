@@ -200,7 +200,8 @@ fn harmonic_aggregates_recompute_from_the_printed_means() {
 }
 
 /// The mixed tests print only the sum of the two data sizes; these divisions reproduce the
-/// combined figure to 0.02 %; every other division into whole multiples of 4 GB is off by 0.7 % or more.
+/// combined figure to 0.02 %; every other division into whole multiples of 4 GB is off by 0.7 %
+/// or more.
 #[test]
 fn combined_figures_of_tests_10_and_20_recompute() {
     let cases = [
