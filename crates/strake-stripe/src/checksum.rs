@@ -1,8 +1,9 @@
-//! CRC32C of each 4 KiB unit of a strip, seeded so that bytes which are whole but stand in the wrong
-//! place (another strip, an older version, another unit of the same strip) do not pass either.
+//! CRC32C of each 4 KiB unit of a strip, seeded so that bytes which are whole but stand in the
+//! wrong place (another strip, an older version, another unit of the same strip) do not pass
+//! either.
 //!
-//! A unit's checksum is the CRC32C (Castagnoli, reflected, initial value and final xor all ones: the
-//! one of iSCSI, RFC 3720) of these bytes one after the other, integers little-endian:
+//! A unit's checksum is the CRC32C (Castagnoli, reflected, initial value and final xor all ones:
+//! the one of iSCSI, RFC 3720) of these bytes one after the other, integers little-endian:
 //!
 //! ```text
 //! 0   4  file system id
@@ -15,7 +16,8 @@
 //! 41  …  the unit, 4096 bytes
 //! ```
 //!
-//! This is on disk and on the wire, and never changes. The first 37 bytes are hashed once per strip.
+//! This is on disk and on the wire, and never changes. The first 37 bytes are hashed once per
+//! strip.
 
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{StripKey, Version};
@@ -70,4 +72,61 @@ pub fn first_bad_unit(
     units
         .find(|(at, (index, unit))| checksums.get(*at) != Some(&seed.unit(*index, unit)))
         .map(|(at, _)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strake_proto::{BlockIndex, FsId, GrantNumber, ObjectId, StripIndex};
+
+    const KEY: StripKey =
+        StripKey { fs: FsId(1), object: ObjectId(2), block: BlockIndex(3), strip: StripIndex(4) };
+    const VERSION: Version = Version { grant: GrantNumber(5), counter: 6 };
+
+    fn strip() -> Vec<u8> {
+        (0..3 * UNIT_BYTES).map(|at| (at * 7 % 251) as u8).collect()
+    }
+
+    #[test]
+    fn golden_checksums() {
+        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283, "the algorithm's check value");
+        assert_eq!(
+            strip_checksums(&KEY, VERSION, &strip()),
+            [0x1875_a1e9, 0x5da7_73c9, 0x326e_ea0b]
+        );
+    }
+
+    #[test]
+    fn another_place_or_version_or_bit_is_found() {
+        let (strip, sums) = (strip(), strip_checksums(&KEY, VERSION, &strip()));
+        let bad =
+            |key, version, first, bytes: &[u8]| first_bad_unit(&key, version, first, bytes, &sums);
+        assert_eq!(bad(KEY, VERSION, 0, &strip), None);
+        let keys = [
+            StripKey { fs: FsId(2), ..KEY },
+            StripKey { object: ObjectId(3), ..KEY },
+            StripKey { block: BlockIndex(2), ..KEY },
+            StripKey { strip: StripIndex(5), ..KEY },
+        ];
+        for key in keys {
+            assert_eq!(bad(key, VERSION, 0, &strip), Some(0), "{key}");
+        }
+        assert_eq!(bad(KEY, Version { counter: 7, ..VERSION }, 0, &strip), Some(0));
+        assert_eq!(bad(KEY, Version { grant: GrantNumber(6), ..VERSION }, 0, &strip), Some(0));
+        assert_eq!(bad(KEY, VERSION, 1, &strip), Some(0), "units know their index");
+        for at in [0, UNIT_BYTES, 2 * UNIT_BYTES + 4095] {
+            let mut torn = strip.clone();
+            torn[at] ^= 0x10;
+            assert_eq!(bad(KEY, VERSION, 0, &torn), Some(at / UNIT_BYTES));
+        }
+    }
+
+    #[test]
+    fn parts_verify_alone_and_missing_checksums_are_bad() {
+        let (strip, sums) = (strip(), strip_checksums(&KEY, VERSION, &strip()));
+        let tail = &strip[UNIT_BYTES..];
+        assert_eq!(first_bad_unit(&KEY, VERSION, 1, tail, &sums[1..]), None);
+        assert_eq!(first_bad_unit(&KEY, VERSION, 1, tail, &sums[1..2]), Some(1));
+        assert_eq!(first_bad_unit(&KEY, VERSION, 0, &[], &[]), None);
+    }
 }

@@ -8,30 +8,48 @@
 //!
 //! so with xᵢ = 2ⁱ the rows are 1, xᵢ, xᵢ²:
 //! - row 0 is all ones: the first parity strip is the plain xor of the data (`4+1p` is RAID 5);
-//! - column 0 is all ones: with N = 1 every parity strip is a copy (`2x`, `3x`, `4x`), and all strips
-//!   of a *short* block, whose data strips 1..N are zero, are equal to its one data strip;
+//! - column 0 is all ones: with N = 1 every parity strip is a copy (`2x`, `3x`, `4x`), and all
+//!   strips of a *short* block, whose data strips 1..N are zero, are equal to its one data strip;
 //! - the codes nest: `4+2p` is the upper left part of `8+3p`.
 //!
 //! *Any N of the N+P strips suffice* (the code is MDS) because every square submatrix is regular.
-//! 1×1: powers of 2 are not 0. 2×2 of rows (0,1), (1,2), (0,2) has determinant xₐ+x_b, xₐx_b(xₐ+x_b),
-//! (xₐ+x_b)² (characteristic 2), none zero for a ≠ b; 3×3 is a Vandermonde determinant. The argument
-//! needs P ≤ 3 and N ≤ 255. Decision record 0004. The bytes are on disk and never change.
+//! 1×1: powers of 2 are not 0. 2×2 of rows (0,1), (1,2), (0,2) has determinant xₐ+x_b,
+//! xₐx_b(xₐ+x_b), (xₐ+x_b)² (characteristic 2), none zero for a ≠ b; 3×3 is a Vandermonde
+//! determinant. The argument needs P ≤ 3 and N ≤ 255. Decision record 0004. The bytes are on disk
+//! and never change.
 //!
 //! Data positions that lie wholly beyond the block's end are zero strips; they are neither stored
 //! nor passed here: a [`StripeCode`] knows how many leading data positions a block has.
 
 use crate::gf256;
+use crate::kernel::{Factors, Kernel, ROWS_MAX, SOURCES_MAX};
 use strake_proto::{Code, Error, ErrorKind, Geometry, Result, StripIndex};
 
 /// The most strips a stripe can have.
 pub const WIDTH_MAX: usize = 11;
-/// The most parity strips, for which the generator is MDS.
-const PARITY_MAX: usize = 3;
+
+/// A strip as a combination of the stored data strips.
+type Row = [u8; SOURCES_MAX];
 
 /// The factor of data strip `data` in parity strip `parity`.
 const fn generator(parity: usize, data: usize) -> u8 {
     gf256::power(2, (parity * data) as u32)
 }
+
+/// The generator's rows for parity, which all codes share.
+const GENERATOR: Factors = {
+    let mut rows = [[0; SOURCES_MAX]; ROWS_MAX];
+    let mut parity = 0;
+    while parity < ROWS_MAX {
+        let mut data = 0;
+        while data < SOURCES_MAX {
+            rows[parity][data] = generator(parity, data);
+            data += 1;
+        }
+        parity += 1;
+    }
+    rows
+};
 
 /// The code of one block: which data positions are stored, and how parity follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +73,8 @@ impl StripeCode {
         StripeCode { code, stored: code.data as usize }
     }
 
-    /// How many data strips are stored: positions `0..data_strips()`.
+    /// How many data strips are stored: positions `0..data_strips()`. Also how many strips (data or
+    /// parity) it takes to rebuild any other.
     pub const fn data_strips(&self) -> usize {
         self.stored
     }
@@ -65,122 +84,149 @@ impl StripeCode {
         self.code.parity as usize
     }
 
+    /// Whether every parity strip equals the one data strip, so that the data can be sent to all
+    /// positions without computing anything.
+    pub const fn parity_is_copy(&self) -> bool {
+        self.stored == 1
+    }
+
     /// The stored positions, ascending.
     pub fn positions(&self) -> impl Iterator<Item = StripIndex> + use<> {
         let data = 0..self.stored as u8;
         data.chain(self.code.data..self.code.data + self.code.parity).map(StripIndex)
     }
 
-    /// How many strips (data or parity) a read needs to rebuild any other.
-    pub const fn needed(&self) -> usize {
-        self.stored
-    }
-
     /// Computes all parity strips from all stored data strips. All slices have one length; they may
     /// be any equal part of the strips.
     pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
+        self.encode_with(Kernel::chosen(), data, parity);
+    }
+
+    /// [`StripeCode::encode`] by a given kernel, for measurements.
+    pub fn encode_with(&self, kernel: &Kernel, data: &[&[u8]], parity: &mut [&mut [u8]]) {
         assert_eq!(data.len(), self.stored, "all stored data strips are needed");
         assert_eq!(parity.len(), self.parity_strips(), "all parity strips are computed");
-        for strip in parity.iter_mut() {
-            strip.fill(0);
+        if let [copy] = data {
+            // Column 0 is all ones: copies, and the parity of short blocks.
+            parity.iter_mut().for_each(|strip| strip.copy_from_slice(copy));
+            return;
         }
-        for (position, strip) in data.iter().enumerate() {
-            self.encode_add(StripIndex(position as u8), strip, parity);
-        }
+        kernel.combine(&GENERATOR, data, parity, false);
     }
 
     /// Adds one data strip's share to the parity strips, which were zero at the beginning. Adding a
     /// strip twice takes it away again, so adding `old xor new` updates parity in place.
     pub fn encode_add(&self, position: StripIndex, data: &[u8], parity: &mut [&mut [u8]]) {
-        assert!(usize::from(position.0) < self.stored, "position {position} is not stored data");
-        for (row, strip) in parity.iter_mut().enumerate() {
-            assert_eq!(strip.len(), data.len(), "strips of one stripe have one length");
-            let factor = generator(row, position.0 as usize);
-            for (sum, byte) in strip.iter_mut().zip(data) {
-                *sum ^= gf256::multiply(factor, *byte);
-            }
+        let position = usize::from(position.0);
+        assert!(position < self.stored, "position {position} is not stored data");
+        assert_eq!(parity.len(), self.parity_strips(), "all parity strips are computed");
+        let mut factors = [[0; SOURCES_MAX]; ROWS_MAX];
+        for (row, factors) in factors.iter_mut().enumerate() {
+            factors[0] = GENERATOR[row][position];
         }
+        Kernel::chosen().combine(&factors, &[data], parity, true);
     }
 
-    /// Computes the `wanted` strips (data or parity) from the `present` ones, each with its position.
-    /// All slices have one length; they may be any equal part of the strips. More present strips
-    /// than needed are allowed; the first [`needed`](Self::needed) are used, data before parity.
+    /// Computes the `wanted` strips (data or parity) from the `present` ones, each with its
+    /// position, which must be stored. All slices have one length; they may be any equal part of
+    /// the strips. More present strips than needed are allowed; the first
+    /// [`data_strips`](Self::data_strips) by position are used, so data goes before parity.
     ///
     /// # Errors
-    /// `Io` if fewer strips are present than needed.
+    /// `Io` if fewer different strips are present than needed.
     pub fn reconstruct(
         &self,
         present: &[(StripIndex, &[u8])],
         wanted: &mut [(StripIndex, &mut [u8])],
     ) -> Result<()> {
-        let mut chosen: Vec<(usize, &[u8])> =
-            present.iter().map(|(at, strip)| (at.0 as usize, *strip)).collect();
-        chosen.sort_by_key(|(at, _)| *at);
-        chosen.truncate(self.needed());
-        if chosen.len() < self.needed() {
-            return Err(Error::new(
-                ErrorKind::Io,
-                format!(
-                    "{} strips are needed and only {} are readable",
-                    self.needed(),
-                    chosen.len()
-                ),
-            ));
+        let mut sources: [&[u8]; SOURCES_MAX] = [&[]; SOURCES_MAX];
+        let mut matrix: [Row; SOURCES_MAX] = [[0; SOURCES_MAX]; SOURCES_MAX];
+        let mut chosen = 0;
+        for position in self.positions() {
+            let Some((_, strip)) = present.iter().find(|(at, _)| *at == position) else { continue };
+            if chosen == self.stored {
+                break;
+            }
+            sources[chosen] = strip;
+            matrix[chosen] = self.row(position);
+            chosen += 1;
+        }
+        if chosen < self.stored {
+            let detail = format!("{} strips are needed and {chosen} are readable", self.stored);
+            return Err(Error::new(ErrorKind::Io, detail));
         }
         // Each chosen strip is a known combination of the data; the inverse of that square matrix
         // gives the data as combinations of the chosen strips.
-        let rows: Vec<Vec<u8>> = chosen.iter().map(|(at, _)| self.row(*at)).collect();
-        let inverse = invert(rows);
-        for (position, out) in wanted.iter_mut() {
-            out.fill(0);
-            let row = self.row(position.0 as usize);
-            for (index, (_, strip)) in chosen.iter().enumerate() {
-                assert_eq!(strip.len(), out.len(), "strips of one stripe have one length");
-                let factor = (0..self.stored)
-                    .fold(0, |sum, k| sum ^ gf256::multiply(row[k], inverse[k][index]));
-                for (sum, byte) in out.iter_mut().zip(*strip) {
-                    *sum ^= gf256::multiply(factor, *byte);
-                }
+        let inverse = invert(matrix, self.stored);
+        for wanted in wanted.chunks_mut(ROWS_MAX) {
+            let rows = wanted.len();
+            let mut factors = [[0; SOURCES_MAX]; ROWS_MAX];
+            let mut outputs: [&mut [u8]; ROWS_MAX] = Default::default();
+            for (index, (position, out)) in wanted.iter_mut().enumerate() {
+                factors[index] = times(&self.row(*position), &inverse, self.stored);
+                outputs[index] = out;
             }
+            Kernel::chosen().combine(
+                &factors,
+                &sources[..self.stored],
+                &mut outputs[..rows],
+                false,
+            );
         }
         Ok(())
     }
 
     /// The strip at `position` as a combination of the stored data strips.
-    fn row(&self, position: usize) -> Vec<u8> {
-        let data = self.code.data as usize;
-        assert!(position < self.stored || (position >= data && position < self.code.width()));
-        (0..self.stored)
-            .map(|column| match position.checked_sub(data) {
-                Some(parity) => generator(parity, column),
-                None => u8::from(column == position),
-            })
-            .collect()
+    fn row(&self, position: StripIndex) -> Row {
+        let (position, data) = (usize::from(position.0), usize::from(self.code.data));
+        let mut row = [0; SOURCES_MAX];
+        if position < self.stored {
+            row[position] = 1;
+        } else {
+            assert!(
+                (data..self.code.width()).contains(&position),
+                "position {position} is not stored"
+            );
+            row[..self.stored].copy_from_slice(&GENERATOR[position - data][..self.stored]);
+        }
+        row
     }
 }
 
+/// The product of a row and a square matrix.
+fn times(row: &Row, matrix: &[Row; SOURCES_MAX], size: usize) -> Row {
+    let mut product = [0; SOURCES_MAX];
+    for (factor, other) in row.iter().zip(matrix).take(size) {
+        for (sum, value) in product.iter_mut().zip(other) {
+            *sum ^= gf256::multiply(*factor, *value);
+        }
+    }
+    product
+}
+
 /// The inverse of a regular square matrix, by Gauss and Jordan.
-fn invert(mut matrix: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    let size = matrix.len();
-    let mut inverse: Vec<Vec<u8>> =
-        (0..size).map(|row| (0..size).map(|column| u8::from(row == column)).collect()).collect();
+fn invert(mut matrix: [Row; SOURCES_MAX], size: usize) -> [Row; SOURCES_MAX] {
+    let mut inverse = [[0; SOURCES_MAX]; SOURCES_MAX];
+    for (index, row) in inverse.iter_mut().enumerate() {
+        row[index] = 1;
+    }
     for column in 0..size {
         let pivot = (column..size)
-            .find(|&row| matrix[row][column] != 0)
+            .find(|row| matrix[*row][column] != 0)
             .expect("invariant: every choice of N strips is independent (MDS)");
         matrix.swap(column, pivot);
         inverse.swap(column, pivot);
         let scale = gf256::inverse(matrix[column][column]);
-        for k in 0..size {
-            matrix[column][k] = gf256::multiply(matrix[column][k], scale);
-            inverse[column][k] = gf256::multiply(inverse[column][k], scale);
+        for both in [&mut matrix, &mut inverse] {
+            both[column] = both[column].map(|value| gf256::multiply(value, scale));
         }
-        for row in (0..size).filter(|&row| row != column) {
+        for row in (0..size).filter(|row| *row != column) {
             let factor = matrix[row][column];
-            for k in 0..size {
-                let (m, i) = (matrix[column][k], inverse[column][k]);
-                matrix[row][k] ^= gf256::multiply(m, factor);
-                inverse[row][k] ^= gf256::multiply(i, factor);
+            for both in [&mut matrix, &mut inverse] {
+                let pivot = both[column];
+                for (value, other) in both[row].iter_mut().zip(pivot) {
+                    *value ^= gf256::multiply(other, factor);
+                }
             }
         }
     }
@@ -190,45 +236,13 @@ fn invert(mut matrix: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 const _: () = {
     let mut index = 0;
     while index < Code::ALL.len() {
-        assert!(Code::ALL[index].1.width() <= WIDTH_MAX);
-        assert!(Code::ALL[index].1.parity as usize <= PARITY_MAX);
+        let code = Code::ALL[index].1;
+        assert!(code.width() <= WIDTH_MAX);
+        assert!(code.data as usize <= SOURCES_MAX && code.parity as usize <= ROWS_MAX);
         index += 1;
     }
 };
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn any_n_strips_give_all_others() {
-        for (name, code) in Code::ALL {
-            let stripe = StripeCode::full(code);
-            let data: Vec<Vec<u8>> = (0..code.data)
-                .map(|i| (0..64u8).map(|k| k.wrapping_mul(37) ^ (i * 29 + 1)).collect())
-                .collect();
-            let mut parity = vec![vec![0u8; 64]; code.parity as usize];
-            stripe.encode(
-                &data.iter().map(Vec::as_slice).collect::<Vec<_>>(),
-                &mut parity.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
-            );
-            let all: Vec<&[u8]> = data.iter().chain(&parity).map(Vec::as_slice).collect();
-            for lost in 0u32..1 << code.width() {
-                if lost.count_ones() != u32::from(code.parity) {
-                    continue;
-                }
-                let present: Vec<_> = (0..code.width())
-                    .filter(|i| lost >> i & 1 == 0)
-                    .map(|i| (StripIndex(i as u8), all[i]))
-                    .collect();
-                for (i, expected) in all.iter().enumerate() {
-                    let mut out = vec![0u8; 64];
-                    stripe
-                        .reconstruct(&present, &mut [(StripIndex(i as u8), &mut out)])
-                        .expect("N strips are enough");
-                    assert_eq!(out, *expected, "{name} lost {lost:b} strip {i}");
-                }
-            }
-        }
-    }
-}
+#[path = "code_test.rs"]
+mod tests;

@@ -10,6 +10,7 @@
 pub mod checksum;
 pub mod code;
 mod gf256;
+pub mod kernel;
 pub mod placement;
 
 pub use checksum::{first_bad_unit, strip_checksums};

@@ -10,27 +10,29 @@
 //! circle[(t + ⌊k·S/w⌋) mod S]            t = 0 .. S/g − 1,  g = gcd(S, w)
 //! ```
 //!
-//! that is, w slots at even distances, turned on by one from stripe to stripe. A row has S/g stripes
-//! and then the circle is shuffled anew. Since ⌊k·S/w⌋ is a balanced word, this gives at once:
+//! that is, w slots at even distances, turned on by one from stripe to stripe. A row has S/g
+//! stripes and then the circle is shuffled anew. Since ⌊k·S/w⌋ is a balanced word, this gives at
+//! once:
 //!
 //! 1. no stripe has a slot twice (the distance is at least 1 while S ≥ w);
-//! 2. after t stripes of a row every slot has been used ⌊t·w/S⌋ or ⌈t·w/S⌉ times, after the whole row
-//!    exactly w/g times: streams touch all disks evenly;
+//! 2. after t stripes of a row every slot has been used ⌊t·w/S⌋ or ⌈t·w/S⌉ times, after the whole
+//!    row exactly w/g times: streams touch all disks evenly;
 //! 3. a failure group of m slots lies on one arc, so each stripe takes ⌊m·w/S⌋ or ⌈m·w/S⌉ strips of
 //!    it: as few as possible at the worst;
 //! 4. the partners of a slot change with every row: all others, in the end (declustering), except
 //!    that two slots of one failure group meet as seldom as rule 3 makes them.
 //!
-//! **Unequal failure groups.** Rule 3 alone would put more than P strips into a group that is larger
-//! than P·S/w. The promise (a code survives the loss of a whole group) goes before evenness: such a
-//! group is *capped*. It gives exactly L slots to every stripe, picked in the same way from a circle of
-//! its own, and the rest of the stripe comes from the circle of all other slots, as above. L is P, or
-//! the least limit above it for which enough slots exist at all.
+//! **Unequal failure groups.** Rule 3 alone would put more than P strips into a group that is
+//! larger than P·S/w. The promise (a code survives the loss of a whole group) goes before
+//! evenness: such a group is *capped*. It gives exactly L slots to every stripe, picked in the
+//! same way from a circle of its own, and the rest of the stripe comes from the circle of all
+//! other slots, as above. L is P, or the least limit above it for which enough slots exist at
+//! all.
 //!
 //! **Losses.** A slot that is lost for good is substituted stripe by stripe: by the member of the
-//! layout that holds no strip of the stripe, is not lost, keeps the group limit if any can, and has
-//! the highest hash of (object, block, slot) (rendezvous hashing). Losses are applied in the order in
-//! which they happened, so a later loss moves only strips of the slot then lost.
+//! layout that holds no strip of the stripe, is not lost, keeps the group limit if any can, and
+//! has the highest hash of (object, block, slot) (rendezvous hashing). Losses are applied in the
+//! order in which they happened, so a later loss moves only strips of the slot then lost.
 //!
 //! All of this decides where bytes are, and never changes: golden vectors in the test guard it.
 //! Decision record 0004.
@@ -130,8 +132,8 @@ impl Placement {
         })
     }
 
-    /// The slots of block `block` of `object`: position in the code ▶ slot. All different. Positions
-    /// that a short block does not store have a slot as well.
+    /// The slots of block `block` of `object`: position in the code ▶ slot. All different.
+    /// Positions that a short block does not store have a slot as well.
     pub fn stripe(&self, object: ObjectId, block: BlockIndex) -> StripeSlots {
         if self.members.len() <= STACK_SLOTS {
             let (mut order, mut circle) = ([0; STACK_SLOTS], [SlotIndex(0); STACK_SLOTS]);
@@ -212,9 +214,9 @@ impl Placement {
         draw.shuffle(out);
     }
 
-    /// Replaces the slots that are lost for good, in the order in which they were lost, by others of
-    /// the same layout that hold no strip of this stripe. Only lost strips move. With no candidate
-    /// left the position keeps its lost slot: the stripe stays degraded there.
+    /// Replaces the slots that are lost for good, in the order in which they were lost, by others
+    /// of the same layout that hold no strip of this stripe. Only lost strips move. With no
+    /// candidate left the position keeps its lost slot: the stripe stays degraded there.
     pub fn substitute(
         &self,
         object: ObjectId,

@@ -30,7 +30,8 @@ fn strips_per_group(layout: &LayoutMap, stripe: &[SlotIndex]) -> BTreeMap<u32, u
     counts
 }
 
-/// Layouts of all sorts for a code, by a seeded draw: equal groups, single slots, a giant, odd ones.
+/// Layouts of all sorts for a code, by a seeded draw: equal groups, single slots, a giant, odd
+/// ones.
 fn layouts(width: usize, seed: u64) -> Vec<LayoutMap> {
     let mut draw = Draw::new(seed);
     let mut all = vec![layout(&vec![1; width]), layout(&vec![1; width + 1]), layout(&[3; 12])];
