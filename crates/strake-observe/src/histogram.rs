@@ -1,10 +1,16 @@
 //! A log-linear histogram of durations in nanoseconds, recorded with atomic additions.
+//!
+//! Below 16 ns every value has its own bucket; above, each power of two is cut into 16 equal
+//! buckets, so that a bucket is at most 1/16 of its values wide, from nanoseconds to centuries,
+//! in 976 buckets (8 KiB). Recording is three atomic operations without a loop over anything; a
+//! snapshot taken meanwhile may miss the durations being recorded at that moment and nothing
+//! else.
 
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Linear steps per power of two: a bucket is at most 1/16 (6.25 %) wide.
+/// Linear steps per power of two: percentiles are exact to 6.25 %, enough to see any change.
 const STEPS: usize = 16;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
 const BUCKETS: usize = (64 - STEP_BITS as usize + 1) * STEPS;
@@ -37,6 +43,14 @@ fn bucket_start(index: usize) -> u64 {
     }
     let shift = index / STEPS - 1;
     ((index % STEPS + STEPS) as u64) << shift
+}
+
+/// The largest value of the bucket that holds `value`.
+fn bucket_end(value: u64) -> u64 {
+    match bucket(value) + 1 {
+        BUCKETS => u64::MAX,
+        next => bucket_start(next) - 1,
+    }
 }
 
 impl Histogram {
@@ -84,18 +98,18 @@ impl HistogramSnapshot {
         self.counts.iter().map(|(_, count)| count).sum()
     }
 
-    /// The duration that `percent` of all (0..=100) did not exceed; zero if there is none.
+    /// The duration that `percent` of all (0..=100) did not exceed, rounded up to the end of its
+    /// bucket but never above the longest; zero if there is none.
     pub fn percentile(&self, percent: f64) -> Duration {
         let rank = (self.count() as f64 * percent / 100.0).ceil().max(1.0) as u64;
         let mut seen = 0;
         for (start, count) in &self.counts {
             seen += count;
             if seen >= rank {
-                let index = bucket(*start) + 1;
-                return Duration::from_nanos((bucket_start(index) - 1).min(self.max));
+                return Duration::from_nanos(bucket_end(*start).min(self.max));
             }
         }
-        Duration::ZERO
+        Duration::from_nanos(self.max)
     }
 
     /// The mean; zero if there is none.
@@ -118,13 +132,61 @@ impl HistogramSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strake_env::Rng;
 
     #[test]
     fn buckets_are_contiguous_and_hold_their_values() {
         for index in 0..BUCKETS - 1 {
             assert_eq!(bucket(bucket_start(index)), index);
             assert_eq!(bucket(bucket_start(index + 1) - 1), index);
+            assert_eq!(bucket_end(bucket_start(index)) + 1, bucket_start(index + 1));
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket_end(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn percentiles_stay_within_a_sixteenth_of_sorted_durations() {
+        let mut rng = Rng::new(5);
+        for round in 0..50 {
+            let (left, right) = (Histogram::new(), Histogram::new());
+            let mut model: Vec<u64> =
+                (0..1 + rng.below(500)).map(|_| rng.next_u64() >> (10 + rng.below(54))).collect();
+            for (index, nanos) in model.iter().enumerate() {
+                let half = if index % 2 == 0 { &left } else { &right };
+                half.record(Duration::from_nanos(*nanos));
+            }
+            let mut merged = left.snapshot();
+            merged.merge(&right.snapshot());
+            model.sort_unstable();
+            assert_eq!(merged.count(), model.len() as u64);
+            assert_eq!(merged.max, *model.last().expect("at least one"));
+            let mean =
+                model.iter().map(|nanos| u128::from(*nanos)).sum::<u128>() / model.len() as u128;
+            assert_eq!(merged.mean().as_nanos(), mean);
+            for percent in [0.0, 1.0, 50.0, 90.0, 99.0, 100.0] {
+                let rank = ((model.len() as f64 * percent / 100.0).ceil() as usize).max(1);
+                let exact = model[rank - 1];
+                let got = merged.percentile(percent).as_nanos() as u64;
+                assert!(
+                    got >= exact && got - exact <= exact / 16,
+                    "round {round}: {percent} % is {exact}, got {got}"
+                );
+            }
+        }
+        assert_eq!(Histogram::new().snapshot().percentile(50.0), Duration::ZERO);
+        assert_eq!(Histogram::new().snapshot().mean(), Duration::ZERO);
+    }
+
+    #[test]
+    fn threads_count_everything() {
+        let histogram = Histogram::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|at| histogram.record(Duration::from_nanos(at))));
+            }
+        });
+        let snapshot = histogram.snapshot();
+        assert_eq!((snapshot.count(), snapshot.sum), (4000, 4 * 499_500));
     }
 }

@@ -1,20 +1,29 @@
-//! The I/O history: a ring of the last I/Os, each with its start, kind, place, size and duration.
+//! The I/O history: a ring of the last I/Os of this process, each with its start, kind, place, size
+//! and duration. What `strake diag iohist` prints.
+//!
+//! Recording takes a ticket (one atomic addition) and writes the slot that the ticket names under
+//! that slot's own lock, which only a snapshot or a recorder one whole lap away can hold. A
+//! snapshot locks one slot at a time and never stops recording.
 
+use crate::format::{self, nanoseconds};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use strake_env::Clock;
 use strake_proto::{NsdId, Timestamp};
 
-/// The fewest records a ring keeps.
+/// The fewest records a ring keeps: enough for one look at what is going on.
 pub const IO_HISTORY_SIZE_MIN: usize = 512;
-/// The most records a ring keeps.
+/// The most records a ring keeps: 4 MiB of memory.
 pub const IO_HISTORY_SIZE_MAX: usize = 65_536;
 /// What the setting `io_history_size` is if nobody set it.
 pub const IO_HISTORY_SIZE_DEFAULT: usize = 4096;
+
+/// Disks are addressed in sectors of this many bytes here, whatever theirs are.
+const SECTOR_BYTES: u64 = 512;
 
 /// From the disk or to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +53,19 @@ pub enum BufferType {
     DiskDesc,
 }
 
+impl fmt::Display for BufferType {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            BufferType::Data => "data",
+            BufferType::Parity => "parity",
+            BufferType::Metadata => "metadata",
+            BufferType::LogData => "logData",
+            BufferType::Index => "index",
+            BufferType::DiskDesc => "diskDesc",
+        })
+    }
+}
+
 /// Who recorded it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -56,8 +78,19 @@ pub enum IoSide {
     Local,
 }
 
+impl fmt::Display for IoSide {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            IoSide::Client => "cli",
+            IoSide::Server => "srv",
+            IoSide::Local => "lcl",
+        })
+    }
+}
+
 /// One I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct IoRecord {
     /// When it began, by the calendar.
     pub start: Timestamp,
@@ -72,6 +105,7 @@ pub struct IoRecord {
     /// Length in 512-byte sectors.
     pub sectors: u32,
     /// How long it took.
+    #[serde(rename = "durationNs", with = "nanoseconds")]
     pub duration: Duration,
     /// Who recorded it.
     pub side: IoSide,
@@ -84,18 +118,23 @@ pub struct IoStart {
     monotonic: Duration,
 }
 
+/// A record and the ticket under which it was written.
+type Entry = Option<(u64, IoRecord)>;
+
 /// The ring.
 pub struct IoHistory {
     clock: Arc<dyn Clock>,
-    capacity: usize,
-    ring: Mutex<VecDeque<IoRecord>>,
+    /// Records written so far.
+    tickets: AtomicU64,
+    slots: Box<[Mutex<Entry>]>,
 }
 
 impl IoHistory {
     /// A ring of `capacity` records, clamped to 512..=65,536.
     pub fn new(clock: Arc<dyn Clock>, capacity: usize) -> IoHistory {
         let capacity = capacity.clamp(IO_HISTORY_SIZE_MIN, IO_HISTORY_SIZE_MAX);
-        IoHistory { clock, capacity, ring: Mutex::new(VecDeque::with_capacity(capacity)) }
+        let slots = (0..capacity).map(|_| Mutex::new(None)).collect();
+        IoHistory { clock, tickets: AtomicU64::new(0), slots }
     }
 
     /// Takes the time before an I/O.
@@ -120,8 +159,8 @@ impl IoHistory {
             direction,
             buffer,
             nsd,
-            sector: offset / 512,
-            sectors: u32::try_from(bytes.div_ceil(512)).unwrap_or(u32::MAX),
+            sector: offset / SECTOR_BYTES,
+            sectors: u32::try_from(bytes.div_ceil(SECTOR_BYTES)).unwrap_or(u32::MAX),
             duration: self.clock.monotonic().saturating_sub(start.monotonic),
             side,
         });
@@ -129,27 +168,139 @@ impl IoHistory {
 
     /// Adds a record; the oldest goes when the ring is full.
     pub fn record(&self, record: IoRecord) {
-        let mut ring = self.ring.lock();
-        if ring.len() == self.capacity {
-            ring.pop_front();
+        let ticket = self.tickets.fetch_add(1, Relaxed);
+        let mut slot = self.slots[(ticket % self.slots.len() as u64) as usize].lock();
+        // A recorder that was overtaken by a whole lap must not hide the newer record.
+        if slot.is_none_or(|(newest, _)| newest < ticket) {
+            *slot = Some((ticket, record));
         }
-        ring.push_back(record);
     }
 
-    /// The records, oldest first.
+    /// The records, in the order in which the I/Os ended.
     pub fn snapshot(&self) -> Vec<IoRecord> {
-        self.ring.lock().iter().copied().collect()
+        let mut entries: Vec<(u64, IoRecord)> =
+            self.slots.iter().filter_map(|slot| *slot.lock()).collect();
+        entries.sort_unstable_by_key(|(ticket, _)| *ticket);
+        entries.into_iter().map(|(_, record)| record).collect()
+    }
+
+    /// I/Os recorded since the start, those that left the ring included.
+    pub fn recorded(&self) -> u64 {
+        self.tickets.load(Relaxed)
     }
 }
 
-/// Prints records as a table; `server` names the server of an NSD.
+/// Prints records as the table that users of `mmdiag --iohist` know. `names` gives an NSD's name
+/// and its server's; times are shown `utc_offset_seconds` east of UTC.
+///
+/// # Errors
+/// Those of `out`.
 pub fn print_io_history(
     out: &mut dyn fmt::Write,
     records: &[IoRecord],
-    server: &dyn Fn(NsdId) -> String,
+    names: &dyn Fn(NsdId) -> (String, String),
+    utc_offset_seconds: i64,
 ) -> fmt::Result {
+    writeln!(
+        out,
+        "{:<16} {:>2} {:<9} {:<20} {:>6} {:>10} {:<4} {:<17} NSD server",
+        "I/O start time",
+        "RW",
+        "Buf type",
+        "disk:sectorNum",
+        "nSec",
+        "time ms",
+        "Type",
+        "Device/NSD ID"
+    )?;
     for record in records {
-        writeln!(out, "{record:?} {}", server(record.nsd))?;
+        let (name, server) = names(record.nsd);
+        let line = format!(
+            "{:<16} {:>2} {:<9} {:<20} {:>6} {:>10.3} {:<4} {:<17} {server}",
+            format::time_of_day_micros(record.start, utc_offset_seconds),
+            if record.direction == IoDirection::Read { "R" } else { "W" },
+            record.buffer,
+            format!("{}:{}", record.nsd, record.sector),
+            record.sectors,
+            record.duration.as_secs_f64() * 1e3,
+            record.side,
+            name,
+        );
+        writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strake_env::ManualClock;
+
+    fn history() -> (Arc<ManualClock>, IoHistory) {
+        let clock = Arc::new(ManualClock::default());
+        (Arc::clone(&clock), IoHistory::new(clock, 0))
+    }
+
+    fn io(history: &IoHistory, clock: &ManualClock, offset: u64) {
+        let start = history.begin();
+        clock.advance(Duration::from_micros(33_646));
+        let (direction, buffer) = (IoDirection::Read, BufferType::Data);
+        history.end(start, direction, buffer, NsdId(10), offset, 8 << 20, IoSide::Server);
+    }
+
+    #[test]
+    fn the_ring_keeps_the_last_records_in_order() {
+        let (clock, history) = history();
+        for index in 0..IO_HISTORY_SIZE_MIN as u64 + 100 {
+            io(&history, &clock, index * 512);
+        }
+        let sectors: Vec<u64> = history.snapshot().iter().map(|record| record.sector).collect();
+        let expected: Vec<u64> = (100..IO_HISTORY_SIZE_MIN as u64 + 100).collect();
+        assert_eq!(sectors, expected);
+        assert_eq!(history.recorded(), IO_HISTORY_SIZE_MIN as u64 + 100);
+    }
+
+    #[test]
+    fn many_threads_lose_nothing_while_the_ring_has_room() {
+        let history = IoHistory::new(Arc::new(ManualClock::default()), 8192);
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let history = &history;
+                scope.spawn(move || {
+                    for index in 0..1000 {
+                        io(history, &ManualClock::default(), (thread * 1000 + index) * 512);
+                    }
+                });
+            }
+        });
+        let mut sectors: Vec<u64> = history.snapshot().iter().map(|record| record.sector).collect();
+        sectors.sort_unstable();
+        assert_eq!(sectors, (0..8000).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn the_table_has_the_columns_that_users_know() {
+        let (clock, history) = history();
+        clock.advance(Duration::from_nanos(45_979_047_999));
+        io(&history, &clock, 40_527_921_152 * 512);
+        let mut text = String::new();
+        let names = |_: NsdId| ("nsd10".to_owned(), "192.0.2.4".to_owned());
+        print_io_history(&mut text, &history.snapshot(), &names, 3600).expect("a string takes all");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[1].split_whitespace().collect::<Vec<_>>(),
+            [
+                "23:14:05.979047",
+                "R",
+                "data",
+                "10:40527921152",
+                "16384",
+                "33.646",
+                "srv",
+                "nsd10",
+                "192.0.2.4"
+            ]
+        );
+        assert_eq!(lines[0].find("nSec").map(|at| at + 4), lines[1].find("16384").map(|at| at + 5));
+    }
 }

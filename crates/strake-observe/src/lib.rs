@@ -5,15 +5,16 @@
 
 #![warn(missing_docs)]
 
+mod format;
 pub mod histogram;
 pub mod iohist;
 pub mod operations;
 pub mod waiters;
 
 pub use histogram::{Histogram, HistogramSnapshot};
-pub use iohist::{BufferType, IoDirection, IoHistory, IoRecord, IoSide};
-pub use operations::{Operation, OperationSnapshot, OperationStats};
-pub use waiters::{WaitGuard, WaiterSnapshot, Waiters};
+pub use iohist::{BufferType, IoDirection, IoHistory, IoRecord, IoSide, print_io_history};
+pub use operations::{Operation, OperationSnapshot, OperationStats, print_operations};
+pub use waiters::{WaitGuard, WaiterSnapshot, Waiters, print_waiters};
 
 use std::sync::Arc;
 use strake_env::Clock;

@@ -1,9 +1,12 @@
-//! A histogram, a failure count and a byte count per named operation.
+//! A histogram, a failure count and a byte count per named operation: what `strake diag stats`
+//! prints. Callers fetch an operation's counters once and keep the handle; recording then takes
+//! two readings of the clock and a few atomic additions.
 
 use crate::histogram::{Histogram, HistogramSnapshot};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -87,6 +90,7 @@ impl OperationStats {
 
 /// The counters of one operation as plain data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct OperationSnapshot {
     /// Its name.
     pub name: String,
@@ -96,4 +100,66 @@ pub struct OperationSnapshot {
     pub bytes: u64,
     /// How long each took.
     pub durations: HistogramSnapshot,
+}
+
+/// Prints a line per operation; durations in milliseconds.
+///
+/// # Errors
+/// Those of `out`.
+pub fn print_operations(out: &mut dyn fmt::Write, operations: &[OperationSnapshot]) -> fmt::Result {
+    writeln!(
+        out,
+        "{:<20} {:>10} {:>8} {:>14} {:>10} {:>10} {:>10} {:>10}",
+        "operation", "count", "failed", "bytes", "mean ms", "p50 ms", "p99 ms", "max ms"
+    )?;
+    for operation in operations {
+        let durations = &operation.durations;
+        let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+        writeln!(
+            out,
+            "{:<20} {:>10} {:>8} {:>14} {:>10.3} {:>10.3} {:>10.3} {:>10.3}",
+            operation.name,
+            durations.count(),
+            operation.failures,
+            operation.bytes,
+            ms(durations.mean()),
+            ms(durations.percentile(50.0)),
+            ms(durations.percentile(99.0)),
+            ms(Duration::from_nanos(durations.max)),
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strake_env::ManualClock;
+
+    #[test]
+    fn operations_are_counted_by_name_with_their_failures_and_bytes() {
+        let clock = Arc::new(ManualClock::default());
+        let stats = OperationStats::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let read = stats.operation("read");
+        for (millis, bytes, succeeded) in [(1, 4096, true), (3, 0, false)] {
+            let start = read.begin();
+            clock.advance(Duration::from_millis(millis));
+            stats.operation("read").end(start, bytes, succeeded);
+        }
+        let failed: Result<(), ()> = stats.operation("mkdir").run(|| Err(()));
+        assert_eq!(failed, Err(()));
+        stats.operation("never");
+
+        let listed = stats.snapshot();
+        let seen: Vec<_> = listed
+            .iter()
+            .map(|operation| (operation.name.as_str(), operation.failures, operation.bytes))
+            .collect();
+        assert_eq!(seen, [("mkdir", 1, 0), ("read", 1, 4096)]);
+        assert_eq!(listed[1].durations.mean(), Duration::from_millis(2));
+        let mut text = String::new();
+        print_operations(&mut text, &listed).expect("a string takes all");
+        assert!(text.lines().nth(2).expect("read's line").starts_with("read  "));
+        assert!(text.contains(" 2.000 ") && text.contains(" 3.000\n"), "{text}");
+    }
 }

@@ -1,16 +1,27 @@
-//! Everything that waits, by name: whoever may wait for another part holds a guard meanwhile.
+//! Everything that waits, by name: whoever may wait for another part of the system holds a guard
+//! meanwhile, so that `strake diag waiters` can tell at any time what nothing is moving for.
+//!
+//! ```
+//! # let waiters = strake_observe::Waiters::new(strake_env::RealClock::shared());
+//! let guard = waiters.enter("NSD I/O completion", "nsd 3");
+//! // … the wait …
+//! drop(guard);
+//! ```
 
+use crate::format::{self, nanoseconds};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
+use std::thread::{self, Thread};
 use std::time::Duration;
 use strake_env::Clock;
 use strake_proto::Timestamp;
 
 /// One wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct WaiterSnapshot {
     /// The name of the thread that waits.
     pub thread: String,
@@ -21,36 +32,45 @@ pub struct WaiterSnapshot {
     /// Since when, by the calendar.
     pub since: Timestamp,
     /// For how long.
+    #[serde(rename = "waitedNs", with = "nanoseconds")]
     pub waited: Duration,
 }
 
+/// A wait that goes on. The thread's name is looked up only when somebody lists it.
 struct Waiter {
-    thread: String,
+    thread: Thread,
     reason: &'static str,
     detail: Cow<'static, str>,
     since: Timestamp,
     start: Duration,
 }
 
+/// The waits by index, and the indexes that are free.
+#[derive(Default)]
+struct Table {
+    waiters: Vec<Option<Waiter>>,
+    free: Vec<usize>,
+}
+
 /// The registry.
 pub struct Waiters {
     clock: Arc<dyn Clock>,
-    table: Mutex<(u64, BTreeMap<u64, Waiter>)>,
+    table: Mutex<Table>,
 }
 
 /// Held while waiting; dropping it ends the wait.
 pub struct WaitGuard<'a> {
     waiters: &'a Waiters,
-    id: u64,
+    index: usize,
 }
 
 impl Waiters {
     /// Nobody waits yet.
     pub fn new(clock: Arc<dyn Clock>) -> Waiters {
-        Waiters { clock, table: Mutex::new((0, BTreeMap::new())) }
+        Waiters { clock, table: Mutex::default() }
     }
 
-    /// Notes that this thread begins to wait for `reason`.
+    /// Notes that this thread begins to wait for `reason`; `detail` says which one.
     #[must_use = "the wait ends when the guard is dropped"]
     pub fn enter(
         &self,
@@ -58,39 +78,125 @@ impl Waiters {
         detail: impl Into<Cow<'static, str>>,
     ) -> WaitGuard<'_> {
         let waiter = Waiter {
-            thread: std::thread::current().name().unwrap_or("unnamed").to_owned(),
+            thread: thread::current(),
             reason,
             detail: detail.into(),
             since: self.clock.wall(),
             start: self.clock.monotonic(),
         };
         let mut table = self.table.lock();
-        let id = table.0;
-        table.0 += 1;
-        table.1.insert(id, waiter);
-        WaitGuard { waiters: self, id }
+        let index = table.free.pop().unwrap_or_else(|| {
+            table.waiters.push(None);
+            table.waiters.len() - 1
+        });
+        table.waiters[index] = Some(waiter);
+        WaitGuard { waiters: self, index }
     }
 
     /// All waits, longest first.
     pub fn snapshot(&self) -> Vec<WaiterSnapshot> {
         let now = self.clock.monotonic();
         let table = self.table.lock();
-        table
-            .1
-            .values()
+        let mut all: Vec<WaiterSnapshot> = table
+            .waiters
+            .iter()
+            .flatten()
             .map(|waiter| WaiterSnapshot {
-                thread: waiter.thread.clone(),
+                thread: waiter.thread.name().unwrap_or("unnamed").to_owned(),
                 reason: waiter.reason.to_owned(),
                 detail: waiter.detail.clone().into_owned(),
                 since: waiter.since,
                 waited: now.saturating_sub(waiter.start),
             })
-            .collect()
+            .collect();
+        drop(table);
+        all.sort_by_key(|waiter| std::cmp::Reverse(waiter.waited));
+        all
     }
 }
 
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        self.waiters.table.lock().1.remove(&self.id);
+        let mut table = self.waiters.table.lock();
+        table.waiters[self.index] = None;
+        table.free.push(self.index);
+    }
+}
+
+/// Prints waits as users of `mmdiag --waiters` know them; times are shown `utc_offset_seconds` east
+/// of UTC.
+///
+/// # Errors
+/// Those of `out`.
+pub fn print_waiters(
+    out: &mut dyn fmt::Write,
+    waiters: &[WaiterSnapshot],
+    utc_offset_seconds: i64,
+) -> fmt::Result {
+    for waiter in waiters {
+        let gap = if waiter.detail.is_empty() { "" } else { " " };
+        writeln!(
+            out,
+            "Waiting {:.4} sec since {}, thread {}: reason '{}{gap}{}'",
+            waiter.waited.as_secs_f64(),
+            format::time_of_day(waiter.since, utc_offset_seconds),
+            waiter.thread,
+            waiter.reason,
+            waiter.detail,
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strake_env::ManualClock;
+
+    #[test]
+    fn waits_are_listed_longest_first_until_they_end() {
+        let clock = Arc::new(ManualClock::default());
+        let waiters = Waiters::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let first = waiters.enter("for I/O completion", "on nsd 3");
+        clock.advance(Duration::from_millis(1500));
+        let second = waiters.enter("for a free page", "");
+        clock.advance(Duration::from_millis(250));
+        let listed = waiters.snapshot();
+        let seen: Vec<_> =
+            listed.iter().map(|wait| (wait.reason.as_str(), wait.waited.as_millis())).collect();
+        assert_eq!(seen, [("for I/O completion", 1750), ("for a free page", 250)]);
+        let mut text = String::new();
+        print_waiters(&mut text, &listed, 0).expect("a string takes all");
+        let thread = thread::current().name().expect("test threads have names").to_owned();
+        assert_eq!(
+            text,
+            format!(
+                "Waiting 1.7500 sec since 22:13:20, thread {thread}: reason 'for I/O completion \
+                 on nsd 3'\nWaiting 0.2500 sec since 22:13:21, thread {thread}: reason 'for a \
+                 free page'\n"
+            )
+        );
+        drop(first);
+        assert_eq!(waiters.snapshot().len(), 1);
+        drop(second);
+        assert!(waiters.snapshot().is_empty());
+    }
+
+    #[test]
+    fn places_are_used_again_and_waits_of_many_threads_are_kept_apart() {
+        let waiters = Waiters::new(Arc::new(ManualClock::default()));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for index in 0..500 {
+                        let _outer = waiters.enter("outer", index.to_string());
+                        let _inner = waiters.enter("inner", "");
+                    }
+                });
+            }
+        });
+        assert!(waiters.snapshot().is_empty());
+        let places = waiters.table.lock().waiters.len();
+        assert!(places <= 16, "{places} places for at most 16 waits at a time");
     }
 }
