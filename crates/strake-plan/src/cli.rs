@@ -4,7 +4,10 @@ use crate::design::Design;
 use crate::error::PlanError;
 use crate::evaluate::evaluate;
 use crate::library::Library;
+use crate::solve::{self, Objective, Wanted};
 use crate::text;
+use crate::tune::{self, Wishes};
+use crate::unit::{parse_capacity, parse_rate};
 use clap::{Args, Subcommand};
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -43,6 +46,111 @@ enum PlanCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Designs that satisfy requirements, from the library.
+    #[command(after_help = "Examples:
+  strake plan solve --usable 500TB --write 9GB/s --read 10GB/s --network qdr
+  strake plan solve --iops-read 100000 --usable 20TB --objective servers
+  strake plan solve --raw 1PB --disk nl-sas --max-racks 2 --out designs
+
+The designs written with --out can be evaluated, tuned and reported.")]
+    Solve(SolveArgs),
+    /// Settings that follow from a design: for Strake, for the original system, for Linux.
+    #[command(after_help = "Examples:
+  strake plan tune docs/plan/examples/solution-2a.toml
+  strake plan tune docs/plan/examples/solution-1a.toml --client-rate 1.5GB/s
+  strake plan tune docs/plan/examples/nss-large.toml")]
+    Tune {
+        /// The design file.
+        design: PathBuf,
+        /// Rate that one client is to reach; else what its adapter carries.
+        #[arg(long, value_parser = parse_rate)]
+        client_rate: Option<f64>,
+        /// NFS transfer size (`rsize` in /proc/mounts of a client).
+        #[arg(long, value_parser = |text: &str| parse_capacity(text, 1024.0))]
+        rsize: Option<f64>,
+        /// Print everything as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+struct SolveArgs {
+    /// Usable capacity (TB = 2^40 bytes).
+    #[arg(long, value_parser = |text: &str| solve::requirement(text, false))]
+    usable: Option<f64>,
+    /// Raw capacity (TB = 10^12 bytes).
+    #[arg(long, value_parser = |text: &str| solve::requirement(text, true))]
+    raw: Option<f64>,
+    /// Streaming write (GB/s = 2^30 bytes per second).
+    #[arg(long, value_parser = parse_rate)]
+    write: Option<f64>,
+    /// Streaming read.
+    #[arg(long, value_parser = parse_rate)]
+    read: Option<f64>,
+    /// Random 4 KiB writes per second.
+    #[arg(long)]
+    iops_write: Option<f64>,
+    /// Random 4 KiB reads per second.
+    #[arg(long)]
+    iops_read: Option<f64>,
+    /// Network of the servers: an adapter of the library or the end of its name (qdr, 2xtbe).
+    #[arg(long)]
+    network: Option<String>,
+    /// Disks to consider, by name or class (repeatable).
+    #[arg(long)]
+    disk: Vec<String>,
+    /// Enclosures to consider (repeatable).
+    #[arg(long)]
+    enclosure: Vec<String>,
+    /// Most racks allowed.
+    #[arg(long)]
+    max_racks: Option<u64>,
+    /// Rack of the library.
+    #[arg(long, default_value = "rack-42u")]
+    rack: String,
+    /// What to keep small; cost needs prices in the library.
+    #[arg(long, value_enum, default_value = "racks")]
+    objective: Objective,
+    /// How many designs to show.
+    #[arg(long, default_value_t = 5)]
+    count: usize,
+    /// Write each design as a TOML file into this directory.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl SolveArgs {
+    fn run(&self, library: &Library) -> Result<String, PlanError> {
+        let wanted = Wanted {
+            usable: self.usable,
+            raw: self.raw,
+            write: self.write,
+            read: self.read,
+            iops_write: self.iops_write,
+            iops_read: self.iops_read,
+            network: self.network.clone(),
+            disks: self.disk.clone(),
+            enclosures: self.enclosure.clone(),
+            racks_max: self.max_racks,
+            rack: Some(self.rack.clone()),
+        };
+        let answers = solve::solve(library, &wanted, self.objective, self.count)?;
+        if let Some(directory) = &self.out {
+            let io = |error| PlanError::read(directory, error);
+            std::fs::create_dir_all(directory).map_err(io)?;
+            for (index, answer) in answers.iter().enumerate() {
+                let text = toml::to_string(&answer.design);
+                let text = text.map_err(|error| PlanError::Usage(error.to_string()))?;
+                let path = directory.join(format!("design-{}.toml", index + 1));
+                std::fs::write(&path, text).map_err(|error| PlanError::read(&path, error))?;
+            }
+        }
+        if self.json { to_json(&answers) } else { Ok(text::render_answers(&answers)) }
+    }
 }
 
 /// Runs the command; prints to standard output, errors to standard error.
@@ -78,6 +186,14 @@ fn execute(args: &PlanArgs) -> Result<String, PlanError> {
         PlanCommand::Evaluate { design, explain, json } => {
             let evaluation = evaluate(&Design::read(design)?.resolve(&library)?);
             if *json { to_json(&evaluation) } else { Ok(text::render(&evaluation, *explain)) }
+        }
+        PlanCommand::Solve(solve) => solve.run(&library),
+        PlanCommand::Tune { design, client_rate, rsize, json } => {
+            let design = Design::read(design)?;
+            let system = design.resolve(&library)?;
+            let wishes = Wishes { client_rate: *client_rate, rsize: *rsize };
+            let settings = tune::tune(&system, wishes);
+            if *json { to_json(&settings) } else { Ok(tune::render(&system.title, &settings)) }
         }
     }
 }

@@ -26,7 +26,7 @@ pub enum Workload {
 }
 
 /// The design file.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Design {
     /// What it is called in tables and reports.
@@ -42,7 +42,7 @@ pub struct Design {
 }
 
 /// Racks.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RackChoice {
     /// Rack of the library.
@@ -60,7 +60,7 @@ impl Default for RackChoice {
 }
 
 /// The nodes that use the file system. Absent: there are always enough of them.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientChoice {
     pub model: String,
@@ -71,7 +71,7 @@ pub struct ClientChoice {
 }
 
 /// One kind of building block, repeated.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TierChoice {
     pub name: String,
@@ -84,7 +84,7 @@ pub struct TierChoice {
 }
 
 /// The storage of one building block.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorageChoice {
     pub enclosure: String,
@@ -113,7 +113,7 @@ pub struct StorageChoice {
 }
 
 /// The servers of one building block.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerChoice {
     pub model: String,

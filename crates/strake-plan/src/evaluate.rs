@@ -172,6 +172,12 @@ pub fn evaluate_tier(system: &System, tier: &Tier) -> TierEvaluation {
     }
 }
 
+/// Raw and usable bytes of one block.
+pub fn capacity_of_block(tier: &Tier) -> (f64, f64) {
+    let one = Figure::design("blocks", Unit::Count, 1.0);
+    (raw(tier, &one).value, usable(tier, &one).value)
+}
+
 fn disk_capacity(tier: &Tier, unit: Unit) -> Figure {
     let capacity = &tier.storage.disk.capacity;
     Figure::constant("one disk", unit, capacity.value.0, &capacity.source)

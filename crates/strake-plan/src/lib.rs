@@ -13,8 +13,11 @@ pub mod figure;
 pub mod inventory;
 pub mod library;
 pub mod rule;
+pub mod solve;
 pub mod stage;
 pub mod text;
+pub mod tune;
+mod tune_nfs;
 pub mod unit;
 
 pub use cli::{PlanArgs, run};

@@ -131,6 +131,14 @@ pub struct Enclosure {
     pub iops_write: Option<Sourced<f64>>,
     pub iops_read: Option<Sourced<f64>>,
     pub parity: Parity,
+    /// Servers that `solve` may put before it; none: `solve` leaves this enclosure out.
+    #[serde(default)]
+    pub servers: Vec<String>,
+    /// Servers that each enclosure brings; absent where any number may be cabled to it.
+    pub servers_each: Option<Sourced<u64>>,
+    /// Codes that `solve` may use.
+    #[serde(default)]
+    pub codes: Vec<String>,
     #[serde(default)]
     pub stream: Vec<StreamCeiling>,
     #[serde(default)]
@@ -157,6 +165,8 @@ pub struct Server {
     pub description: String,
     pub rack_units: Sourced<u64>,
     pub cores: Sourced<u64>,
+    /// Network and storage adapters that fit together.
+    pub adapters_max: Option<Sourced<u64>>,
     /// What the I/O bus carries in theory.
     pub bus_rate: Option<Sourced<Rate>>,
     /// The share of it that a design may count on.
@@ -183,6 +193,9 @@ pub struct Adapter {
     pub name: String,
     pub description: String,
     pub kind: AdapterKind,
+    /// Whether `solve` may put it into storage servers.
+    #[serde(default = "yes")]
+    pub for_servers: bool,
     pub ports: Sourced<u64>,
     pub port_rate: Sourced<Rate>,
     /// Limit of the PCI slot it sits in.
@@ -190,6 +203,10 @@ pub struct Adapter {
     /// What applications measure through the whole adapter.
     pub app_rate: Option<Sourced<Rate>>,
     pub price: Option<Sourced<f64>>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// A rack.
@@ -395,6 +412,12 @@ impl Library {
             if enclosure.host_ports.value > 0 && enclosure.host_port_rate.is_none() {
                 return wrong(&enclosure.name, "host_ports need a host_port_rate".into());
             }
+            for server in &enclosure.servers {
+                Library::find(&self.servers, "server", server)?;
+            }
+            for code in &enclosure.codes {
+                Library::find(&self.codes, "code", code)?;
+            }
             for profile in &enclosure.profile {
                 Library::find(&self.codes, "code", &profile.code)?;
                 if profile.per_disks == 0 {
@@ -434,7 +457,15 @@ impl Library {
         }
         for e in self.enclosures.values() {
             note!(&e.name, [&e.bays, &e.controllers, &e.host_ports, &e.rack_units]);
-            note!(&e.name, e.trays_max, e.host_port_rate, e.iops_write, e.iops_read, e.price);
+            note!(
+                &e.name,
+                e.trays_max,
+                e.servers_each,
+                e.host_port_rate,
+                e.iops_write,
+                e.iops_read,
+                e.price
+            );
             for s in &e.stream {
                 note!(&e.name, [&s.write, &s.read]);
             }
@@ -447,7 +478,14 @@ impl Library {
             note!(&t.name, [&t.bays, &t.rack_units], t.price);
         }
         for s in self.servers.values() {
-            note!(&s.name, [&s.rack_units, &s.cores], s.bus_rate, s.bus_share, s.price);
+            note!(
+                &s.name,
+                [&s.rack_units, &s.cores],
+                s.adapters_max,
+                s.bus_rate,
+                s.bus_share,
+                s.price
+            );
             note!(&s.name, s.path_write, s.path_read);
         }
         for a in self.adapters.values() {

@@ -1,6 +1,7 @@
 //! An evaluation as text for a terminal.
 
 use crate::evaluate::{Evaluation, TierEvaluation};
+use crate::solve::Answer;
 use crate::stage::Metric;
 use crate::unit::Unit;
 
@@ -34,6 +35,47 @@ pub fn render(evaluation: &Evaluation, explain: bool) -> String {
     } else {
         out.push_str("\nEvery figure's derivation and sources: --explain\n");
     }
+    out
+}
+
+/// The answers of `solve`, best first.
+pub fn render_answers(answers: &[Answer]) -> String {
+    let mut out = String::new();
+    for (index, answer) in answers.iter().enumerate() {
+        let evaluation = &answer.evaluation;
+        let inventory = &evaluation.inventory;
+        let rates: Vec<String> =
+            evaluation.tiers[0].rates.iter().map(|rate| rate.total.show()).collect();
+        out.push_str(&format!("{}. {}\n", index + 1, answer.design.title));
+        out.push_str(&format!(
+            "   {}: usable {}, raw {}; write {}, read {}, IOPS {} and {}\n",
+            answer.kind,
+            evaluation.usable.show(),
+            evaluation.raw.show(),
+            rates[0],
+            rates[1],
+            rates[2],
+            rates[3],
+        ));
+        out.push_str(&format!(
+            "   {} disks, {} enclosures, {} trays, {} servers; {} in {} racks{}\n",
+            inventory.disks.show(),
+            inventory.enclosures.show(),
+            inventory.trays.show(),
+            inventory.servers.show(),
+            inventory.rack_units.show(),
+            inventory.racks.show(),
+            inventory.price.as_ref().map_or(String::new(), |price| format!(", {}", price.show())),
+        ));
+        for why in &answer.why {
+            out.push_str(&format!("   - {why}\n"));
+        }
+        for warning in &evaluation.warnings {
+            out.push_str(&format!("   ! {}: {}\n", warning.rule, warning.text));
+        }
+        out.push('\n');
+    }
+    out.push_str("--out DIR writes these designs as files; evaluate one with --explain.\n");
     out
 }
 

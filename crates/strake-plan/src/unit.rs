@@ -159,10 +159,24 @@ fn prefix_factor(prefix: &str, base: f64) -> Option<f64> {
     Some(base.powi(power))
 }
 
+/// The shortest text in powers of two that is exactly the number: `4MiB`, `1234B`.
+fn exact(value: f64) -> String {
+    let mut value = value;
+    let mut unit = "B";
+    for next in ["KiB", "MiB", "GiB", "TiB"] {
+        if value == 0.0 || value % 1024.0 != 0.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    format!("{value}{unit}")
+}
+
 macro_rules! quantity {
-    ($(#[$doc:meta])* $name:ident, $parse:expr) => {
+    ($(#[$doc:meta])* $name:ident, $suffix:literal, $parse:expr) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
         pub struct $name(pub f64);
 
         impl<'de> Deserialize<'de> for $name {
@@ -174,6 +188,13 @@ macro_rules! quantity {
                     return Err(D::Error::custom(format!("'{text}' is negative")));
                 }
                 Ok($name(value))
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                // Text that reads back as the same number, since the fields are read from text.
+                serializer.serialize_str(&(exact(self.0) + $suffix))
             }
         }
 
@@ -190,16 +211,19 @@ macro_rules! quantity {
 quantity!(
     /// Bytes as a disk's maker counts them: `2TB` is 2 * 10^12.
     RawCapacity,
+    "",
     |text| parse_capacity(text, 1000.0)
 );
 quantity!(
     /// Bytes in powers of two: `500TB` is 500 * 2^40, `4M` is 4 * 2^20.
     Capacity,
+    "",
     |text| parse_capacity(text, 1024.0)
 );
 quantity!(
     /// Bytes per second.
     Rate,
+    "/s",
     parse_rate
 );
 

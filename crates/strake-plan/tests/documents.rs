@@ -7,6 +7,8 @@
 //! `docs/plan/documents-reproduced.md`; this test fails when that file is stale, and
 //! `STRAKE_REGENERATE=1 cargo test -p strake-plan --test documents` writes it anew.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
 #[path = "documents/dcs3700.rs"]
 mod dcs3700;
 #[path = "documents/dell_nss.rs"]
@@ -19,6 +21,8 @@ mod p690_x335;
 mod performance;
 #[path = "documents/row.rs"]
 mod row;
+#[path = "documents/rules.rs"]
+mod rules;
 
 use row::{Row, Verdict};
 use std::path::PathBuf;
@@ -41,6 +45,7 @@ fn all_rows() -> Vec<Row> {
     rows.extend(p690_x335::rows());
     rows.extend(performance::rows());
     rows.extend(ess3000::rows());
+    rows.extend(rules::rows());
     rows
 }
 

@@ -127,11 +127,15 @@ impl Group {
     }
 }
 
-/// An example design by file name, changed by `change` before it is evaluated.
+/// An example design by file name.
+pub(crate) fn example_design(name: &str) -> Design {
+    let examples = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/plan/examples");
+    Design::read(&examples.join(format!("{name}.toml"))).unwrap()
+}
+
+/// An example, changed by `change` before it is evaluated.
 pub(crate) fn example_with(name: &str, change: impl FnOnce(&mut Design)) -> Evaluation {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join(format!("../../docs/plan/examples/{name}.toml"));
-    let mut design = Design::read(&path).unwrap();
+    let mut design = example_design(name);
     change(&mut design);
     let library = Library::built_in();
     let evaluation = evaluate(&design.resolve(&library).unwrap());
