@@ -5,6 +5,17 @@
 
 #![warn(missing_docs)]
 
+#[allow(dead_code, reason = "the parts above it come next")]
+mod nsds;
+#[allow(dead_code, reason = "the parts above it come next")]
+mod scratch;
+#[allow(dead_code, reason = "the parts above it come next")]
+mod stripe_io;
 pub mod vfs;
 
+#[cfg(test)]
+#[allow(dead_code, reason = "the parts above it come next")]
+mod testing;
+
+pub use nsds::NsdView;
 pub use vfs::Vfs;

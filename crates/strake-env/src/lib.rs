@@ -4,10 +4,12 @@
 pub mod buffer;
 pub mod clock;
 pub mod disk;
+pub mod fan_out;
 pub mod rng;
 
 pub use buffer::AlignedBuffer;
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::Disk;
 pub use disk::sim::SimDisk;
+pub use fan_out::FanOut;
 pub use rng::Rng;

@@ -1,0 +1,400 @@
+//! The NSDs of the pool as this client sees them: a port per slot, what may be done with each, and
+//! the one rule that makes degraded writes safe:
+//!
+//! **Noted before acknowledged.** Before a write that left out a slot is acknowledged, the metadata
+//! says durably that the slot's NSD is `Unrecovered` ([`NsdSet::note`]). So an NSD that is `Up`
+//! holds everything that was ever acknowledged, and one that missed anything is not read before a
+//! recovery has copied it.
+//!
+//! ```text
+//! Up ──fault──▶ Down ──note──▶ Unrecovered ──port answers──▶ Recovering ──all copied──▶ Up
+//!                └──answers, nothing missed (not noted)──▶ Up
+//! ```
+//!
+//! `gate` is held shared by every stripe write, from the choice of its positions to its end, and
+//! exclusively for the moment in which an NSD becomes `Recovering`: afterwards no write is under way
+//! that left it out.
+
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
+use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaReply};
+use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
+use strake_proto::{
+    BlockIndex, ClientId, Code, Epoch, Error, ErrorKind, FsId, LayoutVersion, MapVersion, NsdId,
+    ObjectLayout, PoolMap, Result, SlotIndex,
+};
+use strake_stripe::{Placement, StripeSlots};
+
+use strake_env::Clock;
+
+/// One slot and its NSD.
+struct NsdSlot {
+    nsd: NsdId,
+    status: NsdStatus,
+    port: RwLock<Option<Arc<dyn NsdPort>>>,
+    availability: AtomicU8,
+    /// Whether the metadata says durably that this NSD is not up.
+    noted: AtomicBool,
+    /// The boot number last seen; 0 for none.
+    boot: AtomicU64,
+    free: AtomicU64,
+    total: AtomicU64,
+    bad_strips: AtomicU64,
+}
+
+/// See the file's head.
+pub(crate) struct NsdSet {
+    slots: Vec<NsdSlot>,
+    pool: PoolMap,
+    map: AtomicU64,
+    fs: FsId,
+    meta: Arc<dyn MetaPort>,
+    client: ClientId,
+    clock: Arc<dyn Clock>,
+    placements: RwLock<HashMap<(LayoutVersion, Code), Arc<Placement>>>,
+    gate: RwLock<()>,
+    /// Serialises all changes of `availability` and `noted` that depend on each other.
+    noting: Mutex<()>,
+}
+
+/// What a listing shows of an NSD.
+#[derive(Clone, Debug)]
+pub struct NsdView {
+    /// Its slot.
+    pub slot: SlotIndex,
+    /// Its id.
+    pub nsd: NsdId,
+    /// What may be done with it now.
+    pub state: NsdState,
+    /// Bytes that strips can take in all; 0 if it never answered.
+    pub total: u64,
+    /// Of these, free.
+    pub free: u64,
+    /// Bad strips met on it since the start.
+    pub bad_strips: u64,
+}
+
+const AVAILABILITIES: [NsdAvailability; 4] = [
+    NsdAvailability::Up,
+    NsdAvailability::Down,
+    NsdAvailability::Recovering,
+    NsdAvailability::Unrecovered,
+];
+
+fn code_of(availability: NsdAvailability) -> u8 {
+    AVAILABILITIES.iter().position(|one| *one == availability).map_or(1, |at| at as u8)
+}
+
+/// Whether an error of a write says that the NSD itself is unfit.
+pub(crate) fn is_nsd_fault(kind: ErrorKind) -> bool {
+    use ErrorKind as Kind;
+    matches!(
+        kind,
+        Kind::Io
+            | Kind::Unreachable
+            | Kind::TimedOut
+            | Kind::Fenced
+            | Kind::Internal
+            | Kind::Corrupt
+            | Kind::NotFound
+    )
+}
+
+impl NsdSet {
+    /// The slots of `pool` with the ports there are.
+    pub(crate) fn new(
+        pool: PoolMap,
+        ports: Vec<(SlotIndex, Option<Arc<dyn NsdPort>>)>,
+        meta: Arc<dyn MetaPort>,
+        client: ClientId,
+        clock: Arc<dyn Clock>,
+    ) -> NsdSet {
+        let slots: Vec<NsdSlot> = pool
+            .slots
+            .iter()
+            .map(|slot| NsdSlot {
+                nsd: slot.nsd,
+                status: slot.state.status,
+                port: RwLock::new(None),
+                availability: AtomicU8::new(code_of(match slot.state.availability {
+                    NsdAvailability::Up => NsdAvailability::Down,
+                    _ => NsdAvailability::Unrecovered,
+                })),
+                noted: AtomicBool::new(slot.state.availability != NsdAvailability::Up),
+                boot: AtomicU64::new(0),
+                free: AtomicU64::new(0),
+                total: AtomicU64::new(0),
+                bad_strips: AtomicU64::new(0),
+            })
+            .collect();
+        let set = NsdSet {
+            slots,
+            map: AtomicU64::new(pool.version.0),
+            pool,
+            fs: FsId(1),
+            meta,
+            client,
+            clock,
+            placements: RwLock::default(),
+            gate: RwLock::new(()),
+            noting: Mutex::new(()),
+        };
+        for (slot, port) in ports {
+            if let (Some(port), Some(entry)) = (port, set.slots.get(usize::from(slot.0))) {
+                *entry.port.write() = Some(port);
+                set.probe(slot);
+            }
+        }
+        set
+    }
+
+    /// The file system all of this belongs to.
+    pub(crate) fn fs(&self) -> FsId {
+        self.fs
+    }
+
+    /// All slots.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotIndex> + use<> {
+        (0..self.slots.len() as u16).map(SlotIndex)
+    }
+
+    fn slot(&self, slot: SlotIndex) -> &NsdSlot {
+        &self.slots[usize::from(slot.0)]
+    }
+
+    /// The id of the NSD that holds `slot`.
+    pub(crate) fn nsd(&self, slot: SlotIndex) -> NsdId {
+        self.slot(slot).nsd
+    }
+
+    /// The slot that `nsd` holds.
+    pub(crate) fn slot_of(&self, nsd: NsdId) -> Option<SlotIndex> {
+        self.slots().find(|slot| self.nsd(*slot) == nsd)
+    }
+
+    /// What may be done with the NSD of `slot`.
+    pub(crate) fn availability(&self, slot: SlotIndex) -> NsdAvailability {
+        AVAILABILITIES[usize::from(self.slot(slot).availability.load(Ordering::Acquire))]
+    }
+
+    fn set_availability(&self, slot: SlotIndex, availability: NsdAvailability) {
+        self.slot(slot).availability.store(code_of(availability), Ordering::Release);
+    }
+
+    /// Held shared during every stripe write.
+    pub(crate) fn gate(&self) -> &RwLock<()> {
+        &self.gate
+    }
+
+    /// Where the strips of a block are, by position.
+    pub(crate) fn stripe(&self, layout: &ObjectLayout, block: BlockIndex) -> Result<StripeSlots> {
+        Ok(self.placement(layout)?.stripe(layout.object, block))
+    }
+
+    fn placement(&self, layout: &ObjectLayout) -> Result<Arc<Placement>> {
+        let key = (layout.layout, layout.code);
+        if let Some(found) = self.placements.read().get(&key) {
+            return Ok(Arc::clone(found));
+        }
+        let members = self.pool.layout(layout.layout).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Io,
+                format!("layout version {} is not in the pool map", layout.layout),
+            )
+        })?;
+        let made = Arc::new(Placement::new(members, layout.code)?);
+        Ok(Arc::clone(self.placements.write().entry(key).or_insert(made)))
+    }
+
+    /// Sends a request to the NSD of `slot`.
+    ///
+    /// # Errors
+    /// The NSD's, or `Unreachable` where there is no way to it.
+    pub(crate) fn call(
+        &self,
+        slot: SlotIndex,
+        request: &NsdRequest,
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
+        let port = self.slot(slot).port.read().clone();
+        let Some(port) = port else {
+            let detail = format!("NSD {} is not there", self.nsd(slot));
+            return Err(Error::new(ErrorKind::Unreachable, detail));
+        };
+        let map = MapVersion(self.map.load(Ordering::Relaxed));
+        port.call(NsdContext { epoch: Epoch(0), map }, request, send, receive)
+    }
+
+    /// Takes an NSD that failed out of use.
+    pub(crate) fn fail(&self, slot: SlotIndex) {
+        let _serial = self.noting.lock();
+        if self.availability(slot).writable() {
+            let noted = self.slot(slot).noted.load(Ordering::Acquire);
+            self.set_availability(
+                slot,
+                if noted { NsdAvailability::Unrecovered } else { NsdAvailability::Down },
+            );
+        }
+    }
+
+    /// Makes durable that the NSD of `slot` has missed a write. Held across a metadata sync, which
+    /// happens once per loss.
+    pub(crate) fn note(&self, slot: SlotIndex) -> Result<()> {
+        let entry = self.slot(slot);
+        if entry.noted.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _serial = self.noting.lock();
+        if entry.noted.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.record(slot, NsdAvailability::Unrecovered)?;
+        self.set_availability(slot, NsdAvailability::Unrecovered);
+        entry.noted.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes an NSD's state into the metadata, durably.
+    fn record(&self, slot: SlotIndex, availability: NsdAvailability) -> Result<()> {
+        let entry = self.slot(slot);
+        let state = NsdState { status: entry.status, availability };
+        let reply = self.meta.apply(&MetaEntry {
+            client: self.client,
+            sequence: 0,
+            time: self.clock.wall(),
+            op: MetaOp::SetNsdState { nsd: entry.nsd, state },
+        })?;
+        if let MetaReply::Configuration(configuration) = reply {
+            self.map.store(configuration.pool.version.0, Ordering::Relaxed);
+        }
+        self.meta.sync()
+    }
+
+    /// Puts a new way to the NSD of `slot` in place; [`NsdSet::probe`] brings it into use.
+    pub(crate) fn attach(&self, slot: SlotIndex, port: Option<Arc<dyn NsdPort>>) {
+        if let Some(entry) = self.slots.get(usize::from(slot.0)) {
+            let gone = port.is_none();
+            *entry.port.write() = port;
+            if gone {
+                self.fail(slot);
+            }
+        }
+    }
+
+    /// Asks an NSD for its space. One that is `Down` and missed nothing is up again if it answers.
+    /// Returns whether it answers.
+    pub(crate) fn probe(&self, slot: SlotIndex) -> bool {
+        let entry = self.slot(slot);
+        let reply = self.call(slot, &NsdRequest::Status, &[], &mut []);
+        let Ok(NsdReply::Status(status)) = reply else { return false };
+        if status.nsd != entry.nsd {
+            return false;
+        }
+        self.learn(slot, &status);
+        let _serial = self.noting.lock();
+        let noted = entry.noted.load(Ordering::Acquire);
+        if self.availability(slot) == NsdAvailability::Down && !noted {
+            self.set_availability(slot, NsdAvailability::Up);
+        }
+        true
+    }
+
+    fn learn(&self, slot: SlotIndex, status: &NsdStatusReply) {
+        let entry = self.slot(slot);
+        entry.free.store(status.free, Ordering::Relaxed);
+        entry.total.store(status.total, Ordering::Relaxed);
+        self.saw_boot(slot, status.boot);
+    }
+
+    /// Notes a boot number in a reply. Returns false if it is not the one seen before: the NSD was
+    /// started anew, and what it had only accepted may be gone.
+    pub(crate) fn saw_boot(&self, slot: SlotIndex, boot: u64) -> bool {
+        let before = self.slot(slot).boot.swap(boot, Ordering::AcqRel);
+        before == 0 || before == boot
+    }
+
+    /// The boot numbers last seen, by slot.
+    pub(crate) fn boots(&self) -> Vec<u64> {
+        self.slots.iter().map(|slot| slot.boot.load(Ordering::Acquire)).collect()
+    }
+
+    /// Begins to write to an NSD that missed writes, without reading it. False if it is not one, or
+    /// has been lost again.
+    pub(crate) fn begin_recovery(&self, slot: SlotIndex) -> bool {
+        let _alone = self.gate.write();
+        let _serial = self.noting.lock();
+        if self.availability(slot) != NsdAvailability::Unrecovered
+            || self.slot(slot).port.read().is_none()
+        {
+            return false;
+        }
+        self.set_availability(slot, NsdAvailability::Recovering);
+        true
+    }
+
+    /// Brings a recovered NSD into full use; false if it was lost meanwhile.
+    pub(crate) fn end_recovery(&self, slot: SlotIndex) -> Result<bool> {
+        let _serial = self.noting.lock();
+        if self.availability(slot) != NsdAvailability::Recovering {
+            return Ok(false);
+        }
+        self.record(slot, NsdAvailability::Up)?;
+        self.slot(slot).noted.store(false, Ordering::Release);
+        self.set_availability(slot, NsdAvailability::Up);
+        Ok(true)
+    }
+
+    /// Counts a bad strip.
+    pub(crate) fn count_bad_strip(&self, slot: SlotIndex) {
+        self.slot(slot).bad_strips.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Asks all NSDs in use for their space. Those that do not answer are taken out of use.
+    pub(crate) fn refresh_space(&self) {
+        for slot in self.slots().filter(|slot| self.availability(*slot).writable()) {
+            if let Ok(NsdReply::Status(status)) = self.call(slot, &NsdRequest::Status, &[], &mut [])
+            {
+                self.learn(slot, &status);
+            }
+        }
+    }
+
+    /// Total and free raw bytes. Placement is even, so the fullest NSD decides what is free.
+    pub(crate) fn space(&self) -> (u64, u64) {
+        let used = self.slots.iter().filter(|slot| slot.total.load(Ordering::Relaxed) > 0);
+        let mut total = 0u64;
+        let mut least = u64::MAX;
+        let mut count = 0u64;
+        for slot in used {
+            total = total.saturating_add(slot.total.load(Ordering::Relaxed));
+            least = least.min(slot.free.load(Ordering::Relaxed));
+            count += 1;
+        }
+        if count == 0 {
+            return (0, 0);
+        }
+        // NSDs that never answered are taken to be like the others.
+        let all = self.slots.len() as u64;
+        (total / count * all, least.saturating_mul(all))
+    }
+
+    /// For listings.
+    pub(crate) fn views(&self) -> Vec<NsdView> {
+        let view = |slot: SlotIndex| {
+            let entry = self.slot(slot);
+            NsdView {
+                slot,
+                nsd: entry.nsd,
+                state: NsdState { status: entry.status, availability: self.availability(slot) },
+                total: entry.total.load(Ordering::Relaxed),
+                free: entry.free.load(Ordering::Relaxed),
+                bad_strips: entry.bad_strips.load(Ordering::Relaxed),
+            }
+        };
+        self.slots().map(view).collect()
+    }
+}

@@ -1,0 +1,280 @@
+//! Blocks to strips on NSDs and back: writing a block, reading part of it, deciding between versions
+//! after a crash. Knows nothing of files.
+//!
+//! **Versions.** Every stripe write has a new version (this client's grant, a counter). Strips decode
+//! together only if version and block length agree. Callers serialise writes of one block.
+//!
+//! **Floor.** A reader passes the version below which strips of this block are deleted in effect: a
+//! range deletion is recorded in the metadata but may not have reached every NSD yet.
+//!
+//! **Shapes only widen.** Rewriting a block keeps at least its stored length, and so every position
+//! that ever held a strip of it (until the block is deleted as a whole). Hence a position that holds
+//! a strip of the current version is the rule, and a read of one strip need not ask the others.
+//!
+//! **Holes.** An NSD that is up holds everything that was acknowledged to it, or would be marked. So
+//! a block is a hole if all readable positions among those that *every* block stores (0 and parity)
+//! have nothing, and those not readable are within what the code tolerates (P). That is ARCHITECTURE's
+//! P+1 votes, with the NSDs known to be away counted into the tolerance instead of against it.
+//!
+//! **Unequal versions** (a writer died): see `resolve.rs`.
+
+mod list;
+mod read;
+mod resolve;
+mod write;
+
+#[cfg(test)]
+mod stripe_io_test;
+
+use crate::nsds::NsdSet;
+use crate::scratch::Scratch;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use strake_env::FanOut;
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::nsd::{NsdReply, NsdRequest, SettledStripe, StripHeader};
+use strake_proto::{
+    BlockIndex, Code, ErrorKind, Geometry, GrantNumber, NsdId, ObjectLayout, Result, SlotIndex,
+    StripIndex, StripKey, Version,
+};
+use strake_stripe::{StripeCode, first_bad_unit};
+
+/// Hands out versions: one grant, counted.
+pub(crate) struct Versions {
+    grant: GrantNumber,
+    counter: AtomicU64,
+}
+
+impl Versions {
+    /// Versions of `grant`.
+    pub(crate) fn new(grant: GrantNumber) -> Versions {
+        Versions { grant, counter: AtomicU64::new(0) }
+    }
+
+    /// One above all before.
+    pub(crate) fn next(&self) -> Version {
+        let counter = self.counter.fetch_add(1, Ordering::Relaxed) + 1;
+        Version { grant: self.grant, counter }
+    }
+}
+
+/// A block that is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Its version.
+    pub(crate) version: Version,
+    /// Its length.
+    pub(crate) block_bytes: u32,
+    /// Whether reading it had to write it anew (a bad strip, unequal versions): it is accepted, not
+    /// yet stable.
+    pub(crate) rewritten: bool,
+}
+
+/// Whether the caller excludes every other writer of the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// No: what needs a rewrite is answered `Retry`.
+    Shared,
+    /// Yes.
+    Exclusive,
+}
+
+/// Why a strip could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StripFault {
+    /// The NSD is up and has none.
+    Absent,
+    /// The NSD has one that is damaged.
+    Bad,
+    /// The NSD is not there, or not to be read.
+    Unreadable,
+}
+
+/// See the file's head.
+pub(crate) struct StripeIo {
+    nsds: Arc<NsdSet>,
+    fan: FanOut,
+    versions: Versions,
+    scratch: Scratch,
+    mended: AtomicU64,
+    /// How often an NSD was found started anew.
+    restarts: AtomicU64,
+}
+
+/// Bytes that the data strips of a block take on disks.
+pub(crate) fn padded_bytes(code: Code, block_bytes: u32) -> usize {
+    let stripe = StripeCode::of_block(code, u64::from(block_bytes));
+    stripe.data_strips() * Geometry::of(code, u64::from(block_bytes)).strip_bytes
+}
+
+impl StripeIo {
+    /// Stripe I/O on these NSDs.
+    pub(crate) fn new(nsds: Arc<NsdSet>, fan: FanOut, versions: Versions) -> StripeIo {
+        StripeIo {
+            nsds,
+            fan,
+            versions,
+            scratch: Scratch::default(),
+            mended: AtomicU64::new(0),
+            restarts: AtomicU64::new(0),
+        }
+    }
+
+    /// The NSDs.
+    pub(crate) fn nsds(&self) -> &Arc<NsdSet> {
+        &self.nsds
+    }
+
+    /// Versions of this client.
+    pub(crate) fn versions(&self) -> &Versions {
+        &self.versions
+    }
+
+    /// Buffers for a moment.
+    pub(crate) fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// Blocks rewritten because a strip was bad or versions were unequal.
+    pub(crate) fn mended(&self) -> u64 {
+        self.mended.load(Ordering::Relaxed)
+    }
+
+    fn note_restart(&self) {
+        self.restarts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often an NSD was found started anew: what was only accepted before may be gone.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Acquire)
+    }
+
+    fn key(&self, layout: &ObjectLayout, block: BlockIndex, strip: StripIndex) -> StripKey {
+        StripKey { fs: self.nsds.fs(), object: layout.object, block, strip }
+    }
+
+    /// Reads part of one strip (`offset` and `out.len()` in whole units) and verifies it; with an
+    /// empty `out` its header alone. Bytes beyond the strip's end are zero.
+    fn read_strip(
+        &self,
+        slot: SlotIndex,
+        key: StripKey,
+        version: Option<Version>,
+        offset: usize,
+        out: &mut [u8],
+    ) -> std::result::Result<StripHeader, StripFault> {
+        if !self.nsds.availability(slot).readable() {
+            return Err(StripFault::Unreadable);
+        }
+        let request =
+            NsdRequest::Read { key, version, offset: offset as u32, length: out.len() as u32 };
+        let (header, strip_bytes, checksums, payload) =
+            match self.nsds.call(slot, &request, &[], out) {
+                Ok(NsdReply::Strip { header, strip_bytes, checksums, payload_bytes }) => {
+                    (header, strip_bytes as usize, checksums, payload_bytes as usize)
+                }
+                Ok(_) => return Err(StripFault::Bad),
+                Err(error) => return Err(self.read_fault(slot, error.kind())),
+            };
+        // The reply must be what was asked for: a lying NSD is a bad strip, never a panic.
+        let right = version.is_none_or(|wanted| wanted == header.version)
+            && payload == out.len().min(strip_bytes.saturating_sub(offset))
+            && payload.is_multiple_of(UNIT_BYTES)
+            && header.block_bytes > 0;
+        let first_unit = (offset / UNIT_BYTES) as u32;
+        if !right
+            || first_bad_unit(&key, header.version, first_unit, &out[..payload], &checksums)
+                .is_some()
+        {
+            self.nsds.count_bad_strip(slot);
+            return Err(StripFault::Bad);
+        }
+        out[payload..].fill(0);
+        Ok(header)
+    }
+
+    fn read_fault(&self, slot: SlotIndex, kind: ErrorKind) -> StripFault {
+        match kind {
+            ErrorKind::NotFound => StripFault::Absent,
+            ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Fenced => {
+                self.nsds.fail(slot);
+                StripFault::Unreadable
+            }
+            _ => {
+                self.nsds.count_bad_strip(slot);
+                StripFault::Bad
+            }
+        }
+    }
+
+    /// Deletes the strips of blocks `from..to` below `version` on every NSD that can be written;
+    /// returns which did. Accepted, not stable.
+    pub(crate) fn delete_range(
+        &self,
+        layout: &ObjectLayout,
+        (from, to): (BlockIndex, BlockIndex),
+        version: Version,
+        only: Option<&[NsdId]>,
+    ) -> Vec<NsdId> {
+        let request = NsdRequest::DeleteRange {
+            fs: self.nsds.fs(),
+            object: layout.object,
+            from,
+            to,
+            version,
+        };
+        let asked = self.nsds.slots().filter(|slot| {
+            self.nsds.availability(*slot).writable()
+                && only.is_none_or(|only| only.contains(&self.nsds.nsd(*slot)))
+        });
+        let mut applied = Vec::new();
+        for slot in asked {
+            match self.nsds.call(slot, &request, &[], &mut []) {
+                Ok(_) => applied.push(self.nsds.nsd(slot)),
+                Err(error) if crate::nsds::is_nsd_fault(error.kind()) => self.nsds.fail(slot),
+                Err(_) => {}
+            }
+        }
+        applied
+    }
+
+    /// Makes everything accepted before stable on every NSD that can be written, telling them which
+    /// stripes are settled. Returns the slots whose NSDs failed, which are taken out of use.
+    pub(crate) fn commit(&self, settled: &[SettledStripe]) -> Vec<SlotIndex> {
+        let slots: Vec<SlotIndex> =
+            self.nsds.slots().filter(|slot| self.nsds.availability(*slot).writable()).collect();
+        let failed = Mutex::new(Vec::new());
+        self.fan.run(slots.len(), &|at| {
+            let slot = slots[at];
+            let request = NsdRequest::Commit { settled: settled.to_vec() };
+            let reply = self.nsds.call(slot, &request, &[], &mut []);
+            let stable = match reply {
+                Ok(NsdReply::Stable { boot }) => {
+                    if !self.nsds.saw_boot(slot, boot) {
+                        self.note_restart();
+                    }
+                    true
+                }
+                _ => {
+                    self.nsds.fail(slot);
+                    false
+                }
+            };
+            if !stable {
+                failed.lock().push(slot);
+            }
+        });
+        failed.into_inner()
+    }
+
+    /// Forgets the tombstones of an object up to `version` everywhere.
+    pub(crate) fn forget_tombstones(&self, layout: &ObjectLayout, version: Version) -> Result<()> {
+        let request =
+            NsdRequest::ForgetTombstones { fs: self.nsds.fs(), object: layout.object, version };
+        for slot in self.nsds.slots().filter(|slot| self.nsds.availability(*slot).writable()) {
+            self.nsds.call(slot, &request, &[], &mut [])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! Which blocks of an object are stored: for accounting, for holes, for recovery. Strips of one block
+//! lie on different NSDs, so all are asked, page by page in key order; the cost follows what is
+//! stored, not the size of the range.
+
+use super::StripeIo;
+use std::collections::BTreeMap;
+use strake_proto::nsd::{NsdReply, NsdRequest, StripEntry};
+use strake_proto::{
+    BlockIndex, Error, ErrorKind, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex, StripKey,
+    Version,
+};
+
+/// Entries asked for at once.
+const PAGE: u32 = 1024;
+
+impl StripeIo {
+    /// Calls `visit` with every strip of the object in `from..to` on one NSD, in key order, until it
+    /// returns false.
+    pub(crate) fn list_slot(
+        &self,
+        slot: SlotIndex,
+        object: ObjectId,
+        (from, to): (BlockIndex, BlockIndex),
+        page: u32,
+        visit: &mut dyn FnMut(&StripEntry) -> bool,
+    ) -> Result<()> {
+        let (mut block, mut strip) = (from, StripIndex(0));
+        loop {
+            let request = NsdRequest::List {
+                fs: self.nsds().fs(),
+                object,
+                block,
+                strip,
+                until: ObjectId(object.0 + 1),
+                limit: page,
+            };
+            let (entries, more) = match self.nsds().call(slot, &request, &[], &mut [])? {
+                NsdReply::Strips { entries, more } => (entries, more),
+                _ => return Err(wrong_reply()),
+            };
+            for entry in &entries {
+                if entry.key.object != object || entry.key.block >= to || !visit(entry) {
+                    return Ok(());
+                }
+            }
+            match entries.last() {
+                Some(last) if more => {
+                    // A disk that lists backwards must not hold us for ever.
+                    if (last.key.block, last.key.strip) < (block, strip) {
+                        return Err(wrong_reply());
+                    }
+                    (block, strip) = (last.key.block, StripIndex(last.key.strip.0 + 1));
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// The blocks stored in `from..to` with their versions and lengths, newest version each. Strips
+    /// below `floor` of their block do not count. NSDs that cannot be read are left out: each block
+    /// has strips on others, or is lost.
+    pub(crate) fn blocks(
+        &self,
+        layout: &ObjectLayout,
+        range: (BlockIndex, BlockIndex),
+        floor: &dyn Fn(BlockIndex) -> Version,
+    ) -> Result<BTreeMap<BlockIndex, (Version, u32)>> {
+        let mut found: BTreeMap<BlockIndex, (Version, u32)> = BTreeMap::new();
+        for slot in self.readable() {
+            self.list_slot(slot, layout.object, range, PAGE, &mut |entry| {
+                let header = &entry.header;
+                if header.version >= floor(entry.key.block) {
+                    let seen = found.entry(entry.key.block).or_default();
+                    *seen = (*seen).max((header.version, header.block_bytes));
+                }
+                true
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// The first stored block in `from..to`.
+    pub(crate) fn first_block(
+        &self,
+        layout: &ObjectLayout,
+        (from, to): (BlockIndex, BlockIndex),
+        floor: &dyn Fn(BlockIndex) -> Version,
+    ) -> Result<Option<BlockIndex>> {
+        let mut first: Option<BlockIndex> = None;
+        for slot in self.readable() {
+            let until = first.unwrap_or(to);
+            self.list_slot(slot, layout.object, (from, until), 16, &mut |entry| {
+                let counts = entry.header.version >= floor(entry.key.block);
+                if counts {
+                    first = Some(entry.key.block);
+                }
+                !counts
+            })?;
+        }
+        Ok(first)
+    }
+
+    /// Stripes of which some strip was never settled, on the NSDs that can be read.
+    pub(crate) fn unsettled(&self) -> Result<Vec<(ObjectId, BlockIndex)>> {
+        let mut found = std::collections::BTreeSet::new();
+        for slot in self.readable() {
+            let mut after: Option<StripKey> = None;
+            loop {
+                let request = NsdRequest::ListUnsettled { after, limit: 4096 };
+                let (entries, more) = match self.nsds().call(slot, &request, &[], &mut [])? {
+                    NsdReply::Strips { entries, more } => (entries, more),
+                    _ => return Err(wrong_reply()),
+                };
+                found.extend(entries.iter().map(|entry| (entry.key.object, entry.key.block)));
+                let last = entries.last().map(|entry| entry.key);
+                if !more || last.is_none() {
+                    break;
+                }
+                if last <= after {
+                    return Err(wrong_reply());
+                }
+                after = last;
+            }
+        }
+        Ok(found.into_iter().collect())
+    }
+
+    fn readable(&self) -> Vec<SlotIndex> {
+        self.nsds().slots().filter(|slot| self.nsds().availability(*slot).readable()).collect()
+    }
+}
+
+fn wrong_reply() -> Error {
+    Error::new(ErrorKind::Corrupt, "an NSD gave a listing that is not one; check its disk")
+}

@@ -1,0 +1,456 @@
+//! Reading part of a block.
+//!
+//! *Fast*: guess the shape from the length the caller expects, read exactly the strips that hold the
+//! range, straight into the caller's memory, and accept if all are good and of one version. A header
+//! that tells another shape corrects the guess.
+//!
+//! *Slow*: ask every position for its header ([`Survey`]) and judge. A block whose readable strips
+//! agree is rebuilt from any N of them ([`StripeIo::gather`]). Where a strip is bad or versions are
+//! unequal, the block must be written anew, for which the caller has to exclude other writers.
+
+use super::{Access, Found, StripFault, StripeIo};
+use parking_lot::Mutex;
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::nsd::StripHeader;
+use strake_proto::{
+    BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result, SlotIndex, StripIndex, Version,
+};
+use strake_stripe::{StripeCode, StripeSlots};
+
+/// What each position of a stripe says.
+pub(super) struct Survey {
+    pub(super) slots: StripeSlots,
+    pub(super) sights: Vec<std::result::Result<StripHeader, StripFault>>,
+}
+
+/// What a survey means.
+pub(super) enum Verdict {
+    /// Nothing is stored.
+    Hole,
+    /// Every readable position that should hold this version does, and nothing else is there.
+    Whole(Version, u32),
+    /// Versions are unequal, or strips are missing on NSDs that are up.
+    Unequal,
+    /// Too few NSDs can be read to know.
+    Unknown,
+}
+
+enum Fast {
+    Done(Found),
+    OtherShape(u32),
+    Failed,
+}
+
+/// A part of the wanted range within one strip.
+struct Piece<'a> {
+    at: StripIndex,
+    offset: usize,
+    out: &'a mut [u8],
+}
+
+impl StripeIo {
+    /// Reads `out.len()` bytes from `offset` of a block (both in whole units; not beyond the block
+    /// size). `expected` is the block's likely length. Bytes that the block does not have are zero;
+    /// `None` means that it is a hole.
+    ///
+    /// # Errors
+    /// `Io` when too many strips are gone; `Retry` with shared access where only exclusive will do.
+    #[allow(clippy::too_many_arguments, reason = "the range and the block are told apart")]
+    pub(crate) fn read(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        floor: Version,
+        expected: u32,
+        offset: usize,
+        out: &mut [u8],
+        access: Access,
+    ) -> Result<Option<Found>> {
+        assert!(offset.is_multiple_of(UNIT_BYTES) && out.len().is_multiple_of(UNIT_BYTES));
+        let slots = self.nsds.stripe(layout, block)?;
+        let mut shape = expected.clamp(1, layout.block_size);
+        for _ in 0..2 {
+            match self.read_fast(layout, block, &slots, floor, shape, offset, out) {
+                Fast::Done(found) => return Ok(Some(found)),
+                Fast::OtherShape(block_bytes) => shape = block_bytes,
+                Fast::Failed => break,
+            }
+        }
+        self.read_slow(layout, block, floor, offset, out, access)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the range and the block are told apart")]
+    fn read_fast(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        slots: &StripeSlots,
+        floor: Version,
+        shape: u32,
+        offset: usize,
+        out: &mut [u8],
+    ) -> Fast {
+        let stripe = StripeCode::of_block(layout.code, u64::from(shape));
+        let geometry = Geometry::of(layout.code, u64::from(shape));
+        let mut pieces = cut(out, offset, geometry.strip_bytes, stripe.data_strips());
+        if pieces.is_empty() {
+            // Nothing of the range is stored if the guess is right; a header confirms it.
+            pieces.push(Piece { at: StripIndex(0), offset: 0, out: &mut [] });
+        }
+        let headers = self.read_pieces(layout, block, slots, &mut pieces);
+        let mut agreed: Option<StripHeader> = None;
+        for header in headers {
+            let Ok(header) = header else { return Fast::Failed };
+            if header.version < floor || header.block_bytes > layout.block_size {
+                return Fast::Failed;
+            }
+            let actual = Geometry::of(layout.code, u64::from(header.block_bytes));
+            if actual != geometry {
+                return Fast::OtherShape(header.block_bytes);
+            }
+            match &agreed {
+                Some(first)
+                    if (first.version, first.block_bytes)
+                        != (header.version, header.block_bytes) =>
+                {
+                    return Fast::Failed;
+                }
+                Some(_) => {}
+                None => agreed = Some(header),
+            }
+        }
+        let Some(header) = agreed else { return Fast::Failed };
+        Fast::Done(Found {
+            version: header.version,
+            block_bytes: header.block_bytes,
+            rewritten: false,
+        })
+    }
+
+    fn read_pieces(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        slots: &StripeSlots,
+        pieces: &mut [Piece<'_>],
+    ) -> Vec<std::result::Result<StripHeader, StripFault>> {
+        let read = |piece: &mut Piece<'_>| {
+            let slot = slots[usize::from(piece.at.0)];
+            self.read_strip(slot, self.key(layout, block, piece.at), None, piece.offset, piece.out)
+        };
+        if let [piece] = pieces {
+            return vec![read(piece)];
+        }
+        let jobs: Vec<Mutex<(&mut Piece<'_>, _)>> =
+            pieces.iter_mut().map(|piece| Mutex::new((piece, Err(StripFault::Bad)))).collect();
+        self.fan.run(jobs.len(), &|at| {
+            let mut job = jobs[at].lock();
+            job.1 = read(job.0);
+        });
+        jobs.into_iter().map(|job| job.into_inner().1).collect()
+    }
+
+    fn read_slow(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        floor: Version,
+        offset: usize,
+        out: &mut [u8],
+        access: Access,
+    ) -> Result<Option<Found>> {
+        let survey = self.survey(layout, block, floor)?;
+        let (version, block_bytes) = match self.judge(layout, &survey) {
+            Verdict::Hole => {
+                out.fill(0);
+                return Ok(None);
+            }
+            Verdict::Unknown => return Err(gone(layout, block)),
+            Verdict::Unequal if access == Access::Shared => return Err(ErrorKind::Retry.into()),
+            Verdict::Unequal => {
+                let resolved = self.resolve(layout, block, &survey)?;
+                let Some((found, bytes)) = resolved else {
+                    out.fill(0);
+                    return Ok(None);
+                };
+                copy_range(&bytes, offset, out);
+                return Ok(Some(found));
+            }
+            Verdict::Whole(version, block_bytes) => (version, block_bytes),
+        };
+        let found = Found { version, block_bytes, rewritten: false };
+        let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
+        let first = offset / strip_bytes;
+        if access == Access::Shared && (offset + out.len() - 1) / strip_bytes == first {
+            // Only this part of the other strips is needed to rebuild this part of the one.
+            return self.rebuild_part(layout, block, &survey, found, first, offset, out);
+        }
+        let mut bytes = self.scratch.take(super::padded_bytes(layout.code, block_bytes));
+        let bad = self.gather(layout, block, &survey.slots, (version, block_bytes), &mut bytes)?;
+        copy_range(&bytes, offset, out);
+        if bad == 0 {
+            return Ok(Some(found));
+        }
+        if access == Access::Shared {
+            return Err(ErrorKind::Retry.into());
+        }
+        // Rewriting puts the good strips and the rebuilt one into new space. If that fails the data
+        // is still right, and the next reader tries again.
+        match self.write_block(layout, block, block_bytes, &bytes) {
+            Ok(version) => {
+                self.note_mended();
+                Ok(Some(Found { version, block_bytes, rewritten: true }))
+            }
+            Err(_) => Ok(Some(found)),
+        }
+    }
+
+    /// Asks every position for its header. Strips below `floor` do not count.
+    pub(super) fn survey(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        floor: Version,
+    ) -> Result<Survey> {
+        let slots = self.nsds.stripe(layout, block)?;
+        let sights = (0u8..)
+            .zip(slots.iter())
+            .map(|(at, slot)| {
+                let key = self.key(layout, block, StripIndex(at));
+                let header = self.read_strip(*slot, key, None, 0, &mut [])?;
+                if header.block_bytes > layout.block_size {
+                    return Err(StripFault::Bad);
+                }
+                if header.version < floor { Err(StripFault::Absent) } else { Ok(header) }
+            })
+            .collect();
+        Ok(Survey { slots, sights })
+    }
+
+    pub(super) fn judge(&self, layout: &ObjectLayout, survey: &Survey) -> Verdict {
+        let newest = survey
+            .sights
+            .iter()
+            .filter_map(|sight| sight.as_ref().ok())
+            .max_by_key(|header| header.version);
+        let Some(newest) = newest else {
+            let everywhere: Vec<_> = survey
+                .sights
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| *at == 0 || *at >= usize::from(layout.code.data))
+                .collect();
+            let absent =
+                everywhere.iter().filter(|(_, s)| matches!(s, Err(StripFault::Absent))).count();
+            let away = everywhere.len() - absent;
+            let believed = absent > 0 && away <= usize::from(layout.code.parity);
+            return if believed { Verdict::Hole } else { Verdict::Unknown };
+        };
+        let (version, block_bytes) = (newest.version, newest.block_bytes);
+        let equal = survey.sights.iter().enumerate().all(|(at, sight)| {
+            let stored = Geometry::is_stored(layout.code, u64::from(block_bytes), at as u8);
+            match sight {
+                Ok(header) => {
+                    stored && (header.version, header.block_bytes) == (version, block_bytes)
+                }
+                Err(StripFault::Absent) => !stored,
+                Err(StripFault::Bad | StripFault::Unreadable) => true,
+            }
+        });
+        if equal { Verdict::Whole(version, block_bytes) } else { Verdict::Unequal }
+    }
+
+    /// Reads all data strips of a version into `bytes`, rebuilding those that cannot be had from the
+    /// others. Returns how many were bad.
+    pub(super) fn gather(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        slots: &StripeSlots,
+        (version, block_bytes): (Version, u32),
+        bytes: &mut [u8],
+    ) -> Result<usize> {
+        let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
+        let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
+        let fetch = |at: StripIndex, out: &mut [u8]| {
+            let slot = slots[usize::from(at.0)];
+            self.read_strip(slot, self.key(layout, block, at), Some(version), 0, out)
+        };
+        let data: Vec<Mutex<(&mut [u8], Option<StripFault>)>> =
+            bytes.chunks_exact_mut(strip_bytes).map(|strip| Mutex::new((strip, None))).collect();
+        self.fan.run(data.len(), &|at| {
+            let mut strip = data[at].lock();
+            strip.1 = fetch(StripIndex(at as u8), &mut *strip.0).err();
+        });
+        let data: Vec<(&mut [u8], Option<StripFault>)> =
+            data.into_iter().map(Mutex::into_inner).collect();
+        let mut bad = data.iter().filter(|(_, fault)| is_bad(*fault)).count();
+        let mut missing = data.iter().filter(|(_, fault)| fault.is_some()).count();
+        let mut parity = Vec::new();
+        for at in stripe.positions().skip(stripe.data_strips()) {
+            if missing == 0 {
+                break;
+            }
+            let mut strip = self.scratch.take(strip_bytes);
+            match fetch(at, &mut strip) {
+                Ok(_) => {
+                    parity.push((at, strip));
+                    missing -= 1;
+                }
+                Err(fault) => bad += usize::from(is_bad(Some(fault))),
+            }
+        }
+        let mut present: Vec<(StripIndex, &[u8])> = Vec::new();
+        let mut wanted: Vec<(StripIndex, &mut [u8])> = Vec::new();
+        for (at, (strip, fault)) in data.into_iter().enumerate() {
+            match fault {
+                None => present.push((StripIndex(at as u8), strip)),
+                Some(_) => wanted.push((StripIndex(at as u8), strip)),
+            }
+        }
+        present.extend(parity.iter().map(|(at, strip)| (*at, &strip[..])));
+        if present.len() < stripe.needed() {
+            return Err(gone(layout, block));
+        }
+        if !wanted.is_empty() {
+            stripe.reconstruct(&present, &mut wanted)?;
+        }
+        Ok(bad)
+    }
+
+    /// Rebuilds a part of one data strip from the same part of any N other strips.
+    #[allow(clippy::too_many_arguments, reason = "the range and the block are told apart")]
+    fn rebuild_part(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        survey: &Survey,
+        found: Found,
+        strip: usize,
+        offset: usize,
+        out: &mut [u8],
+    ) -> Result<Option<Found>> {
+        let stripe = StripeCode::of_block(layout.code, u64::from(found.block_bytes));
+        if strip >= stripe.data_strips() {
+            out.fill(0);
+            return Ok(Some(found));
+        }
+        let strip_bytes = Geometry::of(layout.code, u64::from(found.block_bytes)).strip_bytes;
+        let within = offset - strip * strip_bytes;
+        let fetch = |at: StripIndex, out: &mut [u8]| {
+            let slot = survey.slots[usize::from(at.0)];
+            let key = self.key(layout, block, at);
+            self.read_strip(slot, key, Some(found.version), within, out)
+        };
+        let wanted = StripIndex(strip as u8);
+        match fetch(wanted, out) {
+            Ok(_) => return Ok(Some(found)),
+            Err(StripFault::Unreadable) => {}
+            Err(_) => return Err(ErrorKind::Retry.into()),
+        }
+        let mut parts = Vec::new();
+        for at in stripe.positions().filter(|at| *at != wanted) {
+            if parts.len() == stripe.needed() {
+                break;
+            }
+            let mut part = self.scratch.take(out.len());
+            match fetch(at, &mut part) {
+                Ok(_) => parts.push((at, part)),
+                Err(StripFault::Unreadable) => {}
+                Err(_) => return Err(ErrorKind::Retry.into()),
+            }
+        }
+        if parts.len() < stripe.needed() {
+            return Err(gone(layout, block));
+        }
+        let present: Vec<(StripIndex, &[u8])> =
+            parts.iter().map(|(at, part)| (*at, &part[..])).collect();
+        stripe.reconstruct(&present, &mut [(wanted, out)])?;
+        Ok(Some(found))
+    }
+
+    /// The length and version of a block, if it is stored.
+    pub(crate) fn head(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        floor: Version,
+    ) -> Result<Option<(Version, u32)>> {
+        let slots = self.nsds.stripe(layout, block)?;
+        let key = self.key(layout, block, StripIndex(0));
+        if let Ok(header) = self.read_strip(slots[0], key, None, 0, &mut [])
+            && header.version >= floor
+        {
+            return Ok(Some((header.version, header.block_bytes)));
+        }
+        let survey = self.survey(layout, block, floor)?;
+        match self.judge(layout, &survey) {
+            Verdict::Hole => Ok(None),
+            Verdict::Unknown => Err(gone(layout, block)),
+            Verdict::Whole(version, block_bytes) => Ok(Some((version, block_bytes))),
+            Verdict::Unequal => {
+                let headers = survey.sights.iter().filter_map(|sight| sight.as_ref().ok());
+                let newest = headers.max_by_key(|header| header.version);
+                Ok(newest.map(|header| (header.version, header.block_bytes)))
+            }
+        }
+    }
+
+    pub(super) fn note_mended(&self) {
+        self.mended.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// The slot of a position, for tests and recovery.
+    pub(crate) fn slot_at(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        at: StripIndex,
+    ) -> Result<SlotIndex> {
+        Ok(self.nsds.stripe(layout, block)?[usize::from(at.0)])
+    }
+}
+
+fn is_bad(fault: Option<StripFault>) -> bool {
+    matches!(fault, Some(StripFault::Bad | StripFault::Absent))
+}
+
+/// What the reader is told when a block cannot be had.
+pub(super) fn gone(layout: &ObjectLayout, block: BlockIndex) -> Error {
+    Error::new(
+        ErrorKind::Io,
+        format!(
+            "block {block} of object {} cannot be read: too many of its NSDs are away or damaged; \
+             bring them back and read again",
+            layout.object
+        ),
+    )
+}
+
+/// Copies what `block` has from `offset` on; zeros follow.
+fn copy_range(block: &[u8], offset: usize, out: &mut [u8]) {
+    let part = block.get(offset..).unwrap_or(&[]);
+    let length = part.len().min(out.len());
+    out[..length].copy_from_slice(&part[..length]);
+    out[length..].fill(0);
+}
+
+/// Cuts `out`, which begins at `offset` of the block, at strip borders; what lies beyond the stored
+/// strips is zeroed at once.
+fn cut(out: &mut [u8], offset: usize, strip_bytes: usize, strips: usize) -> Vec<Piece<'_>> {
+    let mut pieces = Vec::with_capacity(strips);
+    let (mut rest, mut offset) = (out, offset);
+    while !rest.is_empty() {
+        let strip = offset / strip_bytes;
+        if strip >= strips {
+            rest.fill(0);
+            break;
+        }
+        let within = offset - strip * strip_bytes;
+        let (piece, after) = rest.split_at_mut(rest.len().min(strip_bytes - within));
+        offset += piece.len();
+        rest = after;
+        pieces.push(Piece { at: StripIndex(strip as u8), offset: within, out: piece });
+    }
+    pieces
+}

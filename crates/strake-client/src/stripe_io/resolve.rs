@@ -1,0 +1,130 @@
+//! Deciding between unequal versions of a stripe, which a writer leaves that died, and writing the
+//! outcome down before anybody reads it.
+//!
+//! From the newest version on:
+//! 1. N of its strips in hand (current, or kept as the predecessor of a newer one): *forward*.
+//! 2. Else ask every position that would hold it and does not to refuse it for ever. P+1 refusals
+//!    leave fewer than N that could hold it: it was never acknowledged and is *rolled back*; the
+//!    next older version is looked at.
+//! 3. Else it may have been acknowledged, and the strips that would tell are away: an error.
+//!
+//! The outcome is written as a new, higher version, as long as the longest version seen, so that
+//! every position that holds a strip of the losers gets a new one. If nothing is left, the block is
+//! deleted at a new version.
+
+use super::read::{Survey, Verdict, gone};
+use super::{Found, StripeIo};
+use crate::scratch::ScratchBuffer;
+use std::collections::BTreeMap;
+use strake_proto::nsd::{NsdReply, NsdRequest};
+use strake_proto::{BlockIndex, ObjectLayout, Result, StripIndex, Version};
+use strake_stripe::StripeCode;
+
+impl StripeIo {
+    /// Makes the strips of a block equal after a crash, if they are not. The caller excludes every
+    /// other writer of the block. Until this was done for all stripes that were not settled, nothing
+    /// may be read: a read of one strip does not see the others.
+    ///
+    /// # Errors
+    /// `Io` while the NSDs that would tell are away.
+    pub(crate) fn recover(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        floor: Version,
+    ) -> Result<Option<Found>> {
+        let survey = self.survey(layout, block, floor)?;
+        match self.judge(layout, &survey) {
+            Verdict::Hole => Ok(None),
+            Verdict::Unknown => Err(gone(layout, block)),
+            Verdict::Whole(version, block_bytes) => {
+                Ok(Some(Found { version, block_bytes, rewritten: false }))
+            }
+            Verdict::Unequal => Ok(self.resolve(layout, block, &survey)?.map(|(found, _)| found)),
+        }
+    }
+
+    /// Decides, writes the outcome, and returns it; `None` if the block is a hole now. The caller
+    /// excludes every other writer of the block.
+    pub(super) fn resolve(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        survey: &Survey,
+    ) -> Result<Option<(Found, ScratchBuffer<'_>)>> {
+        let seen: BTreeMap<Version, u32> = survey
+            .sights
+            .iter()
+            .filter_map(|sight| sight.as_ref().ok())
+            .map(|header| (header.version, header.block_bytes))
+            .collect();
+        let longest = seen.values().copied().max().unwrap_or(1);
+        for (version, block_bytes) in seen.into_iter().rev() {
+            let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
+            let holders = stripe
+                .positions()
+                .filter(|at| self.holds(layout, block, survey, *at, version))
+                .count();
+            if holders < stripe.needed() {
+                self.roll_back(layout, block, survey, &stripe, version)?;
+                continue;
+            }
+            let mut bytes = self.scratch().take(super::padded_bytes(layout.code, longest));
+            bytes.fill(0);
+            let own = super::padded_bytes(layout.code, block_bytes);
+            self.gather(layout, block, &survey.slots, (version, block_bytes), &mut bytes[..own])?;
+            let version = self.write_block(layout, block, longest, &bytes)?;
+            self.note_mended();
+            return Ok(Some((Found { version, block_bytes: longest, rewritten: true }, bytes)));
+        }
+        let version = self.versions().next();
+        self.delete_range(layout, (block, BlockIndex(block.0 + 1)), version, None);
+        Ok(None)
+    }
+
+    fn holds(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        survey: &Survey,
+        at: StripIndex,
+        version: Version,
+    ) -> bool {
+        let index = usize::from(at.0);
+        match &survey.sights[index] {
+            Ok(header) if header.version == version => true,
+            Ok(header) if header.version > version => {
+                let key = self.key(layout, block, at);
+                self.read_strip(survey.slots[index], key, Some(version), 0, &mut []).is_ok()
+            }
+            _ => false,
+        }
+    }
+
+    fn roll_back(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        survey: &Survey,
+        stripe: &StripeCode,
+        version: Version,
+    ) -> Result<()> {
+        let mut refusals = 0;
+        for at in stripe.positions() {
+            let slot = survey.slots[usize::from(at.0)];
+            if !self.nsds().availability(slot).readable() {
+                continue;
+            }
+            let request = NsdRequest::Refuse { key: self.key(layout, block, at), version };
+            if let Ok(NsdReply::Promise { refused: true }) =
+                self.nsds().call(slot, &request, &[], &mut [])
+            {
+                refusals += 1;
+            }
+        }
+        if refusals > stripe.parity_strips() {
+            return Ok(());
+        }
+        Err(gone(layout, block).context(format!("version {version} may have been acknowledged")))
+    }
+}

@@ -1,0 +1,152 @@
+//! Writing a block: encode the whole of it, send all strips at once.
+//!
+//! 1. A new version. Positions whose NSD cannot be written are named as skipped in the header.
+//! 2. Parity, then all strips side by side, each with its checksums.
+//! 3. An NSD that fails is taken out of use; its strip counts as skipped.
+//! 4. With fewer accepted strips than a read needs, the write has failed. A full NSD fails it too:
+//!    a disk that is full must not look like a disk that is gone.
+//! 5. All that were left out are noted in the metadata before the write is acknowledged.
+
+use super::StripeIo;
+use crate::nsds::is_nsd_fault;
+use crate::scratch::ScratchBuffer;
+use parking_lot::Mutex;
+use strake_proto::nsd::{NsdReply, NsdRequest, StripHeader};
+use strake_proto::{
+    BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result, SlotIndex, StripIndex, Version,
+};
+use strake_stripe::{StripeCode, strip_checksums};
+
+impl StripeIo {
+    /// Writes a block of `block_bytes` bytes. `bytes` are the block, padded with zeros to whole data
+    /// strips ([`super::padded_bytes`]). Returns the version under which it was accepted.
+    ///
+    /// # Errors
+    /// `NoSpace`, or `Io` when too few NSDs accepted it. Some may hold the new version then; the
+    /// caller still holds the data and writes it again.
+    pub(crate) fn write_block(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        block_bytes: u32,
+        bytes: &[u8],
+    ) -> Result<Version> {
+        let _under_way = self.nsds.gate().read();
+        let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
+        let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
+        assert_eq!(bytes.len(), stripe.data_strips() * strip_bytes, "blocks come padded");
+        let slots = self.nsds.stripe(layout, block)?;
+        let version = self.versions.next();
+
+        let all: Vec<(StripIndex, SlotIndex)> =
+            stripe.positions().map(|at| (at, slots[usize::from(at.0)])).collect();
+        let (sent, left_out): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(_, slot)| self.nsds.availability(*slot).writable());
+        if sent.len() < stripe.needed() {
+            return Err(too_few(sent.len(), stripe.needed()));
+        }
+        let skipped = left_out.iter().fold(0u32, |mask, (at, _)| mask | 1 << at.0);
+        let header = StripHeader { version, block_bytes, skipped };
+
+        let data: Vec<&[u8]> = bytes.chunks_exact(strip_bytes).collect();
+        let parity = self.encode(&stripe, &data, strip_bytes);
+        let strip = |at: StripIndex| -> &[u8] {
+            match usize::from(at.0).checked_sub(usize::from(layout.code.data)) {
+                None => data[usize::from(at.0)],
+                Some(_) if parity.is_empty() => data[0],
+                Some(row) => &parity[row],
+            }
+        };
+        let results: Vec<Mutex<Result<()>>> = sent.iter().map(|_| Mutex::new(Ok(()))).collect();
+        self.fan.run(sent.len(), &|index| {
+            let (at, slot) = sent[index];
+            *results[index].lock() = self.write_strip(layout, block, at, slot, &header, strip(at));
+        });
+        let results: Vec<Result<()>> = results.into_iter().map(Mutex::into_inner).collect();
+        self.judge_write(&stripe, &sent, &left_out, results)?;
+        Ok(version)
+    }
+
+    /// Parity strips; none where every strip equals the only data strip.
+    fn encode(
+        &self,
+        stripe: &StripeCode,
+        data: &[&[u8]],
+        strip_bytes: usize,
+    ) -> Vec<ScratchBuffer<'_>> {
+        if data.len() == 1 {
+            return Vec::new();
+        }
+        let mut parity: Vec<ScratchBuffer<'_>> =
+            (0..stripe.parity_strips()).map(|_| self.scratch.take(strip_bytes)).collect();
+        let mut rows: Vec<&mut [u8]> = parity.iter_mut().map(|row| &mut row[..]).collect();
+        stripe.encode(data, &mut rows);
+        parity
+    }
+
+    /// Sends one strip.
+    fn write_strip(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        at: StripIndex,
+        slot: SlotIndex,
+        header: &StripHeader,
+        strip: &[u8],
+    ) -> Result<()> {
+        let key = self.key(layout, block, at);
+        let request = NsdRequest::Write {
+            key,
+            header: header.clone(),
+            checksums: strip_checksums(&key, header.version, strip),
+            copy: false,
+        };
+        match self.nsds.call(slot, &request, strip, &mut [])? {
+            NsdReply::Accepted { boot } => {
+                // A new boot is found out again by the commit, which judges all writes before it.
+                if !self.nsds.saw_boot(slot, boot) {
+                    self.note_restart();
+                }
+                Ok(())
+            }
+            _ => Err(Error::new(ErrorKind::Internal, "an NSD gave a wrong reply to a write")),
+        }
+    }
+
+    fn judge_write(
+        &self,
+        stripe: &StripeCode,
+        sent: &[(StripIndex, SlotIndex)],
+        left_out: &[(StripIndex, SlotIndex)],
+        results: Vec<Result<()>>,
+    ) -> Result<()> {
+        let mut failed = Vec::new();
+        let mut refusal = None;
+        for ((_, slot), result) in sent.iter().zip(results) {
+            match result {
+                Ok(()) => {}
+                Err(error) if is_nsd_fault(error.kind()) => {
+                    self.nsds.fail(*slot);
+                    failed.push(*slot);
+                }
+                Err(error) => refusal = Some(error),
+            }
+        }
+        if let Some(error) = refusal {
+            return Err(error);
+        }
+        let accepted = sent.len() - failed.len();
+        if accepted < stripe.needed() {
+            return Err(too_few(accepted, stripe.needed()));
+        }
+        let left_out = left_out.iter().map(|(_, slot)| *slot);
+        left_out.chain(failed).try_for_each(|slot| self.nsds.note(slot))
+    }
+}
+
+fn too_few(have: usize, needed: usize) -> Error {
+    Error::new(
+        ErrorKind::Io,
+        format!("only {have} of the {needed} NSDs that a block needs can be written"),
+    )
+}

@@ -1,0 +1,351 @@
+//! An NSD in memory: the rules of `strake_proto::nsd` in their most obvious form, and faults.
+
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::nsd::{
+    NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply, StripEntry, StripHeader,
+};
+use strake_proto::{
+    BlockIndex, ClusterId, Error, ErrorKind, NsdId, ObjectId, Result, StripIndex, StripKey, Version,
+};
+
+#[derive(Clone)]
+struct Stored {
+    header: StripHeader,
+    bytes: Arc<Vec<u8>>,
+    checksums: Arc<Vec<u32>>,
+    settled: bool,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    /// Newest version first.
+    strips: BTreeMap<(ObjectId, BlockIndex, StripIndex), Vec<Stored>>,
+    tombstones: Vec<(ObjectId, BlockIndex, BlockIndex, Version)>,
+    promises: BTreeSet<(StripKey, Version)>,
+}
+
+/// What is wrong with an NSD just now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    /// It does not answer at all.
+    pub(crate) down: bool,
+    /// Writes fail with this.
+    pub(crate) write: Option<ErrorKind>,
+    /// Reads fail with this.
+    pub(crate) read: Option<ErrorKind>,
+    /// This many more writes are accepted, then it is down: a crash in the middle.
+    pub(crate) writes_left: Option<u32>,
+}
+
+struct Inner {
+    state: State,
+    durable: State,
+    boot: u64,
+    faults: Faults,
+    capacity: u64,
+    commits: u64,
+}
+
+/// See the module.
+pub(crate) struct MemoryNsd {
+    nsd: NsdId,
+    inner: Mutex<Inner>,
+}
+
+impl MemoryNsd {
+    pub(crate) fn new(nsd: NsdId) -> Arc<MemoryNsd> {
+        let inner = Inner {
+            state: State::default(),
+            durable: State::default(),
+            boot: 1,
+            faults: Faults::default(),
+            capacity: 1 << 40,
+            commits: 0,
+        };
+        Arc::new(MemoryNsd { nsd, inner: Mutex::new(inner) })
+    }
+
+    pub(crate) fn set_faults(&self, faults: Faults) {
+        self.inner.lock().faults = faults;
+    }
+
+    pub(crate) fn set_down(&self, down: bool) {
+        self.inner.lock().faults.down = down;
+    }
+
+    pub(crate) fn set_capacity(&self, bytes: u64) {
+        self.inner.lock().capacity = bytes;
+    }
+
+    /// Loses everything that was not committed, as a power cut does.
+    pub(crate) fn crash(&self) {
+        let mut inner = self.inner.lock();
+        inner.state = inner.durable.clone();
+        inner.boot += 1;
+        inner.faults = Faults::default();
+    }
+
+    /// Loses everything at all, as a new disk.
+    pub(crate) fn wipe(&self) {
+        let mut inner = self.inner.lock();
+        inner.state = State::default();
+        inner.durable = State::default();
+        inner.boot += 1;
+    }
+
+    /// Flips a bit of the current version of a strip; false if there is none.
+    pub(crate) fn flip_bit(
+        &self,
+        object: ObjectId,
+        block: BlockIndex,
+        strip: u8,
+        at: usize,
+    ) -> bool {
+        let mut inner = self.inner.lock();
+        let Some(versions) = inner.state.strips.get_mut(&(object, block, StripIndex(strip))) else {
+            return false;
+        };
+        let mut bytes = versions[0].bytes.to_vec();
+        let at = at % bytes.len();
+        bytes[at] ^= 1;
+        versions[0].bytes = Arc::new(bytes);
+        true
+    }
+
+    /// Drops a strip, as a damaged index does.
+    pub(crate) fn drop_strip(&self, object: ObjectId, block: BlockIndex, strip: u8) {
+        self.inner.lock().state.strips.remove(&(object, block, StripIndex(strip)));
+    }
+
+    /// The version of a strip.
+    pub(crate) fn version(
+        &self,
+        object: ObjectId,
+        block: BlockIndex,
+        strip: u8,
+    ) -> Option<Version> {
+        let inner = self.inner.lock();
+        inner.state.strips.get(&(object, block, StripIndex(strip))).map(|all| all[0].header.version)
+    }
+
+    pub(crate) fn strips(&self) -> usize {
+        self.inner.lock().state.strips.len()
+    }
+
+    /// Versions held beyond the current ones, and strips not settled.
+    pub(crate) fn unsettled(&self) -> usize {
+        let inner = self.inner.lock();
+        inner.state.strips.values().filter(|all| all.len() > 1 || !all[0].settled).count()
+    }
+
+    pub(crate) fn commits(&self) -> u64 {
+        self.inner.lock().commits
+    }
+}
+
+impl Inner {
+    fn used(&self) -> u64 {
+        self.state.strips.values().flatten().map(|one| one.bytes.len() as u64).sum()
+    }
+
+    fn floor(&self, key: &StripKey) -> Version {
+        let covering = self.state.tombstones.iter().filter(|(object, from, to, _)| {
+            *object == key.object && *from <= key.block && key.block < *to
+        });
+        covering.map(|one| one.3).max().unwrap_or(Version::NONE)
+    }
+
+    fn write(
+        &mut self,
+        key: &StripKey,
+        header: &StripHeader,
+        checksums: &[u32],
+        copy: bool,
+        bytes: &[u8],
+    ) -> Result<NsdReply> {
+        if let Some(kind) = self.faults.write {
+            return Err(Error::new(kind, "injected"));
+        }
+        if let Some(left) = &mut self.faults.writes_left {
+            if *left == 0 {
+                self.faults.down = true;
+                return Err(Error::new(ErrorKind::Unreachable, "injected"));
+            }
+            *left -= 1;
+        }
+        assert!(!bytes.is_empty() && bytes.len().is_multiple_of(UNIT_BYTES));
+        assert_eq!(checksums.len(), bytes.len() / UNIT_BYTES);
+        if self.used() + bytes.len() as u64 > self.capacity {
+            return Err(ErrorKind::NoSpace.into());
+        }
+        let accepted = Ok(NsdReply::Accepted { boot: self.boot });
+        let floor = self.floor(key);
+        let promised = self.state.promises.contains(&(*key, header.version));
+        let versions = self.state.strips.entry((key.object, key.block, key.strip)).or_default();
+        let current = versions.first().map_or(Version::NONE, |one| one.header.version);
+        let stale = header.version <= current.max(floor) || promised;
+        if copy && versions.iter().any(|one| one.header.version == header.version) {
+            return accepted;
+        }
+        if stale {
+            if versions.is_empty() {
+                self.state.strips.remove(&(key.object, key.block, key.strip));
+            }
+            return Err(Error::new(ErrorKind::Stale, format!("{} at {key}", header.version)));
+        }
+        let stored = Stored {
+            header: header.clone(),
+            bytes: Arc::new(bytes.to_vec()),
+            checksums: Arc::new(checksums.to_vec()),
+            settled: false,
+        };
+        versions.insert(0, stored);
+        accepted
+    }
+
+    fn read(
+        &self,
+        key: &StripKey,
+        version: Option<Version>,
+        (offset, length): (u32, u32),
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
+        if let Some(kind) = self.faults.read {
+            return Err(Error::new(kind, "injected"));
+        }
+        let versions = self.state.strips.get(&(key.object, key.block, key.strip));
+        let found = versions
+            .into_iter()
+            .flatten()
+            .find(|one| version.is_none_or(|wanted| wanted == one.header.version));
+        let Some(found) = found else { return Err(ErrorKind::NotFound.into()) };
+        let start = (offset as usize).min(found.bytes.len());
+        let end = (start + length as usize).min(found.bytes.len());
+        receive[..end - start].copy_from_slice(&found.bytes[start..end]);
+        Ok(NsdReply::Strip {
+            header: found.header.clone(),
+            strip_bytes: found.bytes.len() as u32,
+            checksums: found.checksums[start / UNIT_BYTES..end / UNIT_BYTES].to_vec(),
+            payload_bytes: (end - start) as u32,
+        })
+    }
+
+    fn entry(key: &(ObjectId, BlockIndex, StripIndex), all: &[Stored]) -> StripEntry {
+        StripEntry {
+            key: StripKey { fs: strake_proto::FsId(1), object: key.0, block: key.1, strip: key.2 },
+            header: all[0].header.clone(),
+            strip_bytes: all[0].bytes.len() as u32,
+            settled: all[0].settled,
+            previous: all.get(1).map(|one| one.header.clone()),
+        }
+    }
+
+    fn commit(&mut self, settled: &[strake_proto::nsd::SettledStripe]) {
+        for one in settled {
+            let range =
+                (one.object, one.block, StripIndex(0))..=(one.object, one.block, StripIndex(255));
+            for (_, versions) in self.state.strips.range_mut(range) {
+                if versions[0].header.version >= one.version {
+                    versions.retain(|held| held.header.version >= one.version);
+                    for held in versions.iter_mut() {
+                        held.settled |= held.header.version == one.version;
+                    }
+                }
+            }
+        }
+        self.durable = self.state.clone();
+        self.commits += 1;
+    }
+}
+
+impl NsdPort for MemoryNsd {
+    fn call(
+        &self,
+        _context: NsdContext,
+        request: &NsdRequest,
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
+        let mut inner = self.inner.lock();
+        if inner.faults.down {
+            return Err(Error::new(ErrorKind::Unreachable, "injected: down"));
+        }
+        match request {
+            NsdRequest::Write { key, header, checksums, copy } => {
+                inner.write(key, header, checksums, *copy, send)
+            }
+            NsdRequest::Read { key, version, offset, length } => {
+                inner.read(key, *version, (*offset, *length), receive)
+            }
+            NsdRequest::Commit { settled } => {
+                inner.commit(settled);
+                Ok(NsdReply::Stable { boot: inner.boot })
+            }
+            NsdRequest::DeleteRange { object, from, to, version, .. } => {
+                inner.state.strips.retain(|key, versions| {
+                    if key.0 == *object && *from <= key.1 && key.1 < *to {
+                        versions.retain(|one| one.header.version > *version);
+                    }
+                    !versions.is_empty()
+                });
+                inner.state.tombstones.push((*object, *from, *to, *version));
+                Ok(NsdReply::Accepted { boot: inner.boot })
+            }
+            NsdRequest::ForgetTombstones { object, version, .. } => {
+                inner.state.tombstones.retain(|one| one.0 != *object || one.3 > *version);
+                Ok(NsdReply::Done)
+            }
+            NsdRequest::Refuse { key, version } => {
+                let held = inner
+                    .state
+                    .strips
+                    .get(&(key.object, key.block, key.strip))
+                    .is_some_and(|all| all.iter().any(|one| one.header.version == *version));
+                if !held {
+                    inner.state.promises.insert((*key, *version));
+                    inner.durable.promises.insert((*key, *version));
+                }
+                Ok(NsdReply::Promise { refused: !held })
+            }
+            NsdRequest::List { object, block, strip, until, limit, .. } => {
+                let range = (*object, *block, *strip)..(*until, BlockIndex(0), StripIndex(0));
+                let mut entries: Vec<StripEntry> = inner
+                    .state
+                    .strips
+                    .range(range)
+                    .take(*limit as usize + 1)
+                    .map(|(key, all)| Inner::entry(key, all))
+                    .collect();
+                let more = entries.len() > *limit as usize;
+                entries.truncate(*limit as usize);
+                Ok(NsdReply::Strips { entries, more })
+            }
+            NsdRequest::ListUnsettled { after, limit } => {
+                let after = after.map(|key| (key.object, key.block, key.strip));
+                let mut entries: Vec<StripEntry> = inner
+                    .state
+                    .strips
+                    .iter()
+                    .filter(|(key, all)| after.is_none_or(|at| **key > at) && !all[0].settled)
+                    .take(*limit as usize + 1)
+                    .map(|(key, all)| Inner::entry(key, all))
+                    .collect();
+                let more = entries.len() > *limit as usize;
+                entries.truncate(*limit as usize);
+                Ok(NsdReply::Strips { entries, more })
+            }
+            NsdRequest::Status => Ok(NsdReply::Status(NsdStatusReply {
+                cluster: ClusterId::default(),
+                nsd: self.nsd,
+                boot: inner.boot,
+                total: inner.capacity,
+                free: inner.capacity.saturating_sub(inner.used()),
+                strips: inner.state.strips.len() as u64,
+            })),
+            NsdRequest::Check { .. } => Err(ErrorKind::NotSupported.into()),
+        }
+    }
+}
