@@ -342,7 +342,7 @@ fn loss(system: &System, tier: &Tier, what: &str, data: String, lost: Lost) -> L
             _ => ((blocks - 1.0) * whole + broken, blocks * broken),
         };
         at_most.push(most.min(clients));
-        at_least.push(least.min(clients));
+        at_least.push(least.min(most).min(clients));
     }
     LossEvaluation { lost: what.into(), data, at_most, at_least }
 }

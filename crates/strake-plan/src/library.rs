@@ -509,3 +509,7 @@ impl Library {
         all
     }
 }
+
+#[cfg(test)]
+#[path = "library_test.rs"]
+mod library_test;

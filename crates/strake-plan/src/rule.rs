@@ -253,3 +253,7 @@ fn servers(tier: &Tier, warn: &mut Warn) {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "rule_test.rs"]
+mod rule_test;
