@@ -309,7 +309,7 @@ impl StripeIo {
             }
         }
         present.extend(parity.iter().map(|(at, strip)| (*at, &strip[..])));
-        if present.len() < stripe.needed() {
+        if present.len() < stripe.data_strips() {
             return Err(gone(layout, block));
         }
         if !wanted.is_empty() {
@@ -350,7 +350,7 @@ impl StripeIo {
         }
         let mut parts = Vec::new();
         for at in stripe.positions().filter(|at| *at != wanted) {
-            if parts.len() == stripe.needed() {
+            if parts.len() == stripe.data_strips() {
                 break;
             }
             let mut part = self.scratch.take(out.len());
@@ -360,7 +360,7 @@ impl StripeIo {
                 Err(_) => return Err(ErrorKind::Retry.into()),
             }
         }
-        if parts.len() < stripe.needed() {
+        if parts.len() < stripe.data_strips() {
             return Err(gone(layout, block));
         }
         let present: Vec<(StripIndex, &[u8])> =

@@ -65,7 +65,7 @@ impl StripeIo {
                 .positions()
                 .filter(|at| self.holds(layout, block, survey, *at, version))
                 .count();
-            if holders < stripe.needed() {
+            if holders < stripe.data_strips() {
                 self.roll_back(layout, block, survey, &stripe, version)?;
                 continue;
             }

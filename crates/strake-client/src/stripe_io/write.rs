@@ -42,8 +42,8 @@ impl StripeIo {
             stripe.positions().map(|at| (at, slots[usize::from(at.0)])).collect();
         let (sent, left_out): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|(_, slot)| self.nsds.availability(*slot).writable());
-        if sent.len() < stripe.needed() {
-            return Err(too_few(sent.len(), stripe.needed()));
+        if sent.len() < stripe.data_strips() {
+            return Err(too_few(sent.len(), stripe.data_strips()));
         }
         let skipped = left_out.iter().fold(0u32, |mask, (at, _)| mask | 1 << at.0);
         let header = StripHeader { version, block_bytes, skipped };
@@ -136,8 +136,8 @@ impl StripeIo {
             return Err(error);
         }
         let accepted = sent.len() - failed.len();
-        if accepted < stripe.needed() {
-            return Err(too_few(accepted, stripe.needed()));
+        if accepted < stripe.data_strips() {
+            return Err(too_few(accepted, stripe.data_strips()));
         }
         let left_out = left_out.iter().map(|(_, slot)| *slot);
         left_out.chain(failed).try_for_each(|slot| self.nsds.note(slot))
