@@ -190,6 +190,18 @@ impl Crews {
         })
     }
 
+    /// Crews that are ready, one per host.
+    pub fn of(crews: Vec<Box<dyn Crew>>, stop: &Stop) -> Crews {
+        Crews {
+            hosts: crews.len(),
+            crews,
+            one_task_each: false,
+            quiet: false,
+            stop: stop.clone(),
+            _scratch: None,
+        }
+    }
+
     /// A crew of threads that works where its tasks say, without a directory of its own.
     pub fn threads(directory: &Path, stop: &Stop) -> Result<Crews> {
         Crews::assemble(directory, &Place::here(), 1, stop, &[])

@@ -33,6 +33,9 @@ pub enum BenchError {
     /// A message that no correct peer sends.
     #[error("protocol violation: {0}")]
     Protocol(String),
+    /// A readiness gate said no; the report says why.
+    #[error("not ready; see the report")]
+    NotReady,
     /// Ctrl-C or a request to terminate.
     #[error("interrupted; its files have been removed")]
     Interrupted,

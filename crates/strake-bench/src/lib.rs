@@ -18,6 +18,7 @@ pub mod host;
 pub mod io;
 pub mod md;
 pub mod metric;
+pub mod net;
 pub mod outcome;
 pub mod pattern;
 pub mod remote;
@@ -44,6 +45,9 @@ pub enum Bench {
     /// Make, look at and remove files and directories.
     #[command(after_long_help = MD_EXAMPLES)]
     Md(Box<md::run::MdArgs>),
+    /// Send messages between hosts: what the network carries, and whether it is good enough.
+    #[command(after_long_help = NET_EXAMPLES)]
+    Net(Box<net::run::NetArgs>),
     /// Let drivers on other hosts run tasks here.
     #[command(after_long_help = AGENT_EXAMPLES)]
     Agent(remote::agent::AgentArgs),
@@ -72,6 +76,13 @@ Examples (any directory will do; nothing is left behind):
   strake bench md . --tasks 4 -n 2000 -u -N 1 -i 3 -z 2 -b 4
   strake bench md . --list 20k,50k,100k                       create, ls -l, rm -r";
 
+const NET_EXAMPLES: &str = "\
+Examples (with `strake bench agent` running on every host named):
+  strake bench net --hosts a,b,c --secret-file secret                  ready or not?
+  strake bench net --clients a,b --servers c --secret-file secret
+  strake bench net --clients a,b --servers c,d --tests nwrite,read --workers 200 --hist
+  strake bench net --clients a --servers b --tests rw --threads 8 --buffer 1M --verify";
+
 const AGENT_EXAMPLES: &str = "\
 Example:
   head -c 24 /dev/urandom | base64 > secret           once; copy it to every host
@@ -98,6 +109,15 @@ fn dispatch(bench: &Bench, relaunch: Relaunch<'_>) -> Result<()> {
     match bench {
         Bench::Io(args) => print(args.place.json, io::run::run(args, &stop, relaunch)?),
         Bench::Md(args) => print(args.place.json, md::run::run(args, &stop, relaunch)?),
+        Bench::Net(args) => {
+            let (report, text) = net::run::run(args, &stop)?;
+            let is_refused = net::run::is_refused(&report);
+            print(args.json, (report, text))?;
+            match is_refused {
+                true => Err(BenchError::NotReady),
+                false => Ok(()),
+            }
+        }
         Bench::Agent(args) => remote::agent::run(args, &stop),
         Bench::Worker(args) => remote::worker::run(args, &stop),
     }

@@ -18,6 +18,7 @@ use crate::histogram::Histogram;
 use crate::host::{self, CpuTimes};
 use crate::metric::TaskSample;
 use crate::outcome::{HostOutcome, TaskOutcome};
+use crate::remote::secret::Secret;
 use crate::stop::Stop;
 use crate::work::Assignment;
 
@@ -206,6 +207,8 @@ struct Running {
 pub struct Team {
     host: String,
     directory: PathBuf,
+    /// What opens other agents, where this is one.
+    secret: Option<Secret>,
     stop: Stop,
     progress: Arc<Progress>,
     running: Option<Running>,
@@ -217,10 +220,17 @@ impl Team {
         Team {
             host: host::name(),
             directory,
+            secret: None,
             stop: stop.for_session(),
             progress: Arc::default(),
             running: None,
         }
+    }
+
+    /// A team whose tasks call other agents.
+    pub fn with_secret(mut self, secret: Secret) -> Team {
+        self.secret = Some(secret);
+        self
     }
 
     /// The counters behind the progress line; they start anew with each phase.
@@ -244,7 +254,7 @@ impl Team {
         };
         for seat in 0..assignment.tasks_here {
             let rank = assignment.first_rank + seat;
-            let task = assignment.task(rank, &self.directory);
+            let task = assignment.task(rank, &self.directory, self.secret.as_ref());
             let body = self.body(task, rank, assignment.work.limit_seconds(), &running);
             let spawned = thread::Builder::new().name(format!("task-{rank}")).spawn(body);
             match spawned {

@@ -8,6 +8,8 @@ use crate::error::{BenchError, Result};
 use crate::host;
 use crate::io;
 use crate::md;
+use crate::net;
+use crate::remote::secret::Secret;
 use crate::team::Task;
 
 /// The work of one phase, the same for every task; what differs follows from the rank.
@@ -18,6 +20,8 @@ pub enum Work {
     Io(io::phase::Phase),
     /// Names and attributes.
     Md(md::phase::Phase),
+    /// Messages to other hosts.
+    Net(net::phase::Phase),
 }
 
 impl Work {
@@ -26,6 +30,7 @@ impl Work {
         let cache = match self {
             Work::Io(phase) => phase.cache,
             Work::Md(phase) => phase.cache,
+            Work::Net(_) => CacheFlush::Keep,
         };
         if cache == CacheFlush::System {
             host::drop_system_caches()?;
@@ -38,6 +43,7 @@ impl Work {
         match self {
             Work::Io(phase) => phase.stonewall_seconds,
             Work::Md(phase) => phase.stonewall_seconds,
+            Work::Net(phase) => Some(phase.seconds),
         }
     }
 
@@ -52,6 +58,7 @@ impl Work {
         match self {
             Work::Io(phase) => phase.validate(tasks),
             Work::Md(phase) => phase.validate(tasks),
+            Work::Net(phase) => phase.validate(tasks),
         }
     }
 
@@ -60,6 +67,7 @@ impl Work {
         match self {
             Work::Io(phase) => phase.bytes_on_disk(tasks_here),
             Work::Md(phase) => phase.bytes_on_disk(tasks_here),
+            Work::Net(_) => 0,
         }
     }
 }
@@ -102,13 +110,16 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// The task of one rank, working in `directory`.
-    pub fn task(&self, rank: u32, directory: &Path) -> Box<dyn Task> {
+    /// The task of one rank, working in `directory`; `secret` opens other agents.
+    pub fn task(&self, rank: u32, directory: &Path, secret: Option<&Secret>) -> Box<dyn Task> {
         match &self.work {
             Work::Io(phase) => {
                 Box::new(io::task::IoTask::new(phase.clone(), rank, self.tasks_total, directory))
             }
             Work::Md(phase) => md::task::make(phase, rank, self, directory),
+            Work::Net(phase) => {
+                Box::new(net::task::NetTask::new(phase.clone(), rank, secret.cloned()))
+            }
         }
     }
 }

@@ -15,9 +15,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
 use super::frame::Channel;
+use super::message::Answer;
 use super::secret::{self, Secret};
 use super::serve::{Limits, Root, Session};
 use crate::error::{BenchError, Result};
+use crate::net::serve::Registry;
 use crate::size::ByteSize;
 use crate::stop::Stop;
 
@@ -51,8 +53,10 @@ pub struct AgentArgs {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
-    /// A session of tasks.
+    /// A session of a driver.
     Tasks,
+    /// Data of a network test.
+    Data(u64),
 }
 
 /// A stranger has so long to prove the secret.
@@ -78,6 +82,7 @@ struct Shared {
     secret: Secret,
     root: PathBuf,
     limits: Limits,
+    registry: Arc<Registry>,
     connections: AtomicUsize,
     connections_max: usize,
 }
@@ -96,6 +101,7 @@ impl Agent {
                 secret,
                 root,
                 limits: Limits { tasks_max: args.max_tasks, bytes_max: args.max_bytes.0 },
+                registry: Arc::default(),
                 connections: AtomicUsize::new(0),
                 connections_max: args.max_connections.max(1),
             }),
@@ -169,8 +175,24 @@ impl Shared {
         let mut channel = Channel::agent(stream, key);
         match channel.receive()? {
             Purpose::Tasks => {
-                let root = Root::Below(self.root.clone());
+                let root = Root::Below {
+                    directory: self.root.clone(),
+                    secret: self.secret.clone(),
+                    registry: Arc::clone(&self.registry),
+                };
                 Session::new(&mut channel, root, self.limits.clone(), stop).run()
+            }
+            Purpose::Data(test) => {
+                let stream = channel.stream().try_clone();
+                let stream = stream.map_err(|error| {
+                    BenchError::system("cannot set up a data connection", error)
+                })?;
+                self.registry.connection(stream, test, |known| {
+                    channel.send(&match known {
+                        true => Answer::Done,
+                        false => Answer::Failed("no such test".into()),
+                    })
+                })
             }
         }
     }

@@ -12,6 +12,9 @@ use crate::clock::Tick;
 use crate::crew::Crew;
 use crate::error::{BenchError, Result};
 use crate::host::HostFacts;
+use crate::net::facts::NetFacts;
+use crate::net::phase::ServePlan;
+use crate::net::serve::Served;
 use crate::outcome::HostOutcome;
 use crate::work::Assignment;
 
@@ -20,7 +23,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// How long an agent may prepare a phase (it may have to flush a large cache).
 const PREPARE: Duration = Duration::from_secs(600);
 /// An agent reports every half second; one that is silent for so long is gone.
-const SILENCE_NS: u64 = 30_000_000_000;
+pub const SILENCE: Duration = Duration::from_secs(30);
 
 /// `host` or `host:port`, with the usual port where none is given.
 pub fn with_port(host: &str) -> String {
@@ -170,7 +173,7 @@ impl<S: Transport> Crew for RemoteCrew<S> {
                 other => return Err(session.error(format!("unexpected answer {other:?}"))),
             }
         }
-        if session.outcome.is_none() && session.heard.elapsed_nanos() > SILENCE_NS {
+        if session.outcome.is_none() && session.heard.elapsed_seconds() > SILENCE.as_secs_f64() {
             return Err(session.error("silent for 30 s; its host or the network is down"));
         }
         Ok(session.outcome.is_none().then_some(session.progress))
@@ -201,6 +204,56 @@ impl<S: Transport> Crew for RemoteCrew<S> {
     fn is_marked(&mut self) -> Result<bool> {
         match self.session.ask(&Request::IsMarked)? {
             Answer::Marked(marked) => Ok(marked),
+            other => Err(self.session.error(format!("unexpected answer {other:?}"))),
+        }
+    }
+}
+
+/// A client of network tests.
+pub struct NetCrew;
+
+impl NetCrew {
+    /// A session with an agent whose tasks call other agents.
+    pub fn connect(host: &str, secret: &Secret) -> Result<RemoteCrew> {
+        let mut session = Session::connect(host, secret)?;
+        session.send(&Request::OpenNet)?;
+        session.done()?;
+        Ok(RemoteCrew { session })
+    }
+}
+
+/// A server of network tests.
+pub struct ServerSession {
+    session: Session,
+}
+
+impl ServerSession {
+    /// A session that asks only.
+    pub fn connect(host: &str, secret: &Secret) -> Result<Self> {
+        let session = Session::connect(host, secret)?;
+        Ok(ServerSession { session })
+    }
+
+    /// Lets an agent serve a test for as long as this session lives.
+    pub fn serve(host: &str, secret: &Secret, plan: &ServePlan) -> Result<Self> {
+        let mut server = ServerSession::connect(host, secret)?;
+        server.session.send(&Request::Serve(plan.clone()))?;
+        server.session.done()?;
+        Ok(server)
+    }
+
+    /// What serving cost since the test began.
+    pub fn served(&mut self) -> Result<Served> {
+        match self.session.ask(&Request::Served)? {
+            Answer::Served(served) => Ok(served),
+            other => Err(self.session.error(format!("unexpected answer {other:?}"))),
+        }
+    }
+
+    /// What the host knows of its network.
+    pub fn net_facts(&mut self) -> Result<NetFacts> {
+        match self.session.ask(&Request::NetFacts)? {
+            Answer::NetFacts(facts) => Ok(facts),
             other => Err(self.session.error(format!("unexpected answer {other:?}"))),
         }
     }

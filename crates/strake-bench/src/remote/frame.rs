@@ -55,6 +55,11 @@ impl<S: Transport> Channel<S> {
         Channel { stream, key, direction, sent: 0, received: 0 }
     }
 
+    /// The stream.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
     /// The stream itself, for what follows the last frame.
     pub fn into_stream(self) -> S {
         self.stream

@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::host::HostFacts;
+use crate::net::facts::NetFacts;
+use crate::net::phase::ServePlan;
+use crate::net::serve::Served;
 use crate::outcome::HostOutcome;
 use crate::work::Assignment;
 
@@ -31,6 +34,14 @@ pub enum Request {
     Cancel,
     /// Remove what phases made.
     Tidy,
+    /// Phases of this session use the network only.
+    OpenNet,
+    /// Serve a network test until this session ends.
+    Serve(ServePlan),
+    /// What did it cost?
+    Served,
+    /// What do you know of your network?
+    NetFacts,
 }
 
 /// From an agent.
@@ -52,6 +63,10 @@ pub enum Answer {
     },
     /// The phase is over.
     Outcome(HostOutcome),
+    /// What serving cost.
+    Served(Served),
+    /// What I know of my network.
+    NetFacts(NetFacts),
     /// It could not be done.
     Failed(String),
 }

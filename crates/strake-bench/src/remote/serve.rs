@@ -3,15 +3,19 @@
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::frame::{Channel, Transport};
 use super::message::{Answer, Request};
+use super::secret::Secret;
 use crate::clock::Tick;
 use crate::crew::{self, check_space};
 use crate::error::{BenchError, Result};
 use crate::host::{self, HostFacts};
 use crate::io::phase::Files;
+use crate::net::facts;
+use crate::net::serve::{Registry, Serving};
 use crate::scratch::{self, Scratch};
 use crate::stop::Stop;
 use crate::team::Team;
@@ -29,7 +33,14 @@ pub struct Limits {
 /// How the session finds its directory.
 pub enum Root {
     /// An agent's: everything happens below it.
-    Below(PathBuf),
+    Below {
+        /// The directory, with links followed.
+        directory: PathBuf,
+        /// What opens other agents.
+        secret: Secret,
+        /// The network tests of this agent.
+        registry: Arc<Registry>,
+    },
     /// A worker's: the driver's own directory, made and removed by the driver.
     Given(PathBuf),
 }
@@ -47,6 +58,7 @@ pub struct Session<'a, S> {
     stop: Stop,
     scratch: Option<Scratch>,
     team: Option<Team>,
+    serving: Option<Serving>,
 }
 
 impl<'a, S: Transport> Session<'a, S> {
@@ -55,9 +67,9 @@ impl<'a, S: Transport> Session<'a, S> {
         let stop = stop.for_session();
         let team = match &root {
             Root::Given(directory) => Some(Team::new(directory.clone(), stop.clone())),
-            Root::Below(_) => None,
+            Root::Below { .. } => None,
         };
-        Session { channel, root, limits, stop, scratch: None, team }
+        Session { channel, root, limits, stop, scratch: None, team, serving: None }
     }
 
     /// Serves until the driver hangs up. Tasks still running then are stopped, and the scratch
@@ -116,6 +128,27 @@ impl<'a, S: Transport> Session<'a, S> {
                 crew::empty(&self.scratch_path()?)?;
                 Ok(Answer::Done)
             }
+            Request::OpenNet => {
+                let Root::Below { directory, secret, .. } = &self.root else {
+                    return Err(BenchError::Protocol("a worker has its directory".into()));
+                };
+                let team = Team::new(directory.clone(), self.stop.clone());
+                self.team = Some(team.with_secret(secret.clone()));
+                Ok(Answer::Done)
+            }
+            Request::Serve(plan) => {
+                let Root::Below { registry, .. } = &self.root else {
+                    return Err(BenchError::Protocol("a worker serves no tests".into()));
+                };
+                self.serving = None;
+                self.serving = Some(registry.serve(plan, &self.stop)?);
+                Ok(Answer::Done)
+            }
+            Request::Served => match &self.serving {
+                Some(serving) => Ok(Answer::Served(serving.served())),
+                None => Err(BenchError::Protocol("no test is served".into())),
+            },
+            Request::NetFacts => Ok(Answer::NetFacts(facts::gather())),
         }
     }
 
@@ -128,7 +161,7 @@ impl<'a, S: Transport> Session<'a, S> {
     }
 
     fn open(&mut self, directory: &str, name: &str) -> Result<Answer> {
-        let Root::Below(root) = &self.root else {
+        let Root::Below { directory: root, .. } = &self.root else {
             return Err(BenchError::Protocol("a worker has its directory".into()));
         };
         if self.scratch.is_some() || !scratch::is_fresh_name(name) {
@@ -142,10 +175,14 @@ impl<'a, S: Transport> Session<'a, S> {
     }
 
     fn begin(&mut self, assignment: &Assignment) -> Result<Answer> {
-        let path = self.scratch_path()?;
         admit(assignment, &self.limits)?;
-        check_space(&path, assignment.work.bytes_on_disk(assignment.tasks_here))?;
-        let team = self.team.as_mut().expect("invariant: a directory has a team");
+        if !matches!(assignment.work, Work::Net(_)) {
+            let bytes = assignment.work.bytes_on_disk(assignment.tasks_here);
+            check_space(&self.scratch_path()?, bytes)?;
+        }
+        let Some(team) = &mut self.team else {
+            return Err(BenchError::Protocol("no directory is open".into()));
+        };
         if team.is_running() {
             return Err(BenchError::Protocol("a phase is running".into()));
         }
