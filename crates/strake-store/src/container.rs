@@ -15,6 +15,7 @@
 //!
 //! Lock order: `update` (held across the superblock's I/O), then `current` (never across I/O).
 
+use crate::kv::{capacity_bytes, clear_chunk};
 use crate::region::{ChunkSource, KvRegion, KvRole, LogRegion};
 use crate::superblock::{
     COPY_OFFSETS, KV_CHUNKS_MAX, KvSpace, METADATA_HOLDERS_MAX, SUPERBLOCK_BYTES, Superblock,
@@ -108,6 +109,7 @@ impl Container {
             Error::new(ErrorKind::Invalid, format!("an NSD needs at least {least} MiB"))
         })?;
         let wanted = INDEX_KV_BYTES_AT_FORMAT.div_ceil(geometry.chunk_bytes) as u32;
+
         let first = geometry.chunk_count - wanted;
         let superblock = Superblock {
             sequence: 2,
@@ -121,6 +123,9 @@ impl Container {
             index_kv: KvSpace { length: 0, chunks: (first..geometry.chunk_count).rev().collect() },
             ..Superblock::default()
         };
+        for &chunk in &superblock.index_kv.chunks {
+            clear_chunk(&*disk, &geometry, chunk)?;
+        }
         // B first: were A (sequence 2) durable beside an old B of a higher sequence, the old
         // container would win.
         write_copy(&*disk, &Superblock { sequence: 1, ..superblock.clone() })?;
@@ -297,13 +302,13 @@ impl Container {
         if space.length == length {
             return Ok(());
         }
-        let needed = usize::try_from(length.div_ceil(self.inner.geometry.chunk_bytes))
-            .map_err(|_| Error::new(ErrorKind::Invalid, "a KV cannot be that long"))?;
-        if needed > KV_CHUNKS_MAX {
+        let needed = length.div_ceil(capacity_bytes(&self.inner.geometry, 1));
+        if needed > KV_CHUNKS_MAX as u64 {
             return Err(Error::new(ErrorKind::NoSpace, "the key-value store is at its limit"));
         }
+        let missing = (needed as usize).saturating_sub(space.chunks.len());
         let mut claimed = Vec::new();
-        let result = self.claim(needed.saturating_sub(space.chunks.len()), &mut claimed);
+        let result = self.claim(missing, &mut claimed);
         let result = result.and_then(|()| {
             self.rewrite(|superblock| {
                 let space = superblock.kv_space_mut(role);
@@ -332,7 +337,10 @@ impl Container {
             let at = candidates.iter().position(|&candidate| candidate == chunk);
             candidates.remove(at.expect("invariant: a source gives one of the candidates"));
             claimed.push(chunk);
+            clear_chunk(&*self.inner.disk, &self.inner.geometry, chunk)?;
         }
+        // The superblock must not call chunks a KV's that still hold what data left there.
+        self.inner.disk.sync()?;
         Ok(())
     }
 }
@@ -372,7 +380,7 @@ fn check_chunks(superblock: &Superblock, geometry: &Geometry) -> Result<()> {
     let corrupt = |what: &str| Err(Error::new(ErrorKind::Corrupt, format!("superblock: {what}")));
     let mut owned = vec![false; geometry.chunk_count as usize];
     for space in [&superblock.index_kv, &superblock.metadata_kv] {
-        if space.length > space.chunks.len() as u64 * geometry.chunk_bytes {
+        if space.length > capacity_bytes(geometry, space.chunks.len() as u64) {
             return corrupt("a key-value store is longer than its chunks");
         }
         if space.chunks.len() > KV_CHUNKS_MAX {

@@ -1,8 +1,38 @@
-//! A journal of opaque entries on a [`LogRegion`].
+//! A journal of opaque entries on a [`LogRegion`]: cheap durability, one barrier for many callers.
+//!
+//! Entries are collected in memory in chunks (bytes in `journal/chunk.rs`) and written by
+//! [`Journal::sync`]. Every flush begins at a fresh 4 KiB block and never touches a block that
+//! holds durable entries, so a torn write can only destroy what nobody was promised.
+//!
+//! **Ring.** Chunks lie one after the other and never across the ring's end; the rest of a lap that
+//! a chunk does not fit is skipped. Positions count bytes as if there were no ring. [`Journal::trim`]
+//! names the first chunk still needed in the next chunk's header; space before it is used again
+//! only once that header is durable, so recovery can tell a trimmed chunk from a lost one.
+//!
+//! **Group commit.** Whoever finds no flush under way takes all that is pending, writes and syncs
+//! it without holding the lock; others append meanwhile, or wait and lead the next flush.
+//!
+//! **Invariants.** `tail ≤ head ≤ tail + capacity`; sequences in `live` ascend by one; an entry is
+//! recovered after any crash if a `sync` that began after its `append` returned; what is recovered
+//! is a prefix of what was appended (see `journal/recover.rs`).
+
+mod chunk;
+mod recover;
 
 use crate::region::LogRegion;
-use parking_lot::Mutex;
-use strake_proto::Result;
+use chunk::{Builder, CHUNK_BYTES_MAX, Header};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use strake_env::AlignedBuffer;
+use strake_proto::{Error, ErrorKind, Result};
+
+pub use chunk::ENTRY_BYTES_MAX;
+
+/// Kept free beyond all appended entries: the rest of a lap that the longest chunk may skip, and
+/// an empty chunk that tells a trim.
+const RESERVE_BYTES: u64 = CHUNK_BYTES_MAX as u64 + 2 * chunk::BLOCK_BYTES as u64;
+/// Buffers kept for reuse; a flush of more than this gives the others back.
+const SPARE_BUFFERS_MAX: usize = 4;
 
 /// The number of an entry: 1 for the first, ascending, never reused within a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,7 +41,41 @@ pub struct Lsn(pub u64);
 /// A journal.
 pub struct Journal {
     region: LogRegion,
-    next: Mutex<u64>,
+    incarnation: u64,
+    state: Mutex<State>,
+    flushed: Condvar,
+}
+
+/// A chunk on the disk that is not trimmed.
+struct Live {
+    sequence: u64,
+    position: u64,
+    /// All its entries are numbered below.
+    next_lsn: u64,
+}
+
+struct State {
+    /// Chunks not yet written, and the LSN after each; the last one is still being filled.
+    pending: VecDeque<(Builder, u64)>,
+    /// Their bytes on the disk.
+    pending_bytes: u64,
+    spare: Vec<AlignedBuffer>,
+    next_lsn: u64,
+    next_sequence: u64,
+    /// Where the next chunk goes.
+    head: u64,
+    /// The first position that must not be overwritten.
+    tail: u64,
+    /// Written chunks from the first needed one on.
+    live: VecDeque<Live>,
+    /// All chunks up to here are durable.
+    durable: u64,
+    /// A trim is not yet told by a durable chunk.
+    trim_pending: bool,
+    /// Flushes begun and ended.
+    flushes_begun: u64,
+    flushes_done: u64,
+    failed: Option<Error>,
 }
 
 impl Journal {
@@ -20,17 +84,78 @@ impl Journal {
     /// # Errors
     /// The disk's; `Corrupt` if entries that were durable are damaged.
     pub fn open(region: LogRegion) -> Result<(Journal, Vec<(Lsn, Vec<u8>)>)> {
-        Ok((Journal { region, next: Mutex::new(1) }, Vec::new()))
+        let found = recover::recover(&region)?;
+        region.disk.sync()?;
+        let live: VecDeque<Live> = found
+            .chain
+            .iter()
+            .map(|header| Live {
+                sequence: header.sequence,
+                position: header.position,
+                next_lsn: header.next_lsn,
+            })
+            .collect();
+        let last = found.chain.last();
+        let head = last.map_or(0, |last| last.position + u64::from(last.length));
+        let sequence = last.map_or(0, |last| last.sequence);
+        let state = State {
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            spare: Vec::new(),
+            next_lsn: last.map_or(1, |last| last.next_lsn),
+            next_sequence: sequence + 1,
+            head,
+            tail: live.front().map_or(head, |first| first.position),
+            live,
+            durable: sequence,
+            trim_pending: false,
+            flushes_begun: 0,
+            flushes_done: 0,
+            failed: None,
+        };
+        let journal = Journal {
+            incarnation: found.incarnation + 1,
+            region,
+            state: Mutex::new(state),
+            flushed: Condvar::new(),
+        };
+        Ok((journal, found.entries))
     }
 
     /// Adds an entry in memory; [`Journal::sync`] makes it durable.
     ///
     /// # Errors
-    /// `NoSpace` when the ring is full: checkpoint, trim, try again. `Io` after the disk failed.
-    pub fn append(&self, _entry: &[u8]) -> Result<Lsn> {
-        let mut next = self.next.lock();
-        *next += 1;
-        Ok(Lsn(*next - 1))
+    /// `NoSpace` when the ring is full: checkpoint, trim, try again. `TooBig` above
+    /// [`ENTRY_BYTES_MAX`]. After the disk failed, its error.
+    pub fn append(&self, entry: &[u8]) -> Result<Lsn> {
+        if entry.len() > ENTRY_BYTES_MAX {
+            return Err(Error::new(ErrorKind::TooBig, "a journal entry above 1 MiB"));
+        }
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        let room = state.pending.back().and_then(|(open, _)| open.length_with(entry.len()));
+        let growth = match (room, state.pending.back()) {
+            (Some(length), Some((open, _))) => length - open.length(),
+            _ => chunk::length_alone(entry.len()),
+        } as u64;
+        let used = state.head - state.tail + state.pending_bytes;
+        if used + growth + RESERVE_BYTES > self.region.length {
+            return Err(Error::new(ErrorKind::NoSpace, "the log is full"));
+        }
+        if room.is_none() {
+            let builder = state.builder();
+            state.pending.push_back((builder, 0));
+        }
+        let lsn = state.next_lsn;
+        let (open, next_lsn) = state.pending.back_mut().expect("invariant: a chunk is open");
+        assert!(open.push(lsn, entry), "the entry was found to fit");
+        *next_lsn = lsn + 1;
+        state.next_lsn = lsn + 1;
+        state.pending_bytes += growth;
+        Ok(Lsn(lsn))
     }
 
     /// Makes every entry appended before this call durable. Callers at the same time share one
@@ -39,36 +164,160 @@ impl Journal {
     /// # Errors
     /// The disk's; afterwards the journal refuses everything.
     pub fn sync(&self) -> Result<()> {
-        Ok(())
+        let mut state = self.state.lock();
+        let has_work = !state.pending.is_empty() || state.trim_pending;
+        let wanted = state.flushes_begun + u64::from(has_work);
+        loop {
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            if state.flushes_done >= wanted {
+                return Ok(());
+            }
+            if state.flushes_begun == state.flushes_done {
+                self.flush(&mut state);
+            } else {
+                self.flushed.wait(&mut state);
+            }
+        }
     }
 
     /// Gives up the entries before `before`; durable when it returns.
     ///
     /// # Errors
     /// As [`Journal::sync`].
-    pub fn trim(&self, _before: Lsn) -> Result<()> {
-        Ok(())
+    pub fn trim(&self, before: Lsn) -> Result<()> {
+        let mut state = self.state.lock();
+        // The last chunk always stays: it is what tells the next recovery where things are.
+        while state.live.len() > 1 && state.live[0].next_lsn <= before.0 {
+            // A chunk being written now is not known to be durable; nor may its place be lost.
+            if state.live[0].sequence > state.durable {
+                break;
+            }
+            state.live.pop_front();
+            state.trim_pending = true;
+        }
+        drop(state);
+        self.sync()
     }
 
     /// The next entry will be numbered above `lsn`. To be called with `Kv::applied_in_base` after
     /// opening, so that no number that the KV counts as applied is given again.
     pub fn advance(&self, lsn: Lsn) {
-        let mut next = self.next.lock();
-        *next = (*next).max(lsn.0 + 1);
+        let mut state = self.state.lock();
+        state.next_lsn = state.next_lsn.max(lsn.0 + 1);
     }
 
     /// The number of the last entry appended or advanced to; 0 before the first.
     pub fn last(&self) -> Lsn {
-        Lsn(*self.next.lock() - 1)
+        Lsn(self.state.lock().next_lsn - 1)
     }
 
     /// Bytes in use.
     pub fn used(&self) -> u64 {
-        0
+        let state = self.state.lock();
+        state.head - state.tail + state.pending_bytes
     }
 
-    /// Bytes there are.
+    /// Bytes that entries can use; [`Journal::append`] refuses beyond.
     pub fn capacity(&self) -> u64 {
-        self.region.length
+        self.region.length - RESERVE_BYTES
+    }
+
+    /// Writes all that is pending and syncs, with the lock released meanwhile.
+    fn flush(&self, guard: &mut MutexGuard<'_, State>) {
+        let state = &mut **guard;
+        state.flushes_begun += 1;
+        if state.pending.is_empty() {
+            // A trim alone is told by an empty chunk.
+            let builder = state.builder();
+            let next_lsn = state.next_lsn;
+            state.pending.push_back((builder, next_lsn));
+        }
+        let mut chunks = std::mem::take(&mut state.pending);
+        state.pending_bytes = 0;
+        state.trim_pending = false;
+        let first = state.live.front().map(|first| (first.sequence, first.position));
+        let needed = first.map_or(state.next_sequence, |(sequence, _)| sequence);
+        let headers: Vec<Header> = chunks
+            .iter()
+            .map(|(chunk, next_lsn)| {
+                state.place(&self.region, self.incarnation, chunk, *next_lsn, needed)
+            })
+            .collect();
+        let tail = first.map_or(headers[0].position, |(_, position)| position);
+        assert!(state.head - state.tail <= self.region.length, "the ring overtook itself");
+
+        let result = MutexGuard::unlocked(guard, || {
+            for ((chunk, _), header) in chunks.iter_mut().zip(&headers) {
+                let offset = self.region.offset + header.position % self.region.length;
+                self.region.disk.write_at(offset, chunk.finish(header))?;
+            }
+            self.region.disk.sync()
+        });
+
+        let state = &mut **guard;
+        state.flushes_done += 1;
+        match result {
+            Ok(()) => {
+                let last = headers.last().expect("invariant: a flush writes a chunk");
+                state.durable = last.sequence;
+                state.tail = tail;
+                let buffers = chunks.into_iter().map(|(chunk, _)| chunk.into_buffer());
+                let missing = SPARE_BUFFERS_MAX.saturating_sub(state.spare.len());
+                state.spare.extend(buffers.take(missing));
+            }
+            Err(error) => {
+                state.failed = Some(Error::from(error).context("the log cannot be written"));
+            }
+        }
+        self.flushed.notify_all();
     }
 }
+
+impl State {
+    fn builder(&mut self) -> Builder {
+        let spare = self.spare.pop();
+        Builder::new(spare.unwrap_or_else(|| AlignedBuffer::zeroed(CHUNK_BYTES_MAX)))
+    }
+
+    /// Gives a chunk its sequence and place.
+    fn place(
+        &mut self,
+        region: &LogRegion,
+        incarnation: u64,
+        chunk: &Builder,
+        next_lsn: u64,
+        needed: u64,
+    ) -> Header {
+        let length = chunk.length() as u64;
+        let left_in_lap = region.length - self.head % region.length;
+        if left_in_lap < length {
+            self.head += left_in_lap;
+        }
+        let header = Header {
+            length: length as u32,
+            seed: region.seed,
+            incarnation,
+            sequence: self.next_sequence,
+            position: self.head,
+            durable: self.durable,
+            needed,
+            next_lsn,
+            entry_count: 0,
+            entry_bytes: 0,
+        };
+        self.live.push_back(Live {
+            sequence: header.sequence,
+            position: header.position,
+            next_lsn,
+        });
+        self.next_sequence += 1;
+        self.head += length;
+        header
+    }
+}
+
+#[cfg(test)]
+#[path = "journal_test.rs"]
+mod journal_test;

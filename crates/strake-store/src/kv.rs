@@ -1,12 +1,35 @@
-//! An ordered key-value store.
+//! An ordered key-value store: changes in memory over a base on disk.
+//!
+//! ```text
+//! active overlay   changes since the last freeze; apply() writes here
+//! frozen overlay   changes that a checkpoint is writing to the base right now
+//! base             redb in the container, as of the last checkpoint (kv/base.rs, kv/pages.rs)
+//! ```
+//! A key's value is the first answer from above. Nothing here is a log: after a crash the base is
+//! what the last checkpoint left, and the owner applies its journal's later entries again.
+//!
+//! **Locks.** `layers` is held for memory operations only, never across disk I/O or a caller's
+//! function. `checkpointing` serialises checkpoints and owns the base's writer.
+//!
+//! **Reads during a checkpoint.** The frozen overlay leaves in the same instant in which the base's
+//! new snapshot arrives. A reader takes what it needs of the overlays first and the snapshot in the
+//! same lock hold, so it can miss nothing that moved.
+
+mod base;
+mod overlay;
+mod pages;
+mod scan;
 
 use crate::journal::Lsn;
 use crate::region::KvRegion;
-use parking_lot::RwLock;
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use base::{Base, Snapshot};
+use overlay::Overlay;
+use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use strake_proto::Result;
+use std::sync::atomic::{AtomicU64, Ordering};
+use strake_proto::{Error, ErrorKind, Result};
+
+pub(crate) use pages::{capacity_bytes, clear_chunk};
 
 /// Changes that become visible together.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +78,7 @@ pub trait KvRead {
     fn get(&self, key: &[u8]) -> Result<Option<Arc<[u8]>>>;
 
     /// Visits the pairs with `from` ≤ key < `to` in ascending order until `visit` returns false.
+    /// Changes applied meanwhile may or may not be seen; `visit` may use the store.
     ///
     /// # Errors
     /// The disk's.
@@ -88,11 +112,29 @@ pub struct KvStats {
     pub base_bytes: u64,
 }
 
-type Map = BTreeMap<Box<[u8]>, Arc<[u8]>>;
-
 /// An ordered key-value store.
 pub struct Kv {
-    map: RwLock<(Map, Lsn)>,
+    layers: RwLock<Layers>,
+    /// The base's writer; `None` for a store in memory alone.
+    checkpointing: Mutex<Option<Writer>>,
+    in_memory: bool,
+    checkpoints: AtomicU64,
+}
+
+struct Layers {
+    active: Overlay,
+    frozen: Option<Arc<Overlay>>,
+    snapshot: Option<Snapshot>,
+    /// The last entry in `active`, or below where it is empty.
+    applied: Lsn,
+    applied_in_base: Lsn,
+}
+
+struct Writer {
+    region: KvRegion,
+    cache_bytes: usize,
+    /// `None` after the base could not be opened again.
+    base: Option<Base>,
 }
 
 impl Kv {
@@ -100,26 +142,46 @@ impl Kv {
     ///
     /// # Errors
     /// The disk's; `Corrupt`; `NoSpace` where a first chunk cannot be claimed.
-    pub fn open(_region: KvRegion, _cache_bytes: usize) -> Result<Kv> {
-        Ok(Kv::in_memory())
+    pub fn open(region: KvRegion, cache_bytes: usize) -> Result<Kv> {
+        let base = Base::open(region.clone(), cache_bytes)?;
+        let applied = base.applied()?;
+        let snapshot = Some(base.snapshot()?);
+        let writer = Writer { region, cache_bytes, base: Some(base) };
+        Ok(Kv::with(snapshot, applied, Some(writer)))
     }
 
     /// A store that is nowhere but in memory.
     pub fn in_memory() -> Kv {
-        Kv { map: RwLock::default() }
+        Kv::with(None, Lsn(0), None)
     }
 
-    /// Applies changes in memory, visible at once. `lsn` is the journal entry they come from and
-    /// never goes back.
-    pub fn apply(&self, batch: Batch, lsn: Lsn) {
-        let mut map = self.map.write();
-        for (key, value) in batch.changes {
-            match value {
-                Some(value) => map.0.insert(key, value),
-                None => map.0.remove(&key),
-            };
+    fn with(snapshot: Option<Snapshot>, applied: Lsn, writer: Option<Writer>) -> Kv {
+        Kv {
+            layers: RwLock::new(Layers {
+                active: Overlay::default(),
+                frozen: None,
+                snapshot,
+                applied,
+                applied_in_base: applied,
+            }),
+            in_memory: writer.is_none(),
+            checkpointing: Mutex::new(writer),
+            checkpoints: AtomicU64::new(0),
         }
-        map.1 = map.1.max(lsn);
+    }
+
+    /// Applies changes in memory, visible at once and together. `lsn` is the journal entry they
+    /// come from and never goes back.
+    pub fn apply(&self, batch: Batch, lsn: Lsn) {
+        let mut layers = self.layers.write();
+        for (key, change) in batch.changes {
+            if self.in_memory && change.is_none() {
+                layers.active.forget(&key);
+            } else {
+                layers.active.set(key, change);
+            }
+        }
+        layers.applied = layers.applied.max(lsn);
     }
 
     /// Writes what was applied so far to the base, durably, while readers and appliers go on.
@@ -127,30 +189,129 @@ impl Kv {
     /// synced up to there before, else the base would be ahead of it.
     ///
     /// # Errors
-    /// `NoSpace` where no chunk is free: nothing is lost, the changes stay in memory; the disk's.
+    /// `NoSpace` where no chunk is free: nothing is lost, the changes stay in memory and another
+    /// try may succeed; the disk's.
     pub fn checkpoint(&self) -> Result<Lsn> {
-        Ok(self.map.read().1)
+        let mut writer = self.checkpointing.lock();
+        let Some(writer) = &mut *writer else {
+            let mut layers = self.layers.write();
+            layers.applied_in_base = layers.applied;
+            return Ok(layers.applied);
+        };
+        let (frozen, applied) = {
+            let mut layers = self.layers.write();
+            if layers.active.is_empty() && layers.applied == layers.applied_in_base {
+                return Ok(layers.applied);
+            }
+            let frozen = Arc::new(std::mem::take(&mut layers.active));
+            layers.frozen = Some(frozen.clone());
+            (frozen, layers.applied)
+        };
+        let written = match &writer.base {
+            Some(base) => base.write(&frozen, applied).and_then(|()| base.snapshot()),
+            None => Err(Error::new(ErrorKind::Io, "the key-value store's disk failed")),
+        };
+        match written {
+            Ok(snapshot) => {
+                let mut layers = self.layers.write();
+                layers.snapshot = Some(snapshot);
+                layers.frozen = None;
+                layers.applied_in_base = applied;
+                self.checkpoints.fetch_add(1, Ordering::Relaxed);
+                Ok(applied)
+            }
+            Err(error) => {
+                self.undo_freeze(writer, frozen);
+                Err(error)
+            }
+        }
+    }
+
+    /// After a failed checkpoint: the frozen changes go back below the active ones, and the base,
+    /// which refuses everything now, is opened anew at what is durable.
+    fn undo_freeze(&self, writer: &mut Writer, frozen: Arc<Overlay>) {
+        let mut layers = self.layers.write();
+        layers.frozen = None;
+        let frozen = Arc::try_unwrap(frozen).unwrap_or_else(|shared| Overlay::clone(&shared));
+        layers.active.add_older(frozen);
+        // Readers wait here: the old base must be closed before the new one is opened.
+        layers.snapshot = None;
+        writer.base = None;
+        let base = Base::open(writer.region.clone(), writer.cache_bytes);
+        let reopened = base.and_then(|base| {
+            let found = (base.snapshot()?, base.applied()?);
+            Ok((base, found))
+        });
+        if let Ok((base, (snapshot, applied))) = reopened {
+            writer.base = Some(base);
+            layers.snapshot = Some(snapshot);
+            // The commit may have become durable all the same; its changes are in `active` too,
+            // and writing them once more changes nothing.
+            layers.applied_in_base = applied;
+        }
     }
 
     /// The entry up to which the base holds everything.
     pub fn applied_in_base(&self) -> Lsn {
-        Lsn(0)
+        self.layers.read().applied_in_base
     }
 
-    /// Bytes of changes in memory that are not in the base yet.
+    /// Bytes of changes in memory that are not in the base yet; 0 for a store in memory alone.
     pub fn overlay_bytes(&self) -> u64 {
-        0
+        if self.in_memory {
+            return 0;
+        }
+        let layers = self.layers.read();
+        layers.active.bytes() + layers.frozen.as_ref().map_or(0, |frozen| frozen.bytes())
     }
 
     /// Figures for listings.
     pub fn stats(&self) -> KvStats {
-        KvStats::default()
+        KvStats {
+            overlay_bytes: self.overlay_bytes(),
+            checkpoints: self.checkpoints.load(Ordering::Relaxed),
+            base_bytes: self.checkpointing.try_lock().map_or(0, |writer| {
+                writer.as_ref().map_or(0, |writer| {
+                    let superblock = writer.region.container.superblock();
+                    superblock.kv_space(writer.region.role).length
+                })
+            }),
+        }
+    }
+
+    /// The snapshot of the base, if the store has a base.
+    fn base_of(&self, layers: &Layers) -> Result<Option<Snapshot>> {
+        if layers.snapshot.is_none() && !self.in_memory {
+            return Err(Error::new(ErrorKind::Io, "the key-value store's disk failed"));
+        }
+        Ok(layers.snapshot.clone())
+    }
+
+    /// Whether a read that failed on `snapshot` may be tried again: the base was opened anew.
+    fn is_outdated(&self, snapshot: &Snapshot) -> bool {
+        let layers = self.layers.read();
+        layers.snapshot.as_ref().is_some_and(|current| !Arc::ptr_eq(current, snapshot))
     }
 }
 
 impl KvRead for Kv {
     fn get(&self, key: &[u8]) -> Result<Option<Arc<[u8]>>> {
-        Ok(self.map.read().0.get(key).cloned())
+        loop {
+            let snapshot = {
+                let layers = self.layers.read();
+                let frozen = || layers.frozen.as_ref().and_then(|frozen| frozen.get(key));
+                if let Some(change) = layers.active.get(key).or_else(frozen) {
+                    return Ok(change.clone());
+                }
+                self.base_of(&layers)?
+            };
+            let Some(snapshot) = snapshot else { return Ok(None) };
+            match snapshot.get(key) {
+                Ok(value) => return Ok(value.map(|value| value.value().into())),
+                Err(_) if self.is_outdated(&snapshot) => {}
+                Err(error) => return Err(base::from_storage(error)),
+            }
+        }
     }
 
     fn scan(
@@ -159,12 +320,7 @@ impl KvRead for Kv {
         to: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()> {
-        if from < to {
-            let map = self.map.read().0.clone();
-            map.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)))
-                .all(|(key, value)| visit(key, value));
-        }
-        Ok(())
+        self.scan_range(from, to, scan::Direction::Ascending, visit)
     }
 
     fn scan_back(
@@ -173,12 +329,10 @@ impl KvRead for Kv {
         to: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()> {
-        if from < to {
-            let map = self.map.read().0.clone();
-            map.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)))
-                .rev()
-                .all(|(key, value)| visit(key, value));
-        }
-        Ok(())
+        self.scan_range(from, to, scan::Direction::Descending, visit)
     }
 }
+
+#[cfg(test)]
+#[path = "kv_test.rs"]
+mod kv_test;

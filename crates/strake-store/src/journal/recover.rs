@@ -1,0 +1,134 @@
+//! Reads a log ring back: which chunks count, and whether any that were durable are missing.
+//!
+//! 1. Find all valid chunks of this seed that lie where their position says. One sequence may
+//!    be there twice (a tail that an earlier recovery dropped, and its successor): the higher
+//!    incarnation is the true one.
+//! 2. The newest chunk, by incarnation and sequence, tells the highest *durable* sequence s. It
+//!    need not be reachable itself: chunks written before one barrier may be lost in any order.
+//! 3. Chunk s must be there. From it the chain goes on while the next sequence is there with an
+//!    incarnation that does not go down: a lower one is a tail that was dropped before.
+//! 4. The last chunk of the chain, k, tells the first *needed* one. Space is used again only after a
+//!    durable chunk said so, hence all from there to k must be there: else durable chunks were
+//!    damaged, and the answer is `Corrupt`, never a shorter history.
+//!
+//! What is found is synced before anybody relies on it: after the crash of the process alone it
+//! may still sit in the disk's volatile cache.
+
+use super::Lsn;
+use super::chunk::{self, BLOCK_BYTES, CHUNK_BYTES_MAX, Header};
+use crate::region::LogRegion;
+use std::collections::BTreeMap;
+use strake_env::AlignedBuffer;
+use strake_proto::{Error, ErrorKind, Result};
+
+/// What recovery found.
+pub(super) struct Recovered {
+    /// The chunks that count, ascending without a gap; the first is the first needed one.
+    pub(super) chain: Vec<Header>,
+    /// Their entries.
+    pub(super) entries: Vec<(Lsn, Vec<u8>)>,
+    /// The highest incarnation seen anywhere.
+    pub(super) incarnation: u64,
+}
+
+/// Reads the log.
+///
+/// # Errors
+/// The disk's; `Corrupt` if durable chunks are damaged.
+pub(super) fn recover(region: &LogRegion) -> Result<Recovered> {
+    let chunks = valid_chunks(region)?;
+    let newest = chunks.values().max_by_key(|chunk| (chunk.incarnation, chunk.sequence)).copied();
+    let Some(newest) = newest else {
+        return Ok(Recovered { chain: Vec::new(), entries: Vec::new(), incarnation: 0 });
+    };
+    let chain = chain(&chunks, &newest)?;
+    let mut entries = Vec::new();
+    let mut buffer = AlignedBuffer::zeroed(CHUNK_BYTES_MAX);
+    for header in &chain {
+        let bytes = &mut buffer[..header.length as usize];
+        region.disk.read_at(region.offset + header.position % region.length, bytes)?;
+        let read = chunk::read_entries(bytes, header, |lsn, entry| {
+            entries.push((lsn, entry.to_vec()));
+        });
+        if read.is_none() || entries.last().is_some_and(|(lsn, _)| lsn.0 >= header.next_lsn) {
+            return Err(damaged(header.sequence));
+        }
+    }
+    if !entries.is_sorted_by(|(one, _), (next, _)| one < next) {
+        return Err(damaged(newest.sequence));
+    }
+    Ok(Recovered { chain, entries, incarnation: newest.incarnation })
+}
+
+fn damaged(sequence: u64) -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        format!("the log is damaged at chunk {sequence}, which was durable"),
+    )
+}
+
+fn chain(chunks: &BTreeMap<u64, Header>, newest: &Header) -> Result<Vec<Header>> {
+    let mut last = match newest.durable {
+        0 => None,
+        durable => Some(*chunks.get(&durable).ok_or_else(|| damaged(durable))?),
+    };
+    loop {
+        let (sequence, incarnation) = last.map_or((0, 0), |last| (last.sequence, last.incarnation));
+        match chunks.get(&(sequence + 1)) {
+            Some(next) if next.incarnation >= incarnation => last = Some(*next),
+            _ => break,
+        }
+    }
+    let Some(last) = last else {
+        return Ok(Vec::new());
+    };
+    (last.needed..=last.sequence)
+        .map(|sequence| chunks.get(&sequence).copied().ok_or_else(|| damaged(sequence)))
+        .collect()
+}
+
+/// All valid chunks by sequence, the highest incarnation of each.
+fn valid_chunks(region: &LogRegion) -> Result<BTreeMap<u64, Header>> {
+    let mut found: BTreeMap<u64, Header> = BTreeMap::new();
+    let mut buffer = AlignedBuffer::zeroed(CHUNK_BYTES_MAX);
+    // Blocks within a valid chunk are its entries, whatever they look like.
+    let mut end_of_valid = 0;
+    for (offset, header) in candidates(region)? {
+        let end = offset + u64::from(header.length);
+        if offset < end_of_valid || end > region.length {
+            continue;
+        }
+        let bytes = &mut buffer[..header.length as usize];
+        region.disk.read_at(region.offset + offset, bytes)?;
+        if chunk::is_valid(bytes) {
+            end_of_valid = end;
+            let best = found.entry(header.sequence).or_insert(header);
+            if best.incarnation < header.incarnation {
+                *best = header;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// All blocks of the ring that look like the beginning of a chunk of this log.
+fn candidates(region: &LogRegion) -> Result<Vec<(u64, Header)>> {
+    let mut found = Vec::new();
+    let mut buffer = AlignedBuffer::zeroed(CHUNK_BYTES_MAX);
+    let mut offset = 0;
+    while offset < region.length {
+        let length = (region.length - offset).min(CHUNK_BYTES_MAX as u64) as usize;
+        region.disk.read_at(region.offset + offset, &mut buffer[..length])?;
+        for (index, block) in buffer[..length].chunks_exact(BLOCK_BYTES).enumerate() {
+            let at = offset + (index * BLOCK_BYTES) as u64;
+            if let Some(header) = Header::read(block)
+                && header.seed == region.seed
+                && header.position % region.length == at
+            {
+                found.push((at, header));
+            }
+        }
+        offset += length as u64;
+    }
+    Ok(found)
+}

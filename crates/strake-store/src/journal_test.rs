@@ -1,0 +1,337 @@
+use super::*;
+use std::sync::Arc;
+use strake_env::{Rng, SimDisk};
+
+const RING_BYTES: u64 = 4 << 20;
+/// Not zero, so that offsets within the ring and on the disk differ.
+const OFFSET: u64 = 8 << 10;
+
+fn region(disk: &Arc<SimDisk>) -> LogRegion {
+    LogRegion { disk: disk.clone(), offset: OFFSET, length: RING_BYTES, seed: 77 }
+}
+
+fn new_disk() -> Arc<SimDisk> {
+    SimDisk::new(OFFSET + RING_BYTES)
+}
+
+/// An entry that tells its number and a nonce, of a length that its number decides.
+fn entry(number: u64, nonce: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![(number % 251) as u8; length.max(16)];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes[8..16].copy_from_slice(&nonce.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn entries_come_back_in_order_and_numbers_go_on() {
+    let disk = new_disk();
+    let (journal, found) = Journal::open(region(&disk)).unwrap();
+    assert!(found.is_empty());
+    let expected: Vec<(Lsn, Vec<u8>)> = (1..=500)
+        .map(|number| {
+            let bytes = entry(number, 0, (number as usize * 37) % 5000);
+            (journal.append(&bytes).unwrap(), bytes)
+        })
+        .collect();
+    assert_eq!(expected[0].0, Lsn(1));
+    journal.sync().unwrap();
+    drop(journal);
+    let (journal, found) = Journal::open(region(&disk)).unwrap();
+    assert_eq!(found, expected);
+    assert_eq!(journal.append(b"next").unwrap(), Lsn(501));
+}
+
+#[test]
+fn entries_that_were_not_synced_are_gone_after_a_crash_that_loses_them() {
+    let disk = new_disk();
+    let (journal, _) = Journal::open(region(&disk)).unwrap();
+    journal.append(b"one").unwrap();
+    journal.sync().unwrap();
+    journal.append(b"two").unwrap();
+    let (_, found) = Journal::open(region(&disk.copy())).unwrap();
+    assert_eq!(found, vec![(Lsn(1), b"one".to_vec())]);
+}
+
+#[test]
+fn a_full_ring_refuses_until_it_is_trimmed() {
+    let disk = new_disk();
+    let (journal, _) = Journal::open(region(&disk)).unwrap();
+    let bytes = vec![1; 100_000];
+    let mut last = Lsn(0);
+    for _ in 0..20 {
+        let error = loop {
+            match journal.append(&bytes) {
+                Ok(lsn) => last = lsn,
+                Err(error) => break error,
+            }
+            journal.sync().unwrap();
+        };
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(journal.used() > journal.capacity() - 200_000);
+        journal.trim(last).unwrap();
+        assert!(journal.used() < 300_000, "{}", journal.used());
+    }
+    let (_, found) = Journal::open(region(&disk)).unwrap();
+    assert_eq!(found.last().unwrap().0, last);
+}
+
+#[test]
+fn trims_alone_never_fill_the_ring() {
+    let disk = new_disk();
+    let (journal, _) = Journal::open(region(&disk)).unwrap();
+    for _ in 0..3000 {
+        journal.trim(journal.last()).unwrap();
+        let lsn = journal.append(b"x").unwrap();
+        journal.sync().unwrap();
+        journal.trim(lsn).unwrap();
+        assert!(journal.used() <= 64 << 10);
+    }
+}
+
+#[test]
+fn an_entry_too_long_is_refused_and_the_longest_fits() {
+    let disk = new_disk();
+    let (journal, _) = Journal::open(region(&disk)).unwrap();
+    let error = journal.append(&vec![0; ENTRY_BYTES_MAX + 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooBig);
+    journal.append(b"before").unwrap();
+    journal.append(&vec![7; ENTRY_BYTES_MAX]).unwrap();
+    journal.sync().unwrap();
+    let (_, found) = Journal::open(region(&disk)).unwrap();
+    assert_eq!(found[1].1.len(), ENTRY_BYTES_MAX);
+}
+
+#[test]
+fn a_log_of_another_seed_is_empty() {
+    let disk = new_disk();
+    let (journal, _) = Journal::open(region(&disk)).unwrap();
+    journal.append(b"old life").unwrap();
+    journal.sync().unwrap();
+    let other = LogRegion { seed: 78, ..region(&disk) };
+    assert!(Journal::open(other).unwrap().1.is_empty());
+}
+
+#[test]
+fn numbers_never_fall_below_what_the_store_has_applied() {
+    let disk = new_disk();
+    let (journal, _) = Journal::open(region(&disk)).unwrap();
+    journal.advance(Lsn(41));
+    assert_eq!(journal.append(b"x").unwrap(), Lsn(42));
+    journal.advance(Lsn(10));
+    assert_eq!(journal.append(b"y").unwrap(), Lsn(43));
+}
+
+#[test]
+fn damage_to_durable_entries_is_an_error_not_a_shorter_history() {
+    let disk = new_disk();
+    let (journal, _) = Journal::open(region(&disk)).unwrap();
+    for number in 0..10 {
+        journal.append(&entry(number, 0, 5000)).unwrap();
+        journal.sync().unwrap();
+    }
+    disk.flip(OFFSET + 3 * 8192 + 4500, 1);
+    let error = Journal::open(region(&disk)).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_failed_sync_refuses_everything_after() {
+    let disk = new_disk();
+    let (journal, _) = Journal::open(region(&disk)).unwrap();
+    journal.append(b"x").unwrap();
+    disk.set_faults(|faults| faults.sync_failure = true);
+    assert!(journal.sync().is_err());
+    disk.set_faults(|faults| faults.sync_failure = false);
+    assert!(journal.sync().is_err());
+    assert!(journal.append(b"y").is_err());
+}
+
+#[test]
+fn callers_at_the_same_time_share_barriers_and_lose_nothing() {
+    let disk = new_disk();
+    let (journal, _) = Journal::open(region(&disk)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let journal = &journal;
+            scope.spawn(move || {
+                for number in 0..200 {
+                    journal.append(&entry(number, thread, 100)).unwrap();
+                    journal.sync().unwrap();
+                }
+            });
+        }
+    });
+    let (_, found) = Journal::open(region(&disk)).unwrap();
+    assert_eq!(found.len(), 800);
+    for thread in 0..4 {
+        let numbers: Vec<u64> = found
+            .iter()
+            .filter(|(_, bytes)| bytes[8] == thread)
+            .map(|(_, bytes)| u64::from_le_bytes(bytes[..8].try_into().unwrap()))
+            .collect();
+        assert_eq!(numbers, (0..200).collect::<Vec<u64>>());
+    }
+}
+
+/// What was promised at a position of the disk's log.
+struct Promise {
+    position: u64,
+    /// Entries up to here were acknowledged by a sync.
+    synced: u64,
+    /// Entries up to here were appended.
+    appended: u64,
+    /// Entries before this were given up.
+    trimmed: u64,
+}
+
+/// Runs random appends, syncs and trims; returns the promises after each step.
+fn run(
+    journal: &Journal,
+    disk: &SimDisk,
+    rng: &mut Rng,
+    nonce: u64,
+    start: Promise,
+    steps: u64,
+) -> Vec<Promise> {
+    let (mut synced, mut trimmed) = (start.synced, start.trimmed);
+    let mut promises = vec![start];
+    for _ in 0..steps {
+        match rng.below(10) {
+            0..6 => {
+                let length = if rng.one_in(8) { rng.index(200_000) } else { rng.index(3000) };
+                let number = journal.last().0 + 1;
+                match journal.append(&entry(number, nonce, length)) {
+                    Ok(lsn) => assert_eq!(lsn.0, number),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace),
+                }
+            }
+            6..8 => {
+                let last = journal.last().0;
+                journal.sync().unwrap();
+                synced = last;
+            }
+            _ => {
+                let last = journal.last().0;
+                let before = synced.saturating_sub(rng.below(40));
+                trimmed = trimmed.max(before);
+                promises.push(Promise {
+                    position: disk.position(),
+                    synced,
+                    appended: last,
+                    trimmed,
+                });
+                journal.trim(Lsn(before)).unwrap();
+                synced = last;
+            }
+        }
+        let appended = journal.last().0;
+        promises.push(Promise { position: disk.position(), synced, appended, trimmed });
+    }
+    promises
+}
+
+/// Asserts that entries are a gapless run that begins at or before the trim, reaches what was
+/// synced and holds nothing that was not appended.
+fn check(found: &[(Lsn, Vec<u8>)], promise: &Promise, nonce: u64, seed: u64) {
+    let last = found.last().map_or(0, |(lsn, _)| lsn.0);
+    assert!(
+        last >= promise.synced || found.is_empty() && promise.trimmed > promise.synced,
+        "seed {seed}: synced {} but found up to {last}",
+        promise.synced
+    );
+    assert!(last <= promise.appended, "seed {seed}: {last} was not appended");
+    if let Some((first, _)) = found.first() {
+        assert!(first.0 <= promise.trimmed.max(1), "seed {seed}: {first:?} is after the trim");
+    }
+    for (index, (lsn, bytes)) in found.iter().enumerate() {
+        assert_eq!(lsn.0, found[0].0.0 + index as u64, "seed {seed}: a gap");
+        assert_eq!(bytes[..8], lsn.0.to_le_bytes(), "seed {seed}: another entry's bytes");
+        // Entries of a tail that an earlier recovery dropped must never come back.
+        let written = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+        assert!(written <= nonce, "seed {seed}");
+    }
+}
+
+/// Crashes at many positions; from some images runs on and crashes again, several times deep.
+fn crash_model(seed: u64, steps: u64, points: usize) {
+    let mut rng = Rng::new(seed);
+    let mut disk = new_disk();
+    let mut history: Vec<(Lsn, Vec<u8>)> = Vec::new();
+    for life in 0..4 {
+        let (journal, found) = Journal::open(region(&disk)).unwrap();
+        assert_eq!(found, history, "seed {seed}: two recoveries of one image differ");
+        let start = journal.last().0;
+        disk.forget_log();
+        let begun = disk.position();
+        let trimmed = history.first().map_or(0, |(lsn, _)| lsn.0);
+        let first = Promise { position: begun, synced: start, appended: start, trimmed };
+        let promises = run(&journal, &disk, &mut rng, life, first, steps);
+        let end = disk.position();
+        let mut positions: Vec<u64> =
+            (0..points).map(|_| begun + rng.below(end - begun + 1)).collect();
+        positions.sort_unstable();
+        let mut cuts = disk.power_cuts();
+        let mut next = None;
+        for position in positions {
+            cuts.advance(position);
+            let image = cuts.crash(&mut rng);
+            let (_, found) = Journal::open(region(&image)).unwrap_or_else(|error| {
+                panic!("seed {seed} life {life} position {position}: {error}")
+            });
+            let promised = promises.iter().rfind(|promise| promise.position <= position).unwrap();
+            // The step under way at the cut may have appended and trimmed already.
+            let after = promises.iter().find(|promise| promise.position > position);
+            let promise = Promise {
+                position,
+                synced: promised.synced,
+                appended: after.unwrap_or(promised).appended,
+                trimmed: after.unwrap_or(promised).trimmed,
+            };
+            check(&found, &promise, life, seed);
+            // Entries of earlier lives are exactly those that their recovery returned.
+            for (lsn, bytes) in &found {
+                let written = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+                if written < life {
+                    assert!(
+                        history.iter().any(|(old, same)| old == lsn && same == bytes),
+                        "seed {seed} life {life}: {lsn:?} came back from a dropped tail"
+                    );
+                }
+            }
+            if next.is_none() || rng.one_in(3) {
+                next = Some((image, found));
+            }
+        }
+        (disk, history) = next.unwrap();
+    }
+}
+
+#[test]
+fn every_crash_keeps_what_was_synced_and_invents_nothing() {
+    for seed in 0..12 {
+        crash_model(seed, 150, 60);
+    }
+}
+
+#[test]
+fn damaged_rings_never_panic() {
+    let mut rng = Rng::new(5);
+    for _ in 0..30 {
+        let disk = new_disk();
+        let (journal, _) = Journal::open(region(&disk)).unwrap();
+        let start = Promise { position: 0, synced: 0, appended: 0, trimmed: 0 };
+        run(&journal, &disk, &mut rng, 0, start, 60);
+        for _ in 0..rng.index(20) + 1 {
+            // Mostly headers, where the lies are most dangerous.
+            let block = rng.below(RING_BYTES / 4096);
+            let within = if rng.one_in(2) { rng.below(80) } else { rng.below(4096) };
+            disk.flip(OFFSET + block * 4096 + within, rng.next_u64() as u8 | 1);
+        }
+        // Either a history or an error; and a journal that opened can be written.
+        if let Ok((journal, found)) = Journal::open(region(&disk)) {
+            assert!(found.is_sorted_by(|(one, _), (next, _)| one < next));
+            journal.append(b"on").unwrap();
+            journal.sync().unwrap();
+        }
+    }
+}

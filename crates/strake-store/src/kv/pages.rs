@@ -1,0 +1,345 @@
+//! The base's storage: redb's file inside a container's chunks, with a checksum per 4 KiB unit.
+//!
+//! redb verifies its own checksums only when it repairs; a bit that flipped under it would be
+//! believed. So each chunk begins with *table units* and goes on with *data units*; the file's
+//! bytes lie in the data units of the region's chunks, in order:
+//!
+//! ```text
+//! chunk of n units:  t = ceil(n / 1025) table units, then n − t data units
+//! table unit:        1024 × CRC32C (4, little-endian) of the chunk's data units in order;
+//!                    0 means never written (a CRC of 0 is stored as 1)
+//! ```
+//!
+//! **Crash safety.** redb writes pages only to space that no durable commit uses, except unit 0,
+//! its header. A table unit is rewritten in place, but only entries of such pages differ, and the
+//! disk tears at sectors: entries of live pages are the same before and after. Unit 0 is under no
+//! entry; redb's header carries checksums of its own and lies within one sector.
+//!
+//! **Write-back.** redb writes page by page in no order. Units collect here, and go to the disk in
+//! ascending runs when redb syncs or [`DIRTY_UNITS_MAX`] is reached.
+
+use crate::container::Geometry;
+use crate::region::KvRegion;
+use crate::superblock::{KvSpace, u32_at};
+use parking_lot::{Mutex, RwLock};
+use redb::StorageBackend;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use strake_env::{AlignedBuffer, Disk};
+use strake_proto::ErrorKind;
+
+const UNIT_BYTES: u64 = 4096;
+const ENTRIES_PER_TABLE: u64 = UNIT_BYTES / 4;
+/// 4 MiB wait at most.
+const DIRTY_UNITS_MAX: usize = 1024;
+/// The longest run written at once.
+const RUN_UNITS_MAX: usize = 256;
+
+/// How units lie in a chunk.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    table_units: u64,
+    data_units: u64,
+}
+
+impl Layout {
+    fn of(chunk_bytes: u64) -> Layout {
+        let units = chunk_bytes / UNIT_BYTES;
+        let table_units = units.div_ceil(ENTRIES_PER_TABLE + 1);
+        Layout { table_units, data_units: units - table_units }
+    }
+}
+
+/// Makes a chunk that data left something in read as never written.
+pub(crate) fn clear_chunk(disk: &dyn Disk, geometry: &Geometry, chunk: u32) -> io::Result<()> {
+    let tables = Layout::of(geometry.chunk_bytes).table_units * UNIT_BYTES;
+    disk.write_at(geometry.chunk_range(chunk).start, &AlignedBuffer::zeroed(tables as usize))
+}
+
+/// The bytes of a file that a KV can hold in `chunk_count` chunks.
+pub(crate) fn capacity_bytes(geometry: &Geometry, chunk_count: u64) -> u64 {
+    Layout::of(geometry.chunk_bytes).data_units * UNIT_BYTES * chunk_count
+}
+
+/// redb's file.
+pub(super) struct Pages {
+    region: KvRegion,
+    layout: Layout,
+    state: RwLock<State>,
+    /// Held by whoever changes or writes back units, so that none is dropped from `dirty` unwritten;
+    /// taken before `state`.
+    writing: Mutex<()>,
+}
+
+struct State {
+    space: KvSpace,
+    /// Units not yet on the disk.
+    dirty: BTreeMap<u64, Box<[u8]>>,
+    /// Table units read so far, by their index over all chunks.
+    tables: BTreeMap<u64, Table>,
+}
+
+struct Table {
+    entries: Box<[u8]>,
+    dirty: bool,
+}
+
+fn corrupt(unit: u64) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("unit {unit} of a key-value store does not match its checksum"),
+    )
+}
+
+fn checksum(unit: &[u8]) -> u32 {
+    crc32c::crc32c(unit).max(1)
+}
+
+impl Pages {
+    pub(super) fn open(region: KvRegion) -> Pages {
+        let layout = Layout::of(region.container.geometry().chunk_bytes);
+        let space = region.container.superblock().kv_space(region.role).clone();
+        let state = State { space, dirty: BTreeMap::new(), tables: BTreeMap::new() };
+        Pages { region, layout, state: RwLock::new(state), writing: Mutex::new(()) }
+    }
+
+    fn disk(&self) -> &dyn Disk {
+        &**self.region.container.disk()
+    }
+
+    /// Where a unit lies, and how many of the file's units follow it there, itself included.
+    fn place(&self, space: &KvSpace, unit: u64) -> (u64, u64) {
+        let chunk = space.chunks[(unit / self.layout.data_units) as usize];
+        let within = unit % self.layout.data_units;
+        let start = self.region.container.geometry().chunk_range(chunk).start;
+        let offset = start + (self.layout.table_units + within) * UNIT_BYTES;
+        (offset, self.layout.data_units - within)
+    }
+
+    /// The table that covers a unit, and the byte of its entry there.
+    fn table_of(&self, unit: u64) -> (u64, usize) {
+        let within = unit % self.layout.data_units;
+        let table =
+            unit / self.layout.data_units * self.layout.table_units + within / ENTRIES_PER_TABLE;
+        (table, (within % ENTRIES_PER_TABLE * 4) as usize)
+    }
+
+    fn table_offset(&self, space: &KvSpace, table: u64) -> u64 {
+        let chunk = space.chunks[(table / self.layout.table_units) as usize];
+        self.region.container.geometry().chunk_range(chunk).start
+            + table % self.layout.table_units * UNIT_BYTES
+    }
+
+    /// Makes sure that the tables of these units are in memory.
+    fn load_tables(&self, first: u64, end: u64) -> io::Result<()> {
+        let mut unit = first;
+        while unit < end {
+            let (table, entry) = self.table_of(unit);
+            let loaded = self.state.read().tables.contains_key(&table);
+            if !loaded {
+                let mut buffer = AlignedBuffer::zeroed(UNIT_BYTES as usize);
+                let offset = self.table_offset(&self.state.read().space, table);
+                self.disk().read_at(offset, &mut buffer)?;
+                let entries: Box<[u8]> = buffer[..].into();
+                let fresh = Table { entries, dirty: false };
+                self.state.write().tables.entry(table).or_insert(fresh);
+            }
+            let left_in_table = ENTRIES_PER_TABLE - entry as u64 / 4;
+            let left_in_chunk = self.layout.data_units - unit % self.layout.data_units;
+            unit += left_in_table.min(left_in_chunk);
+        }
+        Ok(())
+    }
+
+    fn check_range(&self, offset: u64, length: usize) -> io::Result<(u64, u64)> {
+        let end = offset.checked_add(length as u64);
+        match end {
+            Some(end) if end <= self.state.read().space.length => {
+                Ok((offset / UNIT_BYTES, end.div_ceil(UNIT_BYTES)))
+            }
+            _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "beyond the store's end")),
+        }
+    }
+
+    /// Reads whole units, from memory or disk, verified.
+    fn read_units(&self, first: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let count = bytes.len() as u64 / UNIT_BYTES;
+        let mut done = 0;
+        while done < count {
+            let unit = first + done;
+            let at = (done * UNIT_BYTES) as usize;
+            let (offset, run) = {
+                let state = self.state.read();
+                if let Some(dirty) = state.dirty.get(&unit) {
+                    bytes[at..at + UNIT_BYTES as usize].copy_from_slice(dirty);
+                    done += 1;
+                    continue;
+                }
+                let (offset, together) = self.place(&state.space, unit);
+                let next_dirty = state.dirty.range(unit..).next().map_or(u64::MAX, |(&u, _)| u);
+                (offset, together.min(count - done).min(next_dirty - unit))
+            };
+            let run_bytes = &mut bytes[at..at + (run * UNIT_BYTES) as usize];
+            self.disk().read_at(offset, run_bytes)?;
+            self.verify(unit, run_bytes)?;
+            done += run;
+        }
+        Ok(())
+    }
+
+    fn verify(&self, first: u64, bytes: &[u8]) -> io::Result<()> {
+        let state = self.state.read();
+        for (unit, bytes) in (first..).zip(bytes.chunks_exact(UNIT_BYTES as usize)) {
+            let (table, entry) = self.table_of(unit);
+            let table = state.tables.get(&table).expect("invariant: tables were loaded");
+            if unit != 0 && u32_at(&table.entries, entry) != checksum(bytes) {
+                return Err(corrupt(unit));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all dirty units and tables; the caller holds `writing`.
+    fn write_back(&self) -> io::Result<()> {
+        // Units stay readable in `dirty` until they are on the disk.
+        let units: Vec<u64> = self.state.read().dirty.keys().copied().collect();
+        let mut rest = &units[..];
+        while let Some(&first) = rest.first() {
+            let (offset, buffer, run) = {
+                let state = self.state.read();
+                let (offset, together) = self.place(&state.space, first);
+                let limit = (together as usize).min(RUN_UNITS_MAX);
+                let run = (first..).zip(rest).take(limit).take_while(|(a, b)| a == *b).count();
+                let mut buffer = AlignedBuffer::zeroed(run * UNIT_BYTES as usize);
+                for (unit, bytes) in rest[..run].iter().zip(buffer.chunks_exact_mut(4096)) {
+                    bytes.copy_from_slice(&state.dirty[unit]);
+                }
+                (offset, buffer, run)
+            };
+            self.disk().write_at(offset, &buffer)?;
+            rest = &rest[run..];
+        }
+        let tables: Vec<(u64, AlignedBuffer)> = {
+            let state = self.state.read();
+            let dirty = state.tables.iter().filter(|(_, table)| table.dirty);
+            dirty
+                .map(|(&index, table)| {
+                    let offset = self.table_offset(&state.space, index);
+                    (offset, AlignedBuffer::from_slice(&table.entries))
+                })
+                .collect()
+        };
+        for (offset, table) in &tables {
+            self.disk().write_at(*offset, table)?;
+        }
+        let mut state = self.state.write();
+        state.dirty.clear();
+        state.tables.values_mut().for_each(|table| table.dirty = false);
+        Ok(())
+    }
+
+    fn grow_or_shrink(&self, length: u64) -> io::Result<()> {
+        let container = &self.region.container;
+        container.set_kv_length(self.region.role, length).map_err(|error| match error.kind() {
+            ErrorKind::NoSpace => io::Error::new(io::ErrorKind::StorageFull, error),
+            _ => io::Error::other(error),
+        })?;
+        self.state.write().space = container.superblock().kv_space(self.region.role).clone();
+        Ok(())
+    }
+}
+
+impl StorageBackend for Pages {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.state.read().space.length)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let (first, end) = self.check_range(offset, out.len())?;
+        self.load_tables(first, end)?;
+        let mut buffer = AlignedBuffer::zeroed(((end - first) * UNIT_BYTES) as usize);
+        self.read_units(first, &mut buffer)?;
+        let skip = (offset - first * UNIT_BYTES) as usize;
+        out.copy_from_slice(&buffer[skip..skip + out.len()]);
+        Ok(())
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        self.write_back()?;
+        let old = self.state.read().space.length;
+        if length < old {
+            // What lies beyond must read as never written should the file grow again.
+            let (first, end) = (length.div_ceil(UNIT_BYTES), old.div_ceil(UNIT_BYTES));
+            self.load_tables(first, end)?;
+            let mut state = self.state.write();
+            for unit in first..end {
+                let (table, entry) = self.table_of(unit);
+                let table = state.tables.get_mut(&table).expect("invariant: tables were loaded");
+                table.entries[entry..entry + 4].fill(0);
+                table.dirty = true;
+            }
+        }
+        self.grow_or_shrink(length)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        {
+            let _writing = self.writing.lock();
+            self.write_back()?;
+        }
+        self.disk().sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let (first, end) = self.check_range(offset, data.len())?;
+        self.load_tables(first, end)?;
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let unit = at / UNIT_BYTES;
+            let within = (at % UNIT_BYTES) as usize;
+            let length = rest.len().min(UNIT_BYTES as usize - within);
+            let bytes: Box<[u8]> = if length == UNIT_BYTES as usize {
+                rest[..length].into()
+            } else {
+                let mut whole = AlignedBuffer::zeroed(UNIT_BYTES as usize);
+                if self.is_written(unit) {
+                    self.read_units(unit, &mut whole)?;
+                }
+                whole[within..within + length].copy_from_slice(&rest[..length]);
+                whole[..].into()
+            };
+            let mut state = self.state.write();
+            let (table, entry) = self.table_of(unit);
+            let table = state.tables.get_mut(&table).expect("invariant: tables were loaded");
+            table.entries[entry..entry + 4].copy_from_slice(&checksum(&bytes).to_le_bytes());
+            table.dirty = true;
+            state.dirty.insert(unit, bytes);
+            drop(state);
+            at += length as u64;
+            rest = &rest[length..];
+        }
+        if self.state.read().dirty.len() >= DIRTY_UNITS_MAX {
+            self.write_back()?;
+        }
+        Ok(())
+    }
+}
+
+impl Pages {
+    /// Whether a unit was ever written; the tables must be loaded.
+    fn is_written(&self, unit: u64) -> bool {
+        let (table, entry) = self.table_of(unit);
+        let state = self.state.read();
+        state.tables.get(&table).is_some_and(|table| u32_at(&table.entries, entry) != 0)
+    }
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Pages({:?})", self.region.role)
+    }
+}
