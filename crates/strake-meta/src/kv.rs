@@ -1,32 +1,10 @@
-//! What the state machine asks of an ordered key-value store, and the simplest one.
+//! The simplest ordered key-value store that the state machine can run on.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use strake_proto::Result;
-
-/// Reads of an ordered store. One call's view of the store does not change between calls: the
-/// owner holds a lock that keeps writers out.
-pub trait KvRead {
-    /// The value of a key.
-    ///
-    /// # Errors
-    /// The store's.
-    fn get(&self, key: &[u8]) -> Result<Option<Arc<[u8]>>>;
-
-    /// Visits keys `from..to` in order until `visit` returns false.
-    ///
-    /// # Errors
-    /// The store's.
-    fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<()>;
-}
-
-/// What an entry changes, in key order: `None` removes.
-pub type Changes = Vec<(Vec<u8>, Option<Arc<[u8]>>)>;
+use strake_store::{Batch, KvRead};
 
 /// A store in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,13 +14,19 @@ pub struct MemoryKv {
 
 impl MemoryKv {
     /// Makes changes.
-    pub fn apply(&mut self, changes: Changes) {
-        for (key, value) in changes {
+    pub fn apply(&mut self, changes: &Batch) {
+        for (key, value) in changes.iter() {
             match value {
-                Some(value) => self.records.insert(key, value),
-                None => self.records.remove(&key),
+                Some(value) => self.records.insert(key.to_vec(), value.clone()),
+                None => self.records.remove(key),
             };
         }
+    }
+
+    fn range(&self, from: &[u8], to: &[u8]) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
+        self.records
+            .range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)))
+            .map(|(key, value)| (&key[..], &value[..]))
     }
 }
 
@@ -58,8 +42,19 @@ impl KvRead for MemoryKv {
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()> {
         if from < to {
-            let range = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to));
-            self.records.range::<[u8], _>(range).all(|(key, value)| visit(key, value));
+            self.range(from, to).all(|(key, value)| visit(key, value));
+        }
+        Ok(())
+    }
+
+    fn scan_back(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        if from < to {
+            self.range(from, to).rev().all(|(key, value)| visit(key, value));
         }
         Ok(())
     }

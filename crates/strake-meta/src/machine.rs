@@ -5,7 +5,6 @@
 //! again from its record, so that a retry is applied once.
 
 use crate::keys;
-use crate::kv::{Changes, KvRead};
 use crate::ops::rename::Name;
 use crate::ops::truncate::{Hole, NewSize};
 use crate::ops::update::NewContent;
@@ -17,12 +16,13 @@ use crate::records::{CONFIGURATION, SessionRecord};
 use crate::transaction::{Transaction, unformatted};
 use strake_proto::meta::{MetaEntry, MetaOp, MetaReply};
 use strake_proto::{Error, ErrorKind, Result};
+use strake_store::{Batch, KvRead};
 
 /// Applies an entry.
 ///
 /// # Errors
 /// As [`MetaOp`] says for each; nothing is changed then.
-pub fn apply(kv: &dyn KvRead, entry: &MetaEntry) -> Result<(MetaReply, Changes)> {
+pub fn apply(kv: &dyn KvRead, entry: &MetaEntry) -> Result<(MetaReply, Batch)> {
     set_attr::check_time(entry.time)?;
     let mut txn = Transaction::new(kv, entry.client, entry.time);
     // Every other operation meets the lack of a format by itself, if it changes anything.
@@ -41,7 +41,7 @@ pub fn apply(kv: &dyn KvRead, entry: &MetaEntry) -> Result<(MetaReply, Changes)>
     let key = keys::session(entry.client);
     if let Some(last) = txn.get::<SessionRecord>(&key)? {
         if last.sequence == entry.sequence {
-            return Ok((last.reply, Changes::new()));
+            return Ok((last.reply, Batch::new()));
         }
         if last.sequence > entry.sequence {
             let detail = format!(

@@ -33,7 +33,7 @@ impl MetaPort for MemoryMeta {
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
         let mut kv = self.kv.write();
         let (reply, changes) = machine::apply(&*kv, entry)?;
-        kv.apply(changes);
+        kv.apply(&changes);
         Ok(reply)
     }
 

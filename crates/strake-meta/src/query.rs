@@ -2,7 +2,6 @@
 
 use crate::check;
 use crate::keys::{self, KeyRange, Table};
-use crate::kv::KvRead;
 use crate::names::check_name;
 use crate::records::{
     CONFIGURATION, COUNTERS, Counters, DentryRecord, InodeRecord, PlaceRecord, decode,
@@ -13,6 +12,7 @@ use strake_proto::meta::{
     Configuration, Cookie, Counts, DirEntry, Inode, MetaQuery, MetaReply, PendingRange,
 };
 use strake_proto::{Error, ErrorKind, Ino, Result};
+use strake_store::KvRead;
 
 /// Items of one reply, whatever was asked.
 const ITEMS_MAX: usize = 4096;

@@ -5,7 +5,6 @@
 //! once. Ranges are scanned in the store alone: no operation scans what it has changed itself.
 
 use crate::keys::{self, KeyRange};
-use crate::kv::{Changes, KvRead};
 use crate::records::{
     CONFIGURATION, COUNTERS, Counters, DentryRecord, InodeRecord, OrphanRecord, ReservedRecord,
     decode, encode,
@@ -16,6 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use strake_proto::meta::Configuration;
 use strake_proto::{ClientId, Error, ErrorKind, Ino, ObjectId, Result, Timestamp};
+use strake_store::{Batch, KvRead};
 
 /// See the module.
 pub(crate) struct Transaction<'a> {
@@ -49,7 +49,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// What the entry changes.
-    pub(crate) fn finish(mut self) -> Changes {
+    pub(crate) fn finish(mut self) -> Batch {
         for inode in self.inodes.iter().filter(|inode| inode.changed) {
             let value = inode.record.as_ref().map(|record| record.encode().into());
             self.changes.insert(keys::inode(inode.ino), value);
@@ -57,7 +57,14 @@ impl<'a> Transaction<'a> {
         if let Some(counters) = self.counters {
             self.changes.insert(keys::global(COUNTERS), Some(encode(&counters).into()));
         }
-        self.changes.into_iter().collect()
+        let mut batch = Batch::new();
+        for (key, value) in self.changes {
+            match value {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            }
+        }
+        batch
     }
 
     pub(crate) fn get_raw(&self, key: &[u8]) -> Result<Option<Arc<[u8]>>> {

@@ -1,0 +1,309 @@
+use crate::memory::MemoryMeta;
+use crate::model::Model;
+use crate::testing::{configuration, entry};
+use strake_env::Rng;
+use strake_proto::acl::{ACCESS_NAME, Acl, AclEntry, AclTag, DEFAULT_NAME};
+use strake_proto::meta::{
+    AttrChange, Counts, FileData, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply, NewInode,
+    RenameMode, XattrMode,
+};
+use strake_proto::{
+    BlockIndex, ClientId, ErrorKind, FileType, GrantNumber, Ino, NsdId, Timestamp, Version,
+};
+
+const TYPES: [FileType; 8] = [
+    FileType::Regular,
+    FileType::Regular,
+    FileType::Regular,
+    FileType::Directory,
+    FileType::Directory,
+    FileType::Symlink,
+    FileType::Fifo,
+    FileType::CharDevice,
+];
+
+/// Makes operations that mostly succeed, and often collide.
+struct Generator {
+    rng: Rng,
+    second: i64,
+}
+
+impl Generator {
+    fn entry(&mut self, model: &Model) -> MetaEntry {
+        self.second += 1;
+        let client = ClientId(1 + self.rng.below(2));
+        MetaEntry { client, ..entry(self.second, self.op(model)) }
+    }
+
+    fn ino(&mut self, model: &Model) -> Ino {
+        let inos = model.inos();
+        if self.rng.one_in(20) { Ino(9999) } else { inos[self.rng.index(inos.len())] }
+    }
+
+    fn dir(&mut self, model: &Model) -> Ino {
+        if self.rng.one_in(20) {
+            return self.ino(model);
+        }
+        let mut inos = model.inos();
+        inos.retain(|ino| model.is_directory(*ino));
+        inos[self.rng.index(inos.len())]
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        vec![b'a' + self.rng.below(6) as u8]
+    }
+
+    fn chance(&mut self) -> bool {
+        self.rng.one_in(2)
+    }
+
+    fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.chance() { Some(make(self)) } else { None }
+    }
+
+    fn time(&mut self) -> Timestamp {
+        Timestamp { seconds: self.rng.below(1000) as i64 - 500, nanos: 7 }
+    }
+
+    fn new_inode(&mut self, file_type: FileType) -> NewInode {
+        let target = if file_type == FileType::Symlink { b"x".to_vec() } else { Vec::new() };
+        NewInode {
+            file_type,
+            permissions: self.rng.below(0o10000) as u32,
+            umask: self.rng.below(0o1000) as u32,
+            uid: self.rng.below(3) as u32,
+            gid: self.rng.below(3) as u32,
+            rdev: 0,
+            target,
+        }
+    }
+
+    fn version(&mut self) -> Version {
+        Version { grant: GrantNumber(1), counter: self.rng.below(100) }
+    }
+
+    fn delta(&mut self) -> i64 {
+        self.rng.below(20_000) as i64 - 8_000
+    }
+
+    fn acl(&mut self) -> Vec<u8> {
+        let mut entries = vec![(AclTag::Owner, 7)];
+        let named = self.chance();
+        if named {
+            entries.push((AclTag::User(self.rng.below(4) as u32), self.rng.below(8) as u32));
+        }
+        entries.push((AclTag::OwningGroup, self.rng.below(8) as u32));
+        if named {
+            entries.push((AclTag::Mask, self.rng.below(8) as u32));
+        }
+        entries.push((AclTag::Others, self.rng.below(8) as u32));
+        let entries =
+            entries.into_iter().map(|(tag, permissions)| AclEntry { tag, permissions }).collect();
+        match self.rng.below(10) {
+            0 => Vec::new(),
+            1 => vec![2, 0, 0, 0, 1],
+            _ => Acl::new(entries).expect("valid").to_xattr(),
+        }
+    }
+
+    fn xattr(&mut self, ino: Ino) -> MetaOp {
+        let mut name = format!("user.{}", self.rng.below(3)).into_bytes();
+        let mut value = vec![7; self.rng.index(100)];
+        match self.rng.below(4) {
+            0 => (name, value) = (ACCESS_NAME.to_vec(), self.acl()),
+            1 => (name, value) = (DEFAULT_NAME.to_vec(), self.acl()),
+            2 => name = b"security.capability".to_vec(),
+            _ => {}
+        }
+        if self.rng.one_in(4) {
+            return MetaOp::RemoveXattr { ino, name };
+        }
+        let modes = [XattrMode::Set, XattrMode::Set, XattrMode::Create, XattrMode::Replace];
+        let mode = modes[self.rng.index(4)];
+        MetaOp::SetXattr { ino, name, value, mode, clear_setgid: self.chance() }
+    }
+
+    fn change(&mut self) -> AttrChange {
+        AttrChange {
+            permissions: self.maybe(|it| it.rng.below(0o10000) as u32),
+            uid: self.maybe(|it| it.rng.below(3) as u32),
+            gid: self.maybe(|it| it.rng.below(3) as u32),
+            atime: self.maybe(Generator::time),
+            mtime: self.maybe(Generator::time),
+            ctime: self.maybe(Generator::time),
+            quiet: self.chance(),
+            kill_privileges: self.chance(),
+        }
+    }
+
+    fn update(&mut self, model: &Model, ino: Ino) -> MetaOp {
+        let size = self.rng.below(5000);
+        let objects = match model.inos().contains(&ino).then(|| model.objects(ino)) {
+            Some(mut objects) if !objects.is_empty() => {
+                self.rng.shuffle(&mut objects);
+                objects.truncate(1);
+                FileData::Objects(objects)
+            }
+            _ => FileData::Empty,
+        };
+        let data = match self.rng.below(4) {
+            0 => None,
+            1 => Some(FileData::Inline(vec![self.rng.below(256) as u8; self.rng.index(4500)])),
+            _ => Some(objects),
+        };
+        MetaOp::Update {
+            ino,
+            size,
+            data,
+            allocated_delta: self.delta(),
+            mtime: self.maybe(Generator::time),
+            ctime: self.maybe(Generator::time),
+        }
+    }
+
+    fn op(&mut self, model: &Model) -> MetaOp {
+        let ino = self.ino(model);
+        let parent = self.dir(model);
+        let name = self.name();
+        let open = self.chance();
+        match self.rng.below(24) {
+            0..5 => {
+                let file_type = TYPES[self.rng.index(TYPES.len())];
+                MetaOp::Create { parent, name, new: self.new_inode(file_type) }
+            }
+            5 => MetaOp::CreateOrphan { parent, new: self.new_inode(FileType::Regular) },
+            6 | 7 => MetaOp::Link { ino, parent, name },
+            8 => MetaOp::Unlink { parent, name, open },
+            9 => MetaOp::Rmdir { parent, name, open },
+            10..14 => {
+                let modes = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+                let (new_parent, new_name) = (self.dir(model), self.name());
+                let mode = modes[self.rng.index(3)];
+                MetaOp::Rename { parent, name, new_parent, new_name, mode, open }
+            }
+            14 | 15 => MetaOp::SetAttr { ino, change: self.change() },
+            16 => MetaOp::NewObject { ino },
+            17 | 18 => self.update(model, ino),
+            19 => MetaOp::Truncate {
+                ino,
+                size: if self.chance() { 0 } else { self.rng.below(5000) },
+                from_block: self.maybe(|it| BlockIndex(it.rng.below(3))),
+                version: self.version(),
+                allocated_delta: self.delta(),
+            },
+            20 => {
+                let from = BlockIndex(self.rng.below(5));
+                let to = BlockIndex(self.rng.below(5));
+                let (version, allocated_delta) = (self.version(), self.delta());
+                MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta }
+            }
+            21 | 22 => self.xattr(ino),
+            _ => match self.rng.below(4) {
+                0 if self.rng.one_in(4) => MetaOp::Join,
+                0 | 1 => MetaOp::Reap { ino },
+                _ => {
+                    let ids: Vec<u64> = model.pending.keys().copied().collect();
+                    let id = ids.get(self.rng.index(ids.len() + 1)).copied().unwrap_or(0);
+                    let nsds = vec![NsdId(1 + self.rng.below(3) as u32), NsdId(2)];
+                    MetaOp::RangeApplied { id, nsds }
+                }
+            },
+        }
+    }
+}
+
+/// Compares everything that can be asked.
+fn compare(meta: &MemoryMeta, model: &Model, context: &str) {
+    let ask = |query: MetaQuery| meta.query(&query).expect("answers");
+    let mut shown = Vec::new();
+    for ino in model.inos() {
+        let inode = model.show(ino);
+        if model.is_directory(ino) {
+            let query = MetaQuery::ReadDir { dir: ino, after: 0, limit: 4096, with_inodes: false };
+            let expected = MetaReply::Entries { entries: model.list(ino), end: true };
+            assert_eq!(ask(query), expected, "directory {ino} {context}");
+        }
+        let xattrs = model.xattrs(ino);
+        let names = xattrs.keys().cloned().collect();
+        assert_eq!(ask(MetaQuery::ListXattr { ino }), MetaReply::Names(names), "{ino} {context}");
+        for (name, value) in xattrs {
+            let query = MetaQuery::GetXattr { ino, name: name.clone() };
+            assert_eq!(ask(query), MetaReply::Bytes(value.clone()), "{ino} {context}");
+        }
+        shown.push(inode);
+    }
+    let query = MetaQuery::ScanInodes { after: Ino(0), limit: 4096 };
+    assert_eq!(ask(query), MetaReply::Inodes(shown.clone()), "{context}");
+    let query = MetaQuery::Orphans { after: Ino(0), limit: 4096 };
+    assert_eq!(ask(query), MetaReply::Inos(model.orphans()), "{context}");
+    let after = model.pending.keys().next().map_or(0, |first| first - 1);
+    let query = MetaQuery::PendingRanges { after, limit: 4096 };
+    let ranges: Vec<_> = model.pending.values().cloned().collect();
+    assert_eq!(ask(query), MetaReply::PendingRanges(ranges), "{context}");
+    let inodes = shown.len() as u64;
+    let counts = Counts { inodes, allocated: model.allocated(), ..Counts::default() };
+    assert_eq!(ask(MetaQuery::Counts), MetaReply::Counts(counts), "{context}");
+    match ask(MetaQuery::Check) {
+        MetaReply::Checked(reply) => {
+            assert_eq!(reply.faults, Vec::<String>::new(), "{context}");
+            assert_eq!(reply.inodes, inodes, "{context}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn run(seed: u64, steps: usize) -> (MemoryMeta, usize) {
+    let meta = MemoryMeta::new();
+    let format = entry(1, MetaOp::Format(Box::new(configuration())));
+    meta.apply(&format).expect("formats");
+    let mut model = Model::new(configuration(), format.time);
+    let mut generator = Generator { rng: Rng::new(seed), second: 1 };
+    let mut succeeded = 0;
+    for step in 0..steps {
+        let entry = generator.entry(&model);
+        let expected = model.apply(&entry);
+        let got = meta.apply(&entry).map_err(|error| error.kind());
+        let context = format!("seed {seed} step {step}: {entry:?}");
+        assert_eq!(got, expected, "{context}");
+        succeeded += usize::from(got.is_ok());
+        compare(&meta, &model, &context);
+    }
+    (meta, succeeded)
+}
+
+#[test]
+fn the_state_machine_does_what_the_model_does() {
+    let mut succeeded = 0;
+    for seed in 0..60 {
+        succeeded += run(seed, 250).1;
+    }
+    assert!(succeeded > 6000, "only {succeeded} operations succeeded");
+}
+
+#[test]
+fn equal_entries_give_equal_bytes() {
+    let (first, _) = run(99, 200);
+    let (second, _) = run(99, 200);
+    assert!(first.snapshot() == second.snapshot());
+    let (other, _) = run(98, 200);
+    assert!(first.snapshot() != other.snapshot());
+}
+
+#[test]
+fn a_request_sent_again_is_applied_once() {
+    let meta = MemoryMeta::new();
+    meta.apply(&entry(1, MetaOp::Format(Box::new(configuration())))).expect("formats");
+    let mut generator = Generator { rng: Rng::new(5), second: 1 };
+    let new = generator.new_inode(FileType::Regular);
+    let op = MetaOp::Create { parent: Ino::ROOT, name: b"a".to_vec(), new };
+    let first = MetaEntry { sequence: 1, ..entry(2, op) };
+    let reply = meta.apply(&first).expect("creates");
+    let state = meta.snapshot();
+    assert_eq!(meta.apply(&first), Ok(reply));
+    assert!(meta.snapshot() == state);
+    let unlink = MetaOp::Unlink { parent: Ino::ROOT, name: b"a".to_vec(), open: false };
+    meta.apply(&MetaEntry { sequence: 2, ..entry(3, unlink) }).expect("unlinks");
+    assert_eq!(meta.apply(&first).map_err(|error| error.kind()), Err(ErrorKind::Stale));
+    let join = MetaEntry { sequence: 1, ..entry(4, MetaOp::Join) };
+    assert_ne!(meta.apply(&join), meta.apply(&join), "each life gets a grant of its own");
+}

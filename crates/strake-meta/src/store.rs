@@ -1,0 +1,341 @@
+//! Metadata on disks: the state machine over p + 1 equal copies.
+//!
+//! Each *holder* is an NSD's container with a journal of entries and a store of records of its own.
+//! All holders get the same entries under the same numbers; the first one answers the questions.
+//!
+//! 1. `apply` runs the state machine on the first holder's store, appends the entry to every
+//!    journal (in memory) and makes the changes in every store (in memory): visible, not durable.
+//! 2. `sync` makes every journal durable, all at the same time; callers share syncs.
+//! 3. A checkpoint syncs, writes each store's changes to its base, and trims its journal. It is
+//!    made by whoever finds the journal full, or before that by [`MetaStore::tick`].
+//! 4. A holder that fails is *lost*: before anything more is acknowledged, generation + 1 without
+//!    it is written to all NSDs (copies.rs). The last one's loss stops everything.
+//! 5. Opening finds the newest generation, replays, and makes all holders equal (open.rs).
+//!
+//! Locks, in this order: `checkpointing` or `copying`, `state`. Questions share `state`; changes hold it alone,
+//! across memory only, unless a record must be read from disk or a holder is lost.
+
+mod copies;
+mod holder;
+mod open;
+
+use crate::kv::MemoryKv;
+use crate::log_entry::encode_entry;
+use crate::{machine, query};
+use holder::Holder;
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use strake_observe::Waiters;
+use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
+use strake_proto::{Error, ErrorKind, NsdId, Result};
+use strake_store::container::Geometry;
+use strake_store::superblock::KV_CHUNKS_MAX;
+use strake_store::{Batch, Container, Lsn};
+
+/// How often unsynced entries are synced by the worker.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+/// Checkpoints that a change waits for before it is refused: the second finds the first one's
+/// journal trimmed, so more would not help.
+const CHECKPOINTS_PER_CHANGE_MAX: usize = 3;
+
+/// What may differ between two runs of one file system.
+#[derive(Clone)]
+pub struct MetaOptions {
+    /// Page cache of each holder's store.
+    pub cache_bytes: usize,
+    /// Changes in memory (of each holder) at which a checkpoint begins.
+    pub overlay_bytes_max: u64,
+    /// How long a change waits for room in the journal.
+    pub room_wait_max: Duration,
+    /// Where waits are listed.
+    pub waiters: Arc<Waiters>,
+}
+
+impl MetaOptions {
+    /// The usual values.
+    pub fn new(waiters: Arc<Waiters>) -> MetaOptions {
+        MetaOptions {
+            cache_bytes: 32 << 20,
+            overlay_bytes_max: 64 << 20,
+            room_wait_max: Duration::from_secs(120),
+            waiters,
+        }
+    }
+}
+
+/// See the module.
+pub struct MetaStore {
+    /// Every NSD's container that could be opened, ascending by id.
+    containers: Vec<Container>,
+    /// Copies wanted: p + 1, or one on each NSD where there are fewer.
+    copies_wanted: usize,
+    /// NSDs that may lack the newest generation: p.
+    losses_max: usize,
+    /// NSDs of the pool, readable or not.
+    nsd_count: usize,
+    options: MetaOptions,
+    state: RwLock<State>,
+    checkpointing: Mutex<()>,
+    copying: Mutex<()>,
+    /// Every entry up to this one is durable on all holders.
+    synced: AtomicU64,
+    worker: WorkerSignal,
+}
+
+struct State {
+    /// Never empty; the first answers the questions.
+    holders: Vec<Arc<Holder>>,
+    /// A copy under way: gets every change, is no holder yet.
+    joining: Option<Arc<Holder>>,
+    /// NSDs that failed as holders in this run; not tried again.
+    failed_nsds: Vec<NsdId>,
+    generation: u64,
+    last: Lsn,
+    /// Set when no sufficient set of copies is left: nothing is accepted any more.
+    stopped: Option<Error>,
+}
+
+#[derive(Default)]
+struct WorkerSignal {
+    state: Mutex<WorkerState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct WorkerState {
+    stop: bool,
+    checkpoint_due: bool,
+}
+
+/// The background worker of a [`MetaStore`]; ends when dropped.
+pub struct MetaWorker {
+    store: Weak<MetaStore>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MetaStore {
+    /// Starts the worker: syncs every second, checkpoints when due, makes new copies after losses.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start_worker(self: &Arc<Self>) -> Result<MetaWorker> {
+        let weak = Arc::downgrade(self);
+        let worker_store = Weak::clone(&weak);
+        let thread =
+            std::thread::Builder::new().name("meta-worker".to_owned()).spawn(move || {
+                while let Some(store) = worker_store.upgrade() {
+                    if !store.worker_wait() {
+                        return;
+                    }
+                    store.tick();
+                }
+            })?;
+        Ok(MetaWorker { store: weak, thread: Some(thread) })
+    }
+
+    /// Waits for work or the interval; false when it is to end.
+    fn worker_wait(&self) -> bool {
+        let mut state = self.worker.state.lock();
+        if !state.stop && !state.checkpoint_due {
+            self.worker.changed.wait_for(&mut state, SYNC_INTERVAL);
+        }
+        state.checkpoint_due = false;
+        !state.stop
+    }
+
+    /// What the worker does each time: syncs what is not synced, checkpoints if one is due, makes
+    /// a missing copy. Tests call it by hand. Failures are kept and shown by the next call that
+    /// needs what failed.
+    pub fn tick(&self) {
+        let (last, heavy, copies) = {
+            let state = self.state.read();
+            let max = self.options.overlay_bytes_max;
+            let heavy = state.holders.iter().any(|holder| holder.is_heavy(max));
+            (state.last, heavy, state.holders.len())
+        };
+        let mut outcome = Ok(());
+        if last.0 > self.synced.load(Ordering::Acquire) {
+            outcome = self.sync();
+        }
+        if heavy && outcome.is_ok() {
+            outcome = self.checkpoint();
+        }
+        if copies < self.copies_wanted && outcome.is_ok() {
+            // A copy that fails marks its NSD; the next tick tries another.
+            drop(self.add_copy());
+        }
+    }
+
+    /// Writes everything to the bases and trims the journals. For tests and an orderly end.
+    ///
+    /// # Errors
+    /// As [`MetaPort::sync`]; `NoSpace` where a base cannot grow (nothing is lost).
+    pub fn checkpoint(&self) -> Result<()> {
+        let Some(_guard) = self.checkpointing.try_lock_for(self.options.room_wait_max) else {
+            let detail = "the metadata's checkpoint takes too long: see `strake diag waiters`";
+            return Err(Error::new(ErrorKind::TimedOut, detail));
+        };
+        self.sync()?;
+        let synced = Lsn(self.synced.load(Ordering::Acquire));
+        let holders = self.state.read().holders.clone();
+        let mut full = None;
+        let mut lost = Vec::new();
+        for holder in holders {
+            match holder.checkpoint(synced) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::NoSpace => full = Some(error),
+                Err(error) => lost.push((holder.nsd, error)),
+            }
+        }
+        if !lost.is_empty() {
+            self.lose(&mut self.state.write(), &lost)?;
+        }
+        full.map_or(Ok(()), |error| Err(error.context("metadata cannot grow")))
+    }
+
+    /// The generation of copies, and who holds them; the first answers the questions.
+    pub fn holders(&self) -> (u64, Vec<NsdId>) {
+        let state = self.state.read();
+        (state.generation, state.holders.iter().map(|holder| holder.nsd).collect())
+    }
+
+    /// How many entries this file system has had.
+    pub fn entries(&self) -> u64 {
+        self.state.read().last.0
+    }
+
+    /// All records of each holder, for tests: equal stores are equal maps.
+    ///
+    /// # Errors
+    /// The stores' own.
+    pub fn snapshots(&self) -> Result<Vec<MemoryKv>> {
+        let state = self.state.read();
+        let mut snapshots = Vec::new();
+        for holder in &state.holders {
+            let mut batch = Batch::new();
+            holder.scan_all(&[], &mut |key, value| {
+                batch.put(key, value);
+                true
+            })?;
+            let mut kv = MemoryKv::default();
+            kv.apply(&batch);
+            snapshots.push(kv);
+        }
+        Ok(snapshots)
+    }
+
+    /// Applies with the lock held; `None` if a journal has no room.
+    fn try_apply(&self, entry: &MetaEntry, bytes: &[u8]) -> Result<Option<MetaReply>> {
+        let mut state = self.state.write();
+        if let Some(error) = &state.stopped {
+            return Err(error.clone());
+        }
+        let (reply, changes) = machine::apply(&state.holders[0].kv, entry)?;
+        if changes.is_empty() {
+            return Ok(Some(reply));
+        }
+        let everyone = || state.holders.iter().chain(&state.joining);
+        if !everyone().all(|holder| holder.has_room(bytes.len())) {
+            return Ok(None);
+        }
+        let lsn = Lsn(state.last.0 + 1);
+        let mut lost = Vec::new();
+        for holder in everyone() {
+            match holder.append(bytes, lsn) {
+                Ok(()) => holder.apply(changes.clone(), lsn),
+                Err(error) => lost.push((holder.nsd, error)),
+            }
+        }
+        state.last = lsn;
+        if !lost.is_empty() {
+            self.lose(&mut state, &lost)?;
+        }
+        let max = self.options.overlay_bytes_max;
+        if state.holders.iter().any(|holder| holder.is_heavy(max)) {
+            drop(state);
+            self.worker.state.lock().checkpoint_due = true;
+            self.worker.changed.notify_one();
+        }
+        Ok(Some(reply))
+    }
+}
+
+impl MetaPort for MetaStore {
+    fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        let state = self.state.read();
+        if let Some(error) = &state.stopped {
+            return Err(error.clone());
+        }
+        let holder = &state.holders[0];
+        let mut reply = query::query(&holder.kv, query)?;
+        if let MetaReply::Counts(counts) = &mut reply {
+            counts.metadata_bytes = holder.bytes();
+            let room = kv_bytes_max(holder.container.geometry());
+            counts.metadata_free = room.saturating_sub(counts.metadata_bytes);
+        }
+        Ok(reply)
+    }
+
+    fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        let bytes = encode_entry(entry)?;
+        for _ in 0..CHECKPOINTS_PER_CHANGE_MAX {
+            if let Some(reply) = self.try_apply(entry, &bytes)? {
+                return Ok(reply);
+            }
+            let _wait = self.options.waiters.enter("metadata log full", "waits for a checkpoint");
+            self.checkpoint()?;
+        }
+        Err(Error::new(ErrorKind::NoSpace, "the metadata's log is full and cannot be trimmed"))
+    }
+
+    fn sync(&self) -> Result<()> {
+        let (last, holders) = {
+            let state = self.state.read();
+            if let Some(error) = &state.stopped {
+                return Err(error.clone());
+            }
+            (state.last, state.holders.clone())
+        };
+        let tickets: Vec<_> = holders[1..].iter().map(|holder| holder.request_sync()).collect();
+        let _wait = self.options.waiters.enter("metadata log sync", "");
+        let mut lost = Vec::new();
+        if let Err(error) = holders[0].sync() {
+            lost.push((holders[0].nsd, error));
+        }
+        for (ticket, holder) in tickets.into_iter().zip(&holders[1..]) {
+            if let Err(error) = ticket.wait() {
+                lost.push((holder.nsd, error));
+            }
+        }
+        if !lost.is_empty() {
+            self.lose(&mut self.state.write(), &lost)?;
+        }
+        self.synced.fetch_max(last.0, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+impl Drop for MetaWorker {
+    fn drop(&mut self) {
+        if let Some(store) = self.store.upgrade() {
+            store.worker.state.lock().stop = true;
+            store.worker.changed.notify_all();
+        }
+        if let Some(thread) = self.thread.take() {
+            // A panic in the worker was printed there; there is nothing to add.
+            drop(thread.join());
+        }
+    }
+}
+
+/// The most a metadata store could take in a container.
+fn kv_bytes_max(geometry: &Geometry) -> u64 {
+    geometry.chunk_bytes * u64::from(geometry.chunk_count).min(KV_CHUNKS_MAX as u64)
+}
+
+#[cfg(test)]
+#[path = "store_test.rs"]
+mod store_test;

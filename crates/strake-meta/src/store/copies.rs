@@ -1,0 +1,187 @@
+//! Generations: which NSDs hold the metadata, so that a stale copy is never used.
+//!
+//! Every NSD's superblock names a generation and its holders. A generation is in force once its
+//! holders' superblocks and those of all but p NSDs have it; nothing is acknowledged in between.
+//! Any p + 1 superblocks then include one of the newest generation in force. A generation that a
+//! crash left half written is harmless: without a holder, the others have everything acknowledged;
+//! with a new one, that copy was complete and durable before its name was written anywhere.
+
+use super::holder::Holder;
+use super::{MetaStore, State};
+use std::sync::Arc;
+use strake_proto::{Error, ErrorKind, NsdId, Result};
+use strake_store::{Batch, Container, Lsn};
+
+/// Records copied with the lock held at once.
+const COPY_RECORDS: usize = 1000;
+
+impl MetaStore {
+    /// Goes on without holders that failed.
+    ///
+    /// # Errors
+    /// `Io` when no sufficient set is left; nothing is accepted any more.
+    pub(super) fn lose(&self, state: &mut State, lost: &[(NsdId, Error)]) -> Result<()> {
+        let is_lost = |nsd: NsdId| lost.iter().any(|(other, _)| *other == nsd);
+        if state.joining.as_ref().is_some_and(|holder| is_lost(holder.nsd)) {
+            state.joining = None;
+        }
+        for (nsd, _) in lost {
+            if !state.failed_nsds.contains(nsd) {
+                state.failed_nsds.push(*nsd);
+            }
+        }
+        let before = state.holders.len();
+        let left: Vec<_> =
+            state.holders.iter().filter(|holder| !is_lost(holder.nsd)).cloned().collect();
+        if left.len() == before {
+            return state.stopped.clone().map_or(Ok(()), Err);
+        }
+        let reasons: Vec<String> =
+            lost.iter().map(|(nsd, error)| format!("NSD {nsd}: {error}")).collect();
+        if left.is_empty() {
+            let detail = format!("every metadata copy failed ({})", reasons.join("; "));
+            return Err(stop(state, detail));
+        }
+        state.holders = left;
+        self.begin_generation(state)
+    }
+
+    /// Puts the holders that `state` names in force under a new generation.
+    pub(super) fn begin_generation(&self, state: &mut State) -> Result<()> {
+        loop {
+            state.generation += 1;
+            let holders: Vec<NsdId> = state.holders.iter().map(|holder| holder.nsd).collect();
+            let (written, failed) = write_generation(&self.containers, state.generation, &holders);
+            let reach = written + self.losses_max >= self.nsd_count;
+            state.holders.retain(|holder| !failed.contains(&holder.nsd));
+            if !reach || state.holders.is_empty() {
+                let detail = format!(
+                    "metadata generation {} reached only {written} of {} NSDs",
+                    state.generation, self.nsd_count
+                );
+                return Err(stop(state, detail));
+            }
+            if state.holders.len() == holders.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes one more copy on an NSD that holds none, while changes go on.
+    ///
+    /// # Errors
+    /// The new holder's; it is not tried again in this run.
+    pub(super) fn add_copy(&self) -> Result<()> {
+        let _guard = self.copying.lock();
+        let Some(container) = self.candidate() else { return Ok(()) };
+        let nsd = container.superblock().nsd;
+        let result = self.copy_to(&container);
+        if result.is_err() {
+            let mut state = self.state.write();
+            state.joining = None;
+            state.failed_nsds.push(nsd);
+        }
+        result
+    }
+
+    /// An NSD for one more copy: best of a failure group that has none.
+    fn candidate(&self) -> Option<Container> {
+        let state = self.state.read();
+        let groups: Vec<u32> = state
+            .holders
+            .iter()
+            .map(|holder| holder.container.superblock().failure_group)
+            .collect();
+        let is_free = |nsd: NsdId| {
+            !state.failed_nsds.contains(&nsd) && state.holders.iter().all(|other| other.nsd != nsd)
+        };
+        self.containers
+            .iter()
+            .filter(|container| is_free(container.superblock().nsd))
+            .min_by_key(|container| groups.contains(&container.superblock().failure_group))
+            .cloned()
+    }
+
+    fn copy_to(&self, container: &Container) -> Result<()> {
+        container.reset_metadata()?;
+        let (holder, _) = Holder::open(container, self.options.cache_bytes)?;
+        let holder = Arc::new(holder);
+        {
+            // From here on it gets every change as the others do.
+            let mut state = self.state.write();
+            holder.advance(state.last);
+            state.joining = Some(Arc::clone(&holder));
+        }
+        let mut from = Some(Vec::new());
+        while let Some(start) = from {
+            from = self.copy_part(&holder, start)?;
+            if holder.is_heavy(self.options.overlay_bytes_max) {
+                // No holder yet, so nothing depends on what its journal has.
+                holder.sync()?;
+                holder.checkpoint(Lsn(u64::MAX - 1))?;
+            }
+        }
+        holder.sync()?;
+        holder.checkpoint(Lsn(u64::MAX - 1))?;
+        // With changes shut out, its base gets everything, durably, before it is named a holder.
+        let mut state = self.state.write();
+        if state.joining.take().is_none() {
+            return Err(Error::new(ErrorKind::Io, "the new metadata copy failed"));
+        }
+        holder.sync()?;
+        holder.checkpoint(state.last)?;
+        state.holders.push(holder);
+        self.begin_generation(&mut state)
+    }
+
+    /// Copies records from `start` on; where to go on, `None` at the end.
+    fn copy_part(&self, holder: &Holder, start: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        let state = self.state.write();
+        if state.joining.is_none() {
+            return Err(Error::new(ErrorKind::Io, "the new metadata copy failed"));
+        }
+        let mut batch = Batch::new();
+        let mut next = None;
+        state.holders[0].scan_all(&start, &mut |key, value| {
+            if batch.len() == COPY_RECORDS {
+                next = Some(key.to_vec());
+                return false;
+            }
+            batch.put(key, value);
+            true
+        })?;
+        holder.apply(batch, state.last);
+        Ok(next)
+    }
+}
+
+/// Writes a generation to every superblock, its holders' first. How many have it now, and who
+/// does not.
+pub(super) fn write_generation(
+    containers: &[Container],
+    generation: u64,
+    holders: &[NsdId],
+) -> (usize, Vec<NsdId>) {
+    let mut written = 0;
+    let mut failed = Vec::new();
+    let mut ordered: Vec<&Container> = containers.iter().collect();
+    ordered.sort_by_key(|container| !holders.contains(&container.superblock().nsd));
+    for container in ordered {
+        let result = container.update_superblock(|superblock| {
+            superblock.metadata_generation = generation;
+            superblock.metadata_holders = holders.to_vec();
+        });
+        match result {
+            Ok(()) => written += 1,
+            Err(_) => failed.push(container.superblock().nsd),
+        }
+    }
+    (written, failed)
+}
+
+/// Accepts nothing any more.
+fn stop(state: &mut State, detail: String) -> Error {
+    let error = Error::new(ErrorKind::Io, detail);
+    state.stopped = Some(error.clone());
+    error
+}

@@ -1,0 +1,176 @@
+//! One copy of the metadata: a journal and a store in one NSD's container, and a thread that
+//! syncs the journal while others sync theirs.
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use strake_proto::{Error, ErrorKind, NsdId, Result};
+use strake_store::{Batch, Container, Journal, Kv, KvRead, KvRole, Lsn};
+
+/// Room that an append leaves free in the ring, for record headers and padding.
+const LOG_MARGIN_BYTES: u64 = 64 << 10;
+
+pub(crate) struct Holder {
+    pub(crate) nsd: NsdId,
+    pub(crate) container: Container,
+    pub(crate) kv: Kv,
+    journal: Arc<Journal>,
+    syncer: Arc<Syncer>,
+}
+
+/// What the sync thread and its callers share.
+#[derive(Default)]
+struct Syncer {
+    state: Mutex<SyncState>,
+    wanted: Condvar,
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct SyncState {
+    /// Calls so far.
+    requested: u64,
+    /// Calls answered by a sync that began after them.
+    done: u64,
+    /// The first failure; a journal does not recover from one.
+    error: Option<Error>,
+    stopped: bool,
+}
+
+/// A sync that was asked for.
+pub(crate) struct SyncTicket {
+    syncer: Arc<Syncer>,
+    number: u64,
+}
+
+impl SyncTicket {
+    /// Waits until it is done.
+    pub(crate) fn wait(self) -> Result<()> {
+        let mut state = self.syncer.state.lock();
+        while state.done < self.number {
+            self.syncer.answered.wait(&mut state);
+        }
+        state.error.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Syncer {
+    fn run(&self, journal: &Journal) {
+        let mut state = self.state.lock();
+        loop {
+            while state.requested == state.done && !state.stopped {
+                self.wanted.wait(&mut state);
+            }
+            if state.requested == state.done {
+                return;
+            }
+            // All who asked until now share this one sync.
+            let number = state.requested;
+            let result = parking_lot::MutexGuard::unlocked(&mut state, || journal.sync());
+            state.done = number;
+            if let Err(error) = result {
+                state.error.get_or_insert(error);
+            }
+            self.answered.notify_all();
+        }
+    }
+}
+
+impl Holder {
+    /// Opens what a container holds; also the journal's entries, in order.
+    pub(crate) fn open(
+        container: &Container,
+        cache_bytes: usize,
+    ) -> Result<(Holder, Vec<(Lsn, Vec<u8>)>)> {
+        let nsd = container.superblock().nsd;
+        let kv = Kv::open(container.kv_region(KvRole::Metadata), cache_bytes)?;
+        let (journal, entries) = Journal::open(container.metadata_log())?;
+        journal.advance(kv.applied_in_base());
+        let journal = Arc::new(journal);
+        let syncer = Arc::new(Syncer::default());
+        let (thread_journal, thread_syncer) = (Arc::clone(&journal), Arc::clone(&syncer));
+        std::thread::Builder::new()
+            .name(format!("meta-sync-{nsd}"))
+            .spawn(move || thread_syncer.run(&thread_journal))?;
+        Ok((Holder { nsd, container: container.clone(), kv, journal, syncer }, entries))
+    }
+
+    /// Whether an entry of so many bytes surely fits the journal.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        let needed = bytes as u64 + LOG_MARGIN_BYTES;
+        self.journal.used().saturating_add(needed) <= self.journal.capacity()
+    }
+
+    /// Whether a checkpoint is due.
+    pub(crate) fn is_heavy(&self, overlay_bytes_max: u64) -> bool {
+        self.kv.overlay_bytes() > overlay_bytes_max
+            || self.journal.used() > self.journal.capacity() / 2
+    }
+
+    /// Appends entry `lsn`; every copy numbers alike.
+    pub(crate) fn append(&self, entry: &[u8], lsn: Lsn) -> Result<()> {
+        let got = self.journal.append(entry)?;
+        if got != lsn {
+            let detail = format!("NSD {}: entry {} came to be {}", self.nsd, lsn.0, got.0);
+            return Err(Error::new(ErrorKind::Internal, detail));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn apply(&self, changes: Batch, lsn: Lsn) {
+        self.kv.apply(changes, lsn);
+    }
+
+    /// The last entry's number.
+    pub(crate) fn last(&self) -> Lsn {
+        self.journal.last()
+    }
+
+    /// The next entry gets a number above `lsn`.
+    pub(crate) fn advance(&self, lsn: Lsn) {
+        self.journal.advance(lsn);
+    }
+
+    /// Syncs the journal on this thread.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.journal.sync()
+    }
+
+    /// Has the journal synced by its own thread.
+    pub(crate) fn request_sync(&self) -> SyncTicket {
+        let mut state = self.syncer.state.lock();
+        state.requested += 1;
+        let number = state.requested;
+        self.syncer.wanted.notify_one();
+        SyncTicket { syncer: Arc::clone(&self.syncer), number }
+    }
+
+    /// Writes the store's changes to its base and gives up entries that are in it; of these, none
+    /// above `synced`, which another copy may still need after a crash.
+    pub(crate) fn checkpoint(&self, synced: Lsn) -> Result<()> {
+        let in_base = self.kv.checkpoint()?;
+        self.journal.trim(Lsn(in_base.min(synced).0 + 1))
+    }
+
+    /// Bytes of this copy in its container.
+    pub(crate) fn bytes(&self) -> u64 {
+        let stats = self.kv.stats();
+        stats.base_bytes + stats.overlay_bytes
+    }
+
+    /// All records in key order.
+    pub(crate) fn scan_all(
+        &self,
+        from: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        self.kv.scan(from, &[0xff], visit)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Not joined: a disk that hangs must not hang whoever drops its copy.
+        self.syncer.state.lock().stopped = true;
+        self.syncer.wanted.notify_one();
+    }
+}

@@ -1,0 +1,310 @@
+//! Making the first copies, and finding and mending them at every start.
+//!
+//! 1. The newest generation among the readable superblocks names the holders. At least p + 1
+//!    superblocks (all, where there are fewer NSDs) must be readable, so that the newest cannot be
+//!    among the missing ones.
+//! 2. Each readable holder's store is brought up from its base by its own journal's entries. The
+//!    one that gets furthest goes first: nobody can have been told of an entry that it lacks.
+//! 3. The others get the entries they lack. Where the first one's journal has been trimmed beyond
+//!    these, a holder is copied anew instead.
+//! 4. All journals are synced. If the holders are not exactly those that were named, a new
+//!    generation names them before anything is served, so that a missing one is stale from now on.
+
+use super::holder::Holder;
+use super::{MetaOptions, MetaStore, State, WorkerSignal};
+use crate::log_entry::{decode_entry, encode_entry};
+use crate::{machine, query};
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use strake_proto::layout::PoolMap;
+use strake_proto::meta::{Configuration, MetaEntry, MetaOp};
+use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result};
+use strake_store::{Container, Lsn};
+
+/// A holder whose own entries are applied, and these entries.
+struct Recovered {
+    holder: Holder,
+    entries: Vec<(Lsn, Vec<u8>)>,
+}
+
+impl MetaStore {
+    /// Makes the file system's metadata on the containers of its NSDs: p + 1 copies, in different
+    /// failure groups as far as there are. Whatever metadata they held is dropped.
+    ///
+    /// # Errors
+    /// `Invalid` if a container is missing or belongs elsewhere; the disks' own.
+    pub fn format(
+        containers: &[Container],
+        configuration: &Configuration,
+        options: MetaOptions,
+    ) -> Result<MetaStore> {
+        let containers = sorted(containers);
+        let nsds = pool_nsds(&configuration.pool);
+        let present: Vec<NsdId> =
+            containers.iter().map(|container| container.superblock().nsd).collect();
+        if present != nsds {
+            let detail = format!(
+                "to make the metadata, all NSDs of the pool must be there: {} needed, {} given",
+                list(&nsds),
+                list(&present)
+            );
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+        let entry = MetaEntry {
+            client: ClientId(0),
+            sequence: 0,
+            time: configuration.created,
+            op: MetaOp::Format(Box::new(configuration.clone())),
+        };
+        let bytes = encode_entry(&entry)?;
+        let mut holders = Vec::new();
+        for container in choose(&containers, copies_wanted(configuration, nsds.len())) {
+            container.reset_metadata()?;
+            let (holder, _) = Holder::open(&container, options.cache_bytes)?;
+            let (_, changes) = machine::apply(&holder.kv, &entry)?;
+            holder.append(&bytes, Lsn(1))?;
+            holder.apply(changes, Lsn(1));
+            holder.sync()?;
+            holders.push(Arc::new(holder));
+        }
+        let store = MetaStore::with(containers, configuration, nsds.len(), holders, 0, options);
+        store.begin_generation(&mut store.state.write())?;
+        Ok(store)
+    }
+
+    /// Opens the metadata on those containers of the file system's NSDs that can be opened.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no metadata at all; `Unreachable` with the NSDs that are needed
+    /// where too few are there; `Corrupt` where every copy is damaged.
+    pub fn open(containers: &[Container], options: MetaOptions) -> Result<MetaStore> {
+        let containers = sorted(containers);
+        require_one_cluster(&containers)?;
+        let newest = containers
+            .iter()
+            .map(Container::superblock)
+            .max_by_key(|superblock| superblock.metadata_generation)
+            .filter(|superblock| superblock.metadata_generation > 0)
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, "these NSDs hold no metadata yet"))?;
+        let (generation, named) = (newest.metadata_generation, &newest.metadata_holders);
+        let (recovered, faults) = recover(&containers, named, &options);
+        let Some((first, others)) = recovered.split_first() else {
+            let detail = format!(
+                "the metadata's generation {generation} is on NSDs {}, none of which can be used: \
+                 bring one of them back{}",
+                list(named),
+                faults
+            );
+            return Err(Error::new(ErrorKind::Unreachable, detail));
+        };
+        let configuration = query::configuration(&first.holder.kv)?;
+        let nsds = pool_nsds(&configuration.pool);
+        require_readable(&containers, &configuration, &nsds)?;
+        let equal: Vec<bool> = others.iter().map(|other| catch_up(first, other)).collect();
+        let holders: Vec<Arc<Holder>> = recovered
+            .into_iter()
+            .enumerate()
+            .filter(|(index, _)| *index == 0 || equal[*index - 1])
+            .map(|(_, recovered)| Arc::new(recovered.holder))
+            .collect();
+        let mut same: Vec<NsdId> = holders.iter().map(|holder| holder.nsd).collect();
+        same.sort_unstable();
+        let mut named = named.clone();
+        named.sort_unstable();
+        let store =
+            MetaStore::with(containers, &configuration, nsds.len(), holders, generation, options);
+        strake_proto::meta::MetaPort::sync(&store)?;
+        if same != named {
+            store.begin_generation(&mut store.state.write())?;
+        }
+        Ok(store)
+    }
+
+    fn with(
+        containers: Vec<Container>,
+        configuration: &Configuration,
+        nsd_count: usize,
+        holders: Vec<Arc<Holder>>,
+        generation: u64,
+        options: MetaOptions,
+    ) -> MetaStore {
+        let last = holders[0].last();
+        MetaStore {
+            containers,
+            copies_wanted: copies_wanted(configuration, nsd_count),
+            losses_max: usize::from(configuration.code.parity).min(nsd_count - 1),
+            nsd_count,
+            options,
+            state: RwLock::new(State {
+                holders,
+                joining: None,
+                failed_nsds: Vec::new(),
+                generation,
+                last,
+                stopped: None,
+            }),
+            checkpointing: Mutex::new(()),
+            copying: Mutex::new(()),
+            synced: AtomicU64::new(0),
+            worker: WorkerSignal::default(),
+        }
+    }
+}
+
+/// Opens and replays every named holder there is, the furthest first; sentences about the others.
+fn recover(
+    containers: &[Container],
+    named: &[NsdId],
+    options: &MetaOptions,
+) -> (Vec<Recovered>, String) {
+    let mut recovered = Vec::new();
+    let mut faults = String::new();
+    for container in containers {
+        let nsd = container.superblock().nsd;
+        if !named.contains(&nsd) {
+            continue;
+        }
+        match replay(container, options) {
+            Ok(copy) => recovered.push(copy),
+            Err(error) => faults.push_str(&format!("; NSD {nsd}: {error}")),
+        }
+    }
+    // A stable sort: of equals the lowest id leads, so that two starts choose alike.
+    recovered.sort_by_key(|copy| std::cmp::Reverse(copy.holder.last()));
+    (recovered, faults)
+}
+
+/// Brings one holder's store up to the end of its own journal.
+fn replay(container: &Container, options: &MetaOptions) -> Result<Recovered> {
+    let (holder, entries) = Holder::open(container, options.cache_bytes)?;
+    let mut at = holder.kv.applied_in_base();
+    for (lsn, bytes) in &entries {
+        if *lsn > at {
+            apply_next(&holder, at, *lsn, bytes)?;
+            at = *lsn;
+        }
+    }
+    if at == Lsn(0) {
+        return Err(Error::new(ErrorKind::Corrupt, "its copy of the metadata is empty"));
+    }
+    Ok(Recovered { holder, entries })
+}
+
+/// Applies the entry after `at`.
+fn apply_next(holder: &Holder, at: Lsn, lsn: Lsn, bytes: &[u8]) -> Result<()> {
+    if lsn.0 != at.0 + 1 {
+        let detail = format!("metadata entry {} is missing before {}", at.0 + 1, lsn.0);
+        return Err(Error::new(ErrorKind::Corrupt, detail));
+    }
+    let (_, changes) = machine::apply(&holder.kv, &decode_entry(bytes)?).map_err(|error| {
+        Error::new(ErrorKind::Corrupt, format!("metadata entry {lsn:?}: {error}"))
+    })?;
+    holder.apply(changes, lsn);
+    Ok(())
+}
+
+/// Gives `other` the entries it lacks; false if it must be copied anew.
+fn catch_up(first: &Recovered, other: &Recovered) -> bool {
+    let last = first.holder.last();
+    let mut at = other.holder.last();
+    for (lsn, bytes) in &first.entries {
+        if *lsn <= at {
+            continue;
+        }
+        let holder = &other.holder;
+        let room = holder.has_room(bytes.len());
+        let outcome = apply_next(holder, at, *lsn, bytes);
+        if !room || outcome.and_then(|()| holder.append(bytes, *lsn)).is_err() {
+            return false;
+        }
+        at = *lsn;
+    }
+    at == last
+}
+
+/// Refuses disks of two file systems: the newest generation would be of either.
+fn require_one_cluster(containers: &[Container]) -> Result<()> {
+    let identity = |container: &Container| {
+        let superblock = container.superblock();
+        (superblock.cluster, superblock.fs)
+    };
+    match containers.windows(2).find(|pair| identity(&pair[0]) != identity(&pair[1])) {
+        Some(pair) => Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "NSDs {} and {} belong to different file systems",
+                pair[0].superblock().nsd,
+                pair[1].superblock().nsd
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Refuses to go on with so few superblocks that a newer generation could be among the missing.
+fn require_readable(
+    containers: &[Container],
+    configuration: &Configuration,
+    nsds: &[NsdId],
+) -> Result<()> {
+    let present: Vec<NsdId> =
+        containers.iter().map(|container| container.superblock().nsd).collect();
+    let readable = nsds.iter().filter(|nsd| present.contains(nsd)).count();
+    let needed = copies_wanted(configuration, nsds.len());
+    if readable >= needed {
+        return Ok(());
+    }
+    let missing: Vec<NsdId> = nsds.iter().copied().filter(|nsd| !present.contains(nsd)).collect();
+    let detail = format!(
+        "only {readable} of {} NSDs can be read and {needed} are needed to know the newest \
+         metadata: bring back {} of NSDs {}",
+        nsds.len(),
+        needed - readable,
+        list(&missing)
+    );
+    Err(Error::new(ErrorKind::Unreachable, detail))
+}
+
+/// Copies of the metadata: as many as losses are tolerated, and one more.
+fn copies_wanted(configuration: &Configuration, nsd_count: usize) -> usize {
+    (usize::from(configuration.code.parity) + 1).min(nsd_count)
+}
+
+/// The first holders: one of each failure group before a second of any.
+fn choose(containers: &[Container], count: usize) -> Vec<Container> {
+    let mut chosen: Vec<Container> = Vec::new();
+    while chosen.len() < count.min(containers.len()) {
+        let of_group = |group: u32| {
+            chosen.iter().filter(|other| other.superblock().failure_group == group).count()
+        };
+        let next = containers
+            .iter()
+            .filter(|container| {
+                let nsd = container.superblock().nsd;
+                chosen.iter().all(|other| other.superblock().nsd != nsd)
+            })
+            .min_by_key(|container| of_group(container.superblock().failure_group))
+            .cloned();
+        chosen.extend(next);
+    }
+    chosen
+}
+
+fn sorted(containers: &[Container]) -> Vec<Container> {
+    let mut sorted = containers.to_vec();
+    sorted.sort_by_key(|container| container.superblock().nsd);
+    sorted
+}
+
+fn pool_nsds(pool: &PoolMap) -> Vec<NsdId> {
+    let mut nsds: Vec<NsdId> = pool.slots.iter().map(|slot| slot.nsd).collect();
+    nsds.sort_unstable();
+    nsds.dedup();
+    nsds
+}
+
+fn list(nsds: &[NsdId]) -> String {
+    let names: Vec<String> = nsds.iter().map(NsdId::to_string).collect();
+    names.join(", ")
+}
