@@ -6,6 +6,7 @@ pub mod clock;
 pub mod disk;
 pub mod fan_out;
 pub mod rng;
+pub mod rpc;
 
 pub use buffer::AlignedBuffer;
 pub use clock::{Clock, ManualClock, RealClock};

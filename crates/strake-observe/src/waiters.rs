@@ -8,6 +8,7 @@
 //! drop(guard);
 //! ```
 
+use crate::Observe;
 use crate::format::{self, nanoseconds};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::thread::{self, Thread};
 use std::time::Duration;
 use strake_env::Clock;
+use strake_env::rpc::WaitNames;
 use strake_proto::Timestamp;
 
 /// One wait.
@@ -77,10 +79,14 @@ impl Waiters {
         reason: &'static str,
         detail: impl Into<Cow<'static, str>>,
     ) -> WaitGuard<'_> {
+        WaitGuard { waiters: self, index: self.begin(reason, detail.into()) }
+    }
+
+    fn begin(&self, reason: &'static str, detail: Cow<'static, str>) -> usize {
         let waiter = Waiter {
             thread: thread::current(),
             reason,
-            detail: detail.into(),
+            detail,
             since: self.clock.wall(),
             start: self.clock.monotonic(),
         };
@@ -90,7 +96,13 @@ impl Waiters {
             table.waiters.len() - 1
         });
         table.waiters[index] = Some(waiter);
-        WaitGuard { waiters: self, index }
+        index
+    }
+
+    fn end(&self, index: usize) {
+        let mut table = self.table.lock();
+        table.waiters[index] = None;
+        table.free.push(index);
     }
 
     /// All waits, longest first.
@@ -117,9 +129,28 @@ impl Waiters {
 
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        let mut table = self.waiters.table.lock();
-        table.waiters[self.index] = None;
-        table.free.push(self.index);
+        self.waiters.end(self.index);
+    }
+}
+
+/// Sessions, which stand below this crate, name their waits here too.
+impl WaitNames for Waiters {
+    fn begin_wait(&self, reason: &'static str, detail: &str) -> usize {
+        self.begin(reason, detail.to_owned().into())
+    }
+
+    fn end_wait(&self, wait: usize) {
+        self.end(wait);
+    }
+}
+
+impl WaitNames for Observe {
+    fn begin_wait(&self, reason: &'static str, detail: &str) -> usize {
+        self.waiters.begin_wait(reason, detail)
+    }
+
+    fn end_wait(&self, wait: usize) {
+        self.waiters.end_wait(wait);
     }
 }
 

@@ -14,8 +14,11 @@
 //! 16  4  header length, at most MESSAGE_BYTES_MAX
 //! 20  4  payload length, at most PAYLOAD_BYTES_MAX
 //! 24  4  CRC32C of the header
-//! 28  4  CRC32C of bytes 0..28
-//! 32  …  header, payload (covered by its strip checksums)
+//! 28  4  CRC32C of the payload
+//! 32  4  0
+//! 36  4  CRC32C of bytes 0..36
+//! 40 16  authentication code (see `strake-env`'s `rpc`); 0 in a hello before the keys are agreed
+//! 56  …  header, payload
 //! ```
 
 use crate::error::Result;

@@ -1,0 +1,70 @@
+//! Sessions on stream sockets: the two arrows (client ▶ NSD server, client ▶ metadata) between
+//! processes. [`NsdClientSession`] and [`MetaClientSession`] are ports like the direct ones;
+//! [`serve_nsd`] and [`serve_meta`] put a port behind a listener.
+//!
+//! **Layers.** [`frame`] is the codec: one frame, its limits, checksums and authentication code.
+//! [`auth`] is the shared secret and the handshake. [`stream`] is what differs between Unix and TCP
+//! sockets. [`connection`] multiplexes calls over one authenticated stream; a *session* is a
+//! connection that is made anew when it is lost. [`server`] is the other end.
+//!
+//! **A session's life.** The client connects, both prove that they know the secret (see
+//! [`auth`]), and the server says its *boot number*, drawn anew at each start. Then any number of
+//! calls are in flight; replies come in any order and are matched by request number. Every call
+//! has a time limit and, while it waits, a name among the waiters.
+//!
+//! **Lost connections.** A call that was in flight may or may not have been executed. It is sent
+//! again on a new connection for as long as [`SessionLimits`] allow, because every request can be
+//! made safe to repeat:
+//! - NSD requests are idempotent but for `Write`, which is repeated as put-if-newer (`copy`):
+//!   versions are never reused, so an equal version is the same write. What a restarted server
+//!   forgot shows in the boot number of its replies, as everywhere.
+//! - Metadata queries and `sync` are idempotent. A counted entry is repeated with the same
+//!   sequence, so that it applies once; one entry is in flight at a time, because the server
+//!   remembers the last. Entries answered but not yet synced are kept, and replayed first when
+//!   the server comes back with another boot number (they may have died with it).
+//!
+//! **Threat model.** Whoever lacks the secret cannot open a session, learn the secret from one,
+//! or insert, repeat, reorder or drop frames of one: every frame carries an HMAC-SHA256 code
+//! (truncated to 16 bytes) under a key of its session and direction over a frame counter, the
+//! frame's head (with the CRC32C of the payload) and the message. *Not* covered: bytes are not
+//! encrypted, and payloads are bound by CRC32C alone, so somebody who sits on the path can read,
+//! and can forge a payload of equal CRC. Therefore sockets are Unix sockets in a directory of
+//! mode 0700, or TCP within one machine or on a network that only the cluster's machines share;
+//! TLS comes with the cluster. Who can read the secret file (mode 0600, refused otherwise) is
+//! trusted with everything.
+
+pub mod auth;
+pub mod connection;
+pub mod frame;
+mod meta;
+mod nsd;
+pub mod server;
+mod session;
+pub mod stream;
+
+pub use auth::{Service, SharedSecret};
+pub use meta::{MetaClientSession, serve_meta};
+pub use nsd::{NsdClientSession, serve_nsd};
+pub use server::{RpcServer, ServerOptions};
+pub use session::{SessionEnv, SessionLimits};
+pub use stream::{Endpoint, Listener};
+
+/// Where waits are named; `strake-observe`'s registry is one.
+pub trait WaitNames: Send + Sync {
+    /// This thread begins to wait; the number names the wait until it ends.
+    fn begin_wait(&self, reason: &'static str, detail: &str) -> usize;
+    /// That wait ended.
+    fn end_wait(&self, wait: usize);
+}
+
+/// Names nothing, for tests.
+impl WaitNames for () {
+    fn begin_wait(&self, _reason: &'static str, _detail: &str) -> usize {
+        0
+    }
+    fn end_wait(&self, _wait: usize) {}
+}
+
+#[cfg(test)]
+#[path = "rpc/rpc_test.rs"]
+mod tests;

@@ -1,0 +1,250 @@
+//! The shared secret, and the handshake by which both ends prove that they know it.
+//!
+//! ```text
+//! client ▶ server   Greeting  { service, nonce C }
+//! server ▶ client   Challenge { nonce S, proof HMAC(secret, "strake server" ‖ transcript) }
+//! client ▶ server   Proof     { proof HMAC(secret, "strake client" ‖ transcript) }
+//! server ▶ client   Welcome   { boot }          the first frame with an authentication code
+//! ```
+//!
+//! transcript = service (postcard) ‖ C ‖ S; labels are padded with zeros to 16 bytes. The nonces
+//! are 32 random bytes each, so no proof is ever of use twice, and different labels keep an
+//! attacker from reflecting one side's proof to the other. The keys of the two directions are
+//! HMAC(secret, "strake to server" ‖ transcript) and HMAC(secret, "strake to client" ‖
+//! transcript). A server that does not agree answers `Refused` with a reason instead, which
+//! proves nothing and is only shown.
+
+use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
+use hmac::{Hmac, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use strake_proto::{Error, ErrorKind, NsdId, Result};
+
+const SECRET_BYTES: usize = 32;
+const NONCE_BYTES: usize = 32;
+
+/// What a client wants to talk to; a server answers for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Service {
+    /// This NSD.
+    Nsd(NsdId),
+    /// The metadata.
+    Meta,
+}
+
+impl std::fmt::Display for Service {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Service::Nsd(nsd) => write!(out, "nsd {nsd}"),
+            Service::Meta => out.write_str("metadata"),
+        }
+    }
+}
+
+/// A cluster's secret: 32 random bytes that every process of the cluster can read.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SharedSecret([u8; SECRET_BYTES]);
+
+impl std::fmt::Debug for SharedSecret {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("SharedSecret(…)")
+    }
+}
+
+impl SharedSecret {
+    /// A new secret.
+    ///
+    /// # Errors
+    /// When the operating system gives no random bytes.
+    pub fn generate() -> Result<SharedSecret> {
+        random_bytes().map(SharedSecret)
+    }
+
+    /// Writes the secret to a new file that only its owner can read: 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// `Exists` if there is such a file; the file system's.
+    pub fn store(&self, path: &Path) -> Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(file, "{digits}")?;
+        file.sync_all()?;
+        Ok(())
+    }
+
+    /// Reads a secret that [`SharedSecret::store`] wrote.
+    ///
+    /// # Errors
+    /// `Access` if others than the owner may read it, `Corrupt` if it is no secret, the file
+    /// system's.
+    pub fn load(path: &Path) -> Result<SharedSecret> {
+        let shown = path.display();
+        let file = File::open(path).map_err(|error| Error::from(error).context(&shown))?;
+        if file.metadata()?.mode() & 0o077 != 0 {
+            let detail = format!("others can read the secret {shown}: run chmod 600 on it");
+            return Err(Error::new(ErrorKind::Access, detail));
+        }
+        let mut text = String::new();
+        let corrupt = || Error::new(ErrorKind::Corrupt, format!("{shown} holds no secret"));
+        file.take(200).read_to_string(&mut text).map_err(|_| corrupt())?;
+        let digits = text.trim_end().as_bytes();
+        if digits.len() != 2 * SECRET_BYTES {
+            return Err(corrupt());
+        }
+        let mut secret = [0; SECRET_BYTES];
+        for (byte, pair) in secret.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |digit: u8| char::from(digit).to_digit(16).ok_or_else(corrupt);
+            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+        }
+        Ok(SharedSecret(secret))
+    }
+
+    fn code(&self, label: &str, transcript: &[u8]) -> Hmac<Sha256> {
+        let mut padded = [0; 16];
+        padded[..label.len()].copy_from_slice(label.as_bytes());
+        let mut code = Hmac::new_from_slice(&self.0).expect("invariant: HMAC takes any key length");
+        code.update(&padded);
+        code.update(transcript);
+        code
+    }
+
+    fn derive(&self, label: &str, transcript: &[u8]) -> [u8; 32] {
+        self.code(label, transcript).finalize().into_bytes().into()
+    }
+}
+
+/// Bytes fit for keys.
+fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
+    let mut bytes = [0; COUNT];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The messages of the handshake.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Hello {
+    Greeting { service: Service, nonce: [u8; NONCE_BYTES] },
+    Challenge { nonce: [u8; NONCE_BYTES], proof: [u8; 32] },
+    Proof { proof: [u8; 32] },
+    Welcome { boot: u64 },
+    Refused { reason: String },
+}
+
+/// What both ends have after the handshake.
+pub struct Agreed {
+    /// For frames this end sends.
+    pub sending: Seal,
+    /// For frames it receives.
+    pub receiving: Seal,
+    /// The server's boot number.
+    pub boot: u64,
+}
+
+fn transcript(service: Service, client: &[u8], server: &[u8]) -> Result<Vec<u8>> {
+    let mut bytes = encode(&service)?;
+    bytes.extend_from_slice(client);
+    bytes.extend_from_slice(server);
+    Ok(bytes)
+}
+
+fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
+    postcard::to_allocvec(value).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+}
+
+fn say(stream: &mut dyn Write, seal: &mut Seal, hello: &Hello) -> Result<()> {
+    write_frame(stream, seal, FrameKind::Hello, 0, &encode(hello)?, &[])
+}
+
+fn hear(stream: &mut dyn Read, seal: &mut Seal) -> Result<Hello> {
+    let frame = read_frame(stream, seal, FrameLimits::HELLO, &mut |bytes| vec![0; bytes])?;
+    let Some(Frame { kind: FrameKind::Hello, message, .. }) = frame else {
+        let detail = "the peer closed the connection instead of greeting";
+        return Err(Error::new(ErrorKind::Unreachable, detail));
+    };
+    match postcard::take_from_bytes(&message) {
+        Ok((hello, [])) => Ok(hello),
+        _ => Err(Error::new(ErrorKind::Corrupt, "a greeting does not decode")),
+    }
+}
+
+fn refused(reason: &str) -> Error {
+    // The text comes from a peer that has proven nothing: it is shown short and printable.
+    let shown: String = reason.chars().filter(|c| !c.is_control()).take(200).collect();
+    Error::new(ErrorKind::Access, format!("the server refused the session: {shown}"))
+}
+
+const UNEXPECTED: &str = "a greeting out of order";
+
+/// The client's half of the handshake.
+///
+/// # Errors
+/// `Access` if the server refuses or does not know the secret; as [`read_frame`].
+pub fn greet(
+    stream: &mut (impl Read + Write),
+    secret: &SharedSecret,
+    service: Service,
+) -> Result<Agreed> {
+    let mut open = Seal::none();
+    let client: [u8; NONCE_BYTES] = random_bytes()?;
+    say(stream, &mut open, &Hello::Greeting { service, nonce: client })?;
+    let (server, proof) = match hear(stream, &mut open)? {
+        Hello::Challenge { nonce, proof } => (nonce, proof),
+        Hello::Refused { reason } => return Err(refused(&reason)),
+        _ => return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED)),
+    };
+    let transcript = transcript(service, &client, &server)?;
+    if secret.code("strake server", &transcript).verify_slice(&proof).is_err() {
+        let detail = format!("the server of {service} does not know this cluster's secret");
+        return Err(Error::new(ErrorKind::Access, detail));
+    }
+    let proof = secret.derive("strake client", &transcript);
+    say(stream, &mut open, &Hello::Proof { proof })?;
+    let mut receiving = Seal::new(&secret.derive("strake to client", &transcript));
+    match hear(stream, &mut receiving)? {
+        Hello::Welcome { boot } => {
+            let sending = Seal::new(&secret.derive("strake to server", &transcript));
+            Ok(Agreed { sending, receiving, boot })
+        }
+        _ => Err(Error::new(ErrorKind::Corrupt, UNEXPECTED)),
+    }
+}
+
+/// The server's half of the handshake.
+///
+/// # Errors
+/// `Access` if the client does not know the secret, `NotFound` if it wants another service; as
+/// [`read_frame`].
+pub fn welcome(
+    stream: &mut (impl Read + Write),
+    secret: &SharedSecret,
+    service: Service,
+    boot: u64,
+) -> Result<Agreed> {
+    let mut open = Seal::none();
+    let Hello::Greeting { service: wanted, nonce: client } = hear(stream, &mut open)? else {
+        return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED));
+    };
+    if wanted != service {
+        let reason = format!("this is {service}, not {wanted}");
+        say(stream, &mut open, &Hello::Refused { reason: reason.clone() })?;
+        return Err(Error::new(ErrorKind::NotFound, reason));
+    }
+    let server: [u8; NONCE_BYTES] = random_bytes()?;
+    let transcript = transcript(service, &client, &server)?;
+    let proof = secret.derive("strake server", &transcript);
+    say(stream, &mut open, &Hello::Challenge { nonce: server, proof })?;
+    let Hello::Proof { proof } = hear(stream, &mut open)? else {
+        return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED));
+    };
+    if secret.code("strake client", &transcript).verify_slice(&proof).is_err() {
+        return Err(Error::new(ErrorKind::Access, "a client does not know the secret"));
+    }
+    let mut sending = Seal::new(&secret.derive("strake to client", &transcript));
+    let receiving = Seal::new(&secret.derive("strake to server", &transcript));
+    say(stream, &mut sending, &Hello::Welcome { boot })?;
+    Ok(Agreed { sending, receiving, boot })
+}

@@ -1,0 +1,294 @@
+//! One frame on a stream: the layout stands byte by byte in `strake-proto`'s `nsd`.
+//!
+//! A reader trusts nothing: lengths are checked against limits before memory is taken, the head
+//! against its own CRC before its lengths are believed, the message against its CRC and the
+//! authentication code before the payload is read, the payload against its CRC before anyone sees
+//! it. After any error the stream has no meaning any more and must be closed.
+//!
+//! The authentication code is the first 16 bytes of
+//! `HMAC-SHA256(key, counter (8, little-endian) ‖ bytes 0..40 of the frame ‖ message)`, where
+//! `counter` counts the frames of this direction under this key from 0 and is not sent.
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+use std::io::{self, IoSlice, Read, Write};
+use strake_proto::limits::{MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use strake_proto::nsd::PROTOCOL_VERSION;
+use strake_proto::{Error, ErrorKind, Result};
+
+const MAGIC: [u8; 4] = *b"SRPC";
+/// The part of the head that the code covers.
+const COVERED_BYTES: usize = 40;
+/// What its own CRC covers.
+const CHECKED_BYTES: usize = 36;
+/// Bytes before the message.
+pub const HEAD_BYTES: usize = 56;
+const CODE_BYTES: usize = HEAD_BYTES - COVERED_BYTES;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// Client to NSD server.
+    NsdRequest = 1,
+    /// NSD server to client.
+    NsdReply = 2,
+    /// Client to metadata.
+    MetaRequest = 3,
+    /// Metadata to client.
+    MetaReply = 4,
+    /// Handshake, both ways.
+    Hello = 5,
+}
+
+impl FrameKind {
+    fn from_wire(kind: u16) -> Option<FrameKind> {
+        let all = [
+            FrameKind::NsdRequest,
+            FrameKind::NsdReply,
+            FrameKind::MetaRequest,
+            FrameKind::MetaReply,
+            FrameKind::Hello,
+        ];
+        all.into_iter().find(|known| *known as u16 == kind)
+    }
+}
+
+/// A whole frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// What it is.
+    pub kind: FrameKind,
+    /// Which call it belongs to.
+    pub number: u64,
+    /// The encoded message.
+    pub message: Vec<u8>,
+    /// The bulk data beside it.
+    pub payload: Vec<u8>,
+}
+
+/// How long the parts of a frame may be.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameLimits {
+    /// Bytes of the message.
+    pub message_bytes: usize,
+    /// Bytes of the payload.
+    pub payload_bytes: usize,
+}
+
+impl FrameLimits {
+    /// Of an established session.
+    pub const SESSION: FrameLimits =
+        FrameLimits { message_bytes: MESSAGE_BYTES_MAX, payload_bytes: PAYLOAD_BYTES_MAX };
+    /// Of strangers: a hello is short, and takes no memory worth the name.
+    pub const HELLO: FrameLimits = FrameLimits { message_bytes: 1024, payload_bytes: 0 };
+}
+
+/// One direction's key and frame counter.
+#[derive(Clone)]
+pub struct Seal {
+    key: Option<Hmac<Sha256>>,
+    counter: u64,
+}
+
+impl Seal {
+    /// Before keys are agreed: the code is zero.
+    pub fn none() -> Seal {
+        Seal { key: None, counter: 0 }
+    }
+
+    /// Under a session's key.
+    pub fn new(key: &[u8; 32]) -> Seal {
+        let key = Hmac::new_from_slice(key).expect("invariant: HMAC takes keys of any length");
+        Seal { key: Some(key), counter: 0 }
+    }
+
+    /// The running code of the next frame; `None` without a key.
+    fn next(&mut self, covered: &[u8], message: &[u8]) -> Option<Hmac<Sha256>> {
+        let mut code = self.key.clone()?;
+        code.update(&self.counter.to_le_bytes());
+        code.update(covered);
+        code.update(message);
+        self.counter += 1;
+        Some(code)
+    }
+
+    fn seal(&mut self, covered: &[u8], message: &[u8]) -> [u8; CODE_BYTES] {
+        let mut out = [0; CODE_BYTES];
+        if let Some(code) = self.next(covered, message) {
+            out.copy_from_slice(&code.finalize().into_bytes()[..CODE_BYTES]);
+        }
+        out
+    }
+
+    /// Compares in constant time.
+    fn is_genuine(&mut self, covered: &[u8], message: &[u8], code: &[u8]) -> bool {
+        match self.next(covered, message) {
+            Some(expected) => expected.verify_truncated_left(code).is_ok(),
+            None => code.iter().all(|byte| *byte == 0),
+        }
+    }
+}
+
+/// Writes one frame.
+///
+/// # Errors
+/// `TooBig` if a part is longer than any session allows (nothing is written then); the stream's.
+pub fn write_frame(
+    out: &mut dyn Write,
+    seal: &mut Seal,
+    kind: FrameKind,
+    number: u64,
+    message: &[u8],
+    payload: &[u8],
+) -> Result<()> {
+    if message.len() > MESSAGE_BYTES_MAX || payload.len() > PAYLOAD_BYTES_MAX {
+        let (message, payload) = (message.len(), payload.len());
+        let detail = format!("a message of {message} bytes with {payload} of payload is too long");
+        return Err(Error::new(ErrorKind::TooBig, detail));
+    }
+    let mut head = [0u8; HEAD_BYTES];
+    head[0..4].copy_from_slice(&MAGIC);
+    head[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    head[6..8].copy_from_slice(&(kind as u16).to_le_bytes());
+    head[8..16].copy_from_slice(&number.to_le_bytes());
+    head[16..20].copy_from_slice(&(message.len() as u32).to_le_bytes());
+    head[20..24].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    head[24..28].copy_from_slice(&crc32c::crc32c(message).to_le_bytes());
+    head[28..32].copy_from_slice(&crc32c::crc32c(payload).to_le_bytes());
+    let check = crc32c::crc32c(&head[..CHECKED_BYTES]);
+    head[CHECKED_BYTES..COVERED_BYTES].copy_from_slice(&check.to_le_bytes());
+    let code = seal.seal(&head[..COVERED_BYTES], message);
+    head[COVERED_BYTES..].copy_from_slice(&code);
+    let mut parts = [IoSlice::new(&head), IoSlice::new(message), IoSlice::new(payload)];
+    write_all_parts(out, &mut parts)?;
+    Ok(())
+}
+
+fn write_all_parts(out: &mut dyn Write, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+    IoSlice::advance_slices(&mut parts, 0);
+    while !parts.is_empty() {
+        match out.write_vectored(parts) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut parts, count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    out.flush()
+}
+
+/// The believed contents of a head.
+struct Head {
+    kind: FrameKind,
+    number: u64,
+    message_bytes: usize,
+    payload_bytes: usize,
+    message_crc: u32,
+    payload_crc: u32,
+}
+
+fn corrupt(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, detail)
+}
+
+impl Head {
+    fn decode(head: &[u8; HEAD_BYTES], limits: FrameLimits) -> Result<Head> {
+        let word = |at: usize| {
+            let bytes = head[at..at + 4].try_into().expect("invariant: four bytes");
+            u32::from_le_bytes(bytes)
+        };
+        if head[0..4] != MAGIC {
+            return Err(corrupt("the peer does not speak Strake's protocol"));
+        }
+        if word(CHECKED_BYTES) != crc32c::crc32c(&head[..CHECKED_BYTES]) {
+            return Err(corrupt("a frame's head does not match its checksum"));
+        }
+        let version = u16::from_le_bytes([head[4], head[5]]);
+        if version != PROTOCOL_VERSION {
+            let detail = format!(
+                "the peer speaks protocol {version} and this program {PROTOCOL_VERSION}: run the \
+                 same version of strake on both sides"
+            );
+            return Err(Error::new(ErrorKind::NotSupported, detail));
+        }
+        let kind = FrameKind::from_wire(u16::from_le_bytes([head[6], head[7]]))
+            .ok_or_else(|| corrupt("a frame of unknown kind"))?;
+        let (message_bytes, payload_bytes) = (word(16) as usize, word(20) as usize);
+        if message_bytes > limits.message_bytes || payload_bytes > limits.payload_bytes {
+            let detail =
+                format!("a frame of {message_bytes} and {payload_bytes} bytes is too long");
+            return Err(corrupt(detail));
+        }
+        if word(32) != 0 {
+            return Err(corrupt("a frame's reserved bytes are not zero"));
+        }
+        let number = u64::from(word(8)) | u64::from(word(12)) << 32;
+        let (message_crc, payload_crc) = (word(24), word(28));
+        Ok(Head { kind, number, message_bytes, payload_bytes, message_crc, payload_crc })
+    }
+}
+
+/// Reads one frame; `None` at the stream's end between frames. `buffer` gives the memory for a
+/// payload of that length: exactly as long, contents of no matter.
+///
+/// # Errors
+/// `Corrupt` for whatever is no frame, `NotSupported` for another protocol version, `Access` for a
+/// wrong authentication code, `Unreachable` for an end within a frame, else the stream's.
+pub fn read_frame(
+    input: &mut dyn Read,
+    seal: &mut Seal,
+    limits: FrameLimits,
+    buffer: &mut dyn FnMut(usize) -> Vec<u8>,
+) -> Result<Option<Frame>> {
+    let mut head = [0u8; HEAD_BYTES];
+    if !read_head(input, &mut head)? {
+        return Ok(None);
+    }
+    let believed = Head::decode(&head, limits)?;
+    let mut message = vec![0; believed.message_bytes];
+    read_exact(input, &mut message)?;
+    if crc32c::crc32c(&message) != believed.message_crc {
+        return Err(corrupt("a message does not match its checksum"));
+    }
+    if !seal.is_genuine(&head[..COVERED_BYTES], &message, &head[COVERED_BYTES..]) {
+        return Err(Error::new(ErrorKind::Access, "a frame's authentication code is wrong"));
+    }
+    let mut payload = Vec::new();
+    if believed.payload_bytes > 0 {
+        payload = buffer(believed.payload_bytes);
+        assert_eq!(payload.len(), believed.payload_bytes, "a buffer of the length asked for");
+        read_exact(input, &mut payload)?;
+    }
+    if crc32c::crc32c(&payload) != believed.payload_crc {
+        return Err(corrupt("a payload does not match its checksum"));
+    }
+    let Head { kind, number, .. } = believed;
+    Ok(Some(Frame { kind, number, message, payload }))
+}
+
+/// Reads a head; false at the stream's end before its first byte.
+fn read_head(input: &mut dyn Read, head: &mut [u8; HEAD_BYTES]) -> Result<bool> {
+    loop {
+        match input.read(&mut head[..1]) {
+            Ok(0) => return Ok(false),
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    read_exact(input, &mut head[1..])?;
+    Ok(true)
+}
+
+fn read_exact(input: &mut dyn Read, bytes: &mut [u8]) -> Result<()> {
+    input.read_exact(bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            Error::new(ErrorKind::Unreachable, "the peer closed the connection within a frame")
+        }
+        _ => error.into(),
+    })
+}
+
+#[cfg(test)]
+#[path = "frame_test.rs"]
+mod tests;

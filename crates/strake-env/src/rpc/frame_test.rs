@@ -1,0 +1,165 @@
+//! Golden frames, and whatever else may come over a wire.
+
+use super::*;
+use crate::Rng;
+
+const KEY: [u8; 32] = [7; 32];
+
+fn written(seal: &mut Seal, message: &[u8], payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let kind = FrameKind::NsdRequest;
+    write_frame(&mut out, seal, kind, 0x0102_0304_0506_0708, message, payload).expect("a Vec");
+    out
+}
+
+fn read(mut bytes: &[u8], seal: &mut Seal, limits: FrameLimits) -> Result<Option<Frame>> {
+    read_frame(&mut bytes, seal, limits, &mut |length| {
+        assert!(length <= limits.payload_bytes, "no memory beyond the limit");
+        vec![0; length]
+    })
+}
+
+#[test]
+fn golden_frames() {
+    let plain = written(&mut Seal::none(), b"header", b"payload");
+    let mut seal = Seal::new(&KEY);
+    let sealed = [written(&mut seal, b"header", b"payload"), written(&mut seal, b"", b"")];
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    assert_eq!(
+        hex(&plain),
+        "53525043010001000807060504030201060000000700000042e15f1c7069e3f400000000db601361\
+         000000000000000000000000000000006865616465727061796c6f6164"
+    );
+    assert_eq!(
+        hex(&sealed[0]),
+        "53525043010001000807060504030201060000000700000042e15f1c7069e3f400000000db601361\
+         9bdc38d85da1dfc0f25f035abaa2d8746865616465727061796c6f6164"
+    );
+    assert_eq!(
+        hex(&sealed[1]),
+        "53525043010001000807060504030201000000000000000000000000000000000000000000efe05b\
+         ff5bfd4e0697aad6afd07caea30651a3"
+    );
+}
+
+#[test]
+fn frames_read_back_one_after_the_other() {
+    let (mut sending, mut receiving) = (Seal::new(&KEY), Seal::new(&KEY));
+    let mut stream = Vec::new();
+    let mut rng = Rng::new(3);
+    let sent: Vec<(Vec<u8>, Vec<u8>)> = (0..50)
+        .map(|_| {
+            let mut part = |most| {
+                let mut bytes = vec![0; rng.index(most)];
+                rng.fill(&mut bytes);
+                bytes
+            };
+            (part(300), part(20_000))
+        })
+        .collect();
+    for (message, payload) in &sent {
+        stream.extend(written(&mut sending, message, payload));
+    }
+    let mut input = stream.as_slice();
+    for (message, payload) in &sent {
+        let mut buffer = |bytes| vec![0; bytes];
+        let frame = read_frame(&mut input, &mut receiving, FrameLimits::SESSION, &mut buffer);
+        let frame = frame.expect("valid").expect("there is one");
+        assert_eq!((&frame.message, &frame.payload), (message, payload));
+    }
+    assert_eq!(read(input, &mut receiving, FrameLimits::SESSION).expect("the end"), None);
+}
+
+#[test]
+fn repeated_reordered_and_foreign_frames_are_refused() {
+    let mut sending = Seal::new(&KEY);
+    let frames = [written(&mut sending, b"first", b""), written(&mut sending, b"second", b"")];
+    let denied = |bytes: &[u8], seal: &mut Seal| {
+        let error = read(bytes, seal, FrameLimits::SESSION).expect_err("not genuine");
+        assert_eq!(error.kind(), ErrorKind::Access, "{error}");
+    };
+    denied(&frames[1], &mut Seal::new(&KEY));
+    denied(&frames[0], &mut Seal::new(&[8; 32]));
+    denied(&frames[0], &mut Seal::none());
+    denied(&written(&mut Seal::none(), b"first", b""), &mut Seal::new(&KEY));
+    let mut receiving = Seal::new(&KEY);
+    read(&frames[0], &mut receiving, FrameLimits::SESSION).expect("genuine");
+    denied(&frames[0], &mut receiving);
+}
+
+#[test]
+fn any_changed_or_missing_byte_is_found() {
+    let mut rng = Rng::new(9);
+    for key in [None, Some(KEY)] {
+        let seal = || key.map_or_else(Seal::none, |key| Seal::new(&key));
+        let frame = written(&mut seal(), b"a message", &[5; 100]);
+        let whole = read(&frame, &mut seal(), FrameLimits::SESSION).expect("valid").expect("one");
+        for at in 0..frame.len() {
+            for _ in 0..4 {
+                let mut changed = frame.clone();
+                changed[at] ^= 1 << rng.below(8);
+                assert!(read(&changed, &mut seal(), FrameLimits::SESSION).is_err(), "byte {at}");
+            }
+            let cut = read(&frame[..at], &mut seal(), FrameLimits::SESSION);
+            assert!(if at == 0 { matches!(cut, Ok(None)) } else { cut.is_err() }, "cut at {at}");
+        }
+        let after = [&frame[..], b"garbage"].concat();
+        let first = read(&after, &mut seal(), FrameLimits::SESSION).expect("valid");
+        assert_eq!(first, Some(whole));
+    }
+}
+
+#[test]
+fn random_heads_with_right_checksums_neither_panic_nor_take_memory() {
+    let seed = 17;
+    let mut rng = Rng::new(seed);
+    let mut accepted = 0;
+    for round in 0..20_000 {
+        let mut bytes = written(&mut Seal::none(), b"message", b"payload");
+        for _ in 0..rng.index(6) {
+            let at = rng.index(bytes.len());
+            bytes[at] = if rng.one_in(2) { rng.next_u64() as u8 } else { 0xff };
+        }
+        // Half of them get past the head's checksum, to reach what stands behind it.
+        if rng.one_in(2) {
+            let check = crc32c::crc32c(&bytes[..CHECKED_BYTES]);
+            bytes[CHECKED_BYTES..COVERED_BYTES].copy_from_slice(&check.to_le_bytes());
+        }
+        bytes.truncate(bytes.len() - rng.index(3) * rng.index(30));
+        let limits = if round % 2 == 0 { FrameLimits::SESSION } else { FrameLimits::HELLO };
+        if let Ok(Some(frame)) = read(&bytes, &mut Seal::none(), limits) {
+            assert_eq!(
+                (frame.message.as_slice(), frame.payload.as_slice()),
+                (&b"message"[..], &b"payload"[..]),
+                "seed {seed}"
+            );
+            accepted += 1;
+        }
+    }
+    assert!(accepted > 100, "the unchanged ones pass");
+}
+
+#[test]
+fn limits_hold_before_memory_is_taken() {
+    let payload = written(&mut Seal::none(), b"", b"x");
+    let error = read(&payload, &mut Seal::none(), FrameLimits::HELLO).expect_err("no payload");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    let long = written(&mut Seal::none(), &[0; 1025], b"");
+    assert!(read(&long, &mut Seal::none(), FrameLimits::HELLO).is_err());
+    let mut out = Vec::new();
+    let message = vec![0; MESSAGE_BYTES_MAX + 1];
+    let error = write_frame(&mut out, &mut Seal::none(), FrameKind::Hello, 0, &message, &[]);
+    assert_eq!(error.expect_err("too long").kind(), ErrorKind::TooBig);
+    assert!(out.is_empty());
+}
+
+#[test]
+fn another_protocol_version_is_named() {
+    let mut frame = written(&mut Seal::none(), b"", b"");
+    frame[4] = 99;
+    let check = crc32c::crc32c(&frame[..CHECKED_BYTES]);
+    frame[CHECKED_BYTES..COVERED_BYTES].copy_from_slice(&check.to_le_bytes());
+    let error = read(&frame, &mut Seal::none(), FrameLimits::HELLO).expect_err("other version");
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
+    assert!(error.to_string().contains("99"), "{error}");
+}

@@ -1,0 +1,134 @@
+//! NSD ports over a socket, both ends.
+//!
+//! Request message: (`NsdContext`, `NsdRequest`) in postcard; payload: the strip of a `Write`.
+//! Reply message: `Result<NsdReply, Error>`; payload: the bytes read, as many as the reply says.
+
+use crate::rpc::auth::{Service, SharedSecret};
+use crate::rpc::frame::FrameKind;
+use crate::rpc::server::{Answer, Handler, RpcServer, ServerOptions};
+use crate::rpc::session::{Session, SessionEnv, SessionLimits, decode, encode};
+use crate::rpc::stream::{Endpoint, Listener};
+use std::sync::Arc;
+use strake_proto::limits::PAYLOAD_BYTES_MAX;
+use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
+use strake_proto::{Error, ErrorKind, NsdId, Result};
+
+/// An NSD behind a socket.
+pub struct NsdClientSession {
+    session: Session,
+}
+
+impl NsdClientSession {
+    /// A session with the server of `nsd` at `endpoint`. Connects at the first call.
+    pub fn new(
+        endpoint: Endpoint,
+        nsd: NsdId,
+        limits: SessionLimits,
+        env: SessionEnv,
+    ) -> NsdClientSession {
+        NsdClientSession { session: Session::new(endpoint, Service::Nsd(nsd), limits, env) }
+    }
+}
+
+impl NsdPort for NsdClientSession {
+    fn call(
+        &self,
+        context: NsdContext,
+        request: &NsdRequest,
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
+        let message = |repeated: bool| match request {
+            NsdRequest::Write { key, header, checksums, copy: false } if repeated => {
+                // The first attempt may have been executed. Versions are never reused, so finding
+                // this version there means finding this very write.
+                let (header, checksums) = (header.clone(), checksums.clone());
+                let again = NsdRequest::Write { key: *key, header, checksums, copy: true };
+                encode(&(context, again)).map(Some)
+            }
+            _ => encode(&(context, request)).map(Some),
+        };
+        let kind = FrameKind::NsdRequest;
+        let reply = self.session.call(kind, waiting_for(request), &message, send, &|_| Ok(()))?;
+        if reply.frame.kind != FrameKind::NsdReply {
+            return Err(Error::new(ErrorKind::Corrupt, "a reply of the wrong kind"));
+        }
+        let answer: Result<NsdReply> = decode(&reply.frame.message)?;
+        let payload = reply.frame.payload;
+        if payload.len() > receive.len() {
+            return Err(Error::new(ErrorKind::Corrupt, "a longer payload than was asked for"));
+        }
+        if let Ok(NsdReply::Strip { payload_bytes, .. }) = &answer
+            && *payload_bytes as usize != payload.len()
+        {
+            return Err(Error::new(ErrorKind::Corrupt, "a payload of the wrong length"));
+        }
+        receive[..payload.len()].copy_from_slice(&payload);
+        reply.connection.recycle(payload);
+        answer
+    }
+}
+
+/// The name of the wait for a reply.
+fn waiting_for(request: &NsdRequest) -> &'static str {
+    match request {
+        NsdRequest::Write { .. } => "for a strip write on",
+        NsdRequest::Read { .. } => "for a strip read on",
+        NsdRequest::Commit { .. } => "for a commit on",
+        NsdRequest::DeleteRange { .. } => "for a range deletion on",
+        NsdRequest::ForgetTombstones { .. } => "for tombstones on",
+        NsdRequest::Refuse { .. } => "for a promise of",
+        NsdRequest::List { .. } | NsdRequest::ListUnsettled { .. } => "for a listing of",
+        NsdRequest::Status => "for the status of",
+        NsdRequest::Check { .. } => "for a check of",
+    }
+}
+
+/// Serves `port` as NSD `nsd` to whoever connects and knows the secret.
+///
+/// # Errors
+/// When no thread can be started.
+pub fn serve_nsd(
+    listener: Listener,
+    nsd: NsdId,
+    port: Arc<dyn NsdPort>,
+    secret: SharedSecret,
+    options: ServerOptions,
+) -> Result<RpcServer> {
+    let handler = Arc::new(NsdHandler { port });
+    RpcServer::start(listener, Service::Nsd(nsd), handler, secret, options)
+}
+
+struct NsdHandler {
+    port: Arc<dyn NsdPort>,
+}
+
+impl Handler for NsdHandler {
+    fn kinds(&self) -> (FrameKind, FrameKind) {
+        (FrameKind::NsdRequest, FrameKind::NsdReply)
+    }
+
+    fn handle(&self, message: &[u8], payload: &[u8], mut buffer: Vec<u8>) -> Result<Answer> {
+        let (context, request): (NsdContext, NsdRequest) = decode(message)?;
+        let wanted = match &request {
+            NsdRequest::Read { length, .. } => *length as usize,
+            _ => 0,
+        };
+        let reply = if wanted > PAYLOAD_BYTES_MAX {
+            let detail = format!("a read of {wanted} bytes is longer than any strip");
+            Err(Error::new(ErrorKind::Invalid, detail))
+        } else {
+            buffer.resize(wanted, 0);
+            self.port.call(context, &request, payload, &mut buffer)
+        };
+        let filled = match &reply {
+            Ok(NsdReply::Strip { payload_bytes, .. }) => *payload_bytes as usize,
+            _ => 0,
+        };
+        if filled > wanted {
+            return Err(Error::new(ErrorKind::Internal, "more bytes read than there is room for"));
+        }
+        buffer.truncate(filled);
+        Ok(Answer { message: encode(&reply)?, payload: buffer })
+    }
+}

@@ -1,0 +1,384 @@
+//! The serving end of sessions.
+//!
+//! One thread accepts; one thread per connection greets and then reads requests; a fixed crew of
+//! workers, shared by all connections, executes them and writes the replies. A connection whose
+//! requests in progress reach a limit is not read until some are answered, so that a client cannot
+//! make the server hold more than that for it. Strangers have little time and memory for greeting,
+//! and only so many may be connected at a time.
+
+use crate::rpc::auth::{Agreed, Service, SharedSecret, welcome};
+use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
+use crate::rpc::stream::{Endpoint, Listener, Stream};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::BufReader;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+use strake_proto::limits::MESSAGE_BYTES_MAX;
+use strake_proto::{Error, ErrorKind, Result};
+
+const READ_BUFFER_BYTES: usize = 64 << 10;
+/// Between attempts to accept while descriptors are short.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Payload buffers a connection keeps for its next requests.
+const SPARE_BUFFERS: usize = 4;
+
+/// How a server is run.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerOptions {
+    /// Drawn anew at each start of the server's process; never 0.
+    pub boot: u64,
+    /// Threads that execute requests.
+    pub workers: usize,
+    /// Connections at a time; more are closed at once.
+    pub connections_max: usize,
+    /// Requests of one connection in progress at a time.
+    pub requests_max: usize,
+    /// Bytes of requests of one connection in progress at a time; one request may exceed it.
+    pub request_bytes_max: usize,
+    /// For a greeting, and for a client to take a reply.
+    pub limit: Duration,
+}
+
+impl ServerOptions {
+    /// The usual options of a server with that boot number.
+    pub fn new(boot: u64) -> ServerOptions {
+        ServerOptions {
+            boot,
+            workers: 8,
+            connections_max: 256,
+            requests_max: 64,
+            request_bytes_max: 64 << 20,
+            limit: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A reply ready to be sent.
+pub(crate) struct Answer {
+    pub(crate) message: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// What executes requests.
+pub(crate) trait Handler: Send + Sync {
+    /// The kind of its requests and of its replies.
+    fn kinds(&self) -> (FrameKind, FrameKind);
+
+    /// Executes one request. `buffer` is memory to be used for the reply's payload, if any.
+    ///
+    /// # Errors
+    /// When the request has no meaning: the connection is closed. Errors of executing it are part
+    /// of the answer.
+    fn handle(&self, message: &[u8], payload: &[u8], buffer: Vec<u8>) -> Result<Answer>;
+}
+
+/// A running server; stops when dropped.
+pub struct RpcServer {
+    core: Arc<Core>,
+    endpoint: Endpoint,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Core {
+    listener: Listener,
+    service: Service,
+    handler: Arc<dyn Handler>,
+    secret: SharedSecret,
+    options: ServerOptions,
+    state: Mutex<ServerState>,
+    work_came: Condvar,
+    halted: Condvar,
+    rejected: AtomicU64,
+}
+
+#[derive(Default)]
+struct ServerState {
+    stopped: bool,
+    queue: VecDeque<Job>,
+    /// By the order in which they came; for stopping them.
+    connections: BTreeMap<u64, (Arc<Peer>, Option<JoinHandle<()>>)>,
+    next_connection: u64,
+}
+
+struct Job {
+    peer: Arc<Peer>,
+    frame: Frame,
+}
+
+/// A connected client.
+struct Peer {
+    /// A handle to end the stream with.
+    stream: Stream,
+    /// Present once it was welcomed.
+    writer: Mutex<Option<(Stream, Seal)>>,
+    progress: Mutex<Progress>,
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct Progress {
+    closed: bool,
+    requests: usize,
+    bytes: usize,
+    spare: Vec<Vec<u8>>,
+}
+
+impl RpcServer {
+    pub(crate) fn start(
+        listener: Listener,
+        service: Service,
+        handler: Arc<dyn Handler>,
+        secret: SharedSecret,
+        options: ServerOptions,
+    ) -> Result<RpcServer> {
+        let endpoint = listener.endpoint()?;
+        let core = Arc::new(Core {
+            listener,
+            service,
+            handler,
+            secret,
+            options,
+            state: Mutex::default(),
+            work_came: Condvar::new(),
+            halted: Condvar::new(),
+            rejected: AtomicU64::new(0),
+        });
+        let mut server = RpcServer { core, endpoint, threads: Vec::new() };
+        for worker in 0..options.workers.max(1) {
+            let core = Arc::clone(&server.core);
+            let name = format!("{service} worker {worker}");
+            server.threads.push(Builder::new().name(name).spawn(move || core.work())?);
+        }
+        let core = Arc::clone(&server.core);
+        let name = format!("{service} accept");
+        server.threads.push(Builder::new().name(name).spawn(move || core.accept())?);
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Connections closed for breaking the protocol or not knowing the secret.
+    pub fn rejected(&self) -> u64 {
+        self.core.rejected.load(Relaxed)
+    }
+
+    /// Ends all connections and threads; requests being executed are finished first.
+    pub fn stop(mut self) {
+        self.halt();
+    }
+
+    fn halt(&mut self) {
+        let connections = {
+            let mut state = self.core.state.lock();
+            state.stopped = true;
+            state.queue.clear();
+            self.core.work_came.notify_all();
+            self.core.halted.notify_all();
+            std::mem::take(&mut state.connections)
+        };
+        // Before the listener stops: a successor binds only when nobody listens any more, so this
+        // cannot be its socket.
+        if let Endpoint::Unix(path) = &self.endpoint {
+            let _ = std::fs::remove_file(path);
+        }
+        self.core.listener.stop();
+        for (peer, _) in connections.values() {
+            peer.close();
+        }
+        // A thread that panicked has said so; all others are on their way out.
+        for (_, reader) in connections.into_values() {
+            let _ = reader.map(JoinHandle::join);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for RpcServer {
+    fn drop(&mut self) {
+        if !self.threads.is_empty() {
+            self.halt();
+        }
+    }
+}
+
+impl Core {
+    fn accept(self: Arc<Core>) {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok(stream) => stream,
+                Err(error) => {
+                    // Out of descriptors or a client that gave up: the next one may be fine.
+                    if self.state.lock().stopped || !is_passing(&error) {
+                        return;
+                    }
+                    // Descriptors come back as clients leave.
+                    let mut state = self.state.lock();
+                    self.halted.wait_for(&mut state, ACCEPT_PAUSE);
+                    continue;
+                }
+            };
+            // Failing to take on a connection closes it, which tells the client all there is.
+            let _ = self.take_on(stream);
+        }
+    }
+
+    /// Starts the thread of a new connection.
+    fn take_on(self: &Arc<Core>, stream: Stream) -> Result<()> {
+        stream.set_limits(Some(self.options.limit), Some(self.options.limit))?;
+        let peer = Arc::new(Peer {
+            stream: stream.try_clone()?,
+            writer: Mutex::new(None),
+            progress: Mutex::default(),
+            answered: Condvar::new(),
+        });
+        let mut state = self.state.lock();
+        if state.stopped || state.connections.len() >= self.options.connections_max {
+            self.rejected.fetch_add(1, Relaxed);
+            peer.close();
+            return Ok(());
+        }
+        let id = state.next_connection;
+        state.next_connection += 1;
+        let (core, of_thread) = (Arc::clone(self), Arc::clone(&peer));
+        let name = format!("{} client {id}", self.service);
+        let reader = Builder::new().name(name).spawn(move || {
+            if core.converse(&of_thread, stream).is_err() {
+                core.rejected.fetch_add(1, Relaxed);
+            }
+            of_thread.close();
+            core.state.lock().connections.remove(&id);
+        })?;
+        // The thread removes its entry under the same lock, so it finds it in any case.
+        state.connections.insert(id, (peer, Some(reader)));
+        Ok(())
+    }
+
+    /// Greets a client and reads its requests until it leaves.
+    fn converse(&self, peer: &Arc<Peer>, mut stream: Stream) -> Result<()> {
+        let boot = self.options.boot;
+        let Agreed { sending, mut receiving, .. } =
+            welcome(&mut stream, &self.secret, self.service, boot)?;
+        // A client may be silent for as long as it likes now.
+        stream.set_limits(None, Some(self.options.limit))?;
+        *peer.writer.lock() = Some((stream.try_clone()?, sending));
+        let mut input = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
+        loop {
+            let mut buffer = |bytes| peer.buffer(bytes);
+            let frame =
+                match read_frame(&mut input, &mut receiving, FrameLimits::SESSION, &mut buffer) {
+                    Ok(Some(frame)) => frame,
+                    Ok(None) => return Ok(()),
+                    // A client that dies within a frame broke no rule.
+                    Err(error) if error.kind() == ErrorKind::Unreachable => return Ok(()),
+                    Err(error) => return Err(error),
+                };
+            if frame.kind != self.handler.kinds().0 {
+                return Err(Error::new(ErrorKind::Corrupt, "a request of the wrong kind"));
+            }
+            if !peer.admit(&frame, &self.options) {
+                return Ok(());
+            }
+            let mut state = self.state.lock();
+            if state.stopped {
+                return Ok(());
+            }
+            state.queue.push_back(Job { peer: Arc::clone(peer), frame });
+            drop(state);
+            self.work_came.notify_one();
+        }
+    }
+
+    fn work(&self) {
+        loop {
+            let mut state = self.state.lock();
+            let job = loop {
+                if state.stopped {
+                    return;
+                }
+                if let Some(job) = state.queue.pop_front() {
+                    break job;
+                }
+                self.work_came.wait(&mut state);
+            };
+            drop(state);
+            self.execute(job);
+        }
+    }
+
+    fn execute(&self, Job { peer, frame }: Job) {
+        let Frame { number, message, payload, .. } = frame;
+        let size = message.len() + payload.len();
+        let sent = self.handler.handle(&message, &payload, peer.buffer(0)).and_then(|answer| {
+            assert!(answer.message.len() <= MESSAGE_BYTES_MAX, "handlers keep to the limit");
+            let mut writer = peer.writer.lock();
+            let (stream, seal) = writer.as_mut().expect("invariant: it was welcomed");
+            let kind = self.handler.kinds().1;
+            write_frame(stream, seal, kind, number, &answer.message, &answer.payload)?;
+            Ok(answer.payload)
+        });
+        match sent {
+            Ok(buffer) => peer.finish(size, [payload, buffer]),
+            Err(_) => {
+                // Half a reply may be out, or the request made no sense: this stream is over.
+                peer.close();
+                peer.finish(size, [payload, Vec::new()]);
+            }
+        }
+    }
+}
+
+/// Whether `accept` may succeed next time.
+fn is_passing(error: &std::io::Error) -> bool {
+    !matches!(error.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::NotConnected)
+}
+
+impl Peer {
+    fn close(&self) {
+        self.stream.shutdown();
+        self.progress.lock().closed = true;
+        self.answered.notify_all();
+    }
+
+    /// Waits until the request may be in progress beside the others; false if the connection was
+    /// closed meanwhile.
+    fn admit(&self, frame: &Frame, options: &ServerOptions) -> bool {
+        let size = frame.message.len() + frame.payload.len();
+        let mut progress = self.progress.lock();
+        while !progress.closed
+            && progress.requests > 0
+            && (progress.requests >= options.requests_max
+                || progress.bytes + size > options.request_bytes_max)
+        {
+            self.answered.wait(&mut progress);
+        }
+        progress.requests += 1;
+        progress.bytes += size;
+        !progress.closed
+    }
+
+    fn finish(&self, size: usize, buffers: [Vec<u8>; 2]) {
+        let mut progress = self.progress.lock();
+        progress.requests -= 1;
+        progress.bytes -= size;
+        for buffer in buffers {
+            if buffer.capacity() > 0 && progress.spare.len() < SPARE_BUFFERS {
+                progress.spare.push(buffer);
+            }
+        }
+        self.answered.notify_one();
+    }
+
+    fn buffer(&self, bytes: usize) -> Vec<u8> {
+        let mut buffer = self.progress.lock().spare.pop().unwrap_or_default();
+        buffer.resize(bytes, 0);
+        buffer
+    }
+}

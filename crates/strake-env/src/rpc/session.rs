@@ -1,0 +1,193 @@
+//! A session: a connection that is made anew when it is lost, and calls that survive that.
+
+use crate::clock::Clock;
+use crate::rpc::WaitNames;
+use crate::rpc::auth::{Service, SharedSecret};
+use crate::rpc::connection::{CallError, Connection};
+use crate::rpc::frame::{Frame, FrameKind};
+use crate::rpc::stream::Endpoint;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use strake_proto::{Error, ErrorKind, Result};
+
+/// The pause after the first failed attempt to connect; doubled up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// How long a session's calls wait.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionLimits {
+    /// For a connection and its greetings.
+    pub connect: Duration,
+    /// For a reply.
+    pub call: Duration,
+    /// For a server that cannot be reached when a call begins.
+    pub absent: Duration,
+    /// For a server to come back that was lost while it had the call.
+    pub lost: Duration,
+}
+
+impl SessionLimits {
+    /// For NSDs: others hold the data as well, so one that is not there is given up at once.
+    pub const NSD: SessionLimits = SessionLimits {
+        connect: Duration::from_secs(5),
+        call: Duration::from_secs(30),
+        absent: Duration::ZERO,
+        lost: Duration::from_secs(2),
+    };
+    /// For the metadata, without which nothing works: its return is awaited.
+    pub const META: SessionLimits = SessionLimits {
+        connect: Duration::from_secs(5),
+        call: Duration::from_secs(60),
+        absent: Duration::from_secs(30),
+        lost: Duration::from_secs(30),
+    };
+}
+
+/// What sessions take from above.
+#[derive(Clone)]
+pub struct SessionEnv {
+    /// The cluster's secret.
+    pub secret: SharedSecret,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Where their waits are named.
+    pub waits: Arc<dyn WaitNames>,
+}
+
+/// What a fresh connection must have done on it before calls may use it.
+pub(crate) type Prepare<'a> = &'a dyn Fn(&Connection) -> Result<()>;
+
+pub(crate) struct Session {
+    endpoint: Endpoint,
+    service: Service,
+    limits: SessionLimits,
+    env: SessionEnv,
+    connection: Mutex<Option<Arc<Connection>>>,
+    /// Attempts to connect so far, and how the last one failed: callers that queued up behind a
+    /// failing attempt share its failure instead of each repeating it.
+    attempts: AtomicU64,
+    failure: Mutex<Option<Error>>,
+}
+
+/// A reply and the connection that brought it, which takes the payload's buffer back.
+pub(crate) struct Reply {
+    pub(crate) frame: Frame,
+    pub(crate) connection: Arc<Connection>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        service: Service,
+        limits: SessionLimits,
+        env: SessionEnv,
+    ) -> Session {
+        Session {
+            endpoint,
+            service,
+            limits,
+            env,
+            connection: Mutex::new(None),
+            attempts: AtomicU64::new(0),
+            failure: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn limits(&self) -> SessionLimits {
+        self.limits
+    }
+
+    /// Sends a request until there is a reply or the limits are reached. `message(true)` is what
+    /// may be sent when an earlier attempt may have been executed; `None` if that is not allowed.
+    pub(crate) fn call(
+        &self,
+        kind: FrameKind,
+        reason: &'static str,
+        message: &dyn Fn(bool) -> Result<Option<Vec<u8>>>,
+        payload: &[u8],
+        prepare: Prepare<'_>,
+    ) -> Result<Reply> {
+        let wait = self.env.waits.begin_wait(reason, &self.service.to_string());
+        let result = self.call_until_answered(kind, message, payload, prepare);
+        self.env.waits.end_wait(wait);
+        result
+    }
+
+    fn call_until_answered(
+        &self,
+        kind: FrameKind,
+        message: &dyn Fn(bool) -> Result<Option<Vec<u8>>>,
+        payload: &[u8],
+        prepare: Prepare<'_>,
+    ) -> Result<Reply> {
+        let (mut since, mut lost, mut pause) = (None, None, PAUSE_MIN);
+        loop {
+            let error = match self.connected(prepare) {
+                Ok(connection) => {
+                    let Some(message) = message(lost.is_some())? else {
+                        return Err(lost.unwrap_or_else(|| ErrorKind::Internal.into()));
+                    };
+                    match connection.call(kind, &message, payload, self.limits.call) {
+                        Ok(frame) => return Ok(Reply { frame, connection }),
+                        Err(CallError::Failed(error)) => return Err(error),
+                        Err(CallError::Lost(error)) => {
+                            lost = Some(error.clone());
+                            error
+                        }
+                    }
+                }
+                Err(error) => error,
+            };
+            // Waiting helps against absence and silence, not against a refusal.
+            if !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut) {
+                return Err(error);
+            }
+            let now = self.env.clock.monotonic();
+            let patience = if lost.is_some() { self.limits.lost } else { self.limits.absent };
+            if now.saturating_sub(*since.get_or_insert(now)) >= patience {
+                return Err(error);
+            }
+            self.env.clock.sleep(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// The connection, made if there is none.
+    fn connected(&self, prepare: Prepare<'_>) -> Result<Arc<Connection>> {
+        let attempts = self.attempts.load(SeqCst);
+        let mut place = self.connection.lock();
+        if let Some(connection) = place.as_ref().filter(|connection| !connection.is_lost()) {
+            return Ok(Arc::clone(connection));
+        }
+        *place = None;
+        if self.attempts.load(SeqCst) != attempts
+            && let Some(error) = self.failure.lock().clone()
+        {
+            return Err(error);
+        }
+        self.attempts.fetch_add(1, SeqCst);
+        let (endpoint, secret) = (&self.endpoint, &self.env.secret);
+        let made = Connection::open(endpoint, secret, self.service, self.limits.connect)
+            .and_then(|connection| prepare(&connection).map(|()| Arc::new(connection)));
+        *self.failure.lock() = made.as_ref().err().cloned();
+        let connection = made?;
+        *place = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+}
+
+/// Decodes the whole of `bytes`.
+pub(crate) fn decode<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(Error::new(ErrorKind::Corrupt, "a message does not decode")),
+    }
+}
+
+/// Encodes a message.
+pub(crate) fn encode<T: serde::Serialize>(value: &T) -> Result<Vec<u8>> {
+    postcard::to_allocvec(value).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+}

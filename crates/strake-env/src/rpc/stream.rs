@@ -1,0 +1,217 @@
+//! Unix and TCP stream sockets behind one type.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use strake_proto::{Error, ErrorKind, Result};
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A Unix socket's path.
+    Unix(PathBuf),
+    /// An address and port.
+    Tcp(SocketAddr),
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Endpoint::Unix(path) => write!(out, "{}", path.display()),
+            Endpoint::Tcp(address) => write!(out, "{address}"),
+        }
+    }
+}
+
+/// A connected socket.
+#[derive(Debug)]
+pub enum Stream {
+    /// A Unix socket.
+    Unix(UnixStream),
+    /// A TCP connection.
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    /// Connects within `limit`.
+    ///
+    /// # Errors
+    /// `Unreachable` if nobody listens there, `TimedOut`, else the host's.
+    pub fn connect(endpoint: &Endpoint, limit: Duration) -> Result<Stream> {
+        let connected = match endpoint {
+            Endpoint::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Endpoint::Tcp(address) => TcpStream::connect_timeout(address, limit).map(Stream::Tcp),
+        };
+        let stream = connected.map_err(|error| {
+            // A Unix socket that is not there is a server that is not there.
+            let kind = match error.kind() {
+                io::ErrorKind::NotFound => ErrorKind::Unreachable,
+                _ => Error::from(io::Error::from(error.kind())).kind(),
+            };
+            Error::new(kind, format!("cannot connect to {endpoint}: {error}"))
+        })?;
+        stream.without_delay()?;
+        Ok(stream)
+    }
+
+    /// Frames are written whole, so waiting for more to fill a packet only costs time.
+    fn without_delay(&self) -> io::Result<()> {
+        match self {
+            Stream::Unix(_) => Ok(()),
+            Stream::Tcp(stream) => stream.set_nodelay(true),
+        }
+    }
+
+    /// A second handle on the same socket.
+    ///
+    /// # Errors
+    /// When no file descriptor is left.
+    pub fn try_clone(&self) -> io::Result<Stream> {
+        match self {
+            Stream::Unix(stream) => stream.try_clone().map(Stream::Unix),
+            Stream::Tcp(stream) => stream.try_clone().map(Stream::Tcp),
+        }
+    }
+
+    /// How long one read or write may make no progress; `None` for ever.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn set_limits(&self, read: Option<Duration>, write: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(read)?;
+                stream.set_write_timeout(write)
+            }
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(read)?;
+                stream.set_write_timeout(write)
+            }
+        }
+    }
+
+    /// Ends both directions; every read and write on any handle returns.
+    pub fn shutdown(&self) {
+        // An error means that the connection is gone already, which is what is wanted.
+        let _ = match self {
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => stream.read(bytes),
+            Stream::Tcp(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => stream.write(bytes),
+            Stream::Tcp(stream) => stream.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => stream.write_vectored(parts),
+            Stream::Tcp(stream) => stream.write_vectored(parts),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub enum Listener {
+    /// A Unix socket.
+    Unix(UnixListener),
+    /// A TCP port.
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Listens at `endpoint`. A Unix socket that a dead server left behind is replaced; one that
+    /// somebody answers is not.
+    ///
+    /// # Errors
+    /// `Busy` if somebody listens there already; the host's.
+    pub fn bind(endpoint: &Endpoint) -> Result<Listener> {
+        let bound = match endpoint {
+            Endpoint::Unix(path) => {
+                remove_stale(path)?;
+                UnixListener::bind(path).map(Listener::Unix)
+            }
+            Endpoint::Tcp(address) => TcpListener::bind(address).map(Listener::Tcp),
+        };
+        bound.map_err(|error| {
+            let kind = match error.kind() {
+                io::ErrorKind::AddrInUse => ErrorKind::Busy,
+                _ => Error::from(io::Error::from(error.kind())).kind(),
+            };
+            Error::new(kind, format!("cannot listen at {endpoint}: {error}"))
+        })
+    }
+
+    /// Where it listens, with the port that the system chose.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        Ok(match self {
+            Listener::Unix(listener) => {
+                let address = listener.local_addr()?;
+                Endpoint::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned())
+            }
+            Listener::Tcp(listener) => Endpoint::Tcp(listener.local_addr()?),
+        })
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// The host's, and after [`Listener::stop`].
+    pub fn accept(&self) -> io::Result<Stream> {
+        let stream = match self {
+            Listener::Unix(listener) => Stream::Unix(listener.accept()?.0),
+            Listener::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
+        };
+        stream.without_delay()?;
+        Ok(stream)
+    }
+
+    /// Makes `accept` fail from now on, also one that is waiting.
+    pub fn stop(&self) {
+        let descriptor = match self {
+            Listener::Unix(listener) => listener.as_fd(),
+            Listener::Tcp(listener) => listener.as_fd(),
+        };
+        // An error means that it listens no more, which is what is wanted.
+        let _ = rustix::net::shutdown(descriptor, rustix::net::Shutdown::Both);
+    }
+}
+
+/// Removes the socket at `path` if nobody answers there.
+fn remove_stale(path: &Path) -> Result<()> {
+    // Connecting to a plain file is refused as well, and that must not be removed.
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    match UnixStream::connect(path) {
+        Err(error) if is_socket && error.kind() == io::ErrorKind::ConnectionRefused => {
+            Ok(std::fs::remove_file(path)?)
+        }
+        // Nothing there, or something that bind reports.
+        _ => Ok(()),
+    }
+}
