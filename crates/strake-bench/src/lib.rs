@@ -10,8 +10,10 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 pub mod clock;
+pub mod compare;
 pub mod content;
 pub mod crew;
+pub mod disk;
 pub mod error;
 pub mod histogram;
 pub mod host;
@@ -21,8 +23,10 @@ pub mod metric;
 pub mod net;
 pub mod outcome;
 pub mod pattern;
+pub mod perf;
 pub mod remote;
 pub mod report;
+pub mod sas;
 pub mod scratch;
 pub mod size;
 pub mod statistics;
@@ -48,6 +52,18 @@ pub enum Bench {
     /// Send messages between hosts: what the network carries, and whether it is good enough.
     #[command(after_long_help = NET_EXAMPLES)]
     Net(Box<net::run::NetArgs>),
+    /// One file, said and reported as gpfsperf does.
+    #[command(after_help = perf::HELP)]
+    Perf(perf::PerfArgs),
+    /// Read devices: which disk is the slow one? Writes only with --destroy.
+    #[command(after_long_help = DISK_EXAMPLES)]
+    Disk(disk::DiskArgs),
+    /// The I/O test of SAS sites: MB/s per physical core.
+    #[command(after_long_help = SAS_EXAMPLES)]
+    Sas(Box<sas::SasArgs>),
+    /// What changed between two reports, and whether it is more than noise.
+    #[command(after_long_help = COMPARE_EXAMPLES)]
+    Compare(compare::CompareArgs),
     /// Let drivers on other hosts run tasks here.
     #[command(after_long_help = AGENT_EXAMPLES)]
     Agent(remote::agent::AgentArgs),
@@ -82,6 +98,24 @@ Examples (with `strake bench agent` running on every host named):
   strake bench net --clients a,b --servers c --secret-file secret
   strake bench net --clients a,b --servers c,d --tests nwrite,read --workers 200 --hist
   strake bench net --clients a --servers b --tests rw --threads 8 --buffer 1M --verify";
+
+const DISK_EXAMPLES: &str = "\
+Examples:
+  strake bench disk /dev/sdb /dev/sdc /dev/sdd           one after the other, reads only
+  strake bench disk /dev/sd[b-y] --together              all at once: what do they share?
+  strake bench disk large-file --class ssd --time 2s     a file will do";
+
+const SAS_EXAMPLES: &str = "\
+Examples (any directory will do; nothing is left behind):
+  strake bench sas /mnt/strake
+  strake bench sas . --file-size 2G                      shorter, and it says what that means
+  strake bench sas work --hosts node1,node2 --secret-file secret";
+
+const COMPARE_EXAMPLES: &str = "\
+Example:
+  strake bench io . --iterations 5 --json > before.json
+  strake bench io . --iterations 5 --json > after.json
+  strake bench compare before.json after.json";
 
 const AGENT_EXAMPLES: &str = "\
 Example:
@@ -118,6 +152,13 @@ fn dispatch(bench: &Bench, relaunch: Relaunch<'_>) -> Result<()> {
                 false => Ok(()),
             }
         }
+        Bench::Perf(args) => {
+            let (json, report, text) = perf::run(args, &stop)?;
+            print(json, (report, text))
+        }
+        Bench::Disk(args) => print(args.json, disk::run(args, &stop)?),
+        Bench::Sas(args) => print(args.place.json, sas::run(args, &stop, relaunch)?),
+        Bench::Compare(args) => write_out(&compare::run(args)?),
         Bench::Agent(args) => remote::agent::run(args, &stop),
         Bench::Worker(args) => remote::worker::run(args, &stop),
     }
@@ -125,8 +166,11 @@ fn dispatch(bench: &Bench, relaunch: Relaunch<'_>) -> Result<()> {
 
 /// Prints a report as JSON or as text.
 fn print(json: bool, (report, text): (Report, String)) -> Result<()> {
-    let shown = if json { report.to_json() } else { text };
-    match std::io::stdout().write_all(shown.as_bytes()) {
+    write_out(&if json { report.to_json() } else { text })
+}
+
+fn write_out(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
         // `strake bench … | head` is no failure.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.map_err(|error| BenchError::system("cannot print the report", error)),

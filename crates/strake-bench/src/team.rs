@@ -2,8 +2,8 @@
 //!
 //! A phase runs in four steps, the same on one host or many: `begin` makes the tasks and lets
 //! each prepare (open its file); `ready` returns when all stand at the barrier; `release` lets
-//! them go; `collect` waits for the end. The clock of a task starts when it leaves the barrier
-//! and stops where the task says so, normally after close.
+//! them go; `collect` waits for the end. The clocks of all tasks of a host start when its barrier
+//! opens and stop where each task says so, normally after close.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -81,9 +81,12 @@ impl Meter {
         }
     }
 
-    fn start(&mut self) {
-        self.start = Tick::now();
-        self.last = self.start;
+    /// Starts the clock at the moment the barrier opened. A task that had to wait for a
+    /// processor after that was late, and that is part of its time: else many short tasks on few
+    /// processors would run one after the other and add up to more than the machine can do.
+    fn start(&mut self, opened: Tick) {
+        self.start = opened;
+        self.last = Tick::now();
     }
 
     /// True if the task must not begin another operation: somebody asked to stop, or the time
@@ -161,7 +164,8 @@ impl Meter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Signal {
     Wait,
-    Go,
+    /// The barrier opened, then.
+    Go(Tick),
     Cancel,
 }
 
@@ -290,10 +294,10 @@ impl Team {
             if let Err(error) = prepared {
                 failed.lock().get_or_insert(error);
             }
-            if gate.arrive() == Signal::Cancel {
+            let Signal::Go(opened) = gate.arrive() else {
                 return Err(BenchError::Interrupted);
-            }
-            meter.start();
+            };
+            meter.start(opened);
             task.run(&mut meter)?;
             Ok(meter.finish(rank))
         }
@@ -303,7 +307,7 @@ impl Team {
     pub fn release(&mut self) {
         let running = self.running.as_mut().expect("invariant: release follows begin");
         running.before = CpuTimes::now();
-        running.gate.send(Signal::Go);
+        running.gate.send(Signal::Go(Tick::now()));
     }
 
     /// True between `begin` and `collect`.

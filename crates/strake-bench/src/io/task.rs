@@ -5,6 +5,7 @@
 //! time of the task, which is why a verified rate is lower and is labelled as verified.
 
 use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -96,10 +97,15 @@ impl IoTask {
     }
 
     /// Rewriting and reading need the data to be there; better said now than as a short read.
-    fn check_length(&self, file: &File) -> Result<()> {
-        let length =
-            file.metadata().map_err(|error| BenchError::path("look at", &self.path, error))?.len();
-        if matches!(self.phase.operation, Operation::Read | Operation::Rewrite) && length == 0 {
+    fn check_length(&self, mut file: &File) -> Result<()> {
+        if !matches!(self.phase.operation, Operation::Read | Operation::Rewrite) {
+            return Ok(());
+        }
+        // Not the length of the metadata: a device has none.
+        let length = file
+            .seek(SeekFrom::End(0))
+            .map_err(|error| BenchError::path("find the size of", &self.path, error))?;
+        if length == 0 {
             return Err(BenchError::Usage(format!(
                 "{} is empty; create it first (operation `create`)",
                 self.path.display()
