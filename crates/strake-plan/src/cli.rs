@@ -1,5 +1,6 @@
 //! `strake plan`: the command line. Reads files, calls the core, prints.
 
+use crate::compare;
 use crate::design::Design;
 use crate::error::PlanError;
 use crate::evaluate::evaluate;
@@ -54,6 +55,21 @@ enum PlanCommand {
 
 The designs written with --out can be evaluated, tuned and reported.")]
     Solve(SolveArgs),
+    /// Predicted beside measured, with the likely cause of a gap.
+    #[command(after_help = "Examples:
+  strake bench io /mnt --record 4M --tasks 8 --json > result.json
+  strake plan compare design.toml --bench result.json
+  strake plan compare design.toml --bench streams.json --bench random.json")]
+    Compare {
+        /// The design file.
+        design: PathBuf,
+        /// A report of `strake bench io --json` (repeatable).
+        #[arg(long, required = true, value_name = "RESULT.json")]
+        bench: Vec<PathBuf>,
+        /// Print everything as JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Settings that follow from a design: for Strake, for the original system, for Linux.
     #[command(after_help = "Examples:
   strake plan tune docs/plan/examples/solution-2a.toml
@@ -188,6 +204,22 @@ fn execute(args: &PlanArgs) -> Result<String, PlanError> {
             if *json { to_json(&evaluation) } else { Ok(text::render(&evaluation, *explain)) }
         }
         PlanCommand::Solve(solve) => solve.run(&library),
+        PlanCommand::Compare { design, bench, json } => {
+            let design = Design::read(design)?;
+            let system = design.resolve(&library)?;
+            let mut measurements = Vec::new();
+            for path in bench {
+                let text = std::fs::read_to_string(path);
+                let text = text.map_err(|error| PlanError::read(path, error))?;
+                measurements.extend(compare::read_bench(&path.display().to_string(), &text)?);
+            }
+            let comparisons = compare::compare(&system, &measurements);
+            if *json {
+                to_json(&comparisons)
+            } else {
+                Ok(compare::render(&system.title, &comparisons))
+            }
+        }
         PlanCommand::Tune { design, client_rate, rsize, json } => {
             let design = Design::read(design)?;
             let system = design.resolve(&library)?;

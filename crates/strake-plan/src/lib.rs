@@ -6,6 +6,7 @@
 //! it; `calibrate` alone touches the machine; `cli`, `text` and `report` render.
 
 pub mod cli;
+pub mod compare;
 pub mod design;
 pub mod error;
 pub mod evaluate;
