@@ -5,6 +5,7 @@ use crate::design::Design;
 use crate::error::PlanError;
 use crate::evaluate::evaluate;
 use crate::library::Library;
+use crate::report;
 use crate::solve::{self, Objective, Wanted};
 use crate::text;
 use crate::tune::{self, Wishes};
@@ -69,6 +70,17 @@ The designs written with --out can be evaluated, tuned and reported.")]
         /// Print everything as JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// A report of a design: one HTML page that needs nothing else, and Markdown.
+    #[command(after_help = "Examples:
+  strake plan report docs/plan/examples/solution-2a.toml --out solution-2a
+  strake plan report design.toml --out /tmp/design    writes /tmp/design.html and /tmp/design.md")]
+    Report {
+        /// The design file.
+        design: PathBuf,
+        /// Name of the files to write, without .html and .md.
+        #[arg(long, default_value = "plan-report", value_name = "PREFIX")]
+        out: PathBuf,
     },
     /// Settings that follow from a design: for Strake, for the original system, for Linux.
     #[command(after_help = "Examples:
@@ -219,6 +231,23 @@ fn execute(args: &PlanArgs) -> Result<String, PlanError> {
             } else {
                 Ok(compare::render(&system.title, &comparisons))
             }
+        }
+        PlanCommand::Report { design, out } => {
+            let design = Design::read(design)?;
+            let system = design.resolve(&library)?;
+            let evaluation = evaluate(&system);
+            let pages = [
+                ("html", report::html(&system, &evaluation)),
+                ("md", report::markdown(&evaluation)),
+            ];
+            let mut written = String::new();
+            for (extension, page) in pages {
+                // A dot in the prefix belongs to the name, so the extension is appended.
+                let path = PathBuf::from(format!("{}.{extension}", out.display()));
+                std::fs::write(&path, page).map_err(|error| PlanError::read(&path, error))?;
+                written.push_str(&format!("wrote {}\n", path.display()));
+            }
+            Ok(written)
         }
         PlanCommand::Tune { design, client_rate, rsize, json } => {
             let design = Design::read(design)?;

@@ -269,6 +269,7 @@ fn losses(system: &System, tier: &Tier) -> Vec<LossEvaluation> {
     let disk = Lost { disks: 1.0, ..Lost::default() };
     let after = match code.tolerates() {
         0 => "lost with the disk: this code has no redundancy".to_string(),
+        1 => "all there; no further one of the same array or stripe may go".to_string(),
         _ => format!("all there; {left} more of the same array or stripe may go"),
     };
     all.push(loss(system, tier, "one disk", after, disk));

@@ -8,14 +8,17 @@
 pub mod cli;
 pub mod compare;
 pub mod design;
+pub mod elevation;
 pub mod error;
 pub mod evaluate;
 pub mod figure;
 pub mod inventory;
 pub mod library;
+pub mod report;
 pub mod rule;
 pub mod solve;
 pub mod stage;
+mod svg;
 pub mod text;
 pub mod tune;
 mod tune_nfs;

@@ -1,0 +1,284 @@
+//! A design's report: one HTML page that needs nothing else, and the same as Markdown.
+
+use crate::design::System;
+use crate::elevation::elevation;
+use crate::evaluate::{Evaluation, TierEvaluation};
+use crate::figure::{Derivation, Figure};
+use crate::stage::Metric;
+use crate::svg::{Bar, bars, chain, escape, racks};
+use crate::unit::Unit;
+use std::fmt::Write as _;
+
+/// Racks drawn at most; the rest look the same.
+const RACKS_DRAWN: usize = 6;
+
+const STYLE: &str = "
+:root { --ink: #1c2430; --soft: #5b6675; --line: #cfd6df; --fill: #e8eef6; --bar: #7fa3cf;
+  --gate: #c8402f; --gatefill: #fbe6e2; }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: #fff;
+  max-width: 1040px; margin: 2rem auto; padding: 0 1.2rem; }
+h1 { font-size: 1.6rem; } h2 { margin-top: 2.2rem; border-bottom: 1px solid var(--line); }
+table { border-collapse: collapse; margin: 0.8rem 0; }
+th, td { text-align: left; padding: 0.25rem 0.9rem 0.25rem 0; border-bottom: 1px solid var(--line);
+  vertical-align: top; }
+td.number { text-align: right; white-space: nowrap; }
+th.number { text-align: right; }
+svg { display: block; width: 100%; height: auto; margin: 0.8rem 0; font-family: inherit; }
+svg text { fill: var(--ink); font-size: 13px; }
+svg .head { font-weight: 600; } svg .small { font-size: 12px; } svg .tiny { font-size: 9px; }
+svg .end { text-anchor: end; } svg .link { stroke: var(--soft); stroke-width: 2; }
+svg .box, svg .rack { fill: var(--fill); stroke: var(--soft); } svg .rack { fill: #fafbfc; }
+svg .bar { fill: var(--bar); } svg .gatetext { fill: var(--gate); font-weight: 600; }
+svg .box.gate { fill: var(--gatefill); stroke: var(--gate); stroke-width: 2.5; }
+svg .bar.gate { fill: var(--gate); }
+svg .part { stroke: #fff; } svg .enclosure { fill: #a9c3e4; } svg .tray { fill: #cddcf0; }
+svg .server { fill: #b9dcb4; } svg .switch { fill: #efd9a3; }
+.warning { border-left: 4px solid var(--gate); padding: 0.3rem 0.8rem; margin: 0.5rem 0;
+  background: var(--gatefill); }
+.source { color: var(--soft); font-size: 0.88em; }
+details { margin-left: 1.1rem; } summary { cursor: pointer; }
+details > div { margin-left: 1.1rem; }
+";
+
+/// The page.
+pub fn html(system: &System, evaluation: &Evaluation) -> String {
+    let mut out = String::new();
+    let title = escape(&evaluation.title);
+    let _ = write!(
+        out,
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<title>{title}</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<style>{STYLE}</style></head>\n\
+         <body>\n<h1>{title}</h1>\n<p class=\"source\">Rates are least upper bounds. Raw capacity \
+         counts in powers of ten; TB and GB/s otherwise in powers of two.</p>\n"
+    );
+    summary(&mut out, evaluation);
+    for (tier, design) in evaluation.tiers.iter().zip(&system.tiers) {
+        let _ = writeln!(out, "<h2>Tier {}</h2>", escape(&tier.name));
+        out.push_str(&chain(system, design, tier));
+        rate_bars(&mut out, tier);
+        capacity_bars(&mut out, tier, evaluation.metadata.inputs()[1].value);
+        losses(&mut out, tier);
+    }
+    let views = elevation(system, RACKS_DRAWN);
+    let drawn = views.len() as f64;
+    let _ = write!(out, "<h2>Racks</h2>\n<div>{}</div>\n", racks(&views));
+    if evaluation.inventory.racks.value > drawn {
+        let more = evaluation.inventory.racks.value - drawn;
+        let _ = writeln!(out, "<p>{more} more racks like these.</p>");
+    }
+    parts(&mut out, evaluation);
+    warnings(&mut out, evaluation);
+    out.push_str(
+        "<h2>Derivations</h2>\n<p>Every figure with what it is made of; constants carry \
+                  their source.</p>\n",
+    );
+    for figure in figures(evaluation) {
+        derivation(&mut out, figure, false);
+    }
+    out.push_str("</body></html>\n");
+    out
+}
+
+fn figures(evaluation: &Evaluation) -> Vec<&Figure> {
+    let mut all: Vec<&Figure> = evaluation.tiers.iter().flat_map(TierEvaluation::figures).collect();
+    all.push(&evaluation.metadata);
+    all.extend(evaluation.inventory.figures());
+    all
+}
+
+fn summary(out: &mut String, evaluation: &Evaluation) {
+    out.push_str(
+        "<h2>Summary</h2>\n<table><tr><th>Tier</th><th>Figure</th>\
+                  <th class=\"number\">Value</th><th>Gated by</th></tr>\n",
+    );
+    for tier in &evaluation.tiers {
+        let name = escape(&tier.name);
+        let mut row = |what: &str, value: String, gate: &str| {
+            let _ = writeln!(
+                out,
+                "<tr><td>{name}</td><td>{what}</td><td class=\"number\">{value}</td><td>{}</td></tr>",
+                escape(gate)
+            );
+        };
+        row("raw capacity", tier.raw.show(), "");
+        row("usable capacity", tier.usable.show(), "");
+        for rate in &tier.rates {
+            row(rate.metric.label(), format!("&lt; {}", rate.total.show()), &rate.bottleneck);
+        }
+        row("rebuild of a disk", tier.rebuild.show(), "");
+    }
+    out.push_str("</table>\n");
+}
+
+fn rate_bars(out: &mut String, tier: &TierEvaluation) {
+    for rate in &tier.rates {
+        let bar = |stage: &crate::evaluate::StageBalance| Bar {
+            label: stage.stage.clone(),
+            value: format!("{} (x{:.2})", rate.metric.unit().show(stage.capacity), stage.times),
+            size: stage.capacity,
+            gates: stage.stage == rate.bottleneck,
+        };
+        let title = format!("{}: what each stage carries", rate.metric.label());
+        out.push_str(&bars(&title, &rate.balance.iter().map(bar).collect::<Vec<_>>()));
+    }
+}
+
+fn capacity_bars(out: &mut String, tier: &TierEvaluation, metadata_share: f64) {
+    let bar = |label: &str, bytes: f64, value: String| Bar {
+        label: label.into(),
+        value,
+        size: bytes,
+        gates: false,
+    };
+    let data = tier.usable.value * (1.0 - metadata_share);
+    let all = [
+        bar("raw", tier.raw.value, format!("{} (powers of ten)", tier.raw.show())),
+        bar("after redundancy", tier.usable.value, tier.usable.show()),
+        bar("after metadata", data, Unit::Bytes.show(data)),
+    ];
+    out.push_str(&bars("capacity", &all));
+}
+
+fn losses(out: &mut String, tier: &TierEvaluation) {
+    out.push_str("<table><tr><th>After a loss of</th><th>the data is</th>");
+    for metric in Metric::ALL {
+        let _ = write!(out, "<th class=\"number\">{}</th>", metric.label());
+    }
+    out.push_str("</tr>\n");
+    for loss in &tier.losses {
+        let _ = write!(out, "<tr><td>{}</td><td>{}</td>", escape(&loss.lost), escape(&loss.data));
+        for (metric, (least, most)) in
+            Metric::ALL.iter().zip(loss.at_least.iter().zip(&loss.at_most))
+        {
+            let rate = span(metric.unit(), *least, *most).replace(" … ", " …<br>");
+            let _ = write!(out, "<td class=\"number\">{rate}</td>");
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str(
+        "</table>\n<p class=\"source\">Two values: every stripe waits for the slowest \
+                  block … the other blocks keep their pace.</p>\n",
+    );
+}
+
+fn span(unit: Unit, least: f64, most: f64) -> String {
+    let (least, most) = (unit.show(least), unit.show(most));
+    if least == most { least } else { format!("{least} … {most}") }
+}
+
+fn parts(out: &mut String, evaluation: &Evaluation) {
+    out.push_str("<h2>Parts</h2>\n<table>\n");
+    for figure in evaluation.inventory.figures() {
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td class=\"number\">{}</td></tr>",
+            escape(&figure.name),
+            figure.show()
+        );
+    }
+    out.push_str("</table>\n");
+}
+
+fn warnings(out: &mut String, evaluation: &Evaluation) {
+    if evaluation.warnings.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Warnings</h2>\n");
+    for warning in &evaluation.warnings {
+        let _ = writeln!(
+            out,
+            "<div class=\"warning\"><b>{}</b> (tier {}): {}. <span class=\"source\">{}</span></div>",
+            escape(&warning.rule),
+            escape(&warning.tier),
+            escape(&warning.text),
+            escape(&warning.source)
+        );
+    }
+}
+
+fn derivation(out: &mut String, figure: &Figure, gates: bool) {
+    let how = match &figure.from {
+        Derivation::Constant { source } => {
+            format!("<span class=\"source\">[{}]</span>", escape(source))
+        }
+        Derivation::Design => "<span class=\"source\">[design]</span>".into(),
+        Derivation::Product(_) => "= product of".into(),
+        Derivation::Sum(_) => "= sum of".into(),
+        Derivation::Minimum(_) => "= smallest of".into(),
+        Derivation::Formula { rule, .. } => format!("= {}", escape(rule)),
+    };
+    let mark = if gates { " <b style=\"color:var(--gate)\">◀ gates</b>" } else { "" };
+    let line = format!("{}: <b>{}</b> {how}{mark}", escape(&figure.name), escape(&figure.show()));
+    if figure.inputs().is_empty() {
+        let _ = writeln!(out, "<div>{line}</div>");
+        return;
+    }
+    let _ = writeln!(out, "<details><summary>{line}</summary>");
+    let gate = figure.gate().map(|gate| gate as *const Figure);
+    for input in figure.inputs() {
+        derivation(out, input, gate == Some(input as *const Figure));
+    }
+    out.push_str("</details>\n");
+}
+
+/// The same report as Markdown, with the derivations as text.
+pub fn markdown(evaluation: &Evaluation) -> String {
+    let mut out = format!("# {}\n", evaluation.title);
+    for tier in &evaluation.tiers {
+        let _ = write!(
+            out,
+            "\n## Tier {}\n\n| figure | value | gated by | oversized |\n|---|---:|---|---|\n\
+             | raw capacity | {} | | |\n| usable capacity | {} | | |\n",
+            tier.name,
+            tier.raw.show(),
+            tier.usable.show()
+        );
+        for rate in &tier.rates {
+            let over = rate.balance.iter().filter(|stage| stage.stage != rate.bottleneck);
+            let over: Vec<String> =
+                over.map(|stage| format!("{} x{:.2}", stage.stage, stage.times)).collect();
+            let _ = writeln!(
+                out,
+                "| {} | < {} | {} | {} |",
+                rate.metric.label(),
+                rate.total.show(),
+                rate.bottleneck,
+                over.join(", ")
+            );
+        }
+        let _ = write!(out, "| rebuild of a disk | {} | | |\n\n", tier.rebuild.show());
+        out.push_str(
+            "| after a loss of | the data is | write | read | IOPS write | IOPS read |\n\
+                      |---|---|---:|---:|---:|---:|\n",
+        );
+        for loss in &tier.losses {
+            let rates: Vec<String> = Metric::ALL
+                .iter()
+                .zip(loss.at_least.iter().zip(&loss.at_most))
+                .map(|(metric, (least, most))| span(metric.unit(), *least, *most))
+                .collect();
+            let _ = writeln!(out, "| {} | {} | {} |", loss.lost, loss.data, rates.join(" | "));
+        }
+    }
+    out.push_str("\n## Parts\n\n| part | count |\n|---|---:|\n");
+    for figure in evaluation.inventory.figures() {
+        let _ = writeln!(out, "| {} | {} |", figure.name, figure.show());
+    }
+    if !evaluation.warnings.is_empty() {
+        out.push_str("\n## Warnings\n\n");
+        for warning in &evaluation.warnings {
+            let (rule, tier) = (&warning.rule, &warning.tier);
+            let _ = writeln!(out, "- **{rule}** ({tier}): {} [{}]", warning.text, warning.source);
+        }
+    }
+    out.push_str("\n## Derivations\n\n```text\n");
+    for figure in figures(evaluation) {
+        out.push_str(&figure.explain());
+    }
+    out.push_str("```\n");
+    out
+}
+
+#[cfg(test)]
+#[path = "report_test.rs"]
+mod report_test;
