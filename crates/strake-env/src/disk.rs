@@ -44,4 +44,17 @@ pub trait Disk: Send + Sync {
     /// Tells that the contents of a range are not needed any more; reads may return anything
     /// until it is written again. A hint.
     fn discard(&self, offset: u64, length: u64);
+
+    /// Takes space for a range from the host now, so that writes there cannot find it full later;
+    /// its contents stay. Disks that own their space have nothing to do.
+    ///
+    /// # Errors
+    /// `StorageFull`; the device's.
+    fn reserve(&self, _offset: u64, _length: u64) -> io::Result<()> {
+        Ok(())
+    }
 }
+
+#[cfg(test)]
+#[path = "disk/conformance_test.rs"]
+mod conformance_test;

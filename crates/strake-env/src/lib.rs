@@ -11,6 +11,7 @@ pub mod rpc;
 pub use buffer::AlignedBuffer;
 pub use clock::{Clock, ManualClock, RealClock};
 pub use disk::Disk;
+pub use disk::file::FileDisk;
 pub use disk::sim::SimDisk;
 pub use fan_out::FanOut;
 pub use rng::Rng;

@@ -123,8 +123,10 @@ impl Container {
             index_kv: KvSpace { length: 0, chunks: (first..geometry.chunk_count).rev().collect() },
             ..Superblock::default()
         };
+        // Superblocks, logs and KVs must never meet a full host: their space is taken now.
+        disk.reserve(0, geometry.chunks_offset)?;
         for &chunk in &superblock.index_kv.chunks {
-            clear_chunk(&*disk, &geometry, chunk)?;
+            take_chunk(&*disk, &geometry, chunk)?;
         }
         // B first: were A (sequence 2) durable beside an old B of a higher sequence, the old
         // container would win.
@@ -337,7 +339,7 @@ impl Container {
             let at = candidates.iter().position(|&candidate| candidate == chunk);
             candidates.remove(at.expect("invariant: a source gives one of the candidates"));
             claimed.push(chunk);
-            clear_chunk(&*self.inner.disk, &self.inner.geometry, chunk)?;
+            take_chunk(&*self.inner.disk, &self.inner.geometry, chunk)?;
         }
         // The superblock must not call chunks a KV's that still hold what data left there.
         self.inner.disk.sync()?;
@@ -364,6 +366,14 @@ impl Superblock {
 fn write_copy(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
     let offset = COPY_OFFSETS[(superblock.sequence % 2) as usize];
     disk.write_at(offset, &AlignedBuffer::from_slice(&superblock.encode()))?;
+    Ok(())
+}
+
+/// Makes a data chunk ready to be a KV's.
+fn take_chunk(disk: &dyn Disk, geometry: &Geometry, chunk: u32) -> Result<()> {
+    let range = geometry.chunk_range(chunk);
+    disk.reserve(range.start, range.end - range.start)?;
+    clear_chunk(disk, geometry, chunk)?;
     Ok(())
 }
 
@@ -398,3 +408,7 @@ fn check_chunks(superblock: &Superblock, geometry: &Geometry) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "container_test.rs"]
+mod container_test;

@@ -188,3 +188,7 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("invariant: eight bytes"))
 }
+
+#[cfg(test)]
+#[path = "superblock_test.rs"]
+mod superblock_test;

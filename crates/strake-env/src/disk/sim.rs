@@ -121,6 +121,29 @@ struct State {
     dead: bool,
 }
 
+impl State {
+    /// Counts pages that the host does not hold yet against what it has left. Like a host that
+    /// allocates on write, a page discarded must be taken again.
+    fn take_from_host(&mut self, pages: Range<u64>) -> io::Result<()> {
+        let Some(left) = self.faults.host_bytes_left else {
+            return Ok(());
+        };
+        let mut missing = Vec::new();
+        for page in pages {
+            if !self.image.contains_key(&page) {
+                missing.push(page);
+            }
+        }
+        let needed = missing.len() as u64 * PAGE_BYTES as u64;
+        if needed > left {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "the host is full"));
+        }
+        self.faults.host_bytes_left = Some(left - needed);
+        self.image.extend(missing.into_iter().map(|page| (page, zero_page())));
+        Ok(())
+    }
+}
+
 /// A disk in memory.
 pub struct SimDisk {
     length: u64,
@@ -320,15 +343,7 @@ impl Disk for SimDisk {
             Some(left) => *left -= 1,
             None => {}
         }
-        if let Some(left) = state.faults.host_bytes_left {
-            let pages = range.start / PAGE_BYTES as u64..range.end / PAGE_BYTES as u64;
-            let present = state.image.range(pages).count() as u64 * PAGE_BYTES as u64;
-            let needed = bytes.len() as u64 - present;
-            if needed > left {
-                return Err(io::Error::new(io::ErrorKind::StorageFull, "the host is full"));
-            }
-            state.faults.host_bytes_left = Some(left - needed);
-        }
+        state.take_from_host(range.start / PAGE_BYTES as u64..range.end / PAGE_BYTES as u64)?;
         let event = Event::Write { offset, bytes: bytes.into() };
         apply(&mut state.image, &event);
         let position = self.sequence.next();
@@ -351,6 +366,12 @@ impl Disk for SimDisk {
 
     fn len(&self) -> u64 {
         self.length
+    }
+
+    fn reserve(&self, offset: u64, length: u64) -> io::Result<()> {
+        let mut state = self.enter()?;
+        let pages = offset / PAGE_BYTES as u64..(offset + length).div_ceil(PAGE_BYTES as u64);
+        state.take_from_host(pages)
     }
 
     fn discard(&self, offset: u64, length: u64) {
