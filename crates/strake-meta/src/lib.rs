@@ -20,7 +20,7 @@ mod transaction;
 
 pub use kv::MemoryKv;
 pub use memory::MemoryMeta;
-pub use store::{MetaOptions, MetaStore, MetaWorker};
+pub use store::{MetaOptions, MetaStore, MetaWorker, WITNESS_BYTES};
 
 #[cfg(test)]
 mod testing;

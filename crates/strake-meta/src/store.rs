@@ -18,6 +18,7 @@
 mod copies;
 mod holder;
 mod open;
+mod witness;
 
 use crate::kv::MemoryKv;
 use crate::log_entry::encode_entry;
@@ -28,12 +29,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use strake_env::Disk;
 use strake_observe::Waiters;
 use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{Error, ErrorKind, NsdId, Result};
 use strake_store::container::Geometry;
 use strake_store::superblock::KV_CHUNKS_MAX;
 use strake_store::{Batch, Container, Lsn};
+
+pub use witness::WITNESS_BYTES;
 
 /// How often unsynced entries are synced by the worker.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
@@ -50,6 +54,9 @@ pub struct MetaOptions {
     pub overlay_bytes_max: u64,
     /// How long a change waits for room in the journal.
     pub room_wait_max: Duration,
+    /// A place beside the NSDs that knows the newest generation; see `store/witness.rs`. At least
+    /// [`WITNESS_BYTES`] long. Without one, p + 1 superblocks must be readable at every start.
+    pub witness: Option<Arc<dyn Disk>>,
     /// Where waits are listed.
     pub waiters: Arc<Waiters>,
 }
@@ -61,6 +68,7 @@ impl MetaOptions {
             cache_bytes: 32 << 20,
             overlay_bytes_max: 64 << 20,
             room_wait_max: Duration::from_secs(120),
+            witness: None,
             waiters,
         }
     }

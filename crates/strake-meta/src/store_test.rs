@@ -1,1 +1,376 @@
+use super::{MetaOptions, MetaStore, WITNESS_BYTES};
+use crate::kv::MemoryKv;
+use crate::machine;
+use crate::testing::{configuration, create, entry, new_inode, unlink};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use strake_env::disk::sim::{Sequence, SimDisk};
+use strake_env::{Disk, ManualClock, Rng};
+use strake_observe::Waiters;
+use strake_proto::layout::Slot;
+use strake_proto::meta::{
+    Configuration, FileData, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply, RenameMode,
+    XattrMode,
+};
+use strake_proto::{ClusterId, Code, ErrorKind, FileType, FsId, Ino, NsdId};
+use strake_store::{ChunkSource, Container, FormatOptions, UnusedChunks};
 
+const DISK_BYTES: u64 = 48 << 20;
+
+/// A machine with simulated disks.
+struct Rig {
+    disks: Vec<Arc<SimDisk>>,
+    witness: Option<Arc<SimDisk>>,
+    source: Arc<dyn ChunkSource>,
+}
+
+impl Rig {
+    fn new(count: u32, parity: u8, witnessed: bool) -> (Rig, MetaStore) {
+        let sequence = Sequence::default();
+        let disks: Vec<_> =
+            (0..count).map(|_| SimDisk::with_sequence(DISK_BYTES, &sequence)).collect();
+        for (index, disk) in disks.iter().enumerate() {
+            let options = FormatOptions {
+                cluster: ClusterId([5; 16]),
+                nsd: NsdId(index as u32 + 1),
+                fs: FsId(1),
+                failure_group: index as u32 + 1,
+                seed: 77 + index as u64,
+            };
+            Container::format(disk.clone() as Arc<dyn Disk>, &options).expect("formats");
+        }
+        let witness = witnessed.then(|| SimDisk::with_sequence(WITNESS_BYTES, &sequence));
+        let rig = Rig { disks, witness, source: UnusedChunks::shared() };
+        let containers = rig.containers(&BTreeSet::new());
+        let store =
+            MetaStore::format(&containers, &pool(count, parity), rig.options()).expect("formats");
+        (rig, store)
+    }
+
+    fn containers(&self, without: &BTreeSet<usize>) -> Vec<Container> {
+        let present = self.disks.iter().enumerate().filter(|(index, _)| !without.contains(index));
+        present
+            .map(|(_, disk)| {
+                let container =
+                    Container::open(disk.clone() as Arc<dyn Disk>).expect("superblocks survive");
+                container.set_chunk_source(&self.source);
+                container
+            })
+            .collect()
+    }
+
+    fn open(&self, without: &[usize]) -> strake_proto::Result<MetaStore> {
+        MetaStore::open(&self.containers(&without.iter().copied().collect()), self.options())
+    }
+
+    fn options(&self) -> MetaOptions {
+        let clock = Arc::new(ManualClock::default());
+        let witness = self.witness.clone().map(|disk| disk as Arc<dyn Disk>);
+        let options = MetaOptions::new(Arc::new(Waiters::new(clock)));
+        MetaOptions { cache_bytes: 1 << 20, witness, ..options }
+    }
+
+    /// What a killed process leaves, to be changed on its own.
+    fn copy(&self) -> Rig {
+        let disks = self.disks.iter().map(|disk| disk.copy()).collect();
+        let witness = self.witness.as_ref().map(|disk| disk.copy());
+        Rig { disks, witness, source: UnusedChunks::shared() }
+    }
+
+    /// The machine after a power cut.
+    fn crash(&self, position: u64, rng: &mut Rng) -> Rig {
+        let disks = self.disks.iter().map(|disk| disk.crash(position, rng)).collect();
+        let witness = self.witness.as_ref().map(|disk| disk.crash(position, rng));
+        Rig { disks, witness, source: UnusedChunks::shared() }
+    }
+}
+
+fn pool(count: u32, parity: u8) -> Configuration {
+    let mut configuration = configuration();
+    let slot = configuration.pool.slots[0];
+    configuration.code = Code { data: 1, parity };
+    configuration.pool.slots =
+        (1..=count).map(|nsd| Slot { nsd: NsdId(nsd), failure_group: nsd, ..slot }).collect();
+    configuration
+}
+
+fn random_op(rng: &mut Rng) -> MetaOp {
+    let name = format!("{}", rng.below(8));
+    let other = format!("{}", rng.below(8)).into_bytes();
+    let ino = Ino(1 + rng.below(20));
+    match rng.below(10) {
+        0..4 => {
+            let types = [FileType::Regular, FileType::Directory, FileType::Symlink];
+            create(Ino::ROOT, &name, new_inode(types[rng.index(3)]))
+        }
+        4 => unlink(Ino::ROOT, &name, rng.one_in(2)),
+        5 => MetaOp::Rename {
+            parent: Ino::ROOT,
+            name: name.into_bytes(),
+            new_parent: Ino::ROOT,
+            new_name: other,
+            mode: RenameMode::Replace,
+            open: rng.one_in(2),
+        },
+        6 | 7 => MetaOp::Update {
+            ino,
+            size: 4000,
+            data: Some(FileData::Inline(vec![rng.below(256) as u8; rng.index(4000)])),
+            allocated_delta: 0,
+            mtime: None,
+            ctime: None,
+        },
+        8 => MetaOp::SetXattr {
+            ino,
+            name: b"user.a".to_vec(),
+            value: vec![1; rng.index(60_000)],
+            mode: XattrMode::Set,
+            clear_setgid: false,
+        },
+        _ => MetaOp::Join,
+    }
+}
+
+/// The states that the first n entries lead to.
+struct Promised {
+    states: Vec<MemoryKv>,
+}
+
+impl Promised {
+    fn new(configuration: Configuration) -> Promised {
+        let mut promised = Promised { states: vec![MemoryKv::default()] };
+        let created = configuration.created;
+        let op = MetaOp::Format(Box::new(configuration));
+        let format = MetaEntry { time: created, ..entry(0, op) };
+        promised.push(&MetaEntry { client: strake_proto::ClientId(0), ..format });
+        promised
+    }
+
+    fn push(&mut self, entry: &MetaEntry) {
+        let mut next = self.states.last().expect("has a first").clone();
+        let (_, changes) = machine::apply(&next, entry).expect("was applied before");
+        next.apply(&changes);
+        self.states.push(next);
+    }
+
+    fn require(&self, store: &MetaStore, at_least: u64, context: &str) {
+        let entries = store.entries();
+        assert!(entries >= at_least, "{entries} entries of {at_least} promised: {context}");
+        let expected = &self.states[entries as usize];
+        for snapshot in store.snapshots().expect("reads") {
+            assert!(snapshot == *expected, "another state after {entries} entries: {context}");
+        }
+        match store.query(&MetaQuery::Check).expect("checks") {
+            MetaReply::Checked(reply) => assert!(reply.faults.is_empty(), "{reply:?} {context}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn apply_all(store: &MetaStore, count: usize, from: i64) {
+    for index in 0..count {
+        let name = format!("file-{from}-{index}");
+        let op = create(Ino::ROOT, &name, new_inode(FileType::Regular));
+        store.apply(&entry(from, op)).expect("creates");
+    }
+}
+
+fn names(store: &MetaStore) -> usize {
+    let query = MetaQuery::ReadDir { dir: Ino::ROOT, after: 0, limit: 4096, with_inodes: false };
+    match store.query(&query).expect("lists") {
+        MetaReply::Entries { entries, .. } => entries.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_was_synced_is_there_after_a_start() {
+    let (rig, store) = Rig::new(5, 2, false);
+    assert_eq!(store.holders(), (1, vec![NsdId(1), NsdId(2), NsdId(3)]));
+    apply_all(&store, 100, 5);
+    store.sync().expect("syncs");
+    drop(store);
+    let store = rig.open(&[]).expect("opens");
+    assert_eq!((store.entries(), names(&store)), (101, 100));
+    store.checkpoint().expect("checkpoints");
+    apply_all(&store, 10, 6);
+    store.sync().expect("syncs");
+    drop(store);
+    let store = rig.open(&[0, 1]).expect("opens without two of three holders");
+    assert_eq!((store.entries(), names(&store)), (111, 110));
+    assert_eq!(store.holders(), (2, vec![NsdId(3)]));
+    // The next copy comes by itself, on whatever NSD is left.
+    store.tick();
+    store.tick();
+    assert_eq!(store.holders(), (4, vec![NsdId(3), NsdId(4), NsdId(5)]));
+    apply_all(&store, 10, 7);
+    store.sync().expect("syncs");
+    drop(store);
+    // The two that were away are stale, though they have copies: generation 4 is not theirs.
+    let error = rig.open(&[2, 3, 4]).err().expect("no current copy").to_string();
+    assert!(error.contains("only 2 of 5"), "{error}");
+    let store = rig.open(&[1, 2]).expect("opens with the new copies");
+    assert_eq!((store.entries(), names(&store)), (121, 120));
+}
+
+#[test]
+fn without_a_current_copy_the_needed_disks_are_named() {
+    let (rig, store) = Rig::new(3, 1, false);
+    store.sync().expect("syncs");
+    drop(store);
+    let store = rig.open(&[0]).expect("opens");
+    assert_eq!(store.holders().1, [NsdId(2)]);
+    drop(store);
+    let error = rig.open(&[1]).err().expect("refused");
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("is on NSDs 2"), "{error}");
+    let error = rig.open(&[0, 2]).err().expect("refused");
+    assert!(error.to_string().contains("bring back 1 of NSDs 1, 3"), "{error}");
+}
+
+#[test]
+fn a_holder_that_fails_is_lost_and_stale_from_then_on() {
+    let (rig, store) = Rig::new(3, 1, false);
+    apply_all(&store, 5, 5);
+    store.sync().expect("syncs");
+    rig.disks[0].set_faults(|faults| faults.sync_failure = true);
+    apply_all(&store, 5, 6);
+    store.sync().expect("the other copy is enough");
+    assert_eq!(store.holders(), (2, vec![NsdId(2)]));
+    store.tick();
+    assert_eq!(store.holders(), (3, vec![NsdId(2), NsdId(3)]));
+    apply_all(&store, 5, 7);
+    store.sync().expect("syncs");
+    drop(store);
+    for without in 0..3 {
+        // Each start without one writes a generation: begin anew for the next.
+        let store = rig.copy().open(&[without]).expect("opens");
+        assert_eq!(names(&store), 15, "without disk {without}");
+    }
+}
+
+#[test]
+fn the_last_copy_takes_everything_along() {
+    let (rig, store) = Rig::new(2, 1, false);
+    for disk in &rig.disks {
+        disk.set_faults(|faults| faults.sync_failure = true);
+    }
+    apply_all(&store, 1, 5);
+    assert_eq!(store.sync().map_err(|error| error.kind()), Err(ErrorKind::Io));
+    let op = create(Ino::ROOT, "late", new_inode(FileType::Regular));
+    assert_eq!(store.apply(&entry(6, op)).map_err(|error| error.kind()), Err(ErrorKind::Io));
+    assert!(store.query(&MetaQuery::Counts).is_err());
+}
+
+#[test]
+fn a_full_log_is_emptied_by_a_checkpoint() {
+    let (rig, store) = Rig::new(2, 1, false);
+    let op = create(Ino::ROOT, "file", new_inode(FileType::Regular));
+    store.apply(&entry(2, op)).expect("creates");
+    let ino = Ino(2);
+    // Some 24 MiB through logs of 4 MiB.
+    for second in 0..400 {
+        let name = format!("user.{}", second % 10).into_bytes();
+        let (value, mode) = (vec![second as u8; 60_000], XattrMode::Set);
+        let op = MetaOp::SetXattr { ino, name, value, mode, clear_setgid: false };
+        store.apply(&entry(second, op)).expect("sets");
+    }
+    store.sync().expect("syncs");
+    drop(store);
+    let store = rig.open(&[]).expect("opens");
+    assert_eq!(store.entries(), 402);
+    let query = MetaQuery::GetXattr { ino, name: b"user.9".to_vec() };
+    assert_eq!(store.query(&query), Ok(MetaReply::Bytes(vec![399_u16 as u8; 60_000])));
+}
+
+#[test]
+fn the_worker_syncs_and_ends() {
+    let (rig, store) = Rig::new(2, 1, false);
+    let store = Arc::new(store);
+    let worker = store.start_worker().expect("starts");
+    apply_all(&store, 3, 5);
+    drop(worker);
+    store.tick();
+    drop(store);
+    assert_eq!(names(&rig.open(&[]).expect("opens")), 3);
+}
+
+/// Two NSDs are too few to tell by themselves which one is stale; the witness knows.
+#[test]
+fn with_a_witness_a_pair_starts_with_one_and_never_with_the_stale_one() {
+    let (rig, store) = Rig::new(2, 1, true);
+    apply_all(&store, 5, 5);
+    store.sync().expect("syncs");
+    drop(store);
+    for without in 0..2 {
+        let store = rig.copy().open(&[without]).expect("either is current");
+        assert_eq!(names(&store), 5);
+    }
+    let store = rig.open(&[0]).expect("opens");
+    apply_all(&store, 5, 6);
+    store.sync().expect("syncs");
+    drop(store);
+    let error = rig.open(&[1]).err().expect("the other is stale").to_string();
+    assert!(error.contains("bring back 1 of NSDs 2"), "{error}");
+    let store = rig.open(&[]).expect("opens");
+    assert_eq!((names(&store), store.holders().1), (10, vec![NsdId(2)]));
+    store.tick();
+    drop(store);
+    assert_eq!(names(&rig.open(&[1]).expect("a copy was made anew")), 10);
+}
+
+/// Everything synced survives any power cut and then the loss of any p NSDs, and what is there is
+/// exactly what a prefix of the entries leads to.
+#[test]
+fn synced_entries_survive_power_cuts_and_losses() {
+    for seed in 0..6 {
+        // Three copies among three NSDs with a witness, or among five without.
+        let count = if seed % 2 == 0 { 3 } else { 5 };
+        crash_run(seed, count, 40, 14);
+    }
+}
+
+fn crash_run(seed: u64, count: u32, steps: usize, cuts: usize) {
+    let mut rng = Rng::new(seed);
+    let (rig, store) = Rig::new(count, 2, count == 3);
+    let mut promised = Promised::new(pool(count, 2));
+    let start = rig.disks[0].position();
+    // Position after each sync that returned, and the entries it covers.
+    let mut synced = vec![(start, 1)];
+    for step in 0..steps {
+        let entry = entry(step as i64 + 2, random_op(&mut rng));
+        if store.apply(&entry).is_ok() && store.entries() as usize == promised.states.len() {
+            promised.push(&entry);
+        }
+        if rng.one_in(6) {
+            store.sync().expect("syncs");
+            synced.push((rig.disks[0].position(), store.entries()));
+        }
+        if rng.one_in(15) {
+            store.checkpoint().expect("checkpoints");
+        }
+    }
+    drop(store);
+    let end = rig.disks[0].position();
+    for cut in 0..cuts {
+        let position = start + rng.below(end - start + 1);
+        let context = format!("seed {seed}, cut {cut} at {position}");
+        let covered = synced.iter().filter(|(at, _)| *at <= position).map(|(_, n)| *n).max();
+        let after = rig.crash(position, &mut rng);
+        let mut order: Vec<usize> = (0..count as usize).collect();
+        rng.shuffle(&mut order);
+        let lost = &order[..rng.index(3)];
+        let store = after.open(lost).unwrap_or_else(|error| panic!("{error}: {context}"));
+        promised.require(&store, covered.expect("the format"), &context);
+        // Life goes on: what is synced now holds against the copies that were away.
+        let before = store.entries();
+        store.tick();
+        apply_all(&store, 2, 1000);
+        store.sync().expect("syncs");
+        drop(store);
+        let store = after.open(&[]).unwrap_or_else(|error| panic!("{error}: {context}"));
+        assert_eq!(store.entries(), before + 2, "{context}");
+        let snapshots = store.snapshots().expect("reads");
+        assert!(snapshots.windows(2).all(|pair| pair[0] == pair[1]), "{context}");
+    }
+}

@@ -2,14 +2,15 @@
 //!
 //! Every NSD's superblock names a generation and its holders. A generation is in force once its
 //! holders' superblocks and those of all but p NSDs have it; nothing is acknowledged in between.
+//! Where there is a witness (witness.rs), it has it before any superblock.
 //! Any p + 1 superblocks then include one of the newest generation in force. A generation that a
 //! crash left half written is harmless: without a holder, the others have everything acknowledged;
 //! with a new one, that copy was complete and durable before its name was written anywhere.
 
 use super::holder::Holder;
-use super::{MetaStore, State};
+use super::{MetaStore, State, witness};
 use std::sync::Arc;
-use strake_proto::{Error, ErrorKind, NsdId, Result};
+use strake_proto::{ClusterId, Error, ErrorKind, NsdId, Result};
 use strake_store::{Batch, Container, Lsn};
 
 /// Records copied with the lock held at once.
@@ -51,6 +52,12 @@ impl MetaStore {
         loop {
             state.generation += 1;
             let holders: Vec<NsdId> = state.holders.iter().map(|holder| holder.nsd).collect();
+            if let Some(disk) = &self.options.witness
+                && let Err(error) = witness::write(&**disk, self.cluster(), state.generation)
+            {
+                let detail = format!("the metadata's witness cannot be written: {error}");
+                return Err(stop(state, detail));
+            }
             let (written, failed) = write_generation(&self.containers, state.generation, &holders);
             let reach = written + self.losses_max >= self.nsd_count;
             state.holders.retain(|holder| !failed.contains(&holder.nsd));
@@ -65,6 +72,10 @@ impl MetaStore {
                 return Ok(());
             }
         }
+    }
+
+    fn cluster(&self) -> ClusterId {
+        self.containers[0].superblock().cluster
     }
 
     /// Makes one more copy on an NSD that holds none, while changes go on.

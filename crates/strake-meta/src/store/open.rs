@@ -2,7 +2,7 @@
 //!
 //! 1. The newest generation among the readable superblocks names the holders. At least p + 1
 //!    superblocks (all, where there are fewer NSDs) must be readable, so that the newest cannot be
-//!    among the missing ones.
+//!    among the missing ones, unless a witness says that it is the newest.
 //! 2. Each readable holder's store is brought up from its base by its own journal's entries. The
 //!    one that gets furthest goes first: nobody can have been told of an entry that it lacks.
 //! 3. The others get the entries they lack. Where the first one's journal has been trimmed beyond
@@ -11,7 +11,7 @@
 //!    generation names them before anything is served, so that a missing one is stale from now on.
 
 use super::holder::Holder;
-use super::{MetaOptions, MetaStore, State, WorkerSignal};
+use super::{MetaOptions, MetaStore, State, WorkerSignal, witness};
 use crate::log_entry::{decode_entry, encode_entry};
 use crate::{machine, query};
 use parking_lot::{Mutex, RwLock};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use strake_proto::layout::PoolMap;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp};
-use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result};
+use strake_proto::{ClientId, ClusterId, Error, ErrorKind, NsdId, Result};
 use strake_store::{Container, Lsn};
 
 /// A holder whose own entries are applied, and these entries.
@@ -100,7 +100,9 @@ impl MetaStore {
         };
         let configuration = query::configuration(&first.holder.kv)?;
         let nsds = pool_nsds(&configuration.pool);
-        require_readable(&containers, &configuration, &nsds)?;
+        if !is_witnessed(&options, newest.cluster, generation) {
+            require_readable(&containers, &configuration, &nsds)?;
+        }
         let equal: Vec<bool> = others.iter().map(|other| catch_up(first, other)).collect();
         let holders: Vec<Arc<Holder>> = recovered
             .into_iter()
@@ -240,6 +242,12 @@ fn require_one_cluster(containers: &[Container]) -> Result<()> {
         )),
         None => Ok(()),
     }
+}
+
+/// Whether the witness says that no generation is newer. One that cannot be read says nothing.
+fn is_witnessed(options: &MetaOptions, cluster: ClusterId, generation: u64) -> bool {
+    let known = options.witness.as_ref().map(|disk| witness::read(&**disk, cluster));
+    known.is_some_and(|known| known == Ok(Some(generation)))
 }
 
 /// Refuses to go on with so few superblocks that a newer generation could be among the missing.
