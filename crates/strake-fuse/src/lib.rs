@@ -1,1 +1,14 @@
-//! The thin adapter from `/dev/fuse` to `Vfs`.
+//! The thin adapter from the kernel's FUSE protocol to [`strake_client::Vfs`].
+//!
+//! `abi` describes the messages, `connection` mounts and unmounts, `session` reads requests and
+//! writes replies on a few threads, `adapter` turns each request into one call of the `Vfs`. No
+//! file-system logic lives here; what the kernel may cache and for how long is `policy`.
+
+mod abi;
+mod adapter;
+mod connection;
+mod policy;
+mod reply;
+mod session;
+
+pub use session::{FuseMount, MountOptions};

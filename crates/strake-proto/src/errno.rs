@@ -25,6 +25,7 @@ pub const fn errno(kind: ErrorKind) -> i32 {
         ErrorKind::NotDirectory => 20,
         ErrorKind::IsDirectory => 21,
         ErrorKind::Invalid => 22,
+        ErrorKind::NoIoctl => 25,
         ErrorKind::FileTooBig => 27,
         ErrorKind::NoSpace => 28,
         ErrorKind::ReadOnly => 30,

@@ -63,6 +63,8 @@ pub enum ErrorKind {
     NotSupported,
     /// No such function.
     NoSystem,
+    /// No such ioctl on this kind of file (ENOTTY).
+    NoIoctl,
     /// No such device or address; also the end of SEEK_DATA.
     NoDevice,
     /// Too many symbolic links.

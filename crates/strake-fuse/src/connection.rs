@@ -1,0 +1,140 @@
+//! Getting a `/dev/fuse` descriptor that is mounted, and taking the mount away again.
+//!
+//! The superuser mounts with mount(2); an ordinary user through `fusermount3`, which hands the
+//! descriptor back over a socket (`_FUSE_COMMFD`), without other users and device files.
+#![allow(unsafe_code, reason = "one ioctl that has no safe form")]
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::path::Path;
+use std::process::Command;
+use strake_proto::{Error, ErrorKind, Result};
+
+/// `_IOR(229, 0, uint32_t)`: gives a second descriptor of the same connection a queue of its own.
+const FUSE_DEV_IOC_CLONE: rustix::ioctl::Opcode = 0x8004_e500;
+
+fn host(error: rustix::io::Errno) -> Error {
+    std::io::Error::from(error).into()
+}
+
+fn open_device() -> Result<OwnedFd> {
+    rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
+        host(error).context("/dev/fuse cannot be opened (is the fuse module loaded?)")
+    })
+}
+
+/// Mounts at `path` and returns the connection's descriptor; INIT waits to be read from it.
+pub(crate) fn mount(path: &Path) -> Result<OwnedFd> {
+    if rustix::process::geteuid().is_root() { mount_as_root(path) } else { mount_as_user(path) }
+}
+
+fn mount_as_root(path: &Path) -> Result<OwnedFd> {
+    let device = open_device()?;
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
+        device.as_raw_fd()
+    );
+    let options = CString::new(options).expect("invariant: digits hold no zero byte");
+    rustix::mount::mount("strake", path, "fuse.strake", MountFlags::empty(), options.as_c_str())
+        .map_err(|error| host(error).context(format!("cannot mount at {}", path.display())))?;
+    Ok(device)
+}
+
+fn mount_as_user(path: &Path) -> Result<OwnedFd> {
+    use rustix::net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags,
+        SocketType, recvmsg, socketpair,
+    };
+    // No CLOEXEC: fusermount3 inherits its end under the number we name.
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None)
+            .map_err(host)?;
+    let mut child = Command::new("fusermount3")
+        .args(["-o", "fsname=strake,subtype=strake,default_permissions", "--"])
+        .arg(path)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .spawn()
+        .map_err(|error| {
+            Error::from(error).context("fusermount3 cannot be run (install fuse3, or be root)")
+        })?;
+    drop(theirs);
+    let mut byte = [0u8; 4];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(
+        &ours,
+        &mut [rustix::io::IoSliceMut::new(&mut byte)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    );
+    let status = child.wait()?;
+    received.map_err(host)?;
+    ancillary
+        .drain()
+        .find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        })
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::Io,
+                format!("fusermount3 did not mount at {} ({status})", path.display()),
+            )
+        })
+}
+
+/// A further descriptor of the same connection, for another thread.
+pub(crate) fn duplicate(connection: &OwnedFd) -> Result<OwnedFd> {
+    let device = open_device()?;
+    let number = connection.as_raw_fd().unsigned_abs();
+    // SAFETY: the kernel reads one u32 behind the pointer that `Setter` passes, which lives for the
+    // call; nothing is written through it.
+    let cloned = unsafe {
+        rustix::ioctl::ioctl(
+            &device,
+            rustix::ioctl::Setter::<{ FUSE_DEV_IOC_CLONE }, u32>::new(number),
+        )
+    };
+    cloned.map_err(host)?;
+    Ok(device)
+}
+
+/// Unmounts. With `force` the mount leaves the tree even while it is busy.
+pub(crate) fn unmount(path: &Path, force: bool) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let flags = if force { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        return match rustix::mount::unmount(path, flags) {
+            // Somebody unmounted it already.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+            Err(error) => Err(host(error)),
+        };
+    }
+    let mut command = Command::new("fusermount3");
+    command.args(["-u", "-q"]);
+    if force {
+        command.arg("-z");
+    }
+    let status = command.arg(path).status()?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Busy, format!("fusermount3 cannot unmount {}", path.display())))
+}
+
+/// Raises the kernel's read-ahead, which INIT can only lower (128 KiB). Best effort.
+pub(crate) fn raise_read_ahead(path: &Path, kib: u32) {
+    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
+    let wanted = path.to_string_lossy();
+    let device = mounts.lines().rev().find_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        (fields.get(4) == Some(&wanted.as_ref())).then(|| fields.get(2).copied()).flatten()
+    });
+    if let Some(device) = device {
+        let knob = format!("/sys/class/bdi/{device}/read_ahead_kb");
+        if let Err(error) = std::fs::write(&knob, kib.to_string()) {
+            eprintln!("fuse: read-ahead stays at the kernel's default ({knob}: {error})");
+        }
+    }
+}

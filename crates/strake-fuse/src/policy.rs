@@ -1,0 +1,90 @@
+//! What the kernel may cache.
+//!
+//! *Names and attributes*: with a single mount nothing changes behind the kernel's back, so they
+//! hold for a day; whoever adds a second mount ties them to tokens here.
+//!
+//! *Pages*: a file opened for writing only bypasses the page cache (`FOPEN_DIRECT_IO`), which is
+//! twice as fast for streams and leaves caching to the page pool. The kernel drops cached pages
+//! before such a write, but a reader that fills them again *during* the write would keep old
+//! bytes. So the two ways are never open on one inode at once: a writer gets the direct way only
+//! while nobody has the inode open the cached way, and while a direct writer has it open, everyone
+//! else goes the direct way too.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::time::Duration;
+use strake_client::vfs::OpenFlags;
+use strake_proto::Ino;
+
+/// How long names (also those that do not exist) and attributes hold.
+pub(crate) const CACHE_TIME: Duration = Duration::from_secs(86_400);
+
+/// Inodes are spread over this many tables, so that opens seldom meet at a lock.
+const SHARDS: usize = 16;
+
+#[derive(Clone, Copy, Default)]
+struct Opens {
+    cached: u32,
+    direct: u32,
+}
+
+/// How each open inode is open.
+#[derive(Default)]
+pub(crate) struct OpenModes {
+    shards: [Mutex<HashMap<Ino, Opens>>; SHARDS],
+}
+
+impl OpenModes {
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Opens>> {
+        &self.shards[(ino.0 % SHARDS as u64) as usize]
+    }
+
+    /// Counts an open and says whether it goes the direct way.
+    pub(crate) fn open(&self, ino: Ino, flags: OpenFlags) -> bool {
+        let mut table = self.shard(ino).lock();
+        let opens = table.entry(ino).or_default();
+        let direct = opens.direct > 0 || (opens.cached == 0 && flags.write && !flags.read);
+        *(if direct { &mut opens.direct } else { &mut opens.cached }) += 1;
+        direct
+    }
+
+    /// Forgets an open that was counted as `direct` says.
+    pub(crate) fn close(&self, ino: Ino, direct: bool) {
+        let mut table = self.shard(ino).lock();
+        let opens = table.get_mut(&ino).expect("invariant: an open inode is counted");
+        let count = if direct { &mut opens.direct } else { &mut opens.cached };
+        *count = count.checked_sub(1).expect("invariant: each open is closed once");
+        if opens.cached == 0 && opens.direct == 0 {
+            table.remove(&ino);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITER: OpenFlags = OpenFlags {
+        read: false,
+        write: true,
+        append: false,
+        truncate: false,
+        sync: false,
+        direct: false,
+        execute: false,
+        no_atime: false,
+    };
+    const READER: OpenFlags = OpenFlags { read: true, write: false, ..WRITER };
+
+    #[test]
+    fn the_two_ways_are_never_open_at_once() {
+        let modes = OpenModes::default();
+        assert!(modes.open(Ino(5), WRITER));
+        assert!(modes.open(Ino(5), READER), "while a direct writer is there, all go direct");
+        assert!(!modes.open(Ino(6), READER));
+        assert!(!modes.open(Ino(6), WRITER), "a cached reader makes writers cached");
+        modes.close(Ino(5), true);
+        modes.close(Ino(5), true);
+        assert!(!modes.open(Ino(5), READER), "closed ones count no more");
+    }
+}

@@ -1,0 +1,100 @@
+//! Pieces that replies are built of.
+
+use crate::abi::{AttrOut, AttrReply, EntryOut, STATX_MASK, StatxOut};
+use crate::policy::CACHE_TIME;
+use strake_client::vfs::Entry;
+use strake_proto::Attr;
+
+/// `st_blksize`: what programs that ask use as buffer size; stdio allocates it for every stream.
+const IO_SIZE_HINT: u32 = 128 << 10;
+
+fn mode(attr: &Attr) -> u32 {
+    attr.file_type.mode_bits() | attr.permissions
+}
+
+pub(crate) fn attr_out(attr: &Attr) -> AttrOut {
+    AttrOut {
+        ino: attr.ino.0,
+        size: attr.size,
+        blocks: attr.allocated.div_ceil(512),
+        atime: attr.atime.seconds,
+        mtime: attr.mtime.seconds,
+        ctime: attr.ctime.seconds,
+        atime_nanos: attr.atime.nanos,
+        mtime_nanos: attr.mtime.nanos,
+        ctime_nanos: attr.ctime.nanos,
+        mode: mode(attr),
+        links: attr.links,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: IO_SIZE_HINT,
+        flags: 0,
+    }
+}
+
+/// `fuse_attr_out`.
+pub(crate) fn attr_reply(attr: &Attr) -> Vec<u8> {
+    let head = AttrReply { attr_valid: CACHE_TIME.as_secs(), attr_valid_nanos: 0 };
+    [&head.encode()[..], &attr_out(attr).encode()].concat()
+}
+
+/// `fuse_statx_out`.
+pub(crate) fn statx_reply(attr: &Attr) -> Vec<u8> {
+    // The kernel's dev_t in 32 bits: minor bits 0..8 and 20..32, major bits 8..20.
+    let (major, minor) =
+        ((attr.rdev >> 8) & 0xfff, (attr.rdev & 0xff) | ((attr.rdev >> 12) & !0xff));
+    StatxOut {
+        attr_valid: CACHE_TIME.as_secs(),
+        mask: STATX_MASK,
+        blksize: IO_SIZE_HINT,
+        links: attr.links,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: mode(attr) as u16,
+        ino: attr.ino.0,
+        size: attr.size,
+        blocks: attr.allocated.div_ceil(512),
+        atime: attr.atime.seconds,
+        atime_nanos: attr.atime.nanos,
+        btime: attr.btime.seconds,
+        btime_nanos: attr.btime.nanos,
+        ctime: attr.ctime.seconds,
+        ctime_nanos: attr.ctime.nanos,
+        mtime: attr.mtime.seconds,
+        mtime_nanos: attr.mtime.nanos,
+        rdev_major: major,
+        rdev_minor: minor,
+        ..StatxOut::default()
+    }
+    .encode()
+    .to_vec()
+}
+
+/// `fuse_entry_out`.
+pub(crate) fn entry_reply(entry: &Entry) -> Vec<u8> {
+    let mut out = Vec::with_capacity(EntryOut::SIZE + AttrOut::SIZE + 16);
+    put_entry(&mut out, Some(&entry.attr));
+    out
+}
+
+/// A name that does not exist, which the kernel may remember.
+pub(crate) fn negative_entry_reply() -> Vec<u8> {
+    let mut out = Vec::with_capacity(EntryOut::SIZE + AttrOut::SIZE);
+    put_entry(&mut out, None);
+    out
+}
+
+/// Appends a `fuse_entry_out`; without attributes one that the kernel does not count as lookup.
+pub(crate) fn put_entry(out: &mut Vec<u8>, attr: Option<&Attr>) {
+    let head = EntryOut {
+        nodeid: attr.map_or(0, |attr| attr.ino.0),
+        generation: attr.map_or(0, |attr| attr.generation.0),
+        entry_valid: CACHE_TIME.as_secs(),
+        attr_valid: CACHE_TIME.as_secs(),
+        entry_valid_nanos: 0,
+        attr_valid_nanos: 0,
+    };
+    out.extend_from_slice(&head.encode());
+    out.extend_from_slice(&attr.map_or_else(AttrOut::default, attr_out).encode());
+}

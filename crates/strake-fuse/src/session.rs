@@ -1,0 +1,299 @@
+//! The session: threads that each read a request from `/dev/fuse`, have it answered, and write
+//! the reply. Every thread has a descriptor of its own, so the kernel wakes one, not all.
+//!
+//! A request is one `read`, a reply one `writev`; the kernel hands out whole messages only. The
+//! connection ends when the mount is gone: reads then fail with ENODEV.
+
+use crate::abi::{
+    InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_OLDEST, Opcode, OutHeader, init_flag,
+};
+use crate::adapter::{Adapter, Answer};
+use crate::connection;
+use parking_lot::Mutex;
+use rustix::fd::OwnedFd;
+use rustix::io::{Errno, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use strake_client::Vfs;
+use strake_env::AlignedBuffer;
+use strake_observe::{Observe, Operation};
+use strake_proto::errno::errno;
+use strake_proto::{Error, ErrorKind, Result};
+
+/// The largest read or write that travels in one message.
+pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
+/// Room for the headers before a write's bytes; the kernel insists on at least this.
+const HEADERS_BYTES: usize = 4096;
+/// Requests the kernel may have under way in the background (read-ahead, direct I/O).
+const BACKGROUND_MAX: u16 = 64;
+/// Read-ahead of one sequential reader.
+const READ_AHEAD_KIB: u32 = 1024;
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Where.
+    pub path: PathBuf,
+    /// Threads that serve requests.
+    pub threads: usize,
+}
+
+/// A mounted file system.
+pub struct FuseMount {
+    path: PathBuf,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl FuseMount {
+    /// Mounts `vfs` and starts serving; when this returns, the mount answers.
+    ///
+    /// # Errors
+    /// The host's, with what could not be done.
+    pub fn mount(
+        vfs: Arc<dyn Vfs>,
+        observe: Arc<Observe>,
+        options: &MountOptions,
+    ) -> Result<FuseMount> {
+        let connection = connection::mount(&options.path)?;
+        let started = start(vfs, observe, connection, options.threads.max(1));
+        let threads = match started {
+            Ok(threads) => threads,
+            Err(error) => {
+                let _ = connection::unmount(&options.path, true);
+                return Err(error);
+            }
+        };
+        connection::raise_read_ahead(&options.path, READ_AHEAD_KIB);
+        Ok(FuseMount { path: options.path.clone(), threads: Mutex::new(threads) })
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Unmounts; the session ends by itself then.
+    ///
+    /// # Errors
+    /// `Busy` while programs use it, unless `force`.
+    pub fn unmount(&self, force: bool) -> Result<()> {
+        connection::unmount(&self.path, force)
+    }
+
+    /// Returns when the mount is gone, whoever took it away, and every request is answered.
+    pub fn wait(&self) {
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            if thread.join().is_err() {
+                eprintln!("fuse: a serving thread panicked");
+            }
+        }
+    }
+}
+
+fn start(
+    vfs: Arc<dyn Vfs>,
+    observe: Arc<Observe>,
+    connection: OwnedFd,
+    count: usize,
+) -> Result<Vec<JoinHandle<()>>> {
+    initialise(&connection)?;
+    let operations = (0..=u32::from(u8::MAX))
+        .map(|number| Opcode::from_number(number).map(|op| observe.operations.operation(op.name())))
+        .collect();
+    let shared = Arc::new(Shared { adapter: Adapter::new(vfs), operations });
+    let mut descriptors = Vec::new();
+    for _ in 1..count {
+        descriptors.push(connection::duplicate(&connection)?);
+    }
+    descriptors.push(connection);
+    let mut threads = Vec::new();
+    for (index, descriptor) in descriptors.into_iter().enumerate() {
+        let shared = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name(format!("fuse-{index}"))
+            .spawn(move || serve(&shared, &descriptor))?;
+        threads.push(thread);
+    }
+    Ok(threads)
+}
+
+struct Shared {
+    adapter: Adapter,
+    /// By the operation's number.
+    operations: Vec<Option<Arc<Operation>>>,
+}
+
+/// Reads one request; `None` when the mount is gone.
+fn receive(connection: &OwnedFd, buffer: &mut [u8]) -> Result<Option<usize>> {
+    loop {
+        match rustix::io::read(connection, &mut *buffer) {
+            Ok(length) => return Ok(Some(length)),
+            Err(Errno::NODEV) => return Ok(None),
+            // ENOENT: the request was interrupted before it was read.
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+            Err(error) => return Err(std::io::Error::from(error).into()),
+        }
+    }
+}
+
+/// Writes one reply: `error` is 0 or an errno.
+fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
+    let header = OutHeader {
+        len: (OutHeader::SIZE + bytes.len()) as u32,
+        error: error.checked_neg().expect("invariant: an errno is small"),
+        unique,
+    }
+    .encode();
+    match rustix::io::writev(connection, &[IoSlice::new(&header), IoSlice::new(bytes)]) {
+        // ENOENT: the caller was killed meanwhile. ENODEV: the mount is gone.
+        Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
+        Err(error) => eprintln!("fuse: the kernel refuses a reply: {error}"),
+    }
+}
+
+/// Answers INIT: agrees on the version and on what both sides can do.
+fn initialise(connection: &OwnedFd) -> Result<()> {
+    let mut buffer = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
+    let gone = || Error::new(ErrorKind::Io, "the mount was gone before it began");
+    loop {
+        let length = receive(connection, &mut buffer)?.ok_or_else(gone)?;
+        let malformed = || Error::new(ErrorKind::Corrupt, "the kernel's first request is no INIT");
+        let message = &buffer[..length];
+        let header = InHeader::decode(message).ok_or_else(malformed)?;
+        if Opcode::from_number(header.opcode) != Some(Opcode::Init) {
+            return Err(malformed());
+        }
+        // Kernels before 7.36 send a shorter one; missing fields read as zeros.
+        let mut body = [0u8; InitIn::SIZE];
+        let sent = &message[InHeader::SIZE..];
+        let known = sent.len().min(body.len());
+        body[..known].copy_from_slice(&sent[..known]);
+        let init = InitIn::decode(&body).ok_or_else(malformed)?;
+        if init.major > MAJOR {
+            // The kernel asks again with the version we name.
+            let answer = InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() };
+            send(connection, header.unique, 0, &answer.encode());
+            continue;
+        }
+        if init.major < MAJOR || init.minor < MINOR_OLDEST {
+            send(connection, header.unique, errno(ErrorKind::NotSupported), &[]);
+            return Err(Error::new(
+                ErrorKind::NotSupported,
+                format!(
+                    "this kernel speaks FUSE {}.{}; {MAJOR}.{MINOR_OLDEST} (Linux 5.17) is needed",
+                    init.major, init.minor
+                ),
+            ));
+        }
+        send(connection, header.unique, 0, &agree(&init).encode());
+        return Ok(());
+    }
+}
+
+fn agree(init: &InitIn) -> InitOut {
+    use init_flag as flag;
+    let wanted = flag::ASYNC_READ
+        | flag::ATOMIC_O_TRUNC
+        | flag::BIG_WRITES
+        | flag::DONT_MASK
+        | flag::DO_READDIRPLUS
+        | flag::READDIRPLUS_AUTO
+        | flag::ASYNC_DIO
+        | flag::PARALLEL_DIROPS
+        | flag::POSIX_ACL
+        | flag::ABORT_ERROR
+        | flag::MAX_PAGES
+        | flag::CACHE_SYMLINKS
+        | flag::EXPLICIT_INVAL_DATA
+        | flag::HANDLE_KILLPRIV_V2
+        | flag::SETXATTR_EXT
+        | flag::INIT_EXT
+        | flag::HAS_EXPIRE_ONLY
+        | flag::DIRECT_IO_ALLOW_MMAP;
+    let offered = u64::from(init.flags) | (u64::from(init.flags2) << 32);
+    let agreed = wanted & offered;
+    InitOut {
+        major: MAJOR,
+        minor: MINOR.min(init.minor),
+        max_readahead: init.max_readahead,
+        flags: (agreed & u64::from(u32::MAX)) as u32,
+        flags2: (agreed >> 32) as u32,
+        max_background: BACKGROUND_MAX,
+        congestion_threshold: BACKGROUND_MAX / 4 * 3,
+        max_write: TRANSFER_BYTES_MAX as u32,
+        time_granularity: 1,
+        max_pages: (TRANSFER_BYTES_MAX / 4096) as u16,
+        map_alignment: 0,
+    }
+}
+
+fn serve(shared: &Shared, connection: &OwnedFd) {
+    let mut request = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
+    let mut data = AlignedBuffer::zeroed(TRANSFER_BYTES_MAX);
+    loop {
+        match receive(connection, &mut request) {
+            Ok(Some(length)) => serve_one(shared, connection, &request[..length], &mut data),
+            Ok(None) => return,
+            Err(error) => {
+                eprintln!("fuse: the connection is lost: {error}");
+                return;
+            }
+        }
+    }
+}
+
+fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [u8]) {
+    let Some(header) = InHeader::decode(message) else {
+        eprintln!("fuse: a request of {} bytes has no header", message.len());
+        return;
+    };
+    // Extensions (none is asked for) stand after the body.
+    let end = message.len().saturating_sub(usize::from(header.total_extlen) * 8);
+    let body = message.get(InHeader::SIZE..end).unwrap_or(&[]);
+    let Some(opcode) = Opcode::from_number(header.opcode) else {
+        return send(connection, header.unique, errno(ErrorKind::NoSystem), &[]);
+    };
+    let operation = shared.operations[header.opcode as usize & 0xff].as_ref();
+    let start = operation.map(|operation| operation.begin());
+    let answer = shared.adapter.answer(&header, opcode, body, data);
+    let (bytes, succeeded) = match &answer {
+        Ok(Answer::Data(length)) => (*length as u64, true),
+        Ok(Answer::Written(size)) => (u64::from(*size), true),
+        Ok(_) => (0, true),
+        Err(_) => (0, false),
+    };
+    match answer {
+        Ok(Answer::Silence) => {}
+        Ok(Answer::Empty) => send(connection, header.unique, 0, &[]),
+        Ok(Answer::Bytes(reply)) => send(connection, header.unique, 0, &reply),
+        Ok(Answer::Data(length)) => send(connection, header.unique, 0, &data[..length]),
+        Ok(Answer::Written(size)) => {
+            let reply = crate::abi::WriteOut { size }.encode();
+            send(connection, header.unique, 0, &reply);
+        }
+        Err(error) => {
+            if is_worth_a_line(error.kind()) {
+                let (name, node) = (opcode.name(), header.nodeid);
+                eprintln!("fuse: {name} of inode {node}: {error}");
+            }
+            send(connection, header.unique, errno(error.kind()), &[]);
+        }
+    }
+    if let (Some(operation), Some(start)) = (operation, start) {
+        operation.end(start, bytes, succeeded);
+    }
+}
+
+/// Errors that say something about the system, not about the caller's request.
+fn is_worth_a_line(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Io
+            | ErrorKind::Corrupt
+            | ErrorKind::Internal
+            | ErrorKind::Unreachable
+            | ErrorKind::TimedOut
+            | ErrorKind::Fenced
+    )
+}
