@@ -248,3 +248,7 @@ pub fn welcome(
     say(stream, &mut sending, &Hello::Welcome { boot })?;
     Ok(Agreed { sending, receiving, boot })
 }
+
+#[cfg(test)]
+#[path = "auth_test.rs"]
+mod tests;

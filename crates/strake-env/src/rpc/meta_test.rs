@@ -234,3 +234,44 @@ fn changes_of_many_threads_stay_in_order_when_the_caller_numbers_them_in_order()
     });
     assert_eq!(port.state.lock().applied, (1..=200).collect::<Vec<u64>>());
 }
+
+#[test]
+fn mutated_requests_are_answered_or_end_the_connection() {
+    let (folder, port) = (Folder::new(), Arc::<ListMeta>::default());
+    let server = serve(&folder, &port, 1);
+    let seed = 78;
+    let mut rng = Rng::new(seed);
+    let open = || {
+        Connection::open(&folder.socket(), &secret(), Service::Meta, PATIENT.connect)
+            .expect("a friend")
+    };
+    let mut connection = open();
+    let (mut answered, mut ended) = (0, 0);
+    for _ in 0..1000 {
+        let mut message = vec![rng.below(4) as u8];
+        message.extend(
+            match rng.index(2) {
+                0 => {
+                    encode(&MetaQuery::GetXattr { ino: strake_proto::Ino(1), name: vec![b'x'; 20] })
+                }
+                _ => encode(&entry(rng.below(300))),
+            }
+            .expect("encodes"),
+        );
+        for _ in 0..rng.index(3) {
+            let at = rng.index(message.len());
+            message[at] = rng.next_u64() as u8;
+        }
+        match connection.call(FrameKind::MetaRequest, &message, &[], PATIENT.call) {
+            Ok(_) => answered += 1,
+            Err(CallError::Lost(_)) => {
+                ended += 1;
+                connection = open();
+            }
+            Err(CallError::Failed(error)) => panic!("seed {seed}: {error}"),
+        }
+    }
+    assert!(answered > 100 && ended > 100, "{answered} answered, {ended} ended");
+    drop(connection);
+    server.stop();
+}
