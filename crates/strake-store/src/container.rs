@@ -250,9 +250,11 @@ impl Container {
         *self.inner.source.write() = Some(Arc::downgrade(source));
     }
 
-    /// The block store's log.
+    /// The block store's log. Its journal makes the disk's data durable before its entries: an
+    /// entry never tells of data that is not there, whoever's sync wrote it.
     pub fn index_log(&self) -> LogRegion {
-        self.log(MIB, self.superblock().index_log_seed)
+        let log = self.log(MIB, self.superblock().index_log_seed);
+        LogRegion { follows_data: true, ..log }
     }
 
     /// The metadata's log.
@@ -266,6 +268,7 @@ impl Container {
             offset,
             length: self.inner.geometry.log_bytes,
             seed,
+            follows_data: false,
         }
     }
 
@@ -310,20 +313,19 @@ impl Container {
         }
         let missing = (needed as usize).saturating_sub(space.chunks.len());
         let mut claimed = Vec::new();
-        let result = self.claim(missing, &mut claimed);
-        let result = result.and_then(|()| {
-            self.rewrite(|superblock| {
-                let space = superblock.kv_space_mut(role);
-                space.length = length;
-                space.chunks.extend_from_slice(&claimed);
-            })
-        });
-        if result.is_err()
-            && let Some(source) = self.source()
-        {
-            source.release(&claimed);
+        if let Err(error) = self.claim(missing, &mut claimed) {
+            if let Some(source) = self.source() {
+                source.release(&claimed);
+            }
+            return Err(error);
         }
-        result
+        // Were this to fail, the disk might all the same say that the chunks are the KV's; so they
+        // are not given back to data before the next opening tells.
+        self.rewrite(|superblock| {
+            let space = superblock.kv_space_mut(role);
+            space.length = length;
+            space.chunks.extend_from_slice(&claimed);
+        })
     }
 
     fn claim(&self, count: usize, claimed: &mut Vec<u32>) -> Result<()> {

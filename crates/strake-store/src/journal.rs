@@ -38,6 +38,9 @@ const SPARE_BUFFERS_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
+/// Entries as recovery found them, in order.
+pub type Entries = Vec<(Lsn, Vec<u8>)>;
+
 /// A journal.
 pub struct Journal {
     region: LogRegion,
@@ -83,7 +86,7 @@ impl Journal {
     ///
     /// # Errors
     /// The disk's; `Corrupt` if entries that were durable are damaged.
-    pub fn open(region: LogRegion) -> Result<(Journal, Vec<(Lsn, Vec<u8>)>)> {
+    pub fn open(region: LogRegion) -> Result<(Journal, Entries)> {
         let found = recover::recover(&region)?;
         region.disk.sync()?;
         let live: VecDeque<Live> = found
@@ -159,7 +162,9 @@ impl Journal {
     }
 
     /// Makes every entry appended before this call durable. Callers at the same time share one
-    /// write and one barrier.
+    /// write and one barrier. On a log that follows data ([`crate::Container::index_log`]) a
+    /// barrier before the write makes everything durable that was written to the disk before the
+    /// entries were appended; the caller needs none of its own.
     ///
     /// # Errors
     /// The disk's; afterwards the journal refuses everything.
@@ -249,6 +254,9 @@ impl Journal {
         assert!(state.head - state.tail <= self.region.length, "the ring overtook itself");
 
         let result = MutexGuard::unlocked(guard, || {
+            if self.region.follows_data {
+                self.region.disk.sync()?;
+            }
             for ((chunk, _), header) in chunks.iter_mut().zip(&headers) {
                 let offset = self.region.offset + header.position % self.region.length;
                 self.region.disk.write_at(offset, chunk.finish(header))?;

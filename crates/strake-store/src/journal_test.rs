@@ -7,7 +7,13 @@ const RING_BYTES: u64 = 4 << 20;
 const OFFSET: u64 = 8 << 10;
 
 fn region(disk: &Arc<SimDisk>) -> LogRegion {
-    LogRegion { disk: disk.clone(), offset: OFFSET, length: RING_BYTES, seed: 77 }
+    LogRegion {
+        disk: disk.clone(),
+        offset: OFFSET,
+        length: RING_BYTES,
+        seed: 77,
+        follows_data: false,
+    }
 }
 
 fn new_disk() -> Arc<SimDisk> {
@@ -124,6 +130,30 @@ fn the_format_is_the_one_on_existing_disks() {
     let hex: String = block[..used].iter().map(|byte| format!("{byte:02x}")).collect();
     let fixture = include_str!("../tests/fixtures/journal_chunk_v1.hex");
     assert_eq!(hex, fixture.split_whitespace().collect::<String>(), "the log's format changed");
+}
+
+#[test]
+fn an_entry_is_never_durable_before_the_data_it_speaks_of() {
+    let disk = new_disk();
+    let (journal, _) = Journal::open(LogRegion { follows_data: true, ..region(&disk) }).unwrap();
+    disk.forget_log();
+    for number in 0..20u8 {
+        // The data lies before the ring; entry n says that it is n.
+        strake_env::Disk::write_at(&*disk, 0, &[number; 4096]).unwrap();
+        journal.append(&[number]).unwrap();
+        journal.sync().unwrap();
+    }
+    let mut rng = Rng::new(4);
+    let mut cuts = disk.power_cuts();
+    for (position, _) in disk.events() {
+        cuts.advance(position);
+        let image = cuts.crash(&mut rng);
+        let (_, found) = Journal::open(region(&image)).unwrap();
+        let mut data = [0; 4096];
+        strake_env::Disk::read_at(&*image, 0, &mut data).unwrap();
+        let told = found.last().map_or(0, |(_, entry)| entry[0]);
+        assert!(data.iter().all(|&byte| byte >= told), "position {position}");
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ mod scan;
 use crate::journal::Lsn;
 use crate::region::KvRegion;
 use base::{Base, Snapshot};
-use overlay::Overlay;
+use overlay::{Change, Overlay};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ pub(crate) use pages::{capacity_bytes, clear_chunk};
 /// Changes that become visible together.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    changes: Vec<(Box<[u8]>, Option<Arc<[u8]>>)>,
+    changes: Vec<(Box<[u8]>, Change)>,
 }
 
 impl Batch {

@@ -26,6 +26,7 @@ fn open(container: &Container) -> Kv {
     Kv::open(container.kv_region(KvRole::Metadata), CACHE_BYTES).unwrap()
 }
 
+type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn pairs(kv: &dyn KvRead, from: &[u8], to: &[u8], back: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -58,7 +59,7 @@ fn random_key(rng: &mut Rng) -> Vec<u8> {
     key
 }
 
-fn random_changes(rng: &mut Rng) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+fn random_changes(rng: &mut Rng) -> Changes {
     (0..rng.index(8))
         .map(|_| {
             let length = if rng.one_in(10) { rng.index(20_000) } else { rng.index(100) };
@@ -68,7 +69,7 @@ fn random_changes(rng: &mut Rng) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         .collect()
 }
 
-fn batch_of(changes: &[(Vec<u8>, Option<Vec<u8>>)]) -> Batch {
+fn batch_of(changes: &Changes) -> Batch {
     let mut batch = Batch::new();
     for (key, value) in changes {
         match value {
@@ -79,7 +80,7 @@ fn batch_of(changes: &[(Vec<u8>, Option<Vec<u8>>)]) -> Batch {
     batch
 }
 
-fn apply_to(model: &mut Model, changes: &[(Vec<u8>, Option<Vec<u8>>)]) {
+fn apply_to(model: &mut Model, changes: &Changes) {
     for (key, value) in changes {
         match value {
             Some(value) => model.insert(key.clone(), value.clone()),
@@ -254,7 +255,7 @@ fn base_and_journal_recover_every_synced_change_after_every_crash() {
         let mut rng = Rng::new(1000 + seed);
         let (mut disk, container, source) = container();
         // All histories in one list: change n has LSN n + 1.
-        let mut history: Vec<Vec<(Vec<u8>, Option<Vec<u8>>)>> = Vec::new();
+        let mut history: Vec<Changes> = Vec::new();
         drop(container);
         for life in 0..4 {
             let context = format!("seed {seed} life {life}");
@@ -305,16 +306,12 @@ fn base_and_journal_recover_every_synced_change_after_every_crash() {
     }
 }
 
-fn encode(changes: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<u8> {
+fn encode(changes: &Changes) -> Vec<u8> {
     postcard::to_allocvec(changes).unwrap()
 }
 
 /// Opens both, replays, cuts `history` to what was found, and compares.
-fn recover(
-    container: &Container,
-    history: &mut Vec<Vec<(Vec<u8>, Option<Vec<u8>>)>>,
-    context: &str,
-) -> (Kv, Journal) {
+fn recover(container: &Container, history: &mut Vec<Changes>, context: &str) -> (Kv, Journal) {
     let kv = open(container);
     let (journal, entries) = Journal::open(container.metadata_log())
         .unwrap_or_else(|error| panic!("{context}: {error}"));

@@ -11,6 +11,8 @@ pub struct LogRegion {
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) seed: u64,
+    /// Whether entries speak of data on the same disk, which must be durable before them.
+    pub(crate) follows_data: bool,
 }
 
 /// Whose key-value store.

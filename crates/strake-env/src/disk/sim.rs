@@ -239,6 +239,7 @@ impl SimDisk {
         let state = self.state.lock();
         PowerCuts {
             length: self.length,
+            images_sequence: None,
             log: state.log.clone(),
             next: 0,
             durable: state.start.clone(),
@@ -390,6 +391,8 @@ impl Disk for SimDisk {
 /// A forward walk over a disk's log that makes the image after each position.
 pub struct PowerCuts {
     length: u64,
+    /// Given to images; each has its own if there is none.
+    images_sequence: Option<Sequence>,
     log: Vec<(u64, Event)>,
     /// The first event not yet passed.
     next: usize,
@@ -400,6 +403,13 @@ pub struct PowerCuts {
 }
 
 impl PowerCuts {
+    /// Lets images count their positions in `sequence`, for machines that run on after a crash.
+    #[must_use]
+    pub fn counting_in(mut self, sequence: &Sequence) -> PowerCuts {
+        self.images_sequence = Some(sequence.clone());
+        self
+    }
+
     /// Goes forward to `position`; never back.
     pub fn advance(&mut self, position: u64) {
         while let Some((at, event)) = self.log.get(self.next) {
@@ -434,7 +444,8 @@ impl PowerCuts {
                 (Fate::Torn(_) | Fate::Kept, _) => apply(&mut image, event),
             }
         }
-        SimDisk::from_image(self.length, image, &Sequence::default())
+        let sequence = self.images_sequence.clone().unwrap_or_default();
+        SimDisk::from_image(self.length, image, &sequence)
     }
 
     /// The disk after a power cut here with fates drawn from `rng`.

@@ -14,7 +14,7 @@
 //! What is found is synced before anybody relies on it: after the crash of the process alone it
 //! may still sit in the disk's volatile cache.
 
-use super::Lsn;
+use super::Entries;
 use super::chunk::{self, BLOCK_BYTES, CHUNK_BYTES_MAX, Header};
 use crate::region::LogRegion;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(super) struct Recovered {
     /// The chunks that count, ascending without a gap; the first is the first needed one.
     pub(super) chain: Vec<Header>,
     /// Their entries.
-    pub(super) entries: Vec<(Lsn, Vec<u8>)>,
+    pub(super) entries: Entries,
     /// The highest incarnation seen anywhere.
     pub(super) incarnation: u64,
 }
