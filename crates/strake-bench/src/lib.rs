@@ -31,6 +31,7 @@ pub mod scratch;
 pub mod size;
 pub mod statistics;
 pub mod stop;
+pub mod suite;
 pub mod table;
 pub mod team;
 pub mod work;
@@ -61,6 +62,9 @@ pub enum Bench {
     /// The I/O test of SAS sites: MB/s per physical core.
     #[command(after_long_help = SAS_EXAMPLES)]
     Sas(Box<sas::SasArgs>),
+    /// Everything that matters in ten minutes, with a report as Markdown and HTML.
+    #[command(after_long_help = SUITE_EXAMPLES)]
+    Suite(suite::SuiteArgs),
     /// What changed between two reports, and whether it is more than noise.
     #[command(after_long_help = COMPARE_EXAMPLES)]
     Compare(compare::CompareArgs),
@@ -111,6 +115,12 @@ Examples (any directory will do; nothing is left behind):
   strake bench sas . --file-size 2G                      shorter, and it says what that means
   strake bench sas work --hosts node1,node2 --secret-file secret";
 
+const SUITE_EXAMPLES: &str = "\
+Examples (any directory will do; only the reports stay):
+  strake bench suite /mnt/strake --quick
+  strake bench suite . --output /tmp
+  strake bench compare strake-bench-suite-1.json strake-bench-suite-2.json";
+
 const COMPARE_EXAMPLES: &str = "\
 Example:
   strake bench io . --iterations 5 --json > before.json
@@ -158,6 +168,10 @@ fn dispatch(bench: &Bench, relaunch: Relaunch<'_>) -> Result<()> {
         }
         Bench::Disk(args) => print(args.json, disk::run(args, &stop)?),
         Bench::Sas(args) => print(args.place.json, sas::run(args, &stop, relaunch)?),
+        Bench::Suite(args) => {
+            let (report, text) = suite::run(args, &stop)?;
+            print(args.json, (report, text))
+        }
         Bench::Compare(args) => write_out(&compare::run(args)?),
         Bench::Agent(args) => remote::agent::run(args, &stop),
         Bench::Worker(args) => remote::worker::run(args, &stop),
