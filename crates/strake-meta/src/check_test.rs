@@ -1,3 +1,5 @@
+//! The check finds every contradiction that is planted here.
+
 use crate::keys;
 use crate::records::{COUNTERS, Counters, DentryRecord, InodeRecord, decode, encode};
 use crate::testing::{TestFs, link};

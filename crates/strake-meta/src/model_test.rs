@@ -1,3 +1,5 @@
+//! The state machine against the model: random operations, replies and whole state compared.
+
 use crate::memory::MemoryMeta;
 use crate::model::Model;
 use crate::testing::{configuration, entry};

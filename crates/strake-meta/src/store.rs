@@ -12,8 +12,8 @@
 //!    it is written to all NSDs (copies.rs). The last one's loss stops everything.
 //! 5. Opening finds the newest generation, replays, and makes all holders equal (open.rs).
 //!
-//! Locks, in this order: `checkpointing` or `copying`, `state`. Questions share `state`; changes hold it alone,
-//! across memory only, unless a record must be read from disk or a holder is lost.
+//! Locks, in this order: `checkpointing` or `copying`, `state`. Questions share `state`; changes
+//! hold it alone, across memory only, unless a record must be read from disk or a holder is lost.
 
 mod copies;
 mod holder;
@@ -191,11 +191,21 @@ impl MetaStore {
         let holders = self.state.read().holders.clone();
         let mut full = None;
         let mut lost = Vec::new();
-        for holder in holders {
-            match holder.checkpoint(synced) {
+        let outcomes: Vec<(NsdId, Result<()>)> = std::thread::scope(|scope| {
+            let checkpoint = |holder: &Holder| (holder.nsd, holder.checkpoint(synced));
+            let threads: Vec<_> =
+                holders[1..].iter().map(|holder| scope.spawn(move || checkpoint(holder))).collect();
+            let first = checkpoint(&holders[0]);
+            let others = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("invariant: a checkpoint does not panic"));
+            std::iter::once(first).chain(others).collect()
+        });
+        for (nsd, outcome) in outcomes {
+            match outcome {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::NoSpace => full = Some(error),
-                Err(error) => lost.push((holder.nsd, error)),
+                Err(error) => lost.push((nsd, error)),
             }
         }
         if !lost.is_empty() {

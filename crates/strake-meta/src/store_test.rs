@@ -1,3 +1,5 @@
+//! Copies on simulated disks: starts, losses, full logs, power cuts.
+
 use super::{MetaOptions, MetaStore, WITNESS_BYTES};
 use crate::kv::MemoryKv;
 use crate::machine;

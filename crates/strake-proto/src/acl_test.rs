@@ -1,3 +1,5 @@
+//! ACLs against Linux's rules, and fuzzing of their codec.
+
 use super::*;
 use crate::attr::Timestamp;
 use crate::ids::{Generation, Ino};

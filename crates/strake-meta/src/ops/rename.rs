@@ -143,3 +143,7 @@ fn arrive(txn: &mut Transaction<'_>, moved: &DentryRecord, parent: Ino) -> Resul
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "rename_test.rs"]
+mod rename_test;

@@ -1,3 +1,5 @@
+//! What unlink, rmdir, reap and join leave.
+
 use crate::testing::{TestFs, create, link, new_inode, removed_of, rmdir, unlink};
 use strake_proto::meta::{MetaOp, MetaQuery, MetaReply};
 use strake_proto::{ErrorKind, FileType, Ino};

@@ -164,3 +164,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "xattr_test.rs"]
+mod xattr_test;
