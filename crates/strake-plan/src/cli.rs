@@ -1,19 +1,23 @@
 //! `strake plan`: the command line. Reads files, calls the core, prints.
 
+use crate::calibrate::{self, Measured};
 use crate::compare;
 use crate::design::Design;
 use crate::error::PlanError;
 use crate::evaluate::evaluate;
 use crate::library::Library;
+use crate::measure::{self, Budget};
 use crate::report;
 use crate::solve::{self, Objective, Wanted};
 use crate::text;
 use crate::tune::{self, Wishes};
-use crate::unit::{parse_capacity, parse_rate};
+use crate::unit::{Unit, parse_capacity, parse_rate};
 use clap::{Args, Subcommand};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
+use strake_env::RealClock;
 
 /// Size a storage system before it is bought, and hold it against what was measured.
 #[derive(Args, Debug)]
@@ -56,6 +60,14 @@ enum PlanCommand {
 
 The designs written with --out can be evaluated, tuned and reported.")]
     Solve(SolveArgs),
+    /// Measure this machine's disks and network, and write them as library entries.
+    #[command(after_help = "Examples:
+  strake plan calibrate --dir /data --out calibrated
+  strake plan calibrate --dir /disk1 --dir /disk2 --mount /mnt --code 4+2p --out calibrated
+  strake plan evaluate calibrated/this-machine.design --library calibrated
+
+Writes a scratch file of --size into each directory and removes it; takes about a minute.")]
+    Calibrate(CalibrateArgs),
     /// Predicted beside measured, with the likely cause of a gap.
     #[command(after_help = "Examples:
   strake bench io /mnt --record 4M --tasks 8 --json > result.json
@@ -100,6 +112,94 @@ The designs written with --out can be evaluated, tuned and reported.")]
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Args, Debug)]
+struct CalibrateArgs {
+    /// Directory on a disk to measure (repeatable; several on one device count once).
+    #[arg(long, required = true)]
+    dir: Vec<PathBuf>,
+    /// A mount of the file system whose own path is to be measured; best with its data in memory,
+    /// so that no disk gates.
+    #[arg(long)]
+    mount: Option<PathBuf>,
+    /// Bytes written and read in each place.
+    #[arg(long, default_value = "512M", value_parser = |text: &str| parse_capacity(text, 1024.0))]
+    size: f64,
+    /// Most seconds of each single run.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Code of the design that is written beside the library.
+    #[arg(long, default_value = "4+2p")]
+    code: String,
+    /// Block size of that design.
+    #[arg(long, default_value = "4M")]
+    block_size: String,
+    /// Directory for this-machine.toml (library) and this-machine.design.
+    #[arg(long, default_value = "calibrated", value_name = "DIR")]
+    out: PathBuf,
+}
+
+impl CalibrateArgs {
+    fn run(&self, library: &Library) -> Result<String, PlanError> {
+        if !(0.01..=600.0).contains(&self.seconds) {
+            return Err(PlanError::Usage("--seconds must lie in 0.01 to 600".into()));
+        }
+        Library::find(&library.codes, "code", &self.code)?;
+        let time = Duration::from_secs_f64(self.seconds);
+        let budget = Budget { bytes: self.size as u64, time };
+        let clock = RealClock;
+        let mut measured = Measured {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            interfaces: measure::interfaces(),
+            ..Measured::default()
+        };
+        let mut out = String::new();
+        for directory in &self.dir {
+            let disk = measure::disk(&clock, directory, budget)?;
+            let same = if measured.add_disk(disk) { "" } else { " (same device as before)" };
+            out.push_str(&format!(
+                "{}{same}: write {}, read {}, IOPS write {}, read {}\n",
+                directory.display(),
+                Unit::BytesPerSecond.show(disk.write),
+                Unit::BytesPerSecond.show(disk.read),
+                Unit::OperationsPerSecond.show(disk.iops_write),
+                Unit::OperationsPerSecond.show(disk.iops_read),
+            ));
+        }
+        if let Some(directory) = &self.mount {
+            let mount = measure::mount(&clock, directory, budget)?;
+            out.push_str(&format!(
+                "{} (mount): write {}, read {}\n",
+                directory.display(),
+                Unit::BytesPerSecond.show(mount.write),
+                Unit::BytesPerSecond.show(mount.read),
+            ));
+            measured.mount = Some(mount);
+        }
+        measured.loopback = measure::loopback(&clock, time.min(Duration::from_secs(2)))?;
+        let loopback = Unit::BytesPerSecond.show(measured.loopback);
+        out.push_str(&format!("loopback network: {loopback}\n"));
+        let io = |error| PlanError::read(&self.out, error);
+        std::fs::create_dir_all(&self.out).map_err(io)?;
+        let files = [
+            ("this-machine.toml", calibrate::library_text(&measured)),
+            (
+                "this-machine.design",
+                calibrate::design_text(&measured, &self.code, &self.block_size),
+            ),
+        ];
+        for (name, text) in files {
+            let path = self.out.join(name);
+            std::fs::write(&path, text).map_err(|error| PlanError::read(&path, error))?;
+            out.push_str(&format!("wrote {}\n", path.display()));
+        }
+        let directory = self.out.display();
+        out.push_str(&format!(
+            "next: strake plan evaluate {directory}/this-machine.design --library {directory}\n"
+        ));
+        Ok(out)
+    }
 }
 
 #[derive(Args, Debug)]
@@ -216,6 +316,7 @@ fn execute(args: &PlanArgs) -> Result<String, PlanError> {
             if *json { to_json(&evaluation) } else { Ok(text::render(&evaluation, *explain)) }
         }
         PlanCommand::Solve(solve) => solve.run(&library),
+        PlanCommand::Calibrate(calibrate) => calibrate.run(&library),
         PlanCommand::Compare { design, bench, json } => {
             let design = Design::read(design)?;
             let system = design.resolve(&library)?;
@@ -263,3 +364,7 @@ fn to_json(value: &impl serde::Serialize) -> Result<String, PlanError> {
     let text = serde_json::to_string_pretty(value);
     text.map(|text| text + "\n").map_err(|error| PlanError::Usage(error.to_string()))
 }
+
+#[cfg(test)]
+#[path = "cli_test.rs"]
+mod cli_test;

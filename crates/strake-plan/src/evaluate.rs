@@ -8,7 +8,7 @@
 use crate::design::{System, Tier};
 use crate::figure::Figure;
 use crate::inventory::{Inventory, inventory};
-use crate::library::Parity;
+use crate::library::{Parity, Sourced};
 use crate::rule::{Warning, warnings};
 use crate::stage::{Lost, Metric, adapter, block_stages, client_stages, disk_stream, local_iops};
 use crate::unit::{MIB, Unit};
@@ -267,7 +267,14 @@ fn losses(system: &System, tier: &Tier) -> Vec<LossEvaluation> {
     let left = code.tolerates().saturating_sub(1);
     let mut all = Vec::new();
     let disk = Lost { disks: 1.0, ..Lost::default() };
+    let on_one = match storage.parity {
+        Parity::Controller => 1,
+        _ => code.width().div_ceil((storage.disks_in_use() * tier.blocks).max(1)),
+    };
     let after = match code.tolerates() {
+        tolerates if on_one > tolerates.max(1) => {
+            format!("lost with the disk: {on_one} strips of each stripe lie on it")
+        }
         0 => "lost with the disk: this code has no redundancy".to_string(),
         1 => "all there; no further one of the same array or stripe may go".to_string(),
         _ => format!("all there; {left} more of the same array or stripe may go"),
@@ -379,13 +386,19 @@ fn rebuild(tier: &Tier) -> Figure {
 
 fn cold_block(system: &System, tier: &Tier) -> Option<Figure> {
     let storage = &tier.storage;
-    storage.disk.random_2m.as_ref()?;
-    let ladder = |name: &str| {
+    // A disk says it itself, or it positions and the ladder of latencies stands for it.
+    let latency = |own: &Option<Sourced<f64>>, name: &str| {
+        let constant =
+            |value: f64, source: &str| Figure::constant(name, Unit::Seconds, value, source);
+        if let Some(own) = own {
+            return Some(constant(own.value, &own.source));
+        }
+        storage.disk.random_2m.as_ref()?;
         let rung = system.library.latencies.get(name)?;
-        Some(Figure::constant(name, Unit::Seconds, rung.value.value / 1e9, &rung.value.source))
+        Some(constant(rung.value.value / 1e9, &rung.value.source))
     };
-    let seek = ladder("disk-seek")?;
-    let per_mib = ladder("read-1m-disk")?;
+    let seek = latency(&storage.disk.seek, "disk-seek")?;
+    let per_mib = latency(&storage.disk.first_mib, "read-1m-disk")?;
     let strip = Figure::design("strip", Unit::Bytes, storage.segment);
     let mut value = seek.value + per_mib.value * strip.value / MIB;
     let mut inputs = vec![seek, per_mib, strip];

@@ -2,9 +2,11 @@
 //!
 //! `library` holds what components can do, each constant with its source; `design` is a system as
 //! a user writes it; `stage`, `evaluate`, `inventory` and `rule` are the pure calculation, whose
-//! every result is a `figure` that carries its derivation. `solve`, `tune`, `compare` build on
-//! it; `calibrate` alone touches the machine; `cli`, `text` and `report` render.
+//! every result is a `figure` that carries its derivation. `solve`, `tune` and `compare` build on
+//! it. `measure` alone touches the machine and `calibrate` makes library entries of what it
+//! finds; `cli`, `text`, `report` and `svg` render.
 
+pub mod calibrate;
 pub mod cli;
 pub mod compare;
 pub mod design;
@@ -14,6 +16,7 @@ pub mod evaluate;
 pub mod figure;
 pub mod inventory;
 pub mod library;
+pub mod measure;
 pub mod report;
 pub mod rule;
 pub mod solve;

@@ -48,6 +48,10 @@ pub struct Disk {
     pub stream_read: Sourced<Rate>,
     /// Rate of random 2 MiB transfers; gives the positioning time. Absent for solid state.
     pub random_2m: Option<Sourced<Rate>>,
+    /// Seconds of a seek; the latency ladder's `disk-seek` where `random_2m` is given.
+    pub seek: Option<Sourced<f64>>,
+    /// Seconds of each MiB of a read that nothing announced; the ladder's `read-1m-disk` likewise.
+    pub first_mib: Option<Sourced<f64>>,
     /// Random 4 KiB writes per second.
     pub iops_write: Sourced<f64>,
     /// Random 4 KiB reads per second.
@@ -453,7 +457,7 @@ impl Library {
         }
         for d in self.disks.values() {
             note!(&d.name, [&d.capacity], [&d.stream_write, &d.stream_read], d.random_2m);
-            note!(&d.name, [&d.iops_write, &d.iops_read], d.price);
+            note!(&d.name, [&d.iops_write, &d.iops_read], d.seek, d.first_mib, d.price);
         }
         for e in self.enclosures.values() {
             note!(&e.name, [&e.bays, &e.controllers, &e.host_ports, &e.rack_units]);

@@ -1,0 +1,107 @@
+//! The commands as a user types them.
+
+use super::*;
+use clap::Parser;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: PlanArgs,
+}
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Runs `strake plan …`; paths below docs/ are found from the repository's root.
+fn plan(line: &str) -> Result<String, PlanError> {
+    let words = line.split_whitespace().map(|word| match word.starts_with("docs/") {
+        true => format!("{ROOT}/{word}"),
+        false => word.to_string(),
+    });
+    let words: Vec<String> = std::iter::once("plan".to_string()).chain(words).collect();
+    match Cli::try_parse_from(words) {
+        Ok(cli) => execute(&cli.args),
+        Err(error) => panic!("{line}: {error}"),
+    }
+}
+
+fn examples() -> Vec<PathBuf> {
+    let directory = std::fs::read_dir(format!("{ROOT}/docs/plan/examples")).unwrap();
+    let mut paths: Vec<PathBuf> = directory.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn every_example_evaluates_tunes_and_reports() {
+    let out = std::env::temp_dir().join(format!("strake-plan-cli-{}", std::process::id()));
+    std::fs::create_dir_all(&out).unwrap();
+    assert!(examples().len() >= 18);
+    for path in examples() {
+        let path = path.display();
+        let text = plan(&format!("evaluate {path} --explain")).unwrap();
+        assert!(text.contains("gated by") && text.contains("◀ gates"), "{path}");
+        let json = plan(&format!("evaluate {path} --json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert!(json["tiers"][0]["rates"][0]["total"]["value"].as_f64().unwrap() > 0.0);
+        assert!(!plan(&format!("tune {path}")).unwrap().is_empty());
+        let settings = plan(&format!("tune {path} --json")).unwrap();
+        assert!(serde_json::from_str::<serde_json::Value>(&settings).unwrap().is_array());
+        plan(&format!("report {path} --out {}/page", out.display())).unwrap();
+    }
+    assert!(out.join("page.html").exists() && out.join("page.md").exists());
+    std::fs::remove_dir_all(&out).unwrap();
+}
+
+#[test]
+fn solve_writes_designs_that_evaluate() {
+    let out = std::env::temp_dir().join(format!("strake-plan-solve-{}", std::process::id()));
+    let asked = "solve --usable 500TB --write 9GB/s --read 10GB/s --network qdr";
+    let text = plan(&format!("{asked} --out {}", out.display())).unwrap();
+    assert!(text.contains("3 blocks of 2 x dcs3700"), "{text}");
+    let first = plan(&format!("evaluate {}/design-1.toml", out.display())).unwrap();
+    assert!(first.contains("streaming write"));
+    std::fs::remove_dir_all(&out).unwrap();
+    let priced = plan("solve --usable 1TB --objective cost").unwrap_err();
+    assert!(priced.is_usage() && priced.to_string().contains("price"));
+}
+
+#[test]
+fn a_library_of_ones_own_changes_the_answer() {
+    let directory = std::env::temp_dir().join(format!("strake-plan-lib-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let rack = "[[rack]]\nname = \"rack-42u\"\ndescription = \"lower\"\n\
+                units = { value = 20, source = \"assumption: a low room\" }\n";
+    std::fs::write(directory.join("racks.toml"), rack).unwrap();
+    let design = "evaluate docs/plan/examples/solution-2a.toml";
+    assert!(plan(design).unwrap().contains("in 1 racks"));
+    let lower = plan(&format!("{design} --library {}", directory.display())).unwrap();
+    assert!(lower.contains("in 2 racks"), "{lower}");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn what_is_wrong_is_wrong_usage() {
+    for line in [
+        "evaluate /nonexistent.toml",
+        "evaluate docs/plan.md",
+        "solve",
+        "solve --usable 1TB --network morse",
+        "solve --usable 1TB --disk floppy",
+        "compare docs/plan/examples/solution-2a.toml --bench docs/plan.md",
+        "calibrate --dir /tmp --seconds 0",
+        "calibrate --dir /tmp --code 99+1p",
+        "evaluate docs/plan/examples/solution-2a.toml --library /nonexistent",
+    ] {
+        let error = plan(line).unwrap_err();
+        assert!(error.is_usage(), "{line}: {error}");
+    }
+}
+
+#[test]
+fn every_command_shows_examples() {
+    use clap::CommandFactory;
+    for command in Cli::command().get_subcommands_mut() {
+        let help = command.render_long_help().to_string();
+        assert!(help.contains("Examples:") && help.contains("strake plan"), "{help}");
+    }
+}
