@@ -205,7 +205,10 @@ impl Job {
             words.push_str(&format!("; stopped after {seconds} s"));
         }
         if self.shift > 0 {
-            words.push_str(&format!("; each task reads the data of the {}th next", self.shift));
+            words.push_str(&format!(
+                "; each task reads the data of the task {} further",
+                self.shift
+            ));
         }
         words
     }

@@ -210,4 +210,4 @@ impl Phase {
 
 #[cfg(test)]
 #[path = "phase_test.rs"]
-mod phase_test;
+pub(crate) mod phase_test;

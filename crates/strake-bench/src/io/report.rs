@@ -167,3 +167,7 @@ pub fn mixed(directory: &Path, jobs: [&Job; 2], mixed: &[Mixed]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+#[path = "report_test.rs"]
+mod report_test;

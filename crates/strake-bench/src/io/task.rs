@@ -274,3 +274,7 @@ impl IoTask {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "task_test.rs"]
+mod task_test;

@@ -163,7 +163,7 @@ impl Job {
             }
         }
         if self.shift > 0 {
-            words.push_str(&format!(", looking at the items of the {}th next task", self.shift));
+            words.push_str(&format!(", looking at the items of the task {} further", self.shift));
         }
         words
     }

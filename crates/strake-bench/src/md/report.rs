@@ -70,3 +70,7 @@ fn latencies(job: &Job, lines: &[&Measured]) -> String {
     }
     table.render()
 }
+
+#[cfg(test)]
+#[path = "report_test.rs"]
+mod report_test;

@@ -274,3 +274,7 @@ pub fn worker_limits() -> Limits {
 pub fn name() -> String {
     host::name()
 }
+
+#[cfg(test)]
+#[path = "serve_test.rs"]
+mod serve_test;
