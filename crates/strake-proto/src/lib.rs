@@ -9,6 +9,7 @@
 
 pub mod acl;
 pub mod attr;
+mod byte_string;
 pub mod errno;
 pub mod error;
 pub mod ids;

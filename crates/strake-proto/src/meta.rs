@@ -20,7 +20,7 @@ pub enum FileData {
     /// Nowhere: all zeros up to the size.
     Empty,
     /// In the inode; at most `INLINE_BYTES_MAX`; zeros follow up to the size.
-    Inline(Vec<u8>),
+    Inline(#[serde(with = "crate::byte_string")] Vec<u8>),
     /// In strips of these objects. One today.
     Objects(Vec<ObjectLayout>),
 }
@@ -325,6 +325,7 @@ pub enum MetaOp {
         /// Full name with its prefix.
         name: Vec<u8>,
         /// The value.
+        #[serde(with = "crate::byte_string")]
         value: Vec<u8>,
         /// How an existing value is treated.
         mode: XattrMode,
