@@ -321,6 +321,47 @@ fn with_a_witness_a_pair_starts_with_one_and_never_with_the_stale_one() {
     assert_eq!(names(&rig.open(&[1]).expect("a copy was made anew")), 10);
 }
 
+/// A copy is made while four threads change, sync and ask; the new copy is equal in the end.
+#[test]
+fn a_copy_is_made_while_changes_go_on() {
+    let (rig, store) = Rig::new(3, 1, false);
+    apply_all(&store, 3000, 2);
+    store.sync().expect("syncs");
+    rig.disks[1].set_faults(|faults| faults.sync_failure = true);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let store = &store;
+            scope.spawn(move || {
+                for index in 0..300 {
+                    let name = format!("{thread}-{index}");
+                    let op = create(Ino::ROOT, &name, new_inode(FileType::Regular));
+                    store.apply(&entry(5, op)).expect("creates");
+                    if index % 3 == 0 {
+                        store.apply(&entry(6, unlink(Ino::ROOT, &name, false))).expect("unlinks");
+                    }
+                    if index % 50 == 0 {
+                        store.sync().expect("syncs");
+                        store.query(&MetaQuery::Counts).expect("answers");
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            while store.holders().1 != [NsdId(1), NsdId(3)] {
+                store.tick();
+            }
+        });
+    });
+    let snapshots = store.snapshots().expect("reads");
+    assert_eq!(snapshots.len(), 2);
+    assert!(snapshots[0] == snapshots[1], "the copies differ");
+    store.sync().expect("syncs");
+    drop(store);
+    // The first holder is gone: the new copy has everything.
+    let store = rig.copy().open(&[0]).expect("opens");
+    assert_eq!(store.snapshots().expect("reads"), snapshots[..1]);
+}
+
 /// Everything synced survives any power cut and then the loss of any p NSDs, and what is there is
 /// exactly what a prefix of the entries leads to.
 #[test]
