@@ -263,7 +263,9 @@ fn cause(
     let index = Metric::ALL.iter().position(|metric| *metric == measurement.metric);
     let like = |bound: f64| bound > 0.0 && (measurement.value / bound - 1.0).abs() <= CLOSE;
     let lost = tier.losses.iter().find(|loss| {
-        index.is_some_and(|index| like(loss.at_least[index]) || like(loss.at_most[index]))
+        index.is_some_and(|index| {
+            like(loss.at_least[index].value) || like(loss.at_most[index].value)
+        })
     });
     if measurement.hosts * measurement.tasks_per_host == 1 {
         return "one task waits for each transfer in turn: repeat with more tasks (--tasks 8)"

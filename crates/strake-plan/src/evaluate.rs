@@ -42,6 +42,8 @@ pub struct TierEvaluation {
     pub rates: Vec<RateEvaluation>,
     /// Upper bounds with good locality, write then read, where a document prints them.
     pub local_iops: Vec<Figure>,
+    /// Streaming write and read per processor core of the clients, if the design has clients.
+    pub per_core: Vec<Figure>,
     pub losses: Vec<LossEvaluation>,
     pub rebuild: Figure,
     /// Time to read one block that no cache holds.
@@ -77,9 +79,9 @@ pub struct LossEvaluation {
     /// What becomes of the data.
     pub data: String,
     /// Rates when the other blocks keep their pace, in the order of `Metric::ALL`.
-    pub at_most: Vec<f64>,
+    pub at_most: Vec<Figure>,
     /// Rates when every stripe waits for the slowest block.
-    pub at_least: Vec<f64>,
+    pub at_least: Vec<Figure>,
 }
 
 impl Evaluation {
@@ -87,6 +89,9 @@ impl Evaluation {
     pub fn check(&self) {
         for tier in &self.tiers {
             tier.figures().into_iter().for_each(Figure::check);
+            for loss in &tier.losses {
+                loss.at_least.iter().chain(&loss.at_most).for_each(Figure::check);
+            }
         }
         [&self.raw, &self.usable, &self.metadata].into_iter().for_each(Figure::check);
         self.inventory.figures().into_iter().for_each(Figure::check);
@@ -111,6 +116,7 @@ impl TierEvaluation {
         all.extend(&self.lun);
         all.extend(self.rates.iter().map(|rate| &rate.total));
         all.extend(&self.local_iops);
+        all.extend(&self.per_core);
         all.push(&self.rebuild);
         all.extend(&self.cold_block);
         all
@@ -166,6 +172,7 @@ pub fn evaluate_tier(system: &System, tier: &Tier) -> TierEvaluation {
             .filter_map(|writes| local_iops(&tier.storage, writes))
             .map(per_tier)
             .collect(),
+        per_core: per_core(system, tier),
         losses: losses(system, tier),
         rebuild: rebuild(tier),
         cold_block: cold_block(system, tier),
@@ -261,6 +268,27 @@ fn rate(system: &System, tier: &Tier, metric: Metric) -> RateEvaluation {
     RateEvaluation { metric, total, bottleneck, balance }
 }
 
+/// What is left for one core of the clients: how analytics workloads state their needs.
+fn per_core(system: &System, tier: &Tier) -> Vec<Figure> {
+    let Some(clients) = &system.clients else { return Vec::new() };
+    let per_client = &clients.model.cores;
+    let cores = Figure::product(
+        "cores",
+        Unit::Count,
+        vec![
+            Figure::design("clients", Unit::Count, clients.count as f64),
+            Figure::constant("cores", Unit::Count, per_client.value as f64, &per_client.source),
+        ],
+    );
+    let of = |metric: Metric| {
+        let total = rate(system, tier, metric).total;
+        let name = format!("{} per core", metric.label());
+        let value = total.value / cores.value;
+        Figure::formula(name, metric.unit(), value, "rate / cores", vec![total, cores.clone()])
+    };
+    vec![of(Metric::Write), of(Metric::Read)]
+}
+
 fn losses(system: &System, tier: &Tier) -> Vec<LossEvaluation> {
     let storage = &tier.storage;
     let code = storage.code;
@@ -325,34 +353,56 @@ fn after_server(tier: &Tier, per_block: u64) -> String {
 }
 
 fn loss(system: &System, tier: &Tier, what: &str, data: String, lost: Lost) -> LossEvaluation {
-    let mut at_most = Vec::new();
-    let mut at_least = Vec::new();
-    for metric in Metric::ALL {
-        let of_block = |lost| {
-            let stages = block_stages(tier, metric, lost);
-            stages.iter().map(|stage| stage.value).fold(f64::INFINITY, f64::min)
-        };
-        let (whole, broken) = (of_block(Lost::default()), of_block(lost));
-        let clients = system.clients.as_ref().map_or(f64::INFINITY, |clients| {
-            let stages = client_stages(clients, &tier.storage, metric);
-            stages.iter().map(|stage| stage.value).fold(f64::INFINITY, f64::min)
-        });
-        let blocks = tier.blocks as f64;
-        // With redundancy over the servers a lost server takes its disks along and no stripe
-        // waits for it; otherwise the block's share of every stripe is at stake.
-        let spread = tier.storage.parity == Parity::Client && lost.servers > 0.0;
-        let (most, least) = match &tier.servers {
-            Some(servers) if spread => {
-                let left =
-                    blocks * whole * (1.0 - lost.servers / (blocks * servers.per_block as f64));
-                (left, left)
-            }
-            _ => ((blocks - 1.0) * whole + broken, blocks * broken),
-        };
-        at_most.push(most.min(clients));
-        at_least.push(least.min(most).min(clients));
-    }
+    let (at_least, at_most) =
+        Metric::ALL.into_iter().map(|metric| bounds(system, tier, metric, lost)).unzip();
     LossEvaluation { lost: what.into(), data, at_most, at_least }
+}
+
+/// What is left of a rate: at least, at most.
+fn bounds(system: &System, tier: &Tier, metric: Metric, lost: Lost) -> (Figure, Figure) {
+    let unit = metric.unit();
+    let block = |name, lost| Figure::minimum(name, unit, block_stages(tier, metric, lost));
+    let count = |name: &str, value| Figure::design(name, Unit::Count, value);
+    let whole = block("a whole block", Lost::default());
+    let broken = block("the block with the loss", lost);
+    let blocks = tier.blocks as f64;
+    // With redundancy over the servers a lost server takes its disks along and no stripe waits
+    // for it; otherwise the block's share of every stripe is at stake.
+    let spread = tier.storage.parity == Parity::Client && lost.servers > 0.0;
+    let (least, most) = match &tier.servers {
+        Some(servers) if spread => {
+            let all = blocks * servers.per_block as f64;
+            let left = Figure::product(
+                metric.label(),
+                unit,
+                vec![
+                    count("blocks less the server's share", blocks * (1.0 - lost.servers / all)),
+                    whole,
+                ],
+            );
+            (left.clone(), left)
+        }
+        _ => {
+            let others = Figure::product(
+                "the other blocks",
+                unit,
+                vec![count("other blocks", blocks - 1.0), whole],
+            );
+            let most = Figure::sum(metric.label(), unit, vec![others, broken.clone()]);
+            let all = vec![count("blocks at the pace of the slowest", blocks), broken];
+            (Figure::product(metric.label(), unit, all), most)
+        }
+    };
+    let clients = system
+        .clients
+        .as_ref()
+        .map_or_else(Vec::new, |clients| client_stages(clients, &tier.storage, metric));
+    let limit = |left: Figure| {
+        let mut limits = vec![left];
+        limits.extend(clients.iter().cloned());
+        Figure::minimum(metric.label(), unit, limits)
+    };
+    (limit(least), limit(most))
 }
 
 fn rebuild(tier: &Tier) -> Figure {

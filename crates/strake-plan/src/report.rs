@@ -6,6 +6,7 @@ use crate::evaluate::{Evaluation, TierEvaluation};
 use crate::figure::{Derivation, Figure};
 use crate::stage::Metric;
 use crate::svg::{Bar, bars, chain, escape, racks};
+use crate::text::span;
 use crate::unit::Unit;
 use std::fmt::Write as _;
 
@@ -105,6 +106,9 @@ fn summary(out: &mut String, evaluation: &Evaluation) {
         for rate in &tier.rates {
             row(rate.metric.label(), format!("&lt; {}", rate.total.show()), &rate.bottleneck);
         }
+        for core in &tier.per_core {
+            row(&core.name, format!("&lt; {}", core.show()), "");
+        }
         row("rebuild of a disk", tier.rebuild.show(), "");
     }
     out.push_str("</table>\n");
@@ -147,10 +151,8 @@ fn losses(out: &mut String, tier: &TierEvaluation) {
     out.push_str("</tr>\n");
     for loss in &tier.losses {
         let _ = write!(out, "<tr><td>{}</td><td>{}</td>", escape(&loss.lost), escape(&loss.data));
-        for (metric, (least, most)) in
-            Metric::ALL.iter().zip(loss.at_least.iter().zip(&loss.at_most))
-        {
-            let rate = span(metric.unit(), *least, *most).replace(" … ", " …<br>");
+        for (least, most) in loss.at_least.iter().zip(&loss.at_most) {
+            let rate = span(least, most).replace(" … ", " …<br>");
             let _ = write!(out, "<td class=\"number\">{rate}</td>");
         }
         out.push_str("</tr>\n");
@@ -159,11 +161,6 @@ fn losses(out: &mut String, tier: &TierEvaluation) {
         "</table>\n<p class=\"source\">Two values: every stripe waits for the slowest \
                   block … the other blocks keep their pace.</p>\n",
     );
-}
-
-fn span(unit: Unit, least: f64, most: f64) -> String {
-    let (least, most) = (unit.show(least), unit.show(most));
-    if least == most { least } else { format!("{least} … {most}") }
 }
 
 fn parts(out: &mut String, evaluation: &Evaluation) {
@@ -252,10 +249,11 @@ pub fn markdown(evaluation: &Evaluation) -> String {
                       |---|---|---:|---:|---:|---:|\n",
         );
         for loss in &tier.losses {
-            let rates: Vec<String> = Metric::ALL
+            let rates: Vec<String> = loss
+                .at_least
                 .iter()
-                .zip(loss.at_least.iter().zip(&loss.at_most))
-                .map(|(metric, (least, most))| span(metric.unit(), *least, *most))
+                .zip(&loss.at_most)
+                .map(|(least, most)| span(least, most))
                 .collect();
             let _ = writeln!(out, "| {} | {} | {} |", loss.lost, loss.data, rates.join(" | "));
         }

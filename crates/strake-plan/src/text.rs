@@ -1,8 +1,8 @@
 //! An evaluation as text for a terminal.
 
 use crate::evaluate::{Evaluation, TierEvaluation};
+use crate::figure::Figure;
 use crate::solve::Answer;
-use crate::stage::Metric;
 use crate::unit::Unit;
 
 /// The whole evaluation; with `explain` also the derivation of every figure.
@@ -25,6 +25,14 @@ pub fn render(evaluation: &Evaluation, explain: bool) -> String {
             out.push_str(&format!("\nTier {}\n", tier.name));
             for figure in tier.figures() {
                 out.push_str(&figure.explain());
+            }
+            for loss in &tier.losses {
+                // Rates that the loss leaves as they were are explained above.
+                let changed = loss.at_least.iter().zip(&tier.rates);
+                for (left, _) in changed.filter(|(left, rate)| left.value < rate.total.value) {
+                    out.push_str(&format!("after the loss of {}, at least: ", loss.lost));
+                    out.push_str(&left.explain());
+                }
             }
         }
         out.push_str("\nWhole system\n");
@@ -105,6 +113,9 @@ fn render_tier(out: &mut String, tier: &TierEvaluation) {
             rate.bottleneck,
         ));
     }
+    for core in &tier.per_core {
+        out.push_str(&format!("  {:<24} < {}\n", core.name, core.show()));
+    }
     for local in &tier.local_iops {
         out.push_str(&format!("  IOPS             < {} ({})\n", local.show(), local.name));
     }
@@ -114,10 +125,11 @@ fn render_tier(out: &mut String, tier: &TierEvaluation) {
     }
     out.push_str("  after a loss of\n");
     for loss in &tier.losses {
-        let rates: Vec<String> = Metric::ALL
+        let rates: Vec<String> = loss
+            .at_least
             .iter()
-            .zip(loss.at_least.iter().zip(&loss.at_most))
-            .map(|(metric, (least, most))| span(metric.unit(), *least, *most))
+            .zip(&loss.at_most)
+            .map(|(least, most)| span(least, most))
             .collect();
         out.push_str(&format!(
             "    {}: {}\n      write {}, read {}, IOPS write {}, read {}\n",
@@ -126,8 +138,9 @@ fn render_tier(out: &mut String, tier: &TierEvaluation) {
     }
 }
 
-fn span(unit: Unit, least: f64, most: f64) -> String {
-    let (least, most) = (unit.show(least), unit.show(most));
+/// Two bounds, or the one that both are.
+pub(crate) fn span(least: &Figure, most: &Figure) -> String {
+    let (least, most) = (least.show(), most.show());
     if least == most { least } else { format!("{least} … {most}") }
 }
 

@@ -271,6 +271,13 @@ fn controller(tier: &Tier, make: &Maker, add: &mut dyn FnMut(Setting)) {
         stripe,
         "dcs3700: Phase 1 tuning parameters, item 4; p690-x335: Appendix A",
     ));
+    add(make.setting(
+        Target::Controller,
+        ("largest transfer (LTG of an AIX volume group)", short(storage.block_size)),
+        vec![],
+        "J x data disks x segment with whole J, so that no transfer cuts a stripe; here J = 1",
+        "p690-x335: Appendix A",
+    ));
     let mode = storage.ceiling.map(|row| row.write_cache);
     let value = match mode {
         Some(WriteCache::Off) => "off",

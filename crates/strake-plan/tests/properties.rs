@@ -32,7 +32,7 @@ impl Chance {
 fn seeds() -> Vec<u64> {
     match std::env::var("STRAKE_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (1..=100).collect(),
+        Err(_) => (1..=60).collect(),
     }
 }
 
@@ -227,9 +227,10 @@ fn a_loss_never_raises_a_rate() {
         for loss in &evaluation.tiers[0].losses {
             let bounds = loss.at_least.iter().zip(&loss.at_most);
             for (metric, (least, most)) in Metric::ALL.into_iter().zip(bounds) {
+                let (least, most) = (least.value, most.value);
                 let whole = evaluation.rate(metric);
-                assert!(*least >= 0.0 && least <= most, "seed {seed}: {loss:?}");
-                assert!(*most <= whole * (1.0 + 1e-12), "seed {seed}: {loss:?}");
+                assert!(least >= 0.0 && least <= most * (1.0 + 1e-12), "seed {seed}: {loss:?}");
+                assert!(most <= whole * (1.0 + 1e-12), "seed {seed}: {loss:?}");
             }
         }
     });

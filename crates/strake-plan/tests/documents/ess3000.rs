@@ -34,6 +34,16 @@ pub(crate) fn rows() -> Vec<Row> {
             );
         }
     }
+    let four = example_with("ess3000", |_| {});
+    for (index, name, printed) in [(0, "write", "163"), (1, "read", "196")] {
+        let core = four.tiers[0].per_core[index].value / strake_plan::unit::MIB;
+        group.row(
+            format!("4 nodes: {name} per core, what the design allows"),
+            (printed, "MB/s"),
+            core,
+            Verdict::Measured(1.0, 1.2, "the specified ceiling over 192 cores"),
+        );
+    }
     let per_core = |gb: f64, cores: f64| gb * 1024.0 / cores;
     group.agrees("4 nodes: write per node", ("7.6", "GB/s"), 30.4 / 4.0);
     group.row(
