@@ -157,6 +157,29 @@ fn an_entry_is_never_durable_before_the_data_it_speaks_of() {
 }
 
 #[test]
+fn a_dropped_tail_never_comes_back_behind_its_successor() {
+    use strake_env::disk::sim::{Event, Fate};
+    let disk = new_disk();
+    let (journal, _) = Journal::open(region(&disk)).unwrap();
+    for _ in 0..3 {
+        journal.append(&vec![1; 700_000]).unwrap();
+    }
+    journal.sync().unwrap();
+    let last = disk.position() - 1;
+    // Of three chunks of one flush the first was lost.
+    let image = disk.image(last, |event| match event {
+        Event::Write { offset: OFFSET, .. } => Fate::Lost,
+        _ => Fate::Kept,
+    });
+    let (journal, found) = Journal::open(region(&image)).unwrap();
+    assert!(found.is_empty());
+    journal.append(b"new").unwrap();
+    journal.sync().unwrap();
+    let (_, found) = Journal::open(region(&image)).unwrap();
+    assert_eq!(found, vec![(Lsn(1), b"new".to_vec())]);
+}
+
+#[test]
 fn numbers_never_fall_below_what_the_store_has_applied() {
     let disk = new_disk();
     let (journal, _) = Journal::open(region(&disk)).unwrap();
@@ -243,7 +266,12 @@ fn run(
     for _ in 0..steps {
         match rng.below(10) {
             0..6 => {
-                let length = if rng.one_in(8) { rng.index(200_000) } else { rng.index(3000) };
+                let length = match rng.below(40) {
+                    // Several of these make several chunks of one flush.
+                    0..4 => 400_000 + rng.index(500_000),
+                    4..8 => rng.index(200_000),
+                    _ => rng.index(3000),
+                };
                 let number = journal.last().0 + 1;
                 match journal.append(&entry(number, nonce, length)) {
                     Ok(lsn) => assert_eq!(lsn.0, number),

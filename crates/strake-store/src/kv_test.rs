@@ -143,6 +143,28 @@ fn the_store_on_a_disk_is_a_map_across_checkpoints_and_openings() {
 }
 
 #[test]
+fn what_data_left_in_claimed_chunks_does_not_matter() {
+    let mut rng = Rng::new(8);
+    let (disk, container, _source) = container();
+    let mut garbage = vec![0; 1 << 20];
+    for chunk in container.data_chunks() {
+        rng.fill(&mut garbage);
+        let start = container.geometry().chunk_range(chunk).start;
+        strake_env::Disk::write_at(&*disk, start, &garbage).unwrap();
+    }
+    let (kv, mut model) = (open(&container), Model::new());
+    for lsn in 1..40 {
+        let changes = vec![(vec![lsn as u8], Some(vec![lsn as u8; 100_000]))];
+        kv.apply(batch_of(&changes), Lsn(lsn));
+        apply_to(&mut model, &changes);
+        kv.checkpoint().unwrap();
+    }
+    assert!(container.superblock().metadata_kv.chunks.len() > 4);
+    drop(kv);
+    assert_same(&open(&container), &model, 8);
+}
+
+#[test]
 fn a_scan_stops_when_told_and_may_use_the_store() {
     let (_disk, container, _source) = container();
     let kv = open(&container);
