@@ -117,7 +117,8 @@ pub struct Kv {
     layers: RwLock<Layers>,
     /// The base's writer; `None` for a store in memory alone.
     checkpointing: Mutex<Option<Writer>>,
-    in_memory: bool,
+    /// Where the base lies; `None` for a store in memory alone.
+    region: Option<KvRegion>,
     checkpoints: AtomicU64,
 }
 
@@ -164,7 +165,7 @@ impl Kv {
                 applied,
                 applied_in_base: applied,
             }),
-            in_memory: writer.is_none(),
+            region: writer.as_ref().map(|writer| writer.region.clone()),
             checkpointing: Mutex::new(writer),
             checkpoints: AtomicU64::new(0),
         }
@@ -175,7 +176,7 @@ impl Kv {
     pub fn apply(&self, batch: Batch, lsn: Lsn) {
         let mut layers = self.layers.write();
         for (key, change) in batch.changes {
-            if self.in_memory && change.is_none() {
+            if self.region.is_none() && change.is_none() {
                 layers.active.forget(&key);
             } else {
                 layers.active.set(key, change);
@@ -234,20 +235,18 @@ impl Kv {
         layers.frozen = None;
         let frozen = Arc::try_unwrap(frozen).unwrap_or_else(|shared| Overlay::clone(&shared));
         layers.active.add_older(frozen);
-        // Readers wait here: the old base must be closed before the new one is opened.
-        layers.snapshot = None;
-        writer.base = None;
-        let base = Base::open(writer.region.clone(), writer.cache_bytes);
-        let reopened = base.and_then(|base| {
-            let found = (base.snapshot()?, base.applied()?);
-            Ok((base, found))
-        });
-        if let Ok((base, (snapshot, applied))) = reopened {
-            writer.base = Some(base);
-            layers.snapshot = Some(snapshot);
-            // The commit may have become durable all the same; its changes are in `active` too,
-            // and writing them once more changes nothing.
-            layers.applied_in_base = applied;
+        reopen(writer, &mut layers);
+    }
+
+    /// After a failed read: redb answers nothing more once one page was unreadable. Opened anew it
+    /// answers for all others, so that one bad page costs the keys on it only.
+    fn revive(&self, snapshot: Snapshot) {
+        let mut writer = self.checkpointing.lock();
+        if let Some(writer) = &mut *writer
+            && !self.is_outdated(&snapshot)
+        {
+            drop(snapshot);
+            reopen(writer, &mut self.layers.write());
         }
     }
 
@@ -258,7 +257,7 @@ impl Kv {
 
     /// Bytes of changes in memory that are not in the base yet; 0 for a store in memory alone.
     pub fn overlay_bytes(&self) -> u64 {
-        if self.in_memory {
+        if self.region.is_none() {
             return 0;
         }
         let layers = self.layers.read();
@@ -270,18 +269,16 @@ impl Kv {
         KvStats {
             overlay_bytes: self.overlay_bytes(),
             checkpoints: self.checkpoints.load(Ordering::Relaxed),
-            base_bytes: self.checkpointing.try_lock().map_or(0, |writer| {
-                writer.as_ref().map_or(0, |writer| {
-                    let superblock = writer.region.container.superblock();
-                    superblock.kv_space(writer.region.role).length
-                })
-            }),
+            base_bytes: self
+                .region
+                .as_ref()
+                .map_or(0, |region| region.container.superblock().kv_space(region.role).length),
         }
     }
 
     /// The snapshot of the base, if the store has a base.
     fn base_of(&self, layers: &Layers) -> Result<Option<Snapshot>> {
-        if layers.snapshot.is_none() && !self.in_memory {
+        if layers.snapshot.is_none() && self.region.is_some() {
             return Err(Error::new(ErrorKind::Io, "the key-value store's disk failed"));
         }
         Ok(layers.snapshot.clone())
@@ -291,6 +288,23 @@ impl Kv {
     fn is_outdated(&self, snapshot: &Snapshot) -> bool {
         let layers = self.layers.read();
         layers.snapshot.as_ref().is_some_and(|current| !Arc::ptr_eq(current, snapshot))
+    }
+}
+
+/// Closes the base and opens it again. Readers wait meanwhile: one must end before the next begins.
+fn reopen(writer: &mut Writer, layers: &mut Layers) {
+    layers.snapshot = None;
+    writer.base = None;
+    let opened = Base::open(writer.region.clone(), writer.cache_bytes).and_then(|base| {
+        let found = (base.snapshot()?, base.applied()?);
+        Ok((base, found))
+    });
+    if let Ok((base, (snapshot, applied))) = opened {
+        writer.base = Some(base);
+        layers.snapshot = Some(snapshot);
+        // A commit that reported an error may have become durable all the same; its changes are in
+        // `active` too, and writing them once more changes nothing.
+        layers.applied_in_base = applied;
     }
 }
 
@@ -309,7 +323,10 @@ impl KvRead for Kv {
             match snapshot.get(key) {
                 Ok(value) => return Ok(value.map(|value| value.value().into())),
                 Err(_) if self.is_outdated(&snapshot) => {}
-                Err(error) => return Err(base::from_storage(error)),
+                Err(error) => {
+                    self.revive(snapshot);
+                    return Err(base::from_storage(error));
+                }
             }
         }
     }

@@ -27,8 +27,8 @@ pub enum KvRole {
 /// Gives chunks of the data area to key-value stores that grow: the block store's allocator.
 ///
 /// Called from [`crate::Kv::checkpoint`] and [`crate::Kv::open`], with the container's superblock
-/// lock held: an implementation must neither call the container's superblock methods nor wait for
-/// a lock under which a checkpoint is made.
+/// lock held: an implementation must neither use the store or the container's superblock methods
+/// nor wait for a lock under which a checkpoint is made.
 pub trait ChunkSource: Send + Sync {
     /// Takes one wholly free chunk out of the data area for good. `candidates` are all chunks that
     /// are not a KV's yet, highest first; the highest free one is best.

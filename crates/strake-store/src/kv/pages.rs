@@ -239,6 +239,13 @@ impl Pages {
         Ok(())
     }
 
+    /// Whether a unit was ever written; the tables must be loaded.
+    fn is_written(&self, unit: u64) -> bool {
+        let (table, entry) = self.table_of(unit);
+        let state = self.state.read();
+        state.tables.get(&table).is_some_and(|table| u32_at(&table.entries, entry) != 0)
+    }
+
     fn grow_or_shrink(&self, length: u64) -> io::Result<()> {
         let container = &self.region.container;
         container.set_kv_length(self.region.role, length).map_err(|error| match error.kind() {
@@ -326,15 +333,6 @@ impl StorageBackend for Pages {
             self.write_back()?;
         }
         Ok(())
-    }
-}
-
-impl Pages {
-    /// Whether a unit was ever written; the tables must be loaded.
-    fn is_written(&self, unit: u64) -> bool {
-        let (table, entry) = self.table_of(unit);
-        let state = self.state.read();
-        state.tables.get(&table).is_some_and(|table| u32_at(&table.entries, entry) != 0)
     }
 }
 

@@ -68,7 +68,10 @@ impl Kv {
                     None => return Ok(()),
                 },
                 Outcome::Failed(error, visited) => {
-                    if !snapshot.is_some_and(|snapshot| self.is_outdated(&snapshot)) {
+                    if let Some(snapshot) = snapshot
+                        && !self.is_outdated(&snapshot)
+                    {
+                        self.revive(snapshot);
                         return Err(base::from_storage(error));
                     }
                     let Some(visited) = visited else { continue };
