@@ -2,20 +2,78 @@
 //! write-behind, prefetch, stripes and the sessions to NSD servers and metadata.
 //!
 //! Data flows one way: adapter ▶ `Vfs` ▶ page pool ▶ stripe ▶ NSD session.
+//!
+//! ```text
+//! vfs_impl, ops/*      what an operation is, permissions
+//! inode, open_table    attributes as they are now; what is in use
+//! file, block, pool    contents in memory
+//! file_io, prefetch    between applications and memory
+//! write_behind         from dirty to accepted by the NSDs
+//! committer, commit    from accepted to stable to durable: the order that keeps promises
+//! ranges, recovery     what is deleted later; what is put right after a crash or a loss
+//! stripe_io, nsds      blocks to strips to NSDs
+//! ```
+//!
+//! # Promises and where they are kept
+//!
+//! A size reaches the metadata after the data below it is stable (`commit`). A block reaches the NSDs
+//! after the truncations of its file are durable (`FileState::barrier`). A degraded write is
+//! acknowledged after the metadata knows who missed it (`nsds`). A stripe is settled after the
+//! metadata that names its bytes is durable (`committer`).
+//!
+//! # Locks, in the order in which they are taken
+//!
+//! | lock | held across |
+//! |---|---|
+//! | `InodeState::names` of directories, by inode number | one metadata call |
+//! | `InodeState::lifetime` | one metadata call |
+//! | `FileState::commit` | NSD and metadata I/O of that file's commit |
+//! | `FileState::extend` | copying of one extending write |
+//! | `FileState::content` | NSD I/O of that file; exclusively also one metadata call |
+//! | `FileState::meta` | one metadata call |
+//! | `Block::data` | NSD I/O of that block: shared while sent, exclusively while read |
+//! | `NsdSet::gate` (shared), `NsdSet::noting` | NSD writes; a metadata call once per loss |
+//! | `InodeState::core`, then the list of dirty inodes, the shards of the tables | nothing |
+//! | the pool, the queues, the maps of blocks, `Ranges`, `Committer`'s lists | nothing |
+//!
+//! Nobody waits for memory, for clean pages or for a commit round while holding a lock that a flush
+//! takes (`content` exclusively, `Block::data`).
 
 #![warn(missing_docs)]
 
-#[allow(dead_code, reason = "the parts above it come next")]
+mod background;
+mod block;
+pub mod client;
+mod commit;
+mod committer;
+mod file;
+mod file_io;
+mod inode;
 mod nsds;
-#[allow(dead_code, reason = "the parts above it come next")]
+mod open_table;
+mod ops;
+mod permissions;
+mod pool;
+mod prefetch;
+mod ranges;
+mod recovery;
 mod scratch;
-#[allow(dead_code, reason = "the parts above it come next")]
+pub mod settings;
+mod shared;
+mod space;
 mod stripe_io;
 pub mod vfs;
+mod vfs_impl;
+mod write_behind;
 
 #[cfg(test)]
-#[allow(dead_code, reason = "the parts above it come next")]
 mod testing;
+#[cfg(test)]
+mod vfs_test;
 
+pub use client::{ClientView, FlushReport, StartOptions, StrakeVfs};
 pub use nsds::NsdView;
+pub use pool::PoolView;
+pub use recovery::RecoveryReport;
+pub use settings::Settings;
 pub use vfs::Vfs;

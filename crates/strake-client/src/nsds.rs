@@ -317,11 +317,6 @@ impl NsdSet {
         before == 0 || before == boot
     }
 
-    /// The boot numbers last seen, by slot.
-    pub(crate) fn boots(&self) -> Vec<u64> {
-        self.slots.iter().map(|slot| slot.boot.load(Ordering::Acquire)).collect()
-    }
-
     /// Begins to write to an NSD that missed writes, without reading it. False if it is not one, or
     /// has been lost again.
     pub(crate) fn begin_recovery(&self, slot: SlotIndex) -> bool {

@@ -1,5 +1,152 @@
-//! Doubles for tests: NSDs in memory with faults to inject, metadata that loses what was not synced.
+//! Doubles for tests: NSDs in memory with faults to inject, metadata that loses what was not synced,
+//! and a client over them.
 
 pub(crate) mod memory_nsd;
 
 pub(crate) use memory_nsd::MemoryNsd;
+
+use crate::client::{StartOptions, StrakeVfs};
+use crate::settings::Settings;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use strake_env::{Clock, RealClock};
+use strake_meta::MemoryMeta;
+use strake_observe::Observe;
+use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus, Slot};
+use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::nsd::NsdPort;
+use strake_proto::{
+    ClientId, ClusterId, Code, LayoutVersion, MapVersion, NsdId, PoolMap, Result, SlotIndex,
+    Timestamp,
+};
+
+/// Metadata whose entries are lost in a crash unless they were synced.
+pub(crate) struct CrashMeta {
+    live: Mutex<Arc<MemoryMeta>>,
+    log: Mutex<(Vec<MetaEntry>, usize)>,
+}
+
+impl CrashMeta {
+    fn new() -> Arc<CrashMeta> {
+        let live = Mutex::new(Arc::new(MemoryMeta::new()));
+        Arc::new(CrashMeta { live, log: Mutex::default() })
+    }
+
+    /// Loses what was not synced.
+    pub(crate) fn crash(&self) {
+        let mut log = self.log.lock();
+        let durable = log.1;
+        log.0.truncate(durable);
+        let meta = MemoryMeta::new();
+        for entry in &log.0 {
+            meta.apply(entry).expect("it was applied before");
+        }
+        *self.live.lock() = Arc::new(meta);
+    }
+}
+
+impl MetaPort for CrashMeta {
+    fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        let live = Arc::clone(&self.live.lock());
+        live.query(query)
+    }
+
+    fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        // Under one lock, so that the log has the order in which the entries were applied.
+        let mut log = self.log.lock();
+        let reply = self.live.lock().apply(entry)?;
+        log.0.push(entry.clone());
+        Ok(reply)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let mut log = self.log.lock();
+        log.1 = log.0.len();
+        Ok(())
+    }
+}
+
+/// A file system in memory that can be started again and again.
+pub(crate) struct Rig {
+    pub(crate) nsds: Vec<Arc<MemoryNsd>>,
+    pub(crate) meta: Arc<CrashMeta>,
+    pub(crate) settings: Settings,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+pub(crate) const BLOCK_SIZE: u32 = 256 << 10;
+
+impl Rig {
+    pub(crate) fn new(code: &str, count: u16) -> Rig {
+        let code: Code = code.parse().expect("a code");
+        let meta = CrashMeta::new();
+        let format = MetaOp::Format(Box::new(configuration(code, count)));
+        let time = Timestamp { seconds: 1_000, nanos: 0 };
+        let entry = MetaEntry { client: ClientId(1), sequence: 0, time, op: format };
+        meta.apply(&entry).expect("formats");
+        meta.sync().expect("syncs");
+        let nsds = (0..count).map(|at| MemoryNsd::new(NsdId(u32::from(at) + 1))).collect();
+        Rig { nsds, meta, settings: Settings::test_min(), clock: RealClock::shared() }
+    }
+
+    pub(crate) fn port(&self, at: usize) -> Option<Arc<dyn NsdPort>> {
+        Some(Arc::clone(&self.nsds[at]) as Arc<dyn NsdPort>)
+    }
+
+    /// Starts with all NSDs but those in `away` (a mask).
+    pub(crate) fn start(&self, away: u32) -> Arc<StrakeVfs> {
+        self.try_start(away).expect("starts")
+    }
+
+    pub(crate) fn try_start(&self, away: u32) -> Result<Arc<StrakeVfs>> {
+        let nsds = (0..self.nsds.len())
+            .map(|at| {
+                let there = away >> at & 1 == 0;
+                (SlotIndex(at as u16), if there { self.port(at) } else { None })
+            })
+            .collect();
+        StrakeVfs::start(StartOptions {
+            meta: Arc::clone(&self.meta) as Arc<dyn MetaPort>,
+            nsds,
+            clock: Arc::clone(&self.clock),
+            settings: self.settings.clone(),
+            observe: Observe::new(Arc::clone(&self.clock), 512),
+            client: ClientId(1),
+        })
+    }
+
+    /// A power cut: everything not durable is lost everywhere.
+    pub(crate) fn crash(&self) {
+        self.meta.crash();
+        self.nsds.iter().for_each(|nsd| nsd.crash());
+    }
+
+    /// Strips and kept versions that a clean shutdown should not leave unsettled.
+    pub(crate) fn unsettled(&self) -> usize {
+        self.nsds.iter().map(|nsd| nsd.unsettled()).sum()
+    }
+}
+
+fn configuration(code: Code, count: u16) -> Configuration {
+    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
+    let slot =
+        |at: u16| Slot { nsd: NsdId(u32::from(at) + 1), failure_group: u32::from(at), state };
+    Configuration {
+        cluster: ClusterId([7; 16]),
+        name: "tests".to_owned(),
+        code,
+        block_size: BLOCK_SIZE,
+        pool: PoolMap {
+            version: MapVersion(1),
+            slots: (0..count).map(slot).collect(),
+            layouts: vec![LayoutMap {
+                version: LayoutVersion(1),
+                members: (0..count).map(|at| (SlotIndex(at), u32::from(at))).collect(),
+            }],
+        },
+        created: Timestamp { seconds: 1_000, nanos: 0 },
+        settings: Vec::new(),
+        incompat_flags: 0,
+        compat_flags: 0,
+    }
+}

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::StripHeader;
 use strake_proto::{
-    BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result, SlotIndex, StripIndex, Version,
+    BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result, StripIndex, Version,
 };
 use strake_stripe::{StripeCode, StripeSlots};
 
@@ -398,16 +398,6 @@ impl StripeIo {
 
     pub(super) fn note_mended(&self) {
         self.mended.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    }
-
-    /// The slot of a position, for tests and recovery.
-    pub(crate) fn slot_at(
-        &self,
-        layout: &ObjectLayout,
-        block: BlockIndex,
-        at: StripIndex,
-    ) -> Result<SlotIndex> {
-        Ok(self.nsds.stripe(layout, block)?[usize::from(at.0)])
     }
 }
 

@@ -17,7 +17,7 @@ use super::{Found, StripeIo};
 use crate::scratch::ScratchBuffer;
 use std::collections::BTreeMap;
 use strake_proto::nsd::{NsdReply, NsdRequest};
-use strake_proto::{BlockIndex, ObjectLayout, Result, StripIndex, Version};
+use strake_proto::{BlockIndex, ErrorKind, ObjectLayout, Result, SlotIndex, StripIndex, Version};
 use strake_stripe::StripeCode;
 
 impl StripeIo {
@@ -42,6 +42,41 @@ impl StripeIo {
             }
             Verdict::Unequal => Ok(self.resolve(layout, block, &survey)?.map(|(found, _)| found)),
         }
+    }
+
+    /// Rebuilds one strip from the others and copies it, with their version, to an NSD that lacks it.
+    ///
+    /// # Errors
+    /// `Stale` if the NSD has something newer; `Io` if the block cannot be had.
+    pub(crate) fn copy_strip(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        at: u8,
+        slot: SlotIndex,
+    ) -> Result<()> {
+        let survey = self.survey(layout, block, Version::NONE)?;
+        let newest = survey.sights.iter().filter_map(|sight| sight.as_ref().ok());
+        let Some(header) = newest.max_by_key(|header| header.version).cloned() else {
+            return Err(ErrorKind::Stale.into());
+        };
+        let bytes_len = super::padded_bytes(layout.code, header.block_bytes);
+        let mut bytes = self.scratch().take(bytes_len);
+        let shape = (header.version, header.block_bytes);
+        self.gather(layout, block, &survey.slots, shape, &mut bytes)?;
+        let stripe = StripeCode::of_block(layout.code, u64::from(header.block_bytes));
+        let strip_bytes = bytes_len / stripe.data_strips();
+        let data: Vec<&[u8]> = bytes.chunks_exact(strip_bytes).collect();
+        let mut parity: Vec<Vec<u8>> = vec![vec![0; strip_bytes]; stripe.parity_strips()];
+        let strip: &[u8] = match at.checked_sub(layout.code.data) {
+            None => data[usize::from(at)],
+            Some(row) => {
+                let mut rows: Vec<&mut [u8]> = parity.iter_mut().map(|row| &mut row[..]).collect();
+                stripe.encode(&data, &mut rows);
+                &parity[usize::from(row)]
+            }
+        };
+        self.write_strip(layout, block, StripIndex(at), slot, &header, strip, true)
     }
 
     /// Decides, writes the outcome, and returns it; `None` if the block is a hole now. The caller

@@ -60,7 +60,8 @@ impl StripeIo {
         let results: Vec<Mutex<Result<()>>> = sent.iter().map(|_| Mutex::new(Ok(()))).collect();
         self.fan.run(sent.len(), &|index| {
             let (at, slot) = sent[index];
-            *results[index].lock() = self.write_strip(layout, block, at, slot, &header, strip(at));
+            *results[index].lock() =
+                self.write_strip(layout, block, at, slot, &header, strip(at), false);
         });
         let results: Vec<Result<()>> = results.into_iter().map(Mutex::into_inner).collect();
         self.judge_write(&stripe, &sent, &left_out, results)?;
@@ -85,7 +86,8 @@ impl StripeIo {
     }
 
     /// Sends one strip.
-    fn write_strip(
+    #[allow(clippy::too_many_arguments, reason = "a strip, its place, and how it is sent")]
+    pub(super) fn write_strip(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,
@@ -93,13 +95,14 @@ impl StripeIo {
         slot: SlotIndex,
         header: &StripHeader,
         strip: &[u8],
+        copy: bool,
     ) -> Result<()> {
         let key = self.key(layout, block, at);
         let request = NsdRequest::Write {
             key,
             header: header.clone(),
             checksums: strip_checksums(&key, header.version, strip),
-            copy: false,
+            copy,
         };
         match self.nsds.call(slot, &request, strip, &mut [])? {
             NsdReply::Accepted { boot } => {

@@ -46,7 +46,6 @@ struct Inner {
     boot: u64,
     faults: Faults,
     capacity: u64,
-    commits: u64,
 }
 
 /// See the module.
@@ -63,7 +62,6 @@ impl MemoryNsd {
             boot: 1,
             faults: Faults::default(),
             capacity: 1 << 40,
-            commits: 0,
         };
         Arc::new(MemoryNsd { nsd, inner: Mutex::new(inner) })
     }
@@ -88,14 +86,6 @@ impl MemoryNsd {
         inner.faults = Faults::default();
     }
 
-    /// Loses everything at all, as a new disk.
-    pub(crate) fn wipe(&self) {
-        let mut inner = self.inner.lock();
-        inner.state = State::default();
-        inner.durable = State::default();
-        inner.boot += 1;
-    }
-
     /// Flips a bit of the current version of a strip; false if there is none.
     pub(crate) fn flip_bit(
         &self,
@@ -113,11 +103,6 @@ impl MemoryNsd {
         bytes[at] ^= 1;
         versions[0].bytes = Arc::new(bytes);
         true
-    }
-
-    /// Drops a strip, as a damaged index does.
-    pub(crate) fn drop_strip(&self, object: ObjectId, block: BlockIndex, strip: u8) {
-        self.inner.lock().state.strips.remove(&(object, block, StripIndex(strip)));
     }
 
     /// The version of a strip.
@@ -139,10 +124,6 @@ impl MemoryNsd {
     pub(crate) fn unsettled(&self) -> usize {
         let inner = self.inner.lock();
         inner.state.strips.values().filter(|all| all.len() > 1 || !all[0].settled).count()
-    }
-
-    pub(crate) fn commits(&self) -> u64 {
-        self.inner.lock().commits
     }
 }
 
@@ -257,7 +238,6 @@ impl Inner {
             }
         }
         self.durable = self.state.clone();
-        self.commits += 1;
     }
 }
 

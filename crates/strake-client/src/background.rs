@@ -1,0 +1,111 @@
+//! The threads that work unasked: writers behind, readers ahead, and the *tender*, which looks after
+//! what has a time: the sync interval, the reaper of ranges, NSDs that may have returned.
+
+use crate::commit::sync_inodes;
+use crate::ranges::Ranges;
+use crate::recovery::recover_nsd;
+use crate::shared::Shared;
+use crate::{prefetch, write_behind};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use strake_proto::layout::NsdAvailability;
+use strake_proto::{Error, ErrorKind, Result};
+
+/// How often the tender looks.
+const TICK: Duration = Duration::from_millis(500);
+/// How often it asks NSDs that are away.
+const PROBE_TICKS: u64 = 10;
+
+/// The running threads.
+pub(crate) struct Background {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Background {
+    /// Starts them.
+    pub(crate) fn start(shared: &Arc<Shared>) -> Result<Background> {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let mut threads = Vec::new();
+        let mut spawn = |name: String, work: Box<dyn FnOnce(&Shared) + Send>| -> Result<()> {
+            let shared = Arc::clone(shared);
+            let thread = std::thread::Builder::new().name(name).spawn(move || work(&shared));
+            threads.push(thread.map_err(|error| {
+                Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
+            })?);
+            Ok(())
+        };
+        for number in 0..shared.settings.flushers.max(1) {
+            spawn(format!("flusher-{number}"), Box::new(write_behind::serve))?;
+            spawn(format!("prefetch-{number}"), Box::new(prefetch::serve))?;
+        }
+        let signal = Arc::clone(&stop);
+        spawn("tender".to_owned(), Box::new(move |shared| tend(shared, &signal)))?;
+        Ok(Background { stop, threads: Mutex::new(threads) })
+    }
+
+    /// Ends them; what is queued is still written. Does nothing the second time.
+    pub(crate) fn stop(&self, shared: &Shared) {
+        *self.stop.0.lock() = true;
+        self.stop.1.notify_all();
+        shared.write_behind.close();
+        shared.prefetch.close();
+        for thread in self.threads.lock().drain(..) {
+            // A panic there has been printed; the process goes on to save what it can.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn tend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
+    let mut reaped = 0;
+    let mut settled_at = shared.clock.monotonic();
+    for tick in 1u64.. {
+        {
+            let mut stopped = stop.0.lock();
+            if !*stopped {
+                stop.1.wait_for(&mut stopped, TICK);
+            }
+            if *stopped {
+                return;
+            }
+        }
+        let now = shared.clock.monotonic();
+        let interval = shared.settings.sync_interval;
+        // Half of the interval, so that the work itself still ends within it.
+        if let Some(before) = now.checked_sub(interval / 2) {
+            let due = shared.dirty_inodes(Some(before));
+            if !due.is_empty() {
+                // Errors are latched at the files they concern.
+                let _ = sync_inodes(shared, &due);
+            }
+        }
+        if shared.committer.has_work() && now.saturating_sub(settled_at) >= interval / 2 {
+            settled_at = now;
+            let _ = shared.committer.commit(shared, false);
+        }
+        let changes = shared.meta.changes();
+        if tick.is_multiple_of(2) && changes != reaped {
+            let _ = Ranges::apply_pending(shared);
+            reaped = shared.meta.changes();
+        }
+        if tick.is_multiple_of(PROBE_TICKS) {
+            look_after_nsds(shared);
+        }
+    }
+}
+
+/// Asks NSDs that are away, and brings those that returned up to date.
+pub(crate) fn look_after_nsds(shared: &Shared) {
+    for slot in shared.io.nsds().slots() {
+        if shared.io.nsds().availability(slot).writable() || !shared.io.nsds().probe(slot) {
+            continue;
+        }
+        if shared.io.nsds().availability(slot) == NsdAvailability::Unrecovered {
+            // It is tried again at the next look.
+            let _ = recover_nsd(shared, slot);
+        }
+    }
+}

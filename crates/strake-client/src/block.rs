@@ -1,0 +1,281 @@
+//! One block of one file in memory.
+//!
+//! A block's bytes are, unit by unit (4 KiB): in the buffer if the unit is *valid*; else on the NSDs
+//! if the unit begins below `limit`; else zero. So a write to a part of a block need not read the
+//! rest, a new block need not be zeroed, and stale bytes beyond an old end of file are cut off by
+//! lowering `limit`.
+//!
+//! `length` is the block's logical length: beyond it all is zero and nothing is stored. Within the
+//! last valid unit, bytes at and beyond `length` are zero in the buffer.
+//!
+//! States: *clean* (evictable) ▶ *dirty* (`dirty`) ▶ *accepted* (`pinned` > 0: sent, may be lost by
+//! an NSD until the commit) ▶ clean. A block that is written to again while accepted is both.
+
+use crate::file::FileState;
+use crate::pool::{Page, PagePool};
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use strake_env::AlignedBuffer;
+use strake_proto::limits::UNIT_BYTES;
+
+/// `Block::stored`: not known.
+pub(crate) const STORED_UNKNOWN: u32 = u32::MAX;
+
+/// A set of unit indexes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UnitSet {
+    words: Vec<u64>,
+}
+
+impl UnitSet {
+    pub(crate) fn contains(&self, unit: usize) -> bool {
+        self.words.get(unit / 64).is_some_and(|word| word >> (unit % 64) & 1 == 1)
+    }
+
+    pub(crate) fn insert(&mut self, unit: usize) {
+        if self.words.len() <= unit / 64 {
+            self.words.resize(unit / 64 + 1, 0);
+        }
+        self.words[unit / 64] |= 1 << (unit % 64);
+    }
+
+    pub(crate) fn insert_range(&mut self, from: usize, to: usize) {
+        // Whole words at once: the common case is a megabyte, four words.
+        let mut unit = from;
+        while unit < to {
+            if unit.is_multiple_of(64) && to - unit >= 64 {
+                if self.words.len() <= unit / 64 {
+                    self.words.resize(unit / 64 + 1, 0);
+                }
+                self.words[unit / 64] = u64::MAX;
+                unit += 64;
+            } else {
+                self.insert(unit);
+                unit += 1;
+            }
+        }
+    }
+
+    /// Whether all of the first `units` are in it.
+    pub(crate) fn is_full(&self, units: usize) -> bool {
+        (0..units / 64).all(|word| self.words.get(word) == Some(&u64::MAX))
+            && (units / 64 * 64..units).all(|unit| self.contains(unit))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.words.clear();
+    }
+}
+
+/// The contents; see the file's head.
+#[derive(Default)]
+pub(crate) struct BlockData {
+    pub(crate) buffer: Option<AlignedBuffer>,
+    pub(crate) valid: UnitSet,
+    pub(crate) limit: u32,
+    pub(crate) length: u32,
+    pub(crate) dirty: bool,
+    /// Dirty bytes counted in the pool for this block.
+    pub(crate) charge: usize,
+    /// Bytes counted as allocated by `stat` before the block was ever stored.
+    pub(crate) fresh: u32,
+    /// No longer in its file's map: whoever finds it so looks again.
+    pub(crate) detached: bool,
+}
+
+/// See the file's head. `data` may be held across NSD I/O: shared while the block is sent,
+/// exclusively while it is read from the NSDs.
+pub(crate) struct Block {
+    pub(crate) index: u64,
+    me: Weak<Block>,
+    file: Weak<FileState>,
+    used: AtomicBool,
+    /// Whether it stands in the queue of the writers behind.
+    pub(crate) queued: AtomicBool,
+    /// Accepted writes not yet stable.
+    pub(crate) pinned: AtomicU32,
+    /// The stored length; 0 for none, [`STORED_UNKNOWN`].
+    pub(crate) stored: AtomicU32,
+    pub(crate) data: RwLock<BlockData>,
+}
+
+impl BlockData {
+    /// Whether reading `from..to` needs the NSDs: a unit below `limit` that is not valid.
+    pub(crate) fn is_missing(&self, from: usize, to: usize) -> bool {
+        let to = to.min(self.limit as usize);
+        from < to
+            && (from / UNIT_BYTES..to.div_ceil(UNIT_BYTES)).any(|unit| !self.valid.contains(unit))
+    }
+
+    /// Copies `from..` into `out`; nothing of it may be missing.
+    pub(crate) fn copy_out(&self, from: usize, out: &mut [u8]) {
+        let (mut at, end) = (from, from + out.len());
+        while at < end {
+            let unit = at / UNIT_BYTES;
+            let valid = self.valid.contains(unit);
+            // A run of units in the same state is copied at once.
+            let mut run = unit + 1;
+            while run * UNIT_BYTES < end && self.valid.contains(run) == valid {
+                run += 1;
+            }
+            let stop = end.min(run * UNIT_BYTES);
+            let target = &mut out[at - from..stop - from];
+            match &self.buffer {
+                Some(buffer) if valid => target.copy_from_slice(&buffer[at..stop]),
+                _ => target.fill(0),
+            }
+            at = stop;
+        }
+    }
+
+    /// Bytes that the buffer can hold.
+    pub(crate) fn capacity(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.len())
+    }
+
+    /// See [`Block::grow`]. Returns whether there was no buffer before.
+    fn grow(&mut self, pool: &PagePool, bytes: usize) -> bool {
+        let have = self.capacity();
+        if have >= bytes.max(1) {
+            return false;
+        }
+        let mut larger = pool.allocate(bytes);
+        if let Some(old) = self.buffer.take() {
+            larger[..old.len()].copy_from_slice(&old);
+            pool.release(old);
+        }
+        self.buffer = Some(larger);
+        have == 0
+    }
+
+    /// Makes a unit valid as zeros.
+    pub(crate) fn zero_unit(&mut self, unit: usize) {
+        let buffer = self.buffer.as_mut().expect("invariant: grown before");
+        buffer[unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES].fill(0);
+        self.valid.insert(unit);
+    }
+
+    /// Zeros all valid bytes of `from..to` and makes the rest of that range read as zero, which needs
+    /// the edge units valid where they reach below `limit`.
+    pub(crate) fn zero_valid(&mut self, from: usize, to: usize) {
+        let Some(buffer) = self.buffer.as_mut() else { return };
+        let to = to.min(buffer.len());
+        let mut at = from;
+        while at < to {
+            let stop = to.min((at / UNIT_BYTES + 1) * UNIT_BYTES);
+            if self.valid.contains(at / UNIT_BYTES) {
+                buffer[at..stop].fill(0);
+            }
+            at = stop;
+        }
+    }
+
+    /// Cuts the block to `length` bytes.
+    pub(crate) fn cut(&mut self, length: usize) {
+        let end = self.buffer.as_ref().map_or(0, |buffer| buffer.len());
+        self.zero_valid(length, end);
+        self.limit = self.limit.min(length as u32);
+        self.length = self.length.min(length as u32);
+    }
+}
+
+impl Block {
+    /// A block of `file` of which the first `limit` bytes are on the NSDs.
+    pub(crate) fn new(index: u64, file: &Arc<FileState>, limit: u32) -> Arc<Block> {
+        Arc::new_cyclic(|me| Block {
+            index,
+            me: Weak::clone(me),
+            file: Arc::downgrade(file),
+            used: AtomicBool::new(true),
+            queued: AtomicBool::new(false),
+            pinned: AtomicU32::new(0),
+            stored: AtomicU32::new(if limit == 0 { 0 } else { STORED_UNKNOWN }),
+            data: RwLock::new(BlockData { limit, length: limit, ..BlockData::default() }),
+        })
+    }
+
+    /// Gives the buffer at least `bytes` bytes of capacity; valid units are kept. With its first
+    /// buffer the block enters the pool's clock.
+    pub(crate) fn grow(&self, data: &mut BlockData, pool: &PagePool, bytes: usize) {
+        if data.grow(pool, bytes)
+            && let Some(me) = self.me.upgrade()
+        {
+            pool.enter(me as Arc<dyn Page>);
+        }
+    }
+
+    /// This block as its owners hold it.
+    pub(crate) fn shared(&self) -> Option<Arc<Block>> {
+        self.me.upgrade()
+    }
+
+    /// Notes that it was used.
+    pub(crate) fn touch(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Page for Block {
+    fn was_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+
+    fn take_clean(&self) -> Option<AlignedBuffer> {
+        let mut data = self.data.try_write()?;
+        if data.dirty || self.pinned.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        let buffer = data.buffer.take()?;
+        data.valid.clear();
+        data.detached = true;
+        if let Some(file) = self.file.upgrade() {
+            file.forget_block(self.index);
+        }
+        Some(buffer)
+    }
+
+    fn is_resident(&self) -> bool {
+        // A block that is locked is in use.
+        self.data.try_read().is_none_or(|data| data.buffer.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unit_sets_agree_with_a_list() {
+        let mut set = UnitSet::default();
+        set.insert_range(3, 200);
+        set.insert(1000);
+        for unit in 0..1100 {
+            assert_eq!(set.contains(unit), (3..200).contains(&unit) || unit == 1000, "{unit}");
+        }
+    }
+
+    #[test]
+    fn what_is_neither_valid_nor_below_the_limit_is_zero() {
+        let pool = PagePool::new(1 << 20, 64 << 10);
+        let mut data = BlockData { limit: 5000, length: 20_000, ..BlockData::default() };
+        data.grow(&pool, 20_000);
+        let buffer = data.buffer.as_mut().expect("grown");
+        buffer.fill(7);
+        data.valid.insert(2);
+        assert!(data.is_missing(0, 4096) && data.is_missing(4096, 4097));
+        assert!(!data.is_missing(8192, 20_000));
+        let mut out = vec![1; 12_000];
+        data.copy_out(8000, &mut out);
+        assert!(out[..192].iter().all(|byte| *byte == 0));
+        assert!(out[192..4288].iter().all(|byte| *byte == 7));
+        assert!(out[4288..].iter().all(|byte| *byte == 0));
+        data.cut(9000);
+        let mut out = vec![1; 1000];
+        data.copy_out(8500, &mut out);
+        assert!(out[..500].iter().all(|byte| *byte == 7));
+        assert!(out[500..].iter().all(|byte| *byte == 0));
+    }
+}

@@ -1,0 +1,197 @@
+//! [`StrakeVfs`]: the client as a whole, its start and its end.
+
+use crate::background::{Background, look_after_nsds};
+use crate::commit::sync_all;
+use crate::committer::Committer;
+use crate::file::FileState;
+use crate::inode::InodeState;
+use crate::nsds::{NsdSet, NsdView};
+use crate::open_table::{HandleTable, OpenTable, Pinned};
+use crate::pool::{PagePool, PoolView};
+use crate::prefetch::ReadAhead;
+use crate::ranges::Ranges;
+use crate::recovery::{RecoveryReport, at_start};
+use crate::settings::Settings;
+use crate::shared::{MetaLink, Shared, wrong_reply};
+use crate::space::Space;
+use crate::stripe_io::{StripeIo, Versions};
+use crate::vfs::OpenFlags;
+use crate::vfs_impl::Timings;
+use crate::write_behind::Queue;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use strake_env::{Clock, FanOut};
+use strake_observe::Observe;
+use strake_proto::meta::{Configuration, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::nsd::NsdPort;
+use strake_proto::{ClientId, Error, ErrorKind, Result, SlotIndex};
+
+/// What a client is started with.
+pub struct StartOptions {
+    /// The metadata.
+    pub meta: Arc<dyn MetaPort>,
+    /// A way to the NSD of each slot, where there is one.
+    pub nsds: Vec<(SlotIndex, Option<Arc<dyn NsdPort>>)>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Settings.
+    pub settings: Settings,
+    /// Where waits and operations are recorded.
+    pub observe: Arc<Observe>,
+    /// Who this client is among the clients of the metadata.
+    pub client: ClientId,
+}
+
+/// What the end of a client made durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlushReport {
+    /// Bytes of file data that had to be sent.
+    pub bytes: u64,
+    /// Files that had something to commit.
+    pub files: u64,
+}
+
+/// What the client holds in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientView {
+    /// The page pool.
+    pub pool: PoolView,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Open files and directories.
+    pub handles: u64,
+    /// Inodes with something to commit.
+    pub dirty_inodes: u64,
+    /// Blocks rewritten because a strip was bad.
+    pub mended: u64,
+}
+
+/// An open file.
+pub(crate) struct OpenFile {
+    pub(crate) inode: Arc<InodeState>,
+    pub(crate) file: Arc<FileState>,
+    pub(crate) flags: OpenFlags,
+    /// Errors of write-behind that this handle knows of.
+    pub(crate) seen: Mutex<u64>,
+    pub(crate) ahead: Mutex<ReadAhead>,
+}
+
+/// A mounted Strake file system. See the crate's head.
+pub struct StrakeVfs {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) files: HandleTable<OpenFile>,
+    pub(crate) dirs: HandleTable<Pinned>,
+    pub(crate) timings: Timings,
+    background: Background,
+    recovered: RecoveryReport,
+}
+
+impl StrakeVfs {
+    /// Starts: joins the metadata, recovers what a crash left, serves.
+    ///
+    /// # Errors
+    /// Of the metadata; `Io` if too many NSDs are away to recover.
+    pub fn start(options: StartOptions) -> Result<Arc<StrakeVfs>> {
+        let StartOptions { meta, nsds, clock, settings, observe, client } = options;
+        let configuration = configuration(meta.as_ref())?;
+        let link = MetaLink::new(Arc::clone(&meta), client, Arc::clone(&clock));
+        let MetaReply::Session { grant } = link.apply(MetaOp::Join)? else {
+            return Err(wrong_reply());
+        };
+        // Durable before the first version is made of it: no two lives may share a grant.
+        link.sync()?;
+        let no_threads =
+            |error| Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"));
+        let strips = FanOut::new("strips", settings.io_threads).map_err(no_threads)?;
+        let flush_fan = FanOut::new("flush", settings.flushers).map_err(no_threads)?;
+        let set = NsdSet::new(configuration.pool, nsds, meta, client, Arc::clone(&clock));
+        let io = StripeIo::new(Arc::new(set), strips, Versions::new(grant));
+        let block_size = configuration.block_size;
+        let budget = usize::try_from(settings.page_pool.0).unwrap_or(usize::MAX / 2);
+        let shared = Arc::new(Shared {
+            meta: link,
+            pool: Arc::new(PagePool::new(budget, block_size as usize)),
+            table: OpenTable::new(),
+            committer: Committer::default(),
+            ranges: Ranges::default(),
+            space: Space::new(configuration.code, &io),
+            io,
+            write_behind: Queue::default(),
+            prefetch: Queue::default(),
+            flush_fan,
+            clock,
+            observe,
+            settings,
+            block_size,
+            dirty: Mutex::default(),
+        });
+        let recovered = at_start(&shared).map_err(|error| error.context("recovery at start"))?;
+        let background = Background::start(&shared)?;
+        let timings = Timings::new(&shared.observe);
+        let (files, dirs) = (HandleTable::new(), HandleTable::new());
+        Ok(Arc::new(StrakeVfs { shared, files, dirs, timings, background, recovered }))
+    }
+
+    /// Ends: makes everything durable and stops all threads. Calls after this fail or are not
+    /// durable.
+    ///
+    /// # Errors
+    /// If something could not be made durable.
+    pub fn shutdown(&self) -> Result<FlushReport> {
+        self.background.stop(&self.shared);
+        let files = self.shared.dirty.lock().len() as u64;
+        let bytes = sync_all(&self.shared)?;
+        // Once more for what these commits have settled, so that the next start finds nothing to do.
+        Ranges::apply_pending(&self.shared)?;
+        self.shared.committer.commit(&self.shared, false)?;
+        self.shared.meta.sync()?;
+        Ok(FlushReport { bytes, files })
+    }
+
+    /// Puts a way to an NSD in place, or takes it away (`None`). One that returns is brought up to
+    /// date in the background.
+    pub fn attach_nsd(&self, slot: SlotIndex, port: Option<Arc<dyn NsdPort>>) {
+        self.shared.io.nsds().attach(slot, port);
+    }
+
+    /// Looks at once for NSDs that have returned, and brings them up to date, instead of at the next
+    /// look of the background.
+    pub fn recover_nsds(&self) {
+        look_after_nsds(&self.shared);
+    }
+
+    /// The NSDs as this client sees them.
+    pub fn nsds(&self) -> Vec<NsdView> {
+        self.shared.io.nsds().views()
+    }
+
+    /// What the start found to recover.
+    pub fn recovered(&self) -> RecoveryReport {
+        self.recovered
+    }
+
+    /// What is in memory.
+    pub fn view(&self) -> ClientView {
+        ClientView {
+            pool: self.shared.pool.view(),
+            inodes: self.shared.table.count() as u64,
+            handles: (self.files.count() + self.dirs.count()) as u64,
+            dirty_inodes: self.shared.dirty.lock().len() as u64,
+            mended: self.shared.io.mended(),
+        }
+    }
+}
+
+impl Drop for StrakeVfs {
+    /// Stops the threads. Nothing is flushed: that is what [`StrakeVfs::shutdown`] is for.
+    fn drop(&mut self) {
+        self.background.stop(&self.shared);
+    }
+}
+
+fn configuration(meta: &dyn MetaPort) -> Result<Configuration> {
+    match meta.query(&MetaQuery::Configuration)? {
+        MetaReply::Configuration(configuration) => Ok(*configuration),
+        _ => Err(wrong_reply()),
+    }
+}

@@ -1,0 +1,225 @@
+//! From dirty to durable, for one file or many.
+//!
+//! 1. Note the size; send all dirty blocks; they are accepted.
+//! 2. Commit the NSDs: they are stable.
+//! 3. Tell the metadata size, times and where the bytes are ([`MetaOp::Update`]). The size is the one
+//!    noted in step 1 (or less, if the file was cut since): what was written later may not be stable.
+//! 4. Make the metadata durable. Only then are the stripes settled.
+
+use crate::file::{Content, FileState};
+use crate::inode::InodeState;
+use crate::open_table::Pinned;
+use crate::shared::Shared;
+use crate::write_behind::flush_block;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use strake_proto::meta::{AttrChange, FileData, MetaOp};
+use strake_proto::nsd::SettledStripe;
+use strake_proto::{ErrorKind, Result};
+
+/// Steps 1 and 2 are tried again if an NSD was lost or started anew meanwhile.
+const ATTEMPTS: u32 = 4;
+
+/// Makes one file durable: all of the steps.
+pub(crate) fn sync_inode(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
+    let mut settled = commit_inode(shared, inode)?;
+    shared.meta.sync()?;
+    shared.committer.settle(&mut settled);
+    shared.unregister_if_clean(inode);
+    Ok(())
+}
+
+/// Makes many files durable with one commit of the NSDs and one sync of the metadata for all.
+/// Returns the bytes that had to be sent. A file that fails has its error latched; the first is
+/// returned.
+pub(crate) fn sync_inodes(shared: &Shared, inodes: &[Pinned]) -> Result<u64> {
+    let mut bytes = 0;
+    let mut failure = None;
+    for inode in inodes {
+        let Some(file) = inode.core.lock().file.clone() else { continue };
+        let result = send_blocks(shared, inode, &file);
+        bytes += result.as_ref().map_or(0, |sent| *sent);
+        latch(inode, result, &mut failure);
+    }
+    // A block that did not become stable is found dirty by its own file's commit below.
+    let _ = shared.committer.commit(shared, false);
+    let mut settled = Vec::new();
+    for inode in inodes {
+        let result = commit_inode(shared, inode);
+        if let Some(mut stripes) = latch(inode, result, &mut failure) {
+            settled.append(&mut stripes);
+        }
+    }
+    shared.meta.sync()?;
+    shared.committer.settle(&mut settled);
+    inodes.iter().for_each(|inode| shared.unregister_if_clean(inode));
+    failure.map_or(Ok(bytes), Err)
+}
+
+fn latch<T>(
+    inode: &InodeState,
+    result: Result<T>,
+    failure: &mut Option<strake_proto::Error>,
+) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) => {
+            inode.core.lock().latch.set(error.clone());
+            failure.get_or_insert(error);
+            None
+        }
+    }
+}
+
+/// Steps 1 to 3 for one file. Returns the stripes to be settled after step 4.
+fn commit_inode(shared: &Shared, inode: &Arc<InodeState>) -> Result<Vec<SettledStripe>> {
+    let file = inode.core.lock().file.clone();
+    let settled = match file {
+        None => Vec::new(),
+        Some(file) => {
+            let _one_at_a_time = file.commit.lock();
+            inode.core.lock().commit_target = Some(file.size());
+            make_stable(shared, inode, &file)?;
+            let settled = std::mem::take(&mut *file.unsettled.lock());
+            if let Err(error) = update(shared, inode, &file) {
+                file.unsettled.lock().extend(settled);
+                return Err(error);
+            }
+            settled
+        }
+    };
+    commit_atime(shared, inode)?;
+    Ok(settled)
+}
+
+fn make_stable(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<()> {
+    for attempt in 1.. {
+        send_blocks(shared, inode, file)?;
+        if file.unstable.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        match shared.committer.commit(shared, false) {
+            Err(error) if attempt == ATTEMPTS || error.kind() != ErrorKind::Retry => {
+                return Err(error);
+            }
+            Err(_) => {}
+            Ok(()) => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// Sends all blocks of a file that are dirty now; returns the bytes.
+fn send_blocks(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<u64> {
+    let indexes = file.dirty_blocks();
+    let failure = Mutex::new(None);
+    shared.flush_fan.run(indexes.len(), &|at| {
+        // A block that is gone from the map was dropped with what it held, or is clean.
+        let Some(block) = file.find_block(indexes[at]) else { return };
+        if let Err(error) = flush_block(shared, inode, file, &block) {
+            failure.lock().get_or_insert(error);
+        }
+    });
+    let sent = indexes.len() as u64 * u64::from(shared.block_size);
+    failure.into_inner().map_or(Ok(sent.min(file.size())), Err)
+}
+
+/// Tells the metadata what it lacks of a file. Holds `content` shared across the metadata call, so
+/// that inline data, size and place belong together.
+fn update(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<()> {
+    let content = file.content.read();
+    let _serial = file.meta.lock();
+    let (op, changes, delta, target, epoch, changed) = {
+        let mut core = inode.core.lock();
+        let target = match &*content {
+            Content::Object(_) => core.commit_target.take().unwrap_or(file.size()),
+            // Nothing else need be stable; the size and the bytes are of the same moment.
+            _ => file.size(),
+        };
+        let changed = file.content_changed.swap(false, Ordering::AcqRel);
+        let lacking = changed
+            || target != file.committed_size.load(Ordering::Acquire)
+            || core.mtime.is_some()
+            || core.ctime.is_some()
+            || core.allocated_delta != 0;
+        if !lacking {
+            core.committed = core.changes - u64::from(core.atime.is_some());
+            return Ok(());
+        }
+        let data = changed.then(|| match &*content {
+            Content::Empty => FileData::Empty,
+            Content::Inline(bytes) => FileData::Inline(bytes.clone()),
+            Content::Object(layout) => FileData::Objects(vec![*layout]),
+        });
+        let delta = std::mem::take(&mut core.allocated_delta);
+        let op = MetaOp::Update {
+            ino: inode.ino,
+            size: target,
+            data,
+            allocated_delta: delta,
+            mtime: core.mtime,
+            ctime: core.ctime,
+        };
+        (op, core.changes, delta, target, core.epoch(), changed)
+    };
+    let result = shared.meta.apply_inode(op);
+    let mut core = inode.core.lock();
+    match result {
+        Ok(updated) => {
+            file.committed_size.store(target, Ordering::Release);
+            if matches!(&*content, Content::Object(_)) {
+                file.linked.store(true, Ordering::Release);
+            }
+            core.absorb_change(&updated, epoch);
+            if core.changes == changes {
+                core.mtime = None;
+                core.ctime = None;
+                core.size_changed = file.size() != target;
+                let left = u64::from(core.size_changed || core.atime.is_some());
+                core.committed = changes - left;
+            }
+            Ok(())
+        }
+        // The inode is gone, and with it whatever it lacked.
+        Err(error) if error.kind() == ErrorKind::Stale => {
+            core.committed = core.changes;
+            Ok(())
+        }
+        Err(error) => {
+            core.allocated_delta += delta;
+            core.forget();
+            file.content_changed.fetch_or(changed, Ordering::AcqRel);
+            Err(error)
+        }
+    }
+}
+
+/// Tells the metadata an access time that reads have moved.
+fn commit_atime(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
+    let (atime, changes, other) = {
+        let core = inode.core.lock();
+        let Some(atime) = core.atime else { return Ok(()) };
+        (atime, core.changes, core.mtime.is_some() || core.ctime.is_some() || core.size_changed)
+    };
+    let change = AttrChange { atime: Some(atime), quiet: true, ..AttrChange::default() };
+    match shared.change(inode, MetaOp::SetAttr { ino: inode.ino, change }) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::Stale => {}
+        Err(error) => return Err(error),
+    }
+    let mut core = inode.core.lock();
+    if core.atime == Some(atime) {
+        core.atime = None;
+        if core.changes == changes && !other {
+            core.committed = changes;
+        }
+    }
+    Ok(())
+}
+
+/// Makes everything durable: `sync`. Returns the bytes that had to be sent.
+pub(crate) fn sync_all(shared: &Shared) -> Result<u64> {
+    let bytes = sync_inodes(shared, &shared.dirty_inodes(None))?;
+    Ok(bytes)
+}

@@ -1,0 +1,209 @@
+//! The contents of a regular file in memory: where its bytes are, its size, its blocks.
+//!
+//! `content` is the lock that reads, writes and flushes hold shared and that truncate, punch and every
+//! change of where the bytes are hold exclusively. Both may be held across NSD I/O of this file.
+//!
+//! `size` is the truth while the file is in use; the metadata's follows when the data below it is
+//! stable. A writer that extends the file holds `extend`, copies its bytes, and raises `size` last.
+
+use crate::block::Block;
+use crate::pool::PagePool;
+use crate::shared::Shared;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use strake_proto::meta::{FileData, Inode};
+use strake_proto::nsd::SettledStripe;
+use strake_proto::{Error, ErrorKind, ObjectLayout, Result};
+
+/// Where the bytes are.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// Nowhere: zeros up to the size.
+    Empty,
+    /// Here; zeros follow up to the size. Never longer than the size.
+    Inline(Vec<u8>),
+    /// In blocks of an object.
+    Object(ObjectLayout),
+}
+
+/// See the file's head.
+pub(crate) struct FileState {
+    pub(crate) content: RwLock<Content>,
+    pub(crate) size: AtomicU64,
+    pub(crate) extend: Mutex<()>,
+    /// One commit of this file at a time.
+    pub(crate) commit: Mutex<()>,
+    /// One size-changing metadata entry of this file at a time.
+    pub(crate) meta: Mutex<()>,
+    blocks: Mutex<HashMap<u64, Arc<Block>>>,
+    dirty: Mutex<BTreeSet<u64>>,
+    /// Blocks from here on were never stored.
+    pub(crate) stored_blocks: AtomicU64,
+    /// The block at the end of the file may be stored longer than the size, with stale bytes.
+    pub(crate) tail_stale: AtomicBool,
+    /// A truncation was answered by the metadata but is not durable: until it is, no block is sent.
+    pub(crate) barrier: AtomicBool,
+    /// Whether the metadata must be told where the bytes are, or which they are (inline).
+    pub(crate) content_changed: AtomicBool,
+    /// Whether the metadata names the object.
+    pub(crate) linked: AtomicBool,
+    /// The size the metadata has.
+    pub(crate) committed_size: AtomicU64,
+    /// Blocks that are accepted and not yet stable.
+    pub(crate) unstable: AtomicU64,
+    /// Stripes that are stable, to be settled when the metadata is durable.
+    pub(crate) unsettled: Mutex<Vec<SettledStripe>>,
+    pool: Arc<PagePool>,
+}
+
+impl FileState {
+    /// The state of a file as the metadata has it.
+    ///
+    /// # Errors
+    /// `NotSupported` for a file of more than one object.
+    pub(crate) fn new(inode: &Inode, pool: Arc<PagePool>) -> Result<Arc<FileState>> {
+        let size = inode.attr.size;
+        let content = match &inode.data {
+            FileData::Empty => Content::Empty,
+            FileData::Inline(bytes) => Content::Inline(bytes.clone()),
+            FileData::Objects(objects) => match objects[..] {
+                [layout] => Content::Object(layout),
+                _ => {
+                    let detail = "the file has several objects, which this version cannot read";
+                    return Err(Error::new(ErrorKind::NotSupported, detail));
+                }
+            },
+        };
+        let stored_blocks = match &content {
+            Content::Object(layout) => size.div_ceil(u64::from(layout.block_size)),
+            _ => 0,
+        };
+        Ok(Arc::new(FileState {
+            content: RwLock::new(content),
+            size: AtomicU64::new(size),
+            extend: Mutex::new(()),
+            commit: Mutex::new(()),
+            meta: Mutex::new(()),
+            blocks: Mutex::default(),
+            dirty: Mutex::default(),
+            stored_blocks: AtomicU64::new(stored_blocks),
+            tail_stale: AtomicBool::new(true),
+            barrier: AtomicBool::new(false),
+            content_changed: AtomicBool::new(false),
+            linked: AtomicBool::new(matches!(inode.data, FileData::Objects(_))),
+            committed_size: AtomicU64::new(size),
+            unstable: AtomicU64::new(0),
+            unsettled: Mutex::default(),
+            pool,
+        }))
+    }
+
+    /// The size, as reads see it.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// A block that is in memory.
+    pub(crate) fn find_block(&self, index: u64) -> Option<Arc<Block>> {
+        self.blocks.lock().get(&index).cloned()
+    }
+
+    /// A block, made if it is not in memory. Its stored bytes count up to the present size.
+    pub(crate) fn block(self: &Arc<FileState>, layout: &ObjectLayout, index: u64) -> Arc<Block> {
+        let mut blocks = self.blocks.lock();
+        if let Some(found) = blocks.get(&index) {
+            return Arc::clone(found);
+        }
+        let made = Block::new(index, self, self.stored_limit(layout, index));
+        blocks.insert(index, Arc::clone(&made));
+        made
+    }
+
+    /// How many bytes of a block can be stored and count.
+    pub(crate) fn stored_limit(&self, layout: &ObjectLayout, index: u64) -> u32 {
+        if index >= self.stored_blocks.load(Ordering::Acquire) {
+            return 0;
+        }
+        let start = index * u64::from(layout.block_size);
+        self.size().saturating_sub(start).min(u64::from(layout.block_size)) as u32
+    }
+
+    /// Forgets a block; its owner has marked it detached.
+    pub(crate) fn forget_block(&self, index: u64) {
+        self.blocks.lock().remove(&index);
+    }
+
+    /// Notes that a block is dirty.
+    pub(crate) fn insert_dirty(&self, index: u64) {
+        self.dirty.lock().insert(index);
+    }
+
+    /// Notes that a block is not dirty any more.
+    pub(crate) fn remove_dirty(&self, index: u64) {
+        self.dirty.lock().remove(&index);
+    }
+
+    /// The dirty blocks, in order.
+    pub(crate) fn dirty_blocks(&self) -> Vec<u64> {
+        self.dirty.lock().iter().copied().collect()
+    }
+
+    /// Whether any block is dirty.
+    pub(crate) fn has_dirty_blocks(&self) -> bool {
+        !self.dirty.lock().is_empty()
+    }
+
+    /// The first dirty block at or after `from`.
+    pub(crate) fn first_dirty_block(&self, from: u64) -> Option<u64> {
+        self.dirty.lock().range(from..).next().copied()
+    }
+
+    /// Whether blocks are held in memory.
+    pub(crate) fn has_blocks(&self) -> bool {
+        !self.blocks.lock().is_empty()
+    }
+
+    /// Drops the blocks `from..to` with whatever is dirty in them; returns the bytes that `stat`
+    /// counted for those that were never stored. The caller holds `content` exclusively, so nobody
+    /// is at work on them.
+    pub(crate) fn drop_blocks(&self, shared: &Shared, from: u64, to: u64) -> u64 {
+        let dropped: Vec<Arc<Block>> = {
+            let mut blocks = self.blocks.lock();
+            let indexes: Vec<u64> =
+                blocks.keys().copied().filter(|index| (from..to).contains(index)).collect();
+            indexes.iter().filter_map(|index| blocks.remove(index)).collect()
+        };
+        let mut fresh = 0;
+        for block in dropped {
+            self.remove_dirty(block.index);
+            let mut data = block.data.write();
+            fresh += u64::from(std::mem::take(&mut data.fresh));
+            shared.space.release(data.charge as u64);
+            self.discard(&mut data);
+        }
+        fresh
+    }
+
+    /// Empties a block that has left the map.
+    fn discard(&self, data: &mut crate::block::BlockData) {
+        data.detached = true;
+        data.dirty = false;
+        data.valid.clear();
+        self.pool.remove_dirty(std::mem::take(&mut data.charge));
+        if let Some(buffer) = data.buffer.take() {
+            self.pool.release(buffer);
+        }
+    }
+}
+
+impl Drop for FileState {
+    /// Gives the buffers back at once; the pool's clock would keep them for a round.
+    fn drop(&mut self) {
+        for block in std::mem::take(self.blocks.get_mut()).into_values() {
+            let mut data = block.data.write();
+            self.discard(&mut data);
+        }
+    }
+}

@@ -1,0 +1,525 @@
+//! Reading and writing the contents of a file in memory, block by block.
+//!
+//! Each step makes room in the pool first, without a lock, then locks `content` (shared) and one
+//! block, and works on that block alone.
+
+use crate::block::{Block, BlockData, STORED_UNKNOWN};
+use crate::file::{Content, FileState};
+use crate::inode::InodeState;
+use crate::prefetch::ReadAhead;
+use crate::shared::{STANDSTILL_MAX, Shared};
+use crate::stripe_io::Access;
+use crate::write_behind::{enqueue, load, on_disk};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, UNIT_BYTES};
+use strake_proto::meta::{MetaOp, MetaReply};
+use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result};
+
+/// A file and its inode, as every function here needs them.
+#[derive(Clone, Copy)]
+pub(crate) struct Of<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) inode: &'a Arc<InodeState>,
+    pub(crate) file: &'a Arc<FileState>,
+}
+
+/// Where to write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Position {
+    At(u64),
+    End,
+}
+
+/// What a step came to.
+enum Step {
+    Done(usize),
+    /// A buffer of so many bytes is needed: make room and come again.
+    Room(usize),
+    /// The content changed its kind or the block left the map: look again.
+    Again,
+}
+
+/// Blocks up to this length are read whole: one strip, one I/O.
+const READ_WHOLE_BYTES: usize = 64 << 10;
+
+impl Of<'_> {
+    /// Reads at `offset`; fewer bytes only at the end of the file.
+    pub(crate) fn read(
+        &self,
+        ahead: &Mutex<ReadAhead>,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<usize> {
+        let sequential = ahead.lock().note(offset, out.len() as u64);
+        let mut done = 0;
+        let mut room = false;
+        while done < out.len() {
+            match self.read_step(offset + done as u64, &mut out[done..], sequential, room)? {
+                Step::Done(0) => break,
+                Step::Done(count) => {
+                    done += count;
+                    room = false;
+                }
+                Step::Room(bytes) => {
+                    self.admit(bytes);
+                    room = true;
+                }
+                Step::Again => {}
+            }
+        }
+        if sequential && done > 0 {
+            crate::prefetch::run_ahead(self, ahead, offset + done as u64);
+        }
+        Ok(done)
+    }
+
+    fn admit(&self, bytes: usize) {
+        let shared = self.shared;
+        shared.pool.admit(bytes, &shared.observe.waiters, &|| shared.kick());
+    }
+
+    fn read_step(&self, offset: u64, out: &mut [u8], sequential: bool, room: bool) -> Result<Step> {
+        let content = self.file.content.read();
+        let left = self.file.size().saturating_sub(offset);
+        let count = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
+        if count == 0 {
+            return Ok(Step::Done(0));
+        }
+        match &*content {
+            Content::Empty => {
+                out[..count].fill(0);
+                Ok(Step::Done(count))
+            }
+            Content::Inline(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let part = (bytes.len() - start).min(count);
+                out[..part].copy_from_slice(&bytes[start..start + part]);
+                out[part..count].fill(0);
+                Ok(Step::Done(count))
+            }
+            Content::Object(layout) => {
+                let block_size = u64::from(layout.block_size);
+                let (index, within) = (offset / block_size, (offset % block_size) as usize);
+                let count = count.min(layout.block_size as usize - within);
+                self.read_block(layout, index, within, &mut out[..count], sequential, room)
+            }
+        }
+    }
+
+    fn read_block(
+        &self,
+        layout: &ObjectLayout,
+        index: u64,
+        within: usize,
+        out: &mut [u8],
+        sequential: bool,
+        room: bool,
+    ) -> Result<Step> {
+        let end = within + out.len();
+        let known = self.file.find_block(index);
+        if let Some(block) = &known {
+            let data = block.data.read();
+            if data.detached {
+                return Ok(Step::Again);
+            }
+            if !data.is_missing(within, end) {
+                data.copy_out(within, out);
+                block.touch();
+                return Ok(Step::Done(out.len()));
+            }
+        }
+        let limit = self.file.stored_limit(layout, index) as usize;
+        if known.is_none() && limit == 0 {
+            out.fill(0);
+            return Ok(Step::Done(out.len()));
+        }
+        let whole = sequential || out.len() * 2 >= limit || limit <= READ_WHOLE_BYTES;
+        if known.is_none() && !whole {
+            match self.read_past_pool(layout, index, within, out, limit) {
+                Err(error) if error.kind() == ErrorKind::Retry => {}
+                result => return result.map(|()| Step::Done(out.len())),
+            }
+        }
+        let block = self.file.block(layout, index);
+        let mut data = block.data.write();
+        if data.detached {
+            return Ok(Step::Again);
+        }
+        let wanted = (data.limit as usize).max(end).next_multiple_of(UNIT_BYTES);
+        if !room && data.capacity() < wanted {
+            return Ok(Step::Room(wanted));
+        }
+        let (from, to) = if whole { (0, data.limit as usize) } else { (within, end) };
+        load(self.shared, self.inode, self.file, layout, &block, &mut data, from, to)?;
+        data.copy_out(within, out);
+        block.touch();
+        Ok(Step::Done(out.len()))
+    }
+
+    /// A small read of a block that is not in memory, and not worth it.
+    fn read_past_pool(
+        &self,
+        layout: &ObjectLayout,
+        index: u64,
+        within: usize,
+        out: &mut [u8],
+        limit: usize,
+    ) -> Result<()> {
+        let block = BlockIndex(index);
+        let floor = self.shared.ranges.floor(layout.object, block);
+        let committed = self.file.committed_size.load(Ordering::Acquire);
+        let start = index * u64::from(layout.block_size);
+        let expected = committed.saturating_sub(start).min(u64::from(layout.block_size));
+        let expected = (expected as u32).max(limit as u32);
+        let (from, end) = (within / UNIT_BYTES * UNIT_BYTES, within + out.len());
+        let to = end.next_multiple_of(UNIT_BYTES);
+        let io = &self.shared.io;
+        if from == within && to == end {
+            io.read(layout, block, floor, expected, from, out, Access::Shared)?;
+        } else {
+            let mut bytes = io.scratch().take(to - from);
+            io.read(layout, block, floor, expected, from, &mut bytes, Access::Shared)?;
+            out.copy_from_slice(&bytes[within - from..end - from]);
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes`, or as much as there is space for; an error only if nothing was written.
+    pub(crate) fn write(&self, position: Position, bytes: &[u8]) -> Result<usize> {
+        let shared = self.shared;
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let waiters = &shared.observe.waiters;
+        if !shared.pool.wait_for_clean(waiters, STANDSTILL_MAX, &|| shared.kick()) {
+            return Err(Error::new(ErrorKind::Io, "dirty pages cannot be written to the NSDs"));
+        }
+        let wanted = match position {
+            Position::At(offset) => Some((offset, clip(offset, bytes)?)),
+            Position::End => None,
+        };
+        if let Some((offset, bytes)) = wanted
+            && offset + bytes.len() as u64 <= self.file.size()
+            && let Some(result) = self.write_steps(offset, bytes, false)
+        {
+            return result;
+        }
+        let _extend = self.file.extend.lock();
+        let offset = wanted.map_or_else(|| self.file.size(), |(offset, _)| offset);
+        let bytes = clip(offset, bytes)?;
+        if offset + bytes.len() as u64 > self.file.size() {
+            self.trim_tail(self.file.size())?;
+        }
+        self.write_steps(offset, bytes, true).unwrap_or_else(|| Err(ErrorKind::Retry.into()))
+    }
+
+    /// Writes step by step; `None` if the file turned out too short and `extend` is not held.
+    fn write_steps(&self, offset: u64, bytes: &[u8], extend: bool) -> Option<Result<usize>> {
+        let mut done = 0;
+        let mut room = false;
+        let mut failure = None;
+        while done < bytes.len() {
+            if !extend && offset + bytes.len() as u64 > self.file.size() {
+                break;
+            }
+            match self.write_step(offset + done as u64, &bytes[done..], room) {
+                Ok(Step::Done(count)) => {
+                    done += count;
+                    room = false;
+                }
+                Ok(Step::Room(size)) => {
+                    self.admit(size);
+                    room = true;
+                }
+                Ok(Step::Again) => {}
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        if done > 0 {
+            self.note_written(offset + done as u64);
+        }
+        match failure {
+            None if done == 0 => None,
+            Some(error) if done == 0 => Some(Err(error)),
+            _ => Some(Ok(done)),
+        }
+    }
+
+    /// Raises the size and notes the times, after the bytes are in place.
+    pub(crate) fn note_written(&self, end: u64) {
+        let now = self.shared.now();
+        let mut core = self.inode.core.lock();
+        if end > self.file.size() {
+            self.file.size.store(end, Ordering::Release);
+            core.size_changed = true;
+        }
+        core.note_write(now);
+        self.shared.register(self.inode, &mut core);
+    }
+
+    fn write_step(&self, offset: u64, bytes: &[u8], room: bool) -> Result<Step> {
+        let content = self.file.content.read();
+        let Content::Object(layout) = &*content else {
+            drop(content);
+            return self.write_inline(offset, bytes);
+        };
+        let block_size = u64::from(layout.block_size);
+        let (index, within) = (offset / block_size, (offset % block_size) as usize);
+        let count = bytes.len().min(layout.block_size as usize - within);
+        self.write_block(layout, index, within, &bytes[..count], room)
+    }
+
+    /// Writes into the inode; grows out of it where the bytes do not fit.
+    fn write_inline(&self, offset: u64, bytes: &[u8]) -> Result<Step> {
+        let mut content = self.file.content.write();
+        let held = match &mut *content {
+            Content::Object(_) => return Ok(Step::Again),
+            Content::Empty => Vec::new(),
+            Content::Inline(held) => std::mem::take(held),
+        };
+        let end = offset + bytes.len() as u64;
+        if end > INLINE_BYTES_MAX as u64 {
+            let result = self.leave_inode(&held);
+            *content = match &result {
+                Ok(layout) => Content::Object(*layout),
+                Err(_) if held.is_empty() => Content::Empty,
+                Err(_) => Content::Inline(held),
+            };
+            return result.map(|_| Step::Again);
+        }
+        let mut held = held;
+        if held.len() < end as usize {
+            held.resize(end as usize, 0);
+        }
+        held[offset as usize..end as usize].copy_from_slice(bytes);
+        *content = Content::Inline(held);
+        self.file.content_changed.store(true, Ordering::Release);
+        // Under `content`, because inline data must not be longer than the size.
+        if end > self.file.size() {
+            self.file.size.store(end, Ordering::Release);
+        }
+        Ok(Step::Done(bytes.len()))
+    }
+
+    /// Gets an object for a file that has none and puts what the inode held into its first block.
+    /// Holds `content` exclusively across a metadata call.
+    fn leave_inode(&self, held: &[u8]) -> Result<ObjectLayout> {
+        let shared = self.shared;
+        let reply = shared.meta.apply(MetaOp::NewObject { ino: self.inode.ino })?;
+        let MetaReply::Object(layout) = reply else { return Err(crate::shared::wrong_reply()) };
+        self.file.linked.store(false, Ordering::Release);
+        self.file.content_changed.store(true, Ordering::Release);
+        self.file.stored_blocks.store(0, Ordering::Release);
+        if !held.is_empty() {
+            let block = self.file.block(&layout, 0);
+            let mut data = block.data.write();
+            self.put(&block, &mut data, 0, held, layout.block_size)?;
+        }
+        Ok(layout)
+    }
+
+    fn write_block(
+        &self,
+        layout: &ObjectLayout,
+        index: u64,
+        within: usize,
+        bytes: &[u8],
+        room: bool,
+    ) -> Result<Step> {
+        let block = self.file.block(layout, index);
+        let mut data = block.data.write();
+        if data.detached {
+            return Ok(Step::Again);
+        }
+        let end = within + bytes.len();
+        let capacity = wanted_capacity(&data, index, end, layout.block_size);
+        if !room && data.capacity() < capacity {
+            return Ok(Step::Room(capacity));
+        }
+        block.grow(&mut data, &self.shared.pool, capacity);
+        self.fill_edges(layout, &block, &mut data, within, end)?;
+        self.put(&block, &mut data, within, bytes, layout.block_size)?;
+        let full = end == layout.block_size as usize && data.valid.is_full(end / UNIT_BYTES);
+        drop(data);
+        block.touch();
+        if full {
+            enqueue(self.shared, self.inode, self.file, index);
+        }
+        Ok(Step::Done(bytes.len()))
+    }
+
+    /// Makes the units valid that the range `from..to` covers only in part.
+    pub(crate) fn fill_edges(
+        &self,
+        layout: &ObjectLayout,
+        block: &Block,
+        data: &mut BlockData,
+        from: usize,
+        to: usize,
+    ) -> Result<()> {
+        for (at, partial) in
+            [(from, !from.is_multiple_of(UNIT_BYTES)), (to, !to.is_multiple_of(UNIT_BYTES))]
+        {
+            let unit = at / UNIT_BYTES;
+            if !partial || data.valid.contains(unit) {
+                continue;
+            }
+            let start = unit * UNIT_BYTES;
+            // What is overwritten up to the end of what is stored need not be read.
+            let covered = from <= start && to >= data.limit as usize;
+            if start < data.limit as usize && !covered {
+                let stop = start + UNIT_BYTES;
+                load(self.shared, self.inode, self.file, layout, block, data, start, stop)?;
+            }
+            if !data.valid.contains(unit) {
+                block.grow(data, &self.shared.pool, start + UNIT_BYTES);
+                data.zero_unit(unit);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts bytes into a block whose edges are in place and makes it dirty.
+    fn put(
+        &self,
+        block: &Block,
+        data: &mut BlockData,
+        within: usize,
+        bytes: &[u8],
+        block_size: u32,
+    ) -> Result<()> {
+        let end = within + bytes.len();
+        let capacity = wanted_capacity(data, block.index, end, block_size);
+        block.grow(data, &self.shared.pool, capacity);
+        self.make_dirty(block, data, end as u32)?;
+        let (first, last) = (within / UNIT_BYTES, end.div_ceil(UNIT_BYTES));
+        let buffer = data.buffer.as_mut().expect("invariant: just grown");
+        if !end.is_multiple_of(UNIT_BYTES) && !data.valid.contains(last - 1) {
+            buffer[end..last * UNIT_BYTES].fill(0);
+        }
+        buffer[within..end].copy_from_slice(bytes);
+        data.valid.insert_range(first, last);
+        Ok(())
+    }
+
+    /// Counts a block as dirty and `length` long at least. The block has its buffer.
+    ///
+    /// # Errors
+    /// `NoSpace`; the block is as it was.
+    pub(crate) fn make_dirty(
+        &self,
+        block: &Block,
+        data: &mut BlockData,
+        length: u32,
+    ) -> Result<()> {
+        let shared = self.shared;
+        let charge = data.capacity().max(UNIT_BYTES);
+        let more = charge.saturating_sub(data.charge);
+        if more > 0 {
+            shared.space.hold(more as u64, &shared.io)?;
+            data.charge = charge;
+            shared.pool.add_dirty(more);
+            if shared.pool.dirty() > shared.pool.dirty_max() / 2 {
+                shared.kick();
+            }
+        }
+        if !data.dirty {
+            data.dirty = true;
+            self.file.insert_dirty(block.index);
+        }
+        data.length = data.length.max(length);
+        let stored = block.stored.load(Ordering::Acquire);
+        let mut core = self.inode.core.lock();
+        if stored == 0 && on_disk(data.length) > data.fresh {
+            core.fresh += u64::from(on_disk(data.length) - data.fresh);
+            data.fresh = on_disk(data.length);
+        }
+        shared.register(self.inode, &mut core);
+        Ok(())
+    }
+
+    /// Before the file grows beyond `size`: if the block at the end is stored longer than that, what
+    /// is beyond is stale. It does not count from now on, and the block is written anew.
+    pub(crate) fn trim_tail(&self, size: u64) -> Result<()> {
+        if !self.file.tail_stale.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let content = self.file.content.read();
+        if let Content::Object(layout) = &*content {
+            let block_size = u64::from(layout.block_size);
+            let (index, within) = (size / block_size, (size % block_size) as u32);
+            if within > 0 && index < self.file.stored_blocks.load(Ordering::Acquire) {
+                self.trim_block(layout, index, within)?;
+            }
+        }
+        self.file.tail_stale.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    fn trim_block(&self, layout: &ObjectLayout, index: u64, within: u32) -> Result<()> {
+        let shared = self.shared;
+        loop {
+            let block = self.file.block(layout, index);
+            let mut data = block.data.write();
+            if data.detached {
+                continue;
+            }
+            data.cut(within as usize);
+            let mut stored = block.stored.load(Ordering::Acquire);
+            if stored == STORED_UNKNOWN {
+                let floor = shared.ranges.floor(layout.object, BlockIndex(index));
+                let head = shared.io.head(layout, BlockIndex(index), floor)?;
+                stored = head.map_or(0, |(_, length)| length);
+                block.stored.store(stored, Ordering::Release);
+            }
+            if stored > within && !data.dirty {
+                self.make_dirty(&block, &mut data, within)?;
+            }
+            return Ok(());
+        }
+    }
+
+    /// Notes the access time of a read, as `relatime` has it.
+    pub(crate) fn note_read(&self) {
+        const DAY: i64 = 24 * 3600;
+        let now = self.shared.now();
+        let mut core = self.inode.core.lock();
+        if !core.is_loaded() {
+            return;
+        }
+        let attr = core.attr();
+        let due = attr.atime <= attr.mtime
+            || attr.atime <= attr.ctime
+            || now.seconds - attr.atime.seconds >= DAY;
+        if due && now > attr.atime {
+            core.atime = Some(now);
+            core.changes += 1;
+            self.shared.register(self.inode, &mut core);
+        }
+    }
+}
+
+/// The bytes that fit below the largest file.
+///
+/// # Errors
+/// `FileTooBig` if none do.
+fn clip(offset: u64, bytes: &[u8]) -> Result<&[u8]> {
+    let room = FILE_BYTES_MAX.saturating_sub(offset);
+    if room == 0 {
+        return Err(ErrorKind::FileTooBig.into());
+    }
+    Ok(&bytes[..usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len())])
+}
+
+/// The buffer a block should have to hold bytes up to `end`. The first block of a file grows with
+/// it, since most files are small; the others have whole buffers at once.
+fn wanted_capacity(data: &BlockData, index: u64, end: usize, block_size: u32) -> usize {
+    const SMALL: usize = 256 << 10;
+    let end = end.max(data.limit as usize);
+    if index > 0 || end > SMALL { block_size as usize } else { end.max(data.capacity()) }
+}

@@ -1,0 +1,140 @@
+//! Attributes: reading, changing, checking.
+
+use crate::client::OpenFile;
+use crate::file_io::Of;
+use crate::inode::InodeState;
+use crate::ops::require_regular;
+use crate::permissions::{WRITE, check_owner, has_privileges, in_group};
+use crate::shared::Shared;
+use crate::vfs::{SetAttr, SetTime};
+use std::sync::Arc;
+use strake_proto::meta::{AttrChange, MetaOp};
+use strake_proto::{Attr, Caller, ErrorKind, Result};
+
+const SETGID: u32 = 0o2000;
+
+/// Changes attributes; see [`crate::Vfs::setattr`].
+pub(crate) fn setattr(
+    shared: &Shared,
+    caller: &Caller,
+    inode: &Arc<InodeState>,
+    open: Option<&OpenFile>,
+    wanted: &SetAttr,
+) -> Result<Attr> {
+    let attr = shared.attr(inode)?;
+    let change = permitted(shared, caller, inode, &attr, wanted)?;
+    if let Some(size) = wanted.size {
+        require_regular(attr.file_type)?;
+        match open {
+            Some(open) if open.flags.write => {}
+            Some(_) => return Err(ErrorKind::Invalid.into()),
+            None => {
+                shared.check_access(caller, inode, WRITE)?;
+            }
+        }
+        let file = match open {
+            Some(open) => Arc::clone(&open.file),
+            None => shared.file(inode)?,
+        };
+        Of { shared, inode, file: &file }.set_size(size)?;
+    }
+    if let Some(change) = change {
+        apply(shared, inode, change)?;
+    }
+    shared.attr(inode)
+}
+
+/// The change of everything but the size, if the caller may make it.
+fn permitted(
+    shared: &Shared,
+    caller: &Caller,
+    inode: &InodeState,
+    attr: &Attr,
+    wanted: &SetAttr,
+) -> Result<Option<AttrChange>> {
+    let root = caller.uid == 0;
+    let mut change = AttrChange { ctime: wanted.ctime, ..AttrChange::default() };
+    if let Some(permissions) = wanted.permissions {
+        check_owner(caller, attr)?;
+        let gid = wanted.gid.unwrap_or(attr.gid);
+        let keeps = root || permissions & SETGID == 0 || in_group(caller, gid);
+        change.permissions = Some(if keeps { permissions } else { permissions & !SETGID });
+    }
+    if let Some(uid) = wanted.uid {
+        // An owner may "change" the owner to itself.
+        let unchanged = caller.uid == attr.uid && uid == attr.uid;
+        if !root && !unchanged {
+            return Err(ErrorKind::NotPermitted.into());
+        }
+        change.uid = Some(uid);
+    }
+    if let Some(gid) = wanted.gid {
+        let own = caller.uid == attr.uid && (gid == attr.gid || in_group(caller, gid));
+        if !root && !own {
+            return Err(ErrorKind::NotPermitted.into());
+        }
+        change.gid = Some(gid);
+    }
+    let moves_owner = change.uid.is_some() || change.gid.is_some();
+    change.kill_privileges = wanted.kill_privileges || (moves_owner && !root);
+    for time in [wanted.atime, wanted.mtime].into_iter().flatten() {
+        if check_owner(caller, attr).is_err() {
+            match time {
+                SetTime::Now => shared.check_access(caller, inode, WRITE).map(|_| ())?,
+                SetTime::At(_) => return Err(ErrorKind::NotPermitted.into()),
+            }
+        }
+    }
+    let at = |time: SetTime| match time {
+        SetTime::Now => shared.now(),
+        SetTime::At(at) => at,
+    };
+    change.atime = wanted.atime.map(at);
+    change.mtime = wanted.mtime.map(at);
+    // Only taking privileges that are not there is no change at all.
+    if change.kill_privileges && !moves_owner && !has_privileges(attr.permissions) {
+        let has_xattrs = shared.loaded(inode, |core| core.has_xattrs)?;
+        change.kill_privileges = has_xattrs;
+    }
+    Ok((change != AttrChange::default()).then_some(change))
+}
+
+/// Applies a change, and lets go of what it overrides. Serialised with the commits of the file's own
+/// times, so that an older time never comes after this one.
+fn apply(shared: &Shared, inode: &InodeState, change: AttrChange) -> Result<()> {
+    let file = inode.core.lock().file.clone();
+    let serial = file.as_ref().map(|file| file.meta.lock());
+    let (atime, mtime) = (change.atime.is_some(), change.mtime.is_some());
+    shared.change(inode, MetaOp::SetAttr { ino: inode.ino, change })?;
+    let mut core = inode.core.lock();
+    if atime {
+        core.atime = None;
+    }
+    if mtime {
+        core.mtime = None;
+    }
+    drop(core);
+    drop(serial);
+    Ok(())
+}
+
+/// Clears setuid, setgid and capabilities, if there are any.
+pub(crate) fn kill_privileges(shared: &Shared, inode: &InodeState) -> Result<()> {
+    let due =
+        shared.loaded(inode, |core| has_privileges(core.attr().permissions) || core.has_xattrs)?;
+    if due {
+        let change = AttrChange { kill_privileges: true, ..AttrChange::default() };
+        apply(shared, inode, change)?;
+    }
+    Ok(())
+}
+
+/// As `access(2)`.
+pub(crate) fn access(
+    shared: &Shared,
+    caller: &Caller,
+    inode: &InodeState,
+    mask: u32,
+) -> Result<()> {
+    shared.check_access(caller, inode, mask & 7).map(|_| ())
+}

@@ -1,0 +1,43 @@
+//! Copying between files of this file system.
+
+use crate::file_io::{Of, Position};
+use crate::prefetch::ReadAhead;
+use parking_lot::Mutex;
+use strake_proto::Result;
+
+/// Bytes moved at once.
+const STEP_BYTES: usize = 1 << 20;
+/// Bytes copied by one call; the caller comes again for more.
+const CALL_BYTES_MAX: u64 = 64 << 20;
+
+/// Copies up to `length` bytes; fewer at the end of the source, at the limit of one call, or where
+/// space ends.
+pub(crate) fn copy_range(
+    (source, from): (&Of<'_>, u64),
+    (target, to): (&Of<'_>, u64),
+    length: u64,
+) -> Result<u64> {
+    let ahead = Mutex::new(ReadAhead::default());
+    let length = length.min(CALL_BYTES_MAX);
+    let mut buffer = source.shared.io.scratch().take(STEP_BYTES);
+    let mut done = 0;
+    while done < length {
+        let step = usize::try_from(length - done).unwrap_or(STEP_BYTES).min(STEP_BYTES);
+        let count = match source.read(&ahead, from + done, &mut buffer[..step]) {
+            Err(error) if done == 0 => return Err(error),
+            Err(_) | Ok(0) => break,
+            Ok(count) => count,
+        };
+        match target.write(Position::At(to + done), &buffer[..count]) {
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+            Ok(written) => {
+                done += written as u64;
+                if written < count {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(done)
+}

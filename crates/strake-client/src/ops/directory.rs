@@ -1,0 +1,85 @@
+//! Listing directories.
+
+use crate::inode::InodeState;
+use crate::shared::{Shared, wrong_reply};
+use crate::vfs::DirItem;
+use std::sync::Arc;
+use strake_proto::meta::{Cookie, DirEntry, MetaQuery, MetaReply};
+use strake_proto::{Attr, FileType, Ino, Result};
+
+/// Cookies of `.` and `..`.
+const SELF: Cookie = 1;
+const PARENT: Cookie = 2;
+/// Entries asked for at once, without and with their inodes.
+const PAGE: u32 = 512;
+const PAGE_WITH_INODES: u32 = 128;
+
+/// See [`crate::Vfs::readdir`].
+pub(crate) fn readdir(
+    shared: &Shared,
+    dir: &Arc<InodeState>,
+    cookie: Cookie,
+    with_attrs: bool,
+    take: &mut dyn FnMut(&DirItem) -> bool,
+) -> Result<()> {
+    let (parent, removed) = shared.loaded(dir, |core| (core.parent, core.removed))?;
+    for (own, name, ino) in [(SELF, &b"."[..], dir.ino), (PARENT, &b".."[..], parent)] {
+        let item = DirItem {
+            cookie: own,
+            name: name.to_vec(),
+            ino,
+            file_type: FileType::Directory,
+            attr: None,
+        };
+        if cookie < own && !take(&item) {
+            return Ok(());
+        }
+    }
+    if removed {
+        return Ok(());
+    }
+    let mut after = cookie.max(PARENT);
+    loop {
+        let limit = if with_attrs { PAGE_WITH_INODES } else { PAGE };
+        let before = shared.meta.changes();
+        let query = MetaQuery::ReadDir { dir: dir.ino, after, limit, with_inodes: with_attrs };
+        let (entries, end) = match shared.meta.query(&query)? {
+            MetaReply::Entries { entries, end } => (entries, end),
+            _ => return Err(wrong_reply()),
+        };
+        for entry in entries {
+            after = entry.cookie;
+            if !take(&item(shared, entry, before)) {
+                return Ok(());
+            }
+        }
+        if end {
+            return Ok(());
+        }
+    }
+}
+
+fn item(shared: &Shared, entry: DirEntry, before: u64) -> DirItem {
+    let attr = entry.inode.map(|inode| current(shared, entry.ino, &inode.attr, before));
+    DirItem {
+        cookie: entry.cookie,
+        name: entry.name,
+        ino: entry.ino,
+        file_type: entry.file_type,
+        attr,
+    }
+}
+
+/// An entry's attributes with what is known here and not yet there.
+fn current(shared: &Shared, ino: Ino, listed: &Attr, before: u64) -> Attr {
+    let Some(inode) = shared.table.find(ino) else { return *listed };
+    let core = inode.core.lock();
+    if core.is_loaded() || shared.meta.changes() != before {
+        if core.is_loaded() {
+            return core.attr();
+        }
+        drop(core);
+        return shared.attr(&inode).unwrap_or(*listed);
+    }
+    core.merge(*listed)
+}

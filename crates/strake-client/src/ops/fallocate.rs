@@ -1,0 +1,179 @@
+//! Allocation, holes and zeroed ranges.
+//!
+//! Whole blocks of a hole are one metadata entry, as in a truncate; the blocks at its edges are zeroed
+//! in memory. Allocation promises no blocks of its own (every write goes to new space anyway): it
+//! makes sure that there is room now, and extends the file.
+
+use crate::file::Content;
+use crate::file_io::Of;
+use crate::vfs::FallocateMode;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use strake_proto::limits::{FILE_BYTES_MAX, UNIT_BYTES};
+use strake_proto::meta::MetaOp;
+use strake_proto::{BlockIndex, ErrorKind, ObjectLayout, Result};
+
+impl Of<'_> {
+    /// See [`FallocateMode`].
+    pub(crate) fn fallocate(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        if range.start >= range.end {
+            return Err(ErrorKind::Invalid.into());
+        }
+        if range.end > FILE_BYTES_MAX {
+            return Err(ErrorKind::FileTooBig.into());
+        }
+        match mode {
+            FallocateMode::Allocate { keep_size } => {
+                let new = range.end.saturating_sub(range.start.max(self.file.size()));
+                if !self.shared.space.would_fit(new, &self.shared.io) {
+                    return Err(ErrorKind::NoSpace.into());
+                }
+                self.grow_to(range.end, keep_size)
+            }
+            FallocateMode::PunchHole => self.punch(range),
+            FallocateMode::ZeroRange { keep_size } => {
+                self.punch(range.clone())?;
+                self.grow_to(range.end, keep_size)
+            }
+        }
+    }
+
+    fn grow_to(&self, end: u64, keep_size: bool) -> Result<()> {
+        if !keep_size && end > self.file.size() {
+            self.set_size_at_least(end)?;
+        } else {
+            self.note_written(0);
+        }
+        Ok(())
+    }
+
+    fn set_size_at_least(&self, size: u64) -> Result<()> {
+        let _extend = self.file.extend.lock();
+        let old = self.file.size();
+        if size > old {
+            self.trim_tail(old)?;
+        }
+        self.note_written(size);
+        Ok(())
+    }
+
+    fn punch(&self, range: Range<u64>) -> Result<()> {
+        let (shared, file) = (self.shared, self.file);
+        let block_size = u64::from(shared.block_size);
+        for _ in 0..2 {
+            shared.pool.admit(block_size as usize, &shared.observe.waiters, &|| shared.kick());
+        }
+        let mut content = file.content.write();
+        let size = file.size();
+        let range = range.start.min(size)..range.end.min(size);
+        match &mut *content {
+            _ if range.is_empty() => {}
+            Content::Empty => {}
+            Content::Inline(bytes) => {
+                let end = (range.end as usize).min(bytes.len());
+                if (range.start as usize) < end {
+                    bytes[range.start as usize..end].fill(0);
+                    file.content_changed.store(true, Ordering::Release);
+                }
+            }
+            Content::Object(layout) => {
+                let layout = *layout;
+                self.punch_blocks(&layout, range, size)?;
+            }
+        }
+        drop(content);
+        self.note_written(0);
+        Ok(())
+    }
+
+    fn punch_blocks(&self, layout: &ObjectLayout, range: Range<u64>, size: u64) -> Result<()> {
+        let block_size = u64::from(layout.block_size);
+        // At the end of the file the last block is whole whatever it holds.
+        let past =
+            if range.end == size { size.div_ceil(block_size) } else { range.end / block_size };
+        let first = range.start.div_ceil(block_size);
+        let zero = |index: u64, start: u64, end: u64| {
+            let base = index * block_size;
+            self.zero_in_block(layout, index, (start - base) as usize, (end - base) as usize)
+        };
+        if first > past {
+            // Within one block.
+            return zero(past, range.start, range.end);
+        }
+        if !range.start.is_multiple_of(block_size) {
+            zero(first - 1, range.start, range.end.min(first * block_size))?;
+        }
+        if range.end > past * block_size {
+            zero(past, range.start.max(past * block_size), range.end)?;
+        }
+        if first < past { self.delete_blocks(layout, first, past) } else { Ok(()) }
+    }
+
+    fn delete_blocks(&self, layout: &ObjectLayout, from: u64, to: u64) -> Result<()> {
+        let (shared, file) = (self.shared, self.file);
+        let fresh = file.drop_blocks(shared, from, to);
+        {
+            let mut core = self.inode.core.lock();
+            core.fresh = core.fresh.saturating_sub(fresh);
+        }
+        if file.stored_blocks.load(Ordering::Acquire) <= from {
+            return Ok(());
+        }
+        let (from, to) = (BlockIndex(from), BlockIndex(to));
+        let removed = self.allocated(layout, (from, to))?;
+        let _serial = file.meta.lock();
+        let version = shared.io.versions().next();
+        file.barrier.store(true, Ordering::Release);
+        let ino = self.inode.ino;
+        let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta: 0 };
+        shared.change(self.inode, op)?;
+        shared.ranges.add(layout.object, from, to, version);
+        self.inode.core.lock().allocated_delta -= removed;
+        Ok(())
+    }
+
+    /// Zeros a part of a block in memory, unless nothing is there.
+    fn zero_in_block(
+        &self,
+        layout: &ObjectLayout,
+        index: u64,
+        from: usize,
+        to: usize,
+    ) -> Result<()> {
+        let shared = self.shared;
+        if self.file.find_block(index).is_none() && self.is_hole(layout, index)? {
+            return Ok(());
+        }
+        loop {
+            let block = self.file.block(layout, index);
+            let mut data = block.data.write();
+            if data.detached {
+                continue;
+            }
+            let to = to.min(data.length as usize);
+            if from >= to {
+                return Ok(());
+            }
+            self.fill_edges(layout, &block, &mut data, from, to)?;
+            let end = to.next_multiple_of(UNIT_BYTES);
+            block.grow(&mut data, &shared.pool, end);
+            self.make_dirty(&block, &mut data, 0)?;
+            let (first, last) = (from.div_ceil(UNIT_BYTES), to / UNIT_BYTES);
+            for unit in first..last {
+                data.zero_unit(unit);
+            }
+            data.zero_valid(from, to);
+            return Ok(());
+        }
+    }
+
+    /// Whether a block that is not in memory is a hole.
+    pub(crate) fn is_hole(&self, layout: &ObjectLayout, index: u64) -> Result<bool> {
+        if self.file.stored_limit(layout, index) == 0 {
+            return Ok(true);
+        }
+        let block = BlockIndex(index);
+        let floor = self.shared.ranges.floor(layout.object, block);
+        Ok(self.shared.io.head(layout, block, floor)?.is_none())
+    }
+}

@@ -1,0 +1,194 @@
+//! Opening, closing and syncing files.
+
+use crate::client::OpenFile;
+use crate::commit::sync_inode;
+use crate::file::FileState;
+use crate::file_io::Of;
+use crate::inode::InodeState;
+use crate::ops::names::{enter, make, new_inode};
+use crate::ops::require_regular;
+use crate::permissions::{EXECUTE, READ, WRITE};
+use crate::prefetch::ReadAhead;
+use crate::shared::Shared;
+use crate::vfs::{Entry, OpenFlags};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use strake_proto::meta::{Inode, MetaOp, MetaQuery};
+use strake_proto::{Caller, ErrorKind, FileType, Ino, Result};
+
+/// Opens an inode that may be opened; the handle is counted.
+fn open_inode(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    flags: OpenFlags,
+    made: Option<&Inode>,
+) -> Result<OpenFile> {
+    let _no_removal = inode.lifetime.read();
+    shared.table.add_handle(inode.ino);
+    let file = match made {
+        Some(made) => fresh_file(shared, inode, made),
+        None => shared.file(inode),
+    };
+    let file = file.inspect_err(|_| {
+        shared.table.remove_handle(inode.ino);
+    })?;
+    let seen = inode.core.lock().latch.seen();
+    Ok(OpenFile {
+        inode: Arc::clone(inode),
+        file,
+        flags,
+        seen: Mutex::new(seen),
+        ahead: Mutex::new(ReadAhead::default()),
+    })
+}
+
+/// The contents of a file just made, without asking for what was just told.
+fn fresh_file(shared: &Shared, inode: &InodeState, made: &Inode) -> Result<Arc<FileState>> {
+    let file = FileState::new(made, Arc::clone(&shared.pool))?;
+    let mut core = inode.core.lock();
+    Ok(Arc::clone(core.file.get_or_insert(file)))
+}
+
+/// See [`crate::Vfs::open`].
+pub(crate) fn open(
+    shared: &Shared,
+    caller: &Caller,
+    inode: &Arc<InodeState>,
+    flags: OpenFlags,
+) -> Result<OpenFile> {
+    let mut want = 0;
+    if flags.execute {
+        want |= EXECUTE;
+    } else if flags.read {
+        want |= READ;
+    }
+    if flags.write || flags.truncate {
+        want |= WRITE;
+    }
+    let attr = shared.check_access(caller, inode, want)?;
+    require_regular(attr.file_type)?;
+    let open = open_inode(shared, inode, flags, None)?;
+    if flags.truncate {
+        let of = Of { shared, inode, file: &open.file };
+        if let Err(error) = of.set_size(0) {
+            release(shared, &open);
+            return Err(error);
+        }
+    }
+    Ok(open)
+}
+
+/// See [`crate::Vfs::create`].
+pub(crate) fn create(
+    shared: &Shared,
+    caller: &Caller,
+    (parent, name): (Ino, &[u8]),
+    permissions: u32,
+    flags: OpenFlags,
+    exclusive: bool,
+) -> Result<(Entry, OpenFile)> {
+    let new = new_inode(caller, FileType::Regular, permissions);
+    match make(shared, caller, parent, name, new) {
+        Ok((inode, entry, made)) => {
+            // Whoever makes a file may open it, whatever its mode says.
+            let open = open_inode(shared, &inode, flags, Some(&made)).inspect_err(|_| {
+                shared.table.remove_lookups(inode.ino, 1);
+            })?;
+            Ok((entry, open))
+        }
+        Err(error)
+            if !exclusive && matches!(error.kind(), ErrorKind::Exists | ErrorKind::Access) =>
+        {
+            open_existing(shared, caller, (parent, name), flags, error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens what has the name already. If nothing has, `refusal` is why it could not be made.
+fn open_existing(
+    shared: &Shared,
+    caller: &Caller,
+    (parent, name): (Ino, &[u8]),
+    flags: OpenFlags,
+    refusal: strake_proto::Error,
+) -> Result<(Entry, OpenFile)> {
+    let dir = shared.table.pin(parent);
+    shared.check_access(caller, &dir, EXECUTE)?;
+    let before = shared.meta.changes();
+    let query = MetaQuery::Lookup { parent, name: name.to_vec() };
+    let found = match shared.meta.query_inode(&query) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(refusal),
+        found => found?,
+    };
+    let (inode, entry) = enter(shared, &found, before);
+    match open(shared, caller, &inode, flags) {
+        Ok(open) => Ok((Entry { attr: shared.attr(&inode).unwrap_or(entry.attr) }, open)),
+        Err(error) => {
+            shared.table.remove_lookups(inode.ino, 1);
+            Err(error)
+        }
+    }
+}
+
+/// See [`crate::Vfs::tmpfile`].
+pub(crate) fn tmpfile(
+    shared: &Shared,
+    caller: &Caller,
+    parent: Ino,
+    permissions: u32,
+    flags: OpenFlags,
+) -> Result<(Entry, OpenFile)> {
+    let dir = shared.table.pin(parent);
+    shared.check_directory_change(caller, &dir)?;
+    let new = new_inode(caller, FileType::Regular, permissions);
+    let made = shared.meta.apply_inode(MetaOp::CreateOrphan { parent, new })?;
+    let (inode, entry) = enter(shared, &made, shared.meta.changes());
+    let open = open_inode(shared, &inode, flags, Some(&made))?;
+    let mut core = inode.core.lock();
+    core.set_removed(made.attr, made.attr.ctime);
+    core.orphan = true;
+    drop(core);
+    Ok((entry, open))
+}
+
+/// The last close of a handle.
+pub(crate) fn release(shared: &Shared, open: &OpenFile) {
+    let inode = &open.inode;
+    // Pinned, so that the entry stays while the last handle's end is looked after.
+    let pinned = shared.table.pin(inode.ino);
+    if shared.table.remove_handle(inode.ino) > 0 {
+        return;
+    }
+    let removed = inode.core.lock().removed;
+    if removed {
+        reap(shared, &pinned);
+    }
+}
+
+/// Removes an orphan that nobody has open any more.
+fn reap(shared: &Shared, inode: &Arc<InodeState>) {
+    let _last_use = inode.lifetime.write();
+    let orphan = {
+        let mut core = inode.core.lock();
+        if !core.removed || shared.table.handles(inode.ino) > 0 {
+            return;
+        }
+        std::mem::take(&mut core.orphan)
+    };
+    shared.discard(inode);
+    if orphan {
+        // A failure leaves it to the next start, which reaps all of this client's orphans.
+        let _ = shared.meta.apply(MetaOp::Reap { ino: inode.ino });
+    }
+}
+
+/// See [`crate::Vfs::fsync`].
+pub(crate) fn fsync(shared: &Shared, open: &OpenFile) -> Result<()> {
+    let result = sync_inode(shared, &open.inode);
+    let mut core = open.inode.core.lock();
+    if let Err(error) = result {
+        core.latch.set(error);
+    }
+    core.latch.report(&mut open.seen.lock())
+}

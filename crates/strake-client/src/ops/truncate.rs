@@ -1,0 +1,157 @@
+//! Cutting and extending files.
+//!
+//! Cutting is one metadata entry and a floor for what the NSDs still hold beyond ([`crate::ranges`]);
+//! the size that the metadata gets is never above the one it has, because what was written since may
+//! not be stable. Extending is a change in memory, told with the next commit.
+
+use crate::file::Content;
+use crate::file_io::Of;
+use std::sync::atomic::Ordering;
+use strake_proto::limits::FILE_BYTES_MAX;
+use strake_proto::meta::MetaOp;
+use strake_proto::{BlockIndex, ErrorKind, ObjectLayout, Result, Version};
+
+use crate::write_behind::on_disk;
+
+impl Of<'_> {
+    /// Sets the size.
+    pub(crate) fn set_size(&self, size: u64) -> Result<()> {
+        if size > FILE_BYTES_MAX {
+            return Err(ErrorKind::FileTooBig.into());
+        }
+        let _extend = self.file.extend.lock();
+        let old = self.file.size();
+        if size < old {
+            return self.shrink(size);
+        }
+        if size > old {
+            self.trim_tail(old)?;
+        }
+        self.note_written(size);
+        Ok(())
+    }
+
+    /// Holds `content` exclusively across metadata and, for a sparse accounting, NSD calls.
+    fn shrink(&self, size: u64) -> Result<()> {
+        let (shared, file) = (self.shared, self.file);
+        let mut content = file.content.write();
+        let _serial = file.meta.lock();
+        let mut op = None;
+        let committed = file.committed_size.load(Ordering::Acquire);
+        if let Content::Object(layout) = &*content {
+            let block_size = u64::from(layout.block_size);
+            let from = size.div_ceil(block_size);
+            let stored = file.stored_blocks.load(Ordering::Acquire);
+            if stored > from || size < committed {
+                let range = (BlockIndex(from), BlockIndex::END);
+                let removed =
+                    if stored > from && size > 0 { self.allocated(layout, range)? } else { 0 };
+                op = Some((*layout, (stored > from).then_some(BlockIndex(from)), removed));
+            }
+        }
+        if let Some((layout, from, removed)) = op {
+            self.record_cut(&layout, size.min(committed), from, removed)?;
+        } else if size < committed {
+            self.record_plain_cut(size)?;
+        }
+        self.cut_memory(&mut content, size);
+        file.size.store(size, Ordering::Release);
+        let mut core = self.inode.core.lock();
+        core.commit_target = core.commit_target.map(|target| target.min(size));
+        core.size_changed = size != file.committed_size.load(Ordering::Acquire);
+        core.note_write(shared.now());
+        shared.register(self.inode, &mut core);
+        Ok(())
+    }
+
+    /// Bytes on disks in a range of blocks, parity not counted.
+    pub(crate) fn allocated(
+        &self,
+        layout: &ObjectLayout,
+        range: (BlockIndex, BlockIndex),
+    ) -> Result<i64> {
+        let floor = |block| self.shared.ranges.floor(layout.object, block);
+        let blocks = self.shared.io.blocks(layout, range, &floor)?;
+        Ok(blocks.values().map(|(_, length)| i64::from(on_disk(*length))).sum())
+    }
+
+    /// Records a cut of a file with blocks, and the floor that it puts under them.
+    fn record_cut(
+        &self,
+        layout: &ObjectLayout,
+        size: u64,
+        from: Option<BlockIndex>,
+        removed: i64,
+    ) -> Result<()> {
+        let shared = self.shared;
+        let version = shared.io.versions().next();
+        let delta = {
+            let mut core = self.inode.core.lock();
+            std::mem::take(&mut core.allocated_delta) - removed
+        };
+        self.apply_cut(size, from, version, delta).inspect_err(|_| {
+            self.inode.core.lock().allocated_delta += delta + removed;
+        })?;
+        if let Some(from) = from {
+            shared.ranges.add(layout.object, from, BlockIndex::END, version);
+        }
+        Ok(())
+    }
+
+    fn record_plain_cut(&self, size: u64) -> Result<()> {
+        self.apply_cut(size, None, self.shared.io.versions().next(), 0)
+    }
+
+    fn apply_cut(
+        &self,
+        size: u64,
+        from_block: Option<BlockIndex>,
+        version: Version,
+        allocated_delta: i64,
+    ) -> Result<()> {
+        let ino = self.inode.ino;
+        // No block is sent before this is durable: see `crate::ranges`.
+        self.file.barrier.store(true, Ordering::Release);
+        let op = MetaOp::Truncate { ino, size, from_block, version, allocated_delta };
+        self.shared.change(self.inode, op)?;
+        self.file.committed_size.store(size, Ordering::Release);
+        Ok(())
+    }
+
+    /// Cuts what is in memory.
+    fn cut_memory(&self, content: &mut Content, size: u64) {
+        let file = self.file;
+        match content {
+            Content::Empty => {}
+            Content::Inline(bytes) => {
+                bytes.truncate(usize::try_from(size).unwrap_or(usize::MAX));
+                file.content_changed.store(true, Ordering::Release);
+            }
+            Content::Object(layout) => {
+                let block_size = u64::from(layout.block_size);
+                let from = size.div_ceil(block_size);
+                let fresh = file.drop_blocks(self.shared, from, u64::MAX);
+                {
+                    let mut core = self.inode.core.lock();
+                    core.fresh = core.fresh.saturating_sub(fresh);
+                    if size == 0 {
+                        core.allocated_delta = 0;
+                    }
+                }
+                file.stored_blocks.fetch_min(from, Ordering::AcqRel);
+                let within = (size % block_size) as usize;
+                if within > 0
+                    && let Some(block) = file.find_block(size / block_size)
+                {
+                    block.data.write().cut(within);
+                }
+                file.tail_stale.store(true, Ordering::Release);
+                // The metadata has dropped the object if it knew it; a reserved one stays usable.
+                if size == 0 && file.linked.load(Ordering::Acquire) {
+                    *content = Content::Empty;
+                    file.content_changed.store(false, Ordering::Release);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Extended attributes: who may see and change which.
+//!
+//! `user.` on regular files and directories, by their permissions; `trusted.` for root alone, hidden
+//! from others; `security.` readable by all, changed by root; POSIX ACLs changed by the owner.
+
+use crate::inode::{Core, InodeState};
+use crate::permissions::{ACL_ACCESS, ACL_DEFAULT, READ, WRITE, check_owner, in_group};
+use crate::shared::{Shared, wrong_reply};
+use strake_proto::limits::{NAME_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use strake_proto::meta::{MetaOp, MetaQuery, MetaReply, XattrMode};
+use strake_proto::{Attr, Caller, ErrorKind, FileType, Result};
+
+enum Space {
+    User,
+    Trusted,
+    Security,
+    Acl,
+}
+
+fn space_of(name: &[u8]) -> Result<Space> {
+    let within = |prefix: &[u8]| name.len() > prefix.len() && name.starts_with(prefix);
+    if name.len() > NAME_BYTES_MAX {
+        return Err(ErrorKind::Range.into());
+    }
+    if within(b"user.") {
+        Ok(Space::User)
+    } else if within(b"trusted.") {
+        Ok(Space::Trusted)
+    } else if within(b"security.") {
+        Ok(Space::Security)
+    } else if name == ACL_ACCESS || name == ACL_DEFAULT {
+        Ok(Space::Acl)
+    } else {
+        Err(ErrorKind::NotSupported.into())
+    }
+}
+
+/// See [`crate::Vfs::getxattr`].
+pub(crate) fn get(
+    shared: &Shared,
+    caller: &Caller,
+    inode: &InodeState,
+    name: &[u8],
+) -> Result<Vec<u8>> {
+    match space_of(name)? {
+        Space::Trusted if caller.uid != 0 => return Err(ErrorKind::NoAttribute.into()),
+        Space::User => {
+            let attr = shared.loaded(inode, Core::attr)?;
+            if !has_user_attributes(&attr) {
+                return Err(ErrorKind::NoAttribute.into());
+            }
+            shared.check_access(caller, inode, READ)?;
+        }
+        _ => {}
+    }
+    match shared.meta.query(&MetaQuery::GetXattr { ino: inode.ino, name: name.to_vec() })? {
+        MetaReply::Bytes(bytes) => Ok(bytes),
+        _ => Err(wrong_reply()),
+    }
+}
+
+fn has_user_attributes(attr: &Attr) -> bool {
+    matches!(attr.file_type, FileType::Regular | FileType::Directory)
+}
+
+/// See [`crate::Vfs::listxattr`].
+pub(crate) fn list(shared: &Shared, caller: &Caller, inode: &InodeState) -> Result<Vec<Vec<u8>>> {
+    let MetaReply::Names(mut names) =
+        shared.meta.query(&MetaQuery::ListXattr { ino: inode.ino })?
+    else {
+        return Err(wrong_reply());
+    };
+    if caller.uid != 0 {
+        names.retain(|name| !name.starts_with(b"trusted."));
+    }
+    if names.iter().map(|name| name.len() + 1).sum::<usize>() > XATTR_LIST_BYTES_MAX {
+        return Err(ErrorKind::TooBig.into());
+    }
+    Ok(names)
+}
+
+/// Checks that the caller may change the attribute.
+fn check_change(shared: &Shared, caller: &Caller, inode: &InodeState, name: &[u8]) -> Result<Attr> {
+    let attr = shared.loaded(inode, Core::attr)?;
+    let not_permitted = || Err(ErrorKind::NotPermitted.into());
+    match space_of(name)? {
+        Space::Trusted | Space::Security if caller.uid != 0 => return not_permitted(),
+        Space::Trusted | Space::Security => {}
+        Space::Acl => {
+            if attr.file_type == FileType::Symlink {
+                return Err(ErrorKind::NotSupported.into());
+            }
+            check_owner(caller, &attr)?;
+            if name == ACL_DEFAULT && attr.file_type != FileType::Directory {
+                return Err(ErrorKind::Access.into());
+            }
+        }
+        Space::User => {
+            if !has_user_attributes(&attr) {
+                return not_permitted();
+            }
+            let sticky = attr.file_type == FileType::Directory && attr.permissions & 0o1000 != 0;
+            if sticky {
+                check_owner(caller, &attr)?;
+            }
+            shared.check_access(caller, inode, WRITE)?;
+        }
+    }
+    Ok(attr)
+}
+
+/// See [`crate::Vfs::setxattr`].
+pub(crate) fn set(
+    shared: &Shared,
+    caller: &Caller,
+    inode: &InodeState,
+    (name, value): (&[u8], &[u8]),
+    mode: XattrMode,
+    clear_setgid: bool,
+) -> Result<()> {
+    if value.len() > XATTR_VALUE_BYTES_MAX {
+        return Err(ErrorKind::TooBig.into());
+    }
+    let attr = check_change(shared, caller, inode, name)?;
+    let outside = name == ACL_ACCESS && caller.uid != 0 && !in_group(caller, attr.gid);
+    let result = shared.meta.apply(MetaOp::SetXattr {
+        ino: inode.ino,
+        name: name.to_vec(),
+        value: value.to_vec(),
+        mode,
+        clear_setgid: clear_setgid || outside,
+    });
+    inode.core.lock().forget();
+    result.map(|_| ())
+}
+
+/// See [`crate::Vfs::removexattr`].
+pub(crate) fn remove(
+    shared: &Shared,
+    caller: &Caller,
+    inode: &InodeState,
+    name: &[u8],
+) -> Result<()> {
+    check_change(shared, caller, inode, name)?;
+    let result = shared.meta.apply(MetaOp::RemoveXattr { ino: inode.ino, name: name.to_vec() });
+    inode.core.lock().forget();
+    result.map(|_| ())
+}

@@ -1,0 +1,115 @@
+//! Who may do what: mode bits, ACLs, the sticky bit, and the rules about owners.
+//!
+//! A FUSE mount with `default_permissions` checks before us; everybody else is checked here alone.
+
+use crate::inode::{Core, InodeState};
+use crate::shared::Shared;
+use std::sync::Arc;
+use strake_proto::acl::{self, Acl};
+use strake_proto::meta::{MetaQuery, MetaReply};
+use strake_proto::{Attr, Caller, ErrorKind, FileType, Groups, Result};
+
+pub(crate) use strake_proto::acl::{EXECUTE, READ, WRITE};
+
+/// The access ACL's attribute.
+pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+/// The default ACL's attribute.
+pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// Whether the caller is in a group, by its own or a supplementary one.
+pub(crate) fn in_group(caller: &Caller, gid: u32) -> bool {
+    caller.gid == gid
+        || match &caller.groups {
+            Groups::Known(groups) => groups.contains(&gid),
+            Groups::OfProcess => process_groups(caller.pid).contains(&gid),
+        }
+}
+
+/// The supplementary groups of a process on this machine; none if it is gone.
+fn process_groups(pid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    line.into_iter().flat_map(str::split_whitespace).filter_map(|gid| gid.parse().ok()).collect()
+}
+
+impl Shared {
+    /// Checks that the caller has all of `want` on an inode; returns its attributes.
+    ///
+    /// # Errors
+    /// `Access`.
+    pub(crate) fn check_access(
+        &self,
+        caller: &Caller,
+        inode: &InodeState,
+        want: u32,
+    ) -> Result<Attr> {
+        let (attr, has_acl, known) =
+            self.loaded(inode, |core| (core.attr(), core.has_acl, core.acl.clone()))?;
+        let acl = if has_acl && caller.uid != 0 && caller.uid != attr.uid && known.is_none() {
+            self.fetch_acl(inode)?
+        } else {
+            known
+        };
+        let mut member = |gid| in_group(caller, gid);
+        if acl::permits(&attr, acl.as_deref(), caller.uid, &mut member, want) {
+            Ok(attr)
+        } else {
+            Err(ErrorKind::Access.into())
+        }
+    }
+
+    fn fetch_acl(&self, inode: &InodeState) -> Result<Option<Arc<Acl>>> {
+        let epoch = inode.core.lock().epoch();
+        let query = MetaQuery::GetXattr { ino: inode.ino, name: ACL_ACCESS.to_vec() };
+        let acl = match self.meta.query(&query) {
+            Ok(MetaReply::Bytes(bytes)) => Acl::from_xattr(&bytes)?.map(Arc::new),
+            Ok(_) => return Err(crate::shared::wrong_reply()),
+            Err(error) if error.kind() == ErrorKind::NoAttribute => None,
+            Err(error) => return Err(error),
+        };
+        let mut core = inode.core.lock();
+        if core.epoch() == epoch {
+            core.acl.clone_from(&acl);
+        }
+        Ok(acl)
+    }
+
+    /// Checks that the caller may add or remove names in a directory.
+    pub(crate) fn check_directory_change(&self, caller: &Caller, dir: &InodeState) -> Result<Attr> {
+        let attr = self.loaded(dir, Core::attr)?;
+        if attr.file_type != FileType::Directory {
+            return Err(ErrorKind::NotDirectory.into());
+        }
+        self.check_access(caller, dir, WRITE | EXECUTE)
+    }
+}
+
+/// Checks that the caller is the owner or root.
+///
+/// # Errors
+/// `NotPermitted`.
+pub(crate) fn check_owner(caller: &Caller, attr: &Attr) -> Result<()> {
+    if caller.uid == 0 || caller.uid == attr.uid {
+        Ok(())
+    } else {
+        Err(ErrorKind::NotPermitted.into())
+    }
+}
+
+/// Checks the sticky bit of `dir` for removing `victim` from it.
+///
+/// # Errors
+/// `NotPermitted`.
+pub(crate) fn check_sticky(caller: &Caller, dir: &Attr, victim: &Attr) -> Result<()> {
+    const STICKY: u32 = 0o1000;
+    let allowed = dir.permissions & STICKY == 0
+        || caller.uid == 0
+        || caller.uid == victim.uid
+        || caller.uid == dir.uid;
+    if allowed { Ok(()) } else { Err(ErrorKind::NotPermitted.into()) }
+}
+
+/// Whether setuid, or setgid with group execution, stands in these permission bits.
+pub(crate) fn has_privileges(permissions: u32) -> bool {
+    permissions & 0o4000 != 0 || permissions & 0o2010 == 0o2010
+}

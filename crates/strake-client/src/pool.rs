@@ -1,0 +1,267 @@
+//! The page pool: one budget of memory for the data of all files, clean and dirty.
+//!
+//! Buffers come in powers of two from 4 KiB to the block size. A block that holds one is a [`Page`]
+//! and stands in the *clock*: eviction goes round, gives every page that was used since the last
+//! time another chance, and takes the buffers of the others if they are clean.
+//!
+//! Nobody waits for memory with a lock held: an operation first asks for room ([`PagePool::admit`],
+//! which evicts and may wait), then takes its locks, then allocates, which never waits. So the
+//! budget can be exceeded by what the operations under way were admitted for, one block each.
+//!
+//! *Dirty* bytes (not yet stable on the NSDs) are limited to half of the budget, so that eviction
+//! always finds something: writers wait ([`PagePool::wait_for_clean`]).
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use strake_env::AlignedBuffer;
+use strake_observe::Waiters;
+
+/// The smallest buffer.
+const BUFFER_BYTES_MIN: usize = 4096;
+/// How long one wait lasts before the waiter looks again.
+const WAIT_STEP: Duration = Duration::from_millis(200);
+/// Waits for memory end after this many steps, and the operation goes on over the budget.
+const ADMIT_STEPS: u32 = 25;
+
+/// Something that holds a buffer of the pool.
+pub(crate) trait Page: Send + Sync {
+    /// Whether it was used since this was last asked.
+    fn was_used(&self) -> bool;
+    /// Gives its buffer away if it is clean and nobody uses it just now.
+    fn take_clean(&self) -> Option<AlignedBuffer>;
+    /// Whether it still holds a buffer; if not it leaves the clock.
+    fn is_resident(&self) -> bool;
+}
+
+#[derive(Default)]
+struct PoolState {
+    /// Bytes of buffers in pages.
+    used: usize,
+    /// Bytes of buffers in `free`.
+    spare: usize,
+    /// By log2 of their length.
+    free: Vec<Vec<AlignedBuffer>>,
+    clock: VecDeque<Arc<dyn Page>>,
+    dirty: usize,
+    /// Counts progress of the writers behind, so that waiters can tell standstill from slowness.
+    cleaned: u64,
+}
+
+/// See the file's head.
+pub(crate) struct PagePool {
+    budget: usize,
+    dirty_max: usize,
+    state: Mutex<PoolState>,
+    changed: Condvar,
+}
+
+/// What the pool holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolView {
+    /// The budget.
+    pub budget: u64,
+    /// Bytes of buffers in use.
+    pub used: u64,
+    /// Bytes of buffers kept for reuse.
+    pub spare: u64,
+    /// Bytes not yet stable on the NSDs.
+    pub dirty: u64,
+}
+
+impl PagePool {
+    /// A pool of `budget` bytes for blocks of at most `block_size`.
+    pub(crate) fn new(budget: usize, block_size: usize) -> PagePool {
+        let budget = budget.max(8 * block_size);
+        PagePool { budget, dirty_max: budget / 2, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// The capacity of the buffer for `bytes` bytes.
+    pub(crate) fn capacity(bytes: usize) -> usize {
+        bytes.max(BUFFER_BYTES_MIN).next_power_of_two()
+    }
+
+    /// Most bytes that may be dirty.
+    pub(crate) fn dirty_max(&self) -> usize {
+        self.dirty_max
+    }
+
+    /// Bytes that are dirty.
+    pub(crate) fn dirty(&self) -> usize {
+        self.state.lock().dirty
+    }
+
+    /// Makes room for a buffer of `bytes`: evicts, or waits a limited time for others to. `kick` is
+    /// called before each wait.
+    pub(crate) fn admit(&self, bytes: usize, waiters: &Waiters, kick: &dyn Fn()) {
+        let bytes = PagePool::capacity(bytes);
+        for _ in 0..ADMIT_STEPS {
+            if self.make_room(bytes) {
+                return;
+            }
+            kick();
+            let _wait = waiters.enter("room in the page pool", "");
+            let mut state = self.state.lock();
+            self.changed.wait_for(&mut state, WAIT_STEP);
+        }
+    }
+
+    /// Whether there is room, after evicting what can be.
+    fn make_room(&self, bytes: usize) -> bool {
+        // Two rounds: the first may only clear the marks of use.
+        let mut steps = {
+            let state = self.state.lock();
+            if state.used + state.spare + bytes <= self.budget {
+                return true;
+            }
+            2 * state.clock.len()
+        };
+        loop {
+            let page = {
+                let mut state = self.state.lock();
+                let class = class_of(bytes);
+                if state.used + state.spare + bytes <= self.budget
+                    || state.free.get(class).is_some_and(|free| !free.is_empty())
+                {
+                    return true;
+                }
+                if drop_spare(&mut state) {
+                    continue;
+                }
+                if steps == 0 {
+                    return false;
+                }
+                steps -= 1;
+                let Some(page) = state.clock.pop_front() else { return false };
+                page
+            };
+            // Without the pool's lock, because a page takes its own.
+            let taken = if page.was_used() { None } else { page.take_clean() };
+            match taken {
+                Some(buffer) => self.release(buffer),
+                None if page.is_resident() => self.state.lock().clock.push_back(page),
+                None => {}
+            }
+        }
+    }
+
+    /// A buffer of at least `bytes` bytes with arbitrary contents. Never waits.
+    pub(crate) fn allocate(&self, bytes: usize) -> AlignedBuffer {
+        let capacity = PagePool::capacity(bytes);
+        {
+            let mut state = self.state.lock();
+            state.used += capacity;
+            if let Some(buffer) = state.free.get_mut(class_of(capacity)).and_then(Vec::pop) {
+                state.spare -= capacity;
+                return buffer;
+            }
+        }
+        AlignedBuffer::zeroed(capacity)
+    }
+
+    /// Puts a page that has got a buffer into the clock.
+    pub(crate) fn enter(&self, page: Arc<dyn Page>) {
+        self.state.lock().clock.push_back(page);
+    }
+
+    /// Takes a buffer back.
+    pub(crate) fn release(&self, buffer: AlignedBuffer) {
+        let capacity = buffer.len();
+        let mut state = self.state.lock();
+        state.used -= capacity;
+        if state.used + state.spare + capacity <= self.budget {
+            let class = class_of(capacity);
+            if state.free.len() <= class {
+                state.free.resize_with(class + 1, Vec::new);
+            }
+            state.free[class].push(buffer);
+            state.spare += capacity;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Counts bytes that have become dirty.
+    pub(crate) fn add_dirty(&self, bytes: usize) {
+        self.state.lock().dirty += bytes;
+    }
+
+    /// Counts bytes that are stable now, or gone.
+    pub(crate) fn remove_dirty(&self, bytes: usize) {
+        if bytes > 0 {
+            let mut state = self.state.lock();
+            state.dirty -= bytes;
+            state.cleaned += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits while too much is dirty. `kick` asks the writers behind to go on. Returns false if
+    /// nothing moved for `limit`.
+    pub(crate) fn wait_for_clean(
+        &self,
+        waiters: &Waiters,
+        limit: Duration,
+        kick: &dyn Fn(),
+    ) -> bool {
+        let mut state = self.state.lock();
+        if state.dirty <= self.dirty_max {
+            return true;
+        }
+        let _wait = waiters.enter("dirty pages to be written", "");
+        let mut seen = state.cleaned;
+        let mut stood = Duration::ZERO;
+        while state.dirty > self.dirty_max {
+            drop(state);
+            kick();
+            state = self.state.lock();
+            if state.dirty <= self.dirty_max {
+                break;
+            }
+            self.changed.wait_for(&mut state, WAIT_STEP);
+            stood = if state.cleaned == seen { stood + WAIT_STEP } else { Duration::ZERO };
+            seen = state.cleaned;
+            if stood >= limit {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// For listings.
+    pub(crate) fn view(&self) -> PoolView {
+        let state = self.state.lock();
+        PoolView {
+            budget: self.budget as u64,
+            used: state.used as u64,
+            spare: state.spare as u64,
+            dirty: state.dirty as u64,
+        }
+    }
+
+    /// Asserts what always holds.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        let state = self.state.lock();
+        let spare: usize = state.free.iter().flatten().map(|buffer| buffer.len()).sum();
+        assert_eq!(spare, state.spare);
+        for (class, buffers) in state.free.iter().enumerate() {
+            assert!(buffers.iter().all(|buffer| buffer.len() == 1 << class));
+        }
+    }
+}
+
+fn class_of(capacity: usize) -> usize {
+    capacity.trailing_zeros() as usize
+}
+
+/// Gives one kept buffer to the system, the largest first.
+fn drop_spare(state: &mut PoolState) -> bool {
+    let largest = state.free.iter_mut().rev().find_map(Vec::pop);
+    let found = largest.is_some();
+    state.spare -= largest.map_or(0, |buffer| buffer.len());
+    found
+}
+
+#[cfg(test)]
+mod pool_model_test;

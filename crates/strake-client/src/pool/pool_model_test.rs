@@ -1,0 +1,159 @@
+//! The pool against a model that knows every page by heart.
+
+use super::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+use strake_env::{ManualClock, Rng};
+
+#[derive(Default)]
+struct FakePage {
+    buffer: Mutex<Option<AlignedBuffer>>,
+    used: AtomicBool,
+    dirty: AtomicBool,
+}
+
+impl Page for FakePage {
+    fn was_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+    fn take_clean(&self) -> Option<AlignedBuffer> {
+        if self.dirty.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.buffer.lock().take()
+    }
+    fn is_resident(&self) -> bool {
+        self.buffer.lock().is_some()
+    }
+}
+
+const BLOCK: usize = 64 << 10;
+const BUDGET: usize = 16 * BLOCK;
+
+struct Model {
+    pool: PagePool,
+    waiters: Waiters,
+    pages: Vec<Arc<FakePage>>,
+    dirty: usize,
+}
+
+impl Model {
+    fn resident(&self) -> usize {
+        let lengths =
+            self.pages.iter().map(|page| page.buffer.lock().as_ref().map_or(0, |b| b.len()));
+        lengths.sum()
+    }
+
+    fn check(&self) {
+        self.pool.check();
+        let view = self.pool.view();
+        assert_eq!(view.used, self.resident() as u64, "every buffer is accounted for");
+        assert_eq!(view.dirty, self.dirty as u64);
+        assert!(view.used + view.spare <= BUDGET as u64, "{view:?}");
+        for page in &self.pages {
+            if page.dirty.load(Ordering::Relaxed) {
+                assert!(page.is_resident(), "dirty pages are never taken");
+            }
+        }
+    }
+
+    fn fill(&mut self, rng: &mut Rng) {
+        let bytes = 1 + rng.index(BLOCK);
+        self.pool.admit(bytes, &self.waiters, &|| {});
+        let buffer = self.pool.allocate(bytes);
+        assert!(buffer.len() >= bytes && buffer.len().is_power_of_two());
+        let page = Arc::new(FakePage::default());
+        *page.buffer.lock() = Some(buffer);
+        self.pool.enter(Arc::clone(&page) as Arc<dyn Page>);
+        self.pages.push(page);
+    }
+
+    fn dirty(&mut self, rng: &mut Rng) {
+        let page = &self.pages[rng.index(self.pages.len())];
+        let Some(length) = page.buffer.lock().as_ref().map(|buffer| buffer.len()) else { return };
+        if self.dirty + length <= self.pool.dirty_max() && !page.dirty.swap(true, Ordering::Relaxed)
+        {
+            self.pool.add_dirty(length);
+            self.dirty += length;
+        }
+    }
+
+    fn clean(&mut self, rng: &mut Rng) {
+        let page = &self.pages[rng.index(self.pages.len())];
+        if page.dirty.swap(false, Ordering::Relaxed) {
+            let length = page.buffer.lock().as_ref().map_or(0, |buffer| buffer.len());
+            self.pool.remove_dirty(length);
+            self.dirty -= length;
+        }
+    }
+
+    fn give_up(&mut self, rng: &mut Rng) {
+        let page = self.pages.swap_remove(rng.index(self.pages.len()));
+        if page.dirty.load(Ordering::Relaxed) {
+            self.pages.push(page);
+        } else if let Some(buffer) = page.buffer.lock().take() {
+            self.pool.release(buffer);
+        }
+    }
+}
+
+#[test]
+fn random_use_keeps_the_budget_and_every_dirty_page() {
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let mut model = Model {
+            pool: PagePool::new(BUDGET, BLOCK),
+            waiters: Waiters::new(Arc::new(ManualClock::default())),
+            pages: Vec::new(),
+            dirty: 0,
+        };
+        for _ in 0..2000 {
+            match rng.below(6) {
+                _ if model.pages.is_empty() => model.fill(&mut rng),
+                0 | 1 => model.fill(&mut rng),
+                2 => model.dirty(&mut rng),
+                3 => model.clean(&mut rng),
+                4 => {
+                    let at = rng.index(model.pages.len());
+                    model.pages[at].used.store(true, Ordering::Relaxed);
+                }
+                _ => model.give_up(&mut rng),
+            }
+            model.check();
+            model.pages.retain(|page| page.is_resident());
+        }
+    }
+}
+
+#[test]
+fn a_page_in_use_outlives_the_others() {
+    let mut rng = Rng::new(1);
+    let mut model = Model {
+        pool: PagePool::new(BUDGET, BLOCK),
+        waiters: Waiters::new(Arc::new(ManualClock::default())),
+        pages: Vec::new(),
+        dirty: 0,
+    };
+    model.fill(&mut rng);
+    let hot = Arc::clone(&model.pages[0]);
+    for _ in 0..200 {
+        hot.used.store(true, Ordering::Relaxed);
+        model.fill(&mut rng);
+        assert!(hot.is_resident());
+    }
+    assert!(model.pages.iter().filter(|page| !page.is_resident()).count() > 50);
+}
+
+#[test]
+fn writers_wait_until_pages_are_clean_and_no_longer_than_the_limit() {
+    let pool = PagePool::new(BUDGET, BLOCK);
+    let waiters = Waiters::new(Arc::new(ManualClock::default()));
+    pool.add_dirty(pool.dirty_max() + 1);
+    assert!(!pool.wait_for_clean(&waiters, WAIT_STEP, &|| {}), "nothing moves");
+    let cleaned = || {
+        if pool.dirty() > pool.dirty_max() {
+            pool.remove_dirty(1);
+        }
+    };
+    assert!(pool.wait_for_clean(&waiters, WAIT_STEP, &cleaned));
+}

@@ -1,0 +1,111 @@
+//! Reading ahead of sequential readers.
+
+use crate::file::Content;
+use crate::file_io::Of;
+use crate::shared::Shared;
+use crate::write_behind::{Job, Next, load};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// How far from the expected offset a read may be and still count as going on: kernels send the
+/// parts of one large read in any order.
+const SLACK: u64 = 1 << 20;
+
+/// What is known of a handle's way of reading.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    next: u64,
+    streak: u32,
+    /// Blocks before this one were asked for already.
+    ahead_to: u64,
+}
+
+impl ReadAhead {
+    /// Notes a read; returns whether it goes on from the last ones.
+    pub(crate) fn note(&mut self, offset: u64, length: u64) -> bool {
+        let near = offset.abs_diff(self.next) <= SLACK.min(4 * length);
+        self.streak = if near { self.streak.saturating_add(1) } else { 0 };
+        if !near {
+            self.ahead_to = 0;
+        }
+        self.next = if near { self.next.max(offset + length) } else { offset + length };
+        // The first read at offset 0 may be of one page alone; the second tells.
+        self.streak >= 2
+    }
+}
+
+/// Asks for the blocks behind `offset`.
+pub(crate) fn run_ahead(of: &Of<'_>, ahead: &Mutex<ReadAhead>, offset: u64) {
+    let shared = of.shared;
+    let count = shared.settings.prefetch_blocks;
+    let Some(content) = of.file.content.try_read() else { return };
+    let Content::Object(layout) = &*content else { return };
+    let block_size = u64::from(layout.block_size);
+    let first = offset / block_size + 1;
+    let stored = of.file.size().div_ceil(block_size);
+    let end = (first + count).min(stored);
+    // The whole window must fit beside what others hold.
+    if count == 0 || shared.prefetch.len() as u64 > 4 * count {
+        return;
+    }
+    let from = {
+        let mut ahead = ahead.lock();
+        let from = ahead.ahead_to.max(first);
+        ahead.ahead_to = ahead.ahead_to.max(end);
+        from
+    };
+    for index in from..end {
+        if of.file.find_block(index).is_none() && of.file.stored_limit(layout, index) > 0 {
+            let inode = shared.table.pin(of.inode.ino);
+            shared.prefetch.push(Job { inode, file: Arc::clone(of.file), index });
+        }
+    }
+}
+
+/// The life of a thread that reads ahead.
+pub(crate) fn serve(shared: &Shared) {
+    loop {
+        match shared.prefetch.next() {
+            Next::Job(job) => fetch(shared, &job),
+            Next::Press | Next::Idle => {}
+            Next::End => return,
+        }
+    }
+}
+
+/// Reads a block into the pool. A failure is left to whoever reads the block in earnest.
+fn fetch(shared: &Shared, job: &Job) {
+    if job.file.find_block(job.index).is_some() {
+        return;
+    }
+    let bytes = {
+        let content = job.file.content.read();
+        let Content::Object(layout) = &*content else { return };
+        job.file.stored_limit(layout, job.index) as usize
+    };
+    shared.pool.admit(bytes, &shared.observe.waiters, &|| shared.kick());
+    let content = job.file.content.read();
+    let Content::Object(layout) = &*content else { return };
+    let block = job.file.block(layout, job.index);
+    let mut data = block.data.write();
+    if !data.detached {
+        let end = data.limit as usize;
+        let _ = load(shared, &job.inode, &job.file, layout, &block, &mut data, 0, end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequential_readers_are_recognised_and_random_ones_are_not() {
+        let mut ahead = ReadAhead::default();
+        assert!(!ahead.note(0, 65536));
+        assert!(ahead.note(65536, 65536));
+        assert!(ahead.note(131_072, 65536));
+        assert!(!ahead.note(1 << 30, 65536));
+        assert!(!ahead.note(5 << 30, 4096));
+        assert!(!ahead.note(9 << 30, 4096));
+    }
+}

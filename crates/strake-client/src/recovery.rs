@@ -1,0 +1,267 @@
+//! Putting things right: after a crash, and when an NSD returns.
+//!
+//! **At start**, before anything is served:
+//! 1. Range deletions that the metadata has are applied.
+//! 2. Every stripe that was never settled is looked at. Beyond the end of its file it was never told
+//!    to the metadata: deleted. Else its versions are made equal ([`crate::stripe_io`]).
+//! 3. The files concerned have their allocated bytes counted anew.
+//!
+//! **When an NSD returns** that missed writes: it is written to from now on, everything is synced, and
+//! then every object is compared: what the NSD lacks is rebuilt from the others and copied with the
+//! version it has there (put-if-newer, so a concurrent writer wins); what only it has is deleted.
+
+use crate::commit::sync_all;
+use crate::file_io::Of;
+use crate::ranges::Ranges;
+use crate::shared::{Shared, wrong_reply};
+use crate::write_behind::{load, on_disk};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use strake_proto::meta::{FileData, Inode, MetaOp, MetaQuery, MetaReply};
+use strake_proto::nsd::SettledStripe;
+use strake_proto::{
+    BlockIndex, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
+};
+
+/// What a recovery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Stripes looked at.
+    pub stripes: u64,
+    /// Of these, written anew or copied.
+    pub rewritten: u64,
+    /// Of these, deleted.
+    pub deleted: u64,
+    /// Of these, not to be had: too many NSDs are away.
+    pub failed: u64,
+}
+
+/// Calls `visit` with every inode that has objects.
+fn scan_objects(
+    shared: &Shared,
+    visit: &mut dyn FnMut(&Inode, &ObjectLayout) -> Result<()>,
+) -> Result<()> {
+    let mut after = Ino(0);
+    loop {
+        let query = MetaQuery::ScanInodes { after, limit: 1024 };
+        let MetaReply::Inodes(page) = shared.meta.query(&query)? else {
+            return Err(wrong_reply());
+        };
+        let Some(last) = page.last() else { return Ok(()) };
+        after = last.attr.ino;
+        for inode in &page {
+            if let FileData::Objects(layouts) = &inode.data {
+                for layout in layouts {
+                    visit(inode, layout)?;
+                }
+            }
+        }
+    }
+}
+
+/// Recovery at start; see the file's head.
+pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
+    let mut report = RecoveryReport::default();
+    Ranges::apply_pending(shared)?;
+    let mut unsettled: HashMap<ObjectId, BTreeSet<BlockIndex>> = HashMap::new();
+    for (object, block) in shared.io.unsettled()? {
+        unsettled.entry(object).or_default().insert(block);
+    }
+    if unsettled.is_empty() {
+        return Ok(report);
+    }
+    let mut concerned: Vec<(Inode, ObjectLayout, BTreeSet<BlockIndex>)> = Vec::new();
+    scan_objects(shared, &mut |inode, layout| {
+        if let Some(blocks) = unsettled.remove(&layout.object) {
+            concerned.push((inode.clone(), *layout, blocks));
+        }
+        Ok(())
+    })?;
+    let mut settled = Vec::new();
+    for (inode, layout, mut blocks) in concerned.iter().cloned() {
+        let end = BlockIndex(inode.attr.size.div_ceil(u64::from(layout.block_size)));
+        report.stripes += blocks.len() as u64;
+        let beyond = blocks.split_off(&end);
+        if !beyond.is_empty() {
+            report.deleted += beyond.len() as u64;
+            delete_beyond(shared, &inode, end)?;
+        }
+        for block in blocks {
+            match shared.io.recover(&layout, block, Version::NONE) {
+                Ok(Some(found)) => {
+                    report.rewritten += u64::from(found.rewritten);
+                    let (fs, object) = (shared.io.nsds().fs(), layout.object);
+                    settled.push(SettledStripe { fs, object, block, version: found.version });
+                }
+                Ok(None) => report.deleted += 1,
+                // It stays unsettled, and is looked at again when more NSDs are there.
+                Err(error) if error.kind() == ErrorKind::Io => report.failed += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    shared.meta.sync()?;
+    Ranges::apply_pending(shared)?;
+    shared.committer.commit(shared, true)?;
+    shared.committer.settle(&mut settled);
+    shared.committer.commit(shared, true)?;
+    for (inode, layout, _) in &concerned {
+        recount(shared, inode, layout)?;
+    }
+    shared.meta.sync()?;
+    Ok(report)
+}
+
+fn delete_beyond(shared: &Shared, inode: &Inode, from: BlockIndex) -> Result<()> {
+    shared.meta.apply(MetaOp::DeleteBlocks {
+        ino: inode.attr.ino,
+        from,
+        to: BlockIndex::END,
+        version: shared.io.versions().next(),
+        allocated_delta: 0,
+    })?;
+    keep_times(shared, inode)
+}
+
+/// A recovery is no change that a user made.
+fn keep_times(shared: &Shared, inode: &Inode) -> Result<()> {
+    let (ino, size) = (inode.attr.ino, inode.attr.size);
+    let (mtime, ctime) = (Some(inode.attr.mtime), Some(inode.attr.ctime));
+    let op = MetaOp::Update { ino, size, data: None, allocated_delta: 0, mtime, ctime };
+    shared.meta.apply(op).map(|_| ())
+}
+
+fn recount(shared: &Shared, inode: &Inode, layout: &ObjectLayout) -> Result<()> {
+    let range = (BlockIndex(0), BlockIndex::END);
+    let blocks = shared.io.blocks(layout, range, &|_| Version::NONE)?;
+    let held: u64 = blocks.values().map(|(_, length)| u64::from(on_disk(*length))).sum();
+    let delta = held as i64 - inode.attr.allocated as i64;
+    if delta != 0 {
+        let (ino, size) = (inode.attr.ino, inode.attr.size);
+        shared.meta.apply(MetaOp::Update {
+            ino,
+            size,
+            data: None,
+            allocated_delta: delta,
+            mtime: None,
+            ctime: None,
+        })?;
+    }
+    Ok(())
+}
+
+/// Brings an NSD that missed writes up to date; `None` if it was not one, or was lost again.
+pub(crate) fn recover_nsd(shared: &Shared, slot: SlotIndex) -> Result<Option<RecoveryReport>> {
+    if !shared.io.nsds().begin_recovery(slot) {
+        return Ok(None);
+    }
+    let mut report = RecoveryReport::default();
+    let result = compare_all(shared, slot, &mut report);
+    let done = result.and_then(|()| {
+        shared.committer.commit(shared, true)?;
+        if report.failed > 0 {
+            return Ok(false);
+        }
+        shared.io.nsds().end_recovery(slot)
+    });
+    match done {
+        Ok(true) => Ok(Some(report)),
+        Ok(false) => {
+            shared.io.nsds().fail(slot);
+            Ok(None)
+        }
+        Err(error) => {
+            shared.io.nsds().fail(slot);
+            Err(error)
+        }
+    }
+}
+
+fn compare_all(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) -> Result<()> {
+    // Objects that are only reserved are unknown to the metadata's scan; after this they are known.
+    sync_all(shared)?;
+    Ranges::apply_pending(shared)?;
+    scan_objects(shared, &mut |inode, layout| compare(shared, slot, inode.attr.ino, layout, report))
+}
+
+fn compare(
+    shared: &Shared,
+    slot: SlotIndex,
+    ino: Ino,
+    layout: &ObjectLayout,
+    report: &mut RecoveryReport,
+) -> Result<()> {
+    let all = (BlockIndex(0), BlockIndex::END);
+    // The returning NSD first: what is written in between is then among the others'.
+    let mut own: BTreeMap<BlockIndex, Version> = BTreeMap::new();
+    shared.io.list_slot(slot, layout.object, all, 1024, &mut |entry| {
+        own.insert(entry.key.block, entry.header.version);
+        true
+    })?;
+    let floor = |block| shared.ranges.floor(layout.object, block);
+    let others = shared.io.blocks(layout, all, &floor)?;
+    for (block, (version, block_bytes)) in &others {
+        let slots = shared.io.nsds().stripe(layout, *block)?;
+        let Some(at) = slots.iter().position(|other| *other == slot) else { continue };
+        report.stripes += 1;
+        let stored =
+            strake_proto::Geometry::is_stored(layout.code, u64::from(*block_bytes), at as u8);
+        let held = own.remove(block);
+        let outcome = match held {
+            Some(held) if held > *version => rewrite(shared, ino, layout, *block),
+            Some(held) if stored && held == *version => continue,
+            _ if stored => shared.io.copy_strip(layout, *block, at as u8, slot),
+            Some(_) => {
+                delete_one(shared, slot, layout, *block, *version);
+                Ok(())
+            }
+            None => continue,
+        };
+        match outcome {
+            Ok(()) => report.rewritten += 1,
+            Err(error) if error.kind() == ErrorKind::Stale => {}
+            Err(error) if error.kind() == ErrorKind::Io => report.failed += 1,
+            Err(error) => return Err(error),
+        }
+    }
+    for (block, version) in own {
+        report.deleted += 1;
+        delete_one(shared, slot, layout, block, version);
+    }
+    Ok(())
+}
+
+fn delete_one(
+    shared: &Shared,
+    slot: SlotIndex,
+    layout: &ObjectLayout,
+    block: BlockIndex,
+    version: Version,
+) {
+    let only = [shared.io.nsds().nsd(slot)];
+    shared.io.delete_range(layout, (block, BlockIndex(block.0 + 1)), version, Some(&only));
+}
+
+/// Writes a block anew at a version above all others, under its lock as any writer does.
+fn rewrite(shared: &Shared, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()> {
+    let inode = shared.table.pin(ino);
+    let file = shared.file(&inode)?;
+    let of = Of { shared, inode: &inode, file: &file };
+    let found = loop {
+        let _content = file.content.read();
+        if file.stored_limit(layout, block.0) == 0 {
+            return Ok(());
+        }
+        let found = file.block(layout, block.0);
+        let mut data = found.data.write();
+        if data.detached {
+            continue;
+        }
+        let end = data.limit as usize;
+        load(shared, &inode, &file, layout, &found, &mut data, 0, end)?;
+        let length = data.length;
+        of.make_dirty(&found, &mut data, length)?;
+        drop(data);
+        break found;
+    };
+    crate::write_behind::flush_block(shared, &inode, &file, &found)
+}

@@ -1,0 +1,83 @@
+//! What an administrator may set of the client. Values apply from the next start.
+
+use std::time::Duration;
+use strake_proto::{ByteCount, Error, ErrorKind, Result, parse_size};
+
+/// Settings of the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `pagepool`: memory for file data, clean and dirty. At least 8 blocks are always allowed.
+    pub page_pool: ByteCount,
+    /// `sync_interval`: what was not synced is on disk after this long.
+    pub sync_interval: Duration,
+    /// `flushers`: threads that write blocks behind the application, and as many that read ahead.
+    pub flushers: usize,
+    /// `io_threads`: threads that move the strips of one block side by side.
+    pub io_threads: usize,
+    /// `prefetch_blocks`: how many blocks a sequential reader is kept ahead.
+    pub prefetch_blocks: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            page_pool: ByteCount::gib(1),
+            sync_interval: Duration::from_secs(30),
+            flushers: 4,
+            io_threads: 8,
+            prefetch_blocks: 4,
+        }
+    }
+}
+
+impl Settings {
+    /// The smallest that works: for tests that want everything to happen often.
+    pub fn test_min() -> Settings {
+        Settings {
+            page_pool: ByteCount::mib(2),
+            sync_interval: Duration::from_secs(1),
+            flushers: 2,
+            io_threads: 2,
+            prefetch_blocks: 2,
+        }
+    }
+
+    /// Takes `name=value` if it is one of the client's; false if it is not.
+    ///
+    /// # Errors
+    /// `Invalid` if it is and the value makes no sense.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<bool> {
+        match name {
+            "pagepool" => self.page_pool = parse_size(value)?,
+            "sync_interval" => self.sync_interval = Duration::from_secs(number(name, value)?),
+            "flushers" => self.flushers = number(name, value)?.clamp(1, 64) as usize,
+            "io_threads" => self.io_threads = number(name, value)?.min(256) as usize,
+            "prefetch_blocks" => self.prefetch_blocks = number(name, value)?.min(1024),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn number(name: &str, value: &str) -> Result<u64> {
+    let text = value.trim().trim_end_matches('s');
+    text.parse().map_err(|_| {
+        Error::new(ErrorKind::Invalid, format!("{name} takes a whole number, not '{value}'"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_by_name_and_refused_with_advice() {
+        let mut settings = Settings::default();
+        assert!(settings.set("pagepool", "64M").expect("a size"));
+        assert_eq!(settings.page_pool, ByteCount::mib(64));
+        assert!(settings.set("sync_interval", "5s").expect("seconds"));
+        assert_eq!(settings.sync_interval, Duration::from_secs(5));
+        assert!(!settings.set("rpc", "socket").expect("not ours"));
+        assert!(settings.set("flushers", "many").expect_err("no number").detail().contains("many"));
+    }
+}

@@ -1,0 +1,364 @@
+//! [`Vfs`] for [`StrakeVfs`]: each call finds what it is about, and hands over to its file in `ops`.
+
+use crate::client::{OpenFile, StrakeVfs};
+use crate::commit::{sync_all, sync_inode};
+use crate::file_io::{Of, Position};
+use crate::ops::{attributes, copy, directory, names, open, xattr};
+use crate::permissions::READ;
+use crate::shared::wrong_reply;
+use crate::vfs::{
+    DirItem, Entry, FallocateMode, Handle, MakeNode, OpenFlags, Opened, SeekFor, SetAttr, Vfs,
+};
+use std::ops::Range;
+use std::sync::Arc;
+use strake_observe::{Observe, Operation};
+use strake_proto::limits::SYMLINK_BYTES_MAX;
+use strake_proto::meta::{Cookie, MetaQuery, MetaReply, RenameMode, XattrMode};
+use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, StatFs};
+
+macro_rules! timings {
+    ($($name:ident = $text:literal),* $(,)?) => {
+        /// The histograms of the operations.
+        pub(crate) struct Timings { $($name: Arc<Operation>,)* }
+        impl Timings {
+            /// Finds them all once.
+            pub(crate) fn new(observe: &Observe) -> Timings {
+                Timings { $($name: observe.operations.operation($text),)* }
+            }
+        }
+    };
+}
+
+timings! {
+    lookup = "lookup", getattr = "getattr", setattr = "setattr", mknod = "mknod", mkdir = "mkdir",
+    symlink = "symlink", link = "link", unlink = "unlink", rmdir = "rmdir", rename = "rename",
+    create = "create", open = "open", read = "read", write = "write", fsync = "fsync",
+    fallocate = "fallocate", copy_range = "copyRange", readdir = "readdir", getxattr = "getxattr",
+    listxattr = "listxattr", setxattr = "setxattr", removexattr = "removexattr", sync = "sync",
+}
+
+impl StrakeVfs {
+    fn of<'a>(&'a self, open: &'a OpenFile) -> Of<'a> {
+        Of { shared: &self.shared, inode: &open.inode, file: &open.file }
+    }
+
+    fn opened(&self, open: OpenFile) -> Opened {
+        // This client is the only one, so what the kernel has kept is what is here.
+        Opened { handle: self.files.insert(open), keep_cache: true }
+    }
+
+    fn writable(&self, handle: Handle) -> Result<Arc<OpenFile>> {
+        let open = self.files.get(handle)?;
+        if open.flags.write { Ok(open) } else { Err(ErrorKind::BadHandle.into()) }
+    }
+
+    fn make(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        new: strake_proto::meta::NewInode,
+    ) -> Result<Entry> {
+        Ok(names::make(&self.shared, caller, parent, name, new)?.1)
+    }
+}
+
+impl Vfs for StrakeVfs {
+    fn statfs(&self) -> Result<StatFs> {
+        let MetaReply::Counts(counts) = self.shared.meta.query(&MetaQuery::Counts)? else {
+            return Err(wrong_reply());
+        };
+        self.shared.io.nsds().refresh_space();
+        self.shared.space.learn(&self.shared.io);
+        let (total, free) = self.shared.space.usable(&self.shared.io);
+        // An inode with its name takes about half a KiB of metadata.
+        let inodes_free = counts.metadata_free.max(free / 16) / 512;
+        Ok(StatFs {
+            total,
+            free,
+            available: free,
+            inodes_used: counts.inodes,
+            inodes_free,
+            block_size: self.shared.block_size,
+        })
+    }
+
+    fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Entry> {
+        self.timings.lookup.run(|| names::lookup(&self.shared, caller, parent, name))
+    }
+
+    fn remember(&self, ino: Ino) {
+        let _pinned = self.shared.table.pin(ino);
+        self.shared.table.add_lookups(ino, 1);
+    }
+
+    fn forget(&self, ino: Ino, count: u64) {
+        self.shared.table.remove_lookups(ino, count);
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.timings.getattr.run(|| self.shared.attr(&self.shared.table.pin(ino)))
+    }
+
+    fn setattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Option<Handle>,
+        change: &SetAttr,
+    ) -> Result<Attr> {
+        self.timings.setattr.run(|| {
+            let open = handle.map(|handle| self.files.get(handle)).transpose()?;
+            let inode = self.shared.table.pin(ino);
+            let open = open.as_deref().filter(|open| open.inode.ino == ino);
+            attributes::setattr(&self.shared, caller, &inode, open, change)
+        })
+    }
+
+    fn access(&self, caller: &Caller, ino: Ino, mask: u32) -> Result<()> {
+        attributes::access(&self.shared, caller, &self.shared.table.pin(ino), mask)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        match self.shared.meta.query(&MetaQuery::ReadLink { ino })? {
+            MetaReply::Bytes(target) => Ok(target),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    fn mknod(&self, caller: &Caller, parent: Ino, name: &[u8], node: MakeNode) -> Result<Entry> {
+        self.timings.mknod.run(|| {
+            if matches!(node.file_type, FileType::Directory | FileType::Symlink) {
+                return Err(ErrorKind::Invalid.into());
+            }
+            let mut new = names::new_inode(caller, node.file_type, node.permissions);
+            new.rdev = node.rdev;
+            self.make(caller, parent, name, new)
+        })
+    }
+
+    fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], permissions: u32) -> Result<Entry> {
+        self.timings.mkdir.run(|| {
+            let new = names::new_inode(caller, FileType::Directory, permissions);
+            self.make(caller, parent, name, new)
+        })
+    }
+
+    fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+        self.timings.symlink.run(|| {
+            if target.len() > SYMLINK_BYTES_MAX {
+                return Err(ErrorKind::NameTooLong.into());
+            }
+            let mut new = names::new_inode(caller, FileType::Symlink, 0o777);
+            new.umask = 0;
+            new.target = target.to_vec();
+            self.make(caller, parent, name, new)
+        })
+    }
+
+    fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
+        self.timings.link.run(|| names::link(&self.shared, caller, ino, parent, name))
+    }
+
+    fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        self.timings.unlink.run(|| names::remove(&self.shared, caller, parent, name, false))
+    }
+
+    fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
+        self.timings.rmdir.run(|| names::remove(&self.shared, caller, parent, name, true))
+    }
+
+    fn rename(
+        &self,
+        caller: &Caller,
+        source: (Ino, &[u8]),
+        target: (Ino, &[u8]),
+        mode: RenameMode,
+    ) -> Result<()> {
+        self.timings.rename.run(|| names::rename(&self.shared, caller, source, target, mode))
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &[u8],
+        permissions: u32,
+        flags: OpenFlags,
+        exclusive: bool,
+    ) -> Result<(Entry, Opened)> {
+        self.timings.create.run(|| {
+            let place = (parent, name);
+            let made = open::create(&self.shared, caller, place, permissions, flags, exclusive)?;
+            Ok((made.0, self.opened(made.1)))
+        })
+    }
+
+    fn tmpfile(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        permissions: u32,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        let made = open::tmpfile(&self.shared, caller, parent, permissions, flags)?;
+        Ok((made.0, self.opened(made.1)))
+    }
+
+    fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
+        self.timings.open.run(|| {
+            let inode = self.shared.table.pin(ino);
+            Ok(self.opened(open::open(&self.shared, caller, &inode, flags)?))
+        })
+    }
+
+    fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let start = self.timings.read.begin();
+        let result = self.files.get(handle).and_then(|open| {
+            if !(open.flags.read || open.flags.execute) {
+                return Err(ErrorKind::BadHandle.into());
+            }
+            let of = self.of(&open);
+            let count = of.read(&open.ahead, offset, out)?;
+            if !open.flags.no_atime {
+                of.note_read();
+            }
+            Ok(count)
+        });
+        self.timings.read.end(start, *result.as_ref().unwrap_or(&0) as u64, result.is_ok());
+        result
+    }
+
+    fn write(
+        &self,
+        handle: Handle,
+        offset: u64,
+        bytes: &[u8],
+        kill_privileges: bool,
+    ) -> Result<usize> {
+        let start = self.timings.write.begin();
+        let result = self.writable(handle).and_then(|open| {
+            if kill_privileges {
+                attributes::kill_privileges(&self.shared, &open.inode)?;
+            }
+            let position = if open.flags.append { Position::End } else { Position::At(offset) };
+            let count = self.of(&open).write(position, bytes)?;
+            if open.flags.sync {
+                sync_inode(&self.shared, &open.inode)?;
+            }
+            Ok(count)
+        });
+        self.timings.write.end(start, *result.as_ref().unwrap_or(&0) as u64, result.is_ok());
+        result
+    }
+
+    fn flush(&self, handle: Handle) -> Result<()> {
+        let open = self.files.get(handle)?;
+        let core = open.inode.core.lock();
+        core.latch.report(&mut open.seen.lock())
+    }
+
+    fn fsync(&self, handle: Handle, _data_only: bool) -> Result<()> {
+        self.timings.fsync.run(|| open::fsync(&self.shared, &*self.files.get(handle)?))
+    }
+
+    fn release(&self, handle: Handle) {
+        if let Some(open) = self.files.remove(handle) {
+            open::release(&self.shared, &open);
+            let inode = Arc::clone(&open.inode);
+            drop(open);
+            self.shared.drop_idle_file(&inode);
+        }
+    }
+
+    fn fallocate(&self, handle: Handle, range: Range<u64>, mode: FallocateMode) -> Result<()> {
+        self.timings.fallocate.run(|| self.of(&*self.writable(handle)?).fallocate(range, mode))
+    }
+
+    fn seek(&self, handle: Handle, offset: u64, what: SeekFor) -> Result<u64> {
+        self.of(&*self.files.get(handle)?).seek(offset, what)
+    }
+
+    fn copy_range(&self, source: (Handle, u64), target: (Handle, u64), length: u64) -> Result<u64> {
+        self.timings.copy_range.run(|| {
+            let from = self.files.get(source.0)?;
+            let to = self.writable(target.0)?;
+            if !from.flags.read || to.flags.append {
+                return Err(ErrorKind::BadHandle.into());
+            }
+            let distance = source.1.abs_diff(target.1);
+            if Arc::ptr_eq(&from.inode, &to.inode) && distance < length {
+                return Err(ErrorKind::Invalid.into());
+            }
+            copy::copy_range((&self.of(&from), source.1), (&self.of(&to), target.1), length)
+        })
+    }
+
+    fn opendir(&self, caller: &Caller, ino: Ino) -> Result<Handle> {
+        let inode = self.shared.table.pin(ino);
+        let attr = self.shared.check_access(caller, &inode, READ)?;
+        if attr.file_type != FileType::Directory {
+            return Err(ErrorKind::NotDirectory.into());
+        }
+        Ok(self.dirs.insert(inode))
+    }
+
+    fn readdir(
+        &self,
+        handle: Handle,
+        cookie: Cookie,
+        with_attrs: bool,
+        take: &mut dyn FnMut(&DirItem) -> bool,
+    ) -> Result<()> {
+        self.timings.readdir.run(|| {
+            let dir = self.dirs.get(handle)?;
+            directory::readdir(&self.shared, &dir, cookie, with_attrs, take)
+        })
+    }
+
+    fn fsyncdir(&self, handle: Handle) -> Result<()> {
+        let dir = self.dirs.get(handle)?;
+        if dir.ino == Ino::ROOT {
+            return self.sync().map(|_| ());
+        }
+        self.timings.fsync.run(|| self.shared.meta.sync())
+    }
+
+    fn releasedir(&self, handle: Handle) {
+        self.dirs.remove(handle);
+    }
+
+    fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.shared.table.pin(ino);
+        self.timings.getxattr.run(|| xattr::get(&self.shared, caller, &inode, name))
+    }
+
+    fn listxattr(&self, caller: &Caller, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let inode = self.shared.table.pin(ino);
+        self.timings.listxattr.run(|| xattr::list(&self.shared, caller, &inode))
+    }
+
+    fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        clear_setgid: bool,
+    ) -> Result<()> {
+        let inode = self.shared.table.pin(ino);
+        self.timings
+            .setxattr
+            .run(|| xattr::set(&self.shared, caller, &inode, (name, value), mode, clear_setgid))
+    }
+
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        let inode = self.shared.table.pin(ino);
+        self.timings.removexattr.run(|| xattr::remove(&self.shared, caller, &inode, name))
+    }
+
+    fn sync(&self) -> Result<u64> {
+        self.timings.sync.run(|| sync_all(&self.shared))
+    }
+}

@@ -1,0 +1,373 @@
+//! Writing behind the application, and the queues of the background threads.
+//!
+//! A block is queued when its last byte is written, or when dirty pages press. The threads send
+//! blocks, and commit the NSDs when enough is accepted. A failure is latched at the inode; the
+//! block stays dirty and is tried again.
+
+use crate::block::{Block, STORED_UNKNOWN};
+use crate::committer::Accepted;
+use crate::file::{Content, FileState};
+use crate::inode::InodeState;
+use crate::open_table::Pinned;
+use crate::shared::Shared;
+use crate::stripe_io::{Access, Found, padded_bytes};
+use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::{BlockIndex, ObjectLayout, Result};
+
+/// Blocks that one press puts into the queue.
+const PRESS_BLOCKS_MAX: usize = 32;
+/// How long an idle thread sleeps before it looks again.
+const WAIT_STEP: Duration = Duration::from_secs(1);
+
+/// A block to be sent or fetched.
+pub(crate) struct Job {
+    pub(crate) inode: Pinned,
+    pub(crate) file: Arc<FileState>,
+    pub(crate) index: u64,
+}
+
+#[derive(Default)]
+struct QueueState {
+    jobs: VecDeque<Job>,
+    pressed: bool,
+    closed: bool,
+}
+
+/// What a thread is to do next.
+pub(crate) enum Next {
+    Job(Job),
+    /// Nothing is queued, and somebody waits for clean pages.
+    Press,
+    Idle,
+    End,
+}
+
+/// Jobs for background threads.
+#[derive(Default)]
+pub(crate) struct Queue {
+    state: Mutex<QueueState>,
+    changed: Condvar,
+}
+
+impl Queue {
+    /// Puts a job at the end.
+    pub(crate) fn push(&self, job: Job) {
+        self.state.lock().jobs.push_back(job);
+        self.changed.notify_one();
+    }
+
+    /// Jobs that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.state.lock().jobs.len()
+    }
+
+    /// Says that somebody waits for clean pages.
+    pub(crate) fn press(&self) {
+        let mut state = self.state.lock();
+        if !state.pressed {
+            state.pressed = true;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Ends the threads once the queue is empty.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// What to do next; waits a limited time for something.
+    pub(crate) fn next(&self) -> Next {
+        let mut state = self.state.lock();
+        for _ in 0..2 {
+            if let Some(job) = state.jobs.pop_front() {
+                return Next::Job(job);
+            }
+            if std::mem::take(&mut state.pressed) {
+                return Next::Press;
+            }
+            if state.closed {
+                return Next::End;
+            }
+            self.changed.wait_for(&mut state, WAIT_STEP);
+        }
+        Next::Idle
+    }
+}
+
+/// The life of a thread that writes behind.
+pub(crate) fn serve(shared: &Shared) {
+    loop {
+        match shared.write_behind.next() {
+            Next::Job(job) => {
+                run(shared, job);
+                if shared.committer.is_due(shared) {
+                    // Whoever lost a block over it finds the block dirty.
+                    let _ = shared.committer.commit(shared, false);
+                }
+            }
+            Next::Press => press(shared),
+            Next::Idle => {}
+            Next::End => return,
+        }
+    }
+}
+
+fn run(shared: &Shared, job: Job) {
+    let Some(block) = job.file.find_block(job.index) else { return };
+    block.queued.store(false, Ordering::Release);
+    if let Err(error) = flush_block(shared, &job.inode, &job.file, &block) {
+        job.inode.core.lock().latch.set(error);
+    }
+}
+
+/// Queues dirty blocks of the inodes that have been dirty for longest. If there are none left, what
+/// is accepted is made stable.
+fn press(shared: &Shared) {
+    let mut queued = 0;
+    for inode in shared.dirty_inodes(None) {
+        let Some(file) = inode.core.lock().file.clone() else { continue };
+        let mut at = 0;
+        while let Some(index) = file.first_dirty_block(at) {
+            if enqueue(shared, &inode, &file, index) {
+                queued += 1;
+            }
+            if queued >= PRESS_BLOCKS_MAX {
+                return;
+            }
+            at = index + 1;
+        }
+    }
+    if queued == 0 && shared.committer.accepted_bytes() > 0 {
+        let _ = shared.committer.commit(shared, false);
+    }
+}
+
+/// Queues a block for the threads that write behind; false if it is queued already.
+pub(crate) fn enqueue(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    index: u64,
+) -> bool {
+    let Some(block) = file.find_block(index) else { return false };
+    if block.queued.swap(true, Ordering::AcqRel) {
+        return false;
+    }
+    let inode = shared.table.pin(inode.ino);
+    shared.write_behind.push(Job { inode, file: Arc::clone(file), index });
+    true
+}
+
+/// Sends a block if it is dirty: reads what is missing of it, encodes it, writes it. Afterwards it is
+/// accepted; [`crate::committer`] makes it stable.
+///
+/// Holds `content` shared and the block's lock (shared while the strips are sent) across NSD I/O.
+pub(crate) fn flush_block(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    block: &Arc<Block>,
+) -> Result<()> {
+    if file.barrier.load(Ordering::Acquire) {
+        // Cleared before the sync, so that a truncation during it sets it again.
+        file.barrier.store(false, Ordering::Release);
+        shared.meta.sync().inspect_err(|_| file.barrier.store(true, Ordering::Release))?;
+    }
+    let content = file.content.read();
+    let Content::Object(layout) = &*content else { return Ok(()) };
+    let mut data = block.data.write();
+    if data.detached || !data.dirty || data.length == 0 {
+        return Ok(());
+    }
+    let before = complete(shared, inode, file, layout, block, &mut data)?;
+    let length = data.length;
+    file.stored_blocks.fetch_max(block.index + 1, Ordering::AcqRel);
+    data.dirty = false;
+    let charge = std::mem::take(&mut data.charge);
+    let fresh = std::mem::take(&mut data.fresh);
+    file.remove_dirty(block.index);
+    block.pinned.fetch_add(1, Ordering::AcqRel);
+    shared.space.sent(charge as u64);
+
+    let data = RwLockWriteGuard::downgrade(data);
+    let restarts = shared.io.restarts();
+    let buffer = data.buffer.as_ref().expect("invariant: a complete block has a buffer");
+    let padded = padded_bytes(layout.code, length);
+    let index = BlockIndex(block.index);
+    match shared.io.write_block(layout, index, length, &buffer[..padded]) {
+        Ok(version) => {
+            block.stored.store(length, Ordering::Release);
+            let gained = i64::from(on_disk(length)) - i64::from(on_disk(before));
+            {
+                let mut core = inode.core.lock();
+                core.allocated_delta += gained;
+                core.fresh -= u64::from(fresh).min(core.fresh);
+                core.changes += u64::from(gained != 0);
+            }
+            let (inode, file, block) = (Arc::clone(inode), Arc::clone(file), Arc::clone(block));
+            let layout = *layout;
+            let accepted = Accepted { inode, file, block, layout, version, charge, restarts };
+            shared.committer.add(accepted);
+            Ok(())
+        }
+        Err(error) => {
+            drop(data);
+            let mut data = block.data.write();
+            if !data.dirty {
+                data.dirty = true;
+                data.charge = charge;
+                file.insert_dirty(block.index);
+                // The data is owed, whether there is room or not.
+                shared.space.owe(charge as u64);
+            } else {
+                shared.pool.remove_dirty(charge);
+            }
+            data.fresh += fresh;
+            block.pinned.fetch_sub(1, Ordering::AcqRel);
+            Err(error)
+        }
+    }
+}
+
+/// Bytes that a block of this length takes on disks, parity not counted.
+pub(crate) fn on_disk(length: u32) -> u32 {
+    length.next_multiple_of(UNIT_BYTES as u32)
+}
+
+/// Brings a dirty block to the state in which it can be sent: every unit below its length in the
+/// buffer, at least as long as it is stored, zeros behind. Returns the stored length.
+fn complete(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    layout: &ObjectLayout,
+    block: &Block,
+    data: &mut crate::block::BlockData,
+) -> Result<u32> {
+    let limit = data.limit as usize;
+    if data.is_missing(0, limit) {
+        load(shared, inode, file, layout, block, data, 0, limit)?;
+    }
+    let mut stored = block.stored.load(Ordering::Acquire);
+    if stored == STORED_UNKNOWN {
+        let index = BlockIndex(block.index);
+        let floor = shared.ranges.floor(layout.object, index);
+        stored = shared.io.head(layout, index, floor)?.map_or(0, |(_, length)| length);
+        block.stored.store(stored, Ordering::Release);
+    }
+    // Shapes only widen: see `stripe_io`.
+    data.length = data.length.max(stored);
+    let padded = padded_bytes(layout.code, data.length);
+    block.grow(data, &shared.pool, padded);
+    for unit in 0..(data.length as usize).div_ceil(UNIT_BYTES) {
+        if !data.valid.contains(unit) {
+            data.zero_unit(unit);
+        }
+    }
+    let end = (data.length as usize).next_multiple_of(UNIT_BYTES);
+    let buffer = data.buffer.as_mut().expect("invariant: just grown");
+    if end < padded {
+        buffer[end..padded].fill(0);
+    }
+    Ok(stored)
+}
+
+/// Reads what is missing in `from..to` of a block from the NSDs into its buffer. The caller holds the
+/// block's lock exclusively.
+#[allow(clippy::too_many_arguments, reason = "the block, its place and the range")]
+pub(crate) fn load(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    layout: &ObjectLayout,
+    block: &Block,
+    data: &mut crate::block::BlockData,
+    from: usize,
+    to: usize,
+) -> Result<()> {
+    let to = to.min(data.limit as usize).next_multiple_of(UNIT_BYTES);
+    let mut first = from / UNIT_BYTES;
+    let mut end = to / UNIT_BYTES;
+    while first < end && data.valid.contains(first) {
+        first += 1;
+    }
+    while first < end && data.valid.contains(end - 1) {
+        end -= 1;
+    }
+    if first == end {
+        return Ok(());
+    }
+    block.grow(data, &shared.pool, end * UNIT_BYTES);
+    let (start, stop) = (first * UNIT_BYTES, end * UNIT_BYTES);
+    let index = BlockIndex(block.index);
+    let floor = shared.ranges.floor(layout.object, index);
+    let expected = expected_length(file, layout, block, data.limit);
+    let read = |out: &mut [u8]| {
+        shared.io.read(layout, index, floor, expected, start, out, Access::Exclusive)
+    };
+    let untouched = (first..end).all(|unit| !data.valid.contains(unit));
+    let limit = data.limit as usize;
+    let buffer = data.buffer.as_mut().expect("invariant: just grown");
+    let found = if untouched {
+        read(&mut buffer[start..stop])?
+    } else {
+        let mut bytes = shared.io.scratch().take(stop - start);
+        let found = read(&mut bytes)?;
+        for unit in (first..end).filter(|unit| !data.valid.contains(*unit)) {
+            let at = unit * UNIT_BYTES;
+            buffer[at..at + UNIT_BYTES]
+                .copy_from_slice(&bytes[at - start..at - start + UNIT_BYTES]);
+        }
+        found
+    };
+    // Stale bytes beyond the end of the file are in the last unit at most.
+    if limit < stop {
+        buffer[limit..stop].fill(0);
+    }
+    data.valid.insert_range(first, end);
+    block.stored.store(found.map_or(0, |found| found.block_bytes), Ordering::Release);
+    if let Some(Found { version, rewritten: true, .. }) = found {
+        note_rewritten(shared, inode, file, block, layout, version);
+    }
+    Ok(())
+}
+
+/// A read had to write the block anew: that is accepted and becomes stable like any other write.
+fn note_rewritten(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    block: &Block,
+    layout: &ObjectLayout,
+    version: strake_proto::Version,
+) {
+    let Some(block) = block.shared() else { return };
+    block.pinned.fetch_add(1, Ordering::AcqRel);
+    shared.register(inode, &mut inode.core.lock());
+    let (inode, file) = (Arc::clone(inode), Arc::clone(file));
+    let restarts = shared.io.restarts();
+    let layout = *layout;
+    shared.committer.add(Accepted { inode, file, block, layout, version, charge: 0, restarts });
+}
+
+/// The likely stored length of a block.
+pub(crate) fn expected_length(
+    file: &FileState,
+    layout: &ObjectLayout,
+    block: &Block,
+    limit: u32,
+) -> u32 {
+    match block.stored.load(Ordering::Acquire) {
+        0 | STORED_UNKNOWN => {}
+        stored => return stored,
+    }
+    let start = block.index * u64::from(layout.block_size);
+    let whole = file.committed_size.load(Ordering::Acquire).saturating_sub(start);
+    whole.min(u64::from(layout.block_size)).max(u64::from(limit)) as u32
+}
