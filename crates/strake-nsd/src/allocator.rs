@@ -1,0 +1,409 @@
+//! Which units of an NSD are free. In memory only: rebuilt at every start from the index, which is
+//! the one truth about what is used.
+//!
+//! **Chunks.** The space is cut into equal chunks. A chunk belongs to a key-value region, or to
+//! data; one of data is *empty* (wholly free), or claimed by small or by large strips. Keeping the
+//! two apart keeps large strips contiguous; filling claimed chunks before claiming an empty one,
+//! lowest first, keeps whole chunks empty at the high end for the key-value regions to grow into.
+//!
+//! **Reserve.** So many empty chunks are never claimed by data: deleting needs index space.
+//!
+//! **Order of the search** for n units: a free extent of n or more in a chunk of the class, from
+//! where the last search ended (next fit); a new chunk; a free extent in a chunk of the other
+//! class; pieces from anywhere; no space.
+//!
+//! **Invariants** (`check`): free extents lie within their chunk, ascending, never touching
+//! (coalesced); a chunk's free count is their sum and its bound not below the longest; the total
+//! is the sum over data chunks; an empty chunk has no class.
+
+use crate::extent::Extent;
+use std::collections::BTreeMap;
+
+/// Strips of up to this many units count as small.
+const SMALL_UNITS_MAX: u32 = 32;
+
+/// Where the chunks lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkGeometry {
+    /// The first unit of the first chunk.
+    pub first_unit: u64,
+    /// Units of every chunk.
+    pub units: u32,
+    /// How many chunks.
+    pub count: u32,
+}
+
+impl ChunkGeometry {
+    fn start(self, chunk: usize) -> u64 {
+        self.first_unit + chunk as u64 * u64::from(self.units)
+    }
+
+    /// The chunk that holds the whole extent, and the extent's place in it.
+    fn locate(self, extent: Extent) -> Option<(usize, u32)> {
+        let within = extent.start.checked_sub(self.first_unit)?;
+        let chunk = within / u64::from(self.units);
+        let at = (within % u64::from(self.units)) as u32;
+        let fits = chunk < u64::from(self.count)
+            && extent.count > 0
+            && at.checked_add(extent.count).is_some_and(|end| end <= self.units);
+        fits.then_some((chunk as usize, at))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Small,
+    Large,
+}
+
+#[derive(Clone, Debug)]
+struct Chunk {
+    /// Owned by a key-value region: never allocated from.
+    is_kv: bool,
+    /// Who claimed it; `None` while empty.
+    class: Option<Class>,
+    free_units: u32,
+    /// No free extent is longer; exact after a search that failed.
+    longest_bound: u32,
+    /// Start within the chunk ▶ count.
+    free: BTreeMap<u32, u32>,
+}
+
+impl Chunk {
+    fn is_empty(&self, units: u32) -> bool {
+        !self.is_kv && self.free_units == units
+    }
+
+    /// The first free extent of at least `count` units at or after `from`, else from the start.
+    fn find(&mut self, count: u32, from: u32) -> Option<u32> {
+        if self.longest_bound < count {
+            return None;
+        }
+        let fits = |(&start, &length): (&u32, &u32)| (length >= count).then_some(start);
+        let found = self
+            .free
+            .range(from..)
+            .find_map(fits)
+            .or_else(|| self.free.range(..from).find_map(fits));
+        if found.is_none() {
+            self.longest_bound = self.free.values().copied().max().unwrap_or(0);
+        }
+        found
+    }
+
+    /// Takes `count` units at the start of the free extent at `start`.
+    fn take(&mut self, start: u32, count: u32) {
+        let length = self.free.remove(&start).expect("invariant: a free extent starts there");
+        assert!(length >= count, "an extent is taken from a shorter one");
+        if length > count {
+            self.free.insert(start + count, length - count);
+        }
+        self.free_units -= count;
+    }
+
+    /// The free extent that holds all of `start..start + count`.
+    fn holder(&self, start: u32, count: u32) -> Option<(u32, u32)> {
+        let (&at, &length) = self.free.range(..=start).next_back()?;
+        (at + length >= start + count).then_some((at, length))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
+    chunk: usize,
+    unit: u32,
+}
+
+/// The free space of one NSD.
+#[derive(Debug)]
+pub struct Allocator {
+    geometry: ChunkGeometry,
+    chunks: Vec<Chunk>,
+    empty_chunks: u32,
+    /// Over all data chunks.
+    free_units: u64,
+    reserve_chunks: u32,
+    small: Cursor,
+    large: Cursor,
+}
+
+/// Why an extent cannot be what the index says: it lies outside all data chunks, or is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotFree(pub Extent);
+
+impl Allocator {
+    /// All free, but for the chunks of key-value regions. `reserve_chunks` are kept from data.
+    pub fn new(
+        geometry: ChunkGeometry,
+        kv_chunks: impl IntoIterator<Item = u32>,
+        reserve_chunks: u32,
+    ) -> Allocator {
+        assert!(geometry.units > 0, "a chunk has units");
+        let chunk = Chunk {
+            is_kv: false,
+            class: None,
+            free_units: geometry.units,
+            longest_bound: geometry.units,
+            free: BTreeMap::from([(0, geometry.units)]),
+        };
+        let mut allocator = Allocator {
+            geometry,
+            chunks: vec![chunk; geometry.count as usize],
+            empty_chunks: geometry.count,
+            free_units: u64::from(geometry.count) * u64::from(geometry.units),
+            reserve_chunks,
+            small: Cursor::default(),
+            large: Cursor::default(),
+        };
+        for index in kv_chunks {
+            allocator.give_to_kv(index as usize);
+        }
+        allocator
+    }
+
+    /// Notes at start that the index holds `extent`.
+    ///
+    /// # Errors
+    /// [`NotFree`]: the index is damaged; nothing changed.
+    pub fn mark_used(&mut self, extent: Extent) -> Result<(), NotFree> {
+        let (index, start) = self.geometry.locate(extent).ok_or(NotFree(extent))?;
+        let chunk = &mut self.chunks[index];
+        let (at, length) = match chunk.holder(start, extent.count) {
+            Some(holder) if !chunk.is_kv => holder,
+            _ => return Err(NotFree(extent)),
+        };
+        let was_empty = chunk.is_empty(self.geometry.units);
+        chunk.free.remove(&at);
+        if at < start {
+            chunk.free.insert(at, start - at);
+        }
+        let end = start + extent.count;
+        if end < at + length {
+            chunk.free.insert(end, at + length - end);
+        }
+        chunk.free_units -= extent.count;
+        self.free_units -= u64::from(extent.count);
+        if was_empty {
+            chunk.class = Some(class_of(extent.count));
+            self.empty_chunks -= 1;
+        }
+        Ok(())
+    }
+
+    /// Space for `units` (> 0), contiguous if there is any such; `None` if there is not enough.
+    pub fn allocate(&mut self, units: u32) -> Option<Vec<Extent>> {
+        assert!(units > 0, "nothing to allocate");
+        if u64::from(units) > self.free_for_data() {
+            return None;
+        }
+        let class = class_of(units);
+        let other = if class == Class::Small { Class::Large } else { Class::Small };
+        let place = self
+            .find(units, class, class)
+            .or_else(|| self.claim_empty(units, class))
+            .or_else(|| self.find(units, class, other));
+        match place {
+            Some((chunk, start)) => Some(vec![self.take(chunk, start, units, class)]),
+            None => Some(self.gather(units, class)),
+        }
+    }
+
+    /// Gives units back. They must be allocated: a double free is a bug and panics.
+    pub fn free(&mut self, extent: Extent) {
+        let (index, start) =
+            self.geometry.locate(extent).expect("invariant: freed units lie in one chunk");
+        let units = self.geometry.units;
+        let chunk = &mut self.chunks[index];
+        assert!(!chunk.is_kv, "units of a key-value chunk are not data");
+        let mut merged = (start, extent.count);
+        if let Some((&at, &length)) = chunk.free.range(..=start).next_back() {
+            assert!(at + length <= start, "units freed twice: {extent:?}");
+            if at + length == start {
+                chunk.free.remove(&at);
+                merged = (at, length + extent.count);
+            }
+        }
+        let end = start + extent.count;
+        if let Some((&at, &length)) = chunk.free.range(start..).next() {
+            assert!(at >= end, "units freed twice: {extent:?}");
+            if at == end {
+                chunk.free.remove(&at);
+                merged.1 += length;
+            }
+        }
+        chunk.free.insert(merged.0, merged.1);
+        chunk.free_units += extent.count;
+        chunk.longest_bound = chunk.longest_bound.max(merged.1);
+        self.free_units += u64::from(extent.count);
+        if chunk.is_empty(units) {
+            chunk.class = None;
+            self.empty_chunks += 1;
+        }
+    }
+
+    /// Gives the highest empty chunk to a key-value region; the reserve is there for this.
+    pub fn claim_for_kv(&mut self) -> Option<u32> {
+        let units = self.geometry.units;
+        let index = self.chunks.iter().rposition(|chunk| chunk.is_empty(units))?;
+        self.give_to_kv(index);
+        Some(index as u32)
+    }
+
+    /// Takes back a chunk that a key-value region claimed but could not use.
+    pub fn release_from_kv(&mut self, index: u32) {
+        let units = self.geometry.units;
+        let chunk = &mut self.chunks[index as usize];
+        assert!(chunk.is_kv, "only a key-value chunk is given back");
+        chunk.is_kv = false;
+        chunk.free = BTreeMap::from([(0, units)]);
+        chunk.free_units = units;
+        chunk.longest_bound = units;
+        self.empty_chunks += 1;
+        self.free_units += u64::from(units);
+    }
+
+    /// Changes how many empty chunks are kept from data.
+    pub fn set_reserve(&mut self, chunks: u32) {
+        self.reserve_chunks = chunks;
+    }
+
+    /// Units of all data chunks, used and free, the reserve taken off.
+    pub fn total_for_data(&self) -> u64 {
+        let chunks = self.chunks.iter().filter(|chunk| !chunk.is_kv).count() as u64;
+        chunks.saturating_sub(u64::from(self.reserve_chunks)) * u64::from(self.geometry.units)
+    }
+
+    /// Free units that data may still take.
+    pub fn free_for_data(&self) -> u64 {
+        let kept = u64::from(self.reserve_chunks.min(self.empty_chunks));
+        self.free_units - kept * u64::from(self.geometry.units)
+    }
+
+    /// Units in use by data.
+    pub fn used(&self) -> u64 {
+        let chunks = self.chunks.iter().filter(|chunk| !chunk.is_kv).count() as u64;
+        chunks * u64::from(self.geometry.units) - self.free_units
+    }
+
+    /// Whether all of `extent` lies in data chunks and is in use.
+    pub fn is_used(&self, extent: Extent) -> bool {
+        self.geometry.locate(extent).is_some_and(|(index, start)| {
+            let chunk = &self.chunks[index];
+            let end = start + extent.count;
+            let before = chunk.free.range(..end).next_back();
+            !chunk.is_kv && before.is_none_or(|(&at, &length)| at + length <= start)
+        })
+    }
+
+    /// Asserts the invariants of the module.
+    pub fn check(&self) {
+        let units = self.geometry.units;
+        let mut free_units = 0u64;
+        let mut empty_chunks = 0u32;
+        for chunk in &self.chunks {
+            let mut end_of_last = None;
+            for (&start, &count) in &chunk.free {
+                assert!(count > 0 && start + count <= units, "a free extent leaves its chunk");
+                assert!(end_of_last.is_none_or(|end| end < start), "free extents touch");
+                assert!(count <= chunk.longest_bound, "the bound is below an extent");
+                end_of_last = Some(start + count);
+            }
+            let sum: u32 = chunk.free.values().sum();
+            assert_eq!(sum, chunk.free_units, "a chunk's free count is not the sum");
+            if chunk.is_kv {
+                assert_eq!(sum, 0, "a key-value chunk has free units");
+            }
+            empty_chunks += u32::from(chunk.is_empty(units));
+            assert!(chunk.is_kv || chunk.class.is_none() == chunk.is_empty(units));
+            free_units += u64::from(sum);
+        }
+        assert_eq!(free_units, self.free_units, "the total is not the sum");
+        assert_eq!(empty_chunks, self.empty_chunks, "empty chunks are miscounted");
+    }
+
+    fn give_to_kv(&mut self, index: usize) {
+        let chunk = &mut self.chunks[index];
+        assert!(chunk.is_empty(self.geometry.units), "only an empty chunk changes hands");
+        chunk.is_kv = true;
+        chunk.free.clear();
+        chunk.free_units = 0;
+        self.empty_chunks -= 1;
+        self.free_units -= u64::from(self.geometry.units);
+    }
+
+    fn cursor(&mut self, class: Class) -> &mut Cursor {
+        match class {
+            Class::Small => &mut self.small,
+            Class::Large => &mut self.large,
+        }
+    }
+
+    /// Next fit among the chunks of class `wanted`, from the cursor of `class`.
+    fn find(&mut self, units: u32, class: Class, wanted: Class) -> Option<(usize, u32)> {
+        let cursor = *self.cursor(class);
+        let count = self.chunks.len();
+        (0..count).map(|step| (cursor.chunk + step) % count).find_map(|index| {
+            let chunk = &mut self.chunks[index];
+            if chunk.class != Some(wanted) {
+                return None;
+            }
+            let from = if index == cursor.chunk { cursor.unit } else { 0 };
+            chunk.find(units, from).map(|start| (index, start))
+        })
+    }
+
+    fn claim_empty(&mut self, units: u32, class: Class) -> Option<(usize, u32)> {
+        if self.empty_chunks <= self.reserve_chunks || units > self.geometry.units {
+            return None;
+        }
+        let index = self.chunks.iter().position(|chunk| chunk.is_empty(self.geometry.units))?;
+        self.claim(index, class);
+        Some((index, 0))
+    }
+
+    fn claim(&mut self, index: usize, class: Class) {
+        self.chunks[index].class = Some(class);
+        self.empty_chunks -= 1;
+    }
+
+    fn take(&mut self, chunk: usize, start: u32, count: u32, class: Class) -> Extent {
+        self.chunks[chunk].take(start, count);
+        self.free_units -= u64::from(count);
+        *self.cursor(class) = Cursor { chunk, unit: start + count };
+        Extent { start: self.geometry.start(chunk) + u64::from(start), count }
+    }
+
+    /// Pieces from wherever there is space. The caller made sure that there is enough.
+    fn gather(&mut self, units: u32, class: Class) -> Vec<Extent> {
+        let mut left = units;
+        let mut pieces = Vec::new();
+        for index in 0..self.chunks.len() {
+            if self.chunks[index].is_empty(self.geometry.units) {
+                if self.empty_chunks <= self.reserve_chunks {
+                    continue;
+                }
+                self.claim(index, class);
+            }
+            while left > 0 {
+                let Some((&start, &length)) = self.chunks[index].free.first_key_value() else {
+                    break;
+                };
+                let count = length.min(left);
+                pieces.push(self.take(index, start, count, class));
+                left -= count;
+            }
+            if left == 0 {
+                return pieces;
+            }
+        }
+        unreachable!("invariant: the free count promised enough units");
+    }
+}
+
+fn class_of(units: u32) -> Class {
+    if units <= SMALL_UNITS_MAX { Class::Small } else { Class::Large }
+}
+
+#[cfg(test)]
+#[path = "allocator_test.rs"]
+mod allocator_test;

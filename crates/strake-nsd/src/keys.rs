@@ -1,0 +1,142 @@
+//! Keys of the index, ordered as they are scanned: big-endian, the first byte names the table.
+//!
+//! ```text
+//! 'B'                                                  the boot counter
+//! 'P' fs(4) object(8) block(8) strip(1)                a promise to refuse versions
+//! 'S' fs(4) object(8) block(8) strip(1)                a strip
+//! 'T' fs(4) object(8) end(8)                           a tombstone, by one past its last block
+//! ```
+//!
+//! Tombstones of one object never overlap (they are kept as a step function of the block), so the
+//! first key with an end above a block is the only one that can cover it.
+
+use strake_proto::{BlockIndex, FsId, ObjectId, StripIndex, StripKey};
+
+/// The key of the boot counter.
+pub const BOOT_KEY: &[u8] = b"B";
+/// Bytes of the key of a strip or promise.
+pub const STRIP_KEY_BYTES: usize = 22;
+/// Bytes of the key of a tombstone.
+pub const TOMBSTONE_KEY_BYTES: usize = 21;
+
+/// Tables keyed by strip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Promises to refuse versions.
+    Promise = b'P' as isize,
+    /// Strips.
+    Strip = b'S' as isize,
+}
+
+/// The key of `key` in `table`.
+pub fn strip_key(table: Table, key: &StripKey) -> [u8; STRIP_KEY_BYTES] {
+    let mut bytes = [0; STRIP_KEY_BYTES];
+    bytes[0] = table as u8;
+    bytes[1..5].copy_from_slice(&key.fs.0.to_be_bytes());
+    bytes[5..13].copy_from_slice(&key.object.0.to_be_bytes());
+    bytes[13..21].copy_from_slice(&key.block.0.to_be_bytes());
+    bytes[21] = key.strip.0;
+    bytes
+}
+
+/// The first key of a block in `table`: where a scan over it begins, and one before it ends.
+pub fn block_start(table: Table, fs: FsId, object: ObjectId, block: BlockIndex) -> Vec<u8> {
+    strip_key(table, &StripKey { fs, object, block, strip: StripIndex(0) }).to_vec()
+}
+
+/// One past the last key of blocks `..to` in `table`; of the whole object for `END`.
+pub fn range_end(table: Table, fs: FsId, object: ObjectId, to: BlockIndex) -> Vec<u8> {
+    if to != BlockIndex::END {
+        return block_start(table, fs, object, to);
+    }
+    let last = StripKey { fs, object, block: to, strip: StripIndex(u8::MAX) };
+    let mut bytes = strip_key(table, &last).to_vec();
+    bytes.push(0);
+    bytes
+}
+
+/// One past the last key of `table`.
+pub fn table_end(table: Table) -> Vec<u8> {
+    vec![table as u8 + 1]
+}
+
+/// Reads a key of `table` back; `None` if it is no such key.
+pub fn parse_strip_key(table: Table, bytes: &[u8]) -> Option<StripKey> {
+    let bytes: &[u8; STRIP_KEY_BYTES] = bytes.try_into().ok()?;
+    (bytes[0] == table as u8).then(|| StripKey {
+        fs: FsId(u32::from_be_bytes(array(&bytes[1..5]))),
+        object: ObjectId(u64::from_be_bytes(array(&bytes[5..13]))),
+        block: BlockIndex(u64::from_be_bytes(array(&bytes[13..21]))),
+        strip: StripIndex(bytes[21]),
+    })
+}
+
+/// The key of the tombstone of `object` that ends before block `end`.
+pub fn tombstone_key(fs: FsId, object: ObjectId, end: BlockIndex) -> [u8; TOMBSTONE_KEY_BYTES] {
+    let mut bytes = [0; TOMBSTONE_KEY_BYTES];
+    bytes[0] = b'T';
+    bytes[1..5].copy_from_slice(&fs.0.to_be_bytes());
+    bytes[5..13].copy_from_slice(&object.0.to_be_bytes());
+    bytes[13..21].copy_from_slice(&end.0.to_be_bytes());
+    bytes
+}
+
+/// One past the last tombstone of `object`.
+pub fn tombstone_end(fs: FsId, object: ObjectId) -> Vec<u8> {
+    let mut bytes = tombstone_key(fs, object, BlockIndex::END).to_vec();
+    bytes.push(0);
+    bytes
+}
+
+/// The end of the tombstone with this key; `None` if it is no such key.
+pub fn parse_tombstone_key(bytes: &[u8]) -> Option<(FsId, ObjectId, BlockIndex)> {
+    let bytes: &[u8; TOMBSTONE_KEY_BYTES] = bytes.try_into().ok()?;
+    (bytes[0] == b'T').then(|| {
+        (
+            FsId(u32::from_be_bytes(array(&bytes[1..5]))),
+            ObjectId(u64::from_be_bytes(array(&bytes[5..13]))),
+            BlockIndex(u64::from_be_bytes(array(&bytes[13..21]))),
+        )
+    })
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    bytes.try_into().expect("invariant: the caller cut the slice to length")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_sort_as_strips_do_and_read_back() {
+        let mut keys = Vec::new();
+        for fs in [1, 256] {
+            for object in [0, 255, u64::MAX] {
+                for block in [0, 256, u64::MAX] {
+                    for strip in [0, 255] {
+                        keys.push(StripKey {
+                            fs: FsId(fs),
+                            object: ObjectId(object),
+                            block: BlockIndex(block),
+                            strip: StripIndex(strip),
+                        });
+                    }
+                }
+            }
+        }
+        let encoded: Vec<_> = keys.iter().map(|key| strip_key(Table::Strip, key)).collect();
+        assert!(encoded.is_sorted());
+        for (key, bytes) in keys.iter().zip(&encoded) {
+            assert_eq!(parse_strip_key(Table::Strip, bytes), Some(*key));
+            assert_eq!(parse_strip_key(Table::Promise, bytes), None);
+            assert!(bytes.as_slice() < table_end(Table::Strip).as_slice());
+            let end = range_end(Table::Strip, key.fs, key.object, BlockIndex::END);
+            assert!(bytes.as_slice() < end.as_slice());
+        }
+        let tombstone = tombstone_key(FsId(1), ObjectId(2), BlockIndex(3));
+        let read = parse_tombstone_key(&tombstone);
+        assert_eq!(read, Some((FsId(1), ObjectId(2), BlockIndex(3))));
+        assert_eq!(parse_tombstone_key(&tombstone[1..]), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! When freed units may be used again: after the journal entry that freed them is durable (before,
+//! a crash would bring the old record back), and after every read that may have found them in the
+//! index has ended (so that a read needs no lock and no second look).
+//!
+//! Freed units are *pending* until their entry is durable, then in *limbo* until the readers are
+//! gone. Readers are counted by epoch, in two counters. The epoch advances from e to e+1 only when
+//! no reader of e−1 is left; so units that entered limbo in epoch e are out of everybody's sight
+//! once the epoch is e+2. Nobody waits: what cannot go yet goes at a later call.
+
+use crate::extent::{Extent, units_of};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use strake_store::Lsn;
+
+#[derive(Default)]
+struct Queues {
+    /// By the entry that freed them, ascending.
+    pending: VecDeque<(Lsn, Vec<Extent>)>,
+    /// By the epoch in which they came, ascending.
+    limbo: VecDeque<(u64, Vec<Extent>)>,
+}
+
+/// Freed units that may not be used yet.
+#[derive(Default)]
+pub struct Reclaim {
+    epoch: AtomicU64,
+    readers: [AtomicU64; 2],
+    queues: Mutex<Queues>,
+    units: AtomicU64,
+}
+
+/// While it lives, no unit is reused that the index named at or after its making.
+pub struct ReadGuard<'a> {
+    readers: &'a AtomicU64,
+}
+
+impl Drop for ReadGuard<'_> {
+    fn drop(&mut self) {
+        self.readers.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Reclaim {
+    /// Begins a read; to be called before the index is looked up.
+    pub fn read(&self) -> ReadGuard<'_> {
+        loop {
+            let epoch = self.epoch.load(SeqCst);
+            let readers = &self.readers[(epoch % 2) as usize];
+            readers.fetch_add(1, SeqCst);
+            let guard = ReadGuard { readers };
+            // Counted in an epoch that has passed meanwhile, it would not be seen in time.
+            if self.epoch.load(SeqCst) == epoch {
+                return guard;
+            }
+        }
+    }
+
+    /// Notes that the entry `lsn` frees `extents`. Entries come in order.
+    pub fn freed(&self, lsn: Lsn, extents: Vec<Extent>) {
+        if extents.is_empty() {
+            return;
+        }
+        self.units.fetch_add(units_of(&extents), SeqCst);
+        let mut queues = self.queues.lock();
+        assert!(queues.pending.back().is_none_or(|(last, _)| *last <= lsn), "entries in order");
+        queues.pending.push_back((lsn, extents));
+    }
+
+    /// Hands to `reuse` what nobody can need any more, now that entries up to `durable` are.
+    pub fn release(&self, durable: Lsn, mut reuse: impl FnMut(Extent)) {
+        let mut queues = self.queues.lock();
+        let epoch = self.epoch.load(SeqCst);
+        while queues.pending.front().is_some_and(|(lsn, _)| *lsn <= durable) {
+            let (_, extents) = queues.pending.pop_front().expect("invariant: just seen");
+            queues.limbo.push_back((epoch, extents));
+        }
+        // Two steps take the newest out of limbo at once where nobody reads.
+        for _ in 0..2 {
+            let epoch = self.epoch.load(SeqCst);
+            if queues.limbo.is_empty() || self.readers[((epoch + 1) % 2) as usize].load(SeqCst) > 0
+            {
+                break;
+            }
+            self.epoch.store(epoch + 1, SeqCst);
+        }
+        let epoch = self.epoch.load(SeqCst);
+        while queues.limbo.front().is_some_and(|(came, _)| came + 2 <= epoch) {
+            let (_, extents) = queues.limbo.pop_front().expect("invariant: just seen");
+            self.units.fetch_sub(units_of(&extents), SeqCst);
+            extents.into_iter().for_each(&mut reuse);
+        }
+    }
+
+    /// Units freed but not yet handed back.
+    pub fn units(&self) -> u64 {
+        self.units.load(SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn released(reclaim: &Reclaim, durable: u64) -> Vec<u64> {
+        let mut starts = Vec::new();
+        reclaim.release(Lsn(durable), |extent| starts.push(extent.start));
+        starts
+    }
+
+    fn unit(start: u64) -> Vec<Extent> {
+        vec![Extent { start, count: 1 }]
+    }
+
+    #[test]
+    fn units_wait_for_their_entry() {
+        let reclaim = Reclaim::default();
+        reclaim.freed(Lsn(5), unit(1));
+        reclaim.freed(Lsn(6), unit(2));
+        assert_eq!(released(&reclaim, 4), []);
+        assert_eq!(released(&reclaim, 5), [1]);
+        assert_eq!(reclaim.units(), 1);
+        assert_eq!(released(&reclaim, 9), [2]);
+        assert_eq!(reclaim.units(), 0);
+    }
+
+    #[test]
+    fn units_wait_for_readers_that_came_before_but_not_for_later_ones() {
+        let reclaim = Reclaim::default();
+        let early = reclaim.read();
+        reclaim.freed(Lsn(1), unit(1));
+        assert_eq!(released(&reclaim, 1), []);
+        let late = reclaim.read();
+        assert_eq!(released(&reclaim, 1), []);
+        drop(early);
+        assert_eq!(released(&reclaim, 1), [1]);
+        reclaim.freed(Lsn(2), unit(2));
+        assert_eq!(released(&reclaim, 2), []);
+        drop(late);
+        assert_eq!(released(&reclaim, 2), [2]);
+    }
+
+    #[test]
+    fn random_readers_never_see_a_unit_reused() {
+        for seed in 0..50 {
+            println!("seed {seed}");
+            let mut rng = strake_env::Rng::new(seed);
+            let reclaim = Reclaim::default();
+            // A reader may see every unit that was not yet freed when it began.
+            let mut readers: Vec<(ReadGuard<'_>, u64)> = Vec::new();
+            let mut next = 0;
+            let mut reused = 0;
+            for _ in 0..500 {
+                match rng.below(4) {
+                    0 => readers.push((reclaim.read(), next)),
+                    1 if !readers.is_empty() => {
+                        readers.swap_remove(rng.index(readers.len()));
+                    }
+                    2 => {
+                        next += 1;
+                        reclaim.freed(Lsn(next), unit(next));
+                    }
+                    _ => reclaim.release(Lsn(next.saturating_sub(rng.below(3))), |extent| {
+                        assert!(readers.iter().all(|(_, seen)| extent.start <= *seen));
+                        reused += 1;
+                    }),
+                }
+            }
+            readers.clear();
+            reclaim.release(Lsn(next), |_| reused += 1);
+            assert_eq!((reused, reclaim.units()), (next, 0), "everything is reused in the end");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What an NSD accepts, keeps and frees. Pure: decisions over records, no disk, lock or journal.
+//!
+//! **Which versions are kept.** A crash may leave any NSD of a stripe at any version it accepted,
+//! so the last version that was stable everywhere must stay readable until a newer one is. The NSD
+//! learns that late, by *settling*. A newly written version therefore stands in front of the ones
+//! held, and of those:
+//!
+//! 1. what is older than a settled version goes when that is settled;
+//! 2. a current version which no commit has begun to cover goes at once when it is overwritten:
+//!    nobody was, or will be, told that it is stable here, so it was never acknowledged;
+//! 3. every other one stays, up to `VERSIONS_MAX`; then the second newest of the kept goes, because
+//!    the oldest may be the settled one and the newest the last acknowledged.
+//!
+//! **What is refused:** versions not above the current one, and not above the *floor*: the higher
+//! of a tombstone that covers the block and a promise for the key.
+//!
+//! **Tombstones** of an object are kept as a step function block ▶ highest version: pieces that
+//! never overlap. That forgets nothing: what a set of tombstones refuses is what its maximum does,
+//! and forgetting all up to a version leaves exactly the pieces above it.
+
+use crate::extent::Extent;
+use crate::record::{StripRecord, StripVersion, Tombstone, VERSIONS_MAX};
+use strake_proto::{BlockIndex, Version};
+use strake_store::Lsn;
+
+/// What becomes of a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteVerdict {
+    /// Not above this version, which is held or refused.
+    Stale(Version),
+    /// A copy of a version that is held.
+    Present,
+    /// Accepted: goes in front of `kept`; `freed` is not needed any more.
+    Accepted {
+        /// Versions that stay behind the new one.
+        kept: Vec<StripVersion>,
+        /// Units of versions that go.
+        freed: Vec<Extent>,
+    },
+}
+
+/// Judges a write of `version`. `committing` is the last journal entry that a commit has begun to
+/// cover; `copy` as in the request.
+pub fn judge_write(
+    held: Option<&StripRecord>,
+    floor: Version,
+    version: Version,
+    copy: bool,
+    committing: Lsn,
+) -> WriteVerdict {
+    let newest = held.map_or(Version::NONE, |record| record.current().version());
+    if copy && held.is_some_and(|record| record.version(Some(version)).is_some()) {
+        return WriteVerdict::Present;
+    }
+    let highest = newest.max(floor);
+    if version <= highest {
+        return WriteVerdict::Stale(highest);
+    }
+    let mut kept = held.map(|record| record.versions.clone()).unwrap_or_default();
+    let mut freed = Vec::new();
+    let never_acknowledged =
+        kept.first().is_some_and(|current| !current.settled && current.accepted > committing);
+    if never_acknowledged {
+        freed.extend(kept.remove(0).extents);
+    }
+    if kept.len() == VERSIONS_MAX {
+        freed.extend(kept.remove(1).extents);
+    }
+    WriteVerdict::Accepted { kept, freed }
+}
+
+/// A change of a record; `None` as the record removes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What is held from now on.
+    pub record: Option<StripRecord>,
+    /// Units of versions that go.
+    pub freed: Vec<Extent>,
+}
+
+/// Notes that `version` of the stripe is stable everywhere; `None` if that changes nothing.
+pub fn settle(held: &StripRecord, version: Version) -> Option<Change> {
+    // A strip whose newest version is older missed that version: what it has may be all there is.
+    if held.current().version() < version {
+        return None;
+    }
+    let mut change = drop_versions(held, |one| one.version() < version);
+    let record = change.record.as_mut().expect("invariant: the current version stays");
+    for one in &mut record.versions {
+        one.settled |= one.version() == version;
+    }
+    (record != held).then_some(change)
+}
+
+/// Applies a tombstone of `version`; `None` if that changes nothing.
+pub fn delete(held: &StripRecord, version: Version) -> Option<Change> {
+    let change = drop_versions(held, |one| one.version() <= version);
+    (change.record.as_ref() != Some(held)).then_some(change)
+}
+
+fn drop_versions(held: &StripRecord, goes: impl Fn(&StripVersion) -> bool) -> Change {
+    let (gone, versions): (Vec<_>, Vec<_>) =
+        held.versions.iter().cloned().partition(|one| goes(one));
+    let record = (!versions.is_empty()).then_some(StripRecord { versions });
+    Change { record, freed: gone.into_iter().flat_map(|one| one.extents).collect() }
+}
+
+/// The answer to a request to refuse `version`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefuseVerdict {
+    /// It is held.
+    Held,
+    /// It is refused already, for good.
+    Refused,
+    /// A promise must be made durable first.
+    Promise,
+}
+
+/// Judges a request never to accept `version`.
+pub fn judge_refuse(held: Option<&StripRecord>, floor: Version, version: Version) -> RefuseVerdict {
+    if held.is_some_and(|record| record.version(Some(version)).is_some()) {
+        return RefuseVerdict::Held;
+    }
+    let newest = held.map_or(Version::NONE, |record| record.current().version());
+    // The current version may be deleted later, and with it the reason to refuse; the tombstone
+    // that does it is above the current version and refuses instead.
+    if version <= newest.max(floor) { RefuseVerdict::Refused } else { RefuseVerdict::Promise }
+}
+
+/// One step of an object's tombstones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// First block and version.
+    pub tombstone: Tombstone,
+    /// One past the last block; `END` also covers the last one.
+    pub to: BlockIndex,
+}
+
+/// Lays `new` over `old`, all pieces of the object that end after `new` begins, in order, without
+/// overlap. Returns what stands in the place of `old`: at every block the higher version.
+pub fn lay_over(old: &[Piece], new: Piece) -> Vec<Piece> {
+    let mut edges: Vec<BlockIndex> =
+        old.iter().chain([&new]).flat_map(|piece| [piece.tombstone.from, piece.to]).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let mut pieces: Vec<Piece> = Vec::new();
+    for pair in edges.windows(2) {
+        let (from, to) = (pair[0], pair[1]);
+        let covering = old
+            .iter()
+            .chain([&new])
+            .filter(|piece| piece.tombstone.from <= from && to <= piece.to)
+            .map(|piece| piece.tombstone.version)
+            .max();
+        let Some(version) = covering else { continue };
+        match pieces.last_mut() {
+            Some(last) if last.to == from && last.tombstone.version == version => last.to = to,
+            _ => pieces.push(Piece { tombstone: Tombstone { from, version }, to }),
+        }
+    }
+    pieces
+}

@@ -1,0 +1,309 @@
+//! The block store of one NSD: drives the disk, the journal and the index after the decisions of
+//! the pure parts.
+//!
+//! **A write.** Units are allocated and the data written to them, outside all locks. Then, under
+//! the object's lock, `rules` decide; under the order lock the change gets its number, goes into the
+//! journal (in memory) and into the index (visible at once): *accepted*.
+//!
+//! **A commit.** Syncing the journal makes the data durable first and the entries after it (see
+//! `Container::index_log`): *stable*. Callers at the same time share the barriers. A crash
+//! leaves a prefix of the entries, each with its data: for every strip the old or the new version.
+//!
+//! **Freed units** are reused after the entry that freed them is durable and every read that may
+//! have seen them has ended (`reclaim`).
+//!
+//! **A checkpoint** writes the index's changes to its base and trims the journal; a worker makes it
+//! when either is large, a writer that finds the journal full makes it itself.
+//!
+//! Locks, in this order: `checkpointing`; one of `objects`; `order`; `space`, `unsettled`,
+//! `trailers` (leaves, memory only). I/O is never done under `order` or a leaf.
+
+mod check;
+mod commit;
+mod open;
+mod range;
+mod read;
+mod write;
+
+use crate::allocator::Allocator;
+use crate::edits::Edits;
+use crate::keys::{Table, parse_tombstone_key, strip_key, tombstone_end, tombstone_key};
+use crate::reclaim::Reclaim;
+use crate::record::{self, Damaged, StripRecord};
+use commit::Worker;
+use parking_lot::{Mutex, MutexGuard};
+use read::TrailerCache;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use strake_env::Disk;
+use strake_observe::Observe;
+use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
+use strake_proto::{
+    BlockIndex, ClusterId, Epoch, Error, ErrorKind, FsId, MapVersion, NsdId, ObjectId, Result,
+    StripKey, Version,
+};
+use strake_store::{Batch, ChunkSource, Container, Journal, Kv, KvRead, Lsn};
+
+pub use open::BlockStoreOptions;
+
+/// Objects are spread over this many locks, so that writers of different ones seldom meet.
+const OBJECT_LOCKS: usize = 64;
+
+/// See the module.
+pub struct BlockStore {
+    /// Kept: it keeps the chunk source's other users alive.
+    _container: Container,
+    disk: Arc<dyn Disk>,
+    cluster: ClusterId,
+    nsd: NsdId,
+    boot: u64,
+    observe: Arc<Observe>,
+    options: BlockStoreOptions,
+    journal: Journal,
+    index: Kv,
+    space: Arc<Space>,
+    reclaim: Reclaim,
+    objects: [Mutex<()>; OBJECT_LOCKS],
+    order: Mutex<()>,
+    checkpointing: Mutex<()>,
+    /// Strips whose current version is not known to be stable everywhere.
+    unsettled: Mutex<BTreeSet<StripKey>>,
+    trailers: Mutex<TrailerCache>,
+    strips: AtomicU64,
+    /// The last entry that a commit has begun to cover.
+    committing: AtomicU64,
+    /// The last entry that is durable.
+    durable: AtomicU64,
+    /// Why nothing more is accepted; set by the first failed write or sync.
+    failure: Mutex<Option<Error>>,
+    epoch_min: AtomicU64,
+    map_min: AtomicU64,
+    worker: Mutex<Option<Worker>>,
+}
+
+/// The allocator behind its lock; key-value stores claim their chunks here.
+pub(crate) struct Space {
+    allocator: Mutex<Allocator>,
+}
+
+impl ChunkSource for Space {
+    fn claim(&self, candidates: &[u32]) -> Option<u32> {
+        let chunk = self.allocator.lock().claim_for_kv()?;
+        assert!(candidates.contains(&chunk), "a chunk of a key-value store counted as free");
+        Some(chunk)
+    }
+
+    fn release(&self, chunks: &[u32]) {
+        let mut allocator = self.allocator.lock();
+        chunks.iter().for_each(|&chunk| allocator.release_from_kv(chunk));
+    }
+}
+
+impl BlockStore {
+    /// Which NSD this is.
+    pub fn nsd(&self) -> NsdId {
+        self.nsd
+    }
+
+    /// Changes with every start; see [`NsdReply::Accepted`].
+    pub fn boot(&self) -> u64 {
+        self.boot
+    }
+
+    /// Refuses, from now on, askers of an older epoch or with an older pool map.
+    pub fn fence(&self, epoch: Epoch, map: MapVersion) {
+        self.epoch_min.fetch_max(epoch.0, SeqCst);
+        self.map_min.fetch_max(map.0, SeqCst);
+    }
+
+    fn admit(&self, context: NsdContext) -> Result<()> {
+        if context.epoch.0 < self.epoch_min.load(SeqCst) {
+            let detail = format!("NSD {}: epoch {} has ended", self.nsd, context.epoch);
+            return Err(Error::new(ErrorKind::Fenced, detail));
+        }
+        if context.map.0 < self.map_min.load(SeqCst) {
+            let detail = format!("NSD {}: pool map {} is old", self.nsd, context.map);
+            return Err(Error::new(ErrorKind::Stale, detail));
+        }
+        Ok(())
+    }
+
+    fn refuse_if_failed(&self) -> Result<()> {
+        self.failure.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// After a failed write or sync nothing on this disk can be relied upon to become durable.
+    fn fail(&self, error: Error) -> Error {
+        let mut failure = self.failure.lock();
+        failure
+            .get_or_insert_with(|| {
+                let error = error.context(format!("NSD {} failed and takes no writes", self.nsd));
+                eprintln!("nsd: {error}");
+                error
+            })
+            .clone()
+    }
+
+    fn object_lock(&self, object: ObjectId) -> MutexGuard<'_, ()> {
+        // Object ids ascend; neighbours are the ones in use at once.
+        self.objects[(object.0 % OBJECT_LOCKS as u64) as usize].lock()
+    }
+
+    /// What is held of a strip.
+    fn record(&self, key: &StripKey) -> Result<Option<StripRecord>> {
+        let encoded = strip_key(Table::Strip, key);
+        match self.index.get(&encoded)? {
+            None => Ok(None),
+            Some(value) => record::decode_strip(&encoded, &value)
+                .map(Some)
+                .map_err(|damage| self.damaged(key, damage)),
+        }
+    }
+
+    fn damaged(&self, key: &StripKey, Damaged(what): Damaged) -> Error {
+        Error::new(ErrorKind::Corrupt, format!("NSD {}, strip {key}: damaged {what}", self.nsd))
+    }
+
+    /// The version that a tombstone over the block or a promise for the key refuses, with all
+    /// below it.
+    fn floor(&self, key: &StripKey) -> Result<Version> {
+        let encoded = strip_key(Table::Promise, key);
+        let mut floor = match self.index.get(&encoded)? {
+            None => Version::NONE,
+            Some(value) => record::decode_promise(&encoded, &value)
+                .map_err(|damage| self.damaged(key, damage))?,
+        };
+        let after = BlockIndex(key.block.0.saturating_add(1));
+        let from = tombstone_key(key.fs, key.object, after);
+        let mut damage = None;
+        self.index.scan(&from, &tombstone_end(key.fs, key.object), &mut |found, value| {
+            match record::decode_tombstone(found, value) {
+                Ok(tombstone) if tombstone.from <= key.block => {
+                    floor = floor.max(tombstone.version);
+                }
+                Ok(_) => {}
+                Err(error) => damage = Some(error),
+            }
+            false
+        })?;
+        damage.map_or(Ok(floor), |damage| Err(self.damaged(key, damage)))
+    }
+
+    /// Numbers, journals and applies a change; `edits` is told its number. Returns `NoSpace` with
+    /// nothing done when the journal is full: the caller lets go of its locks, calls
+    /// [`BlockStore::make_room`] and decides anew.
+    fn publish(
+        &self,
+        edits: impl FnOnce(Lsn) -> Edits,
+        freed: Vec<crate::extent::Extent>,
+    ) -> Result<()> {
+        self.refuse_if_failed()?;
+        let _order = self.order.lock();
+        let lsn = Lsn(self.journal.last().0 + 1);
+        let edits = edits(lsn);
+        let given = self.journal.append(&edits.encode())?;
+        assert_eq!(given, lsn, "entries are numbered under the order lock only");
+        self.index.apply(batch(edits), lsn);
+        self.reclaim.freed(lsn, freed);
+        Ok(())
+    }
+
+    /// Space and identity.
+    fn status(&self) -> NsdStatusReply {
+        let unit = strake_proto::limits::UNIT_BYTES as u64;
+        let allocator = self.space.allocator.lock();
+        NsdStatusReply {
+            cluster: self.cluster,
+            nsd: self.nsd,
+            boot: self.boot,
+            total: allocator.total_for_data() * unit,
+            free: allocator.free_for_data() * unit,
+            strips: self.strips.load(SeqCst),
+        }
+    }
+}
+
+impl NsdPort for BlockStore {
+    fn call(
+        &self,
+        context: NsdContext,
+        request: &NsdRequest,
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
+        self.admit(context)?;
+        match request {
+            NsdRequest::Write { key, header, checksums, copy } => {
+                self.write(key, header, checksums, *copy, send)
+            }
+            NsdRequest::Read { key, version, offset, length } => {
+                self.read(key, *version, *offset, *length, receive)
+            }
+            NsdRequest::Commit { settled } => self.commit(settled),
+            NsdRequest::DeleteRange { fs, object, from, to, version } => {
+                self.delete_range(*fs, *object, *from..*to, *version)
+            }
+            NsdRequest::ForgetTombstones { fs, object, version } => {
+                self.forget_tombstones(*fs, *object, *version)
+            }
+            NsdRequest::Refuse { key, version } => self.refuse(key, *version),
+            NsdRequest::List { fs, object, block, strip, until, limit } => {
+                let from = StripKey { fs: *fs, object: *object, block: *block, strip: *strip };
+                self.list(&from, *until, *limit)
+            }
+            NsdRequest::ListUnsettled { after, limit } => self.list_unsettled(*after, *limit),
+            NsdRequest::Status => Ok(NsdReply::Status(self.status())),
+            NsdRequest::Check { data } => self.check(*data),
+        }
+    }
+}
+
+impl Drop for BlockStore {
+    fn drop(&mut self) {
+        if let Some(worker) = self.worker.lock().take() {
+            worker.stop();
+        }
+    }
+}
+
+fn batch(edits: Edits) -> Batch {
+    let mut batch = Batch::new();
+    for (key, value) in edits.0 {
+        match value {
+            Some(value) => batch.put(key, value),
+            None => batch.delete(key),
+        }
+    }
+    batch
+}
+
+/// The tombstones of an object that end after block `from`, in order.
+fn read_tombstones(
+    index: &Kv,
+    fs: FsId,
+    object: ObjectId,
+    from: BlockIndex,
+) -> Result<Vec<crate::rules::Piece>> {
+    let start = tombstone_key(fs, object, BlockIndex(from.0.saturating_add(1)));
+    let mut pieces = Vec::new();
+    let mut damage = None;
+    index.scan(&start, &tombstone_end(fs, object), &mut |key, value| {
+        let parsed = parse_tombstone_key(key)
+            .ok_or(Damaged("key of a tombstone"))
+            .and_then(|(_, _, to)| Ok((to, record::decode_tombstone(key, value)?)));
+        match parsed {
+            Ok((to, tombstone)) => pieces.push(crate::rules::Piece { tombstone, to }),
+            Err(Damaged(what)) => damage = Some(what),
+        }
+        damage.is_none()
+    })?;
+    match damage {
+        None => Ok(pieces),
+        Some(what) => Err(Error::new(ErrorKind::Corrupt, format!("damaged {what}"))),
+    }
+}
+
+#[cfg(test)]
+#[path = "store_test.rs"]
+mod store_test;

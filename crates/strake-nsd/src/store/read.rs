@@ -1,0 +1,201 @@
+//! Reading a strip, and listings.
+
+use super::BlockStore;
+use crate::extent::{Extent, slice_of};
+use crate::keys::{Table, block_start, parse_strip_key, strip_key};
+use crate::record::{
+    Checksums, Damaged, StripRecord, StripVersion, decode_strip, decode_trailer, trailer_units,
+};
+use std::collections::HashMap;
+use std::sync::Arc;
+use strake_env::AlignedBuffer;
+use strake_observe::{BufferType, IoDirection, IoSide};
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::nsd::{NsdReply, StripEntry};
+use strake_proto::{BlockIndex, Error, ErrorKind, ObjectId, Result, StripKey, Version};
+use strake_store::KvRead;
+
+/// Strips whose trailers are kept in memory: two generations of so many, so that what is in use
+/// survives a change of generation.
+const TRAILERS_PER_GENERATION: usize = 4096;
+/// No listing is longer.
+const LIST_LIMIT_MAX: u32 = 4096;
+
+/// Checksums of long strips that were lately written or read.
+#[derive(Default)]
+pub(super) struct TrailerCache {
+    young: HashMap<(StripKey, Version), Arc<[u32]>>,
+    old: HashMap<(StripKey, Version), Arc<[u32]>>,
+}
+
+impl TrailerCache {
+    pub(super) fn insert(&mut self, key: StripKey, version: Version, checksums: &[u32]) {
+        if self.young.len() >= TRAILERS_PER_GENERATION {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert((key, version), checksums.into());
+    }
+
+    fn get(&mut self, key: StripKey, version: Version) -> Option<Arc<[u32]>> {
+        if let Some(found) = self.young.get(&(key, version)) {
+            return Some(Arc::clone(found));
+        }
+        let found = self.old.remove(&(key, version))?;
+        self.insert(key, version, &found);
+        Some(found)
+    }
+}
+
+impl BlockStore {
+    pub(super) fn read(
+        &self,
+        key: &StripKey,
+        version: Option<Version>,
+        offset: u32,
+        length: u32,
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
+        let whole = |value: u32| (value as usize).is_multiple_of(UNIT_BYTES);
+        if !whole(offset) || !whole(length) || receive.len() < length as usize {
+            let detail = format!("a read of {length} bytes at {offset} is not in units of 4 KiB");
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+        // Before the look-up: what it finds is not reused while this lives.
+        let _guard = self.reclaim.read();
+        let record = self.record(key)?;
+        let held = record.as_ref().and_then(|record| record.version(version)).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("NSD {} has no strip {key}", self.nsd))
+        })?;
+        let payload = length.min(held.strip_bytes.saturating_sub(offset));
+        let first = offset as usize / UNIT_BYTES;
+        let count = payload as usize / UNIT_BYTES;
+        let mut checksums = Vec::new();
+        if count > 0 {
+            let extents = slice_of(&held.extents, first as u64, count as u64);
+            self.read_extents(&extents, &mut receive[..payload as usize])?;
+            checksums.extend_from_slice(&self.checksums(key, held)?[first..first + count]);
+        }
+        Ok(NsdReply::Strip {
+            header: held.header.clone(),
+            strip_bytes: held.strip_bytes,
+            checksums,
+            payload_bytes: payload,
+        })
+    }
+
+    /// All checksums of a held version.
+    pub(super) fn checksums(&self, key: &StripKey, held: &StripVersion) -> Result<Arc<[u32]>> {
+        if let Checksums::Inline(checksums) = &held.checksums {
+            return Ok(checksums.as_slice().into());
+        }
+        if let Some(found) = self.trailers.lock().get(*key, held.version()) {
+            return Ok(found);
+        }
+        let checksums = self.read_trailer(key, held)?;
+        self.trailers.lock().insert(*key, held.version(), &checksums);
+        Ok(checksums.into())
+    }
+
+    /// The checksums as they stand on the disk.
+    pub(super) fn read_trailer(&self, key: &StripKey, held: &StripVersion) -> Result<Vec<u32>> {
+        let units = u64::from(held.strip_bytes) / UNIT_BYTES as u64;
+        let behind = u64::from(trailer_units(held.strip_bytes));
+        let mut bytes = AlignedBuffer::zeroed(behind as usize * UNIT_BYTES);
+        self.read_extents(&slice_of(&held.extents, units, behind), &mut bytes)?;
+        decode_trailer(key, held.version(), held.strip_bytes, &bytes)
+            .map_err(|damage| self.damaged(key, damage))
+    }
+
+    pub(super) fn read_extents(&self, extents: &[Extent], out: &mut [u8]) -> Result<()> {
+        let mut rest = out;
+        for extent in extents {
+            let (part, tail) = rest.split_at_mut(extent.bytes() as usize);
+            rest = tail;
+            let start = self.observe.io.begin();
+            let waiting = self.observe.waiters.enter("NSD I/O completion", "read");
+            let read = if (part.as_ptr() as usize).is_multiple_of(UNIT_BYTES) {
+                self.disk.read_at(extent.offset(), part)
+            } else {
+                let mut aligned = AlignedBuffer::zeroed(part.len());
+                let read = self.disk.read_at(extent.offset(), &mut aligned);
+                part.copy_from_slice(&aligned);
+                read
+            };
+            drop(waiting);
+            self.observe.io.end(
+                start,
+                IoDirection::Read,
+                BufferType::Data,
+                self.nsd,
+                extent.offset(),
+                extent.bytes(),
+                IoSide::Local,
+            );
+            read.map_err(|error| {
+                Error::from(error).context(format!("NSD {}, reading {extent:?}", self.nsd))
+            })?;
+        }
+        assert!(rest.is_empty(), "the extents of a strip hold all of it");
+        Ok(())
+    }
+
+    pub(super) fn list(&self, from: &StripKey, until: ObjectId, limit: u32) -> Result<NsdReply> {
+        let limit = limit.clamp(1, LIST_LIMIT_MAX) as usize;
+        let start = strip_key(Table::Strip, from);
+        let end = block_start(Table::Strip, from.fs, until, BlockIndex(0));
+        let mut entries = Vec::new();
+        let mut more = false;
+        let mut damage = None;
+        self.index.scan(&start, &end, &mut |key, value| {
+            if entries.len() == limit {
+                more = true;
+                return false;
+            }
+            match entry(key, value) {
+                Ok(entry) => entries.push(entry),
+                Err(error) => damage = Some(error),
+            }
+            damage.is_none()
+        })?;
+        match damage {
+            None => Ok(NsdReply::Strips { entries, more }),
+            Some(damage) => Err(self.damaged(from, damage)),
+        }
+    }
+
+    pub(super) fn list_unsettled(&self, after: Option<StripKey>, limit: u32) -> Result<NsdReply> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let limit = limit.clamp(1, LIST_LIMIT_MAX) as usize;
+        let from = after.map_or(Unbounded, Excluded);
+        let mut keys: Vec<StripKey> = {
+            let unsettled = self.unsettled.lock();
+            unsettled.range((from, Unbounded)).take(limit + 1).copied().collect()
+        };
+        let more = keys.len() > limit;
+        keys.truncate(limit);
+        let mut entries = Vec::new();
+        for key in keys {
+            // It may have been settled or deleted since.
+            if let Some(record) = self.record(&key)? {
+                entries.push(describe(key, &record));
+            }
+        }
+        Ok(NsdReply::Strips { entries, more })
+    }
+}
+
+fn entry(key: &[u8], value: &[u8]) -> std::result::Result<StripEntry, Damaged> {
+    let parsed = parse_strip_key(Table::Strip, key).ok_or(Damaged("key of a strip"))?;
+    Ok(describe(parsed, &decode_strip(key, value)?))
+}
+
+fn describe(key: StripKey, record: &StripRecord) -> StripEntry {
+    let current = record.current();
+    StripEntry {
+        key,
+        header: current.header.clone(),
+        strip_bytes: current.strip_bytes,
+        settled: current.settled,
+        previous: record.versions.get(1).map(|held| held.header.clone()),
+    }
+}

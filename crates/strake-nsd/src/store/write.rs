@@ -1,0 +1,203 @@
+//! Writing a strip.
+
+use super::BlockStore;
+use crate::edits::Edits;
+use crate::extent::{Extent, slice_of};
+use crate::keys::{Table, strip_key};
+use crate::record::{
+    Checksums, INLINE_CHECKSUMS_MAX, StripRecord, StripVersion, encode_strip, encode_trailer,
+    strip_bytes_are_valid, strip_units, trailer_units,
+};
+use crate::rules::{WriteVerdict, judge_write};
+use std::sync::atomic::Ordering::SeqCst;
+use strake_env::AlignedBuffer;
+use strake_observe::{BufferType, IoDirection, IoSide};
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::nsd::{NsdReply, StripHeader};
+use strake_proto::{Error, ErrorKind, Result, StripKey, Version};
+use strake_store::Lsn;
+
+impl BlockStore {
+    pub(super) fn write(
+        &self,
+        key: &StripKey,
+        header: &StripHeader,
+        checksums: &[u32],
+        copy: bool,
+        data: &[u8],
+    ) -> Result<NsdReply> {
+        self.refuse_if_failed()?;
+        if !strip_bytes_are_valid(data.len()) || checksums.len() != data.len() / UNIT_BYTES {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("a strip of {} bytes with {} checksums", data.len(), checksums.len()),
+            ));
+        }
+        if header.version == Version::NONE {
+            return Err(Error::new(ErrorKind::Invalid, "a strip without a version"));
+        }
+        let extents = self.allocate(strip_units(data.len() as u32))?;
+        let stored = self.store_data(key, header.version, checksums, data, &extents);
+        let accepted =
+            stored.and_then(|()| self.accept(key, header, checksums, copy, data.len(), &extents));
+        match accepted {
+            Ok(true) => {}
+            // Not taken: nobody ever saw these units.
+            Ok(false) => self.give_back(&extents),
+            Err(error) => {
+                self.give_back(&extents);
+                return Err(error);
+            }
+        }
+        self.checkpoint_if_large();
+        Ok(NsdReply::Accepted { boot: self.boot })
+    }
+
+    /// Space for a strip. Units that wait only for a commit are worth one.
+    fn allocate(&self, units: u32) -> Result<Vec<Extent>> {
+        let attempt = || self.space.allocator.lock().allocate(units);
+        if let Some(extents) = attempt() {
+            return Ok(extents);
+        }
+        if self.reclaim.units() > 0 {
+            self.make_durable()?;
+            if let Some(extents) = attempt() {
+                return Ok(extents);
+            }
+        }
+        Err(Error::new(ErrorKind::NoSpace, format!("NSD {} is full", self.nsd)))
+    }
+
+    fn give_back(&self, extents: &[Extent]) {
+        let mut allocator = self.space.allocator.lock();
+        extents.iter().for_each(|&extent| allocator.free(extent));
+    }
+
+    /// Writes the strip and, behind it, its trailer.
+    fn store_data(
+        &self,
+        key: &StripKey,
+        version: Version,
+        checksums: &[u32],
+        data: &[u8],
+        extents: &[Extent],
+    ) -> Result<()> {
+        // Payloads off a wire may lie anywhere; direct I/O wants them aligned.
+        let copied;
+        let data = if (data.as_ptr() as usize).is_multiple_of(UNIT_BYTES) {
+            data
+        } else {
+            copied = AlignedBuffer::from_slice(data);
+            &copied
+        };
+        let units = (data.len() / UNIT_BYTES) as u64;
+        self.write_extents(&slice_of(extents, 0, units), data)?;
+        let behind = u64::from(trailer_units(data.len() as u32));
+        if behind > 0 {
+            let trailer = AlignedBuffer::from_slice(&encode_trailer(key, version, checksums));
+            self.write_extents(&slice_of(extents, units, behind), &trailer)?;
+        }
+        Ok(())
+    }
+
+    fn write_extents(&self, extents: &[Extent], mut bytes: &[u8]) -> Result<()> {
+        for extent in extents {
+            let (part, rest) = bytes.split_at(extent.bytes() as usize);
+            bytes = rest;
+            let start = self.observe.io.begin();
+            let waiting = self.observe.waiters.enter("NSD I/O completion", "write");
+            let written = self.disk.write_at(extent.offset(), part);
+            drop(waiting);
+            self.observe.io.end(
+                start,
+                IoDirection::Write,
+                BufferType::Data,
+                self.nsd,
+                extent.offset(),
+                extent.bytes(),
+                IoSide::Local,
+            );
+            written.map_err(|error| match error.kind() {
+                // The host is full: that is no failure of the disk.
+                std::io::ErrorKind::StorageFull => Error::from(error),
+                _ => self.fail(error.into()),
+            })?;
+        }
+        assert!(bytes.is_empty(), "a strip has as many units as were allocated");
+        Ok(())
+    }
+
+    /// Decides and, if accepted, publishes; false if the version is there already.
+    fn accept(
+        &self,
+        key: &StripKey,
+        header: &StripHeader,
+        checksums: &[u32],
+        copy: bool,
+        strip_bytes: usize,
+        extents: &[Extent],
+    ) -> Result<bool> {
+        loop {
+            let object = self.object_lock(key.object);
+            let held = self.record(key)?;
+            let floor = self.floor(key)?;
+            let committing = Lsn(self.committing.load(SeqCst));
+            let verdict = judge_write(held.as_ref(), floor, header.version, copy, committing);
+            let (mut versions, freed) = match verdict {
+                WriteVerdict::Present => return Ok(false),
+                WriteVerdict::Stale(highest) => {
+                    let detail = format!(
+                        "NSD {}, strip {key}: version {} is not above {highest}",
+                        self.nsd, header.version
+                    );
+                    return Err(Error::new(ErrorKind::Stale, detail));
+                }
+                WriteVerdict::Accepted { kept, freed } => (kept, freed),
+            };
+            let inline = checksums.len() <= INLINE_CHECKSUMS_MAX;
+            versions.insert(
+                0,
+                StripVersion {
+                    header: header.clone(),
+                    strip_bytes: strip_bytes as u32,
+                    accepted: Lsn(0),
+                    settled: false,
+                    extents: extents.to_vec(),
+                    checksums: if inline {
+                        Checksums::Inline(checksums.to_vec())
+                    } else {
+                        Checksums::Trailer
+                    },
+                },
+            );
+            let mut record = StripRecord { versions };
+            let encoded = strip_key(Table::Strip, key);
+            let published = self.publish(
+                |lsn| {
+                    record.versions[0].accepted = lsn;
+                    let mut edits = Edits::default();
+                    edits.put(&encoded, encode_strip(&encoded, &record));
+                    edits
+                },
+                freed,
+            );
+            match published {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    drop(object);
+                    self.make_room()?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            self.unsettled.lock().insert(*key);
+            if held.is_none() {
+                self.strips.fetch_add(1, SeqCst);
+            }
+            if !inline {
+                self.trailers.lock().insert(*key, header.version, checksums);
+            }
+            return Ok(true);
+        }
+    }
+}

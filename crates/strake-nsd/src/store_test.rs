@@ -1,0 +1,327 @@
+//! The block store against a slow obvious model: random requests, commits, reopenings and power
+//! cuts. Each seed is printed; a failure names the one that replays it.
+//!
+//! The model keeps, per strip, every version accepted in order and which of them a commit covers.
+//! After a power cut the store must hold, for each strip, a state at least as new as the last
+//! committed one, with the bytes and checksums of some accepted version, and never a mixture.
+
+use super::*;
+use std::collections::BTreeMap;
+use strake_env::disk::sim::SimDisk;
+use strake_env::{Clock, RealClock, Rng};
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::nsd::{SettledStripe, StripHeader};
+use strake_proto::{FsId, GrantNumber, StripIndex};
+use strake_store::container::FormatOptions;
+use strake_stripe::checksum::{first_bad_unit, strip_checksums};
+
+const DISK_BYTES: u64 = 64 << 20;
+
+fn observe() -> Arc<Observe> {
+    Observe::new(RealClock::shared() as Arc<dyn Clock>, 512)
+}
+
+fn format(disk: &Arc<SimDisk>, seed: u64) -> Arc<BlockStore> {
+    let options = FormatOptions {
+        cluster: ClusterId([7; 16]),
+        nsd: NsdId(3),
+        fs: FsId(1),
+        failure_group: 3,
+        seed,
+    };
+    Container::format(Arc::clone(disk) as Arc<dyn Disk>, &options).expect("format");
+    open(disk)
+}
+
+fn open(disk: &Arc<SimDisk>) -> Arc<BlockStore> {
+    let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>).expect("container");
+    BlockStore::open(container, BlockStoreOptions::new(&observe())).expect("block store")
+}
+
+fn key(object: u64, block: u64) -> StripKey {
+    StripKey {
+        fs: FsId(1),
+        object: ObjectId(object),
+        block: BlockIndex(block),
+        strip: StripIndex((block % 3) as u8),
+    }
+}
+
+fn version(counter: u64) -> Version {
+    Version { grant: GrantNumber(1), counter }
+}
+
+fn call(store: &BlockStore, request: &NsdRequest, send: &[u8]) -> Result<NsdReply> {
+    store.call(NsdContext::default(), request, send, &mut [])
+}
+
+fn write(store: &BlockStore, key: StripKey, version: Version, data: &[u8]) -> Result<NsdReply> {
+    let header = StripHeader { version, block_bytes: data.len() as u32, skipped: 0 };
+    let checksums = strip_checksums(&key, version, data);
+    call(store, &NsdRequest::Write { key, header, checksums, copy: false }, data)
+}
+
+/// The whole current strip, its checksums verified.
+fn read(store: &BlockStore, key: StripKey) -> Option<(Version, Vec<u8>)> {
+    let mut out = AlignedBuffer::zeroed(1 << 20);
+    let request = NsdRequest::Read { key, version: None, offset: 0, length: 1 << 20 };
+    match store.call(NsdContext::default(), &request, &[], &mut out) {
+        Ok(NsdReply::Strip { header, checksums, payload_bytes, .. }) => {
+            let bytes = &out[..payload_bytes as usize];
+            let bad = first_bad_unit(&key, header.version, 0, bytes, &checksums);
+            assert_eq!(bad, None, "strip {key} at {} does not match", header.version);
+            Some((header.version, bytes.to_vec()))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        other => panic!("read of {key}: {other:?}"),
+    }
+}
+
+use strake_env::AlignedBuffer;
+
+/// One strip's history: what each version holds (`None`: deleted), ascending.
+#[derive(Default)]
+struct History {
+    states: Vec<(Version, Option<Vec<u8>>)>,
+    committed: usize,
+}
+
+#[derive(Default)]
+struct Model {
+    strips: BTreeMap<StripKey, History>,
+    counter: u64,
+}
+
+impl Model {
+    fn now(&self, key: &StripKey) -> Option<(Version, Vec<u8>)> {
+        let (version, data) = self.strips.get(key)?.states.last()?;
+        Some((*version, data.clone()?))
+    }
+
+    fn commit(&mut self) {
+        self.strips.values_mut().for_each(|history| history.committed = history.states.len());
+    }
+
+    /// Takes over what the store holds after a power cut, having judged it.
+    fn recover(&mut self, store: &BlockStore) {
+        for (key, history) in &mut self.strips {
+            let found = read(store, *key);
+            let position =
+                (history.committed.saturating_sub(1)..history.states.len()).rev().find(|&index| {
+                    let (version, data) = &history.states[index];
+                    match (&found, data) {
+                        (Some((seen, bytes)), Some(data)) => seen == version && bytes == data,
+                        (None, None) => true,
+                        _ => false,
+                    }
+                });
+            let never = history.committed == 0 && found.is_none();
+            let seen = found.map(|(version, _)| version);
+            assert!(position.is_some() || never, "{key}: {seen:?} was lost or never written");
+            history.states.truncate(position.map_or(0, |index| index + 1));
+            history.committed = history.states.len();
+        }
+    }
+}
+
+fn check(store: &BlockStore) {
+    store.space.allocator.lock().check();
+    match call(store, &NsdRequest::Check { data: true }, &[]).expect("check") {
+        NsdReply::Checked(found) => assert_eq!(found.faults, Vec::<String>::new()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn random_write(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
+    let key = key(rng.below(4), rng.below(6));
+    let units = if rng.one_in(4) { 17 + rng.index(40) } else { 1 + rng.index(16) };
+    let mut data = AlignedBuffer::zeroed(units * UNIT_BYTES);
+    rng.fill(&mut data);
+    model.counter += 1;
+    let version = version(model.counter);
+    write(store, key, version, &data).expect("write");
+    model.strips.entry(key).or_default().states.push((version, Some(data.to_vec())));
+}
+
+fn random_delete(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
+    let object = ObjectId(rng.below(4));
+    let from = rng.below(6);
+    let to = if rng.one_in(3) { u64::MAX } else { from + rng.below(4) };
+    model.counter += 1;
+    let version = version(model.counter);
+    let request = NsdRequest::DeleteRange {
+        fs: FsId(1),
+        object,
+        from: BlockIndex(from),
+        to: BlockIndex(to),
+        version,
+    };
+    call(store, &request, &[]).expect("delete");
+    for (key, history) in &mut model.strips {
+        if key.object == object && (from..to).contains(&key.block.0) {
+            history.states.push((version, None));
+        }
+    }
+}
+
+fn random_commit(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
+    let mut settled = Vec::new();
+    for (key, history) in &model.strips {
+        // Only what an earlier commit made stable may be settled.
+        let stable = history.committed.checked_sub(1).map(|last| &history.states[last]);
+        if let Some((version, Some(_))) = stable
+            && rng.one_in(2)
+        {
+            let (fs, object, block) = (key.fs, key.object, key.block);
+            settled.push(SettledStripe { fs, object, block, version: *version });
+        }
+    }
+    call(store, &NsdRequest::Commit { settled }, &[]).expect("commit");
+    model.commit();
+}
+
+#[test]
+fn random_histories_agree_with_the_model_through_power_cuts() {
+    for seed in 0..30 {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let mut disk = SimDisk::new(DISK_BYTES);
+        let mut store = format(&disk, seed);
+        let mut model = Model::default();
+        for _ in 0..200 {
+            match rng.below(40) {
+                0..=19 => random_write(&store, &mut model, &mut rng),
+                20..=23 => random_delete(&store, &mut model, &mut rng),
+                24..=29 => random_commit(&store, &mut model, &mut rng),
+                30 => store.checkpoint().expect("checkpoint"),
+                31 => {
+                    drop(store);
+                    disk = disk.crash(disk.position(), &mut rng);
+                    store = open(&disk);
+                    model.recover(&store);
+                    check(&store);
+                }
+                _ => {
+                    let key = key(rng.below(4), rng.below(6));
+                    assert_eq!(read(&store, key), model.now(&key), "{key}");
+                }
+            }
+        }
+        check(&store);
+    }
+}
+
+#[test]
+fn stale_versions_and_those_under_a_tombstone_are_refused() {
+    let store = format(&SimDisk::new(DISK_BYTES), 1);
+    let data = AlignedBuffer::zeroed(UNIT_BYTES);
+    write(&store, key(1, 1), version(5), &data).expect("first");
+    for old in [4, 5] {
+        let error = write(&store, key(1, 1), version(old), &data).expect_err("stale");
+        assert_eq!(error.kind(), ErrorKind::Stale);
+    }
+    let all = NsdRequest::DeleteRange {
+        fs: FsId(1),
+        object: ObjectId(1),
+        from: BlockIndex(0),
+        to: BlockIndex::END,
+        version: version(9),
+    };
+    call(&store, &all, &[]).expect("delete");
+    assert_eq!(read(&store, key(1, 1)), None);
+    assert!(write(&store, key(1, 7), version(9), &data).is_err());
+    write(&store, key(1, 7), version(10), &data).expect("above the tombstone");
+    let promise = NsdRequest::Refuse { key: key(1, 8), version: version(20) };
+    let reply = call(&store, &promise, &[]).expect("promise");
+    assert_eq!(reply, NsdReply::Promise { refused: true });
+    assert!(write(&store, key(1, 8), version(20), &data).is_err());
+}
+
+#[test]
+fn a_full_disk_says_so_and_deleting_makes_room() {
+    let store = format(&SimDisk::new(DISK_BYTES), 1);
+    let data = AlignedBuffer::zeroed(1 << 20);
+    let mut counter = 0;
+    let full = loop {
+        counter += 1;
+        if let Err(error) = write(&store, key(counter, 0), version(counter), &data) {
+            break error;
+        }
+        assert!(counter < 64, "the disk never gets full");
+    };
+    assert_eq!(full.kind(), ErrorKind::NoSpace);
+    for object in 1..counter {
+        let request = NsdRequest::DeleteRange {
+            fs: FsId(1),
+            object: ObjectId(object),
+            from: BlockIndex(0),
+            to: BlockIndex::END,
+            version: version(100 + object),
+        };
+        call(&store, &request, &[]).expect("deleting works on a full disk");
+    }
+    // The freed units wait for a commit; the write makes one.
+    write(&store, key(99, 0), version(999), &data).expect("there is room again");
+    check(&store);
+}
+
+#[test]
+fn a_failed_write_stops_all_changes_but_not_reads() {
+    let disk = SimDisk::new(DISK_BYTES);
+    let store = format(&disk, 1);
+    let data = AlignedBuffer::zeroed(UNIT_BYTES);
+    write(&store, key(1, 1), version(1), &data).expect("good");
+    call(&store, &NsdRequest::Commit { settled: Vec::new() }, &[]).expect("commit");
+    disk.set_faults(|faults| faults.writes_until_error = Some(0));
+    assert!(write(&store, key(1, 2), version(2), &data).is_err());
+    disk.set_faults(|faults| faults.writes_until_error = None);
+    let error = write(&store, key(1, 2), version(3), &data).expect_err("it stays failed");
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(read(&store, key(1, 1)).is_some());
+}
+
+#[test]
+fn a_flipped_bit_is_found() {
+    let disk = SimDisk::new(DISK_BYTES);
+    let store = format(&disk, 1);
+    let mut data = AlignedBuffer::zeroed(20 * UNIT_BYTES);
+    Rng::new(5).fill(&mut data);
+    write(&store, key(1, 1), version(1), &data).expect("good");
+    let record = store.record(&key(1, 1)).expect("index").expect("held");
+    disk.flip(record.current().extents[0].offset() + 5000, 1);
+    match call(&store, &NsdRequest::Check { data: true }, &[]).expect("check") {
+        NsdReply::Checked(found) => assert_eq!(found.bad, [key(1, 1)]),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn concurrent_writers_and_committers_lose_nothing() {
+    let disk = SimDisk::new(DISK_BYTES);
+    let store = format(&disk, 1);
+    std::thread::scope(|scope| {
+        for object in 1..5u64 {
+            let store = &store;
+            scope.spawn(move || {
+                for round in 1..40u64 {
+                    let mut data = AlignedBuffer::zeroed(UNIT_BYTES * 2);
+                    data.fill(object as u8);
+                    write(store, key(object, round % 7), version(round), &data).expect("write");
+                    let commit = NsdRequest::Commit { settled: Vec::new() };
+                    call(store, &commit, &[]).expect("commit");
+                }
+            });
+        }
+    });
+    drop(store);
+    let store = open(&disk.crash(disk.position(), &mut Rng::new(9)));
+    for object in 1..5u64 {
+        for block in 0..7 {
+            let (found, data) = read(&store, key(object, block)).expect("committed");
+            let last = (33..40).rev().find(|round| round % 7 == block).expect("each once");
+            assert_eq!(found, version(last));
+            assert!(data.iter().all(|&byte| byte == object as u8));
+        }
+    }
+    check(&store);
+}
