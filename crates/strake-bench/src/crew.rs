@@ -140,6 +140,7 @@ pub struct Crews {
     one_task_each: bool,
     hosts: usize,
     quiet: bool,
+    keep: bool,
     stop: Stop,
     /// Kept where the crews do not own it: workers only join the directory.
     _scratch: Option<Scratch>,
@@ -185,6 +186,7 @@ impl Crews {
             one_task_each: place.processes,
             hosts: place.hosts.len().max(1),
             quiet: false,
+            keep: place.keep,
             stop: stop.clone(),
             _scratch: held,
         })
@@ -197,6 +199,7 @@ impl Crews {
             crews,
             one_task_each: false,
             quiet: false,
+            keep: false,
             stop: stop.clone(),
             _scratch: None,
         }
@@ -237,8 +240,11 @@ impl Crews {
         Ok(seen.iter().all(|marked| *marked))
     }
 
-    /// Removes what earlier phases made, everywhere.
+    /// Removes what earlier phases made, everywhere; nothing if it is to be kept.
     pub fn tidy(&mut self) -> Result<()> {
+        if self.keep {
+            return Ok(());
+        }
         let crews = if self.one_task_each { 1 } else { self.crews.len() };
         self.crews[..crews].iter_mut().try_for_each(|crew| crew.tidy())
     }
@@ -326,6 +332,9 @@ pub fn run_together(
         if !busy {
             break;
         }
+        // Crews elsewhere know nothing of a signal to this process: hanging up on them, as
+        // returning from here does, stops them and lets them clean up.
+        jobs.iter().try_for_each(|(crews, ..)| crews.stop.check())?;
         line.show(bytes, operations);
         clock::pause(Duration::from_millis(pause_ms));
         pause_ms = (pause_ms * 2).min(POLL_MS_MAX);

@@ -362,7 +362,8 @@ mod tests {
             not releasing byte-range token after open\n\
             no fsync at end of test\n\
             Data rate was 3268199.54 Kbytes/sec, iops was 398.95, thread utilization 0.984\n\
-            Record size: 8388608 bytes, 10737418240 bytes to transfer, 10737418240 bytes transferred\n\
+            Record size: 8388608 bytes, 10737418240 bytes to transfer, 10737418240 bytes \
+            transferred\n\
             CPU utilization: user 3.68%, sys 3.87%, idle 92.45%, wait 0.00%\n";
         assert_eq!(lines(&job, &found), wanted);
         let newer = Job { latency: true, ..job };

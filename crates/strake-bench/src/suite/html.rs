@@ -2,7 +2,7 @@
 
 use super::markdown::{Document, latency_cells, stage_cells};
 use super::stages::Stage;
-use super::svg::{self, Bar, escape};
+use super::svg::{self, Bar, Scale, escape};
 use crate::md::listing;
 use crate::statistics::summarize;
 
@@ -10,15 +10,16 @@ const STYLE: &str = "body{font-family:sans-serif;max-width:60em;margin:2em auto;
     table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .7em;border-bottom:1px solid \
     #ccc;text-align:left}td.n{text-align:right}svg{width:100%;margin:1em 0}h1 small{color:#666}";
 
-fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+/// A table whose columns from `figures` on hold figures.
+fn table(heads: &[&str], figures: usize, rows: impl Iterator<Item = Vec<String>>) -> String {
     let head: String = heads.iter().map(|head| format!("<th>{}</th>", escape(head))).collect();
     let mut text = format!("<table>\n<tr>{head}</tr>\n");
     for row in rows {
         let cells: String = row
             .iter()
-            .map(|cell| {
-                let number = cell.starts_with(|first: char| first.is_ascii_digit());
-                let class = if number { " class=\"n\"" } else { "" };
+            .enumerate()
+            .map(|(column, cell)| {
+                let class = if column >= figures { " class=\"n\"" } else { "" };
                 format!("<td{class}>{}</td>", escape(cell))
             })
             .collect();
@@ -28,7 +29,7 @@ fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     text
 }
 
-fn plot(title: &str, stages: &[Stage], unit: &str) -> String {
+fn plot(title: &str, scale: Scale, stages: &[Stage], unit: &str) -> String {
     let bars: Vec<Bar> = stages
         .iter()
         .filter(|stage| stage.unit == unit)
@@ -42,7 +43,7 @@ fn plot(title: &str, stages: &[Stage], unit: &str) -> String {
             }
         })
         .collect();
-    svg::bars(title, &bars)
+    svg::bars(title, scale, &bars)
 }
 
 /// The report.
@@ -57,14 +58,14 @@ pub fn render(document: &Document<'_>) -> String {
         escape(&document.score_line())
     );
     let facts = document.facts().into_iter().map(|(name, value)| vec![name, value]);
-    text.push_str(&table(&["", ""], facts));
+    text.push_str(&table(&["", ""], 2, facts));
     text.push_str(
         "<h2>Results</h2>\n<p>Bars are means, lines reach from the least to the \
                    greatest repetition.</p>\n",
     );
-    text.push_str(&plot("Bandwidth, MiB/s", stages, "MiB/s"));
-    text.push_str(&plot("Operations per second", stages, "op/s"));
-    text.push_str(&plot("Latency, µs (less is better)", stages, "µs"));
+    text.push_str(&plot("Bandwidth, MiB/s", Scale::Linear, stages, "MiB/s"));
+    text.push_str(&plot("Operations per second (decades)", Scale::Decades, stages, "op/s"));
+    text.push_str(&plot("Latency, µs (less is better)", Scale::Linear, stages, "µs"));
     let labels: Vec<String> = results.scaling.iter().map(|point| point.tasks.to_string()).collect();
     let series = [
         ("write", results.scaling.iter().map(|point| point.write).collect()),
@@ -72,11 +73,11 @@ pub fn render(document: &Document<'_>) -> String {
     ];
     text.push_str(&svg::lines("Sequential MiB/s by number of tasks", &labels, &series));
     let heads = ["stage", "what", "unit", "mean", "least", "greatest", "spread"];
-    text.push_str(&table(&heads, stages.iter().map(|stage| stage_cells(stage).to_vec())));
+    text.push_str(&table(&heads, 3, stages.iter().map(|stage| stage_cells(stage).to_vec())));
     text.push_str("<h2>Latency of single operations, last repetition</h2>\n");
     let heads = ["stage", "p50", "p95", "p99", "p99.9", "max"];
     let rows = stages.iter().filter_map(latency_cells).map(|row| row.to_vec());
-    text.push_str(&table(&heads, rows));
+    text.push_str(&table(&heads, 1, rows));
     if !results.listings.is_empty() {
         let listed = escape(&listing::layout(&results.listings));
         text.push_str(&format!("<h2>Create, list, remove</h2>\n<pre>{listed}</pre>\n"));

@@ -143,9 +143,9 @@ pub fn render(document: &Document<'_>) -> String {
     let mut line = |words: String| writeln!(text, "{words}").expect("invariant: strings grow");
     line(format!("**Score {}**\n", document.score_line()));
     line(format!(
-        "Made by `strake bench suite{}`. The score is √(geometric mean of four bandwidths × \
-         geometric mean of\neight metadata rates), in the manner of the IO500 list but with \
-         short stages on one host: compare it with\nother runs of this suite only.\n",
+        "Made by `strake bench suite{}`. The score is √(geometric mean of four bandwidths ×\n\
+         geometric mean of eight metadata rates), in the manner of the IO500 list but with\n\
+         short stages on one host: compare it with other runs of this suite only.\n",
         if results.plan.quick { " --quick" } else { "" }
     ));
     let facts = document.facts().into_iter().map(|(name, value)| vec![name, value]);
@@ -214,9 +214,9 @@ mod tests {
 
 **Score no score: a stage is missing**
 
-Made by `strake bench suite --quick`. The score is √(geometric mean of four bandwidths × geometric mean of
-eight metadata rates), in the manner of the IO500 list but with short stages on one host: compare it with
-other runs of this suite only.
+Made by `strake bench suite --quick`. The score is √(geometric mean of four bandwidths ×
+geometric mean of eight metadata rates), in the manner of the IO500 list but with
+short stages on one host: compare it with other runs of this suite only.
 
 |  |  |
 |---|---|

@@ -41,6 +41,8 @@ pub struct Plan {
     pub budget_seconds: f64,
     /// Files of the create/list/remove stage.
     pub listing_files: u64,
+    /// Whether the host's caches are dropped where that is allowed.
+    pub drop_caches: bool,
 }
 
 impl Plan {
@@ -53,6 +55,7 @@ impl Plan {
             unit_seconds: if quick { 2.0 } else { 12.0 },
             budget_seconds: if quick { 100.0 } else { 540.0 },
             listing_files: if quick { 2_000 } else { 20_000 },
+            drop_caches: true,
         }
     }
 }
@@ -353,7 +356,7 @@ fn takes_direct(directory: &Path) -> bool {
 /// Runs all stages.
 pub fn run(directory: &Path, plan: &Plan, target: &Target, stop: &Stop) -> Result<Results> {
     let start = Tick::now();
-    let cold = host::drop_system_caches().is_ok();
+    let cold = plan.drop_caches && host::drop_system_caches().is_ok();
     let mut suite = Suite {
         plan,
         crews: Crews::threads(directory, stop)?,
@@ -438,6 +441,31 @@ pub(crate) mod tests {
                 latency: None,
             });
         }
+    }
+
+    /// The suite itself, in small: every stage of the score has its samples, and nothing stays.
+    #[test]
+    fn all_stages_run() {
+        let parent = std::env::temp_dir().join(crate::scratch::fresh_name());
+        std::fs::create_dir(&parent).unwrap();
+        let plan = Plan {
+            unit_seconds: 0.02,
+            repeats: 2,
+            listing_files: 20,
+            drop_caches: false,
+            ..Plan::new(true, 2)
+        };
+        let target = Target::of(&parent).unwrap();
+        let results = run(&parent, &plan, &target, &Stop::default()).unwrap();
+        for stage in &results.stages {
+            assert_eq!(stage.samples.len(), 2, "{}", stage.name);
+            assert!(stage.samples.iter().all(|sample| *sample > 0.0), "{stage:?}");
+        }
+        assert_eq!(super::super::score::score(&results).samples.len(), 2);
+        let tasks: Vec<u32> = results.scaling.iter().map(|point| point.tasks).collect();
+        assert_eq!(tasks, [1, 2, 4]);
+        // Empty: removing it succeeds.
+        std::fs::remove_dir(&parent).unwrap();
     }
 
     pub(crate) fn results() -> Results {

@@ -37,15 +37,40 @@ fn open(height: f64, title: &str) -> String {
     )
 }
 
+/// How lengths grow with figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// In proportion.
+    Linear,
+    /// By decades above the one below the least figure: for figures of different kinds.
+    Decades,
+}
+
+impl Scale {
+    /// The length of a figure in points, where `least` and `most` are those of the plot.
+    fn length(self, figure: f64, least: f64, most: f64) -> f64 {
+        let full = WIDTH - LABEL - FIGURE;
+        match self {
+            Scale::Linear if most > 0.0 => full * figure / most,
+            Scale::Decades if least > 0.0 && figure > 0.0 => {
+                let start = least.log10().floor() - 0.3;
+                full * (figure.log10() - start) / (most.log10() - start)
+            }
+            _ => 0.0,
+        }
+    }
+}
+
 /// Horizontal bars with whiskers from the least to the greatest sample.
-pub fn bars(title: &str, bars: &[Bar]) -> String {
+pub fn bars(title: &str, scale: Scale, bars: &[Bar]) -> String {
     let most = bars.iter().map(|bar| bar.max.max(bar.mean)).fold(0.0, f64::max);
-    let scale = if most > 0.0 { (WIDTH - LABEL - FIGURE) / most } else { 0.0 };
+    let least = bars.iter().map(|bar| bar.min).fold(f64::INFINITY, f64::min);
+    let length = |figure: f64| scale.length(figure, least, most);
     let mut svg = open(TOP + ROW * bars.len() as f64 + 6.0, title);
     for (row, bar) in bars.iter().enumerate() {
         let y = TOP + ROW * row as f64;
         let middle = y + ROW / 2.0;
-        let (left, right) = (LABEL + bar.min * scale, LABEL + bar.max * scale);
+        let (left, right) = (LABEL + length(bar.min), LABEL + length(bar.max));
         write!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n<rect x=\"{LABEL:.1}\" \
@@ -56,9 +81,9 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
             middle + 4.0,
             escape(&bar.label),
             y + 4.0,
-            bar.mean * scale,
+            length(bar.mean),
             ROW - 8.0,
-            right.max(LABEL + bar.mean * scale) + 6.0,
+            right.max(LABEL + length(bar.mean)) + 6.0,
             middle + 4.0,
             figure(bar.mean),
         )
@@ -133,13 +158,25 @@ mod tests {
     #[test]
     fn bars_scale_to_the_longest_and_carry_their_scatter() {
         let bar = |label: &str, mean, min, max| Bar { label: label.into(), mean, min, max };
-        let svg = bars("MiB/s <test>", &[bar("a", 50.0, 40.0, 60.0), bar("b", 92.0, 92.0, 92.0)]);
+        let svg = bars(
+            "MiB/s <test>",
+            Scale::Linear,
+            &[bar("a", 50.0, 40.0, 60.0), bar("b", 92.0, 92.0, 92.0)],
+        );
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
         assert!(svg.contains("<title>MiB/s &lt;test&gt;</title>"));
         // 460 points are 92 MiB/s: bar a is 250 long, its whisker goes from 200 to 300.
         assert!(svg.contains("width=\"250.0\""), "{svg}");
         assert!(svg.contains("x1=\"370.0\" x2=\"470.0\""), "{svg}");
         assert!(svg.contains("width=\"460.0\""));
+    }
+
+    #[test]
+    fn decades_are_equally_long() {
+        let length = |figure| Scale::Decades.length(figure, 1.0, 1_000.0);
+        let step = length(100.0) - length(10.0);
+        assert!((length(1_000.0) - length(100.0) - step).abs() < 1e-9);
+        assert!(length(1.0) > 0.0 && length(1_000.0) <= WIDTH - LABEL - FIGURE + 1e-9);
     }
 
     #[test]
@@ -151,10 +188,10 @@ mod tests {
 
     #[test]
     fn nothing_to_draw_is_drawn_without_a_division() {
-        for svg in [bars("none", &[]), lines("none", &[], &[("x", Vec::new())])] {
+        for svg in [bars("none", Scale::Decades, &[]), lines("none", &[], &[("x", Vec::new())])] {
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         }
         let zero = Bar { label: "z".into(), mean: 0.0, min: 0.0, max: 0.0 };
-        assert!(!bars("zero", &[zero]).contains("NaN"));
+        assert!(!bars("zero", Scale::Decades, &[zero]).contains("NaN"));
     }
 }
