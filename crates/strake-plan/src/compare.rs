@@ -63,12 +63,21 @@ struct ReportMetric {
     samples: Vec<f64>,
 }
 
+/// Most hosts of a report that are believed.
+const CROWD_MAX: u64 = 1_000_000;
+
 /// Reads a bench report; `file` is only for messages.
 pub fn read_bench(file: &str, text: &str) -> Result<Vec<Measurement>, PlanError> {
     let report: Report = serde_json::from_str(text)
         .map_err(|error| PlanError::Schema { file: file.into(), error: error.to_string() })?;
     let measurements: Vec<Measurement> =
         report.metrics.iter().filter_map(|metric| measurement(metric, &report.detail)).collect();
+    // Figures without a meaning compare with nothing.
+    let measurements: Vec<Measurement> = measurements
+        .into_iter()
+        .filter(|m| m.value > 0.0 && m.value.is_finite() && (1..=CROWD_MAX).contains(&m.hosts))
+        .filter(|m| m.network_servers.is_none_or(|servers| (1..=CROWD_MAX).contains(&servers)))
+        .collect();
     if measurements.is_empty() {
         return Err(PlanError::Usage(format!(
             "{file} (kind '{}') holds no streaming or 4 KiB random figure; measure with \
@@ -267,7 +276,7 @@ fn cause(
             like(loss.at_least[index].value) || like(loss.at_most[index].value)
         })
     });
-    if measurement.hosts * measurement.tasks_per_host == 1 {
+    if measurement.hosts == 1 && measurement.tasks_per_host == 1 {
         return "one task waits for each transfer in turn: repeat with more tasks (--tasks 8)"
             .into();
     }

@@ -132,6 +132,25 @@ pub struct ServerChoice {
     pub switches_per_block: u64,
 }
 
+/// Most building blocks of a tier and clients of a system.
+const BLOCKS_MAX: u64 = 100_000;
+/// Most parts of one kind in a block.
+const PER_BLOCK_MAX: u64 = 1000;
+
+/// A count of the design must be something that can be built, and products of counts must stay
+/// within 64 bits.
+fn counts(
+    wrong: &dyn Fn(String) -> PlanError,
+    fields: &[(&str, u64, u64)],
+) -> Result<(), PlanError> {
+    for (name, value, most) in fields {
+        if !(1..=*most).contains(value) {
+            return Err(wrong(format!("{name} must be at least 1 and at most {most}")));
+        }
+    }
+    Ok(())
+}
+
 fn one() -> u64 {
     1
 }
@@ -269,9 +288,11 @@ impl Design {
 
 impl ClientChoice {
     fn resolve<'a>(&self, library: &'a Library) -> Result<Clients<'a>, PlanError> {
-        if self.count == 0 {
-            return Err(PlanError::Usage("[clients] count must be at least 1".into()));
-        }
+        let fields = [
+            ("[clients] count", self.count, BLOCKS_MAX),
+            ("[clients] lan_per_client", self.lan_per_client, PER_BLOCK_MAX),
+        ];
+        counts(&PlanError::Usage, &fields)?;
         Ok(Clients {
             model: Library::find(&library.servers, "server", &self.model)?,
             count: self.count,
@@ -284,9 +305,7 @@ impl ClientChoice {
 impl TierChoice {
     fn resolve<'a>(&self, library: &'a Library) -> Result<Tier<'a>, PlanError> {
         let wrong = |why: String| PlanError::Design { tier: self.name.clone(), why };
-        if self.blocks == 0 {
-            return Err(wrong("blocks must be at least 1".into()));
-        }
+        counts(&wrong, &[("blocks", self.blocks, BLOCKS_MAX)])?;
         Ok(Tier {
             name: self.name.clone(),
             blocks: self.blocks,
@@ -306,9 +325,7 @@ impl StorageChoice {
         let enclosure = Library::find(&library.enclosures, "enclosure", &self.enclosure)?;
         let disk = Library::find(&library.disks, "disk", &self.disk)?;
         let code = Library::find(&library.codes, "code", &self.code)?;
-        if self.per_block == 0 {
-            return Err(wrong("storage.per_block must be at least 1".into()));
-        }
+        counts(wrong, &[("storage.per_block", self.per_block, PER_BLOCK_MAX)])?;
         if !enclosure.disk_classes.contains(&disk.class) {
             let classes = enclosure.disk_classes.join(", ");
             return Err(wrong(format!(
@@ -344,9 +361,14 @@ impl StorageChoice {
         let block_size = self.block_size.map_or(4.0 * MIB, |size| size.0);
         let segment = self.segment.map_or(block_size / code.data as f64, |size| size.0);
         let rebuild_share = self.rebuild_share.unwrap_or(0.25);
-        if block_size <= 0.0 || segment <= 0.0 || !(0.01..=1.0).contains(&rebuild_share) {
+        let sizes = 512.0..=1e12;
+        if !sizes.contains(&block_size)
+            || !sizes.contains(&segment)
+            || !(0.01..=1.0).contains(&rebuild_share)
+        {
             return Err(wrong(
-                "block_size and segment must be above 0 and rebuild_share in 0.01..1".into(),
+                "block_size and segment must lie in 512 B to 10^12 B, rebuild_share in 0.01 to 1"
+                    .into(),
             ));
         }
         if self.spares >= disks * self.per_block {
@@ -425,11 +447,13 @@ impl ServerChoice {
         library: &'a Library,
         wrong: &dyn Fn(String) -> PlanError,
     ) -> Result<Servers<'a>, PlanError> {
-        if self.per_block == 0 {
-            return Err(wrong(
-                "servers.per_block must be at least 1; or leave [tier.servers] out".into(),
-            ));
-        }
+        let fields = [
+            ("servers.per_block", self.per_block, PER_BLOCK_MAX),
+            ("servers.lan_per_server", self.lan_per_server, PER_BLOCK_MAX),
+            ("servers.hba_per_server", self.hba_per_server, PER_BLOCK_MAX),
+            ("servers.switches_per_block", self.switches_per_block, PER_BLOCK_MAX),
+        ];
+        counts(wrong, &fields)?;
         let hba = match &self.hba {
             None => None,
             Some(name) => Some(Library::find(&library.adapters, "adapter", name)?),

@@ -68,7 +68,7 @@ pub fn elevation(system: &System, most: usize) -> Vec<RackView> {
                 _ => format!("blocks {first} to {last}"),
             };
             let mut rack = new(format!("{}: {which}", tier.name));
-            for _ in block..last {
+            for _ in (block..last).filter(|_| height > 0) {
                 add_storage(&mut rack, tier);
                 if !system.servers_apart {
                     add_servers(&mut rack, tier);
@@ -79,7 +79,9 @@ pub fn elevation(system: &System, most: usize) -> Vec<RackView> {
         }
         if system.servers_apart {
             let mut rack = new(format!("{}: servers", tier.name));
-            (0..tier.blocks).for_each(|_| add_servers(&mut rack, tier));
+            // Beyond what is drawn nothing needs a place.
+            let drawn = most as u64 * room / servers.max(1) + 1;
+            (0..tier.blocks.min(drawn)).for_each(|_| add_servers(&mut rack, tier));
             cut(rack, room, &mut racks);
         }
     }

@@ -16,6 +16,7 @@ pub mod evaluate;
 pub mod figure;
 pub mod inventory;
 pub mod library;
+mod library_check;
 pub mod measure;
 pub mod report;
 pub mod rule;

@@ -114,7 +114,7 @@ pub fn parse_capacity(text: &str, base: f64) -> Result<f64, String> {
         prefix_factor(unit.strip_suffix(['b', 'B']).unwrap_or(unit), base).ok_or_else(|| {
             format!("'{text}' is no capacity; write for example 2TB, 500TiB or 300GB")
         })?;
-    Ok(number * factor)
+    finite(text, number * factor)
 }
 
 /// Reads a rate: `1.6GB/s` and `MB/s` in powers of two, `10Gb/s` in bits and powers of ten.
@@ -123,10 +123,14 @@ pub fn parse_rate(text: &str) -> Result<f64, String> {
     let (number, unit) = split(text)?;
     let unit = unit.strip_suffix("/s").ok_or_else(wrong)?;
     if let Some(prefix) = unit.strip_suffix('b') {
-        return Ok(number * prefix_factor(prefix, 1000.0).ok_or_else(wrong)? / 8.0);
+        return finite(text, number * prefix_factor(prefix, 1000.0).ok_or_else(wrong)? / 8.0);
     }
     let prefix = unit.strip_suffix('B').ok_or_else(wrong)?;
-    Ok(number * prefix_factor(prefix, 1024.0).ok_or_else(wrong)?)
+    finite(text, number * prefix_factor(prefix, 1024.0).ok_or_else(wrong)?)
+}
+
+fn finite(text: &str, value: f64) -> Result<f64, String> {
+    if value.is_finite() { Ok(value) } else { Err(format!("'{text}' is too large")) }
 }
 
 fn split(text: &str) -> Result<(f64, &str), String> {
@@ -135,9 +139,6 @@ fn split(text: &str) -> Result<(f64, &str), String> {
     let (number, unit) = text.split_at(end);
     let number: f64 =
         number.parse().map_err(|_| format!("'{text}' does not begin with a number"))?;
-    if !number.is_finite() {
-        return Err(format!("'{text}' is too large"));
-    }
     Ok((number, unit.trim()))
 }
 
