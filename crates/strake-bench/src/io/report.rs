@@ -6,7 +6,7 @@ use std::path::Path;
 use super::job::Job;
 use super::phase::Operation;
 use super::run::{Measured, Mixed};
-use crate::metric::Rates;
+use crate::metric::{Rates, ratio};
 use crate::size::ByteSize;
 use crate::table::{Table, figure, mib, micros};
 
@@ -16,7 +16,41 @@ pub fn table(place: &str, job: &Job, measured: &[Measured]) -> String {
     text.push_str(&aggregates(job, measured));
     text.push('\n');
     text.push_str(&details(job, measured));
+    if measured.iter().any(|line| line.hosts > 1) {
+        text.push('\n');
+        text.push_str(&by_host(job, measured));
+    }
     text
+}
+
+/// The rates of each host: its bytes and operations ÷ its own longest task.
+fn by_host(job: &Job, measured: &[Measured]) -> String {
+    let heads = ["operation", "run", "host", "tasks", "MiB/s", "op/s"];
+    let mut table = Table::new(&heads, &[0, 2]);
+    for line in measured {
+        let mut hosts: Vec<&str> = Vec::new();
+        for task in &line.tasks {
+            if !hosts.contains(&task.host.as_str()) {
+                hosts.push(&task.host);
+            }
+        }
+        for host in hosts {
+            let tasks = || line.tasks.iter().filter(|task| task.host == host);
+            let longest = tasks().map(|task| task.seconds).fold(0.0, f64::max);
+            let bytes: u64 = tasks().map(|task| task.bytes).sum();
+            let operations: f64 =
+                tasks().map(|task| task.operations_per_second * task.seconds).sum();
+            table.row(vec![
+                line.operation.name().into(),
+                format!("{}/{}", line.iteration, job.iterations),
+                host.into(),
+                tasks().count().to_string(),
+                mib(ratio(bytes as f64, longest)),
+                figure(ratio(operations, longest)),
+            ]);
+        }
+    }
+    table.render()
 }
 
 /// The phases of one row: the same tasks, one operation, all iterations.
