@@ -333,20 +333,7 @@ impl StorageChoice {
                 enclosure.name, disk.class
             )));
         }
-        let tray = match (&enclosure.tray, self.trays) {
-            (_, 0) => None,
-            (None, _) => {
-                return Err(wrong(format!("{} takes no trays; set trays = 0", enclosure.name)));
-            }
-            (Some(name), _) => Some(Library::find(&library.trays, "tray", name)?),
-        };
-        let trays_max = enclosure.trays_max.as_ref().map_or(0, |max| max.value);
-        if self.trays > trays_max {
-            return Err(wrong(format!(
-                "{} takes at most {trays_max} trays, not {}",
-                enclosure.name, self.trays
-            )));
-        }
+        let tray = self.tray(library, enclosure, wrong)?;
         let disks_per_tray = self.disks_per_tray(enclosure, tray, wrong)?;
         let disks: u64 = disks_per_tray.iter().sum();
         let parity = self.parity.unwrap_or(enclosure.parity);
@@ -389,6 +376,29 @@ impl StorageChoice {
             spares: self.spares,
             rebuild_share,
         })
+    }
+
+    fn tray<'a>(
+        &self,
+        library: &'a Library,
+        enclosure: &Enclosure,
+        wrong: &dyn Fn(String) -> PlanError,
+    ) -> Result<Option<&'a Tray>, PlanError> {
+        let tray = match (&enclosure.tray, self.trays) {
+            (_, 0) => None,
+            (None, _) => {
+                return Err(wrong(format!("{} takes no trays; set trays = 0", enclosure.name)));
+            }
+            (Some(name), _) => Some(Library::find(&library.trays, "tray", name)?),
+        };
+        let trays_max = enclosure.trays_max.as_ref().map_or(0, |max| max.value);
+        if self.trays > trays_max {
+            return Err(wrong(format!(
+                "{} takes at most {trays_max} trays, not {}",
+                enclosure.name, self.trays
+            )));
+        }
+        Ok(tray)
     }
 
     fn disks_per_tray(

@@ -84,6 +84,24 @@ pub struct LossEvaluation {
     pub at_least: Vec<Figure>,
 }
 
+/// A stage this close to the narrowest gates together with it.
+pub(crate) const TIE: f64 = 1.0 + 1e-9;
+
+impl RateEvaluation {
+    /// Every stage that gates, in words.
+    pub fn gates(&self) -> String {
+        let gates = self.balance.iter().filter(|stage| stage.times <= TIE);
+        gates.map(|stage| stage.stage.as_str()).collect::<Vec<_>>().join(" and ")
+    }
+
+    /// The stages that carry more than is asked of them, and how much, in words.
+    pub fn oversized(&self) -> String {
+        let over = self.balance.iter().filter(|stage| stage.times > TIE);
+        let over = over.map(|stage| format!("{} x{:.2}", stage.stage, stage.times));
+        over.collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl Evaluation {
     /// Every figure's derivation holds.
     pub fn check(&self) {

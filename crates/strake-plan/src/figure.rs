@@ -156,9 +156,9 @@ impl Figure {
             Derivation::Minimum(_) => "= smallest of".to_string(),
             Derivation::Formula { rule, .. } => format!("= {rule}"),
         };
-        let mark = if gates { " ◀ gates" } else { "" };
+        let mark = if gates { " ◀ gates " } else { "" };
         let indent = "  ".repeat(depth);
-        out.push_str(&format!("{indent}{}: {}  {how}{mark}\n", self.name, self.show()));
+        out.push_str(&format!("{indent}{}: {} {mark} {how}\n", self.name, self.show()));
         let gate = self.gate().map(|gate| gate as *const Figure);
         for input in self.inputs() {
             input.explain_into(out, depth + 1, gate == Some(input as *const Figure));

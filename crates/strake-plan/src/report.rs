@@ -2,7 +2,7 @@
 
 use crate::design::System;
 use crate::elevation::elevation;
-use crate::evaluate::{Evaluation, TierEvaluation};
+use crate::evaluate::{Evaluation, TIE, TierEvaluation};
 use crate::figure::{Derivation, Figure};
 use crate::stage::Metric;
 use crate::svg::{Bar, bars, chain, escape, racks};
@@ -104,7 +104,7 @@ fn summary(out: &mut String, evaluation: &Evaluation) {
         row("raw capacity", tier.raw.show(), "");
         row("usable capacity", tier.usable.show(), "");
         for rate in &tier.rates {
-            row(rate.metric.label(), format!("&lt; {}", rate.total.show()), &rate.bottleneck);
+            row(rate.metric.label(), format!("&lt; {}", rate.total.show()), &rate.gates());
         }
         for core in &tier.per_core {
             row(&core.name, format!("&lt; {}", core.show()), "");
@@ -120,7 +120,7 @@ fn rate_bars(out: &mut String, tier: &TierEvaluation) {
             label: stage.stage.clone(),
             value: format!("{} (x{:.2})", rate.metric.unit().show(stage.capacity), stage.times),
             size: stage.capacity,
-            gates: stage.stage == rate.bottleneck,
+            gates: stage.times <= TIE,
         };
         let title = format!("{}: what each stage carries", rate.metric.label());
         out.push_str(&bars(&title, &rate.balance.iter().map(bar).collect::<Vec<_>>()));
@@ -231,16 +231,13 @@ pub fn markdown(evaluation: &Evaluation) -> String {
             tier.usable.show()
         );
         for rate in &tier.rates {
-            let over = rate.balance.iter().filter(|stage| stage.stage != rate.bottleneck);
-            let over: Vec<String> =
-                over.map(|stage| format!("{} x{:.2}", stage.stage, stage.times)).collect();
             let _ = writeln!(
                 out,
                 "| {} | < {} | {} | {} |",
                 rate.metric.label(),
                 rate.total.show(),
-                rate.bottleneck,
-                over.join(", ")
+                rate.gates(),
+                rate.oversized()
             );
         }
         let _ = write!(out, "| rebuild of a disk | {} | | |\n\n", tier.rebuild.show());

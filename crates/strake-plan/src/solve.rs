@@ -462,7 +462,7 @@ fn why(wanted: &Wanted, one_block: &System, evaluation: &Evaluation) -> Vec<Stri
         })
         .collect();
     for rate in &tier.rates {
-        lines.push(format!("{} is gated by {}", rate.metric.label(), rate.bottleneck));
+        lines.push(format!("{} is gated by {}", rate.metric.label(), rate.gates()));
     }
     lines
 }

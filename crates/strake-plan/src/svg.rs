@@ -5,7 +5,7 @@
 
 use crate::design::{System, Tier};
 use crate::elevation::{Part, RackView};
-use crate::evaluate::TierEvaluation;
+use crate::evaluate::{TIE, TierEvaluation};
 use crate::stage::Metric;
 use std::fmt::Write as _;
 
@@ -103,10 +103,10 @@ pub(crate) fn bars(title: &str, bars: &[Bar]) -> String {
 pub(crate) fn chain(system: &System, tier: &Tier, evaluation: &TierEvaluation) -> String {
     let boxes = parts(system, tier, evaluation);
     let (width, gap) = (152.0, 20.0);
-    let total = boxes.len() as f64 * (width + gap) - gap;
+    let total = boxes.len() as f64 * (width + gap) - gap + 4.0;
     let mut drawing = Drawing::new(total.max(300.0), 150.0);
     for (index, part) in boxes.iter().enumerate() {
-        let x = index as f64 * (width + gap);
+        let x = 2.0 + index as f64 * (width + gap);
         if index > 0 {
             drawing.line([x - gap, 60.0, x, 60.0]);
         }
@@ -145,7 +145,7 @@ fn parts(system: &System, tier: &Tier, evaluation: &TierEvaluation) -> Vec<Chain
                 let short = if metric == Metric::Write { "write" } else { "read" };
                 lines.push(format!("{short} {}", metric.unit().show(least)));
             }
-            if stages.contains(&rate.bottleneck.as_str()) {
+            if rate.balance.iter().any(|s| s.times <= TIE && stages.contains(&s.stage.as_str())) {
                 gates.push(if metric == Metric::Write { "write" } else { "read" });
             }
         }

@@ -98,19 +98,13 @@ fn render_tier(out: &mut String, tier: &TierEvaluation) {
         tier.lun.as_ref().map_or(String::new(), |lun| format!(", {} per LUN", lun.show())),
     ));
     for rate in &tier.rates {
-        let over = rate
-            .balance
-            .iter()
-            .filter(|stage| stage.stage != rate.bottleneck)
-            .map(|stage| format!("{} x{:.2}", stage.stage, stage.times))
-            .collect::<Vec<_>>()
-            .join(", ");
+        let over = rate.oversized();
         let over = if over.is_empty() { String::new() } else { format!("; oversized: {over}") };
         out.push_str(&format!(
             "  {:<16} < {:<14} gated by {}{over}\n",
             rate.metric.label(),
             rate.total.show(),
-            rate.bottleneck,
+            rate.gates(),
         ));
     }
     for core in &tier.per_core {
