@@ -362,7 +362,7 @@ macro_rules! opcodes {
 
             /// Its name in statistics and waits.
             pub(crate) fn name(self) -> &'static str {
-                match self { $( Opcode::$variant => $name, )* }
+                match self { $( Opcode::$variant => concat!("fuse_", $name), )* }
             }
         }
     };

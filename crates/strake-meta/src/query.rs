@@ -184,6 +184,7 @@ fn list_xattr(kv: &dyn KvRead, ino: Ino) -> Result<MetaReply> {
 /// Visits a range until `limit` items or [`REPLY_BYTES_MAX`] bytes (as `visit` counts them) are
 /// reached; at least one item is visited, so that a listing always gets on. Tells whether the
 /// range ended.
+#[allow(clippy::type_complexity, reason = "one callback, named by its use")]
 fn for_each(
     kv: &dyn KvRead,
     range: &KeyRange,

@@ -24,7 +24,7 @@ pub struct Observe {
     /// Every disk or NSD I/O.
     pub io: IoHistory,
     /// Everything that waits.
-    pub waiters: Waiters,
+    pub waiters: Arc<Waiters>,
     /// A histogram per operation.
     pub operations: OperationStats,
 }
@@ -34,7 +34,7 @@ impl Observe {
     pub fn new(clock: Arc<dyn Clock>, io_history_size: usize) -> Arc<Observe> {
         Arc::new(Observe {
             io: IoHistory::new(Arc::clone(&clock), io_history_size),
-            waiters: Waiters::new(Arc::clone(&clock)),
+            waiters: Arc::new(Waiters::new(Arc::clone(&clock))),
             operations: OperationStats::new(clock),
         })
     }

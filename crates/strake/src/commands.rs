@@ -1,7 +1,13 @@
 //! One file per command group; each turns arguments into calls and results into text.
 
 pub(crate) mod bench;
+pub(crate) mod config;
+pub(crate) mod diag;
+pub(crate) mod disk;
+pub(crate) mod down;
+pub(crate) mod fs;
 pub(crate) mod plan;
+pub(crate) mod up;
 
 use std::process::ExitCode;
 

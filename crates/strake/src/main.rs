@@ -1,13 +1,32 @@
 //! The `strake` binary: command line, daemon roles, and the only wiring of the crates.
 
+mod admin;
+mod assemble;
 mod commands;
+mod create;
+mod daemon;
+mod data_dir;
+mod mounts;
+mod output;
+mod registry;
+mod settings;
+mod show;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 /// A parallel POSIX file system: one binary, no kernel module.
 #[derive(Parser)]
-#[command(name = "strake", version, arg_required_else_help = true)]
+#[command(
+    name = "strake",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  strake up --data /srv/strake --mount /mnt/strake      from nothing to a mounted file system
+  strake fs show                                        what it is made of
+  strake diag waiters                                   what it waits for
+  strake down --data /srv/strake                        flush, unmount, end"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -15,10 +34,24 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Up(commands::up::UpArgs),
+    Down(commands::down::DownArgs),
+    #[command(subcommand)]
+    Fs(commands::fs::FsCommand),
+    #[command(subcommand)]
+    Nsd(commands::disk::NsdCommand),
+    #[command(subcommand)]
+    Disk(commands::disk::DiskCommand),
+    #[command(subcommand)]
+    Diag(commands::diag::DiagCommand),
+    #[command(subcommand)]
+    Config(commands::config::ConfigCommand),
     /// Measure what a directory, a network or a disk can do.
     #[command(subcommand)]
     Bench(strake_bench::Bench),
     Plan(strake_plan::PlanArgs),
+    #[command(hide = true)]
+    Daemon(daemon::DaemonArgs),
     /// Print the version.
     #[command(hide = true)]
     Version,
@@ -26,8 +59,16 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Up(args) => output::finish(commands::up::run(args)),
+        Command::Down(args) => output::finish(commands::down::run(&args)),
+        Command::Fs(command) => output::finish(commands::fs::run(&command)),
+        Command::Nsd(command) => output::finish(commands::disk::run_nsd(&command)),
+        Command::Disk(command) => output::finish(commands::disk::run_disk(&command)),
+        Command::Diag(command) => output::finish(commands::diag::run(&command)),
+        Command::Config(command) => output::finish(commands::config::run(&command)),
         Command::Bench(bench) => commands::bench::run(&bench),
         Command::Plan(args) => commands::plan::run(args),
+        Command::Daemon(args) => daemon::run(&args),
         Command::Version => commands::version(),
     }
 }

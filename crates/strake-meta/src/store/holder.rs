@@ -80,7 +80,7 @@ impl Holder {
     pub(crate) fn open(
         container: &Container,
         cache_bytes: usize,
-    ) -> Result<(Holder, Vec<(Lsn, Vec<u8>)>)> {
+    ) -> Result<(Holder, strake_store::journal::Entries)> {
         let nsd = container.superblock().nsd;
         let kv = Kv::open(container.kv_region(KvRole::Metadata), cache_bytes)?;
         let (journal, entries) = Journal::open(container.metadata_log())?;

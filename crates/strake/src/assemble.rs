@@ -1,0 +1,190 @@
+//! Puts the parts together: disks ▶ containers ▶ block stores and metadata ▶ client.
+
+use crate::create::Wanted;
+use crate::data_dir::{CONTAINER_FILE, DataDir, NodeConfig, NsdConfig};
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use strake_env::disk::file::{Allocation, FileDisk};
+use strake_env::{Clock, Disk, RealClock, Rng};
+use strake_meta::{MetaOptions, MetaStore};
+use strake_nsd::{BlockStore, BlockStoreOptions};
+use strake_observe::Observe;
+use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus};
+use strake_proto::meta::Configuration;
+use strake_proto::{
+    Error, ErrorKind, FsId, LayoutVersion, MapVersion, NsdId, PoolMap, Result, Slot, SlotIndex,
+};
+use strake_store::Container;
+use strake_store::container::FormatOptions;
+
+/// The only file system of a cluster so far.
+const FS: FsId = FsId(1);
+/// The witness of the newest metadata generation, a file in the data directory.
+const WITNESS_FILE: &str = "witness";
+
+/// Makes containers, block stores and the first metadata; notes in `made` what to remove should a
+/// later step fail, parents before children.
+pub(crate) fn format(
+    dir: &DataDir,
+    config: &NodeConfig,
+    size: u64,
+    wanted: &Wanted,
+    rng: &mut Rng,
+    made: &mut Vec<PathBuf>,
+) -> Result<()> {
+    let cluster = config.cluster_id()?;
+    let observe = Observe::new(RealClock::shared(), 512);
+    let mut stores = Vec::new();
+    let mut containers = Vec::new();
+    for nsd in &config.nsd {
+        let disk = make_disk(dir, nsd, size, wanted, made)
+            .map_err(|error| error.context(format!("NSD {}", nsd.path.display())))?;
+        let options = FormatOptions {
+            cluster,
+            nsd: NsdId(nsd.id),
+            fs: FS,
+            failure_group: nsd.failure_group,
+            seed: rng.next_u64(),
+        };
+        let container = Container::format(Arc::new(disk), &options)
+            .map_err(|error| error.context(format!("NSD {}", nsd.path.display())))?;
+        stores.push(BlockStore::open(container.clone(), BlockStoreOptions::new(&observe))?);
+        containers.push(container);
+    }
+    let configuration = Configuration {
+        cluster,
+        name: config.name.clone(),
+        code: config.code.parse()?,
+        block_size: config.block_size,
+        pool: first_pool(&config.nsd),
+        created: RealClock.wall(),
+        settings: Vec::new(),
+        incompat_flags: 0,
+        compat_flags: 0,
+    };
+    let mut options = MetaOptions::new(Arc::clone(&observe.waiters));
+    options.witness = Some(witness(dir, Some(made))?);
+    let meta = MetaStore::format(&containers, &configuration, options)?;
+    meta.checkpoint()?;
+    Ok(())
+}
+
+/// All NSDs up, one slot each, in one layout.
+fn first_pool(nsds: &[NsdConfig]) -> PoolMap {
+    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
+    let slots: Vec<Slot> = nsds
+        .iter()
+        .map(|nsd| Slot { nsd: NsdId(nsd.id), failure_group: nsd.failure_group, state })
+        .collect();
+    let members = slots
+        .iter()
+        .enumerate()
+        .map(|(index, slot)| (SlotIndex(index as u16), slot.failure_group))
+        .collect();
+    let layouts = vec![LayoutMap { version: LayoutVersion(1), members }];
+    PoolMap { version: MapVersion(1), slots, layouts }
+}
+
+fn make_disk(
+    dir: &DataDir,
+    nsd: &NsdConfig,
+    size: u64,
+    wanted: &Wanted,
+    made: &mut Vec<PathBuf>,
+) -> Result<FileDisk> {
+    let path = dir.root().join(&nsd.path);
+    let kind = std::fs::metadata(&path).map(|found| found.file_type());
+    match kind {
+        Ok(kind) if kind.is_block_device() => {
+            return FileDisk::take_device(&path, wanted.force).map_err(|error| {
+                let advice = "--force takes it all the same, and what it holds is lost";
+                let refused = error.kind() == std::io::ErrorKind::AlreadyExists;
+                let error = Error::from(error);
+                if refused {
+                    return Error::new(ErrorKind::Invalid, format!("{error} ({advice})"));
+                }
+                error
+            });
+        }
+        Ok(kind) if kind.is_dir() => {}
+        Ok(_) => {
+            return Err(Error::new(ErrorKind::Invalid, "neither a directory nor a block device"));
+        }
+        Err(_) => {
+            std::fs::create_dir(&path)?;
+            made.push(path.clone());
+        }
+    }
+    let file = path.join(CONTAINER_FILE);
+    if file.exists() {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{} is there already: name an empty directory", file.display()),
+        ));
+    }
+    let allocation = if wanted.prealloc { Allocation::Preallocated } else { Allocation::Sparse };
+    let disk = FileDisk::create(&file, size, allocation)?;
+    made.push(file);
+    Ok(disk)
+}
+
+/// Opens the witness, making it where it is missing (`made` notes a new one).
+fn witness(dir: &DataDir, made: Option<&mut Vec<PathBuf>>) -> Result<Arc<dyn Disk>> {
+    let path = dir.root().join(WITNESS_FILE);
+    if !path.exists() {
+        let disk = FileDisk::create(&path, strake_meta::WITNESS_BYTES, Allocation::Sparse)?;
+        if let Some(made) = made {
+            made.push(path);
+        }
+        return Ok(Arc::new(disk));
+    }
+    Ok(Arc::new(FileDisk::open(&path)?))
+}
+
+/// One NSD that could be opened.
+pub(crate) struct OpenNsd {
+    /// Its container, for the metadata's copies.
+    pub(crate) container: Container,
+    /// Its block store.
+    pub(crate) store: Arc<BlockStore>,
+}
+
+/// Opens one NSD and checks that it is the one the configuration means.
+pub(crate) fn open_nsd(
+    dir: &DataDir,
+    config: &NodeConfig,
+    nsd: &NsdConfig,
+    observe: &Arc<Observe>,
+) -> Result<OpenNsd> {
+    let path = dir.container_path(nsd);
+    let open = || -> Result<OpenNsd> {
+        let container = Container::open(Arc::new(FileDisk::open(&path)?))?;
+        let superblock = container.superblock();
+        if superblock.cluster != config.cluster_id()? || superblock.nsd != NsdId(nsd.id) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "it is NSD {} of cluster {}, not NSD {} of this one",
+                    superblock.nsd, superblock.cluster, nsd.id
+                ),
+            ));
+        }
+        let store = BlockStore::open(container.clone(), BlockStoreOptions::new(observe))?;
+        Ok(OpenNsd { container, store })
+    };
+    open().map_err(|error| error.context(format!("{} ({})", nsd.name, path.display())))
+}
+
+/// Opens the metadata on the NSDs that are there.
+pub(crate) fn open_meta(
+    dir: &DataDir,
+    nsds: &[Option<OpenNsd>],
+    observe: &Arc<Observe>,
+) -> Result<Arc<MetaStore>> {
+    let containers: Vec<Container> =
+        nsds.iter().flatten().map(|nsd| nsd.container.clone()).collect();
+    let mut options = MetaOptions::new(Arc::clone(&observe.waiters));
+    options.witness = Some(witness(dir, None)?);
+    Ok(Arc::new(MetaStore::open(&containers, options)?))
+}

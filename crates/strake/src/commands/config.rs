@@ -1,0 +1,62 @@
+//! `strake config`: the settings there are, and those in force.
+
+use crate::commands::fs::Target;
+use crate::output::{self, Table};
+use crate::settings;
+use clap::Subcommand;
+use strake_proto::Result;
+
+/// The settings there are, and those in force.
+#[derive(Subcommand, Debug)]
+#[command(after_help = "Examples:
+  strake config list             every setting with its default and meaning
+  strake config show             the values in force of the file system that is up")]
+pub(crate) enum ConfigCommand {
+    /// Every setting with its default and meaning.
+    List {
+        /// Answer in JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// The values in force.
+    Show(Target),
+}
+
+/// Runs a `strake config` command.
+pub(crate) fn run(command: &ConfigCommand) -> Result<()> {
+    match command {
+        ConfigCommand::List { json: true } => {
+            let rows: Vec<serde_json::Value> = settings::TABLE
+                .iter()
+                .map(|setting| {
+                    serde_json::json!({
+                        "name": setting.name,
+                        "default": setting.default,
+                        "meaning": setting.meaning,
+                    })
+                })
+                .collect();
+            output::print_json(&rows)
+        }
+        ConfigCommand::List { json: false } => {
+            let mut table = Table::new(&["setting", "default", "meaning"]);
+            for setting in settings::TABLE {
+                table.row(vec![
+                    setting.name.into(),
+                    setting.default.into(),
+                    setting.meaning.into(),
+                ]);
+            }
+            print!("{}", table.text());
+            Ok(())
+        }
+        ConfigCommand::Show(target) => {
+            let show = target.show()?;
+            if target.json {
+                return output::print_json(&show.settings);
+            }
+            show.settings.iter().for_each(|(name, value)| println!("{name} {value}"));
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! `strake diag`: what the daemon did, does and waits for.
+
+use crate::admin::{self, Request};
+use crate::commands::fs::Target;
+use crate::output;
+use crate::registry;
+use clap::Subcommand;
+use strake_observe::{
+    IoRecord, OperationSnapshot, WaiterSnapshot, print_io_history, print_operations, print_waiters,
+};
+use strake_proto::{Error, ErrorKind, NsdId, Result};
+
+/// What the daemon did, does and waits for.
+#[derive(Subcommand, Debug)]
+#[command(after_help = "Examples:
+  strake diag iohist | tail      the last I/Os: which disk, how large, how long
+  strake diag waiters            everything that waits, and for what
+  strake diag stats              count, rate and latency of every operation")]
+pub(crate) enum DiagCommand {
+    /// The last I/Os, oldest first.
+    Iohist(Target),
+    /// Everything that waits now.
+    Waiters(Target),
+    /// Count and latency of every operation since the start.
+    Stats(Target),
+}
+
+/// Runs a `strake diag` command.
+pub(crate) fn run(command: &DiagCommand) -> Result<()> {
+    let (target, request) = match command {
+        DiagCommand::Iohist(target) => (target, Request::IoHistory),
+        DiagCommand::Waiters(target) => (target, Request::Waiters),
+        DiagCommand::Stats(target) => (target, Request::Stats),
+    };
+    let dir = registry::find(target.data.as_deref())?;
+    let value: serde_json::Value = admin::ask(&dir, &request)?;
+    if target.json {
+        return output::print_json(&value);
+    }
+    let unreadable = |error: serde_json::Error| {
+        Error::new(ErrorKind::Corrupt, format!("unreadable answer: {error}"))
+    };
+    let mut text = String::new();
+    let printed = match command {
+        DiagCommand::Iohist(_) => {
+            let records: Vec<IoRecord> = serde_json::from_value(value).map_err(unreadable)?;
+            let config = dir.read_config()?;
+            let node = node_name();
+            let names = |nsd: NsdId| (config.nsd_name(nsd), node.clone());
+            print_io_history(&mut text, &records, &names, 0)
+        }
+        DiagCommand::Waiters(_) => {
+            let waiters: Vec<WaiterSnapshot> = serde_json::from_value(value).map_err(unreadable)?;
+            print_waiters(&mut text, &waiters, 0)
+        }
+        DiagCommand::Stats(_) => {
+            let stats: Vec<OperationSnapshot> =
+                serde_json::from_value(value).map_err(unreadable)?;
+            print_operations(&mut text, &stats)
+        }
+    };
+    printed.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+    print!("{text}");
+    Ok(())
+}
+
+/// This machine's name.
+pub(crate) fn node_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

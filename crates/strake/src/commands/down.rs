@@ -1,0 +1,84 @@
+//! `strake down`: flushes, unmounts, ends the daemon.
+
+use crate::admin::{self, Request, Status};
+use crate::data_dir::DataDir;
+use crate::mounts;
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags};
+use std::path::PathBuf;
+use std::time::Duration;
+use strake_proto::{ByteCount, Error, ErrorKind, Result};
+
+/// How long the daemon may take to end after it has flushed everything.
+const END_SECONDS_MAX: i64 = 60;
+
+/// Flush everything, unmount and end the daemon.
+///
+/// Refuses while a program uses the mount, and names it.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  strake down --data /srv/strake
+  strake down --data /srv/strake --force     even while programs use the mount")]
+pub(crate) struct DownArgs {
+    /// The data directory.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Unmount even if the mount is busy; programs there get errors. Data is flushed all the same.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Runs `strake down`.
+pub(crate) fn run(args: &DownArgs) -> Result<()> {
+    let dir = DataDir::at(&args.data)?;
+    let config = dir.read_config()?;
+    let daemon = daemon_process(&dir);
+    match admin::call(&dir, &Request::Down { force: args.force }, Duration::from_secs(3600)) {
+        Ok(value) => {
+            let bytes = value.get("flushedBytes").and_then(serde_json::Value::as_u64).unwrap_or(0);
+            if let Some(daemon) = daemon {
+                wait_for_end(&daemon)?;
+            }
+            println!("{} is down; {} flushed", config.name, ByteCount(bytes));
+            Ok(())
+        }
+        Err(error) if error.kind() == ErrorKind::Unreachable && dir.try_lock()?.is_some() => {
+            crate::registry::remove(&config.cluster);
+            if mounts::is_dead_strake_mount(&config.mount) {
+                mounts::detach(&config.mount)?;
+                println!(
+                    "{}: its daemon was gone; the mount at {} is detached",
+                    config.name,
+                    config.mount.display()
+                );
+            } else {
+                println!("{} is not up", config.name);
+            }
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A handle on the daemon's process, which stays its own however numbers are reused.
+fn daemon_process(dir: &DataDir) -> Option<OwnedFd> {
+    let value = admin::call(dir, &Request::Status, Duration::from_secs(60)).ok()?;
+    let status: Status = serde_json::from_value(value).ok()?;
+    let pid = Pid::from_raw(i32::try_from(status.pid).ok()?)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// The daemon answers before it ends, and its disks are free when it has.
+fn wait_for_end(daemon: &OwnedFd) -> Result<()> {
+    let limit = Timespec { tv_sec: END_SECONDS_MAX, tv_nsec: 0 };
+    let mut ended = [PollFd::new(daemon, PollFlags::IN)];
+    match poll(&mut ended, Some(&limit)).map_err(std::io::Error::from)? {
+        0 => Err(Error::new(
+            ErrorKind::TimedOut,
+            format!("unmounted and flushed, but the daemon still runs after {END_SECONDS_MAX} s"),
+        )),
+        _ => Ok(()),
+    }
+}

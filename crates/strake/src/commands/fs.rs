@@ -1,0 +1,230 @@
+//! `strake fs`: the file system as a whole.
+
+use crate::admin::{self, Request};
+use crate::output::{self, Table};
+use crate::registry;
+use crate::show::{CheckReport, Show, ShowNsd};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use strake_proto::{ByteCount, Error, ErrorKind, Result};
+
+/// Which file system a command means, and how it answers.
+#[derive(Args, Debug)]
+pub(crate) struct Target {
+    /// The data directory [default: $STRAKE_DATA, else the only file system that is up].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Answer in JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Target {
+    /// Asks the daemon for everything listings need.
+    pub(crate) fn show(&self) -> Result<Show> {
+        admin::ask(&registry::find(self.data.as_deref())?, &Request::Show)
+    }
+}
+
+/// List, show, measure, verify and flush file systems.
+#[derive(Subcommand, Debug)]
+#[command(after_help = "Examples:
+  strake fs list
+  strake fs show --data /srv/strake
+  strake fs df --json
+  strake fs check                verify metadata, strips and every checksum; changes nothing
+  strake fs sync                 make everything written so far durable")]
+pub(crate) enum FsCommand {
+    /// The file systems that are up on this machine.
+    List {
+        /// Answer in JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// What a file system is made of.
+    Show(Target),
+    /// Space, disk by disk.
+    Df(Target),
+    /// Verify everything while in use; changes nothing.
+    Check {
+        #[command(flatten)]
+        target: Target,
+        /// Skip reading the data: verify metadata and indexes only.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Make everything written so far durable.
+    Sync(Target),
+}
+
+/// Runs a `strake fs` command.
+pub(crate) fn run(command: &FsCommand) -> Result<()> {
+    match command {
+        FsCommand::List { json } => list(*json),
+        FsCommand::Show(target) => show(target),
+        FsCommand::Df(target) => df(target),
+        FsCommand::Check { target, quick } => check(target, *quick),
+        FsCommand::Sync(target) => sync(target),
+    }
+}
+
+fn list(json: bool) -> Result<()> {
+    let shows: Vec<Show> =
+        registry::list().iter().filter_map(|dir| admin::ask(dir, &Request::Show).ok()).collect();
+    if json {
+        return output::print_json(&shows);
+    }
+    let mut table = Table::new(&["file system", "code", "NSDs", "mount point", "data directory"]);
+    for show in shows {
+        let count = show.nsds.len().to_string();
+        table.row(vec![show.name, show.code, count, show.mount, show.data]);
+    }
+    print!("{}", table.text());
+    Ok(())
+}
+
+fn show(target: &Target) -> Result<()> {
+    let show = target.show()?;
+    if target.json {
+        return output::print_json(&show);
+    }
+    let disks: Vec<&str> = show.nsds.iter().map(|nsd| nsd.name.as_str()).collect();
+    let copies = show.nsds.iter().filter(|nsd| nsd.holds_metadata).count();
+    let mut table = Table::new(&["flag", "value", "description"]);
+    let mut row = |flag: &str, value: String, description: &str| {
+        table.row(vec![flag.into(), value, description.into()]);
+    };
+    row("-f", "4096".into(), "Minimum fragment (subblock) size in bytes");
+    row("-i", "4096".into(), "Inode size in bytes");
+    row("-m", copies.to_string(), "Copies of metadata");
+    row("-r", show.code.clone(), "Redundancy code of data");
+    row("-B", show.block_size.to_string(), "Block size");
+    row("-V", show.version.clone(), "File system version");
+    row("--create-time", utc(show.created_seconds), "File system creation time");
+    row("-P", "system".into(), "Disk storage pools in file system");
+    row("-d", disks.join(";"), "Disks in file system");
+    row("-T", show.mount.clone(), "Mount point");
+    row("--cluster", show.cluster.clone(), "Cluster identity");
+    row("--data", show.data.clone(), "Data directory");
+    row("--usable", ByteCount(show.usable_bytes).to_string(), "Space after the code's parity");
+    row("--free", ByteCount(show.free_bytes).to_string(), "Of it, free");
+    row("--inodes", show.inodes.to_string(), "Inodes in use");
+    println!("file system attributes for {}:", show.name);
+    print!("{}", table.text());
+    Ok(())
+}
+
+/// `2026-11-21 04:05:06 UTC`, from seconds since 1970 (Hinnant, "chrono-compatible low-level date
+/// algorithms").
+fn utc(seconds: i64) -> String {
+    let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+fn df(target: &Target) -> Result<()> {
+    let show = target.show()?;
+    if target.json {
+        return output::print_json(&show.nsds);
+    }
+    let mut table = Table::new(&[
+        "disk name",
+        "disk size in KB",
+        "failure group",
+        "holds metadata",
+        "holds data",
+        "free KB",
+        "free %",
+    ]);
+    let kib = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| (bytes / 1024).to_string());
+    for nsd in &show.nsds {
+        table.row(vec![
+            nsd.name.clone(),
+            kib(nsd.total_bytes),
+            nsd.failure_group.to_string(),
+            yes(nsd.holds_metadata),
+            yes(true),
+            kib(nsd.free_bytes),
+            percent(nsd),
+        ]);
+    }
+    print!("{}", table.text());
+    println!(
+        "\nusable after code {}: {} of {} free; {} inodes in use",
+        show.code,
+        ByteCount(show.free_bytes),
+        ByteCount(show.usable_bytes),
+        show.inodes
+    );
+    Ok(())
+}
+
+fn percent(nsd: &ShowNsd) -> String {
+    match (nsd.free_bytes, nsd.total_bytes) {
+        (Some(free), Some(total)) if total > 0 => {
+            (u128::from(free) * 100 / u128::from(total)).to_string()
+        }
+        _ => "-".to_owned(),
+    }
+}
+
+/// The yes and no of listings.
+pub(crate) fn yes(value: bool) -> String {
+    if value { "yes" } else { "no" }.to_owned()
+}
+
+fn check(target: &Target, quick: bool) -> Result<()> {
+    let dir = registry::find(target.data.as_deref())?;
+    let report: CheckReport = admin::ask(&dir, &Request::Check { data: !quick })?;
+    if target.json {
+        output::print_json(&report)?;
+    } else {
+        println!(
+            "checked {} inodes, {} directory entries, {} strips, {} of data",
+            report.inodes,
+            report.entries,
+            report.strips,
+            ByteCount(report.bytes)
+        );
+        report.notes.iter().for_each(|note| println!("note: {note}"));
+        report.faults.iter().for_each(|fault| println!("FAULT: {fault}"));
+        println!("{}", if report.faults.is_empty() { "clean" } else { "not clean" });
+    }
+    if report.faults.is_empty() {
+        return Ok(());
+    }
+    let count = report.faults.len();
+    Err(Error::new(ErrorKind::Corrupt, format!("{count} faults, listed above")))
+}
+
+fn sync(target: &Target) -> Result<()> {
+    let dir = registry::find(target.data.as_deref())?;
+    let value: serde_json::Value = admin::ask(&dir, &Request::Sync)?;
+    if target.json {
+        return output::print_json(&value);
+    }
+    let bytes = value.get("flushedBytes").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    println!("everything is durable; {} flushed", ByteCount(bytes));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::utc;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(utc(951_827_696), "2000-02-29 12:34:56 UTC");
+        assert_eq!(utc(-1), "1969-12-31 23:59:59 UTC");
+    }
+}

@@ -1,0 +1,169 @@
+//! `strake up`: makes the file system in an empty directory, or starts the one that is there.
+
+use crate::admin::{self, Request, Status};
+use crate::create::{self, Wanted};
+use crate::data_dir::DataDir;
+use crate::mounts;
+use clap::Args;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use strake_proto::{ByteCount, Code, Error, ErrorKind, Result};
+
+/// Make a file system in an empty directory, or start the one there, and mount it.
+///
+/// Returns when the mount serves. A background daemon keeps its log in DIR/strake.log.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  strake up --data /srv/strake --mount /mnt/strake
+  strake up --data /srv/strake --mount /mnt/strake --nsds 10 --code 8+2p
+  strake up --data /srv/strake --mount /mnt/strake --code 2x --nsd /dev/sdb:1 --nsd /dev/sdc:2
+  strake up --data /srv/strake --mount /mnt/strake --set pagepool=2G --set sync_interval=10s")]
+pub(crate) struct UpArgs {
+    /// The data directory: NSDs, configuration, log.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Where to mount; made if missing.
+    #[arg(long, value_name = "MNT")]
+    mount: PathBuf,
+    /// How many directory NSDs to make [default: as many as the code is wide, at least 4].
+    #[arg(long, value_name = "N", conflicts_with = "nsd")]
+    nsds: Option<u16>,
+    /// Size of each NSD [default: an equal part of the free space].
+    #[arg(long, value_name = "SIZE")]
+    nsd_size: Option<ByteCount>,
+    /// An NSD: a directory or a block device, and which failure group it is in; repeatable.
+    #[arg(long, value_name = "PATH[:GROUP]")]
+    nsd: Vec<String>,
+    /// Redundancy code of new files: 1 2x 3x 4x 4+1p 4+2p 4+3p 8+2p 8+3p [default: 4+2p].
+    #[arg(long, value_name = "CODE")]
+    code: Option<Code>,
+    /// Bytes of a block, a power of two from 256K to 16M [default: 4M].
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<ByteCount>,
+    /// The file system's name in listings [default: strake].
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Reserve the disk space of container files now instead of as they fill.
+    #[arg(long)]
+    prealloc: bool,
+    /// Use devices that hold something else, which is lost.
+    #[arg(long)]
+    force: bool,
+    /// A setting, kept for later starts; `strake config list` explains them.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// Runs `strake up`.
+pub(crate) fn run(args: UpArgs) -> Result<()> {
+    let dir = DataDir::at(&args.data)?;
+    let mount = std::path::absolute(&args.mount)?;
+    let wanted = Wanted {
+        nsds: args.nsds,
+        nsd_size: args.nsd_size,
+        nsd_paths: args.nsd,
+        code: args.code,
+        block_size: args.block_size,
+        name: args.name,
+        prealloc: args.prealloc,
+        force: args.force,
+    };
+    if mount.starts_with(dir.root()) && mount == dir.root() {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "--mount and --data name the same directory: choose two",
+        ));
+    }
+    let mut config = if dir.is_formatted() {
+        let config = dir.read_config()?;
+        create::agree(&dir, &config, &wanted)?;
+        config
+    } else {
+        create::refuse_used_directory(&dir)?;
+        create::check(&wanted)?;
+        let mut settings = crate::settings::Settings::default();
+        args.set.iter().try_for_each(|text| settings.set(text))?;
+        prepare_mount_point(&mount)?;
+        create::create(&dir, &wanted, &mount)?
+    };
+    let before = config.clone();
+    args.set.iter().try_for_each(|text| config.settings.set(text))?;
+    config.settings.validate()?;
+    if let Some(status) = running(&dir) {
+        if status.mount != mount.to_string_lossy() || config.settings != before.settings {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "{} is up at {}: take it down first to change its mount point or settings",
+                    status.name, status.mount
+                ),
+            ));
+        }
+        println!("{} is up at {} (process {})", status.name, status.mount, status.pid);
+        return Ok(());
+    }
+    prepare_mount_point(&mount)?;
+    config.mount.clone_from(&mount);
+    if config != before {
+        dir.write_config(&config)?;
+    }
+    start_daemon(&dir)?;
+    println!("{} is up at {}", config.name, mount.display());
+    Ok(())
+}
+
+/// The daemon's own word on whether it runs.
+fn running(dir: &DataDir) -> Option<Status> {
+    let value = admin::call(dir, &Request::Status, Duration::from_secs(10)).ok()?;
+    serde_json::from_value(value).ok()
+}
+
+/// Makes the mount point, and clears a mount whose daemon is gone from it.
+fn prepare_mount_point(mount: &std::path::Path) -> Result<()> {
+    if mounts::is_dead_strake_mount(mount) {
+        eprintln!("strake: detaching the mount of a daemon that is gone from {}", mount.display());
+        mounts::detach(mount)?;
+    }
+    std::fs::create_dir_all(mount).map_err(|error| Error::from(error).context(mount.display()))?;
+    if mounts::is_mount_point(mount) {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("something is mounted at {} already: choose another --mount", mount.display()),
+        ));
+    }
+    Ok(())
+}
+
+/// Starts the daemon in the background and waits until it serves or says why not.
+fn start_daemon(dir: &DataDir) -> Result<()> {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.log_path())?;
+    let program = std::env::current_exe()?;
+    let mut child = Command::new(program)
+        .arg("daemon")
+        .arg("--data")
+        .arg(dir.root())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .current_dir("/")
+        .process_group(0)
+        .spawn()?;
+    let stdout = child.stdout.take().expect("invariant: stdout is piped");
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    if line.trim_end() == "ready" {
+        return Ok(());
+    }
+    let _ = child.wait();
+    let error = serde_json::from_str::<Error>(&line).unwrap_or_else(|_| {
+        let log = dir.log_path();
+        Error::new(
+            ErrorKind::Internal,
+            format!("the daemon ended before it served; the end of {} says why", log.display()),
+        )
+    });
+    Err(error)
+}

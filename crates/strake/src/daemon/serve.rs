@@ -1,0 +1,272 @@
+//! The parts of a running file system, and the answers to admin requests.
+
+use crate::admin::{Request, Status};
+use crate::assemble::{self, OpenNsd};
+use crate::commands::diag::node_name;
+use crate::data_dir::{DataDir, NodeConfig};
+use crate::mounts;
+use crate::settings;
+use crate::show::{CheckReport, Show, ShowNsd};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use strake_client::{StartOptions, StrakeVfs, Vfs};
+use strake_env::RealClock;
+use strake_fuse::{FuseMount, MountOptions};
+use strake_meta::{MetaStore, MetaWorker};
+use strake_observe::Observe;
+use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
+use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
+use strake_proto::{ByteCount, ClientId, Error, ErrorKind, NsdId, Result, SlotIndex};
+
+/// The only client of a file system on one machine.
+const CLIENT: ClientId = ClientId(1);
+
+/// Everything that runs.
+pub(crate) struct Daemon {
+    dir: DataDir,
+    config: NodeConfig,
+    observe: Arc<Observe>,
+    /// In slot order; `None` for one that could not be opened.
+    nsds: Vec<Option<OpenNsd>>,
+    meta: Arc<MetaStore>,
+    meta_worker: Mutex<Option<MetaWorker>>,
+    vfs: Arc<StrakeVfs>,
+    mount: FuseMount,
+    stopped: Mutex<Option<u64>>,
+}
+
+impl Daemon {
+    /// Opens the disks, the metadata and the client, and mounts.
+    pub(crate) fn start(dir: &DataDir, config: NodeConfig) -> Result<Daemon> {
+        let clock = RealClock::shared();
+        let history = config.settings.number("io_history_size").unwrap_or(4096) as usize;
+        let observe = Observe::new(Arc::clone(&clock), history);
+        let mut nsds = Vec::new();
+        for nsd in &config.nsd {
+            let opened = assemble::open_nsd(dir, &config, nsd, &observe);
+            if let Err(error) = &opened {
+                eprintln!("daemon: NSD missing: {error}");
+            }
+            nsds.push(opened.ok());
+        }
+        let meta = assemble::open_meta(dir, &nsds, &observe)?;
+        let meta_worker = meta.start_worker()?;
+        let vfs = StrakeVfs::start(StartOptions {
+            meta: Arc::clone(&meta) as Arc<dyn MetaPort>,
+            nsds: ports(&nsds),
+            clock,
+            settings: client_settings(&config)?,
+            observe: Arc::clone(&observe),
+            client: CLIENT,
+        })?;
+        let options = MountOptions {
+            path: config.mount.clone(),
+            threads: config.settings.number("fuse_threads").unwrap_or(8) as usize,
+        };
+        let mount =
+            FuseMount::mount(Arc::clone(&vfs) as Arc<dyn Vfs>, Arc::clone(&observe), &options)?;
+        Ok(Daemon {
+            dir: dir.clone(),
+            config,
+            observe,
+            nsds,
+            meta,
+            meta_worker: Mutex::new(Some(meta_worker)),
+            vfs,
+            mount,
+            stopped: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// Returns when the mount is gone.
+    pub(crate) fn wait_for_unmount(&self) {
+        self.mount.wait();
+    }
+
+    /// Unmounts and makes everything durable; returns the bytes that had to be written. Once it
+    /// succeeded, further calls return the same.
+    pub(crate) fn stop(&self, force: bool) -> Result<u64> {
+        let mut stopped = self.stopped.lock();
+        if let Some(bytes) = *stopped {
+            return Ok(bytes);
+        }
+        self.unmount(force)?;
+        let report = self.vfs.shutdown()?;
+        self.meta.sync()?;
+        self.meta.checkpoint()?;
+        // Drop ends the worker; nothing needs it any more.
+        self.meta_worker.lock().take();
+        *stopped = Some(report.bytes);
+        Ok(report.bytes)
+    }
+
+    fn unmount(&self, force: bool) -> Result<()> {
+        self.mount.unmount(force).map_err(|error| {
+            if error.kind() != ErrorKind::Busy {
+                return error;
+            }
+            let users = mounts::users(&self.config.mount);
+            let who = if users.is_empty() { "someone".to_owned() } else { users.join(", ") };
+            Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "{} is busy, used by {who}: end that first, or use --force",
+                    self.config.mount.display()
+                ),
+            )
+        })
+    }
+
+    /// Answers an admin request.
+    pub(crate) fn answer(&self, request: &Request) -> Result<Value> {
+        match request {
+            Request::Status => encode(&Status {
+                name: self.config.name.clone(),
+                mount: self.config.mount.to_string_lossy().into_owned(),
+                pid: std::process::id(),
+            }),
+            Request::Show => encode(&self.show()?),
+            Request::Sync => Ok(json!({ "flushedBytes": self.vfs.sync()? })),
+            Request::Check { data } => encode(&self.check(*data)?),
+            Request::IoHistory => encode(&self.observe.io.snapshot()),
+            Request::Waiters => encode(&self.observe.waiters.snapshot()),
+            Request::Stats => encode(&self.observe.operations.snapshot()),
+            Request::Down { force } => Ok(json!({ "flushedBytes": self.stop(*force)? })),
+        }
+    }
+
+    fn configuration(&self) -> Result<Box<Configuration>> {
+        match self.meta.query(&MetaQuery::Configuration)? {
+            MetaReply::Configuration(configuration) => Ok(configuration),
+            other => {
+                Err(Error::new(ErrorKind::Internal, format!("not a configuration: {other:?}")))
+            }
+        }
+    }
+
+    fn show(&self) -> Result<Show> {
+        let configuration = self.configuration()?;
+        let space = self.vfs.statfs()?;
+        let (_, holders) = self.meta.holders();
+        let effective = settings::TABLE.iter().map(|setting| {
+            (setting.name.to_owned(), self.config.settings.get(setting.name).to_owned())
+        });
+        Ok(Show {
+            name: configuration.name.clone(),
+            cluster: configuration.cluster.to_string(),
+            code: configuration.code.to_string(),
+            block_size: configuration.block_size,
+            created_seconds: configuration.created.seconds,
+            mount: self.config.mount.to_string_lossy().into_owned(),
+            data: self.dir.root().to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            node: node_name(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            usable_bytes: space.total,
+            free_bytes: space.available,
+            inodes: space.inodes_used,
+            settings: effective.collect(),
+            nsds: self.show_nsds(&configuration, &holders),
+        })
+    }
+
+    fn show_nsds(&self, configuration: &Configuration, holders: &[NsdId]) -> Vec<ShowNsd> {
+        let mut shown = Vec::new();
+        let views = self.vfs.nsds();
+        for ((config, view), nsd) in self.config.nsd.iter().zip(&views).zip(&self.nsds) {
+            let failure_group =
+                configuration.pool.slots.get(usize::from(view.slot.0)).map(|it| it.failure_group);
+            let status = nsd.as_ref().and_then(|nsd| nsd_status(&*nsd.store).ok());
+            shown.push(ShowNsd {
+                id: config.id,
+                name: config.name.clone(),
+                path: self.dir.root().join(&config.path).to_string_lossy().into_owned(),
+                failure_group: failure_group.unwrap_or(config.failure_group),
+                holds_metadata: holders.contains(&view.nsd),
+                status: view.state.status,
+                availability: view.state.availability,
+                total_bytes: status.as_ref().map(|status| status.total),
+                free_bytes: status.as_ref().map(|status| status.free),
+                strips: status.as_ref().map(|status| status.strips),
+                repaired_strips: view.bad_strips,
+            });
+        }
+        shown
+    }
+
+    fn check(&self, data: bool) -> Result<CheckReport> {
+        self.vfs.sync()?;
+        let mut report = CheckReport::default();
+        for (config, nsd) in self.config.nsd.iter().zip(&self.nsds) {
+            let Some(nsd) = nsd else {
+                report.notes.push(format!("{} is missing and was not checked", config.name));
+                continue;
+            };
+            let request = NsdRequest::Check { data };
+            match nsd.store.call(NsdContext::default(), &request, &[], &mut [])? {
+                NsdReply::Checked(found) => {
+                    report.strips += found.strips;
+                    report.bytes += found.bytes;
+                    let name = &config.name;
+                    report.faults.extend(found.faults.iter().map(|text| format!("{name}: {text}")));
+                }
+                other => report.faults.push(format!("{}: answered {other:?}", config.name)),
+            }
+        }
+        match self.meta.query(&MetaQuery::Check)? {
+            MetaReply::Checked(found) => {
+                report.inodes = found.inodes;
+                report.entries = found.entries;
+                report.faults.extend(found.faults.iter().map(|text| format!("metadata: {text}")));
+            }
+            other => report.faults.push(format!("metadata: answered {other:?}")),
+        }
+        Ok(report)
+    }
+}
+
+fn ports(nsds: &[Option<OpenNsd>]) -> Vec<(SlotIndex, Option<Arc<dyn NsdPort>>)> {
+    let port = |nsd: &OpenNsd| Arc::clone(&nsd.store) as Arc<dyn NsdPort>;
+    (0..).map(SlotIndex).zip(nsds.iter().map(|nsd| nsd.as_ref().map(port))).collect()
+}
+
+fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
+    let values = &config.settings;
+    let mut settings = strake_client::Settings {
+        sync_interval: values.time("sync_interval"),
+        ..strake_client::Settings::default()
+    };
+    settings.page_pool = match values.number("pagepool") {
+        Some(bytes) => ByteCount(bytes),
+        None => ByteCount(memory_bytes()? / 4),
+    };
+    if let Some(count) = values.number("worker_threads") {
+        settings.flushers = (count as usize).div_ceil(2);
+        settings.io_threads = count as usize;
+    }
+    Ok(settings)
+}
+
+/// The machine's memory.
+fn memory_bytes() -> Result<u64> {
+    let info = rustix::system::sysinfo();
+    info.totalram.checked_mul(u64::from(info.mem_unit)).ok_or_else(|| {
+        Error::new(ErrorKind::Internal, "the kernel names an impossible amount of memory")
+    })
+}
+
+fn nsd_status(port: &dyn NsdPort) -> Result<NsdStatusReply> {
+    match port.call(NsdContext::default(), &NsdRequest::Status, &[], &mut [])? {
+        NsdReply::Status(status) => Ok(status),
+        other => Err(Error::new(ErrorKind::Internal, format!("not a status: {other:?}"))),
+    }
+}
+
+fn encode(value: &impl serde::Serialize) -> Result<Value> {
+    serde_json::to_value(value).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+}

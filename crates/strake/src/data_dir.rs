@@ -1,0 +1,215 @@
+//! The data directory of a file system on this machine, and the node's configuration in it.
+//!
+//! ```text
+//! DIR/strake.toml    NodeConfig: which disks, which settings
+//! DIR/nsdI/          directory NSDs, each with its container file
+//! DIR/strake.log     the daemons' log
+//! DIR/admin.sock     where the running daemon answers commands (mode 0600)
+//! DIR/daemon.lock    locked while a daemon runs
+//! DIR/secret         the cluster's credentials, mode 0600
+//! DIR/run/           sockets between the daemons (`rpc = socket`)
+//! ```
+
+use crate::settings::Settings;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use strake_proto::{ClusterId, Error, ErrorKind, NsdId, Result};
+
+/// The name of a directory NSD's container file.
+pub(crate) const CONTAINER_FILE: &str = "container";
+
+/// One NSD as this node finds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NsdConfig {
+    /// Its id in the cluster.
+    pub(crate) id: u32,
+    /// Its name in listings.
+    pub(crate) name: String,
+    /// A directory (relative to the data directory, or absolute) or a block device.
+    pub(crate) path: PathBuf,
+    /// NSDs of one group fail together.
+    pub(crate) failure_group: u32,
+}
+
+/// What this node knows before it has read any metadata.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodeConfig {
+    /// The version of this file's form; 1.
+    pub(crate) version: u32,
+    /// The file system's name.
+    pub(crate) name: String,
+    /// The cluster's identity, in hexadecimal.
+    pub(crate) cluster: String,
+    /// Redundancy code of new files; the metadata has the truth.
+    pub(crate) code: String,
+    /// Block size in bytes; the metadata has the truth.
+    pub(crate) block_size: u32,
+    /// Where it was mounted last.
+    pub(crate) mount: PathBuf,
+    /// The disks, in slot order.
+    pub(crate) nsd: Vec<NsdConfig>,
+    /// The node's settings that differ from their defaults.
+    #[serde(default)]
+    pub(crate) settings: Settings,
+}
+
+impl NodeConfig {
+    /// The cluster's identity.
+    ///
+    /// # Errors
+    /// `Corrupt` when the file was edited into something else.
+    pub(crate) fn cluster_id(&self) -> Result<ClusterId> {
+        let bad = || Error::new(ErrorKind::Corrupt, "strake.toml: `cluster` is not 32 hex digits");
+        if self.cluster.len() != 32 || !self.cluster.is_ascii() {
+            return Err(bad());
+        }
+        let mut bytes = [0u8; 16];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&self.cluster[2 * index..2 * index + 2], 16)
+                .map_err(|_| bad())?;
+        }
+        Ok(ClusterId(bytes))
+    }
+
+    /// The name of an NSD for listings.
+    pub(crate) fn nsd_name(&self, nsd: NsdId) -> String {
+        let found = self.nsd.iter().find(|config| config.id == nsd.0);
+        found.map_or_else(|| format!("nsd{nsd}"), |config| config.name.clone())
+    }
+}
+
+/// The data directory.
+#[derive(Clone, Debug)]
+pub(crate) struct DataDir {
+    root: PathBuf,
+}
+
+impl DataDir {
+    /// The directory at `path`, made absolute; it need not exist.
+    ///
+    /// # Errors
+    /// The host's, when the current directory is gone.
+    pub(crate) fn at(path: &Path) -> Result<DataDir> {
+        Ok(DataDir { root: std::path::absolute(path)? })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn config_path(&self) -> PathBuf {
+        self.root.join("strake.toml")
+    }
+
+    pub(crate) fn log_path(&self) -> PathBuf {
+        self.root.join("strake.log")
+    }
+
+    pub(crate) fn socket_path(&self) -> PathBuf {
+        self.root.join("admin.sock")
+    }
+
+    pub(crate) fn secret_path(&self) -> PathBuf {
+        self.root.join("secret")
+    }
+
+    /// Where an NSD's container is: a file in its directory, or the device itself.
+    pub(crate) fn container_path(&self, nsd: &NsdConfig) -> PathBuf {
+        let path = self.root.join(&nsd.path);
+        if path.is_dir() || nsd.path.is_relative() { path.join(CONTAINER_FILE) } else { path }
+    }
+
+    /// Whether a file system was made here.
+    pub(crate) fn is_formatted(&self) -> bool {
+        self.config_path().exists()
+    }
+
+    /// Reads the node's configuration.
+    ///
+    /// # Errors
+    /// `NotFound` with what to do where there is none; `Corrupt` for a damaged one.
+    pub(crate) fn read_config(&self) -> Result<NodeConfig> {
+        let path = self.config_path();
+        let text = std::fs::read_to_string(&path).map_err(|error| {
+            let advice = format!(
+                "no file system at {} (no {}): `strake up --data {} --mount MNT` makes one",
+                self.root.display(),
+                path.display(),
+                self.root.display()
+            );
+            match error.kind() {
+                std::io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, advice),
+                _ => Error::from(error).context(path.display()),
+            }
+        })?;
+        toml::from_str(&text)
+            .map_err(|error| Error::new(ErrorKind::Corrupt, format!("{}: {error}", path.display())))
+    }
+
+    /// Writes the node's configuration so that a crash leaves the old or the new one.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn write_config(&self, config: &NodeConfig) -> Result<()> {
+        let text = toml::to_string_pretty(config)
+            .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+        self.write_durably(&self.config_path(), text.as_bytes(), 0o644)
+    }
+
+    /// The cluster's secret, made at the first call.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn secret(&self) -> Result<Vec<u8>> {
+        let path = self.secret_path();
+        match std::fs::read(&path) {
+            Ok(secret) if secret.len() >= 32 => Ok(secret),
+            Ok(_) => Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("{} is shorter than 32 bytes", path.display()),
+            )),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let mut secret = vec![0; 32];
+                std::io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut secret)?;
+                self.write_durably(&path, &secret, 0o600)?;
+                Ok(secret)
+            }
+            Err(error) => Err(Error::from(error).context(path.display())),
+        }
+    }
+
+    fn write_durably(&self, path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+        let new = path.with_extension("new");
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)?;
+        File::open(&self.root)?.sync_all()?;
+        Ok(())
+    }
+
+    /// Takes the lock that a running daemon holds; `None` if another has it.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn try_lock(&self) -> Result<Option<File>> {
+        let path = self.root.join("daemon.lock");
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(std::io::Error::from(error).into()),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Mount points of this machine, as far as `up` and `down` need them.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use strake_proto::{Error, Result};
+
+/// The mount points of all Strake mounts, as the kernel lists them.
+fn strake_mounts() -> Vec<PathBuf> {
+    let Ok(text) = std::fs::read("/proc/self/mounts") else { return Vec::new() };
+    let mut found = Vec::new();
+    for line in text.split(|&byte| byte == b'\n') {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let (_, point, kind) = (fields.next(), fields.next(), fields.next());
+        if let (Some(point), Some(b"fuse.strake")) = (point, kind) {
+            found.push(PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(point))));
+        }
+    }
+    found
+}
+
+/// Undoes the kernel's octal escapes (`\040` for a blank).
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = (first == b'\\' && tail.len() >= 3)
+            .then(|| std::str::from_utf8(&tail[..3]).ok())
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match octal {
+            Some(byte) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// Whether a Strake mount is at `path` whose daemon is gone.
+pub(crate) fn is_dead_strake_mount(path: &Path) -> bool {
+    strake_mounts().iter().any(|point| point == path)
+        && std::fs::symlink_metadata(path)
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected)
+}
+
+/// Whether anything is mounted at `path`.
+pub(crate) fn is_mount_point(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let (Ok(own), Some(parent)) = (std::fs::metadata(path), path.parent()) else { return false };
+    std::fs::metadata(parent).is_ok_and(|parent| parent.dev() != own.dev())
+}
+
+/// Takes a mount out of the tree, whoever uses it.
+///
+/// # Errors
+/// The host's.
+pub(crate) fn detach(path: &Path) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH)
+            .map_err(|error| Error::from(std::io::Error::from(error)))
+    } else {
+        let status =
+            std::process::Command::new("fusermount3").args(["-u", "-z"]).arg(path).status()?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(Error::new(strake_proto::ErrorKind::Busy, "fusermount3 cannot unmount it"))
+    }
+}
+
+/// Processes that use something below `path`: `name (pid)`, at most ten.
+pub(crate) fn users(path: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let Ok(processes) = std::fs::read_dir("/proc") else { return found };
+    for process in processes.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        let base = process.path();
+        let mut links = vec![base.join("cwd"), base.join("root"), base.join("exe")];
+        if let Ok(files) = std::fs::read_dir(base.join("fd")) {
+            links.extend(files.flatten().map(|file| file.path()));
+        }
+        let below = |link: &PathBuf| std::fs::read_link(link).is_ok_and(|to| to.starts_with(path));
+        if links.iter().any(below) {
+            let name = std::fs::read_to_string(base.join("comm")).unwrap_or_default();
+            found.push(format!("{} ({pid})", name.trim_end()));
+        }
+        if found.len() == 10 {
+            break;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_escapes_are_undone() {
+        assert_eq!(unescape(br"/mnt/a\040b\134c"), br"/mnt/a b\c");
+        assert_eq!(unescape(br"/mnt/a\04"), br"/mnt/a\04");
+    }
+}

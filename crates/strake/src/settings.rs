@@ -1,0 +1,201 @@
+//! The settings of a node: one table gives their names, defaults, ranges and documentation;
+//! `--set KEY=VALUE` and `strake.toml` are read through it, `strake config list` prints it.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use strake_proto::{ByteCount, Error, ErrorKind, Result, parse_size};
+
+/// What values a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Bytes, as `64M`, from..=to.
+    Size(u64, u64),
+    /// A whole number, from..=to.
+    Number(u64, u64),
+    /// Time, as `500ms` or `30s`, from..=to.
+    Time(Duration, Duration),
+    /// One of these words.
+    Word(&'static [&'static str]),
+}
+
+/// One row of the table.
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    pub(crate) default: &'static str,
+    pub(crate) form: Form,
+    pub(crate) meaning: &'static str,
+}
+
+const fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Every setting there is. All are read at `up`; none changes while the daemon runs.
+pub(crate) const TABLE: &[Setting] = &[
+    Setting {
+        name: "fuse_threads",
+        default: "8",
+        form: Form::Number(1, 256),
+        meaning: "threads that answer the kernel",
+    },
+    Setting {
+        name: "io_history_size",
+        default: "4096",
+        form: Form::Number(512, 65536),
+        meaning: "I/Os that `strake diag iohist` remembers",
+    },
+    Setting {
+        name: "pagepool",
+        default: "auto",
+        form: Form::Size(16 << 20, 1 << 44),
+        meaning: "memory for file data; auto is a quarter of the machine's",
+    },
+    Setting {
+        name: "rpc",
+        default: "direct",
+        form: Form::Word(&["direct", "socket"]),
+        meaning: "direct: all in one process; socket: metadata and NSD servers in processes of \
+                  their own",
+    },
+    Setting {
+        name: "sync_interval",
+        default: "30s",
+        form: Form::Time(Duration::from_millis(100), seconds(3600)),
+        meaning: "the longest time that written data stays in memory only",
+    },
+    Setting {
+        name: "worker_threads",
+        default: "8",
+        form: Form::Number(1, 256),
+        meaning: "threads that write behind and read ahead",
+    },
+];
+
+/// Values that differ from the defaults, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Settings {
+    values: BTreeMap<String, String>,
+}
+
+impl Settings {
+    /// Sets what `text` (`KEY=VALUE`) says.
+    ///
+    /// # Errors
+    /// `Invalid` with the names there are, or the values that one takes.
+    pub(crate) fn set(&mut self, text: &str) -> Result<()> {
+        let (name, value) = text.split_once('=').ok_or_else(|| {
+            Error::new(ErrorKind::Invalid, format!("'{text}': write a setting as KEY=VALUE"))
+        })?;
+        let setting = find(name)?;
+        check(setting, value)?;
+        self.values.insert(name.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    /// Refuses values that an edited file may have.
+    ///
+    /// # Errors
+    /// As [`Settings::set`].
+    pub(crate) fn validate(&self) -> Result<()> {
+        self.values.iter().try_for_each(|(name, value)| check(find(name)?, value))
+    }
+
+    /// The value of a setting, its default where none was set.
+    pub(crate) fn get(&self, name: &str) -> &str {
+        let setting = find(name).expect("invariant: product code names settings of the table");
+        self.values.get(name).map_or(setting.default, String::as_str)
+    }
+
+    /// A number or size that was validated; `None` for `auto`.
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        parse_size(self.get(name)).ok().map(|ByteCount(bytes)| bytes)
+    }
+
+    /// A time that was validated.
+    pub(crate) fn time(&self, name: &str) -> Duration {
+        parse_time(self.get(name)).expect("invariant: settings are validated when read")
+    }
+}
+
+fn find(name: &str) -> Result<&'static Setting> {
+    TABLE.iter().find(|setting| setting.name == name).ok_or_else(|| {
+        let names: Vec<&str> = TABLE.iter().map(|setting| setting.name).collect();
+        let names = names.join(", ");
+        Error::new(ErrorKind::Invalid, format!("no setting '{name}'; there are {names}"))
+    })
+}
+
+fn check(setting: &Setting, value: &str) -> Result<()> {
+    if value == setting.default {
+        return Ok(());
+    }
+    let name = setting.name;
+    let refuse = |wanted: String| {
+        Err(Error::new(ErrorKind::Invalid, format!("{name}={value}: {name} takes {wanted}")))
+    };
+    match setting.form {
+        Form::Size(from, to) => match parse_size(value) {
+            Ok(ByteCount(bytes)) if (from..=to).contains(&bytes) => Ok(()),
+            _ => refuse(format!("a size from {} to {}", ByteCount(from), ByteCount(to))),
+        },
+        Form::Number(from, to) => match value.parse::<u64>() {
+            Ok(number) if (from..=to).contains(&number) => Ok(()),
+            _ => refuse(format!("a whole number from {from} to {to}")),
+        },
+        Form::Time(from, to) => match parse_time(value) {
+            Some(time) if (from..=to).contains(&time) => Ok(()),
+            _ => refuse(format!("a time from {from:?} to {to:?}, such as 500ms or 30s")),
+        },
+        Form::Word(words) if words.contains(&value) => Ok(()),
+        Form::Word(words) => refuse(words.join(" or ")),
+    }
+}
+
+fn parse_time(text: &str) -> Option<Duration> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let count: u64 = digits.parse().ok()?;
+    match unit {
+        "ms" => Some(Duration::from_millis(count)),
+        "s" | "" => Some(Duration::from_secs(count)),
+        "m" | "min" => Some(Duration::from_secs(count.checked_mul(60)?)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_every_default_is_readable() {
+        let names: Vec<&str> = TABLE.iter().map(|setting| setting.name).collect();
+        assert!(names.is_sorted(), "{names:?}");
+        let settings = Settings::default();
+        assert_eq!(settings.time("sync_interval"), seconds(30));
+        assert_eq!(settings.number("fuse_threads"), Some(8));
+        assert_eq!(settings.number("pagepool"), None);
+    }
+
+    #[test]
+    fn settings_are_checked_and_refused_with_advice() {
+        let mut settings = Settings::default();
+        settings.set("pagepool=64M").expect("valid");
+        settings.set("sync_interval=500ms").expect("valid");
+        assert_eq!(settings.number("pagepool"), Some(64 << 20));
+        for (bad, advice) in [
+            ("pagepol=1G", "pagepool"),
+            ("pagepool", "KEY=VALUE"),
+            ("pagepool=1K", "16 MiB"),
+            ("rpc=tcp", "direct or socket"),
+            ("sync_interval=fast", "30s"),
+            ("fuse_threads=0", "from 1"),
+        ] {
+            let error = settings.set(bad).expect_err(bad).to_string();
+            assert!(error.contains(advice), "{bad}: {error}");
+        }
+        assert_eq!(settings.number("fuse_threads"), Some(8), "a refused value changes nothing");
+    }
+}

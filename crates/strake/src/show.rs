@@ -1,0 +1,108 @@
+//! What a daemon tells about its file system: the one record behind `fs`, `nsd` and `disk`
+//! listings, and their `--json`.
+
+use serde::{Deserialize, Serialize};
+use strake_proto::layout::{NsdAvailability, NsdStatus};
+
+/// A file system, its settings and disks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Show {
+    /// Its name.
+    pub(crate) name: String,
+    /// The cluster's identity, in hexadecimal.
+    pub(crate) cluster: String,
+    /// Redundancy code of new files.
+    pub(crate) code: String,
+    /// Bytes of a block.
+    pub(crate) block_size: u32,
+    /// When it was made: seconds since 1970.
+    pub(crate) created_seconds: i64,
+    /// Where it is mounted.
+    pub(crate) mount: String,
+    /// Its data directory.
+    pub(crate) data: String,
+    /// The daemon's process.
+    pub(crate) pid: u32,
+    /// The host.
+    pub(crate) node: String,
+    /// The version of the running program.
+    pub(crate) version: String,
+    /// Usable bytes after the code's parity.
+    pub(crate) usable_bytes: u64,
+    /// Of these, free.
+    pub(crate) free_bytes: u64,
+    /// Inodes in use.
+    pub(crate) inodes: u64,
+    /// Effective settings by name.
+    pub(crate) settings: Vec<(String, String)>,
+    /// Disks in slot order.
+    pub(crate) nsds: Vec<ShowNsd>,
+}
+
+/// One disk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ShowNsd {
+    /// Its id.
+    pub(crate) id: u32,
+    /// Its name.
+    pub(crate) name: String,
+    /// Where it is.
+    pub(crate) path: String,
+    /// Disks of one group fail together.
+    pub(crate) failure_group: u32,
+    /// Whether it holds a copy of the metadata.
+    pub(crate) holds_metadata: bool,
+    /// The administrator's will.
+    pub(crate) status: NsdStatus,
+    /// What is the case.
+    pub(crate) availability: NsdAvailability,
+    /// Bytes for strips; absent where it does not answer.
+    pub(crate) total_bytes: Option<u64>,
+    /// Of these, free.
+    pub(crate) free_bytes: Option<u64>,
+    /// Strips held.
+    pub(crate) strips: Option<u64>,
+    /// Bad strips met and mended since the start.
+    pub(crate) repaired_strips: u64,
+}
+
+/// The status column of `mmlsdisk`.
+pub(crate) fn status_name(status: NsdStatus) -> &'static str {
+    match status {
+        NsdStatus::Ready => "ready",
+        NsdStatus::Suspended => "suspended",
+        NsdStatus::BeingEmptied => "being emptied",
+        NsdStatus::Replacing => "replacing",
+        NsdStatus::Replacement => "replacement",
+    }
+}
+
+/// The availability column of `mmlsdisk`.
+pub(crate) fn availability_name(availability: NsdAvailability) -> &'static str {
+    match availability {
+        NsdAvailability::Up => "up",
+        NsdAvailability::Down => "down",
+        NsdAvailability::Recovering => "recovering",
+        NsdAvailability::Unrecovered => "unrecovered",
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CheckReport {
+    /// Inodes walked.
+    pub(crate) inodes: u64,
+    /// Directory entries walked.
+    pub(crate) entries: u64,
+    /// Strips looked at.
+    pub(crate) strips: u64,
+    /// Bytes whose checksums were verified.
+    pub(crate) bytes: u64,
+    /// One sentence for each fault.
+    pub(crate) faults: Vec<String>,
+    /// What was looked at but is no fault, such as a missing disk.
+    pub(crate) notes: Vec<String>,
+}
