@@ -38,7 +38,15 @@ pub trait Crew {
 
 struct LocalCrew {
     team: Team,
-    scratch: Scratch,
+    /// Nothing where the tasks work on files that the user named.
+    scratch: Option<Scratch>,
+}
+
+impl LocalCrew {
+    fn directory(&self) -> Result<&Path> {
+        let scratch = self.scratch.as_ref().map(Scratch::path);
+        scratch.ok_or_else(|| BenchError::Protocol("this run has no directory of its own".into()))
+    }
 }
 
 impl Crew for LocalCrew {
@@ -65,7 +73,7 @@ impl Crew for LocalCrew {
     }
 
     fn tidy(&mut self) -> Result<()> {
-        empty(self.scratch.path())
+        empty(self.directory()?)
     }
 
     fn facts(&mut self) -> Result<HostFacts> {
@@ -73,12 +81,12 @@ impl Crew for LocalCrew {
     }
 
     fn mark(&mut self) -> Result<()> {
-        let path = self.scratch.path().join("mark");
+        let path = self.directory()?.join("mark");
         std::fs::write(&path, "").map_err(|error| BenchError::path("write", &path, error))
     }
 
     fn is_marked(&mut self) -> Result<bool> {
-        Ok(self.scratch.path().join("mark").exists())
+        Ok(self.directory()?.join("mark").exists())
     }
 }
 
@@ -139,7 +147,6 @@ pub struct Crews {
     /// True if each crew is a process with one task instead of a host with several.
     one_task_each: bool,
     hosts: usize,
-    quiet: bool,
     keep: bool,
     stop: Stop,
     /// Kept where the crews do not own it: workers only join the directory.
@@ -178,14 +185,13 @@ impl Crews {
                 held = Some(scratch);
             } else {
                 let team = Team::new(scratch.path().to_path_buf(), stop.clone());
-                crews.push(Box::new(LocalCrew { team, scratch }));
+                crews.push(Box::new(LocalCrew { team, scratch: Some(scratch) }));
             }
         }
         Ok(Crews {
             crews,
             one_task_each: place.processes,
             hosts: place.hosts.len().max(1),
-            quiet: false,
             keep: place.keep,
             stop: stop.clone(),
             _scratch: held,
@@ -198,21 +204,21 @@ impl Crews {
             hosts: crews.len(),
             crews,
             one_task_each: false,
-            quiet: false,
             keep: false,
             stop: stop.clone(),
             _scratch: None,
         }
     }
 
-    /// A crew of threads that works where its tasks say, without a directory of its own.
+    /// Threads that make and remove files in a directory of their own below `directory`.
     pub fn threads(directory: &Path, stop: &Stop) -> Result<Crews> {
         Crews::assemble(directory, &Place::here(), 1, stop, &[])
     }
 
-    /// No progress line.
-    pub fn quiet(&mut self) {
-        self.quiet = true;
+    /// Threads that work on files the user named, and nowhere else.
+    pub fn on_named_files(stop: &Stop) -> Crews {
+        let team = Team::new(PathBuf::from("."), stop.clone());
+        Crews::of(vec![Box::new(LocalCrew { team, scratch: None })], stop)
     }
 
     /// How many hosts there are.
@@ -313,8 +319,7 @@ pub fn run_together(
     for (crews, work, tasks) in jobs.iter_mut() {
         crews.begin(work, *tasks)?;
     }
-    let quiet = jobs.iter().any(|(crews, ..)| crews.quiet);
-    let mut line = ProgressLine::new(label, quiet);
+    let mut line = ProgressLine::new(label);
     for (crews, _, tasks) in jobs.iter_mut() {
         let (count, _) = crews.share(*tasks);
         crews.crews[..count].iter_mut().try_for_each(|crew| crew.release())?;
@@ -355,12 +360,12 @@ struct ProgressLine {
 }
 
 impl ProgressLine {
-    fn new(label: &str, quiet: bool) -> Self {
+    fn new(label: &str) -> Self {
         ProgressLine {
             label: label.into(),
             start: Tick::now(),
             shown: false,
-            enabled: !quiet && std::io::stderr().is_terminal(),
+            enabled: std::io::stderr().is_terminal(),
         }
     }
 

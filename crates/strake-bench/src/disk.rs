@@ -350,10 +350,7 @@ pub fn run(args: &DiskArgs, stop: &Stop) -> Result<(Report, String)> {
     if args.destroy {
         probes.extend(Probe::WRITES);
     }
-    // The tasks work on the named devices; the directory is only a place to stand in.
-    let place = std::env::temp_dir();
-    let mut teams: Vec<Crews> =
-        disks.iter().map(|_| Crews::threads(&place, stop)).collect::<Result<_>>()?;
+    let mut teams: Vec<Crews> = disks.iter().map(|_| Crews::on_named_files(stop)).collect();
     for &probe in &probes {
         let works: Vec<Work> = disks
             .iter()

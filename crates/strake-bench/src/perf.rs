@@ -303,7 +303,7 @@ pub fn run(args: &PerfArgs, stop: &Stop) -> Result<(bool, Report, String)> {
     let target = check_space(parent, if creating { file_bytes } else { 0 })?;
     let phase = job.phase(file_bytes)?;
     let mut unfinished = Unfinished(creating.then_some(job.file.as_path()));
-    let mut crews = Crews::threads(parent, stop)?;
+    let mut crews = Crews::on_named_files(stop);
     let mut report = Report::new("perf", crews.facts()?, Some(target));
     let outcome = crews.run(job.operation.name(), &Work::Io(phase), job.threads)?;
     unfinished.0 = None;

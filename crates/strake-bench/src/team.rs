@@ -200,6 +200,22 @@ impl Gate {
     }
 }
 
+/// Stands in at the barrier for a task that panicked while it prepared: the others must not wait
+/// for it for ever. A task that arrives by itself forgets this first.
+struct Arrival<'a> {
+    gate: &'a Gate,
+    failed: &'a Mutex<Option<BenchError>>,
+}
+
+impl Drop for Arrival<'_> {
+    fn drop(&mut self) {
+        let error = BenchError::Protocol("a task panicked while it prepared".into());
+        self.failed.lock().get_or_insert(error);
+        self.gate.state.lock().0 += 1;
+        self.gate.changed.notify_all();
+    }
+}
+
 struct Running {
     gate: Arc<Gate>,
     threads: Vec<JoinHandle<Result<TaskOutcome>>>,
@@ -290,10 +306,12 @@ impl Team {
         let (gate, failed) = (Arc::clone(&running.gate), Arc::clone(&running.failed));
         let mut meter = Meter::new(limit, Arc::clone(&self.progress), self.stop.clone());
         move || {
+            let arrival = Arrival { gate: &gate, failed: &failed };
             let prepared = task.prepare();
             if let Err(error) = prepared {
                 failed.lock().get_or_insert(error);
             }
+            std::mem::forget(arrival);
             let Signal::Go(opened) = gate.arrive() else {
                 return Err(BenchError::Interrupted);
             };
@@ -357,5 +375,60 @@ impl Team {
 impl Drop for Team {
     fn drop(&mut self) {
         self.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_panics_before_the_barrier_does_not_hold_up_the_others() {
+        let gate = Gate { state: Mutex::new((0, Signal::Wait)), changed: Condvar::new() };
+        let failed = Mutex::new(None);
+        let panicked = thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let _arrival = Arrival { gate: &gate, failed: &failed };
+                std::panic::resume_unwind(Box::new("a bug"));
+            });
+            worker.join().is_err()
+        });
+        assert!(panicked);
+        gate.wait_for(1);
+        assert!(matches!(failed.into_inner(), Some(BenchError::Protocol(_))));
+    }
+
+    #[test]
+    fn a_meter_counts_what_it_is_told_and_stops_where_it_is_told() {
+        let mut meter = Meter::new(None, Arc::default(), Stop::default());
+        meter.start(Tick::now());
+        for _ in 0..3 {
+            meter.operation_ends(100);
+        }
+        meter.operations_end(7);
+        meter.clock_stops();
+        let progress = Arc::clone(&meter.progress);
+        let first = meter.ended;
+        meter.clock_stops();
+        assert_eq!(meter.ended, first, "only the first stop counts");
+        let outcome = meter.finish(5);
+        assert_eq!((outcome.rank, outcome.sample.bytes), (5, 300));
+        assert_eq!(outcome.sample.operations, 10);
+        assert_eq!(outcome.latency.count(), 10);
+        assert_eq!(progress.get(), (300, 10));
+        assert!(outcome.sample.busy_seconds <= outcome.sample.seconds);
+    }
+
+    #[test]
+    fn a_limit_or_a_raised_flag_ends_a_task() {
+        let stop = Stop::default();
+        let mut meter = Meter::new(None, Arc::default(), stop.clone());
+        meter.start(Tick::now());
+        assert!(!meter.is_over());
+        stop.raise();
+        assert!(meter.is_over());
+        let mut meter = Meter::new(Some(0.0), Arc::default(), Stop::default());
+        meter.start(Tick::now());
+        assert!(meter.is_over());
     }
 }
