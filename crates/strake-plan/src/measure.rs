@@ -106,9 +106,10 @@ pub fn disk(clock: &dyn Clock, directory: &Path, budget: Budget) -> Result<DiskR
     };
     // The first pass allocates and is not counted. It has more time; on a slow disk the file
     // stays shorter, without gaps, since every chunk that is begun is finished.
-    let first = Run { clock, file: &file, bytes, time: budget.time * 10 };
+    let contents = noise(CHUNK, 1);
+    let first = Run { clock, file: &file, contents: &contents, bytes, time: budget.time * 10 };
     let bytes = first.pass(true).map_err(io)?;
-    let run = Run { clock, file: &file, bytes, time: budget.time };
+    let run = Run { bytes, time: budget.time, ..first };
     let write = median(|| run.sequential(true)).map_err(io)?;
     let read = median(|| run.sequential(false)).map_err(io)?;
     const TWO_MIB: u64 = 2 << 20;
@@ -146,9 +147,12 @@ fn noise(length: u64, seed: u64) -> AlignedBuffer {
     buffer
 }
 
+#[derive(Clone, Copy)]
 struct Run<'a> {
     clock: &'a dyn Clock,
     file: &'a File,
+    /// What is written, made before any clock runs.
+    contents: &'a [u8],
     bytes: u64,
     time: Duration,
 }
@@ -165,15 +169,15 @@ impl Run<'_> {
     fn pass(&self, writes: bool) -> std::io::Result<u64> {
         let next = AtomicU64::new(0);
         let started = self.clock.monotonic();
-        crew(4, |seed| {
-            let mut buffer = noise(CHUNK, seed);
+        crew(4, |_| {
+            let mut buffer = AlignedBuffer::zeroed(if writes { 0 } else { CHUNK as usize });
             let mut moved = 0;
             loop {
                 let offset = next.fetch_add(CHUNK, Ordering::Relaxed);
                 if offset >= self.bytes {
                     return Ok(moved);
                 }
-                self.transfer(writes, &mut buffer, offset)?;
+                self.transfer(&mut buffer, CHUNK, offset)?;
                 moved += CHUNK;
                 if self.clock.monotonic() - started >= self.time {
                     return Ok(moved);
@@ -190,11 +194,11 @@ impl Run<'_> {
         let time = self.time.min(Duration::from_secs(1));
         let moved = crew(threads, |seed| {
             let mut rng = Rng::new(seed);
-            let mut buffer = noise(size, seed);
+            let mut buffer = AlignedBuffer::zeroed(if writes { 0 } else { size as usize });
             let mut moved = 0;
             while self.clock.monotonic() - started < time {
                 let offset = rng.below(places) * size;
-                self.transfer(writes, &mut buffer, offset)?;
+                self.transfer(&mut buffer, size, offset)?;
                 moved += 1;
             }
             Ok(moved)
@@ -202,9 +206,10 @@ impl Run<'_> {
         self.rate(writes, moved, started)
     }
 
-    fn transfer(&self, writes: bool, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
-        if writes {
-            self.file.write_all_at(buffer, offset)
+    /// Reads into `buffer`; into an empty one nothing is read: the contents are written.
+    fn transfer(&self, buffer: &mut [u8], size: u64, offset: u64) -> std::io::Result<()> {
+        if buffer.is_empty() {
+            self.file.write_all_at(&self.contents[..size as usize], offset)
         } else {
             self.file.read_exact_at(buffer, offset)
         }
@@ -241,13 +246,13 @@ pub fn mount(clock: &dyn Clock, directory: &Path, budget: Budget) -> Result<Moun
     let share = (budget.bytes / TASKS / CHUNK * CHUNK).max(CHUNK);
     let scratch: Vec<Scratch> =
         (0..TASKS as usize).map(|number| Scratch::new(directory, number)).collect();
+    let contents = noise(CHUNK, 1);
     let write = median(|| {
         let started = clock.monotonic();
         let moved = crew(TASKS, |number| {
             let mut file = File::create(&scratch[number as usize - 1].path)?;
-            let buffer = noise(CHUNK, number);
             for _ in 0..share / CHUNK {
-                file.write_all(&buffer)?;
+                file.write_all(&contents)?;
             }
             file.sync_all().map(|()| share)
         })?;
