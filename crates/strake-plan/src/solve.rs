@@ -80,6 +80,7 @@ pub fn solve(
 ) -> Result<Vec<Answer>, PlanError> {
     wanted.check()?;
     let mut found: Vec<(Vec<u64>, Design)> = Vec::new();
+    let mut unranked = None;
     for tier in blocks(library, wanted)? {
         let mut design = wanted.design(tier);
         let Ok(system) = design.resolve(library) else {
@@ -89,11 +90,17 @@ pub fn solve(
         let Some(blocks) = blocks_needed(&system, wanted) else { continue };
         design.tier[0].blocks = blocks;
         let system = design.resolve(library)?;
-        let rank = rank(&system, objective)?;
-        let racks = rank.1;
-        if wanted.racks_max.is_none_or(|most| racks <= most) {
-            found.push((rank.0, design));
+        match rank(&system, objective) {
+            Ok((key, racks)) if wanted.racks_max.is_none_or(|most| racks <= most) => {
+                found.push((key, design));
+            }
+            Ok(_) => {}
+            // Where some parts have prices, designs of others cannot be ranked by cost.
+            Err(error) => unranked = Some(error),
         }
+    }
+    if let (true, Some(error)) = (found.is_empty(), unranked) {
+        return Err(error);
     }
     found.sort_by(|a, b| a.0.cmp(&b.0));
     let mut answers = Vec::new();
@@ -476,3 +483,7 @@ pub fn requirement(text: &str, raw: bool) -> Result<f64, String> {
     }
     Ok(parsed)
 }
+
+#[cfg(test)]
+#[path = "solve_test.rs"]
+mod solve_test;
