@@ -246,6 +246,18 @@ impl Crews {
         Ok(seen.iter().all(|marked| *marked))
     }
 
+    /// Refuses work on another task's data where that may lie on another host's own disk.
+    pub fn check_shift(&mut self, shift: u32) -> Result<()> {
+        if shift > 0 && !self.common()? {
+            return Err(BenchError::Usage(
+                "the hosts do not share this directory, so no task can work on another's data; \
+                 leave the shift away"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+
     /// Removes what earlier phases made, everywhere; nothing if it is to be kept.
     pub fn tidy(&mut self) -> Result<()> {
         if self.keep {

@@ -204,6 +204,33 @@ fn three_hosts_make_and_remove_names_of_each_other() {
 }
 
 #[test]
+fn hosts_with_disks_of_their_own_work_side_by_side() {
+    let Some(mut net) = net("ow") else { return };
+    let top = Directory::make("ow");
+    let secret = top.0.join("secret");
+    fs::write(&secret, "a secret of the test, long enough\n").unwrap();
+    for host in 0..2 {
+        let own = top.0.join(host.to_string());
+        fs::create_dir(&own).unwrap();
+        net.agent(host, &own, &secret);
+    }
+    let hosts = HOSTS[..2].join(",");
+    let secret = secret.to_str().unwrap();
+    for line in ["md . --tasks 2 -n 20 -z 1 -b 2", "io . --tasks 2 --size 1M --verify"] {
+        let mut words: Vec<&str> = line.split(' ').collect();
+        words.extend(["--hosts", &hosts, "--secret-file", secret, "--json"]);
+        json(&net.bench(&words));
+        words.extend(if line.starts_with("md") { ["-N", "2"] } else { ["--shift", "2"] });
+        let refused = net.bench(&words);
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
+        assert!(text(&refused).contains("do not share this directory"), "{}", text(&refused));
+    }
+    for host in 0..2 {
+        assert_eq!(fs::read_dir(top.0.join(host.to_string())).unwrap().count(), 0);
+    }
+}
+
+#[test]
 fn network_tests_move_verified_messages_many_to_many() {
     let Some(site) = site("nt") else { return };
     let [a, b, c] = HOSTS;

@@ -161,6 +161,7 @@ impl DataState {
 pub fn run_job(job: &Job, crews: &mut Crews) -> Result<Vec<Measured>> {
     let mut measured = Vec::new();
     let hosts = crews.hosts();
+    crews.check_shift(job.shift)?;
     for &tasks in &job.tasks {
         for iteration in 1..=job.iterations {
             let mut state = DataState::default();

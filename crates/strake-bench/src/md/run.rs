@@ -58,6 +58,7 @@ pub struct Measured {
 pub fn run_job(job: &Job, crews: &mut Crews) -> Result<Vec<Measured>> {
     let mut measured = Vec::new();
     let (hosts, common) = (crews.hosts(), crews.common()?);
+    crews.check_shift(job.shift)?;
     for &tasks in &job.tasks {
         for iteration in 1..=job.iterations {
             let mut made = Vec::new();

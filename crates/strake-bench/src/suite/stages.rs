@@ -52,7 +52,8 @@ impl Plan {
             quick,
             tasks,
             repeats: 3,
-            unit_seconds: if quick { 2.0 } else { 12.0 },
+            // A repetition is about twenty units long, and the rest about six.
+            unit_seconds: if quick { 1.8 } else { 9.0 },
             budget_seconds: if quick { 100.0 } else { 540.0 },
             listing_files: if quick { 2_000 } else { 20_000 },
             drop_caches: true,
