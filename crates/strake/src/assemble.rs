@@ -17,6 +17,7 @@ use strake_proto::{
 };
 use strake_store::Container;
 use strake_store::container::FormatOptions;
+use strake_store::superblock::{COPY_OFFSETS, SUPERBLOCK_BYTES, Superblock};
 
 /// The only file system of a cluster so far.
 const FS: FsId = FsId(1);
@@ -187,4 +188,24 @@ pub(crate) fn open_meta(
     let mut options = MetaOptions::new(Arc::clone(&observe.waiters));
     options.witness = Some(witness(dir, None)?);
     Ok(Arc::new(MetaStore::open(&containers, options)?))
+}
+
+/// The NSDs that hold the metadata, as the newest superblock on any of them says. Read from
+/// outside, so that it works whichever process has the disks open.
+pub(crate) fn metadata_holders(dir: &DataDir, config: &NodeConfig) -> Vec<NsdId> {
+    use std::os::unix::fs::FileExt;
+    let mut newest = Superblock::default();
+    for nsd in &config.nsd {
+        let Ok(file) = std::fs::File::open(dir.container_path(nsd)) else { continue };
+        for offset in COPY_OFFSETS {
+            let mut bytes = [0; SUPERBLOCK_BYTES];
+            if file.read_exact_at(&mut bytes, offset).is_ok()
+                && let Ok(found) = Superblock::decode(&bytes)
+                && found.metadata_generation > newest.metadata_generation
+            {
+                newest = found;
+            }
+        }
+    }
+    newest.metadata_holders
 }

@@ -6,6 +6,7 @@ use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
 use crate::settings::Settings;
 use std::path::{Path, PathBuf};
 use strake_env::Rng;
+use strake_env::rpc::SharedSecret;
 use strake_proto::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN};
 use strake_proto::{ByteCount, Code, Error, ErrorKind, Result};
 
@@ -200,7 +201,6 @@ pub(crate) fn create(dir: &DataDir, wanted: &Wanted, mount: &Path) -> Result<Nod
                 eprintln!("strake: cannot remove {}: {error}", path.display());
             }
         }
-        let _ = std::fs::remove_file(dir.secret_path());
         if !existed {
             let _ = std::fs::remove_dir(dir.root());
         }
@@ -237,7 +237,8 @@ fn try_create(
         nsd: nsds,
         settings: Settings::default(),
     };
-    dir.secret()?;
+    SharedSecret::generate()?.store(&dir.secret_path())?;
+    made.push(dir.secret_path());
     let size = match wanted.nsd_size {
         Some(size) => size.0,
         None => default_size(dir, &config.nsd)?,

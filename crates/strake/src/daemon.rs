@@ -5,6 +5,7 @@
 mod serve;
 
 use crate::admin::{LINE_BYTES_MAX, Reply, Request};
+use crate::backend::{self, Local};
 use crate::data_dir::DataDir;
 use crate::registry;
 use clap::Args;
@@ -16,6 +17,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
+use strake_env::RealClock;
+use strake_env::rpc::RpcServer;
+use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, Result};
 
 /// Serve a file system in the foreground (`strake up` starts it in the background).
@@ -24,12 +29,28 @@ pub(crate) struct DaemonArgs {
     /// The data directory.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
+    /// What this process is.
+    #[arg(long, value_enum, default_value = "mount")]
+    role: Role,
 }
 
-/// Why the daemon ends. The first reason counts.
+/// What a daemon process is.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Role {
+    /// Serves the mount; has the disks too, unless `rpc=socket`.
+    Mount,
+    /// Serves the disks and the metadata on sockets until its standard input ends.
+    Server,
+}
+
+/// An answer may take this long to reach its asker while the daemon ends.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Why the daemon ends (the first reason counts), and what must be answered before it may.
 #[derive(Default)]
 struct End {
     reason: Mutex<Option<&'static str>>,
+    answering: Mutex<usize>,
     changed: Condvar,
 }
 
@@ -37,6 +58,23 @@ impl End {
     fn because(&self, reason: &'static str) {
         self.reason.lock().get_or_insert(reason);
         self.changed.notify_all();
+    }
+
+    /// Counts an admin request from its arrival until it is answered.
+    fn begin_answer(self: &Arc<Self>) -> Answering {
+        *self.answering.lock() += 1;
+        Answering { end: Arc::clone(self) }
+    }
+
+    /// Waits until what arrived is answered: `strake down` itself is among it.
+    fn wait_for_answers(&self) {
+        let mut answering = self.answering.lock();
+        while *answering > 0 {
+            if self.changed.wait_for(&mut answering, ANSWER_WAIT_MAX).timed_out() {
+                eprintln!("daemon: {} admin requests stay unanswered", *answering);
+                return;
+            }
+        }
     }
 
     fn wait(&self) -> &'static str {
@@ -50,10 +88,26 @@ impl End {
     }
 }
 
+/// See [`End::begin_answer`].
+struct Answering {
+    end: Arc<End>,
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        *self.end.answering.lock() -= 1;
+        self.end.changed.notify_all();
+    }
+}
+
 /// Runs the daemon; tells its parent `ready`, or the error as one line of JSON.
 pub(crate) fn run(args: &DaemonArgs) -> ExitCode {
     abort_on_panic();
-    match serve_until_told(args) {
+    let served = match args.role {
+        Role::Mount => serve_until_told(args),
+        Role::Server => serve_disks(args),
+    };
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("daemon: {error}");
@@ -105,10 +159,25 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
     let reason = end.wait();
     eprintln!("daemon: ending: {reason}");
     let result = daemon.stop(true).map(drop);
+    end.wait_for_answers();
     registry::remove(&daemon.config().cluster);
     let _ = std::fs::remove_file(dir.socket_path());
     drop(lock);
     result
+}
+
+/// The server process of `rpc=socket`. The mount's daemon holds the data directory's lock.
+fn serve_disks(args: &DaemonArgs) -> Result<()> {
+    let dir = DataDir::at(&args.data)?;
+    let config = dir.read_config()?;
+    let observe = Observe::new(RealClock::shared(), 512);
+    let local = Local::open(&dir, &config, &observe)?;
+    let servers = local.serve(&dir, &config)?;
+    println!("{}", backend::ready_line(&config, &local));
+    // Signals are the parent's business: it must be able to flush through us first.
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    servers.into_iter().for_each(RpcServer::stop);
+    local.finish()
 }
 
 fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
@@ -145,7 +214,9 @@ fn accept(listener: &UnixListener, daemon: &Arc<Daemon>, end: &Arc<End>) {
     for stream in listener.incoming() {
         let Ok(stream) = stream else { continue };
         let (daemon, end) = (Arc::clone(daemon), Arc::clone(end));
+        let answering = end.begin_answer();
         let answered = start_thread("admin-request", move || {
+            let _answering = answering;
             if let Err(error) = answer(&stream, &daemon, &end) {
                 eprintln!("daemon: an admin request was not answered: {error}");
             }

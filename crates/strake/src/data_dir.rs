@@ -118,6 +118,10 @@ impl DataDir {
         self.root.join("secret")
     }
 
+    pub(crate) fn run_path(&self) -> PathBuf {
+        self.root.join("run")
+    }
+
     /// Where an NSD's container is: a file in its directory, or the device itself.
     pub(crate) fn container_path(&self, nsd: &NsdConfig) -> PathBuf {
         let path = self.root.join(&nsd.path);
@@ -159,28 +163,6 @@ impl DataDir {
         let text = toml::to_string_pretty(config)
             .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
         self.write_durably(&self.config_path(), text.as_bytes(), 0o644)
-    }
-
-    /// The cluster's secret, made at the first call.
-    ///
-    /// # Errors
-    /// The host's.
-    pub(crate) fn secret(&self) -> Result<Vec<u8>> {
-        let path = self.secret_path();
-        match std::fs::read(&path) {
-            Ok(secret) if secret.len() >= 32 => Ok(secret),
-            Ok(_) => Err(Error::new(
-                ErrorKind::Corrupt,
-                format!("{} is shorter than 32 bytes", path.display()),
-            )),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let mut secret = vec![0; 32];
-                std::io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut secret)?;
-                self.write_durably(&path, &secret, 0o600)?;
-                Ok(secret)
-            }
-            Err(error) => Err(Error::from(error).context(path.display())),
-        }
     }
 
     fn write_durably(&self, path: &Path, bytes: &[u8], mode: u32) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod admin;
 mod assemble;
+mod backend;
 mod commands;
 mod create;
 mod daemon;

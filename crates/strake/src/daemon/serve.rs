@@ -1,7 +1,8 @@
 //! The parts of a running file system, and the answers to admin requests.
 
 use crate::admin::{Request, Status};
-use crate::assemble::{self, OpenNsd};
+use crate::assemble;
+use crate::backend::{Backend, Ports};
 use crate::commands::diag::node_name;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::mounts;
@@ -13,7 +14,6 @@ use std::sync::Arc;
 use strake_client::{StartOptions, StrakeVfs, Vfs};
 use strake_env::RealClock;
 use strake_fuse::{FuseMount, MountOptions};
-use strake_meta::{MetaStore, MetaWorker};
 use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
@@ -27,10 +27,9 @@ pub(crate) struct Daemon {
     dir: DataDir,
     config: NodeConfig,
     observe: Arc<Observe>,
-    /// In slot order; `None` for one that could not be opened.
-    nsds: Vec<Option<OpenNsd>>,
-    meta: Arc<MetaStore>,
-    meta_worker: Mutex<Option<MetaWorker>>,
+    backend: Mutex<Backend>,
+    nsds: Ports,
+    meta: Arc<dyn MetaPort>,
     vfs: Arc<StrakeVfs>,
     mount: FuseMount,
     stopped: Mutex<Option<u64>>,
@@ -42,19 +41,11 @@ impl Daemon {
         let clock = RealClock::shared();
         let history = config.settings.number("io_history_size").unwrap_or(4096) as usize;
         let observe = Observe::new(Arc::clone(&clock), history);
-        let mut nsds = Vec::new();
-        for nsd in &config.nsd {
-            let opened = assemble::open_nsd(dir, &config, nsd, &observe);
-            if let Err(error) = &opened {
-                eprintln!("daemon: NSD missing: {error}");
-            }
-            nsds.push(opened.ok());
-        }
-        let meta = assemble::open_meta(dir, &nsds, &observe)?;
-        let meta_worker = meta.start_worker()?;
+        let backend = Backend::open(dir, &config, &observe)?;
+        let (nsds, meta) = (backend.ports(), backend.meta());
         let vfs = StrakeVfs::start(StartOptions {
-            meta: Arc::clone(&meta) as Arc<dyn MetaPort>,
-            nsds: ports(&nsds),
+            meta: Arc::clone(&meta),
+            nsds: (0..).map(SlotIndex).zip(nsds.iter().cloned()).collect(),
             clock,
             settings: client_settings(&config)?,
             observe: Arc::clone(&observe),
@@ -70,9 +61,9 @@ impl Daemon {
             dir: dir.clone(),
             config,
             observe,
+            backend: Mutex::new(backend),
             nsds,
             meta,
-            meta_worker: Mutex::new(Some(meta_worker)),
             vfs,
             mount,
             stopped: Mutex::new(None),
@@ -97,10 +88,7 @@ impl Daemon {
         }
         self.unmount(force)?;
         let report = self.vfs.shutdown()?;
-        self.meta.sync()?;
-        self.meta.checkpoint()?;
-        // Drop ends the worker; nothing needs it any more.
-        self.meta_worker.lock().take();
+        self.backend.lock().finish()?;
         *stopped = Some(report.bytes);
         Ok(report.bytes)
     }
@@ -152,7 +140,7 @@ impl Daemon {
     fn show(&self) -> Result<Show> {
         let configuration = self.configuration()?;
         let space = self.vfs.statfs()?;
-        let (_, holders) = self.meta.holders();
+        let holders = assemble::metadata_holders(&self.dir, &self.config);
         let effective = settings::TABLE.iter().map(|setting| {
             (setting.name.to_owned(), self.config.settings.get(setting.name).to_owned())
         });
@@ -181,7 +169,7 @@ impl Daemon {
         for ((config, view), nsd) in self.config.nsd.iter().zip(&views).zip(&self.nsds) {
             let failure_group =
                 configuration.pool.slots.get(usize::from(view.slot.0)).map(|it| it.failure_group);
-            let status = nsd.as_ref().and_then(|nsd| nsd_status(&*nsd.store).ok());
+            let status = nsd.as_ref().and_then(|nsd| nsd_status(&**nsd).ok());
             shown.push(ShowNsd {
                 id: config.id,
                 name: config.name.clone(),
@@ -208,7 +196,7 @@ impl Daemon {
                 continue;
             };
             let request = NsdRequest::Check { data };
-            match nsd.store.call(NsdContext::default(), &request, &[], &mut [])? {
+            match nsd.call(NsdContext::default(), &request, &[], &mut [])? {
                 NsdReply::Checked(found) => {
                     report.strips += found.strips;
                     report.bytes += found.bytes;
@@ -228,11 +216,6 @@ impl Daemon {
         }
         Ok(report)
     }
-}
-
-fn ports(nsds: &[Option<OpenNsd>]) -> Vec<(SlotIndex, Option<Arc<dyn NsdPort>>)> {
-    let port = |nsd: &OpenNsd| Arc::clone(&nsd.store) as Arc<dyn NsdPort>;
-    (0..).map(SlotIndex).zip(nsds.iter().map(|nsd| nsd.as_ref().map(port))).collect()
 }
 
 fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
