@@ -210,7 +210,7 @@ fn strake(tier: &Tier, pool: &Figure, make: &Maker, add: &mut dyn FnMut(Setting)
     add(make.setting(
         Target::Strake,
         ("page pool", pool.show()),
-        vec![format!("strake up … --set page_pool={}", short(pool.value))],
+        vec![format!("strake up … --set pagepool={}", short(pool.value))],
         explain_pool(pool),
         "gpfs-performance: GPFS parameters, prefetchPct 20 %",
     ));
