@@ -104,7 +104,15 @@ impl StrakeVfs {
             |error| Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"));
         let strips = FanOut::new("strips", settings.io_threads).map_err(no_threads)?;
         let flush_fan = FanOut::new("flush", settings.flushers).map_err(no_threads)?;
-        let set = NsdSet::new(configuration.pool, nsds, meta, client, Arc::clone(&clock));
+        let set = NsdSet::new(
+            configuration.pool,
+            usize::from(configuration.code.parity),
+            nsds,
+            meta,
+            client,
+            Arc::clone(&clock),
+        );
+        set.note_missing()?;
         let io = StripeIo::new(Arc::new(set), strips, Versions::new(grant));
         let block_size = configuration.block_size;
         let budget = usize::try_from(settings.page_pool.0).unwrap_or(usize::MAX / 2);

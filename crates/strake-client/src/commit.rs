@@ -79,14 +79,21 @@ fn commit_inode(shared: &Shared, inode: &Arc<InodeState>) -> Result<Vec<SettledS
         None => Vec::new(),
         Some(file) => {
             let _one_at_a_time = file.commit.lock();
-            inode.core.lock().commit_target = Some(file.size());
-            make_stable(shared, inode, &file)?;
-            let settled = std::mem::take(&mut *file.unsettled.lock());
-            if let Err(error) = update(shared, inode, &file) {
-                file.unsettled.lock().extend(settled);
-                return Err(error);
+            loop {
+                let moves = file.moves.load(Ordering::Acquire);
+                inode.core.lock().commit_target = Some(file.size());
+                make_stable(shared, inode, &file)?;
+                let settled = std::mem::take(&mut *file.unsettled.lock());
+                match update(shared, inode, &file, moves) {
+                    Ok(true) => break settled,
+                    // The bytes moved meanwhile: what was made stable is not where they are now.
+                    Ok(false) => file.unsettled.lock().extend(settled),
+                    Err(error) => {
+                        file.unsettled.lock().extend(settled);
+                        return Err(error);
+                    }
+                }
             }
-            settled
         }
     };
     commit_atime(shared, inode)?;
@@ -126,9 +133,17 @@ fn send_blocks(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) 
 }
 
 /// Tells the metadata what it lacks of a file. Holds `content` shared across the metadata call, so
-/// that inline data, size and place belong together.
-fn update(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<()> {
+/// that inline data, size and place belong together. False if the bytes have moved since `moves`.
+fn update(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    moves: u64,
+) -> Result<bool> {
     let content = file.content.read();
+    if file.moves.load(Ordering::Acquire) != moves {
+        return Ok(false);
+    }
     let _serial = file.meta.lock();
     let (op, changes, delta, target, epoch, changed) = {
         let mut core = inode.core.lock();
@@ -145,7 +160,7 @@ fn update(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Re
             || core.allocated_delta != 0;
         if !lacking {
             core.committed = core.changes - u64::from(core.atime.is_some());
-            return Ok(());
+            return Ok(true);
         }
         let data = changed.then(|| match &*content {
             Content::Empty => FileData::Empty,
@@ -179,12 +194,12 @@ fn update(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Re
                 let left = u64::from(core.size_changed || core.atime.is_some());
                 core.committed = changes - left;
             }
-            Ok(())
+            Ok(true)
         }
         // The inode is gone, and with it whatever it lacked.
         Err(error) if error.kind() == ErrorKind::Stale => {
             core.committed = core.changes;
-            Ok(())
+            Ok(true)
         }
         Err(error) => {
             core.allocated_delta += delta;

@@ -49,6 +49,9 @@ pub(crate) struct FileState {
     pub(crate) content_changed: AtomicBool,
     /// Whether the metadata names the object.
     pub(crate) linked: AtomicBool,
+    /// Raised when the bytes go from the inode to an object or back: a commit that began before must
+    /// begin anew.
+    pub(crate) moves: AtomicU64,
     /// The size the metadata has.
     pub(crate) committed_size: AtomicU64,
     /// Blocks that are accepted and not yet stable.
@@ -93,6 +96,7 @@ impl FileState {
             barrier: AtomicBool::new(false),
             content_changed: AtomicBool::new(false),
             linked: AtomicBool::new(matches!(inode.data, FileData::Objects(_))),
+            moves: AtomicU64::new(0),
             committed_size: AtomicU64::new(size),
             unstable: AtomicU64::new(0),
             unsettled: Mutex::default(),

@@ -200,11 +200,15 @@ impl Of<'_> {
             Position::At(offset) => Some((offset, clip(offset, bytes)?)),
             Position::End => None,
         };
+        let mut done = 0;
         if let Some((offset, bytes)) = wanted
             && offset + bytes.len() as u64 <= self.file.size()
-            && let Some(result) = self.write_steps(offset, bytes, false)
         {
-            return result;
+            done = match self.write_steps(offset, bytes, false) {
+                (0, Some(error)) => return Err(error),
+                (done, None) if done < bytes.len() => done,
+                (done, _) => return Ok(done),
+            };
         }
         let _extend = self.file.extend.lock();
         let offset = wanted.map_or_else(|| self.file.size(), |(offset, _)| offset);
@@ -212,19 +216,21 @@ impl Of<'_> {
         if offset + bytes.len() as u64 > self.file.size() {
             self.trim_tail(self.file.size())?;
         }
-        self.write_steps(offset, bytes, true).unwrap_or_else(|| Err(ErrorKind::Retry.into()))
+        match self.write_steps(offset + done as u64, &bytes[done..], true) {
+            (0, Some(error)) if done == 0 => Err(error),
+            (more, _) => Ok(done + more),
+        }
     }
 
-    /// Writes step by step; `None` if the file turned out too short and `extend` is not held.
-    fn write_steps(&self, offset: u64, bytes: &[u8], extend: bool) -> Option<Result<usize>> {
+    /// Writes step by step; stops at an error, or where the file turns out too short and `extend` is
+    /// not held. Returns the bytes written.
+    fn write_steps(&self, offset: u64, bytes: &[u8], extend: bool) -> (usize, Option<Error>) {
         let mut done = 0;
         let mut room = false;
         let mut failure = None;
         while done < bytes.len() {
-            if !extend && offset + bytes.len() as u64 > self.file.size() {
-                break;
-            }
-            match self.write_step(offset + done as u64, &bytes[done..], room) {
+            match self.write_step(offset + done as u64, &bytes[done..], extend, room) {
+                Ok(Step::Done(0)) => break,
                 Ok(Step::Done(count)) => {
                     done += count;
                     room = false;
@@ -243,30 +249,28 @@ impl Of<'_> {
         if done > 0 {
             self.note_written(offset + done as u64);
         }
-        match failure {
-            None if done == 0 => None,
-            Some(error) if done == 0 => Some(Err(error)),
-            _ => Some(Ok(done)),
-        }
+        (done, failure)
     }
 
     /// Raises the size and notes the times, after the bytes are in place.
     pub(crate) fn note_written(&self, end: u64) {
         let now = self.shared.now();
         let mut core = self.inode.core.lock();
-        if end > self.file.size() {
-            self.file.size.store(end, Ordering::Release);
-            core.size_changed = true;
-        }
+        self.raise_size(end);
+        core.size_changed = self.file.size() != self.file.committed_size.load(Ordering::Acquire);
         core.note_write(now);
         self.shared.register(self.inode, &mut core);
     }
 
-    fn write_step(&self, offset: u64, bytes: &[u8], room: bool) -> Result<Step> {
+    /// `Done(0)` says that the file is too short.
+    fn write_step(&self, offset: u64, bytes: &[u8], extend: bool, room: bool) -> Result<Step> {
         let content = self.file.content.read();
+        if !extend && offset + bytes.len() as u64 > self.file.size() {
+            return Ok(Step::Done(0));
+        }
         let Content::Object(layout) = &*content else {
             drop(content);
-            return self.write_inline(offset, bytes);
+            return self.write_inline(offset, bytes, extend);
         };
         let block_size = u64::from(layout.block_size);
         let (index, within) = (offset / block_size, (offset % block_size) as usize);
@@ -275,8 +279,11 @@ impl Of<'_> {
     }
 
     /// Writes into the inode; grows out of it where the bytes do not fit.
-    fn write_inline(&self, offset: u64, bytes: &[u8]) -> Result<Step> {
+    fn write_inline(&self, offset: u64, bytes: &[u8], extend: bool) -> Result<Step> {
         let mut content = self.file.content.write();
+        if !extend && offset + bytes.len() as u64 > self.file.size() {
+            return Ok(Step::Done(0));
+        }
         let held = match &mut *content {
             Content::Object(_) => return Ok(Step::Again),
             Content::Empty => Vec::new(),
@@ -300,9 +307,7 @@ impl Of<'_> {
         *content = Content::Inline(held);
         self.file.content_changed.store(true, Ordering::Release);
         // Under `content`, because inline data must not be longer than the size.
-        if end > self.file.size() {
-            self.file.size.store(end, Ordering::Release);
-        }
+        self.raise_size(end);
         Ok(Step::Done(bytes.len()))
     }
 
@@ -312,6 +317,7 @@ impl Of<'_> {
         let shared = self.shared;
         let reply = shared.meta.apply(MetaOp::NewObject { ino: self.inode.ino })?;
         let MetaReply::Object(layout) = reply else { return Err(crate::shared::wrong_reply()) };
+        self.file.moves.fetch_add(1, Ordering::AcqRel);
         self.file.linked.store(false, Ordering::Release);
         self.file.content_changed.store(true, Ordering::Release);
         self.file.stored_blocks.store(0, Ordering::Release);
@@ -321,6 +327,13 @@ impl Of<'_> {
             self.put(&block, &mut data, 0, held, layout.block_size)?;
         }
         Ok(layout)
+    }
+
+    /// The file is at least `size` long. Only a holder of `extend` passes more than it is.
+    fn raise_size(&self, size: u64) {
+        if size > self.file.size() {
+            self.file.size.store(size, Ordering::Release);
+        }
     }
 
     fn write_block(
@@ -344,6 +357,8 @@ impl Of<'_> {
         block.grow(&mut data, &self.shared.pool, capacity);
         self.fill_edges(layout, &block, &mut data, within, end)?;
         self.put(&block, &mut data, within, bytes, layout.block_size)?;
+        // Before anybody can send and evict the block: what is beyond the size does not count.
+        self.raise_size(index * u64::from(layout.block_size) + end as u64);
         let full = end == layout.block_size as usize && data.valid.is_full(end / UNIT_BYTES);
         drop(data);
         block.touch();

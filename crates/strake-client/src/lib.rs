@@ -67,6 +67,10 @@ mod vfs_impl;
 mod write_behind;
 
 #[cfg(test)]
+mod crash_test;
+#[cfg(test)]
+mod differential_test;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod vfs_test;

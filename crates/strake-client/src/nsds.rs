@@ -49,6 +49,9 @@ struct NsdSlot {
 pub(crate) struct NsdSet {
     slots: Vec<NsdSlot>,
     pool: PoolMap,
+    /// Most NSDs that may have missed writes at one time: the P of the code. With more, what they hold
+    /// would be needed to rebuild each other.
+    tolerance: usize,
     map: AtomicU64,
     fs: FsId,
     meta: Arc<dyn MetaPort>,
@@ -107,6 +110,7 @@ impl NsdSet {
     /// The slots of `pool` with the ports there are.
     pub(crate) fn new(
         pool: PoolMap,
+        tolerance: usize,
         ports: Vec<(SlotIndex, Option<Arc<dyn NsdPort>>)>,
         meta: Arc<dyn MetaPort>,
         client: ClientId,
@@ -134,6 +138,7 @@ impl NsdSet {
             slots,
             map: AtomicU64::new(pool.version.0),
             pool,
+            tolerance,
             fs: FsId(1),
             meta,
             client,
@@ -252,10 +257,30 @@ impl NsdSet {
         if entry.noted.load(Ordering::Acquire) {
             return Ok(());
         }
+        if self.noted_count() >= self.tolerance {
+            let detail = "more NSDs are away than the code tolerates: bring them back";
+            return Err(Error::new(ErrorKind::Io, detail));
+        }
         self.record(slot, NsdAvailability::Unrecovered)?;
         self.set_availability(slot, NsdAvailability::Unrecovered);
         entry.noted.store(true, Ordering::Release);
         Ok(())
+    }
+
+    fn noted_count(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.noted.load(Ordering::Acquire)).count()
+    }
+
+    /// Notes all NSDs that are away at the start, if the others suffice: what an NSD holds that nobody
+    /// saw then must not be believed when it returns, or a reader would see first the one version
+    /// of a stripe and then the other.
+    pub(crate) fn note_missing(&self) -> Result<()> {
+        let missing: Vec<SlotIndex> =
+            self.slots().filter(|slot| !self.availability(*slot).readable()).collect();
+        if missing.len() > self.tolerance {
+            return Ok(());
+        }
+        missing.into_iter().try_for_each(|slot| self.note(slot))
     }
 
     /// Writes an NSD's state into the metadata, durably.

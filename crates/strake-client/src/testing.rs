@@ -9,32 +9,36 @@ use crate::client::{StartOptions, StrakeVfs};
 use crate::settings::Settings;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use strake_env::{Clock, RealClock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use strake_env::{Clock, RealClock, Rng};
 use strake_meta::MemoryMeta;
 use strake_observe::Observe;
 use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus, Slot};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{
-    ClientId, ClusterId, Code, LayoutVersion, MapVersion, NsdId, PoolMap, Result, SlotIndex,
-    Timestamp,
+    ClientId, ClusterId, Code, Error, ErrorKind, LayoutVersion, MapVersion, NsdId, PoolMap, Result,
+    SlotIndex, Timestamp,
 };
 
 /// Metadata whose entries are lost in a crash unless they were synced.
 pub(crate) struct CrashMeta {
     live: Mutex<Arc<MemoryMeta>>,
     log: Mutex<(Vec<MetaEntry>, usize)>,
+    frozen: AtomicBool,
 }
 
 impl CrashMeta {
     fn new() -> Arc<CrashMeta> {
         let live = Mutex::new(Arc::new(MemoryMeta::new()));
-        Arc::new(CrashMeta { live, log: Mutex::default() })
+        Arc::new(CrashMeta { live, log: Mutex::default(), frozen: AtomicBool::new(false) })
     }
 
-    /// Loses what was not synced.
-    pub(crate) fn crash(&self) {
+    /// Loses what was not synced, but for the first `more` entries of it.
+    pub(crate) fn crash(&self, more: usize) {
+        self.frozen.store(false, Ordering::SeqCst);
         let mut log = self.log.lock();
+        log.1 = (log.1 + more).min(log.0.len());
         let durable = log.1;
         log.0.truncate(durable);
         let meta = MemoryMeta::new();
@@ -42,6 +46,15 @@ impl CrashMeta {
             meta.apply(entry).expect("it was applied before");
         }
         *self.live.lock() = Arc::new(meta);
+    }
+}
+
+impl CrashMeta {
+    fn check_power(&self) -> Result<()> {
+        if self.frozen.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Io, "injected: the power is gone"));
+        }
+        Ok(())
     }
 }
 
@@ -54,6 +67,7 @@ impl MetaPort for CrashMeta {
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
         // Under one lock, so that the log has the order in which the entries were applied.
         let mut log = self.log.lock();
+        self.check_power()?;
         let reply = self.live.lock().apply(entry)?;
         log.0.push(entry.clone());
         Ok(reply)
@@ -61,6 +75,7 @@ impl MetaPort for CrashMeta {
 
     fn sync(&self) -> Result<()> {
         let mut log = self.log.lock();
+        self.check_power()?;
         log.1 = log.0.len();
         Ok(())
     }
@@ -117,8 +132,29 @@ impl Rig {
 
     /// A power cut: everything not durable is lost everywhere.
     pub(crate) fn crash(&self) {
-        self.meta.crash();
+        self.meta.crash(0);
         self.nsds.iter().for_each(|nsd| nsd.crash());
+    }
+
+    /// From now on nothing answers.
+    pub(crate) fn freeze(&self) {
+        // The metadata first: what it does not get can not be acknowledged.
+        self.meta.frozen.store(true, Ordering::SeqCst);
+        self.nsds.iter().for_each(|nsd| nsd.set_down(true));
+    }
+
+    /// A power cut that may leave more than was promised: some NSDs had made all durable, and the
+    /// metadata some entries more.
+    pub(crate) fn power_cut(&self, rng: &mut Rng) {
+        let more = if rng.one_in(2) { 0 } else { rng.index(20) };
+        self.meta.crash(more);
+        let mask = if rng.one_in(2) { rng.next_u64() } else { 0 };
+        for (at, nsd) in self.nsds.iter().enumerate() {
+            if mask >> at & 1 == 1 {
+                nsd.keep_all();
+            }
+            nsd.crash();
+        }
     }
 
     /// Strips and kept versions that a clean shutdown should not leave unsettled.

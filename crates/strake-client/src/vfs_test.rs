@@ -227,7 +227,6 @@ fn unlinked_files_live_until_the_last_close_and_leave_nothing() {
     assert_eq!(vfs.setattr(ROOT, ino, None, &mode).expect("changed").permissions, 0o600);
     vfs.release(handle);
     vfs.forget(ino, 1);
-    assert_eq!(vfs.getattr(ino).expect_err("gone").kind(), ErrorKind::Stale);
     let (tmp, opened) = vfs.tmpfile(ROOT, Ino::ROOT, 0o600, RW).expect("made");
     write(&vfs, opened.handle, 0, b"nameless");
     assert_eq!(tmp.attr.links, 0);
@@ -235,6 +234,7 @@ fn unlinked_files_live_until_the_last_close_and_leave_nothing() {
     assert_eq!(linked.attr.links, 1);
     vfs.release(opened.handle);
     vfs.shutdown().expect("ended");
+    assert_eq!(vfs.getattr(ino).expect_err("gone").kind(), ErrorKind::Stale);
     assert_eq!(rig.nsds.iter().map(|nsd| nsd.strips()).sum::<usize>(), 0);
     let vfs = rig.start(0);
     let (_, handle) = open(&vfs, "named");

@@ -191,7 +191,6 @@ pub(crate) fn flush_block(
     data.dirty = false;
     let charge = std::mem::take(&mut data.charge);
     let fresh = std::mem::take(&mut data.fresh);
-    file.remove_dirty(block.index);
     block.pinned.fetch_add(1, Ordering::AcqRel);
     shared.space.sent(charge as u64);
 
@@ -210,10 +209,19 @@ pub(crate) fn flush_block(
                 core.fresh -= u64::from(fresh).min(core.fresh);
                 core.changes += u64::from(gained != 0);
             }
-            let (inode, file, block) = (Arc::clone(inode), Arc::clone(file), Arc::clone(block));
-            let layout = *layout;
-            let accepted = Accepted { inode, file, block, layout, version, charge, restarts };
-            shared.committer.add(accepted);
+            shared.committer.add(Accepted {
+                inode: Arc::clone(inode),
+                file: Arc::clone(file),
+                block: Arc::clone(block),
+                layout: *layout,
+                version,
+                charge,
+                restarts,
+            });
+            // Only now, and still under the block's lock: a commit must find every block either among
+            // the dirty or among the accepted.
+            file.remove_dirty(block.index);
+            drop(data);
             Ok(())
         }
         Err(error) => {
@@ -222,7 +230,6 @@ pub(crate) fn flush_block(
             if !data.dirty {
                 data.dirty = true;
                 data.charge = charge;
-                file.insert_dirty(block.index);
                 // The data is owed, whether there is room or not.
                 shared.space.owe(charge as u64);
             } else {

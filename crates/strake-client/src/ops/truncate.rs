@@ -44,17 +44,20 @@ impl Of<'_> {
             let stored = file.stored_blocks.load(Ordering::Acquire);
             if stored > from || size < committed {
                 let range = (BlockIndex(from), BlockIndex::END);
+                let dropped = size == 0 && committed > 0;
                 let removed =
-                    if stored > from && size > 0 { self.allocated(layout, range)? } else { 0 };
+                    if stored > from && !dropped { self.allocated(layout, range)? } else { 0 };
                 op = Some((*layout, (stored > from).then_some(BlockIndex(from)), removed));
             }
         }
         if let Some((layout, from, removed)) = op {
-            self.record_cut(&layout, size.min(committed), from, removed)?;
+            self.record_cut(&layout, size, committed, from, removed)?;
         } else if size < committed {
-            self.record_plain_cut(size)?;
+            self.apply_cut(size, None, shared.io.versions().next(), 0)?;
         }
-        self.cut_memory(&mut content, size);
+        // A cut to 0 makes the metadata drop an object that it knows; one that is only reserved stays.
+        let dropped = size == 0 && committed > 0 && file.linked.load(Ordering::Acquire);
+        self.cut_memory(&mut content, size, dropped);
         file.size.store(size, Ordering::Release);
         let mut core = self.inode.core.lock();
         core.commit_target = core.commit_target.map(|target| target.min(size));
@@ -75,11 +78,13 @@ impl Of<'_> {
         Ok(blocks.values().map(|(_, length)| i64::from(on_disk(*length))).sum())
     }
 
-    /// Records a cut of a file with blocks, and the floor that it puts under them.
+    /// Records a cut of a file with blocks, and the floor that it puts under them. Where the metadata
+    /// does not know of so large a size yet, only blocks are deleted.
     fn record_cut(
         &self,
         layout: &ObjectLayout,
         size: u64,
+        committed: u64,
         from: Option<BlockIndex>,
         removed: i64,
     ) -> Result<()> {
@@ -89,17 +94,22 @@ impl Of<'_> {
             let mut core = self.inode.core.lock();
             std::mem::take(&mut core.allocated_delta) - removed
         };
-        self.apply_cut(size, from, version, delta).inspect_err(|_| {
+        let result = match from {
+            Some(from) if size >= committed => {
+                self.file.barrier.store(true, Ordering::Release);
+                let (ino, to, allocated_delta) = (self.inode.ino, BlockIndex::END, delta);
+                let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta };
+                shared.change(self.inode, op).map(|_| ())
+            }
+            _ => self.apply_cut(size, from, version, delta),
+        };
+        result.inspect_err(|_| {
             self.inode.core.lock().allocated_delta += delta + removed;
         })?;
         if let Some(from) = from {
             shared.ranges.add(layout.object, from, BlockIndex::END, version);
         }
         Ok(())
-    }
-
-    fn record_plain_cut(&self, size: u64) -> Result<()> {
-        self.apply_cut(size, None, self.shared.io.versions().next(), 0)
     }
 
     fn apply_cut(
@@ -119,7 +129,7 @@ impl Of<'_> {
     }
 
     /// Cuts what is in memory.
-    fn cut_memory(&self, content: &mut Content, size: u64) {
+    fn cut_memory(&self, content: &mut Content, size: u64, dropped: bool) {
         let file = self.file;
         match content {
             Content::Empty => {}
@@ -134,7 +144,7 @@ impl Of<'_> {
                 {
                     let mut core = self.inode.core.lock();
                     core.fresh = core.fresh.saturating_sub(fresh);
-                    if size == 0 {
+                    if dropped {
                         core.allocated_delta = 0;
                     }
                 }
@@ -146,9 +156,9 @@ impl Of<'_> {
                     block.data.write().cut(within);
                 }
                 file.tail_stale.store(true, Ordering::Release);
-                // The metadata has dropped the object if it knew it; a reserved one stays usable.
-                if size == 0 && file.linked.load(Ordering::Acquire) {
+                if dropped {
                     *content = Content::Empty;
+                    file.moves.fetch_add(1, Ordering::AcqRel);
                     file.content_changed.store(false, Ordering::Release);
                 }
             }

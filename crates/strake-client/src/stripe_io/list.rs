@@ -66,8 +66,8 @@ impl StripeIo {
         floor: &dyn Fn(BlockIndex) -> Version,
     ) -> Result<BTreeMap<BlockIndex, (Version, u32)>> {
         let mut found: BTreeMap<BlockIndex, (Version, u32)> = BTreeMap::new();
-        for slot in self.readable() {
-            self.list_slot(slot, layout.object, range, PAGE, &mut |entry| {
+        for slot in self.readable(layout)? {
+            self.list_if_there(slot, layout, range, PAGE, &mut |entry| {
                 let header = &entry.header;
                 if header.version >= floor(entry.key.block) {
                     let seen = found.entry(entry.key.block).or_default();
@@ -87,9 +87,9 @@ impl StripeIo {
         floor: &dyn Fn(BlockIndex) -> Version,
     ) -> Result<Option<BlockIndex>> {
         let mut first: Option<BlockIndex> = None;
-        for slot in self.readable() {
+        for slot in self.readable(layout)? {
             let until = first.unwrap_or(to);
-            self.list_slot(slot, layout.object, (from, until), 16, &mut |entry| {
+            self.list_if_there(slot, layout, (from, until), 16, &mut |entry| {
                 let counts = entry.header.version >= floor(entry.key.block);
                 if counts {
                     first = Some(entry.key.block);
@@ -103,7 +103,8 @@ impl StripeIo {
     /// Stripes of which some strip was never settled, on the NSDs that can be read.
     pub(crate) fn unsettled(&self) -> Result<Vec<(ObjectId, BlockIndex)>> {
         let mut found = std::collections::BTreeSet::new();
-        for slot in self.readable() {
+        let slots = self.nsds().slots().filter(|slot| self.nsds().availability(*slot).readable());
+        for slot in slots {
             let mut after: Option<StripKey> = None;
             loop {
                 let request = NsdRequest::ListUnsettled { after, limit: 4096 };
@@ -125,8 +126,34 @@ impl StripeIo {
         Ok(found.into_iter().collect())
     }
 
-    fn readable(&self) -> Vec<SlotIndex> {
-        self.nsds().slots().filter(|slot| self.nsds().availability(*slot).readable()).collect()
+    /// As [`StripeIo::list_slot`]; an NSD that turns out to be away is taken out of use.
+    fn list_if_there(
+        &self,
+        slot: SlotIndex,
+        layout: &ObjectLayout,
+        range: (BlockIndex, BlockIndex),
+        page: u32,
+        visit: &mut dyn FnMut(&StripEntry) -> bool,
+    ) -> Result<()> {
+        match self.list_slot(slot, layout.object, range, page, visit) {
+            Err(error) if crate::nsds::is_nsd_fault(error.kind()) => {
+                self.nsds().fail(slot);
+                self.readable(layout).map(|_| ())
+            }
+            result => result,
+        }
+    }
+
+    /// The NSDs that can be read, if together they know of every block: each block has strips on
+    /// P+1 of them at least.
+    fn readable(&self, layout: &ObjectLayout) -> Result<Vec<SlotIndex>> {
+        let (there, away): (Vec<_>, Vec<_>) =
+            self.nsds().slots().partition(|slot| self.nsds().availability(*slot).readable());
+        if away.len() > usize::from(layout.code.parity) {
+            let detail = "too many NSDs are away to tell which blocks a file has";
+            return Err(Error::new(ErrorKind::Io, detail));
+        }
+        Ok(there)
     }
 }
 

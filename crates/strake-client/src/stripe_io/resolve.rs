@@ -3,10 +3,12 @@
 //!
 //! From the newest version on:
 //! 1. N of its strips in hand (current, or kept as the predecessor of a newer one): *forward*.
-//! 2. Else ask every position that would hold it and does not to refuse it for ever. P+1 refusals
-//!    leave fewer than N that could hold it: it was never acknowledged and is *rolled back*; the
-//!    next older version is looked at.
-//! 3. Else it may have been acknowledged, and the strips that would tell are away: an error.
+//! 2. Else, if the positions that cannot be read are within what the code tolerates (P), and every
+//!    other position that would hold it refuses it for ever: *roll back*; the next older version is
+//!    looked at. For a version is acknowledged only when it is stable on every position that is not
+//!    noted in the metadata as having missed something. So one NSD that is up and lacks it tells
+//!    that nobody was told of it. With a away there are at least P+1-a such witnesses.
+//! 3. Else too many are away: an error.
 //!
 //! The outcome is written as a new, higher version, as long as the longest version seen, so that
 //! every position that holds a strip of the losers gets a new one. If nothing is left, the block is
@@ -144,20 +146,23 @@ impl StripeIo {
         stripe: &StripeCode,
         version: Version,
     ) -> Result<()> {
-        let mut refusals = 0;
+        let mut away = 0;
         for at in stripe.positions() {
             let slot = survey.slots[usize::from(at.0)];
             if !self.nsds().availability(slot).readable() {
+                away += 1;
+                continue;
+            }
+            if self.holds(layout, block, survey, at, version) {
                 continue;
             }
             let request = NsdRequest::Refuse { key: self.key(layout, block, at), version };
-            if let Ok(NsdReply::Promise { refused: true }) =
-                self.nsds().call(slot, &request, &[], &mut [])
-            {
-                refusals += 1;
+            let reply = self.nsds().call(slot, &request, &[], &mut []);
+            if !matches!(reply, Ok(NsdReply::Promise { refused: true })) {
+                away += 1;
             }
         }
-        if refusals > stripe.parity_strips() {
+        if away <= stripe.parity_strips() {
             return Ok(());
         }
         Err(gone(layout, block).context(format!("version {version} may have been acknowledged")))

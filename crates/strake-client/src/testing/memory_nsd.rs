@@ -86,6 +86,12 @@ impl MemoryNsd {
         inner.faults = Faults::default();
     }
 
+    /// Makes everything durable, as a disk may at any time.
+    pub(crate) fn keep_all(&self) {
+        let mut inner = self.inner.lock();
+        inner.durable = inner.state.clone();
+    }
+
     /// Flips a bit of the current version of a strip; false if there is none.
     pub(crate) fn flip_bit(
         &self,

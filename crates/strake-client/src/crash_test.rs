@@ -1,0 +1,213 @@
+//! Power cuts under random operations. Promised: what was synced is there; what was written since may
+//! be there, byte by byte; no file shows a byte that nobody wrote to it, or a size it never had.
+
+use crate::StrakeVfs;
+use crate::differential_test::{fill, length, place};
+use crate::testing::{BLOCK_SIZE, Rig};
+use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
+use std::sync::Arc;
+use strake_env::Rng;
+use strake_proto::{Caller, ErrorKind, Ino};
+
+const ROOT: &Caller = &Caller::ROOT;
+const SIZE_MAX: usize = 4 * BLOCK_SIZE as usize;
+const RW: OpenFlags = OpenFlags {
+    read: true,
+    write: true,
+    append: false,
+    truncate: false,
+    sync: false,
+    direct: false,
+    execute: false,
+    no_atime: false,
+};
+
+/// A file and all contents it had since it was last synced, that one included.
+struct History {
+    name: String,
+    handle: Option<Handle>,
+    ino: Ino,
+    synced: bool,
+    states: Vec<Vec<u8>>,
+}
+
+impl History {
+    fn latest(&self) -> &Vec<u8> {
+        self.states.last().expect("at least the first")
+    }
+
+    /// Notes what the file will be if the next operation succeeds; it may fail half-way.
+    fn will_be(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut next = self.latest().clone();
+        change(&mut next);
+        self.states.push(next);
+    }
+
+    /// Checks what a crash left of it.
+    fn check(&self, found: Option<Vec<u8>>, context: &str) {
+        let Some(found) = found else {
+            assert!(!self.synced, "{context}: {} was synced and is gone", self.name);
+            return;
+        };
+        let sizes: Vec<usize> = self.states.iter().map(Vec::len).collect();
+        assert!(
+            sizes.contains(&found.len()),
+            "{context}: {} is {} of {sizes:?}",
+            self.name,
+            found.len()
+        );
+        for (at, byte) in found.iter().enumerate() {
+            let known = self.states.iter().any(|state| state.get(at) == Some(byte));
+            assert!(known, "{context}: {} has {byte} at {at} ({})", self.name, found.len());
+        }
+    }
+}
+
+struct Run {
+    rig: Rig,
+    rng: Rng,
+    files: Vec<History>,
+}
+
+impl Run {
+    fn open(&mut self, vfs: &StrakeVfs, at: usize) -> Handle {
+        let file = &mut self.files[at];
+        if let Some(handle) = file.handle {
+            return handle;
+        }
+        let name = file.name.as_bytes();
+        let made = vfs.create(ROOT, Ino::ROOT, name, 0o644, RW, false).expect("opened");
+        file.handle = Some(made.1.handle);
+        file.ino = made.0.attr.ino;
+        made.1.handle
+    }
+
+    /// One operation. Fails only once the power is going.
+    fn step(&mut self, vfs: &StrakeVfs) -> strake_proto::Result<()> {
+        let at = self.rng.index(self.files.len());
+        let handle = self.open(vfs, at);
+        let rng = &mut self.rng;
+        let offset = place(rng, SIZE_MAX);
+        let length = length(rng).min(SIZE_MAX - offset).max(1);
+        let salt = rng.next_u64() as u8 | 1;
+        let file = &mut self.files[at];
+        match rng.below(10) {
+            0..=4 => {
+                file.will_be(|bytes| fill(bytes, offset, offset + length, |at| at as u8 ^ salt));
+                let data: Vec<u8> = (offset..offset + length).map(|at| at as u8 ^ salt).collect();
+                vfs.write(handle, offset as u64, &data, false)?;
+            }
+            5 => {
+                let size = if rng.one_in(3) { 0 } else { offset };
+                file.will_be(|bytes| bytes.resize(size, 0));
+                let change = SetAttr { size: Some(size as u64), ..SetAttr::default() };
+                vfs.setattr(ROOT, file.ino, Some(handle), &change)?;
+            }
+            6 => {
+                file.will_be(|bytes| {
+                    let end = (offset + length).min(bytes.len());
+                    bytes[offset.min(end)..end].fill(0);
+                });
+                let range = offset as u64..(offset + length) as u64;
+                vfs.fallocate(handle, range, FallocateMode::PunchHole)?;
+            }
+            7 | 8 => {
+                vfs.fsync(handle, false)?;
+                let last = file.latest().clone();
+                file.states = vec![last];
+                file.synced = true;
+            }
+            _ => {
+                vfs.sync()?;
+                for file in &mut self.files {
+                    let last = file.latest().clone();
+                    file.states = vec![last];
+                    file.synced |= file.handle.is_some();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Works for a while, then the power goes. What was on its way may have got further than anybody
+    /// was told.
+    fn life(&mut self, away: u32) {
+        let vfs = self.rig.start(away);
+        let steps = 5 + self.rng.index(40);
+        for step in 0..steps {
+            if step + 1 == steps && self.rng.one_in(2) {
+                self.rig.freeze();
+            }
+            if let Err(error) = self.step(&vfs) {
+                assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::Unreachable), "{error}");
+                break;
+            }
+        }
+        self.rig.freeze();
+        drop(vfs);
+        self.rig.power_cut(&mut self.rng);
+        self.files.iter_mut().for_each(|file| file.handle = None);
+    }
+
+    fn check(&mut self, away: u32, context: &str) {
+        let vfs = self.rig.start(away);
+        for file in &mut self.files {
+            let found = read_all(&vfs, &file.name);
+            file.check(found.clone(), context);
+            // What is there now stays there: it was read after a restart.
+            file.synced = found.is_some();
+            file.states = vec![found.unwrap_or_default()];
+        }
+        drop(vfs);
+        self.rig.freeze();
+        self.rig.power_cut(&mut self.rng);
+    }
+}
+
+fn read_all(vfs: &Arc<StrakeVfs>, name: &str) -> Option<Vec<u8>> {
+    let entry = vfs.lookup(ROOT, Ino::ROOT, name.as_bytes()).ok()?;
+    let handle = vfs.open(ROOT, entry.attr.ino, RW).expect("opened").handle;
+    let mut out = vec![0; entry.attr.size as usize];
+    assert_eq!(vfs.read(handle, 0, &mut out).expect("readable"), out.len());
+    vfs.release(handle);
+    Some(out)
+}
+
+fn run(seed: u64, code: &str, away: u32) {
+    let rig = Rig::new(code, 10);
+    let file = |at: usize| History {
+        name: format!("f{at}"),
+        handle: None,
+        ino: Ino(0),
+        synced: false,
+        states: vec![Vec::new()],
+    };
+    let files = (0..3).map(file).collect();
+    let mut run = Run { rig, rng: Rng::new(seed), files };
+    for life in 0..4 {
+        run.life(0);
+        let context = format!("seed {seed} code {code} life {life}");
+        run.check(away, &context);
+        run.check(0, &format!("{context} again"));
+    }
+}
+
+#[test]
+fn what_was_synced_survives_power_cuts() {
+    for seed in 0..40 {
+        for code in ["1", "2x", "4+2p", "8+2p"] {
+            println!("seed {seed} code {code}");
+            run(seed, code, 0);
+        }
+    }
+}
+
+#[test]
+fn what_was_synced_survives_power_cuts_and_then_lost_nsds() {
+    for seed in 100..140 {
+        for (code, away) in [("2x", 0b1), ("4+2p", 0b11), ("8+2p", 0b10_0001)] {
+            println!("seed {seed} code {code}");
+            run(seed, code, away);
+        }
+    }
+}
