@@ -43,8 +43,10 @@ pub(crate) struct FileState {
     pub(crate) stored_blocks: AtomicU64,
     /// The block at the end of the file may be stored longer than the size, with stale bytes.
     pub(crate) tail_stale: AtomicBool,
-    /// A truncation was answered by the metadata but is not durable: until it is, no block is sent.
-    pub(crate) barrier: AtomicBool,
+    /// Until so many changes of the metadata are durable no block is sent: a truncation must not be
+    /// forgotten by a crash that remembers what was written after it, nor the reservation of an
+    /// object, whose number would be given away again.
+    pub(crate) barrier: AtomicU64,
     /// Whether the metadata must be told where the bytes are, or which they are (inline).
     pub(crate) content_changed: AtomicBool,
     /// Whether the metadata names the object.
@@ -93,7 +95,7 @@ impl FileState {
             dirty: Mutex::default(),
             stored_blocks: AtomicU64::new(stored_blocks),
             tail_stale: AtomicBool::new(true),
-            barrier: AtomicBool::new(false),
+            barrier: AtomicU64::new(0),
             content_changed: AtomicBool::new(false),
             linked: AtomicBool::new(matches!(inode.data, FileData::Objects(_))),
             moves: AtomicU64::new(0),

@@ -7,7 +7,7 @@ use crate::block::{Block, BlockData, STORED_UNKNOWN};
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
 use crate::prefetch::ReadAhead;
-use crate::shared::{STANDSTILL_MAX, Shared};
+use crate::shared::Shared;
 use crate::stripe_io::Access;
 use crate::write_behind::{enqueue, load, on_disk};
 use parking_lot::Mutex;
@@ -63,7 +63,7 @@ impl Of<'_> {
                     room = false;
                 }
                 Step::Room(bytes) => {
-                    self.admit(bytes);
+                    self.shared.admit(bytes);
                     room = true;
                 }
                 Step::Again => {}
@@ -73,11 +73,6 @@ impl Of<'_> {
             crate::prefetch::run_ahead(self, ahead, offset + done as u64);
         }
         Ok(done)
-    }
-
-    fn admit(&self, bytes: usize) {
-        let shared = self.shared;
-        shared.pool.admit(bytes, &shared.observe.waiters, &|| shared.kick());
     }
 
     fn read_step(&self, offset: u64, out: &mut [u8], sequential: bool, room: bool) -> Result<Step> {
@@ -193,7 +188,8 @@ impl Of<'_> {
             return Ok(0);
         }
         let waiters = &shared.observe.waiters;
-        if !shared.pool.wait_for_clean(waiters, STANDSTILL_MAX, &|| shared.kick()) {
+        let limit = shared.settings.standstill_max;
+        if !shared.pool.wait_for_clean(waiters, limit, &|| shared.kick()) {
             return Err(Error::new(ErrorKind::Io, "dirty pages cannot be written to the NSDs"));
         }
         let wanted = match position {
@@ -236,7 +232,7 @@ impl Of<'_> {
                     room = false;
                 }
                 Ok(Step::Room(size)) => {
-                    self.admit(size);
+                    self.shared.admit(size);
                     room = true;
                 }
                 Ok(Step::Again) => {}
@@ -317,6 +313,7 @@ impl Of<'_> {
         let shared = self.shared;
         let reply = shared.meta.apply(MetaOp::NewObject { ino: self.inode.ino })?;
         let MetaReply::Object(layout) = reply else { return Err(crate::shared::wrong_reply()) };
+        self.file.barrier.store(shared.meta.changes(), Ordering::Release);
         self.file.moves.fetch_add(1, Ordering::AcqRel);
         self.file.linked.store(false, Ordering::Release);
         self.file.content_changed.store(true, Ordering::Release);

@@ -17,7 +17,8 @@
 //! # Promises and where they are kept
 //!
 //! A size reaches the metadata after the data below it is stable (`commit`). A block reaches the NSDs
-//! after the truncations of its file are durable (`FileState::barrier`). A degraded write is
+//! after the truncations of its file, and the reservation of its object, are durable
+//! (`FileState::barrier`). A degraded write is
 //! acknowledged after the metadata knows who missed it (`nsds`). A stripe is settled after the
 //! metadata that names its bytes is durable (`committer`).
 //!

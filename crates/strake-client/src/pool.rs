@@ -14,6 +14,7 @@
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use strake_env::AlignedBuffer;
 use strake_observe::Waiters;
@@ -22,8 +23,6 @@ use strake_observe::Waiters;
 const BUFFER_BYTES_MIN: usize = 4096;
 /// How long one wait lasts before the waiter looks again.
 const WAIT_STEP: Duration = Duration::from_millis(200);
-/// Waits for memory end after this many steps, and the operation goes on over the budget.
-const ADMIT_STEPS: u32 = 25;
 
 /// Something that holds a buffer of the pool.
 pub(crate) trait Page: Send + Sync {
@@ -53,6 +52,8 @@ struct PoolState {
 pub(crate) struct PagePool {
     budget: usize,
     dirty_max: usize,
+    /// Operations that wait for room or for clean pages.
+    waiting: AtomicUsize,
     state: Mutex<PoolState>,
     changed: Condvar,
 }
@@ -74,7 +75,13 @@ impl PagePool {
     /// A pool of `budget` bytes for blocks of at most `block_size`.
     pub(crate) fn new(budget: usize, block_size: usize) -> PagePool {
         let budget = budget.max(8 * block_size);
-        PagePool { budget, dirty_max: budget / 2, state: Mutex::default(), changed: Condvar::new() }
+        PagePool {
+            budget,
+            dirty_max: budget / 2,
+            waiting: AtomicUsize::new(0),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
     }
 
     /// The capacity of the buffer for `bytes` bytes.
@@ -92,14 +99,14 @@ impl PagePool {
         self.state.lock().dirty
     }
 
-    /// Makes room for a buffer of `bytes`: evicts, or waits a limited time for others to. `kick` is
-    /// called before each wait.
-    pub(crate) fn admit(&self, bytes: usize, waiters: &Waiters, kick: &dyn Fn()) {
+    /// Makes room for a buffer of `bytes`: evicts, or waits for others to, at most for `limit`; then
+    /// the operation goes on over the budget. `kick` is called before each wait.
+    pub(crate) fn admit(&self, bytes: usize, waiters: &Waiters, limit: Duration, kick: &dyn Fn()) {
         let bytes = PagePool::capacity(bytes);
-        for _ in 0..ADMIT_STEPS {
-            if self.make_room(bytes) {
-                return;
-            }
+        let mut waited = Duration::ZERO;
+        while !self.make_room(bytes) && waited < limit {
+            waited += WAIT_STEP;
+            let _waiting = Waiting::count(&self.waiting);
             kick();
             let _wait = waiters.enter("room in the page pool", "");
             let mut state = self.state.lock();
@@ -208,6 +215,7 @@ impl PagePool {
         if state.dirty <= self.dirty_max {
             return true;
         }
+        let _waiting = Waiting::count(&self.waiting);
         let _wait = waiters.enter("dirty pages to be written", "");
         let mut seen = state.cleaned;
         let mut stood = Duration::ZERO;
@@ -226,6 +234,11 @@ impl PagePool {
             }
         }
         true
+    }
+
+    /// Whether some operation waits for room or for clean pages.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
     }
 
     /// For listings.
@@ -248,6 +261,22 @@ impl PagePool {
         for (class, buffers) in state.free.iter().enumerate() {
             assert!(buffers.iter().all(|buffer| buffer.len() == 1 << class));
         }
+    }
+}
+
+/// Counted among those who wait, as long as it lives.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn count(counter: &'a AtomicUsize) -> Waiting<'a> {
+        counter.fetch_add(1, Ordering::AcqRel);
+        Waiting(counter)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -83,7 +83,7 @@ fn fetch(shared: &Shared, job: &Job) {
         let Content::Object(layout) = &*content else { return };
         job.file.stored_limit(layout, job.index) as usize
     };
-    shared.pool.admit(bytes, &shared.observe.waiters, &|| shared.kick());
+    shared.admit(bytes);
     let content = job.file.content.read();
     let Content::Object(layout) = &*content else { return };
     let block = job.file.block(layout, job.index);

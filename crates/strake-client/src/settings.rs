@@ -14,6 +14,9 @@ pub struct Settings {
     pub flushers: usize,
     /// `io_threads`: threads that move the strips of one block side by side.
     pub io_threads: usize,
+    /// `standstill_max`: how long writers and readers wait for memory while nothing at all can be
+    /// written, before the writer gets an error and the reader goes over the budget.
+    pub standstill_max: Duration,
     /// `prefetch_blocks`: how many blocks a sequential reader is kept ahead.
     pub prefetch_blocks: u64,
 }
@@ -23,6 +26,7 @@ impl Default for Settings {
         Settings {
             page_pool: ByteCount::gib(1),
             sync_interval: Duration::from_secs(30),
+            standstill_max: Duration::from_secs(30),
             flushers: 4,
             io_threads: 8,
             prefetch_blocks: 4,
@@ -36,6 +40,7 @@ impl Settings {
         Settings {
             page_pool: ByteCount::mib(2),
             sync_interval: Duration::from_secs(1),
+            standstill_max: Duration::from_secs(3),
             flushers: 2,
             io_threads: 2,
             prefetch_blocks: 2,
@@ -50,6 +55,7 @@ impl Settings {
         match name {
             "pagepool" => self.page_pool = parse_size(value)?,
             "sync_interval" => self.sync_interval = Duration::from_secs(number(name, value)?),
+            "standstill_max" => self.standstill_max = Duration::from_secs(number(name, value)?),
             "flushers" => self.flushers = number(name, value)?.clamp(1, 64) as usize,
             "io_threads" => self.io_threads = number(name, value)?.min(256) as usize,
             "prefetch_blocks" => self.prefetch_blocks = number(name, value)?.min(1024),

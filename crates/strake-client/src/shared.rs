@@ -20,9 +20,6 @@ use strake_observe::Observe;
 use strake_proto::meta::{Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{Attr, ClientId, Error, ErrorKind, Ino, Result, Timestamp};
 
-/// How long a writer waits for standing write-behind before it is told of an error.
-pub(crate) const STANDSTILL_MAX: Duration = Duration::from_secs(30);
-
 /// The metadata with this client's name and clock.
 pub(crate) struct MetaLink {
     port: Arc<dyn MetaPort>,
@@ -85,6 +82,11 @@ impl MetaLink {
     /// Changes answered so far: equal before and after a question, nothing changed meanwhile.
     pub(crate) fn changes(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
+    }
+
+    /// Whether the first `changes` changes are durable.
+    pub(crate) fn is_durable(&self, changes: u64) -> bool {
+        self.synced.load(Ordering::Acquire) >= changes
     }
 
     /// Whether a change was answered that may not be durable.
@@ -280,6 +282,12 @@ impl Shared {
         };
         drop(gone);
         drop(file);
+    }
+
+    /// Makes room for a buffer; see [`PagePool::admit`].
+    pub(crate) fn admit(&self, bytes: usize) {
+        let limit = self.settings.standstill_max;
+        self.pool.admit(bytes, &self.observe.waiters, limit, &|| self.kick());
     }
 
     /// Asks the writers behind to make pages clean.

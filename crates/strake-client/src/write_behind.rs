@@ -106,7 +106,8 @@ pub(crate) fn serve(shared: &Shared) {
         match shared.write_behind.next() {
             Next::Job(job) => {
                 run(shared, job);
-                if shared.committer.is_due(shared) {
+                let last = shared.pool.is_waited_for() && shared.write_behind.len() == 0;
+                if last || shared.committer.is_due(shared) {
                     // Whoever lost a block over it finds the block dirty.
                     let _ = shared.committer.commit(shared, false);
                 }
@@ -174,12 +175,16 @@ pub(crate) fn flush_block(
     file: &Arc<FileState>,
     block: &Arc<Block>,
 ) -> Result<()> {
-    if file.barrier.load(Ordering::Acquire) {
-        // Cleared before the sync, so that a truncation during it sets it again.
-        file.barrier.store(false, Ordering::Release);
-        shared.meta.sync().inspect_err(|_| file.barrier.store(true, Ordering::Release))?;
-    }
-    let content = file.content.read();
+    let content = loop {
+        let content = file.content.read();
+        // Looked at under `content`, which whoever raises it holds exclusively.
+        let barrier = file.barrier.load(Ordering::Acquire);
+        if shared.meta.is_durable(barrier) {
+            break content;
+        }
+        drop(content);
+        shared.meta.sync()?;
+    };
     let Content::Object(layout) = &*content else { return Ok(()) };
     let mut data = block.data.write();
     if data.detached || !data.dirty || data.length == 0 {

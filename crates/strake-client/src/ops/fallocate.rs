@@ -61,7 +61,7 @@ impl Of<'_> {
         let (shared, file) = (self.shared, self.file);
         let block_size = u64::from(shared.block_size);
         for _ in 0..2 {
-            shared.pool.admit(block_size as usize, &shared.observe.waiters, &|| shared.kick());
+            shared.admit(block_size as usize);
         }
         let mut content = file.content.write();
         let size = file.size();
@@ -123,10 +123,10 @@ impl Of<'_> {
         let removed = self.allocated(layout, (from, to))?;
         let _serial = file.meta.lock();
         let version = shared.io.versions().next();
-        file.barrier.store(true, Ordering::Release);
         let ino = self.inode.ino;
         let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta: 0 };
         shared.change(self.inode, op)?;
+        file.barrier.store(shared.meta.changes(), Ordering::Release);
         shared.ranges.add(layout.object, from, to, version);
         self.inode.core.lock().allocated_delta -= removed;
         Ok(())

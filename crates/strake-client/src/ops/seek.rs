@@ -42,8 +42,9 @@ impl Of<'_> {
         let from = offset / block_size;
         let floor = |block| self.shared.ranges.floor(layout.object, block);
         let range = (BlockIndex(from), BlockIndex::END);
-        let stored = self.shared.io.first_block(layout, range, &floor)?.map(|block| block.0);
+        // Dirty ones first: a block that is sent in between is then found stored.
         let dirty = self.file.first_dirty_block(from);
+        let stored = self.shared.io.first_block(layout, range, &floor)?.map(|block| block.0);
         let first = stored.into_iter().chain(dirty).min();
         Ok(first.map(|index| offset.max(index * block_size)))
     }
@@ -56,13 +57,10 @@ impl Of<'_> {
             let until = (index + WINDOW).min(end);
             let range = (BlockIndex(index), BlockIndex(until));
             let floor = |block| self.shared.ranges.floor(layout.object, block);
+            // Dirty ones first, as above.
+            let mut data: BTreeSet<u64> = self.file.dirty_blocks().into_iter().collect();
             let stored = self.shared.io.blocks(layout, range, &floor)?;
-            let mut data: BTreeSet<u64> = stored.keys().map(|block| block.0).collect();
-            let mut at = index;
-            while let Some(dirty) = self.file.first_dirty_block(at).filter(|at| *at < until) {
-                data.insert(dirty);
-                at = dirty + 1;
-            }
+            data.extend(stored.keys().map(|block| block.0));
             if let Some(hole) = (index..until).find(|index| !data.contains(index)) {
                 return Ok(offset.max(hole * block_size));
             }

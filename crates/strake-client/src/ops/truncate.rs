@@ -59,6 +59,8 @@ impl Of<'_> {
         let dropped = size == 0 && committed > 0 && file.linked.load(Ordering::Acquire);
         self.cut_memory(&mut content, size, dropped);
         file.size.store(size, Ordering::Release);
+        // No block is sent before the cut is durable: see `crate::ranges`.
+        file.barrier.store(shared.meta.changes(), Ordering::Release);
         let mut core = self.inode.core.lock();
         core.commit_target = core.commit_target.map(|target| target.min(size));
         core.size_changed = size != file.committed_size.load(Ordering::Acquire);
@@ -96,7 +98,6 @@ impl Of<'_> {
         };
         let result = match from {
             Some(from) if size >= committed => {
-                self.file.barrier.store(true, Ordering::Release);
                 let (ino, to, allocated_delta) = (self.inode.ino, BlockIndex::END, delta);
                 let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta };
                 shared.change(self.inode, op).map(|_| ())
@@ -120,8 +121,6 @@ impl Of<'_> {
         allocated_delta: i64,
     ) -> Result<()> {
         let ino = self.inode.ino;
-        // No block is sent before this is durable: see `crate::ranges`.
-        self.file.barrier.store(true, Ordering::Release);
         let op = MetaOp::Truncate { ino, size, from_block, version, allocated_delta };
         self.shared.change(self.inode, op)?;
         self.file.committed_size.store(size, Ordering::Release);

@@ -1,7 +1,7 @@
 //! The pool against a model that knows every page by heart.
 
 use super::*;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use strake_env::{ManualClock, Rng};
 
 #[derive(Default)]
@@ -58,7 +58,7 @@ impl Model {
 
     fn fill(&mut self, rng: &mut Rng) {
         let bytes = 1 + rng.index(BLOCK);
-        self.pool.admit(bytes, &self.waiters, &|| {});
+        self.pool.admit(bytes, &self.waiters, WAIT_STEP, &|| {});
         let buffer = self.pool.allocate(bytes);
         assert!(buffer.len() >= bytes && buffer.len().is_power_of_two());
         let page = Arc::new(FakePage::default());
