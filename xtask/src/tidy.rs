@@ -70,6 +70,7 @@ fn is_test_file(path: &str) -> bool {
         || path.contains("/benches/")
         || path.ends_with("_test.rs")
         || path.contains("_test/")
+        || path.contains("/testing/")
         || path.starts_with("crates/strake-sim/")
 }
 

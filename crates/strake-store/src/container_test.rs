@@ -1,3 +1,5 @@
+//! Containers through formatting, growth, damage and power cuts.
+
 use super::*;
 use crate::region::UnusedChunks;
 use strake_env::{Rng, SimDisk};

@@ -1,3 +1,5 @@
+//! The journal against a list of entries, through power cuts.
+
 use super::*;
 use std::sync::Arc;
 use strake_env::{Rng, SimDisk};

@@ -1,3 +1,5 @@
+//! The key-value store against a `BTreeMap`, through checkpoints and power cuts.
+
 use super::*;
 use crate::container::{Container, FormatOptions};
 use crate::journal::Journal;

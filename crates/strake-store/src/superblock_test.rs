@@ -1,3 +1,5 @@
+//! The superblock's bytes: golden fixture and damaged inputs.
+
 use super::*;
 use strake_env::Rng;
 

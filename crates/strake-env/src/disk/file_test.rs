@@ -1,3 +1,5 @@
+//! Container files and devices on the host.
+
 use super::super::conformance_test::{Folder, LoopDevice};
 use super::*;
 

@@ -1,3 +1,5 @@
+//! The simulated disk: what a power cut may leave, and the faults it injects.
+
 use super::*;
 
 const LENGTH: u64 = 1 << 20;

@@ -154,22 +154,9 @@ impl BlockStore {
                 }
                 WriteVerdict::Accepted { kept, freed } => (kept, freed),
             };
-            let inline = checksums.len() <= INLINE_CHECKSUMS_MAX;
-            versions.insert(
-                0,
-                StripVersion {
-                    header: header.clone(),
-                    strip_bytes: strip_bytes as u32,
-                    accepted: Lsn(0),
-                    settled: false,
-                    extents: extents.to_vec(),
-                    checksums: if inline {
-                        Checksums::Inline(checksums.to_vec())
-                    } else {
-                        Checksums::Trailer
-                    },
-                },
-            );
+            let newest = new_version(header, checksums, strip_bytes, extents);
+            let has_trailer = newest.checksums == Checksums::Trailer;
+            versions.insert(0, newest);
             let mut record = StripRecord { versions };
             let encoded = strip_key(Table::Strip, key);
             let published = self.publish(
@@ -194,10 +181,28 @@ impl BlockStore {
             if held.is_none() {
                 self.strips.fetch_add(1, SeqCst);
             }
-            if !inline {
+            if has_trailer {
                 self.trailers.lock().insert(*key, header.version, checksums);
             }
             return Ok(true);
         }
+    }
+}
+
+/// A version that is about to be accepted; the entry that accepts it fills in its number.
+fn new_version(
+    header: &StripHeader,
+    checksums: &[u32],
+    strip_bytes: usize,
+    extents: &[Extent],
+) -> StripVersion {
+    let inline = checksums.len() <= INLINE_CHECKSUMS_MAX;
+    StripVersion {
+        header: header.clone(),
+        strip_bytes: strip_bytes as u32,
+        accepted: Lsn(0),
+        settled: false,
+        extents: extents.to_vec(),
+        checksums: if inline { Checksums::Inline(checksums.to_vec()) } else { Checksums::Trailer },
     }
 }
