@@ -1,5 +1,5 @@
-//! The threads that work unasked: writers behind, readers ahead, and the *tender*, which looks after
-//! what has a time: the sync interval, the reaper of ranges, NSDs that may have returned.
+//! The threads that work unasked: writers behind, readers ahead, and the *tender*, which looks
+//! after what has a time: the sync interval, the reaper of ranges, NSDs that may have returned.
 
 use crate::commit::sync_inodes;
 use crate::ranges::Ranges;

@@ -1,9 +1,9 @@
 //! One block of one file in memory.
 //!
-//! A block's bytes are, unit by unit (4 KiB): in the buffer if the unit is *valid*; else on the NSDs
-//! if the unit begins below `limit`; else zero. So a write to a part of a block need not read the
-//! rest, a new block need not be zeroed, and stale bytes beyond an old end of file are cut off by
-//! lowering `limit`.
+//! A block's bytes are, unit by unit (4 KiB): in the buffer if the unit is *valid*; else on the
+//! NSDs if the unit begins below `limit`; else zero. So a write to a part of a block need not read
+//! the rest, a new block need not be zeroed, and stale bytes beyond an old end of file are cut off
+//! by lowering `limit`.
 //!
 //! `length` is the block's logical length: beyond it all is zero and nothing is stored. Within the
 //! last valid unit, bytes at and beyond `length` are zero in the buffer.
@@ -156,8 +156,8 @@ impl BlockData {
         self.valid.insert(unit);
     }
 
-    /// Zeros all valid bytes of `from..to` and makes the rest of that range read as zero, which needs
-    /// the edge units valid where they reach below `limit`.
+    /// Zeros all valid bytes of `from..to` and makes the rest of that range read as zero, which
+    /// needs the edge units valid where they reach below `limit`.
     pub(crate) fn zero_valid(&mut self, from: usize, to: usize) {
         let Some(buffer) = self.buffer.as_mut() else { return };
         let to = to.min(buffer.len());

@@ -149,7 +149,8 @@ impl StrakeVfs {
         self.background.stop(&self.shared);
         let files = self.shared.dirty.lock().len() as u64;
         let bytes = sync_all(&self.shared)?;
-        // Once more for what these commits have settled, so that the next start finds nothing to do.
+        // Once more for what these commits have settled, so that the next start finds nothing to
+        // do.
         Ranges::apply_pending(&self.shared)?;
         self.shared.committer.commit(&self.shared, false)?;
         self.shared.meta.sync()?;
@@ -162,8 +163,8 @@ impl StrakeVfs {
         self.shared.io.nsds().attach(slot, port);
     }
 
-    /// Looks at once for NSDs that have returned, and brings them up to date, instead of at the next
-    /// look of the background.
+    /// Looks at once for NSDs that have returned, and brings them up to date, instead of at the
+    /// next look of the background.
     pub fn recover_nsds(&self) {
         look_after_nsds(&self.shared);
     }

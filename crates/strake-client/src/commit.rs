@@ -2,8 +2,9 @@
 //!
 //! 1. Note the size; send all dirty blocks; they are accepted.
 //! 2. Commit the NSDs: they are stable.
-//! 3. Tell the metadata size, times and where the bytes are ([`MetaOp::Update`]). The size is the one
-//!    noted in step 1 (or less, if the file was cut since): what was written later may not be stable.
+//! 3. Tell the metadata size, times and where the bytes are ([`MetaOp::Update`]). The size is the
+//!    one noted in step 1 (or less, if the file was cut since): what was written later may not be
+//!    stable.
 //! 4. Make the metadata durable. Only then are the stripes settled.
 
 use crate::file::{Content, FileState};
@@ -132,6 +133,45 @@ fn send_blocks(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) 
     failure.into_inner().map_or(Ok(sent.min(file.size())), Err)
 }
 
+/// What the metadata is told of a file, and what must be so for it to know all then.
+struct Told {
+    op: MetaOp,
+    size: u64,
+    delta: i64,
+    content_changed: bool,
+    changes: u64,
+    epoch: u64,
+}
+
+/// What the metadata lacks of a file whose `content` the caller holds.
+fn lacking(inode: &InodeState, file: &FileState, content: &Content) -> Option<Told> {
+    let mut core = inode.core.lock();
+    let size = match content {
+        Content::Object(_) => core.commit_target.take().unwrap_or(file.size()),
+        // Nothing else need be stable; the size and the bytes are of the same moment.
+        _ => file.size(),
+    };
+    let content_changed = file.content_changed.swap(false, Ordering::AcqRel);
+    let lacks = content_changed
+        || size != file.committed_size.load(Ordering::Acquire)
+        || core.mtime.is_some()
+        || core.ctime.is_some()
+        || core.allocated_delta != 0;
+    if !lacks {
+        core.committed = core.changes.wrapping_sub(u64::from(core.atime.is_some()));
+        return None;
+    }
+    let data = content_changed.then(|| match content {
+        Content::Empty => FileData::Empty,
+        Content::Inline(bytes) => FileData::Inline(bytes.clone()),
+        Content::Object(layout) => FileData::Objects(vec![*layout]),
+    });
+    let delta = std::mem::take(&mut core.allocated_delta);
+    let (mtime, ctime) = (core.mtime, core.ctime);
+    let op = MetaOp::Update { ino: inode.ino, size, data, allocated_delta: delta, mtime, ctime };
+    Some(Told { op, size, delta, content_changed, changes: core.changes, epoch: core.epoch() })
+}
+
 /// Tells the metadata what it lacks of a file. Holds `content` shared across the metadata call, so
 /// that inline data, size and place belong together. False if the bytes have moved since `moves`.
 fn update(
@@ -145,54 +185,22 @@ fn update(
         return Ok(false);
     }
     let _serial = file.meta.lock();
-    let (op, changes, delta, target, epoch, changed) = {
-        let mut core = inode.core.lock();
-        let target = match &*content {
-            Content::Object(_) => core.commit_target.take().unwrap_or(file.size()),
-            // Nothing else need be stable; the size and the bytes are of the same moment.
-            _ => file.size(),
-        };
-        let changed = file.content_changed.swap(false, Ordering::AcqRel);
-        let lacking = changed
-            || target != file.committed_size.load(Ordering::Acquire)
-            || core.mtime.is_some()
-            || core.ctime.is_some()
-            || core.allocated_delta != 0;
-        if !lacking {
-            core.committed = core.changes - u64::from(core.atime.is_some());
-            return Ok(true);
-        }
-        let data = changed.then(|| match &*content {
-            Content::Empty => FileData::Empty,
-            Content::Inline(bytes) => FileData::Inline(bytes.clone()),
-            Content::Object(layout) => FileData::Objects(vec![*layout]),
-        });
-        let delta = std::mem::take(&mut core.allocated_delta);
-        let op = MetaOp::Update {
-            ino: inode.ino,
-            size: target,
-            data,
-            allocated_delta: delta,
-            mtime: core.mtime,
-            ctime: core.ctime,
-        };
-        (op, core.changes, delta, target, core.epoch(), changed)
-    };
-    let result = shared.meta.apply_inode(op);
+    let Some(told) = lacking(inode, file, &content) else { return Ok(true) };
+    let result = shared.meta.apply_inode(told.op);
     let mut core = inode.core.lock();
     match result {
         Ok(updated) => {
-            file.committed_size.store(target, Ordering::Release);
+            file.committed_size.store(told.size, Ordering::Release);
             if matches!(&*content, Content::Object(_)) {
                 file.linked.store(true, Ordering::Release);
             }
-            core.absorb_change(&updated, epoch);
-            if core.changes == changes {
+            core.absorb_change(&updated, told.epoch);
+            if core.changes == told.changes {
                 core.mtime = None;
                 core.ctime = None;
-                core.size_changed = file.size() != target;
-                let left = u64::from(core.size_changed || core.atime.is_some());
-                core.committed = changes - left;
+                core.size_changed = file.size() != told.size;
+                let left = core.size_changed || core.atime.is_some();
+                core.committed = told.changes.wrapping_sub(u64::from(left));
             }
             Ok(true)
         }
@@ -202,9 +210,9 @@ fn update(
             Ok(true)
         }
         Err(error) => {
-            core.allocated_delta += delta;
+            core.allocated_delta += told.delta;
             core.forget();
-            file.content_changed.fetch_or(changed, Ordering::AcqRel);
+            file.content_changed.fetch_or(told.content_changed, Ordering::AcqRel);
             Err(error)
         }
     }

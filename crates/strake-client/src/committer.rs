@@ -1,13 +1,13 @@
 //! From accepted to stable: one commit of all NSDs for everybody who waits for one.
 //!
-//! A *round* takes all stripes accepted so far, commits every NSD (handing over the stripes that are
-//! settled), and then each stripe is stable, unless an NSD was started anew since it was sent (what
-//! it had only accepted may be gone) or more of its NSDs failed than the code tolerates. Those
-//! blocks become dirty again. A caller is served by a round that begins after its call; callers
-//! during a round share the next one.
+//! A *round* takes all stripes accepted so far, commits every NSD (handing over the stripes that
+//! are settled), and then each stripe is stable, unless an NSD was started anew since it was sent
+//! (what it had only accepted may be gone) or more of its NSDs failed than the code tolerates.
+//! Those blocks become dirty again. A caller is served by a round that begins after its call;
+//! callers during a round share the next one.
 //!
-//! A stable stripe is *settled* (its predecessor may be freed) only when the metadata that names its
-//! bytes is durable. So after a crash everything beyond what the metadata knows is among the
+//! A stable stripe is *settled* (its predecessor may be freed) only when the metadata that names
+//! its bytes is durable. So after a crash everything beyond what the metadata knows is among the
 //! stripes never settled, where recovery finds it.
 
 use crate::block::Block;
@@ -37,7 +37,7 @@ pub(crate) struct Accepted {
     pub(crate) version: Version,
     /// Dirty bytes that it holds in the pool.
     pub(crate) charge: usize,
-    /// `StripeIo::restarts` before it was sent.
+    /// `NsdSet::restarts` before it was sent.
     pub(crate) restarts: u64,
 }
 
@@ -88,8 +88,8 @@ impl Committer {
         !self.settled.lock().is_empty() || !self.accepted.lock().0.is_empty()
     }
 
-    /// Makes everything accepted before this call stable. `always`: also if nothing was written, for
-    /// range deletions.
+    /// Makes everything accepted before this call stable. `always`: also if nothing was written,
+    /// for range deletions.
     ///
     /// # Errors
     /// Of the round, for whatever stripe: callers look at their own blocks again.
@@ -136,7 +136,7 @@ impl Committer {
         let failed = shared.io.commit(&settled);
         let mut noted = Ok(());
         let mut lost = 0;
-        let restarts = shared.io.restarts();
+        let restarts = shared.io.nsds().restarts();
         for stripe in batch {
             let stable = noted.is_ok()
                 && stripe.restarts == restarts

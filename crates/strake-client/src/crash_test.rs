@@ -1,5 +1,6 @@
-//! Power cuts under random operations. Promised: what was synced is there; what was written since may
-//! be there, byte by byte; no file shows a byte that nobody wrote to it, or a size it never had.
+//! Power cuts under random operations. Promised: what was synced is there; what was written since
+//! may be there, byte by byte; no file shows a byte that nobody wrote to it, or a size it never
+//! had.
 
 use crate::StrakeVfs;
 use crate::differential_test::{fill, length, place};
@@ -129,8 +130,8 @@ impl Run {
         Ok(())
     }
 
-    /// Works for a while, then the power goes. What was on its way may have got further than anybody
-    /// was told.
+    /// Works for a while, then the power goes. What was on its way may have got further than
+    /// anybody was told.
     fn life(&mut self, away: u32) {
         let vfs = self.rig.start(away);
         let steps = 5 + self.rng.index(40);

@@ -66,8 +66,8 @@ pub(crate) fn fill(bytes: &mut Vec<u8>, from: usize, to: usize, value: impl Fn(u
     if bytes.len() < to {
         bytes.resize(to, 0);
     }
-    for at in from..to {
-        bytes[at] = value(at);
+    for (at, byte) in bytes.iter_mut().enumerate().take(to).skip(from) {
+        *byte = value(at);
     }
 }
 

@@ -1,7 +1,8 @@
 //! The contents of a regular file in memory: where its bytes are, its size, its blocks.
 //!
-//! `content` is the lock that reads, writes and flushes hold shared and that truncate, punch and every
-//! change of where the bytes are hold exclusively. Both may be held across NSD I/O of this file.
+//! `content` is the lock that reads, writes and flushes hold shared and that truncate, punch and
+//! every change of where the bytes are hold exclusively. Both may be held across NSD I/O of this
+//! file.
 //!
 //! `size` is the truth while the file is in use; the metadata's follows when the data below it is
 //! stable. A writer that extends the file holds `extend`, copies its bytes, and raises `size` last.
@@ -51,8 +52,8 @@ pub(crate) struct FileState {
     pub(crate) content_changed: AtomicBool,
     /// Whether the metadata names the object.
     pub(crate) linked: AtomicBool,
-    /// Raised when the bytes go from the inode to an object or back: a commit that began before must
-    /// begin anew.
+    /// Raised when the bytes go from the inode to an object or back: a commit that began before
+    /// must begin anew.
     pub(crate) moves: AtomicU64,
     /// The size the metadata has.
     pub(crate) committed_size: AtomicU64,

@@ -181,7 +181,8 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Writes all of `bytes`, or as much as there is space for; an error only if nothing was written.
+    /// Writes all of `bytes`, or as much as there is space for; an error only if nothing was
+    /// written.
     pub(crate) fn write(&self, position: Position, bytes: &[u8]) -> Result<usize> {
         let shared = self.shared;
         if bytes.is_empty() {
@@ -218,8 +219,8 @@ impl Of<'_> {
         }
     }
 
-    /// Writes step by step; stops at an error, or where the file turns out too short and `extend` is
-    /// not held. Returns the bytes written.
+    /// Writes step by step; stops at an error, or where the file turns out too short and `extend`
+    /// is not held. Returns the bytes written.
     fn write_steps(&self, offset: u64, bytes: &[u8], extend: bool) -> (usize, Option<Error>) {
         let mut done = 0;
         let mut room = false;
@@ -455,8 +456,8 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Before the file grows beyond `size`: if the block at the end is stored longer than that, what
-    /// is beyond is stale. It does not count from now on, and the block is written anew.
+    /// Before the file grows beyond `size`: if the block at the end is stored longer than that,
+    /// what is beyond is stale. It does not count from now on, and the block is written anew.
     pub(crate) fn trim_tail(&self, size: u64) -> Result<()> {
         if !self.file.tail_stale.load(Ordering::Acquire) {
             return Ok(());

@@ -10,7 +10,8 @@ use strake_proto::acl::Acl;
 use strake_proto::meta::Inode;
 use strake_proto::{Attr, Error, FileType, Generation, Ino, Result, Timestamp};
 
-/// What a failed write-behind left for `fsync` and `close` to report, once per handle that was open.
+/// What a failed write-behind left for `fsync` and `close` to report, once per handle that was
+/// open.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ErrorLatch {
     count: u64,
@@ -81,8 +82,8 @@ pub(crate) struct InodeState {
     /// Shared: opening. Exclusive: taking the last name away, or reaping. Held across one metadata
     /// call, so that what is opened is never removed as unused.
     pub(crate) lifetime: RwLock<()>,
-    /// Of a directory: held while names in it are taken away or replaced, from the look at what they
-    /// lead to until the metadata has answered.
+    /// Of a directory: held while names in it are taken away or replaced, from the look at what
+    /// they lead to until the metadata has answered.
     pub(crate) names: Mutex<()>,
     pub(crate) core: Mutex<Core>,
 }
@@ -163,6 +164,8 @@ impl Core {
     pub(crate) fn absorb_change(&mut self, inode: &Inode, epoch: u64) {
         if self.epoch == epoch {
             self.absorb(inode, epoch);
+            // A chmod changes the ACL as well.
+            self.acl = None;
             self.epoch += 1;
         } else {
             self.forget();

@@ -16,18 +16,17 @@
 //!
 //! # Promises and where they are kept
 //!
-//! A size reaches the metadata after the data below it is stable (`commit`). A block reaches the NSDs
-//! after the truncations of its file, and the reservation of its object, are durable
-//! (`FileState::barrier`). A degraded write is
-//! acknowledged after the metadata knows who missed it (`nsds`). A stripe is settled after the
-//! metadata that names its bytes is durable (`committer`).
+//! A size reaches the metadata after the data below it is stable (`commit`). A block reaches the
+//! NSDs after the truncations of its file, and the reservation of its object, are durable
+//! (`FileState::barrier`). A degraded write is acknowledged after the metadata knows who missed it
+//! (`nsds`). A stripe is settled after the metadata that names its bytes is durable (`committer`).
 //!
 //! # Locks, in the order in which they are taken
 //!
 //! | lock | held across |
 //! |---|---|
 //! | `InodeState::names` of directories, by inode number | one metadata call |
-//! | `InodeState::lifetime` | one metadata call |
+//! | `InodeState::lifetime` | one metadata call; dropping what is in memory of a removed file |
 //! | `FileState::commit` | NSD and metadata I/O of that file's commit |
 //! | `FileState::extend` | copying of one extending write |
 //! | `FileState::content` | NSD I/O of that file; exclusively also one metadata call |

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! `gate` is held shared by every stripe write, from the choice of its positions to its end, and
-//! exclusively for the moment in which an NSD becomes `Recovering`: afterwards no write is under way
-//! that left it out.
+//! exclusively for the moment in which an NSD becomes `Recovering`: afterwards no write is under
+//! way that left it out.
 
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -49,8 +49,8 @@ struct NsdSlot {
 pub(crate) struct NsdSet {
     slots: Vec<NsdSlot>,
     pool: PoolMap,
-    /// Most NSDs that may have missed writes at one time: the P of the code. With more, what they hold
-    /// would be needed to rebuild each other.
+    /// Most NSDs that may have missed writes at one time: the P of the code. With more, what they
+    /// hold would be needed to rebuild each other.
     tolerance: usize,
     map: AtomicU64,
     fs: FsId,
@@ -59,6 +59,8 @@ pub(crate) struct NsdSet {
     clock: Arc<dyn Clock>,
     placements: RwLock<HashMap<(LayoutVersion, Code), Arc<Placement>>>,
     gate: RwLock<()>,
+    /// How often an NSD was found started anew.
+    restarts: AtomicU64,
     /// Serialises all changes of `availability` and `noted` that depend on each other.
     noting: Mutex<()>,
 }
@@ -145,6 +147,7 @@ impl NsdSet {
             clock,
             placements: RwLock::default(),
             gate: RwLock::new(()),
+            restarts: AtomicU64::new(0),
             noting: Mutex::new(()),
         };
         for (slot, port) in ports {
@@ -271,9 +274,9 @@ impl NsdSet {
         self.slots.iter().filter(|slot| slot.noted.load(Ordering::Acquire)).count()
     }
 
-    /// Notes all NSDs that are away at the start, if the others suffice: what an NSD holds that nobody
-    /// saw then must not be believed when it returns, or a reader would see first the one version
-    /// of a stripe and then the other.
+    /// Notes all NSDs that are away at the start, if the others suffice: what an NSD holds that
+    /// nobody saw then must not be believed when it returns, or a reader would see first the one
+    /// version of a stripe and then the other.
     pub(crate) fn note_missing(&self) -> Result<()> {
         let missing: Vec<SlotIndex> =
             self.slots().filter(|slot| !self.availability(*slot).readable()).collect();
@@ -335,11 +338,18 @@ impl NsdSet {
         self.saw_boot(slot, status.boot);
     }
 
-    /// Notes a boot number in a reply. Returns false if it is not the one seen before: the NSD was
-    /// started anew, and what it had only accepted may be gone.
-    pub(crate) fn saw_boot(&self, slot: SlotIndex, boot: u64) -> bool {
+    /// Notes a boot number in a reply. If it is not the one seen before, the NSD was started anew,
+    /// and what it had only accepted may be gone.
+    pub(crate) fn saw_boot(&self, slot: SlotIndex, boot: u64) {
         let before = self.slot(slot).boot.swap(boot, Ordering::AcqRel);
-        before == 0 || before == boot
+        if before != 0 && before != boot {
+            self.restarts.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// How often an NSD was found started anew: what was accepted at a lower count may be gone.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Acquire)
     }
 
     /// Begins to write to an NSD that missed writes, without reading it. False if it is not one, or

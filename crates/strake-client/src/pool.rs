@@ -99,8 +99,8 @@ impl PagePool {
         self.state.lock().dirty
     }
 
-    /// Makes room for a buffer of `bytes`: evicts, or waits for others to, at most for `limit`; then
-    /// the operation goes on over the budget. `kick` is called before each wait.
+    /// Makes room for a buffer of `bytes`: evicts, or waits for others to, at most for `limit`;
+    /// then the operation goes on over the budget. `kick` is called before each wait.
     pub(crate) fn admit(&self, bytes: usize, waiters: &Waiters, limit: Duration, kick: &dyn Fn()) {
         let bytes = PagePool::capacity(bytes);
         let mut waited = Duration::ZERO;

@@ -2,13 +2,14 @@
 //!
 //! **At start**, before anything is served:
 //! 1. Range deletions that the metadata has are applied.
-//! 2. Every stripe that was never settled is looked at. Beyond the end of its file it was never told
-//!    to the metadata: deleted. Else its versions are made equal ([`crate::stripe_io`]).
+//! 2. Every stripe that was never settled is looked at. Beyond the end of its file it was never
+//!    told to the metadata: deleted. Else its versions are made equal ([`crate::stripe_io`]).
 //! 3. The files concerned have their allocated bytes counted anew.
 //!
-//! **When an NSD returns** that missed writes: it is written to from now on, everything is synced, and
-//! then every object is compared: what the NSD lacks is rebuilt from the others and copied with the
-//! version it has there (put-if-newer, so a concurrent writer wins); what only it has is deleted.
+//! **When an NSD returns** that missed writes: it is written to from now on, everything is synced,
+//! and then every object is compared: what the NSD lacks is rebuilt from the others and copied with
+//! the version it has there (put-if-newer, so a concurrent writer wins); what only it has is
+//! deleted.
 
 use crate::commit::sync_all;
 use crate::file_io::Of;

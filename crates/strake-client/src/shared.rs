@@ -233,6 +233,7 @@ impl Shared {
         };
         drop(core);
         drop(gone);
+        self.drop_idle_file(inode);
     }
 
     /// The inodes with something to commit since before `before`.

@@ -1,20 +1,22 @@
-//! Blocks to strips on NSDs and back: writing a block, reading part of it, deciding between versions
-//! after a crash. Knows nothing of files.
+//! Blocks to strips on NSDs and back: writing a block, reading part of it, deciding between
+//! versions after a crash. Knows nothing of files.
 //!
-//! **Versions.** Every stripe write has a new version (this client's grant, a counter). Strips decode
-//! together only if version and block length agree. Callers serialise writes of one block.
+//! **Versions.** Every stripe write has a new version (this client's grant, a counter). Strips
+//! decode together only if version and block length agree. Callers serialise writes of one block.
 //!
 //! **Floor.** A reader passes the version below which strips of this block are deleted in effect: a
 //! range deletion is recorded in the metadata but may not have reached every NSD yet.
 //!
 //! **Shapes only widen.** Rewriting a block keeps at least its stored length, and so every position
-//! that ever held a strip of it (until the block is deleted as a whole). Hence a position that holds
-//! a strip of the current version is the rule, and a read of one strip need not ask the others.
+//! that ever held a strip of it (until the block is deleted as a whole). Hence a position that
+//! holds a strip of the current version is the rule, and a read of one strip need not ask the
+//! others.
 //!
-//! **Holes.** An NSD that is up holds everything that was acknowledged to it, or would be marked. So
-//! a block is a hole if all readable positions among those that *every* block stores (0 and parity)
-//! have nothing, and those not readable are within what the code tolerates (P). That is ARCHITECTURE's
-//! P+1 votes, with the NSDs known to be away counted into the tolerance instead of against it.
+//! **Holes.** An NSD that is up holds everything that was acknowledged to it, or would be marked.
+//! So a block is a hole if all readable positions among those that *every* block stores (0 and
+//! parity) have nothing, and those not readable are within what the code tolerates (P). That is
+//! ARCHITECTURE's P+1 votes, with the NSDs known to be away counted into the tolerance instead of
+//! against it.
 //!
 //! **Unequal versions** (a writer died): see `resolve.rs`.
 
@@ -98,8 +100,6 @@ pub(crate) struct StripeIo {
     versions: Versions,
     scratch: Scratch,
     mended: AtomicU64,
-    /// How often an NSD was found started anew.
-    restarts: AtomicU64,
 }
 
 /// Bytes that the data strips of a block take on disks.
@@ -111,14 +111,7 @@ pub(crate) fn padded_bytes(code: Code, block_bytes: u32) -> usize {
 impl StripeIo {
     /// Stripe I/O on these NSDs.
     pub(crate) fn new(nsds: Arc<NsdSet>, fan: FanOut, versions: Versions) -> StripeIo {
-        StripeIo {
-            nsds,
-            fan,
-            versions,
-            scratch: Scratch::default(),
-            mended: AtomicU64::new(0),
-            restarts: AtomicU64::new(0),
-        }
+        StripeIo { nsds, fan, versions, scratch: Scratch::default(), mended: AtomicU64::new(0) }
     }
 
     /// The NSDs.
@@ -139,15 +132,6 @@ impl StripeIo {
     /// Blocks rewritten because a strip was bad or versions were unequal.
     pub(crate) fn mended(&self) -> u64 {
         self.mended.load(Ordering::Relaxed)
-    }
-
-    fn note_restart(&self) {
-        self.restarts.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// How often an NSD was found started anew: what was only accepted before may be gone.
-    pub(crate) fn restarts(&self) -> u64 {
-        self.restarts.load(Ordering::Acquire)
     }
 
     fn key(&self, layout: &ObjectLayout, block: BlockIndex, strip: StripIndex) -> StripKey {
@@ -251,9 +235,7 @@ impl StripeIo {
             let reply = self.nsds.call(slot, &request, &[], &mut []);
             let stable = match reply {
                 Ok(NsdReply::Stable { boot }) => {
-                    if !self.nsds.saw_boot(slot, boot) {
-                        self.note_restart();
-                    }
+                    self.nsds.saw_boot(slot, boot);
                     true
                 }
                 _ => {

@@ -1,5 +1,5 @@
-//! Doubles for tests: NSDs in memory with faults to inject, metadata that loses what was not synced,
-//! and a client over them.
+//! Doubles for tests: NSDs in memory with faults to inject, metadata that loses what was not
+//! synced, and a client over them.
 
 pub(crate) mod memory_nsd;
 

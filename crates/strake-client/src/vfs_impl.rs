@@ -1,4 +1,5 @@
-//! [`Vfs`] for [`StrakeVfs`]: each call finds what it is about, and hands over to its file in `ops`.
+//! [`Vfs`] for [`StrakeVfs`]: each call finds what it is about, and hands over to its file in
+//! `ops`.
 
 use crate::client::{OpenFile, StrakeVfs};
 use crate::commit::{sync_all, sync_inode};

@@ -575,3 +575,105 @@ fn a_bad_strip_met_by_a_reader_is_mended_on_disk() {
     assert!(read(&vfs, handle, 0, BLOCK as usize) == pattern(BLOCK as usize, 1));
     vfs.shutdown().expect("ended");
 }
+
+#[test]
+fn an_nsd_that_starts_anew_is_sent_again_what_it_had_only_accepted() {
+    for code in ["1", "4+2p"] {
+        let rig = Rig::new(code, 6);
+        let vfs = rig.start(0);
+        let (_, handle) = create(&vfs, "f");
+        write(&vfs, handle, 0, &pattern(5 * BLOCK as usize, 1));
+        let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
+        let file = vfs.shared.file(&inode).expect("a file");
+        for index in file.dirty_blocks() {
+            let Some(block) = file.find_block(index) else { continue };
+            crate::write_behind::flush_block(&vfs.shared, &inode, &file, &block).expect("accepted");
+        }
+        assert!(!file.has_dirty_blocks());
+        rig.nsds.iter().for_each(|nsd| nsd.crash());
+        vfs.fsync(handle, false).expect("sent again");
+        drop((file, inode, vfs));
+        rig.crash();
+        let vfs = rig.start(0);
+        let (_, handle) = open(&vfs, "f");
+        assert!(read(&vfs, handle, 0, 5 * BLOCK as usize) == pattern(5 * BLOCK as usize, 1));
+        vfs.shutdown().expect("ended");
+    }
+}
+
+#[test]
+fn more_nsds_away_than_tolerated_are_no_reason_to_distrust_them_when_they_return() {
+    let rig = Rig::new("4+2p", 6);
+    let vfs = rig.start(0);
+    let (_, handle) = create(&vfs, "f");
+    write(&vfs, handle, 0, &pattern(3 * BLOCK as usize, 1));
+    vfs.shutdown().expect("ended");
+    drop(vfs);
+    let vfs = rig.start(0b111);
+    let (_, handle) = open(&vfs, "f");
+    let mut out = vec![0; BLOCK as usize];
+    assert_eq!(vfs.read(handle, 0, &mut out).expect_err("lost").kind(), ErrorKind::Io);
+    write(&vfs, handle, 0, b"this cannot be written");
+    assert_eq!(vfs.fsync(handle, false).expect_err("lost").kind(), ErrorKind::Io);
+    drop(vfs);
+    rig.crash();
+    let vfs = rig.start(0);
+    let (_, handle) = open(&vfs, "f");
+    assert!(read(&vfs, handle, 0, 3 * BLOCK as usize) == pattern(3 * BLOCK as usize, 1));
+    vfs.shutdown().expect("ended");
+}
+
+#[test]
+fn what_is_closed_and_committed_holds_no_memory_but_its_attributes() {
+    let rig = Rig::new("1", 1);
+    let vfs = rig.start(0);
+    for at in 0..50 {
+        let (_, handle) = create(&vfs, &format!("f{at}"));
+        write(&vfs, handle, 0, &[1; 3000]);
+        vfs.release(handle);
+    }
+    assert_eq!(vfs.view().dirty_inodes, 50);
+    vfs.sync().expect("synced");
+    assert_eq!(vfs.view().dirty_inodes, 0);
+    for at in 0..50 {
+        let ino = lookup(&vfs, &format!("f{at}")).attr.ino;
+        let inode = vfs.shared.table.find(ino).expect("looked up");
+        assert!(inode.core.lock().file.is_none(), "its contents are let go");
+        drop(inode);
+        vfs.forget(ino, 2);
+    }
+    assert_eq!(vfs.view().inodes, 0);
+    vfs.shutdown().expect("ended");
+}
+
+#[test]
+fn access_control_lists_decide_for_those_they_name() {
+    let rig = Rig::new("1", 1);
+    let vfs = rig.start(0);
+    let (ino, _) = create(&vfs, "f");
+    // user::rw- user:1000:rw- group::--- mask::rw- other::---
+    let entry = |tag: u16, bits: u16, id: u32| {
+        let mut bytes = tag.to_le_bytes().to_vec();
+        bytes.extend(bits.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+        bytes
+    };
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    let none = u32::MAX;
+    for (tag, bits, id) in [(1, 6, none), (2, 6, 1000), (4, 0, none), (16, 6, none), (32, 0, none)]
+    {
+        acl.extend(entry(tag, bits, id));
+    }
+    let name = b"system.posix_acl_access";
+    vfs.setxattr(ROOT, ino, name, &acl, XattrMode::Set, false).expect("set");
+    assert_eq!(vfs.getattr(ino).expect("attr").permissions, 0o660);
+    vfs.access(&user(1000), ino, 6).expect("named");
+    assert_eq!(vfs.access(&user(1001), ino, 4).expect_err("not named").kind(), ErrorKind::Access);
+    let mask = SetAttr { permissions: Some(0o640), ..SetAttr::default() };
+    vfs.setattr(ROOT, ino, None, &mask).expect("masked");
+    assert_eq!(vfs.access(&user(1000), ino, 2).expect_err("masked").kind(), ErrorKind::Access);
+    vfs.access(&user(1000), ino, 4).expect("left");
+    let stranger = vfs.setxattr(&user(1000), ino, name, &acl, XattrMode::Set, false);
+    assert_eq!(stranger.expect_err("not the owner").kind(), ErrorKind::NotPermitted);
+    vfs.shutdown().expect("ended");
+}

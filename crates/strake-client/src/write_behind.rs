@@ -11,7 +11,7 @@ use crate::inode::InodeState;
 use crate::open_table::Pinned;
 use crate::shared::Shared;
 use crate::stripe_io::{Access, Found, padded_bytes};
-use parking_lot::{Condvar, Mutex, RwLockWriteGuard};
+use parking_lot::{Condvar, Mutex, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -165,8 +165,8 @@ pub(crate) fn enqueue(
     true
 }
 
-/// Sends a block if it is dirty: reads what is missing of it, encodes it, writes it. Afterwards it is
-/// accepted; [`crate::committer`] makes it stable.
+/// Sends a block if it is dirty: reads what is missing of it, encodes it, writes it. Afterwards it
+/// is accepted; [`crate::committer`] makes it stable.
 ///
 /// Holds `content` shared and the block's lock (shared while the strips are sent) across NSD I/O.
 pub(crate) fn flush_block(
@@ -175,16 +175,7 @@ pub(crate) fn flush_block(
     file: &Arc<FileState>,
     block: &Arc<Block>,
 ) -> Result<()> {
-    let content = loop {
-        let content = file.content.read();
-        // Looked at under `content`, which whoever raises it holds exclusively.
-        let barrier = file.barrier.load(Ordering::Acquire);
-        if shared.meta.is_durable(barrier) {
-            break content;
-        }
-        drop(content);
-        shared.meta.sync()?;
-    };
+    let content = durable_content(shared, file)?;
     let Content::Object(layout) = &*content else { return Ok(()) };
     let mut data = block.data.write();
     if data.detached || !data.dirty || data.length == 0 {
@@ -200,7 +191,7 @@ pub(crate) fn flush_block(
     shared.space.sent(charge as u64);
 
     let data = RwLockWriteGuard::downgrade(data);
-    let restarts = shared.io.restarts();
+    let restarts = shared.io.nsds().restarts();
     let buffer = data.buffer.as_ref().expect("invariant: a complete block has a buffer");
     let padded = padded_bytes(layout.code, length);
     let index = BlockIndex(block.index);
@@ -223,28 +214,50 @@ pub(crate) fn flush_block(
                 charge,
                 restarts,
             });
-            // Only now, and still under the block's lock: a commit must find every block either among
-            // the dirty or among the accepted.
+            // Only now, and still under the block's lock: a commit must find every block either
+            // among the dirty or among the accepted.
             file.remove_dirty(block.index);
             drop(data);
             Ok(())
         }
         Err(error) => {
             drop(data);
-            let mut data = block.data.write();
-            if !data.dirty {
-                data.dirty = true;
-                data.charge = charge;
-                // The data is owed, whether there is room or not.
-                shared.space.owe(charge as u64);
-            } else {
-                shared.pool.remove_dirty(charge);
-            }
-            data.fresh += fresh;
-            block.pinned.fetch_sub(1, Ordering::AcqRel);
+            take_back(shared, block, charge, fresh);
             Err(error)
         }
     }
+}
+
+/// The content of a file, held shared, once everything is durable that must be before a block is
+/// sent.
+fn durable_content<'a>(
+    shared: &Shared,
+    file: &'a FileState,
+) -> Result<RwLockReadGuard<'a, Content>> {
+    loop {
+        let content = file.content.read();
+        // Looked at under `content`, which whoever raises it holds exclusively.
+        if shared.meta.is_durable(file.barrier.load(Ordering::Acquire)) {
+            return Ok(content);
+        }
+        drop(content);
+        shared.meta.sync()?;
+    }
+}
+
+/// A block could not be sent: it is dirty as before. It has never left the list of dirty ones.
+fn take_back(shared: &Shared, block: &Block, charge: usize, fresh: u32) {
+    let mut data = block.data.write();
+    if data.dirty {
+        shared.pool.remove_dirty(charge);
+    } else {
+        data.dirty = true;
+        data.charge = charge;
+        // The data is owed, whether there is room or not.
+        shared.space.owe(charge as u64);
+    }
+    data.fresh += fresh;
+    block.pinned.fetch_sub(1, Ordering::AcqRel);
 }
 
 /// Bytes that a block of this length takes on disks, parity not counted.
@@ -290,8 +303,8 @@ fn complete(
     Ok(stored)
 }
 
-/// Reads what is missing in `from..to` of a block from the NSDs into its buffer. The caller holds the
-/// block's lock exclusively.
+/// Reads what is missing in `from..to` of a block from the NSDs into its buffer. The caller holds
+/// the block's lock exclusively.
 #[allow(clippy::too_many_arguments, reason = "the block, its place and the range")]
 pub(crate) fn load(
     shared: &Shared,
@@ -363,7 +376,7 @@ fn note_rewritten(
     block.pinned.fetch_add(1, Ordering::AcqRel);
     shared.register(inode, &mut inode.core.lock());
     let (inode, file) = (Arc::clone(inode), Arc::clone(file));
-    let restarts = shared.io.restarts();
+    let restarts = shared.io.nsds().restarts();
     let layout = *layout;
     shared.committer.add(Accepted { inode, file, block, layout, version, charge: 0, restarts });
 }

@@ -99,8 +99,8 @@ fn permitted(
     Ok((change != AttrChange::default()).then_some(change))
 }
 
-/// Applies a change, and lets go of what it overrides. Serialised with the commits of the file's own
-/// times, so that an older time never comes after this one.
+/// Applies a change, and lets go of what it overrides. Serialised with the commits of the file's
+/// own times, so that an older time never comes after this one.
 fn apply(shared: &Shared, inode: &InodeState, change: AttrChange) -> Result<()> {
     let file = inode.core.lock().file.clone();
     let serial = file.as_ref().map(|file| file.meta.lock());

@@ -1,8 +1,8 @@
 //! Allocation, holes and zeroed ranges.
 //!
-//! Whole blocks of a hole are one metadata entry, as in a truncate; the blocks at its edges are zeroed
-//! in memory. Allocation promises no blocks of its own (every write goes to new space anyway): it
-//! makes sure that there is room now, and extends the file.
+//! Whole blocks of a hole are one metadata entry, as in a truncate; the blocks at its edges are
+//! zeroed in memory. Allocation promises no blocks of its own (every write goes to new space
+//! anyway): it makes sure that there is room now, and extends the file.
 
 use crate::file::Content;
 use crate::file_io::Of;

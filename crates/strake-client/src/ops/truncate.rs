@@ -1,8 +1,8 @@
 //! Cutting and extending files.
 //!
-//! Cutting is one metadata entry and a floor for what the NSDs still hold beyond ([`crate::ranges`]);
-//! the size that the metadata gets is never above the one it has, because what was written since may
-//! not be stable. Extending is a change in memory, told with the next commit.
+//! Cutting is one metadata entry and a floor for what the NSDs still hold beyond
+//! ([`crate::ranges`]); the size that the metadata gets is never above the one it has, because what
+//! was written since may not be stable. Extending is a change in memory, told with the next commit.
 
 use crate::file::Content;
 use crate::file_io::Of;
@@ -55,7 +55,8 @@ impl Of<'_> {
         } else if size < committed {
             self.apply_cut(size, None, shared.io.versions().next(), 0)?;
         }
-        // A cut to 0 makes the metadata drop an object that it knows; one that is only reserved stays.
+        // A cut to 0 makes the metadata drop an object that it knows; one that is only reserved
+        // stays.
         let dropped = size == 0 && committed > 0 && file.linked.load(Ordering::Acquire);
         self.cut_memory(&mut content, size, dropped);
         file.size.store(size, Ordering::Release);
@@ -80,8 +81,8 @@ impl Of<'_> {
         Ok(blocks.values().map(|(_, length)| i64::from(on_disk(*length))).sum())
     }
 
-    /// Records a cut of a file with blocks, and the floor that it puts under them. Where the metadata
-    /// does not know of so large a size yet, only blocks are deleted.
+    /// Records a cut of a file with blocks, and the floor that it puts under them. Where the
+    /// metadata does not know of so large a size yet, only blocks are deleted.
     fn record_cut(
         &self,
         layout: &ObjectLayout,

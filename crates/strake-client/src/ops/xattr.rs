@@ -1,7 +1,8 @@
 //! Extended attributes: who may see and change which.
 //!
-//! `user.` on regular files and directories, by their permissions; `trusted.` for root alone, hidden
-//! from others; `security.` readable by all, changed by root; POSIX ACLs changed by the owner.
+//! `user.` on regular files and directories, by their permissions; `trusted.` for root alone,
+//! hidden from others; `security.` readable by all, changed by root; POSIX ACLs changed by the
+//! owner.
 
 use crate::inode::{Core, InodeState};
 use crate::permissions::{ACL_ACCESS, ACL_DEFAULT, READ, WRITE, check_owner, in_group};

@@ -1,6 +1,6 @@
-//! Which blocks of an object are stored: for accounting, for holes, for recovery. Strips of one block
-//! lie on different NSDs, so all are asked, page by page in key order; the cost follows what is
-//! stored, not the size of the range.
+//! Which blocks of an object are stored: for accounting, for holes, for recovery. Strips of one
+//! block lie on different NSDs, so all are asked, page by page in key order; the cost follows what
+//! is stored, not the size of the range.
 
 use super::StripeIo;
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use strake_proto::{
 const PAGE: u32 = 1024;
 
 impl StripeIo {
-    /// Calls `visit` with every strip of the object in `from..to` on one NSD, in key order, until it
-    /// returns false.
+    /// Calls `visit` with every strip of the object in `from..to` on one NSD, in key order, until
+    /// it returns false.
     pub(crate) fn list_slot(
         &self,
         slot: SlotIndex,

@@ -1,8 +1,8 @@
 //! Reading part of a block.
 //!
-//! *Fast*: guess the shape from the length the caller expects, read exactly the strips that hold the
-//! range, straight into the caller's memory, and accept if all are good and of one version. A header
-//! that tells another shape corrects the guess.
+//! *Fast*: guess the shape from the length the caller expects, read exactly the strips that hold
+//! the range, straight into the caller's memory, and accept if all are good and of one version. A
+//! header that tells another shape corrects the guess.
 //!
 //! *Slow*: ask every position for its header ([`Survey`]) and judge. A block whose readable strips
 //! agree is rebuilt from any N of them ([`StripeIo::gather`]). Where a strip is bad or versions are
@@ -260,8 +260,8 @@ impl StripeIo {
         if equal { Verdict::Whole(version, block_bytes) } else { Verdict::Unequal }
     }
 
-    /// Reads all data strips of a version into `bytes`, rebuilding those that cannot be had from the
-    /// others. Returns how many were bad.
+    /// Reads all data strips of a version into `bytes`, rebuilding those that cannot be had from
+    /// the others. Returns how many were bad.
     pub(super) fn gather(
         &self,
         layout: &ObjectLayout,

@@ -24,8 +24,8 @@ use strake_stripe::StripeCode;
 
 impl StripeIo {
     /// Makes the strips of a block equal after a crash, if they are not. The caller excludes every
-    /// other writer of the block. Until this was done for all stripes that were not settled, nothing
-    /// may be read: a read of one strip does not see the others.
+    /// other writer of the block. Until this was done for all stripes that were not settled,
+    /// nothing may be read: a read of one strip does not see the others.
     ///
     /// # Errors
     /// `Io` while the NSDs that would tell are away.
@@ -46,7 +46,8 @@ impl StripeIo {
         }
     }
 
-    /// Rebuilds one strip from the others and copies it, with their version, to an NSD that lacks it.
+    /// Rebuilds one strip from the others and copies it, with their version, to an NSD that lacks
+    /// it.
     ///
     /// # Errors
     /// `Stale` if the NSD has something newer; `Io` if the block cannot be had.

@@ -18,8 +18,8 @@ use strake_proto::{
 use strake_stripe::{StripeCode, strip_checksums};
 
 impl StripeIo {
-    /// Writes a block of `block_bytes` bytes. `bytes` are the block, padded with zeros to whole data
-    /// strips ([`super::padded_bytes`]). Returns the version under which it was accepted.
+    /// Writes a block of `block_bytes` bytes. `bytes` are the block, padded with zeros to whole
+    /// data strips ([`super::padded_bytes`]). Returns the version under which it was accepted.
     ///
     /// # Errors
     /// `NoSpace`, or `Io` when too few NSDs accepted it. Some may hold the new version then; the
@@ -107,9 +107,7 @@ impl StripeIo {
         match self.nsds.call(slot, &request, strip, &mut [])? {
             NsdReply::Accepted { boot } => {
                 // A new boot is found out again by the commit, which judges all writes before it.
-                if !self.nsds.saw_boot(slot, boot) {
-                    self.note_restart();
-                }
+                self.nsds.saw_boot(slot, boot);
                 Ok(())
             }
             _ => Err(Error::new(ErrorKind::Internal, "an NSD gave a wrong reply to a write")),

@@ -230,6 +230,43 @@ impl Inner {
         }
     }
 
+    fn page<'a>(
+        strips: impl Iterator<Item = (&'a (ObjectId, BlockIndex, StripIndex), &'a Vec<Stored>)>,
+        limit: u32,
+    ) -> NsdReply {
+        let mut entries: Vec<StripEntry> =
+            strips.take(limit as usize + 1).map(|(key, all)| Inner::entry(key, all)).collect();
+        let more = entries.len() > limit as usize;
+        entries.truncate(limit as usize);
+        NsdReply::Strips { entries, more }
+    }
+
+    fn delete_range(
+        &mut self,
+        object: ObjectId,
+        (from, to): (BlockIndex, BlockIndex),
+        version: Version,
+    ) {
+        self.state.strips.retain(|key, versions| {
+            if key.0 == object && from <= key.1 && key.1 < to {
+                versions.retain(|one| one.header.version > version);
+            }
+            !versions.is_empty()
+        });
+        self.state.tombstones.push((object, from, to, version));
+    }
+
+    /// A promise is durable at once.
+    fn refuse(&mut self, key: &StripKey, version: Version) -> bool {
+        let versions = self.state.strips.get(&(key.object, key.block, key.strip));
+        let held = versions.into_iter().flatten().any(|one| one.header.version == version);
+        if !held {
+            self.state.promises.insert((*key, version));
+            self.durable.promises.insert((*key, version));
+        }
+        !held
+    }
+
     fn commit(&mut self, settled: &[strake_proto::nsd::SettledStripe]) {
         for one in settled {
             let range =
@@ -271,13 +308,7 @@ impl NsdPort for MemoryNsd {
                 Ok(NsdReply::Stable { boot: inner.boot })
             }
             NsdRequest::DeleteRange { object, from, to, version, .. } => {
-                inner.state.strips.retain(|key, versions| {
-                    if key.0 == *object && *from <= key.1 && key.1 < *to {
-                        versions.retain(|one| one.header.version > *version);
-                    }
-                    !versions.is_empty()
-                });
-                inner.state.tombstones.push((*object, *from, *to, *version));
+                inner.delete_range(*object, (*from, *to), *version);
                 Ok(NsdReply::Accepted { boot: inner.boot })
             }
             NsdRequest::ForgetTombstones { object, version, .. } => {
@@ -285,43 +316,21 @@ impl NsdPort for MemoryNsd {
                 Ok(NsdReply::Done)
             }
             NsdRequest::Refuse { key, version } => {
-                let held = inner
-                    .state
-                    .strips
-                    .get(&(key.object, key.block, key.strip))
-                    .is_some_and(|all| all.iter().any(|one| one.header.version == *version));
-                if !held {
-                    inner.state.promises.insert((*key, *version));
-                    inner.durable.promises.insert((*key, *version));
-                }
-                Ok(NsdReply::Promise { refused: !held })
+                Ok(NsdReply::Promise { refused: inner.refuse(key, *version) })
             }
             NsdRequest::List { object, block, strip, until, limit, .. } => {
-                let range = (*object, *block, *strip)..(*until, BlockIndex(0), StripIndex(0));
-                let mut entries: Vec<StripEntry> = inner
-                    .state
-                    .strips
-                    .range(range)
-                    .take(*limit as usize + 1)
-                    .map(|(key, all)| Inner::entry(key, all))
-                    .collect();
-                let more = entries.len() > *limit as usize;
-                entries.truncate(*limit as usize);
-                Ok(NsdReply::Strips { entries, more })
+                let end = (*until, BlockIndex(0), StripIndex(0));
+                let range = inner.state.strips.range((*object, *block, *strip)..end);
+                Ok(Inner::page(range, *limit))
             }
             NsdRequest::ListUnsettled { after, limit } => {
                 let after = after.map(|key| (key.object, key.block, key.strip));
-                let mut entries: Vec<StripEntry> = inner
+                let unsettled = inner
                     .state
                     .strips
                     .iter()
-                    .filter(|(key, all)| after.is_none_or(|at| **key > at) && !all[0].settled)
-                    .take(*limit as usize + 1)
-                    .map(|(key, all)| Inner::entry(key, all))
-                    .collect();
-                let more = entries.len() > *limit as usize;
-                entries.truncate(*limit as usize);
-                Ok(NsdReply::Strips { entries, more })
+                    .filter(|(key, all)| after.is_none_or(|at| **key > at) && !all[0].settled);
+                Ok(Inner::page(unsettled, *limit))
             }
             NsdRequest::Status => Ok(NsdReply::Status(NsdStatusReply {
                 cluster: ClusterId::default(),
