@@ -2,6 +2,7 @@
 //! ones.
 
 mod runner;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("check") => runner::run(&runner::check_steps()),
         Some("test") => runner::run(&runner::test_steps()),
+        Some("soak") => soak::main(&arguments[1..]),
         Some("tidy") => tidy::main(),
         Some("help" | "--help") => {
             print!("{HELP}");

@@ -15,7 +15,7 @@ pub(crate) struct Step {
     name: &'static str,
     program: &'static str,
     arguments: Vec<&'static str>,
-    environment: Vec<(&'static str, &'static str)>,
+    environment: Vec<(&'static str, String)>,
     minutes_max: u64,
 }
 
@@ -31,8 +31,9 @@ impl Step {
         }
     }
 
-    fn with(mut self, key: &'static str, value: &'static str) -> Step {
-        self.environment.push((key, value));
+    /// With an environment variable.
+    pub(crate) fn with(mut self, key: &'static str, value: &str) -> Step {
+        self.environment.push((key, value.to_owned()));
         self
     }
 }
@@ -120,10 +121,11 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn run_step(step: &Step) -> Tally {
+/// Runs one step and counts its tests.
+pub(crate) fn run_step(step: &Step) -> Tally {
     let child = Command::new(step.program)
         .args(&step.arguments)
-        .envs(step.environment.iter().copied())
+        .envs(step.environment.iter().map(|(key, value)| (key, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())

@@ -195,7 +195,7 @@ fn run(seed: u64, code: &str, away: u32) {
 
 #[test]
 fn what_was_synced_survives_power_cuts() {
-    for seed in 0..12 {
+    for seed in strake_env::rng::test_seeds(0, 12) {
         for code in ["1", "2x", "4+2p", "8+2p"] {
             println!("seed {seed} code {code}");
             run(seed, code, 0);
@@ -205,7 +205,7 @@ fn what_was_synced_survives_power_cuts() {
 
 #[test]
 fn what_was_synced_survives_power_cuts_and_then_lost_nsds() {
-    for seed in 100..115 {
+    for seed in strake_env::rng::test_seeds(100, 15) {
         for (code, away) in [("2x", 0b1), ("4+2p", 0b11), ("8+2p", 0b10_0001)] {
             println!("seed {seed} code {code}");
             run(seed, code, away);

@@ -300,7 +300,7 @@ fn run(seed: u64, code: &str, away: u32, threads: usize, steps: usize, disturban
 
 #[test]
 fn one_thread_agrees_with_the_model() {
-    for seed in 1..6 {
+    for seed in strake_env::rng::test_seeds(1, 5) {
         for code in ["1", "2x", "4+2p", "8+2p"] {
             run(seed, code, 0, 1, 120, Disturbance::None);
         }
@@ -309,7 +309,7 @@ fn one_thread_agrees_with_the_model() {
 
 #[test]
 fn several_threads_agree_with_their_models() {
-    for seed in 10..13 {
+    for seed in strake_env::rng::test_seeds(10, 3) {
         for code in ["1", "4+2p"] {
             run(seed, code, 0, 4, 100, Disturbance::None);
         }
@@ -318,7 +318,7 @@ fn several_threads_agree_with_their_models() {
 
 #[test]
 fn with_nsds_away_from_the_start_all_agree_with_the_model() {
-    for seed in 20..23 {
+    for seed in strake_env::rng::test_seeds(20, 3) {
         for (code, away) in [("2x", 0b10), ("4+2p", 0b1001), ("8+2p", 0b1_0000_0100)] {
             run(seed, code, away, 2, 100, Disturbance::None);
         }
@@ -327,7 +327,7 @@ fn with_nsds_away_from_the_start_all_agree_with_the_model() {
 
 #[test]
 fn with_nsds_that_vanish_and_return_all_agree_with_the_model() {
-    for seed in 30..34 {
+    for seed in strake_env::rng::test_seeds(30, 4) {
         for code in ["2x", "4+2p", "8+2p"] {
             run(seed, code, 0, 2, 80, Disturbance::Flapping);
         }

@@ -85,6 +85,18 @@ impl Rng {
     }
 }
 
+/// The seeds of a test that runs `count` of them: `first..first + count`, moved up by the number in
+/// the environment variable `STRAKE_SEED` where it is set (`make soak` counts it up).
+///
+/// # Panics
+/// If `STRAKE_SEED` is no whole number: a soak with a mistyped seed would test nothing new.
+pub fn test_seeds(first: u64, count: u64) -> std::ops::Range<u64> {
+    let moved = std::env::var("STRAKE_SEED")
+        .map_or(0, |text| text.parse::<u64>().expect("STRAKE_SEED is a whole number"));
+    let from = first.wrapping_add(moved);
+    from..from.saturating_add(count)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

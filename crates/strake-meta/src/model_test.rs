@@ -276,7 +276,7 @@ fn run(seed: u64, steps: usize) -> (MemoryMeta, usize) {
 #[test]
 fn the_state_machine_does_what_the_model_does() {
     let mut succeeded = 0;
-    for seed in 0..60 {
+    for seed in strake_env::rng::test_seeds(0, 60) {
         succeeded += run(seed, 250).1;
     }
     assert!(succeeded > 6000, "only {succeeded} operations succeeded");

@@ -366,7 +366,7 @@ fn a_copy_is_made_while_changes_go_on() {
 /// exactly what a prefix of the entries leads to.
 #[test]
 fn synced_entries_survive_power_cuts_and_losses() {
-    for seed in 0..6 {
+    for seed in strake_env::rng::test_seeds(0, 6) {
         // Three copies among three NSDs with a witness, or among five without.
         let count = if seed % 2 == 0 { 3 } else { 5 };
         crash_run(seed, count, 40, 14);

@@ -2,8 +2,8 @@
 //! the pure parts.
 //!
 //! **A write.** Units are allocated and the data written to them, outside all locks. Then, under
-//! the object's lock, `rules` decide; under the order lock the change gets its number, goes into the
-//! journal (in memory) and into the index (visible at once): *accepted*.
+//! the object's lock, `rules` decide; under the order lock the change gets its number, goes into
+//! the journal (in memory) and into the index (visible at once): *accepted*.
 //!
 //! **A commit.** Syncing the journal makes the data durable first and the entries after it (see
 //! `Container::index_log`): *stable*. Callers at the same time share the barriers. A crash

@@ -182,7 +182,7 @@ fn random_commit(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
 
 #[test]
 fn random_histories_agree_with_the_model_through_power_cuts() {
-    for seed in 0..30 {
+    for seed in strake_env::rng::test_seeds(0, 30) {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
         let mut disk = SimDisk::new(DISK_BYTES);

@@ -5,9 +5,10 @@
 //! holds durable entries, so a torn write can only destroy what nobody was promised.
 //!
 //! **Ring.** Chunks lie one after the other and never across the ring's end; the rest of a lap that
-//! a chunk does not fit is skipped. Positions count bytes as if there were no ring. [`Journal::trim`]
-//! names the first chunk still needed in the next chunk's header; space before it is used again
-//! only once that header is durable, so recovery can tell a trimmed chunk from a lost one.
+//! a chunk does not fit is skipped. Positions count bytes as if there were no ring.
+//! [`Journal::trim`] names the first chunk still needed in the next chunk's header; space before it
+//! is used again only once that header is durable, so recovery can tell a trimmed chunk from a lost
+//! one.
 //!
 //! **Group commit.** Whoever finds no flush under way takes all that is pending, writes and syncs
 //! it without holding the lock; others append meanwhile, or wait and lead the next flush.

@@ -1,8 +1,8 @@
 //! A container file or a block device, by direct I/O.
 //!
-//! **Container file** ([`FileDisk::create`]): sparse unless preallocated, of fixed length. Where the
-//! host's file system refuses direct I/O (tmpfs, some overlays) buffered I/O is used; `sync` is the
-//! barrier either way. A full host is `StorageFull`, which means *full* and not *failed*.
+//! **Container file** ([`FileDisk::create`]): sparse unless preallocated, of fixed length. Where
+//! the host's file system refuses direct I/O (tmpfs, some overlays) buffered I/O is used; `sync` is
+//! the barrier either way. A full host is `StorageFull`, which means *full* and not *failed*.
 //!
 //! **Block or loop device** ([`FileDisk::take_device`]): opened exclusively, so neither a mounted
 //! nor an otherwise used device can be taken. A device with anything in its first or last MiB is
@@ -12,8 +12,8 @@
 //! **One daemon.** Both hold an advisory exclusive lock while open, so that two daemons never write
 //! one container.
 //!
-//! **Failed sync.** The kernel forgets dirty pages of a failed `fsync`, so trying again would report
-//! success for lost data: the disk refuses all writes and syncs from then on.
+//! **Failed sync.** The kernel forgets dirty pages of a failed `fsync`, so trying again would
+//! report success for lost data: the disk refuses all writes and syncs from then on.
 
 use super::Disk;
 use crate::AlignedBuffer;

@@ -7,8 +7,8 @@
 //!    need not be reachable itself: chunks written before one barrier may be lost in any order.
 //! 3. Chunk s must be there. From it the chain goes on while the next sequence is there with an
 //!    incarnation that does not go down: a lower one is a tail that was dropped before.
-//! 4. The last chunk of the chain, k, tells the first *needed* one. Space is used again only after a
-//!    durable chunk said so, hence all from there to k must be there: else durable chunks were
+//! 4. The last chunk of the chain, k, tells the first *needed* one. Space is used again only after
+//!    a durable chunk said so, hence all from there to k must be there: else durable chunks were
 //!    damaged, and the answer is `Corrupt`, never a shorter history.
 //!
 //! What is found is synced before anybody relies on it: after the crash of the process alone it

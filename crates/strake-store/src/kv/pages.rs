@@ -67,8 +67,8 @@ pub(super) struct Pages {
     region: KvRegion,
     layout: Layout,
     state: RwLock<State>,
-    /// Held by whoever changes or writes back units, so that none is dropped from `dirty` unwritten;
-    /// taken before `state`.
+    /// Held by whoever changes or writes back units, so that none is dropped from `dirty`
+    /// unwritten; taken before `state`.
     writing: Mutex<()>,
 }
 

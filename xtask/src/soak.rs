@@ -1,0 +1,68 @@
+//! `make soak`: the seeded tests again and again with seeds nobody has run, optimised, until the time
+//! is up or one fails. The line printed before each round replays it.
+
+use crate::runner::{Step, Tally, run_step};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Seeds of one round: no test runs more in one go.
+const SEEDS_PER_ROUND: u64 = 1000;
+/// A round that takes longer hangs.
+const ROUND_MINUTES_MAX: u64 = 60;
+
+/// Runs `soak --seed N --minutes M`.
+pub(crate) fn main(arguments: &[String]) -> ExitCode {
+    let Some((seed, minutes)) = read(arguments) else {
+        eprintln!("usage: soak --seed N --minutes M");
+        return ExitCode::from(2);
+    };
+    let end = now() + Duration::from_secs(minutes * 60);
+    let mut total = Tally::default();
+    let mut round_seed = seed;
+    while now() < end && total.failed == 0 {
+        println!("==== STRAKE_SEED={round_seed} cargo test --release --workspace");
+        let command = ["cargo", "test", "-q", "--release", "--workspace"];
+        let step = Step::new("soak", &command, ROUND_MINUTES_MAX)
+            .with("STRAKE_SEED", &round_seed.to_string());
+        let counted = run_step(&step);
+        total.passed += counted.passed;
+        total.failed += counted.failed;
+        total.skipped += counted.skipped;
+        round_seed += SEEDS_PER_ROUND;
+    }
+    println!("{} passed, {} failed", total.passed, total.failed);
+    if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn read(arguments: &[String]) -> Option<(u64, u64)> {
+    let (mut seed, mut minutes) = (SEEDS_PER_ROUND, 60);
+    for pair in arguments.chunks(2) {
+        let [name, value] = pair else { return None };
+        match name.as_str() {
+            "--seed" => seed = value.parse().ok()?,
+            "--minutes" => minutes = value.parse().ok()?,
+            _ => return None,
+        }
+    }
+    Some((seed, minutes))
+}
+
+#[allow(clippy::disallowed_methods, reason = "the soak ends by the machine's clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_read_or_refused() {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(read(&words("--seed 7 --minutes 2")), Some((7, 2)));
+        assert_eq!(read(&[]), Some((SEEDS_PER_ROUND, 60)));
+        for bad in ["--seed", "--seed x", "--hours 2"] {
+            assert_eq!(read(&words(bad)), None, "{bad}");
+        }
+    }
+}
