@@ -1,5 +1,5 @@
-//! `make soak`: the seeded tests again and again with seeds nobody has run, optimised, until the time
-//! is up or one fails. The line printed before each round replays it.
+//! `make soak`: the seeded tests again and again with seeds nobody has run, optimised, until the
+//! time is up or one fails. The line printed before each round replays it.
 
 use crate::runner::{Step, Tally, run_step};
 use std::process::ExitCode;
