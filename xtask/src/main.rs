@@ -3,6 +3,7 @@
 
 mod runner;
 mod soak;
+mod suites;
 mod tidy;
 
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 const HELP: &str = "xtask COMMAND
   check        formatting, lints, rules, tests that need no mount
   test         check, documentation, and the suites on real mounts
+  suites       the suites on real mounts: [--quick] [--only NAME]...
   soak         long versions: --seed N --minutes M
   tidy         the rules that clippy does not know, on all files of the repository
 ";
@@ -21,6 +23,9 @@ fn main() -> ExitCode {
         Some("test") => runner::run(&runner::test_steps()),
         Some("soak") => soak::main(&arguments[1..]),
         Some("tidy") => tidy::main(),
+        Some("suites") => suites::main(&arguments[1..]),
+        Some(suites::janitor::COMMAND) => suites::janitor::main(&arguments[1..]),
+        Some(suites::writer::COMMAND) => suites::writer::main(&arguments[1..]),
         Some("help" | "--help") => {
             print!("{HELP}");
             ExitCode::SUCCESS

@@ -117,7 +117,7 @@ pub(crate) fn run(steps: &[Step]) -> ExitCode {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the runner measures and limits real processes")]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 

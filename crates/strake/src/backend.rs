@@ -7,6 +7,7 @@
 
 use crate::assemble::{self, OpenNsd};
 use crate::data_dir::{DataDir, NodeConfig};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -30,6 +31,8 @@ pub(crate) struct Local {
     nsds: Vec<Option<OpenNsd>>,
     meta: Arc<MetaStore>,
     _worker: MetaWorker,
+    /// Let go last, when the NSDs are closed.
+    _lock: File,
 }
 
 impl Local {
@@ -39,6 +42,7 @@ impl Local {
         config: &NodeConfig,
         observe: &Arc<Observe>,
     ) -> Result<Local> {
+        let lock = dir.lock_disks(&RealClock)?;
         let mut nsds = Vec::new();
         for nsd in &config.nsd {
             let opened = assemble::open_nsd(dir, config, nsd, observe);
@@ -49,7 +53,7 @@ impl Local {
         }
         let meta = assemble::open_meta(dir, &nsds, observe)?;
         let worker = meta.start_worker()?;
-        Ok(Local { nsds, meta, _worker: worker })
+        Ok(Local { nsds, meta, _worker: worker, _lock: lock })
     }
 
     fn ports(&self) -> Ports {

@@ -6,6 +6,7 @@
 //! DIR/strake.log     the daemons' log
 //! DIR/admin.sock     where the running daemon answers commands (mode 0600)
 //! DIR/daemon.lock    locked while a daemon runs
+//! DIR/disks.lock     locked while a process has the NSDs open
 //! DIR/secret         the cluster's credentials, mode 0600
 //! DIR/run/           sockets between the daemons (`rpc = socket`)
 //! ```
@@ -16,10 +17,16 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use strake_env::Clock;
 use strake_proto::{ClusterId, Error, ErrorKind, NsdId, Result};
 
 /// The name of a directory NSD's container file.
 pub(crate) const CONTAINER_FILE: &str = "container";
+
+/// How long a process that lost its daemon may take to let go of the NSDs.
+const DISKS_WAIT_MAX: Duration = Duration::from_secs(30);
+const DISKS_WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// One NSD as this node finds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,7 +188,34 @@ impl DataDir {
     /// # Errors
     /// The host's.
     pub(crate) fn try_lock(&self) -> Result<Option<File>> {
-        let path = self.root.join("daemon.lock");
+        self.try_lock_file("daemon.lock")
+    }
+
+    /// Takes the lock that whoever has the NSDs open holds. After a crash of the daemon, its server
+    /// process ends a moment later: that is waited for.
+    ///
+    /// # Errors
+    /// `Busy` if another process keeps them open; the host's.
+    pub(crate) fn lock_disks(&self, clock: &dyn Clock) -> Result<File> {
+        let end = clock.monotonic() + DISKS_WAIT_MAX;
+        loop {
+            if let Some(lock) = self.try_lock_file("disks.lock")? {
+                return Ok(lock);
+            }
+            if clock.monotonic() >= end {
+                let seconds = DISKS_WAIT_MAX.as_secs();
+                let detail = format!(
+                    "another strake process still has the NSDs of {} open after {seconds} s: end it",
+                    self.root.display()
+                );
+                return Err(Error::new(ErrorKind::Busy, detail));
+            }
+            clock.sleep(DISKS_WAIT_STEP);
+        }
+    }
+
+    fn try_lock_file(&self, name: &str) -> Result<Option<File>> {
+        let path = self.root.join(name);
         let file = std::fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -193,5 +227,33 @@ impl DataDir {
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(std::io::Error::from(error).into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use strake_env::RealClock;
+
+    #[test]
+    fn the_disks_are_waited_for_until_their_holder_is_gone() {
+        let root = std::env::temp_dir().join(format!("strake-disks-{}", std::process::id()));
+        std::fs::create_dir_all(&root).expect("temporary directory");
+        let dir = DataDir::at(&root).expect("absolute");
+        let held = dir.lock_disks(&RealClock).expect("nobody has it");
+        let (asked_in, asked) = mpsc::channel();
+        let waiter = {
+            let dir = dir.clone();
+            std::thread::spawn(move || {
+                assert!(dir.try_lock_file("disks.lock").expect("readable").is_none());
+                asked_in.send(()).expect("the test listens");
+                dir.lock_disks(&RealClock).map(drop)
+            })
+        };
+        asked.recv().expect("the waiter runs");
+        drop(held);
+        waiter.join().expect("no panic").expect("granted after the holder let go");
+        std::fs::remove_dir_all(&root).expect("remove");
     }
 }

@@ -1,0 +1,104 @@
+//! The suites on real mounts: `cargo run -p xtask -- suites [--only NAME]... [--quick]`.
+//!
+//! Each suite makes file systems of its own in a directory under `/var/tmp` (never memory-backed:
+//! the daemon's disks must behave like disks), uses the `strake` binary as a user would, and ends
+//! with `strake fs check`. Every check is counted; the last line of a suite is its tally
+//! `NAME: N passed, N failed`, which `runner` adds up. Everything that ran keeps its output under
+//! `target/suites/logs/SUITE`.
+//!
+//! Nothing stays behind, however the runner ends: see `janitor`.
+
+mod checks;
+mod command;
+mod degraded;
+mod fio;
+mod fsx;
+mod install;
+pub(crate) mod janitor;
+mod lifecycle;
+mod manifest;
+mod mounted;
+mod pjdfstest;
+mod processes;
+mod programs;
+mod session;
+mod usage;
+pub(crate) mod writer;
+
+use checks::Checks;
+use session::Session;
+use std::process::ExitCode;
+
+/// What a suite returns when it cannot go on: one more failed check with this text.
+type Outcome = Result<(), String>;
+
+/// One suite.
+struct Suite {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Session, &mut Checks) -> Outcome,
+}
+
+const SUITES: &[Suite] = &[
+    Suite { name: "usage", about: "wrong arguments: exit code 2 with advice", run: usage::run },
+    Suite { name: "pjdfstest", about: "398 POSIX tests", run: pjdfstest::direct },
+    Suite {
+        name: "pjdfstest-socket",
+        about: "the same with servers in processes of their own",
+        run: pjdfstest::socket,
+    },
+    Suite { name: "fsx", about: "random I/O on one file, every code", run: fsx::direct },
+    Suite { name: "fsx-socket", about: "one seed per code over sockets", run: fsx::socket },
+    Suite { name: "fio", about: "data verified by fio's checksums", run: fio::run },
+    Suite { name: "programs", about: "tar, git, cargo, sqlite3, rsync", run: programs::run },
+    Suite { name: "processes", about: "shared mmap and locks", run: processes::run },
+    Suite { name: "degraded", about: "missing NSDs, gone and back", run: degraded::run },
+    Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
+];
+
+/// Runs the suites that `arguments` name, or all.
+pub(crate) fn main(arguments: &[String]) -> ExitCode {
+    let mut only: Vec<&str> = Vec::new();
+    let (mut quick, mut words) = (false, arguments.iter());
+    while let Some(word) = words.next() {
+        match (word.as_str(), words.as_slice().first()) {
+            ("--quick", _) => quick = true,
+            ("--only", Some(name)) if SUITES.iter().any(|suite| suite.name == name) => {
+                only.push(name);
+                words.next();
+            }
+            _ => return usage_error(word),
+        }
+    }
+    let chosen: Vec<&Suite> =
+        SUITES.iter().filter(|suite| only.is_empty() || only.contains(&suite.name)).collect();
+    if !std::path::Path::new("/dev/fuse").exists() {
+        println!("SKIPPED: no /dev/fuse on this machine, so nothing can be mounted");
+        chosen.iter().for_each(|suite| println!("{}: 0 passed, 0 failed, 1 skipped", suite.name));
+        return ExitCode::SUCCESS;
+    }
+    let session = match Session::start(quick) {
+        Ok(session) => session,
+        Err(error) => {
+            println!("suites: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut good = true;
+    for suite in chosen {
+        println!("---- {}: {}", suite.name, suite.about);
+        let mut checks = Checks::new(suite.name);
+        let outcome = (suite.run)(&session, &mut checks);
+        if outcome.is_err() {
+            checks.record("the suite runs to its end", outcome);
+        }
+        good &= checks.finish();
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usage_error(word: &str) -> ExitCode {
+    eprintln!("suites: '{word}' is not understood; use [--quick] [--only NAME]... of:");
+    SUITES.iter().for_each(|suite| eprintln!("  {:<18} {}", suite.name, suite.about));
+    ExitCode::from(2)
+}

@@ -1,0 +1,85 @@
+//! Foreign programs with a time limit and a log of what they wrote.
+//!
+//! Every program started here carries [`MARK`] in its environment, so that it and whatever it
+//! started can be found and ended when its time runs out or the runner dies.
+
+use crate::runner::now;
+use crate::suites::janitor;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// Environment variable: the session's directory.
+pub(crate) const MARK: &str = "STRAKE_SUITES_DIR";
+/// Environment variable: the one program (and its children) whose time is measured.
+const RUN_MARK: &str = "STRAKE_SUITES_RUN";
+/// How often a running program is looked at.
+const LOOK: Duration = Duration::from_millis(10);
+/// How much of a log a failure quotes.
+const QUOTED_LINES: usize = 12;
+
+/// How a program ended, and where its output is.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) log: PathBuf,
+}
+
+impl Ended {
+    /// Everything it wrote.
+    pub(crate) fn output(&self) -> String {
+        let bytes = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// An error that quotes the end of the log.
+    pub(crate) fn complaint(&self, what: &str) -> String {
+        let output = self.output();
+        let lines: Vec<&str> = output.lines().collect();
+        let quoted = lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n    | ");
+        format!("{what} ({}; log {})\n    | {quoted}", self.status, self.log.display())
+    }
+
+    /// Fails unless the exit code is 0.
+    pub(crate) fn success(self) -> Result<Ended, String> {
+        if self.status.success() { Ok(self) } else { Err(self.complaint("failed")) }
+    }
+}
+
+/// Runs `command` to its end, its output going to `log`.
+///
+/// # Errors
+/// It cannot start, or is not done after `limit`: then it is killed with all it started.
+pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended, String> {
+    let words = format!("{command:?}");
+    if let Some(directory) = log.parent() {
+        std::fs::create_dir_all(directory).map_err(|error| error.to_string())?;
+    }
+    let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
+    let errors = file.try_clone().map_err(|error| error.to_string())?;
+    command.env(RUN_MARK, log).stdin(Stdio::null()).stdout(file).stderr(errors);
+    let mut child = command.spawn().map_err(|error| format!("{words}: {error}"))?;
+    let end = now() + limit;
+    loop {
+        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+            return Ok(Ended { status, log: log.to_owned() });
+        }
+        if now() >= end {
+            janitor::kill_marked(&format!("{RUN_MARK}={}", log.display()));
+            let _ = child.kill();
+            // A process stuck in the kernel cannot be reaped, and must not stop the runner.
+            return Err(format!(
+                "not done after {} s, killed: {words} (log {})",
+                limit.as_secs(),
+                log.display()
+            ));
+        }
+        pause(LOOK);
+    }
+}
+
+/// Waits while a foreign process works: the one thing a runner of real processes has no event for.
+#[allow(clippy::disallowed_methods, reason = "real processes are watched in real time")]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
+}

@@ -1,0 +1,105 @@
+//! Missing NSDs: as many as the code allows are gone at the start; everything is read and written
+//! all the same; they come back and catch up; then others go.
+
+use super::checks::Checks;
+use super::manifest;
+use super::mounted::{Mounted, Shape};
+use super::session::Session;
+use std::path::Path;
+
+/// Codes, NSDs, those missing first, and those missing after the first have come back.
+const CASES: &[(Shape, &[u16], &[u16])] = &[
+    (Shape::of("2x", 4), &[1], &[3]),
+    (Shape::of("4+2p", 6), &[2, 5], &[1, 6]),
+    (Shape::of("8+2p", 10), &[1, 10], &[4, 7]),
+];
+
+pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    for (shape, first, second) in CASES {
+        let mounted = Mounted::create(session, checks, shape.code, shape)?;
+        let outcome = one(&mounted, checks, shape.code, first, second);
+        if let Err(reason) = outcome {
+            checks.record(&format!("{}: goes on", shape.code), Err(reason));
+        }
+        mounted.finish(checks);
+    }
+    Ok(())
+}
+
+fn one(
+    mounted: &Mounted<'_>,
+    checks: &mut Checks,
+    code: &str,
+    first: &[u16],
+    second: &[u16],
+) -> Result<(), String> {
+    fill(&mounted.mount.join("whole"), 1)?;
+    let whole = manifest::of(&mounted.mount)?;
+    move_away(mounted, first)?;
+    let seen = manifest::of(&mounted.mount);
+    let outcome = seen.and_then(|seen| manifest::compare(&whole, &seen));
+    checks.record(&format!("{code}: all is read without NSDs {first:?}"), outcome);
+    fill(&mounted.mount.join("degraded"), 2)?;
+    overwrite(&mounted.mount.join("whole"))?;
+    let written = manifest::of(&mounted.mount)?;
+    mounted.down()?;
+    first.iter().try_for_each(|&nsd| mounted.return_nsd(nsd))?;
+    mounted.up()?;
+    let outcome = manifest::of(&mounted.mount).and_then(|seen| manifest::compare(&written, &seen));
+    checks.record(&format!("{code}: all is read when they are back"), outcome);
+    checks.record(&format!("{code}: they catch up"), caught_up(mounted));
+    checks.record(&format!("{code}: clean when they are back"), mounted.check());
+    move_away(mounted, second)?;
+    let outcome = manifest::of(&mounted.mount).and_then(|seen| manifest::compare(&written, &seen));
+    checks.record(&format!("{code}: then all is read without NSDs {second:?}"), outcome);
+    mounted.down()?;
+    second.iter().try_for_each(|&nsd| mounted.return_nsd(nsd))?;
+    mounted.up().map(drop)
+}
+
+fn move_away(mounted: &Mounted<'_>, nsds: &[u16]) -> Result<(), String> {
+    mounted.down()?;
+    nsds.iter().try_for_each(|&nsd| mounted.remove_nsd(nsd))?;
+    mounted.up().map(drop)
+}
+
+/// Waits until no disk is listed as recovering or unrecovered.
+fn caught_up(mounted: &Mounted<'_>) -> Result<(), String> {
+    let end = crate::runner::now() + std::time::Duration::from_secs(60);
+    loop {
+        let mut list = mounted.command("disk list");
+        let listed = mounted.program("strake disk list", 30, &mut list)?;
+        let waiting = listed.output().lines().any(|line| line.contains("recover"));
+        if !waiting {
+            return Ok(());
+        }
+        if crate::runner::now() >= end {
+            return Err(listed.complaint("NSDs still recover after 60 s"));
+        }
+        super::command::pause(std::time::Duration::from_millis(100));
+    }
+}
+
+/// Files from nothing to several blocks, their contents depending on `salt`.
+fn fill(directory: &Path, salt: u64) -> Result<(), String> {
+    std::fs::create_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let sizes = [0, 1, 100, 4096, 5000, 70_000, 1 << 20, (1 << 20) + 1, 3_333_333, 9 << 20];
+    for (index, size) in sizes.iter().enumerate() {
+        let path = directory.join(format!("file-{index}"));
+        let bytes = super::writer::contents(salt * 100 + index as u64, *size);
+        std::fs::write(&path, bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Changes a few bytes in the middle of every large file.
+fn overwrite(directory: &Path) -> Result<(), String> {
+    use std::os::unix::fs::FileExt;
+    for index in 5..10 {
+        let path = directory.join(format!("file-{index}"));
+        let open = std::fs::OpenOptions::new().write(true).open(&path);
+        open.and_then(|file| file.write_all_at(b"changed while disks are gone", 33_333))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! fsx: random reads, writes, mappings, truncations and punches of one file, each read compared
+//! with what was written.
+
+use super::checks::Checks;
+use super::install;
+use super::mounted::{Mounted, Shape};
+use super::session::Session;
+use std::path::{Path, PathBuf};
+
+const RUN_SECONDS_MAX: u64 = 300;
+
+/// Each code, how many NSDs, and which of them is missing while fsx works.
+const CODES: [(Shape, Option<u16>); 4] = [
+    (Shape::of("1", 4), None),
+    (Shape::of("2x", 4), Some(2)),
+    (Shape::of("4+2p", 6), Some(3)),
+    (Shape::of("8+2p", 10), None),
+];
+
+/// A way to use a file: sizes and weights of the operations.
+struct Profile {
+    name: &'static str,
+    configuration: &'static str,
+}
+
+/// Sizes around pages, blocks and nothing in particular, on a file of a few blocks.
+const MIXED: Profile = Profile {
+    name: "mixed",
+    configuration: "flen = 6000000
+[opsize]
+min = 0
+max = 200000
+[weights]
+close_open = 3
+invalidate = 2
+mapread = 15
+mapwrite = 20
+read = 15
+write = 20
+truncate = 25
+fsync = 1
+fdatasync = 1
+posix_fallocate = 4
+punch_hole = 20
+sendfile = 2
+posix_fadvise = 1
+copy_file_range = 6
+",
+};
+
+/// Every operation on sector boundaries, as programs with O_DIRECT must; mostly punches.
+const ALIGNED: Profile = Profile {
+    name: "aligned",
+    configuration: "flen = 4194304
+[opsize]
+min = 512
+max = 65536
+align = 512
+[weights]
+close_open = 5
+invalidate = 5
+mapread = 5
+mapwrite = 5
+read = 20
+write = 25
+truncate = 20
+fsync = 2
+fdatasync = 1
+posix_fallocate = 5
+punch_hole = 25
+copy_file_range = 5
+",
+};
+
+/// A few bytes at a time: the whole file stays in its inode, and grows out of it again.
+const SMALL: Profile = Profile {
+    name: "small",
+    configuration: "flen = 12000
+[opsize]
+min = 0
+max = 1500
+[weights]
+close_open = 5
+invalidate = 5
+mapread = 10
+mapwrite = 10
+read = 20
+write = 20
+truncate = 25
+fsync = 3
+fdatasync = 1
+posix_fallocate = 3
+punch_hole = 10
+copy_file_range = 5
+",
+};
+
+/// Several seeds on every code, in one process, two of the codes with a missing NSD.
+pub(crate) fn direct(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let (seeds, count): (&[u64], u64) =
+        if session.quick { (&[1], 1000) } else { (&[1, 2, 3], 4000) };
+    for (shape, missing) in CODES {
+        run(session, checks, &shape, missing, seeds, count)?;
+    }
+    Ok(())
+}
+
+/// One seed on every code, with servers in processes of their own.
+pub(crate) fn socket(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let count = if session.quick { 1000 } else { 3000 };
+    for (shape, _) in CODES {
+        run(session, checks, &Shape { socket: true, ..shape }, None, &[11], count)?;
+    }
+    Ok(())
+}
+
+fn run(
+    session: &Session,
+    checks: &mut Checks,
+    shape: &Shape,
+    missing: Option<u16>,
+    seeds: &[u64],
+    count: u64,
+) -> Result<(), String> {
+    let fsx = install::install(session, &install::FSX)?;
+    let mounted = Mounted::create(session, checks, shape.code, shape)?;
+    if let Some(nsd) = missing {
+        mounted.down()?;
+        mounted.remove_nsd(nsd)?;
+        mounted.up()?;
+    }
+    let without = missing.map_or(String::new(), |nsd| format!(" without nsd{nsd}"));
+    for &seed in seeds {
+        for profile in [&MIXED, &ALIGNED, &SMALL] {
+            let what = format!("{}{without} {} seed {seed}", shape.code, profile.name);
+            let outcome = exercise(&mounted, &fsx, profile, seed, count);
+            checks.record(&what, outcome);
+        }
+    }
+    if let Some(nsd) = missing {
+        checks.record(&format!("{}: clean while nsd{nsd} is missing", shape.code), mounted.check());
+        mounted.down()?;
+        mounted.return_nsd(nsd)?;
+        mounted.up()?;
+    }
+    mounted.finish(checks);
+    Ok(())
+}
+
+/// One run, then its file compared with itself after the kernel's cache was dropped.
+fn exercise(
+    mounted: &Mounted<'_>,
+    fsx: &Path,
+    profile: &Profile,
+    seed: u64,
+    count: u64,
+) -> Result<(), String> {
+    let beside: PathBuf = mounted.beside("fsx")?;
+    let configuration = beside.join(format!("{}.toml", profile.name));
+    std::fs::write(&configuration, profile.configuration).map_err(|error| error.to_string())?;
+    let file = mounted.mount.join(format!("{}-{seed}", profile.name));
+    let mut command = mounted.outside(fsx);
+    command.arg("-f").arg(&configuration).arg("-P").arg(&beside);
+    command.args(["-N", &count.to_string(), "-S", &seed.to_string()]).arg(&file);
+    let name = format!("fsx {} {seed}", profile.name);
+    mounted.program(&name, RUN_SECONDS_MAX, &mut command)?;
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! What was written is there after `down` and `up`, and what was made durable is there after the
+//! daemon was killed.
+
+use super::checks::Checks;
+use super::command;
+use super::manifest;
+use super::mounted::{Mounted, Shape};
+use super::session::Session;
+use super::writer;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+const SECONDS_MAX: u64 = 60;
+
+/// One of everything that a directory can hold, with attributes and lists.
+const ZOO: &str = "set -e
+mkdir -p d/e/f && chmod 2750 d/e && chown tests:tests d/e
+printf inline > small && head -c 3000000 /dev/urandom > large && chmod 4711 large
+truncate -s 1T sparse && printf middle | dd of=sparse bs=1 seek=5000000000 conv=notrunc status=none
+ln small hard && ln -s ../small d/link && ln -s /nowhere dangling
+mkfifo fifo && mknod null c 1 3 && mknod block b 7 0
+touch -d '1999-12-31 23:59:59.123456789 UTC' old
+setfattr -n user.colour -v blue small && setfattr -n trusted.key -v 0x0001ff large
+setfattr -n user.dir -v yes d
+setfacl -m u:tests:rwx,g:nogroup:r small && setfacl -d -m u:nobody:rx d
+i=0; while [ $i -lt 500 ]; do echo $i > d/e/f/file-$i; i=$((i+1)); done
+rm d/e/f/file-7 && mv d/e/f/file-8 d/e/renamed
+";
+
+pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    persistence(session, checks)?;
+    for (name, socket) in [("kill", false), ("kill socket", true)] {
+        killed(session, checks, name, socket)?;
+    }
+    busy(session, checks)
+}
+
+fn persistence(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let mounted = Mounted::create(session, checks, "persistence", &Shape::of("4+2p", 6))?;
+    let mut zoo = mounted.outside("sh");
+    zoo.arg("-c").arg(ZOO).current_dir(&mounted.mount);
+    mounted.program("zoo", SECONDS_MAX, &mut zoo)?;
+    let before = everything(&mounted, "before")?;
+    for round in ["first", "second"] {
+        mounted.down()?;
+        mounted.up()?;
+        let outcome =
+            everything(&mounted, round).and_then(|after| manifest::compare(&before, &after));
+        checks.record(&format!("the {round} down and up change nothing"), outcome);
+    }
+    mounted.finish(checks);
+    Ok(())
+}
+
+/// The manifest, the extended attributes and access lists that std cannot read, and the middle of
+/// the sparse file, which is too large to be read whole.
+fn everything(mounted: &Mounted<'_>, round: &str) -> Result<Vec<String>, String> {
+    let sparse = mounted.mount.join("sparse");
+    let mut lines = vec![middle_of(&sparse)?];
+    let attributes = "getfattr -R -P -h -d -m - -e hex --absolute-names . && getfacl -R -P -n -p .";
+    let mut shell = mounted.outside("sh");
+    shell.arg("-c").arg(attributes).current_dir(&mounted.mount);
+    let listed = mounted.program(&format!("attributes {round}"), SECONDS_MAX, &mut shell)?;
+    let paragraphs = listed.output();
+    lines.extend(paragraphs.split("\n\n").map(|text| text.replace('\n', " | ")));
+    lines.extend(manifest::of(&mounted.mount)?);
+    lines.sort();
+    Ok(lines)
+}
+
+fn middle_of(sparse: &Path) -> Result<String, String> {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let mut middle = [1; 8];
+    let file = std::fs::File::open(sparse).map_err(|error| error.to_string())?;
+    file.read_exact_at(&mut middle, 4_999_999_999).map_err(|error| error.to_string())?;
+    let meta = file.metadata().map_err(|error| error.to_string())?;
+    Ok(format!("sparse: size {} middle {middle:?}", meta.size()))
+}
+
+/// Three crashes in a row, each in the middle of writing.
+fn killed(session: &Session, checks: &mut Checks, name: &str, socket: bool) -> Result<(), String> {
+    let shape = Shape { socket, ..Shape::of("4+2p", 6) };
+    let mounted = Mounted::create(session, checks, name, &shape)?;
+    for round in 1..=3_u64 {
+        let directory = mounted.mount.join(format!("round-{round}"));
+        std::fs::create_dir(&directory).map_err(|error| error.to_string())?;
+        let durable = write_and_kill(session, &mounted, &directory, 10 * round)?;
+        let what = format!("{name} {round}: up again after kill -9 of the daemon");
+        if !checks.record(&what, mounted.up().map(drop)) {
+            return Err("the file system does not come up again".to_owned());
+        }
+        let outcome = (0..durable).try_for_each(|number| writer::verify(&directory, number));
+        checks.record(&format!("{name} {round}: all {durable} durable files are there"), outcome);
+        checks.record(&format!("{name} {round}: strake fs check is clean"), mounted.check());
+    }
+    mounted.finish(checks);
+    Ok(())
+}
+
+/// Kills the daemon once `wanted` files are durable; returns how many were, in the end.
+fn write_and_kill(
+    session: &Session,
+    mounted: &Mounted<'_>,
+    directory: &Path,
+    wanted: u64,
+) -> Result<u64, String> {
+    let output = mounted.beside("writer")?.join("numbers");
+    let numbers = std::fs::File::create(&output).map_err(|error| error.to_string())?;
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut child = session
+        .command(own)
+        .arg(writer::COMMAND)
+        .arg(directory)
+        .stdin(Stdio::null())
+        .stdout(numbers)
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let durable = || std::fs::read_to_string(&output).unwrap_or_default().lines().count() as u64;
+    let end = crate::runner::now() + Duration::from_secs(SECONDS_MAX);
+    while durable() < wanted && crate::runner::now() < end {
+        command::pause(Duration::from_millis(2));
+    }
+    mounted.kill()?;
+    while child.try_wait().map_err(|error| error.to_string())?.is_none() {
+        if crate::runner::now() >= end {
+            let _ = child.kill();
+            return Err("the writer hangs on the mount of a killed daemon".to_owned());
+        }
+        command::pause(Duration::from_millis(2));
+    }
+    if durable() < wanted {
+        return Err(format!("{} files in {SECONDS_MAX} s, {wanted} wanted", durable()));
+    }
+    Ok(durable())
+}
+
+/// `down` refuses while a program is in the mount, and does it with `--force`.
+fn busy(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let mounted = Mounted::create(session, checks, "busy", &Shape::of("2x", 4))?;
+    std::fs::write(mounted.mount.join("kept"), b"kept").map_err(|error| error.to_string())?;
+    let mut sleeper = session
+        .command("sleep")
+        .arg("600")
+        .current_dir(&mounted.mount)
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let log = session.log(checks.suite(), "down while busy");
+    let refused = command::run(&mut mounted.command("down"), &log, Duration::from_secs(60));
+    let outcome = refused.and_then(|ended| {
+        let named = ended.output().contains(&sleeper.id().to_string());
+        match (ended.status.code(), named) {
+            (Some(1), true) => Ok(()),
+            _ => Err(ended.complaint("wanted: exit code 1 and the process that is in the way")),
+        }
+    });
+    checks.record("down of a busy mount is refused and names who uses it", outcome);
+    let forced = session.run(
+        checks.suite(),
+        "down by force",
+        SECONDS_MAX,
+        &mut mounted.command("down --force"),
+    );
+    checks.record("down --force of a busy mount", forced.map(drop));
+    let _ = sleeper.kill();
+    let _ = sleeper.wait();
+    mounted.up()?;
+    let kept = std::fs::read(mounted.mount.join("kept")).map_err(|error| error.to_string());
+    checks.hold("what was written before is there", kept == Ok(b"kept".to_vec()), || {
+        format!("{kept:?}")
+    });
+    mounted.finish(checks);
+    Ok(())
+}

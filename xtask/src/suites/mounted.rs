@@ -1,0 +1,210 @@
+//! One Strake file system, as its user handles it: up, down, check, and the accidents.
+
+use super::checks::Checks;
+use super::command::Ended;
+use super::session::Session;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// How long any one command of `strake` may take here.
+const COMMAND_SECONDS_MAX: u64 = 120;
+
+/// What to make.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) code: &'static str,
+    pub(crate) nsds: u16,
+    pub(crate) block_size: &'static str,
+    pub(crate) nsd_size: &'static str,
+    pub(crate) socket: bool,
+}
+
+impl Shape {
+    /// A small file system of `code` on as many NSDs as it needs, at least two more than `p`.
+    pub(crate) const fn of(code: &'static str, nsds: u16) -> Shape {
+        Shape { code, nsds, block_size: "1M", nsd_size: "2G", socket: false }
+    }
+}
+
+/// A file system that exists; dropped, it is taken down and removed.
+pub(crate) struct Mounted<'a> {
+    session: &'a Session,
+    suite: &'static str,
+    name: String,
+    root: PathBuf,
+    /// Where it is mounted.
+    pub(crate) mount: PathBuf,
+}
+
+impl<'a> Mounted<'a> {
+    /// Makes and mounts a file system.
+    ///
+    /// # Errors
+    /// What `strake up` said.
+    pub(crate) fn create(
+        session: &'a Session,
+        checks: &Checks,
+        name: &str,
+        shape: &Shape,
+    ) -> Result<Mounted<'a>, String> {
+        let suite = checks.suite();
+        let root = session.root.join(format!("{suite}-{}", name.replace([' ', '+'], "_")));
+        std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+        let mount = root.join("mnt");
+        let mounted = Mounted { session, suite, name: name.to_owned(), root, mount };
+        let mut up = mounted.command("up");
+        up.arg("--mount").arg(&mounted.mount).args(["--code", shape.code]);
+        up.args(["--nsds", &shape.nsds.to_string(), "--nsd-size", shape.nsd_size]);
+        up.args(["--block-size", shape.block_size, "--set", "pagepool=64M"]);
+        if shape.socket {
+            up.args(["--set", "rpc=socket"]);
+        }
+        mounted.run("create", &mut up)?;
+        Ok(mounted)
+    }
+
+    /// The data directory.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.root.join("data")
+    }
+
+    /// A directory beside the file system, on the host's disk.
+    pub(crate) fn beside(&self, name: &str) -> Result<PathBuf, String> {
+        let path = self.root.join(name);
+        std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(path)
+    }
+
+    /// `strake WORDS --data DIR`.
+    pub(crate) fn command(&self, words: &str) -> Command {
+        let mut command = self.session.command(&self.session.strake);
+        command.args(words.split(' ')).arg("--data").arg(self.data());
+        command
+    }
+
+    /// A foreign program that will use the mount.
+    pub(crate) fn outside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        self.session.command(program)
+    }
+
+    /// Runs a foreign program of this suite.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub(crate) fn program(
+        &self,
+        name: &str,
+        seconds: u64,
+        command: &mut Command,
+    ) -> Result<Ended, String> {
+        self.session.run(self.suite, &format!("{} {name}", self.name), seconds, command)
+    }
+
+    fn run(&self, what: &str, command: &mut Command) -> Result<Ended, String> {
+        let name = format!("{} strake {what}", self.name);
+        let ended = self.session.run(self.suite, &name, COMMAND_SECONDS_MAX, command);
+        ended.map_err(|error| format!("strake {what}: {error}"))
+    }
+
+    /// Starts it again.
+    ///
+    /// # Errors
+    /// What `strake up` said.
+    pub(crate) fn up(&self) -> Result<Ended, String> {
+        self.run("up", self.command("up").arg("--mount").arg(&self.mount))
+    }
+
+    /// Flushes, unmounts, ends.
+    ///
+    /// # Errors
+    /// What `strake down` said.
+    pub(crate) fn down(&self) -> Result<(), String> {
+        self.run("down", &mut self.command("down")).map(drop)
+    }
+
+    /// `strake fs check`, which must find nothing.
+    ///
+    /// # Errors
+    /// What it found.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let ended = self.run("fs check", &mut self.command("fs check"))?;
+        let clean = ended.output().lines().any(|line| line == "clean");
+        if clean { Ok(()) } else { Err(ended.complaint("strake fs check is not clean")) }
+    }
+
+    /// The last two checks of a file system: it is clean, and it goes down.
+    pub(crate) fn finish(self, checks: &mut Checks) {
+        let name = self.name.clone();
+        checks.record(&format!("{name}: strake fs check is clean"), self.check());
+        checks.record(&format!("{name}: strake down"), self.down());
+    }
+
+    /// The daemon's process, which a second `up` names.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub(crate) fn daemon(&self) -> Result<u32, String> {
+        let output = self.up()?.output();
+        let number = output.rsplit_once("(process ").and_then(|(_, rest)| rest.split_once(')'));
+        number
+            .and_then(|(number, _)| number.parse().ok())
+            .ok_or_else(|| format!("`up` of what is up names no process: {output}"))
+    }
+
+    /// Ends the daemon as a crash would, with all its helper processes.
+    ///
+    /// # Errors
+    /// It does not run, or outlives the signal.
+    pub(crate) fn kill(&self) -> Result<(), String> {
+        let daemon = self.daemon()?;
+        let mut kill = self.session.command("sh");
+        kill.arg("-c").arg(format!("kill -9 {daemon}"));
+        self.run("kill", &mut kill)?;
+        let end = crate::runner::now() + std::time::Duration::from_secs(COMMAND_SECONDS_MAX);
+        while is_alive(daemon) {
+            if crate::runner::now() >= end {
+                return Err(format!("process {daemon} outlives kill -9"));
+            }
+            super::command::pause(std::time::Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Moves the directory of NSD `index` (from 1) away, as a pulled disk is gone; only while down.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn remove_nsd(&self, index: u16) -> Result<(), String> {
+        self.rename(&format!("data/nsd{index}"), &format!("pulled-nsd{index}"))
+    }
+
+    /// Puts it back.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn return_nsd(&self, index: u16) -> Result<(), String> {
+        self.rename(&format!("pulled-nsd{index}"), &format!("data/nsd{index}"))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), String> {
+        std::fs::rename(self.root.join(from), self.root.join(to))
+            .map_err(|error| format!("{from} to {to}: {error}"))
+    }
+}
+
+/// Whether a process runs; one that only waits to be reaped does not.
+fn is_alive(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = self.run("down --force", &mut self.command("down --force"));
+        // What is still mounted or cannot be removed is the janitor's.
+        let _ = std::fs::remove_dir(&self.mount);
+        if !self.mount.exists() {
+            let _ = std::fs::remove_dir_all(&self.root);
+        }
+    }
+}

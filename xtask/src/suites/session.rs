@@ -1,0 +1,100 @@
+//! One run of the runner: where the repository, the binaries, the logs and the file systems are.
+
+use super::command::{self, Ended, MARK};
+use super::janitor;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+/// Where the file systems are made: on a disk of the machine, with room.
+const PLACE: &str = "/var/tmp";
+/// From a clean clone, on two cores.
+const BUILD_TIME_MAX: Duration = Duration::from_secs(20 * 60);
+
+/// Paths and choices of this run.
+pub(crate) struct Session {
+    /// Fewer seeds and shorter sequences.
+    pub(crate) quick: bool,
+    /// The repository.
+    pub(crate) repository: PathBuf,
+    /// The binary under test.
+    pub(crate) strake: PathBuf,
+    /// The program that plays two processes on one file.
+    pub(crate) probe: PathBuf,
+    /// The directory of this run; everything in it goes away.
+    pub(crate) root: PathBuf,
+    /// `target/suites`: installed suites and logs.
+    pub(crate) kept: PathBuf,
+    janitor: Child,
+}
+
+impl Session {
+    /// Builds the binary, makes the directory, starts its janitor.
+    ///
+    /// # Errors
+    /// A sentence that says what could not be done.
+    pub(crate) fn start(quick: bool) -> Result<Session, String> {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .ok_or("the repository has no root")?
+            .to_owned();
+        let target = std::env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| repository.join("target"), |path| repository.join(path));
+        let kept = target.join("suites");
+        build(&repository, &kept)?;
+        let binaries = target.join("debug");
+        let root = Path::new(PLACE).join(format!("strake-suites-{}", std::process::id()));
+        std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+        let strake = binaries.join("strake");
+        let janitor = janitor::start(&root, &strake)
+            .map_err(|error| format!("cannot start the janitor: {error}"))?;
+        let probe = binaries.join("examples/mount_probe");
+        Ok(Session { quick, repository, strake, probe, root, kept, janitor })
+    }
+
+    /// Where the output of `name` in `suite` is kept.
+    pub(crate) fn log(&self, suite: &str, name: &str) -> PathBuf {
+        let name = name.replace(['/', ' ', '+'], "_");
+        self.kept.join("logs").join(suite).join(format!("{name}.log"))
+    }
+
+    /// A command that belongs to this session and is ended with it.
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env(MARK, &self.root).current_dir(&self.root);
+        command
+    }
+
+    /// Runs a command of this session; see [`command::run`].
+    ///
+    /// # Errors
+    /// It cannot start, fails, or takes longer than `seconds`.
+    pub(crate) fn run(
+        &self,
+        suite: &str,
+        name: &str,
+        seconds: u64,
+        command: &mut Command,
+    ) -> Result<Ended, String> {
+        command::run(command, &self.log(suite, name), Duration::from_secs(seconds))?.success()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // The end of its input tells the janitor that the run is over.
+        drop(self.janitor.stdin.take());
+        let _ = self.janitor.wait();
+    }
+}
+
+/// Builds the binaries under test: optimised, and with every assertion on. The whole workspace is
+/// named so that dependencies have the features, and so the files, that `cargo test` built.
+fn build(repository: &Path, kept: &Path) -> Result<(), String> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(repository);
+    cargo.args(["build", "--profile", "test", "--workspace", "--exclude", "xtask"]);
+    cargo.args(["--bins", "--examples"]);
+    command::run(&mut cargo, &kept.join("logs/build.log"), BUILD_TIME_MAX)?.success()?;
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! Wrong arguments end with exit code 2 and a sentence that says what to write instead.
+
+use super::checks::Checks;
+use super::command;
+use super::mounted::{Mounted, Shape};
+use super::session::Session;
+use std::time::Duration;
+
+const TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Arguments before anything exists (`DATA` and `MNT` stand for fresh paths), and a word that the
+/// advice must contain.
+const FRESH: &[(&str, &str)] = &[
+    ("", "Usage"),
+    ("upp", "up"),
+    ("up", "--data"),
+    ("up --data DATA", "--mount"),
+    ("up --data DATA --mount DATA", "choose two"),
+    ("up --data DATA --mount MNT --code 5+5p", "4+2p"),
+    ("up --data DATA --mount MNT --code 8+2p --nsds 4", "10"),
+    ("up --data DATA --mount MNT --block-size 3M", "power of two"),
+    ("up --data DATA --mount MNT --block-size 1K", "256 KiB"),
+    ("up --data DATA --mount MNT --nsd-size 1M", "64 MiB"),
+    ("up --data DATA --mount MNT --nsd-size lots", "lots"),
+    ("up --data DATA --mount MNT --set pagepol=1G", "pagepool"),
+    ("up --data DATA --mount MNT --set pagepool=1", "16 MiB"),
+    ("up --data DATA --mount MNT --set rpc=tcp", "socket"),
+    ("up --data DATA --mount MNT --name a/b", "letters"),
+    ("down", "--data"),
+    ("fs", "check"),
+    ("fs chekc", "check"),
+    ("diag", "iohist"),
+];
+
+/// Arguments for a file system that is there, made with code 2x on four NSDs.
+const PRESENT: &[(&str, &str)] = &[
+    ("up --data DATA --mount MNT --code 4+2p", "2x"),
+    ("up --data DATA --mount MNT --nsds 6", "4"),
+    ("up --data DATA --mount MNT --block-size 4M", "1 MiB"),
+    ("up --data DATA --mount MNT --set pagepool=128M", "take it down"),
+    ("up --data DATA --mount MNT2", "take it down"),
+];
+
+pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let fresh = session.root.join("usage-fresh");
+    std::fs::create_dir(&fresh).map_err(|error| error.to_string())?;
+    for (words, advice) in FRESH {
+        refused(session, checks, &fresh, words, advice);
+        let left = fresh.join("data").exists() || fresh.join("mnt").exists();
+        checks.hold(&format!("'{words}' leaves nothing behind"), !left, || {
+            "DATA or MNT exists now".to_owned()
+        });
+        let _ = std::fs::remove_dir_all(fresh.join("data"));
+        let _ = std::fs::remove_dir_all(fresh.join("mnt"));
+    }
+    let mounted = Mounted::create(session, checks, "present", &Shape::of("2x", 4))?;
+    let root = mounted.data().parent().map(std::path::Path::to_owned).ok_or("no parent")?;
+    for (words, advice) in PRESENT {
+        refused(session, checks, &root, words, advice);
+    }
+    checks.record("a second up of what is up says so", mounted.daemon().map(drop));
+    mounted.finish(checks);
+    Ok(())
+}
+
+fn refused(
+    session: &Session,
+    checks: &mut Checks,
+    root: &std::path::Path,
+    words: &str,
+    advice: &str,
+) {
+    let mut strake = session.command(&session.strake);
+    for word in words.split(' ').filter(|word| !word.is_empty()) {
+        match word {
+            "DATA" => strake.arg(root.join("data")),
+            "MNT" => strake.arg(root.join("mnt")),
+            "MNT2" => strake.arg(root.join("mnt2")),
+            word => strake.arg(word),
+        };
+    }
+    let log = session.log(checks.suite(), words);
+    let outcome = command::run(&mut strake, &log, TIME_MAX).and_then(|ended| {
+        match (ended.status.code(), ended.output().contains(advice)) {
+            (Some(2), true) => Ok(()),
+            (Some(2), false) => Err(ended.complaint(&format!("the advice lacks '{advice}'"))),
+            _ => Err(ended.complaint("the exit code is not 2")),
+        }
+    });
+    checks.record(&format!("'strake {words}' is refused with advice"), outcome);
+}
