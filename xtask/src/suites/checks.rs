@@ -42,6 +42,11 @@ impl Checks {
         self.record(name, if condition { Ok(()) } else { Err(reason()) });
     }
 
+    /// How many tests there were so far, whatever became of them.
+    pub(crate) fn total(&self) -> u64 {
+        self.tally.passed + self.tally.failed + self.tally.skipped
+    }
+
     /// Adds what a foreign runner counted.
     pub(crate) fn add(&mut self, tally: Tally) {
         self.tally.passed += tally.passed;

@@ -53,7 +53,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// The data directories made below `root`: `SUITE-NAME/data`.
+/// The data directories made below `root`: `NUMBER/data`.
 fn data_directories(root: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(root) else { return Vec::new() };
     let data = entries.filter_map(Result::ok).map(|entry| entry.path().join("data"));

@@ -4,6 +4,7 @@ use super::command::{self, Ended, MARK};
 use super::janitor;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Where the file systems are made: on a disk of the machine, with room.
@@ -26,6 +27,8 @@ pub(crate) struct Session {
     /// `target/suites`: installed suites and logs.
     pub(crate) kept: PathBuf,
     janitor: Child,
+    /// How many file systems were made.
+    made: AtomicU32,
 }
 
 impl Session {
@@ -43,19 +46,33 @@ impl Session {
         let kept = target.join("suites");
         build(&repository, &kept)?;
         let binaries = target.join("debug");
-        let root = Path::new(PLACE).join(format!("strake-suites-{}", std::process::id()));
+        let root = Path::new(PLACE).join(format!("strake-{}", std::process::id()));
         std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
         let strake = binaries.join("strake");
         let janitor = janitor::start(&root, &strake)
             .map_err(|error| format!("cannot start the janitor: {error}"))?;
         let probe = binaries.join("examples/mount_probe");
-        Ok(Session { quick, repository, strake, probe, root, kept, janitor })
+        Ok(Session {
+            quick,
+            repository,
+            strake,
+            probe,
+            root,
+            kept,
+            janitor,
+            made: Default::default(),
+        })
     }
 
     /// Where the output of `name` in `suite` is kept.
     pub(crate) fn log(&self, suite: &str, name: &str) -> PathBuf {
         let name = name.replace(['/', ' ', '+'], "_");
         self.kept.join("logs").join(suite).join(format!("{name}.log"))
+    }
+
+    /// A number for each file system of this run.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.made.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A command that belongs to this session and is ended with it.
