@@ -82,6 +82,23 @@ pub(crate) fn test_steps() -> Vec<Step> {
         )
         .with("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
     );
+    // One step each, so that each has a budget of its own. Those that install a foreign suite or
+    // build the binary from nothing have room for it.
+    for (name, minutes_max) in [
+        ("usage", 15),
+        ("pjdfstest", 15),
+        ("pjdfstest-socket", 10),
+        ("fsx", 20),
+        ("fsx-socket", 10),
+        ("fio", 10),
+        ("programs", 10),
+        ("processes", 5),
+        ("degraded", 5),
+        ("lifecycle", 5),
+    ] {
+        let words = ["cargo", "run", "-q", "-p", "xtask", "--", "suites", "--only", name];
+        steps.push(Step::new(name, &words, minutes_max));
+    }
     steps
 }
 
