@@ -11,17 +11,17 @@ const JOBS: &[(&str, &str)] = &[
     ("sequential", "--rw=write --bs=1M --size=256M --ioengine=psync"),
     ("sequential odd sizes", "--rw=write --bs=33k --size=64M --ioengine=psync"),
     ("sequential direct", "--rw=write --bs=1M --size=128M --ioengine=psync --direct=1"),
-    ("random 4k", "--rw=randwrite --bs=4k --size=24M --ioengine=psync"),
+    ("random 4k", "--rw=randwrite --bs=4k --size=8M --ioengine=psync"),
     ("random 4k direct", "--rw=randwrite --bs=4k --size=8M --ioengine=psync --direct=1"),
-    ("random sizes", "--rw=randwrite --bsrange=512-256k --size=48M --ioengine=psync"),
+    ("random sizes", "--rw=randwrite --bsrange=512-256k --size=24M --ioengine=psync"),
     (
         "asynchronous",
-        "--rw=randwrite --bs=64k --size=64M --ioengine=libaio --direct=1 --iodepth=16",
+        "--rw=randwrite --bs=64k --size=32M --ioengine=libaio --direct=1 --iodepth=16",
     ),
     ("memory mapped", "--rw=randwrite --bs=8k --size=16M --ioengine=mmap"),
     ("with fsync", "--rw=write --bs=128k --size=16M --ioengine=psync --fsync=16"),
-    ("four jobs", "--rw=randwrite --bs=16k --size=16M --ioengine=psync --numjobs=4"),
-    ("four jobs mixed", "--rw=randrw --bs=32k --size=24M --ioengine=psync --numjobs=4"),
+    ("four jobs", "--rw=randwrite --bs=16k --size=6M --ioengine=psync --numjobs=4"),
+    ("four jobs mixed", "--rw=randrw --bs=32k --size=12M --ioengine=psync --numjobs=4"),
 ];
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
