@@ -83,20 +83,21 @@ pub(crate) fn test_steps() -> Vec<Step> {
         .with("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
     );
     // One step each, so that each has a budget of its own. Those that install a foreign suite or
-    // build the binary from nothing have room for it.
+    // build the binary from nothing have room for it. `suites` without --quick runs more seeds.
     for (name, minutes_max) in [
         ("usage", 15),
         ("pjdfstest", 15),
-        ("pjdfstest-socket", 10),
+        ("pjdfstest-socket", 15),
         ("fsx", 20),
-        ("fsx-socket", 10),
-        ("fio", 10),
-        ("programs", 10),
-        ("processes", 5),
-        ("degraded", 5),
-        ("lifecycle", 5),
+        ("fsx-socket", 20),
+        ("fio", 15),
+        ("programs", 20),
+        ("processes", 10),
+        ("degraded", 15),
+        ("lifecycle", 10),
     ] {
-        let words = ["cargo", "run", "-q", "-p", "xtask", "--", "suites", "--only", name];
+        let words =
+            ["cargo", "run", "-q", "-p", "xtask", "--", "suites", "--quick", "--only", name];
         steps.push(Step::new(name, &words, minutes_max));
     }
     steps
