@@ -193,8 +193,9 @@ fn initialise(connection: &OwnedFd) -> Result<()> {
 
 fn agree(init: &InitIn) -> InitOut {
     use init_flag as flag;
+    // Not ATOMIC_O_TRUNC: with it the kernel sends the truncation before it asks whether the file
+    // is a running program, which then dies of an open(O_RDONLY | O_TRUNC) that fails.
     let wanted = flag::ASYNC_READ
-        | flag::ATOMIC_O_TRUNC
         | flag::BIG_WRITES
         | flag::DONT_MASK
         | flag::DO_READDIRPLUS

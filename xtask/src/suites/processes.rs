@@ -4,6 +4,8 @@
 use super::checks::Checks;
 use super::mounted::{Mounted, Shape};
 use super::session::Session;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 
 const SECONDS_MAX: u64 = 60;
 
@@ -26,6 +28,27 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
         command.arg(probe).arg(mounted.mount.join(probe));
         checks.record(about, mounted.program(probe, SECONDS_MAX, &mut command).map(drop));
     }
+    checks.record("a running program is not truncated by an open that fails", running(&mounted));
     mounted.finish(checks);
     Ok(())
+}
+
+/// `O_RDONLY | O_TRUNC` on a running program: ETXTBSY, its bytes untouched.
+fn running(mounted: &Mounted<'_>) -> Result<(), String> {
+    const O_TRUNC: i32 = 0o1000;
+    const ETXTBSY: i32 = 26;
+    let program = mounted.mount.join("sleep");
+    let text = |error: std::io::Error| error.to_string();
+    let length = std::fs::copy("/bin/sleep", &program).map_err(text)?;
+    let mut child = mounted.outside(&program).arg("60").spawn().map_err(text)?;
+    let opened = OpenOptions::new().read(true).custom_flags(O_TRUNC).open(&program);
+    let errno = opened.err().and_then(|error| error.raw_os_error());
+    let alive = child.try_wait().map_err(text)?.is_none();
+    child.kill().and_then(|()| child.wait()).map_err(text)?;
+    let kept =
+        std::fs::read(&program).map_err(text)? == std::fs::read("/bin/sleep").map_err(text)?;
+    if errno == Some(ETXTBSY) && alive && kept {
+        return Ok(());
+    }
+    Err(format!("errno {errno:?}, alive {alive}, its {length} bytes kept {kept}"))
 }
