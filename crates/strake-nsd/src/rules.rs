@@ -30,43 +30,45 @@ pub enum WriteVerdict {
     Stale(Version),
     /// A copy of a version that is held.
     Present,
-    /// Accepted: goes in front of `kept`; `freed` is not needed any more.
-    Accepted {
-        /// Versions that stay behind the new one.
-        kept: Vec<StripVersion>,
-        /// Units of versions that go.
-        freed: Vec<Extent>,
-    },
+    /// To be put in front of what is held.
+    Accepted,
 }
 
-/// Judges a write of `version`. `committing` is the last journal entry that a commit has begun to
-/// cover; `copy` as in the request.
+/// Judges a write of `version`; `copy` as in the request.
 pub fn judge_write(
     held: Option<&StripRecord>,
     floor: Version,
     version: Version,
     copy: bool,
-    committing: Lsn,
 ) -> WriteVerdict {
     let newest = held.map_or(Version::NONE, |record| record.current().version());
     if copy && held.is_some_and(|record| record.version(Some(version)).is_some()) {
         return WriteVerdict::Present;
     }
     let highest = newest.max(floor);
-    if version <= highest {
-        return WriteVerdict::Stale(highest);
-    }
-    let mut kept = held.map(|record| record.versions.clone()).unwrap_or_default();
+    if version <= highest { WriteVerdict::Stale(highest) } else { WriteVerdict::Accepted }
+}
+
+/// Puts an accepted version in front of what is held; returns what is held from now on and the
+/// units that are not needed any more. `committing` is the last journal entry that a commit has
+/// begun to cover at the moment at which the new version gets its own.
+pub fn put_in_front(
+    newest: StripVersion,
+    held: Option<StripRecord>,
+    committing: Lsn,
+) -> (StripRecord, Vec<Extent>) {
+    let mut versions = held.map(|record| record.versions).unwrap_or_default();
     let mut freed = Vec::new();
     let never_acknowledged =
-        kept.first().is_some_and(|current| !current.settled && current.accepted > committing);
+        versions.first().is_some_and(|current| !current.settled && current.accepted > committing);
     if never_acknowledged {
-        freed.extend(kept.remove(0).extents);
+        freed.extend(versions.remove(0).extents);
     }
-    if kept.len() == VERSIONS_MAX {
-        freed.extend(kept.remove(1).extents);
+    if versions.len() == VERSIONS_MAX {
+        freed.extend(versions.remove(1).extents);
     }
-    WriteVerdict::Accepted { kept, freed }
+    versions.insert(0, newest);
+    (StripRecord { versions }, freed)
 }
 
 /// A change of a record; `None` as the record removes it.

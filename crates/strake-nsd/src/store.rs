@@ -27,6 +27,7 @@ mod write;
 
 use crate::allocator::Allocator;
 use crate::edits::Edits;
+use crate::extent::Extent;
 use crate::keys::{Table, parse_tombstone_key, strip_key, tombstone_end, tombstone_key};
 use crate::reclaim::Reclaim;
 use crate::record::{self, Damaged, StripRecord};
@@ -50,6 +51,19 @@ pub use open::BlockStoreOptions;
 /// Objects are spread over this many locks, so that writers of different ones seldom meet.
 const OBJECT_LOCKS: usize = 64;
 
+/// What a test does in the middle of something.
+#[cfg(test)]
+type Step = Box<dyn FnOnce(&BlockStore) + Send>;
+
+/// Where in the order of changes one stands.
+#[derive(Clone, Copy)]
+struct Moment {
+    /// Its own number.
+    lsn: Lsn,
+    /// The last change that a commit has begun to cover.
+    committing: Lsn,
+}
+
 /// See the module.
 pub struct BlockStore {
     /// Kept: it keeps the chunk source's other users alive.
@@ -71,7 +85,7 @@ pub struct BlockStore {
     unsettled: Mutex<BTreeSet<StripKey>>,
     trailers: Mutex<TrailerCache>,
     strips: AtomicU64,
-    /// The last entry that a commit has begun to cover.
+    /// The last entry that a commit has begun to cover; changed under `order`.
     committing: AtomicU64,
     /// The last entry that is durable.
     durable: AtomicU64,
@@ -80,6 +94,9 @@ pub struct BlockStore {
     epoch_min: AtomicU64,
     map_min: AtomicU64,
     worker: Mutex<Option<Worker>>,
+    /// Runs where a write has looked at what is held and has not yet its place in the order.
+    #[cfg(test)]
+    before_publish: Mutex<Option<Step>>,
 }
 
 /// The allocator behind its lock; key-value stores claim their chunks here.
@@ -190,18 +207,18 @@ impl BlockStore {
         damage.map_or(Ok(floor), |damage| Err(self.damaged(key, damage)))
     }
 
-    /// Numbers, journals and applies a change; `edits` is told its number. Returns `NoSpace` with
+    /// Numbers, journals and applies a change. `decide` is told its number and what commits cover
+    /// at that moment, and gives the edits with the units they free. Returns `NoSpace` with
     /// nothing done when the journal is full: the caller lets go of its locks, calls
     /// [`BlockStore::make_room`] and decides anew.
-    fn publish(
-        &self,
-        edits: impl FnOnce(Lsn) -> Edits,
-        freed: Vec<crate::extent::Extent>,
-    ) -> Result<()> {
+    fn publish(&self, decide: impl FnOnce(Moment) -> (Edits, Vec<Extent>)) -> Result<()> {
         self.refuse_if_failed()?;
         let _order = self.order.lock();
         let lsn = Lsn(self.journal.last().0 + 1);
-        let edits = edits(lsn);
+        // A commit moves this under the same lock: what is decided here on "no commit has begun
+        // to cover it" is still true when the change has its place behind that commit.
+        let committing = Lsn(self.committing.load(SeqCst));
+        let (edits, freed) = decide(Moment { lsn, committing });
         let given = self.journal.append(&edits.encode())?;
         assert_eq!(given, lsn, "entries are numbered under the order lock only");
         self.index.apply(batch(edits), lsn);
@@ -307,3 +324,6 @@ fn read_tombstones(
 #[cfg(test)]
 #[path = "store_test.rs"]
 mod store_test;
+
+#[cfg(test)]
+mod commit_test;

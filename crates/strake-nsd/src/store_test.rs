@@ -15,13 +15,13 @@ use strake_proto::{FsId, GrantNumber, StripIndex};
 use strake_store::container::FormatOptions;
 use strake_stripe::checksum::{first_bad_unit, strip_checksums};
 
-const DISK_BYTES: u64 = 64 << 20;
+pub(super) const DISK_BYTES: u64 = 64 << 20;
 
 fn observe() -> Arc<Observe> {
     Observe::new(RealClock::shared() as Arc<dyn Clock>, 512)
 }
 
-fn format(disk: &Arc<SimDisk>, seed: u64) -> Arc<BlockStore> {
+pub(super) fn format(disk: &Arc<SimDisk>, seed: u64) -> Arc<BlockStore> {
     let options = FormatOptions {
         cluster: ClusterId([7; 16]),
         nsd: NsdId(3),
@@ -33,12 +33,12 @@ fn format(disk: &Arc<SimDisk>, seed: u64) -> Arc<BlockStore> {
     open(disk)
 }
 
-fn open(disk: &Arc<SimDisk>) -> Arc<BlockStore> {
+pub(super) fn open(disk: &Arc<SimDisk>) -> Arc<BlockStore> {
     let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>).expect("container");
     BlockStore::open(container, BlockStoreOptions::new(&observe())).expect("block store")
 }
 
-fn key(object: u64, block: u64) -> StripKey {
+pub(super) fn key(object: u64, block: u64) -> StripKey {
     StripKey {
         fs: FsId(1),
         object: ObjectId(object),
@@ -47,24 +47,38 @@ fn key(object: u64, block: u64) -> StripKey {
     }
 }
 
-fn version(counter: u64) -> Version {
+pub(super) fn version(counter: u64) -> Version {
     Version { grant: GrantNumber(1), counter }
 }
 
-fn call(store: &BlockStore, request: &NsdRequest, send: &[u8]) -> Result<NsdReply> {
+pub(super) fn call(store: &BlockStore, request: &NsdRequest, send: &[u8]) -> Result<NsdReply> {
     store.call(NsdContext::default(), request, send, &mut [])
 }
 
-fn write(store: &BlockStore, key: StripKey, version: Version, data: &[u8]) -> Result<NsdReply> {
+pub(super) fn write(
+    store: &BlockStore,
+    key: StripKey,
+    version: Version,
+    data: &[u8],
+) -> Result<NsdReply> {
     let header = StripHeader { version, block_bytes: data.len() as u32, skipped: 0 };
     let checksums = strip_checksums(&key, version, data);
     call(store, &NsdRequest::Write { key, header, checksums, copy: false }, data)
 }
 
 /// The whole current strip, its checksums verified.
-fn read(store: &BlockStore, key: StripKey) -> Option<(Version, Vec<u8>)> {
+pub(super) fn read(store: &BlockStore, key: StripKey) -> Option<(Version, Vec<u8>)> {
+    read_version(store, key, None)
+}
+
+/// The same of one version.
+pub(super) fn read_version(
+    store: &BlockStore,
+    key: StripKey,
+    version: Option<Version>,
+) -> Option<(Version, Vec<u8>)> {
     let mut out = AlignedBuffer::zeroed(1 << 20);
-    let request = NsdRequest::Read { key, version: None, offset: 0, length: 1 << 20 };
+    let request = NsdRequest::Read { key, version, offset: 0, length: 1 << 20 };
     match store.call(NsdContext::default(), &request, &[], &mut out) {
         Ok(NsdReply::Strip { header, checksums, payload_bytes, .. }) => {
             let bytes = &out[..payload_bytes as usize];
@@ -124,7 +138,7 @@ impl Model {
     }
 }
 
-fn check(store: &BlockStore) {
+pub(super) fn check(store: &BlockStore) {
     store.space.allocator.lock().check();
     match call(store, &NsdRequest::Check { data: true }, &[]).expect("check") {
         NsdReply::Checked(found) => assert_eq!(found.faults, Vec::<String>::new()),

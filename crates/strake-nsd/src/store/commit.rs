@@ -87,7 +87,7 @@ impl BlockStore {
                     settled.push(key);
                 }
             }
-            match self.publish(|_| edits, freed) {
+            match self.publish(|_| (edits, freed)) {
                 Ok(()) => {
                     let mut unsettled = self.unsettled.lock();
                     settled.iter().for_each(|key| {

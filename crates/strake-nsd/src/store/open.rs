@@ -97,6 +97,8 @@ impl BlockStore {
             epoch_min: AtomicU64::new(0),
             map_min: AtomicU64::new(0),
             worker: Mutex::new(None),
+            #[cfg(test)]
+            before_publish: Mutex::new(None),
         });
         store.note_boot()?;
         *store.worker.lock() = Some(Worker::start(&store)?);
@@ -108,7 +110,7 @@ impl BlockStore {
         let mut edits = Edits::default();
         edits.put(BOOT_KEY, self.boot.to_le_bytes().to_vec());
         loop {
-            match self.publish(|_| edits.clone(), Vec::new()) {
+            match self.publish(|_| (edits.clone(), Vec::new())) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => self.make_room()?,
                 other => break other?,
             }

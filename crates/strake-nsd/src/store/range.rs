@@ -76,7 +76,7 @@ impl BlockStore {
             let key = tombstone_key(fs, object, piece.to);
             edits.put(&key, encode_tombstone(&key, piece.tombstone));
         }
-        self.publish(|_| edits, Vec::new())
+        self.publish(|_| (edits, Vec::new()))
     }
 
     /// Deletes some strips from `from` on; returns the last key looked at, `None` at the end.
@@ -114,7 +114,7 @@ impl BlockStore {
             return Err(error);
         }
         if !edits.is_empty() {
-            self.publish(|_| edits, freed)?;
+            self.publish(|_| (edits, freed))?;
             let mut unsettled = self.unsettled.lock();
             gone.iter().for_each(|key| {
                 unsettled.remove(key);
@@ -138,7 +138,7 @@ impl BlockStore {
                     edits.delete(&tombstone_key(fs, object, piece.to));
                 }
             }
-            if edits.is_empty() { Ok(()) } else { self.publish(|_| edits, Vec::new()) }
+            if edits.is_empty() { Ok(()) } else { self.publish(|_| (edits, Vec::new())) }
         })?;
         Ok(NsdReply::Accepted { boot: self.boot })
     }
@@ -154,7 +154,7 @@ impl BlockStore {
                     let encoded = strip_key(Table::Promise, key);
                     let mut edits = Edits::default();
                     edits.put(&encoded, encode_promise(&encoded, version));
-                    self.publish(|_| edits, Vec::new())?;
+                    self.publish(|_| (edits, Vec::new()))?;
                     Ok(true)
                 }
             }

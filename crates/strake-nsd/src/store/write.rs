@@ -5,10 +5,10 @@ use crate::edits::Edits;
 use crate::extent::{Extent, slice_of};
 use crate::keys::{Table, strip_key};
 use crate::record::{
-    Checksums, INLINE_CHECKSUMS_MAX, StripRecord, StripVersion, encode_strip, encode_trailer,
+    Checksums, INLINE_CHECKSUMS_MAX, StripVersion, encode_strip, encode_trailer,
     strip_bytes_are_valid, strip_units, trailer_units,
 };
-use crate::rules::{WriteVerdict, judge_write};
+use crate::rules::{WriteVerdict, judge_write, put_in_front};
 use std::sync::atomic::Ordering::SeqCst;
 use strake_env::AlignedBuffer;
 use strake_observe::{BufferType, IoDirection, IoSide};
@@ -128,6 +128,9 @@ impl BlockStore {
     }
 
     /// Decides and, if accepted, publishes; false if the version is there already.
+    ///
+    /// What is held cannot change under the object's lock. What commits cover can: so what stays
+    /// of the older versions is decided when this one has its place among them.
     fn accept(
         &self,
         key: &StripKey,
@@ -141,9 +144,7 @@ impl BlockStore {
             let object = self.object_lock(key.object);
             let held = self.record(key)?;
             let floor = self.floor(key)?;
-            let committing = Lsn(self.committing.load(SeqCst));
-            let verdict = judge_write(held.as_ref(), floor, header.version, copy, committing);
-            let (mut versions, freed) = match verdict {
+            match judge_write(held.as_ref(), floor, header.version, copy) {
                 WriteVerdict::Present => return Ok(false),
                 WriteVerdict::Stale(highest) => {
                     let detail = format!(
@@ -152,22 +153,21 @@ impl BlockStore {
                     );
                     return Err(Error::new(ErrorKind::Stale, detail));
                 }
-                WriteVerdict::Accepted { kept, freed } => (kept, freed),
-            };
-            let newest = new_version(header, checksums, strip_bytes, extents);
+                WriteVerdict::Accepted => {}
+            }
+            #[cfg(test)]
+            self.run_before_publish();
+            let mut newest = new_version(header, checksums, strip_bytes, extents);
             let has_trailer = newest.checksums == Checksums::Trailer;
-            versions.insert(0, newest);
-            let mut record = StripRecord { versions };
+            let is_new = held.is_none();
             let encoded = strip_key(Table::Strip, key);
-            let published = self.publish(
-                |lsn| {
-                    record.versions[0].accepted = lsn;
-                    let mut edits = Edits::default();
-                    edits.put(&encoded, encode_strip(&encoded, &record));
-                    edits
-                },
-                freed,
-            );
+            let published = self.publish(|moment| {
+                newest.accepted = moment.lsn;
+                let (record, freed) = put_in_front(newest, held, moment.committing);
+                let mut edits = Edits::default();
+                edits.put(&encoded, encode_strip(&encoded, &record));
+                (edits, freed)
+            });
             match published {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
@@ -178,13 +178,21 @@ impl BlockStore {
                 Err(error) => return Err(error),
             }
             self.unsettled.lock().insert(*key);
-            if held.is_none() {
+            if is_new {
                 self.strips.fetch_add(1, SeqCst);
             }
             if has_trailer {
                 self.trailers.lock().insert(*key, header.version, checksums);
             }
             return Ok(true);
+        }
+    }
+
+    #[cfg(test)]
+    fn run_before_publish(&self) {
+        let step = self.before_publish.lock().take();
+        if let Some(step) = step {
+            step(self);
         }
     }
 }
