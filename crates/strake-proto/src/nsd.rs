@@ -29,7 +29,7 @@ use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both ends must agree.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// What goes before every request on a wire: the asker's belief about the cluster. The NSD refuses
 /// an older epoch ([`crate::ErrorKind::Fenced`]) and an older map ([`crate::ErrorKind::Stale`]).
@@ -175,8 +175,17 @@ pub struct StripEntry {
     pub strip_bytes: u32,
     /// Whether the stripe was settled at this version.
     pub settled: bool,
-    /// The kept previous version, if there is one.
-    pub previous: Option<StripHeader>,
+    /// Older versions that are kept, newest first; few.
+    pub kept: Vec<KeptVersion>,
+}
+
+/// An older version of a strip that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptVersion {
+    /// Version and shape.
+    pub header: StripHeader,
+    /// Whether the stripe was settled at this version.
+    pub settled: bool,
 }
 
 /// A reply of an NSD.

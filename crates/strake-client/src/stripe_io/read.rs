@@ -21,6 +21,8 @@ use strake_stripe::{StripeCode, StripeSlots};
 pub(super) struct Survey {
     pub(super) slots: StripeSlots,
     pub(super) sights: Vec<std::result::Result<StripHeader, StripFault>>,
+    /// Below this nothing counts.
+    pub(super) floor: Version,
 }
 
 /// What a survey means.
@@ -224,7 +226,7 @@ impl StripeIo {
                 if header.version < floor { Err(StripFault::Absent) } else { Ok(header) }
             })
             .collect();
-        Ok(Survey { slots, sights })
+        Ok(Survey { slots, sights, floor })
     }
 
     pub(super) fn judge(&self, layout: &ObjectLayout, survey: &Survey) -> Verdict {

@@ -1,14 +1,15 @@
 //! Deciding between unequal versions of a stripe, which a writer leaves that died, and writing the
 //! outcome down before anybody reads it.
 //!
-//! From the newest version on:
+//! From the newest version on, of all that are held, current or kept:
 //! 1. N of its strips in hand (current, or kept as the predecessor of a newer one): *forward*.
 //! 2. Else, if the positions that cannot be read are within what the code tolerates (P), and every
 //!    other position that would hold it refuses it for ever: *roll back*; the next older version is
 //!    looked at. For a version is acknowledged only when it is stable on every position that is not
 //!    noted in the metadata as having missed something. So one NSD that is up and lacks it tells
 //!    that nobody was told of it. With a away there are at least P+1-a such witnesses.
-//! 3. Else too many are away: an error.
+//! 3. Else too many are away: an error. An error too for a version that is settled anywhere: it was
+//!    stable everywhere, so what is missing of it was lost.
 //!
 //! The outcome is written as a new, higher version, as long as the longest version seen, so that
 //! every position that holds a strip of the losers gets a new one. If nothing is left, the block is
@@ -18,9 +19,22 @@ use super::read::{Survey, Verdict, gone};
 use super::{Found, StripeIo};
 use crate::scratch::ScratchBuffer;
 use std::collections::BTreeMap;
-use strake_proto::nsd::{NsdReply, NsdRequest};
-use strake_proto::{BlockIndex, ErrorKind, ObjectLayout, Result, SlotIndex, StripIndex, Version};
+use strake_proto::nsd::{KeptVersion, NsdReply, NsdRequest, StripEntry, StripHeader};
+use strake_proto::{
+    BlockIndex, ErrorKind, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex, StripKey, Version,
+};
 use strake_stripe::StripeCode;
+
+/// Kept versions of one strip looked at: an NSD keeps fewer.
+const KEPT_MAX: usize = 16;
+
+/// A version that some position holds.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    block_bytes: u32,
+    /// Whether it is known to have been stable everywhere.
+    settled: bool,
+}
 
 impl StripeIo {
     /// Makes the strips of a block equal after a crash, if they are not. The caller excludes every
@@ -90,20 +104,19 @@ impl StripeIo {
         block: BlockIndex,
         survey: &Survey,
     ) -> Result<Option<(Found, ScratchBuffer<'_>)>> {
-        let seen: BTreeMap<Version, u32> = survey
-            .sights
-            .iter()
-            .filter_map(|sight| sight.as_ref().ok())
-            .map(|header| (header.version, header.block_bytes))
-            .collect();
-        let longest = seen.values().copied().max().unwrap_or(1);
-        for (version, block_bytes) in seen.into_iter().rev() {
+        let seen = self.versions_held(layout, block, survey);
+        let longest = seen.values().map(|one| one.block_bytes).max().unwrap_or(1);
+        for (version, Seen { block_bytes, settled }) in seen.into_iter().rev() {
             let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
             let holders = stripe
                 .positions()
                 .filter(|at| self.holds(layout, block, survey, *at, version))
                 .count();
             if holders < stripe.data_strips() {
+                if settled {
+                    // It was stable everywhere: its strips are lost, not unwritten.
+                    return Err(gone(layout, block));
+                }
                 self.roll_back(layout, block, survey, &stripe, version)?;
                 continue;
             }
@@ -118,6 +131,56 @@ impl StripeIo {
         let version = self.versions().next();
         self.delete_range(layout, (block, BlockIndex(block.0 + 1)), version, None);
         Ok(None)
+    }
+
+    /// Every version that a position in sight holds. The kept ones too: of two writes under way
+    /// one after the other each may be the current one of too few, and the last acknowledged
+    /// version the current one of none.
+    fn versions_held(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        survey: &Survey,
+    ) -> BTreeMap<Version, Seen> {
+        let mut seen: BTreeMap<Version, Seen> = BTreeMap::new();
+        let mut add = |header: &StripHeader, settled: bool| {
+            let entry = seen.entry(header.version).or_default();
+            entry.block_bytes = header.block_bytes;
+            entry.settled |= settled;
+        };
+        for (at, (sight, slot)) in (0u8..).zip(survey.sights.iter().zip(survey.slots.iter())) {
+            let Ok(current) = sight else { continue };
+            let listed = self.entry(*slot, self.key(layout, block, StripIndex(at)));
+            add(current, listed.as_ref().is_some_and(|entry| entry.settled));
+            let kept = listed.iter().flat_map(|entry| &entry.kept).take(KEPT_MAX);
+            for KeptVersion { header, settled } in kept {
+                if header.version >= survey.floor
+                    && header.version < current.version
+                    && (1..=layout.block_size).contains(&header.block_bytes)
+                {
+                    add(header, *settled);
+                }
+            }
+        }
+        seen
+    }
+
+    /// What the NSD tells of a strip; versions it names are read and verified as all.
+    fn entry(&self, slot: SlotIndex, key: StripKey) -> Option<StripEntry> {
+        let request = NsdRequest::List {
+            fs: key.fs,
+            object: key.object,
+            block: key.block,
+            strip: key.strip,
+            until: ObjectId(key.object.0.saturating_add(1)),
+            limit: 1,
+        };
+        match self.nsds().call(slot, &request, &[], &mut []) {
+            Ok(NsdReply::Strips { entries, .. }) => {
+                entries.into_iter().find(|entry| entry.key == key)
+            }
+            _ => None,
+        }
     }
 
     fn holds(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{
-    NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply, StripEntry, StripHeader,
+    KeptVersion, NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply, StripEntry, StripHeader,
 };
 use strake_proto::{
     BlockIndex, ClusterId, Error, ErrorKind, NsdId, ObjectId, Result, StripIndex, StripKey, Version,
@@ -17,6 +17,12 @@ struct Stored {
     bytes: Arc<Vec<u8>>,
     checksums: Arc<Vec<u32>>,
     settled: bool,
+}
+
+impl Stored {
+    fn as_kept(&self) -> KeptVersion {
+        KeptVersion { header: self.header.clone(), settled: self.settled }
+    }
 }
 
 #[derive(Clone, Default)]
@@ -111,6 +117,13 @@ impl MemoryNsd {
         true
     }
 
+    /// Loses a strip, against all promises.
+    pub(crate) fn lose(&self, object: ObjectId, block: BlockIndex, strip: u8) {
+        let mut inner = self.inner.lock();
+        inner.state.strips.remove(&(object, block, StripIndex(strip)));
+        inner.durable = inner.state.clone();
+    }
+
     /// The version of a strip.
     pub(crate) fn version(
         &self,
@@ -183,6 +196,15 @@ impl Inner {
             }
             return Err(Error::new(ErrorKind::Stale, format!("{} at {key}", header.version)));
         }
+        // What no commit has covered goes at once: nobody was told that it is stable.
+        let place = (key.object, key.block, key.strip);
+        let is_durable = |one: &Stored| {
+            let durable = self.durable.strips.get(&place).into_iter().flatten();
+            durable.into_iter().any(|held| held.header.version == one.header.version)
+        };
+        if versions.first().is_some_and(|current| !current.settled && !is_durable(current)) {
+            versions.remove(0);
+        }
         let stored = Stored {
             header: header.clone(),
             bytes: Arc::new(bytes.to_vec()),
@@ -226,7 +248,7 @@ impl Inner {
             header: all[0].header.clone(),
             strip_bytes: all[0].bytes.len() as u32,
             settled: all[0].settled,
-            previous: all.get(1).map(|one| one.header.clone()),
+            kept: all[1..].iter().map(Stored::as_kept).collect(),
         }
     }
 

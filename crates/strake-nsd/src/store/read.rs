@@ -11,7 +11,7 @@ use std::sync::Arc;
 use strake_env::AlignedBuffer;
 use strake_observe::{BufferType, IoDirection, IoSide};
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::nsd::{NsdReply, StripEntry};
+use strake_proto::nsd::{KeptVersion, NsdReply, StripEntry};
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectId, Result, StripKey, Version};
 use strake_store::KvRead;
 
@@ -191,11 +191,13 @@ fn entry(key: &[u8], value: &[u8]) -> std::result::Result<StripEntry, Damaged> {
 
 fn describe(key: StripKey, record: &StripRecord) -> StripEntry {
     let current = record.current();
+    let kept = record.versions[1..].iter();
+    let kept = kept.map(|held| KeptVersion { header: held.header.clone(), settled: held.settled });
     StripEntry {
         key,
         header: current.header.clone(),
         strip_bytes: current.strip_bytes,
         settled: current.settled,
-        previous: record.versions.get(1).map(|held| held.header.clone()),
+        kept: kept.collect(),
     }
 }
