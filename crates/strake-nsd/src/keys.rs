@@ -81,6 +81,11 @@ pub fn tombstone_key(fs: FsId, object: ObjectId, end: BlockIndex) -> [u8; TOMBST
     bytes
 }
 
+/// The keys of all tombstones: from the first, up to the second.
+pub fn tombstone_table() -> (Vec<u8>, Vec<u8>) {
+    (vec![b'T'], vec![b'T' + 1])
+}
+
 /// One past the last tombstone of `object`.
 pub fn tombstone_end(fs: FsId, object: ObjectId) -> Vec<u8> {
     let mut bytes = tombstone_key(fs, object, BlockIndex::END).to_vec();

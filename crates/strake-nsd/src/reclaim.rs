@@ -5,12 +5,14 @@
 //! Freed units are *pending* until their entry is durable, then in *limbo* until the readers are
 //! gone. Readers are counted by epoch, in two counters. The epoch advances from e to e+1 only when
 //! no reader of e−1 is left; so units that entered limbo in epoch e are out of everybody's sight
-//! once the epoch is e+2. Nobody waits: what cannot go yet goes at a later call.
+//! once the epoch is e+2. What cannot go yet goes at a later call; only who finds the disk full
+//! waits for readers.
 
 use crate::extent::{Extent, units_of};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 use strake_store::Lsn;
 
 #[derive(Default)]
@@ -27,17 +29,27 @@ pub struct Reclaim {
     epoch: AtomicU64,
     readers: [AtomicU64; 2],
     queues: Mutex<Queues>,
+    /// Freed and not yet given back by [`Reclaim::given_back`].
     units: AtomicU64,
+    /// Who waits for readers to end.
+    waiting: AtomicU64,
+    reader_gone: Condvar,
 }
 
 /// While it lives, no unit is reused that the index named at or after its making.
 pub struct ReadGuard<'a> {
+    reclaim: &'a Reclaim,
     readers: &'a AtomicU64,
 }
 
 impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
         self.readers.fetch_sub(1, SeqCst);
+        if self.reclaim.waiting.load(SeqCst) > 0 {
+            // Whoever counted this reader holds the lock until it waits.
+            drop(self.reclaim.queues.lock());
+            self.reclaim.reader_gone.notify_all();
+        }
     }
 }
 
@@ -48,7 +60,7 @@ impl Reclaim {
             let epoch = self.epoch.load(SeqCst);
             let readers = &self.readers[(epoch % 2) as usize];
             readers.fetch_add(1, SeqCst);
-            let guard = ReadGuard { readers };
+            let guard = ReadGuard { reclaim: self, readers };
             // Counted in an epoch that has passed meanwhile, it would not be seen in time.
             if self.epoch.load(SeqCst) == epoch {
                 return guard;
@@ -67,8 +79,9 @@ impl Reclaim {
         queues.pending.push_back((lsn, extents));
     }
 
-    /// Hands to `reuse` what nobody can need any more, now that entries up to `durable` are.
-    pub fn release(&self, durable: Lsn, mut reuse: impl FnMut(Extent)) {
+    /// Takes out what nobody can need any more, now that entries up to `durable` are. Counted by
+    /// [`Reclaim::units`] until [`Reclaim::given_back`].
+    pub fn release(&self, durable: Lsn) -> Vec<Extent> {
         let mut queues = self.queues.lock();
         let epoch = self.epoch.load(SeqCst);
         while queues.pending.front().is_some_and(|(lsn, _)| *lsn <= durable) {
@@ -85,11 +98,30 @@ impl Reclaim {
             self.epoch.store(epoch + 1, SeqCst);
         }
         let epoch = self.epoch.load(SeqCst);
+        let mut released = Vec::new();
         while queues.limbo.front().is_some_and(|(came, _)| came + 2 <= epoch) {
             let (_, extents) = queues.limbo.pop_front().expect("invariant: just seen");
-            self.units.fetch_sub(units_of(&extents), SeqCst);
-            extents.into_iter().for_each(&mut reuse);
+            released.extend(extents);
         }
+        released
+    }
+
+    /// Notes that released units can be allocated again.
+    pub fn given_back(&self, extents: &[Extent]) {
+        self.units.fetch_sub(units_of(extents), SeqCst);
+    }
+
+    /// Waits until some reader ends, at most for `limit`; false if none did. Returns at once where
+    /// no units wait for readers.
+    pub fn wait_for_a_reader(&self, limit: Duration) -> bool {
+        let mut queues = self.queues.lock();
+        self.waiting.fetch_add(1, SeqCst);
+        let reading = self.readers.iter().any(|readers| readers.load(SeqCst) > 0);
+        let ended = queues.limbo.is_empty()
+            || !reading
+            || !self.reader_gone.wait_for(&mut queues, limit).timed_out();
+        self.waiting.fetch_sub(1, SeqCst);
+        ended
     }
 
     /// Units freed but not yet handed back.
@@ -103,9 +135,9 @@ mod tests {
     use super::*;
 
     fn released(reclaim: &Reclaim, durable: u64) -> Vec<u64> {
-        let mut starts = Vec::new();
-        reclaim.release(Lsn(durable), |extent| starts.push(extent.start));
-        starts
+        let released = reclaim.release(Lsn(durable));
+        reclaim.given_back(&released);
+        released.iter().map(|extent| extent.start).collect()
     }
 
     fn unit(start: u64) -> Vec<Extent> {
@@ -141,6 +173,23 @@ mod tests {
     }
 
     #[test]
+    fn whoever_waits_for_readers_is_woken_by_the_last() {
+        let reclaim = Reclaim::default();
+        let limit = Duration::from_secs(60);
+        assert!(reclaim.wait_for_a_reader(limit), "nothing to wait for");
+        let guard = reclaim.read();
+        reclaim.freed(Lsn(1), unit(1));
+        assert_eq!(released(&reclaim, 1), []);
+        assert!(!reclaim.wait_for_a_reader(Duration::from_millis(1)), "the reader reads on");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| reclaim.wait_for_a_reader(limit));
+            drop(guard);
+            assert!(waiter.join().expect("no panic"));
+        });
+        assert_eq!(released(&reclaim, 1), [1]);
+    }
+
+    #[test]
     fn random_readers_never_see_a_unit_reused() {
         for seed in strake_env::rng::test_seeds(0, 50) {
             println!("seed {seed}");
@@ -160,14 +209,16 @@ mod tests {
                         next += 1;
                         reclaim.freed(Lsn(next), unit(next));
                     }
-                    _ => reclaim.release(Lsn(next.saturating_sub(rng.below(3))), |extent| {
-                        assert!(readers.iter().all(|(_, seen)| extent.start <= *seen));
-                        reused += 1;
-                    }),
+                    _ => {
+                        for start in released(&reclaim, next.saturating_sub(rng.below(3))) {
+                            assert!(readers.iter().all(|(_, seen)| start <= *seen));
+                            reused += 1;
+                        }
+                    }
                 }
             }
             readers.clear();
-            reclaim.release(Lsn(next), |_| reused += 1);
+            reused += released(&reclaim, next).len() as u64;
             assert_eq!((reused, reclaim.units()), (next, 0), "everything is reused in the end");
         }
     }

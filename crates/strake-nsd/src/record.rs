@@ -23,6 +23,11 @@
 //!               for more units they stand in the trailer
 //! …   4  CRC32C
 //!
+//! strip value that was given up: damage found at a start, kept so that the strip is never taken
+//! for one that was not written; until it is written anew or deleted
+//! 0   1  255
+//! 1   4  CRC32C
+//!
 //! tombstone value                              promise value
 //! 0   1  format (1)                            0   1  format (1)
 //! 1   8  first block                           1  16  version up to which it refuses
@@ -61,6 +66,10 @@ pub const VERSIONS_MAX: usize = 5;
 pub const TRAILER_HEADER_BYTES: usize = 64;
 
 const FORMAT: u8 = 1;
+/// In the place of the format of a strip record.
+const GIVEN_UP: u8 = 0xff;
+const FORMAT_UNKNOWN: &str = "unknown format";
+const LOST: &str = "strip: given up when its disk was opened, for its record was damaged";
 const TRAILER_MAGIC: &[u8; 4] = b"STTR";
 const FLAG_SETTLED: u8 = 1;
 
@@ -169,12 +178,20 @@ pub fn encode_strip(key: &[u8], record: &StripRecord) -> Vec<u8> {
     seal(key, bytes)
 }
 
+/// The value of a strip whose record was damaged: it reads as [`Damaged`] for ever.
+pub fn encode_given_up(key: &[u8]) -> Vec<u8> {
+    seal(key, vec![GIVEN_UP])
+}
+
 /// Reads a strip record.
 ///
 /// # Errors
 /// [`Damaged`] for anything that [`encode_strip`] would not have written under `key`.
 pub fn decode_strip(key: &[u8], value: &[u8]) -> Result<StripRecord, Damaged> {
-    let mut reader = open(key, value)?;
+    let mut reader = match open(key, value) {
+        Err(Damaged(FORMAT_UNKNOWN)) if value[0] == GIVEN_UP => return Err(Damaged(LOST)),
+        other => other?,
+    };
     let count = reader.u8()? as usize;
     if !(1..=VERSIONS_MAX).contains(&count) {
         return Err(Damaged("number of versions"));
@@ -354,7 +371,7 @@ fn open<'a>(key: &[u8], value: &'a [u8]) -> Result<Reader<'a>, Damaged> {
     let mut reader = Reader { bytes };
     match reader.u8()? {
         FORMAT => Ok(reader),
-        _ => Err(Damaged("unknown format")),
+        _ => Err(Damaged(FORMAT_UNKNOWN)),
     }
 }
 
@@ -394,3 +411,7 @@ impl Reader<'_> {
         if self.bytes.is_empty() { Ok(()) } else { Err(Damaged("bytes behind the end")) }
     }
 }
+
+#[cfg(test)]
+#[path = "record_test.rs"]
+mod record_test;

@@ -138,27 +138,39 @@ pub struct Piece {
     pub to: BlockIndex,
 }
 
-/// Lays `new` over `old`, all pieces of the object that end after `new` begins, in order, without
-/// overlap. Returns what stands in the place of `old`: at every block the higher version.
+/// Lays `new` over `old`: pieces of the object in order, without overlap, among them all that
+/// overlap or touch `new`. Returns what stands in the place of `old`: at every block the higher
+/// version, neighbours of one version as one piece. One pass.
 pub fn lay_over(old: &[Piece], new: Piece) -> Vec<Piece> {
-    let mut edges: Vec<BlockIndex> =
-        old.iter().chain([&new]).flat_map(|piece| [piece.tombstone.from, piece.to]).collect();
-    edges.sort_unstable();
-    edges.dedup();
-    let mut pieces: Vec<Piece> = Vec::new();
-    for pair in edges.windows(2) {
-        let (from, to) = (pair[0], pair[1]);
-        let covering = old
-            .iter()
-            .chain([&new])
-            .filter(|piece| piece.tombstone.from <= from && to <= piece.to)
-            .map(|piece| piece.tombstone.version)
-            .max();
-        let Some(version) = covering else { continue };
+    let mut pieces: Vec<Piece> = Vec::with_capacity(old.len() + 2);
+    let mut push = |from: BlockIndex, to: BlockIndex, version: Version| {
+        if from >= to {
+            return;
+        }
         match pieces.last_mut() {
             Some(last) if last.to == from && last.tombstone.version == version => last.to = to,
             _ => pieces.push(Piece { tombstone: Tombstone { from, version }, to }),
         }
+    };
+    let (start, end, version) = (new.tombstone.from, new.to, new.tombstone.version);
+    // Up to where the new one is laid.
+    let mut laid = start;
+    for piece in old {
+        let (from, to) = (piece.tombstone.from, piece.to);
+        push(from, to.min(start), piece.tombstone.version);
+        push(laid, from.min(end), version);
+        push(from.max(start), to.min(end), piece.tombstone.version.max(version));
+        laid = laid.max(to.min(end));
+        if from.max(end) < to {
+            push(laid, end, version);
+            push(from.max(end), to, piece.tombstone.version);
+            laid = end;
+        }
     }
+    push(laid, end, version);
     pieces
 }
+
+#[cfg(test)]
+#[path = "rules_test.rs"]
+mod rules_test;

@@ -15,8 +15,14 @@
 //! **A checkpoint** writes the index's changes to its base and trims the journal; a worker makes it
 //! when either is large, a writer that finds the journal full makes it itself.
 //!
-//! Locks, in this order: `checkpointing`; one of `objects`; `order`; `space`, `unsettled`,
-//! `trailers` (leaves, memory only). I/O is never done under `order` or a leaf.
+//! **Damage.** A record that cannot be what was written belongs to a strip that is lost: reading it
+//! is an error (readers rebuild it from the other disks), never "there is none", until it is
+//! written anew or deleted. Its space is nobody's and is used again. Damage below the records (a
+//! page of the index, the journal) makes the whole disk one that is lost.
+//!
+//! Locks, in this order: `checkpointing`; one of `objects`; `order`; `audit`; `space`, `unsettled`,
+//! `trailers`, `reclaim`'s (leaves, memory only). I/O is never done under `order` or a leaf, with
+//! one exception: while a check counts, records of changed strips are looked up again.
 
 mod check;
 mod commit;
@@ -27,10 +33,11 @@ mod write;
 
 use crate::allocator::Allocator;
 use crate::edits::Edits;
-use crate::extent::Extent;
-use crate::keys::{Table, parse_tombstone_key, strip_key, tombstone_end, tombstone_key};
+use crate::extent::{Extent, units_of};
+use crate::keys::{Table, strip_key, tombstone_end, tombstone_key};
 use crate::reclaim::Reclaim;
 use crate::record::{self, Damaged, StripRecord};
+use check::Audit;
 use commit::Worker;
 use parking_lot::{Mutex, MutexGuard};
 use read::TrailerCache;
@@ -41,8 +48,8 @@ use strake_env::Disk;
 use strake_observe::Observe;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
 use strake_proto::{
-    BlockIndex, ClusterId, Epoch, Error, ErrorKind, FsId, MapVersion, NsdId, ObjectId, Result,
-    StripKey, Version,
+    BlockIndex, ClusterId, Epoch, Error, ErrorKind, MapVersion, NsdId, ObjectId, Result, StripKey,
+    Version,
 };
 use strake_store::{Batch, ChunkSource, Container, Journal, Kv, KvRead, Lsn};
 
@@ -85,6 +92,15 @@ pub struct BlockStore {
     unsettled: Mutex<BTreeSet<StripKey>>,
     trailers: Mutex<TrailerCache>,
     strips: AtomicU64,
+    promises: AtomicU64,
+    /// Range deletions under way.
+    deletions: AtomicU64,
+    /// Held by whoever discards released units and gives them back.
+    releasing: Mutex<()>,
+    /// The count of a check under way.
+    audit: Mutex<Option<Audit>>,
+    /// One check at a time.
+    checking: Mutex<()>,
     /// The last entry that a commit has begun to cover; changed under `order`.
     committing: AtomicU64,
     /// The last entry that is durable.
@@ -102,6 +118,57 @@ pub struct BlockStore {
 /// The allocator behind its lock; key-value stores claim their chunks here.
 pub(crate) struct Space {
     allocator: Mutex<Allocator>,
+    /// Units that writers hold and no record names yet; changed under the allocator's lock.
+    in_flight: AtomicU64,
+}
+
+impl Space {
+    fn new(allocator: Allocator) -> Space {
+        Space { allocator: Mutex::new(allocator), in_flight: AtomicU64::new(0) }
+    }
+
+    fn allocate(&self, units: u32) -> Option<Vec<Extent>> {
+        let mut allocator = self.allocator.lock();
+        let extents = allocator.allocate(units)?;
+        self.in_flight.fetch_add(u64::from(units), SeqCst);
+        Some(extents)
+    }
+
+    /// Takes back what [`Space::allocate`] gave.
+    fn give_back(&self, extents: &[Extent]) {
+        let mut allocator = self.allocator.lock();
+        extents.iter().for_each(|&extent| allocator.free(extent));
+        self.in_flight.fetch_sub(units_of(extents), SeqCst);
+    }
+
+    /// A record names so many more units.
+    fn named(&self, units: u64) {
+        let _allocator = self.allocator.lock();
+        self.in_flight.fetch_sub(units, SeqCst);
+    }
+}
+
+/// What the index has of a strip.
+enum Held {
+    Nothing,
+    Record(StripRecord),
+    Damaged(Damaged),
+}
+
+/// A change as it was decided.
+#[derive(Default)]
+struct Decided {
+    edits: Edits,
+    /// Units that no record names any more.
+    freed: Vec<Extent>,
+    /// Units of a writer that a record names now.
+    taken: u64,
+}
+
+impl From<Edits> for Decided {
+    fn from(edits: Edits) -> Decided {
+        Decided { edits, ..Decided::default() }
+    }
 }
 
 impl ChunkSource for Space {
@@ -168,13 +235,23 @@ impl BlockStore {
     }
 
     /// What is held of a strip.
-    fn record(&self, key: &StripKey) -> Result<Option<StripRecord>> {
+    fn look_up(&self, key: &StripKey) -> Result<Held> {
         let encoded = strip_key(Table::Strip, key);
-        match self.index.get(&encoded)? {
-            None => Ok(None),
-            Some(value) => record::decode_strip(&encoded, &value)
-                .map(Some)
-                .map_err(|damage| self.damaged(key, damage)),
+        Ok(match self.index.get(&encoded)? {
+            None => Held::Nothing,
+            Some(value) => match record::decode_strip(&encoded, &value) {
+                Ok(record) => Held::Record(record),
+                Err(damage) => Held::Damaged(damage),
+            },
+        })
+    }
+
+    /// The same for those who need to know it.
+    fn record(&self, key: &StripKey) -> Result<Option<StripRecord>> {
+        match self.look_up(key)? {
+            Held::Nothing => Ok(None),
+            Held::Record(record) => Ok(Some(record)),
+            Held::Damaged(damage) => Err(self.damaged(key, damage)),
         }
     }
 
@@ -183,45 +260,45 @@ impl BlockStore {
     }
 
     /// The version that a tombstone over the block or a promise for the key refuses, with all
-    /// below it.
+    /// below it. Damaged ones refuse nothing: that is one disk too forgetful, which the code
+    /// tolerates, and `check` tells.
     fn floor(&self, key: &StripKey) -> Result<Version> {
         let encoded = strip_key(Table::Promise, key);
         let mut floor = match self.index.get(&encoded)? {
             None => Version::NONE,
-            Some(value) => record::decode_promise(&encoded, &value)
-                .map_err(|damage| self.damaged(key, damage))?,
+            Some(value) => record::decode_promise(&encoded, &value).unwrap_or(Version::NONE),
         };
         let after = BlockIndex(key.block.0.saturating_add(1));
         let from = tombstone_key(key.fs, key.object, after);
-        let mut damage = None;
         self.index.scan(&from, &tombstone_end(key.fs, key.object), &mut |found, value| {
-            match record::decode_tombstone(found, value) {
-                Ok(tombstone) if tombstone.from <= key.block => {
-                    floor = floor.max(tombstone.version);
-                }
-                Ok(_) => {}
-                Err(error) => damage = Some(error),
+            if let Ok(tombstone) = record::decode_tombstone(found, value)
+                && tombstone.from <= key.block
+            {
+                floor = floor.max(tombstone.version);
             }
             false
         })?;
-        damage.map_or(Ok(floor), |damage| Err(self.damaged(key, damage)))
+        Ok(floor)
     }
 
     /// Numbers, journals and applies a change. `decide` is told its number and what commits cover
-    /// at that moment, and gives the edits with the units they free. Returns `NoSpace` with
-    /// nothing done when the journal is full: the caller lets go of its locks, calls
-    /// [`BlockStore::make_room`] and decides anew.
-    fn publish(&self, decide: impl FnOnce(Moment) -> (Edits, Vec<Extent>)) -> Result<()> {
+    /// at that moment. Returns `NoSpace` with nothing done when the journal is full: the caller
+    /// lets go of its locks, calls [`BlockStore::make_room`] and decides anew.
+    fn publish(&self, decide: impl FnOnce(Moment) -> Decided) -> Result<()> {
         self.refuse_if_failed()?;
         let _order = self.order.lock();
         let lsn = Lsn(self.journal.last().0 + 1);
         // A commit moves this under the same lock: what is decided here on "no commit has begun
         // to cover it" is still true when the change has its place behind that commit.
         let committing = Lsn(self.committing.load(SeqCst));
-        let (edits, freed) = decide(Moment { lsn, committing });
+        let Decided { edits, freed, taken } = decide(Moment { lsn, committing });
         let given = self.journal.append(&edits.encode())?;
         assert_eq!(given, lsn, "entries are numbered under the order lock only");
+        self.note_for_check(&edits);
         self.index.apply(batch(edits), lsn);
+        if taken > 0 {
+            self.space.named(taken);
+        }
         self.reclaim.freed(lsn, freed);
         Ok(())
     }
@@ -230,12 +307,15 @@ impl BlockStore {
     fn status(&self) -> NsdStatusReply {
         let unit = strake_proto::limits::UNIT_BYTES as u64;
         let allocator = self.space.allocator.lock();
+        let total = allocator.total_for_data();
+        // What waits for a commit is free for whoever needs it: the writer makes that commit.
+        let free = (allocator.free_for_data() + self.reclaim.units()).min(total);
         NsdStatusReply {
             cluster: self.cluster,
             nsd: self.nsd,
             boot: self.boot,
-            total: allocator.total_for_data() * unit,
-            free: allocator.free_for_data() * unit,
+            total: total * unit,
+            free: free * unit,
             strips: self.strips.load(SeqCst),
         }
     }
@@ -295,35 +375,12 @@ fn batch(edits: Edits) -> Batch {
     batch
 }
 
-/// The tombstones of an object that end after block `from`, in order.
-fn read_tombstones(
-    index: &Kv,
-    fs: FsId,
-    object: ObjectId,
-    from: BlockIndex,
-) -> Result<Vec<crate::rules::Piece>> {
-    let start = tombstone_key(fs, object, BlockIndex(from.0.saturating_add(1)));
-    let mut pieces = Vec::new();
-    let mut damage = None;
-    index.scan(&start, &tombstone_end(fs, object), &mut |key, value| {
-        let parsed = parse_tombstone_key(key)
-            .ok_or(Damaged("key of a tombstone"))
-            .and_then(|(_, _, to)| Ok((to, record::decode_tombstone(key, value)?)));
-        match parsed {
-            Ok((to, tombstone)) => pieces.push(crate::rules::Piece { tombstone, to }),
-            Err(Damaged(what)) => damage = Some(what),
-        }
-        damage.is_none()
-    })?;
-    match damage {
-        None => Ok(pieces),
-        Some(what) => Err(Error::new(ErrorKind::Corrupt, format!("damaged {what}"))),
-    }
-}
-
 #[cfg(test)]
 #[path = "store_test.rs"]
 mod store_test;
 
 #[cfg(test)]
 mod commit_test;
+
+#[cfg(test)]
+mod damage_test;

@@ -254,6 +254,14 @@ pub struct NsdStatusReply {
 pub struct NsdCheckReply {
     /// Strips looked at.
     pub strips: u64,
+    /// Of these, with a damaged record: lost here.
+    pub damaged: u64,
+    /// Tombstones looked at.
+    pub tombstones: u64,
+    /// Promises looked at.
+    pub promises: u64,
+    /// Bytes of space in use by strips; compared with what the records name.
+    pub allocated: u64,
     /// Bytes whose checksums were verified.
     pub bytes: u64,
     /// One sentence for each fault; at most 1,000.

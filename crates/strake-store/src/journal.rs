@@ -24,6 +24,7 @@ use crate::region::LogRegion;
 use chunk::{Builder, CHUNK_BYTES_MAX, Header};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
+use std::time::Duration;
 use strake_env::AlignedBuffer;
 use strake_proto::{Error, ErrorKind, Result};
 
@@ -32,6 +33,8 @@ pub use chunk::ENTRY_BYTES_MAX;
 /// Kept free beyond all appended entries: the rest of a lap that the longest chunk may skip, and
 /// an empty chunk that tells a trim.
 const RESERVE_BYTES: u64 = CHUNK_BYTES_MAX as u64 + 2 * chunk::BLOCK_BYTES as u64;
+/// Longer limits are none: a wait of this length is simply begun again.
+const LIMIT_MAX: Duration = Duration::from_secs(3600);
 /// Buffers kept for reuse; a flush of more than this gives the others back.
 const SPARE_BUFFERS_MAX: usize = 4;
 
@@ -170,6 +173,16 @@ impl Journal {
     /// # Errors
     /// The disk's; afterwards the journal refuses everything.
     pub fn sync(&self) -> Result<()> {
+        self.sync_within(Duration::MAX)
+    }
+
+    /// As [`Journal::sync`]; where another caller's flush takes longer than `limit` from now on,
+    /// `TimedOut`. The entries stay; a later call may succeed. The limit does not end a flush of
+    /// one's own: that is the disk's to end.
+    ///
+    /// # Errors
+    /// As [`Journal::sync`], and `TimedOut`.
+    pub fn sync_within(&self, limit: Duration) -> Result<()> {
         let mut state = self.state.lock();
         let has_work = !state.pending.is_empty() || state.trim_pending;
         let wanted = state.flushes_begun + u64::from(has_work);
@@ -182,8 +195,17 @@ impl Journal {
             }
             if state.flushes_begun == state.flushes_done {
                 self.flush(&mut state);
-            } else {
-                self.flushed.wait(&mut state);
+                continue;
+            }
+            let begun = (state.flushes_begun, state.flushes_done);
+            let waited = self.flushed.wait_for(&mut state, limit.min(LIMIT_MAX));
+            // Each flush that ends on the way is a sign of life.
+            if waited.timed_out()
+                && limit < LIMIT_MAX
+                && begun == (state.flushes_begun, state.flushes_done)
+            {
+                let detail = format!("a flush of the log takes longer than {limit:?}");
+                return Err(Error::new(ErrorKind::TimedOut, detail));
             }
         }
     }
@@ -217,6 +239,12 @@ impl Journal {
     /// The number of the last entry appended or advanced to; 0 before the first.
     pub fn last(&self) -> Lsn {
         Lsn(self.state.lock().next_lsn - 1)
+    }
+
+    /// Whether no flush is under way.
+    pub fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.flushes_begun == state.flushes_done
     }
 
     /// Bytes in use.

@@ -1,13 +1,25 @@
-//! Verifying everything while in use: the index, that what it names is allocated, and the data.
+//! Verifying everything while in use: records of strips, that what they name is allocated and
+//! nothing else is, tombstones, promises, and the data.
+//!
+//! **The sum.** Units in use must be those that records name, those that writers hold and those
+//! that wait to be used again. To count the records of a store in use, a cursor goes through the
+//! keys, a slice at a time. What is published behind the cursor corrects the sum; what is published
+//! within the slice being counted makes it be counted again. In the end all sums are taken at one
+//! moment, under the order lock.
 
 use super::BlockStore;
-use crate::extent::slice_of;
-use crate::keys::{Table, parse_strip_key, table_end};
-use crate::record::{StripVersion, decode_strip};
+use crate::edits::Edits;
+use crate::extent::{slice_of, units_of};
+use crate::keys::{
+    Table, block_start, parse_strip_key, parse_tombstone_key, range_end, table_end, tombstone_end,
+    tombstone_key, tombstone_table,
+};
+use crate::record::{StripVersion, decode_promise, decode_strip, decode_tombstone};
+use std::sync::atomic::Ordering::SeqCst;
 use strake_env::AlignedBuffer;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{NsdCheckReply, NsdReply};
-use strake_proto::{Result, StripKey};
+use strake_proto::{BlockIndex, FsId, ObjectId, Result, StripKey};
 use strake_store::KvRead;
 use strake_stripe::checksum::first_bad_unit;
 
@@ -15,23 +27,222 @@ use strake_stripe::checksum::first_bad_unit;
 const FAULTS_MAX: usize = 1000;
 /// Keys looked at before the scan is begun anew, so that it never holds a snapshot for long.
 const KEYS_PER_SCAN: usize = 256;
+/// After so many counts of a slice in which something changed it is counted under the order lock.
+const COUNTS_MAX: usize = 16;
+
+/// The count of a check under way.
+pub(super) struct Audit {
+    /// Keys before it are counted.
+    cursor: Vec<u8>,
+    /// What the records there name. Signed: corrections may come in any order.
+    units: i64,
+    /// Keys from the cursor on that changed since the slice was begun.
+    touched: Vec<Vec<u8>>,
+    /// A record could not be looked up, so the sum is not known.
+    is_broken: bool,
+}
 
 impl BlockStore {
     pub(super) fn check(&self, data: bool) -> Result<NsdReply> {
+        let _alone = self.checking.lock();
         let mut found = NsdCheckReply::default();
-        let mut from = vec![Table::Strip as u8];
+        self.check_space(&mut found)?;
+        self.visit_all(vec![Table::Strip as u8], &table_end(Table::Strip), &mut |key| {
+            self.check_strip(key, data, &mut found)
+        })?;
+        let (from, to) = tombstone_table();
+        self.visit_all(from, &to, &mut |key| self.check_tombstone(key, &mut found))?;
+        self.visit_all(vec![Table::Promise as u8], &table_end(Table::Promise), &mut |key| {
+            let Some(value) = self.index.get(key)? else { return Ok(()) };
+            found.promises += 1;
+            match parse_strip_key(Table::Promise, key) {
+                Some(strip) if decode_promise(key, &value).is_err() => {
+                    fault(&mut found, format!("the promise for strip {strip} is damaged"));
+                }
+                Some(_) => {}
+                None => fault(&mut found, "the key of a promise is damaged".to_owned()),
+            }
+            Ok(())
+        })?;
+        Ok(NsdReply::Checked(found))
+    }
+
+    /// Shows `visit` every key of a range, in slices.
+    fn visit_all(
+        &self,
+        mut from: Vec<u8>,
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         loop {
             let mut keys: Vec<Vec<u8>> = Vec::new();
-            self.index.scan(&from, &table_end(Table::Strip), &mut |key, _| {
+            self.index.scan(&from, to, &mut |key, _| {
                 keys.push(key.to_vec());
                 keys.len() < KEYS_PER_SCAN
             })?;
-            let Some(last) = keys.last() else { break };
+            let Some(last) = keys.last() else { return Ok(()) };
             from.clone_from(last);
             from.push(0);
-            keys.iter().try_for_each(|key| self.check_strip(key, data, &mut found))?;
+            keys.iter().try_for_each(|key| visit(key))?;
         }
-        Ok(NsdReply::Checked(found))
+    }
+
+    /// Compares the sums; see the file's head.
+    fn check_space(&self, found: &mut NsdCheckReply) -> Result<()> {
+        let cursor = vec![Table::Strip as u8];
+        let audit = Audit { cursor, units: 0, touched: Vec::new(), is_broken: false };
+        {
+            let _order = self.order.lock();
+            *self.audit.lock() = Some(audit);
+        }
+        let counted = self.count_records(found);
+        *self.audit.lock() = None;
+        counted
+    }
+
+    fn count_records(&self, found: &mut NsdCheckReply) -> Result<()> {
+        while self.count_slice()? {}
+        let _order = self.order.lock();
+        let audit = self.audit.lock();
+        let allocator = self.space.allocator.lock();
+        let audit = audit.as_ref().expect("invariant: made by this check");
+        if audit.is_broken {
+            fault(found, "the records could not be read while they were counted".to_owned());
+            return Ok(());
+        }
+        let (in_flight, waiting) = (self.space.in_flight.load(SeqCst), self.reclaim.units());
+        found.allocated = allocator.used() * UNIT_BYTES as u64;
+        let named = i128::from(allocator.used()) - i128::from(in_flight) - i128::from(waiting);
+        if named != i128::from(audit.units) {
+            let text = format!(
+                "{} units are in use, {in_flight} of them by writers and {waiting} on their way \
+                 out; the records name {} and not {named}",
+                allocator.used(),
+                audit.units
+            );
+            fault(found, text);
+        }
+        Ok(())
+    }
+
+    /// Counts the next slice of records; false at the end.
+    fn count_slice(&self) -> Result<bool> {
+        for attempt in 0.. {
+            let held = (attempt == COUNTS_MAX).then(|| self.order.lock());
+            let from = {
+                let mut audit = self.audit.lock();
+                let audit = audit.as_mut().expect("invariant: made by this check");
+                audit.touched.clear();
+                audit.cursor.clone()
+            };
+            let mut units = 0;
+            let mut keys = 0;
+            let mut last = None;
+            self.index.scan(&from, &table_end(Table::Strip), &mut |key, value| {
+                units += units_named(key, value);
+                last = Some(key.to_vec());
+                keys += 1;
+                keys < KEYS_PER_SCAN
+            })?;
+            // Whoever publishes holds the order lock, so nothing changes from here on.
+            let _order = held.or_else(|| Some(self.order.lock()));
+            let mut audit = self.audit.lock();
+            let audit = audit.as_mut().expect("invariant: made by this check");
+            let is_last = keys < KEYS_PER_SCAN;
+            let end = match last {
+                Some(mut last) if !is_last => {
+                    last.push(0);
+                    last
+                }
+                _ => table_end(Table::Strip),
+            };
+            if audit.touched.iter().all(|key| *key >= end) {
+                audit.units += units;
+                audit.cursor = end;
+                return Ok(!is_last);
+            }
+        }
+        unreachable!("the last attempt is made while nobody publishes")
+    }
+
+    /// Told of every change, under the order lock, before the index is.
+    pub(super) fn note_for_check(&self, edits: &Edits) {
+        let mut audit = self.audit.lock();
+        let Some(audit) = audit.as_mut() else { return };
+        for (key, value) in &edits.0 {
+            if key.first() != Some(&(Table::Strip as u8)) {
+                continue;
+            }
+            if *key >= audit.cursor {
+                audit.touched.push(key.clone());
+                continue;
+            }
+            match self.index.get(key) {
+                Ok(old) => {
+                    audit.units -= old.map_or(0, |old| units_named(key, &old));
+                    audit.units += value.as_ref().map_or(0, |new| units_named(key, new));
+                }
+                Err(_) => audit.is_broken = true,
+            }
+        }
+    }
+
+    fn check_tombstone(&self, key: &[u8], found: &mut NsdCheckReply) -> Result<()> {
+        found.tombstones += 1;
+        let Some((fs, object, to)) = parse_tombstone_key(key) else {
+            fault(found, "the key of a tombstone is damaged".to_owned());
+            return Ok(());
+        };
+        if self.tombstone_fault(fs, object, to)?.is_none() {
+            return Ok(());
+        }
+        // A deletion lays its tombstone first and deletes then; and it may lay one tombstone as
+        // several changes. Only what is wrong while none is under way is a fault.
+        let _object = self.object_lock(object);
+        if self.deletions.load(SeqCst) == 0
+            && let Some(text) = self.tombstone_fault(fs, object, to)?
+        {
+            fault(found, text);
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the tombstone that ends before `to`, if anything.
+    fn tombstone_fault(
+        &self,
+        fs: FsId,
+        object: ObjectId,
+        to: BlockIndex,
+    ) -> Result<Option<String>> {
+        let key = tombstone_key(fs, object, to);
+        let Some(value) = self.index.get(&key)? else { return Ok(None) };
+        let Ok(tombstone) = decode_tombstone(&key, &value) else {
+            return Ok(Some(format!("a tombstone of object {object} is damaged")));
+        };
+        if tombstone.from >= to {
+            return Ok(Some(format!("a tombstone of object {object} covers nothing")));
+        }
+        let after = tombstone_key(fs, object, BlockIndex(tombstone.from.0 + 1));
+        let mut first = None;
+        self.index.scan(&after, &tombstone_end(fs, object), &mut |key, _| {
+            first = Some(key.to_vec());
+            false
+        })?;
+        if first.is_some_and(|first| first != key) {
+            return Ok(Some(format!("tombstones of object {object} overlap")));
+        }
+        let from = block_start(Table::Strip, fs, object, tombstone.from);
+        let end = range_end(Table::Strip, fs, object, to);
+        let mut below = None;
+        self.index.scan(&from, &end, &mut |key, value| {
+            let record = decode_strip(key, value).ok();
+            let mut versions = record.iter().flat_map(|record| &record.versions);
+            if versions.any(|held| held.version() <= tombstone.version) {
+                below = parse_strip_key(Table::Strip, key);
+            }
+            below.is_none()
+        })?;
+        Ok(below.map(|strip| format!("strip {strip} is held below its tombstone")))
     }
 
     fn check_strip(&self, encoded: &[u8], data: bool, found: &mut NsdCheckReply) -> Result<()> {
@@ -40,13 +251,17 @@ impl BlockStore {
         let Some(value) = self.index.get(encoded)? else { return Ok(()) };
         found.strips += 1;
         let Some(key) = parse_strip_key(Table::Strip, encoded) else {
-            fault(found, self.index_error("key of a strip").to_string());
+            fault(found, "the key of a strip is damaged".to_owned());
             return Ok(());
         };
         let record = match decode_strip(encoded, &value) {
             Ok(record) => record,
             Err(damage) => {
+                found.damaged += 1;
                 fault(found, self.damaged(&key, damage).to_string());
+                if found.bad.len() < FAULTS_MAX {
+                    found.bad.push(key);
+                }
                 return Ok(());
             }
         };
@@ -95,4 +310,12 @@ fn fault(found: &mut NsdCheckReply, what: String) {
     if found.faults.len() < FAULTS_MAX {
         found.faults.push(what);
     }
+}
+
+/// Units that a value of the strip table names.
+fn units_named(key: &[u8], value: &[u8]) -> i64 {
+    decode_strip(key, value).map_or(0, |record| {
+        let extents: Vec<_> = record.extents().collect();
+        units_of(&extents) as i64
+    })
 }

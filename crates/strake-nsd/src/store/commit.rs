@@ -1,16 +1,16 @@
 //! Making accepted changes stable, settling, checkpoints and the worker that makes them.
 
-use super::BlockStore;
+use super::{BlockStore, Decided};
 use crate::edits::Edits;
 use crate::keys::{Table, block_start, parse_strip_key, range_end, strip_key};
-use crate::record::{decode_strip, encode_strip};
-use crate::rules::{Change, settle};
-use parking_lot::{Condvar, Mutex};
+use crate::record::{decode_promise, decode_strip, encode_strip};
+use crate::rules::settle;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use strake_proto::nsd::{NsdReply, SettledStripe};
-use strake_proto::{BlockIndex, Error, ErrorKind, Result, StripKey};
+use strake_proto::{BlockIndex, Error, ErrorKind, Result, StripKey, Version};
 use strake_store::{KvRead, Lsn};
 
 /// The longest list of settled stripes; longer ones are refused.
@@ -41,80 +41,110 @@ impl BlockStore {
         };
         if self.durable.load(SeqCst) < target {
             let _waiting = self.observe.waiters.enter("NSD commit", format!("NSD {}", self.nsd));
-            self.journal.sync().map_err(|error| self.fail(error))?;
+            match self.journal.sync_within(self.options.wait_limit) {
+                Ok(()) => {}
+                // Another's barrier takes long; the disk may still do it.
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    return Err(error.context(format!("NSD {}: commit", self.nsd)));
+                }
+                Err(error) => return Err(self.fail(error)),
+            }
             self.durable.fetch_max(target, SeqCst);
         }
-        self.reclaim.release(Lsn(self.durable.load(SeqCst)), |extent| {
-            self.disk.discard(extent.offset(), extent.bytes());
-            self.space.allocator.lock().free(extent);
-        });
+        // Whoever is at it already does it for all; what became free since goes with the next.
+        if let Some(alone) = self.releasing.try_lock() {
+            self.reuse_released(&alone);
+        }
         Ok(())
+    }
+
+    /// Lets units be allocated again that nobody can need any more. The host is told first: once
+    /// they are allocated they may be written.
+    pub(super) fn reuse_released(&self, _alone: &MutexGuard<'_, ()>) {
+        let released = self.reclaim.release(Lsn(self.durable.load(SeqCst)));
+        for extent in &released {
+            self.disk.discard(extent.offset(), extent.bytes());
+        }
+        let mut allocator = self.space.allocator.lock();
+        released.iter().for_each(|&extent| allocator.free(extent));
+        self.reclaim.given_back(&released);
     }
 
     fn settle(&self, stripe: &SettledStripe) -> Result<()> {
         let from = block_start(Table::Strip, stripe.fs, stripe.object, stripe.block);
         let next = BlockIndex(stripe.block.0.saturating_add(1));
         let to = range_end(Table::Strip, stripe.fs, stripe.object, next);
-        loop {
-            let object = self.object_lock(stripe.object);
-            let mut changes: Vec<(StripKey, Change)> = Vec::new();
-            let mut damage = None;
-            self.index.scan(&from, &to, &mut |encoded, value| {
-                let Some(key) = parse_strip_key(Table::Strip, encoded) else { return true };
-                match decode_strip(encoded, value) {
-                    Ok(held) => {
-                        changes.extend(settle(&held, stripe.version).map(|change| (key, change)));
-                    }
-                    Err(error) => damage = Some(self.damaged(&key, error)),
-                }
-                damage.is_none()
-            })?;
-            if let Some(error) = damage {
-                return Err(error);
-            }
-            if changes.is_empty() {
-                return Ok(());
-            }
+        self.retry_with_room(stripe.object, || {
             let mut edits = Edits::default();
             let mut freed = Vec::new();
             let mut settled = Vec::new();
-            for (key, change) in changes {
-                let record = change.record.expect("invariant: settling keeps the current version");
-                let encoded = strip_key(Table::Strip, &key);
-                edits.put(&encoded, encode_strip(&encoded, &record));
-                freed.extend(change.freed);
-                if record.current().settled {
-                    settled.push(key);
+            self.index.scan(&from, &to, &mut |encoded, value| {
+                // A damaged one has nothing to settle; its reader mends it.
+                if let Some(key) = parse_strip_key(Table::Strip, encoded)
+                    && let Ok(held) = decode_strip(encoded, value)
+                    && let Some(change) = settle(&held, stripe.version)
+                {
+                    let record = change.record;
+                    let record = record.expect("invariant: settling keeps the current version");
+                    edits.put(encoded, encode_strip(encoded, &record));
+                    freed.extend(change.freed);
+                    settled.push((key, record.current().settled));
                 }
+                true
+            })?;
+            if edits.is_empty() {
+                return Ok(());
             }
-            match self.publish(|_| (edits, freed)) {
-                Ok(()) => {
-                    let mut unsettled = self.unsettled.lock();
-                    settled.iter().for_each(|key| {
-                        unsettled.remove(key);
-                    });
-                    return Ok(());
-                }
-                Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    drop(object);
-                    self.make_room()?;
-                }
-                Err(error) => return Err(error),
+            // What is held is newer than what was promised: it refuses by itself from now on.
+            let keys = settled.iter().map(|(key, _)| *key);
+            let promises = self.forget_promises(keys, stripe.version, &mut edits)?;
+            self.publish(|_| Decided { edits, freed, taken: 0 })?;
+            self.promises.fetch_sub(promises, SeqCst);
+            let mut unsettled = self.unsettled.lock();
+            settled.iter().filter(|(_, is_current)| *is_current).for_each(|(key, _)| {
+                unsettled.remove(key);
+            });
+            Ok(())
+        })
+    }
+
+    /// Adds the removal of promises for `keys` up to `version`; returns how many.
+    fn forget_promises(
+        &self,
+        keys: impl Iterator<Item = StripKey>,
+        version: Version,
+        edits: &mut Edits,
+    ) -> Result<u64> {
+        // Promises are made after crashes only, and so there are mostly none.
+        if self.promises.load(SeqCst) == 0 {
+            return Ok(0);
+        }
+        let mut count = 0;
+        for key in keys {
+            let encoded = strip_key(Table::Promise, &key);
+            let promise = self.index.get(&encoded)?;
+            let promise = promise.and_then(|value| decode_promise(&encoded, &value).ok());
+            if promise.is_some_and(|promised| promised <= version) {
+                edits.delete(&encoded);
+                count += 1;
             }
         }
+        Ok(count)
     }
 
     /// After a full journal: a checkpoint, by whoever comes first; the others wait for it.
     pub(super) fn make_room(&self) -> Result<()> {
         let _waiting = self.observe.waiters.enter("NSD journal space", format!("NSD {}", self.nsd));
         let before = self.journal.used();
-        let guard = self.checkpointing.lock();
+        let limit = self.options.wait_limit;
+        let _guard = self.checkpointing.try_lock_for(limit).ok_or_else(|| {
+            let detail = format!("NSD {}: no space in the journal within {limit:?}", self.nsd);
+            Error::new(ErrorKind::TimedOut, detail)
+        })?;
         if self.journal.used() < before {
             return Ok(());
         }
-        self.checkpoint_locked()?;
-        drop(guard);
-        Ok(())
+        self.checkpoint_locked()
     }
 
     /// Writes the index's changes to its base and trims the journal.

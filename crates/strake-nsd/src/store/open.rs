@@ -2,16 +2,17 @@
 
 use super::commit::Worker;
 use super::{BlockStore, OBJECT_LOCKS, Space, batch};
-use crate::allocator::{Allocator, ChunkGeometry, NotFree};
+use crate::allocator::{Allocator, ChunkGeometry};
 use crate::edits::Edits;
 use crate::extent::Extent;
-use crate::keys::{BOOT_KEY, STRIP_KEY_BYTES, Table, parse_strip_key, table_end};
+use crate::keys::{BOOT_KEY, Table, parse_strip_key, table_end};
 use crate::reclaim::Reclaim;
-use crate::record::{Damaged, decode_strip};
+use crate::record::{Damaged, StripRecord, decode_strip, encode_given_up};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 use strake_observe::Observe;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{Error, ErrorKind, Result, StripKey};
@@ -22,6 +23,9 @@ const CHUNKS_PER_RESERVED: u32 = 64;
 /// Chunks kept from data at least: the index grows by doubling at first.
 const RESERVED_CHUNKS_MIN: u32 = 2;
 
+/// Damaged records noted by one journal entry.
+const REPAIRS_PER_ENTRY: usize = 256;
+
 /// What may differ between two runs of one block store.
 #[derive(Clone)]
 pub struct BlockStoreOptions {
@@ -29,6 +33,9 @@ pub struct BlockStoreOptions {
     pub cache_bytes: usize,
     /// Changes of the index in memory at which a checkpoint begins.
     pub overlay_bytes_max: u64,
+    /// How long one waits for another's barrier, for space in the journal, or for a reader, before
+    /// it is an error: a disk that takes longer hangs.
+    pub wait_limit: Duration,
     /// Where I/Os are recorded and waits listed.
     pub observe: Arc<Observe>,
 }
@@ -39,6 +46,7 @@ impl BlockStoreOptions {
         BlockStoreOptions {
             cache_bytes: 16 << 20,
             overlay_bytes_max: 16 << 20,
+            wait_limit: Duration::from_secs(60),
             observe: Arc::clone(observe),
         }
     }
@@ -49,14 +57,19 @@ struct Walk {
     allocator: Allocator,
     unsettled: BTreeSet<StripKey>,
     strips: u64,
+    promises: u64,
+    /// Strips that are lost because their record is damaged.
+    damaged: u64,
+    /// What must be written so that damage found now is still damage next time.
+    repairs: Vec<Edits>,
 }
 
 impl BlockStore {
     /// Opens the block store on a container, at the last durable entry.
     ///
     /// # Errors
-    /// The disk's; `Corrupt` for a damaged journal or index: the disk is to be treated as lost
-    /// then, and rebuilt from the others.
+    /// The disk's; `Corrupt` for a damaged journal or page of the index: the disk is to be treated
+    /// as lost then, and rebuilt from the others. A damaged record is one lost strip.
     pub fn open(container: Container, options: BlockStoreOptions) -> Result<Arc<BlockStore>> {
         let (journal, entries) = Journal::open(container.index_log())?;
         let index = Kv::open(container.kv_region(KvRole::Index), options.cache_bytes)?;
@@ -67,7 +80,7 @@ impl BlockStore {
         }
         journal.advance(base);
         let walk = walk(&container, &index)?;
-        let space = Arc::new(Space { allocator: Mutex::new(walk.allocator) });
+        let space = Arc::new(Space::new(walk.allocator));
         let source: Arc<dyn ChunkSource> = Arc::clone(&space) as Arc<dyn ChunkSource>;
         container.set_chunk_source(&source);
         let superblock = container.superblock();
@@ -91,6 +104,11 @@ impl BlockStore {
             unsettled: Mutex::new(walk.unsettled),
             trailers: Mutex::default(),
             strips: AtomicU64::new(walk.strips),
+            promises: AtomicU64::new(walk.promises),
+            deletions: AtomicU64::new(0),
+            releasing: Mutex::new(()),
+            audit: Mutex::new(None),
+            checking: Mutex::new(()),
             committing: AtomicU64::new(durable),
             durable: AtomicU64::new(durable),
             failure: Mutex::new(None),
@@ -100,6 +118,14 @@ impl BlockStore {
             #[cfg(test)]
             before_publish: Mutex::new(None),
         });
+        if walk.damaged > 0 {
+            let (nsd, count) = (store.nsd, walk.damaged);
+            eprintln!(
+                "nsd: NSD {nsd}: the records of {count} strips are damaged: they are rebuilt from \
+                 the other disks when they are read; `strake fs check` names them"
+            );
+        }
+        walk.repairs.into_iter().try_for_each(|edits| store.publish_at_open(edits))?;
         store.note_boot()?;
         *store.worker.lock() = Some(Worker::start(&store)?);
         Ok(store)
@@ -109,13 +135,17 @@ impl BlockStore {
     fn note_boot(&self) -> Result<()> {
         let mut edits = Edits::default();
         edits.put(BOOT_KEY, self.boot.to_le_bytes().to_vec());
+        self.publish_at_open(edits)?;
+        self.make_durable()
+    }
+
+    fn publish_at_open(&self, edits: Edits) -> Result<()> {
         loop {
-            match self.publish(|_| (edits.clone(), Vec::new())) {
+            match self.publish(|_| edits.clone().into()) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => self.make_room()?,
-                other => break other?,
+                other => return other,
             }
         }
-        self.make_durable()
     }
 }
 
@@ -151,25 +181,61 @@ fn walk(container: &Container, index: &Kv) -> Result<Walk> {
         allocator: Allocator::new(chunks, kv_chunks.copied(), reserve),
         unsettled: BTreeSet::new(),
         strips: 0,
+        promises: 0,
+        damaged: 0,
+        repairs: Vec::new(),
     };
-    let mut damage = None;
-    let from = [Table::Strip as u8; 1];
-    index.scan(&from, &table_end(Table::Strip), &mut |key, value| {
-        damage = visit(&mut walk, key, value).err();
-        damage.is_none()
+    index.scan(&[Table::Strip as u8], &table_end(Table::Strip), &mut |key, value| {
+        walk.visit(key, value);
+        true
     })?;
-    damage.map_or(Ok(walk), |damage| Err(corrupt(damage)))
+    index.scan(&[Table::Promise as u8], &table_end(Table::Promise), &mut |_, _| {
+        walk.promises += 1;
+        true
+    })?;
+    Ok(walk)
 }
 
-fn visit(walk: &mut Walk, encoded: &[u8], value: &[u8]) -> std::result::Result<(), Damaged> {
-    assert!(encoded.len() <= STRIP_KEY_BYTES, "no other keys are in the table");
-    let key = parse_strip_key(Table::Strip, encoded).ok_or(Damaged("key of a strip"))?;
-    let record = decode_strip(encoded, value)?;
-    let twice = |NotFree(Extent { .. })| Damaged("space: two strips claim one unit");
-    record.extents().try_for_each(|extent| walk.allocator.mark_used(extent).map_err(twice))?;
-    if !record.current().settled {
-        walk.unsettled.insert(key);
+impl Walk {
+    fn visit(&mut self, encoded: &[u8], value: &[u8]) {
+        let Some(key) = parse_strip_key(Table::Strip, encoded) else {
+            // Nobody can ask for it, nor delete it.
+            self.repair(|edits| edits.delete(encoded));
+            return;
+        };
+        let Ok(record) = decode_strip(encoded, value) else {
+            self.damaged += 1;
+            return;
+        };
+        if !self.mark(&record) {
+            // Of two records that claim a unit one is wrong. The data's checksums tell if it is the
+            // one that stays. The other must not claim the unit again when that one is gone.
+            self.repair(|edits| edits.put(encoded, encode_given_up(encoded)));
+            return;
+        }
+        if !record.current().settled {
+            self.unsettled.insert(key);
+        }
+        self.strips += 1;
     }
-    walk.strips += 1;
-    Ok(())
+
+    /// Marks the units of a record as used; false, with nothing marked, if some are not free.
+    fn mark(&mut self, record: &StripRecord) -> bool {
+        let extents: Vec<Extent> = record.extents().collect();
+        let marked = extents.iter().take_while(|one| self.allocator.mark_used(**one).is_ok());
+        let count = marked.count();
+        let is_whole = count == extents.len();
+        if !is_whole {
+            extents[..count].iter().for_each(|&extent| self.allocator.free(extent));
+        }
+        is_whole
+    }
+
+    fn repair(&mut self, add: impl FnOnce(&mut Edits)) {
+        self.damaged += 1;
+        if self.repairs.last().is_none_or(|edits| edits.0.len() >= REPAIRS_PER_ENTRY) {
+            self.repairs.push(Edits::default());
+        }
+        add(self.repairs.last_mut().expect("invariant: just pushed"));
+    }
 }

@@ -1,19 +1,27 @@
 //! Deleting ranges, tombstones and promises.
 
-use super::{BlockStore, read_tombstones};
+use super::{BlockStore, Decided};
 use crate::edits::Edits;
 use crate::extent::Extent;
-use crate::keys::{Table, block_start, parse_strip_key, range_end, strip_key, tombstone_key};
-use crate::record::{Tombstone, decode_strip, encode_promise, encode_strip, encode_tombstone};
+use crate::keys::{
+    Table, block_start, parse_strip_key, parse_tombstone_key, range_end, strip_key, tombstone_end,
+    tombstone_key,
+};
+use crate::record::{
+    Tombstone, decode_promise, decode_strip, decode_tombstone, encode_promise, encode_strip,
+    encode_tombstone,
+};
 use crate::rules::{Piece, RefuseVerdict, delete, judge_refuse, lay_over};
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 use strake_proto::nsd::NsdReply;
-use strake_proto::{BlockIndex, Error, ErrorKind, FsId, ObjectId, Result, StripKey, Version};
+use strake_proto::{BlockIndex, ErrorKind, FsId, ObjectId, Result, StripKey, Version};
 use strake_store::KvRead;
 
-/// Strips deleted by one journal entry.
-const STRIPS_PER_ENTRY: usize = 256;
+/// Strips or promises deleted by one journal entry.
+const KEYS_PER_ENTRY: usize = 256;
+/// Tombstones changed by one journal entry; far below what an entry can hold.
+const PIECES_PER_ENTRY: usize = 1024;
 
 impl BlockStore {
     pub(super) fn delete_range(
@@ -27,22 +35,54 @@ impl BlockStore {
         if blocks.start >= blocks.end {
             return Ok(NsdReply::Accepted { boot: self.boot });
         }
-        self.retry_with_room(object, || self.lay_tombstone(fs, object, &blocks, version))?;
-        let mut from = block_start(Table::Strip, fs, object, blocks.start);
-        let to = range_end(Table::Strip, fs, object, blocks.end);
-        // Each batch lets go of the lock: writes above the tombstone may come between.
-        loop {
-            let last = self.retry_with_room(object, || self.delete_batch(&from, &to, version))?;
-            let Some(last) = last else { break };
-            from = last;
-            from.push(0);
-        }
+        self.deletions.fetch_add(1, SeqCst);
+        let deleted = self.delete_blocks(fs, object, blocks, version);
+        self.deletions.fetch_sub(1, SeqCst);
+        deleted?;
         self.checkpoint_if_large();
         Ok(NsdReply::Accepted { boot: self.boot })
     }
 
+    /// The tombstone first: what is deleted behind it cannot come back. All in batches that let go
+    /// of the lock; writes above the tombstone may come between.
+    fn delete_blocks(
+        &self,
+        fs: FsId,
+        object: ObjectId,
+        blocks: Range<BlockIndex>,
+        version: Version,
+    ) -> Result<()> {
+        let mut from = blocks.start;
+        while from < blocks.end {
+            from = self.retry_with_room(object, || {
+                self.lay_tombstone(fs, object, from..blocks.end, version)
+            })?;
+        }
+        for table in [Table::Strip, Table::Promise] {
+            if table == Table::Promise && self.promises.load(SeqCst) == 0 {
+                continue;
+            }
+            let mut from = block_start(table, fs, object, blocks.start);
+            let to = range_end(table, fs, object, blocks.end);
+            loop {
+                let last = self.retry_with_room(object, || match table {
+                    Table::Strip => self.delete_strips(&from, &to, version),
+                    Table::Promise => self.delete_promises(&from, &to, version),
+                })?;
+                let Some(last) = last else { break };
+                from = last;
+                from.push(0);
+            }
+        }
+        Ok(())
+    }
+
     /// Runs `work` under the object's lock, again after making room where the journal was full.
-    fn retry_with_room<T>(&self, object: ObjectId, work: impl Fn() -> Result<T>) -> Result<T> {
+    pub(super) fn retry_with_room<T>(
+        &self,
+        object: ObjectId,
+        work: impl Fn() -> Result<T>,
+    ) -> Result<T> {
         loop {
             let guard = self.object_lock(object);
             match work() {
@@ -55,72 +95,135 @@ impl BlockStore {
         }
     }
 
+    /// Lays a tombstone over the first of `blocks`; returns up to which.
     fn lay_tombstone(
         &self,
         fs: FsId,
         object: ObjectId,
-        blocks: &Range<BlockIndex>,
+        blocks: Range<BlockIndex>,
         version: Version,
-    ) -> Result<()> {
-        let old = read_tombstones(&self.index, fs, object, blocks.start)?;
+    ) -> Result<BlockIndex> {
+        let Found { pieces: old, damaged, is_cut } =
+            self.tombstones(fs, object, blocks.start, blocks.end)?;
+        let end = match old.last() {
+            _ if !is_cut => blocks.end,
+            Some(last) => last.to.min(blocks.end),
+            // Damaged ones alone: they are out of the way next time.
+            None => blocks.start,
+        };
         let tombstone = Tombstone { from: blocks.start, version };
-        let new = lay_over(&old, Piece { tombstone, to: blocks.end });
-        if new == old {
-            return Ok(());
+        let new = lay_over(&old, Piece { tombstone, to: end });
+        if new == old && damaged.is_empty() {
+            return Ok(end);
         }
         let mut edits = Edits::default();
-        for piece in &old {
+        damaged.iter().for_each(|key| edits.delete(key));
+        for piece in old.iter().filter(|piece| !has(&new, piece)) {
             edits.delete(&tombstone_key(fs, object, piece.to));
         }
-        for piece in &new {
+        for piece in new.iter().filter(|piece| !has(&old, piece)) {
             let key = tombstone_key(fs, object, piece.to);
             edits.put(&key, encode_tombstone(&key, piece.tombstone));
         }
-        self.publish(|_| (edits, Vec::new()))
+        self.publish(|_| edits.into())?;
+        Ok(end)
+    }
+
+    /// The first tombstones of an object that overlap or touch `from..to`, as many as one journal
+    /// entry takes.
+    fn tombstones(
+        &self,
+        fs: FsId,
+        object: ObjectId,
+        from: BlockIndex,
+        to: BlockIndex,
+    ) -> Result<Found> {
+        let mut found = Found::default();
+        let start = tombstone_key(fs, object, from);
+        self.index.scan(&start, &tombstone_end(fs, object), &mut |key, value| {
+            if found.pieces.len() + found.damaged.len() == PIECES_PER_ENTRY {
+                found.is_cut = true;
+                return false;
+            }
+            let parsed = parse_tombstone_key(key);
+            match parsed.and_then(|(_, _, end)| Some((end, decode_tombstone(key, value).ok()?))) {
+                Some((_, tombstone)) if tombstone.from > to => return false,
+                Some((end, tombstone)) => found.pieces.push(Piece { tombstone, to: end }),
+                None => found.damaged.push(key.to_vec()),
+            }
+            true
+        })?;
+        Ok(found)
     }
 
     /// Deletes some strips from `from` on; returns the last key looked at, `None` at the end.
-    fn delete_batch(&self, from: &[u8], to: &[u8], version: Version) -> Result<Option<Vec<u8>>> {
+    fn delete_strips(&self, from: &[u8], to: &[u8], version: Version) -> Result<Option<Vec<u8>>> {
         let mut edits = Edits::default();
         let mut freed: Vec<Extent> = Vec::new();
         let mut gone: Vec<StripKey> = Vec::new();
-        let mut last = None;
-        let mut seen = 0;
-        let mut damage = None;
-        self.index.scan(from, to, &mut |encoded, value| {
-            if seen == STRIPS_PER_ENTRY {
-                return false;
-            }
-            seen += 1;
-            last = Some(encoded.to_vec());
-            let Some(key) = parse_strip_key(Table::Strip, encoded) else { return true };
-            match decode_strip(encoded, value) {
-                Err(error) => damage = Some(self.damaged(&key, error)),
-                Ok(held) => {
-                    let Some(change) = delete(&held, version) else { return true };
-                    match &change.record {
-                        Some(record) => edits.put(encoded, encode_strip(encoded, record)),
-                        None => {
-                            edits.delete(encoded);
-                            gone.push(key);
-                        }
-                    }
-                    freed.extend(change.freed);
+        let mut strips = 0;
+        let last = self.visit_some(from, to, &mut |encoded, value| {
+            let Some(key) = parse_strip_key(Table::Strip, encoded) else { return };
+            // What is damaged cannot be read again whatever version it was.
+            let Ok(held) = decode_strip(encoded, value) else {
+                edits.delete(encoded);
+                gone.push(key);
+                return;
+            };
+            let Some(change) = delete(&held, version) else { return };
+            match &change.record {
+                Some(record) => edits.put(encoded, encode_strip(encoded, record)),
+                None => {
+                    edits.delete(encoded);
+                    gone.push(key);
+                    strips += 1;
                 }
             }
-            damage.is_none()
+            freed.extend(change.freed);
         })?;
-        if let Some(error) = damage {
-            return Err(error);
-        }
         if !edits.is_empty() {
-            self.publish(|_| (edits, freed))?;
+            self.publish(|_| Decided { edits, freed, taken: 0 })?;
             let mut unsettled = self.unsettled.lock();
             gone.iter().for_each(|key| {
                 unsettled.remove(key);
             });
-            self.strips.fetch_sub(gone.len() as u64, SeqCst);
+            self.strips.fetch_sub(strips, SeqCst);
         }
+        Ok(last)
+    }
+
+    /// Deletes promises that the tombstone keeps from now on.
+    fn delete_promises(&self, from: &[u8], to: &[u8], version: Version) -> Result<Option<Vec<u8>>> {
+        let mut edits = Edits::default();
+        let last = self.visit_some(from, to, &mut |encoded, value| {
+            if decode_promise(encoded, value).is_ok_and(|promised| promised <= version) {
+                edits.delete(encoded);
+            }
+        })?;
+        if !edits.is_empty() {
+            let count = edits.0.len() as u64;
+            self.publish(|_| edits.into())?;
+            self.promises.fetch_sub(count, SeqCst);
+        }
+        Ok(last)
+    }
+
+    /// Shows `visit` the next keys, as many as one journal entry takes; returns the last one,
+    /// `None` if there was none.
+    fn visit_some(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<Option<Vec<u8>>> {
+        let mut last = None;
+        let mut seen = 0;
+        self.index.scan(from, to, &mut |key, value| {
+            seen += 1;
+            last = Some(key.to_vec());
+            visit(key, value);
+            seen < KEYS_PER_ENTRY
+        })?;
         Ok(last)
     }
 
@@ -131,16 +234,26 @@ impl BlockStore {
         version: Version,
     ) -> Result<NsdReply> {
         self.refuse_if_failed()?;
-        self.retry_with_room(object, || {
-            let mut edits = Edits::default();
-            for piece in read_tombstones(&self.index, fs, object, BlockIndex(0))? {
-                if piece.tombstone.version <= version {
+        let mut from = BlockIndex(0);
+        loop {
+            let next = self.retry_with_room(object, || {
+                let found = self.tombstones(fs, object, from, BlockIndex::END)?;
+                let mut edits = Edits::default();
+                found.damaged.iter().for_each(|key| edits.delete(key));
+                for piece in found.pieces.iter().filter(|one| one.tombstone.version <= version) {
                     edits.delete(&tombstone_key(fs, object, piece.to));
                 }
+                if !edits.is_empty() {
+                    self.publish(|_| edits.into())?;
+                }
+                let next = found.pieces.last().map_or(from, |last| last.to);
+                Ok(found.is_cut.then_some(next))
+            })?;
+            match next {
+                Some(to) => from = to,
+                None => return Ok(NsdReply::Accepted { boot: self.boot }),
             }
-            if edits.is_empty() { Ok(()) } else { self.publish(|_| (edits, Vec::new())) }
-        })?;
-        Ok(NsdReply::Accepted { boot: self.boot })
+        }
     }
 
     pub(super) fn refuse(&self, key: &StripKey, version: Version) -> Result<NsdReply> {
@@ -154,7 +267,9 @@ impl BlockStore {
                     let encoded = strip_key(Table::Promise, key);
                     let mut edits = Edits::default();
                     edits.put(&encoded, encode_promise(&encoded, version));
-                    self.publish(|_| (edits, Vec::new()))?;
+                    let is_new = self.index.get(&encoded)?.is_none();
+                    self.publish(|_| edits.into())?;
+                    self.promises.fetch_add(u64::from(is_new), SeqCst);
                     Ok(true)
                 }
             }
@@ -165,9 +280,20 @@ impl BlockStore {
         }
         Ok(NsdReply::Promise { refused })
     }
+}
 
-    /// A damaged part of the index, as an error.
-    pub(super) fn index_error(&self, what: &str) -> Error {
-        Error::new(ErrorKind::Corrupt, format!("NSD {}: damaged {what}", self.nsd))
-    }
+/// Tombstones of an object.
+#[derive(Default)]
+struct Found {
+    /// In order.
+    pieces: Vec<Piece>,
+    /// Keys of damaged ones.
+    damaged: Vec<Vec<u8>>,
+    /// There are more.
+    is_cut: bool,
+}
+
+/// Whether `pieces`, in order, have exactly this one.
+fn has(pieces: &[Piece], piece: &Piece) -> bool {
+    pieces.binary_search_by_key(&piece.to, |one| one.to).is_ok_and(|at| pieces[at] == *piece)
 }

@@ -1,6 +1,6 @@
 //! Reading a strip, and listings.
 
-use super::BlockStore;
+use super::{BlockStore, Held};
 use crate::extent::{Extent, slice_of};
 use crate::keys::{Table, block_start, parse_strip_key, strip_key};
 use crate::record::{
@@ -15,9 +15,11 @@ use strake_proto::nsd::{KeptVersion, NsdReply, StripEntry};
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectId, Result, StripKey, Version};
 use strake_store::KvRead;
 
-/// Strips whose trailers are kept in memory: two generations of so many, so that what is in use
-/// survives a change of generation.
-const TRAILERS_PER_GENERATION: usize = 4096;
+/// Memory for checksums: two generations of so many bytes, so that what is in use survives a change
+/// of generation. Enough for 4 GiB of strips.
+const CACHE_BYTES_PER_GENERATION: usize = 4 << 20;
+/// What an entry takes beside its checksums: key, version, places in the map.
+const CACHE_ENTRY_BYTES: usize = 96;
 /// No listing is longer.
 const LIST_LIMIT_MAX: u32 = 4096;
 
@@ -26,14 +28,19 @@ const LIST_LIMIT_MAX: u32 = 4096;
 pub(super) struct TrailerCache {
     young: HashMap<(StripKey, Version), Arc<[u32]>>,
     old: HashMap<(StripKey, Version), Arc<[u32]>>,
+    young_bytes: usize,
 }
 
 impl TrailerCache {
     pub(super) fn insert(&mut self, key: StripKey, version: Version, checksums: &[u32]) {
-        if self.young.len() >= TRAILERS_PER_GENERATION {
+        let bytes = CACHE_ENTRY_BYTES + size_of_val(checksums);
+        if self.young_bytes + bytes > CACHE_BYTES_PER_GENERATION {
             self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
         }
-        self.young.insert((key, version), checksums.into());
+        if self.young.insert((key, version), checksums.into()).is_none() {
+            self.young_bytes += bytes;
+        }
     }
 
     fn get(&mut self, key: StripKey, version: Version) -> Option<Arc<[u32]>> {
@@ -145,22 +152,17 @@ impl BlockStore {
         let end = block_start(Table::Strip, from.fs, until, BlockIndex(0));
         let mut entries = Vec::new();
         let mut more = false;
-        let mut damage = None;
         self.index.scan(&start, &end, &mut |key, value| {
             if entries.len() == limit {
                 more = true;
                 return false;
             }
-            match entry(key, value) {
-                Ok(entry) => entries.push(entry),
-                Err(error) => damage = Some(error),
-            }
-            damage.is_none()
+            // What is damaged cannot be described. Nobody takes a listing for proof that a strip
+            // was not written: reading it says that it is damaged.
+            entries.extend(entry(key, value));
+            true
         })?;
-        match damage {
-            None => Ok(NsdReply::Strips { entries, more }),
-            Some(damage) => Err(self.damaged(from, damage)),
-        }
+        Ok(NsdReply::Strips { entries, more })
     }
 
     pub(super) fn list_unsettled(&self, after: Option<StripKey>, limit: u32) -> Result<NsdReply> {
@@ -176,7 +178,7 @@ impl BlockStore {
         let mut entries = Vec::new();
         for key in keys {
             // It may have been settled or deleted since.
-            if let Some(record) = self.record(&key)? {
+            if let Held::Record(record) = self.look_up(&key)? {
                 entries.push(describe(key, &record));
             }
         }
@@ -199,5 +201,37 @@ fn describe(key: StripKey, record: &StripRecord) -> StripEntry {
         strip_bytes: current.strip_bytes,
         settled: current.settled,
         kept: kept.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strake_proto::{FsId, GrantNumber, StripIndex};
+
+    #[test]
+    fn the_cache_of_checksums_is_bounded_by_bytes_and_keeps_what_is_in_use() {
+        let mut cache = TrailerCache::default();
+        let key = |object| StripKey {
+            fs: FsId(1),
+            object: ObjectId(object),
+            block: BlockIndex(0),
+            strip: StripIndex(0),
+        };
+        let version = Version { grant: GrantNumber(1), counter: 1 };
+        for object in 0..20_000 {
+            // The longest strip there is, and one barely long enough.
+            let checksums = vec![object as u32; if object % 2 == 0 { 4096 } else { 17 }];
+            cache.insert(key(object), version, &checksums);
+            let first = cache.get(key(0), version);
+            assert_eq!(first.map(|checksums| checksums[0]), Some(0), "in use all the time");
+            // The sum is the slow part of this test.
+            if object % 100 == 0 {
+                let held = cache.young.values().chain(cache.old.values());
+                let bytes: usize = held.map(|one| CACHE_ENTRY_BYTES + one.len() * 4).sum();
+                assert!(bytes <= 2 * CACHE_BYTES_PER_GENERATION);
+            }
+        }
+        assert!(cache.get(key(1), version).is_none(), "what is not in use goes");
     }
 }

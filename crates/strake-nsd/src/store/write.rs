@@ -1,8 +1,8 @@
 //! Writing a strip.
 
-use super::BlockStore;
+use super::{BlockStore, Decided, Held};
 use crate::edits::Edits;
-use crate::extent::{Extent, slice_of};
+use crate::extent::{Extent, slice_of, units_of};
 use crate::keys::{Table, strip_key};
 use crate::record::{
     Checksums, INLINE_CHECKSUMS_MAX, StripVersion, encode_strip, encode_trailer,
@@ -16,6 +16,9 @@ use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{NsdReply, StripHeader};
 use strake_proto::{Error, ErrorKind, Result, StripKey, Version};
 use strake_store::Lsn;
+
+/// How often freed space is waited for before the disk counts as full.
+const ALLOCATION_ATTEMPTS: u32 = 8;
 
 impl BlockStore {
     pub(super) fn write(
@@ -43,9 +46,9 @@ impl BlockStore {
         match accepted {
             Ok(true) => {}
             // Not taken: nobody ever saw these units.
-            Ok(false) => self.give_back(&extents),
+            Ok(false) => self.space.give_back(&extents),
             Err(error) => {
-                self.give_back(&extents);
+                self.space.give_back(&extents);
                 return Err(error);
             }
         }
@@ -53,24 +56,29 @@ impl BlockStore {
         Ok(NsdReply::Accepted { boot: self.boot })
     }
 
-    /// Space for a strip. Units that wait only for a commit are worth one.
+    /// Space for a strip. Units that wait only for a commit are worth one, and those that wait for
+    /// readers are worth waiting for.
     fn allocate(&self, units: u32) -> Result<Vec<Extent>> {
-        let attempt = || self.space.allocator.lock().allocate(units);
-        if let Some(extents) = attempt() {
-            return Ok(extents);
-        }
-        if self.reclaim.units() > 0 {
-            self.make_durable()?;
-            if let Some(extents) = attempt() {
+        let full = || Error::new(ErrorKind::NoSpace, format!("NSD {} is full", self.nsd));
+        for _ in 0..ALLOCATION_ATTEMPTS {
+            if let Some(extents) = self.space.allocate(units) {
                 return Ok(extents);
             }
+            let waiting = self.reclaim.units();
+            if self.space.allocator.lock().free_for_data() + waiting < u64::from(units) {
+                break;
+            }
+            self.make_durable()?;
+            self.reuse_released(&self.releasing.lock());
+            if let Some(extents) = self.space.allocate(units) {
+                return Ok(extents);
+            }
+            let _waiting = self.observe.waiters.enter("NSD readers of freed space", "");
+            if !self.reclaim.wait_for_a_reader(self.options.wait_limit) {
+                break;
+            }
         }
-        Err(Error::new(ErrorKind::NoSpace, format!("NSD {} is full", self.nsd)))
-    }
-
-    fn give_back(&self, extents: &[Extent]) {
-        let mut allocator = self.space.allocator.lock();
-        extents.iter().for_each(|&extent| allocator.free(extent));
+        Err(full())
     }
 
     /// Writes the strip and, behind it, its trailer.
@@ -142,7 +150,11 @@ impl BlockStore {
     ) -> Result<bool> {
         loop {
             let object = self.object_lock(key.object);
-            let held = self.record(key)?;
+            let held = match self.look_up(key)? {
+                Held::Record(record) => Some(record),
+                // What is damaged is lost; this is what mends it.
+                Held::Nothing | Held::Damaged(_) => None,
+            };
             let floor = self.floor(key)?;
             match judge_write(held.as_ref(), floor, header.version, copy) {
                 WriteVerdict::Present => return Ok(false),
@@ -166,7 +178,7 @@ impl BlockStore {
                 let (record, freed) = put_in_front(newest, held, moment.committing);
                 let mut edits = Edits::default();
                 edits.put(&encoded, encode_strip(&encoded, &record));
-                (edits, freed)
+                Decided { edits, freed, taken: units_of(extents) }
             });
             match published {
                 Ok(()) => {}

@@ -3,6 +3,14 @@
 //! Commits are durable, in two phases and with the allocator's state saved ("quick repair"), so
 //! that opening after a crash reads a few pages and never walks the tree.
 //!
+//! **Two phases must stay.** With one phase redb tells a torn commit from a whole one by the XXH3
+//! checksums in its own pages. Ours (`pages.rs`) are CRCs kept beside the pages and written in the
+//! same barrier: after a power cut between them a page may be new and its CRC old, or the other way
+//! round, and reads as damaged. That is harmless only because no page that the last durable commit
+//! names is written before the next one is durable, and the header (unit 0, not covered by a CRC)
+//! turns to the new commit after a barrier of its own. With one phase the header could name pages
+//! whose CRCs were lost, and both commits would be gone.
+//!
 //! redb refuses everything after any storage error, even after a growth that found no space; then
 //! the base is opened anew on what is durable (see `Kv::checkpoint`).
 
