@@ -1,5 +1,6 @@
-//! The threads that work unasked: writers behind, readers ahead, and the *tender*, which looks
-//! after what has a time: the sync interval, the reaper of ranges, NSDs that may have returned.
+//! The threads that work unasked: writers behind, readers ahead, the *tender*, which looks after
+//! what has a time (the sync interval, the reaper of ranges), and the *mender*, which brings NSDs
+//! that have returned up to date.
 
 use crate::commit::sync_inodes;
 use crate::ranges::Ranges;
@@ -15,8 +16,8 @@ use strake_proto::{Error, ErrorKind, Result};
 
 /// How often the tender looks.
 const TICK: Duration = Duration::from_millis(500);
-/// How often it asks NSDs that are away.
-const PROBE_TICKS: u64 = 10;
+/// How often the mender asks NSDs that are away, if nobody calls it before.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The running threads.
 pub(crate) struct Background {
@@ -43,6 +44,8 @@ impl Background {
         }
         let signal = Arc::clone(&stop);
         spawn("tender".to_owned(), Box::new(move |shared| tend(shared, &signal)))?;
+        let signal = Arc::clone(&stop);
+        spawn("mender".to_owned(), Box::new(move |shared| mend(shared, &signal)))?;
         Ok(Background { stop, threads: Mutex::new(threads) })
     }
 
@@ -50,6 +53,7 @@ impl Background {
     pub(crate) fn stop(&self, shared: &Shared) {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
+        shared.io.nsds().call_for_attention();
         shared.write_behind.close();
         shared.prefetch.close();
         for thread in self.threads.lock().drain(..) {
@@ -91,7 +95,13 @@ fn tend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
             let _ = Ranges::apply_pending(shared);
             reaped = shared.meta.changes();
         }
-        if tick.is_multiple_of(PROBE_TICKS) {
+    }
+}
+
+fn mend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
+    while !*stop.0.lock() {
+        shared.io.nsds().wait_for_call(PROBE_INTERVAL);
+        if !*stop.0.lock() {
             look_after_nsds(shared);
         }
     }
@@ -99,13 +109,20 @@ fn tend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
 
 /// Asks NSDs that are away, and brings those that returned up to date.
 pub(crate) fn look_after_nsds(shared: &Shared) {
-    for slot in shared.io.nsds().slots() {
-        if shared.io.nsds().availability(slot).writable() || !shared.io.nsds().probe(slot) {
+    let nsds = shared.io.nsds();
+    let _alone = nsds.mending().lock();
+    for slot in nsds.slots() {
+        if nsds.availability(slot).writable() || !nsds.probe(slot) {
             continue;
         }
-        if shared.io.nsds().availability(slot) == NsdAvailability::Unrecovered {
+        if nsds.availability(slot) == NsdAvailability::Unrecovered {
             // It is tried again at the next look.
-            let _ = recover_nsd(shared, slot);
+            if let Err(error) = recover_nsd(shared, slot) {
+                eprintln!("disks: NSD {}: recovery: {error}", nsds.nsd(slot));
+            }
+        } else {
+            // It missed nothing that was written; what was deleted meanwhile is deleted there now.
+            let _ = Ranges::apply_pending(shared);
         }
     }
 }

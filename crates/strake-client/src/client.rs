@@ -24,7 +24,7 @@ use strake_env::{Clock, FanOut};
 use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
-use strake_proto::{ClientId, Error, ErrorKind, Result, SlotIndex};
+use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result, SlotIndex};
 
 /// What a client is started with.
 pub struct StartOptions {
@@ -163,10 +163,22 @@ impl StrakeVfs {
         self.shared.io.nsds().attach(slot, port);
     }
 
+    /// As [`StrakeVfs::attach_nsd`], for the slot that `nsd` holds; nothing if it holds none.
+    pub fn attach(&self, nsd: NsdId, port: Option<Arc<dyn NsdPort>>) {
+        if let Some(slot) = self.shared.io.nsds().slot_of(nsd) {
+            self.attach_nsd(slot, port);
+        }
+    }
+
     /// Looks at once for NSDs that have returned, and brings them up to date, instead of at the
     /// next look of the background.
     pub fn recover_nsds(&self) {
         look_after_nsds(&self.shared);
+    }
+
+    /// Has the background look for NSDs that have returned now.
+    pub fn look_after_nsds(&self) {
+        self.shared.io.nsds().call_for_attention();
     }
 
     /// The NSDs as this client sees them.

@@ -15,16 +15,17 @@
 //! exclusively for the moment in which an NSD becomes `Recovering`: afterwards no write is under
 //! way that left it out.
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
-use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaReply};
+use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
 use strake_proto::{
     BlockIndex, ClientId, Code, Epoch, Error, ErrorKind, FsId, LayoutVersion, MapVersion, NsdId,
-    ObjectLayout, PoolMap, Result, SlotIndex,
+    ObjectLayout, PoolMap, Result, SlotIndex, StripKey,
 };
 use strake_stripe::{Placement, StripeSlots};
 
@@ -32,8 +33,9 @@ use strake_env::Clock;
 
 /// One slot and its NSD.
 struct NsdSlot {
-    nsd: NsdId,
-    status: NsdStatus,
+    /// Changes when the NSD is replaced.
+    nsd: AtomicU32,
+    status: Mutex<NsdStatus>,
     port: RwLock<Option<Arc<dyn NsdPort>>>,
     availability: AtomicU8,
     /// Whether the metadata says durably that this NSD is not up.
@@ -43,12 +45,15 @@ struct NsdSlot {
     free: AtomicU64,
     total: AtomicU64,
     bad_strips: AtomicU64,
+    repaired: AtomicU64,
+    /// Bytes of files compared by a recovery, and those there are.
+    progress: Mutex<Option<(u64, u64)>>,
 }
 
 /// See the file's head.
 pub(crate) struct NsdSet {
     slots: Vec<NsdSlot>,
-    pool: PoolMap,
+    pool: RwLock<PoolMap>,
     /// Most NSDs that may have missed writes at one time: the P of the code. With more, what they
     /// hold would be needed to rebuild each other.
     tolerance: usize,
@@ -63,7 +68,15 @@ pub(crate) struct NsdSet {
     restarts: AtomicU64,
     /// Serialises all changes of `availability` and `noted` that depend on each other.
     noting: Mutex<()>,
+    /// Whether somebody should look after the NSDs now.
+    attention: Mutex<bool>,
+    called: Condvar,
+    /// One at a time looks after them.
+    mending: Mutex<()>,
 }
+
+/// Bad strips of one NSD that the log names; more are only counted.
+const BAD_STRIPS_LOGGED: u64 = 1000;
 
 /// What a listing shows of an NSD.
 #[derive(Clone, Debug)]
@@ -78,8 +91,12 @@ pub struct NsdView {
     pub total: u64,
     /// Of these, free.
     pub free: u64,
-    /// Bad strips met on it since the start.
+    /// How often a bad strip was met on it since the start.
     pub bad_strips: u64,
+    /// Strips rebuilt and rewritten because they were bad or missing on it, since the start.
+    pub repaired: u64,
+    /// While it recovers: bytes of files compared, and all there are.
+    pub progress: Option<(u64, u64)>,
 }
 
 const AVAILABILITIES: [NsdAvailability; 4] = [
@@ -91,6 +108,15 @@ const AVAILABILITIES: [NsdAvailability; 4] = [
 
 fn code_of(availability: NsdAvailability) -> u8 {
     AVAILABILITIES.iter().position(|one| *one == availability).map_or(1, |at| at as u8)
+}
+
+fn name_of(availability: NsdAvailability) -> &'static str {
+    match availability {
+        NsdAvailability::Up => "up",
+        NsdAvailability::Down => "down",
+        NsdAvailability::Recovering => "recovering: written, not read",
+        NsdAvailability::Unrecovered => "unrecovered: it has missed writes",
+    }
 }
 
 /// Whether an error of a write says that the NSD itself is unfit.
@@ -122,8 +148,8 @@ impl NsdSet {
             .slots
             .iter()
             .map(|slot| NsdSlot {
-                nsd: slot.nsd,
-                status: slot.state.status,
+                nsd: AtomicU32::new(slot.nsd.0),
+                status: Mutex::new(slot.state.status),
                 port: RwLock::new(None),
                 availability: AtomicU8::new(code_of(match slot.state.availability {
                     NsdAvailability::Up => NsdAvailability::Down,
@@ -134,12 +160,14 @@ impl NsdSet {
                 free: AtomicU64::new(0),
                 total: AtomicU64::new(0),
                 bad_strips: AtomicU64::new(0),
+                repaired: AtomicU64::new(0),
+                progress: Mutex::new(None),
             })
             .collect();
         let set = NsdSet {
             slots,
             map: AtomicU64::new(pool.version.0),
-            pool,
+            pool: RwLock::new(pool),
             tolerance,
             fs: FsId(1),
             meta,
@@ -149,11 +177,15 @@ impl NsdSet {
             gate: RwLock::new(()),
             restarts: AtomicU64::new(0),
             noting: Mutex::new(()),
+            attention: Mutex::new(false),
+            called: Condvar::new(),
+            mending: Mutex::new(()),
         };
         for (slot, port) in ports {
             if let (Some(port), Some(entry)) = (port, set.slots.get(usize::from(slot.0))) {
                 *entry.port.write() = Some(port);
-                set.probe(slot);
+                let is_up = || Ok(!set.is_noted(slot));
+                set.probe_knowing(slot, &is_up);
             }
         }
         set
@@ -175,7 +207,7 @@ impl NsdSet {
 
     /// The id of the NSD that holds `slot`.
     pub(crate) fn nsd(&self, slot: SlotIndex) -> NsdId {
-        self.slot(slot).nsd
+        NsdId(self.slot(slot).nsd.load(Ordering::Acquire))
     }
 
     /// The slot that `nsd` holds.
@@ -189,7 +221,15 @@ impl NsdSet {
     }
 
     fn set_availability(&self, slot: SlotIndex, availability: NsdAvailability) {
-        self.slot(slot).availability.store(code_of(availability), Ordering::Release);
+        let code = code_of(availability);
+        if self.slot(slot).availability.swap(code, Ordering::AcqRel) != code {
+            eprintln!("disks: NSD {} is {}", self.nsd(slot), name_of(availability));
+        }
+    }
+
+    /// Whether the metadata says that the NSD of `slot` has missed something.
+    pub(crate) fn is_noted(&self, slot: SlotIndex) -> bool {
+        self.slot(slot).noted.load(Ordering::Acquire)
     }
 
     /// Held shared during every stripe write.
@@ -207,13 +247,18 @@ impl NsdSet {
         if let Some(found) = self.placements.read().get(&key) {
             return Ok(Arc::clone(found));
         }
-        let members = self.pool.layout(layout.layout).ok_or_else(|| {
-            Error::new(
-                ErrorKind::Io,
-                format!("layout version {} is not in the pool map", layout.layout),
-            )
-        })?;
-        let made = Arc::new(Placement::new(members, layout.code)?);
+        let known = self.pool.read().layout(layout.layout).cloned();
+        let members = match known {
+            Some(members) => members,
+            None => {
+                self.refresh_pool()?;
+                self.pool.read().layout(layout.layout).cloned().ok_or_else(|| {
+                    let detail = format!("layout {} is not in the pool map", layout.layout);
+                    Error::new(ErrorKind::Io, detail)
+                })?
+            }
+        };
+        let made = Arc::new(Placement::new(&members, layout.code)?);
         Ok(Arc::clone(self.placements.write().entry(key).or_insert(made)))
     }
 
@@ -235,6 +280,27 @@ impl NsdSet {
         };
         let map = MapVersion(self.map.load(Ordering::Relaxed));
         port.call(NsdContext { epoch: Epoch(0), map }, request, send, receive)
+    }
+
+    /// Reads the pool map again.
+    fn refresh_pool(&self) -> Result<()> {
+        self.take_pool(*self.configuration()?);
+        Ok(())
+    }
+
+    fn configuration(&self) -> Result<Box<Configuration>> {
+        match self.meta.query(&MetaQuery::Configuration)? {
+            MetaReply::Configuration(configuration) => Ok(configuration),
+            _ => Err(crate::shared::wrong_reply()),
+        }
+    }
+
+    fn take_pool(&self, configuration: Configuration) {
+        let mut pool = self.pool.write();
+        if pool.version <= configuration.pool.version {
+            self.map.store(configuration.pool.version.0, Ordering::Relaxed);
+            *pool = configuration.pool;
+        }
     }
 
     /// Takes an NSD that failed out of use.
@@ -288,16 +354,16 @@ impl NsdSet {
 
     /// Writes an NSD's state into the metadata, durably.
     fn record(&self, slot: SlotIndex, availability: NsdAvailability) -> Result<()> {
-        let entry = self.slot(slot);
-        let state = NsdState { status: entry.status, availability };
-        let reply = self.meta.apply(&MetaEntry {
-            client: self.client,
-            sequence: 0,
-            time: self.clock.wall(),
-            op: MetaOp::SetNsdState { nsd: entry.nsd, state },
-        })?;
+        let state = NsdState { status: *self.slot(slot).status.lock(), availability };
+        self.change_pool(MetaOp::SetNsdState { nsd: self.nsd(slot), state })
+    }
+
+    /// Changes the pool map durably.
+    fn change_pool(&self, op: MetaOp) -> Result<()> {
+        let (client, time) = (self.client, self.clock.wall());
+        let reply = self.meta.apply(&MetaEntry { client, sequence: 0, time, op })?;
         if let MetaReply::Configuration(configuration) = reply {
-            self.map.store(configuration.pool.version.0, Ordering::Relaxed);
+            self.take_pool(*configuration);
         }
         self.meta.sync()
     }
@@ -309,24 +375,70 @@ impl NsdSet {
             *entry.port.write() = port;
             if gone {
                 self.fail(slot);
+            } else {
+                self.call_for_attention();
             }
         }
+    }
+
+    /// Has somebody look after the NSDs soon.
+    pub(crate) fn call_for_attention(&self) {
+        *self.attention.lock() = true;
+        self.called.notify_all();
+    }
+
+    /// Held by whoever looks after the NSDs; across all of their recovery.
+    pub(crate) fn mending(&self) -> &Mutex<()> {
+        &self.mending
+    }
+
+    /// Waits until somebody calls for attention, at most for `limit`.
+    pub(crate) fn wait_for_call(&self, limit: Duration) {
+        let mut attention = self.attention.lock();
+        if !*attention {
+            self.called.wait_for(&mut attention, limit);
+        }
+        *attention = false;
     }
 
     /// Asks an NSD for its space. One that is `Down` and missed nothing is up again if it answers.
     /// Returns whether it answers.
     pub(crate) fn probe(&self, slot: SlotIndex) -> bool {
+        // Whoever opened the disk may have found that it is out of date, and said so there.
+        self.probe_knowing(slot, &|| {
+            let configuration = self.configuration()?;
+            let known = configuration.pool.slots.get(usize::from(slot.0));
+            let is_up = known.is_some_and(|slot| slot.state.availability == NsdAvailability::Up);
+            self.take_pool(*configuration);
+            Ok(is_up)
+        })
+    }
+
+    fn probe_knowing(&self, slot: SlotIndex, is_up: &dyn Fn() -> Result<bool>) -> bool {
         let entry = self.slot(slot);
         let reply = self.call(slot, &NsdRequest::Status, &[], &mut []);
         let Ok(NsdReply::Status(status)) = reply else { return false };
-        if status.nsd != entry.nsd {
+        if status.nsd != self.nsd(slot) {
             return false;
         }
+        if self.availability(slot) != NsdAvailability::Down {
+            self.learn(slot, &status);
+            return true;
+        }
+        let Ok(is_up) = is_up() else { return false };
         self.learn(slot, &status);
         let _serial = self.noting.lock();
-        let noted = entry.noted.load(Ordering::Acquire);
-        if self.availability(slot) == NsdAvailability::Down && !noted {
-            self.set_availability(slot, NsdAvailability::Up);
+        if self.availability(slot) == NsdAvailability::Down {
+            if !is_up {
+                entry.noted.store(true, Ordering::Release);
+            }
+            self.set_availability(
+                slot,
+                match entry.noted.load(Ordering::Acquire) {
+                    true => NsdAvailability::Unrecovered,
+                    false => NsdAvailability::Up,
+                },
+            );
         }
         true
     }
@@ -378,9 +490,25 @@ impl NsdSet {
         Ok(true)
     }
 
-    /// Counts a bad strip.
-    pub(crate) fn count_bad_strip(&self, slot: SlotIndex) {
-        self.slot(slot).bad_strips.fetch_add(1, Ordering::Relaxed);
+    /// Counts a bad strip; the log names it and `what` is wrong.
+    pub(crate) fn count_bad_strip(&self, slot: SlotIndex, key: &StripKey, what: &str) {
+        let before = self.slot(slot).bad_strips.fetch_add(1, Ordering::Relaxed);
+        if before < BAD_STRIPS_LOGGED {
+            eprintln!("disks: NSD {}: strip {key} is bad: {what}", self.nsd(slot));
+        }
+    }
+
+    /// Counts a strip that was rebuilt and rewritten.
+    pub(crate) fn count_repaired(&self, slot: SlotIndex, key: &StripKey) {
+        let before = self.slot(slot).repaired.fetch_add(1, Ordering::Relaxed);
+        if before < BAD_STRIPS_LOGGED {
+            eprintln!("disks: NSD {}: strip {key} was rebuilt and rewritten", self.nsd(slot));
+        }
+    }
+
+    /// Shows how far a recovery is; `None` when it has ended.
+    pub(crate) fn show_progress(&self, slot: SlotIndex, progress: Option<(u64, u64)>) {
+        *self.slot(slot).progress.lock() = progress;
     }
 
     /// Asks all NSDs in use for their space. Those that do not answer are taken out of use.
@@ -418,11 +546,16 @@ impl NsdSet {
             let entry = self.slot(slot);
             NsdView {
                 slot,
-                nsd: entry.nsd,
-                state: NsdState { status: entry.status, availability: self.availability(slot) },
+                nsd: self.nsd(slot),
+                state: NsdState {
+                    status: *entry.status.lock(),
+                    availability: self.availability(slot),
+                },
                 total: entry.total.load(Ordering::Relaxed),
                 free: entry.free.load(Ordering::Relaxed),
                 bad_strips: entry.bad_strips.load(Ordering::Relaxed),
+                repaired: entry.repaired.load(Ordering::Relaxed),
+                progress: *entry.progress.lock(),
             }
         };
         self.slots().map(view).collect()

@@ -14,7 +14,7 @@
 
 use crate::shared::Shared;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use strake_proto::meta::{MetaOp, MetaQuery, MetaReply, PendingRange};
 use strake_proto::{BlockIndex, NsdId, ObjectId, Result, Version};
@@ -81,6 +81,7 @@ impl Ranges {
         }
         let mut left = 0;
         let mut after = 0;
+        let mut owed = HashSet::new();
         loop {
             let query = MetaQuery::PendingRanges { after, limit: 1000 };
             let MetaReply::PendingRanges(page) = shared.meta.query(&query)? else {
@@ -88,12 +89,18 @@ impl Ranges {
             };
             let Some(last) = page.last().map(|range| range.id) else { break };
             after = last;
-            left += ranges.apply_page(shared, &page)?;
+            left += ranges.apply_page(shared, &page, &mut owed)?;
         }
         Ok(left)
     }
 
-    fn apply_page(&self, shared: &Shared, page: &[PendingRange]) -> Result<usize> {
+    /// `owed` are the objects of which some deletion has not reached every NSD that may be read.
+    fn apply_page(
+        &self,
+        shared: &Shared,
+        page: &[PendingRange],
+        owed: &mut HashSet<ObjectId>,
+    ) -> Result<usize> {
         let mut done: Vec<(&PendingRange, Vec<NsdId>)> = Vec::new();
         for range in page {
             let applied = shared.io.delete_range(
@@ -102,26 +109,32 @@ impl Ranges {
                 range.version,
                 Some(&range.waiting),
             );
-            if !applied.is_empty() {
-                done.push((range, applied));
-            }
+            done.push((range, applied));
         }
-        if done.is_empty() {
-            return Ok(page.len());
+        if done.iter().any(|(_, applied)| !applied.is_empty()) {
+            // Stable before it is called applied; an NSD that fails now is asked again when it
+            // returns.
+            shared.committer.commit(shared, true)?;
         }
-        // Stable before it is called applied; an NSD that fails now is asked again when it returns.
-        shared.committer.commit(shared, true)?;
         let mut finished = 0;
         for (range, mut nsds) in done {
+            let slot_of = |nsd: &NsdId| shared.io.nsds().slot_of(*nsd);
             nsds.retain(|nsd| {
-                let slot = shared.io.nsds().slot_of(*nsd);
-                slot.is_some_and(|slot| shared.io.nsds().availability(slot).writable())
+                slot_of(nsd).is_some_and(|slot| shared.io.nsds().availability(slot).writable())
             });
-            // The floor goes when every NSD that can be read has deleted.
-            let missed = range.waiting.iter().filter(|nsd| !nsds.contains(nsd)).any(|nsd| {
-                let slot = shared.io.nsds().slot_of(*nsd);
-                slot.is_some_and(|slot| shared.io.nsds().availability(slot).readable())
-            });
+            // An NSD that is away and was not noted is read again as soon as it answers: the floor
+            // stays for it.
+            let is_owed = range
+                .waiting
+                .iter()
+                .filter(|nsd| !nsds.contains(nsd))
+                .any(|nsd| slot_of(nsd).is_some_and(|slot| !shared.io.nsds().is_noted(slot)));
+            if is_owed {
+                owed.insert(range.layout.object);
+                self.add(range.layout.object, range.from, range.to, range.version);
+            } else if !owed.contains(&range.layout.object) {
+                self.remove(range.layout.object, range.version);
+            }
             if range.waiting.iter().all(|nsd| nsds.contains(nsd)) {
                 finished += 1;
                 if range.object_gone {
@@ -129,9 +142,8 @@ impl Ranges {
                     let _ = shared.io.forget_tombstones(&range.layout, range.version);
                 }
             }
-            shared.meta.apply(MetaOp::RangeApplied { id: range.id, nsds })?;
-            if !missed {
-                self.remove(range.layout.object, range.version);
+            if !nsds.is_empty() {
+                shared.meta.apply(MetaOp::RangeApplied { id: range.id, nsds })?;
             }
         }
         Ok(page.len() - finished)

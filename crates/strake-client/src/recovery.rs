@@ -12,15 +12,18 @@
 //! deleted.
 
 use crate::commit::sync_all;
+use crate::file::Content;
 use crate::file_io::Of;
 use crate::ranges::Ranges;
 use crate::shared::{Shared, wrong_reply};
 use crate::write_behind::{load, on_disk};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
+use strake_proto::layout::NsdAvailability;
 use strake_proto::meta::{FileData, Inode, MetaOp, MetaQuery, MetaReply};
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{
-    BlockIndex, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
+    BlockIndex, Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
 };
 
 /// What a recovery did.
@@ -152,36 +155,105 @@ fn recount(shared: &Shared, inode: &Inode, layout: &ObjectLayout) -> Result<()> 
 
 /// Brings an NSD that missed writes up to date; `None` if it was not one, or was lost again.
 pub(crate) fn recover_nsd(shared: &Shared, slot: SlotIndex) -> Result<Option<RecoveryReport>> {
-    if !shared.io.nsds().begin_recovery(slot) {
+    let nsds = shared.io.nsds();
+    if !nsds.begin_recovery(slot) {
         return Ok(None);
     }
     let mut report = RecoveryReport::default();
     let result = compare_all(shared, slot, &mut report);
+    nsds.show_progress(slot, None);
     let done = result.and_then(|()| {
         shared.committer.commit(shared, true)?;
         if report.failed > 0 {
-            return Ok(false);
+            let detail = format!("{} stripes cannot be rebuilt yet", report.failed);
+            return Err(Error::new(ErrorKind::Io, detail));
         }
-        shared.io.nsds().end_recovery(slot)
+        nsds.end_recovery(slot)
     });
     match done {
-        Ok(true) => Ok(Some(report)),
+        Ok(true) => {
+            eprintln!(
+                "disks: NSD {} is up to date: {} stripes compared, {} copied, {} deleted",
+                nsds.nsd(slot),
+                report.stripes,
+                report.rewritten,
+                report.deleted
+            );
+            Ok(Some(report))
+        }
         Ok(false) => {
-            shared.io.nsds().fail(slot);
+            nsds.fail(slot);
             Ok(None)
         }
         Err(error) => {
-            shared.io.nsds().fail(slot);
+            nsds.fail(slot);
             Err(error)
         }
     }
 }
 
 fn compare_all(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) -> Result<()> {
+    let nsds = shared.io.nsds();
     // Objects that are only reserved are unknown to the metadata's scan; after this they are known.
     sync_all(shared)?;
     Ranges::apply_pending(shared)?;
-    scan_objects(shared, &mut |inode, layout| compare(shared, slot, inode.attr.ino, layout, report))
+    let total = allocated(shared)?;
+    let mut done = 0;
+    nsds.show_progress(slot, Some((0, total)));
+    scan_objects(shared, &mut |inode, layout| {
+        compare(shared, slot, inode.attr.ino, layout, report)?;
+        if nsds.availability(slot) != NsdAvailability::Recovering {
+            return Err(Error::new(ErrorKind::Unreachable, "it was lost again"));
+        }
+        done += inode.attr.allocated;
+        nsds.show_progress(slot, Some((done.min(total), total)));
+        Ok(())
+    })
+}
+
+/// Bytes that all files have on disks, parity not counted.
+pub(crate) fn allocated(shared: &Shared) -> Result<u64> {
+    match shared.meta.query(&MetaQuery::Counts)? {
+        MetaReply::Counts(counts) => Ok(counts.allocated),
+        _ => Err(wrong_reply()),
+    }
+}
+
+/// Runs `work` while nobody else writes this block or moves the file's bytes; `None` if the file
+/// is gone or has its bytes elsewhere by now.
+pub(crate) fn exclusively<T>(
+    shared: &Shared,
+    ino: Ino,
+    layout: &ObjectLayout,
+    block: BlockIndex,
+    work: &mut dyn FnMut() -> Result<T>,
+) -> Result<Option<T>> {
+    let inode = shared.table.pin(ino);
+    let file = match shared.file(&inode) {
+        Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
+        file => file?,
+    };
+    let result = loop {
+        let content = file.content.read();
+        if !matches!(&*content, Content::Object(now) if now.object == layout.object) {
+            break Ok(None);
+        }
+        let held = file.block(layout, block.0);
+        let mut data = held.data.write();
+        if data.detached {
+            continue;
+        }
+        let result = work().map(Some);
+        if data.buffer.is_none() && !data.dirty && held.pinned.load(Ordering::Acquire) == 0 {
+            // It was made for its lock only.
+            data.detached = true;
+            file.forget_block(block.0);
+        }
+        break result;
+    };
+    drop(file);
+    shared.drop_idle_file(&inode);
+    result
 }
 
 fn compare(
@@ -210,7 +282,7 @@ fn compare(
         let outcome = match held {
             Some(held) if held > *version => rewrite(shared, ino, layout, *block),
             Some(held) if stored && held == *version => continue,
-            _ if stored => shared.io.copy_strip(layout, *block, at as u8, slot),
+            _ if stored => copy(shared, ino, layout, *block, at as u8, slot),
             Some(_) => {
                 delete_one(shared, slot, layout, *block, *version);
                 Ok(())
@@ -220,7 +292,12 @@ fn compare(
         match outcome {
             Ok(()) => report.rewritten += 1,
             Err(error) if error.kind() == ErrorKind::Stale => {}
-            Err(error) if error.kind() == ErrorKind::Io => report.failed += 1,
+            Err(error) if error.kind() == ErrorKind::Io => {
+                if report.failed == 0 {
+                    eprintln!("disks: NSD {}: recovery: {error}", shared.io.nsds().nsd(slot));
+                }
+                report.failed += 1;
+            }
             Err(error) => return Err(error),
         }
     }
@@ -229,6 +306,25 @@ fn compare(
         delete_one(shared, slot, layout, block, version);
     }
     Ok(())
+}
+
+/// Copies what the NSD of `slot` lacks of a block. Nobody writes the block meanwhile: a version
+/// that a writer is just bringing out is not there as a whole, and copying it would take its place.
+fn copy(
+    shared: &Shared,
+    ino: Ino,
+    layout: &ObjectLayout,
+    block: BlockIndex,
+    at: u8,
+    slot: SlotIndex,
+) -> Result<()> {
+    let mut work = || shared.io.copy_strip(layout, block, at, slot);
+    match exclusively(shared, ino, layout, block, &mut work) {
+        Ok(_) => Ok(()),
+        // Versions that do not agree are decided where every writer decides them.
+        Err(error) if error.kind() == ErrorKind::Io => rewrite(shared, ino, layout, block),
+        Err(error) => Err(error),
+    }
 }
 
 fn delete_one(
@@ -243,13 +339,23 @@ fn delete_one(
 }
 
 /// Writes a block anew at a version above all others, under its lock as any writer does.
-fn rewrite(shared: &Shared, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()> {
+pub(crate) fn rewrite(
+    shared: &Shared,
+    ino: Ino,
+    layout: &ObjectLayout,
+    block: BlockIndex,
+) -> Result<()> {
     let inode = shared.table.pin(ino);
-    let file = shared.file(&inode)?;
+    let file = match shared.file(&inode) {
+        Err(error) if error.kind() == ErrorKind::Stale => return Ok(()),
+        file => file?,
+    };
     let of = Of { shared, inode: &inode, file: &file };
     let found = loop {
-        let _content = file.content.read();
-        if file.stored_limit(layout, block.0) == 0 {
+        let content = file.content.read();
+        let is_elsewhere =
+            !matches!(&*content, Content::Object(now) if now.object == layout.object);
+        if is_elsewhere || file.stored_limit(layout, block.0) == 0 {
             return Ok(());
         }
         let found = file.block(layout, block.0);

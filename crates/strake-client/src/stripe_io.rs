@@ -37,8 +37,8 @@ use strake_env::FanOut;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{NsdReply, NsdRequest, SettledStripe, StripHeader};
 use strake_proto::{
-    BlockIndex, Code, ErrorKind, Geometry, GrantNumber, NsdId, ObjectLayout, Result, SlotIndex,
-    StripIndex, StripKey, Version,
+    BlockIndex, Code, Error, ErrorKind, Geometry, GrantNumber, NsdId, ObjectLayout, Result,
+    SlotIndex, StripIndex, StripKey, Version,
 };
 use strake_stripe::{StripeCode, first_bad_unit};
 
@@ -159,7 +159,7 @@ impl StripeIo {
                     (header, strip_bytes as usize, checksums, payload_bytes as usize)
                 }
                 Ok(_) => return Err(StripFault::Bad),
-                Err(error) => return Err(self.read_fault(slot, error.kind())),
+                Err(error) => return Err(self.read_fault(slot, &key, &error)),
             };
         // The reply must be what was asked for: a lying NSD is a bad strip, never a panic.
         let right = version.is_none_or(|wanted| wanted == header.version)
@@ -171,22 +171,22 @@ impl StripeIo {
             || first_bad_unit(&key, header.version, first_unit, &out[..payload], &checksums)
                 .is_some()
         {
-            self.nsds.count_bad_strip(slot);
+            self.nsds.count_bad_strip(slot, &key, "it does not match its checksums");
             return Err(StripFault::Bad);
         }
         out[payload..].fill(0);
         Ok(header)
     }
 
-    fn read_fault(&self, slot: SlotIndex, kind: ErrorKind) -> StripFault {
-        match kind {
+    fn read_fault(&self, slot: SlotIndex, key: &StripKey, error: &Error) -> StripFault {
+        match error.kind() {
             ErrorKind::NotFound => StripFault::Absent,
             ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Fenced => {
                 self.nsds.fail(slot);
                 StripFault::Unreadable
             }
             _ => {
-                self.nsds.count_bad_strip(slot);
+                self.nsds.count_bad_strip(slot, key, error.detail());
                 StripFault::Bad
             }
         }

@@ -1,6 +1,7 @@
 //! A disk as the block store sees it: bytes at offsets, and a barrier.
 
 pub mod file;
+pub mod guarded;
 pub mod sim;
 
 use std::io;

@@ -11,12 +11,15 @@
 //! 4. A holder that fails is *lost*: before anything more is acknowledged, generation + 1 without
 //!    it is written to all NSDs (copies.rs). The last one's loss stops everything.
 //! 5. Opening finds the newest generation, replays, and makes all holders equal (open.rs).
+//! 6. NSDs come and go while this runs; one that carries an old generation is not believed
+//!    (members.rs).
 //!
 //! Locks, in this order: `checkpointing` or `copying`, `state`. Questions share `state`; changes
 //! hold it alone, across memory only, unless a record must be read from disk or a holder is lost.
 
 mod copies;
 mod holder;
+mod members;
 mod open;
 mod witness;
 
@@ -76,14 +79,14 @@ impl MetaOptions {
 
 /// See the module.
 pub struct MetaStore {
-    /// Every NSD's container that could be opened, ascending by id.
-    containers: Vec<Container>,
     /// Copies wanted: p + 1, or one on each NSD where there are fewer.
     copies_wanted: usize,
     /// NSDs that may lack the newest generation: p.
     losses_max: usize,
     /// NSDs of the pool, readable or not.
     nsd_count: usize,
+    /// The generation that each container had when it was opened.
+    found: Vec<(NsdId, u64)>,
     options: MetaOptions,
     state: RwLock<State>,
     checkpointing: Mutex<()>,
@@ -94,6 +97,8 @@ pub struct MetaStore {
 }
 
 struct State {
+    /// Every container of the pool that can be reached, ascending by id.
+    containers: Vec<Container>,
     /// Never empty; the first answers the questions.
     holders: Vec<Arc<Holder>>,
     /// A copy under way: gets every change, is no holder yet.
@@ -102,7 +107,7 @@ struct State {
     failed_nsds: Vec<NsdId>,
     generation: u64,
     last: Lsn,
-    /// Set when no sufficient set of copies is left: nothing is accepted any more.
+    /// Set while no sufficient set of copies is left: nothing is accepted then.
     stopped: Option<Error>,
 }
 
@@ -283,10 +288,8 @@ impl MetaStore {
 
 impl MetaPort for MetaStore {
     fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        // Also when nothing can be changed any more: what is there stays readable.
         let state = self.state.read();
-        if let Some(error) = &state.stopped {
-            return Err(error.clone());
-        }
         let holder = &state.holders[0];
         let mut reply = query::query(&holder.kv, query)?;
         if let MetaReply::Counts(counts) = &mut reply {

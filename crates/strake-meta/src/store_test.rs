@@ -65,6 +65,11 @@ impl Rig {
         MetaStore::open(&self.containers(&without.iter().copied().collect()), self.options())
     }
 
+    fn container(&self, index: usize) -> Container {
+        let others = (0..self.disks.len()).filter(|other| *other != index).collect();
+        self.containers(&others).remove(0)
+    }
+
     fn options(&self) -> MetaOptions {
         let clock = Arc::new(ManualClock::default());
         let witness = self.witness.clone().map(|disk| disk as Arc<dyn Disk>);
@@ -261,7 +266,7 @@ fn the_last_copy_takes_everything_along() {
     assert_eq!(store.sync().map_err(|error| error.kind()), Err(ErrorKind::Io));
     let op = create(Ino::ROOT, "late", new_inode(FileType::Regular));
     assert_eq!(store.apply(&entry(6, op)).map_err(|error| error.kind()), Err(ErrorKind::Io));
-    assert!(store.query(&MetaQuery::Counts).is_err());
+    assert!(store.query(&MetaQuery::Counts).is_ok(), "what is there stays readable");
 }
 
 #[test]
@@ -416,4 +421,64 @@ fn crash_run(seed: u64, count: u32, steps: usize, cuts: usize) {
         let snapshots = store.snapshots().expect("reads");
         assert!(snapshots.windows(2).all(|pair| pair[0] == pair[1]), "{context}");
     }
+}
+
+#[test]
+fn nsds_leave_and_come_back_while_in_use() {
+    let (rig, store) = Rig::new(4, 1, false);
+    let now = entry(1, MetaOp::Join).time;
+    store.begin_life(now).expect("begins");
+    apply_all(&store, 5, 5);
+    assert!(store.detach(NsdId(1), "removed"));
+    assert_eq!(store.holders().1, [NsdId(2)]);
+    store.tick();
+    assert_eq!(store.holders().1, [NsdId(2), NsdId(3)]);
+    apply_all(&store, 5, 6);
+    store.sync().expect("syncs");
+    // It takes part again, and does so as an NSD that missed nothing for sure.
+    let back = rig.container(0);
+    assert_eq!(store.attach(back, false, now), Ok(false));
+    assert_eq!(unrecovered(&store), []);
+    assert!(store.detach(NsdId(2), "removed"));
+    store.tick();
+    assert_eq!(store.holders().1, [NsdId(3), NsdId(1)], "of the failure groups without one");
+    // Now more are away than are tolerated: questions are answered, changes refused.
+    assert!(store.detach(NsdId(3), "removed"));
+    let op = create(Ino::ROOT, "late", new_inode(FileType::Regular));
+    assert_eq!(store.apply(&entry(7, op)).map_err(|error| error.kind()), Err(ErrorKind::Io));
+    assert_eq!(names(&store), 10);
+    assert!(!store.detach(NsdId(1), "removed"), "the last copy stays in use");
+    assert_eq!(store.attach(rig.container(2), true, now), Ok(true));
+    assert_eq!(unrecovered(&store), [NsdId(3)], "its contents were doubted");
+    apply_all(&store, 5, 8);
+    store.sync().expect("enough are back");
+    assert_eq!(names(&store), 15);
+}
+
+#[test]
+fn an_old_copy_in_the_place_of_a_disk_is_recognised() {
+    let (rig, store) = Rig::new(4, 1, false);
+    let now = entry(1, MetaOp::Join).time;
+    store.begin_life(now).expect("begins");
+    let old = rig.copy();
+    store.end_life(now).expect("ends");
+    drop(store);
+    for (disk, life) in [(3, "made before the end of the last life"), (1, "once more")] {
+        let mut mixed = rig.copy();
+        mixed.disks[disk] = old.disks[disk].copy();
+        let store = mixed.open(&[]).expect("opens");
+        store.begin_life(now).expect("begins");
+        assert_eq!(unrecovered(&store), [NsdId(disk as u32 + 1)], "{life}");
+    }
+    let store = rig.open(&[]).expect("opens");
+    store.begin_life(now).expect("begins");
+    assert_eq!(unrecovered(&store), [], "nobody else is suspected");
+}
+
+fn unrecovered(store: &MetaStore) -> Vec<NsdId> {
+    let Ok(MetaReply::Configuration(found)) = store.query(&MetaQuery::Configuration) else {
+        panic!("no configuration");
+    };
+    let away = found.pool.slots.iter().filter(|slot| !slot.state.availability.readable());
+    away.map(|slot| slot.nsd).collect()
 }

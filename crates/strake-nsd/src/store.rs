@@ -195,6 +195,11 @@ impl BlockStore {
         self.boot
     }
 
+    /// Why it takes no writes any more; `None` while it does.
+    pub fn failure(&self) -> Option<Error> {
+        self.failure.lock().clone()
+    }
+
     /// Refuses, from now on, askers of an older epoch or with an older pool map.
     pub fn fence(&self, epoch: Epoch, map: MapVersion) {
         self.epoch_min.fetch_max(epoch.0, SeqCst);

@@ -32,6 +32,11 @@ pub(crate) enum Request {
     Waiters,
     /// Histograms per operation.
     Stats,
+    /// Look for a disk that was away, and use it again.
+    DiskStart {
+        /// Its name.
+        disk: String,
+    },
     /// Flush, unmount, end.
     Down {
         /// Even if the mount is busy.

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use strake_env::disk::file::{Allocation, FileDisk};
+use strake_env::disk::guarded::GuardedDisk;
 use strake_env::{Clock, Disk, RealClock, Rng};
 use strake_meta::{MetaOptions, MetaStore};
 use strake_nsd::{BlockStore, BlockStoreOptions};
@@ -145,6 +146,10 @@ fn witness(dir: &DataDir, made: Option<&mut Vec<PathBuf>>) -> Result<Arc<dyn Dis
 
 /// One NSD that could be opened.
 pub(crate) struct OpenNsd {
+    /// The file or device.
+    pub(crate) file: Arc<FileDisk>,
+    /// What stands between it and everything else, so that a hang stays its own.
+    pub(crate) guard: Arc<GuardedDisk>,
     /// Its container, for the metadata's copies.
     pub(crate) container: Container,
     /// Its block store.
@@ -160,7 +165,10 @@ pub(crate) fn open_nsd(
 ) -> Result<OpenNsd> {
     let path = dir.container_path(nsd);
     let open = || -> Result<OpenNsd> {
-        let container = Container::open(Arc::new(FileDisk::open(&path)?))?;
+        let file = Arc::new(FileDisk::open(&path)?);
+        let limit = config.settings.time("nsd_io_limit");
+        let guard = Arc::new(GuardedDisk::new(Arc::clone(&file) as Arc<dyn Disk>, limit));
+        let container = Container::open(Arc::clone(&guard) as Arc<dyn Disk>)?;
         let superblock = container.superblock();
         if superblock.cluster != config.cluster_id()? || superblock.nsd != NsdId(nsd.id) {
             return Err(Error::new(
@@ -172,7 +180,7 @@ pub(crate) fn open_nsd(
             ));
         }
         let store = BlockStore::open(container.clone(), BlockStoreOptions::new(observe))?;
-        Ok(OpenNsd { container, store })
+        Ok(OpenNsd { file, guard, container, store })
     };
     open().map_err(|error| error.context(format!("{} ({})", nsd.name, path.display())))
 }
@@ -180,14 +188,12 @@ pub(crate) fn open_nsd(
 /// Opens the metadata on the NSDs that are there.
 pub(crate) fn open_meta(
     dir: &DataDir,
-    nsds: &[Option<OpenNsd>],
+    containers: &[Container],
     observe: &Arc<Observe>,
 ) -> Result<Arc<MetaStore>> {
-    let containers: Vec<Container> =
-        nsds.iter().flatten().map(|nsd| nsd.container.clone()).collect();
     let mut options = MetaOptions::new(Arc::clone(&observe.waiters));
     options.witness = Some(witness(dir, None)?);
-    Ok(Arc::new(MetaStore::open(&containers, options)?))
+    Ok(Arc::new(MetaStore::open(containers, options)?))
 }
 
 /// The NSDs that hold the metadata, as the newest superblock on any of them says. Read from

@@ -5,30 +5,35 @@
 //! The server process holds the metadata *and* all NSDs: on one machine the metadata's copies lie
 //! inside the NSDs' containers, and a container has one owner.
 
-use crate::assemble::{self, OpenNsd};
+use crate::assemble;
 use crate::data_dir::{DataDir, NodeConfig};
+use crate::disks::{DiskUser, Disks};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use strake_client::StrakeVfs;
 use strake_env::rpc::{
     Endpoint, Listener, MetaClientSession, NsdClientSession, RpcServer, ServerOptions, SessionEnv,
     SessionLimits, SharedSecret, serve_meta, serve_nsd,
 };
-use strake_env::{RealClock, Rng};
+use strake_env::{Clock, RealClock, Rng};
 use strake_meta::{MetaStore, MetaWorker};
 use strake_observe::Observe;
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Error, ErrorKind, NsdId, Result};
 
-/// Ways to the NSDs, in slot order; `None` for one that is missing.
-pub(crate) type Ports = Vec<Option<Arc<dyn NsdPort>>>;
+/// How much longer a session waits than the disk behind it may take.
+const CALL_MARGIN: Duration = Duration::from_secs(5);
 
 /// The disks and the metadata, opened in this process.
 pub(crate) struct Local {
-    nsds: Vec<Option<OpenNsd>>,
+    disks: Arc<Disks>,
     meta: Arc<MetaStore>,
     _worker: MetaWorker,
     /// Let go last, when the NSDs are closed.
@@ -43,47 +48,105 @@ impl Local {
         observe: &Arc<Observe>,
     ) -> Result<Local> {
         let lock = dir.lock_disks(&RealClock)?;
-        let mut nsds = Vec::new();
-        for nsd in &config.nsd {
-            let opened = assemble::open_nsd(dir, config, nsd, observe);
-            if let Err(error) = &opened {
-                eprintln!("daemon: NSD missing: {error}");
-            }
-            nsds.push(opened.ok());
-        }
-        let meta = assemble::open_meta(dir, &nsds, observe)?;
+        let disks = Disks::open(dir, config, observe)?;
+        let meta = assemble::open_meta(dir, &disks.containers(), observe)?;
+        meta.begin_life(RealClock.wall())?;
         let worker = meta.start_worker()?;
-        Ok(Local { nsds, meta, _worker: worker, _lock: lock })
-    }
-
-    fn ports(&self) -> Ports {
-        let port = |nsd: &OpenNsd| Arc::clone(&nsd.store) as Arc<dyn NsdPort>;
-        self.nsds.iter().map(|nsd| nsd.as_ref().map(port)).collect()
+        Ok(Local { disks, meta, _worker: worker, _lock: lock })
     }
 
     /// Leaves as little as possible to replay at the next start.
     pub(crate) fn finish(&self) -> Result<()> {
+        self.disks.stop();
         self.meta.sync()?;
+        self.meta.end_life(RealClock.wall())?;
         self.meta.checkpoint()
     }
 
     /// Serves everything on sockets in the data directory until the servers are dropped.
-    pub(crate) fn serve(&self, dir: &DataDir, config: &NodeConfig) -> Result<Vec<RpcServer>> {
-        let run = dir.run_path();
-        std::fs::create_dir_all(&run)?;
+    pub(crate) fn serve(&self, dir: &DataDir) -> Result<Arc<Servers>> {
+        std::fs::create_dir_all(dir.run_path())?;
         let secret = SharedSecret::load(&dir.secret_path())?;
         // Zero means that no server was met yet.
         let options = ServerOptions::new(Rng::from_entropy()?.next_u64().max(1));
-        let mut servers = Vec::new();
-        for (nsd, port) in config.nsd.iter().zip(self.ports()) {
-            let Some(port) = port else { continue };
-            let listener = bind(dir, &nsd.name)?;
-            servers.push(serve_nsd(listener, NsdId(nsd.id), port, secret.clone(), options)?);
-        }
         let meta = Arc::clone(&self.meta) as Arc<dyn MetaPort>;
-        servers.push(serve_meta(bind(dir, "meta")?, meta, secret, options)?);
+        let meta_server = serve_meta(bind(dir, "meta")?, meta, secret.clone(), options)?;
+        let servers = Arc::new(Servers {
+            dir: dir.clone(),
+            secret,
+            options,
+            meta: Mutex::new(Some(meta_server)),
+            nsds: Mutex::default(),
+        });
+        for (nsd, port) in self.disks.ports() {
+            servers.came(nsd, port);
+        }
+        self.disks.watch(Arc::clone(&self.meta), Arc::clone(&servers) as Arc<dyn DiskUser>)?;
         Ok(servers)
     }
+}
+
+/// The servers of a process that serves its disks to others.
+pub(crate) struct Servers {
+    dir: DataDir,
+    secret: SharedSecret,
+    options: ServerOptions,
+    meta: Mutex<Option<RpcServer>>,
+    nsds: Mutex<BTreeMap<NsdId, RpcServer>>,
+}
+
+impl Servers {
+    /// Ends all of them.
+    pub(crate) fn stop(&self) {
+        let nsds = std::mem::take(&mut *self.nsds.lock());
+        nsds.into_values().for_each(RpcServer::stop);
+        if let Some(meta) = self.meta.lock().take() {
+            meta.stop();
+        }
+    }
+}
+
+impl DiskUser for Servers {
+    fn came(&self, nsd: NsdId, port: Arc<dyn NsdPort>) {
+        self.went(nsd);
+        let served = bind(&self.dir, &socket_name(nsd))
+            .and_then(|listener| serve_nsd(listener, nsd, port, self.secret.clone(), self.options));
+        match served {
+            Ok(server) => {
+                self.nsds.lock().insert(nsd, server);
+            }
+            Err(error) => eprintln!("disks: NSD {nsd} cannot be served: {error}"),
+        }
+    }
+
+    fn went(&self, nsd: NsdId) {
+        let server = self.nsds.lock().remove(&nsd);
+        // Requests under way end within the limit of the disk's I/O.
+        if let Some(server) = server {
+            server.stop();
+        }
+    }
+}
+
+/// The client of disks in its own process.
+struct OwnClient(Weak<StrakeVfs>);
+
+impl DiskUser for OwnClient {
+    fn came(&self, nsd: NsdId, port: Arc<dyn NsdPort>) {
+        if let Some(vfs) = self.0.upgrade() {
+            vfs.attach(nsd, Some(port));
+        }
+    }
+
+    fn went(&self, nsd: NsdId) {
+        if let Some(vfs) = self.0.upgrade() {
+            vfs.attach(nsd, None);
+        }
+    }
+}
+
+fn socket_name(nsd: NsdId) -> String {
+    format!("nsd{nsd}")
 }
 
 fn endpoint(dir: &DataDir, name: &str) -> Endpoint {
@@ -107,8 +170,12 @@ pub(crate) enum Backend {
     Socket {
         /// The server process.
         child: Child,
-        /// Ways to the NSDs.
-        ports: Ports,
+        /// What sessions need.
+        dir: DataDir,
+        env: SessionEnv,
+        limits: SessionLimits,
+        /// Ways to the NSDs, made when first asked for.
+        sessions: Mutex<BTreeMap<NsdId, Arc<dyn NsdPort>>>,
         /// The way to the metadata.
         meta: Arc<dyn MetaPort>,
     },
@@ -125,39 +192,39 @@ impl Backend {
             return Local::open(dir, config, observe).map(Backend::Direct);
         }
         let mut child = start_server(dir)?;
-        let served = read_served(&mut child);
-        let served = match served {
-            Ok(served) => served,
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(error);
-            }
-        };
+        if let Err(error) = wait_until_served(&mut child) {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(error);
+        }
         let env = SessionEnv {
             secret: SharedSecret::load(&dir.secret_path())?,
             clock: RealClock::shared(),
             waits: Arc::clone(observe) as _,
         };
-        let session = |nsd: &crate::data_dir::NsdConfig| -> Option<Arc<dyn NsdPort>> {
-            let (id, limits) = (NsdId(nsd.id), SessionLimits::NSD);
-            let is_served = served.contains(&nsd.name);
-            let connect =
-                || NsdClientSession::new(endpoint(dir, &nsd.name), id, limits, env.clone());
-            is_served.then(|| Arc::new(connect()) as Arc<dyn NsdPort>)
-        };
-        let ports = config.nsd.iter().map(session).collect();
+        // The server's own limit must run out first: it knows which of its disks hangs.
+        let disk = config.settings.time("nsd_io_limit");
+        let call = if disk.is_zero() { Duration::MAX } else { disk * 2 + CALL_MARGIN };
+        let limits = SessionLimits { call, ..SessionLimits::NSD };
         let meta_endpoint = endpoint(dir, "meta");
         let meta =
             Arc::new(MetaClientSession::new(meta_endpoint, SessionLimits::META, env.clone()));
-        Ok(Backend::Socket { child, ports, meta })
+        let (dir, sessions) = (dir.clone(), Mutex::default());
+        Ok(Backend::Socket { child, dir, env, limits, sessions, meta })
     }
 
-    /// Ways to the NSDs.
-    pub(crate) fn ports(&self) -> Ports {
+    /// The way to an NSD; `None` where it is not there for sure.
+    pub(crate) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
         match self {
-            Backend::Direct(local) => local.ports(),
-            Backend::Socket { ports, .. } => ports.clone(),
+            Backend::Direct(local) => local.disks.ports().remove(&nsd),
+            Backend::Socket { dir, env, limits, sessions, .. } => {
+                let connect = || {
+                    let endpoint = endpoint(dir, &socket_name(nsd));
+                    let session = NsdClientSession::new(endpoint, nsd, *limits, env.clone());
+                    Arc::new(session) as Arc<dyn NsdPort>
+                };
+                Some(Arc::clone(sessions.lock().entry(nsd).or_insert_with(connect)))
+            }
         }
     }
 
@@ -166,6 +233,27 @@ impl Backend {
         match self {
             Backend::Direct(local) => Arc::clone(&local.meta) as Arc<dyn MetaPort>,
             Backend::Socket { meta, .. } => Arc::clone(meta),
+        }
+    }
+
+    /// Tells `vfs` of disks that come and go from now on. (Sessions find out by themselves.)
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn watch(&self, vfs: &Arc<StrakeVfs>) -> Result<()> {
+        match self {
+            Backend::Direct(local) => {
+                let user = Arc::new(OwnClient(Arc::downgrade(vfs)));
+                local.disks.watch(Arc::clone(&local.meta), user)
+            }
+            Backend::Socket { .. } => Ok(()),
+        }
+    }
+
+    /// Has all disks looked at now.
+    pub(crate) fn kick(&self) {
+        if let Backend::Direct(local) = self {
+            local.disks.kick();
         }
     }
 
@@ -200,21 +288,15 @@ fn start_server(dir: &DataDir) -> Result<Child> {
     Ok(child)
 }
 
-/// Waits until the server serves: one line `ready NAME NAME…`, or its error as JSON.
-fn read_served(child: &mut Child) -> Result<Vec<String>> {
+/// Waits until the server serves: one line `ready`, or its error as JSON.
+fn wait_until_served(child: &mut Child) -> Result<()> {
     let stdout = child.stdout.take().expect("invariant: stdout is piped");
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line)?;
-    if let Some(names) = line.trim_end().strip_prefix("ready") {
-        return Ok(names.split_whitespace().map(str::to_owned).collect());
+    if line.trim_end() == "ready" {
+        return Ok(());
     }
     Err(serde_json::from_str::<Error>(&line).unwrap_or_else(|_| {
         Error::new(ErrorKind::Internal, "the server process ended before it served; see the log")
     }))
-}
-
-/// What the server process tells when it serves.
-pub(crate) fn ready_line(config: &NodeConfig, local: &Local) -> String {
-    let served = config.nsd.iter().zip(&local.nsds).filter(|(_, nsd)| nsd.is_some());
-    served.fold("ready".to_owned(), |line, (nsd, _)| line + " " + &nsd.name)
 }

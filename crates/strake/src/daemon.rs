@@ -2,10 +2,11 @@
 //! when told, when the mount is taken away, or on SIGTERM or SIGINT; in each case everything is
 //! flushed first.
 
+mod manage;
 mod serve;
 
 use crate::admin::{LINE_BYTES_MAX, Reply, Request};
-use crate::backend::{self, Local};
+use crate::backend::Local;
 use crate::data_dir::DataDir;
 use crate::registry;
 use clap::Args;
@@ -19,7 +20,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::RealClock;
-use strake_env::rpc::RpcServer;
 use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, Result};
 
@@ -172,11 +172,11 @@ fn serve_disks(args: &DaemonArgs) -> Result<()> {
     let config = dir.read_config()?;
     let observe = Observe::new(RealClock::shared(), 512);
     let local = Local::open(&dir, &config, &observe)?;
-    let servers = local.serve(&dir, &config)?;
-    println!("{}", backend::ready_line(&config, &local));
+    let servers = local.serve(&dir)?;
+    println!("ready");
     // Signals are the parent's business: it must be able to flush through us first.
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
-    servers.into_iter().for_each(RpcServer::stop);
+    servers.stop();
     local.finish()
 }
 

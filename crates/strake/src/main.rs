@@ -7,6 +7,7 @@ mod commands;
 mod create;
 mod daemon;
 mod data_dir;
+mod disks;
 mod mounts;
 mod output;
 mod registry;

@@ -46,6 +46,12 @@ pub(crate) const TABLE: &[Setting] = &[
         meaning: "I/Os that `strake diag iohist` remembers",
     },
     Setting {
+        name: "nsd_io_limit",
+        default: "30s",
+        form: Form::Time(Duration::ZERO, seconds(3600)),
+        meaning: "a disk that does not answer for so long is down; 0s waits for ever",
+    },
+    Setting {
         name: "pagepool",
         default: "auto",
         form: Form::Size(16 << 20, 1 << 44),

@@ -64,8 +64,14 @@ pub(crate) struct ShowNsd {
     pub(crate) free_bytes: Option<u64>,
     /// Strips held.
     pub(crate) strips: Option<u64>,
-    /// Bad strips met and mended since the start.
+    /// How often a bad strip was met since the start.
+    pub(crate) bad_strips: u64,
+    /// Strips rebuilt and rewritten since the start.
     pub(crate) repaired_strips: u64,
+    /// While it is brought up to date: bytes of files compared so far.
+    pub(crate) recovered_bytes: Option<u64>,
+    /// Of so many.
+    pub(crate) recovery_bytes: Option<u64>,
 }
 
 /// The status column of `mmlsdisk`.

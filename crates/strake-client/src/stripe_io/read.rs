@@ -190,7 +190,7 @@ impl StripeIo {
         let mut bytes = self.scratch.take(super::padded_bytes(layout.code, block_bytes));
         let bad = self.gather(layout, block, &survey.slots, (version, block_bytes), &mut bytes)?;
         copy_range(&bytes, offset, out);
-        if bad == 0 {
+        if bad.is_empty() {
             return Ok(Some(found));
         }
         if access == Access::Shared {
@@ -201,6 +201,7 @@ impl StripeIo {
         match self.write_block(layout, block, block_bytes, &bytes) {
             Ok(version) => {
                 self.note_mended();
+                self.count_repaired(layout, block, &survey.slots, &bad);
                 Ok(Some(Found { version, block_bytes, rewritten: true }))
             }
             Err(_) => Ok(Some(found)),
@@ -263,7 +264,7 @@ impl StripeIo {
     }
 
     /// Reads all data strips of a version into `bytes`, rebuilding those that cannot be had from
-    /// the others. Returns how many were bad.
+    /// the others. Returns which were bad.
     pub(super) fn gather(
         &self,
         layout: &ObjectLayout,
@@ -271,7 +272,7 @@ impl StripeIo {
         slots: &StripeSlots,
         (version, block_bytes): (Version, u32),
         bytes: &mut [u8],
-    ) -> Result<usize> {
+    ) -> Result<Vec<StripIndex>> {
         let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
         let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
         let fetch = |at: StripIndex, out: &mut [u8]| {
@@ -286,7 +287,9 @@ impl StripeIo {
         });
         let data: Vec<(&mut [u8], Option<StripFault>)> =
             data.into_iter().map(Mutex::into_inner).collect();
-        let mut bad = data.iter().filter(|(_, fault)| is_bad(*fault)).count();
+        let faults = data.iter().map(|(_, fault)| is_bad(*fault));
+        let mut bad: Vec<StripIndex> =
+            (0..).map(StripIndex).zip(faults).filter(|(_, bad)| *bad).map(|(at, _)| at).collect();
         let mut missing = data.iter().filter(|(_, fault)| fault.is_some()).count();
         let mut parity = Vec::new();
         for at in stripe.positions().skip(stripe.data_strips()) {
@@ -299,7 +302,8 @@ impl StripeIo {
                     parity.push((at, strip));
                     missing -= 1;
                 }
-                Err(fault) => bad += usize::from(is_bad(Some(fault))),
+                Err(fault) if is_bad(Some(fault)) => bad.push(at),
+                Err(_) => {}
             }
         }
         let mut present: Vec<(StripIndex, &[u8])> = Vec::new();
@@ -395,6 +399,18 @@ impl StripeIo {
                 let newest = headers.max_by_key(|header| header.version);
                 Ok(newest.map(|header| (header.version, header.block_bytes)))
             }
+        }
+    }
+
+    pub(super) fn count_repaired(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        slots: &StripeSlots,
+        bad: &[StripIndex],
+    ) {
+        for at in bad {
+            self.nsds.count_repaired(slots[usize::from(at.0)], &self.key(layout, block, *at));
         }
     }
 

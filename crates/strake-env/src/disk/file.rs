@@ -21,7 +21,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -134,6 +134,32 @@ impl FileDisk {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Which file this is: device and inode number, which no other file has at the same time.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn identity(&self) -> io::Result<(u64, u64)> {
+        let found = self.file.metadata()?;
+        Ok((found.dev(), found.ino()))
+    }
+
+    /// Whether the path still leads to the file that is open, and that file is whole.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing is there any more, `InvalidData` if something else is or the file was
+    /// cut short; the host's.
+    pub fn verify(&self) -> io::Result<()> {
+        let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        let there = std::fs::metadata(&self.path)?;
+        if (there.dev(), there.ino()) != self.identity()? {
+            return wrong("another file is in its place");
+        }
+        if there.is_file() && there.len() < self.length {
+            return wrong("it was cut short");
+        }
+        Ok(())
     }
 
     /// Whether the host lets us bypass its cache.

@@ -130,3 +130,21 @@ fn a_file_is_no_device() {
     let error = FileDisk::take_device(&path, true).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
 }
+
+#[test]
+fn a_file_that_was_removed_replaced_or_cut_is_noticed() {
+    let folder = folder();
+    let path = folder.0.join("container");
+    let disk = FileDisk::create(&path, 1 << 20, Allocation::Sparse).expect("creates");
+    disk.verify().expect("it is there");
+    let away = folder.0.join("away");
+    std::fs::rename(&path, &away).expect("moves");
+    assert_eq!(disk.verify().map_err(|error| error.kind()), Err(io::ErrorKind::NotFound));
+    std::fs::copy(&away, &path).expect("copies");
+    assert_eq!(disk.verify().map_err(|error| error.kind()), Err(io::ErrorKind::InvalidData));
+    std::fs::rename(&away, &path).expect("moves back");
+    disk.verify().expect("it is back");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("opens");
+    file.set_len(4096).expect("cuts");
+    assert_eq!(disk.verify().map_err(|error| error.kind()), Err(io::ErrorKind::InvalidData));
+}

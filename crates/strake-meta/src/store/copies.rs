@@ -39,7 +39,9 @@ impl MetaStore {
         }
         let reasons: Vec<String> =
             lost.iter().map(|(nsd, error)| format!("NSD {nsd}: {error}")).collect();
+        eprintln!("metadata: copy lost on {}", reasons.join("; "));
         if left.is_empty() {
+            // The last one still answers questions, as far as it can.
             let detail = format!("every metadata copy failed ({})", reasons.join("; "));
             return Err(stop(state, detail));
         }
@@ -53,29 +55,30 @@ impl MetaStore {
             state.generation += 1;
             let holders: Vec<NsdId> = state.holders.iter().map(|holder| holder.nsd).collect();
             if let Some(disk) = &self.options.witness
-                && let Err(error) = witness::write(&**disk, self.cluster(), state.generation)
+                && let Err(error) = witness::write(&**disk, cluster(state), state.generation)
             {
                 let detail = format!("the metadata's witness cannot be written: {error}");
                 return Err(stop(state, detail));
             }
-            let (written, failed) = write_generation(&self.containers, state.generation, &holders);
+            let (written, failed) = write_generation(&state.containers, state.generation, &holders);
             let reach = written + self.losses_max >= self.nsd_count;
-            state.holders.retain(|holder| !failed.contains(&holder.nsd));
-            if !reach || state.holders.is_empty() {
+            if !reach || holders.iter().all(|nsd| failed.contains(nsd)) {
                 let detail = format!(
                     "metadata generation {} reached only {written} of {} NSDs",
                     state.generation, self.nsd_count
                 );
                 return Err(stop(state, detail));
             }
+            state.holders.retain(|holder| !failed.contains(&holder.nsd));
             if state.holders.len() == holders.len() {
+                eprintln!(
+                    "metadata: generation {} is on NSDs {}",
+                    state.generation,
+                    super::open::list(&holders)
+                );
                 return Ok(());
             }
         }
-    }
-
-    fn cluster(&self) -> ClusterId {
-        self.containers[0].superblock().cluster
     }
 
     /// Makes one more copy on an NSD that holds none, while changes go on.
@@ -106,7 +109,8 @@ impl MetaStore {
         let is_free = |nsd: NsdId| {
             !state.failed_nsds.contains(&nsd) && state.holders.iter().all(|other| other.nsd != nsd)
         };
-        self.containers
+        state
+            .containers
             .iter()
             .filter(|container| is_free(container.superblock().nsd))
             .min_by_key(|container| groups.contains(&container.superblock().failure_group))
@@ -190,8 +194,13 @@ pub(super) fn write_generation(
     (written, failed)
 }
 
-/// Accepts nothing any more.
+fn cluster(state: &State) -> ClusterId {
+    state.holders[0].container.superblock().cluster
+}
+
+/// Accepts nothing any more, until enough NSDs are back.
 fn stop(state: &mut State, detail: String) -> Error {
+    eprintln!("metadata: nothing can be changed: {detail}");
     let error = Error::new(ErrorKind::Io, detail);
     state.stopped = Some(error.clone());
     error

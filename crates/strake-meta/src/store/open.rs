@@ -132,13 +132,19 @@ impl MetaStore {
         options: MetaOptions,
     ) -> MetaStore {
         let last = holders[0].last();
+        let found = containers
+            .iter()
+            .map(Container::superblock)
+            .map(|superblock| (superblock.nsd, superblock.metadata_generation))
+            .collect();
         MetaStore {
-            containers,
+            found,
             copies_wanted: copies_wanted(configuration, nsd_count),
             losses_max: usize::from(configuration.code.parity).min(nsd_count - 1),
             nsd_count,
             options,
             state: RwLock::new(State {
+                containers,
                 holders,
                 joining: None,
                 failed_nsds: Vec::new(),
@@ -312,7 +318,7 @@ fn pool_nsds(pool: &PoolMap) -> Vec<NsdId> {
     nsds
 }
 
-fn list(nsds: &[NsdId]) -> String {
+pub(super) fn list(nsds: &[NsdId]) -> String {
     let names: Vec<String> = nsds.iter().map(NsdId::to_string).collect();
     names.join(", ")
 }

@@ -1,10 +1,12 @@
 //! `strake nsd list` and `strake disk list`: the disks by identity, and by state.
 
+use crate::admin::{self, Request};
 use crate::commands::fs::{Target, yes};
 use crate::output::{self, Table};
-use crate::show::{availability_name, status_name};
-use clap::Subcommand;
-use strake_proto::Result;
+use crate::registry;
+use crate::show::{ShowNsd, availability_name, status_name};
+use clap::{Args, Subcommand};
+use strake_proto::{ByteCount, Result};
 
 /// NSDs: which disks belong to which file system, and who serves them.
 #[derive(Subcommand, Debug)]
@@ -20,10 +22,23 @@ pub(crate) enum NsdCommand {
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:
   strake disk list
-  strake disk list --data /srv/strake --json")]
+  strake disk list --data /srv/strake --json
+  strake disk start nsd3         use it again at once, not at the next look")]
 pub(crate) enum DiskCommand {
     /// Status and availability of each disk.
     List(Target),
+    /// Look for a disk that was away and bring it up to date.
+    Start(Named),
+}
+
+/// One disk of a file system.
+#[derive(Args, Debug)]
+pub(crate) struct Named {
+    /// The disk's name, as `strake disk list` shows it.
+    #[arg(value_name = "DISK")]
+    disk: String,
+    #[command(flatten)]
+    target: Target,
 }
 
 /// Runs a `strake nsd` command.
@@ -49,7 +64,26 @@ pub(crate) fn run_nsd(command: &NsdCommand) -> Result<()> {
 
 /// Runs a `strake disk` command.
 pub(crate) fn run_disk(command: &DiskCommand) -> Result<()> {
-    let DiskCommand::List(target) = command;
+    match command {
+        DiskCommand::List(target) => list(target),
+        DiskCommand::Start(named) => named.ask(&Request::DiskStart { disk: named.disk.clone() }),
+    }
+}
+
+impl Named {
+    /// Has the daemon do something with the disk, and prints its sentence.
+    fn ask(&self, request: &Request) -> Result<()> {
+        let dir = registry::find(self.target.data.as_deref())?;
+        let value: serde_json::Value = admin::ask(&dir, request)?;
+        if self.target.json {
+            return output::print_json(&value);
+        }
+        println!("{}", value.get("message").and_then(|text| text.as_str()).unwrap_or("done"));
+        Ok(())
+    }
+}
+
+fn list(target: &Target) -> Result<()> {
     let show = target.show()?;
     if target.json {
         return output::print_json(&show.nsds);
@@ -65,8 +99,10 @@ pub(crate) fn run_disk(command: &DiskCommand) -> Result<()> {
         "availability",
         "storage pool",
         "repaired",
+        "remarks",
     ]);
     for nsd in show.nsds {
+        let remark = remarks(&nsd);
         table.row(vec![
             nsd.name,
             "nsd".into(),
@@ -78,8 +114,21 @@ pub(crate) fn run_disk(command: &DiskCommand) -> Result<()> {
             availability_name(nsd.availability).into(),
             "system".into(),
             nsd.repaired_strips.to_string(),
+            remark,
         ]);
     }
     print!("{}", table.text());
     Ok(())
+}
+
+/// What else is to be said of a disk.
+fn remarks(nsd: &ShowNsd) -> String {
+    match (nsd.recovered_bytes, nsd.recovery_bytes) {
+        (Some(_), Some(0)) => "being compared".to_owned(),
+        (Some(done), Some(total)) => {
+            let percent = u128::from(done) * 100 / u128::from(total);
+            format!("{percent} % of {} compared", ByteCount(total))
+        }
+        _ => String::new(),
+    }
 }

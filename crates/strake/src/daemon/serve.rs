@@ -2,7 +2,7 @@
 
 use crate::admin::{Request, Status};
 use crate::assemble;
-use crate::backend::{Backend, Ports};
+use crate::backend::Backend;
 use crate::commands::diag::node_name;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::mounts;
@@ -24,13 +24,12 @@ const CLIENT: ClientId = ClientId(1);
 
 /// Everything that runs.
 pub(crate) struct Daemon {
-    dir: DataDir,
+    pub(super) dir: DataDir,
     config: NodeConfig,
     observe: Arc<Observe>,
-    backend: Mutex<Backend>,
-    nsds: Ports,
+    pub(super) backend: Mutex<Backend>,
     meta: Arc<dyn MetaPort>,
-    vfs: Arc<StrakeVfs>,
+    pub(super) vfs: Arc<StrakeVfs>,
     mount: FuseMount,
     stopped: Mutex<Option<u64>>,
 }
@@ -42,15 +41,18 @@ impl Daemon {
         let history = config.settings.number("io_history_size").unwrap_or(4096) as usize;
         let observe = Observe::new(Arc::clone(&clock), history);
         let backend = Backend::open(dir, &config, &observe)?;
-        let (nsds, meta) = (backend.ports(), backend.meta());
+        let meta = backend.meta();
+        let pool = configuration(&*meta)?.pool;
+        let nsds = (0..).map(SlotIndex).zip(pool.slots.iter().map(|slot| backend.port(slot.nsd)));
         let vfs = StrakeVfs::start(StartOptions {
             meta: Arc::clone(&meta),
-            nsds: (0..).map(SlotIndex).zip(nsds.iter().cloned()).collect(),
+            nsds: nsds.collect(),
             clock,
             settings: client_settings(&config)?,
             observe: Arc::clone(&observe),
             client: CLIENT,
         })?;
+        backend.watch(&vfs)?;
         let options = MountOptions {
             path: config.mount.clone(),
             threads: config.settings.number("fuse_threads").unwrap_or(8) as usize,
@@ -62,7 +64,6 @@ impl Daemon {
             config,
             observe,
             backend: Mutex::new(backend),
-            nsds,
             meta,
             vfs,
             mount,
@@ -72,6 +73,11 @@ impl Daemon {
 
     pub(crate) fn config(&self) -> &NodeConfig {
         &self.config
+    }
+
+    /// An NSD's name in listings.
+    pub(super) fn nsd_name(&self, nsd: NsdId) -> String {
+        self.config.nsd_name(nsd)
     }
 
     /// Returns when the mount is gone.
@@ -124,21 +130,13 @@ impl Daemon {
             Request::IoHistory => encode(&self.observe.io.snapshot()),
             Request::Waiters => encode(&self.observe.waiters.snapshot()),
             Request::Stats => encode(&self.observe.operations.snapshot()),
+            Request::DiskStart { disk } => self.start_disk(disk),
             Request::Down { force } => Ok(json!({ "flushedBytes": self.stop(*force)? })),
         }
     }
 
-    fn configuration(&self) -> Result<Box<Configuration>> {
-        match self.meta.query(&MetaQuery::Configuration)? {
-            MetaReply::Configuration(configuration) => Ok(configuration),
-            other => {
-                Err(Error::new(ErrorKind::Internal, format!("not a configuration: {other:?}")))
-            }
-        }
-    }
-
     fn show(&self) -> Result<Show> {
-        let configuration = self.configuration()?;
+        let configuration = configuration(&*self.meta)?;
         let space = self.vfs.statfs()?;
         let holders = assemble::metadata_holders(&self.dir, &self.config);
         let effective = settings::TABLE.iter().map(|setting| {
@@ -165,23 +163,27 @@ impl Daemon {
 
     fn show_nsds(&self, configuration: &Configuration, holders: &[NsdId]) -> Vec<ShowNsd> {
         let mut shown = Vec::new();
-        let views = self.vfs.nsds();
-        for ((config, view), nsd) in self.config.nsd.iter().zip(&views).zip(&self.nsds) {
-            let failure_group =
-                configuration.pool.slots.get(usize::from(view.slot.0)).map(|it| it.failure_group);
-            let status = nsd.as_ref().and_then(|nsd| nsd_status(&**nsd).ok());
+        for view in self.vfs.nsds() {
+            let config = self.config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
+            let slot = configuration.pool.slots.get(usize::from(view.slot.0));
+            let port = self.backend.lock().port(view.nsd);
+            let status = port.and_then(|port| nsd_status(&*port).ok());
+            let path = config.map(|nsd| self.dir.root().join(&nsd.path)).unwrap_or_default();
             shown.push(ShowNsd {
-                id: config.id,
-                name: config.name.clone(),
-                path: self.dir.root().join(&config.path).to_string_lossy().into_owned(),
-                failure_group: failure_group.unwrap_or(config.failure_group),
+                id: view.nsd.0,
+                name: self.config.nsd_name(view.nsd),
+                path: path.to_string_lossy().into_owned(),
+                failure_group: slot.map_or(0, |slot| slot.failure_group),
                 holds_metadata: holders.contains(&view.nsd),
                 status: view.state.status,
                 availability: view.state.availability,
                 total_bytes: status.as_ref().map(|status| status.total),
                 free_bytes: status.as_ref().map(|status| status.free),
                 strips: status.as_ref().map(|status| status.strips),
-                repaired_strips: view.bad_strips,
+                bad_strips: view.bad_strips,
+                repaired_strips: view.repaired,
+                recovered_bytes: view.progress.map(|(done, _)| done),
+                recovery_bytes: view.progress.map(|(_, total)| total),
             });
         }
         shown
@@ -190,8 +192,10 @@ impl Daemon {
     fn check(&self, data: bool) -> Result<CheckReport> {
         self.vfs.sync()?;
         let mut report = CheckReport::default();
-        for (config, nsd) in self.config.nsd.iter().zip(&self.nsds) {
-            let Some(nsd) = nsd else {
+        for config in &self.config.nsd {
+            let port = self.backend.lock().port(NsdId(config.id));
+            let there = port.filter(|port| nsd_status(&**port).is_ok());
+            let Some(nsd) = there else {
                 report.notes.push(format!("{} is missing and was not checked", config.name));
                 continue;
             };
@@ -215,6 +219,13 @@ impl Daemon {
             other => report.faults.push(format!("metadata: answered {other:?}")),
         }
         Ok(report)
+    }
+}
+
+fn configuration(meta: &dyn MetaPort) -> Result<Box<Configuration>> {
+    match meta.query(&MetaQuery::Configuration)? {
+        MetaReply::Configuration(configuration) => Ok(configuration),
+        other => Err(Error::new(ErrorKind::Internal, format!("not a configuration: {other:?}"))),
     }
 }
 

@@ -1,0 +1,304 @@
+//! A disk that answers within a limit, whatever the one below does.
+//!
+//! A disk that hangs holds the thread that uses it inside the kernel, where nothing can end it. So
+//! the I/O is done by threads of this disk's own, in buffers of their own, and callers wait for
+//! them no longer than the limit. The first I/O that takes longer makes the disk *dead*: it and every
+//! other caller get `TimedOut`, at once from then on. The stuck threads, and the file they hold
+//! open, go when the kernel lets go of them.
+//!
+//! [`GuardedDisk::retire`] makes it dead by decision: the disk was found to be no longer the one
+//! that was opened.
+//!
+//! The price is one copy of the data and one change of threads per I/O. With a limit of zero there
+//! is neither: I/O is done by the caller, and a hang is the caller's.
+
+use super::Disk;
+use crate::AlignedBuffer;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Threads of one disk at most; with more I/Os than this at a time the others queue.
+const THREADS_MAX: usize = 32;
+/// Threads that stay when there is nothing to do.
+const IDLE_THREADS_MAX: usize = 4;
+/// How often a waiting caller looks whether the disk died of somebody else's I/O.
+const LOOK: Duration = Duration::from_millis(250);
+/// Memory that is kept for the next I/Os.
+const SPARE_BYTES_MAX: usize = 16 << 20;
+
+enum Operation {
+    Read(u64),
+    Write(u64),
+    Sync,
+    Discard(u64, u64),
+    Reserve(u64, u64),
+}
+
+/// One I/O: what is to be done, with how many bytes of `buffer`, and its result.
+struct Job {
+    operation: Operation,
+    length: usize,
+    state: Mutex<JobState>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct JobState {
+    buffer: Option<AlignedBuffer>,
+    result: Option<io::Result<()>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Arc<Job>>,
+    threads: usize,
+    idle: usize,
+    closed: bool,
+    /// Buffers whose length is a power of two.
+    spare: Vec<AlignedBuffer>,
+    spare_bytes: usize,
+}
+
+struct Shared {
+    disk: Arc<dyn Disk>,
+    queue: Mutex<Queue>,
+    filled: Condvar,
+    is_dead: AtomicBool,
+    /// Why it is dead.
+    cause: Mutex<Option<(io::ErrorKind, String)>>,
+}
+
+/// See the module.
+pub struct GuardedDisk {
+    shared: Arc<Shared>,
+    limit: Duration,
+}
+
+impl GuardedDisk {
+    /// Guards `disk`: no I/O takes longer than `limit`; zero for no limit.
+    pub fn new(disk: Arc<dyn Disk>, limit: Duration) -> GuardedDisk {
+        let shared = Shared {
+            disk,
+            queue: Mutex::default(),
+            filled: Condvar::new(),
+            is_dead: AtomicBool::new(false),
+            cause: Mutex::new(None),
+        };
+        GuardedDisk { shared: Arc::new(shared), limit }
+    }
+
+    /// Refuses every I/O from now on; those under way are not waited for.
+    pub fn retire(&self, reason: &str) {
+        self.shared.die(io::ErrorKind::NotConnected, reason.to_owned());
+    }
+
+    /// Why the disk is not used any more; `None` while it is.
+    pub fn cause_of_death(&self) -> Option<String> {
+        self.shared.cause.lock().as_ref().map(|(_, text)| text.clone())
+    }
+
+    /// Does one I/O on a thread of the disk; `fill` puts the data to be written into the buffer,
+    /// `take` gets what was read.
+    fn run(
+        &self,
+        operation: Operation,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+        take: impl FnOnce(&[u8]),
+    ) -> io::Result<()> {
+        self.shared.check()?;
+        let mut buffer = self.shared.buffer(length);
+        fill(&mut buffer[..length]);
+        let state = Mutex::new(JobState { buffer: Some(buffer), result: None });
+        let job = Arc::new(Job { operation, length, state, ended: Condvar::new() });
+        Shared::submit(&self.shared, Arc::clone(&job))?;
+        let mut waited = Duration::ZERO;
+        let mut state = job.state.lock();
+        while state.result.is_none() {
+            let step = LOOK.min(self.limit.saturating_sub(waited));
+            if step.is_zero() {
+                drop(state);
+                let text = format!("the disk does not answer within {:?}", self.limit);
+                self.shared.die(io::ErrorKind::TimedOut, text);
+                return self.shared.check();
+            }
+            if job.ended.wait_for(&mut state, step).timed_out() && state.result.is_none() {
+                waited += step;
+                self.shared.check()?;
+            }
+        }
+        let result = state.result.take().expect("invariant: looked at above");
+        if let Some(buffer) = state.buffer.take() {
+            if result.is_ok() {
+                take(&buffer[..length]);
+            }
+            self.shared.keep(buffer);
+        }
+        result
+    }
+
+    /// Whether I/O is done by the caller.
+    fn is_direct(&self) -> bool {
+        self.limit.is_zero()
+    }
+}
+
+impl Shared {
+    fn die(&self, kind: io::ErrorKind, text: String) {
+        self.cause.lock().get_or_insert((kind, text));
+        self.is_dead.store(true, Ordering::Release);
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if !self.is_dead.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let cause = self.cause.lock().clone();
+        let (kind, text) = cause.expect("invariant: the cause is noted before the death");
+        Err(io::Error::new(kind, text))
+    }
+
+    fn buffer(&self, length: usize) -> AlignedBuffer {
+        let wanted = if length == 0 { 0 } else { length.next_power_of_two() };
+        let mut queue = self.queue.lock();
+        if let Some(at) = queue.spare.iter().position(|buffer| buffer.len() == wanted) {
+            queue.spare_bytes -= wanted;
+            return queue.spare.swap_remove(at);
+        }
+        drop(queue);
+        AlignedBuffer::zeroed(wanted)
+    }
+
+    fn keep(&self, buffer: AlignedBuffer) {
+        let mut queue = self.queue.lock();
+        if !buffer.is_empty() && queue.spare_bytes + buffer.len() <= SPARE_BYTES_MAX {
+            queue.spare_bytes += buffer.len();
+            queue.spare.push(buffer);
+        }
+    }
+
+    fn submit(shared: &Arc<Shared>, job: Arc<Job>) -> io::Result<()> {
+        let mut queue = shared.queue.lock();
+        queue.jobs.push_back(job);
+        if queue.idle >= queue.jobs.len() || queue.threads >= THREADS_MAX {
+            drop(queue);
+            shared.filled.notify_one();
+            return Ok(());
+        }
+        queue.threads += 1;
+        drop(queue);
+        let thread_shared = Arc::clone(shared);
+        let spawned = std::thread::Builder::new()
+            .name("disk".to_owned())
+            .spawn(move || thread_shared.serve())
+            .map(drop);
+        spawned.inspect_err(|_| shared.queue.lock().threads -= 1)
+    }
+
+    fn serve(&self) {
+        loop {
+            let job = {
+                let mut queue = self.queue.lock();
+                loop {
+                    if let Some(job) = queue.jobs.pop_front() {
+                        break job;
+                    }
+                    if queue.closed || queue.idle >= IDLE_THREADS_MAX {
+                        queue.threads -= 1;
+                        return;
+                    }
+                    queue.idle += 1;
+                    self.filled.wait(&mut queue);
+                    queue.idle -= 1;
+                }
+            };
+            let buffer = job.state.lock().buffer.take();
+            let mut buffer = buffer.expect("invariant: a job comes with its buffer");
+            let result = self.check().and_then(|()| self.perform(&job, &mut buffer[..job.length]));
+            let mut state = job.state.lock();
+            state.buffer = Some(buffer);
+            state.result = Some(result);
+            job.ended.notify_one();
+        }
+    }
+
+    fn perform(&self, job: &Job, bytes: &mut [u8]) -> io::Result<()> {
+        match job.operation {
+            Operation::Read(offset) => self.disk.read_at(offset, bytes),
+            Operation::Write(offset) => self.disk.write_at(offset, bytes),
+            Operation::Sync => self.disk.sync(),
+            Operation::Discard(offset, length) => {
+                self.disk.discard(offset, length);
+                Ok(())
+            }
+            Operation::Reserve(offset, length) => self.disk.reserve(offset, length),
+        }
+    }
+}
+
+impl Disk for GuardedDisk {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        if self.is_direct() {
+            self.shared.check()?;
+            return self.shared.disk.read_at(offset, bytes);
+        }
+        let length = bytes.len();
+        self.run(Operation::Read(offset), length, |_| {}, |read| bytes.copy_from_slice(read))
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.is_direct() {
+            self.shared.check()?;
+            return self.shared.disk.write_at(offset, bytes);
+        }
+        let fill = |buffer: &mut [u8]| buffer.copy_from_slice(bytes);
+        self.run(Operation::Write(offset), bytes.len(), fill, |_| {})
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.is_direct() {
+            self.shared.check()?;
+            return self.shared.disk.sync();
+        }
+        self.run(Operation::Sync, 0, |_| {}, |_| {})
+    }
+
+    fn len(&self) -> u64 {
+        self.shared.disk.len()
+    }
+
+    fn discard(&self, offset: u64, length: u64) {
+        if self.is_direct() {
+            if self.shared.check().is_ok() {
+                self.shared.disk.discard(offset, length);
+            }
+            return;
+        }
+        // A hint; what becomes of a disk that hangs over it, the next I/O tells.
+        let _ = self.run(Operation::Discard(offset, length), 0, |_| {}, |_| {});
+    }
+
+    fn reserve(&self, offset: u64, length: u64) -> io::Result<()> {
+        if self.is_direct() {
+            self.shared.check()?;
+            return self.shared.disk.reserve(offset, length);
+        }
+        self.run(Operation::Reserve(offset, length), 0, |_| {}, |_| {})
+    }
+}
+
+impl Drop for GuardedDisk {
+    /// Ends the threads that are not stuck. They are not waited for.
+    fn drop(&mut self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.filled.notify_all();
+    }
+}
+
+#[cfg(test)]
+#[path = "guarded_test.rs"]
+mod guarded_test;

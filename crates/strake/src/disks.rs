@@ -1,0 +1,350 @@
+//! The disks of this process: opened at the start, watched while in use, let go when they fail or
+//! vanish, and taken in again when they are back.
+//!
+//! Each NSD has a thread of its own that looks after it, so that one that hangs keeps nobody else
+//! from being looked after. Every second it compares the path with the file that is open (a
+//! removed container works on unnoticed otherwise) and asks whether the disk has failed.
+//!
+//! **One goes:** the user of the disks (client or servers) is told first, then the metadata, which
+//! makes its copy elsewhere. **One returns:** it is opened as at a start, the metadata takes it in
+//! and says whether it can have missed anything, and the user gets the way to it. If another file
+//! is in its place than the one that went, it is doubted.
+//!
+//! The list of NSDs is read again from `strake.toml` when that changes: so the server process of
+//! `rpc=socket` learns of a new disk.
+
+use crate::assemble::{self, OpenNsd};
+use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::time::{Duration, SystemTime};
+use strake_env::{Clock, RealClock};
+use strake_meta::MetaStore;
+use strake_observe::Observe;
+use strake_proto::nsd::NsdPort;
+use strake_proto::{ErrorKind, NsdId, Result};
+use strake_store::Container;
+
+/// How often each NSD is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long an NSD that failed is left alone; doubled with each failure, up to the maximum.
+const PAUSE_MIN: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// How long the start waits for disks to open where there is no limit for I/O.
+const OPEN_WAIT_MAX: Duration = Duration::from_secs(120);
+
+/// Who uses the disks.
+pub(crate) trait DiskUser: Send + Sync {
+    /// There is a way to this NSD.
+    fn came(&self, nsd: NsdId, port: Arc<dyn NsdPort>);
+    /// There is none any more.
+    fn went(&self, nsd: NsdId);
+}
+
+/// One NSD that is open.
+struct Held {
+    nsd: OpenNsd,
+    /// Not used for data: it is kept open for the last copy of the metadata only.
+    withdrawn: bool,
+}
+
+/// See the module.
+pub(crate) struct Disks {
+    dir: DataDir,
+    observe: Arc<Observe>,
+    meta: OnceLock<Arc<MetaStore>>,
+    user: OnceLock<Arc<dyn DiskUser>>,
+    config: Mutex<(NodeConfig, Option<SystemTime>)>,
+    open: Mutex<BTreeMap<NsdId, Held>>,
+    /// The files of NSDs that went.
+    identities: Mutex<BTreeMap<NsdId, (u64, u64)>>,
+    watched: Mutex<BTreeSet<NsdId>>,
+    /// Raised to have all NSDs looked at now, without a pause.
+    kicks: Mutex<u64>,
+    kicked: Condvar,
+    stopped: AtomicBool,
+}
+
+/// How one watcher's last attempts went.
+#[derive(Default)]
+struct Watch {
+    nsd: NsdId,
+    /// The fault that the log named last, so that it is named once.
+    fault: Option<String>,
+    pause: Duration,
+    /// Not tried again before this.
+    until: Duration,
+    kicks: u64,
+    /// The kick that was last acted upon.
+    kicked: u64,
+}
+
+impl Disks {
+    /// Opens every NSD that is there.
+    ///
+    /// # Errors
+    /// When no threads can be started.
+    pub(crate) fn open(
+        dir: &DataDir,
+        config: &NodeConfig,
+        observe: &Arc<Observe>,
+    ) -> Result<Arc<Disks>> {
+        let (sender, receiver) = mpsc::channel();
+        for nsd in config.nsd.clone() {
+            let (dir, config) = (dir.clone(), config.clone());
+            let (observe, sender) = (Arc::clone(observe), sender.clone());
+            std::thread::Builder::new().name(format!("open {}", nsd.name)).spawn(move || {
+                // If nobody listens any more, it is closed again, and opened by its watcher.
+                let _ = sender.send((nsd.id, assemble::open_nsd(&dir, &config, &nsd, &observe)));
+            })?;
+        }
+        drop(sender);
+        let limit = match config.settings.time("nsd_io_limit") {
+            Duration::ZERO => OPEN_WAIT_MAX,
+            limit => limit,
+        };
+        let mut open = BTreeMap::new();
+        while let Ok((id, opened)) = receiver.recv_timeout(limit) {
+            match opened {
+                Ok(nsd) => {
+                    open.insert(NsdId(id), Held { nsd, withdrawn: false });
+                }
+                Err(error) => eprintln!("disks: NSD missing: {error}"),
+            }
+        }
+        Ok(Arc::new(Disks {
+            dir: dir.clone(),
+            observe: Arc::clone(observe),
+            meta: OnceLock::new(),
+            user: OnceLock::new(),
+            config: Mutex::new((config.clone(), changed_at(dir))),
+            open: Mutex::new(open),
+            identities: Mutex::default(),
+            watched: Mutex::default(),
+            kicks: Mutex::new(0),
+            kicked: Condvar::new(),
+            stopped: AtomicBool::new(false),
+        }))
+    }
+
+    /// The containers of the NSDs that are open.
+    pub(crate) fn containers(&self) -> Vec<Container> {
+        self.open.lock().values().map(|held| held.nsd.container.clone()).collect()
+    }
+
+    /// The ways to the NSDs that are open.
+    pub(crate) fn ports(&self) -> BTreeMap<NsdId, Arc<dyn NsdPort>> {
+        let open = self.open.lock();
+        let usable = open.iter().filter(|(_, held)| !held.withdrawn);
+        usable.map(|(nsd, held)| (*nsd, Arc::clone(&held.nsd.store) as Arc<dyn NsdPort>)).collect()
+    }
+
+    /// Begins to watch, for the metadata and `user`.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn watch(
+        self: &Arc<Disks>,
+        meta: Arc<MetaStore>,
+        user: Arc<dyn DiskUser>,
+    ) -> Result<()> {
+        assert!(self.meta.set(meta).is_ok(), "watched once");
+        assert!(self.user.set(user).is_ok(), "watched once");
+        self.watch_all()?;
+        let disks = Arc::downgrade(self);
+        std::thread::Builder::new().name("disk-list".to_owned()).spawn(move || {
+            let mut kicks = 0;
+            while let Some(disks) = next_look(&disks, &mut kicks) {
+                disks.read_list();
+            }
+        })?;
+        Ok(())
+    }
+
+    fn watch_all(self: &Arc<Disks>) -> Result<()> {
+        let listed: Vec<NsdId> = self.config.lock().0.nsd.iter().map(|nsd| NsdId(nsd.id)).collect();
+        for nsd in listed {
+            if !self.watched.lock().insert(nsd) {
+                continue;
+            }
+            let disks = Arc::downgrade(self);
+            std::thread::Builder::new().name(format!("watch {nsd}")).spawn(move || {
+                let mut watch = Watch { nsd, ..Watch::default() };
+                while let Some(disks) = next_look(&disks, &mut watch.kicks) {
+                    if !disks.look(&mut watch) {
+                        disks.watched.lock().remove(&nsd);
+                        return;
+                    }
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Reads the list of NSDs again if it was changed.
+    fn read_list(self: &Arc<Disks>) {
+        let changed = changed_at(&self.dir);
+        if self.config.lock().1 == changed {
+            return;
+        }
+        match self.dir.read_config() {
+            Ok(config) => {
+                *self.config.lock() = (config, changed);
+                if let Err(error) = self.watch_all() {
+                    eprintln!("disks: {error}");
+                }
+            }
+            Err(error) => eprintln!("disks: {error}"),
+        }
+    }
+
+    /// Has every NSD looked at now, also those that are left alone for a while.
+    pub(crate) fn kick(&self) {
+        *self.kicks.lock() += 1;
+        self.kicked.notify_all();
+    }
+
+    /// Ends the watching. Threads that are stuck in a disk are not waited for.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.kick();
+    }
+
+    /// Looks after one NSD; false if it is not on the list any more.
+    fn look(&self, watch: &mut Watch) -> bool {
+        let config = self.config.lock().0.clone();
+        let Some(nsd) = config.nsd.iter().find(|nsd| nsd.id == watch.nsd.0) else {
+            self.let_go(watch.nsd, "it was taken off the list");
+            self.identities.lock().remove(&watch.nsd);
+            return false;
+        };
+        let now = RealClock.monotonic();
+        if std::mem::replace(&mut watch.kicked, watch.kicks) != watch.kicks {
+            watch.until = now;
+        }
+        match self.fault(watch.nsd) {
+            // One that has lasted for a while has its failures forgiven.
+            Some(None) if now >= watch.until + PAUSE_MAX => watch.pause = Duration::ZERO,
+            Some(None) => {}
+            Some(Some(fault)) => {
+                let path = self.dir.container_path(nsd);
+                eprintln!("disks: {} ({}) is not used any more: {fault}", nsd.name, path.display());
+                watch.fault = Some(fault.clone());
+                watch.pause = (watch.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+                watch.until = now + watch.pause;
+                self.let_go(watch.nsd, &fault);
+            }
+            None if now >= watch.until => self.take_in(&config, nsd, watch),
+            None => {}
+        }
+        true
+    }
+
+    /// What is wrong with an open NSD, if anything; `None` if it is not open.
+    fn fault(&self, nsd: NsdId) -> Option<Option<String>> {
+        let (file, guard, store, withdrawn) = {
+            let open = self.open.lock();
+            let held = open.get(&nsd)?;
+            let OpenNsd { file, guard, store, .. } = &held.nsd;
+            (Arc::clone(file), Arc::clone(guard), Arc::clone(store), held.withdrawn)
+        };
+        // Without the lock: asking a host that hangs would hold up everybody.
+        let there = file.verify().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => "its container is gone".to_owned(),
+            _ => error.to_string(),
+        });
+        let failed = guard.cause_of_death().or(store.failure().map(|error| error.to_string()));
+        match (there, failed, withdrawn) {
+            (Ok(()), None, false) => Some(None),
+            (Ok(()), None, true) => {
+                // The last copy of the metadata kept it open; it is the same file, so it goes on.
+                eprintln!("disks: NSD {nsd} is back");
+                self.open.lock().get_mut(&nsd)?.withdrawn = false;
+                self.user().came(nsd, store as Arc<dyn NsdPort>);
+                Some(None)
+            }
+            (_, _, true) => Some(None),
+            (Err(fault), _, false) | (Ok(()), Some(fault), false) => Some(Some(fault)),
+        }
+    }
+
+    /// Closes an NSD, unless the metadata cannot do without it.
+    fn let_go(&self, nsd: NsdId, reason: &str) {
+        self.user().went(nsd);
+        if !self.meta().detach(nsd, reason) {
+            eprintln!("disks: NSD {nsd} holds the last copy of the metadata, which stays in use");
+            if let Some(held) = self.open.lock().get_mut(&nsd) {
+                held.withdrawn = true;
+            }
+            return;
+        }
+        let Some(held) = self.open.lock().remove(&nsd) else { return };
+        held.nsd.guard.retire(reason);
+        if let Ok(identity) = held.nsd.file.identity() {
+            self.identities.lock().insert(nsd, identity);
+        }
+    }
+
+    /// Opens an NSD that is not open, if it is there.
+    fn take_in(&self, config: &NodeConfig, nsd: &NsdConfig, watch: &mut Watch) {
+        match self.try_take_in(config, nsd) {
+            Ok(()) => {
+                watch.fault = None;
+                eprintln!("disks: {} is back", nsd.name);
+            }
+            Err(error) => {
+                let fault = error.to_string();
+                let is_there = self.dir.container_path(nsd).exists();
+                if is_there && watch.fault.as_ref() != Some(&fault) {
+                    eprintln!("disks: {} cannot be used: {fault}", nsd.name);
+                    watch.fault = Some(fault);
+                }
+            }
+        }
+    }
+
+    fn try_take_in(&self, config: &NodeConfig, nsd: &NsdConfig) -> Result<()> {
+        let id = NsdId(nsd.id);
+        let opened = assemble::open_nsd(&self.dir, config, nsd, &self.observe)?;
+        let identity = opened.file.identity()?;
+        let doubted = self.identities.lock().get(&id).is_some_and(|before| *before != identity);
+        let attached = self.meta().attach(opened.container.clone(), doubted, RealClock.wall());
+        match attached {
+            Ok(_) => {}
+            // A disk that is to replace another is not in the pool yet; its data comes first.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let port = Arc::clone(&opened.store) as Arc<dyn NsdPort>;
+        self.identities.lock().remove(&id);
+        self.open.lock().insert(id, Held { nsd: opened, withdrawn: false });
+        self.user().came(id, port);
+        Ok(())
+    }
+
+    fn meta(&self) -> &Arc<MetaStore> {
+        self.meta.get().expect("invariant: set before anything is watched")
+    }
+
+    fn user(&self) -> &Arc<dyn DiskUser> {
+        self.user.get().expect("invariant: set before anything is watched")
+    }
+}
+
+/// Waits for the next look; `None` when there is none.
+fn next_look(disks: &Weak<Disks>, seen: &mut u64) -> Option<Arc<Disks>> {
+    let disks = disks.upgrade()?;
+    let mut kicks = disks.kicks.lock();
+    if *kicks == *seen {
+        disks.kicked.wait_for(&mut kicks, LOOK);
+    }
+    *seen = *kicks;
+    drop(kicks);
+    (!disks.stopped.load(Ordering::Acquire)).then_some(disks)
+}
+
+fn changed_at(dir: &DataDir) -> Option<SystemTime> {
+    std::fs::metadata(dir.config_path()).and_then(|found| found.modified()).ok()
+}
