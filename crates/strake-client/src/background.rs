@@ -78,14 +78,7 @@ fn tend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
         }
         let now = shared.clock.monotonic();
         let interval = shared.settings.sync_interval;
-        // Half of the interval, so that the work itself still ends within it.
-        if let Some(before) = now.checked_sub(interval / 2) {
-            let due = shared.dirty_inodes(Some(before));
-            if !due.is_empty() {
-                // Errors are latched at the files they concern.
-                let _ = sync_inodes(shared, &due);
-            }
-        }
+        sync_due(shared);
         if shared.committer.has_work() && now.saturating_sub(settled_at) >= interval / 2 {
             settled_at = now;
             let _ = shared.committer.commit(shared, false);
@@ -105,6 +98,30 @@ fn mend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
             look_after_nsds(shared);
         }
     }
+}
+
+/// Makes durable what has been waiting for half of the sync interval, so that the work itself still
+/// ends within it.
+fn sync_due(shared: &Shared) {
+    let due = shared
+        .clock
+        .monotonic()
+        .checked_sub(shared.settings.sync_interval / 2)
+        .map(|before| shared.dirty_inodes(Some(before)))
+        .unwrap_or_default();
+    if !due.is_empty() {
+        // Errors are latched at the files they concern.
+        let _ = sync_inodes(shared, &due);
+    }
+}
+
+/// One turn of the tender at once, all of it.
+pub(crate) fn tend_now(shared: &Shared) {
+    sync_due(shared);
+    // As in the tender: whoever lost something over it finds it dirty, and ranges are tried again.
+    let _ = shared.committer.commit(shared, false);
+    let _ = Ranges::apply_pending(shared);
+    look_after_nsds(shared);
 }
 
 /// Asks NSDs that are away, and brings those that returned up to date.

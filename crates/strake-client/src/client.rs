@@ -1,6 +1,6 @@
 //! [`StrakeVfs`]: the client as a whole, its start and its end.
 
-use crate::background::{Background, look_after_nsds};
+use crate::background::{Background, look_after_nsds, tend_now};
 use crate::commit::sync_all;
 use crate::committer::Committer;
 use crate::file::FileState;
@@ -179,6 +179,12 @@ impl StrakeVfs {
     /// Has the background look for NSDs that have returned now.
     pub fn look_after_nsds(&self) {
         self.shared.io.nsds().call_for_attention();
+    }
+
+    /// Does at once what the background does when its time has come: makes durable what has been
+    /// dirty for long enough by the clock, commits, applies range deletions, looks after NSDs.
+    pub fn tend(&self) {
+        tend_now(&self.shared);
     }
 
     /// The NSDs as this client sees them.

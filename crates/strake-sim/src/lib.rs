@@ -1,1 +1,26 @@
-//! Reference models and whole-stack tests on simulated disks.
+//! The whole stack on simulated disks: histories, power cuts, lost NSDs, and a judge.
+//!
+//! ```text
+//! machine     disks in memory; opens containers, block stores, metadata and client on them
+//! tree        what the names and attributes are; what each file has held
+//! history     random POSIX operations on the real stack, each also told to the model
+//! recording   the disks' one log and the operations' places in it
+//! point       a moment of the log, what became of unsynced writes, which NSDs are lost
+//! judge       what was promised there, and whether the recovered file system keeps it
+//! ```
+//!
+//! A history runs once. Every crash of it is then derived from its log, so a point costs one
+//! recovery and no rerun. A failure writes the recording to a file and prints the command that
+//! replays exactly that point.
+//!
+//! Tests only: nothing of this is in the product.
+
+pub mod history;
+pub mod judge;
+pub mod machine;
+pub mod point;
+pub mod recording;
+pub mod tree;
+
+#[cfg(test)]
+mod power_cut_test;

@@ -410,6 +410,23 @@ impl PowerCuts {
         self
     }
 
+    /// A walk over a log of a disk that was zero when the log began.
+    pub fn of_log(length: u64, log: Vec<(u64, Event)>) -> PowerCuts {
+        PowerCuts {
+            length,
+            images_sequence: None,
+            log,
+            next: 0,
+            durable: Image::new(),
+            unsynced: 0..0,
+        }
+    }
+
+    /// How many events the last sync passed has made durable.
+    pub fn synced(&self) -> usize {
+        self.unsynced.start
+    }
+
     /// Goes forward to `position`; never back.
     pub fn advance(&mut self, position: u64) {
         while let Some((at, event)) = self.log.get(self.next) {
@@ -433,7 +450,16 @@ impl PowerCuts {
     }
 
     /// The disk after a power cut here; `fate` decides for each unsynced event, in order.
-    pub fn image(&self, mut fate: impl FnMut(&Event) -> Fate) -> Arc<SimDisk> {
+    pub fn image(&self, fate: impl FnMut(&Event) -> Fate) -> Arc<SimDisk> {
+        self.image_in(&self.images_sequence.clone().unwrap_or_default(), fate)
+    }
+
+    /// The same, counting its positions in `sequence`.
+    pub fn image_in(
+        &self,
+        sequence: &Sequence,
+        mut fate: impl FnMut(&Event) -> Fate,
+    ) -> Arc<SimDisk> {
         let mut image = self.durable.clone();
         for event in self.unsynced() {
             match (fate(event), event) {
@@ -444,8 +470,7 @@ impl PowerCuts {
                 (Fate::Torn(_) | Fate::Kept, _) => apply(&mut image, event),
             }
         }
-        let sequence = self.images_sequence.clone().unwrap_or_default();
-        SimDisk::from_image(self.length, image, &sequence)
+        SimDisk::from_image(self.length, image, sequence)
     }
 
     /// The disk after a power cut here with fates drawn from `rng`.

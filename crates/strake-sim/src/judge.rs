@@ -1,0 +1,301 @@
+//! What was promised at a moment of a history, and whether a recovered file system keeps it.
+//!
+//! * **Names and attributes** are those after one of the operations, from the last one that made
+//!   them durable on. Not a mixture: metadata is one ordered log.
+//! * **A file** has a size it had since it was last made durable, and each of its blocks is what the
+//!   file held there after one of the operations since, cut or extended with zeros to that size.
+//! * **The checks** of metadata and NSDs find nothing, every strip belongs to a file and lies within
+//!   its size, and the bytes counted as allocated are those that are stored.
+
+use crate::history::READ_WRITE;
+use crate::machine::{BLOCK_SIZE, Stack};
+use crate::recording::{Mark, Sync};
+use crate::tree::{Contents, Kind, Node, Tree};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use strake_client::vfs::{OpenFlags, Vfs};
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::meta::{FileData, Inode, MetaPort, MetaQuery, MetaReply};
+use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
+use strake_proto::{BlockIndex, Caller, FileType, FsId, Ino, ObjectId, StripIndex};
+
+const ROOT: &Caller = &Caller::ROOT;
+
+/// What a file system holds.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Its names and attributes.
+    pub tree: Tree,
+    /// What its files hold.
+    pub files: BTreeMap<u64, Vec<u8>>,
+    /// What its own checks say, and what could not be read.
+    pub faults: Vec<String>,
+}
+
+/// What may be found.
+pub struct Promise {
+    /// Names and attributes, the latest last.
+    trees: Vec<Arc<Tree>>,
+    /// What each file may hold, the latest last.
+    files: BTreeMap<u64, Vec<Arc<Vec<u8>>>>,
+}
+
+impl Promise {
+    /// What is promised if the power goes when the event at `cut` was the last.
+    pub fn at(marks: &[Mark], contents: &Contents, cut: u64) -> Promise {
+        let begun = marks.iter().take_while(|mark| mark.begin < cut || mark.end <= cut).count();
+        let done = |mark: &Mark| mark.end <= cut;
+        let kept = |wanted: &dyn Fn(Sync) -> bool| {
+            marks[..begun].iter().rposition(|mark| done(mark) && wanted(mark.sync)).unwrap_or(0)
+        };
+        let names = kept(&|sync| sync != Sync::Nothing);
+        let mut trees: Vec<Arc<Tree>> = Vec::new();
+        for mark in &marks[names..begun] {
+            if trees.last().is_none_or(|last| !Arc::ptr_eq(last, &mark.tree)) {
+                trees.push(Arc::clone(&mark.tree));
+            }
+        }
+        let mut files = BTreeMap::new();
+        for (ino, states) in contents {
+            let floor = kept(&|sync| sync == Sync::All || sync == Sync::File(*ino));
+            // The state at the floor is the last one not after it.
+            let first = states.iter().rposition(|(op, _)| *op <= floor).unwrap_or(0);
+            let states = states[first..].iter().filter(|(op, _)| *op < begun);
+            files.insert(*ino, states.map(|(_, bytes)| Arc::clone(bytes)).collect());
+        }
+        Promise { trees, files }
+    }
+
+    /// Exactly what was found.
+    pub fn exactly(found: &Found) -> Promise {
+        let files = found.files.iter().map(|(ino, bytes)| (*ino, vec![Arc::new(bytes.clone())]));
+        Promise { trees: vec![Arc::new(found.tree.clone())], files: files.collect() }
+    }
+
+    /// A file that is to hold exactly this from now on.
+    pub fn add(&mut self, ino: u64, bytes: Vec<u8>) {
+        self.files.insert(ino, vec![Arc::new(bytes)]);
+    }
+}
+
+/// Says what is wrong, if anything is.
+///
+/// # Errors
+/// One or more sentences.
+pub fn judge(promise: &Promise, found: &Found) -> Result<(), String> {
+    let mut faults = found.faults.clone();
+    if !promise.trees.iter().any(|tree| **tree == found.tree) {
+        let last = promise.trees.last().expect("there is always a state");
+        faults.push(format!(
+            "names and attributes are none of {} that may be; from the latest they differ in {}",
+            promise.trees.len(),
+            last.difference(&found.tree)
+        ));
+    }
+    for (ino, bytes) in &found.files {
+        match promise.files.get(ino) {
+            Some(states) if !states.is_empty() => {
+                faults.extend(explain(*ino, bytes, states).err());
+            }
+            _ if bytes.is_empty() => {}
+            _ => faults.push(format!("file {ino} was never written and has {}", bytes.len())),
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n  ")) }
+}
+
+/// Whether `bytes` are what the file may hold.
+fn explain(ino: u64, bytes: &[u8], states: &[Arc<Vec<u8>>]) -> Result<(), String> {
+    let sizes: BTreeSet<usize> = states.iter().map(|state| state.len()).collect();
+    if !sizes.contains(&bytes.len()) {
+        return Err(format!("file {ino} has {} bytes, it may have {sizes:?}", bytes.len()));
+    }
+    for (index, block) in bytes.chunks(BLOCK_SIZE as usize).enumerate() {
+        let start = index * BLOCK_SIZE as usize;
+        if !states.iter().any(|state| holds(state, start, block)) {
+            return Err(unexplained(ino, start, block, states));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a state has `block` from `start` on; beyond its end it has zeros.
+fn holds(state: &[u8], start: usize, block: &[u8]) -> bool {
+    let part = state.get(start..).unwrap_or(&[]);
+    let part = &part[..part.len().min(block.len())];
+    block[..part.len()] == *part && block[part.len()..].iter().all(|byte| *byte == 0)
+}
+
+fn unexplained(ino: u64, start: usize, block: &[u8], states: &[Arc<Vec<u8>>]) -> String {
+    let known = |at: usize, byte: u8| {
+        states.iter().any(|state| state.get(start + at).copied().unwrap_or(0) == byte)
+    };
+    let foreign = block.iter().enumerate().find(|(at, byte)| !known(*at, **byte));
+    let zeros = block.iter().filter(|byte| **byte == 0).count();
+    let kind = match foreign {
+        Some((at, byte)) => format!("byte {byte} at {} was never there", start + at),
+        None => "it is a mixture of several states".to_owned(),
+    };
+    let fits: Vec<String> = states
+        .iter()
+        .map(|state| {
+            let differs = (0..block.len())
+                .find(|at| state.get(start + at).copied().unwrap_or(0) != block[*at]);
+            format!("{} long, differs at {:?}", state.len(), differs.map(|at| start + at))
+        })
+        .collect();
+    format!(
+        "file {ino}, block at {start} ({} bytes, {zeros} zero): {kind}; states: {}",
+        block.len(),
+        fits.join(" | ")
+    )
+}
+
+/// Looks at everything through the client, and at everything below it through the checks.
+pub fn survey(stack: &Stack) -> Found {
+    let mut found = Found::default();
+    walk(stack, &mut found, Ino::ROOT);
+    check(stack, &mut found);
+    found
+}
+
+fn walk(stack: &Stack, found: &mut Found, ino: Ino) {
+    if found.tree.0.contains_key(&ino.0) {
+        return;
+    }
+    let result = node_of(stack, found, ino);
+    match result {
+        Ok(node) => {
+            let below: Vec<u64> =
+                node.names().map(|names| names.values().copied().collect()).unwrap_or_default();
+            found.tree.0.insert(ino.0, node);
+            below.into_iter().for_each(|child| walk(stack, found, Ino(child)));
+        }
+        Err(error) => found.faults.push(format!("inode {ino}: {error}")),
+    }
+}
+
+fn node_of(stack: &Stack, found: &mut Found, ino: Ino) -> strake_proto::Result<Node> {
+    let vfs = &*stack.vfs;
+    let attr = vfs.getattr(ino)?;
+    let kind = match attr.file_type {
+        FileType::Directory => Kind::Directory(names_of(vfs, ino)?),
+        FileType::Symlink => Kind::Symlink(vfs.readlink(ino)?),
+        FileType::Regular => {
+            match read_all(vfs, ino, attr.size) {
+                Ok(bytes) => drop(found.files.insert(ino.0, bytes)),
+                Err(error) => found.faults.push(format!("file {ino}: {error}")),
+            }
+            Kind::File
+        }
+        _ => Kind::Fifo,
+    };
+    let mut xattrs = BTreeMap::new();
+    if !matches!(kind, Kind::Symlink(_)) {
+        for name in vfs.listxattr(ROOT, ino)? {
+            let value = vfs.getxattr(ROOT, ino, &name)?;
+            xattrs.insert(name, value);
+        }
+    }
+    let (uid, gid) = (attr.uid, attr.gid);
+    Ok(Node { kind, permissions: attr.permissions, uid, gid, links: attr.links, xattrs })
+}
+
+fn names_of(vfs: &dyn Vfs, dir: Ino) -> strake_proto::Result<BTreeMap<Vec<u8>, u64>> {
+    let mut names = BTreeMap::new();
+    let handle = vfs.opendir(ROOT, dir)?;
+    vfs.readdir(handle, 0, false, &mut |item| {
+        if item.name != b"." && item.name != b".." {
+            names.insert(item.name.clone(), item.ino.0);
+        }
+        true
+    })?;
+    vfs.releasedir(handle);
+    Ok(names)
+}
+
+/// A file's bytes as an application reads them.
+fn read_all(vfs: &dyn Vfs, ino: Ino, size: u64) -> strake_proto::Result<Vec<u8>> {
+    let handle = vfs.open(ROOT, ino, OpenFlags { write: false, ..READ_WRITE })?.handle;
+    let mut bytes = vec![0; size as usize + 1];
+    let result = vfs.read(handle, 0, &mut bytes);
+    vfs.release(handle);
+    bytes.truncate(result?);
+    Ok(bytes)
+}
+
+/// What `fs check` looks at, and what it does not look at yet.
+fn check(stack: &Stack, found: &mut Found) {
+    match stack.meta.query(&MetaQuery::Check) {
+        Ok(MetaReply::Checked(reply)) => {
+            found.faults.extend(reply.faults.iter().map(|fault| format!("metadata: {fault}")));
+            if reply.inodes != found.tree.0.len() as u64 {
+                let (has, named) = (reply.inodes, found.tree.0.len());
+                found.faults.push(format!("{has} inodes, of which {named} have names"));
+            }
+        }
+        other => found.faults.push(format!("metadata: {other:?}")),
+    }
+    for store in stack.stores.iter().flatten() {
+        let request = NsdRequest::Check { data: true };
+        match store.call(NsdContext::default(), &request, &[], &mut []) {
+            Ok(NsdReply::Checked(reply)) => {
+                let nsd = store.nsd();
+                found.faults.extend(reply.faults.iter().map(|it| format!("NSD {nsd}: {it}")));
+            }
+            other => found.faults.push(format!("NSD {}: {other:?}", store.nsd())),
+        }
+    }
+    if let Err(error) = check_strips(stack, found) {
+        found.faults.push(format!("strips: {error}"));
+    }
+}
+
+/// Each strip belongs to a file and lies within its size; what is counted is what is stored.
+fn check_strips(stack: &Stack, found: &mut Found) -> strake_proto::Result<()> {
+    let MetaReply::Inodes(inodes) =
+        stack.meta.query(&MetaQuery::ScanInodes { after: Ino(0), limit: 4096 })?
+    else {
+        return Ok(());
+    };
+    let mut objects: BTreeMap<ObjectId, &Inode> = BTreeMap::new();
+    for inode in &inodes {
+        if let FileData::Objects(layouts) = &inode.data {
+            objects.extend(layouts.iter().map(|layout| (layout.object, inode)));
+        }
+    }
+    let mut stored: BTreeMap<ObjectId, BTreeMap<BlockIndex, u32>> = BTreeMap::new();
+    for store in stack.stores.iter().flatten() {
+        let request = NsdRequest::List {
+            fs: FsId(1),
+            object: ObjectId(0),
+            block: BlockIndex(0),
+            strip: StripIndex(0),
+            until: ObjectId(u64::MAX),
+            limit: 4096,
+        };
+        let reply = store.call(NsdContext::default(), &request, &[], &mut [])?;
+        let NsdReply::Strips { entries, more } = reply else { continue };
+        assert!(!more, "simulated file systems are small");
+        for entry in entries {
+            let (key, bytes) = (entry.key, entry.header.block_bytes);
+            let within = objects.get(&key.object).is_some_and(|inode| {
+                key.block.0 * u64::from(BLOCK_SIZE) < inode.attr.size
+            });
+            if !within {
+                found.faults.push(format!("NSD {}: strip {key} is nobody's", store.nsd()));
+            }
+            stored.entry(key.object).or_default().insert(key.block, bytes);
+        }
+    }
+    for (object, inode) in objects {
+        let blocks = stored.remove(&object).unwrap_or_default();
+        let whole = |bytes: &u32| u64::from(bytes.next_multiple_of(UNIT_BYTES as u32));
+        let held: u64 = blocks.values().map(whole).sum();
+        if held != inode.attr.allocated {
+            let (ino, counted) = (inode.attr.ino, inode.attr.allocated);
+            found.faults.push(format!("inode {ino}: {counted} allocated are counted, {held} are"));
+        }
+    }
+    Ok(())
+}

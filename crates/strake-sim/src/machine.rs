@@ -1,0 +1,183 @@
+//! A machine of simulated disks, and the real stack opened on it: containers, block stores,
+//! metadata copies, client.
+
+use std::sync::Arc;
+use strake_client::{Settings, StartOptions, StrakeVfs};
+use strake_env::disk::sim::Sequence;
+use strake_env::{Clock, Disk, ManualClock, SimDisk};
+use strake_meta::{MetaOptions, MetaStore, WITNESS_BYTES};
+use strake_nsd::{BlockStore, BlockStoreOptions};
+use strake_observe::Observe;
+use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus, Slot};
+use strake_proto::meta::{Configuration, MetaPort};
+use strake_proto::nsd::NsdPort;
+use strake_proto::{
+    ByteCount, ClientId, ClusterId, Code, FsId, LayoutVersion, MapVersion, NsdId, PoolMap, Result,
+    SlotIndex, Timestamp,
+};
+use strake_store::Container;
+use strake_store::container::{CONTAINER_BYTES_MIN, FormatOptions};
+
+/// Bytes of a block: the smallest whose full blocks are cut into N strips and that the product
+/// accepts.
+pub const BLOCK_SIZE: u32 = 256 << 10;
+
+const CLUSTER: ClusterId = ClusterId([7; 16]);
+
+/// Disks, the witness's disk, and a clock. A disk that is `None` is away.
+pub struct Machine {
+    /// The code of its file system.
+    pub code: Code,
+    /// One per NSD, by slot.
+    pub disks: Vec<Option<Arc<SimDisk>>>,
+    /// Beside the NSDs, as in the daemon's data directory.
+    pub witness: Arc<SimDisk>,
+    /// Moves when the history says so.
+    pub clock: Arc<ManualClock>,
+}
+
+/// The real stack, open on a machine. Dropping it is a killed process: nothing is flushed.
+pub struct Stack {
+    /// The client. First, so that its threads end before what they use.
+    pub vfs: Arc<StrakeVfs>,
+    /// The metadata.
+    pub meta: Arc<MetaStore>,
+    /// The block stores that could be opened, by slot.
+    pub stores: Vec<Option<Arc<BlockStore>>>,
+}
+
+impl Machine {
+    /// A machine with `count` new disks that count their events together, and a file system made
+    /// on them.
+    ///
+    /// # Errors
+    /// The stack's.
+    pub fn format(code: Code, count: usize, sequence: &Sequence) -> Result<Machine> {
+        let disk = |length| SimDisk::with_sequence(length, sequence);
+        let machine = Machine {
+            code,
+            disks: (0..count).map(|_| Some(disk(CONTAINER_BYTES_MIN))).collect(),
+            witness: disk(WITNESS_BYTES),
+            clock: Arc::new(ManualClock::default()),
+        };
+        let observe = machine.observe();
+        let mut containers = Vec::new();
+        // Metadata asks the block stores for space.
+        let mut stores = Vec::new();
+        for (at, disk) in machine.disks.iter().flatten().enumerate() {
+            let options = FormatOptions {
+                cluster: CLUSTER,
+                nsd: nsd(at),
+                fs: FsId(1),
+                failure_group: at as u32,
+                seed: 0x5eed + at as u64,
+            };
+            let disk = Arc::clone(disk) as Arc<dyn Disk>;
+            let container = Container::format(disk, &options)?;
+            stores.push(BlockStore::open(container.clone(), BlockStoreOptions::new(&observe))?);
+            containers.push(container);
+        }
+        let configuration = configuration(code, count);
+        let meta = MetaStore::format(&containers, &configuration, machine.meta_options(&observe))?;
+        meta.checkpoint()?;
+        Ok(machine)
+    }
+
+    fn observe(&self) -> Arc<Observe> {
+        Observe::new(Arc::clone(&self.clock) as Arc<dyn Clock>, 512)
+    }
+
+    fn meta_options(&self, observe: &Arc<Observe>) -> MetaOptions {
+        MetaOptions {
+            cache_bytes: 1 << 20,
+            witness: Some(Arc::clone(&self.witness) as Arc<dyn Disk>),
+            ..MetaOptions::new(Arc::clone(&observe.waiters))
+        }
+    }
+
+    /// Opens the block store of one slot, as when its disk has returned.
+    ///
+    /// # Errors
+    /// The container's and the block store's.
+    pub fn open_store(&self, disk: &Arc<SimDisk>) -> Result<Arc<BlockStore>> {
+        let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>)?;
+        BlockStore::open(container, BlockStoreOptions::new(&self.observe()))
+    }
+
+    /// Opens everything on the disks that are there, recovery included.
+    ///
+    /// # Errors
+    /// The stack's.
+    pub fn open(&self) -> Result<Stack> {
+        let observe = self.observe();
+        let mut containers = Vec::new();
+        let mut stores = Vec::new();
+        for disk in &self.disks {
+            let Some(disk) = disk else {
+                stores.push(None);
+                continue;
+            };
+            let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>)?;
+            let options = BlockStoreOptions {
+                cache_bytes: 1 << 20,
+                ..BlockStoreOptions::new(&observe)
+            };
+            stores.push(Some(BlockStore::open(container.clone(), options)?));
+            containers.push(container);
+        }
+        let meta = Arc::new(MetaStore::open(&containers, self.meta_options(&observe))?);
+        let port = |store: &Arc<BlockStore>| Arc::clone(store) as Arc<dyn NsdPort>;
+        let nsds = (0..)
+            .zip(&stores)
+            .map(|(slot, store)| (SlotIndex(slot), store.as_ref().map(port)))
+            .collect();
+        let vfs = StrakeVfs::start(StartOptions {
+            meta: Arc::clone(&meta) as Arc<dyn MetaPort>,
+            nsds,
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            settings: settings(),
+            observe,
+            client: ClientId(1),
+        })?;
+        Ok(Stack { vfs, meta, stores })
+    }
+}
+
+/// The NSD of a slot.
+pub fn nsd(slot: usize) -> NsdId {
+    NsdId(slot as u32 + 1)
+}
+
+/// Few threads: a point is one of tens of thousands.
+fn settings() -> Settings {
+    Settings {
+        page_pool: ByteCount::mib(4),
+        flushers: 0,
+        io_threads: 0,
+        prefetch_blocks: 0,
+        ..Settings::test_min()
+    }
+}
+
+fn configuration(code: Code, count: usize) -> Configuration {
+    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
+    let slot = |at| Slot { nsd: nsd(at), failure_group: at as u32, state };
+    Configuration {
+        cluster: CLUSTER,
+        name: "simulated".to_owned(),
+        code,
+        block_size: BLOCK_SIZE,
+        pool: PoolMap {
+            version: MapVersion(1),
+            slots: (0..count).map(slot).collect(),
+            layouts: vec![LayoutMap {
+                version: LayoutVersion(1),
+                members: (0..count).map(|at| (SlotIndex(at as u16), at as u32)).collect(),
+            }],
+        },
+        created: Timestamp { seconds: 1_000, nanos: 0 },
+        settings: Vec::new(),
+        incompat_flags: 0,
+        compat_flags: 0,
+    }
+}

@@ -1,0 +1,279 @@
+//! Points: the disks as a power cut at some moment left them, less the NSDs that were lost then;
+//! recovery, the judge, and use of what was recovered.
+//!
+//! A point is named by its position in the log and a number; everything random in it follows from
+//! these and the recording's seed.
+
+use crate::history::READ_WRITE;
+use crate::judge::{Found, Promise, judge, survey};
+use crate::machine::{BLOCK_SIZE, Machine, Stack};
+use crate::recording::{Recording, disk_of};
+use std::collections::HashSet;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use strake_client::vfs::Vfs;
+use strake_env::disk::sim::{Event, Fate, PowerCuts, Sequence};
+use strake_env::{ManualClock, Rng};
+use strake_proto::{Caller, Ino};
+
+const ROOT: &Caller = &Caller::ROOT;
+
+/// A point of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// The last event before the power went.
+    pub cut: u64,
+    /// Which of the points there.
+    pub number: u64,
+}
+
+/// What a run over points did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Points looked at, each with another image or another promise.
+    pub points: u64,
+    /// Of these, with NSDs lost.
+    pub with_losses: u64,
+    /// Of these, with a second power cut, in the recovery or after it.
+    pub twice: u64,
+    /// Of these, with the lost NSDs returning and others lost then.
+    pub returned: u64,
+}
+
+/// What becomes of unsynced writes on one disk.
+#[derive(Clone, Copy)]
+enum Medium {
+    KeepsAll,
+    LosesAll,
+    Random,
+    /// Keeps so many of the unsynced events and loses the rest: no reordering.
+    Prefix(usize),
+}
+
+impl Medium {
+    fn draw(rng: &mut Rng, unsynced: usize) -> Medium {
+        match rng.below(5) {
+            0 => Medium::KeepsAll,
+            1 => Medium::LosesAll,
+            2 => Medium::Prefix(rng.index(unsynced + 1)),
+            _ => Medium::Random,
+        }
+    }
+
+    fn fates(self, cuts: &PowerCuts, rng: &mut Rng) -> Vec<Fate> {
+        cuts.unsynced()
+            .enumerate()
+            .map(|(at, event)| match self {
+                Medium::KeepsAll => Fate::Kept,
+                Medium::LosesAll => Fate::Lost,
+                Medium::Prefix(kept) if at < kept => Fate::Kept,
+                Medium::Prefix(_) => Fate::Lost,
+                Medium::Random => match event {
+                    Event::Write { bytes, .. } => Fate::random(rng, bytes.len()),
+                    _ => Fate::random(rng, 512),
+                },
+            })
+            .collect()
+    }
+}
+
+/// What becomes of the disks, the witness's last.
+struct Outcome {
+    fates: Vec<Vec<Fate>>,
+    /// A mask of the slots that are lost.
+    away: u32,
+}
+
+impl Outcome {
+    fn draw(cuts: &[PowerCuts], parity: usize, rng: &mut Rng) -> Outcome {
+        // One in six is a killed process: the disks keep everything.
+        let killed = rng.one_in(6);
+        let fates = cuts
+            .iter()
+            .map(|cuts| {
+                let count = cuts.unsynced().count();
+                let medium =
+                    if killed { Medium::KeepsAll } else { Medium::draw(rng, count) };
+                medium.fates(cuts, rng)
+            })
+            .collect();
+        Outcome { fates, away: draw_away(cuts.len() - 1, parity, rng) }
+    }
+
+    fn fingerprint(&self, cuts: &[PowerCuts], promise: (usize, usize)) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        promise.hash(&mut hasher);
+        self.away.hash(&mut hasher);
+        for (at, (cuts, fates)) in cuts.iter().zip(&self.fates).enumerate() {
+            if self.away >> at & 1 == 1 {
+                continue;
+            }
+            cuts.synced().hash(&mut hasher);
+            // Lost events at the end are as if they had not been sent.
+            let last = fates.iter().rposition(|fate| *fate != Fate::Lost).map_or(0, |at| at + 1);
+            for fate in &fates[..last] {
+                match fate {
+                    Fate::Kept => 1u8.hash(&mut hasher),
+                    Fate::Lost => 2u8.hash(&mut hasher),
+                    Fate::Torn(marks) => marks.hash(&mut hasher),
+                }
+            }
+        }
+        hasher.finish()
+    }
+
+    fn machine(self, recording: &Recording, cuts: &[PowerCuts], sequence: &Sequence) -> Machine {
+        let mut images: Vec<_> = cuts
+            .iter()
+            .zip(self.fates)
+            .map(|(cuts, fates)| {
+                let mut fates = fates.into_iter();
+                cuts.image_in(sequence, |_| fates.next().expect("one for each event"))
+            })
+            .collect();
+        let witness = images.pop().expect("the witness's is the last");
+        let away = |slot: usize| self.away >> slot & 1 == 1;
+        Machine {
+            code: recording.code,
+            disks: (0..).zip(images).map(|(slot, image)| disk_of(image, away(slot))).collect(),
+            witness,
+            clock: Arc::new(ManualClock::default()),
+        }
+    }
+}
+
+/// Up to `parity` slots, mostly none or as many as may be.
+fn draw_away(count: usize, parity: usize, rng: &mut Rng) -> u32 {
+    let lost = match rng.below(4) {
+        0 => 0,
+        1 => rng.index(parity + 1),
+        _ => parity,
+    };
+    let mut slots: Vec<usize> = (0..count).collect();
+    rng.shuffle(&mut slots);
+    slots[..lost].iter().fold(0, |mask, slot| mask | 1 << slot)
+}
+
+/// Looks at about `wanted` points of a recording, spread over all of its positions.
+///
+/// # Errors
+/// The point that fails, and why.
+pub fn run(recording: &Recording, wanted: u64) -> Result<Tally, (Point, String)> {
+    let mut tally = Tally::default();
+    let mut seen = HashSet::new();
+    let mut cuts = recording.power_cuts();
+    let positions: Vec<u64> = recording.positions().collect();
+    let mut owed = 0;
+    for (index, cut) in positions.iter().enumerate() {
+        cuts.iter_mut().for_each(|one| one.advance(*cut));
+        owed += wanted / positions.len() as u64
+            + u64::from((index as u64) < wanted % positions.len() as u64);
+        let mut number = 0;
+        // Where nothing is unsynced there are fewer different images than wanted; what is owed
+        // then is made up for where there are more.
+        while owed > 0 && number < 4 * (wanted / positions.len() as u64 + 1) {
+            let point = Point { cut: *cut, number };
+            number += 1;
+            if look(recording, &cuts, point, &mut seen, &mut tally)? {
+                owed -= 1;
+            }
+        }
+    }
+    Ok(tally)
+}
+
+/// Looks at one point.
+///
+/// # Errors
+/// Why it fails.
+pub fn replay(recording: &Recording, point: Point) -> Result<(), String> {
+    let mut cuts = recording.power_cuts();
+    cuts.iter_mut().for_each(|one| one.advance(point.cut));
+    let looked = look(recording, &cuts, point, &mut HashSet::new(), &mut Tally::default());
+    looked.map(|_| ()).map_err(|(_, fault)| fault)
+}
+
+/// False if an equal point was looked at before.
+fn look(
+    recording: &Recording,
+    cuts: &[PowerCuts],
+    point: Point,
+    seen: &mut HashSet<u64>,
+    tally: &mut Tally,
+) -> Result<bool, (Point, String)> {
+    let mut rng = Rng::new(recording.seed ^ point.cut << 24 ^ point.number << 48);
+    let outcome = Outcome::draw(cuts, usize::from(recording.code.parity), &mut rng);
+    let begun = recording.marks.iter().filter(|mark| mark.begin < point.cut).count();
+    let done = recording.marks.iter().filter(|mark| mark.end <= point.cut).count();
+    if !seen.insert(outcome.fingerprint(cuts, (begun, done))) {
+        return Ok(false);
+    }
+    let away = outcome.away;
+    tally.points += 1;
+    tally.with_losses += u64::from(away != 0);
+    let sequence = Sequence::default();
+    let machine = outcome.machine(recording, cuts, &sequence);
+    let promise = Promise::at(&recording.marks, &recording.contents, point.cut);
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        visit(recording, &machine, &promise, &mut rng, tally)
+    }));
+    let fault = match result {
+        Ok(Ok(())) => return Ok(true),
+        Ok(Err(fault)) => fault,
+        Err(panic) => match panic.downcast_ref::<String>() {
+            Some(text) => format!("panicked: {text}"),
+            None => "panicked; the message is above".to_owned(),
+        },
+    };
+    Err((point, format!("NSDs away (mask {away:#b}): {fault}")))
+}
+
+/// Recovers, judges and uses a machine.
+fn visit(
+    recording: &Recording,
+    machine: &Machine,
+    promise: &Promise,
+    rng: &mut Rng,
+    tally: &mut Tally,
+) -> Result<(), String> {
+    let stack = machine.open().map_err(|error| format!("it does not start: {error}"))?;
+    let found = survey(&stack);
+    judge(promise, &found)?;
+    let expected = use_it(&stack, &found).map_err(|error| format!("in use: {error}"))?;
+    drop(stack);
+    let _ = (recording, expected, rng, tally);
+    Ok(())
+}
+
+/// Writes to a recovered file system what an application would; returns what it must hold then.
+fn use_it(stack: &Stack, found: &Found) -> Result<Promise, String> {
+    let say = |error: strake_proto::Error| error.to_string();
+    let vfs = &*stack.vfs;
+    let mut after = found.clone();
+    let (entry, opened) =
+        vfs.create(ROOT, Ino::ROOT, b"after", 0o600, READ_WRITE, true).map_err(say)?;
+    let ino = entry.attr.ino.0;
+    after.tree.make(1, b"after", ino, crate::tree::Node::new(crate::tree::Kind::File, 0o600));
+    let bytes: Vec<u8> = (0..BLOCK_SIZE as usize / 2 + 77).map(|at| at as u8 | 1).collect();
+    vfs.write(opened.handle, 0, &bytes, false).map_err(say)?;
+    vfs.fsync(opened.handle, false).map_err(say)?;
+    let mut read = vec![0; bytes.len()];
+    let count = vfs.read(opened.handle, 0, &mut read).map_err(say)?;
+    if count != bytes.len() || read != bytes {
+        return Err("a new file does not read what was written".to_owned());
+    }
+    after.files.insert(ino, bytes);
+    vfs.release(opened.handle);
+    // An overwrite within what was recovered.
+    if let Some((ino, bytes)) = after.files.iter_mut().find(|(_, bytes)| bytes.len() > 5000) {
+        let handle = vfs.open(ROOT, Ino(*ino), READ_WRITE).map_err(say)?.handle;
+        vfs.write(handle, 4000, &[0xa5; 200], false).map_err(say)?;
+        bytes[4000..4200].fill(0xa5);
+        vfs.fsync(handle, false).map_err(say)?;
+        vfs.release(handle);
+    }
+    after.faults.clear();
+    Ok(Promise::exactly(&after))
+}

@@ -1,0 +1,90 @@
+//! Power cuts at every moment of random histories, with every code.
+
+use crate::point::{self, Point};
+use crate::{history, recording::Recording};
+use std::path::PathBuf;
+use strake_env::rng::test_seeds;
+use strake_env::{Clock, RealClock};
+use strake_proto::Code;
+
+/// Runs histories of a code and looks at `points` points of each.
+fn cut_power(code: &str, count: usize, seeds: std::ops::Range<u64>, points: u64) {
+    let clock = RealClock;
+    let code: Code = code.parse().expect("a code");
+    for seed in seeds {
+        let begun = clock.monotonic();
+        let recording = history::run(code, count, seed, 40);
+        let recorded = clock.monotonic();
+        let last = recording.positions().end().to_owned();
+        match point::run(&recording, points) {
+            Ok(tally) => {
+                let (history, rest) = (recorded - begun, clock.monotonic() - recorded);
+                println!("seed {seed}, {code}: {last} events in {history:?}; {tally:?} in {rest:?}");
+            }
+            Err((point, fault)) => fail(&recording, point, &fault),
+        }
+    }
+}
+
+fn fail(recording: &Recording, point: Point, fault: &str) -> ! {
+    let name = format!("strake-sim-{}-{}.recording", recording.code, recording.seed);
+    let path = std::env::temp_dir().join(name);
+    recording.save(&path).expect("saves the recording");
+    describe(recording, point);
+    panic!(
+        "{}, seed {}: {fault}\nTo look at this point again:\n  STRAKE_SIM_REPLAY={} \
+         STRAKE_SIM_POINT={}.{} cargo test -p strake-sim replays -- --nocapture",
+        recording.code,
+        recording.seed,
+        path.display(),
+        point.cut,
+        point.number
+    );
+}
+
+/// Prints what happened around a point.
+fn describe(recording: &Recording, point: Point) {
+    let marks = &recording.marks;
+    let at = marks.iter().take_while(|mark| mark.begin < point.cut).count();
+    for (index, mark) in marks.iter().enumerate().take(at) {
+        println!("  {index}: {}..{} {} ({:?})", mark.begin, mark.end, mark.what, mark.sync);
+    }
+    println!("  the power goes at {}", point.cut);
+}
+
+/// Looks at the point that `STRAKE_SIM_REPLAY` and `STRAKE_SIM_POINT` name, if they do.
+#[test]
+fn replays() {
+    let (Some(path), Ok(name)) =
+        (std::env::var_os("STRAKE_SIM_REPLAY"), std::env::var("STRAKE_SIM_POINT"))
+    else {
+        return;
+    };
+    let recording = Recording::load(&PathBuf::from(path)).expect("a recording");
+    let (cut, number) = name.split_once('.').expect("POSITION.NUMBER");
+    let point = Point { cut: cut.parse().expect("a position"), number: number.parse().expect("a number") };
+    describe(&recording, point);
+    point::replay(&recording, point).expect("keeps what was promised");
+}
+
+/// One test per code, so that they share the processors.
+macro_rules! codes {
+    ($($name:ident = $code:literal on $count:literal),* $(,)?) => {
+        $(#[test]
+        fn $name() {
+            cut_power($code, $count, test_seeds(0, 3), 200);
+        })*
+    };
+}
+
+codes! {
+    promises_hold_with_one_copy = "1" on 1,
+    promises_hold_with_2_copies = "2x" on 2,
+    promises_hold_with_3_copies = "3x" on 4,
+    promises_hold_with_4_copies = "4x" on 4,
+    promises_hold_with_4_1p = "4+1p" on 5,
+    promises_hold_with_4_2p = "4+2p" on 6,
+    promises_hold_with_4_3p = "4+3p" on 8,
+    promises_hold_with_8_2p = "8+2p" on 10,
+    promises_hold_with_8_3p = "8+3p" on 11,
+}

@@ -1,0 +1,177 @@
+//! What is kept of a history: the disks' logs in one order, and each operation's place in them.
+//!
+//! A recording that failed a check can be written to a file and read back, since the threads of
+//! the stack make no two runs of one seed alike to the last event.
+
+use crate::machine::Machine;
+use crate::tree::{Contents, Tree};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::sync::Arc;
+use strake_env::SimDisk;
+use strake_env::disk::sim::{Event, PowerCuts};
+use strake_proto::Code;
+
+/// What an operation made durable, if it returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sync {
+    /// Nothing that anybody was told of.
+    Nothing,
+    /// All names and attributes.
+    Names,
+    /// These, and what this inode holds.
+    File(u64),
+    /// Everything.
+    All,
+}
+
+/// One operation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Mark {
+    /// What it was, in words.
+    pub what: String,
+    /// The position before it.
+    pub begin: u64,
+    /// The position when it had returned.
+    pub end: u64,
+    /// What it made durable.
+    pub sync: Sync,
+    /// Names and attributes after it. In a file it stands beside the mark.
+    #[serde(skip)]
+    pub tree: Arc<Tree>,
+}
+
+/// A history that was run.
+pub struct Recording {
+    /// The code of its file system.
+    pub code: Code,
+    /// Its seed.
+    pub seed: u64,
+    /// Each disk's log, the witness's last.
+    pub logs: Vec<(u64, Vec<(u64, Event)>)>,
+    /// The operations, in order. The first is the format.
+    pub marks: Vec<Mark>,
+    /// What the files have held.
+    pub contents: Contents,
+}
+
+impl Recording {
+    /// The logs of a machine and what happened on it.
+    pub fn of(machine: &Machine, seed: u64, marks: Vec<Mark>, contents: Contents) -> Recording {
+        let disks = machine.disks.iter().flatten().chain([&machine.witness]);
+        let logs = disks.map(|disk| (strake_env::Disk::len(&**disk), disk.events())).collect();
+        Recording { code: machine.code, seed, logs, marks, contents }
+    }
+
+    /// The walks over the logs, the witness's last.
+    pub fn power_cuts(&self) -> Vec<PowerCuts> {
+        self.logs.iter().map(|(length, log)| PowerCuts::of_log(*length, log.clone())).collect()
+    }
+
+    /// The positions at which the power can go: from the end of the format on.
+    pub fn positions(&self) -> std::ops::RangeInclusive<u64> {
+        let last = self.marks.last().map_or(0, |mark| mark.end);
+        self.marks.first().map_or(0, |mark| mark.end)..=last
+    }
+
+    /// Writes it to a file.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn save(&self, path: &Path) -> std::io::Result<()> {
+        let logs = self
+            .logs
+            .iter()
+            .map(|(length, log)| {
+                let log = log.iter().map(|(at, event)| (*at, Stored::from(event))).collect();
+                (*length, log)
+            })
+            .collect();
+        let contents = self
+            .contents
+            .iter()
+            .map(|(ino, states)| {
+                let states = states.iter().map(|(op, bytes)| (*op, bytes.to_vec())).collect();
+                (*ino, states)
+            })
+            .collect();
+        let marks =
+            self.marks.iter().map(|mark| (mark.clone(), Tree::clone(&mark.tree))).collect();
+        let file = File { code: self.code, seed: self.seed, logs, marks, contents };
+        let bytes = postcard::to_allocvec(&file).map_err(std::io::Error::other)?;
+        std::fs::write(path, bytes)
+    }
+
+    /// Reads one back.
+    ///
+    /// # Errors
+    /// The host's, and those of a file that is no recording.
+    pub fn load(path: &Path) -> std::io::Result<Recording> {
+        let bytes = std::fs::read(path)?;
+        let file: File = postcard::from_bytes(&bytes).map_err(std::io::Error::other)?;
+        let logs = file
+            .logs
+            .into_iter()
+            .map(|(length, log)| {
+                (length, log.into_iter().map(|(at, event)| (at, event.into())).collect())
+            })
+            .collect();
+        let contents = file
+            .contents
+            .into_iter()
+            .map(|(ino, states)| {
+                let states = states.into_iter().map(|(op, bytes)| (op, Arc::new(bytes))).collect();
+                (ino, states)
+            })
+            .collect();
+        let marks = file
+            .marks
+            .into_iter()
+            .map(|(mark, tree)| Mark { tree: Arc::new(tree), ..mark })
+            .collect();
+        Ok(Recording { code: file.code, seed: file.seed, logs, marks, contents })
+    }
+}
+
+/// A recording in a file.
+#[derive(Serialize, Deserialize)]
+struct File {
+    code: Code,
+    seed: u64,
+    logs: Vec<(u64, Vec<(u64, Stored)>)>,
+    marks: Vec<(Mark, Tree)>,
+    contents: Vec<(u64, Vec<(usize, Vec<u8>)>)>,
+}
+
+/// An event in a file.
+#[derive(Serialize, Deserialize)]
+enum Stored {
+    Write(u64, Vec<u8>),
+    Sync,
+    Discard(u64, u64),
+}
+
+impl From<&Event> for Stored {
+    fn from(event: &Event) -> Stored {
+        match event {
+            Event::Write { offset, bytes } => Stored::Write(*offset, bytes.to_vec()),
+            Event::Sync => Stored::Sync,
+            Event::Discard { range } => Stored::Discard(range.start, range.end),
+        }
+    }
+}
+
+impl From<Stored> for Event {
+    fn from(stored: Stored) -> Event {
+        match stored {
+            Stored::Write(offset, bytes) => Event::Write { offset, bytes: bytes.into() },
+            Stored::Sync => Event::Sync,
+            Stored::Discard(start, end) => Event::Discard { range: start..end },
+        }
+    }
+}
+
+/// An image as the disk of a slot.
+pub fn disk_of(image: Arc<SimDisk>, away: bool) -> Option<Arc<SimDisk>> {
+    (!away).then_some(image)
+}
