@@ -10,9 +10,7 @@ use crate::tree::{Contents, Kind, Node, Tree};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use strake_client::vfs::{
-    FallocateMode, Handle, MakeNode, OpenFlags, SetAttr, Vfs,
-};
+use strake_client::vfs::{FallocateMode, Handle, MakeNode, OpenFlags, SetAttr, Vfs};
 use strake_env::Rng;
 use strake_env::disk::sim::Sequence;
 use strake_proto::meta::{RenameMode, XattrMode};
@@ -197,8 +195,7 @@ impl Actor {
     /// A regular file that is open or has a name.
     fn any_file(&mut self) -> Option<u64> {
         let is_file = |(_, node): &(&u64, &Node)| node.kind == Kind::File;
-        let mut all: Vec<u64> =
-            self.tree.0.iter().filter(is_file).map(|(ino, _)| *ino).collect();
+        let mut all: Vec<u64> = self.tree.0.iter().filter(is_file).map(|(ino, _)| *ino).collect();
         all.extend(self.nameless.keys());
         (!all.is_empty()).then(|| all[self.rng.index(all.len())])
     }
@@ -213,9 +210,10 @@ impl Actor {
     }
 
     fn latest(&self, ino: u64) -> Vec<u8> {
-        self.contents.get(&ino).and_then(|states| states.last()).map_or(Vec::new(), |(_, bytes)| {
-            Vec::clone(bytes)
-        })
+        self.contents
+            .get(&ino)
+            .and_then(|states| states.last())
+            .map_or(Vec::new(), |(_, bytes)| Vec::clone(bytes))
     }
 
     /// Notes what a file holds once the present operation is done.
@@ -488,8 +486,7 @@ impl Actor {
     /// `O_TMPFILE`, written to, and sometimes named.
     fn nameless(&mut self) -> Option<(String, Sync)> {
         let (dir, name, held) = self.any_place();
-        let (entry, opened) =
-            self.vfs().tmpfile(ROOT, Ino(dir), 0o600, READ_WRITE).expect("makes");
+        let (entry, opened) = self.vfs().tmpfile(ROOT, Ino(dir), 0o600, READ_WRITE).expect("makes");
         let ino = entry.attr.ino.0;
         self.open.insert(ino, opened.handle);
         let length = 1 + self.rng.below(u64::from(BLOCK_SIZE)) as usize;
@@ -531,9 +528,8 @@ impl Actor {
     }
 
     fn extended_attribute(&mut self) -> Option<(String, Sync)> {
-        let takes = |(_, node): &(&u64, &Node)| {
-            matches!(node.kind, Kind::File | Kind::Directory(_))
-        };
+        let takes =
+            |(_, node): &(&u64, &Node)| matches!(node.kind, Kind::File | Kind::Directory(_));
         let all: Vec<u64> = self.tree.0.iter().filter(takes).map(|(ino, _)| *ino).collect();
         let ino = all[self.rng.index(all.len())];
         let name = [b"user." as &[u8], self.any_name()].concat();
@@ -545,9 +541,7 @@ impl Actor {
         }
         let length = 1 + self.rng.below(600) as usize;
         let value = self.fresh_bytes(length);
-        self.vfs()
-            .setxattr(ROOT, Ino(ino), &name, &value, XattrMode::Set, false)
-            .expect("sets");
+        self.vfs().setxattr(ROOT, Ino(ino), &name, &value, XattrMode::Set, false).expect("sets");
         Arc::make_mut(&mut self.tree).node_mut(ino).xattrs.insert(name.clone(), value);
         Some((format!("setxattr {ino} {}", text(&name)), Sync::Nothing))
     }
@@ -607,7 +601,8 @@ impl Actor {
             1 => stack.meta.checkpoint().expect("checkpoints"),
             2 => {
                 let at = self.rng.index(stack.stores.len());
-                stack.stores[at].as_ref().map(|store| store.checkpoint().expect("checkpoints"));
+                let store = stack.stores[at].as_ref().expect("all are there");
+                store.checkpoint().expect("checkpoints");
             }
             _ => {
                 self.machine.clock.advance(Duration::from_secs(60));

@@ -2,10 +2,11 @@
 //!
 //! * **Names and attributes** are those after one of the operations, from the last one that made
 //!   them durable on. Not a mixture: metadata is one ordered log.
-//! * **A file** has a size it had since it was last made durable, and each of its blocks is what the
-//!   file held there after one of the operations since, cut or extended with zeros to that size.
-//! * **The checks** of metadata and NSDs find nothing, every strip belongs to a file and lies within
-//!   its size, and the bytes counted as allocated are those that are stored.
+//! * **A file** has a size it had since it was last made durable, and each of its blocks is what
+//!   the file held there after one of the operations since, cut or extended with zeros to that
+//!   size.
+//! * **The checks** of metadata and NSDs find nothing, every strip belongs to a file and lies
+//!   within its size, and the bytes counted as allocated are those that are stored.
 
 use crate::history::READ_WRITE;
 use crate::machine::{BLOCK_SIZE, Stack};
@@ -279,9 +280,9 @@ fn check_strips(stack: &Stack, found: &mut Found) -> strake_proto::Result<()> {
         assert!(!more, "simulated file systems are small");
         for entry in entries {
             let (key, bytes) = (entry.key, entry.header.block_bytes);
-            let within = objects.get(&key.object).is_some_and(|inode| {
-                key.block.0 * u64::from(BLOCK_SIZE) < inode.attr.size
-            });
+            let within = objects
+                .get(&key.object)
+                .is_some_and(|inode| key.block.0 * u64::from(BLOCK_SIZE) < inode.attr.size);
             if !within {
                 found.faults.push(format!("NSD {}: strip {key} is nobody's", store.nsd()));
             }

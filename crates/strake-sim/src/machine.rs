@@ -118,10 +118,8 @@ impl Machine {
                 continue;
             };
             let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>)?;
-            let options = BlockStoreOptions {
-                cache_bytes: 1 << 20,
-                ..BlockStoreOptions::new(&observe)
-            };
+            let options =
+                BlockStoreOptions { cache_bytes: 1 << 20, ..BlockStoreOptions::new(&observe) };
             stores.push(Some(BlockStore::open(container.clone(), options)?));
             containers.push(container);
         }

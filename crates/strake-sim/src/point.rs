@@ -94,8 +94,7 @@ impl Outcome {
             .iter()
             .map(|cuts| {
                 let count = cuts.unsynced().count();
-                let medium =
-                    if killed { Medium::KeepsAll } else { Medium::draw(rng, count) };
+                let medium = if killed { Medium::KeepsAll } else { Medium::draw(rng, count) };
                 medium.fates(cuts, rng)
             })
             .collect();
@@ -216,9 +215,8 @@ fn look(
     let sequence = Sequence::default();
     let machine = outcome.machine(recording, cuts, &sequence);
     let promise = Promise::at(&recording.marks, &recording.contents, point.cut);
-    let result = catch_unwind(AssertUnwindSafe(|| {
-        visit(recording, &machine, &promise, &mut rng, tally)
-    }));
+    let result =
+        catch_unwind(AssertUnwindSafe(|| visit(recording, &machine, &promise, &mut rng, tally)));
     let fault = match result {
         Ok(Ok(())) => return Ok(true),
         Ok(Err(fault)) => fault,

@@ -19,7 +19,9 @@ fn cut_power(code: &str, count: usize, seeds: std::ops::Range<u64>, points: u64)
         match point::run(&recording, points) {
             Ok(tally) => {
                 let (history, rest) = (recorded - begun, clock.monotonic() - recorded);
-                println!("seed {seed}, {code}: {last} events in {history:?}; {tally:?} in {rest:?}");
+                println!(
+                    "seed {seed}, {code}: {last} events in {history:?}; {tally:?} in {rest:?}"
+                );
             }
             Err((point, fault)) => fail(&recording, point, &fault),
         }
@@ -62,7 +64,8 @@ fn replays() {
     };
     let recording = Recording::load(&PathBuf::from(path)).expect("a recording");
     let (cut, number) = name.split_once('.').expect("POSITION.NUMBER");
-    let point = Point { cut: cut.parse().expect("a position"), number: number.parse().expect("a number") };
+    let point =
+        Point { cut: cut.parse().expect("a position"), number: number.parse().expect("a number") };
     describe(&recording, point);
     point::replay(&recording, point).expect("keeps what was promised");
 }
@@ -72,7 +75,7 @@ macro_rules! codes {
     ($($name:ident = $code:literal on $count:literal),* $(,)?) => {
         $(#[test]
         fn $name() {
-            cut_power($code, $count, test_seeds(0, 3), 200);
+            cut_power($code, $count, test_seeds(0, 4), 250);
         })*
     };
 }

@@ -95,8 +95,7 @@ impl Recording {
                 (*ino, states)
             })
             .collect();
-        let marks =
-            self.marks.iter().map(|mark| (mark.clone(), Tree::clone(&mark.tree))).collect();
+        let marks = self.marks.iter().map(|mark| (mark.clone(), Tree::clone(&mark.tree))).collect();
         let file = File { code: self.code, seed: self.seed, logs, marks, contents };
         let bytes = postcard::to_allocvec(&file).map_err(std::io::Error::other)?;
         std::fs::write(path, bytes)
@@ -133,6 +132,9 @@ impl Recording {
     }
 }
 
+/// Everything one file has held, in a file of ours.
+type StoredStates = Vec<(usize, Vec<u8>)>;
+
 /// A recording in a file.
 #[derive(Serialize, Deserialize)]
 struct File {
@@ -140,7 +142,7 @@ struct File {
     seed: u64,
     logs: Vec<(u64, Vec<(u64, Stored)>)>,
     marks: Vec<(Mark, Tree)>,
-    contents: Vec<(u64, Vec<(usize, Vec<u8>)>)>,
+    contents: Vec<(u64, StoredStates)>,
 }
 
 /// An event in a file.

@@ -315,7 +315,7 @@ impl Journal {
 impl State {
     fn builder(&mut self) -> Builder {
         let spare = self.spare.pop();
-        Builder::new(spare.unwrap_or_else(|| AlignedBuffer::zeroed(CHUNK_BYTES_MAX)))
+        Builder::new(spare.unwrap_or_else(|| AlignedBuffer::zeroed(chunk::BUFFER_BYTES_MIN)))
     }
 
     /// Gives a chunk its sequence and place.

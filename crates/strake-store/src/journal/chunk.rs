@@ -29,6 +29,8 @@ use strake_env::AlignedBuffer;
 pub(super) const BLOCK_BYTES: usize = 4096;
 /// The longest chunk.
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
+/// The buffer a chunk begins with.
+pub(super) const BUFFER_BYTES_MIN: usize = 4 * BLOCK_BYTES;
 const HEADER_BYTES: usize = 80;
 const ENTRY_HEADER_BYTES: usize = 12;
 const MAGIC: &[u8; 8] = b"STRAKEjl";
@@ -113,9 +115,10 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// An empty chunk in `buffer`, which has [`CHUNK_BYTES_MAX`] bytes with any contents.
+    /// An empty chunk in `buffer`, which has at least [`BUFFER_BYTES_MIN`] bytes with any contents
+    /// and is replaced by a larger one as the chunk grows: most chunks hold a few entries.
     pub(super) fn new(buffer: AlignedBuffer) -> Builder {
-        assert_eq!(buffer.len(), CHUNK_BYTES_MAX, "chunk buffers are of one size");
+        assert!(buffer.len() >= BUFFER_BYTES_MIN, "a chunk begins with a block");
         Builder { buffer, used: HEADER_BYTES, entry_count: 0 }
     }
 
@@ -124,6 +127,12 @@ impl Builder {
         let end = self.used + ENTRY_HEADER_BYTES + entry.len();
         if end > CHUNK_BYTES_MAX {
             return false;
+        }
+        if end > self.buffer.len() {
+            let larger = end.next_power_of_two().min(CHUNK_BYTES_MAX);
+            let mut buffer = AlignedBuffer::zeroed(larger);
+            buffer[..self.used].copy_from_slice(&self.buffer[..self.used]);
+            self.buffer = buffer;
         }
         let at = self.used;
         self.buffer[at..at + 8].copy_from_slice(&lsn.to_le_bytes());

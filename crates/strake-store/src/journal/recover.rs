@@ -15,11 +15,14 @@
 //! may still sit in the disk's volatile cache.
 
 use super::Entries;
-use super::chunk::{self, BLOCK_BYTES, CHUNK_BYTES_MAX, Header};
+use super::chunk::{self, BLOCK_BYTES, Header};
 use crate::region::LogRegion;
 use std::collections::BTreeMap;
 use strake_env::AlignedBuffer;
 use strake_proto::{Error, ErrorKind, Result};
+
+/// The ring is read in parts of this size: large enough for a disk, small enough for its caches.
+const READ_BYTES: usize = 256 << 10;
 
 /// What recovery found.
 pub(super) struct Recovered {
@@ -43,7 +46,8 @@ pub(super) fn recover(region: &LogRegion) -> Result<Recovered> {
     };
     let chain = chain(&chunks, &newest)?;
     let mut entries = Vec::new();
-    let mut buffer = AlignedBuffer::zeroed(CHUNK_BYTES_MAX);
+    let longest = chain.iter().map(|header| header.length as usize).max().unwrap_or(0);
+    let mut buffer = AlignedBuffer::zeroed(longest);
     for header in &chain {
         let bytes = &mut buffer[..header.length as usize];
         region.disk.read_at(region.offset + header.position % region.length, bytes)?;
@@ -90,10 +94,12 @@ fn chain(chunks: &BTreeMap<u64, Header>, newest: &Header) -> Result<Vec<Header>>
 /// All valid chunks by sequence, the highest incarnation of each.
 fn valid_chunks(region: &LogRegion) -> Result<BTreeMap<u64, Header>> {
     let mut found: BTreeMap<u64, Header> = BTreeMap::new();
-    let mut buffer = AlignedBuffer::zeroed(CHUNK_BYTES_MAX);
+    let candidates = candidates(region)?;
+    let longest = candidates.iter().map(|(_, header)| header.length as usize).max().unwrap_or(0);
+    let mut buffer = AlignedBuffer::zeroed(longest);
     // Blocks within a valid chunk are its entries, whatever they look like.
     let mut end_of_valid = 0;
-    for (offset, header) in candidates(region)? {
+    for (offset, header) in candidates {
         let end = offset + u64::from(header.length);
         if offset < end_of_valid || end > region.length {
             continue;
@@ -114,10 +120,10 @@ fn valid_chunks(region: &LogRegion) -> Result<BTreeMap<u64, Header>> {
 /// All blocks of the ring that look like the beginning of a chunk of this log.
 fn candidates(region: &LogRegion) -> Result<Vec<(u64, Header)>> {
     let mut found = Vec::new();
-    let mut buffer = AlignedBuffer::zeroed(CHUNK_BYTES_MAX);
+    let mut buffer = AlignedBuffer::zeroed(READ_BYTES);
     let mut offset = 0;
     while offset < region.length {
-        let length = (region.length - offset).min(CHUNK_BYTES_MAX as u64) as usize;
+        let length = (region.length - offset).min(READ_BYTES as u64) as usize;
         region.disk.read_at(region.offset + offset, &mut buffer[..length])?;
         for (index, block) in buffer[..length].chunks_exact(BLOCK_BYTES).enumerate() {
             let at = offset + (index * BLOCK_BYTES) as u64;
