@@ -30,6 +30,8 @@ pub struct Machine {
     pub code: Code,
     /// One per NSD, by slot.
     pub disks: Vec<Option<Arc<SimDisk>>>,
+    /// The disks that are away, by slot: as they were when they were lost.
+    pub lost: Vec<Option<Arc<SimDisk>>>,
     /// Beside the NSDs, as in the daemon's data directory.
     pub witness: Arc<SimDisk>,
     /// Moves when the history says so.
@@ -54,12 +56,8 @@ impl Machine {
     /// The stack's.
     pub fn format(code: Code, count: usize, sequence: &Sequence) -> Result<Machine> {
         let disk = |length| SimDisk::with_sequence(length, sequence);
-        let machine = Machine {
-            code,
-            disks: (0..count).map(|_| Some(disk(CONTAINER_BYTES_MIN))).collect(),
-            witness: disk(WITNESS_BYTES),
-            clock: Arc::new(ManualClock::default()),
-        };
+        let disks = (0..count).map(|_| Some(disk(CONTAINER_BYTES_MIN))).collect();
+        let machine = Machine::new(code, disks, disk(WITNESS_BYTES));
         let observe = machine.observe();
         let mut containers = Vec::new();
         // Metadata asks the block stores for space.
@@ -81,6 +79,35 @@ impl Machine {
         let meta = MetaStore::format(&containers, &configuration, machine.meta_options(&observe))?;
         meta.checkpoint()?;
         Ok(machine)
+    }
+
+    /// A machine of these disks.
+    pub fn new(code: Code, disks: Vec<Option<Arc<SimDisk>>>, witness: Arc<SimDisk>) -> Machine {
+        let lost = vec![None; disks.len()];
+        Machine { code, disks, lost, witness, clock: Arc::new(ManualClock::default()) }
+    }
+
+    /// The same machine with these slots (a mask) lost.
+    #[must_use]
+    pub fn less(&self, away: u32) -> Machine {
+        let mut machine = Machine::new(self.code, self.disks.clone(), Arc::clone(&self.witness));
+        for slot in (0..machine.disks.len()).filter(|slot| away >> slot & 1 == 1) {
+            machine.lost[slot] = machine.disks[slot].take();
+        }
+        machine
+    }
+
+    /// The same machine with all that was lost.
+    #[must_use]
+    pub fn whole(&self) -> Machine {
+        let disks = self.disks.iter().zip(&self.lost);
+        let disks = disks.map(|(disk, lost)| disk.clone().or_else(|| lost.clone())).collect();
+        Machine::new(self.code, disks, Arc::clone(&self.witness))
+    }
+
+    /// The last event on its disks, which count together.
+    pub fn position(&self) -> u64 {
+        self.witness.position()
     }
 
     fn observe(&self) -> Arc<Observe> {

@@ -7,7 +7,7 @@
 use crate::history::READ_WRITE;
 use crate::judge::{Found, Promise, judge, survey};
 use crate::machine::{BLOCK_SIZE, Machine, Stack};
-use crate::recording::{Recording, disk_of};
+use crate::recording::Recording;
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -15,8 +15,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use strake_client::vfs::Vfs;
 use strake_env::disk::sim::{Event, Fate, PowerCuts, Sequence};
-use strake_env::{ManualClock, Rng};
-use strake_proto::{Caller, Ino};
+use strake_env::{Rng, SimDisk};
+use strake_proto::nsd::NsdPort;
+use strake_proto::{Caller, Ino, SlotIndex};
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -133,13 +134,8 @@ impl Outcome {
             })
             .collect();
         let witness = images.pop().expect("the witness's is the last");
-        let away = |slot: usize| self.away >> slot & 1 == 1;
-        Machine {
-            code: recording.code,
-            disks: (0..).zip(images).map(|(slot, image)| disk_of(image, away(slot))).collect(),
-            witness,
-            clock: Arc::new(ManualClock::default()),
-        }
+        let disks = images.into_iter().map(Some).collect();
+        Machine::new(recording.code, disks, witness).less(self.away)
     }
 }
 
@@ -215,8 +211,7 @@ fn look(
     let sequence = Sequence::default();
     let machine = outcome.machine(recording, cuts, &sequence);
     let promise = Promise::at(&recording.marks, &recording.contents, point.cut);
-    let result =
-        catch_unwind(AssertUnwindSafe(|| visit(recording, &machine, &promise, &mut rng, tally)));
+    let result = catch_unwind(AssertUnwindSafe(|| visit(&machine, &promise, &mut rng, tally)));
     let fault = match result {
         Ok(Ok(())) => return Ok(true),
         Ok(Err(fault)) => fault,
@@ -228,21 +223,95 @@ fn look(
     Err((point, format!("NSDs away (mask {away:#b}): {fault}")))
 }
 
-/// Recovers, judges and uses a machine.
+/// Recovers, judges and uses a machine; then, for some, the power goes again, or the NSDs that were
+/// lost return and others are lost.
 fn visit(
-    recording: &Recording,
     machine: &Machine,
     promise: &Promise,
     rng: &mut Rng,
     tally: &mut Tally,
 ) -> Result<(), String> {
-    let stack = machine.open().map_err(|error| format!("it does not start: {error}"))?;
+    let stack = start(machine)?;
     let found = survey(&stack);
     judge(promise, &found)?;
+    let recovered_at = machine.position();
     let expected = use_it(&stack, &found).map_err(|error| format!("in use: {error}"))?;
+    let is_whole = machine.disks.iter().all(Option::is_some);
+    match rng.below(6) {
+        0 => {
+            drop(stack);
+            tally.twice += 1;
+            let cut = rng.below(recovered_at + 1);
+            let again = cut_again(machine, cut, rng);
+            judge(promise, &survey(&start(&again)?))
+                .map_err(|fault| format!("the power went again at {cut}, in recovery: {fault}"))
+        }
+        1 => {
+            let cut = machine.position();
+            drop(stack);
+            tally.twice += 1;
+            let again = cut_again(machine, cut, rng);
+            judge(&expected, &survey(&start(&again)?))
+                .map_err(|fault| format!("the power went again after use: {fault}"))
+        }
+        2 | 3 if !is_whole => {
+            tally.returned += 1;
+            come_back(machine, stack, &expected, rng)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn start(machine: &Machine) -> Result<Stack, String> {
+    machine.open().map_err(|error| format!("it does not start: {error}"))
+}
+
+/// The machine after another power cut. What was away stays away.
+fn cut_again(machine: &Machine, cut: u64, rng: &mut Rng) -> Machine {
+    let mut image = |disk: &Arc<SimDisk>| {
+        let mut cuts = disk.power_cuts();
+        cuts.advance(cut);
+        let fates = Medium::draw(rng, cuts.unsynced().count()).fates(&cuts, rng);
+        let mut fates = fates.into_iter();
+        cuts.image(|_| fates.next().expect("one for each event"))
+    };
+    let disks = machine.disks.iter().map(|disk| disk.as_ref().map(&mut image)).collect();
+    let witness = image(&machine.witness);
+    Machine::new(machine.code, disks, witness)
+}
+
+/// The lost NSDs return while the others are in use, and are brought up to date; after a restart
+/// as many others are lost.
+fn come_back(
+    machine: &Machine,
+    mut stack: Stack,
+    expected: &Promise,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    for (slot, disk) in machine.lost.iter().enumerate() {
+        let Some(disk) = disk else { continue };
+        let store = machine.open_store(disk).map_err(|error| format!("a return: {error}"))?;
+        let port = Arc::clone(&store) as Arc<dyn NsdPort>;
+        stack.vfs.attach_nsd(SlotIndex(slot as u16), Some(port));
+        stack.stores[slot] = Some(store);
+    }
+    stack.vfs.recover_nsds();
+    if let Some(view) = stack.vfs.nsds().iter().find(|view| !view.state.availability.readable()) {
+        return Err(format!("NSD {} returned and is not up: {:?}", view.nsd, view.state));
+    }
+    judge(expected, &survey(&stack)).map_err(|fault| format!("NSDs returned: {fault}"))?;
+    stack.vfs.shutdown().map_err(|error| format!("an orderly end: {error}"))?;
     drop(stack);
-    let _ = (recording, expected, rng, tally);
-    Ok(())
+    let whole = machine.whole();
+    let stack = start(&whole)?;
+    // Makes the copies of the metadata that are missing, as the worker does in time.
+    whole.disks.iter().for_each(|_| stack.meta.tick());
+    judge(expected, &survey(&stack)).map_err(|fault| format!("all are there: {fault}"))?;
+    drop(stack);
+    let parity = usize::from(machine.code.parity);
+    let away = draw_away(whole.disks.len(), parity, rng);
+    judge(expected, &survey(&start(&whole.less(away))?))
+        .map_err(|fault| format!("others were lost then (mask {away:#b}): {fault}"))
 }
 
 /// Writes to a recovered file system what an application would; returns what it must hold then.

@@ -70,6 +70,15 @@ fn replays() {
     point::replay(&recording, point).expect("keeps what was promised");
 }
 
+/// The canary: disks that lie must be found out, by a few points.
+#[test]
+fn disks_whose_syncs_do_nothing_are_found_out() {
+    let code = "4+2p".parse().expect("a code");
+    let recording = history::run(code, 6, 1, 40).on_lying_disks();
+    let (point, fault) = point::run(&recording, 100).expect_err("nothing was durable");
+    println!("{point:?}: {fault}");
+}
+
 /// One test per code, so that they share the processors.
 macro_rules! codes {
     ($($name:ident = $code:literal on $count:literal),* $(,)?) => {

@@ -8,7 +8,6 @@ use crate::tree::{Contents, Tree};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
-use strake_env::SimDisk;
 use strake_env::disk::sim::{Event, PowerCuts};
 use strake_proto::Code;
 
@@ -58,6 +57,7 @@ pub struct Recording {
 impl Recording {
     /// The logs of a machine and what happened on it.
     pub fn of(machine: &Machine, seed: u64, marks: Vec<Mark>, contents: Contents) -> Recording {
+        assert!(machine.disks.iter().all(Option::is_some), "histories have all their disks");
         let disks = machine.disks.iter().flatten().chain([&machine.witness]);
         let logs = disks.map(|disk| (strake_env::Disk::len(&**disk), disk.events())).collect();
         Recording { code: machine.code, seed, logs, marks, contents }
@@ -72,6 +72,16 @@ impl Recording {
     pub fn positions(&self) -> std::ops::RangeInclusive<u64> {
         let last = self.marks.last().map_or(0, |mark| mark.end);
         self.marks.first().map_or(0, |mark| mark.end)..=last
+    }
+
+    /// The same history on disks whose syncs do nothing: what it promises cannot be kept.
+    #[must_use]
+    pub fn on_lying_disks(mut self) -> Recording {
+        let made = *self.positions().start();
+        for (_, log) in &mut self.logs {
+            log.retain(|(at, event)| *at <= made || !matches!(event, Event::Sync));
+        }
+        self
     }
 
     /// Writes it to a file.
@@ -171,9 +181,4 @@ impl From<Stored> for Event {
             Stored::Discard(start, end) => Event::Discard { range: start..end },
         }
     }
-}
-
-/// An image as the disk of a slot.
-pub fn disk_of(image: Arc<SimDisk>, away: bool) -> Option<Arc<SimDisk>> {
-    (!away).then_some(image)
 }
