@@ -326,6 +326,32 @@ fn with_a_witness_a_pair_starts_with_one_and_never_with_the_stale_one() {
     assert_eq!(names(&rig.open(&[1]).expect("a copy was made anew")), 10);
 }
 
+/// The power goes while one of a pair starts without the other: the witness may know a generation
+/// by then that no superblock has. It starts again all the same; the other never does alone, once
+/// the first has been in use.
+#[test]
+fn with_a_witness_a_start_that_was_cut_short_can_be_made_again() {
+    let (rig, store) = Rig::new(2, 1, true);
+    apply_all(&store, 5, 5);
+    store.sync().expect("syncs");
+    drop(store);
+    let from = rig.disks[0].position();
+    drop(rig.open(&[0]).expect("opens"));
+    let mut rng = Rng::new(1);
+    for cut in from..=rig.disks[0].position() {
+        for _ in 0..4 {
+            let crashed = rig.crash(cut, &mut rng);
+            let store = crashed.open(&[0]).expect("it is the newest");
+            assert_eq!(names(&store), 5);
+            apply_all(&store, 5, 6);
+            store.sync().expect("syncs");
+            drop(store);
+            assert!(crashed.open(&[1]).is_err(), "the other is stale");
+            assert_eq!(names(&crashed.open(&[]).expect("opens")), 10);
+        }
+    }
+}
+
 /// A copy is made while four threads change, sync and ask; the new copy is equal in the end.
 #[test]
 fn a_copy_is_made_while_changes_go_on() {

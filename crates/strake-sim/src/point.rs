@@ -237,7 +237,7 @@ fn visit(
     let recovered_at = machine.position();
     let expected = use_it(&stack, &found).map_err(|error| format!("in use: {error}"))?;
     let is_whole = machine.disks.iter().all(Option::is_some);
-    match rng.below(6) {
+    match rng.below(12) {
         0 => {
             drop(stack);
             tally.twice += 1;
@@ -254,7 +254,7 @@ fn visit(
             judge(&expected, &survey(&start(&again)?))
                 .map_err(|fault| format!("the power went again after use: {fault}"))
         }
-        2 | 3 if !is_whole => {
+        2 if !is_whole => {
             tally.returned += 1;
             come_back(machine, stack, &expected, rng)
         }

@@ -54,8 +54,10 @@ impl MetaStore {
         loop {
             state.generation += 1;
             let holders: Vec<NsdId> = state.holders.iter().map(|holder| holder.nsd).collect();
+            let testimony =
+                witness::Testimony { generation: state.generation, holders: holders.clone() };
             if let Some(disk) = &self.options.witness
-                && let Err(error) = witness::write(&**disk, cluster(state), state.generation)
+                && let Err(error) = witness::write(&**disk, cluster(state), &testimony)
             {
                 let detail = format!("the metadata's witness cannot be written: {error}");
                 return Err(stop(state, detail));

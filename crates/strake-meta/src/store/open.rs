@@ -11,7 +11,8 @@
 //!    generation names them before anything is served, so that a missing one is stale from now on.
 
 use super::holder::Holder;
-use super::{MetaOptions, MetaStore, State, WorkerSignal, witness};
+use super::witness::{self, Testimony};
+use super::{MetaOptions, MetaStore, State, WorkerSignal};
 use crate::log_entry::{decode_entry, encode_entry};
 use crate::{machine, query};
 use parking_lot::{Mutex, RwLock};
@@ -100,9 +101,13 @@ impl MetaStore {
         };
         let configuration = query::configuration(&first.holder.kv)?;
         let nsds = pool_nsds(&configuration.pool);
-        if !is_witnessed(&options, newest.cluster, generation) {
+        let testimony = testimony(&options, newest.cluster);
+        if !is_newest(testimony.as_ref(), generation, &containers) {
             require_readable(&containers, &configuration, &nsds)?;
         }
+        // A generation that was begun and is in force nowhere: some superblock that is not there
+        // may have it, so the next one must be above it, and must come before anything else.
+        let begun = testimony.map_or(0, |testimony| testimony.generation);
         let equal: Vec<bool> = others.iter().map(|other| catch_up(first, other)).collect();
         let holders: Vec<Arc<Holder>> = recovered
             .into_iter()
@@ -117,7 +122,10 @@ impl MetaStore {
         let store =
             MetaStore::with(containers, &configuration, nsds.len(), holders, generation, options);
         strake_proto::meta::MetaPort::sync(&store)?;
-        if same != named {
+        if same != named || begun > generation {
+            let mut state = store.state.write();
+            state.generation = generation.max(begun);
+            drop(state);
             store.begin_generation(&mut store.state.write())?;
         }
         Ok(store)
@@ -250,10 +258,21 @@ fn require_one_cluster(containers: &[Container]) -> Result<()> {
     }
 }
 
-/// Whether the witness says that no generation is newer. One that cannot be read says nothing.
-fn is_witnessed(options: &MetaOptions, cluster: ClusterId, generation: u64) -> bool {
-    let known = options.witness.as_ref().map(|disk| witness::read(&**disk, cluster));
-    known.is_some_and(|known| known == Ok(Some(generation)))
+/// What the witness knows. One that cannot be read knows nothing.
+fn testimony(options: &MetaOptions, cluster: ClusterId) -> Option<Testimony> {
+    options.witness.as_ref().and_then(|disk| witness::read(&**disk, cluster).ok().flatten())
+}
+
+/// Whether the witness says that nothing newer than `generation` is in force; see `witness`.
+fn is_newest(testimony: Option<&Testimony>, generation: u64, containers: &[Container]) -> bool {
+    let Some(testimony) = testimony else { return false };
+    let lacks = |container: &Container| {
+        let superblock = container.superblock();
+        testimony.holders.contains(&superblock.nsd)
+            && superblock.metadata_generation < testimony.generation
+    };
+    testimony.generation == generation
+        || (testimony.generation == generation + 1 && containers.iter().any(lacks))
 }
 
 /// Refuses to go on with so few superblocks that a newer generation could be among the missing.

@@ -2,42 +2,63 @@
 //! files. It lets a file system start with fewer than p + 1 readable superblocks, which a small one
 //! (2x on two NSDs, 3x on three) has not after p losses.
 //!
-//! A generation is written here before it is written to any superblock. So a copy of generation g
-//! is the newest for sure if the witness says g; if it says more, a newer one may exist elsewhere.
+//! A generation is written here, with the holders it is to have, before it is written to any
+//! superblock. So a copy of generation g is the newest for sure if the witness says g. If it says
+//! g + 1, a crash may have come before any superblock had that: one of the holders of g + 1 that is
+//! there and has an older superblock proves it, because g + 1 comes into force, and anything is
+//! acknowledged under it, only once all its holders have it. If it says more, or no such holder is
+//! there, a newer copy may exist elsewhere.
 //!
 //! Two slots of 4 KiB, written alternately (generation modulo 2), integers little-endian:
 //!
 //! ```text
 //! 0    8  magic "STRAKEwg"
-//! 8    4  CRC32C of bytes 0..48 with this field zero
-//! 12   4  format version, 1
+//! 8    4  CRC32C of bytes 0..112 with this field zero
+//! 12   4  format version, 2
 //! 16   8  generation
 //! 24  16  cluster id
-//! 40   8  reserved, zero
+//! 40   8  number of holders, at most 16
+//! 48  64  their NSD ids, 4 bytes each; zeros follow
 //! ```
+//!
+//! Version 1 had no holders: its checksum covers bytes 0..48, and 40..48 are zero. It is read as a
+//! witness that does not say who the holders are.
 
 use strake_env::{AlignedBuffer, Disk};
-use strake_proto::{ClusterId, Result};
+use strake_proto::{ClusterId, NsdId, Result};
+use strake_store::superblock::METADATA_HOLDERS_MAX;
 
 /// The bytes a witness's file needs.
 pub const WITNESS_BYTES: u64 = 2 * SLOT_BYTES;
 
 const SLOT_BYTES: u64 = 4096;
-const RECORD_BYTES: usize = 48;
+const FIXED_BYTES: usize = 48;
+const RECORD_BYTES: usize = FIXED_BYTES + 4 * METADATA_HOLDERS_MAX;
 const MAGIC: &[u8; 8] = b"STRAKEwg";
-const FORMAT_VERSION: u32 = 1;
 
-/// The newest generation that the witness knows of; `None` if it knows nothing of this cluster.
+/// What a witness knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Testimony {
+    /// The newest generation that was begun.
+    pub(super) generation: u64,
+    /// Who was to hold it; empty if it does not say.
+    pub(super) holders: Vec<NsdId>,
+}
+
+/// What the witness knows of this cluster, if anything.
 ///
 /// # Errors
 /// The disk's.
-pub(super) fn read(disk: &dyn Disk, cluster: ClusterId) -> Result<Option<u64>> {
-    let mut newest = None;
+pub(super) fn read(disk: &dyn Disk, cluster: ClusterId) -> Result<Option<Testimony>> {
+    let mut newest: Option<Testimony> = None;
     for slot in 0..2 {
         let mut buffer = AlignedBuffer::zeroed(SLOT_BYTES as usize);
         disk.read_at(slot * SLOT_BYTES, &mut buffer)?;
-        let record = buffer.first_chunk().and_then(decode);
-        newest = newest.max(record.filter(|(_, of)| *of == cluster).map(|(number, _)| number));
+        let found = buffer.first_chunk().and_then(decode).filter(|(of, _)| *of == cluster);
+        let Some((_, found)) = found else { continue };
+        if newest.as_ref().is_none_or(|newest| newest.generation < found.generation) {
+            newest = Some(found);
+        }
     }
     Ok(newest)
 }
@@ -46,29 +67,49 @@ pub(super) fn read(disk: &dyn Disk, cluster: ClusterId) -> Result<Option<u64>> {
 ///
 /// # Errors
 /// The disk's; the generation must not come into force then.
-pub(super) fn write(disk: &dyn Disk, cluster: ClusterId, generation: u64) -> Result<()> {
+pub(super) fn write(disk: &dyn Disk, cluster: ClusterId, testimony: &Testimony) -> Result<()> {
     let mut buffer = AlignedBuffer::zeroed(SLOT_BYTES as usize);
-    buffer[..RECORD_BYTES].copy_from_slice(&encode(generation, cluster));
-    disk.write_at(generation % 2 * SLOT_BYTES, &buffer)?;
+    buffer[..RECORD_BYTES].copy_from_slice(&encode(testimony, cluster));
+    disk.write_at(testimony.generation % 2 * SLOT_BYTES, &buffer)?;
     disk.sync()?;
     Ok(())
 }
 
-fn encode(generation: u64, cluster: ClusterId) -> [u8; RECORD_BYTES] {
+fn encode(testimony: &Testimony, cluster: ClusterId) -> [u8; RECORD_BYTES] {
+    assert!(testimony.holders.len() <= METADATA_HOLDERS_MAX, "holders must fit");
     let mut record = [0; RECORD_BYTES];
     record[..8].copy_from_slice(MAGIC);
-    record[12..16].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
-    record[16..24].copy_from_slice(&generation.to_le_bytes());
+    record[12..16].copy_from_slice(&2u32.to_le_bytes());
+    record[16..24].copy_from_slice(&testimony.generation.to_le_bytes());
     record[24..40].copy_from_slice(&cluster.0);
+    record[40..48].copy_from_slice(&(testimony.holders.len() as u64).to_le_bytes());
+    for (index, holder) in testimony.holders.iter().enumerate() {
+        let at = FIXED_BYTES + 4 * index;
+        record[at..at + 4].copy_from_slice(&holder.0.to_le_bytes());
+    }
     let crc = crc32c::crc32c(&record);
     record[8..12].copy_from_slice(&crc.to_le_bytes());
     record
 }
 
-fn decode(record: &[u8; RECORD_BYTES]) -> Option<(u64, ClusterId)> {
+fn decode(record: &[u8; RECORD_BYTES]) -> Option<(ClusterId, Testimony)> {
+    let version = u32::from_le_bytes(record[12..16].try_into().ok()?);
+    let covered = if version == 1 { &record[..FIXED_BYTES] } else { &record[..] };
+    let mut plain = covered.to_vec();
+    plain[8..12].fill(0);
+    let crc = u32::from_le_bytes(record[8..12].try_into().ok()?);
+    if &record[..8] != MAGIC || version == 0 || version > 2 || crc != crc32c::crc32c(&plain) {
+        return None;
+    }
     let generation = u64::from_le_bytes(record[16..24].try_into().ok()?);
     let cluster = ClusterId(record[24..40].try_into().ok()?);
-    (*record == encode(generation, cluster)).then_some((generation, cluster))
+    let count = usize::try_from(u64::from_le_bytes(record[40..48].try_into().ok()?)).ok()?;
+    let ids = covered.get(FIXED_BYTES..)?.chunks_exact(4).take(count);
+    let holders: Vec<NsdId> = ids
+        .map(|id| id.try_into().map(|id| NsdId(u32::from_le_bytes(id))))
+        .collect::<std::result::Result<_, _>>()
+        .ok()?;
+    (holders.len() == count).then_some((cluster, Testimony { generation, holders }))
 }
 
 #[cfg(test)]
@@ -76,27 +117,50 @@ mod tests {
     use super::*;
     use strake_env::disk::sim::SimDisk;
 
+    fn testimony(generation: u64) -> Testimony {
+        Testimony { generation, holders: vec![NsdId(4), NsdId(300)] }
+    }
+
     #[test]
     fn the_newest_whole_slot_of_the_cluster_counts() {
         let disk = SimDisk::new(WITNESS_BYTES);
         let (ours, theirs) = (ClusterId([1; 16]), ClusterId([2; 16]));
         assert_eq!(read(&*disk, ours), Ok(None));
         for generation in 1..4 {
-            write(&*disk, ours, generation).expect("writes");
-            assert_eq!(read(&*disk, ours), Ok(Some(generation)));
+            write(&*disk, ours, &testimony(generation)).expect("writes");
+            assert_eq!(read(&*disk, ours), Ok(Some(testimony(generation))));
         }
         assert_eq!(read(&*disk, theirs), Ok(None));
         // Generation 3 is in the second slot.
         disk.flip(SLOT_BYTES + 17, 1);
-        assert_eq!(read(&*disk, ours), Ok(Some(2)));
+        assert_eq!(read(&*disk, ours), Ok(Some(testimony(2))));
     }
 
     #[test]
     fn the_bytes_of_a_witness_never_change() {
-        let hex: String =
-            encode(3, ClusterId([7; 16])).iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = encode(&testimony(3), ClusterId([7; 16]))
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let golden = "535452414b457767965182e1020000000300000000000000\
+                      0707070707070707070707070707070702000000000000000400\
+                      00002c01"
+            .to_owned()
+            + &"0".repeat(2 * 58);
+        assert_eq!(hex, golden);
+    }
+
+    #[test]
+    fn a_witness_of_version_1_is_read() {
         let golden = "535452414b457767c555682b0100000003000000000000000707070707070707\
                       07070707070707070000000000000000";
-        assert_eq!(hex, golden);
+        let mut record = [0; RECORD_BYTES];
+        for (at, byte) in record.iter_mut().take(FIXED_BYTES).enumerate() {
+            *byte = u8::from_str_radix(&golden[2 * at..2 * at + 2], 16).expect("hex");
+        }
+        let known = Testimony { generation: 3, holders: Vec::new() };
+        assert_eq!(decode(&record), Some((ClusterId([7; 16]), known)));
+        record[16] ^= 1;
+        assert_eq!(decode(&record), None);
     }
 }
