@@ -93,6 +93,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("fio", 15),
         ("programs", 20),
         ("processes", 10),
+        ("differential", 10),
         ("degraded", 15),
         ("lifecycle", 10),
     ] {

@@ -11,6 +11,7 @@
 mod checks;
 mod command;
 mod degraded;
+mod differential;
 mod fio;
 mod fsx;
 mod install;
@@ -52,6 +53,11 @@ const SUITES: &[Suite] = &[
     Suite { name: "fio", about: "data verified by fio's checksums", run: fio::run },
     Suite { name: "programs", about: "tar, git, cargo, sqlite3, rsync", run: programs::run },
     Suite { name: "processes", about: "shared mmap and locks", run: processes::run },
+    Suite {
+        name: "differential",
+        about: "random operations of several processes, compared with XFS",
+        run: differential::run,
+    },
     Suite { name: "degraded", about: "missing NSDs, gone and back", run: degraded::run },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];

@@ -7,7 +7,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_proto::acl::Acl;
-use strake_proto::meta::Inode;
+use strake_proto::meta::{AttrChange, Inode};
 use strake_proto::{Attr, Error, FileType, Generation, Ino, Result, Timestamp};
 
 /// What a failed write-behind left for `fsync` and `close` to report, once per handle that was
@@ -183,14 +183,36 @@ impl Core {
 
     /// Notes that the last name is gone; the attributes, last known as `last`, stay readable.
     pub(crate) fn set_removed(&mut self, last: Attr, now: Timestamp) {
-        if !self.loaded {
-            self.attr = last;
-        }
+        let known = if self.loaded { self.attr } else { last };
+        // The contents, which have the size, are let go of soon.
+        self.attr = Attr { allocated: known.allocated, ..self.merge(known) };
         self.attr.links = 0;
         self.attr.ctime = now;
         self.loaded = true;
         self.removed = true;
         self.epoch += 1;
+    }
+
+    /// Changes the attributes of an inode that only this client still knows: it has no name and
+    /// the metadata does not keep it. False if it is another.
+    pub(crate) fn change_removed(&mut self, change: &AttrChange, now: Timestamp) -> bool {
+        if !self.removed || self.orphan {
+            return false;
+        }
+        let attr = &mut self.attr;
+        if change.kill_privileges && attr.file_type != FileType::Directory {
+            let setgid = if attr.permissions & 0o010 != 0 { 0o2000 } else { 0 };
+            attr.permissions &= !(0o4000 | setgid);
+        }
+        attr.permissions = change.permissions.unwrap_or(attr.permissions);
+        attr.uid = change.uid.unwrap_or(attr.uid);
+        attr.gid = change.gid.unwrap_or(attr.gid);
+        attr.atime = change.atime.unwrap_or(attr.atime);
+        attr.mtime = change.mtime.unwrap_or(attr.mtime);
+        if !change.quiet {
+            attr.ctime = change.ctime.unwrap_or(now);
+        }
+        true
     }
 
     /// The attributes of the metadata with our own changes on top.

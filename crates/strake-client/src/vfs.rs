@@ -214,6 +214,9 @@ pub trait Vfs: Send + Sync {
         bytes: &[u8],
         kill_privileges: bool,
     ) -> Result<usize>;
+    /// Writes pages that a mapping changed: exactly at `offset`, through an `append` handle as well
+    /// (the kernel takes any handle that may write), and not durable on return.
+    fn write_mapped(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize>;
     /// On every `close(2)`: reports a latched write error.
     fn flush(&self, handle: Handle) -> Result<()>;
     /// Makes the file and the path to it durable.

@@ -253,6 +253,15 @@ impl Vfs for StrakeVfs {
         result
     }
 
+    fn write_mapped(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
+        let start = self.timings.write.begin();
+        let result = self
+            .writable(handle)
+            .and_then(|open| self.of(&open).write(Position::At(offset), bytes));
+        self.timings.write.end(start, *result.as_ref().unwrap_or(&0) as u64, result.is_ok());
+        result
+    }
+
     fn flush(&self, handle: Handle) -> Result<()> {
         let open = self.files.get(handle)?;
         let core = open.inode.core.lock();

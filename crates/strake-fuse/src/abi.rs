@@ -477,6 +477,8 @@ pub(crate) mod fopen {
     pub(crate) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
+/// `FUSE_WRITE_CACHE`: pages that a mapping changed, through whichever handle may write.
+pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 /// `WriteIn::write_flags`: clear setuid and setgid.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `FsyncIn::fsync_flags`: `fdatasync`.

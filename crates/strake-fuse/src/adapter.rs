@@ -138,8 +138,19 @@ impl Adapter {
             Opcode::Destroy => Ok(Answer::Empty),
             Opcode::Ioctl => Err(ErrorKind::NoIoctl.into()),
             Opcode::Init => Err(Error::new(ErrorKind::Invalid, "a second INIT")),
-            _ => self.file(opcode, ino, &mut body, data),
+            Opcode::Fallocate => self.fallocate(caller, ino, &mut body),
+            Opcode::CopyFileRange | Opcode::CopyFileRange64 => {
+                self.copy_range(opcode, caller, &mut body)
+            }
+            _ => self.file(opcode, caller, ino, &mut body, data),
         }
+    }
+
+    /// Clears setuid, setgid and capabilities before contents change. Here and not in the write,
+    /// because what is cleared depends on the groups of the caller.
+    fn kill_privileges(&self, caller: &Caller, ino: Ino, handle: u64) -> Result<()> {
+        let change = SetAttr { kill_privileges: true, ..SetAttr::default() };
+        self.vfs.setattr(caller, ino, Some(Handle(handle)), &change).map(drop)
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, body: &mut Body<'_>) -> Result<Answer> {
@@ -400,6 +411,7 @@ impl Adapter {
     fn file(
         &self,
         opcode: Opcode,
+        caller: &Caller,
         ino: Ino,
         body: &mut Body<'_>,
         data: &mut [u8],
@@ -413,8 +425,14 @@ impl Adapter {
             Opcode::Write => {
                 let asked = take!(body, WriteIn)?;
                 let bytes = body.bytes(asked.size)?;
-                let kill = asked.write_flags & abi::WRITE_KILL_SUIDGID != 0;
-                let written = self.vfs.write(Handle(asked.fh), asked.offset, bytes, kill)?;
+                if asked.write_flags & abi::WRITE_CACHE != 0 {
+                    let written = self.vfs.write_mapped(Handle(asked.fh), asked.offset, bytes)?;
+                    return Ok(Answer::Written(written as u32));
+                }
+                if asked.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
+                    self.kill_privileges(caller, ino, asked.fh)?;
+                }
+                let written = self.vfs.write(Handle(asked.fh), asked.offset, bytes, false)?;
                 Ok(Answer::Written(written as u32))
             }
             Opcode::Flush => self.vfs.flush(Handle(take!(body, FlushIn)?.fh)).map(empty),
@@ -431,7 +449,6 @@ impl Adapter {
                 self.vfs.release(handle);
                 Ok(Answer::Empty)
             }
-            Opcode::Fallocate => self.fallocate(body),
             Opcode::Lseek => {
                 let asked = take!(body, LseekIn)?;
                 let what = match asked.whence {
@@ -442,12 +459,11 @@ impl Adapter {
                 let offset = self.vfs.seek(Handle(asked.fh), asked.offset, what)?;
                 Ok(Answer::Bytes(abi::LseekOut { offset }.encode().to_vec()))
             }
-            Opcode::CopyFileRange | Opcode::CopyFileRange64 => self.copy_range(opcode, body),
             _ => Err(ErrorKind::NoSystem.into()),
         }
     }
 
-    fn fallocate(&self, body: &mut Body<'_>) -> Result<Answer> {
+    fn fallocate(&self, caller: &Caller, ino: Ino, body: &mut Body<'_>) -> Result<Answer> {
         // FALLOC_FL_*: KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16; the rest is not offered.
         let asked = take!(body, FallocateIn)?;
         let mode = match asked.mode {
@@ -457,16 +473,23 @@ impl Adapter {
             _ => return Err(ErrorKind::NotSupported.into()),
         };
         let end = asked.offset.checked_add(asked.length).ok_or(ErrorKind::FileTooBig)?;
+        // The kernel does not ask for it here; a superuser keeps them.
+        if caller.uid != 0 {
+            self.kill_privileges(caller, ino, asked.fh)?;
+        }
         self.vfs.fallocate(Handle(asked.fh), asked.offset..end, mode).map(empty)
     }
 
-    fn copy_range(&self, opcode: Opcode, body: &mut Body<'_>) -> Result<Answer> {
+    fn copy_range(&self, opcode: Opcode, caller: &Caller, body: &mut Body<'_>) -> Result<Answer> {
         let asked = take!(body, CopyFileRangeIn)?;
         if asked.flags != 0 {
             return Err(ErrorKind::Invalid.into());
         }
         // The 32-bit reply of the older form cannot tell of more.
         let most = if opcode == Opcode::CopyFileRange { 1 << 30 } else { u64::MAX };
+        if caller.uid != 0 {
+            self.kill_privileges(caller, Ino(asked.nodeid_out), asked.fh_out)?;
+        }
         let copied = self.vfs.copy_range(
             (Handle(asked.fh_in), asked.off_in),
             (Handle(asked.fh_out), asked.off_out),

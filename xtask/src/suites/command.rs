@@ -1,19 +1,17 @@
 //! Foreign programs with a time limit and a log of what they wrote.
 //!
-//! Every program started here carries [`MARK`] in its environment, so that it and whatever it
-//! started can be found and ended when its time runs out or the runner dies.
+//! Every program started here leads a process group, so that it ends with all it started when its
+//! time runs out, and works in the session's directory, by which the janitor finds it when the
+//! runner dies.
 
 use crate::runner::now;
 use crate::suites::janitor;
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// Environment variable: the session's directory.
-pub(crate) const MARK: &str = "STRAKE_SUITES_DIR";
-/// Environment variable: the one program (and its children) whose time is measured.
-const RUN_MARK: &str = "STRAKE_SUITES_RUN";
 /// How often a running program is looked at.
 const LOOK: Duration = Duration::from_millis(10);
 /// How much of a log a failure quotes.
@@ -57,7 +55,7 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<
     }
     let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let errors = file.try_clone().map_err(|error| error.to_string())?;
-    command.env(RUN_MARK, log).stdin(Stdio::null()).stdout(file).stderr(errors);
+    command.process_group(0).stdin(Stdio::null()).stdout(file).stderr(errors);
     let mut child = command.spawn().map_err(|error| format!("{words}: {error}"))?;
     let end = now() + limit;
     loop {
@@ -65,8 +63,7 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<
             return Ok(Ended { status, log: log.to_owned() });
         }
         if now() >= end {
-            janitor::kill_marked(&format!("{RUN_MARK}={}", log.display()));
-            let _ = child.kill();
+            janitor::kill_group(child.id());
             // A process stuck in the kernel cannot be reaped, and must not stop the runner.
             return Err(format!(
                 "not done after {} s, killed: {words} (log {})",

@@ -6,8 +6,9 @@
 //! down, what still runs of it is killed, what is still mounted is detached, and the directory
 //! is removed.
 
-use super::command::{self, MARK};
+use super::command;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -32,6 +33,10 @@ pub(crate) fn start(root: &Path, strake: &Path) -> std::io::Result<Child> {
 /// The janitor itself.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let [root, strake] = arguments else { return ExitCode::from(2) };
+    // Ending what works in the directory must not end this.
+    if std::env::set_current_dir("/").is_err() {
+        return ExitCode::FAILURE;
+    }
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
     let root = Path::new(root);
@@ -40,8 +45,9 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         down.args(["down", "--force", "--data"]).arg(&data);
         let _ = command::run(&mut down, &root.join("janitor.log"), DOWN_TIME_MAX);
     }
-    kill_marked(&format!("{MARK}={}", root.display()));
-    for mount in mounts_below(root) {
+    kill_below(root);
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for mount in mounts_below(&table, root) {
         let _ = Command::new("umount").arg("-l").arg(&mount).status();
     }
     match std::fs::remove_dir_all(root) {
@@ -61,30 +67,96 @@ fn data_directories(root: &Path) -> Vec<PathBuf> {
 }
 
 /// What is mounted below `root`, the last mounted first.
-fn mounts_below(root: &Path) -> Vec<PathBuf> {
-    let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let points = text.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+fn mounts_below(table: &str, root: &Path) -> Vec<PathBuf> {
+    let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
     let mut below: Vec<PathBuf> = points.filter(|point| point.starts_with(root)).collect();
     below.reverse();
     below
 }
 
-/// Kills every process but this one with the entry `mark` in its environment.
-pub(crate) fn kill_marked(mark: &str) {
+/// Kills every process that belongs to the directory `root`: it works in it, or an argument of its
+/// command line is a path in it. Two runs side by side have different directories, so neither
+/// finds the other's.
+fn kill_below(root: &Path) {
     let Ok(entries) = std::fs::read_dir("/proc") else { return };
     let own = std::process::id().to_string();
     let mut found = Vec::new();
     for entry in entries.filter_map(Result::ok) {
         let process = entry.file_name().to_string_lossy().into_owned();
-        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-        let marked = environment.split(|&byte| byte == 0).any(|text| text == mark.as_bytes());
-        if marked && process != own {
+        if process.bytes().all(|byte| byte.is_ascii_digit())
+            && process != own
+            && belongs(&entry.path(), root)
+        {
             found.push(process);
         }
     }
     if !found.is_empty() {
-        // The shell's own `kill`: the program is in no package that every machine has.
-        let script = ["-c", "kill -9 \"$@\"", "kill"];
-        let _ = Command::new("sh").args(script).args(found).stderr(Stdio::null()).status();
+        kill(&found);
+    }
+}
+
+/// Whether the process with this directory in `/proc` belongs to `root`.
+fn belongs(process: &Path, root: &Path) -> bool {
+    // What cannot be read is another user's, or gone.
+    let below = |path: PathBuf| path.starts_with(root);
+    let works_there = std::fs::read_link(process.join("cwd")).is_ok_and(below);
+    let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
+    works_there
+        || words
+            .split(|&byte| byte == 0)
+            .any(|word| Path::new(std::ffi::OsStr::from_bytes(word)).starts_with(root))
+}
+
+/// Kills a process group: a program that ran out of time, with all it started.
+pub(crate) fn kill_group(leader: u32) {
+    kill(&[format!("-{leader}")]);
+}
+
+fn kill(targets: &[String]) {
+    // The shell's own `kill`: the program is in no package that every machine has.
+    let script = ["-c", "kill -9 \"$@\"", "kill"];
+    let _ = Command::new("sh").args(script).args(targets).stderr(Stdio::null()).status();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_belongs_to_the_directory_it_works_in_or_names() {
+        let root = std::env::temp_dir().join(format!("strake-janitor-{}", std::process::id()));
+        let other = root.with_extension("other");
+        std::fs::create_dir_all(&root)
+            .and_then(|()| std::fs::create_dir_all(&other))
+            .expect("made");
+        let mut working = Command::new("sleep").arg("60").current_dir(&root).spawn().expect("runs");
+        let mut naming = Command::new("sh")
+            .args(["-c", "read line"])
+            .arg(root.join("file"))
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("runs");
+        let mut else_where =
+            Command::new("sleep").arg("60").current_dir(&other).spawn().expect("runs");
+        let there = |child: &Child| PathBuf::from(format!("/proc/{}", child.id()));
+        // `spawn` has waited until each is the program it is to be.
+        assert!(belongs(&there(&working), &root) && belongs(&there(&naming), &root));
+        assert!(!belongs(&there(&else_where), &root), "a longer name is another directory");
+        kill_below(&root);
+        for child in [&mut working, &mut naming] {
+            assert!(!child.wait().expect("ended").success());
+        }
+        assert!(else_where.try_wait().expect("asked").is_none(), "the other run goes on");
+        else_where.kill().and_then(|()| else_where.wait()).expect("ended");
+        std::fs::remove_dir(&root).and_then(|()| std::fs::remove_dir(&other)).expect("removed");
+    }
+
+    #[test]
+    fn only_what_is_mounted_below_the_directory_is_its_own() {
+        let table = "a /var/tmp/strake-1/2/mnt fuse rw 0 0\nb /var/tmp/strake-11/2/mnt fuse rw 0 0\n\
+                     c /var/tmp xfs rw 0 0\nd /var/tmp/strake-1/reference/mnt xfs rw 0 0\n";
+        let found = mounts_below(table, Path::new("/var/tmp/strake-1"));
+        let wanted = ["/var/tmp/strake-1/reference/mnt", "/var/tmp/strake-1/2/mnt"];
+        assert_eq!(found, wanted.map(PathBuf::from));
     }
 }

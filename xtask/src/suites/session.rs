@@ -1,6 +1,6 @@
 //! One run of the runner: where the repository, the binaries, the logs and the file systems are.
 
-use super::command::{self, Ended, MARK};
+use super::command::{self, Ended};
 use super::janitor;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -16,6 +16,8 @@ const BUILD_TIME_MAX: Duration = Duration::from_secs(20 * 60);
 pub(crate) struct Session {
     /// Fewer seeds and shorter sequences.
     pub(crate) quick: bool,
+    /// The first seed of seeded suites: `STRAKE_SEED`, else 1.
+    pub(crate) seed: u64,
     /// The repository.
     pub(crate) repository: PathBuf,
     /// The binary under test.
@@ -52,8 +54,10 @@ impl Session {
         let janitor = janitor::start(&root, &strake)
             .map_err(|error| format!("cannot start the janitor: {error}"))?;
         let probe = binaries.join("examples/mount_probe");
+        let seed = std::env::var("STRAKE_SEED").ok().and_then(|seed| seed.parse().ok());
         Ok(Session {
             quick,
+            seed: seed.unwrap_or(1),
             repository,
             strake,
             probe,
@@ -78,7 +82,7 @@ impl Session {
     /// A command that belongs to this session and is ended with it.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
-        command.env(MARK, &self.root).current_dir(&self.root);
+        command.current_dir(&self.root);
         command
     }
 

@@ -9,8 +9,9 @@ use crate::shared::Shared;
 use crate::vfs::{SetAttr, SetTime};
 use std::sync::Arc;
 use strake_proto::meta::{AttrChange, MetaOp};
-use strake_proto::{Attr, Caller, ErrorKind, Result};
+use strake_proto::{Attr, Caller, ErrorKind, FileType, Result};
 
+const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 
 /// Changes attributes; see [`crate::Vfs::setattr`].
@@ -91,12 +92,28 @@ fn permitted(
     };
     change.atime = wanted.atime.map(at);
     change.mtime = wanted.mtime.map(at);
-    // Only taking privileges that are not there is no change at all.
-    if change.kill_privileges && !moves_owner && !has_privileges(attr.permissions) {
-        let has_xattrs = shared.loaded(inode, |core| core.has_xattrs)?;
-        change.kill_privileges = has_xattrs;
+    if asks_nothing(wanted) {
+        // `chown(-1, -1)`: Linux moves the change time and clears privileges all the same.
+        change.ctime = Some(shared.now());
+        change.kill_privileges = true;
+    } else if change.kill_privileges && !moves_owner && !has_privileges(attr.permissions) {
+        // Only taking privileges that are not there is no change at all.
+        change.kill_privileges = shared.loaded(inode, |core| core.has_xattrs)?;
+    }
+    // Without group execution setgid is no privilege, but only who is in the group may keep it.
+    let marked = attr.permissions & SETGID != 0 && attr.file_type != FileType::Directory;
+    let asked = wanted.kill_privileges || moves_owner || asks_nothing(wanted);
+    if asked && marked && change.permissions.is_none() && !root && !in_group(caller, attr.gid) {
+        change.permissions = Some(attr.permissions & !(SETUID | SETGID));
     }
     Ok((change != AttrChange::default()).then_some(change))
+}
+
+fn asks_nothing(wanted: &SetAttr) -> bool {
+    let SetAttr { permissions, uid, gid, size, atime, mtime, ctime, kill_privileges } = wanted;
+    let ids = permissions.is_none() && uid.is_none() && gid.is_none();
+    let times = atime.is_none() && mtime.is_none() && ctime.is_none();
+    ids && times && size.is_none() && !kill_privileges
 }
 
 /// Applies a change, and lets go of what it overrides. Serialised with the commits of the file's
@@ -105,7 +122,16 @@ fn apply(shared: &Shared, inode: &InodeState, change: AttrChange) -> Result<()> 
     let file = inode.core.lock().file.clone();
     let serial = file.as_ref().map(|file| file.meta.lock());
     let (atime, mtime) = (change.atime.is_some(), change.mtime.is_some());
-    shared.change(inode, MetaOp::SetAttr { ino: inode.ino, change })?;
+    let now = shared.now();
+    match shared.change(inode, MetaOp::SetAttr { ino: inode.ino, change: change.clone() }) {
+        // Its last name is gone, but the kernel still has it: an open FIFO, device or directory.
+        Err(error) if error.kind() == ErrorKind::Stale => {
+            if !inode.core.lock().change_removed(&change, now) {
+                return Err(error);
+            }
+        }
+        result => drop(result?),
+    }
     let mut core = inode.core.lock();
     if atime {
         core.atime = None;
@@ -138,3 +164,7 @@ pub(crate) fn access(
 ) -> Result<()> {
     shared.check_access(caller, inode, mask & 7).map(|_| ())
 }
+
+#[cfg(test)]
+#[path = "attributes_test.rs"]
+mod attributes_test;

@@ -149,6 +149,10 @@ fn lost_name(shared: &Shared, inode: &InodeState, last: &Attr, removed: Removed,
         let mut core = inode.core.lock();
         core.set_removed(*last, shared.now());
         core.orphan = open;
+        if open {
+            // The metadata has it still, and the exact time of the removal.
+            core.forget();
+        }
     }
     if !open {
         shared.discard(inode);
