@@ -106,12 +106,14 @@ pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
     shared.meta.sync()?;
     Ranges::apply_pending(shared)?;
     shared.committer.commit(shared, true)?;
-    shared.committer.settle(&mut settled);
-    shared.committer.commit(shared, true)?;
+    // Counted, durably, before anything is settled: after another crash the next start looks only
+    // at files with stripes that are not.
     for (inode, layout, _) in &concerned {
         recount(shared, inode, layout)?;
     }
     shared.meta.sync()?;
+    shared.committer.settle(&mut settled);
+    shared.committer.commit(shared, true)?;
     Ok(report)
 }
 

@@ -7,6 +7,13 @@ use strake_env::rng::test_seeds;
 use strake_env::{Clock, RealClock};
 use strake_proto::Code;
 
+/// The histories of each code: a few, and as many times more as `STRAKE_SIM_SCALE` says.
+fn seeds() -> std::ops::Range<u64> {
+    let scale = std::env::var("STRAKE_SIM_SCALE")
+        .map_or(1, |text| text.parse::<u64>().expect("STRAKE_SIM_SCALE is a whole number"));
+    test_seeds(0, 4 * scale)
+}
+
 /// Runs histories of a code and looks at `points` points of each.
 fn cut_power(code: &str, count: usize, seeds: std::ops::Range<u64>, points: u64) {
     let clock = RealClock;
@@ -84,7 +91,7 @@ macro_rules! codes {
     ($($name:ident = $code:literal on $count:literal),* $(,)?) => {
         $(#[test]
         fn $name() {
-            cut_power($code, $count, test_seeds(0, 4), 250);
+            cut_power($code, $count, seeds(), 250);
         })*
     };
 }
