@@ -22,8 +22,10 @@ mod mounted;
 mod pjdfstest;
 mod processes;
 mod programs;
+mod reference;
 mod session;
 mod usage;
+mod user;
 pub(crate) mod writer;
 
 use checks::Checks;
@@ -59,6 +61,7 @@ const SUITES: &[Suite] = &[
         run: differential::run,
     },
     Suite { name: "degraded", about: "missing NSDs, gone and back", run: degraded::run },
+    Suite { name: "user", about: "without root, through fusermount3", run: user::run },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];
 

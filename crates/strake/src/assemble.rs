@@ -12,9 +12,10 @@ use strake_meta::{MetaOptions, MetaStore};
 use strake_nsd::{BlockStore, BlockStoreOptions};
 use strake_observe::Observe;
 use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus};
-use strake_proto::meta::Configuration;
+use strake_proto::meta::{AttrChange, Configuration, MetaEntry, MetaOp, MetaPort};
 use strake_proto::{
-    Error, ErrorKind, FsId, LayoutVersion, MapVersion, NsdId, PoolMap, Result, Slot, SlotIndex,
+    ClientId, Error, ErrorKind, FsId, Ino, LayoutVersion, MapVersion, NsdId, PoolMap, Result, Slot,
+    SlotIndex,
 };
 use strake_store::Container;
 use strake_store::container::FormatOptions;
@@ -68,8 +69,22 @@ pub(crate) fn format(
     let mut options = MetaOptions::new(Arc::clone(&observe.waiters));
     options.witness = Some(witness(dir, Some(made))?);
     let meta = MetaStore::format(&containers, &configuration, options)?;
+    give_root_directory(&meta)?;
     meta.checkpoint()?;
     Ok(())
+}
+
+/// The root directory belongs to whoever makes the file system: an ordinary user could do nothing
+/// in it otherwise.
+fn give_root_directory(meta: &MetaStore) -> Result<()> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    if (uid, gid) == (0, 0) {
+        return Ok(());
+    }
+    let change = AttrChange { uid: Some(uid), gid: Some(gid), ..AttrChange::default() };
+    let op = MetaOp::SetAttr { ino: Ino::ROOT, change };
+    let entry = MetaEntry { client: ClientId(1), sequence: 0, time: RealClock.wall(), op };
+    meta.apply(&entry).map(drop)
 }
 
 /// All NSDs up, one slot each, in one layout.

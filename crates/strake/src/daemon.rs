@@ -18,6 +18,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_env::RealClock;
 use strake_observe::Observe;
@@ -43,6 +44,9 @@ enum Role {
     Server,
 }
 
+/// The usual reason to end.
+const DOWN_ASKED: &str = "`strake down` asked for it";
+
 /// An answer may take this long to reach its asker while the daemon ends.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -50,6 +54,8 @@ const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
 #[derive(Default)]
 struct End {
     reason: Mutex<Option<&'static str>>,
+    /// An admin request is taking the mount away right now.
+    going_down: AtomicBool,
     answering: Mutex<usize>,
     changed: Condvar,
 }
@@ -152,7 +158,10 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
         let (daemon, end) = (Arc::clone(&daemon), Arc::clone(&end));
         move || {
             daemon.wait_for_unmount();
-            end.because("the mount was taken away");
+            end.because(match end.going_down.load(Ordering::Acquire) {
+                true => DOWN_ASKED,
+                false => "the mount was taken away",
+            });
         }
     })?;
     println!("ready");
@@ -236,8 +245,15 @@ fn answer(stream: &UnixStream, daemon: &Daemon, end: &End) -> Result<()> {
     }
     let request: Request = serde_json::from_str(&line)
         .map_err(|error| Error::new(ErrorKind::Invalid, format!("unreadable: {error}")))?;
+    let asks_down = matches!(request, Request::Down { .. });
+    if asks_down {
+        end.going_down.store(true, Ordering::Release);
+    }
     let result = daemon.answer(&request);
-    let is_down = matches!(request, Request::Down { .. }) && result.is_ok();
+    let is_down = asks_down && result.is_ok();
+    if asks_down && !is_down {
+        end.going_down.store(false, Ordering::Release);
+    }
     let reply = match result {
         Ok(value) => Reply::Done(value),
         Err(error) => Reply::Failed { kind: error.kind(), message: error.to_string() },
@@ -248,7 +264,7 @@ fn answer(stream: &UnixStream, daemon: &Daemon, end: &End) -> Result<()> {
     let mut stream = stream;
     let sent = stream.write_all(text.as_bytes());
     if is_down {
-        end.because("`strake down` asked for it");
+        end.because(DOWN_ASKED);
     }
     Ok(sent?)
 }

@@ -1,46 +1,63 @@
 //! Which file systems are up on this machine, so that commands find theirs without `--data`.
 //!
-//! One file a file system in `/run/strake` (root) or `$XDG_RUNTIME_DIR/strake`, named after the
-//! file system's cluster, holding the data directory. Entries of daemons that are gone are left
-//! out of listings: only the socket tells who is up.
+//! One file a file system, named after its cluster, holding the data directory; in `/run/strake`
+//! (root), `$XDG_RUNTIME_DIR/strake`, `/run/user/UID/strake`, or where a session has neither, in
+//! `/tmp/strake-UID`, which counts only if it is the user's own and nobody else can write to it.
+//! Entries of daemons that are gone are left out of listings: only the socket tells who is up.
 
 use crate::data_dir::DataDir;
 use std::path::{Path, PathBuf};
 use strake_proto::{Error, ErrorKind, Result};
 
-fn directory() -> Option<PathBuf> {
-    if rustix::process::geteuid().is_root() {
-        return Some(PathBuf::from("/run/strake"));
+fn directory() -> PathBuf {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return PathBuf::from("/run/strake");
     }
-    std::env::var_os("XDG_RUNTIME_DIR").map(|path| Path::new(&path).join("strake"))
+    let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let usual = PathBuf::from(format!("/run/user/{}", user.as_raw()));
+    session.or_else(|| Some(usual).filter(|path| path.is_dir())).map_or_else(
+        || PathBuf::from(format!("/tmp/strake-{}", user.as_raw())),
+        |path| path.join("strake"),
+    )
+}
+
+/// Whether what a directory says can be believed: in `/tmp` anybody could have made it.
+fn is_own(directory: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let own = rustix::process::geteuid().as_raw();
+    std::fs::symlink_metadata(directory)
+        .is_ok_and(|found| found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0)
 }
 
 /// Notes that the file system of `cluster` is served from `dir`. Best effort: without it, commands
 /// need `--data`.
 pub(crate) fn add(cluster: &str, dir: &DataDir) {
-    if let Some(directory) = directory() {
-        let written = std::fs::create_dir_all(&directory).and_then(|()| {
-            std::fs::write(directory.join(cluster), dir.root().as_os_str().as_encoded_bytes())
-        });
-        if let Err(error) = written {
-            eprintln!("strake: cannot note the file system in {}: {error}", directory.display());
-        }
+    use std::os::unix::fs::DirBuilderExt;
+    let directory = directory();
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory);
+    let written = made.and_then(|()| match is_own(&directory) {
+        true => std::fs::write(directory.join(cluster), dir.root().as_os_str().as_encoded_bytes()),
+        false => Err(std::io::Error::other("others can write to it")),
+    });
+    if let Err(error) = written {
+        eprintln!("strake: cannot note the file system in {}: {error}", directory.display());
     }
 }
 
 /// Forgets a file system.
 pub(crate) fn remove(cluster: &str) {
-    if let Some(directory) = directory() {
-        let _ = std::fs::remove_file(directory.join(cluster));
-    }
+    let _ = std::fs::remove_file(directory().join(cluster));
 }
 
 /// The data directories of all file systems that were not taken down, sorted.
 pub(crate) fn list() -> Vec<DataDir> {
     use std::os::unix::ffi::OsStringExt;
-    let Some(entries) = directory().and_then(|path| std::fs::read_dir(path).ok()) else {
+    let directory = directory();
+    let Ok(entries) = std::fs::read_dir(&directory) else { return Vec::new() };
+    if !is_own(&directory) {
         return Vec::new();
-    };
+    }
     let mut roots: Vec<PathBuf> = entries
         .filter_map(|entry| std::fs::read(entry.ok()?.path()).ok())
         .map(|bytes| PathBuf::from(std::ffi::OsString::from_vec(bytes)))

@@ -5,12 +5,10 @@
 
 use super::checks::Checks;
 use super::mounted::{Mounted, Shape};
+use super::reference::Xfs;
 use super::session::Session;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const SEED_SECONDS_MAX: u64 = 240;
-const TOOL_SECONDS_MAX: u64 = 60;
 const STEPS: u64 = 2000;
 
 /// A shape, the NSD that is missing meanwhile, and how many seeds (quick, long).
@@ -33,7 +31,7 @@ const ROUNDS: [Round; 4] = [
 ];
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
-    let reference = Reference::mount(session, checks)?;
+    let reference = Xfs::mount(session, checks, "reference", 8 << 30)?;
     let mut seed = session.seed;
     for round in &ROUNDS {
         let seeds = if session.quick { round.seeds.0 } else { round.seeds.1 };
@@ -48,7 +46,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
 fn one_round(
     session: &Session,
     checks: &mut Checks,
-    reference: &Reference<'_>,
+    reference: &Xfs<'_>,
     round: &Round,
     seeds: std::ops::Range<u64>,
 ) -> Result<(), String> {
@@ -90,38 +88,4 @@ fn one_round(
     }
     mounted.finish(checks);
     Ok(())
-}
-
-/// XFS in a file of the session's directory; dropped, it is unmounted, which frees its loop device.
-struct Reference<'a> {
-    session: &'a Session,
-    suite: &'static str,
-    mount: PathBuf,
-}
-
-impl<'a> Reference<'a> {
-    fn mount(session: &'a Session, checks: &Checks) -> Result<Reference<'a>, String> {
-        let directory = session.root.join("reference");
-        let (image, mount) = (directory.join("image"), directory.join("mnt"));
-        let text = |error: std::io::Error| format!("{}: {error}", directory.display());
-        std::fs::create_dir_all(&mount).map_err(text)?;
-        std::fs::File::create(&image).and_then(|file| file.set_len(8 << 30)).map_err(text)?;
-        let reference = Reference { session, suite: checks.suite(), mount };
-        reference.tool("mkfs.xfs", &["-q"], &[&image])?;
-        reference.tool("mount", &["-o", "loop"], &[&image, &reference.mount])?;
-        Ok(reference)
-    }
-
-    fn tool(&self, program: &str, words: &[&str], paths: &[&Path]) -> Result<(), String> {
-        let mut command: Command = self.session.command(program);
-        command.args(words).args(paths);
-        self.session.run(self.suite, program, TOOL_SECONDS_MAX, &mut command).map(drop)
-    }
-}
-
-impl Drop for Reference<'_> {
-    fn drop(&mut self) {
-        // If this fails, the janitor detaches it.
-        let _ = self.tool("umount", &[], &[&self.mount]);
-    }
 }

@@ -59,10 +59,11 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     }
 }
 
-/// The data directories made below `root`: `NUMBER/data`.
+/// The data directories made below `root`: `NUMBER/data`, or in a file system mounted there.
 fn data_directories(root: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(root) else { return Vec::new() };
-    let data = entries.filter_map(Result::ok).map(|entry| entry.path().join("data"));
+    let made = entries.filter_map(Result::ok).map(|entry| entry.path());
+    let data = made.flat_map(|made| [made.join("data"), made.join("mnt/data")]);
     data.filter(|data| data.join("strake.toml").exists()).collect()
 }
 

@@ -3,7 +3,7 @@
 use super::checks::Checks;
 use super::command::Ended;
 use super::session::Session;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// How long any one command of `strake` may take here.
@@ -47,12 +47,26 @@ impl<'a> Mounted<'a> {
         name: &str,
         shape: &Shape,
     ) -> Result<Mounted<'a>, String> {
-        let suite = checks.suite();
         // A short path: tests make sockets below it, whose paths have at most 107 bytes.
         let root = session.root.join(session.next_number().to_string());
         std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
-        let mount = root.join("mnt");
-        let mounted = Mounted { session, suite, name: name.to_owned(), root, mount };
+        Mounted::create_in(session, checks, name, shape, &root)
+    }
+
+    /// Makes and mounts a file system in `root`, a directory below the session's.
+    ///
+    /// # Errors
+    /// What `strake up` said.
+    pub(crate) fn create_in(
+        session: &'a Session,
+        checks: &Checks,
+        name: &str,
+        shape: &Shape,
+        root: &Path,
+    ) -> Result<Mounted<'a>, String> {
+        let (suite, name) = (checks.suite(), name.to_owned());
+        let mounted =
+            Mounted { session, suite, name, root: root.to_owned(), mount: root.join("mnt") };
         let mut up = mounted.command("up");
         up.arg("--mount").arg(&mounted.mount).args(["--code", shape.code]);
         up.args(["--nsds", &shape.nsds.to_string(), "--nsd-size", shape.nsd_size]);
@@ -205,6 +219,7 @@ impl Drop for Mounted<'_> {
         // What is still mounted or cannot be removed is the janitor's.
         let _ = std::fs::remove_dir(&self.mount);
         if !self.mount.exists() {
+            let _ = std::fs::remove_dir_all(self.data());
             let _ = std::fs::remove_dir_all(&self.root);
         }
     }

@@ -2,11 +2,11 @@
 //! TREE TREE` (the first is under test, the second is the reference), and `differential compare
 //! TREE TREE`. Exit code 0 if they agree, else 1 with the step, both answers, and the seed.
 //!
-//! Who acts: for each tree one process per actor (root and two ordinary users), each with open files
-//! of its own. `generate` makes steps as lines of words from the seed alone, never from answers, so
-//! that a seed replays; `worker` executes a line and answers with one line: the result or errno, and
-//! what became of every inode the step names and of the directories above. Most steps go one by
-//! one; in between, all actors work at once, each in a directory of its own.
+//! Who acts: for each tree one process per actor (root and two ordinary users), each with open
+//! files of its own. `generate` makes steps as lines of words from the seed alone, never from
+//! answers, so that a seed replays; `worker` executes a line and answers with one line: the result
+//! or errno, and what became of every inode the step names and of the directories above. Most steps
+//! go one by one; in between, all actors work at once, each in a directory of its own.
 //!
 //! Every step is in LOG before it is sent, with both answers after it. What may differ, and why, is
 //! the list [`ALLOWED`]; nothing else may.

@@ -1,7 +1,7 @@
 //! Everything of a tree that must be equal on both sides, one line for each name.
 //!
-//! Not compared: inode numbers, sizes of directories, allocated blocks, access times (reads that the
-//! kernel answers from its cache do not move them here), and times of this day except their order.
+//! Not compared: inode numbers, sizes of directories, allocated blocks, access times (reads that
+//! the kernel answers from its cache do not move them here), and how late on this day a time is.
 
 use crate::calls::{call, hash, lstat, read_at};
 use std::os::fd::AsRawFd;

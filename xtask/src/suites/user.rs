@@ -1,0 +1,125 @@
+//! An ordinary user makes a file system, mounts it with `fusermount3`, uses it, takes it down; with
+//! no session of a desktop around (`XDG_RUNTIME_DIR` is not set).
+
+use super::checks::Checks;
+use super::command::{self, Ended};
+use super::session::Session;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// Who it is; `scripts/deps` makes this user.
+const USER: &str = "tests";
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// What a user does with files; `cd` into the mount first.
+const USE: &str = "set -e
+echo text > file && test \"$(cat file)\" = text
+mkdir -p a/b && mv file a/b/moved && ln a/b/moved hard && ln -s a/b/moved link
+test \"$(cat link)\" = text && test \"$(stat -c %h hard)\" = 2
+head -c 3000000 /dev/urandom > large && cp large copy && sync large && cmp large copy
+setfattr -n user.colour -v blue large && getfattr -n user.colour large
+chmod 640 large && touch -d '2001-02-03 04:05:06 UTC' copy && rm hard
+! mknod device c 1 3
+! chown root large
+! setfattr -n trusted.key -v 1 large
+";
+
+struct User<'a> {
+    session: &'a Session,
+    suite: &'static str,
+    strake: PathBuf,
+    ids: (u32, u32),
+    root: PathBuf,
+}
+
+impl<'a> User<'a> {
+    fn new(session: &'a Session, checks: &Checks) -> Result<User<'a>, String> {
+        let text = |error: std::io::Error| error.to_string();
+        let ids = ids_of(USER)?;
+        // The repository may be where only root can read.
+        let strake = session.root.join("strake");
+        std::fs::copy(&session.strake, &strake).map_err(text)?;
+        std::fs::set_permissions(&strake, PermissionsExt::from_mode(0o755)).map_err(text)?;
+        let root = session.root.join(session.next_number().to_string());
+        std::fs::create_dir(&root).map_err(text)?;
+        std::os::unix::fs::chown(&root, Some(ids.0), Some(ids.1)).map_err(text)?;
+        Ok(User { session, suite: checks.suite(), strake, ids, root })
+    }
+
+    fn command(&self, program: &std::path::Path, words: &[&str]) -> Command {
+        let mut command = self.session.command(program);
+        command.args(words).current_dir(&self.root).uid(self.ids.0).gid(self.ids.1);
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", &self.root);
+        command
+    }
+
+    /// `strake WORDS` as the user, which must succeed; what it printed.
+    fn strake(&self, words: &str) -> Result<String, String> {
+        let words: Vec<&str> = words.split(' ').collect();
+        self.run(&words.join(" "), &mut self.command(&self.strake, &words))
+    }
+
+    fn run(&self, name: &str, command: &mut Command) -> Result<String, String> {
+        let log = self.session.log(self.suite, name);
+        let ended = command::run(command, &log, TIME_MAX).and_then(Ended::success);
+        ended.map(|ended| ended.output()).map_err(|error| format!("{name}: {error}"))
+    }
+}
+
+/// User and group number of `name`.
+fn ids_of(name: &str) -> Result<(u32, u32), String> {
+    let table = std::fs::read_to_string("/etc/passwd").map_err(|error| error.to_string())?;
+    let number = |field: Option<&str>| field.and_then(|text| text.parse().ok());
+    table
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .find(|fields| fields[0] == name)
+        .and_then(|fields| Some((number(fields.get(2).copied())?, number(fields.get(3).copied())?)))
+        .ok_or_else(|| format!("there is no user '{name}': run scripts/deps"))
+}
+
+pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let user = User::new(session, checks)?;
+    let up = "up --data data --mount mnt --nsd-size 256M --set pagepool=64M";
+    let made = user.strake(up);
+    if !checks.record("an ordinary user makes and mounts a file system", made.map(drop)) {
+        return Ok(());
+    }
+    let mount = user.root.join("mnt");
+    let shell = |name: &str, script: &str| {
+        let mut shell = user.command("/bin/sh".as_ref(), &["-c", script]);
+        user.run(name, shell.current_dir("/").env("MNT", &mount))
+    };
+    let owner = shell("owner", "stat -c %u:%g \"$MNT\"").and_then(|found| {
+        let wanted = format!("{}:{}", user.ids.0, user.ids.1);
+        if found.trim() == wanted { Ok(()) } else { Err(format!("{found}, not {wanted}")) }
+    });
+    checks.record("its root directory is the user's", owner);
+    let used = shell("use", &format!("cd \"$MNT\"\n{USE}"));
+    checks.record("the user works in it, within what users may", used.map(drop));
+    // Even root: that is how the kernel protects others from a user's daemon.
+    let seen = std::fs::metadata(mount.join("large")).map(|found| found.size());
+    checks.hold("nobody else sees it", seen.is_err(), || format!("root sees {seen:?} bytes"));
+    let listed = user.strake("fs list").and_then(|text| match text.contains("data") {
+        true => Ok(()),
+        false => Err(format!("not in the list: {text}")),
+    });
+    checks.record("strake fs list finds it by itself", listed);
+    checks.record("strake fs check is clean", user.strake("fs check").map(drop));
+    for round in ["first", "second"] {
+        let down = user.strake("down --data data").map(drop);
+        checks.record(&format!("{round} down"), down);
+        if round == "first" {
+            let up = user.strake("up --data data --mount mnt").map(drop);
+            checks.record("up again", up);
+            let same = shell("again", "cd \"$MNT\" && cmp large copy && cat a/b/moved").map(drop);
+            checks.record("all is there", same);
+        }
+    }
+    let log = std::fs::read_to_string(user.root.join("data/strake.log")).unwrap_or_default();
+    checks.hold("the log says who took it down", !log.contains("was taken away"), || log.clone());
+    Ok(())
+}
