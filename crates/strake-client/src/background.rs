@@ -3,10 +3,11 @@
 //! that have returned up to date.
 
 use crate::commit::sync_inodes;
+use crate::open_table::Pinned;
 use crate::ranges::Ranges;
 use crate::recovery::recover_nsd;
 use crate::shared::Shared;
-use crate::{prefetch, write_behind};
+use crate::{harden, prefetch, write_behind};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -79,6 +80,14 @@ fn tend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
         let now = shared.clock.monotonic();
         let interval = shared.settings.sync_interval;
         sync_due(shared);
+        if harden::is_full(shared) {
+            let mut due = shared.dirty_inodes(None);
+            due.retain(|inode| {
+                inode.core.lock().file.as_ref().is_some_and(|file| file.is_hardened())
+            });
+            // Errors are latched at the files they concern.
+            let _ = sync_inodes(shared, &due);
+        }
         if shared.committer.has_work() && now.saturating_sub(settled_at) >= interval / 2 {
             settled_at = now;
             let _ = shared.committer.commit(shared, false);

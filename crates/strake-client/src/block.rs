@@ -66,6 +66,25 @@ impl UnitSet {
     pub(crate) fn clear(&mut self) {
         self.words.clear();
     }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
+    }
+
+    pub(crate) fn remove(&mut self, unit: usize) {
+        if let Some(word) = self.words.get_mut(unit / 64) {
+            *word &= !(1 << (unit % 64));
+        }
+    }
+
+    /// The units in it, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        let bits = |word: u64| (0..64).filter(move |bit| word >> bit & 1 == 1);
+        self.words
+            .iter()
+            .enumerate()
+            .flat_map(move |(at, word)| bits(*word).map(move |bit| at * 64 + bit))
+    }
 }
 
 /// The contents; see the file's head.
@@ -76,6 +95,10 @@ pub(crate) struct BlockData {
     pub(crate) limit: u32,
     pub(crate) length: u32,
     pub(crate) dirty: bool,
+    /// Units that were written since the block was sent or hardened last.
+    pub(crate) unsaved: UnitSet,
+    /// Whether more than `unsaved` differs from what is stored, so that only sending it will do.
+    pub(crate) whole: bool,
     /// Dirty bytes counted in the pool for this block.
     pub(crate) charge: usize,
     /// Bytes counted as allocated by `stat` before the block was ever stored.
@@ -147,6 +170,17 @@ impl BlockData {
         }
         self.buffer = Some(larger);
         have == 0
+    }
+
+    /// Whether something of it is on no disk.
+    pub(crate) fn is_unsaved(&self) -> bool {
+        self.whole || !self.unsaved.is_empty()
+    }
+
+    /// Nothing of it is left to be sent or hardened.
+    pub(crate) fn set_saved(&mut self) {
+        self.unsaved.clear();
+        self.whole = false;
     }
 
     /// Makes a unit valid as zeros.

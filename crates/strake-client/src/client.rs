@@ -4,6 +4,7 @@ use crate::background::{Background, look_after_nsds, tend_now};
 use crate::commit::sync_all;
 use crate::committer::Committer;
 use crate::file::FileState;
+use crate::harden::fold_at_start;
 use crate::inode::InodeState;
 use crate::nsds::{NsdSet, NsdView};
 use crate::open_table::{HandleTable, OpenTable, Pinned};
@@ -135,6 +136,7 @@ impl StrakeVfs {
         });
         let recovered = at_start(&shared).map_err(|error| error.context("recovery at start"))?;
         let background = Background::start(&shared)?;
+        fold_at_start(&shared).map_err(|error| error.context("hardened writes at start"))?;
         let timings = Timings::new(&shared.observe);
         let (files, dirs) = (HandleTable::new(), HandleTable::new());
         Ok(Arc::new(StrakeVfs { shared, files, dirs, timings, background, recovered }))

@@ -8,6 +8,7 @@
 //! 4. Make the metadata durable. Only then are the stripes settled.
 
 use crate::file::{Content, FileState};
+use crate::harden::{fold, harden};
 use crate::inode::InodeState;
 use crate::open_table::Pinned;
 use crate::shared::Shared;
@@ -15,16 +16,26 @@ use crate::write_behind::flush_block;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use strake_proto::meta::{AttrChange, FileData, MetaOp};
+use strake_proto::meta::{AttrChange, FileData, HardenedUnit, Inode, MetaOp};
 use strake_proto::nsd::SettledStripe;
-use strake_proto::{ErrorKind, Result};
+use strake_proto::{ErrorKind, Ino, Result, Timestamp};
 
 /// Steps 1 and 2 are tried again if an NSD was lost or started anew meanwhile.
 const ATTEMPTS: u32 = 4;
 
-/// Makes one file durable: all of the steps.
+/// Makes one file durable: what is little by hardening it ([`crate::harden`]), else by all of the
+/// steps.
 pub(crate) fn sync_inode(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
-    let mut settled = commit_inode(shared, inode)?;
+    sync_one(shared, inode, true)
+}
+
+/// Makes one file durable by all of the steps.
+pub(crate) fn sync_inode_whole(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
+    sync_one(shared, inode, false)
+}
+
+fn sync_one(shared: &Shared, inode: &Arc<InodeState>, may_harden: bool) -> Result<()> {
+    let mut settled = commit_inode(shared, inode, may_harden)?;
     shared.meta.sync()?;
     shared.committer.settle(&mut settled);
     shared.unregister_if_clean(inode);
@@ -47,7 +58,7 @@ pub(crate) fn sync_inodes(shared: &Shared, inodes: &[Pinned]) -> Result<u64> {
     let _ = shared.committer.commit(shared, false);
     let mut settled = Vec::new();
     for inode in inodes {
-        let result = commit_inode(shared, inode);
+        let result = commit_inode(shared, inode, false);
         if let Some(mut stripes) = latch(inode, result, &mut failure) {
             settled.append(&mut stripes);
         }
@@ -73,14 +84,22 @@ fn latch<T>(
     }
 }
 
-/// Steps 1 to 3 for one file. Returns the stripes to be settled after step 4.
-fn commit_inode(shared: &Shared, inode: &Arc<InodeState>) -> Result<Vec<SettledStripe>> {
+/// Steps 1 to 3 for one file, or hardening. Returns the stripes to be settled after step 4.
+fn commit_inode(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    may_harden: bool,
+) -> Result<Vec<SettledStripe>> {
     let file = inode.core.lock().file.clone();
     let settled = match file {
         None => Vec::new(),
         Some(file) => {
             let _one_at_a_time = file.commit.lock();
-            loop {
+            let hardened = may_harden && harden(shared, inode, &file)?;
+            let settled = loop {
+                if hardened {
+                    break std::mem::take(&mut *file.unsettled.lock());
+                }
                 let moves = file.moves.load(Ordering::Acquire);
                 inode.core.lock().commit_target = Some(file.size());
                 make_stable(shared, inode, &file)?;
@@ -94,7 +113,12 @@ fn commit_inode(shared: &Shared, inode: &Arc<InodeState>) -> Result<Vec<SettledS
                         return Err(error);
                     }
                 }
+            };
+            if !hardened && let Err(error) = fold(shared, inode, &file) {
+                file.unsettled.lock().extend(settled);
+                return Err(error);
             }
+            settled
         }
     };
     commit_atime(shared, inode)?;
@@ -134,17 +158,39 @@ fn send_blocks(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) 
 }
 
 /// What the metadata is told of a file, and what must be so for it to know all then.
-struct Told {
-    op: MetaOp,
+pub(crate) struct Told {
     size: u64,
+    data: Option<FileData>,
     delta: i64,
-    content_changed: bool,
+    mtime: Option<Timestamp>,
+    ctime: Option<Timestamp>,
     changes: u64,
     epoch: u64,
 }
 
+impl Told {
+    /// What does not change a file of which the metadata lacks nothing.
+    pub(crate) fn nothing(inode: &InodeState, file: &FileState) -> Told {
+        let core = inode.core.lock();
+        let size = file.committed_size.load(Ordering::Acquire);
+        let (changes, epoch) = (core.changes, core.epoch());
+        Told { size, data: None, delta: 0, mtime: None, ctime: None, changes, epoch }
+    }
+
+    fn update(&self, ino: Ino) -> MetaOp {
+        let (size, data, allocated_delta) = (self.size, self.data.clone(), self.delta);
+        MetaOp::Update { ino, size, data, allocated_delta, mtime: self.mtime, ctime: self.ctime }
+    }
+
+    /// The entry that hardens `units` with it.
+    pub(crate) fn hardening(&self, ino: Ino, units: Vec<HardenedUnit>) -> MetaOp {
+        let (size, allocated_delta, mtime, ctime) = (self.size, self.delta, self.mtime, self.ctime);
+        MetaOp::Harden { ino, size, allocated_delta, mtime, ctime, units }
+    }
+}
+
 /// What the metadata lacks of a file whose `content` the caller holds.
-fn lacking(inode: &InodeState, file: &FileState, content: &Content) -> Option<Told> {
+pub(crate) fn lacking(inode: &InodeState, file: &FileState, content: &Content) -> Option<Told> {
     let mut core = inode.core.lock();
     let size = match content {
         Content::Object(_) => core.commit_target.take().unwrap_or(file.size()),
@@ -168,8 +214,7 @@ fn lacking(inode: &InodeState, file: &FileState, content: &Content) -> Option<To
     });
     let delta = std::mem::take(&mut core.allocated_delta);
     let (mtime, ctime) = (core.mtime, core.ctime);
-    let op = MetaOp::Update { ino: inode.ino, size, data, allocated_delta: delta, mtime, ctime };
-    Some(Told { op, size, delta, content_changed, changes: core.changes, epoch: core.epoch() })
+    Some(Told { size, data, delta, mtime, ctime, changes: core.changes, epoch: core.epoch() })
 }
 
 /// Tells the metadata what it lacks of a file. Holds `content` shared across the metadata call, so
@@ -186,12 +231,23 @@ fn update(
     }
     let _serial = file.meta.lock();
     let Some(told) = lacking(inode, file, &content) else { return Ok(true) };
-    let result = shared.meta.apply_inode(told.op);
+    let result = shared.meta.apply_inode(told.update(inode.ino));
+    took(inode, file, &content, &told, result).map(|()| true)
+}
+
+/// Takes in what the metadata answered to what it was told.
+pub(crate) fn took(
+    inode: &InodeState,
+    file: &FileState,
+    content: &Content,
+    told: &Told,
+    result: Result<Inode>,
+) -> Result<()> {
     let mut core = inode.core.lock();
     match result {
         Ok(updated) => {
             file.committed_size.store(told.size, Ordering::Release);
-            if matches!(&*content, Content::Object(_)) {
+            if matches!(content, Content::Object(_)) {
                 file.linked.store(true, Ordering::Release);
             }
             core.absorb_change(&updated, told.epoch);
@@ -202,17 +258,17 @@ fn update(
                 let left = core.size_changed || core.atime.is_some();
                 core.committed = told.changes.wrapping_sub(u64::from(left));
             }
-            Ok(true)
+            Ok(())
         }
         // The inode is gone, and with it whatever it lacked.
         Err(error) if error.kind() == ErrorKind::Stale => {
             core.committed = core.changes;
-            Ok(true)
+            Ok(())
         }
         Err(error) => {
             core.allocated_delta += told.delta;
             core.forget();
-            file.content_changed.fetch_or(told.content_changed, Ordering::AcqRel);
+            file.content_changed.fetch_or(told.data.is_some(), Ordering::AcqRel);
             Err(error)
         }
     }

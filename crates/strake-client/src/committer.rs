@@ -201,11 +201,15 @@ impl Accepted {
     fn lost(self, shared: &Shared) {
         {
             let mut data = self.block.data.write();
-            if !data.detached && data.buffer.is_some() && !data.dirty {
-                data.dirty = true;
-                data.charge = self.charge;
-                shared.pool.add_dirty(self.charge);
-                self.file.insert_dirty(self.block.index);
+            if !data.detached && data.buffer.is_some() {
+                data.whole = true;
+                if !data.dirty {
+                    data.dirty = true;
+                    data.charge = self.charge;
+                    shared.pool.add_dirty(self.charge);
+                    self.file.insert_dirty(self.block.index);
+                }
+                self.file.insert_unsaved(self.block.index);
             }
         }
         self.release(shared);

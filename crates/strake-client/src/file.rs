@@ -13,7 +13,7 @@ use crate::shared::Shared;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use strake_proto::meta::{FileData, Inode};
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{Error, ErrorKind, ObjectLayout, Result};
@@ -40,6 +40,12 @@ pub(crate) struct FileState {
     pub(crate) meta: Mutex<()>,
     blocks: Mutex<HashMap<u64, Arc<Block>>>,
     dirty: Mutex<BTreeSet<u64>>,
+    /// Of the dirty blocks, those with something that is on no disk.
+    unsaved: Mutex<BTreeSet<u64>>,
+    /// Bytes hardened in the metadata since they were last all in stable strips.
+    hardened: AtomicUsize,
+    /// Whether a block was sent since then: what is hardened may be older than what is stored.
+    pub(crate) sent: AtomicBool,
     /// Blocks from here on were never stored.
     pub(crate) stored_blocks: AtomicU64,
     /// The block at the end of the file may be stored longer than the size, with stale bytes.
@@ -94,6 +100,9 @@ impl FileState {
             meta: Mutex::new(()),
             blocks: Mutex::default(),
             dirty: Mutex::default(),
+            unsaved: Mutex::default(),
+            hardened: AtomicUsize::new(0),
+            sent: AtomicBool::new(false),
             stored_blocks: AtomicU64::new(stored_blocks),
             tail_stale: AtomicBool::new(true),
             barrier: AtomicU64::new(0),
@@ -150,6 +159,40 @@ impl FileState {
     /// Notes that a block is not dirty any more.
     pub(crate) fn remove_dirty(&self, index: u64) {
         self.dirty.lock().remove(&index);
+        self.unsaved.lock().remove(&index);
+    }
+
+    /// Notes that something of a dirty block is on no disk.
+    pub(crate) fn insert_unsaved(&self, index: u64) {
+        self.unsaved.lock().insert(index);
+    }
+
+    /// Notes that all of a dirty block is on some disk.
+    pub(crate) fn remove_unsaved(&self, index: u64) {
+        self.unsaved.lock().remove(&index);
+    }
+
+    /// The first blocks with something that is on no disk; `None` if there are more than `max`.
+    pub(crate) fn unsaved_blocks(&self, max: usize) -> Option<Vec<u64>> {
+        let unsaved = self.unsaved.lock();
+        (unsaved.len() <= max).then(|| unsaved.iter().copied().collect())
+    }
+
+    /// Whether the metadata keeps hardened units of it.
+    pub(crate) fn is_hardened(&self) -> bool {
+        self.hardened.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes bytes that the metadata keeps.
+    pub(crate) fn add_hardened(&self, bytes: usize) {
+        self.hardened.fetch_add(bytes, Ordering::AcqRel);
+        self.pool.hardened.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Notes that the metadata keeps nothing of it any more.
+    pub(crate) fn clear_hardened(&self) {
+        let bytes = self.hardened.swap(0, Ordering::AcqRel);
+        self.pool.hardened.fetch_sub(bytes, Ordering::AcqRel);
     }
 
     /// The dirty blocks, in order.
@@ -197,6 +240,7 @@ impl FileState {
     fn discard(&self, data: &mut crate::block::BlockData) {
         data.detached = true;
         data.dirty = false;
+        data.set_saved();
         data.valid.clear();
         self.pool.remove_dirty(std::mem::take(&mut data.charge));
         if let Some(buffer) = data.buffer.take() {
@@ -208,6 +252,7 @@ impl FileState {
 impl Drop for FileState {
     /// Gives the buffers back at once; the pool's clock would keep them for a round.
     fn drop(&mut self) {
+        self.clear_hardened();
         for block in std::mem::take(self.blocks.get_mut()).into_values() {
             let mut data = block.data.write();
             self.discard(&mut data);

@@ -417,6 +417,23 @@ impl Of<'_> {
         }
         buffer[within..end].copy_from_slice(bytes);
         data.valid.insert_range(first, last);
+        if !data.is_unsaved() {
+            self.file.insert_unsaved(block.index);
+        }
+        data.unsaved.insert_range(first, last);
+        Ok(())
+    }
+
+    /// Makes a block dirty of which more has changed than some units: see [`Of::make_dirty`].
+    pub(crate) fn make_whole_dirty(
+        &self,
+        block: &Block,
+        data: &mut BlockData,
+        length: u32,
+    ) -> Result<()> {
+        self.make_dirty(block, data, length)?;
+        data.whole = true;
+        self.file.insert_unsaved(block.index);
         Ok(())
     }
 
@@ -424,12 +441,7 @@ impl Of<'_> {
     ///
     /// # Errors
     /// `NoSpace`; the block is as it was.
-    pub(crate) fn make_dirty(
-        &self,
-        block: &Block,
-        data: &mut BlockData,
-        length: u32,
-    ) -> Result<()> {
+    fn make_dirty(&self, block: &Block, data: &mut BlockData, length: u32) -> Result<()> {
         let shared = self.shared;
         let charge = data.capacity().max(UNIT_BYTES);
         let more = charge.saturating_sub(data.charge);
@@ -490,8 +502,8 @@ impl Of<'_> {
                 stored = head.map_or(0, |(_, length)| length);
                 block.stored.store(stored, Ordering::Release);
             }
-            if stored > within && !data.dirty {
-                self.make_dirty(&block, &mut data, within)?;
+            if stored > within {
+                self.make_whole_dirty(&block, &mut data, within)?;
             }
             return Ok(());
         }

@@ -48,6 +48,7 @@ mod commit;
 mod committer;
 mod file;
 mod file_io;
+mod harden;
 mod inode;
 mod nsds;
 mod open_table;

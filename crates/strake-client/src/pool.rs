@@ -54,6 +54,8 @@ pub(crate) struct PagePool {
     dirty_max: usize,
     /// Operations that wait for room or for clean pages.
     waiting: AtomicUsize,
+    /// Bytes of all files that the metadata keeps hardened.
+    pub(crate) hardened: AtomicUsize,
     state: Mutex<PoolState>,
     changed: Condvar,
 }
@@ -79,6 +81,7 @@ impl PagePool {
             budget,
             dirty_max: budget / 2,
             waiting: AtomicUsize::new(0),
+            hardened: AtomicUsize::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
         }

@@ -10,6 +10,9 @@ pub struct Settings {
     pub page_pool: ByteCount,
     /// `sync_interval`: what was not synced is on disk after this long.
     pub sync_interval: Duration,
+    /// `write_cache_threshold`: what an fsync finds dirty of a file up to this size goes into the
+    /// metadata's log instead of into whole stripes. 0: never.
+    pub write_cache_threshold: ByteCount,
     /// `flushers`: threads that write blocks behind the application, and as many that read ahead.
     pub flushers: usize,
     /// `io_threads`: threads that move the strips of one block side by side.
@@ -27,6 +30,7 @@ impl Default for Settings {
             page_pool: ByteCount::gib(1),
             sync_interval: Duration::from_secs(30),
             standstill_max: Duration::from_secs(30),
+            write_cache_threshold: ByteCount::kib(64),
             flushers: 4,
             io_threads: 8,
             prefetch_blocks: 4,
@@ -41,6 +45,7 @@ impl Settings {
             page_pool: ByteCount::mib(2),
             sync_interval: Duration::from_secs(1),
             standstill_max: Duration::from_secs(3),
+            write_cache_threshold: ByteCount::kib(64),
             flushers: 2,
             io_threads: 2,
             prefetch_blocks: 2,
@@ -56,6 +61,7 @@ impl Settings {
             "pagepool" => self.page_pool = parse_size(value)?,
             "sync_interval" => self.sync_interval = Duration::from_secs(number(name, value)?),
             "standstill_max" => self.standstill_max = Duration::from_secs(number(name, value)?),
+            "write_cache_threshold" => self.write_cache_threshold = parse_size(value)?,
             "flushers" => self.flushers = number(name, value)?.clamp(1, 64) as usize,
             "io_threads" => self.io_threads = number(name, value)?.min(256) as usize,
             "prefetch_blocks" => self.prefetch_blocks = number(name, value)?.min(1024),

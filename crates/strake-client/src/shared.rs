@@ -223,6 +223,7 @@ impl Shared {
             !file.has_dirty_blocks()
                 && file.unstable.load(Ordering::Acquire) == 0
                 && file.unsettled.lock().is_empty()
+                && !file.is_hardened()
                 && !file.content_changed.load(Ordering::Acquire)
         });
         let gone = if !core.is_dirty() && file_clean && core.dirty_since.is_some() {

@@ -5,7 +5,7 @@
 //! placement is even but not exact, so a margin stays free.
 
 use crate::stripe_io::StripeIo;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use strake_proto::{Code, ErrorKind, Result};
 
 /// Raw bytes per NSD that data never takes: room for an uneven placement.
@@ -19,13 +19,16 @@ pub(crate) struct Space {
     free: AtomicI64,
     /// Bytes of data dirty and not sent.
     pending: AtomicU64,
+    /// Nothing is refused: what is written was acknowledged before a crash.
+    owing: AtomicBool,
 }
 
 impl Space {
     /// Asks the NSDs.
     pub(crate) fn new(code: Code, io: &StripeIo) -> Space {
         let slots = io.nsds().slots().count() as u64;
-        let space = Space { code, slots, free: AtomicI64::new(0), pending: AtomicU64::new(0) };
+        let (free, pending) = (AtomicI64::new(0), AtomicU64::new(0));
+        let space = Space { code, slots, free, pending, owing: AtomicBool::new(false) };
         space.learn(io);
         space
     }
@@ -54,7 +57,7 @@ impl Space {
     /// `NoSpace`; nothing is held then.
     pub(crate) fn hold(&self, bytes: u64, io: &StripeIo) -> Result<()> {
         self.pending.fetch_add(bytes, Ordering::Relaxed);
-        if self.fits() {
+        if self.fits() || self.owing.load(Ordering::Acquire) {
             return Ok(());
         }
         io.nsds().refresh_space();
@@ -74,6 +77,11 @@ impl Space {
     /// Holds room for data that could not be sent after all.
     pub(crate) fn owe(&self, bytes: u64) {
         self.pending.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// While `owing`, [`Space::hold`] refuses nothing.
+    pub(crate) fn set_owing(&self, owing: bool) {
+        self.owing.store(owing, Ordering::Release);
     }
 
     /// What was held is on its way.

@@ -5,7 +5,7 @@ use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{Entry, FallocateMode, Handle, OpenFlags, SeekFor, SetAttr, SetTime, Vfs};
 use std::sync::Arc;
 use strake_proto::meta::{RenameMode, XattrMode};
-use strake_proto::{Attr, Caller, ErrorKind, Groups, Ino, Timestamp};
+use strake_proto::{Attr, ByteCount, Caller, ErrorKind, Groups, Ino, Timestamp};
 
 const RW: OpenFlags = OpenFlags {
     read: true,
@@ -603,7 +603,8 @@ fn an_nsd_that_starts_anew_is_sent_again_what_it_had_only_accepted() {
 
 #[test]
 fn more_nsds_away_than_tolerated_are_no_reason_to_distrust_them_when_they_return() {
-    let rig = Rig::new("4+2p", 6);
+    let mut rig = Rig::new("4+2p", 6);
+    rig.settings.write_cache_threshold = ByteCount(0);
     let vfs = rig.start(0);
     let (_, handle) = create(&vfs, "f");
     write(&vfs, handle, 0, &pattern(3 * BLOCK as usize, 1));

@@ -184,7 +184,9 @@ pub(crate) fn flush_block(
     let before = complete(shared, inode, file, layout, block, &mut data)?;
     let length = data.length;
     file.stored_blocks.fetch_max(block.index + 1, Ordering::AcqRel);
+    file.sent.store(true, Ordering::Release);
     data.dirty = false;
+    data.set_saved();
     let charge = std::mem::take(&mut data.charge);
     let fresh = std::mem::take(&mut data.fresh);
     block.pinned.fetch_add(1, Ordering::AcqRel);
@@ -222,7 +224,7 @@ pub(crate) fn flush_block(
         }
         Err(error) => {
             drop(data);
-            take_back(shared, block, charge, fresh);
+            take_back(shared, file, block, charge, fresh);
             Err(error)
         }
     }
@@ -246,8 +248,10 @@ fn durable_content<'a>(
 }
 
 /// A block could not be sent: it is dirty as before. It has never left the list of dirty ones.
-fn take_back(shared: &Shared, block: &Block, charge: usize, fresh: u32) {
+fn take_back(shared: &Shared, file: &FileState, block: &Block, charge: usize, fresh: u32) {
     let mut data = block.data.write();
+    data.whole = true;
+    file.insert_unsaved(block.index);
     if data.dirty {
         shared.pool.remove_dirty(charge);
     } else {

@@ -4,7 +4,8 @@
 //! place and the other way round, below the directory's next cookie, and names an inode of that
 //! generation and type; entry counts; link counts against names (files) and subdirectories
 //! (directories); one name and a way to the root for each directory; orphans have no names and
-//! all without names are orphans; attributes against the inode's flags and sums; each object
+//! all without names are orphans; hardened units and attributes against the
+//! inode's flags and sums; each object
 //! belongs to one file, linked or reserved; numbers lie below the next free one; the sums.
 //!
 //! Memory is bounded: names and objects are counted for a window of numbers at a time, with one
@@ -18,6 +19,7 @@ use crate::records::{
 };
 use std::collections::HashMap;
 use strake_proto::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
+use strake_proto::limits::UNIT_BYTES;
 use strake_proto::meta::{MetaCheckReply, PendingRange};
 use strake_proto::{FileType, Ino, ObjectId, Result};
 use strake_store::KvRead;
@@ -158,7 +160,28 @@ impl Check<'_> {
         if record.is_directory() && record.links > 0 {
             self.way_to_root(ino)?;
         }
+        self.hardened(ino, record)?;
         self.attributes(ino, record)
+    }
+
+    fn hardened(&mut self, ino: Ino, record: &InodeRecord) -> Result<()> {
+        let (mut count, mut fits) = (0, true);
+        let range = keys::under(Table::Hardened, ino.0);
+        let unit_bytes = UNIT_BYTES as u64;
+        self.kv.scan(&range.from, &range.to, &mut |key, value| {
+            let start = keys::unit_of(key).and_then(|unit| unit.checked_mul(unit_bytes));
+            let length = value.len() as u64;
+            let end = start.and_then(|start| start.checked_add(length));
+            fits &= (1..=unit_bytes).contains(&length);
+            fits &= end.is_some_and(|end| end <= record.size);
+            count += 1;
+            true
+        })?;
+        fits &= count == 0 || matches!(record.place, Place::Objects(_));
+        if !fits || count != record.hardened {
+            self.fault(format!("inode {ino}: its hardened units do not fit it"));
+        }
+        Ok(())
     }
 
     fn attributes(&mut self, ino: Ino, record: &InodeRecord) -> Result<()> {
@@ -331,6 +354,17 @@ impl Check<'_> {
             }
             Ok(())
         })?;
+        self.each(
+            Table::Hardened,
+            |_| Ok(()),
+            |check, key, ()| {
+                let ino = Ino(number(key));
+                if check.inode(ino)?.is_none_or(|record| record.hardened == 0) {
+                    check.fault(format!("a hardened unit belongs to inode {ino}, which has none"));
+                }
+                Ok(())
+            },
+        )?;
         self.each(
             Table::Xattr,
             |_| Ok(()),

@@ -9,6 +9,7 @@
 //!        C directory(8) cookie(8)     ▶ dentry by its place
 //!        X inode number(8) name       ▶ extended attribute's value
 //!        O inode number(8)            ▶ orphan
+//!        H inode number(8) unit(8)   ▶ a hardened unit's bytes
 //!        P id(8)                      ▶ pending range deletion
 //!        N object(8)                  ▶ object reserved for a file
 //!        R client(8)                  ▶ a client's last request
@@ -32,6 +33,8 @@ pub enum Table {
     Xattr = b'X',
     /// Inodes without a name.
     Orphan = b'O',
+    /// Hardened units by inode and unit.
+    Hardened = b'H',
     /// Range deletions under way.
     Pending = b'P',
     /// Objects that no file names yet.
@@ -88,6 +91,16 @@ pub fn cookie(directory: Ino, cookie: Cookie) -> Vec<u8> {
 /// An extended attribute's key.
 pub fn xattr(ino: Ino, name: &[u8]) -> Vec<u8> {
     named(Table::Xattr, ino.0, name)
+}
+
+/// A hardened unit's key.
+pub fn hardened(ino: Ino, unit: u64) -> Vec<u8> {
+    named(Table::Hardened, ino.0, &unit.to_be_bytes())
+}
+
+/// The hardened units of a file in a half-open range of units.
+pub fn hardened_range(ino: Ino, from: u64, to: u64) -> KeyRange {
+    KeyRange { from: hardened(ino, from), to: hardened(ino, to) }
 }
 
 /// An orphan's key.
@@ -159,6 +172,11 @@ pub fn name_of(key: &[u8]) -> &[u8] {
     key.get(NAME_AT..).unwrap_or_default()
 }
 
+/// The unit of a key made by [`hardened`]; `None` in a malformed one.
+pub fn unit_of(key: &[u8]) -> Option<u64> {
+    cookie_of(key)
+}
+
 /// The cookie of a key made by [`cookie`]; `None` in a malformed one.
 pub fn cookie_of(key: &[u8]) -> Option<Cookie> {
     Some(u64::from_be_bytes(name_of(key).try_into().ok()?))
@@ -190,6 +208,7 @@ mod tests {
         assert_eq!(dentry(Ino(1), b"a"), b"D\0\0\0\0\0\0\0\0\0\x01a");
         assert_eq!(cookie(Ino(1), 3), b"C\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x03");
         assert_eq!(xattr(Ino(1), b"user.a"), b"X\0\0\0\0\0\0\0\0\0\x01user.a");
+        assert_eq!(hardened(Ino(1), 2), b"H\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02");
         assert_eq!(orphan(Ino(1)), b"O\0\0\0\0\0\0\0\0\0\x01");
         assert_eq!(pending(1), b"P\0\0\0\0\0\0\0\0\0\x01");
         assert_eq!(reserved(ObjectId(1)), b"N\0\0\0\0\0\0\0\0\0\x01");

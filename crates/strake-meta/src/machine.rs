@@ -5,12 +5,13 @@
 //! again from its record, so that a retry is applied once.
 
 use crate::keys;
+use crate::ops::harden::NewHardened;
 use crate::ops::rename::Name;
 use crate::ops::truncate::{Hole, NewSize};
 use crate::ops::update::NewContent;
 use crate::ops::xattr::NewXattr;
 use crate::ops::{
-    configure, create, link, rename, session, set_attr, truncate, unlink, update, xattr,
+    configure, create, harden, link, rename, session, set_attr, truncate, unlink, update, xattr,
 };
 use crate::records::{CONFIGURATION, SessionRecord};
 use crate::transaction::{Transaction, unformatted};
@@ -81,6 +82,17 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
             };
             update::update(txn, *ino, &new)
         }
+        MetaOp::Harden { ino, size, allocated_delta, mtime, ctime, units } => {
+            let new = NewHardened {
+                size: *size,
+                allocated_delta: *allocated_delta,
+                mtime: *mtime,
+                ctime: *ctime,
+                units,
+            };
+            harden::harden(txn, *ino, &new)
+        }
+        MetaOp::Folded { ino } => harden::folded(txn, *ino),
         MetaOp::Truncate { ino, size, from_block, version, allocated_delta } => {
             let new = NewSize {
                 size: *size,

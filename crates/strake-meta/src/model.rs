@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use strake_proto::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, LINK_COUNT_MAX};
 use strake_proto::meta::{
-    AttrChange, Configuration, DirEntry, FileData, Inode, MetaEntry, MetaOp, MetaReply, NewInode,
-    PendingRange, Removed, RenameMode, XattrMode,
+    AttrChange, Configuration, DirEntry, FileData, HardenedUnit, Inode, MetaEntry, MetaOp,
+    MetaReply, NewInode, PendingRange, Removed, RenameMode, XattrMode,
 };
 use strake_proto::{
     Attr, BlockIndex, ClientId, ErrorKind, FileType, Generation, GrantNumber, Ino, NsdId, ObjectId,
@@ -25,6 +25,8 @@ struct Node {
     next_cookie: u64,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     reserved: Vec<ObjectLayout>,
+    /// Hardened units by number.
+    hardened: BTreeMap<u64, Vec<u8>>,
     /// While it has no name: who has it open, and whether it may get one.
     orphan: Option<(ClientId, bool)>,
     /// By whom each reserved object was reserved.
@@ -173,6 +175,7 @@ impl Model {
             next_cookie: 3,
             xattrs: BTreeMap::new(),
             reserved: Vec::new(),
+            hardened: BTreeMap::new(),
             orphan: None,
             reserved_by: BTreeMap::new(),
         };
@@ -242,6 +245,11 @@ impl Model {
             MetaOp::SetAttr { ino, change } => self.set_attr(*ino, change),
             MetaOp::NewObject { ino } => self.new_object(*ino),
             MetaOp::Update { .. } => self.update(op),
+            MetaOp::Harden { .. } => self.harden(op),
+            MetaOp::Folded { ino } => {
+                self.regular(*ino)?.hardened.clear();
+                self.inode_reply(*ino)
+            }
             MetaOp::Truncate { ino, size, from_block, version, allocated_delta } => {
                 self.truncate(*ino, *size, *from_block, *version, *allocated_delta)
             }
@@ -252,6 +260,9 @@ impl Model {
                 self.regular(*ino)?;
                 self.touch(*ino);
                 self.add_allocated(*ino, *allocated_delta);
+                let units = u64::from(self.configuration.block_size) / 4096;
+                let hole = from.0..to.0;
+                self.regular(*ino)?.hardened.retain(|unit, _| !hole.contains(&(unit / units)));
                 for layout in self.objects(*ino) {
                     self.queue(layout, (*from, *to), *version, false);
                 }
@@ -612,6 +623,12 @@ impl Model {
             dropped = linked.into_iter().filter(|layout| !named.contains(layout)).collect();
             node.inode.data = data.clone();
         }
+        if data.is_some() && !matches!(&node.inode.data, FileData::Objects(_))
+            || !dropped.is_empty()
+        {
+            node.hardened.clear();
+        }
+        cut_hardened(&mut node.hardened, *size);
         let inode = &mut node.inode;
         inode.attr.size = *size;
         if let FileData::Inline(bytes) = &mut inode.data {
@@ -626,6 +643,50 @@ impl Model {
         self.inode_reply(*ino)
     }
 
+    fn harden(&mut self, op: &MetaOp) -> Answer {
+        let MetaOp::Harden { ino, size, allocated_delta, mtime, ctime, units } = op else {
+            unreachable!("called for this alone")
+        };
+        if *size > FILE_BYTES_MAX {
+            return Err(ErrorKind::FileTooBig);
+        }
+        let node = self.regular(*ino)?;
+        let attr = &mut node.inode.attr;
+        let mut above = 0;
+        let in_order = units.iter().all(|unit| {
+            let ascends = unit.unit >= above;
+            above = unit.unit + 1;
+            ascends
+        });
+        let end = |unit: &HardenedUnit| unit.unit * 4096 + unit.bytes.len() as u64;
+        let fit = units.iter().all(|unit| !unit.bytes.is_empty() && end(unit) <= *size);
+        if !matches!(node.inode.data, FileData::Objects(_))
+            || *size < attr.size
+            || !in_order
+            || !fit
+        {
+            return Err(ErrorKind::Invalid);
+        }
+        attr.size = *size;
+        attr.mtime = mtime.unwrap_or(attr.mtime);
+        attr.ctime = ctime.unwrap_or(attr.ctime).max(attr.ctime);
+        node.hardened.extend(units.iter().map(|unit| (unit.unit, unit.bytes.clone())));
+        self.add_allocated(*ino, *allocated_delta);
+        self.inode_reply(*ino)
+    }
+
+    /// All hardened units in order.
+    pub(crate) fn hardened(&self) -> Vec<(Ino, HardenedUnit)> {
+        let of = |(ino, node): (&Ino, &Node)| {
+            let unit = |(unit, bytes): (&u64, &Vec<u8>)| HardenedUnit {
+                unit: *unit,
+                bytes: bytes.clone(),
+            };
+            node.hardened.iter().map(|pair| (*ino, unit(pair))).collect::<Vec<_>>()
+        };
+        self.nodes.iter().flat_map(of).collect()
+    }
+
     fn truncate(
         &mut self,
         ino: Ino,
@@ -638,6 +699,7 @@ impl Model {
             return Err(ErrorKind::FileTooBig);
         }
         let node = self.regular(ino)?;
+        cut_hardened(&mut node.hardened, size);
         node.inode.attr.size = size;
         let mut dropped = Vec::new();
         if size == 0 {
@@ -748,4 +810,13 @@ impl Model {
 
 fn is_dir(file_type: FileType) -> bool {
     file_type == FileType::Directory
+}
+
+/// Hardened units never go beyond the size.
+fn cut_hardened(units: &mut BTreeMap<u64, Vec<u8>>, size: u64) {
+    units.retain(|unit, bytes| {
+        let room = usize::try_from(size.saturating_sub(unit * 4096)).expect("small in tests");
+        bytes.truncate(room);
+        room > 0
+    });
 }

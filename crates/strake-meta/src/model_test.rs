@@ -6,8 +6,8 @@ use crate::testing::{configuration, entry};
 use strake_env::Rng;
 use strake_proto::acl::{ACCESS_NAME, Acl, AclEntry, AclTag, DEFAULT_NAME};
 use strake_proto::meta::{
-    AttrChange, Counts, FileData, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply, NewInode,
-    RenameMode, XattrMode,
+    AttrChange, Counts, FileData, HardenedUnit, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
+    NewInode, RenameMode, XattrMode,
 };
 use strake_proto::{
     BlockIndex, ClientId, ErrorKind, FileType, GrantNumber, Ino, NsdId, Timestamp, Version,
@@ -163,12 +163,31 @@ impl Generator {
         }
     }
 
+    fn harden(&mut self, model: &Model, ino: Ino) -> MetaOp {
+        let known = model.inos().contains(&ino);
+        let size = if known { model.show(ino).attr.size } else { 0 };
+        let size = size.saturating_sub(self.rng.below(3) * 10) + self.rng.below(5000);
+        let mut units = Vec::new();
+        for unit in 0..=size / 4096 {
+            let length = self.rng.below(4097).min(size - unit * 4096) as usize;
+            if self.chance() {
+                let bytes = vec![self.rng.below(256) as u8; length];
+                units.push(HardenedUnit { unit, bytes });
+            }
+        }
+        if self.rng.one_in(10) {
+            units.reverse();
+        }
+        let (mtime, ctime) = (self.maybe(Generator::time), self.maybe(Generator::time));
+        MetaOp::Harden { ino, size, allocated_delta: self.delta(), mtime, ctime, units }
+    }
+
     fn op(&mut self, model: &Model) -> MetaOp {
         let ino = self.ino(model);
         let parent = self.dir(model);
         let name = self.name();
         let open = self.chance();
-        match self.rng.below(24) {
+        match self.rng.below(27) {
             0..5 => {
                 let file_type = TYPES[self.rng.index(TYPES.len())];
                 MetaOp::Create { parent, name, new: self.new_inode(file_type) }
@@ -200,6 +219,8 @@ impl Generator {
                 MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta }
             }
             21 | 22 => self.xattr(ino),
+            23 | 24 => self.harden(model, ino),
+            25 => MetaOp::Folded { ino },
             _ => match self.rng.below(4) {
                 0 if self.rng.one_in(4) => MetaOp::Join,
                 0 | 1 => MetaOp::Reap { ino },
@@ -239,6 +260,8 @@ fn compare(meta: &MemoryMeta, model: &Model, context: &str) {
     let query = MetaQuery::Orphans { after: Ino(0), limit: 4096 };
     assert_eq!(ask(query), MetaReply::Inos(model.orphans()), "{context}");
     let after = model.pending.keys().next().map_or(0, |first| first - 1);
+    let query = MetaQuery::Hardened { ino: Ino(0), unit: 0, limit: 4096 };
+    assert_eq!(ask(query), MetaReply::Hardened(model.hardened()), "{context}");
     let query = MetaQuery::PendingRanges { after, limit: 4096 };
     let ranges: Vec<_> = model.pending.values().cloned().collect();
     assert_eq!(ask(query), MetaReply::PendingRanges(ranges), "{context}");

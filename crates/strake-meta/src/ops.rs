@@ -7,6 +7,7 @@
 
 pub(crate) mod configure;
 pub(crate) mod create;
+pub(crate) mod harden;
 pub(crate) mod link;
 pub(crate) mod rename;
 pub(crate) mod session;
@@ -151,6 +152,9 @@ impl Transaction<'_> {
             for (key, _) in self.collect(&keys::under(keys::Table::Xattr, ino.0))? {
                 self.remove(key);
             }
+        }
+        if record.hardened > 0 {
+            self.forget_hardened(ino)?;
         }
         let allocated = record.allocated;
         let mut objects = self.reserved_layouts(&record)?;

@@ -9,7 +9,8 @@ use crate::records::{
 use crate::transaction::{gone, unformatted};
 use strake_proto::acl::{ACCESS_NAME, DEFAULT_NAME};
 use strake_proto::meta::{
-    Configuration, Cookie, Counts, DirEntry, Inode, MetaQuery, MetaReply, PendingRange,
+    Configuration, Cookie, Counts, DirEntry, HardenedUnit, Inode, MetaQuery, MetaReply,
+    PendingRange,
 };
 use strake_proto::{Error, ErrorKind, Ino, Result};
 use strake_store::KvRead;
@@ -58,6 +59,18 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
             })?;
             MetaReply::PendingRanges(ranges)
         }
+        MetaQuery::Hardened { ino, unit, limit } => {
+            let mut units = Vec::new();
+            let wanted =
+                KeyRange { from: keys::hardened(*ino, *unit), to: keys::whole(Table::Hardened).to };
+            for_each(kv, &wanted, *limit, &mut |key, value| {
+                let place = keys::unit_of(key).ok_or_else(malformed)?;
+                let unit = HardenedUnit { unit: place, bytes: value.to_vec() };
+                units.push((Ino(number(key)?), unit));
+                Ok(value.len() + size_of::<HardenedUnit>())
+            })?;
+            MetaReply::Hardened(units)
+        }
         MetaQuery::Orphans { after, limit } => {
             let mut inos = Vec::new();
             let wanted = keys::above(Table::Orphan, after.0);
@@ -95,8 +108,11 @@ pub(crate) fn configuration(kv: &dyn KvRead) -> Result<Configuration> {
 }
 
 pub(crate) fn number(key: &[u8]) -> Result<u64> {
-    keys::number_of(key)
-        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "a metadata key is malformed"))
+    keys::number_of(key).ok_or_else(malformed)
+}
+
+fn malformed() -> Error {
+    Error::new(ErrorKind::Corrupt, "a metadata key is malformed")
 }
 
 fn directory(kv: &dyn KvRead, ino: Ino) -> Result<InodeRecord> {
@@ -129,8 +145,7 @@ fn read_dir(
     let mut entries = Vec::new();
     let end = for_each(kv, &keys::places_after(dir, after), limit, &mut |key, value| {
         let PlaceRecord { ino, file_type, name } = decode(value)?;
-        let cookie = keys::cookie_of(key)
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "a metadata key is malformed"))?;
+        let cookie = keys::cookie_of(key).ok_or_else(malformed)?;
         let bytes = size_of::<DirEntry>() + name.len();
         entries.push(DirEntry { cookie, name, ino, file_type, inode: None });
         Ok(bytes)

@@ -3,8 +3,8 @@
 //! Every value begins with a version byte, 1 today; then follows the struct in postcard's encoding
 //! (fields in order; integers as varints, signed ones zigzag; enums by index; vectors with their
 //! length before them). An inode's inline data or symlink target follows as raw bytes, since it is
-//! much the largest part and is copied faster so. An attribute's value has no version byte: it is
-//! the application's bytes. No field may be added, removed or reordered without a new version
+//! much the largest part and is copied faster so. An attribute's value and a hardened unit have no
+//! version byte: they are the application's bytes. No field may be added, removed or reordered without a new version
 //! byte; the fixtures in records_test.rs hold that.
 
 use serde::de::DeserializeOwned;
@@ -66,6 +66,8 @@ pub(crate) struct InodeRecord {
     pub(crate) xattr_name_bytes: u32,
     /// Bytes of all attributes' values, ACLs' included.
     pub(crate) xattr_value_bytes: u32,
+    /// Hardened units (table H).
+    pub(crate) hardened: u32,
     /// Objects reserved for this file (table N).
     pub(crate) reserved: Vec<ObjectId>,
     pub(crate) place: Place,

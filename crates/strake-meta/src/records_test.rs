@@ -51,6 +51,7 @@ fn inode() -> InodeRecord {
         xattr_count: 2,
         xattr_name_bytes: 30,
         xattr_value_bytes: 40,
+        hardened: 0,
         reserved: vec![ObjectId(7)],
         place: Place::Inline,
         tail: b"hello".to_vec(),
@@ -61,7 +62,7 @@ fn inode() -> InodeRecord {
 #[test]
 fn the_bytes_of_records_never_change() {
     let inode = inode();
-    let golden = "010100a40301e8076400058020010504050605080500030001 00021e28010701 68656c6c6f";
+    let golden = "010100a40301e8076400058020010504050605080500030001 00021e2800010701 68656c6c6f";
     assert_eq!(hex(&inode.encode()), golden.replace(' ', ""));
     assert_eq!(InodeRecord::decode(&inode.encode()), Ok(inode.clone()));
     let striped = InodeRecord { place: Place::Objects(vec![layout()]), tail: vec![], ..inode };
@@ -88,7 +89,7 @@ fn the_bytes_of_records_never_change() {
     };
     assert_eq!(hex(&encode(&counters)), "01020101030100");
     let session = SessionRecord { sequence: 9, reply: MetaReply::Done };
-    assert_eq!(hex(&encode(&session)), "01090d");
+    assert_eq!(hex(&encode(&session)), "01090e");
     let entry = entry(3, unlink(Ino(1), "a", true));
     assert_eq!(hex(&encode_entry(&entry).expect("fits")), "01070006000301016101");
 }

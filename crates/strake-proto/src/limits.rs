@@ -12,6 +12,8 @@ pub const SYMLINK_BYTES_MAX: usize = 4095;
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// Files up to this size live in their inode.
 pub const INLINE_BYTES_MAX: usize = 4000;
+/// The most 4 KiB units that one entry of the metadata's log hardens: 512 KiB.
+pub const HARDENED_UNITS_MAX: usize = 128;
 /// `XATTR_SIZE_MAX` of Linux.
 pub const XATTR_VALUE_BYTES_MAX: usize = 65536;
 /// `XATTR_LIST_MAX` of Linux.

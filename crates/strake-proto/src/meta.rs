@@ -108,6 +108,15 @@ pub enum MetaQuery {
         /// At most this many.
         limit: u32,
     },
+    /// ▶ [`MetaReply::Hardened`]: units in order of file and place, from this one on.
+    Hardened {
+        /// The first file.
+        ino: Ino,
+        /// The first unit in it.
+        unit: u64,
+        /// At most this many.
+        limit: u32,
+    },
     /// ▶ [`MetaReply::Inos`]: inodes without a name.
     Orphans {
         /// Above this.
@@ -310,6 +319,29 @@ pub enum MetaOp {
         /// Change of bytes held on disks.
         allocated_delta: i64,
     },
+    /// Hardens a small write of a file that has an object: keeps the bytes here until they are in
+    /// stable strips ([`MetaOp::Folded`]) ▶ `Inode`. All data below `size` is then stable, here or
+    /// in strips. Cutting the file and punching holes cut what is kept.
+    Harden {
+        /// Which.
+        ino: Ino,
+        /// New size, not below the present one.
+        size: u64,
+        /// Change of bytes held on disks.
+        allocated_delta: i64,
+        /// New times; `ctime` is never moved back.
+        mtime: Option<Timestamp>,
+        /// See `mtime`.
+        ctime: Option<Timestamp>,
+        /// The units, ascending; at most `limits::HARDENED_UNITS_MAX`. One that is kept already
+        /// is replaced.
+        units: Vec<HardenedUnit>,
+    },
+    /// All that was hardened of a file is in stable strips, and is forgotten here ▶ `Inode`.
+    Folded {
+        /// Which.
+        ino: Ino,
+    },
     /// Notes that these NSDs applied a pending range deletion; when none is left it is forgotten
     /// ▶ `Done`.
     RangeApplied {
@@ -363,6 +395,16 @@ pub enum MetaOp {
     },
     /// Makes the file system: the first entry of every log ▶ `Configuration`.
     Format(Box<Configuration>),
+}
+
+/// A unit (4 KiB) of a file's data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HardenedUnit {
+    /// Its number: the offset in the file divided by 4,096.
+    pub unit: u64,
+    /// Its bytes; fewer than 4,096 only up to the end of the file.
+    #[serde(with = "crate::byte_string")]
+    pub bytes: Vec<u8>,
 }
 
 /// One entry of the log.
@@ -478,6 +520,8 @@ pub enum MetaReply {
     Counts(Counts),
     /// Range deletions.
     PendingRanges(Vec<PendingRange>),
+    /// Hardened units, each with its file.
+    Hardened(Vec<(Ino, HardenedUnit)>),
     /// The file system's description.
     Configuration(Box<Configuration>),
     /// A check's result.

@@ -71,6 +71,12 @@ pub(crate) const TABLE: &[Setting] = &[
         meaning: "the longest time that written data stays in memory only",
     },
     Setting {
+        name: "write_cache_threshold",
+        default: "64K",
+        form: Form::Size(0, 512 << 10),
+        meaning: "an fsync of so little goes into the metadata log first; 0: never",
+    },
+    Setting {
         name: "worker_threads",
         default: "8",
         form: Form::Number(1, 256),

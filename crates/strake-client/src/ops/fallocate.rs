@@ -116,7 +116,7 @@ impl Of<'_> {
             let mut core = self.inode.core.lock();
             core.fresh = core.fresh.saturating_sub(fresh);
         }
-        if file.stored_blocks.load(Ordering::Acquire) <= from {
+        if file.stored_blocks.load(Ordering::Acquire) <= from && !file.is_hardened() {
             return Ok(());
         }
         let (from, to) = (BlockIndex(from), BlockIndex(to));
@@ -157,7 +157,7 @@ impl Of<'_> {
             self.fill_edges(layout, &block, &mut data, from, to)?;
             let end = to.next_multiple_of(UNIT_BYTES);
             block.grow(&mut data, &shared.pool, end);
-            self.make_dirty(&block, &mut data, 0)?;
+            self.make_whole_dirty(&block, &mut data, 0)?;
             let (first, last) = (from.div_ceil(UNIT_BYTES), to / UNIT_BYTES);
             for unit in first..last {
                 data.zero_unit(unit);

@@ -56,6 +56,7 @@ pub(crate) fn format(
         xattr_count: 0,
         xattr_name_bytes: 0,
         xattr_value_bytes: 0,
+        hardened: 0,
         reserved: Vec::new(),
         place: Place::Empty,
         tail: Vec::new(),

@@ -94,6 +94,7 @@ fn insert(txn: &mut Transaction<'_>, parent: Ino, new: &NewInode, links: u32) ->
         xattr_count: 0,
         xattr_name_bytes: 0,
         xattr_value_bytes: 0,
+        hardened: 0,
         reserved: Vec::new(),
         place: if is_symlink { Place::Target } else { Place::Empty },
         tail: new.target.clone(),

@@ -24,8 +24,9 @@ pub(crate) fn truncate(txn: &mut Transaction<'_>, ino: Ino, new: &NewSize) -> Re
     if new.size > FILE_BYTES_MAX {
         return Err(ErrorKind::FileTooBig.into());
     }
+    require_regular(txn.inode(ino)?)?;
+    txn.cut_hardened(ino, new.size)?;
     let record = txn.inode_mut(ino)?;
-    require_regular(record)?;
     record.size = new.size;
     record.mtime = time;
     record.ctime = time;
@@ -69,6 +70,7 @@ pub(crate) fn delete_blocks(txn: &mut Transaction<'_>, ino: Ino, hole: &Hole) ->
     record.mtime = time;
     record.ctime = time;
     txn.add_allocated(ino, hole.allocated_delta)?;
+    txn.punch_hardened(ino, hole.from, hole.to)?;
     for layout in objects(txn, ino)? {
         txn.queue_range(layout, hole.from, hole.to, hole.version, false)?;
     }

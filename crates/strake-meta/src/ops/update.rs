@@ -7,7 +7,7 @@
 use super::require_regular;
 use crate::keys;
 use crate::ops::set_attr::check_time;
-use crate::records::{Place, ReservedRecord};
+use crate::records::{InodeRecord, Place, ReservedRecord};
 use crate::transaction::Transaction;
 use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX};
 use strake_proto::meta::{FileData, MetaReply};
@@ -67,6 +67,7 @@ pub(crate) fn update(
     if let Some(data) = new.data {
         set_data(txn, ino, data, new.size)?;
     }
+    txn.cut_hardened(ino, new.size)?;
     let record = txn.inode_mut(ino)?;
     record.size = new.size;
     cut_inline(&mut record.tail, new.size);
@@ -103,6 +104,9 @@ fn set_data(txn: &mut Transaction<'_>, ino: Ino, data: &FileData, size: u64) -> 
         _ => &[],
     };
     let is_named = |object: ObjectId| named.iter().any(|layout| layout.object == object);
+    if *named != *linked_objects(txn.inode(ino)?) {
+        txn.drop_hardened(ino)?;
+    }
     let record = txn.inode_mut(ino)?;
     let (linked, reserved): (Vec<_>, Vec<_>) =
         record.reserved.iter().partition(|object| is_named(**object));
@@ -120,13 +124,18 @@ fn set_data(txn: &mut Transaction<'_>, ino: Ino, data: &FileData, size: u64) -> 
     Ok(())
 }
 
+/// The objects that a file's bytes are in.
+fn linked_objects(record: &InodeRecord) -> &[ObjectLayout] {
+    match &record.place {
+        Place::Objects(objects) => objects,
+        _ => &[],
+    }
+}
+
 /// Each object must be the file's already or be reserved for it, as it was laid out.
 fn check_objects(txn: &mut Transaction<'_>, ino: Ino, objects: &[ObjectLayout]) -> Result<()> {
     let record = txn.inode(ino)?;
-    let linked = match &record.place {
-        Place::Objects(linked) => linked.clone(),
-        _ => Vec::new(),
-    };
+    let linked = linked_objects(record).to_vec();
     let distinct = objects
         .iter()
         .enumerate()

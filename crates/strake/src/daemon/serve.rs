@@ -239,6 +239,9 @@ fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
         Some(bytes) => ByteCount(bytes),
         None => ByteCount(memory_bytes()? / 4),
     };
+    if let Some(bytes) = values.number("write_cache_threshold") {
+        settings.write_cache_threshold = ByteCount(bytes);
+    }
     if let Some(count) = values.number("worker_threads") {
         settings.flushers = (count as usize).div_ceil(2);
         settings.io_threads = count as usize;

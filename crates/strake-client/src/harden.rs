@@ -1,0 +1,233 @@
+//! Small synchronous writes: into the metadata's log now, into stripes later.
+//!
+//! What an `fsync` finds unsaved of a file, if it is little, goes with size and times as one entry
+//! into the metadata's log, which is made durable on p + 1 disks with one write each. The blocks
+//! stay dirty and are sent as whole stripes when the sync interval or the pool asks for it; when
+//! they are stable the metadata is told to forget what it kept ([`MetaOp::Folded`]). At a start
+//! what is still kept is written into its file again, before anything is served.
+//!
+//! The entry may be made only if afterwards everything below the file's size is on some disk: in
+//! the entry, in an earlier one, or in stable stripes; and if nothing kept is older than what is in
+//! stable stripes, since it would be written over that at a start. So it is refused, and the file
+//! committed the long way, where a block was sent and is not stable, or was sent since something
+//! of the file was kept; where the metadata does not name the object yet; and where a block must
+//! be sent whole because what is stored of it is stale.
+
+use crate::block::{Block, BlockData};
+use crate::commit::{Told, lacking, sync_inode_whole, took};
+use crate::file::{Content, FileState};
+use crate::file_io::{Of, Position};
+use crate::inode::InodeState;
+use crate::shared::{Shared, wrong_reply};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use strake_proto::limits::{HARDENED_UNITS_MAX, UNIT_BYTES};
+use strake_proto::meta::{HardenedUnit, MetaOp, MetaQuery, MetaReply};
+use strake_proto::{ErrorKind, Ino, Result};
+
+/// The most bytes of all files that are kept; beyond, files are committed the long way.
+const KEPT_BYTES_MAX: usize = 16 << 20;
+/// Units asked for at once at the start.
+const PAGE_UNITS: u32 = 256;
+
+/// What was taken from blocks for an entry.
+#[derive(Default)]
+struct Taken {
+    units: Vec<HardenedUnit>,
+    from: Vec<(Arc<Block>, Vec<usize>)>,
+}
+
+/// Hardens a file's small write; false if it must be committed the long way. The caller holds
+/// `file.commit`.
+pub(crate) fn harden(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+) -> Result<bool> {
+    let threshold = usize::try_from(shared.settings.write_cache_threshold.0).unwrap_or(usize::MAX);
+    let units_max = (threshold / UNIT_BYTES).min(HARDENED_UNITS_MAX);
+    if units_max == 0 || !file.has_dirty_blocks() || is_full(shared) {
+        return Ok(false);
+    }
+    // Held until the entry is made: what is below the size stays what it is.
+    let content = file.content.read();
+    let named =
+        file.linked.load(Ordering::Acquire) && !file.content_changed.load(Ordering::Acquire);
+    let Content::Object(layout) = &*content else { return Ok(false) };
+    if !named {
+        return Ok(false);
+    }
+    if !file.is_hardened() {
+        file.sent.store(false, Ordering::Release);
+    }
+    // Before the blocks are looked at: a writer raises the size after its bytes are in place.
+    let size = file.size();
+    inode.core.lock().commit_target = Some(size);
+    let block_size = u64::from(layout.block_size);
+    let mut taken = Taken::default();
+    let complete = take(file, block_size, size, units_max, &mut taken);
+    // After that: a block that was sent before it was looked at is among the unstable now, and has
+    // left its mark where something is hardened.
+    let outdated = file.is_hardened() && file.sent.load(Ordering::Acquire);
+    if !complete || outdated || file.unstable.load(Ordering::Acquire) > 0 {
+        give_back(file, taken);
+        return Ok(false);
+    }
+    let _serial = file.meta.lock();
+    let told = lacking(inode, file, &content);
+    if taken.units.is_empty() && told.is_none() {
+        return Ok(true);
+    }
+    let bytes = taken.units.iter().map(|unit| unit.bytes.len()).sum();
+    let told = told.unwrap_or_else(|| Told::nothing(inode, file));
+    let units = std::mem::take(&mut taken.units);
+    let result = shared.meta.apply_inode(told.hardening(inode.ino, units));
+    let full = matches!(&result, Err(error) if error.kind() == ErrorKind::NoSpace);
+    match took(inode, file, &content, &told, result) {
+        Ok(()) => {
+            file.add_hardened(bytes);
+            Ok(true)
+        }
+        Err(error) => {
+            give_back(file, taken);
+            if full { Ok(false) } else { Err(error) }
+        }
+    }
+}
+
+/// Whether so much is kept that files with hardened units should be committed.
+pub(crate) fn is_full(shared: &Shared) -> bool {
+    shared.pool.hardened.load(Ordering::Acquire) >= KEPT_BYTES_MAX.min(shared.pool.dirty_max() / 2)
+}
+
+/// Takes the unsaved units below the size; false if there are more than `units_max`, or a block
+/// must be sent whole.
+fn take(file: &FileState, block_size: u64, size: u64, units_max: usize, taken: &mut Taken) -> bool {
+    let Some(indexes) = file.unsaved_blocks(units_max) else { return false };
+    for index in indexes {
+        // One that has left the map was sent, or dropped with what it held.
+        let Some(block) = file.find_block(index) else { continue };
+        let mut data = block.data.write();
+        if data.detached || !data.dirty {
+            continue;
+        }
+        if data.whole {
+            return false;
+        }
+        let room = units_max - taken.units.len();
+        let first = index * (block_size / UNIT_BYTES as u64);
+        let Some(mut units) = copy_units(&data, first, size, room) else { return false };
+        let mut numbers: Vec<usize> =
+            units.iter().map(|unit| (unit.unit - first) as usize).collect();
+        // The last unit goes on with the bytes of a writer who has yet to raise the size.
+        let goes_on = index * block_size + u64::from(data.length) > size;
+        if goes_on && !size.is_multiple_of(UNIT_BYTES as u64) {
+            numbers.retain(|number| first + *number as u64 != size / UNIT_BYTES as u64);
+        }
+        numbers.iter().for_each(|unit| data.unsaved.remove(*unit));
+        if !data.is_unsaved() {
+            file.remove_unsaved(index);
+        }
+        taken.units.append(&mut units);
+        drop(data);
+        taken.from.push((block, numbers));
+    }
+    true
+}
+
+/// The unsaved units of a block whose first one is `first` in the file, up to the size; `None` if
+/// there are more than `room`.
+fn copy_units(data: &BlockData, first: u64, size: u64, room: usize) -> Option<Vec<HardenedUnit>> {
+    let mut units = Vec::new();
+    for number in data.unsaved.iter() {
+        let unit = first + number as u64;
+        let left = size.saturating_sub(unit * UNIT_BYTES as u64);
+        if left == 0 {
+            break;
+        }
+        if units.len() == room {
+            return None;
+        }
+        let mut bytes = vec![0; UNIT_BYTES.min(usize::try_from(left).unwrap_or(UNIT_BYTES))];
+        data.copy_out(number * UNIT_BYTES, &mut bytes);
+        units.push(HardenedUnit { unit, bytes });
+    }
+    Some(units)
+}
+
+/// What was taken is unsaved as before.
+fn give_back(file: &FileState, taken: Taken) {
+    for (block, numbers) in taken.from {
+        let mut data = block.data.write();
+        // One that was sent meanwhile holds nothing unsaved, or something newer.
+        if data.detached || !data.dirty {
+            continue;
+        }
+        numbers.into_iter().for_each(|unit| data.unsaved.insert(unit));
+        if data.is_unsaved() {
+            file.insert_unsaved(block.index);
+        }
+    }
+}
+
+/// Tells the metadata that everything hardened of a file is in stable stripes. The caller holds
+/// `file.commit`, and has made all of the file stable since it took that.
+pub(crate) fn fold(shared: &Shared, inode: &InodeState, file: &FileState) -> Result<()> {
+    if !file.is_hardened() {
+        return Ok(());
+    }
+    match shared.change(inode, MetaOp::Folded { ino: inode.ino }) {
+        Ok(_) => {}
+        // The file is gone, and what was kept of it.
+        Err(error) if error.kind() == ErrorKind::Stale => {}
+        Err(error) => return Err(error),
+    }
+    file.clear_hardened();
+    Ok(())
+}
+
+/// At a start: writes what the metadata kept into the files it belongs to. Returns the units.
+pub(crate) fn fold_at_start(shared: &Shared) -> Result<u64> {
+    let (mut ino, mut unit, mut count) = (Ino(0), 0, 0);
+    // It was acknowledged: it is owed, whether there is room or not.
+    shared.space.set_owing(true);
+    let result = loop {
+        let query = MetaQuery::Hardened { ino, unit, limit: PAGE_UNITS };
+        let page = match shared.meta.query(&query) {
+            Ok(MetaReply::Hardened(page)) => page,
+            Ok(_) => break Err(wrong_reply()),
+            Err(error) => break Err(error),
+        };
+        let Some((last, at)) = page.last() else { break Ok(count) };
+        (ino, unit) = (*last, at.unit + 1);
+        count += page.len() as u64;
+        if let Err(error) = write_again(shared, &page) {
+            break Err(error);
+        }
+    };
+    shared.space.set_owing(false);
+    result
+}
+
+fn write_again(shared: &Shared, page: &[(Ino, HardenedUnit)]) -> Result<()> {
+    for group in page.chunk_by(|one, other| one.0 == other.0) {
+        let inode = shared.table.pin(group[0].0);
+        let file = shared.file(&inode)?;
+        let of = Of { shared, inode: &inode, file: &file };
+        for (_, unit) in group {
+            file.add_hardened(unit.bytes.len());
+            of.write(Position::At(unit.unit * UNIT_BYTES as u64), &unit.bytes)?;
+        }
+        {
+            // That was no change that a user made.
+            let mut core = inode.core.lock();
+            (core.mtime, core.ctime) = (None, None);
+        }
+        // Where the disks are full the bytes stay in memory and in the log, and are tried again.
+        match sync_inode_whole(shared, &inode) {
+            Err(error) if error.kind() != ErrorKind::NoSpace => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
