@@ -71,22 +71,22 @@ struct Run {
 }
 
 impl Run {
-    fn open(&mut self, vfs: &StrakeVfs, at: usize) -> Handle {
+    fn open(&mut self, vfs: &StrakeVfs, at: usize) -> strake_proto::Result<Handle> {
         let file = &mut self.files[at];
         if let Some(handle) = file.handle {
-            return handle;
+            return Ok(handle);
         }
         let name = file.name.as_bytes();
-        let made = vfs.create(ROOT, Ino::ROOT, name, 0o644, RW, false).expect("opened");
+        let made = vfs.create(ROOT, Ino::ROOT, name, 0o644, RW, false)?;
         file.handle = Some(made.1.handle);
         file.ino = made.0.attr.ino;
-        made.1.handle
+        Ok(made.1.handle)
     }
 
     /// One operation. Fails only once the power is going.
     fn step(&mut self, vfs: &StrakeVfs) -> strake_proto::Result<()> {
         let at = self.rng.index(self.files.len());
-        let handle = self.open(vfs, at);
+        let handle = self.open(vfs, at)?;
         let rng = &mut self.rng;
         let offset = place(rng, SIZE_MAX);
         let length = length(rng).min(SIZE_MAX - offset).max(1);

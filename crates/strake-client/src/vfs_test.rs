@@ -4,7 +4,8 @@ use crate::StrakeVfs;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{Entry, FallocateMode, Handle, OpenFlags, SeekFor, SetAttr, SetTime, Vfs};
 use std::sync::Arc;
-use strake_proto::meta::{RenameMode, XattrMode};
+use std::time::Duration;
+use strake_proto::meta::{MetaPort, MetaQuery, MetaReply, RenameMode, XattrMode};
 use strake_proto::{Attr, ByteCount, Caller, ErrorKind, Groups, Ino, Timestamp};
 
 const RW: OpenFlags = OpenFlags {
@@ -676,5 +677,65 @@ fn access_control_lists_decide_for_those_they_name() {
     vfs.access(&user(1000), ino, 4).expect("left");
     let stranger = vfs.setxattr(&user(1000), ino, name, &acl, XattrMode::Set, false);
     assert_eq!(stranger.expect_err("not the owner").kind(), ErrorKind::NotPermitted);
+    vfs.shutdown().expect("ended");
+}
+
+/// Units that the metadata keeps for its files.
+fn kept(rig: &Rig) -> usize {
+    let query = MetaQuery::Hardened { ino: Ino(0), unit: 0, limit: 4096 };
+    match rig.meta.query(&query).expect("answers") {
+        MetaReply::Hardened(units) => units.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_small_fsync_goes_to_the_metadata_and_survives_there() {
+    let mut rig = Rig::new("4+2p", 6);
+    // Nothing is committed unasked.
+    rig.settings.sync_interval = Duration::from_secs(3600);
+    let vfs = rig.start(0);
+    let (_, handle) = create(&vfs, "f");
+    let (_, gone) = create(&vfs, "gone");
+    let (ino, cut) = create(&vfs, "cut");
+    for handle in [handle, gone, cut] {
+        write(&vfs, handle, 0, &pattern(2 * BLOCK as usize, 1));
+        vfs.fsync(handle, false).expect("synced");
+    }
+    assert_eq!(kept(&rig), 0, "what names the object is committed the long way");
+    for handle in [handle, gone, cut] {
+        write(&vfs, handle, 5000, &pattern(100, 2));
+        write(&vfs, handle, 2 * BLOCK, &pattern(5000, 3));
+        vfs.fsync(handle, false).expect("synced");
+    }
+    assert_eq!(kept(&rig), 9);
+    vfs.unlink(ROOT, Ino::ROOT, b"gone").expect("unlinked");
+    vfs.release(gone);
+    assert_eq!(kept(&rig), 6);
+    let change = SetAttr { size: Some(2 * BLOCK + 7), ..SetAttr::default() };
+    vfs.setattr(ROOT, ino, Some(cut), &change).expect("cut");
+    assert_eq!(kept(&rig), 5);
+    vfs.fsync(handle, false).expect("synced");
+    // More than the threshold: stripes, and nothing is kept any more.
+    let (_, large) = create(&vfs, "large");
+    write(&vfs, large, 0, &pattern(5000, 4));
+    vfs.fsync(large, false).expect("synced");
+    write(&vfs, large, 0, &pattern(100, 5));
+    vfs.fsync(large, false).expect("synced");
+    assert_eq!(kept(&rig), 6);
+    write(&vfs, large, 0, &pattern(BLOCK as usize, 6));
+    vfs.fsync(large, false).expect("synced");
+    assert_eq!(kept(&rig), 5);
+    drop(vfs);
+    rig.crash();
+    let vfs = rig.start(0b11);
+    assert_eq!(kept(&rig), 0, "all is in stripes before anything is served");
+    for (name, end) in [("f", 5000), ("cut", 7)] {
+        let (attr, handle) = open(&vfs, name);
+        assert_eq!(attr.size, 2 * BLOCK + end as u64, "{name}");
+        assert_eq!(read(&vfs, handle, 5000, 100), pattern(100, 2), "{name}");
+        assert!(read(&vfs, handle, 0, 5000) == pattern(2 * BLOCK as usize, 1)[..5000], "{name}");
+        assert!(read(&vfs, handle, 2 * BLOCK, end) == pattern(5000, 3)[..end], "{name}");
+    }
     vfs.shutdown().expect("ended");
 }
