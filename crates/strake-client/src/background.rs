@@ -3,7 +3,6 @@
 //! that have returned up to date.
 
 use crate::commit::sync_inodes;
-use crate::open_table::Pinned;
 use crate::ranges::Ranges;
 use crate::recovery::recover_nsd;
 use crate::shared::Shared;

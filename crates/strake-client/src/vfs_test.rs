@@ -692,8 +692,9 @@ fn kept(rig: &Rig) -> usize {
 #[test]
 fn a_small_fsync_goes_to_the_metadata_and_survives_there() {
     let mut rig = Rig::new("4+2p", 6);
-    // Nothing is committed unasked.
+    // Nothing is committed unasked, nor for lack of memory.
     rig.settings.sync_interval = Duration::from_secs(3600);
+    rig.settings.page_pool = ByteCount::mib(64);
     let vfs = rig.start(0);
     let (_, handle) = create(&vfs, "f");
     let (_, gone) = create(&vfs, "gone");

@@ -4,8 +4,8 @@
 //! (fields in order; integers as varints, signed ones zigzag; enums by index; vectors with their
 //! length before them). An inode's inline data or symlink target follows as raw bytes, since it is
 //! much the largest part and is copied faster so. An attribute's value and a hardened unit have no
-//! version byte: they are the application's bytes. No field may be added, removed or reordered without a new version
-//! byte; the fixtures in records_test.rs hold that.
+//! version byte: they are the application's bytes. No field may be added, removed or reordered
+//! without a new version byte; the fixtures in records_test.rs hold that.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

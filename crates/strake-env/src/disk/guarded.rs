@@ -2,9 +2,9 @@
 //!
 //! A disk that hangs holds the thread that uses it inside the kernel, where nothing can end it. So
 //! the I/O is done by threads of this disk's own, in buffers of their own, and callers wait for
-//! them no longer than the limit. The first I/O that takes longer makes the disk *dead*: it and every
-//! other caller get `TimedOut`, at once from then on. The stuck threads, and the file they hold
-//! open, go when the kernel lets go of them.
+//! them no longer than the limit. The first I/O that takes longer makes the disk *dead*: it and
+//! every other caller get `TimedOut`, at once from then on. The stuck threads, and the file they
+//! hold open, go when the kernel lets go of them.
 //!
 //! [`GuardedDisk::retire`] makes it dead by decision: the disk was found to be no longer the one
 //! that was opened.
