@@ -2,9 +2,9 @@
 //!
 //! **At start**, before anything is served:
 //! 1. Range deletions that the metadata has are applied.
-//! 2. Every stripe that was never settled is looked at. Beyond the end of its file it was never
-//!    told to the metadata: deleted. Else its versions are made equal ([`crate::stripe_io`]).
-//! 3. The files concerned have their allocated bytes counted anew.
+//! 2. Every stripe that was never settled is looked at: its versions are made equal
+//!    ([`crate::stripe_io`]), and its file's allocated bytes are counted anew. Beyond the end of its
+//!    file it was never told to the metadata: deleted.
 //!
 //! **When an NSD returns** that missed writes: it is written to from now on, everything is synced,
 //! and then every object is compared: what the NSD lacks is rebuilt from the others and copied with
@@ -85,10 +85,6 @@ pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
         let end = BlockIndex(inode.attr.size.div_ceil(u64::from(layout.block_size)));
         report.stripes += blocks.len() as u64;
         let beyond = blocks.split_off(&end);
-        if !beyond.is_empty() {
-            report.deleted += beyond.len() as u64;
-            delete_beyond(shared, &inode, end)?;
-        }
         for block in blocks {
             match shared.io.recover(&layout, block, Version::NONE) {
                 Ok(Some(found)) => {
@@ -102,16 +98,17 @@ pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
                 Err(error) => return Err(error),
             }
         }
+        // Both are durable before anything is settled or deleted: as long as one of its stripes is
+        // neither, the file is counted anew by the next start.
+        recount(shared, &inode, &layout, end)?;
+        if !beyond.is_empty() {
+            report.deleted += beyond.len() as u64;
+            delete_beyond(shared, &inode, end)?;
+        }
     }
     shared.meta.sync()?;
     Ranges::apply_pending(shared)?;
     shared.committer.commit(shared, true)?;
-    // Counted, durably, before anything is settled: after another crash the next start looks only
-    // at files with stripes that are not.
-    for (inode, layout, _) in &concerned {
-        recount(shared, inode, layout)?;
-    }
-    shared.meta.sync()?;
     shared.committer.settle(&mut settled);
     shared.committer.commit(shared, true)?;
     Ok(report)
@@ -136,8 +133,9 @@ fn keep_times(shared: &Shared, inode: &Inode) -> Result<()> {
     shared.meta.apply(op).map(|_| ())
 }
 
-fn recount(shared: &Shared, inode: &Inode, layout: &ObjectLayout) -> Result<()> {
-    let range = (BlockIndex(0), BlockIndex::END);
+/// Counts a file's bytes on disks below the block `end`.
+fn recount(shared: &Shared, inode: &Inode, layout: &ObjectLayout, end: BlockIndex) -> Result<()> {
+    let range = (BlockIndex(0), end);
     let blocks = shared.io.blocks(layout, range, &|_| Version::NONE)?;
     let held: u64 = blocks.values().map(|(_, length)| u64::from(on_disk(*length))).sum();
     let delta = held as i64 - inode.attr.allocated as i64;
