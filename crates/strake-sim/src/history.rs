@@ -5,6 +5,7 @@
 
 use crate::judge::{Promise, judge, survey};
 use crate::machine::{BLOCK_SIZE, Machine, Stack};
+use crate::point::draw_away;
 use crate::recording::{Mark, Recording, Sync};
 use crate::tree::{Contents, Kind, Node, Tree};
 use std::collections::BTreeMap;
@@ -48,6 +49,8 @@ struct Actor {
     marks: Vec<Mark>,
     /// Open files: inode number and handle. One each.
     open: BTreeMap<u64, Handle>,
+    /// NSDs that are away, a mask of slots.
+    away: u32,
     /// Open files without a name.
     nameless: BTreeMap<u64, Node>,
     salt: u64,
@@ -71,6 +74,7 @@ pub fn run(code: Code, count: usize, seed: u64, steps: usize) -> Recording {
         contents: Contents::new(),
         marks: Vec::new(),
         open: BTreeMap::new(),
+        away: 0,
         nameless: BTreeMap::new(),
         salt: seed << 20,
     };
@@ -91,7 +95,7 @@ impl Actor {
 
     fn mark(&mut self, what: String, begin: u64, sync: Sync) {
         let (end, tree) = (self.sequence.position(), Arc::clone(&self.tree));
-        self.marks.push(Mark { what, begin, end, sync, tree });
+        self.marks.push(Mark { what, begin, end, sync, away: self.away, tree });
     }
 
     fn start(&mut self) {
@@ -104,9 +108,16 @@ impl Actor {
         self.marks[0].tree = Arc::clone(&self.tree);
     }
 
-    /// Ends the stack, orderly or not, and starts it anew. What a killed one leaves is taken over:
-    /// from then on it is promised.
+    /// Ends the stack, orderly or not, and starts it anew, sometimes with NSDs away, sometimes with
+    /// those that were. What a killed one leaves is taken over: from then on it is promised.
     fn restart(&mut self, orderly: bool) {
+        let before = self.away;
+        let parity = usize::from(self.machine.code.parity);
+        if self.away != 0 {
+            self.away = if self.rng.one_in(3) { self.away } else { 0 };
+        } else if self.rng.one_in(2) {
+            self.away = draw_away(self.machine.disks.len(), parity, &mut self.rng);
+        }
         let begin = self.sequence.position();
         let stack = self.stack.take().expect("a history runs on an open stack");
         if orderly {
@@ -119,7 +130,7 @@ impl Actor {
         drop(stack);
         self.open.clear();
         self.nameless.clear();
-        let stack = self.machine.open().expect("starts again");
+        let stack = self.machine.less(self.away).open().expect("starts again");
         let found = survey(&stack);
         let promise = Promise::at(&self.marks, &self.contents, begin);
         if let Err(fault) = judge(&promise, &found) {
@@ -138,8 +149,19 @@ impl Actor {
                 states.push((op, Arc::new(bytes)));
             }
         }
+        if before & !self.away != 0 {
+            stack.vfs.recover_nsds();
+            // Missing copies of the metadata are made, as the worker does in time.
+            (0..=parity).for_each(|_| stack.meta.tick());
+            let away =
+                stack.vfs.nsds().iter().filter(|it| !it.state.availability.readable()).count();
+            assert_eq!(away, self.away.count_ones() as usize, "what returned is up");
+        }
         self.stack = Some(stack);
-        self.mark(format!("restart, orderly: {orderly}"), begin, Sync::All);
+        let now = self.away;
+        self.away |= before;
+        self.mark(format!("restart, orderly: {orderly}, away {now:#b}"), begin, Sync::All);
+        self.away = now;
     }
 
     fn step(&mut self) {
@@ -163,8 +185,8 @@ impl Actor {
             87 => self.nameless(),
             88..=90 => self.close(),
             91..=92 => self.copy(),
-            93..=95 => self.tend(),
-            96..=97 => {
+            93..=94 => self.tend(),
+            95..=98 => {
                 let orderly = self.rng.one_in(3);
                 self.restart(orderly);
                 return;
@@ -601,8 +623,9 @@ impl Actor {
             1 => stack.meta.checkpoint().expect("checkpoints"),
             2 => {
                 let at = self.rng.index(stack.stores.len());
-                let store = stack.stores[at].as_ref().expect("all are there");
-                store.checkpoint().expect("checkpoints");
+                if let Some(store) = &stack.stores[at] {
+                    store.checkpoint().expect("checkpoints");
+                }
             }
             _ => {
                 self.machine.clock.advance(Duration::from_secs(60));

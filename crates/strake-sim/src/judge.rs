@@ -15,6 +15,7 @@ use crate::tree::{Contents, Kind, Node, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use strake_client::vfs::{OpenFlags, Vfs};
+use strake_nsd::BlockStore;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::meta::{FileData, Inode, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
@@ -237,7 +238,7 @@ fn check(stack: &Stack, found: &mut Found) {
         }
         other => found.faults.push(format!("metadata: {other:?}")),
     }
-    for store in stack.stores.iter().flatten() {
+    for store in current(stack) {
         let request = NsdRequest::Check { data: true };
         match store.call(NsdContext::default(), &request, &[], &mut []) {
             Ok(NsdReply::Checked(reply)) => {
@@ -250,6 +251,13 @@ fn check(stack: &Stack, found: &mut Found) {
     if let Err(error) = check_strips(stack, found) {
         found.faults.push(format!("strips: {error}"));
     }
+}
+
+/// The block stores that are up to date.
+fn current(stack: &Stack) -> impl Iterator<Item = &Arc<BlockStore>> {
+    let views = stack.vfs.nsds();
+    let stores = stack.stores.iter().zip(views);
+    stores.filter(|(_, view)| view.state.availability.readable()).filter_map(|(it, _)| it.as_ref())
 }
 
 /// Each strip belongs to a file and lies within its size; what is counted is what is stored.
@@ -266,7 +274,7 @@ fn check_strips(stack: &Stack, found: &mut Found) -> strake_proto::Result<()> {
         }
     }
     let mut stored: BTreeMap<ObjectId, BTreeMap<BlockIndex, u32>> = BTreeMap::new();
-    for store in stack.stores.iter().flatten() {
+    for store in current(stack) {
         let request = NsdRequest::List {
             fs: FsId(1),
             object: ObjectId(0),

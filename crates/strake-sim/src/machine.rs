@@ -91,6 +91,7 @@ impl Machine {
     #[must_use]
     pub fn less(&self, away: u32) -> Machine {
         let mut machine = Machine::new(self.code, self.disks.clone(), Arc::clone(&self.witness));
+        machine.clock = Arc::clone(&self.clock);
         for slot in (0..machine.disks.len()).filter(|slot| away >> slot & 1 == 1) {
             machine.lost[slot] = machine.disks[slot].take();
         }

@@ -88,7 +88,8 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn draw(cuts: &[PowerCuts], parity: usize, rng: &mut Rng) -> Outcome {
+    /// `stale` NSDs count among those that may be lost, whether they are or not.
+    fn draw(cuts: &[PowerCuts], parity: usize, stale: u32, rng: &mut Rng) -> Outcome {
         // One in six is a killed process: the disks keep everything.
         let killed = rng.one_in(6);
         let fates = cuts
@@ -99,7 +100,13 @@ impl Outcome {
                 medium.fates(cuts, rng)
             })
             .collect();
-        Outcome { fates, away: draw_away(cuts.len() - 1, parity, rng) }
+        let mut away = draw_away(cuts.len() - 1, parity, rng);
+        for slot in 0..32 {
+            if (away | stale).count_ones() as usize > parity {
+                away &= !(1 << slot) | stale;
+            }
+        }
+        Outcome { fates, away }
     }
 
     fn fingerprint(&self, cuts: &[PowerCuts], promise: (usize, usize)) -> u64 {
@@ -140,7 +147,7 @@ impl Outcome {
 }
 
 /// Up to `parity` slots, mostly none or as many as may be.
-fn draw_away(count: usize, parity: usize, rng: &mut Rng) -> u32 {
+pub fn draw_away(count: usize, parity: usize, rng: &mut Rng) -> u32 {
     let lost = match rng.below(4) {
         0 => 0,
         1 => rng.index(parity + 1),
@@ -199,8 +206,10 @@ fn look(
     tally: &mut Tally,
 ) -> Result<bool, (Point, String)> {
     let mut rng = Rng::new(recording.seed ^ point.cut << 24 ^ point.number << 48);
-    let outcome = Outcome::draw(cuts, usize::from(recording.code.parity), &mut rng);
-    let begun = recording.marks.iter().filter(|mark| mark.begin < point.cut).count();
+    let begun = recording.marks.iter().take_while(|mark| mark.begin < point.cut).count();
+    let stale = recording.marks[begun.max(1) - 1].away;
+    let parity = usize::from(recording.code.parity);
+    let outcome = Outcome::draw(cuts, parity, stale, &mut rng);
     let done = recording.marks.iter().filter(|mark| mark.end <= point.cut).count();
     if !seen.insert(outcome.fingerprint(cuts, (begun, done))) {
         return Ok(false);
@@ -232,6 +241,10 @@ fn visit(
     tally: &mut Tally,
 ) -> Result<(), String> {
     let stack = start(machine)?;
+    if rng.one_in(2) {
+        // Those that were away when the power went, and are back.
+        stack.vfs.recover_nsds();
+    }
     let found = survey(&stack);
     judge(promise, &found)?;
     let recovered_at = machine.position();

@@ -35,6 +35,8 @@ pub struct Mark {
     pub end: u64,
     /// What it made durable.
     pub sync: Sync,
+    /// NSDs (a mask of slots) that were away then, or had not been brought up to date.
+    pub away: u32,
     /// Names and attributes after it. In a file it stands beside the mark.
     #[serde(skip)]
     pub tree: Arc<Tree>,
