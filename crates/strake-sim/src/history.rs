@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_client::vfs::{FallocateMode, Handle, MakeNode, OpenFlags, SetAttr, Vfs};
-use strake_env::Rng;
 use strake_env::disk::sim::Sequence;
+use strake_env::{Clock, RealClock, Rng};
 use strake_proto::meta::{RenameMode, XattrMode};
+use strake_proto::nsd::{NsdContext, NsdPort, NsdRequest};
 use strake_proto::{Caller, Code, FileType, Ino};
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -169,7 +170,8 @@ impl Actor {
         let draw = self.rng.below(100);
         let done = match draw {
             0..=11 => self.create(),
-            12..=35 => self.write(),
+            12..=30 => self.write(),
+            31..=35 => self.burst(),
             36..=42 => self.truncate(),
             43..=46 => self.allocate(),
             47..=62 => self.fsync(),
@@ -185,7 +187,8 @@ impl Actor {
             87 => self.nameless(),
             88..=90 => self.close(),
             91..=92 => self.copy(),
-            93..=94 => self.tend(),
+            93 => self.tend(),
+            94 => self.burst(),
             95..=98 => {
                 let orderly = self.rng.one_in(3);
                 self.restart(orderly);
@@ -319,6 +322,35 @@ impl Actor {
         bytes[offset as usize..end].copy_from_slice(&data);
         self.now_holds(ino, bytes);
         Some((format!("write {ino} at {offset}, {length}"), Sync::Nothing))
+    }
+
+    /// Overwrites a block a few times, and each time some NSDs make durable what they have, as they
+    /// do when a log is full: a crash finds several versions, each on some of them.
+    fn burst(&mut self) -> Option<(String, Sync)> {
+        let ino = self.any_file()?;
+        let handle = self.handle(ino);
+        for _ in 0..2 + self.rng.index(2) {
+            let begin = self.sequence.position();
+            let data = self.fresh_bytes(BLOCK_SIZE as usize);
+            self.vfs().write(handle, 0, &data, false).expect("writes");
+            let mut bytes = self.latest(ino);
+            bytes.resize(bytes.len().max(data.len()), 0);
+            bytes[..data.len()].copy_from_slice(&data);
+            self.now_holds(ino, bytes);
+            // Whether the writer behind has sent the block by then or not makes two histories.
+            RealClock.sleep(Duration::from_millis(1));
+            let chosen = self.rng.next_u64();
+            let stack = self.stack.as_ref().expect("a history runs on an open stack");
+            for (slot, store) in stack.stores.iter().enumerate() {
+                let request = NsdRequest::Commit { settled: Vec::new() };
+                if let Some(store) = store.as_ref().filter(|_| chosen >> slot & 1 == 1) {
+                    let reply = store.call(NsdContext::default(), &request, &[], &mut []);
+                    reply.expect("commits");
+                }
+            }
+            self.mark(format!("overwrite block 0 of {ino}"), begin, Sync::Nothing);
+        }
+        None
     }
 
     fn truncate(&mut self) -> Option<(String, Sync)> {

@@ -24,3 +24,5 @@ pub mod tree;
 
 #[cfg(test)]
 mod power_cut_test;
+#[cfg(test)]
+mod scenario_test;
