@@ -95,6 +95,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("processes", 10),
         ("differential", 10),
         ("degraded", 15),
+        ("full", 10),
         ("user", 5),
         ("lifecycle", 10),
     ] {

@@ -14,6 +14,7 @@ mod degraded;
 mod differential;
 mod fio;
 mod fsx;
+mod full;
 mod install;
 pub(crate) mod janitor;
 mod lifecycle;
@@ -61,6 +62,7 @@ const SUITES: &[Suite] = &[
         run: differential::run,
     },
     Suite { name: "degraded", about: "missing NSDs, gone and back", run: degraded::run },
+    Suite { name: "full", about: "ENOSPC, and room again", run: full::run },
     Suite { name: "user", about: "without root, through fusermount3", run: user::run },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];

@@ -11,6 +11,7 @@ use crate::file::{Content, FileState};
 use crate::harden::{fold, harden};
 use crate::inode::InodeState;
 use crate::open_table::Pinned;
+use crate::ranges::Ranges;
 use crate::shared::Shared;
 use crate::write_behind::flush_block;
 use parking_lot::Mutex;
@@ -142,8 +143,22 @@ fn make_stable(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) 
     Ok(())
 }
 
-/// Sends all blocks of a file that are dirty now; returns the bytes.
+/// Sends all blocks of a file that are dirty now; returns the bytes. Where there is no space,
+/// what deletions still hold is freed first.
 fn send_blocks(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<u64> {
+    match send_blocks_once(shared, inode, file) {
+        Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(shared) => {
+            send_blocks_once(shared, inode, file)
+        }
+        result => result,
+    }
+}
+
+fn send_blocks_once(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+) -> Result<u64> {
     let indexes = file.dirty_blocks();
     let failure = Mutex::new(None);
     shared.flush_fan.run(indexes.len(), &|at| {

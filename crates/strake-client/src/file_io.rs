@@ -7,6 +7,7 @@ use crate::block::{Block, BlockData, STORED_UNKNOWN};
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
 use crate::prefetch::ReadAhead;
+use crate::ranges::Ranges;
 use crate::shared::Shared;
 use crate::stripe_io::Access;
 use crate::write_behind::{enqueue, load, on_disk};
@@ -184,6 +185,15 @@ impl Of<'_> {
     /// Writes all of `bytes`, or as much as there is space for; an error only if nothing was
     /// written.
     pub(crate) fn write(&self, position: Position, bytes: &[u8]) -> Result<usize> {
+        match self.write_once(position, bytes) {
+            Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(self.shared) => {
+                self.write_once(position, bytes)
+            }
+            result => result,
+        }
+    }
+
+    fn write_once(&self, position: Position, bytes: &[u8]) -> Result<usize> {
         let shared = self.shared;
         if bytes.is_empty() {
             return Ok(0);

@@ -94,6 +94,18 @@ impl Ranges {
         Ok(left)
     }
 
+    /// Frees what deletions still hold, for somebody who finds no space; false if there was nothing
+    /// to free. The caller holds no block and no content.
+    pub(crate) fn reclaim(shared: &Shared) -> bool {
+        let before = shared.meta.changes();
+        let freed = Ranges::apply_pending(shared).is_ok() && shared.meta.changes() != before;
+        if freed {
+            shared.io.nsds().refresh_space();
+            shared.space.learn(&shared.io);
+        }
+        freed
+    }
+
     /// `owed` are the objects of which some deletion has not reached every NSD that may be read.
     fn apply_page(
         &self,

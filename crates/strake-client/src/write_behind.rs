@@ -9,6 +9,7 @@ use crate::committer::Accepted;
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
 use crate::open_table::Pinned;
+use crate::ranges::Ranges;
 use crate::shared::Shared;
 use crate::stripe_io::{Access, Found, padded_bytes};
 use parking_lot::{Condvar, Mutex, RwLockReadGuard, RwLockWriteGuard};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::{BlockIndex, ObjectLayout, Result};
+use strake_proto::{BlockIndex, ErrorKind, ObjectLayout, Result};
 
 /// Blocks that one press puts into the queue.
 const PRESS_BLOCKS_MAX: usize = 32;
@@ -122,7 +123,12 @@ pub(crate) fn serve(shared: &Shared) {
 fn run(shared: &Shared, job: Job) {
     let Some(block) = job.file.find_block(job.index) else { return };
     block.queued.store(false, Ordering::Release);
-    if let Err(error) = flush_block(shared, &job.inode, &job.file, &block) {
+    let flush = || flush_block(shared, &job.inode, &job.file, &block);
+    let result = match flush() {
+        Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(shared) => flush(),
+        result => result,
+    };
+    if let Err(error) = result {
         job.inode.core.lock().latch.set(error);
     }
 }

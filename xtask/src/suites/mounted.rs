@@ -147,6 +147,30 @@ impl<'a> Mounted<'a> {
         if clean { Ok(()) } else { Err(ended.complaint("strake fs check is not clean")) }
     }
 
+    /// `strake fs sync`.
+    ///
+    /// # Errors
+    /// What it said.
+    pub(crate) fn sync(&self) -> Result<(), String> {
+        self.run("fs sync", &mut self.command("fs sync")).map(drop)
+    }
+
+    /// Whether `strake disk list` has every disk up.
+    ///
+    /// # Errors
+    /// What it printed.
+    pub(crate) fn disks_are_up(&self) -> Result<(), String> {
+        let ended = self.run("disk list", &mut self.command("disk list --json"))?;
+        let output = ended.output();
+        let down = output.lines().filter(|line| line.contains("\"availability\""));
+        if down.clone().count() > 0
+            && down.clone().all(|line| line.to_lowercase().contains("\"up\""))
+        {
+            return Ok(());
+        }
+        Err(ended.complaint("not every disk is up"))
+    }
+
     /// The last two checks of a file system: it is clean, and it goes down.
     pub(crate) fn finish(self, checks: &mut Checks) {
         let name = self.name.clone();

@@ -1,0 +1,97 @@
+//! A full file system: ENOSPC comes from `write`, what was accepted is kept, deleting works, and
+//! afterwards there is room again. The same where not the NSDs are full but the host's file system
+//! under their sparse containers: that is full, not failed.
+
+use super::checks::Checks;
+use super::mounted::{Mounted, Shape};
+use super::reference;
+use super::session::Session;
+use super::writer::contents;
+use std::io::Write;
+use std::path::Path;
+
+const ENOSPC: i32 = 28;
+const FILE_BYTES: usize = 4 << 20;
+/// More files than fit by far.
+const FILES_MAX: u64 = 400;
+
+pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let small = Shape { block_size: "256K", nsd_size: "64M", ..Shape::of("4+2p", 6) };
+    let mounted = Mounted::create(session, checks, "full", &small)?;
+    fill_and_empty(checks, "full", &mounted, &["write"])?;
+    drop(mounted);
+    let host = reference::Xfs::mount(session, checks, "host", 400 << 20)?;
+    let shape = Shape { block_size: "256K", nsd_size: "256M", ..Shape::of("2x", 4) };
+    let mounted = Mounted::create_in(session, checks, "host full", &shape, &host.mount)?;
+    // The host's space is not ours to promise: it may end below what was written already.
+    fill_and_empty(checks, "host full", &mounted, &["write", "fsync"])
+}
+
+fn fill_and_empty(
+    checks: &mut Checks,
+    name: &str,
+    mounted: &Mounted<'_>,
+    calls: &[&str],
+) -> Result<(), String> {
+    let mount = mounted.mount.clone();
+    let (whole, refusal) = fill(&mount)?;
+    let outcome = match refusal {
+        Some((call, ENOSPC)) if calls.contains(&call) => Ok(()),
+        other => Err(format!("after {whole} files: {other:?}")),
+    };
+    checks.record(&format!("{name}: {} says ENOSPC", calls.join(" or ")), outcome);
+    checks.hold(&format!("{name}: it held something"), whole >= 4, || format!("{whole} files"));
+    let states = mounted.disks_are_up();
+    checks.record(&format!("{name}: all disks are still up"), states);
+    let outcome = (0..whole).try_for_each(|number| verify(&mount, number));
+    checks.record(&format!("{name}: what was synced is there"), outcome);
+    // Not all of it: what is kept must outlive the shortage.
+    let removed = (0..whole).filter(|number| number % 2 == 0);
+    let outcome = removed.clone().try_for_each(|number| {
+        std::fs::remove_file(mount.join(number.to_string()))
+            .map_err(|error| format!("file {number}: {error}"))
+    });
+    checks.record(&format!("{name}: deleting works while it is full"), outcome);
+    checks.record(&format!("{name}: strake fs sync"), mounted.sync());
+    let outcome = (0..whole / 4).try_for_each(|number| {
+        write_whole(&mount, 1000 + number).map_err(|(what, errno)| {
+            format!("file {number} of {}: {what}: errno {errno}", whole / 4)
+        })
+    });
+    checks.record(&format!("{name}: there is room again"), outcome);
+    checks.record(&format!("{name}: strake fs check is clean"), mounted.check());
+    mounted.down()?;
+    mounted.up()?;
+    let kept = (0..whole).filter(|number| number % 2 == 1).chain(1000..1000 + whole / 4);
+    let outcome = kept.clone().try_for_each(|number| verify(&mount, number));
+    checks.record(&format!("{name}: after down and up all is there"), outcome);
+    checks.record(&format!("{name}: strake down"), mounted.down());
+    Ok(())
+}
+
+/// Writes files until one does not fit; how many did, and which call said why.
+fn fill(mount: &Path) -> Result<(u64, Option<(&'static str, i32)>), String> {
+    for number in 0..FILES_MAX {
+        if let Err(refusal) = write_whole(mount, number) {
+            let _ = std::fs::remove_file(mount.join(number.to_string()));
+            return Ok((number, Some(refusal)));
+        }
+    }
+    Ok((FILES_MAX, None))
+}
+
+fn write_whole(mount: &Path, number: u64) -> Result<(), (&'static str, i32)> {
+    let code = |what| move |error: std::io::Error| (what, error.raw_os_error().unwrap_or(-1));
+    let mut file = std::fs::File::create(mount.join(number.to_string())).map_err(code("create"))?;
+    file.write_all(&contents(number, FILE_BYTES)).map_err(code("write"))?;
+    file.sync_all().map_err(code("fsync"))
+}
+
+fn verify(mount: &Path, number: u64) -> Result<(), String> {
+    let found = std::fs::read(mount.join(number.to_string()))
+        .map_err(|error| format!("file {number}: {error}"))?;
+    if found == contents(number, FILE_BYTES) {
+        return Ok(());
+    }
+    Err(format!("file {number}: {} bytes, not those that were written", found.len()))
+}
