@@ -54,10 +54,53 @@ impl Background {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
         shared.io.nsds().call_for_attention();
+        shared.scrubber.stop();
+        shared.replacer.stop();
         shared.write_behind.close();
         shared.prefetch.close();
         for thread in self.threads.lock().drain(..) {
             // A panic there has been printed; the process goes on to save what it can.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A thread that is started on demand, one at a time.
+#[derive(Default)]
+pub(crate) struct Job {
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Job {
+    /// Starts it, after `begin`.
+    ///
+    /// # Errors
+    /// `Busy` if it runs; `NoMemory` when there are no more threads.
+    pub(crate) fn start(
+        &self,
+        name: &str,
+        shared: &Arc<Shared>,
+        begin: impl FnOnce(),
+        work: impl FnOnce(&Shared) + Send + 'static,
+    ) -> Result<()> {
+        let mut thread = self.thread.lock();
+        if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return Err(Error::new(ErrorKind::Busy, format!("a {name} is under way already")));
+        }
+        begin();
+        let shared = Arc::clone(shared);
+        let spawned =
+            std::thread::Builder::new().name(name.to_owned()).spawn(move || work(&shared));
+        *thread = Some(spawned.map_err(|error| {
+            Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
+        })?);
+        Ok(())
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn join(&self) {
+        if let Some(thread) = self.thread.lock().take() {
+            // A panic there has been printed.
             let _ = thread.join();
         }
     }

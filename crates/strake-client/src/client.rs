@@ -12,6 +12,8 @@ use crate::pool::{PagePool, PoolView};
 use crate::prefetch::ReadAhead;
 use crate::ranges::Ranges;
 use crate::recovery::{RecoveryReport, at_start};
+use crate::replace::{Replacement, Replacer};
+use crate::scrub::{ScrubView, Scrubber};
 use crate::settings::Settings;
 use crate::shared::{MetaLink, Shared, wrong_reply};
 use crate::space::Space;
@@ -23,6 +25,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use strake_env::{Clock, FanOut};
 use strake_observe::Observe;
+use strake_proto::layout::NsdStatus;
 use strake_proto::meta::{Configuration, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result, SlotIndex};
@@ -128,6 +131,8 @@ impl StrakeVfs {
             write_behind: Queue::default(),
             prefetch: Queue::default(),
             flush_fan,
+            scrubber: Scrubber::default(),
+            replacer: Replacer::default(),
             clock,
             observe,
             settings,
@@ -187,6 +192,63 @@ impl StrakeVfs {
     /// dirty for long enough by the clock, commits, applies range deletions, looks after NSDs.
     pub fn tend(&self) {
         tend_now(&self.shared);
+    }
+
+    /// Begins to verify and mend every strip in the background, at `rate` bytes per second (0: as
+    /// fast as it goes).
+    ///
+    /// # Errors
+    /// `Busy` if that is under way.
+    pub fn start_scrub(&self, rate: u64) -> Result<()> {
+        crate::scrub::start(&self.shared, rate)
+    }
+
+    /// Ends it; returns when it has ended.
+    pub fn stop_scrub(&self) {
+        self.shared.scrubber.stop();
+    }
+
+    /// How far it is, or how the last one ended.
+    pub fn scrub(&self) -> ScrubView {
+        self.shared.scrubber.view()
+    }
+
+    /// Replaces an NSD by one that is empty, or goes on with that; `port` is the way to it. Goes on
+    /// in the background; the listing of NSDs shows how far it is.
+    ///
+    /// # Errors
+    /// `Busy` if another is under way; `NotFound` for an NSD without a slot; the new NSD's.
+    pub fn replace_nsd(&self, replacement: Replacement, port: Arc<dyn NsdPort>) -> Result<()> {
+        crate::replace::start(&self.shared, replacement, port)
+    }
+
+    /// Sets how fast NSDs are filled from now on, in bytes per second; 0 for no limit.
+    pub fn set_rebuild_rate(&self, rate: u64) {
+        self.shared.replacer.pace.set_rate(rate);
+    }
+
+    /// The replacement that the metadata says is under way, and whether it is at work here.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub fn replacement(&self) -> Result<Option<(Replacement, bool)>> {
+        let pending = crate::replace::pending(&self.shared)?;
+        Ok(pending.map(|it| (it, self.shared.replacer.running().is_some())))
+    }
+
+    /// Sets whether new data is placed on an NSD. Returns false if it still is because too few
+    /// others are left for the code.
+    ///
+    /// # Errors
+    /// `NotFound` for an NSD without a slot; the metadata's.
+    pub fn set_suspended(&self, nsd: NsdId, suspended: bool) -> Result<bool> {
+        let nsds = self.shared.io.nsds();
+        let slot = nsds
+            .slot_of(nsd)
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("NSD {nsd} holds no slot")))?;
+        let status = if suspended { NsdStatus::Suspended } else { NsdStatus::Ready };
+        nsds.set_status(slot, status)?;
+        Ok(nsds.is_left_out(slot) == suspended)
     }
 
     /// The NSDs as this client sees them.

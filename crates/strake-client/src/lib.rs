@@ -53,12 +53,15 @@ mod inode;
 mod nsds;
 mod open_table;
 mod ops;
+mod pace;
 mod permissions;
 mod pool;
 mod prefetch;
 mod ranges;
 mod recovery;
+mod replace;
 mod scratch;
+mod scrub;
 pub mod settings;
 mod shared;
 mod space;
@@ -72,6 +75,8 @@ mod crash_test;
 #[cfg(test)]
 mod differential_test;
 #[cfg(test)]
+mod disks_test;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod vfs_test;
@@ -80,5 +85,7 @@ pub use client::{ClientView, FlushReport, StartOptions, StrakeVfs};
 pub use nsds::NsdView;
 pub use pool::PoolView;
 pub use recovery::RecoveryReport;
+pub use replace::Replacement;
+pub use scrub::ScrubView;
 pub use settings::Settings;
 pub use vfs::Vfs;

@@ -36,7 +36,7 @@ struct NsdSlot {
     /// Changes when the NSD is replaced.
     nsd: AtomicU32,
     status: Mutex<NsdStatus>,
-    port: RwLock<Option<Arc<dyn NsdPort>>>,
+    route: RwLock<Route>,
     availability: AtomicU8,
     /// Whether the metadata says durably that this NSD is not up.
     noted: AtomicBool,
@@ -46,8 +46,38 @@ struct NsdSlot {
     total: AtomicU64,
     bad_strips: AtomicU64,
     repaired: AtomicU64,
+    /// The strip found bad, and the one repaired, last: the reader that met it and the scrub that
+    /// caused the reading name it once.
+    bad_last: Mutex<Option<StripKey>>,
+    repaired_last: Mutex<Option<StripKey>>,
     /// Bytes of files compared by a recovery, and those there are.
     progress: Mutex<Option<(u64, u64)>>,
+}
+
+/// The ways that requests to a slot take.
+#[derive(Clone, Default)]
+struct Route {
+    port: Option<Arc<dyn NsdPort>>,
+    /// The NSD that is to replace this one; it gets every change as well.
+    shadow: Option<Arc<Shadow>>,
+}
+
+/// An NSD that is to take over a slot.
+pub(crate) struct Shadow {
+    pub(crate) nsd: NsdId,
+    port: Arc<dyn NsdPort>,
+    /// Set when it missed a change: it cannot take over then.
+    failed: AtomicBool,
+    boot: AtomicU64,
+}
+
+/// Which NSD of a slot is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The one that holds it.
+    Holder,
+    /// The one that is to replace it.
+    Shadow,
 }
 
 /// See the file's head.
@@ -119,6 +149,50 @@ fn name_of(availability: NsdAvailability) -> &'static str {
     }
 }
 
+impl Shadow {
+    /// Whether it missed a change.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Does what the holder has done. One that cannot is not asked again.
+    fn follow(&self, context: NsdContext, request: &NsdRequest, send: &[u8]) {
+        let copied;
+        let request = match request {
+            NsdRequest::Write { key, header, checksums, .. } => {
+                // Its copier may have been there first.
+                let (header, checksums) = (header.clone(), checksums.clone());
+                copied = NsdRequest::Write { key: *key, header, checksums, copy: true };
+                &copied
+            }
+            NsdRequest::Commit { .. }
+            | NsdRequest::DeleteRange { .. }
+            | NsdRequest::ForgetTombstones { .. }
+            | NsdRequest::Refuse { .. } => request,
+            _ => return,
+        };
+        if self.failed.load(Ordering::Acquire) {
+            return;
+        }
+        match self.port.call(context, request, send, &mut []) {
+            Ok(reply) => self.check_boot(&reply),
+            Err(error) => {
+                eprintln!("disks: NSD {}, which replaces another: {error}", self.nsd);
+                self.failed.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// One that was started anew has lost what it had only accepted.
+    fn check_boot(&self, reply: &NsdReply) {
+        if let NsdReply::Accepted { boot } | NsdReply::Stable { boot } = reply
+            && *boot != self.boot.load(Ordering::Acquire)
+        {
+            self.failed.store(true, Ordering::Release);
+        }
+    }
+}
+
 /// Whether an error of a write says that the NSD itself is unfit.
 pub(crate) fn is_nsd_fault(kind: ErrorKind) -> bool {
     use ErrorKind as Kind;
@@ -150,7 +224,7 @@ impl NsdSet {
             .map(|slot| NsdSlot {
                 nsd: AtomicU32::new(slot.nsd.0),
                 status: Mutex::new(slot.state.status),
-                port: RwLock::new(None),
+                route: RwLock::default(),
                 availability: AtomicU8::new(code_of(match slot.state.availability {
                     NsdAvailability::Up => NsdAvailability::Down,
                     _ => NsdAvailability::Unrecovered,
@@ -161,6 +235,8 @@ impl NsdSet {
                 total: AtomicU64::new(0),
                 bad_strips: AtomicU64::new(0),
                 repaired: AtomicU64::new(0),
+                bad_last: Mutex::new(None),
+                repaired_last: Mutex::new(None),
                 progress: Mutex::new(None),
             })
             .collect();
@@ -183,7 +259,7 @@ impl NsdSet {
         };
         for (slot, port) in ports {
             if let (Some(port), Some(entry)) = (port, set.slots.get(usize::from(slot.0))) {
-                *entry.port.write() = Some(port);
+                entry.route.write().port = Some(port);
                 let is_up = || Ok(!set.is_noted(slot));
                 set.probe_knowing(slot, &is_up);
             }
@@ -262,7 +338,7 @@ impl NsdSet {
         Ok(Arc::clone(self.placements.write().entry(key).or_insert(made)))
     }
 
-    /// Sends a request to the NSD of `slot`.
+    /// Sends a request to the NSD of `slot`; a change goes to its shadow as well.
     ///
     /// # Errors
     /// The NSD's, or `Unreachable` where there is no way to it.
@@ -273,13 +349,159 @@ impl NsdSet {
         send: &[u8],
         receive: &mut [u8],
     ) -> Result<NsdReply> {
-        let port = self.slot(slot).port.read().clone();
+        let Route { port, shadow } = self.slot(slot).route.read().clone();
         let Some(port) = port else {
             let detail = format!("NSD {} is not there", self.nsd(slot));
             return Err(Error::new(ErrorKind::Unreachable, detail));
         };
-        let map = MapVersion(self.map.load(Ordering::Relaxed));
-        port.call(NsdContext { epoch: Epoch(0), map }, request, send, receive)
+        let reply = port.call(self.context(), request, send, receive)?;
+        if let Some(shadow) = shadow {
+            shadow.follow(self.context(), request, send);
+        }
+        Ok(reply)
+    }
+
+    /// Sends a request to one of the NSDs of `slot`.
+    ///
+    /// # Errors
+    /// As [`NsdSet::call`].
+    pub(crate) fn call_at(
+        &self,
+        (slot, place): (SlotIndex, Place),
+        request: &NsdRequest,
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
+        if place == Place::Holder {
+            return self.call(slot, request, send, receive);
+        }
+        let Some(shadow) = self.shadow(slot) else {
+            let detail = format!("nothing is to replace NSD {} any more", self.nsd(slot));
+            return Err(Error::new(ErrorKind::Unreachable, detail));
+        };
+        shadow.port.call(self.context(), request, send, receive)
+    }
+
+    fn context(&self) -> NsdContext {
+        NsdContext { epoch: Epoch(0), map: MapVersion(self.map.load(Ordering::Relaxed)) }
+    }
+
+    /// Who is to take over `slot`.
+    pub(crate) fn shadow(&self, slot: SlotIndex) -> Option<Arc<Shadow>> {
+        self.slot(slot).route.read().shadow.clone()
+    }
+
+    /// From now on `nsd` gets every change that the holder of `slot` gets. Changes under way are
+    /// waited for.
+    pub(crate) fn begin_shadow(
+        &self,
+        slot: SlotIndex,
+        nsd: NsdId,
+        port: Arc<dyn NsdPort>,
+    ) -> Result<()> {
+        let reply = port.call(self.context(), &NsdRequest::Status, &[], &mut [])?;
+        let NsdReply::Status(status) = reply else { return Err(crate::shared::wrong_reply()) };
+        if status.nsd != nsd {
+            return Err(Error::new(ErrorKind::Invalid, format!("that is not NSD {nsd}")));
+        }
+        let (failed, boot) = (AtomicBool::new(false), AtomicU64::new(status.boot));
+        let shadow = Arc::new(Shadow { nsd, port, failed, boot });
+        let _alone = self.gate.write();
+        self.slot(slot).route.write().shadow = Some(shadow);
+        Ok(())
+    }
+
+    /// Ends that.
+    pub(crate) fn end_shadow(&self, slot: SlotIndex) {
+        self.slot(slot).route.write().shadow = None;
+    }
+
+    /// Gives `slot` to its shadow, which has everything. Durable when it returns.
+    ///
+    /// # Errors
+    /// `Unreachable` if the shadow missed something after all; the metadata's.
+    pub(crate) fn promote_shadow(&self, slot: SlotIndex) -> Result<()> {
+        let entry = self.slot(slot);
+        let lost = || Error::new(ErrorKind::Unreachable, "the new disk failed meanwhile");
+        let _alone = self.gate.write();
+        let shadow = self.shadow(slot).ok_or_else(lost)?;
+        let commit = NsdRequest::Commit { settled: Vec::new() };
+        let reply = shadow.port.call(self.context(), &commit, &[], &mut [])?;
+        shadow.check_boot(&reply);
+        if shadow.failed.load(Ordering::Acquire) {
+            return Err(lost());
+        }
+        let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
+        let _serial = self.noting.lock();
+        if self.availability(slot) != NsdAvailability::Up {
+            return Err(Error::new(ErrorKind::Unreachable, "the old disk failed meanwhile"));
+        }
+        let old = self.nsd(slot);
+        self.change_pool(MetaOp::ReplaceNsd { old, new: shadow.nsd, state })?;
+        *entry.status.lock() = NsdStatus::Ready;
+        entry.boot.store(shadow.boot.load(Ordering::Acquire), Ordering::Release);
+        entry.nsd.store(shadow.nsd.0, Ordering::Release);
+        *entry.route.write() = Route { port: Some(Arc::clone(&shadow.port)), shadow: None };
+        eprintln!("disks: NSD {} has replaced NSD {old}", shadow.nsd);
+        Ok(())
+    }
+
+    /// Gives `slot`, whose NSD cannot be read, to an empty one, which is brought up to date like
+    /// one that returns. Durable when it returns.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub(crate) fn replace_lost(
+        &self,
+        slot: SlotIndex,
+        nsd: NsdId,
+        port: Arc<dyn NsdPort>,
+    ) -> Result<()> {
+        let entry = self.slot(slot);
+        let _alone = self.gate.write();
+        let serial = self.noting.lock();
+        let old = self.nsd(slot);
+        let away = self.noted_count() - usize::from(self.is_noted(slot));
+        if away >= self.tolerance {
+            let detail = "more NSDs are away than the code tolerates: bring them back first";
+            return Err(Error::new(ErrorKind::Io, detail));
+        }
+        let (status, availability) = (NsdStatus::Replacement, NsdAvailability::Unrecovered);
+        let state = NsdState { status, availability };
+        self.change_pool(MetaOp::ReplaceNsd { old, new: nsd, state })?;
+        *entry.status.lock() = status;
+        entry.boot.store(0, Ordering::Release);
+        entry.nsd.store(nsd.0, Ordering::Release);
+        entry.noted.store(true, Ordering::Release);
+        *entry.route.write() = Route { port: Some(port), shadow: None };
+        self.set_availability(slot, availability);
+        eprintln!("disks: NSD {nsd} has taken the place of NSD {old} and is filled now");
+        drop(serial);
+        self.call_for_attention();
+        Ok(())
+    }
+
+    /// Sets what the administrator wants of an NSD, durably.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub(crate) fn set_status(&self, slot: SlotIndex, status: NsdStatus) -> Result<()> {
+        let _serial = self.noting.lock();
+        let availability = match self.is_noted(slot) {
+            true => NsdAvailability::Unrecovered,
+            false => NsdAvailability::Up,
+        };
+        let state = NsdState { status, availability };
+        self.change_pool(MetaOp::SetNsdState { nsd: self.nsd(slot), state })?;
+        *self.slot(slot).status.lock() = status;
+        Ok(())
+    }
+
+    /// Whether new files leave out the NSD of `slot`.
+    pub(crate) fn is_left_out(&self, slot: SlotIndex) -> bool {
+        let pool = self.pool.read();
+        let last = pool.layouts.last();
+        last.is_some_and(|layout| layout.members.iter().all(|(member, _)| *member != slot))
     }
 
     /// Reads the pool map again.
@@ -312,6 +534,15 @@ impl NsdSet {
                 slot,
                 if noted { NsdAvailability::Unrecovered } else { NsdAvailability::Down },
             );
+        }
+    }
+
+    /// Takes one of the NSDs of a slot out of use.
+    pub(crate) fn fail_at(&self, (slot, place): (SlotIndex, Place)) {
+        match (place, self.shadow(slot)) {
+            (Place::Holder, _) => self.fail(slot),
+            (Place::Shadow, Some(shadow)) => shadow.failed.store(true, Ordering::Release),
+            (Place::Shadow, None) => {}
         }
     }
 
@@ -372,7 +603,7 @@ impl NsdSet {
     pub(crate) fn attach(&self, slot: SlotIndex, port: Option<Arc<dyn NsdPort>>) {
         if let Some(entry) = self.slots.get(usize::from(slot.0)) {
             let gone = port.is_none();
-            *entry.port.write() = port;
+            entry.route.write().port = port;
             if gone {
                 self.fail(slot);
             } else {
@@ -470,7 +701,7 @@ impl NsdSet {
         let _alone = self.gate.write();
         let _serial = self.noting.lock();
         if self.availability(slot) != NsdAvailability::Unrecovered
-            || self.slot(slot).port.read().is_none()
+            || self.slot(slot).route.read().port.is_none()
         {
             return false;
         }
@@ -484,6 +715,9 @@ impl NsdSet {
         if self.availability(slot) != NsdAvailability::Recovering {
             return Ok(false);
         }
+        if *self.slot(slot).status.lock() == NsdStatus::Replacement {
+            *self.slot(slot).status.lock() = NsdStatus::Ready;
+        }
         self.record(slot, NsdAvailability::Up)?;
         self.slot(slot).noted.store(false, Ordering::Release);
         self.set_availability(slot, NsdAvailability::Up);
@@ -492,6 +726,9 @@ impl NsdSet {
 
     /// Counts a bad strip; the log names it and `what` is wrong.
     pub(crate) fn count_bad_strip(&self, slot: SlotIndex, key: &StripKey, what: &str) {
+        if self.slot(slot).bad_last.lock().replace(*key) == Some(*key) {
+            return;
+        }
         let before = self.slot(slot).bad_strips.fetch_add(1, Ordering::Relaxed);
         if before < BAD_STRIPS_LOGGED {
             eprintln!("disks: NSD {}: strip {key} is bad: {what}", self.nsd(slot));
@@ -500,6 +737,9 @@ impl NsdSet {
 
     /// Counts a strip that was rebuilt and rewritten.
     pub(crate) fn count_repaired(&self, slot: SlotIndex, key: &StripKey) {
+        if self.slot(slot).repaired_last.lock().replace(*key) == Some(*key) {
+            return;
+        }
         let before = self.slot(slot).repaired.fetch_add(1, Ordering::Relaxed);
         if before < BAD_STRIPS_LOGGED {
             eprintln!("disks: NSD {}: strip {key} was rebuilt and rewritten", self.nsd(slot));

@@ -14,6 +14,7 @@
 use crate::commit::sync_all;
 use crate::file::Content;
 use crate::file_io::Of;
+use crate::nsds::Place;
 use crate::ranges::Ranges;
 use crate::shared::{Shared, wrong_reply};
 use crate::write_behind::{load, on_disk};
@@ -21,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use strake_proto::layout::NsdAvailability;
 use strake_proto::meta::{FileData, Inode, MetaOp, MetaQuery, MetaReply};
-use strake_proto::nsd::SettledStripe;
+use strake_proto::nsd::{NsdRequest, SettledStripe};
 use strake_proto::{
     BlockIndex, Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
 };
@@ -40,7 +41,7 @@ pub struct RecoveryReport {
 }
 
 /// Calls `visit` with every inode that has objects.
-fn scan_objects(
+pub(crate) fn scan_objects(
     shared: &Shared,
     visit: &mut dyn FnMut(&Inode, &ObjectLayout) -> Result<()>,
 ) -> Result<()> {
@@ -194,19 +195,37 @@ pub(crate) fn recover_nsd(shared: &Shared, slot: SlotIndex) -> Result<Option<Rec
 
 fn compare_all(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) -> Result<()> {
     let nsds = shared.io.nsds();
-    // Objects that are only reserved are unknown to the metadata's scan; after this they are known.
-    sync_all(shared)?;
+    // What was pending goes first: less to compare, and nothing deleted is copied.
     Ranges::apply_pending(shared)?;
-    let total = allocated(shared)?;
-    let mut done = 0;
-    nsds.show_progress(slot, Some((0, total)));
-    scan_objects(shared, &mut |inode, layout| {
-        compare(shared, slot, inode.attr.ino, layout, report)?;
+    compare_files(shared, (slot, Place::Holder), report, &mut |bytes| {
+        if !shared.replacer.pace.moved(bytes, &*shared.clock) {
+            return Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"));
+        }
         if nsds.availability(slot) != NsdAvailability::Recovering {
             return Err(Error::new(ErrorKind::Unreachable, "it was lost again"));
         }
+        Ok(())
+    })
+}
+
+/// Compares every object; calls `go_on` with the bytes copied, after each stripe.
+pub(crate) fn compare_files(
+    shared: &Shared,
+    target: (SlotIndex, Place),
+    report: &mut RecoveryReport,
+    go_on: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let nsds = shared.io.nsds();
+    // Objects that are only reserved are unknown to the metadata's scan; after this they are known.
+    sync_all(shared)?;
+    let total = allocated(shared)?;
+    let mut done = 0;
+    nsds.show_progress(target.0, Some((0, total)));
+    scan_objects(shared, &mut |inode, layout| {
+        compare(shared, target, inode.attr.ino, layout, report, go_on)?;
+        go_on(0)?;
         done += inode.attr.allocated;
-        nsds.show_progress(slot, Some((done.min(total), total)));
+        nsds.show_progress(target.0, Some((done.min(total), total)));
         Ok(())
     })
 }
@@ -258,15 +277,17 @@ pub(crate) fn exclusively<T>(
 
 fn compare(
     shared: &Shared,
-    slot: SlotIndex,
+    target: (SlotIndex, Place),
     ino: Ino,
     layout: &ObjectLayout,
     report: &mut RecoveryReport,
+    go_on: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
+    let slot = target.0;
     let all = (BlockIndex(0), BlockIndex::END);
     // The returning NSD first: what is written in between is then among the others'.
     let mut own: BTreeMap<BlockIndex, Version> = BTreeMap::new();
-    shared.io.list_slot(slot, layout.object, all, 1024, &mut |entry| {
+    shared.io.list_slot(target, layout.object, all, 1024, &mut |entry| {
         own.insert(entry.key.block, entry.header.version);
         true
     })?;
@@ -280,17 +301,20 @@ fn compare(
             strake_proto::Geometry::is_stored(layout.code, u64::from(*block_bytes), at as u8);
         let held = own.remove(block);
         let outcome = match held {
-            Some(held) if held > *version => rewrite(shared, ino, layout, *block),
+            Some(held) if held > *version => rewrite(shared, ino, layout, *block).map(|()| 0),
             Some(held) if stored && held == *version => continue,
-            _ if stored => copy(shared, ino, layout, *block, at as u8, slot),
+            _ if stored => copy(shared, ino, layout, *block, at as u8, target),
             Some(_) => {
-                delete_one(shared, slot, layout, *block, *version);
-                Ok(())
+                delete_one(shared, target, layout, *block, *version);
+                Ok(0)
             }
             None => continue,
         };
         match outcome {
-            Ok(()) => report.rewritten += 1,
+            Ok(bytes) => {
+                report.rewritten += 1;
+                go_on(bytes)?;
+            }
             Err(error) if error.kind() == ErrorKind::Stale => {}
             Err(error) if error.kind() == ErrorKind::Io => {
                 if report.failed == 0 {
@@ -303,7 +327,7 @@ fn compare(
     }
     for (block, version) in own {
         report.deleted += 1;
-        delete_one(shared, slot, layout, block, version);
+        delete_one(shared, target, layout, block, version);
     }
     Ok(())
 }
@@ -316,26 +340,40 @@ fn copy(
     layout: &ObjectLayout,
     block: BlockIndex,
     at: u8,
-    slot: SlotIndex,
-) -> Result<()> {
-    let mut work = || shared.io.copy_strip(layout, block, at, slot);
+    target: (SlotIndex, Place),
+) -> Result<u64> {
+    let mut work = || {
+        let floor = shared.ranges.floor(layout.object, block);
+        shared.io.copy_strip(layout, block, floor, at, target)
+    };
     match exclusively(shared, ino, layout, block, &mut work) {
-        Ok(_) => Ok(()),
+        Ok(copied) => Ok(copied.unwrap_or(0)),
         // Versions that do not agree are decided where every writer decides them.
-        Err(error) if error.kind() == ErrorKind::Io => rewrite(shared, ino, layout, block),
+        Err(error) if error.kind() == ErrorKind::Io => {
+            rewrite(shared, ino, layout, block).map(|()| 0)
+        }
         Err(error) => Err(error),
     }
 }
 
 fn delete_one(
     shared: &Shared,
-    slot: SlotIndex,
+    target: (SlotIndex, Place),
     layout: &ObjectLayout,
     block: BlockIndex,
     version: Version,
 ) {
-    let only = [shared.io.nsds().nsd(slot)];
-    shared.io.delete_range(layout, (block, BlockIndex(block.0 + 1)), version, Some(&only));
+    let request = NsdRequest::DeleteRange {
+        fs: shared.io.nsds().fs(),
+        object: layout.object,
+        from: block,
+        to: BlockIndex(block.0 + 1),
+        version,
+    };
+    // What stays because it failed is found by the next comparison, which it makes necessary.
+    if shared.io.nsds().call_at(target, &request, &[], &mut []).is_err() {
+        shared.io.nsds().fail_at(target);
+    }
 }
 
 /// Writes a block anew at a version above all others, under its lock as any writer does.

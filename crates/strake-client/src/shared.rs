@@ -6,6 +6,8 @@ use crate::inode::{Core, InodeState};
 use crate::open_table::{OpenTable, Pinned};
 use crate::pool::PagePool;
 use crate::ranges::Ranges;
+use crate::replace::Replacer;
+use crate::scrub::Scrubber;
 use crate::settings::Settings;
 use crate::space::Space;
 use crate::stripe_io::StripeIo;
@@ -112,6 +114,8 @@ pub(crate) struct Shared {
     pub(crate) write_behind: Queue,
     pub(crate) prefetch: Queue,
     pub(crate) flush_fan: FanOut,
+    pub(crate) scrubber: Scrubber,
+    pub(crate) replacer: Replacer,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) observe: Arc<Observe>,
     pub(crate) settings: Settings,

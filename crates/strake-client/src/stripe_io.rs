@@ -20,6 +20,7 @@
 //!
 //! **Unequal versions** (a writer died): see `resolve.rs`.
 
+mod examine;
 mod list;
 mod read;
 mod resolve;
@@ -27,6 +28,8 @@ mod write;
 
 #[cfg(test)]
 mod stripe_io_test;
+
+pub(crate) use examine::Health;
 
 use crate::nsds::NsdSet;
 use crate::scratch::Scratch;
@@ -201,6 +204,7 @@ impl StripeIo {
         version: Version,
         only: Option<&[NsdId]>,
     ) -> Vec<NsdId> {
+        let _under_way = self.nsds.gate().read();
         let request = NsdRequest::DeleteRange {
             fs: self.nsds.fs(),
             object: layout.object,

@@ -25,7 +25,7 @@ fn user(uid: u32) -> Caller {
     Caller { uid, gid: uid, pid: 0, umask: 0o022, groups: Groups::Known(Vec::new()) }
 }
 
-fn create(vfs: &StrakeVfs, name: &str) -> (Ino, Handle) {
+pub(crate) fn create(vfs: &StrakeVfs, name: &str) -> (Ino, Handle) {
     let (entry, opened) =
         vfs.create(ROOT, Ino::ROOT, name.as_bytes(), 0o644, RW, true).expect("created");
     (entry.attr.ino, opened.handle)
@@ -35,23 +35,23 @@ fn lookup(vfs: &StrakeVfs, name: &str) -> Entry {
     vfs.lookup(ROOT, Ino::ROOT, name.as_bytes()).expect("found")
 }
 
-fn open(vfs: &StrakeVfs, name: &str) -> (Attr, Handle) {
+pub(crate) fn open(vfs: &StrakeVfs, name: &str) -> (Attr, Handle) {
     let attr = lookup(vfs, name).attr;
     (attr, vfs.open(ROOT, attr.ino, RW).expect("opened").handle)
 }
 
-fn read(vfs: &StrakeVfs, handle: Handle, offset: u64, length: usize) -> Vec<u8> {
+pub(crate) fn read(vfs: &StrakeVfs, handle: Handle, offset: u64, length: usize) -> Vec<u8> {
     let mut out = vec![0xee; length];
     let count = vfs.read(handle, offset, &mut out).expect("read");
     out.truncate(count);
     out
 }
 
-fn write(vfs: &StrakeVfs, handle: Handle, offset: u64, bytes: &[u8]) {
+pub(crate) fn write(vfs: &StrakeVfs, handle: Handle, offset: u64, bytes: &[u8]) {
     assert_eq!(vfs.write(handle, offset, bytes, false).expect("written"), bytes.len());
 }
 
-fn pattern(length: usize, salt: u8) -> Vec<u8> {
+pub(crate) fn pattern(length: usize, salt: u8) -> Vec<u8> {
     (0..length).map(|at| (at / 13) as u8 ^ (at >> 8) as u8 ^ salt).collect()
 }
 
@@ -738,5 +738,77 @@ fn a_small_fsync_goes_to_the_metadata_and_survives_there() {
         assert!(read(&vfs, handle, 0, 5000) == pattern(2 * BLOCK as usize, 1)[..5000], "{name}");
         assert!(read(&vfs, handle, 2 * BLOCK, end) == pattern(5000, 3)[..end], "{name}");
     }
+    vfs.shutdown().expect("ended");
+}
+
+#[test]
+fn a_scrub_mends_every_bad_or_missing_strip_also_of_parity() {
+    let rig = Rig::new("4+2p", 7);
+    let vfs = rig.start(0);
+    for at in 0..5u8 {
+        let (_, handle) = create(&vfs, &format!("f{at}"));
+        write(&vfs, handle, 0, &pattern(2 * BLOCK as usize + 5000, at));
+        vfs.release(handle);
+    }
+    vfs.sync().expect("synced");
+    let (object, block) = (strake_proto::ObjectId, strake_proto::BlockIndex);
+    let flip = |of: u64, at: u64, strip: u8| {
+        let hit = rig.nsds.iter().filter(|nsd| nsd.flip_bit(object(of), block(at), strip, 99));
+        assert_eq!(hit.count(), 1);
+    };
+    // Data, parity, two of one block, and the short last block's copy.
+    flip(1, 0, 1);
+    flip(2, 1, 5);
+    flip(3, 1, 0);
+    flip(3, 1, 4);
+    flip(4, 2, 5);
+    assert_eq!(rig.nsds.iter().filter(|nsd| nsd.lose_strip(object(5), block(0), 4)).count(), 1);
+    let scrub = || {
+        vfs.start_scrub(0).expect("starts");
+        while vfs.scrub().running {
+            std::thread::yield_now();
+        }
+        vfs.scrub()
+    };
+    let first = scrub();
+    assert_eq!((first.bad, first.mended, first.failed), (6, 5, 0), "{first:?}");
+    assert!(first.complete && first.done == first.total, "{first:?}");
+    assert_eq!(vfs.nsds().iter().map(|nsd| nsd.repaired).sum::<u64>(), 6);
+    let second = scrub();
+    assert_eq!((second.bad, second.strips), (0, first.strips), "{second:?}");
+    for at in 0..5u8 {
+        let (_, handle) = open(&vfs, &format!("f{at}"));
+        let length = 2 * BLOCK as usize + 5000;
+        assert!(read(&vfs, handle, 0, length) == pattern(length, at));
+    }
+    vfs.shutdown().expect("ended");
+}
+
+#[test]
+fn a_scrub_that_cannot_mend_says_so_and_one_that_is_stopped_ends() {
+    let rig = Rig::new("4+2p", 6);
+    let vfs = rig.start(0);
+    let (_, handle) = create(&vfs, "f");
+    write(&vfs, handle, 0, &pattern(4 * BLOCK as usize, 1));
+    vfs.sync().expect("synced");
+    for strip in 0..3 {
+        rig.nsds.iter().for_each(|nsd| {
+            nsd.flip_bit(strake_proto::ObjectId(1), strake_proto::BlockIndex(1), strip, 7);
+        });
+    }
+    vfs.release(handle);
+    vfs.shutdown().expect("ended");
+    let vfs = rig.start(0);
+    vfs.start_scrub(0).expect("starts");
+    while vfs.scrub().running {
+        std::thread::yield_now();
+    }
+    let view = vfs.scrub();
+    assert_eq!((view.bad, view.mended, view.failed), (3, 0, 1), "{view:?}");
+    // A byte a second: it would take weeks.
+    vfs.start_scrub(1).expect("starts");
+    assert_eq!(vfs.start_scrub(1).expect_err("one at a time").kind(), ErrorKind::Busy);
+    vfs.stop_scrub();
+    assert!(!vfs.scrub().running && !vfs.scrub().complete);
     vfs.shutdown().expect("ended");
 }

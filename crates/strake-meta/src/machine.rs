@@ -117,6 +117,7 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
         MetaOp::Join => session::join(txn),
         MetaOp::SetNsdState { nsd, state } => configure::set_nsd_state(txn, *nsd, *state),
         MetaOp::SetConfig { name, value } => configure::set_config(txn, name, value),
+        MetaOp::ReplaceNsd { old, new, state } => configure::replace_nsd(txn, *old, *new, *state),
         MetaOp::Format(configuration) => configure::format(txn, configuration),
     }
 }

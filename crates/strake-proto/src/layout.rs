@@ -140,6 +140,13 @@ pub enum NsdStatus {
     Replacement,
 }
 
+impl NsdStatus {
+    /// Whether new files are laid out over it.
+    pub const fn takes_new_data(self) -> bool {
+        matches!(self, NsdStatus::Ready | NsdStatus::Replacing | NsdStatus::Replacement)
+    }
+}
+
 /// What is the case with an NSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NsdAvailability {

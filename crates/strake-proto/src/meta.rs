@@ -379,7 +379,8 @@ pub enum MetaOp {
     /// Begins a client's life: a fresh grant; its predecessor's orphans are reaped and its unlinked
     /// objects queued for deletion ▶ `Session`.
     Join,
-    /// Changes an NSD's state in the pool map ▶ `Configuration`.
+    /// Changes an NSD's state in the pool map ▶ `Configuration`. Where the status changes which
+    /// NSDs take new data, a new layout of those that do is made, if they suffice for the code.
     SetNsdState {
         /// Which.
         nsd: NsdId,
@@ -395,6 +396,16 @@ pub enum MetaOp {
     },
     /// Makes the file system: the first entry of every log ▶ `Configuration`.
     Format(Box<Configuration>),
+    /// Gives the slot of one NSD to another, which takes over its pending range deletions
+    /// ▶ `Configuration`. Done already is done.
+    ReplaceNsd {
+        /// Who holds the slot.
+        old: NsdId,
+        /// Who will; it holds no other slot.
+        new: NsdId,
+        /// The slot's state from then on.
+        state: NsdState,
+    },
 }
 
 /// A unit (4 KiB) of a file's data.

@@ -5,6 +5,7 @@ use crate::data_dir::DataDir;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
 use strake_proto::{Error, ErrorKind, Result};
 
@@ -37,6 +38,35 @@ pub(crate) enum Request {
         /// Its name.
         disk: String,
     },
+    /// Place no new data on a disk, or do so again.
+    DiskSuspend {
+        /// Its name.
+        disk: String,
+        /// Which of the two.
+        suspended: bool,
+    },
+    /// Replace a disk by a new one.
+    DiskReplace {
+        /// The old one's name.
+        disk: String,
+        /// The new one: a directory or a block device, absolute.
+        path: PathBuf,
+        /// Bytes of the new one's container; as the old one's if it is not named.
+        size: Option<u64>,
+        /// Bytes per second; 0 for no limit.
+        rate: u64,
+        /// Use a device that holds something else.
+        force: bool,
+    },
+    /// Verify and mend everything in the background.
+    ScrubStart {
+        /// Bytes per second; 0 for no limit.
+        rate: u64,
+    },
+    /// How far that is.
+    ScrubStatus,
+    /// End it.
+    ScrubStop,
     /// Flush, unmount, end.
     Down {
         /// Even if the mount is busy.

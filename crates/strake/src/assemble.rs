@@ -87,6 +87,51 @@ fn give_root_directory(meta: &MetaStore) -> Result<()> {
     meta.apply(&entry).map(drop)
 }
 
+/// Makes the container of one more NSD, as large as the largest there is if no size is named.
+///
+/// # Errors
+/// `Invalid` for a place that is used; the host's.
+pub(crate) fn format_one(
+    dir: &DataDir,
+    config: &NodeConfig,
+    nsd: &NsdConfig,
+    size: Option<u64>,
+    force: bool,
+) -> Result<()> {
+    let lengths = config.nsd.iter().filter_map(|other| {
+        let found = std::fs::metadata(dir.container_path(other)).ok()?;
+        found.is_file().then_some(found.len())
+    });
+    let size = size
+        .or(lengths.max())
+        .ok_or_else(|| Error::new(ErrorKind::Invalid, "name the new disk's size: --size SIZE"));
+    // A device has a size of its own.
+    let size = if is_device(&dir.root().join(&nsd.path)) { 0 } else { size? };
+    let mut made = Vec::new();
+    let wanted = Wanted { force, ..Wanted::default() };
+    let result = make_disk(dir, nsd, size >> 20 << 20, &wanted, &mut made).and_then(|disk| {
+        let options = FormatOptions {
+            cluster: config.cluster_id()?,
+            nsd: NsdId(nsd.id),
+            fs: FS,
+            failure_group: nsd.failure_group,
+            seed: Rng::from_entropy()?.next_u64(),
+        };
+        Container::format(Arc::new(disk), &options).map(drop)
+    });
+    result.map_err(|error| {
+        for path in made.iter().rev() {
+            let _ =
+                if path.is_dir() { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };
+        }
+        error.context(nsd.path.display())
+    })
+}
+
+fn is_device(path: &std::path::Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
 /// All NSDs up, one slot each, in one layout.
 fn first_pool(nsds: &[NsdConfig]) -> PoolMap {
     let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };

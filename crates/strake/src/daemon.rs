@@ -154,6 +154,10 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
         let (daemon, end) = (Arc::clone(&daemon), Arc::clone(&end));
         move || accept(&listener, &daemon, &end)
     })?;
+    start_thread("disk-manager", {
+        let daemon = Arc::downgrade(&daemon);
+        move || manage::tend(&daemon)
+    })?;
     start_thread("mount-watch", {
         let (daemon, end) = (Arc::clone(&daemon), Arc::clone(&end));
         move || {

@@ -132,7 +132,12 @@ impl DataDir {
     /// Where an NSD's container is: a file in its directory, or the device itself.
     pub(crate) fn container_path(&self, nsd: &NsdConfig) -> PathBuf {
         let path = self.root.join(&nsd.path);
-        if path.is_dir() || nsd.path.is_relative() { path.join(CONTAINER_FILE) } else { path }
+        // A device is there, or its directory is; where nothing is, it was a directory unless it
+        // was named as a device is.
+        let is_device = std::fs::metadata(&path).map_or(path.starts_with("/dev"), |found| {
+            std::os::unix::fs::FileTypeExt::is_block_device(&found.file_type())
+        });
+        if is_device { path } else { path.join(CONTAINER_FILE) }
     }
 
     /// Whether a file system was made here.

@@ -48,6 +48,8 @@ struct Held {
     nsd: OpenNsd,
     /// Not used for data: it is kept open for the last copy of the metadata only.
     withdrawn: bool,
+    /// Known to the metadata. A disk that is to replace another is not, until it has.
+    member: bool,
 }
 
 /// See the module.
@@ -109,7 +111,7 @@ impl Disks {
         while let Ok((id, opened)) = receiver.recv_timeout(limit) {
             match opened {
                 Ok(nsd) => {
-                    open.insert(NsdId(id), Held { nsd, withdrawn: false });
+                    open.insert(NsdId(id), Held { nsd, withdrawn: false, member: false });
                 }
                 Err(error) => eprintln!("disks: NSD missing: {error}"),
             }
@@ -150,6 +152,9 @@ impl Disks {
         meta: Arc<MetaStore>,
         user: Arc<dyn DiskUser>,
     ) -> Result<()> {
+        for held in self.open.lock().values_mut() {
+            held.member = meta.is_member(held.nsd.container.superblock().nsd);
+        }
         assert!(self.meta.set(meta).is_ok(), "watched once");
         assert!(self.user.set(user).is_ok(), "watched once");
         self.watch_all()?;
@@ -227,7 +232,7 @@ impl Disks {
         match self.fault(watch.nsd) {
             // One that has lasted for a while has its failures forgiven.
             Some(None) if now >= watch.until + PAUSE_MAX => watch.pause = Duration::ZERO,
-            Some(None) => {}
+            Some(None) => self.join_if_new(watch.nsd),
             Some(Some(fault)) => {
                 let path = self.dir.container_path(nsd);
                 eprintln!("disks: {} ({}) is not used any more: {fault}", nsd.name, path.display());
@@ -310,18 +315,36 @@ impl Disks {
         let opened = assemble::open_nsd(&self.dir, config, nsd, &self.observe)?;
         let identity = opened.file.identity()?;
         let doubted = self.identities.lock().get(&id).is_some_and(|before| *before != identity);
-        let attached = self.meta().attach(opened.container.clone(), doubted, RealClock.wall());
-        match attached {
-            Ok(_) => {}
-            // A disk that is to replace another is not in the pool yet; its data comes first.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        let member = self.join(&opened.container, doubted)?;
         let port = Arc::clone(&opened.store) as Arc<dyn NsdPort>;
         self.identities.lock().remove(&id);
-        self.open.lock().insert(id, Held { nsd: opened, withdrawn: false });
+        self.open.lock().insert(id, Held { nsd: opened, withdrawn: false, member });
         self.user().came(id, port);
         Ok(())
+    }
+
+    /// Makes an NSD known to the metadata; false if it is not in the pool.
+    fn join(&self, container: &Container, doubted: bool) -> Result<bool> {
+        match self.meta().attach(container.clone(), doubted, RealClock.wall()) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a disk known to the metadata that has replaced another by now.
+    fn join_if_new(&self, nsd: NsdId) {
+        let container = {
+            let open = self.open.lock();
+            let held = open.get(&nsd).filter(|held| !held.member);
+            held.map(|held| held.nsd.container.clone())
+        };
+        if let Some(container) = container
+            && self.join(&container, false) == Ok(true)
+            && let Some(held) = self.open.lock().get_mut(&nsd)
+        {
+            held.member = true;
+        }
     }
 
     fn meta(&self) -> &Arc<MetaStore> {

@@ -3,6 +3,7 @@
 //! is stored, not the size of the range.
 
 use super::StripeIo;
+use crate::nsds::Place;
 use std::collections::BTreeMap;
 use strake_proto::nsd::{NsdReply, NsdRequest, StripEntry};
 use strake_proto::{
@@ -18,7 +19,7 @@ impl StripeIo {
     /// it returns false.
     pub(crate) fn list_slot(
         &self,
-        slot: SlotIndex,
+        target: (SlotIndex, Place),
         object: ObjectId,
         (from, to): (BlockIndex, BlockIndex),
         page: u32,
@@ -34,7 +35,7 @@ impl StripeIo {
                 until: ObjectId(object.0 + 1),
                 limit: page,
             };
-            let (entries, more) = match self.nsds().call(slot, &request, &[], &mut [])? {
+            let (entries, more) = match self.nsds().call_at(target, &request, &[], &mut [])? {
                 NsdReply::Strips { entries, more } => (entries, more),
                 _ => return Err(wrong_reply()),
             };
@@ -135,7 +136,7 @@ impl StripeIo {
         page: u32,
         visit: &mut dyn FnMut(&StripEntry) -> bool,
     ) -> Result<()> {
-        match self.list_slot(slot, layout.object, range, page, visit) {
+        match self.list_slot((slot, Place::Holder), layout.object, range, page, visit) {
             Err(error) if crate::nsds::is_nsd_fault(error.kind()) => {
                 self.nsds().fail(slot);
                 self.readable(layout).map(|_| ())

@@ -402,7 +402,8 @@ impl StripeIo {
         }
     }
 
-    pub(super) fn count_repaired(
+    /// Counts strips that were rebuilt and rewritten.
+    pub(crate) fn count_repaired(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,

@@ -17,11 +17,13 @@
 
 use super::read::{Survey, Verdict, gone};
 use super::{Found, StripeIo};
+use crate::nsds::Place;
 use crate::scratch::ScratchBuffer;
 use std::collections::BTreeMap;
 use strake_proto::nsd::{KeptVersion, NsdReply, NsdRequest, StripEntry, StripHeader};
 use strake_proto::{
-    BlockIndex, ErrorKind, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex, StripKey, Version,
+    BlockIndex, ErrorKind, Geometry, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex,
+    StripKey, Version,
 };
 use strake_stripe::StripeCode;
 
@@ -60,40 +62,56 @@ impl StripeIo {
         }
     }
 
-    /// Rebuilds one strip from the others and copies it, with their version, to an NSD that lacks
-    /// it.
+    /// Copies one strip, with its version, to an NSD that lacks it: rebuilt from the others, or as
+    /// the holder of the slot has it, if that one is to be replaced. The caller excludes every
+    /// other writer of the block. Returns the bytes copied.
     ///
     /// # Errors
-    /// `Stale` if the NSD has something newer; `Io` if the block cannot be had.
+    /// `Stale` if there is nothing to copy or the NSD has something newer; `Io` if the block cannot
+    /// be had.
     pub(crate) fn copy_strip(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,
+        floor: Version,
         at: u8,
-        slot: SlotIndex,
-    ) -> Result<()> {
-        let survey = self.survey(layout, block, Version::NONE)?;
+        target: (SlotIndex, Place),
+    ) -> Result<u64> {
+        let survey = self.survey(layout, block, floor)?;
         let newest = survey.sights.iter().filter_map(|sight| sight.as_ref().ok());
         let Some(header) = newest.max_by_key(|header| header.version).cloned() else {
             return Err(ErrorKind::Stale.into());
         };
+        if !Geometry::is_stored(layout.code, u64::from(header.block_bytes), at) {
+            return Err(ErrorKind::Stale.into());
+        }
+        let stripe = StripeCode::of_block(layout.code, u64::from(header.block_bytes));
+        let strip_bytes = Geometry::of(layout.code, u64::from(header.block_bytes)).strip_bytes;
+        let send = |strip: &[u8]| {
+            self.write_strip(layout, block, StripIndex(at), target, &header, strip, true)
+                .map(|()| strip_bytes as u64)
+        };
+        if target.1 == Place::Shadow {
+            let mut strip = self.scratch().take(strip_bytes);
+            let key = self.key(layout, block, StripIndex(at));
+            if self.read_strip(target.0, key, Some(header.version), 0, &mut strip).is_ok() {
+                return send(&strip);
+            }
+        }
         let bytes_len = super::padded_bytes(layout.code, header.block_bytes);
         let mut bytes = self.scratch().take(bytes_len);
         let shape = (header.version, header.block_bytes);
         self.gather(layout, block, &survey.slots, shape, &mut bytes)?;
-        let stripe = StripeCode::of_block(layout.code, u64::from(header.block_bytes));
-        let strip_bytes = bytes_len / stripe.data_strips();
         let data: Vec<&[u8]> = bytes.chunks_exact(strip_bytes).collect();
-        let mut parity: Vec<Vec<u8>> = vec![vec![0; strip_bytes]; stripe.parity_strips()];
-        let strip: &[u8] = match at.checked_sub(layout.code.data) {
-            None => data[usize::from(at)],
+        match at.checked_sub(layout.code.data) {
+            None => send(data[usize::from(at)]),
             Some(row) => {
+                let mut parity: Vec<Vec<u8>> = vec![vec![0; strip_bytes]; stripe.parity_strips()];
                 let mut rows: Vec<&mut [u8]> = parity.iter_mut().map(|row| &mut row[..]).collect();
                 stripe.encode(&data, &mut rows);
-                &parity[usize::from(row)]
+                send(&parity[usize::from(row)])
             }
-        };
-        self.write_strip(layout, block, StripIndex(at), slot, &header, strip, true)
+        }
     }
 
     /// Decides, writes the outcome, and returns it; `None` if the block is a hole now. The caller

@@ -8,7 +8,7 @@
 //! 5. All that were left out are noted in the metadata before the write is acknowledged.
 
 use super::StripeIo;
-use crate::nsds::is_nsd_fault;
+use crate::nsds::{Place, is_nsd_fault};
 use crate::scratch::ScratchBuffer;
 use parking_lot::Mutex;
 use strake_proto::nsd::{NsdReply, NsdRequest, StripHeader};
@@ -60,8 +60,15 @@ impl StripeIo {
         let results: Vec<Mutex<Result<()>>> = sent.iter().map(|_| Mutex::new(Ok(()))).collect();
         self.fan.run(sent.len(), &|index| {
             let (at, slot) = sent[index];
-            *results[index].lock() =
-                self.write_strip(layout, block, at, slot, &header, strip(at), false);
+            *results[index].lock() = self.write_strip(
+                layout,
+                block,
+                at,
+                (slot, Place::Holder),
+                &header,
+                strip(at),
+                false,
+            );
         });
         let results: Vec<Result<()>> = results.into_iter().map(Mutex::into_inner).collect();
         self.judge_write(&stripe, &sent, &left_out, results)?;
@@ -92,7 +99,7 @@ impl StripeIo {
         layout: &ObjectLayout,
         block: BlockIndex,
         at: StripIndex,
-        slot: SlotIndex,
+        target: (SlotIndex, Place),
         header: &StripHeader,
         strip: &[u8],
         copy: bool,
@@ -104,10 +111,12 @@ impl StripeIo {
             checksums: strip_checksums(&key, header.version, strip),
             copy,
         };
-        match self.nsds.call(slot, &request, strip, &mut [])? {
+        match self.nsds.call_at(target, &request, strip, &mut [])? {
             NsdReply::Accepted { boot } => {
                 // A new boot is found out again by the commit, which judges all writes before it.
-                self.nsds.saw_boot(slot, boot);
+                if target.1 == Place::Holder {
+                    self.nsds.saw_boot(target.0, boot);
+                }
                 Ok(())
             }
             _ => Err(Error::new(ErrorKind::Internal, "an NSD gave a wrong reply to a write")),

@@ -124,6 +124,11 @@ impl MemoryNsd {
         inner.durable = inner.state.clone();
     }
 
+    /// Forgets a strip, as a disk that lost a write does; false if there is none.
+    pub(crate) fn lose_strip(&self, object: ObjectId, block: BlockIndex, strip: u8) -> bool {
+        self.inner.lock().state.strips.remove(&(object, block, StripIndex(strip))).is_some()
+    }
+
     /// The version of a strip.
     pub(crate) fn version(
         &self,

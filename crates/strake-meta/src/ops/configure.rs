@@ -1,12 +1,15 @@
-//! Format, SetNsdState, SetConfig: the file system's own description.
+//! Format, SetNsdState, ReplaceNsd, SetConfig: the file system's own description.
 
 use super::FIRST_COOKIE;
 use crate::keys;
 use crate::records::{CONFIGURATION, Counters, InodeRecord, Place};
 use crate::transaction::Transaction;
-use strake_proto::layout::NsdState;
-use strake_proto::meta::{Configuration, MetaReply};
-use strake_proto::{Error, ErrorKind, FileType, Generation, Ino, MapVersion, NsdId, Result};
+use strake_proto::layout::{LayoutMap, NsdState, Slot};
+use strake_proto::meta::{Configuration, MetaReply, PendingRange};
+use strake_proto::{
+    Error, ErrorKind, FileType, Generation, Ino, LayoutVersion, MapVersion, NsdId, Result,
+    SlotIndex,
+};
 
 /// The most settings, and the longest name and value: far above use, far below a message.
 const SETTINGS_MAX: usize = 1000;
@@ -82,9 +85,64 @@ pub(crate) fn set_nsd_state(
         return Err(Error::new(ErrorKind::NotFound, format!("no slot is held by NSD {nsd}")));
     }
     if changed {
+        lay_out(&mut configuration);
         let version = &mut configuration.pool.version;
         *version = MapVersion(version.0 + 1);
     }
+    Ok(store(txn, configuration))
+}
+
+/// Makes a new layout if those who take new data are others than before, and enough.
+fn lay_out(configuration: &mut Configuration) {
+    let pool = &mut configuration.pool;
+    let members: Vec<(SlotIndex, u32)> = (0..)
+        .map(SlotIndex)
+        .zip(&pool.slots)
+        .filter(|(_, slot)| slot.state.status.takes_new_data())
+        .map(|(index, slot)| (index, slot.failure_group))
+        .collect();
+    let last = pool.layouts.last();
+    let is_new = last.is_none_or(|layout| layout.members != members);
+    if is_new && members.len() >= configuration.code.width() {
+        let version = LayoutVersion(last.map_or(0, |layout| layout.version.0) + 1);
+        pool.layouts.push(LayoutMap { version, members });
+    }
+}
+
+pub(crate) fn replace_nsd(
+    txn: &mut Transaction<'_>,
+    old: NsdId,
+    new: NsdId,
+    state: NsdState,
+) -> Result<MetaReply> {
+    let mut configuration = txn.configuration()?;
+    let slots = &mut configuration.pool.slots;
+    let holds = |slots: &[Slot], nsd| slots.iter().position(|slot| slot.nsd == nsd);
+    match (holds(slots, old), holds(slots, new)) {
+        (None, Some(_)) => return Ok(MetaReply::Configuration(Box::new(configuration))),
+        (Some(_), Some(_)) => {
+            let detail = format!("NSD {new} holds a slot already");
+            return Err(Error::new(ErrorKind::Exists, detail));
+        }
+        (None, None) => {
+            let detail = format!("no slot is held by NSD {old}");
+            return Err(Error::new(ErrorKind::NotFound, detail));
+        }
+        (Some(at), None) => {
+            slots[at].nsd = new;
+            slots[at].state = state;
+        }
+    }
+    for (key, _) in txn.collect(&keys::whole(keys::Table::Pending))? {
+        let Some(mut range) = txn.get::<PendingRange>(&key)? else { continue };
+        if let Some(waiting) = range.waiting.iter_mut().find(|nsd| **nsd == old) {
+            *waiting = new;
+            txn.put(key, &range);
+        }
+    }
+    lay_out(&mut configuration);
+    let version = &mut configuration.pool.version;
+    *version = MapVersion(version.0 + 1);
     Ok(store(txn, configuration))
 }
 
@@ -110,3 +168,7 @@ fn store(txn: &mut Transaction<'_>, mut configuration: Configuration) -> MetaRep
     txn.put(keys::global(CONFIGURATION), &configuration);
     MetaReply::Configuration(Box::new(configuration))
 }
+
+#[cfg(test)]
+#[path = "configure_test.rs"]
+mod configure_test;

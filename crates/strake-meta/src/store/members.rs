@@ -70,7 +70,9 @@ impl MetaStore {
             let detail = format!("NSD {nsd} is not one of this file system");
             return Err(Error::new(ErrorKind::NotFound, detail));
         }
-        let missed = doubted || container.superblock().metadata_generation < self.mark()?;
+        // One without any generation was made a moment ago, to replace another.
+        let generation = container.superblock().metadata_generation;
+        let missed = doubted || (generation > 0 && generation < self.mark()?);
         let stopped = self.state.read().stopped.clone();
         if missed && stopped.is_none() {
             self.distrust(nsd, now)?;
@@ -112,6 +114,12 @@ impl MetaStore {
         // Whether the others suffice is told to whoever changes something next.
         let _ = self.lose(&mut state, &lost);
         true
+    }
+
+    /// Whether this NSD takes part now.
+    pub fn is_member(&self, nsd: NsdId) -> bool {
+        let state = self.state.read();
+        state.containers.iter().any(|container| container.superblock().nsd == nsd)
     }
 
     /// Marks an NSD as one that missed writes, durably.

@@ -101,6 +101,11 @@ impl MetaStore {
         };
         let configuration = query::configuration(&first.holder.kv)?;
         let nsds = pool_nsds(&configuration.pool);
+        // A disk that is to replace another is there already, and no member yet.
+        let containers: Vec<Container> = containers
+            .into_iter()
+            .filter(|container| nsds.contains(&container.superblock().nsd))
+            .collect();
         let testimony = testimony(&options, newest.cluster);
         if !is_newest(testimony.as_ref(), generation, &containers) {
             require_readable(&containers, &configuration, &nsds)?;

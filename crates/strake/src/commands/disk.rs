@@ -6,6 +6,7 @@ use crate::output::{self, Table};
 use crate::registry;
 use crate::show::{ShowNsd, availability_name, status_name};
 use clap::{Args, Subcommand};
+use std::path::PathBuf;
 use strake_proto::{ByteCount, Result};
 
 /// NSDs: which disks belong to which file system, and who serves them.
@@ -23,12 +24,41 @@ pub(crate) enum NsdCommand {
 #[command(after_help = "Examples:
   strake disk list
   strake disk list --data /srv/strake --json
-  strake disk start nsd3         use it again at once, not at the next look")]
+  strake disk start nsd3                       use it again at once, not at the next look
+  strake disk suspend nsd3                     place no new files on it; reads go on
+  strake disk resume nsd3                      and do so again
+  strake disk replace nsd3 /mnt/new --rate 50M move what nsd3 holds to a new disk
+  strake disk replace nsd3 /dev/sdf            onto a block device")]
 pub(crate) enum DiskCommand {
     /// Status and availability of each disk.
     List(Target),
     /// Look for a disk that was away and bring it up to date.
     Start(Named),
+    /// Place no new data on a disk; what is there is read.
+    Suspend(Named),
+    /// Place new data on it again.
+    Resume(Named),
+    /// Replace a disk by a new one while the file system is in use.
+    ///
+    /// What cannot be read from the old one is rebuilt from the others. Goes on in the background,
+    /// after a restart too; `strake disk list` shows how far it is. The old disk is not used any
+    /// more afterwards.
+    Replace {
+        #[command(flatten)]
+        old: Named,
+        /// The new disk: an empty or new directory, or a block device.
+        #[arg(value_name = "NEW")]
+        new: PathBuf,
+        /// Size of the new container [default: as the others].
+        #[arg(long, value_name = "SIZE")]
+        size: Option<ByteCount>,
+        /// Copy at most so much a second [default: as fast as it goes].
+        #[arg(long, value_name = "SIZE")]
+        rate: Option<ByteCount>,
+        /// Use a device that holds something else, which is lost.
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 /// One disk of a file system.
@@ -67,6 +97,19 @@ pub(crate) fn run_disk(command: &DiskCommand) -> Result<()> {
     match command {
         DiskCommand::List(target) => list(target),
         DiskCommand::Start(named) => named.ask(&Request::DiskStart { disk: named.disk.clone() }),
+        DiskCommand::Suspend(named) => {
+            named.ask(&Request::DiskSuspend { disk: named.disk.clone(), suspended: true })
+        }
+        DiskCommand::Resume(named) => {
+            named.ask(&Request::DiskSuspend { disk: named.disk.clone(), suspended: false })
+        }
+        DiskCommand::Replace { old, new, size, rate, force } => old.ask(&Request::DiskReplace {
+            disk: old.disk.clone(),
+            path: std::path::absolute(new)?,
+            size: size.map(|size| size.0),
+            rate: rate.map_or(0, |rate| rate.0),
+            force: *force,
+        }),
     }
 }
 

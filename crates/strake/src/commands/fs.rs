@@ -3,7 +3,7 @@
 use crate::admin::{self, Request};
 use crate::output::{self, Table};
 use crate::registry;
-use crate::show::{CheckReport, Show, ShowNsd};
+use crate::show::{CheckReport, ScrubReport, Show, ShowNsd};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use strake_proto::{ByteCount, Error, ErrorKind, Result};
@@ -33,6 +33,8 @@ impl Target {
   strake fs show --data /srv/strake
   strake fs df --json
   strake fs check                verify metadata, strips and every checksum; changes nothing
+  strake fs scrub start --rate 100M   verify and mend everything in the background
+  strake fs scrub status
   strake fs sync                 make everything written so far durable")]
 pub(crate) enum FsCommand {
     /// The file systems that are up on this machine.
@@ -53,8 +55,28 @@ pub(crate) enum FsCommand {
         #[arg(long)]
         quick: bool,
     },
+    /// Verify every strip in the background and mend what is bad.
+    #[command(subcommand)]
+    Scrub(ScrubCommand),
     /// Make everything written so far durable.
     Sync(Target),
+}
+
+/// Verify every strip in the background and mend what is bad.
+#[derive(Subcommand, Debug)]
+pub(crate) enum ScrubCommand {
+    /// Begin.
+    Start {
+        #[command(flatten)]
+        target: Target,
+        /// Read at most so much a second from all disks together [default: as fast as it goes].
+        #[arg(long, value_name = "SIZE")]
+        rate: Option<ByteCount>,
+    },
+    /// How far it is, and what was found.
+    Status(Target),
+    /// End it early.
+    Stop(Target),
 }
 
 /// Runs a `strake fs` command.
@@ -64,6 +86,11 @@ pub(crate) fn run(command: &FsCommand) -> Result<()> {
         FsCommand::Show(target) => show(target),
         FsCommand::Df(target) => df(target),
         FsCommand::Check { target, quick } => check(target, *quick),
+        FsCommand::Scrub(ScrubCommand::Start { target, rate }) => {
+            scrub(target, &Request::ScrubStart { rate: rate.map_or(0, |rate| rate.0) })
+        }
+        FsCommand::Scrub(ScrubCommand::Status(target)) => scrub(target, &Request::ScrubStatus),
+        FsCommand::Scrub(ScrubCommand::Stop(target)) => scrub(target, &Request::ScrubStop),
         FsCommand::Sync(target) => sync(target),
     }
 }
@@ -204,6 +231,25 @@ fn check(target: &Target, quick: bool) -> Result<()> {
     }
     let count = report.faults.len();
     Err(Error::new(ErrorKind::Corrupt, format!("{count} faults, listed above")))
+}
+
+fn scrub(target: &Target, request: &Request) -> Result<()> {
+    let dir = registry::find(target.data.as_deref())?;
+    let report: ScrubReport = admin::ask(&dir, request)?;
+    if target.json {
+        return output::print_json(&report);
+    }
+    let time = |seconds: Option<i64>| seconds.map_or("-".to_owned(), utc);
+    println!("state:    {}", report.state);
+    println!("started:  {}", time(report.started_seconds));
+    println!("ended:    {}", time(report.ended_seconds));
+    let (done, total) = (ByteCount(report.done_bytes), ByteCount(report.total_bytes));
+    println!("progress: {done} of {total} of files, {} strips verified", report.strips);
+    println!(
+        "found:    {} strips bad or missing; {} blocks mended, {} not",
+        report.bad_strips, report.mended_blocks, report.failed_blocks
+    );
+    Ok(())
 }
 
 fn sync(target: &Target) -> Result<()> {

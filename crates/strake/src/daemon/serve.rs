@@ -1,5 +1,6 @@
 //! The parts of a running file system, and the answers to admin requests.
 
+use super::manage::NewDisk;
 use crate::admin::{Request, Status};
 use crate::assemble;
 use crate::backend::Backend;
@@ -25,7 +26,10 @@ const CLIENT: ClientId = ClientId(1);
 /// Everything that runs.
 pub(crate) struct Daemon {
     pub(super) dir: DataDir,
-    config: NodeConfig,
+    /// Changes when a disk is replaced.
+    config: Mutex<NodeConfig>,
+    /// Held by whoever changes which disks there are.
+    pub(super) managing: Mutex<()>,
     observe: Arc<Observe>,
     pub(super) backend: Mutex<Backend>,
     meta: Arc<dyn MetaPort>,
@@ -61,7 +65,8 @@ impl Daemon {
             FuseMount::mount(Arc::clone(&vfs) as Arc<dyn Vfs>, Arc::clone(&observe), &options)?;
         Ok(Daemon {
             dir: dir.clone(),
-            config,
+            config: Mutex::new(config),
+            managing: Mutex::new(()),
             observe,
             backend: Mutex::new(backend),
             meta,
@@ -71,13 +76,27 @@ impl Daemon {
         })
     }
 
-    pub(crate) fn config(&self) -> &NodeConfig {
-        &self.config
+    /// The node's configuration as it is now.
+    pub(crate) fn config(&self) -> NodeConfig {
+        self.config.lock().clone()
+    }
+
+    /// Writes another configuration; it counts from now on.
+    pub(super) fn change_config(&self, config: NodeConfig) -> Result<()> {
+        self.dir.write_config(&config)?;
+        *self.config.lock() = config;
+        self.backend.lock().kick();
+        Ok(())
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.lock().is_some()
     }
 
     /// An NSD's name in listings.
     pub(super) fn nsd_name(&self, nsd: NsdId) -> String {
-        self.config.nsd_name(nsd)
+        self.config.lock().nsd_name(nsd)
     }
 
     /// Returns when the mount is gone.
@@ -104,13 +123,14 @@ impl Daemon {
             if error.kind() != ErrorKind::Busy {
                 return error;
             }
-            let users = mounts::users(&self.config.mount);
+            let mount = self.config().mount;
+            let users = mounts::users(&mount);
             let who = if users.is_empty() { "someone".to_owned() } else { users.join(", ") };
             Error::new(
                 ErrorKind::Busy,
                 format!(
                     "{} is busy, used by {who}: end that first, or use --force",
-                    self.config.mount.display()
+                    mount.display()
                 ),
             )
         })
@@ -120,8 +140,8 @@ impl Daemon {
     pub(crate) fn answer(&self, request: &Request) -> Result<Value> {
         match request {
             Request::Status => encode(&Status {
-                name: self.config.name.clone(),
-                mount: self.config.mount.to_string_lossy().into_owned(),
+                name: self.config().name,
+                mount: self.config().mount.to_string_lossy().into_owned(),
                 pid: std::process::id(),
             }),
             Request::Show => encode(&self.show()?),
@@ -131,6 +151,20 @@ impl Daemon {
             Request::Waiters => encode(&self.observe.waiters.snapshot()),
             Request::Stats => encode(&self.observe.operations.snapshot()),
             Request::DiskStart { disk } => self.start_disk(disk),
+            Request::DiskSuspend { disk, suspended } => self.suspend_disk(disk, *suspended),
+            Request::DiskReplace { disk, path, size, rate, force } => {
+                let new = NewDisk { path: path.clone(), size: *size, force: *force };
+                self.replace_disk(disk, &new, *rate)
+            }
+            Request::ScrubStart { rate } => {
+                self.vfs.start_scrub(*rate)?;
+                encode(&self.scrub())
+            }
+            Request::ScrubStatus => encode(&self.scrub()),
+            Request::ScrubStop => {
+                self.vfs.stop_scrub();
+                encode(&self.scrub())
+            }
             Request::Down { force } => Ok(json!({ "flushedBytes": self.stop(*force)? })),
         }
     }
@@ -138,17 +172,18 @@ impl Daemon {
     fn show(&self) -> Result<Show> {
         let configuration = configuration(&*self.meta)?;
         let space = self.vfs.statfs()?;
-        let holders = assemble::metadata_holders(&self.dir, &self.config);
-        let effective = settings::TABLE.iter().map(|setting| {
-            (setting.name.to_owned(), self.config.settings.get(setting.name).to_owned())
-        });
+        let config = self.config();
+        let holders = assemble::metadata_holders(&self.dir, &config);
+        let effective = settings::TABLE
+            .iter()
+            .map(|setting| (setting.name.to_owned(), config.settings.get(setting.name).to_owned()));
         Ok(Show {
             name: configuration.name.clone(),
             cluster: configuration.cluster.to_string(),
             code: configuration.code.to_string(),
             block_size: configuration.block_size,
             created_seconds: configuration.created.seconds,
-            mount: self.config.mount.to_string_lossy().into_owned(),
+            mount: config.mount.to_string_lossy().into_owned(),
             data: self.dir.root().to_string_lossy().into_owned(),
             pid: std::process::id(),
             node: node_name(),
@@ -163,15 +198,16 @@ impl Daemon {
 
     fn show_nsds(&self, configuration: &Configuration, holders: &[NsdId]) -> Vec<ShowNsd> {
         let mut shown = Vec::new();
+        let config = self.config();
         for view in self.vfs.nsds() {
-            let config = self.config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
+            let config = config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
             let slot = configuration.pool.slots.get(usize::from(view.slot.0));
             let port = self.backend.lock().port(view.nsd);
             let status = port.and_then(|port| nsd_status(&*port).ok());
             let path = config.map(|nsd| self.dir.root().join(&nsd.path)).unwrap_or_default();
             shown.push(ShowNsd {
                 id: view.nsd.0,
-                name: self.config.nsd_name(view.nsd),
+                name: self.nsd_name(view.nsd),
                 path: path.to_string_lossy().into_owned(),
                 failure_group: slot.map_or(0, |slot| slot.failure_group),
                 holds_metadata: holders.contains(&view.nsd),
@@ -192,7 +228,7 @@ impl Daemon {
     fn check(&self, data: bool) -> Result<CheckReport> {
         self.vfs.sync()?;
         let mut report = CheckReport::default();
-        for config in &self.config.nsd {
+        for config in &self.config().nsd {
             let port = self.backend.lock().port(NsdId(config.id));
             let there = port.filter(|port| nsd_status(&**port).is_ok());
             let Some(nsd) = there else {

@@ -1,0 +1,203 @@
+//! Disks that are replaced, suspended and lost while files are in use.
+
+use crate::StrakeVfs;
+use crate::replace::Replacement;
+use crate::testing::memory_nsd::Faults;
+use crate::testing::{BLOCK_SIZE, MemoryNsd, Rig};
+use crate::vfs::Vfs;
+use crate::vfs_test::{create, open, pattern, read, write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use strake_proto::layout::{NsdAvailability, NsdStatus};
+use strake_proto::nsd::NsdPort;
+use strake_proto::{Caller, ErrorKind, Ino, NsdId, SlotIndex};
+
+const BLOCK: usize = BLOCK_SIZE as usize;
+const SLOT: usize = 2;
+const OLD: NsdId = NsdId(3);
+const NEW: NsdId = NsdId(9);
+
+fn port(nsd: &Arc<MemoryNsd>) -> Arc<dyn NsdPort> {
+    Arc::clone(nsd) as Arc<dyn NsdPort>
+}
+
+fn replace(vfs: &StrakeVfs, new: &Arc<MemoryNsd>, rate: u64) {
+    vfs.replace_nsd(Replacement { old: OLD, new: NEW, rate }, port(new)).expect("begins");
+}
+
+/// Waits until the slot's NSD is what is wanted.
+fn wait_until(vfs: &StrakeVfs, is_so: impl Fn(&crate::NsdView) -> bool) {
+    while !is_so(&vfs.nsds()[SLOT]) {
+        std::thread::yield_now();
+    }
+}
+
+fn is_done(view: &crate::NsdView) -> bool {
+    let state = view.state;
+    view.nsd == NEW && (state.status, state.availability) == (NsdStatus::Ready, NsdAvailability::Up)
+}
+
+/// A file system with a few files, one of which was deleted.
+fn filled(code: &str) -> (Rig, Arc<StrakeVfs>) {
+    let rig = Rig::new(code, 7);
+    let vfs = rig.start(0);
+    for at in 0..6u8 {
+        let (_, handle) = create(&vfs, &format!("f{at}"));
+        write(&vfs, handle, 0, &pattern(3 * BLOCK + 5000, at));
+        vfs.release(handle);
+    }
+    vfs.sync().expect("synced");
+    vfs.unlink(&Caller::ROOT, Ino::ROOT, b"f5").expect("unlinked");
+    (rig, vfs)
+}
+
+fn verify(vfs: &StrakeVfs, why: &str) {
+    for at in 0..5u8 {
+        let (_, handle) = open(vfs, &format!("f{at}"));
+        assert!(read(vfs, handle, 0, 4 * BLOCK) == pattern(3 * BLOCK + 5000, at), "{why}: f{at}");
+        vfs.release(handle);
+    }
+}
+
+/// Starts anew with the new NSD in the slot and as many others away as the code tolerates.
+fn verify_without_others(mut rig: Rig, vfs: Arc<StrakeVfs>, new: Arc<MemoryNsd>, code: &str) {
+    vfs.shutdown().expect("ended");
+    drop(vfs);
+    rig.nsds[SLOT] = new;
+    for away in if code == "2x" { vec![0b1, 0b1000] } else { vec![0b11, 0b1_1000] } {
+        let vfs = rig.start(away);
+        verify(&vfs, code);
+        drop(vfs);
+        // What this start noted of those away is forgotten again.
+        let vfs = rig.start(0);
+        vfs.recover_nsds();
+        assert!(vfs.nsds().iter().all(|nsd| nsd.state.availability.readable()));
+        vfs.shutdown().expect("ended");
+    }
+}
+
+#[test]
+fn a_disk_is_replaced_under_a_writer_and_the_new_one_has_everything() {
+    for code in ["2x", "4+2p"] {
+        let (rig, vfs) = filled(code);
+        let new = MemoryNsd::new(NEW);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (_, handle) = create(&vfs, "busy");
+                for round in 0u8.. {
+                    write(&vfs, handle, u64::from(round % 3) * 70_000, &pattern(300_000, round));
+                    vfs.fsync(handle, false).expect("synced");
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+                write(&vfs, handle, 0, &pattern(600_000, 77));
+                vfs.fsync(handle, false).expect("synced");
+            });
+            replace(&vfs, &new, 0);
+            assert_eq!(vfs.nsds()[SLOT].nsd, OLD, "it serves until the new one has everything");
+            wait_until(&vfs, is_done);
+            stop.store(true, Ordering::Relaxed);
+        });
+        rig.nsds[SLOT].set_down(true);
+        verify(&vfs, code);
+        let (_, handle) = open(&vfs, "busy");
+        assert!(read(&vfs, handle, 0, 600_000) == pattern(600_000, 77));
+        vfs.release(handle);
+        assert_eq!(vfs.replacement().expect("known"), None);
+        verify_without_others(rig, vfs, new, code);
+    }
+}
+
+#[test]
+fn a_disk_that_is_lost_is_replaced_by_an_empty_one() {
+    for code in ["2x", "4+2p"] {
+        let (rig, vfs) = filled(code);
+        vfs.attach_nsd(SlotIndex(SLOT as u16), None);
+        let new = MemoryNsd::new(NEW);
+        replace(&vfs, &new, 0);
+        wait_until(&vfs, is_done);
+        assert!(new.strips() > 0);
+        verify_without_others(rig, vfs, new, code);
+    }
+}
+
+#[test]
+fn a_replacement_that_was_interrupted_is_taken_up_again() {
+    let (rig, vfs) = filled("4+2p");
+    let new = MemoryNsd::new(NEW);
+    // A byte a second: it will not come far.
+    replace(&vfs, &new, 1);
+    wait_until(&vfs, |view| view.progress.is_some());
+    assert_eq!(vfs.nsds()[SLOT].state.status, NsdStatus::Replacing);
+    let other = Replacement { old: NsdId(1), new: NsdId(10), rate: 0 };
+    let refused = vfs.replace_nsd(other, port(&MemoryNsd::new(NsdId(10))));
+    assert_eq!(refused.expect_err("one at a time").kind(), ErrorKind::Busy);
+    drop(vfs);
+    rig.crash();
+    new.crash();
+    let vfs = rig.start(0);
+    let (pending, running) = vfs.replacement().expect("known").expect("it was noted");
+    assert_eq!((pending.old, pending.new, pending.rate, running), (OLD, NEW, 1, false));
+    replace(&vfs, &new, 0);
+    wait_until(&vfs, is_done);
+    verify_without_others(rig, vfs, new, "4+2p");
+}
+
+#[test]
+fn a_new_disk_that_fails_replaces_nothing_and_an_old_one_that_fails_is_replaced_at_once() {
+    let (_rig, vfs) = filled("4+2p");
+    let new = MemoryNsd::new(NEW);
+    new.set_faults(Faults { write: Some(ErrorKind::Io), ..Faults::default() });
+    replace(&vfs, &new, 0);
+    while vfs.replacement().expect("known").expect("it stays noted").1 {
+        std::thread::yield_now();
+    }
+    assert_eq!(vfs.nsds()[SLOT].nsd, OLD);
+    verify(&vfs, "the old one goes on");
+    vfs.shutdown().expect("ended");
+    drop(vfs);
+
+    let (rig, vfs) = filled("4+2p");
+    let new = MemoryNsd::new(NEW);
+    replace(&vfs, &new, 1);
+    wait_until(&vfs, |view| view.progress.is_some());
+    vfs.attach_nsd(SlotIndex(SLOT as u16), None);
+    vfs.set_rebuild_rate(0);
+    wait_until(&vfs, is_done);
+    verify_without_others(rig, vfs, new, "4+2p");
+}
+
+#[test]
+fn a_suspended_disk_gets_no_new_files_and_is_read() {
+    let (rig, vfs) = filled("4+2p");
+    vfs.sync().expect("synced");
+    let before = rig.nsds[SLOT].strips();
+    assert!(vfs.set_suspended(OLD, true).expect("set"), "six others are left");
+    assert_eq!(vfs.nsds()[SLOT].state.status, NsdStatus::Suspended);
+    for at in 0..4u8 {
+        let (_, handle) = create(&vfs, &format!("new{at}"));
+        write(&vfs, handle, 0, &pattern(3 * BLOCK, at));
+        vfs.fsync(handle, false).expect("synced");
+    }
+    assert!(rig.nsds[SLOT].strips() <= before, "nothing new is on it");
+    verify(&vfs, "what is there is read");
+    assert!(!vfs.set_suspended(NsdId(1), true).expect("set"), "five are too few for 4+2p");
+    vfs.shutdown().expect("ended");
+    drop(vfs);
+    let vfs = rig.start(0b1);
+    assert_eq!(vfs.nsds()[SLOT].state.status, NsdStatus::Suspended, "it is remembered");
+    verify(&vfs, "after a start");
+    for at in 0..4u8 {
+        let (_, handle) = open(&vfs, &format!("new{at}"));
+        assert!(read(&vfs, handle, 0, 3 * BLOCK) == pattern(3 * BLOCK, at));
+    }
+    vfs.set_suspended(NsdId(1), false).expect("set");
+    assert!(vfs.set_suspended(OLD, false).expect("set"));
+    let (_, handle) = create(&vfs, "newest");
+    write(&vfs, handle, 0, &pattern(8 * BLOCK, 9));
+    vfs.fsync(handle, false).expect("synced");
+    assert!(rig.nsds[SLOT].strips() > before);
+    vfs.shutdown().expect("ended");
+}

@@ -1,0 +1,167 @@
+//! Replacing an NSD by another while the file system is in use.
+//!
+//! **The old one can be read** (`replacing`): the new one becomes its *shadow*. It gets every
+//! change that the old one gets; meanwhile everything else is copied, each strip under its block's
+//! lock with the version it has. When all is there, the slot is given to the new one in one
+//! metadata entry. Until then nothing depends on the new disk, and the redundancy is what it was.
+//!
+//! **It cannot:** the new one gets the slot at once, `unrecovered` and empty, and is filled like an
+//! NSD that has missed everything.
+//!
+//! What is to be replaced by what stands in the metadata ([`SETTING`]) before anything is copied,
+//! and is taken up again after a restart: what was copied is found there and not copied again.
+
+use crate::background::Job;
+use crate::nsds::Place;
+use crate::pace::Pace;
+use crate::recovery::{RecoveryReport, compare_files};
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use strake_proto::layout::{NsdAvailability, NsdStatus};
+use strake_proto::meta::{MetaOp, MetaQuery, MetaReply};
+use strake_proto::nsd::NsdPort;
+use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
+
+/// The setting that names the replacement under way: `OLD NEW RATE`, in numbers; empty for none.
+const SETTING: &str = "replacing";
+
+/// A replacement that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replacement {
+    /// Who goes.
+    pub old: NsdId,
+    /// Who comes.
+    pub new: NsdId,
+    /// Bytes per second at most; 0 for no limit.
+    pub rate: u64,
+}
+
+/// The one replacement there can be at a time, and the pace of every rebuild.
+#[derive(Default)]
+pub(crate) struct Replacer {
+    pub(crate) pace: Pace,
+    running: Mutex<Option<Replacement>>,
+    job: Job,
+}
+
+impl Replacer {
+    /// Ends the copying; it is taken up again at the next start.
+    pub(crate) fn stop(&self) {
+        self.pace.stop();
+        self.job.join();
+    }
+
+    /// What is being copied now.
+    pub(crate) fn running(&self) -> Option<Replacement> {
+        *self.running.lock()
+    }
+}
+
+/// What the metadata says is to be replaced, done or not begun.
+pub(crate) fn pending(shared: &Shared) -> Result<Option<Replacement>> {
+    let MetaReply::Configuration(configuration) = shared.meta.query(&MetaQuery::Configuration)?
+    else {
+        return Err(crate::shared::wrong_reply());
+    };
+    let value = configuration.settings.iter().find(|(name, _)| name == SETTING);
+    let Some((_, value)) = value else { return Ok(None) };
+    let numbers: Vec<u64> = value.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [old, new, rate] = numbers[..] else { return Ok(None) };
+    let id = |number: u64| u32::try_from(number).map(NsdId);
+    let (Ok(old), Ok(new)) = (id(old), id(new)) else { return Ok(None) };
+    Ok(Some(Replacement { old, new, rate }))
+}
+
+fn note(shared: &Shared, replacement: Option<Replacement>) -> Result<()> {
+    let value =
+        replacement.map(|it| format!("{} {} {}", it.old, it.new, it.rate)).unwrap_or_default();
+    shared.meta.apply(MetaOp::SetConfig { name: SETTING.to_owned(), value })?;
+    shared.meta.sync()
+}
+
+/// Begins or takes up a replacement; `port` is the way to the new NSD, which is empty or has what
+/// an earlier attempt copied.
+///
+/// # Errors
+/// `Busy` if another is under way; `NotFound` if the old one holds no slot; the new NSD's.
+pub(crate) fn start(
+    shared: &Arc<Shared>,
+    replacement: Replacement,
+    port: Arc<dyn NsdPort>,
+) -> Result<()> {
+    let nsds = shared.io.nsds();
+    let Replacement { old, new, rate } = replacement;
+    if let Some(other) = pending(shared)?
+        && (other.old, other.new) != (old, new)
+    {
+        let detail = format!("NSD {} is being replaced: wait until that is done", other.old);
+        return Err(Error::new(ErrorKind::Busy, detail));
+    }
+    let slot = nsds.slot_of(old).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("NSD {old} holds no slot of this file system"))
+    })?;
+    if !nsds.availability(slot).readable() {
+        shared.replacer.pace.start(rate);
+        nsds.replace_lost(slot, new, port)?;
+        return note(shared, None);
+    }
+    let begin = || {
+        shared.replacer.pace.start(rate);
+        *shared.replacer.running.lock() = Some(replacement);
+    };
+    note(shared, Some(replacement))?;
+    nsds.set_status(slot, NsdStatus::Replacing)?;
+    shared.replacer.job.start("replacement", shared, begin, move |shared| {
+        let result = fill(shared, slot, new, Arc::clone(&port));
+        shared.io.nsds().show_progress(slot, None);
+        shared.io.nsds().end_shadow(slot);
+        *shared.replacer.running.lock() = None;
+        if let Err(error) = result.and_then(|()| note(shared, None)) {
+            eprintln!("disks: NSD {new}, which is to replace NSD {old}: {error}");
+            after_failure(shared, slot, new, port);
+        }
+    })
+}
+
+fn fill(shared: &Shared, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) -> Result<()> {
+    let nsds = shared.io.nsds();
+    let pace = &shared.replacer.pace;
+    nsds.begin_shadow(slot, new, port)?;
+    let mut report = RecoveryReport::default();
+    compare_files(shared, (slot, Place::Shadow), &mut report, &mut |bytes| {
+        if nsds.availability(slot) != NsdAvailability::Up {
+            return Err(Error::new(ErrorKind::Unreachable, "the old disk failed meanwhile"));
+        }
+        if nsds.shadow(slot).is_none_or(|shadow| shadow.has_failed()) {
+            return Err(Error::new(ErrorKind::Unreachable, "the new disk failed"));
+        }
+        if !pace.moved(bytes, &*shared.clock) {
+            return Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"));
+        }
+        Ok(())
+    })?;
+    if report.failed > 0 {
+        let detail = format!("{} stripes cannot be copied", report.failed);
+        return Err(Error::new(ErrorKind::Io, detail));
+    }
+    eprintln!(
+        "disks: NSD {new}: {} stripes compared, {} copied, {} deleted",
+        report.stripes, report.rewritten, report.deleted
+    );
+    nsds.promote_shadow(slot)
+}
+
+/// With the old disk gone the new one takes its place as it is, and gets the rest from the others.
+fn after_failure(shared: &Shared, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) {
+    let nsds = shared.io.nsds();
+    if shared.replacer.pace.is_stopped() || nsds.nsd(slot) == new {
+        return;
+    }
+    if !nsds.availability(slot).readable() {
+        let taken = nsds.replace_lost(slot, new, port).and_then(|()| note(shared, None));
+        if let Err(error) = taken {
+            eprintln!("disks: NSD {new}: {error}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Scrubbing: every strip of every file is read and verified in the background, at a limited rate;
+//! what is bad or missing is mended.
+//!
+//! A block is first read without its lock. If anything looks wrong (a writer at work looks so as
+//! well) it is read again while nobody else writes it; what is wrong then is rewritten as any
+//! writer would, in new space and at a new version. Strips of parity are verified like the others.
+//! Disks that are away are left out: their recovery compares them.
+
+use crate::background::Job;
+use crate::pace::Pace;
+use crate::recovery::{allocated, exclusively, rewrite, scan_objects};
+use crate::shared::Shared;
+use crate::stripe_io::Health;
+use parking_lot::Mutex;
+use strake_proto::{BlockIndex, ErrorKind, Ino, ObjectLayout, Result, Timestamp};
+
+/// How far a scrub is, and what it found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubView {
+    /// Whether it is at work.
+    pub running: bool,
+    /// When it began; `None` if there was none since the start.
+    pub started: Option<Timestamp>,
+    /// When it ended, of itself or because it was stopped.
+    pub ended: Option<Timestamp>,
+    /// Whether it went to the end.
+    pub complete: bool,
+    /// Bytes per second at most; 0 for no limit.
+    pub rate: u64,
+    /// Bytes of files looked at, parity not counted.
+    pub done: u64,
+    /// Bytes of files there were when it began.
+    pub total: u64,
+    /// Strips read and verified.
+    pub strips: u64,
+    /// Of these, bad or missing.
+    pub bad: u64,
+    /// Blocks rewritten because of them.
+    pub mended: u64,
+    /// Blocks that cannot be rebuilt, or not now; the log names the first.
+    pub failed: u64,
+}
+
+/// The one scrub there can be at a time.
+#[derive(Default)]
+pub(crate) struct Scrubber {
+    pace: Pace,
+    view: Mutex<ScrubView>,
+    job: Job,
+}
+
+impl Scrubber {
+    /// How far it is.
+    pub(crate) fn view(&self) -> ScrubView {
+        ScrubView { rate: self.pace.rate(), ..self.view.lock().clone() }
+    }
+
+    /// Ends it; returns when it has ended.
+    pub(crate) fn stop(&self) {
+        self.pace.stop();
+        self.job.join();
+    }
+}
+
+/// Begins a scrub at `rate` bytes per second; 0 for no limit.
+///
+/// # Errors
+/// `Busy` if one is at work.
+pub(crate) fn start(shared: &std::sync::Arc<Shared>, rate: u64) -> Result<()> {
+    let scrubber = &shared.scrubber;
+    let begin = || {
+        scrubber.pace.start(rate);
+        let started = Some(shared.now());
+        *scrubber.view.lock() = ScrubView { running: true, started, ..ScrubView::default() };
+    };
+    scrubber.job.start("scrub", shared, begin, |shared| {
+        eprintln!("scrub: begins");
+        let result = run(shared);
+        let mut view = shared.scrubber.view.lock();
+        view.running = false;
+        view.ended = Some(shared.now());
+        view.complete = matches!(result, Ok(true));
+        if let Err(error) = result {
+            eprintln!("scrub: {error}");
+        }
+        eprintln!(
+            "scrub: {}: {} strips verified, {} bad or missing, {} blocks mended, {} not",
+            if view.complete { "complete" } else { "ended early" },
+            view.strips,
+            view.bad,
+            view.mended,
+            view.failed
+        );
+    })
+}
+
+/// Everything; false if it was stopped.
+fn run(shared: &Shared) -> Result<bool> {
+    shared.scrubber.view.lock().total = allocated(shared)?;
+    let mut stopped = false;
+    scan_objects(shared, &mut |inode, layout| {
+        stopped = stopped || !object(shared, inode.attr.ino, layout)?;
+        if !stopped {
+            let mut view = shared.scrubber.view.lock();
+            view.done = (view.done + inode.attr.allocated).min(view.total);
+        }
+        Ok(())
+    })?;
+    // What was mended becomes stable like any write.
+    shared.committer.commit(shared, false)?;
+    Ok(!stopped)
+}
+
+/// One object; false if the scrub is to end.
+fn object(shared: &Shared, ino: Ino, layout: &ObjectLayout) -> Result<bool> {
+    let scrubber = &shared.scrubber;
+    if scrubber.pace.is_stopped() {
+        return Ok(false);
+    }
+    let floor = |block| shared.ranges.floor(layout.object, block);
+    let blocks = shared.io.blocks(layout, (BlockIndex(0), BlockIndex::END), &floor)?;
+    for block in blocks.into_keys() {
+        let health = shared.io.examine(layout, block, floor(block))?;
+        if !health.is_whole() {
+            mend(shared, ino, layout, block)?;
+        }
+        scrubber.view.lock().strips += health.strips;
+        if !scrubber.pace.moved(health.bytes, &*shared.clock) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn mend(shared: &Shared, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()> {
+    let mut look = || shared.io.examine(layout, block, shared.ranges.floor(layout.object, block));
+    let health: Health = match exclusively(shared, ino, layout, block, &mut look)? {
+        Some(health) if !health.is_whole() => health,
+        _ => return Ok(()),
+    };
+    let outcome = rewrite(shared, ino, layout, block);
+    let mut view = shared.scrubber.view.lock();
+    view.bad += health.wrong.len() as u64;
+    match outcome {
+        Ok(()) => {
+            view.mended += 1;
+            drop(view);
+            shared.io.count_repaired(layout, block, &health.slots, &health.wrong);
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace) => {
+            view.failed += 1;
+            if view.failed == 1 {
+                eprintln!("scrub: {error}");
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}

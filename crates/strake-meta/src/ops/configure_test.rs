@@ -1,0 +1,67 @@
+//! NSDs that change their state or are replaced.
+
+use crate::testing::TestFs;
+use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus, PoolMap};
+use strake_proto::meta::{MetaOp, MetaQuery, MetaReply, PendingRange};
+use strake_proto::{BlockIndex, ErrorKind, FileType, GrantNumber, Ino, NsdId, SlotIndex, Version};
+
+fn pool(fs: &TestFs) -> PoolMap {
+    match fs.query(&MetaQuery::Configuration) {
+        MetaReply::Configuration(configuration) => configuration.pool,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn set(fs: &mut TestFs, nsd: u32, status: NsdStatus) {
+    let state = NsdState { status, availability: NsdAvailability::Up };
+    fs.apply(MetaOp::SetNsdState { nsd: NsdId(nsd), state }).expect("sets");
+}
+
+#[test]
+fn new_files_are_laid_out_over_those_that_take_new_data_while_they_suffice() {
+    let mut fs = TestFs::new();
+    set(&mut fs, 2, NsdStatus::Suspended);
+    let layouts = pool(&fs).layouts;
+    let slots: Vec<SlotIndex> = layouts[1].members.iter().map(|(slot, _)| *slot).collect();
+    assert_eq!((layouts.len(), slots), (2, vec![SlotIndex(0), SlotIndex(2)]));
+    // 2x needs two: a second suspended disk stays in use, for want of others.
+    set(&mut fs, 3, NsdStatus::Suspended);
+    assert_eq!(pool(&fs).layouts.len(), 2);
+    set(&mut fs, 3, NsdStatus::Ready);
+    assert_eq!(pool(&fs).layouts.len(), 2);
+    set(&mut fs, 2, NsdStatus::Ready);
+    let layouts = pool(&fs).layouts;
+    assert_eq!((layouts.len(), layouts[2].members.len()), (3, 3));
+    let file = fs.make(Ino::ROOT, "a", FileType::Regular);
+    let MetaReply::Object(layout) = fs.apply(MetaOp::NewObject { ino: file }).expect("reserves")
+    else {
+        panic!("no object");
+    };
+    assert_eq!(layout.layout.0, 3);
+}
+
+#[test]
+fn who_takes_a_slot_takes_its_pending_deletions() {
+    let mut fs = TestFs::new();
+    let file = fs.make(Ino::ROOT, "a", FileType::Regular);
+    fs.apply(MetaOp::NewObject { ino: file }).expect("reserves");
+    let version = Version { grant: GrantNumber(1), counter: 1 };
+    let (from, to) = (BlockIndex(1), BlockIndex(5));
+    let op = MetaOp::DeleteBlocks { ino: file, from, to, version, allocated_delta: 0 };
+    fs.apply(op).expect("queues");
+    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Unrecovered };
+    let replace = |old, new| MetaOp::ReplaceNsd { old: NsdId(old), new: NsdId(new), state };
+    assert_eq!(fs.kind(replace(9, 4)), ErrorKind::NotFound);
+    assert_eq!(fs.kind(replace(1, 3)), ErrorKind::Exists);
+    for _ in 0..2 {
+        fs.apply(replace(1, 4)).expect("replaces, and again changes nothing");
+        let slots = pool(&fs).slots;
+        assert_eq!((slots[0].nsd, slots[0].state, slots[0].failure_group), (NsdId(4), state, 1));
+    }
+    let pending = fs.query(&MetaQuery::PendingRanges { after: 0, limit: 10 });
+    let MetaReply::PendingRanges(ranges) = pending else { panic!("{pending:?}") };
+    let waiting: Vec<&PendingRange> = ranges.iter().filter(|range| range.from == from).collect();
+    assert!(waiting.iter().all(|range| range.waiting.contains(&NsdId(4))), "{waiting:?}");
+    assert!(waiting.iter().all(|range| !range.waiting.contains(&NsdId(1))), "{waiting:?}");
+    fs.check();
+}
