@@ -94,6 +94,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("programs", 20),
         ("processes", 10),
         ("differential", 10),
+        ("directory", 10),
         ("degraded", 15),
         ("full", 10),
         ("user", 5),

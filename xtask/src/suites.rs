@@ -12,6 +12,7 @@ mod checks;
 mod command;
 mod degraded;
 mod differential;
+mod directory;
 mod fio;
 mod fsx;
 mod full;
@@ -61,6 +62,7 @@ const SUITES: &[Suite] = &[
         about: "random operations of several processes, compared with XFS",
         run: differential::run,
     },
+    Suite { name: "directory", about: "very many names in one place", run: directory::run },
     Suite { name: "degraded", about: "missing NSDs, gone and back", run: degraded::run },
     Suite { name: "full", about: "ENOSPC, and room again", run: full::run },
     Suite { name: "user", about: "without root, through fusermount3", run: user::run },

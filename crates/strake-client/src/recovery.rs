@@ -3,8 +3,8 @@
 //! **At start**, before anything is served:
 //! 1. Range deletions that the metadata has are applied.
 //! 2. Every stripe that was never settled is looked at: its versions are made equal
-//!    ([`crate::stripe_io`]), and its file's allocated bytes are counted anew. Beyond the end of its
-//!    file it was never told to the metadata: deleted.
+//!    ([`crate::stripe_io`]), and its file's allocated bytes are counted anew. Beyond the end of
+//!    its file it was never told to the metadata: deleted.
 //!
 //! **When an NSD returns** that missed writes: it is written to from now on, everything is synced,
 //! and then every object is compared: what the NSD lacks is rebuilt from the others and copied with

@@ -34,7 +34,7 @@ fn fill_and_empty(
     calls: &[&str],
 ) -> Result<(), String> {
     let mount = mounted.mount.clone();
-    let (whole, refusal) = fill(&mount)?;
+    let (whole, refusal) = fill(&mount);
     let outcome = match refusal {
         Some((call, ENOSPC)) if calls.contains(&call) => Ok(()),
         other => Err(format!("after {whole} files: {other:?}")),
@@ -69,18 +69,21 @@ fn fill_and_empty(
     Ok(())
 }
 
+/// The call that failed, and its errno.
+type Refusal = (&'static str, i32);
+
 /// Writes files until one does not fit; how many did, and which call said why.
-fn fill(mount: &Path) -> Result<(u64, Option<(&'static str, i32)>), String> {
+fn fill(mount: &Path) -> (u64, Option<Refusal>) {
     for number in 0..FILES_MAX {
         if let Err(refusal) = write_whole(mount, number) {
             let _ = std::fs::remove_file(mount.join(number.to_string()));
-            return Ok((number, Some(refusal)));
+            return (number, Some(refusal));
         }
     }
-    Ok((FILES_MAX, None))
+    (FILES_MAX, None)
 }
 
-fn write_whole(mount: &Path, number: u64) -> Result<(), (&'static str, i32)> {
+fn write_whole(mount: &Path, number: u64) -> Result<(), Refusal> {
     let code = |what| move |error: std::io::Error| (what, error.raw_os_error().unwrap_or(-1));
     let mut file = std::fs::File::create(mount.join(number.to_string())).map_err(code("create"))?;
     file.write_all(&contents(number, FILE_BYTES)).map_err(code("write"))?;

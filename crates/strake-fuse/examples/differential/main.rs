@@ -1,6 +1,7 @@
 //! The same random operations on two trees, compared step by step: `differential run SEED STEPS LOG
-//! TREE TREE` (the first is under test, the second is the reference), and `differential compare
-//! TREE TREE`. Exit code 0 if they agree, else 1 with the step, both answers, and the seed.
+//! TREE TREE`; the first is under test, the second is the reference. `differential compare TREE
+//! TREE` compares what they hold, `differential walk PATH COUNT SEED` tests the listing of one
+//! large directory. Exit code 0 if all is well, else 1 with the step, both answers, and the seed.
 //!
 //! Who acts: for each tree one process per actor (root and two ordinary users), each with open
 //! files of its own. `generate` makes steps as lines of words from the seed alone, never from
@@ -45,9 +46,10 @@ fn main() -> ExitCode {
     let outcome = match words[..] {
         ["run", seed, steps, log, ours, theirs] => run(seed, steps, log, [ours, theirs]),
         ["compare", ours, theirs] => compare([ours, theirs]),
+        ["walk", path, count, seed] => walk_alone(path, count, seed),
         ["worker", actor, tree] => worker::main(actor, tree),
         _ => {
-            eprintln!("differential run SEED STEPS LOG TREE TREE | compare TREE TREE");
+            eprintln!("differential run SEED STEPS LOG TREE TREE | compare TREE TREE | walk …");
             return ExitCode::from(2);
         }
     };
@@ -58,6 +60,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `differential walk PATH COUNT SEED`: the listing test of a directory as large as wanted, alone.
+fn walk_alone(path: &str, count: &str, seed: &str) -> Result<(), Failure> {
+    let verdict = worker::walk(path, count.parse()?, seed.parse()?)
+        .map_err(|errno| std::io::Error::from_raw_os_error(errno))?;
+    if verdict == "sound" { Ok(()) } else { Err(format!("seed {seed}: {verdict}").into()) }
 }
 
 /// One process on one tree.

@@ -338,8 +338,8 @@ fn names(operation: &str, words: &mut Words<'_>) -> Answer<String> {
         }
         "list" => list(words.path()),
         "walk" => {
-            let path = words.path();
-            walk(path, words.number())
+            let (path, seed) = (words.path(), words.number());
+            walk(path, 20 + seed % 300, seed)
         }
         "direct" => direct(words),
         "statfs" => statfs(words.path()),
@@ -616,9 +616,9 @@ impl Drop for Stream {
     }
 }
 
-/// Makes a directory, lists it while names come and go, goes back to remembered places, removes
-/// it. `sound`, or what a listing did wrong.
-fn walk(path: &str, seed: u64) -> Answer<String> {
+/// Makes a directory of `count` names, lists it while names come and go, goes back to remembered
+/// places, removes it. `sound`, or what a listing did wrong.
+pub(crate) fn walk(path: &str, count: u64, seed: u64) -> Answer<String> {
     let mut rng = Rng::new(seed);
     let whole = c(path);
     call!(SYS_mkdirat, HERE, whole.as_ptr(), 0o700)?;
@@ -629,7 +629,7 @@ fn walk(path: &str, seed: u64) -> Answer<String> {
         let name = c(&format!("entry-{number}"));
         call!(SYS_mknodat, file, name.as_ptr(), libc::S_IFREG | 0o600, 0)
     };
-    let mut there: Vec<u64> = (0..20 + rng.below(300)).collect();
+    let mut there: Vec<u64> = (0..count).collect();
     there.iter().try_for_each(|&number| make(number).map(drop))?;
     let mut constant: std::collections::BTreeSet<u64> = there.iter().copied().collect();
     let mut next = there.len() as u64;
