@@ -65,7 +65,7 @@ fn main() -> ExitCode {
 /// `differential walk PATH COUNT SEED`: the listing test of a directory as large as wanted, alone.
 fn walk_alone(path: &str, count: &str, seed: &str) -> Result<(), Failure> {
     let verdict = worker::walk(path, count.parse()?, seed.parse()?)
-        .map_err(|errno| std::io::Error::from_raw_os_error(errno))?;
+        .map_err(std::io::Error::from_raw_os_error)?;
     if verdict == "sound" { Ok(()) } else { Err(format!("seed {seed}: {verdict}").into()) }
 }
 
