@@ -1,5 +1,6 @@
-//! `make soak`: the seeded tests again and again with seeds nobody has run, optimised, until the
-//! time is up or one fails. The line printed before each round replays it.
+//! `make soak`: the seeded tests again and again with seeds nobody has run, optimised, and after
+//! each round of them the long forms of the suites on real mounts, until the time is up or one
+//! fails. The line printed before each round replays it.
 
 use crate::runner::{Step, Tally, run_step};
 use std::process::ExitCode;
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant};
 const SEEDS_PER_ROUND: u64 = 1000;
 /// A round that takes longer hangs.
 const ROUND_MINUTES_MAX: u64 = 60;
+/// The long forms, a directory of a million names among them.
+const SUITES_MINUTES_MAX: u64 = 180;
 
 /// Runs `soak --seed N --minutes M`.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
@@ -28,6 +31,16 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         total.passed += counted.passed;
         total.failed += counted.failed;
         total.skipped += counted.skipped;
+        if now() < end && total.failed == 0 {
+            println!("==== STRAKE_SEED={round_seed} cargo run -p xtask -- suites");
+            let command = ["cargo", "run", "-q", "-p", "xtask", "--", "suites"];
+            let step = Step::new("suites", &command, SUITES_MINUTES_MAX)
+                .with("STRAKE_SEED", &round_seed.to_string());
+            let counted = run_step(&step);
+            total.passed += counted.passed;
+            total.failed += counted.failed;
+            total.skipped += counted.skipped;
+        }
         round_seed += SEEDS_PER_ROUND;
     }
     println!("{} passed, {} failed", total.passed, total.failed);

@@ -44,7 +44,8 @@ pub const METADATA_HOLDERS_MAX: usize = 16;
 pub const KV_CHUNKS_MAX: usize = 256;
 
 const MAGIC: &[u8; 8] = b"STRAKEsb";
-const FORMAT_VERSION: u32 = 1;
+/// The version of the form of containers, which every superblock names.
+pub const FORMAT_VERSION: u32 = 1;
 
 /// Space of one key-value store: chunks in order, of which the first `length` bytes are in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -31,6 +31,20 @@ use strake_proto::{Error, ErrorKind, NsdId, Result};
 /// How much longer a session waits than the disk behind it may take.
 const CALL_MARGIN: Duration = Duration::from_secs(5);
 
+/// An error of the start, with the disks that were not there before it: those to look for.
+fn name_missing(dir: &DataDir, config: &NodeConfig, present: &[NsdId], error: Error) -> Error {
+    let missing: Vec<String> = config
+        .nsd
+        .iter()
+        .filter(|nsd| !present.contains(&NsdId(nsd.id)))
+        .map(|nsd| format!("{} ({})", nsd.name, dir.container_path(nsd).display()))
+        .collect();
+    if missing.is_empty() {
+        return error;
+    }
+    error.context(format!("missing or unreadable: {}", missing.join(", ")))
+}
+
 /// The disks and the metadata, opened in this process.
 pub(crate) struct Local {
     disks: Arc<Disks>,
@@ -49,7 +63,11 @@ impl Local {
     ) -> Result<Local> {
         let lock = dir.lock_disks(&RealClock)?;
         let disks = Disks::open(dir, config, observe)?;
-        let meta = assemble::open_meta(dir, &disks.containers(), observe)?;
+        let containers = disks.containers();
+        let meta = assemble::open_meta(dir, &containers, observe).map_err(|error| {
+            let present: Vec<NsdId> = containers.iter().map(|it| it.superblock().nsd).collect();
+            name_missing(dir, config, &present, error)
+        })?;
         meta.begin_life(RealClock.wall())?;
         let worker = meta.start_worker()?;
         Ok(Local { disks, meta, _worker: worker, _lock: lock })

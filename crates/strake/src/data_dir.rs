@@ -7,6 +7,7 @@
 //! DIR/admin.sock     where the running daemon answers commands (mode 0600)
 //! DIR/daemon.lock    locked while a daemon runs
 //! DIR/disks.lock     locked while a process has the NSDs open
+//! DIR/witness        the newest metadata generation, confirmed beside the NSDs
 //! DIR/secret         the cluster's credentials, mode 0600
 //! DIR/run/           sockets between the daemons (`rpc = socket`)
 //! ```

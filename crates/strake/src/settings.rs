@@ -34,6 +34,13 @@ const fn seconds(count: u64) -> Duration {
 /// Every setting there is. All are read at `up`; none changes while the daemon runs.
 pub(crate) const TABLE: &[Setting] = &[
     Setting {
+        name: "flushers",
+        default: "auto",
+        form: Form::Number(1, 64),
+        meaning: "threads that write behind, and as many that read ahead; auto is half of \
+                  worker_threads",
+    },
+    Setting {
         name: "fuse_threads",
         default: "8",
         form: Form::Number(1, 256),
@@ -44,6 +51,12 @@ pub(crate) const TABLE: &[Setting] = &[
         default: "4096",
         form: Form::Number(512, 65536),
         meaning: "I/Os that `strake diag iohist` remembers",
+    },
+    Setting {
+        name: "io_threads",
+        default: "auto",
+        form: Form::Number(0, 256),
+        meaning: "threads that move the strips of one block side by side; auto is worker_threads",
     },
     Setting {
         name: "nsd_io_limit",
@@ -58,11 +71,23 @@ pub(crate) const TABLE: &[Setting] = &[
         meaning: "memory for file data; auto is a quarter of the machine's",
     },
     Setting {
+        name: "prefetch_blocks",
+        default: "4",
+        form: Form::Number(0, 1024),
+        meaning: "blocks that a sequential reader is kept ahead",
+    },
+    Setting {
         name: "rpc",
         default: "direct",
         form: Form::Word(&["direct", "socket"]),
         meaning: "direct: all in one process; socket: metadata and NSD servers in processes of \
                   their own",
+    },
+    Setting {
+        name: "standstill_max",
+        default: "30s",
+        form: Form::Time(seconds(1), seconds(3600)),
+        meaning: "how long writers wait while nothing can be written, before they get EIO",
     },
     Setting {
         name: "sync_interval",
@@ -71,16 +96,16 @@ pub(crate) const TABLE: &[Setting] = &[
         meaning: "the longest time that written data stays in memory only",
     },
     Setting {
-        name: "write_cache_threshold",
-        default: "64K",
-        form: Form::Size(0, 512 << 10),
-        meaning: "an fsync of so little goes into the metadata log first; 0: never",
-    },
-    Setting {
         name: "worker_threads",
         default: "8",
         form: Form::Number(1, 256),
         meaning: "threads that write behind and read ahead",
+    },
+    Setting {
+        name: "write_cache_threshold",
+        default: "64K",
+        form: Form::Size(0, 512 << 10),
+        meaning: "an fsync of so little goes into the metadata log first; 0: never",
     },
 ];
 

@@ -26,6 +26,8 @@ pub(crate) struct Show {
     pub(crate) pid: u32,
     /// The host.
     pub(crate) node: String,
+    /// The version of the form on disk.
+    pub(crate) format_version: u32,
     /// The version of the running program.
     pub(crate) version: String,
     /// Usable bytes after the code's parity.

@@ -112,13 +112,25 @@ impl<'a> Mounted<'a> {
         seconds: u64,
         command: &mut Command,
     ) -> Result<Ended, String> {
-        self.session.run(self.suite, &format!("{} {name}", self.name), seconds, command)
+        let ended =
+            self.session.run(self.suite, &format!("{} {name}", self.name), seconds, command);
+        ended.map_err(|error| self.with_log(error))
+    }
+
+    /// An error with the end of the daemon's log: where only the output of a run is kept, it must
+    /// tell both sides.
+    fn with_log(&self, error: String) -> String {
+        const LINES: usize = 10;
+        let log = std::fs::read_to_string(self.data().join("strake.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(LINES)..].join("\n    : ");
+        format!("{error}\n  the daemon's log ends:\n    : {last}")
     }
 
     fn run(&self, what: &str, command: &mut Command) -> Result<Ended, String> {
         let name = format!("{} strake {what}", self.name);
         let ended = self.session.run(self.suite, &name, COMMAND_SECONDS_MAX, command);
-        ended.map_err(|error| format!("strake {what}: {error}"))
+        ended.map_err(|error| self.with_log(format!("strake {what}: {error}")))
     }
 
     /// Starts it again.

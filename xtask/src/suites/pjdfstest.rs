@@ -108,7 +108,11 @@ fn part(
     pjdfstest.arg("-s").arg(mounted.beside("secondary")?).arg(pattern);
     let log = session.log(checks.suite(), &format!("pjdfstest {pattern}"));
     let ended = command::run(&mut pjdfstest, &log, TIME_MAX)?;
-    let results = read_results(&ended.output());
+    let output = ended.output();
+    let results = read_results(&output);
+    for (name, _) in results.iter().flatten().filter(|(_, result)| result == "FAILED") {
+        println!("{name}:\n    {}", message_of(&output, name).join("\n    "));
+    }
     results.ok_or_else(|| ended.complaint("no results, or not as many as the summary says"))
 }
 
@@ -165,6 +169,17 @@ fn read_results(output: &str) -> Option<Vec<(String, String)>> {
     None
 }
 
+/// What the suite said about a test that failed: the lines below its name.
+fn message_of<'a>(output: &'a str, name: &str) -> Vec<&'a str> {
+    const LINES_MAX: usize = 8;
+    let is_head = |line: &&str| {
+        let plain = without_colours(line);
+        plain.starts_with(name) && plain.trim_end().ends_with("FAILED")
+    };
+    let below = output.lines().skip_while(|line| !is_head(line)).skip(1);
+    below.take_while(|line| line.starts_with('\t')).take(LINES_MAX).map(str::trim).collect()
+}
+
 /// Drops terminal colours (`ESC [ … m`).
 fn without_colours(line: &str) -> String {
     let mut parts = line.split("\x1b[");
@@ -190,6 +205,9 @@ mod tests {
             vec![pair("link::erofs", "skipped"), pair("open::a", "ok"), pair("open::b", "FAILED")];
         assert_eq!(read_results(text), Some(wanted));
         assert_eq!(read_results(&text.replace("3 total", "4 total")), None);
+        let said = text.replace("\tpanicked", "\tassertion failed: 1 == 2\n\tat open.rs:7");
+        assert_eq!(message_of(&said, "open::b"), ["assertion failed: 1 == 2", "at open.rs:7"]);
+        assert_eq!(message_of(&said, "open::a"), Vec::<&str>::new(), "it did not fail");
         assert_eq!(read_results("open::a ok\n"), None, "it died before its summary");
     }
 }

@@ -126,7 +126,8 @@ fn show(target: &Target) -> Result<()> {
     row("-m", copies.to_string(), "Copies of metadata");
     row("-r", show.code.clone(), "Redundancy code of data");
     row("-B", show.block_size.to_string(), "Block size");
-    row("-V", show.version.clone(), "File system version");
+    row("-V", show.format_version.to_string(), "File system format version");
+    row("--version", show.version.clone(), "Version of the running program");
     row("--create-time", utc(show.created_seconds), "File system creation time");
     row("-P", "system".into(), "Disk storage pools in file system");
     row("-d", disks.join(";"), "Disks in file system");

@@ -187,6 +187,7 @@ impl Daemon {
             data: self.dir.root().to_string_lossy().into_owned(),
             pid: std::process::id(),
             node: node_name(),
+            format_version: strake_store::superblock::FORMAT_VERSION,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             usable_bytes: space.total,
             free_bytes: space.available,
@@ -282,6 +283,16 @@ fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
         settings.flushers = (count as usize).div_ceil(2);
         settings.io_threads = count as usize;
     }
+    if let Some(count) = values.number("flushers") {
+        settings.flushers = count as usize;
+    }
+    if let Some(count) = values.number("io_threads") {
+        settings.io_threads = count as usize;
+    }
+    if let Some(count) = values.number("prefetch_blocks") {
+        settings.prefetch_blocks = count;
+    }
+    settings.standstill_max = values.time("standstill_max");
     Ok(settings)
 }
 
