@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Seeds of one round: no test runs more in one go.
 const SEEDS_PER_ROUND: u64 = 1000;
+/// So many times the histories of `make test` are simulated in a round: 400,000 power cuts.
+const SIM_SCALE: &str = "20";
 /// A round that takes longer hangs.
 const ROUND_MINUTES_MAX: u64 = 60;
 /// The long forms, a directory of a million names among them.
@@ -23,10 +25,13 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let mut total = Tally::default();
     let mut round_seed = seed;
     while now() < end && total.failed == 0 {
-        println!("==== STRAKE_SEED={round_seed} cargo test --release --workspace");
+        println!(
+            "==== STRAKE_SEED={round_seed} STRAKE_SIM_SCALE={SIM_SCALE} cargo test --release --workspace"
+        );
         let command = ["cargo", "test", "-q", "--release", "--workspace"];
         let step = Step::new("soak", &command, ROUND_MINUTES_MAX)
-            .with("STRAKE_SEED", &round_seed.to_string());
+            .with("STRAKE_SEED", &round_seed.to_string())
+            .with("STRAKE_SIM_SCALE", SIM_SCALE);
         let counted = run_step(&step);
         total.passed += counted.passed;
         total.failed += counted.failed;

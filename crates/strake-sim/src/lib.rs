@@ -7,6 +7,7 @@
 //! recording   the disks' one log and the operations' places in it
 //! point       a moment of the log, what became of unsynced writes, which NSDs are lost
 //! judge       what was promised there, and whether the recovered file system keeps it
+//! stripe_model  every state of the stripe-commit protocol, for one block
 //! ```
 //!
 //! A history runs once. Every crash of it is then derived from its log, so a point costs one
@@ -20,6 +21,7 @@ pub mod judge;
 pub mod machine;
 pub mod point;
 pub mod recording;
+pub mod stripe_model;
 pub mod tree;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use strake_proto::Code;
 fn seeds() -> std::ops::Range<u64> {
     let scale = std::env::var("STRAKE_SIM_SCALE")
         .map_or(1, |text| text.parse::<u64>().expect("STRAKE_SIM_SCALE is a whole number"));
-    test_seeds(0, 4 * scale)
+    test_seeds(0, 10 * scale)
 }
 
 /// Runs histories of a code and looks at `points` points of each.
