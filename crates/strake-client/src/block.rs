@@ -13,7 +13,7 @@
 
 use crate::file::FileState;
 use crate::pool::{Page, PagePool};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use strake_env::AlignedBuffer;
@@ -120,7 +120,17 @@ pub(crate) struct Block {
     pub(crate) pinned: AtomicU32,
     /// The stored length; 0 for none, [`STORED_UNKNOWN`].
     pub(crate) stored: AtomicU32,
+    pub(crate) gain: Mutex<Gain>,
     pub(crate) data: RwLock<BlockData>,
+}
+
+/// What a block gained on disks by writes that are accepted and not yet stable.
+#[derive(Debug, Default)]
+pub(crate) struct Gain {
+    /// The sum; `None` once the block was deleted, and with it what it had gained.
+    pub(crate) unstable: Option<i64>,
+    /// Of this, by writes that an NSD may have lost: the next one carries it.
+    pub(crate) owed: i64,
 }
 
 impl BlockData {
@@ -225,6 +235,7 @@ impl Block {
             queued: AtomicBool::new(false),
             pinned: AtomicU32::new(0),
             stored: AtomicU32::new(if limit == 0 { 0 } else { STORED_UNKNOWN }),
+            gain: Mutex::new(Gain { unstable: Some(0), owed: 0 }),
             data: RwLock::new(BlockData { limit, length: limit, ..BlockData::default() }),
         })
     }

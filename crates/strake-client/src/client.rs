@@ -1,6 +1,7 @@
 //! [`StrakeVfs`]: the client as a whole, its start and its end.
 
 use crate::background::{Background, look_after_nsds, tend_now};
+use crate::check::StripCheck;
 use crate::commit::sync_all;
 use crate::committer::Committer;
 use crate::file::FileState;
@@ -259,6 +260,14 @@ impl StrakeVfs {
     /// What the start found to recover.
     pub fn recovered(&self) -> RecoveryReport {
         self.recovered
+    }
+
+    /// Compares what files say they have with what the NSDs list, in use; changes nothing.
+    ///
+    /// # Errors
+    /// Of the metadata, or `Io` where too many NSDs are away to tell.
+    pub fn check_strips(&self) -> Result<StripCheck> {
+        crate::check::check(&self.shared)
     }
 
     /// What is in memory.

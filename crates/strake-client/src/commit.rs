@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_proto::meta::{AttrChange, FileData, HardenedUnit, Inode, MetaOp};
 use strake_proto::nsd::SettledStripe;
-use strake_proto::{ErrorKind, Ino, Result, Timestamp};
+use strake_proto::{Error, ErrorKind, Ino, Result, Timestamp};
 
 /// Steps 1 and 2 are tried again if an NSD was lost or started anew meanwhile.
 const ATTEMPTS: u32 = 4;
@@ -128,16 +128,23 @@ fn commit_inode(
 
 fn make_stable(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<()> {
     for attempt in 1.. {
+        // A block may be lost in anybody's round; then it is dirty, and counted here after that.
+        let lost = file.lost.load(Ordering::Acquire);
+        let is_whole = || file.lost.load(Ordering::Acquire) == lost;
         send_blocks(shared, inode, file)?;
-        if file.unstable.load(Ordering::Acquire) == 0 {
+        if file.unstable.load(Ordering::Acquire) == 0 && is_whole() {
             return Ok(());
         }
         match shared.committer.commit(shared, false) {
+            Ok(()) if is_whole() => return Ok(()),
+            Ok(()) if attempt == ATTEMPTS => {
+                let detail = format!("inode {} does not become stable", inode.ino);
+                return Err(Error::new(ErrorKind::Retry, detail));
+            }
             Err(error) if attempt == ATTEMPTS || error.kind() != ErrorKind::Retry => {
                 return Err(error);
             }
-            Err(_) => {}
-            Ok(()) => return Ok(()),
+            Ok(()) | Err(_) => {}
         }
     }
     Ok(())

@@ -37,6 +37,8 @@ pub(crate) struct Accepted {
     pub(crate) version: Version,
     /// Dirty bytes that it holds in the pool.
     pub(crate) charge: usize,
+    /// Bytes on disks that are the inode's once it is stable.
+    pub(crate) gained: i64,
     /// `NsdSet::restarts` before it was sent.
     pub(crate) restarts: u64,
 }
@@ -193,12 +195,23 @@ impl Accepted {
             block: BlockIndex(self.block.index),
             version: self.version,
         };
+        if self.gained != 0 {
+            let mut gain = self.block.gain.lock();
+            if let Some(sum) = &mut gain.unstable {
+                *sum -= self.gained;
+                let mut core = self.inode.core.lock();
+                core.unstable_gain -= self.gained;
+                core.allocated_delta += self.gained;
+                core.changes += 1;
+            }
+        }
         self.file.unsettled.lock().push(stripe);
         self.release(shared);
     }
 
     /// The NSDs may have lost it: the block is dirty again, unless it was dropped meanwhile.
     fn lost(self, shared: &Shared) {
+        self.block.gain.lock().owed += self.gained;
         {
             let mut data = self.block.data.write();
             if !data.detached && data.buffer.is_some() {
@@ -212,6 +225,7 @@ impl Accepted {
                 self.file.insert_unsaved(self.block.index);
             }
         }
+        self.file.lost.fetch_add(1, Ordering::AcqRel);
         self.release(shared);
     }
 

@@ -8,6 +8,7 @@
 //! stable. A writer that extends the file holds `extend`, copies its bytes, and raises `size` last.
 
 use crate::block::Block;
+use crate::inode::InodeState;
 use crate::pool::PagePool;
 use crate::shared::Shared;
 use parking_lot::{Mutex, RwLock};
@@ -65,6 +66,8 @@ pub(crate) struct FileState {
     pub(crate) committed_size: AtomicU64,
     /// Blocks that are accepted and not yet stable.
     pub(crate) unstable: AtomicU64,
+    /// How often a block that was accepted did not become stable and is dirty again.
+    pub(crate) lost: AtomicU64,
     /// Stripes that are stable, to be settled when the metadata is durable.
     pub(crate) unsettled: Mutex<Vec<SettledStripe>>,
     pool: Arc<PagePool>,
@@ -111,6 +114,7 @@ impl FileState {
             moves: AtomicU64::new(0),
             committed_size: AtomicU64::new(size),
             unstable: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             unsettled: Mutex::default(),
             pool,
         }))
@@ -234,6 +238,33 @@ impl FileState {
             self.discard(&mut data);
         }
         fresh
+    }
+
+    /// Takes from the blocks `from..to`, which are about to be deleted, what they gained by writes
+    /// not yet stable: it will never be the inode's. Returns the sum. The caller holds `content`
+    /// exclusively, and drops the blocks before it lets go.
+    pub(crate) fn take_gains(&self, inode: &InodeState, from: u64, to: u64) -> i64 {
+        let blocks: Vec<Arc<Block>> = {
+            let blocks = self.blocks.lock();
+            let inside = blocks.iter().filter(|(index, _)| (from..to).contains(index));
+            inside.map(|(_, block)| Arc::clone(block)).collect()
+        };
+        let mut sum = 0;
+        for block in blocks {
+            let taken = block.gain.lock().unstable.take().unwrap_or(0);
+            inode.core.lock().unstable_gain -= taken;
+            sum += taken;
+        }
+        sum
+    }
+
+    /// The deletion failed: from now on the blocks gain again.
+    pub(crate) fn restore_gains(&self, from: u64, to: u64) {
+        for (index, block) in self.blocks.lock().iter() {
+            if (from..to).contains(index) {
+                block.gain.lock().unstable.get_or_insert(0);
+            }
+        }
     }
 
     /// Empties a block that has left the map.

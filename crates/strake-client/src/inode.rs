@@ -61,8 +61,11 @@ pub(crate) struct Core {
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) ctime: Option<Timestamp>,
     pub(crate) atime: Option<Timestamp>,
-    /// Bytes on disks gained since the last `Update`.
+    /// Bytes on disks, stable, gained since the last `Update`. What is only accepted is not told: a
+    /// crash may lose it, and then the metadata would count bytes that nobody has.
     pub(crate) allocated_delta: i64,
+    /// Bytes on disks gained by blocks that are accepted and not yet stable.
+    pub(crate) unstable_gain: i64,
     /// Bytes of dirty blocks that were never stored.
     pub(crate) fresh: u64,
     /// Raised by every change; equal to `committed` when the metadata knows all.
@@ -122,6 +125,7 @@ impl InodeState {
             ctime: None,
             atime: None,
             allocated_delta: 0,
+            unstable_gain: 0,
             fresh: 0,
             changes: 0,
             committed: 0,
@@ -228,7 +232,8 @@ impl Core {
         attr.mtime = self.mtime.unwrap_or(attr.mtime);
         attr.ctime = self.ctime.map_or(attr.ctime, |ctime| ctime.max(attr.ctime));
         attr.atime = self.atime.unwrap_or(attr.atime);
-        attr.allocated = attr.allocated.saturating_add_signed(self.allocated_delta) + self.fresh;
+        let gained = self.allocated_delta + self.unstable_gain;
+        attr.allocated = attr.allocated.saturating_add_signed(gained) + self.fresh;
         attr
     }
 

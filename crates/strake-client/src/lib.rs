@@ -11,6 +11,7 @@
 //! write_behind         from dirty to accepted by the NSDs
 //! committer, commit    from accepted to stable to durable: the order that keeps promises
 //! ranges, recovery     what is deleted later; what is put right after a crash or a loss
+//! check                the metadata against the strips, in use
 //! stripe_io, nsds      blocks to strips to NSDs
 //! ```
 //!
@@ -43,6 +44,7 @@
 
 mod background;
 mod block;
+mod check;
 pub mod client;
 mod commit;
 mod committer;
@@ -81,6 +83,7 @@ mod testing;
 #[cfg(test)]
 mod vfs_test;
 
+pub use check::StripCheck;
 pub use client::{ClientView, FlushReport, StartOptions, StrakeVfs};
 pub use nsds::NsdView;
 pub use pool::PoolView;

@@ -26,6 +26,17 @@ struct Floor {
     version: Version,
 }
 
+/// The floors of one object at some moment.
+pub(crate) struct Floors(Vec<Floor>);
+
+impl Floors {
+    /// As [`Ranges::floor`].
+    pub(crate) fn at(&self, block: BlockIndex) -> Version {
+        let covering = self.0.iter().filter(|floor| floor.from <= block && block < floor.to);
+        covering.map(|floor| floor.version).max().unwrap_or(Version::NONE)
+    }
+}
+
 /// See the file's head.
 #[derive(Default)]
 pub(crate) struct Ranges {
@@ -44,6 +55,11 @@ impl Ranges {
         list.retain(|old| !(from <= old.from && old.to <= to));
         list.push(Floor { from, to, version });
         self.count.store(floors.len(), Ordering::Release);
+    }
+
+    /// The floors of an object as they are now.
+    pub(crate) fn floors_of(&self, object: ObjectId) -> Floors {
+        Floors(self.floors.lock().get(&object).cloned().unwrap_or_default())
     }
 
     /// Strips of this block below this version are deleted in effect.

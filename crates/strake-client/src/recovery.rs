@@ -38,6 +38,8 @@ pub struct RecoveryReport {
     pub deleted: u64,
     /// Of these, not to be had: too many NSDs are away.
     pub failed: u64,
+    /// Bytes of files that were stable and are gone.
+    pub lost: u64,
 }
 
 /// Calls `visit` with every inode that has objects.
@@ -101,7 +103,7 @@ pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
         }
         // Both are durable before anything is settled or deleted: as long as one of its stripes is
         // neither, the file is counted anew by the next start.
-        recount(shared, &inode, &layout, end)?;
+        report.lost += recount(shared, &inode, &layout, end)?;
         if !beyond.is_empty() {
             report.deleted += beyond.len() as u64;
             delete_beyond(shared, &inode, end)?;
@@ -134,11 +136,34 @@ fn keep_times(shared: &Shared, inode: &Inode) -> Result<()> {
     shared.meta.apply(op).map(|_| ())
 }
 
-/// Counts a file's bytes on disks below the block `end`.
-fn recount(shared: &Shared, inode: &Inode, layout: &ObjectLayout, end: BlockIndex) -> Result<()> {
-    let range = (BlockIndex(0), end);
+/// Bytes that the blocks of a range take on disks.
+fn held_bytes(
+    shared: &Shared,
+    layout: &ObjectLayout,
+    range: (BlockIndex, BlockIndex),
+) -> Result<u64> {
     let blocks = shared.io.blocks(layout, range, &|_| Version::NONE)?;
-    let held: u64 = blocks.values().map(|(_, length)| u64::from(on_disk(*length))).sum();
+    Ok(blocks.values().map(|(_, length)| u64::from(on_disk(*length))).sum())
+}
+
+/// Counts a file's bytes on disks below the block `end` anew; returns how many are lost.
+///
+/// The metadata is told of bytes only when they are stable, so after a crash there may be more than
+/// it knows, never less. Less means that data was lost that was safe before: then its count stays
+/// as it is, and `fs check` names the file until it is written anew or deleted.
+fn recount(shared: &Shared, inode: &Inode, layout: &ObjectLayout, end: BlockIndex) -> Result<u64> {
+    let held = held_bytes(shared, layout, (BlockIndex(0), end))?;
+    // What lies beyond may be among what the metadata counts.
+    let beyond = held_bytes(shared, layout, (end, BlockIndex::END))?;
+    let lost = inode.attr.allocated.saturating_sub(held + beyond);
+    if lost > 0 {
+        eprintln!(
+            "recovery: inode {}: {lost} bytes that were stable are gone; `strake fs check` names \
+             its blocks",
+            inode.attr.ino
+        );
+        return Ok(lost);
+    }
     let delta = held as i64 - inode.attr.allocated as i64;
     if delta != 0 {
         let (ino, size) = (inode.attr.ino, inode.attr.size);
@@ -151,7 +176,7 @@ fn recount(shared: &Shared, inode: &Inode, layout: &ObjectLayout, end: BlockInde
             ctime: None,
         })?;
     }
-    Ok(())
+    Ok(0)
 }
 
 /// Brings an NSD that missed writes up to date; `None` if it was not one, or was lost again.

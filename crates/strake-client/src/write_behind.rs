@@ -18,12 +18,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::{BlockIndex, ErrorKind, ObjectLayout, Result};
+use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result};
 
 /// Blocks that one press puts into the queue.
 const PRESS_BLOCKS_MAX: usize = 32;
 /// How long an idle thread sleeps before it looks again.
 const WAIT_STEP: Duration = Duration::from_secs(1);
+/// Commits that sending one block is worth: each makes stable what is accepted, unless NSDs fail.
+const STABLE_ATTEMPTS: u32 = 8;
 
 /// A block to be sent or fetched.
 pub(crate) struct Job {
@@ -141,6 +143,12 @@ fn press(shared: &Shared) {
         let Some(file) = inode.core.lock().file.clone() else { continue };
         let mut at = 0;
         while let Some(index) = file.first_dirty_block(at) {
+            // What must become stable before it is sent again comes last, with the commit below.
+            let waits = |block: Arc<Block>| block.pinned.load(Ordering::Acquire) > 0;
+            if file.find_block(index).is_some_and(waits) {
+                at = index + 1;
+                continue;
+            }
             if enqueue(shared, &inode, &file, index) {
                 queued += 1;
             }
@@ -175,19 +183,49 @@ pub(crate) fn enqueue(
 /// is accepted; [`crate::committer`] makes it stable.
 ///
 /// Holds `content` shared and the block's lock (shared while the strips are sent) across NSD I/O.
+///
+/// **One version at a time.** A block of which an accepted version is not yet stable is not sent
+/// again before it is. Else a commit could find the newer version on some NSDs, where it has
+/// taken the place of the older, and the older alone on the others: called stable, it would be
+/// gone after a power cut, and so would the newer.
 pub(crate) fn flush_block(
     shared: &Shared,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Arc<Block>,
 ) -> Result<()> {
+    for _ in 0..STABLE_ATTEMPTS {
+        if send_block(shared, inode, file, block)? {
+            return Ok(());
+        }
+        // Whoever lost a block over it finds it dirty, this one among them.
+        let _ = shared.committer.commit(shared, false);
+    }
+    let detail = format!("block {} of inode {} does not become stable", block.index, inode.ino);
+    Err(Error::new(ErrorKind::Retry, detail))
+}
+
+/// See [`flush_block`]; false if an accepted version must become stable first.
+fn send_block(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    block: &Arc<Block>,
+) -> Result<bool> {
     let content = durable_content(shared, file)?;
-    let Content::Object(layout) = &*content else { return Ok(()) };
+    let Content::Object(layout) = &*content else { return Ok(true) };
     let mut data = block.data.write();
     if data.detached || !data.dirty || data.length == 0 {
-        return Ok(());
+        return Ok(true);
+    }
+    if block.pinned.load(Ordering::Acquire) > 0 {
+        return Ok(false);
     }
     let before = complete(shared, inode, file, layout, block, &mut data)?;
+    // Again: reading what was missing may have had to write the block anew.
+    if block.pinned.load(Ordering::Acquire) > 0 {
+        return Ok(false);
+    }
     let length = data.length;
     file.stored_blocks.fetch_max(block.index + 1, Ordering::AcqRel);
     file.sent.store(true, Ordering::Release);
@@ -206,13 +244,8 @@ pub(crate) fn flush_block(
     match shared.io.write_block(layout, index, length, &buffer[..padded]) {
         Ok(version) => {
             block.stored.store(length, Ordering::Release);
-            let gained = i64::from(on_disk(length)) - i64::from(on_disk(before));
-            {
-                let mut core = inode.core.lock();
-                core.allocated_delta += gained;
-                core.fresh -= u64::from(fresh).min(core.fresh);
-                core.changes += u64::from(gained != 0);
-            }
+            let more = i64::from(on_disk(length)) - i64::from(on_disk(before));
+            let gained = note_gain(inode, block, more, fresh);
             shared.committer.add(Accepted {
                 inode: Arc::clone(inode),
                 file: Arc::clone(file),
@@ -220,13 +253,14 @@ pub(crate) fn flush_block(
                 layout: *layout,
                 version,
                 charge,
+                gained,
                 restarts,
             });
             // Only now, and still under the block's lock: a commit must find every block either
             // among the dirty or among the accepted.
             file.remove_dirty(block.index);
             drop(data);
-            Ok(())
+            Ok(true)
         }
         Err(error) => {
             drop(data);
@@ -234,6 +268,20 @@ pub(crate) fn flush_block(
             Err(error)
         }
     }
+}
+
+/// Notes that an accepted write gained `more` bytes on disks; returns what is the inode's when it
+/// is stable.
+fn note_gain(inode: &InodeState, block: &Block, more: i64, fresh: u32) -> i64 {
+    let mut gain = block.gain.lock();
+    let mut core = inode.core.lock();
+    if let Some(sum) = &mut gain.unstable {
+        *sum += more;
+        core.unstable_gain += more;
+    }
+    core.fresh -= u64::from(fresh).min(core.fresh);
+    core.changes += u64::from(more != 0);
+    more + std::mem::take(&mut gain.owed)
 }
 
 /// The content of a file, held shared, once everything is durable that must be before a block is
@@ -388,7 +436,16 @@ fn note_rewritten(
     let (inode, file) = (Arc::clone(inode), Arc::clone(file));
     let restarts = shared.io.nsds().restarts();
     let layout = *layout;
-    shared.committer.add(Accepted { inode, file, block, layout, version, charge: 0, restarts });
+    shared.committer.add(Accepted {
+        inode,
+        file,
+        block,
+        layout,
+        version,
+        charge: 0,
+        gained: 0,
+        restarts,
+    });
 }
 
 /// The likely stored length of a block.

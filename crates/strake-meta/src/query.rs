@@ -12,7 +12,7 @@ use strake_proto::meta::{
     Configuration, Cookie, Counts, DirEntry, HardenedUnit, Inode, MetaQuery, MetaReply,
     PendingRange,
 };
-use strake_proto::{Error, ErrorKind, Ino, Result};
+use strake_proto::{Error, ErrorKind, Ino, ObjectId, Result};
 use strake_store::KvRead;
 
 /// Items of one reply, whatever was asked.
@@ -89,6 +89,7 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
             })?;
             MetaReply::Inodes(inodes)
         }
+        MetaQuery::IsReserved { object } => is_reserved(kv, *object)?,
         MetaQuery::Configuration => MetaReply::Configuration(Box::new(configuration(kv)?)),
         MetaQuery::Check => MetaReply::Checked(check::check(kv)?),
     })
@@ -105,6 +106,11 @@ pub(crate) fn counters(kv: &dyn KvRead) -> Result<Counters> {
 
 pub(crate) fn configuration(kv: &dyn KvRead) -> Result<Configuration> {
     decode(&kv.get(&keys::global(CONFIGURATION))?.ok_or_else(unformatted)?)
+}
+
+fn is_reserved(kv: &dyn KvRead, object: ObjectId) -> Result<MetaReply> {
+    kv.get(&keys::reserved(object))?.ok_or(ErrorKind::NotFound)?;
+    Ok(MetaReply::Done)
 }
 
 pub(crate) fn number(key: &[u8]) -> Result<u64> {

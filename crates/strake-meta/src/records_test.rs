@@ -226,6 +226,7 @@ fn a_damaged_store_is_an_error() {
             drop(machine::apply(&kv, &entry(step, op)));
         }
         for question in [
+            MetaQuery::IsReserved { object: strake_proto::ObjectId(3) },
             MetaQuery::Check,
             MetaQuery::ScanInodes { after: Ino(0), limit: 100 },
             MetaQuery::ReadDir { dir, after: 0, limit: 10, with_inodes: true },

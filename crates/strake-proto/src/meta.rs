@@ -5,7 +5,7 @@
 
 use crate::attr::{Attr, FileType, Timestamp};
 use crate::error::Result;
-use crate::ids::{ClientId, ClusterId, Generation, GrantNumber, Ino, NsdId, Version};
+use crate::ids::{ClientId, ClusterId, Generation, GrantNumber, Ino, NsdId, ObjectId, Version};
 use crate::layout::{Code, NsdState, ObjectLayout, PoolMap};
 use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
@@ -130,6 +130,12 @@ pub enum MetaQuery {
         after: Ino,
         /// At most this many.
         limit: u32,
+    },
+    /// ▶ [`MetaReply::Done`] if the object is reserved for a file that does not name it yet;
+    /// `NotFound`.
+    IsReserved {
+        /// Which.
+        object: ObjectId,
     },
     /// ▶ [`MetaReply::Configuration`].
     Configuration,

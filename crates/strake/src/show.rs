@@ -131,8 +131,22 @@ pub(crate) struct CheckReport {
     pub(crate) inodes: u64,
     /// Directory entries walked.
     pub(crate) entries: u64,
-    /// Strips looked at.
+    /// Files whose blocks were compared with what the disks list.
+    pub(crate) files: u64,
+    /// Their blocks.
+    pub(crate) blocks: u64,
+    /// The strips of these.
+    pub(crate) block_strips: u64,
+    /// Bytes that files have allocated, parity not counted.
+    pub(crate) allocated_bytes: u64,
+    /// Objects on the disks, each of which is a file's or on its way out.
+    pub(crate) objects: u64,
+    /// Strips on the disks looked at, those on their way out too.
     pub(crate) strips: u64,
+    /// Range deletions that the disks remember.
+    pub(crate) tombstones: u64,
+    /// Bytes of the disks in use by strips; compared with their indexes.
+    pub(crate) disk_bytes: u64,
     /// Bytes whose checksums were verified.
     pub(crate) bytes: u64,
     /// One sentence for each fault.

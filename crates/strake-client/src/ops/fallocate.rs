@@ -111,6 +111,7 @@ impl Of<'_> {
 
     fn delete_blocks(&self, layout: &ObjectLayout, from: u64, to: u64) -> Result<()> {
         let (shared, file) = (self.shared, self.file);
+        let gains = file.take_gains(self.inode, from, to);
         let fresh = file.drop_blocks(shared, from, to);
         {
             let mut core = self.inode.core.lock();
@@ -120,15 +121,18 @@ impl Of<'_> {
             return Ok(());
         }
         let (from, to) = (BlockIndex(from), BlockIndex(to));
-        let removed = self.allocated(layout, (from, to))?;
+        // Of this the metadata counts, or is told with this, only what is stable.
+        let removed = self.allocated(layout, (from, to))? - gains;
         let _serial = file.meta.lock();
         let version = shared.io.versions().next();
         let ino = self.inode.ino;
-        let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta: 0 };
-        shared.change(self.inode, op)?;
+        let allocated_delta = self.told_delta(removed);
+        let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta };
+        shared.change(self.inode, op).inspect_err(|_| {
+            self.inode.core.lock().allocated_delta += allocated_delta + removed;
+        })?;
         file.barrier.store(shared.meta.changes(), Ordering::Release);
         shared.ranges.add(layout.object, from, to, version);
-        self.inode.core.lock().allocated_delta -= removed;
         Ok(())
     }
 

@@ -38,13 +38,15 @@ impl Of<'_> {
         let _serial = file.meta.lock();
         let mut op = None;
         let committed = file.committed_size.load(Ordering::Acquire);
+        // A cut to 0 makes the metadata drop an object that it knows; one that is only reserved
+        // stays.
+        let dropped = size == 0 && committed > 0 && file.linked.load(Ordering::Acquire);
         if let Content::Object(layout) = &*content {
             let block_size = u64::from(layout.block_size);
             let from = size.div_ceil(block_size);
             let stored = file.stored_blocks.load(Ordering::Acquire);
             if stored > from || size < committed {
                 let range = (BlockIndex(from), BlockIndex::END);
-                let dropped = size == 0 && committed > 0;
                 let removed =
                     if stored > from && !dropped { self.allocated(layout, range)? } else { 0 };
                 op = Some((*layout, (stored > from).then_some(BlockIndex(from)), removed));
@@ -55,9 +57,6 @@ impl Of<'_> {
         } else if size < committed {
             self.apply_cut(size, None, shared.io.versions().next(), 0)?;
         }
-        // A cut to 0 makes the metadata drop an object that it knows; one that is only reserved
-        // stays.
-        let dropped = size == 0 && committed > 0 && file.linked.load(Ordering::Acquire);
         self.cut_memory(&mut content, size, dropped);
         file.size.store(size, Ordering::Release);
         // No block is sent before the cut is durable: see `crate::ranges`.
@@ -93,10 +92,10 @@ impl Of<'_> {
     ) -> Result<()> {
         let shared = self.shared;
         let version = shared.io.versions().next();
-        let delta = {
-            let mut core = self.inode.core.lock();
-            std::mem::take(&mut core.allocated_delta) - removed
-        };
+        // Of what is removed the metadata counts, or is told with this, only what is stable.
+        let first = from.map_or(u64::MAX, |from| from.0);
+        let removed = removed - self.file.take_gains(self.inode, first, u64::MAX);
+        let delta = self.told_delta(removed);
         let result = match from {
             Some(from) if size >= committed => {
                 let (ino, to, allocated_delta) = (self.inode.ino, BlockIndex::END, delta);
@@ -106,12 +105,26 @@ impl Of<'_> {
             _ => self.apply_cut(size, from, version, delta),
         };
         result.inspect_err(|_| {
+            self.file.restore_gains(first, u64::MAX);
             self.inode.core.lock().allocated_delta += delta + removed;
         })?;
         if let Some(from) = from {
             shared.ranges.add(layout.object, from, BlockIndex::END, version);
         }
         Ok(())
+    }
+
+    /// Takes what the metadata is to be told of the bytes on disks, with the removal of `removed`.
+    /// Of an object that it does not know yet it is told nothing: after a crash that would be gone,
+    /// and its bytes would count for ever.
+    pub(crate) fn told_delta(&self, removed: i64) -> i64 {
+        let mut core = self.inode.core.lock();
+        core.allocated_delta -= removed;
+        if self.file.linked.load(Ordering::Acquire) {
+            std::mem::take(&mut core.allocated_delta)
+        } else {
+            0
+        }
     }
 
     fn apply_cut(

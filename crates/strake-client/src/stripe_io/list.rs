@@ -128,7 +128,7 @@ impl StripeIo {
     }
 
     /// As [`StripeIo::list_slot`]; an NSD that turns out to be away is taken out of use.
-    fn list_if_there(
+    pub(crate) fn list_if_there(
         &self,
         slot: SlotIndex,
         layout: &ObjectLayout,

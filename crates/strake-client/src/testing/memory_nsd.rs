@@ -52,6 +52,8 @@ struct Inner {
     boot: u64,
     faults: Faults,
     capacity: u64,
+    /// Versions that were overwritten before any commit covered them.
+    superseded: u64,
 }
 
 /// See the module.
@@ -68,8 +70,18 @@ impl MemoryNsd {
             boot: 1,
             faults: Faults::default(),
             capacity: 1 << 40,
+            superseded: 0,
         };
         Arc::new(MemoryNsd { nsd, inner: Mutex::new(inner) })
+    }
+
+    /// How many versions were overwritten before any commit covered them.
+    pub(crate) fn superseded(&self) -> u64 {
+        self.inner.lock().superseded
+    }
+
+    pub(crate) fn id(&self) -> NsdId {
+        self.nsd
     }
 
     pub(crate) fn set_faults(&self, faults: Faults) {
@@ -209,6 +221,7 @@ impl Inner {
         };
         if versions.first().is_some_and(|current| !current.settled && !is_durable(current)) {
             versions.remove(0);
+            self.superseded += 1;
         }
         let stored = Stored {
             header: header.clone(),

@@ -32,7 +32,7 @@ impl Target {
   strake fs list
   strake fs show --data /srv/strake
   strake fs df --json
-  strake fs check                verify metadata, strips and every checksum; changes nothing
+  strake fs check                verify metadata, strips, one against the other, and every checksum
   strake fs scrub start --rate 100M   verify and mend everything in the background
   strake fs scrub status
   strake fs sync                 make everything written so far durable")]
@@ -217,10 +217,23 @@ fn check(target: &Target, quick: bool) -> Result<()> {
         output::print_json(&report)?;
     } else {
         println!(
-            "checked {} inodes, {} directory entries, {} strips, {} of data",
-            report.inodes,
-            report.entries,
+            "checked {} inodes, {} directory entries: names, links, counts",
+            report.inodes, report.entries
+        );
+        println!(
+            "checked {} blocks of {} files, {} allocated: their {} strips, versions, places, sums",
+            report.blocks,
+            report.files,
+            ByteCount(report.allocated_bytes),
+            report.block_strips
+        );
+        println!(
+            "checked {} strips of {} objects on the disks, {} tombstones: owners, {} of space, {} \
+             of data against checksums",
             report.strips,
+            report.objects,
+            report.tombstones,
+            ByteCount(report.disk_bytes),
             ByteCount(report.bytes)
         );
         report.notes.iter().for_each(|note| println!("note: {note}"));

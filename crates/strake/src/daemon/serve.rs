@@ -241,6 +241,8 @@ impl Daemon {
                 NsdReply::Checked(found) => {
                     report.strips += found.strips;
                     report.bytes += found.bytes;
+                    report.tombstones += found.tombstones;
+                    report.disk_bytes += found.allocated;
                     let name = &config.name;
                     report.faults.extend(found.faults.iter().map(|text| format!("{name}: {text}")));
                 }
@@ -255,6 +257,14 @@ impl Daemon {
             }
             other => report.faults.push(format!("metadata: answered {other:?}")),
         }
+        let found = self.vfs.check_strips()?;
+        report.files = found.files;
+        report.blocks = found.blocks;
+        report.block_strips = found.strips;
+        report.allocated_bytes = found.allocated;
+        report.objects = found.objects;
+        report.faults.extend(found.faults);
+        report.notes.extend(found.notes);
         Ok(report)
     }
 }

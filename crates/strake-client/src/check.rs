@@ -1,0 +1,437 @@
+//! The cross-check of metadata and strips, read-only and in use: what files say they have against
+//! what the NSDs list.
+//!
+//! Verified, for every block of every file: that enough strips of one version are there, that none
+//! is missing, old, in the wrong place or of the wrong shape, that none lies beyond the end of the
+//! file with no deletion pending; for every file, that its blocks add up to the bytes it has
+//! allocated (a block of which nothing is left shows nowhere else); for every object on an NSD,
+//! that it is a file's, or reserved for one, or its deletion is pending.
+//!
+//! **In use.** The first look takes no locks; what looks wrong may only be changing. It is looked
+//! at again while nobody else reads, writes or cuts the file: then the NSDs hold exactly what was
+//! sent, and the sums include what the metadata is yet to be told. Only what is wrong then is a
+//! fault. An object that no file has is looked for again wherever it may have come from or gone to.
+//!
+//! NSDs that cannot be read are left out: what only they could tell is a note.
+
+mod paths;
+
+use crate::commit::sync_all;
+use crate::file::Content;
+use crate::ranges::{Floors, Ranges};
+use crate::recovery::scan_objects;
+use crate::shared::{Shared, wrong_reply};
+use crate::write_behind::on_disk;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use strake_proto::meta::{MetaQuery, MetaReply};
+use strake_proto::nsd::{NsdReply, NsdRequest, StripEntry};
+use strake_proto::{
+    BlockIndex, ErrorKind, Geometry, Ino, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex,
+    Version,
+};
+use strake_stripe::StripeCode;
+
+/// Faults reported at most.
+const FAULTS_MAX: usize = 1000;
+/// Faults of one file reported at most.
+const FAULTS_PER_FILE_MAX: usize = 20;
+/// Blocks looked at together, so that a large file needs bounded memory.
+const WINDOW_BLOCKS: u64 = 2048;
+/// Ranges of missing blocks named for one file.
+const HOLES_NAMED_MAX: usize = 8;
+
+/// What a cross-check looked at and found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StripCheck {
+    /// Files with blocks of their own.
+    pub files: u64,
+    /// Their blocks.
+    pub blocks: u64,
+    /// The strips of these.
+    pub strips: u64,
+    /// Bytes that files have allocated, parity not counted.
+    pub allocated: u64,
+    /// Objects that NSDs hold strips of.
+    pub objects: u64,
+    /// Files looked at a second time, because they were changing or are at fault.
+    pub again: u64,
+    /// One sentence for each fault; at most 1,000.
+    pub faults: Vec<String>,
+    /// What could not be looked at.
+    pub notes: Vec<String>,
+}
+
+/// What one look at a file's object found.
+#[derive(Default)]
+struct Look {
+    blocks: u64,
+    strips: u64,
+    held: u64,
+    faults: Vec<String>,
+    /// Blocks that cannot be judged before NSDs return.
+    unknown: u64,
+    /// Ranges of blocks of which nothing is stored; the first few.
+    holes: Vec<(u64, u64)>,
+    /// Up to which block holes are known.
+    seen_to: u64,
+}
+
+/// A file as it should be.
+#[derive(Clone, Copy)]
+struct Expected {
+    size: u64,
+    allocated: i64,
+}
+
+/// Does it.
+pub(crate) fn check(shared: &Shared) -> Result<StripCheck> {
+    let mut report = StripCheck::default();
+    if let Err(error) = sync_all(shared) {
+        report.notes.push(format!("not everything could be made durable: {error}"));
+    }
+    Ranges::apply_pending(shared)?;
+    let nsds = shared.io.nsds();
+    for slot in nsds.slots().filter(|slot| !nsds.availability(*slot).readable()) {
+        report.notes.push(format!("NSD {} cannot be read and was left out", nsds.nsd(slot)));
+    }
+    let mut known: HashSet<ObjectId> = HashSet::new();
+    let mut suspects: Vec<(Ino, ObjectLayout)> = Vec::new();
+    scan_objects(shared, &mut |inode, layout| {
+        known.insert(layout.object);
+        let (size, allocated) = (inode.attr.size, inode.attr.allocated as i64);
+        let look = look(shared, layout, Expected { size, allocated })?;
+        if look.faults.is_empty() {
+            report.take(&look);
+        } else {
+            suspects.push((inode.attr.ino, *layout));
+        }
+        Ok(())
+    })?;
+    let mut at_fault: BTreeMap<Ino, Vec<String>> = BTreeMap::new();
+    for (ino, layout) in suspects {
+        report.again += 1;
+        let Some(look) = look_again(shared, ino, &layout)? else { continue };
+        report.take(&look);
+        if !look.faults.is_empty() {
+            at_fault.entry(ino).or_default().extend(look.faults);
+        }
+    }
+    let paths = paths::of(shared, at_fault.keys().copied().collect())?;
+    for (ino, faults) in at_fault {
+        let path = paths.get(&ino).map(|path| format!(" ({path})")).unwrap_or_default();
+        faults.iter().for_each(|text| report.fault(format!("inode {ino}{path}: {text}")));
+    }
+    check_objects(shared, &known, &mut report)?;
+    Ok(report)
+}
+
+impl StripCheck {
+    fn take(&mut self, look: &Look) {
+        self.files += 1;
+        self.blocks += look.blocks;
+        self.strips += look.strips;
+        self.allocated += look.held;
+        if look.unknown > 0 {
+            let text = format!("{} blocks cannot be read until NSDs return", look.unknown);
+            self.notes.push(text);
+        }
+    }
+
+    fn fault(&mut self, text: String) {
+        if self.faults.len() < FAULTS_MAX {
+            self.faults.push(text);
+        }
+    }
+}
+
+/// The second look, while nobody is at work on the file; `None` if it is gone or has its bytes
+/// elsewhere by now.
+fn look_again(shared: &Shared, ino: Ino, layout: &ObjectLayout) -> Result<Option<Look>> {
+    let inode = shared.table.pin(ino);
+    let file = match shared.file(&inode) {
+        Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
+        file => file?,
+    };
+    // Held across NSD I/O, as a truncation does: readers and writers of this file wait.
+    let content = file.content.write();
+    let look = match &*content {
+        Content::Object(now) if now.object == layout.object => {
+            let told = match shared.meta.query_inode(&MetaQuery::GetInode { ino }) {
+                Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
+                told => told?,
+            };
+            let untold = {
+                let core = inode.core.lock();
+                core.allocated_delta + core.unstable_gain
+            };
+            let allocated = told.attr.allocated as i64 + untold;
+            let found = look(shared, layout, Expected { size: file.size(), allocated })?;
+            Some(found)
+        }
+        _ => None,
+    };
+    drop(content);
+    drop(file);
+    shared.drop_idle_file(&inode);
+    Ok(look)
+}
+
+fn look(shared: &Shared, layout: &ObjectLayout, expected: Expected) -> Result<Look> {
+    let nsds = shared.io.nsds();
+    // As they are before anything is listed: what a deletion takes away meanwhile was below its
+    // floor, and an NSD that returns meanwhile was not asked.
+    let floors = shared.ranges.floors_of(layout.object);
+    let readable = nsds.slots().filter(|slot| nsds.availability(*slot).readable()).collect();
+    let mut at = At { shared, layout, floors, readable, expected };
+    let mut found = Look::default();
+    let mut from = BlockIndex(0);
+    loop {
+        let to = BlockIndex(from.0.saturating_add(WINDOW_BLOCKS));
+        let mut blocks: BTreeMap<BlockIndex, Vec<(SlotIndex, StripEntry)>> = BTreeMap::new();
+        for slot in at.readable.clone() {
+            shared.io.list_if_there(slot, layout, (from, to), 4096, &mut |entry| {
+                blocks.entry(entry.key.block).or_default().push((slot, entry.clone()));
+                true
+            })?;
+            if !nsds.availability(slot).readable() {
+                at.readable.remove(&slot);
+            }
+        }
+        for (block, entries) in &blocks {
+            at.look_at_block(*block, entries, &mut found)?;
+        }
+        // What lies between windows is skipped: files may be sparse beyond measure.
+        let floor = |block| at.floors.at(block);
+        match shared.io.first_block(layout, (to, BlockIndex::END), &floor)? {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    found.see_hole(expected.size.div_ceil(u64::from(layout.block_size)));
+    let held = found.held as i64;
+    if held < expected.allocated {
+        let text = format!(
+            "{} bytes are allocated and its blocks hold {held}: data is gone, of {}",
+            expected.allocated,
+            found.holes_text()
+        );
+        found.faults.push(text);
+    } else if held > expected.allocated {
+        let text = format!("its blocks hold {held} bytes and {} are allocated", expected.allocated);
+        found.faults.push(text);
+    }
+    Ok(found)
+}
+
+impl Look {
+    fn fault(&mut self, text: String) {
+        if self.faults.len() < FAULTS_PER_FILE_MAX {
+            self.faults.push(text);
+        }
+    }
+
+    /// Notes that nothing is stored from the last block seen up to `to`.
+    fn see_hole(&mut self, to: u64) {
+        if self.seen_to < to && self.holes.len() < HOLES_NAMED_MAX {
+            self.holes.push((self.seen_to, to));
+        }
+    }
+
+    fn holes_text(&self) -> String {
+        let name = |(from, to): &(u64, u64)| match to - from {
+            1 => format!("block {from}"),
+            _ => format!("blocks {from} to {}", to - 1),
+        };
+        match &self.holes[..] {
+            [] => "a block that became shorter".to_owned(),
+            holes => holes.iter().map(name).collect::<Vec<_>>().join(", "),
+        }
+    }
+}
+
+/// Where one looks.
+struct At<'a> {
+    shared: &'a Shared,
+    layout: &'a ObjectLayout,
+    floors: Floors,
+    readable: BTreeSet<SlotIndex>,
+    expected: Expected,
+}
+
+impl At<'_> {
+    fn look_at_block(
+        &self,
+        block: BlockIndex,
+        entries: &[(SlotIndex, StripEntry)],
+        found: &mut Look,
+    ) -> Result<()> {
+        // What is below has a deletion pending.
+        let floor = self.floors.at(block);
+        let live: Vec<&(SlotIndex, StripEntry)> =
+            entries.iter().filter(|(_, entry)| entry.header.version >= floor).collect();
+        let Some((_, newest)) = live.iter().max_by_key(|(_, entry)| entry.header.version) else {
+            return Ok(());
+        };
+        let (version, length) = (newest.header.version, newest.header.block_bytes);
+        found.see_hole(block.0);
+        found.seen_to = block.0 + 1;
+        found.blocks += 1;
+        found.strips += live.len() as u64;
+        found.held += u64::from(on_disk(length));
+        if block.0 >= self.expected.size.div_ceil(u64::from(self.layout.block_size)) {
+            found.fault(format!("block {block} is stored beyond the end of the file"));
+        }
+        if length == 0 || length > self.layout.block_size {
+            found.fault(format!("block {block} claims a length of {length} bytes"));
+            return Ok(());
+        }
+        self.look_at_strips(block, (version, length), &live, found)
+    }
+
+    fn look_at_strips(
+        &self,
+        block: BlockIndex,
+        (version, length): (Version, u32),
+        live: &[&(SlotIndex, StripEntry)],
+        found: &mut Look,
+    ) -> Result<()> {
+        let nsds = self.shared.io.nsds();
+        let code = self.layout.code;
+        let slots = nsds.stripe(self.layout, block)?;
+        let strip_bytes = Geometry::of(code, u64::from(length)).strip_bytes;
+        let mut wrong: Vec<String> = Vec::new();
+        for (slot, entry) in live {
+            let strip = entry.key.strip;
+            if slots.get(usize::from(strip.0)) != Some(slot) {
+                let nsd = nsds.nsd(*slot);
+                wrong.push(format!("strip {strip} lies on NSD {nsd}, where it does not belong"));
+            }
+        }
+        let (mut good, mut away) = (0, 0);
+        for (at, slot) in (0u8..).zip(slots.iter()) {
+            let stored = Geometry::is_stored(code, u64::from(length), at);
+            let is_own = |(holder, entry): &&&(SlotIndex, StripEntry)| {
+                holder == slot && entry.key.strip == StripIndex(at)
+            };
+            let own = live.iter().find(is_own).map(|(_, entry)| entry);
+            let place = format!("strip {at} on NSD {}", nsds.nsd(*slot));
+            match own {
+                None if !stored => {}
+                None if !self.readable.contains(slot) => away += 1,
+                None => wrong.push(format!("{place} is missing")),
+                Some(_) if !stored => wrong.push(format!("{place} is one too many")),
+                Some(own) if own.header.version != version => {
+                    wrong.push(format!("{place} is of an old version"));
+                }
+                Some(own)
+                    if own.header.block_bytes != length
+                        || own.strip_bytes as usize != strip_bytes =>
+                {
+                    wrong.push(format!("{place} has the wrong length"));
+                }
+                Some(_) => good += 1,
+            }
+        }
+        let needed = StripeCode::of_block(code, u64::from(length)).data_strips();
+        let wrong = wrong.join(", ");
+        if good + away < needed {
+            let text = format!("block {block} is lost: {good} of {needed} strips are there");
+            found.fault(format!("{text}: {wrong}"));
+        } else if !wrong.is_empty() {
+            found.fault(format!("block {block}: {wrong}"));
+        } else if good < needed {
+            found.unknown += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Looks for objects on NSDs that no file has.
+fn check_objects(
+    shared: &Shared,
+    known: &HashSet<ObjectId>,
+    report: &mut StripCheck,
+) -> Result<()> {
+    let mut all: BTreeSet<ObjectId> = BTreeSet::new();
+    let mut strange: BTreeSet<(ObjectId, SlotIndex)> = BTreeSet::new();
+    let nsds = shared.io.nsds();
+    for slot in nsds.slots().filter(|slot| nsds.availability(*slot).readable()) {
+        let mut next = ObjectId(0);
+        while let Some(object) = object_from(shared, slot, next)? {
+            all.insert(object);
+            if !known.contains(&object) {
+                strange.insert((object, slot));
+            }
+            next = ObjectId(object.0.saturating_add(1));
+        }
+    }
+    report.objects = all.len() as u64;
+    if strange.is_empty() {
+        return Ok(());
+    }
+    // An object is reserved for a file, then the file's, then its deletion is pending, then its
+    // strips are gone. It only moves forward, so it is looked for in this order.
+    let mut reserved: HashSet<ObjectId> = HashSet::new();
+    for (object, _) in &strange {
+        match shared.meta.query(&MetaQuery::IsReserved { object: *object }) {
+            Ok(_) => {
+                reserved.insert(*object);
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut known: HashSet<ObjectId> = HashSet::new();
+    scan_objects(shared, &mut |_, layout| {
+        known.insert(layout.object);
+        Ok(())
+    })?;
+    let pending = pending_objects(shared)?;
+    for (object, slot) in strange {
+        if [&reserved, &known, &pending].iter().any(|set| set.contains(&object)) {
+            continue;
+        }
+        if object_from(shared, slot, object)? == Some(object) {
+            let nsd = nsds.nsd(slot);
+            report.fault(format!("NSD {nsd} holds strips of object {object}, which no file has"));
+        }
+    }
+    Ok(())
+}
+
+/// The first object at or after `from` of which the NSD holds a strip.
+fn object_from(shared: &Shared, slot: SlotIndex, from: ObjectId) -> Result<Option<ObjectId>> {
+    let request = NsdRequest::List {
+        fs: shared.io.nsds().fs(),
+        object: from,
+        block: BlockIndex(0),
+        strip: StripIndex(0),
+        until: ObjectId(u64::MAX),
+        limit: 1,
+    };
+    match shared.io.nsds().call(slot, &request, &[], &mut [])? {
+        NsdReply::Strips { entries, .. } => match entries.first() {
+            Some(entry) if entry.key.object < from => Err(wrong_reply()),
+            first => Ok(first.map(|entry| entry.key.object)),
+        },
+        _ => Err(wrong_reply()),
+    }
+}
+
+fn pending_objects(shared: &Shared) -> Result<HashSet<ObjectId>> {
+    let mut objects = HashSet::new();
+    let mut after = 0;
+    loop {
+        let query = MetaQuery::PendingRanges { after, limit: 1000 };
+        let MetaReply::PendingRanges(page) = shared.meta.query(&query)? else {
+            return Err(wrong_reply());
+        };
+        let Some(last) = page.last() else { return Ok(objects) };
+        after = last.id;
+        objects.extend(page.iter().map(|range| range.layout.object));
+    }
+}
+
+#[cfg(test)]
+#[path = "check/check_test.rs"]
+mod check_test;
