@@ -1,7 +1,7 @@
 //! Model checking of the stripe-commit protocol: one block, every interleaving of a writer's steps,
 //! NSDs that make things durable on their own, crashes, lost and returning NSDs, and recovery.
-//! Decisions 0007 and 0010 describe the protocol; this is the same in a form small enough to visit
-//! every state.
+//! Decisions 0007 and 0010 describe the protocol; this is the same in a form small enough to
+//! visit every state.
 //!
 //! A *value* is what the application wrote, counted from 0; a *version* is what the protocol calls a
 //! write. Every strip says which value it is of, which no NSD or client may look at: only the
