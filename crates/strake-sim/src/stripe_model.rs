@@ -3,8 +3,8 @@
 //! Decisions 0007 and 0010 describe the protocol; this is the same in a form small enough to
 //! visit every state.
 //!
-//! A *value* is what the application wrote, counted from 0; a *version* is what the protocol calls a
-//! write. Every strip says which value it is of, which no NSD or client may look at: only the
+//! A *value* is what the application wrote, counted from 0; a *version* is what the protocol calls
+//! a write. Every strip says which value it is of, which no NSD or client may look at: only the
 //! invariants do.
 //!
 //! **Invariants**, after every recovery: the block can be read from every choice of the NSDs that
