@@ -13,6 +13,7 @@ mod command;
 mod degraded;
 mod differential;
 mod directory;
+mod faults;
 mod fio;
 mod fsx;
 mod full;
@@ -66,6 +67,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "degraded", about: "missing NSDs, gone and back", run: degraded::run },
     Suite { name: "full", about: "ENOSPC, and room again", run: full::run },
     Suite { name: "user", about: "without root, through fusermount3", run: user::run },
+    Suite { name: "faults", about: "disks that fail under load", run: faults::run },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];
 

@@ -127,6 +127,25 @@ impl<'a> Mounted<'a> {
         format!("{error}\n  the daemon's log ends:\n    : {last}")
     }
 
+    /// Runs `strake WORDS` and returns what it says.
+    ///
+    /// # Errors
+    /// What it said, if it failed.
+    pub(crate) fn say(&self, words: &str) -> Result<String, String> {
+        self.run(words, &mut self.command(words)).map(|ended| ended.output())
+    }
+
+    /// The container of an NSD that was made with the file system.
+    pub(crate) fn container(&self, index: u16) -> PathBuf {
+        self.data().join(format!("nsd{index}/container"))
+    }
+
+    /// The daemon's log.
+    pub(crate) fn log(&self) -> String {
+        let bytes = std::fs::read(self.data().join("strake.log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     fn run(&self, what: &str, command: &mut Command) -> Result<Ended, String> {
         let name = format!("{} strake {what}", self.name);
         let ended = self.session.run(self.suite, &name, COMMAND_SECONDS_MAX, command);
