@@ -1,7 +1,7 @@
 //! Disks that fail under a running file system while a reader and a writer are at work: bits
 //! flipped, containers removed, cut short, put back, replaced by an old copy of themselves, and
-//! more taken away than the code allows. What was written is verified throughout; in the end a scrub
-//! has mended everything and `fs check` finds nothing.
+//! more taken away than the code allows. What was written is verified throughout; in the end a
+//! scrub has mended everything and `fs check` finds nothing.
 
 use super::checks::Checks;
 use super::command::pause;
