@@ -98,7 +98,6 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("degraded", 15),
         ("full", 10),
         ("user", 5),
-        ("faults", 15),
         ("lifecycle", 10),
     ] {
         let words =

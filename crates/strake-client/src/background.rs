@@ -180,7 +180,12 @@ pub(crate) fn look_after_nsds(shared: &Shared) {
     let nsds = shared.io.nsds();
     let _alone = nsds.mending().lock();
     for slot in nsds.slots() {
-        if nsds.availability(slot).writable() || !nsds.probe(slot) {
+        if nsds.availability(slot).writable() {
+            // One that went away is noticed also when nobody uses it.
+            nsds.check(slot);
+            continue;
+        }
+        if !nsds.probe(slot) {
             continue;
         }
         if nsds.availability(slot) == NsdAvailability::Unrecovered {

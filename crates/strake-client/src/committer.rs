@@ -220,6 +220,8 @@ impl Accepted {
                     data.dirty = true;
                     data.charge = self.charge;
                     shared.pool.add_dirty(self.charge);
+                    // It is sent again, and so needs room again.
+                    shared.space.owe(self.charge as u64);
                     self.file.insert_dirty(self.block.index);
                 }
                 self.file.insert_unsaved(self.block.index);

@@ -632,6 +632,18 @@ impl NsdSet {
         *attention = false;
     }
 
+    /// Asks an NSD in use for its space; one that does not answer is taken out of use.
+    pub(crate) fn check(&self, slot: SlotIndex) {
+        match self.call(slot, &NsdRequest::Status, &[], &mut []) {
+            Ok(NsdReply::Status(status)) if status.nsd == self.nsd(slot) => {
+                self.learn(slot, &status);
+            }
+            Ok(_) => {}
+            Err(error) if is_nsd_fault(error.kind()) => self.fail(slot),
+            Err(_) => {}
+        }
+    }
+
     /// Asks an NSD for its space. One that is `Down` and missed nothing is up again if it answers.
     /// Returns whether it answers.
     pub(crate) fn probe(&self, slot: SlotIndex) -> bool {

@@ -7,6 +7,7 @@
 //! Disks that are away are left out: their recovery compares them.
 
 use crate::background::Job;
+use crate::commit::sync_all;
 use crate::pace::Pace;
 use crate::recovery::{allocated, exclusively, rewrite, scan_objects};
 use crate::shared::Shared;
@@ -106,7 +107,8 @@ fn run(shared: &Shared) -> Result<bool> {
         }
         Ok(())
     })?;
-    // What was mended becomes stable like any write.
+    // What was mended becomes stable like any write, and then settled: the bad strips are freed.
+    sync_all(shared)?;
     shared.committer.commit(shared, false)?;
     Ok(!stopped)
 }

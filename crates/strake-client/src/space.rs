@@ -100,6 +100,12 @@ impl Space {
         fits
     }
 
+    /// Bytes held for data that is dirty and not sent.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> u64 {
+        self.pending.load(Ordering::Relaxed)
+    }
+
     /// Total and free bytes for data.
     pub(crate) fn usable(&self, io: &StripeIo) -> (u64, u64) {
         let (total, free) = io.nsds().space();

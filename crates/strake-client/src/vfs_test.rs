@@ -593,6 +593,7 @@ fn an_nsd_that_starts_anew_is_sent_again_what_it_had_only_accepted() {
         assert!(!file.has_dirty_blocks());
         rig.nsds.iter().for_each(|nsd| nsd.crash());
         vfs.fsync(handle, false).expect("sent again");
+        assert_eq!(vfs.shared.space.held(), 0, "room is given back as often as it is taken");
         drop((file, inode, vfs));
         rig.crash();
         let vfs = rig.start(0);

@@ -227,6 +227,9 @@ impl Daemon {
     }
 
     fn check(&self, data: bool) -> Result<CheckReport> {
+        // Twice: what the first makes durable, the second settles, so that no strip is looked at
+        // whose successor is there already.
+        self.vfs.sync()?;
         self.vfs.sync()?;
         let mut report = CheckReport::default();
         for config in &self.config().nsd {
