@@ -85,7 +85,7 @@ fn a_disk_is_replaced_under_a_writer_and_the_new_one_has_everything() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (_, handle) = create(&vfs, "busy");
-                for round in 0u8.. {
+                for round in (0..=u8::MAX).cycle() {
                     write(&vfs, handle, u64::from(round % 3) * 70_000, &pattern(300_000, round));
                     vfs.fsync(handle, false).expect("synced");
                     if stop.load(Ordering::Relaxed) {

@@ -187,14 +187,20 @@ impl Core {
 
     /// Notes that the last name is gone; the attributes, last known as `last`, stay readable.
     pub(crate) fn set_removed(&mut self, last: Attr, now: Timestamp) {
-        let known = if self.loaded { self.attr } else { last };
-        // The contents, which have the size, are let go of soon.
-        self.attr = Attr { allocated: known.allocated, ..self.merge(known) };
+        if !self.loaded {
+            self.attr = last;
+        }
+        self.keep_last();
         self.attr.links = 0;
         self.attr.ctime = now;
         self.loaded = true;
         self.removed = true;
         self.epoch += 1;
+    }
+
+    /// Keeps what is known now: the contents, which have the size, are let go of.
+    pub(crate) fn keep_last(&mut self) {
+        self.attr = Attr { allocated: self.attr.allocated, ..self.attr() };
     }
 
     /// Changes the attributes of an inode that only this client still knows: it has no name and

@@ -51,10 +51,16 @@ impl MetaLink {
     /// Changes. Not counted (`sequence` 0): the way is a direct call, so no request is ever sent
     /// twice; a session that resends numbers them.
     pub(crate) fn apply(&self, op: MetaOp) -> Result<MetaReply> {
-        let entry = MetaEntry { client: self.client, sequence: 0, time: self.clock.wall(), op };
+        self.apply_timed(op).map(|(reply, _)| reply)
+    }
+
+    /// As [`MetaLink::apply`]; also tells the time that the change has in the metadata.
+    pub(crate) fn apply_timed(&self, op: MetaOp) -> Result<(MetaReply, Timestamp)> {
+        let time = self.clock.wall();
+        let entry = MetaEntry { client: self.client, sequence: 0, time, op };
         let reply = self.port.apply(&entry)?;
         self.applied.fetch_add(1, Ordering::AcqRel);
-        Ok(reply)
+        Ok((reply, time))
     }
 
     /// Changes, answered by an inode.

@@ -107,6 +107,15 @@ fn what_the_kernel_still_has_open_changes_its_attributes_without_a_name() {
     vfs.release(handle);
     vfs.unlink(ROOT, Ino::ROOT, b"path only").expect("removed");
     assert_eq!(vfs.getattr(ino).expect("attr").size, 9000);
+    // So does what was open beside it when its name went, after the last close.
+    let (ino, handle) = create(&vfs, "open and path", 0o644);
+    vfs.write(handle, 0, &[1; 9000], false).expect("written");
+    vfs.unlink(ROOT, Ino::ROOT, b"open and path").expect("removed");
+    let change = SetAttr { permissions: Some(0o600), ..SetAttr::default() };
+    vfs.setattr(ROOT, ino, None, &change).expect("changed");
+    vfs.release(handle);
+    let last = vfs.getattr(ino).expect("the kernel still has it");
+    assert_eq!((last.size, last.permissions, last.links), (9000, 0o600, 0));
     // The time of the removal does not move again when it is asked for.
     let (ino, handle) = create(&vfs, "open", 0o644);
     vfs.unlink(ROOT, Ino::ROOT, b"open").expect("removed");

@@ -7,7 +7,7 @@ use crate::shared::{Shared, wrong_reply};
 use crate::vfs::Entry;
 use std::sync::Arc;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed, RenameMode};
-use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result};
+use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
 
 /// What `name` leads to, as the metadata has it, with the count of changes before the question.
 fn find(shared: &Shared, parent: Ino, name: &[u8]) -> Result<(Inode, u64)> {
@@ -119,11 +119,11 @@ pub(crate) fn remove(
     let _last_name = inode.lifetime.write();
     // A directory that is open stays listable as empty without the metadata's help.
     let open = !directory && shared.table.handles(inode.ino) > 0;
-    let reply = shared.meta.apply(removal(parent, name, directory, open));
+    let reply = shared.meta.apply_timed(removal(parent, name, directory, open));
     dir.core.lock().forget();
     match reply? {
-        MetaReply::Removed(Some(removed)) => {
-            lost_name(shared, &inode, &found.attr, removed, open);
+        (MetaReply::Removed(Some(removed)), time) => {
+            lost_name(shared, &inode, (&found.attr, time), removed, open);
             Ok(())
         }
         _ => Err(wrong_reply()),
@@ -140,19 +140,21 @@ fn removal(parent: Ino, name: &[u8], directory: bool, open: bool) -> MetaOp {
 }
 
 /// Notes that an inode lost a name. The caller holds `lifetime` exclusively.
-fn lost_name(shared: &Shared, inode: &InodeState, last: &Attr, removed: Removed, open: bool) {
+fn lost_name(
+    shared: &Shared,
+    inode: &InodeState,
+    (last, time): (&Attr, Timestamp),
+    removed: Removed,
+    open: bool,
+) {
     if removed.links > 0 {
         inode.core.lock().forget();
         return;
     }
     {
         let mut core = inode.core.lock();
-        core.set_removed(*last, shared.now());
+        core.set_removed(*last, time);
         core.orphan = open;
-        if open {
-            // The metadata has it still, and the exact time of the removal.
-            core.forget();
-        }
     }
     if !open {
         shared.discard(inode);
@@ -194,7 +196,7 @@ pub(crate) fn rename(
     let open = victim.as_ref().is_some_and(|(victim, attr)| {
         attr.file_type != FileType::Directory && shared.table.handles(victim.ino) > 0
     });
-    let reply = shared.meta.apply(MetaOp::Rename {
+    let reply = shared.meta.apply_timed(MetaOp::Rename {
         parent,
         name: name.to_vec(),
         new_parent,
@@ -206,11 +208,13 @@ pub(crate) fn rename(
     dirs.1.core.lock().forget();
     moved.core.lock().forget();
     match (reply?, victim.as_ref()) {
-        (MetaReply::Removed(Some(removed)), Some((victim, attr))) if removed.ino == victim.ino => {
-            lost_name(shared, victim, attr, removed, open);
+        ((MetaReply::Removed(Some(removed)), time), Some((victim, attr)))
+            if removed.ino == victim.ino =>
+        {
+            lost_name(shared, victim, (attr, time), removed, open);
         }
-        (MetaReply::Removed(_), Some((victim, _))) => victim.core.lock().forget(),
-        (MetaReply::Removed(_), None) => {}
+        ((MetaReply::Removed(_), _), Some((victim, _))) => victim.core.lock().forget(),
+        ((MetaReply::Removed(_), _), None) => {}
         _ => return Err(wrong_reply()),
     }
     Ok(())

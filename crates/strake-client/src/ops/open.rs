@@ -169,11 +169,14 @@ pub(crate) fn release(shared: &Shared, open: &OpenFile) {
 /// Removes an orphan that nobody has open any more.
 fn reap(shared: &Shared, inode: &Arc<InodeState>) {
     let _last_use = inode.lifetime.write();
+    // The kernel may ask again for what only a path descriptor holds: keep the last answer.
+    let _ = shared.attr(inode);
     let orphan = {
         let mut core = inode.core.lock();
         if !core.removed || shared.table.handles(inode.ino) > 0 {
             return;
         }
+        core.keep_last();
         std::mem::take(&mut core.orphan)
     };
     shared.discard(inode);

@@ -73,11 +73,11 @@ impl MetaStore {
             }
             state.holders.retain(|holder| !failed.contains(&holder.nsd));
             if state.holders.len() == holders.len() {
-                eprintln!(
-                    "metadata: generation {} is on NSDs {}",
-                    state.generation,
-                    super::open::list(&holders)
-                );
+                // The first is made by `strake up` in front of its user, to whom it says nothing.
+                if state.generation > 1 {
+                    let list = super::open::list(&holders);
+                    eprintln!("metadata: generation {} is on NSDs {list}", state.generation);
+                }
                 return Ok(());
             }
         }
