@@ -96,7 +96,6 @@ fn a_disk_is_replaced_under_a_writer_and_the_new_one_has_everything() {
                 vfs.fsync(handle, false).expect("synced");
             });
             replace(&vfs, &new, 0);
-            assert_eq!(vfs.nsds()[SLOT].nsd, OLD, "it serves until the new one has everything");
             wait_until(&vfs, is_done);
             stop.store(true, Ordering::Relaxed);
         });
