@@ -8,6 +8,8 @@ use crate::vfs::Vfs;
 use crate::vfs_test::{create, open, pattern, read, write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use strake_env::RealClock;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Caller, ErrorKind, Ino, NsdId, SlotIndex};
@@ -25,9 +27,17 @@ fn replace(vfs: &StrakeVfs, new: &Arc<MemoryNsd>, rate: u64) {
     vfs.replace_nsd(Replacement { old: OLD, new: NEW, rate }, port(new)).expect("begins");
 }
 
+/// Writes that a busy writer makes at most, so that a test that fails ends.
+const ROUNDS_MAX: u8 = 250;
+/// A wait that lasts longer is a fault.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
 /// Waits until the slot's NSD is what is wanted.
 fn wait_until(vfs: &StrakeVfs, is_so: impl Fn(&crate::NsdView) -> bool) {
+    let clock = RealClock::shared();
+    let start = clock.monotonic();
     while !is_so(&vfs.nsds()[SLOT]) {
+        assert!(clock.monotonic() - start < WAIT_MAX, "still {:?}", vfs.nsds()[SLOT]);
         std::thread::yield_now();
     }
 }
@@ -85,7 +95,7 @@ fn a_disk_is_replaced_under_a_writer_and_the_new_one_has_everything() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (_, handle) = create(&vfs, "busy");
-                for round in (0..=u8::MAX).cycle() {
+                for round in 0..ROUNDS_MAX {
                     write(&vfs, handle, u64::from(round % 3) * 70_000, &pattern(300_000, round));
                     vfs.fsync(handle, false).expect("synced");
                     if stop.load(Ordering::Relaxed) {
