@@ -132,15 +132,20 @@ mod tests {
             .expect("made");
         let mut working = Command::new("sleep").arg("60").current_dir(&root).spawn().expect("runs");
         let mut naming = Command::new("sh")
-            .args(["-c", "read line"])
+            .args(["-c", "echo ready; read line"])
             .arg(root.join("file"))
             .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()
             .expect("runs");
         let mut else_where =
             Command::new("sleep").arg("60").current_dir(&other).spawn().expect("runs");
         let there = |child: &Child| PathBuf::from(format!("/proc/{}", child.id()));
-        // `spawn` has waited until each is the program it is to be.
+        // `spawn` returns when the child has a memory of its own, which may be a moment before
+        // its arguments are in `/proc`; once the program speaks, they are. The directory a child
+        // works in is set before either.
+        let mut ready = [0; 6];
+        naming.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("it speaks");
         assert!(belongs(&there(&working), &root) && belongs(&there(&naming), &root));
         assert!(!belongs(&there(&else_where), &root), "a longer name is another directory");
         kill_below(&root);
