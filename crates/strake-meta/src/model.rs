@@ -2,13 +2,15 @@
 //! parents and sums are counted anew each time they are asked for. The tests hold the state machine
 //! against it.
 
+mod content;
+
 use crate::ops::xattr::XATTR_TOTAL_BYTES_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use strake_proto::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
-use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, LINK_COUNT_MAX};
+use strake_proto::limits::LINK_COUNT_MAX;
 use strake_proto::meta::{
-    AttrChange, Configuration, DirEntry, FileData, HardenedUnit, Inode, MetaEntry, MetaOp,
-    MetaReply, NewInode, PendingRange, Removed, RenameMode, XattrMode,
+    AttrChange, Configuration, DirEntry, FileData, Inode, MetaEntry, MetaOp, MetaReply, NewInode,
+    PendingRange, Removed, RenameMode, XattrMode,
 };
 use strake_proto::{
     Attr, BlockIndex, ClientId, ErrorKind, FileType, Generation, GrantNumber, Ino, NsdId, ObjectId,
@@ -568,165 +570,6 @@ impl Model {
         self.inode_reply(ino)
     }
 
-    fn new_object(&mut self, ino: Ino) -> Answer {
-        let layout = ObjectLayout {
-            object: ObjectId(self.next_object),
-            code: self.configuration.code,
-            block_size: self.configuration.block_size,
-            layout: self.configuration.pool.layouts[0].version,
-            key: 0,
-        };
-        let client = self.client;
-        let node = self.regular(ino)?;
-        if node.reserved.len() == 16 {
-            return Err(ErrorKind::Invalid);
-        }
-        node.reserved.push(layout);
-        node.reserved_by.insert(layout.object, client);
-        self.next_object += 1;
-        Ok(MetaReply::Object(layout))
-    }
-
-    fn add_allocated(&mut self, ino: Ino, delta: i64) {
-        let attr = &mut self.nodes.get_mut(&ino).expect("exists").inode.attr;
-        attr.allocated = (attr.allocated as i64 + delta).max(0) as u64;
-    }
-
-    fn update(&mut self, op: &MetaOp) -> Answer {
-        let MetaOp::Update { ino, size, data, allocated_delta, mtime, ctime } = op else {
-            unreachable!("called for this alone")
-        };
-        if *size > FILE_BYTES_MAX {
-            return Err(ErrorKind::FileTooBig);
-        }
-        let node = self.regular(*ino)?;
-        let mut dropped = Vec::new();
-        if let Some(data) = data {
-            let mut named = Vec::new();
-            match data {
-                FileData::Inline(bytes)
-                    if bytes.len() > INLINE_BYTES_MAX || bytes.len() as u64 > *size =>
-                {
-                    return Err(ErrorKind::Invalid);
-                }
-                FileData::Objects(objects) => named.clone_from(objects),
-                _ => {}
-            }
-            let linked = match &node.inode.data {
-                FileData::Objects(linked) => linked.clone(),
-                _ => Vec::new(),
-            };
-            if !named.iter().all(|one| linked.contains(one) || node.reserved.contains(one)) {
-                return Err(ErrorKind::Invalid);
-            }
-            node.reserved.retain(|layout| !named.contains(layout));
-            dropped = linked.into_iter().filter(|layout| !named.contains(layout)).collect();
-            node.inode.data = data.clone();
-        }
-        if data.is_some() && !matches!(&node.inode.data, FileData::Objects(_))
-            || !dropped.is_empty()
-        {
-            node.hardened.clear();
-        }
-        cut_hardened(&mut node.hardened, *size);
-        let inode = &mut node.inode;
-        inode.attr.size = *size;
-        if let FileData::Inline(bytes) = &mut inode.data {
-            bytes.truncate(usize::try_from(*size).expect("small in tests"));
-        }
-        inode.attr.mtime = mtime.unwrap_or(inode.attr.mtime);
-        inode.attr.ctime = ctime.unwrap_or(inode.attr.ctime).max(inode.attr.ctime);
-        for layout in dropped {
-            self.queue_object(layout);
-        }
-        self.add_allocated(*ino, *allocated_delta);
-        self.inode_reply(*ino)
-    }
-
-    fn harden(&mut self, op: &MetaOp) -> Answer {
-        let MetaOp::Harden { ino, size, allocated_delta, mtime, ctime, units } = op else {
-            unreachable!("called for this alone")
-        };
-        if *size > FILE_BYTES_MAX {
-            return Err(ErrorKind::FileTooBig);
-        }
-        let node = self.regular(*ino)?;
-        let attr = &mut node.inode.attr;
-        let mut above = 0;
-        let in_order = units.iter().all(|unit| {
-            let ascends = unit.unit >= above;
-            above = unit.unit + 1;
-            ascends
-        });
-        let end = |unit: &HardenedUnit| unit.unit * 4096 + unit.bytes.len() as u64;
-        let fit = units.iter().all(|unit| !unit.bytes.is_empty() && end(unit) <= *size);
-        if !matches!(node.inode.data, FileData::Objects(_))
-            || *size < attr.size
-            || !in_order
-            || !fit
-        {
-            return Err(ErrorKind::Invalid);
-        }
-        attr.size = *size;
-        attr.mtime = mtime.unwrap_or(attr.mtime);
-        attr.ctime = ctime.unwrap_or(attr.ctime).max(attr.ctime);
-        node.hardened.extend(units.iter().map(|unit| (unit.unit, unit.bytes.clone())));
-        self.add_allocated(*ino, *allocated_delta);
-        self.inode_reply(*ino)
-    }
-
-    /// All hardened units in order.
-    pub(crate) fn hardened(&self) -> Vec<(Ino, HardenedUnit)> {
-        let of = |(ino, node): (&Ino, &Node)| {
-            let unit = |(unit, bytes): (&u64, &Vec<u8>)| HardenedUnit {
-                unit: *unit,
-                bytes: bytes.clone(),
-            };
-            node.hardened.iter().map(|pair| (*ino, unit(pair))).collect::<Vec<_>>()
-        };
-        self.nodes.iter().flat_map(of).collect()
-    }
-
-    fn truncate(
-        &mut self,
-        ino: Ino,
-        size: u64,
-        from_block: Option<BlockIndex>,
-        version: Version,
-        allocated_delta: i64,
-    ) -> Answer {
-        if size > FILE_BYTES_MAX {
-            return Err(ErrorKind::FileTooBig);
-        }
-        let node = self.regular(ino)?;
-        cut_hardened(&mut node.hardened, size);
-        node.inode.attr.size = size;
-        let mut dropped = Vec::new();
-        if size == 0 {
-            if let FileData::Objects(linked) =
-                std::mem::replace(&mut node.inode.data, FileData::Empty)
-            {
-                dropped = linked;
-            }
-            node.inode.attr.allocated = 0;
-        } else if let FileData::Inline(bytes) = &mut node.inode.data {
-            bytes.truncate(usize::try_from(size).expect("small in tests"));
-        }
-        for layout in dropped {
-            self.queue_object(layout);
-        }
-        if size > 0 {
-            self.add_allocated(ino, allocated_delta);
-        }
-        self.touch(ino);
-        if let Some(from) = from_block {
-            for layout in self.objects(ino) {
-                self.queue(layout, (from, BlockIndex::END), version, false);
-            }
-        }
-        self.inode_reply(ino)
-    }
-
     fn set_xattr(
         &mut self,
         ino: Ino,
@@ -810,13 +653,4 @@ impl Model {
 
 fn is_dir(file_type: FileType) -> bool {
     file_type == FileType::Directory
-}
-
-/// Hardened units never go beyond the size.
-fn cut_hardened(units: &mut BTreeMap<u64, Vec<u8>>, size: u64) {
-    units.retain(|unit, bytes| {
-        let room = usize::try_from(size.saturating_sub(unit * 4096)).expect("small in tests");
-        bytes.truncate(room);
-        room > 0
-    });
 }

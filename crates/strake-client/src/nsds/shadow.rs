@@ -1,0 +1,163 @@
+//! Slots that change hands: an NSD that follows the holder of a slot until it has everything and
+//! takes over, and one that takes the place of a lost NSD at once, empty.
+//!
+//! Every change that the holder has done is done by its *shadow* too; what was there before is
+//! copied to it meanwhile. A shadow that misses a change never takes over.
+
+use super::{NsdSet, Route};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
+use strake_proto::meta::MetaOp;
+use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
+use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
+
+/// An NSD that is to take over a slot.
+pub(crate) struct Shadow {
+    pub(crate) nsd: NsdId,
+    pub(super) port: Arc<dyn NsdPort>,
+    /// Set when it missed a change: it cannot take over then.
+    pub(super) failed: AtomicBool,
+    boot: AtomicU64,
+}
+
+impl Shadow {
+    /// Whether it missed a change.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Does what the holder has done. One that cannot is not asked again.
+    pub(super) fn follow(&self, context: NsdContext, request: &NsdRequest, send: &[u8]) {
+        let copied;
+        let request = match request {
+            NsdRequest::Write { key, header, checksums, .. } => {
+                // Its copier may have been there first.
+                let (header, checksums) = (header.clone(), checksums.clone());
+                copied = NsdRequest::Write { key: *key, header, checksums, copy: true };
+                &copied
+            }
+            NsdRequest::Commit { .. }
+            | NsdRequest::DeleteRange { .. }
+            | NsdRequest::ForgetTombstones { .. }
+            | NsdRequest::Refuse { .. } => request,
+            _ => return,
+        };
+        if self.failed.load(Ordering::Acquire) {
+            return;
+        }
+        match self.port.call(context, request, send, &mut []) {
+            Ok(reply) => self.check_boot(&reply),
+            Err(error) => {
+                eprintln!("disks: NSD {}, which replaces another: {error}", self.nsd);
+                self.failed.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// One that was started anew has lost what it had only accepted.
+    fn check_boot(&self, reply: &NsdReply) {
+        if let NsdReply::Accepted { boot } | NsdReply::Stable { boot } = reply
+            && *boot != self.boot.load(Ordering::Acquire)
+        {
+            self.failed.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl NsdSet {
+    /// Who is to take over `slot`.
+    pub(crate) fn shadow(&self, slot: SlotIndex) -> Option<Arc<Shadow>> {
+        self.slot(slot).route.read().shadow.clone()
+    }
+
+    /// From now on `nsd` gets every change that the holder of `slot` gets. Changes under way are
+    /// waited for.
+    pub(crate) fn begin_shadow(
+        &self,
+        slot: SlotIndex,
+        nsd: NsdId,
+        port: Arc<dyn NsdPort>,
+    ) -> Result<()> {
+        let reply = port.call(self.context(), &NsdRequest::Status, &[], &mut [])?;
+        let NsdReply::Status(status) = reply else { return Err(crate::shared::wrong_reply()) };
+        if status.nsd != nsd {
+            return Err(Error::new(ErrorKind::Invalid, format!("that is not NSD {nsd}")));
+        }
+        let (failed, boot) = (AtomicBool::new(false), AtomicU64::new(status.boot));
+        let shadow = Arc::new(Shadow { nsd, port, failed, boot });
+        let _alone = self.gate.write();
+        self.slot(slot).route.write().shadow = Some(shadow);
+        Ok(())
+    }
+
+    /// Ends that.
+    pub(crate) fn end_shadow(&self, slot: SlotIndex) {
+        self.slot(slot).route.write().shadow = None;
+    }
+
+    /// Gives `slot` to its shadow, which has everything. Durable when it returns.
+    ///
+    /// # Errors
+    /// `Unreachable` if the shadow missed something after all; the metadata's.
+    pub(crate) fn promote_shadow(&self, slot: SlotIndex) -> Result<()> {
+        let entry = self.slot(slot);
+        let lost = || Error::new(ErrorKind::Unreachable, "the new disk failed meanwhile");
+        let _alone = self.gate.write();
+        let shadow = self.shadow(slot).ok_or_else(lost)?;
+        let commit = NsdRequest::Commit { settled: Vec::new() };
+        let reply = shadow.port.call(self.context(), &commit, &[], &mut [])?;
+        shadow.check_boot(&reply);
+        if shadow.failed.load(Ordering::Acquire) {
+            return Err(lost());
+        }
+        let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
+        let _serial = self.noting.lock();
+        if self.availability(slot) != NsdAvailability::Up {
+            return Err(Error::new(ErrorKind::Unreachable, "the old disk failed meanwhile"));
+        }
+        let old = self.nsd(slot);
+        self.change_pool(MetaOp::ReplaceNsd { old, new: shadow.nsd, state })?;
+        *entry.status.lock() = NsdStatus::Ready;
+        entry.boot.store(shadow.boot.load(Ordering::Acquire), Ordering::Release);
+        entry.nsd.store(shadow.nsd.0, Ordering::Release);
+        *entry.route.write() = Route { port: Some(Arc::clone(&shadow.port)), shadow: None };
+        eprintln!("disks: NSD {} has replaced NSD {old}", shadow.nsd);
+        Ok(())
+    }
+
+    /// Gives `slot`, whose NSD cannot be read, to an empty one, which is brought up to date like
+    /// one that returns. Durable when it returns.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub(crate) fn replace_lost(
+        &self,
+        slot: SlotIndex,
+        nsd: NsdId,
+        port: Arc<dyn NsdPort>,
+    ) -> Result<()> {
+        let entry = self.slot(slot);
+        let _alone = self.gate.write();
+        let serial = self.noting.lock();
+        let old = self.nsd(slot);
+        let away = self.noted_count() - usize::from(self.is_noted(slot));
+        if away >= self.tolerance {
+            let detail = "more NSDs are away than the code tolerates: bring them back first";
+            return Err(Error::new(ErrorKind::Io, detail));
+        }
+        let (status, availability) = (NsdStatus::Replacement, NsdAvailability::Unrecovered);
+        let state = NsdState { status, availability };
+        self.change_pool(MetaOp::ReplaceNsd { old, new: nsd, state })?;
+        *entry.status.lock() = status;
+        entry.boot.store(0, Ordering::Release);
+        entry.nsd.store(nsd.0, Ordering::Release);
+        entry.noted.store(true, Ordering::Release);
+        *entry.route.write() = Route { port: Some(port), shadow: None };
+        self.set_availability(slot, availability);
+        eprintln!("disks: NSD {nsd} has taken the place of NSD {old} and is filled now");
+        drop(serial);
+        self.call_for_attention();
+        Ok(())
+    }
+}
