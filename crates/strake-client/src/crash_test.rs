@@ -12,16 +12,7 @@ use strake_proto::{Caller, ErrorKind, Ino};
 
 const ROOT: &Caller = &Caller::ROOT;
 const SIZE_MAX: usize = 4 * BLOCK_SIZE as usize;
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    sync: false,
-    direct: false,
-    execute: false,
-    no_atime: false,
-};
+const RW: OpenFlags = OpenFlags::READ_WRITE;
 
 /// A file and all contents it had since it was last synced, that one included.
 struct History {

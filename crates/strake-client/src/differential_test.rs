@@ -14,16 +14,7 @@ const BLOCK: usize = BLOCK_SIZE as usize;
 const SIZE_MAX: usize = 5 * BLOCK + 1000;
 const FILES: usize = 3;
 
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    sync: false,
-    direct: false,
-    execute: false,
-    no_atime: false,
-};
+const RW: OpenFlags = OpenFlags::READ_WRITE;
 
 /// One file and what it should be.
 struct File {

@@ -13,12 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use strake_env::{Clock, RealClock, Rng};
 use strake_meta::MemoryMeta;
 use strake_observe::Observe;
-use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus, Slot};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{
-    ClientId, ClusterId, Code, Error, ErrorKind, LayoutVersion, MapVersion, NsdId, PoolMap, Result,
-    SlotIndex, Timestamp,
+    ClientId, ClusterId, Code, Error, ErrorKind, NsdId, PoolMap, Result, SlotIndex, Timestamp,
 };
 
 /// Metadata whose entries are lost in a crash unless they were synced.
@@ -164,22 +162,12 @@ impl Rig {
 }
 
 fn configuration(code: Code, count: u16) -> Configuration {
-    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
-    let slot =
-        |at: u16| Slot { nsd: NsdId(u32::from(at) + 1), failure_group: u32::from(at), state };
     Configuration {
         cluster: ClusterId([7; 16]),
         name: "tests".to_owned(),
         code,
         block_size: BLOCK_SIZE,
-        pool: PoolMap {
-            version: MapVersion(1),
-            slots: (0..count).map(slot).collect(),
-            layouts: vec![LayoutMap {
-                version: LayoutVersion(1),
-                members: (0..count).map(|at| (SlotIndex(at), u32::from(at))).collect(),
-            }],
-        },
+        pool: PoolMap::new((0..u32::from(count)).map(|at| (NsdId(at + 1), at))),
         created: Timestamp { seconds: 1_000, nanos: 0 },
         settings: Vec::new(),
         incompat_flags: 0,

@@ -43,6 +43,20 @@ pub struct OpenFlags {
     pub no_atime: bool,
 }
 
+impl OpenFlags {
+    /// For reading and writing, and nothing else.
+    pub const READ_WRITE: OpenFlags = OpenFlags {
+        read: true,
+        write: true,
+        append: false,
+        truncate: false,
+        sync: false,
+        direct: false,
+        execute: false,
+        no_atime: false,
+    };
+}
+
 /// An opened file.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {

@@ -8,16 +8,7 @@ use std::time::Duration;
 use strake_proto::meta::{MetaPort, MetaQuery, MetaReply, RenameMode, XattrMode};
 use strake_proto::{Attr, ByteCount, Caller, ErrorKind, Groups, Ino, Timestamp};
 
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    sync: false,
-    direct: false,
-    execute: false,
-    no_atime: false,
-};
+const RW: OpenFlags = OpenFlags::READ_WRITE;
 const ROOT: &Caller = &Caller::ROOT;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 

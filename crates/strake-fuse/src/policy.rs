@@ -64,17 +64,8 @@ impl OpenModes {
 mod tests {
     use super::*;
 
-    const WRITER: OpenFlags = OpenFlags {
-        read: false,
-        write: true,
-        append: false,
-        truncate: false,
-        sync: false,
-        direct: false,
-        execute: false,
-        no_atime: false,
-    };
-    const READER: OpenFlags = OpenFlags { read: true, write: false, ..WRITER };
+    const WRITER: OpenFlags = OpenFlags { read: false, ..OpenFlags::READ_WRITE };
+    const READER: OpenFlags = OpenFlags { write: false, ..OpenFlags::READ_WRITE };
 
     #[test]
     fn the_two_ways_are_never_open_at_once() {

@@ -8,14 +8,11 @@ use strake_env::disk::sim::SimDisk;
 use strake_env::{Clock, Disk, RealClock};
 use strake_meta::{MemoryMeta, MetaOptions, MetaStore};
 use strake_observe::Waiters;
-use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus, PoolMap, Slot};
+use strake_proto::layout::PoolMap;
 use strake_proto::meta::{
     Configuration, FileData, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply, NewInode,
 };
-use strake_proto::{
-    ClientId, ClusterId, Code, FileType, FsId, Ino, LayoutVersion, MapVersion, NsdId, SlotIndex,
-    Timestamp,
-};
+use strake_proto::{ClientId, ClusterId, Code, FileType, FsId, Ino, NsdId, Timestamp};
 use strake_store::{Container, FormatOptions, UnusedChunks};
 
 fn main() {
@@ -128,19 +125,12 @@ fn entry(op: MetaOp) -> MetaEntry {
 }
 
 fn configuration() -> Configuration {
-    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
-    let slots = (1..=3).map(|nsd| Slot { nsd: NsdId(nsd), failure_group: nsd, state }).collect();
-    let members = (0..3).map(|slot| (SlotIndex(slot), u32::from(slot) + 1)).collect();
     Configuration {
         cluster: ClusterId([1; 16]),
         name: "speed".to_owned(),
         code: Code { data: 1, parity: 2 },
         block_size: 4 << 20,
-        pool: PoolMap {
-            version: MapVersion(1),
-            slots,
-            layouts: vec![LayoutMap { version: LayoutVersion(1), members }],
-        },
+        pool: PoolMap::new((1..=3).map(|nsd| (NsdId(nsd), nsd))),
         created: Timestamp { seconds: 1, nanos: 0 },
         settings: Vec::new(),
         incompat_flags: 0,

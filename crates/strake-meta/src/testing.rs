@@ -1,33 +1,22 @@
 //! What the tests of this crate share: a file system in memory with short calls.
 
 use crate::memory::MemoryMeta;
-use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus, PoolMap, Slot};
+use strake_proto::layout::PoolMap;
 use strake_proto::meta::{
     AttrChange, Configuration, DirEntry, Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
     NewInode, Removed,
 };
-use strake_proto::{
-    ClientId, ClusterId, Code, ErrorKind, FileType, Ino, LayoutVersion, MapVersion, NsdId, Result,
-    SlotIndex, Timestamp,
-};
+use strake_proto::{ClientId, ClusterId, Code, ErrorKind, FileType, Ino, NsdId, Result, Timestamp};
 
 pub(crate) const CLIENT: ClientId = ClientId(7);
 
 pub(crate) fn configuration() -> Configuration {
-    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
-    let slots: Vec<Slot> =
-        (1..=3).map(|nsd| Slot { nsd: NsdId(nsd), failure_group: nsd, state }).collect();
-    let members = (0..3).map(|slot| (SlotIndex(slot), u32::from(slot) + 1)).collect();
     Configuration {
         cluster: ClusterId([5; 16]),
         name: "tests".to_owned(),
         code: Code { data: 1, parity: 1 },
         block_size: 4 << 20,
-        pool: PoolMap {
-            version: MapVersion(1),
-            slots,
-            layouts: vec![LayoutMap { version: LayoutVersion(1), members }],
-        },
+        pool: PoolMap::new((1..=3).map(|nsd| (NsdId(nsd), nsd))),
         created: Timestamp { seconds: 1, nanos: 0 },
         settings: Vec::new(),
         incompat_flags: 0,

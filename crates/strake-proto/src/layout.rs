@@ -203,6 +203,19 @@ pub struct PoolMap {
 }
 
 impl PoolMap {
+    /// A pool of NSDs that are all up, each given with its failure group: a slot each, in their
+    /// order, and one layout of all of them.
+    pub fn new(nsds: impl IntoIterator<Item = (NsdId, u32)>) -> PoolMap {
+        let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
+        let (mut slots, mut members) = (Vec::new(), Vec::new());
+        for (index, (nsd, failure_group)) in (0..=u16::MAX).zip(nsds) {
+            slots.push(Slot { nsd, failure_group, state });
+            members.push((SlotIndex(index), failure_group));
+        }
+        let layouts = vec![LayoutMap { version: LayoutVersion(1), members }];
+        PoolMap { version: MapVersion(1), slots, layouts }
+    }
+
     /// The layout of that version.
     pub fn layout(&self, version: LayoutVersion) -> Option<&LayoutMap> {
         self.layouts.iter().find(|layout| layout.version == version)

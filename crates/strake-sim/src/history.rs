@@ -27,16 +27,7 @@ const DIRECTORIES_MAX: usize = 4;
 const FILES_MAX: usize = 6;
 
 /// How files are opened here.
-pub const READ_WRITE: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    sync: false,
-    direct: false,
-    execute: false,
-    no_atime: true,
-};
+pub const READ_WRITE: OpenFlags = OpenFlags { no_atime: true, ..OpenFlags::READ_WRITE };
 
 /// A history under way.
 struct Actor {

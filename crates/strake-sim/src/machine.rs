@@ -8,12 +8,10 @@ use strake_env::{Clock, Disk, ManualClock, SimDisk};
 use strake_meta::{MetaOptions, MetaStore, WITNESS_BYTES};
 use strake_nsd::{BlockStore, BlockStoreOptions};
 use strake_observe::Observe;
-use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus, Slot};
 use strake_proto::meta::{Configuration, MetaPort};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{
-    ByteCount, ClientId, ClusterId, Code, FsId, LayoutVersion, MapVersion, NsdId, PoolMap, Result,
-    SlotIndex, Timestamp,
+    ByteCount, ClientId, ClusterId, Code, FsId, NsdId, PoolMap, Result, SlotIndex, Timestamp,
 };
 use strake_store::Container;
 use strake_store::container::{CONTAINER_BYTES_MIN, FormatOptions};
@@ -186,21 +184,12 @@ fn settings() -> Settings {
 }
 
 fn configuration(code: Code, count: usize) -> Configuration {
-    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
-    let slot = |at| Slot { nsd: nsd(at), failure_group: at as u32, state };
     Configuration {
         cluster: CLUSTER,
         name: "simulated".to_owned(),
         code,
         block_size: BLOCK_SIZE,
-        pool: PoolMap {
-            version: MapVersion(1),
-            slots: (0..count).map(slot).collect(),
-            layouts: vec![LayoutMap {
-                version: LayoutVersion(1),
-                members: (0..count).map(|at| (SlotIndex(at as u16), at as u32)).collect(),
-            }],
-        },
+        pool: PoolMap::new((0..count).map(|at| (nsd(at), at as u32))),
         created: Timestamp { seconds: 1_000, nanos: 0 },
         settings: Vec::new(),
         incompat_flags: 0,

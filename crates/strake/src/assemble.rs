@@ -11,12 +11,8 @@ use strake_env::{Clock, Disk, RealClock, Rng};
 use strake_meta::{MetaOptions, MetaStore};
 use strake_nsd::{BlockStore, BlockStoreOptions};
 use strake_observe::Observe;
-use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::{AttrChange, Configuration, MetaEntry, MetaOp, MetaPort};
-use strake_proto::{
-    ClientId, Error, ErrorKind, FsId, Ino, LayoutVersion, MapVersion, NsdId, PoolMap, Result, Slot,
-    SlotIndex,
-};
+use strake_proto::{ClientId, Error, ErrorKind, FsId, Ino, NsdId, PoolMap, Result};
 use strake_store::Container;
 use strake_store::container::FormatOptions;
 use strake_store::superblock::{COPY_OFFSETS, SUPERBLOCK_BYTES, Superblock};
@@ -60,7 +56,7 @@ pub(crate) fn format(
         name: config.name.clone(),
         code: config.code.parse()?,
         block_size: config.block_size,
-        pool: first_pool(&config.nsd),
+        pool: PoolMap::new(config.nsd.iter().map(|nsd| (NsdId(nsd.id), nsd.failure_group))),
         created: RealClock.wall(),
         settings: Vec::new(),
         incompat_flags: 0,
@@ -130,22 +126,6 @@ pub(crate) fn format_one(
 
 fn is_device(path: &std::path::Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
-}
-
-/// All NSDs up, one slot each, in one layout.
-fn first_pool(nsds: &[NsdConfig]) -> PoolMap {
-    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
-    let slots: Vec<Slot> = nsds
-        .iter()
-        .map(|nsd| Slot { nsd: NsdId(nsd.id), failure_group: nsd.failure_group, state })
-        .collect();
-    let members = slots
-        .iter()
-        .enumerate()
-        .map(|(index, slot)| (SlotIndex(index as u16), slot.failure_group))
-        .collect();
-    let layouts = vec![LayoutMap { version: LayoutVersion(1), members }];
-    PoolMap { version: MapVersion(1), slots, layouts }
 }
 
 fn make_disk(

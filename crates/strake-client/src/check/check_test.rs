@@ -15,16 +15,7 @@ use strake_stripe::strip_checksums;
 
 const ROOT: &Caller = &Caller::ROOT;
 const BLOCK: u64 = BLOCK_SIZE as u64;
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    sync: false,
-    direct: false,
-    execute: false,
-    no_atime: false,
-};
+const RW: OpenFlags = OpenFlags::READ_WRITE;
 
 struct Bench {
     rig: Rig,

@@ -6,16 +6,7 @@ use crate::vfs::{Entry, Handle, MakeNode, OpenFlags, SetAttr, Vfs};
 use strake_proto::{Caller, ErrorKind, FileType, Groups, Ino};
 
 const ROOT: &Caller = &Caller::ROOT;
-const RW: OpenFlags = OpenFlags {
-    read: true,
-    write: true,
-    append: false,
-    truncate: false,
-    sync: false,
-    direct: false,
-    execute: false,
-    no_atime: false,
-};
+const RW: OpenFlags = OpenFlags::READ_WRITE;
 
 fn create(vfs: &StrakeVfs, name: &str, permissions: u32) -> (Ino, Handle) {
     let (entry, opened) =

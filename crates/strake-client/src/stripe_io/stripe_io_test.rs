@@ -4,10 +4,10 @@
 use super::*;
 use crate::testing::{MemoryNsd, memory_nsd::Faults};
 use strake_env::{ManualClock, Rng};
-use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus, Slot};
+use strake_proto::layout::NsdAvailability;
 use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
-use strake_proto::{ClientId, LayoutVersion, MapVersion, ObjectId, PoolMap};
+use strake_proto::{ClientId, LayoutVersion, ObjectId, PoolMap};
 
 const BLOCK_SIZE: u32 = 256 << 10;
 
@@ -40,15 +40,7 @@ struct Bench {
 }
 
 fn pool(count: u16) -> PoolMap {
-    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
-    let slot =
-        |at: u16| Slot { nsd: NsdId(u32::from(at) + 1), failure_group: u32::from(at), state };
-    let members = (0..count).map(|at| (SlotIndex(at), u32::from(at))).collect();
-    PoolMap {
-        version: MapVersion(1),
-        slots: (0..count).map(slot).collect(),
-        layouts: vec![LayoutMap { version: LayoutVersion(1), members }],
-    }
+    PoolMap::new((0..u32::from(count)).map(|at| (NsdId(at + 1), at)))
 }
 
 fn io_over(nsds: &[Arc<MemoryNsd>], notes: &Arc<Notes>, grant: u64) -> StripeIo {
