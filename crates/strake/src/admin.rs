@@ -33,6 +33,8 @@ pub(crate) enum Request {
     Waiters,
     /// Histograms per operation.
     Stats,
+    /// What is held in memory.
+    Memory,
     /// Look for a disk that was away, and use it again.
     DiskStart {
         /// Its name.

@@ -1,7 +1,9 @@
 //! What a daemon tells about its file system: the one record behind `fs`, `nsd` and `disk`
 //! listings, and their `--json`.
 
+use crate::output::Table;
 use serde::{Deserialize, Serialize};
+use strake_proto::ByteCount;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
 
 /// A file system, its settings and disks.
@@ -153,4 +155,47 @@ pub(crate) struct CheckReport {
     pub(crate) faults: Vec<String>,
     /// What was looked at but is no fault, such as a missing disk.
     pub(crate) notes: Vec<String>,
+}
+
+/// What the daemon's process holds in memory. With `rpc=socket` the servers of disks and metadata
+/// are processes of their own, which do not count here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ShowMemory {
+    /// Bytes in memory, the program itself among them.
+    pub(crate) resident_bytes: u64,
+    /// Bytes that the page pool may take (setting `pagepool`).
+    pub(crate) pool_budget_bytes: u64,
+    /// Of these, holding file data.
+    pub(crate) pool_used_bytes: u64,
+    /// Of the budget, buffers kept for the next data.
+    pub(crate) pool_spare_bytes: u64,
+    /// Bytes of file data that are not on disk yet.
+    pub(crate) pool_dirty_bytes: u64,
+    /// Inodes in use: known to the kernel, open, or with something to commit.
+    pub(crate) inodes: u64,
+    /// Of these, with something to commit.
+    pub(crate) dirty_inodes: u64,
+    /// Open files and directories.
+    pub(crate) handles: u64,
+}
+
+impl ShowMemory {
+    /// As a table.
+    pub(crate) fn table(&self) -> Table {
+        let size = |bytes: u64| ByteCount(bytes).to_string();
+        let mut table = Table::new(&["what", "value", "description"]);
+        let mut row = |what: &str, value: String, description: &str| {
+            table.row(vec![what.to_owned(), value, description.to_owned()]);
+        };
+        row("resident", size(self.resident_bytes), "Memory of the daemon's process");
+        row("pagepool", size(self.pool_budget_bytes), "What file data may take of it");
+        row("used", size(self.pool_used_bytes), "File data held");
+        row("spare", size(self.pool_spare_bytes), "Buffers kept for the next file data");
+        row("dirty", size(self.pool_dirty_bytes), "File data that is not on disk yet");
+        row("inodes", self.inodes.to_string(), "Inodes in use");
+        row("changed", self.dirty_inodes.to_string(), "Inodes with something to commit");
+        row("handles", self.handles.to_string(), "Open files and directories");
+        table
+    }
 }

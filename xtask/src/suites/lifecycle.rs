@@ -28,6 +28,19 @@ i=0; while [ $i -lt 500 ]; do echo $i > d/e/f/file-$i; i=$((i+1)); done
 rm d/e/f/file-7 && mv d/e/f/file-8 d/e/renamed
 ";
 
+/// What tells of a file system in use, and a word that must be in it.
+const LISTINGS: &[(&str, &str)] = &[
+    ("diag stats", "fuse_create"),
+    ("diag iohist", "nsd"),
+    ("diag waiters", "waits"),
+    ("diag memory", "pagepool"),
+    ("diag memory --json", "residentBytes"),
+    ("fs show", "4+2p"),
+    ("fs df", "nsd6"),
+    ("nsd list", "nsd6"),
+    ("disk list", "ready"),
+];
+
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
     persistence(session, checks)?;
     for (name, socket) in [("kill", false), ("kill socket", true)] {
@@ -41,6 +54,14 @@ fn persistence(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let mut zoo = mounted.outside("sh");
     zoo.arg("-c").arg(ZOO).current_dir(&mounted.mount);
     mounted.program("zoo", SECONDS_MAX, &mut zoo)?;
+    for (listing, word) in LISTINGS {
+        let told = mounted.say(listing);
+        let outcome = told.and_then(|text| match text.contains(word) {
+            true => Ok(()),
+            false => Err(format!("'{word}' is not in it:\n{text}")),
+        });
+        checks.record(&format!("'strake {listing}' tells of '{word}'"), outcome);
+    }
     let before = everything(&mounted, "before")?;
     for round in ["first", "second"] {
         mounted.down()?;

@@ -4,6 +4,7 @@ use crate::admin::{self, Request};
 use crate::commands::fs::Target;
 use crate::output;
 use crate::registry;
+use crate::show::ShowMemory;
 use clap::Subcommand;
 use strake_observe::{
     IoRecord, OperationSnapshot, WaiterSnapshot, print_io_history, print_operations, print_waiters,
@@ -15,7 +16,8 @@ use strake_proto::{Error, ErrorKind, NsdId, Result};
 #[command(after_help = "Examples:
   strake diag iohist | tail      the last I/Os: which disk, how large, how long
   strake diag waiters            everything that waits, and for what
-  strake diag stats              count, rate and latency of every operation")]
+  strake diag stats              count, rate and latency of every operation
+  strake diag memory             the page pool, inodes in use, and what all of it takes")]
 pub(crate) enum DiagCommand {
     /// The last I/Os, oldest first.
     Iohist(Target),
@@ -23,6 +25,8 @@ pub(crate) enum DiagCommand {
     Waiters(Target),
     /// Count and latency of every operation since the start.
     Stats(Target),
+    /// What the daemon holds in memory.
+    Memory(Target),
 }
 
 /// Runs a `strake diag` command.
@@ -31,6 +35,7 @@ pub(crate) fn run(command: &DiagCommand) -> Result<()> {
         DiagCommand::Iohist(target) => (target, Request::IoHistory),
         DiagCommand::Waiters(target) => (target, Request::Waiters),
         DiagCommand::Stats(target) => (target, Request::Stats),
+        DiagCommand::Memory(target) => (target, Request::Memory),
     };
     let dir = registry::find(target.data.as_deref())?;
     let value: serde_json::Value = admin::ask(&dir, &request)?;
@@ -51,12 +56,20 @@ pub(crate) fn run(command: &DiagCommand) -> Result<()> {
         }
         DiagCommand::Waiters(_) => {
             let waiters: Vec<WaiterSnapshot> = serde_json::from_value(value).map_err(unreadable)?;
+            if waiters.is_empty() {
+                text.push_str("nothing waits\n");
+            }
             print_waiters(&mut text, &waiters, 0)
         }
         DiagCommand::Stats(_) => {
             let stats: Vec<OperationSnapshot> =
                 serde_json::from_value(value).map_err(unreadable)?;
             print_operations(&mut text, &stats)
+        }
+        DiagCommand::Memory(_) => {
+            let memory: ShowMemory = serde_json::from_value(value).map_err(unreadable)?;
+            text = memory.table().text();
+            Ok(())
         }
     };
     printed.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;

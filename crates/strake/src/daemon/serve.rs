@@ -8,7 +8,7 @@ use crate::commands::diag::node_name;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::mounts;
 use crate::settings;
-use crate::show::{CheckReport, Show, ShowNsd};
+use crate::show::{CheckReport, Show, ShowMemory, ShowNsd};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -150,6 +150,7 @@ impl Daemon {
             Request::IoHistory => encode(&self.observe.io.snapshot()),
             Request::Waiters => encode(&self.observe.waiters.snapshot()),
             Request::Stats => encode(&self.observe.operations.snapshot()),
+            Request::Memory => encode(&self.memory()?),
             Request::DiskStart { disk } => self.start_disk(disk),
             Request::DiskSuspend { disk, suspended } => self.suspend_disk(disk, *suspended),
             Request::DiskReplace { disk, path, size, rate, force } => {
@@ -167,6 +168,20 @@ impl Daemon {
             }
             Request::Down { force } => Ok(json!({ "flushedBytes": self.stop(*force)? })),
         }
+    }
+
+    fn memory(&self) -> Result<ShowMemory> {
+        let view = self.vfs.view();
+        Ok(ShowMemory {
+            resident_bytes: resident_bytes()?,
+            pool_budget_bytes: view.pool.budget,
+            pool_used_bytes: view.pool.used,
+            pool_spare_bytes: view.pool.spare,
+            pool_dirty_bytes: view.pool.dirty,
+            inodes: view.inodes,
+            dirty_inodes: view.dirty_inodes,
+            handles: view.handles,
+        })
     }
 
     fn show(&self) -> Result<Show> {
@@ -326,4 +341,14 @@ fn nsd_status(port: &dyn NsdPort) -> Result<NsdStatusReply> {
 
 fn encode(value: &impl serde::Serialize) -> Result<Value> {
     serde_json::to_value(value).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+}
+
+/// Bytes of this process that are in memory now, the program itself among them (proc(5), `VmRSS`).
+fn resident_bytes() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kibibytes
+        .map(|kibibytes| kibibytes << 10)
+        .ok_or_else(|| Error::new(ErrorKind::Internal, "/proc/self/status has no VmRSS"))
 }
