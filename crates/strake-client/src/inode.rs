@@ -136,6 +136,17 @@ impl InodeState {
         };
         InodeState { ino, lifetime: RwLock::new(()), names: Mutex::new(()), core: Mutex::new(core) }
     }
+
+    /// Whether nothing would be lost if it were made anew: the metadata has all of it, and no
+    /// contents are in memory.
+    pub(crate) fn is_forgettable(&mut self) -> bool {
+        let core = self.core.get_mut();
+        let empty = |file: &Arc<FileState>| Arc::strong_count(file) == 1 && !file.has_blocks();
+        !core.removed
+            && !core.is_dirty()
+            && core.dirty_since.is_none()
+            && core.file.as_ref().is_none_or(empty)
+    }
 }
 
 impl Core {

@@ -1,11 +1,16 @@
 //! Which inodes are in use: by lookups the adapter has not given back, by open handles, by calls
 //! under way or by changes not yet committed (pins). One [`InodeState`] per inode, as long as any.
 //!
+//! The kernel remembers a million inodes where a few are at work. Of an inode that is only looked
+//! up, with nothing that the metadata does not have, the state is let go of and made anew when it
+//! is wanted: what stays is a count, in [`ENTRY_BYTES`]. The last [`IDLE_STATES_MAX`] to become so
+//! keep their state, since what was used is used again.
+//!
 //! The shards' locks are leaves: nothing else is locked under them.
 
 use crate::inode::InodeState;
 use parking_lot::{Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,23 +19,88 @@ use strake_proto::{ErrorKind, Ino, Result};
 use crate::vfs::Handle;
 
 const SHARDS: usize = 32;
+/// Inodes that are only looked up and have a state all the same.
+const IDLE_STATES_MAX: usize = 16384;
+/// What an inode in use takes in the table, without its state and without the table's free places.
+const ENTRY_BYTES: usize = size_of::<(Ino, Entry)>();
+/// A smaller table keeps its places.
+const PLACES_MIN: usize = 1024;
+
+const _: () =
+    assert!(ENTRY_BYTES <= 40, "four times as many places as inodes stay below 200 bytes");
 
 struct Entry {
-    state: Arc<InodeState>,
+    /// Absent while it is only looked up; see the file's head.
+    state: Option<Arc<InodeState>>,
     lookups: u64,
     handles: u32,
     pins: u32,
+    /// Whether it is in the queue of idle ones.
+    queued: bool,
 }
 
 impl Entry {
+    fn is_idle(&self) -> bool {
+        self.handles == 0 && self.pins == 0
+    }
+
     fn is_unused(&self) -> bool {
-        self.lookups == 0 && self.handles == 0 && self.pins == 0
+        self.lookups == 0 && self.is_idle()
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: HashMap<Ino, Entry>,
+    /// Entries that were idle and had a state when they came here, the oldest first. An entry may
+    /// have come into use, or be gone, since.
+    idle: VecDeque<Ino>,
+}
+
+impl Shard {
+    /// An entry has become idle: its state is the newest of those kept. Returns the states that
+    /// are not kept for it, to be dropped after the lock.
+    fn queue(&mut self, ino: Ino) -> [Option<Arc<InodeState>>; 2] {
+        self.idle.push_back(ino);
+        let mut dropped = [None, None];
+        // Two, so that the queue becomes shorter again when states that must stay go.
+        for place in &mut dropped {
+            if self.idle.len() <= IDLE_STATES_MAX / SHARDS {
+                break;
+            }
+            *place = self.idle.pop_front().and_then(|ino| self.retire(ino));
+        }
+        dropped
+    }
+
+    /// Takes the state from an entry that left the queue, if nobody needs it.
+    fn retire(&mut self, ino: Ino) -> Option<Arc<InodeState>> {
+        let entry = self.entries.get_mut(&ino)?;
+        entry.queued = false;
+        if !entry.is_idle() {
+            return None;
+        }
+        if Arc::get_mut(entry.state.as_mut()?).is_some_and(|state| state.is_forgettable()) {
+            return entry.state.take();
+        }
+        entry.queued = true;
+        self.idle.push_back(ino);
+        None
+    }
+
+    fn remove(&mut self, ino: Ino) -> Option<Entry> {
+        let gone = self.entries.remove(&ino);
+        let (count, places) = (self.entries.len(), self.entries.capacity());
+        if places > PLACES_MIN && count < places / 4 {
+            self.entries.shrink_to(count * 2);
+        }
+        gone
     }
 }
 
 /// The inodes in use.
 pub(crate) struct OpenTable {
-    shards: Vec<Mutex<HashMap<Ino, Entry>>>,
+    shards: Vec<Mutex<Shard>>,
 }
 
 /// An inode that stays while this is held.
@@ -65,37 +135,40 @@ impl OpenTable {
         Arc::new(OpenTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect() })
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Entry>> {
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
         &self.shards[(ino.0 % SHARDS as u64) as usize]
     }
 
     /// The inode, in use from now on if it was not.
     pub(crate) fn pin(self: &Arc<OpenTable>, ino: Ino) -> Pinned {
         let mut shard = self.shard(ino).lock();
-        let entry = shard.entry(ino).or_insert_with(|| Entry {
-            state: Arc::new(InodeState::new(ino)),
-            lookups: 0,
-            handles: 0,
-            pins: 0,
-        });
+        let none = Entry { state: None, lookups: 0, handles: 0, pins: 0, queued: false };
+        let entry = shard.entries.entry(ino).or_insert(none);
         entry.pins += 1;
-        Pinned { table: Arc::clone(self), state: Arc::clone(&entry.state) }
+        let state = entry.state.get_or_insert_with(|| Arc::new(InodeState::new(ino)));
+        Pinned { table: Arc::clone(self), state: Arc::clone(state) }
     }
 
-    /// The inode if it is in use.
+    /// The inode if it is in use and something is known about it.
     pub(crate) fn find(&self, ino: Ino) -> Option<Arc<InodeState>> {
-        self.shard(ino).lock().get(&ino).map(|entry| Arc::clone(&entry.state))
+        self.shard(ino).lock().entries.get(&ino).and_then(|entry| entry.state.clone())
     }
 
     /// Changes the counts of an entry; the last use takes it out. What is dropped with it is
     /// dropped after the lock.
     fn change(&self, ino: Ino, change: impl FnOnce(&mut Entry)) {
         let mut shard = self.shard(ino).lock();
-        let Some(entry) = shard.get_mut(&ino) else { return };
+        let Some(entry) = shard.entries.get_mut(&ino) else { return };
         change(entry);
-        let gone = if entry.is_unused() { shard.remove(&ino) } else { None };
+        let (mut gone, mut dropped) = (None, [None, None]);
+        if entry.is_unused() {
+            gone = shard.remove(ino);
+        } else if entry.is_idle() && !entry.queued && entry.state.is_some() {
+            entry.queued = true;
+            dropped = shard.queue(ino);
+        }
         drop(shard);
-        drop(gone);
+        drop((gone, dropped));
     }
 
     /// Counts lookups.
@@ -125,12 +198,12 @@ impl OpenTable {
 
     /// How many handles are open.
     pub(crate) fn handles(&self, ino: Ino) -> u32 {
-        self.shard(ino).lock().get(&ino).map_or(0, |entry| entry.handles)
+        self.shard(ino).lock().entries.get(&ino).map_or(0, |entry| entry.handles)
     }
 
     /// Inodes in use.
     pub(crate) fn count(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
     }
 }
 
@@ -182,6 +255,7 @@ impl<T> HandleTable<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strake_proto::Timestamp;
 
     #[test]
     fn an_inode_stays_as_long_as_anything_uses_it() {
@@ -197,6 +271,42 @@ mod tests {
         assert_eq!(table.remove_handle(Ino(5)), 0);
         assert!(table.find(Ino(5)).is_none());
         assert_eq!(table.count(), 0);
+    }
+
+    #[test]
+    fn of_many_idle_inodes_the_last_ones_and_the_changed_ones_keep_their_state() {
+        let table = OpenTable::new();
+        let (changed, held) = (Ino(1), Ino(2));
+        let many = 4 * IDLE_STATES_MAX as u64;
+        let mut pinned = None;
+        for ino in (1..=many).map(Ino) {
+            let state = table.pin(ino);
+            table.add_lookups(ino, 1);
+            if ino == changed {
+                state.core.lock().note_write(Timestamp::default());
+            }
+            if ino == held {
+                pinned = Some(state);
+            }
+        }
+        assert_eq!(table.count(), many as usize);
+        let known = |ino: Ino| table.find(ino).is_some();
+        assert!(known(changed), "the metadata does not have all of it");
+        assert!(known(held) && !known(Ino(3)) && known(Ino(many)));
+        let states = (1..=many).filter(|&ino| known(Ino(ino))).count();
+        assert!(states <= IDLE_STATES_MAX + 1, "{states} states");
+        // What is made anew takes the place of another; what became committed goes.
+        drop((table.pin(Ino(3)), pinned));
+        assert!(known(Ino(3)));
+        table.find(changed).expect("known").core.lock().committed = 1;
+        (many / 2..many).for_each(|ino| drop(table.pin(Ino(ino))));
+        assert!(!known(changed) && !known(held) && !known(Ino(3)));
+        (1..=many).for_each(|ino| table.remove_lookups(Ino(ino), 1));
+        assert_eq!(table.count(), 0);
+        for shard in &table.shards {
+            let shard = shard.lock();
+            assert!(shard.entries.capacity() <= 2 * PLACES_MIN, "places are given back");
+        }
     }
 
     #[test]
