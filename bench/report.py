@@ -29,7 +29,7 @@ class Samples:
         pairs = [(ours[number], theirs[number]) for number in ours if number in theirs]
         if not pairs:
             return None
-        less_is_better = self.units[name] in ("s", "µs")
+        less_is_better = self.units[name].startswith(("s", "µs"))
         return statistics.median(b / a if less_is_better else a / b for a, b in pairs)
 
 

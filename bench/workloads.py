@@ -63,6 +63,13 @@ def tarball(work):
     return path
 
 
+def busy_seconds():
+    """Processor seconds that the whole machine has spent since it started: programs, daemons, kernel."""
+    fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    user, nice, system, _idle, _iowait, irq, softirq, *_rest = map(int, fields)
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
 def dirty_mebibytes():
     """What the whole machine still has to write."""
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
@@ -77,6 +84,7 @@ class Runner:
         self.contender, self.scale, self.archive = contender, scale, archive
         self.raw, self.number, self.strake = raw, number, strake
         self.directory = contender.mount / "compared"
+        self.busy = 0.0  # processor seconds of the machine during the last program
         raw.mkdir(parents=True, exist_ok=True)
 
     def run(self, group, found):
@@ -98,8 +106,10 @@ class Runner:
 
     def fio(self, name, *words):
         """The first job's line of fio's JSON, all jobs in one."""
+        before = busy_seconds()
         text = run("fio", "--ioengine=psync", "--fallocate=none", "--invalidate=0", "--thread=1",
                    "--group_reporting", "--output-format=json", f"--name={name}", *words)
+        self.busy = busy_seconds() - before
         self.keep(f"fio-{name}.json", text)
         job = json.loads(text[text.index("{"):])["jobs"][0]
         if job["error"]:
@@ -125,8 +135,10 @@ def streaming(it):
     # Near 0: fsync reached the disk. Near the size: it was acknowledged before it was so.
     yield "dirty after fsync", dirty_mebibytes(), "MiB"
     yield "write 1", rate(job, "write"), "MiB/s"
+    yield "write 1: processor", it.busy * 1e6 / it.scale.megabytes, "µs/MiB"
     it.cold()
     yield "read cold 1", rate(it.fio("read-1", *one, "--rw=read"), "read"), "MiB/s"
+    yield "read cold 1: processor", it.busy * 1e6 / it.scale.megabytes, "µs/MiB"
     yield "read warm 1", rate(it.fio("reread-1", *one, "--rw=read"), "read"), "MiB/s"
     (it.directory / "one").unlink()
     os.sync()
@@ -181,10 +193,10 @@ def shared(it):
 
 def tree(it):
     def timed(*words, codes=(0,)):
-        start = time.monotonic()
+        start, before = time.monotonic(), busy_seconds()
         ended = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)
-        seconds = time.monotonic() - start
+        seconds, it.busy = time.monotonic() - start, busy_seconds() - before
         if ended.returncode not in codes:
             raise RuntimeError(f"{words}: {ended.stderr.decode(errors='replace')}")
         return seconds, ended.stdout
@@ -192,6 +204,7 @@ def tree(it):
     it.archive.read_bytes()
     os.sync()
     yield "untar", timed("tar", "xf", it.archive, "-C", it.directory)[0], "s"
+    yield "untar: processor", it.busy * 1e6 / 15000, "µs/file"
     it.cold()
     seconds, names = timed("find", it.directory, "-type", "f")
     if names.count(b"\n") != 15000:
