@@ -52,6 +52,16 @@ layouts! {
         32 pid: u32,
         36 total_extlen: u16,
     }
+    /// Beside every request and reply that travels through a ring.
+    RingInOut[32] {
+        8 commit_id: u64,
+        16 payload_size: u32,
+    }
+    /// What a ring is told with each command.
+    RingCommand[80] {
+        8 commit_id: u64,
+        16 queue: u16,
+    }
     /// Before every reply and notification (`unique` 0, `error` = the notification's code).
     OutHeader[16] {
         0 len: u32,
@@ -433,6 +443,7 @@ pub(crate) mod init_flag {
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const HAS_EXPIRE_ONLY: u64 = 1 << 35;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// `SetAttrIn::valid`.

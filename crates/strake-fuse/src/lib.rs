@@ -1,7 +1,7 @@
 //! The thin adapter from the kernel's FUSE protocol to [`strake_client::Vfs`].
 //!
 //! `abi` describes the messages, `connection` mounts and unmounts, `session` reads requests and
-//! writes replies on a few threads, `adapter` turns each request into one call of the `Vfs`. No
+//! writes replies on a few threads (`uring` is the other way to do that), `adapter` turns each request into one call of the `Vfs`. No
 //! file-system logic lives here; what the kernel may cache and for how long is `policy`.
 
 mod abi;
@@ -10,5 +10,6 @@ mod connection;
 mod policy;
 mod reply;
 mod session;
+mod uring;
 
 pub use session::{FuseMount, MountOptions};

@@ -9,6 +9,7 @@ use crate::abi::{
 };
 use crate::adapter::{Adapter, Answer};
 use crate::connection;
+use crate::uring;
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, IoSlice};
@@ -35,8 +36,10 @@ const READ_AHEAD_KIB: u32 = 1024;
 pub struct MountOptions {
     /// Where.
     pub path: PathBuf,
-    /// Threads that serve requests.
+    /// Threads that serve requests; with `io_uring` for each processor.
     pub threads: usize,
+    /// Use FUSE over io_uring if the kernel offers it.
+    pub io_uring: bool,
 }
 
 /// A mounted file system.
@@ -56,7 +59,7 @@ impl FuseMount {
         options: &MountOptions,
     ) -> Result<FuseMount> {
         let connection = connection::mount(&options.path)?;
-        let started = start(vfs, observe, connection, options.threads.max(1));
+        let started = start(vfs, observe, connection, options);
         let threads = match started {
             Ok(threads) => threads,
             Err(error) => {
@@ -95,19 +98,37 @@ fn start(
     vfs: Arc<dyn Vfs>,
     observe: Arc<Observe>,
     connection: OwnedFd,
-    count: usize,
+    options: &MountOptions,
 ) -> Result<Vec<JoinHandle<()>>> {
-    initialise(&connection)?;
+    let count = options.threads.max(1);
+    // Made before the kernel is asked: it must not wait for rings that cannot be made.
+    let mut entries = if options.io_uring { make_entries(count) } else { Vec::new() };
+    if !initialise(&connection, !entries.is_empty())? && !entries.is_empty() {
+        eprintln!(
+            "fuse: this kernel offers no FUSE over io_uring \
+             (/sys/module/fuse/parameters/enable_uring): requests come through /dev/fuse"
+        );
+        entries.clear();
+    }
     let operations = (0..=u32::from(u8::MAX))
         .map(|number| Opcode::from_number(number).map(|op| observe.operations.operation(op.name())))
         .collect();
     let shared = Arc::new(Shared { adapter: Adapter::new(vfs), operations });
+    let mut threads = Vec::new();
+    // Of what does not come through rings there is little.
+    let readers = if entries.is_empty() { count } else { 1 };
+    for entry in entries {
+        let (shared, descriptor) = (Arc::clone(&shared), connection::duplicate(&connection)?);
+        let thread = std::thread::Builder::new()
+            .name("fuse-ring".to_owned())
+            .spawn(move || entry.serve(&shared, &descriptor))?;
+        threads.push(thread);
+    }
     let mut descriptors = Vec::new();
-    for _ in 1..count {
+    for _ in 1..readers {
         descriptors.push(connection::duplicate(&connection)?);
     }
     descriptors.push(connection);
-    let mut threads = Vec::new();
     for (index, descriptor) in descriptors.into_iter().enumerate() {
         let shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -118,10 +139,49 @@ fn start(
     Ok(threads)
 }
 
-struct Shared {
+fn make_entries(each: usize) -> Vec<uring::Entry> {
+    uring::entries(each).unwrap_or_else(|error| {
+        eprintln!("fuse: no rings: {error}: requests come through /dev/fuse");
+        Vec::new()
+    })
+}
+
+/// What all serving threads use.
+pub(crate) struct Shared {
     adapter: Adapter,
     /// By the operation's number.
     operations: Vec<Option<Arc<Operation>>>,
+}
+
+impl Shared {
+    /// Has one request answered; `data` is where reads put their bytes. An error is an errno.
+    pub(crate) fn serve(
+        &self,
+        header: &InHeader,
+        body: &[u8],
+        data: &mut [u8],
+    ) -> std::result::Result<Answer, i32> {
+        let opcode =
+            Opcode::from_number(header.opcode).ok_or_else(|| errno(ErrorKind::NoSystem))?;
+        let operation = self.operations[header.opcode as usize & 0xff].as_ref();
+        let start = operation.map(|operation| operation.begin());
+        let answer = self.adapter.answer(header, opcode, body, data);
+        let bytes = match &answer {
+            Ok(Answer::Data(length)) => *length as u64,
+            Ok(Answer::Written(size)) => u64::from(*size),
+            _ => 0,
+        };
+        if let (Some(operation), Some(start)) = (operation, start) {
+            operation.end(start, bytes, answer.is_ok());
+        }
+        answer.map_err(|error| {
+            if is_worth_a_line(error.kind()) {
+                let (name, node) = (opcode.name(), header.nodeid);
+                eprintln!("fuse: {name} of inode {node}: {error}");
+            }
+            errno(error.kind())
+        })
+    }
 }
 
 /// Reads one request; `None` when the mount is gone.
@@ -152,8 +212,9 @@ fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
     }
 }
 
-/// Answers INIT: agrees on the version and on what both sides can do.
-fn initialise(connection: &OwnedFd) -> Result<()> {
+/// Answers INIT: agrees on the version and on what both sides can do. Returns whether requests come
+/// through rings.
+fn initialise(connection: &OwnedFd, rings: bool) -> Result<bool> {
     let mut buffer = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
     let gone = || Error::new(ErrorKind::Io, "the mount was gone before it began");
     loop {
@@ -186,12 +247,13 @@ fn initialise(connection: &OwnedFd) -> Result<()> {
                 ),
             ));
         }
-        send(connection, header.unique, 0, &agree(&init).encode());
-        return Ok(());
+        let answer = agree(&init, rings);
+        send(connection, header.unique, 0, &answer.encode());
+        return Ok(u64::from(answer.flags2) << 32 & init_flag::OVER_IO_URING != 0);
     }
 }
 
-fn agree(init: &InitIn) -> InitOut {
+fn agree(init: &InitIn, rings: bool) -> InitOut {
     use init_flag as flag;
     // Not ATOMIC_O_TRUNC: with it the kernel sends the truncation before it asks whether the file
     // is a running program, which then dies of an open(O_RDONLY | O_TRUNC) that fails.
@@ -211,7 +273,8 @@ fn agree(init: &InitIn) -> InitOut {
         | flag::SETXATTR_EXT
         | flag::INIT_EXT
         | flag::HAS_EXPIRE_ONLY
-        | flag::DIRECT_IO_ALLOW_MMAP;
+        | flag::DIRECT_IO_ALLOW_MMAP
+        | if rings { flag::OVER_IO_URING } else { 0 };
     let offered = u64::from(init.flags) | (u64::from(init.flags2) << 32);
     let agreed = wanted & offered;
     InitOut {
@@ -252,19 +315,7 @@ fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [
     // Extensions (none is asked for) stand after the body.
     let end = message.len().saturating_sub(usize::from(header.total_extlen) * 8);
     let body = message.get(InHeader::SIZE..end).unwrap_or(&[]);
-    let Some(opcode) = Opcode::from_number(header.opcode) else {
-        return send(connection, header.unique, errno(ErrorKind::NoSystem), &[]);
-    };
-    let operation = shared.operations[header.opcode as usize & 0xff].as_ref();
-    let start = operation.map(|operation| operation.begin());
-    let answer = shared.adapter.answer(&header, opcode, body, data);
-    let (bytes, succeeded) = match &answer {
-        Ok(Answer::Data(length)) => (*length as u64, true),
-        Ok(Answer::Written(size)) => (u64::from(*size), true),
-        Ok(_) => (0, true),
-        Err(_) => (0, false),
-    };
-    match answer {
+    match shared.serve(&header, body, data) {
         Ok(Answer::Silence) => {}
         Ok(Answer::Empty) => send(connection, header.unique, 0, &[]),
         Ok(Answer::Bytes(reply)) => send(connection, header.unique, 0, &reply),
@@ -273,16 +324,7 @@ fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [
             let reply = crate::abi::WriteOut { size }.encode();
             send(connection, header.unique, 0, &reply);
         }
-        Err(error) => {
-            if is_worth_a_line(error.kind()) {
-                let (name, node) = (opcode.name(), header.nodeid);
-                eprintln!("fuse: {name} of inode {node}: {error}");
-            }
-            send(connection, header.unique, errno(error.kind()), &[]);
-        }
-    }
-    if let (Some(operation), Some(start)) = (operation, start) {
-        operation.end(start, bytes, succeeded);
+        Err(errno) => send(connection, header.unique, errno, &[]),
     }
 }
 

@@ -41,10 +41,16 @@ pub(crate) const TABLE: &[Setting] = &[
                   worker_threads",
     },
     Setting {
+        name: "fuse_io_uring",
+        default: "off",
+        form: Form::Word(&["off", "on"]),
+        meaning: "take requests through io_uring where the kernel offers it",
+    },
+    Setting {
         name: "fuse_threads",
         default: "8",
         form: Form::Number(1, 256),
-        meaning: "threads that answer the kernel",
+        meaning: "threads that answer the kernel; with fuse_io_uring, for each processor",
     },
     Setting {
         name: "io_history_size",

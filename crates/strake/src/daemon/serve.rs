@@ -60,6 +60,7 @@ impl Daemon {
         let options = MountOptions {
             path: config.mount.clone(),
             threads: config.settings.number("fuse_threads").unwrap_or(8) as usize,
+            io_uring: config.settings.get("fuse_io_uring") == "on",
         };
         let mount =
             FuseMount::mount(Arc::clone(&vfs) as Arc<dyn Vfs>, Arc::clone(&observe), &options)?;
