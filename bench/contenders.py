@@ -48,17 +48,33 @@ class Strake:
         self.mount, self.data = stage.mount, stage.host / "strake"
 
     def up(self):
-        run(self.stage.strake, "up", "--data", self.data, "--mount", self.mount,
-            "--code", self.code, "--nsds", self.nsds)
+        self.start("--code", self.code, "--nsds", self.nsds)
+
+    def start(self, *words):
+        run(self.stage.strake, "up", "--data", self.data, "--mount", self.mount, *words)
 
     def cold(self):
         self.down()
         self.stage.unmount_host()
         self.stage.mount_host()
-        run(self.stage.strake, "up", "--data", self.data, "--mount", self.mount)
+        self.start()
 
     def down(self):
         run(self.stage.strake, "down", "--data", self.data)
+
+
+class StrakeRings(Strake):
+    """Strake with FUSE over io_uring, which the kernel offers to new mounts when it is told to."""
+
+    OFFER = pathlib.Path("/sys/module/fuse/parameters/enable_uring")
+
+    def start(self, *words):
+        before = self.OFFER.read_text()
+        self.OFFER.write_text("Y")
+        super().start(*words, "--set", "fuse_io_uring=on")
+        self.OFFER.write_text(before)
+        if "requests come through /dev/fuse" in (self.data / "strake.log").read_text():
+            sys.exit("compare: this kernel offers no FUSE over io_uring; use --without strake-rings")
 
 
 class Juicefs:
@@ -123,6 +139,7 @@ class Juicefs:
 ALL = {
     "xfs": Xfs,
     "strake": lambda stage: Strake(stage, "1", 4),
+    "strake-rings": lambda stage: StrakeRings(stage, "1", 4),
     "strake-4+2p": lambda stage: Strake(stage, "4+2p", 6),
     "juicefs": Juicefs,
 }
