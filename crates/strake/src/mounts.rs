@@ -43,9 +43,12 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 
 /// Whether a Strake mount is at `path` whose daemon is gone.
 pub(crate) fn is_dead_strake_mount(path: &Path) -> bool {
+    use rustix::io::Errno;
+    // The last two for a moment only, while the kernel takes the daemon's io_uring down.
+    let gone = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED].map(Errno::raw_os_error);
     strake_mounts().iter().any(|point| point == path)
         && std::fs::symlink_metadata(path)
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected)
+            .is_err_and(|error| error.raw_os_error().is_some_and(|code| gone.contains(&code)))
 }
 
 /// Whether anything is mounted at `path`.
