@@ -90,6 +90,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("pjdfstest-socket", 15),
         ("fsx", 20),
         ("fsx-socket", 20),
+        ("rings", 15),
         ("fio", 15),
         ("programs", 20),
         ("processes", 10),

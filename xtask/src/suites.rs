@@ -26,6 +26,7 @@ mod pjdfstest;
 mod processes;
 mod programs;
 mod reference;
+mod rings;
 mod session;
 mod usage;
 mod user;
@@ -55,6 +56,7 @@ const SUITES: &[Suite] = &[
     },
     Suite { name: "fsx", about: "random I/O on one file, every code", run: fsx::direct },
     Suite { name: "fsx-socket", about: "one seed per code over sockets", run: fsx::socket },
+    Suite { name: "rings", about: "pjdfstest, fsx and kill -9 over io_uring", run: rings::run },
     Suite { name: "fio", about: "data verified by fio's checksums", run: fio::run },
     Suite { name: "programs", about: "tar, git, cargo, sqlite3, rsync", run: programs::run },
     Suite { name: "processes", about: "shared mmap and locks", run: processes::run },

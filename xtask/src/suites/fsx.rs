@@ -117,7 +117,7 @@ pub(crate) fn socket(session: &Session, checks: &mut Checks) -> Result<(), Strin
     Ok(())
 }
 
-fn run(
+pub(crate) fn run(
     session: &Session,
     checks: &mut Checks,
     shape: &Shape,

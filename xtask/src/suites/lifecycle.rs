@@ -43,9 +43,8 @@ const LISTINGS: &[(&str, &str)] = &[
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
     persistence(session, checks)?;
-    for (name, socket) in [("kill", false), ("kill socket", true)] {
-        killed(session, checks, name, socket)?;
-    }
+    killed(session, checks, "kill", &Shape::of("4+2p", 6))?;
+    killed(session, checks, "kill socket", &Shape { socket: true, ..Shape::of("4+2p", 6) })?;
     busy(session, checks)
 }
 
@@ -100,9 +99,13 @@ fn middle_of(sparse: &Path) -> Result<String, String> {
 }
 
 /// Three crashes in a row, each in the middle of writing.
-fn killed(session: &Session, checks: &mut Checks, name: &str, socket: bool) -> Result<(), String> {
-    let shape = Shape { socket, ..Shape::of("4+2p", 6) };
-    let mounted = Mounted::create(session, checks, name, &shape)?;
+pub(crate) fn killed(
+    session: &Session,
+    checks: &mut Checks,
+    name: &str,
+    shape: &Shape,
+) -> Result<(), String> {
+    let mounted = Mounted::create(session, checks, name, shape)?;
     for round in 1..=3_u64 {
         let directory = mounted.mount.join(format!("round-{round}"));
         std::fs::create_dir(&directory).map_err(|error| error.to_string())?;

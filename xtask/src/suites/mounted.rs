@@ -17,12 +17,14 @@ pub(crate) struct Shape {
     pub(crate) block_size: &'static str,
     pub(crate) nsd_size: &'static str,
     pub(crate) socket: bool,
+    /// Requests come through io_uring.
+    pub(crate) rings: bool,
 }
 
 impl Shape {
     /// A small file system of `code` on as many NSDs as it needs, at least two more than `p`.
     pub(crate) const fn of(code: &'static str, nsds: u16) -> Shape {
-        Shape { code, nsds, block_size: "1M", nsd_size: "2G", socket: false }
+        Shape { code, nsds, block_size: "1M", nsd_size: "2G", socket: false, rings: false }
     }
 }
 
@@ -73,6 +75,9 @@ impl<'a> Mounted<'a> {
         up.args(["--block-size", shape.block_size, "--set", "pagepool=64M"]);
         if shape.socket {
             up.args(["--set", "rpc=socket"]);
+        }
+        if shape.rings {
+            up.args(["--set", "fuse_io_uring=on"]);
         }
         mounted.run("create", &mut up)?;
         Ok(mounted)
