@@ -1,8 +1,9 @@
 //! The thin adapter from the kernel's FUSE protocol to [`strake_client::Vfs`].
 //!
 //! `abi` describes the messages, `connection` mounts and unmounts, `session` reads requests and
-//! writes replies on a few threads (`uring` is the other way to do that), `adapter` turns each request into one call of the `Vfs`. No
-//! file-system logic lives here; what the kernel may cache and for how long is `policy`.
+//! writes replies on a few threads (`uring` is the other way to do that), `adapter` turns each
+//! request into one call of the `Vfs`. No file-system logic lives here; what the kernel may cache
+//! and for how long is `policy`.
 
 mod abi;
 mod adapter;

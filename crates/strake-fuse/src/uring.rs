@@ -1,11 +1,11 @@
-//! FUSE over io_uring: requests arrive in memory shared with the kernel, on the processor where they
-//! were made, and one system call hands over a reply and fetches the next request.
+//! FUSE over io_uring: requests arrive in memory shared with the kernel, on the processor where
+//! they were made, and one system call hands over a reply and fetches the next request.
 //!
 //! The kernel has a queue per processor and puts a request into any entry of the queue that waits.
-//! Here every thread owns one entry, with a ring of its own, and is pinned to the queue's processor.
-//! A thread that blocks in a request holds up no other: its entry does not wait, so the kernel
-//! chooses another one. Entries that become free are used again first, so a lone client is served by
-//! one thread with warm caches.
+//! Here every thread owns one entry, with a ring of its own, and is pinned to the queue's
+//! processor. A thread that blocks in a request holds up no other: its entry does not wait, so the
+//! kernel chooses another one. Entries that become free are used again first, so a lone client is
+//! served by one thread with warm caches.
 //!
 //! FORGET and INTERRUPT still come through `/dev/fuse`; see [`crate::session`].
 //!
