@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Some("suites") => suites::main(&arguments[1..]),
         Some(suites::janitor::COMMAND) => suites::janitor::main(&arguments[1..]),
         Some(suites::writer::COMMAND) => suites::writer::main(&arguments[1..]),
+        Some(suites::pages::COMMAND) => suites::pages::main(&arguments[1..]),
         Some("help" | "--help") => {
             print!("{HELP}");
             ExitCode::SUCCESS

@@ -99,6 +99,9 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("degraded", 15),
         ("full", 10),
         ("user", 5),
+        ("faults", 10),
+        ("faults-socket", 10),
+        ("crashes", 10),
         ("lifecycle", 10),
     ] {
         let words =

@@ -10,6 +10,7 @@
 
 mod checks;
 mod command;
+mod crashes;
 mod degraded;
 mod differential;
 mod directory;
@@ -22,6 +23,7 @@ pub(crate) mod janitor;
 mod lifecycle;
 mod manifest;
 mod mounted;
+pub(crate) mod pages;
 mod pjdfstest;
 mod processes;
 mod programs;
@@ -69,7 +71,13 @@ const SUITES: &[Suite] = &[
     Suite { name: "degraded", about: "missing NSDs, gone and back", run: degraded::run },
     Suite { name: "full", about: "ENOSPC, and room again", run: full::run },
     Suite { name: "user", about: "without root, through fusermount3", run: user::run },
-    Suite { name: "faults", about: "disks that fail under load", run: faults::run },
+    Suite { name: "faults", about: "disks that fail under load", run: faults::direct },
+    Suite { name: "faults-socket", about: "the same over sockets", run: faults::socket },
+    Suite {
+        name: "crashes",
+        about: "kill -9 under fio, sqlite3, git, tar and small writes",
+        run: crashes::run,
+    },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];
 

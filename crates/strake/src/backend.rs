@@ -11,9 +11,10 @@ use crate::disks::{DiskUser, Disks};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_client::StrakeVfs;
@@ -188,6 +189,8 @@ pub(crate) enum Backend {
     Socket {
         /// The server process.
         child: Child,
+        /// Set when we end it.
+        ending: Arc<AtomicBool>,
         /// What sessions need.
         dir: DataDir,
         env: SessionEnv,
@@ -210,7 +213,10 @@ impl Backend {
             return Local::open(dir, config, observe).map(Backend::Direct);
         }
         let mut child = start_server(dir)?;
-        if let Err(error) = wait_until_served(&mut child) {
+        let ending = Arc::new(AtomicBool::new(false));
+        let served = wait_until_served(&mut child)
+            .and_then(|output| end_with_server(output, Arc::clone(&ending)));
+        if let Err(error) = served {
             let _ = child.kill();
             let _ = child.wait();
             return Err(error);
@@ -228,7 +234,7 @@ impl Backend {
         let meta =
             Arc::new(MetaClientSession::new(meta_endpoint, SessionLimits::META, env.clone()));
         let (dir, sessions) = (dir.clone(), Mutex::default());
-        Ok(Backend::Socket { child, dir, env, limits, sessions, meta })
+        Ok(Backend::Socket { child, ending, dir, env, limits, sessions, meta })
     }
 
     /// The way to an NSD; `None` where it is not there for sure.
@@ -282,7 +288,8 @@ impl Backend {
     pub(crate) fn finish(&mut self) -> Result<()> {
         match self {
             Backend::Direct(local) => local.finish(),
-            Backend::Socket { child, .. } => {
+            Backend::Socket { child, ending, .. } => {
+                ending.store(true, Ordering::Release);
                 drop(child.stdin.take());
                 let status = child.wait()?;
                 if status.success() {
@@ -306,13 +313,28 @@ fn start_server(dir: &DataDir) -> Result<Child> {
     Ok(child)
 }
 
+/// Ends this process when the server ends unasked. What the server had not made durable is gone,
+/// and what we know of it is not to be trusted: this is a crash, and the next start recovers.
+fn end_with_server(mut output: impl Read + Send + 'static, ending: Arc<AtomicBool>) -> Result<()> {
+    std::thread::Builder::new().name("server-watch".to_owned()).spawn(move || {
+        // Its standard output stays silent and open as long as it lives.
+        let _ = std::io::copy(&mut output, &mut std::io::sink());
+        if !ending.load(Ordering::Acquire) {
+            eprintln!("daemon: the server process is gone, so this one ends: `strake up` recovers");
+            std::process::exit(1);
+        }
+    })?;
+    Ok(())
+}
+
 /// Waits until the server serves: one line `ready`, or its error as JSON.
-fn wait_until_served(child: &mut Child) -> Result<()> {
+fn wait_until_served(child: &mut Child) -> Result<impl Read + Send + 'static> {
     let stdout = child.stdout.take().expect("invariant: stdout is piped");
     let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line)?;
+    let mut output = BufReader::new(stdout);
+    output.read_line(&mut line)?;
     if line.trim_end() == "ready" {
-        return Ok(());
+        return Ok(output);
     }
     Err(serde_json::from_str::<Error>(&line).unwrap_or_else(|_| {
         Error::new(ErrorKind::Internal, "the server process ended before it served; see the log")

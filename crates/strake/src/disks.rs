@@ -230,9 +230,13 @@ impl Disks {
             watch.until = now;
         }
         match self.fault(watch.nsd) {
-            // One that has lasted for a while has its failures forgiven.
-            Some(None) if now >= watch.until + PAUSE_MAX => watch.pause = Duration::ZERO,
-            Some(None) => self.join_if_new(watch.nsd),
+            Some(None) => {
+                // One that has lasted for a while has its failures forgiven.
+                if now >= watch.until + PAUSE_MAX {
+                    watch.pause = Duration::ZERO;
+                }
+                self.join_if_new(watch.nsd);
+            }
             Some(Some(fault)) => {
                 let path = self.dir.container_path(nsd);
                 eprintln!("disks: {} ({}) is not used any more: {fault}", nsd.name, path.display());

@@ -25,14 +25,25 @@ const DATA_BYTES: u64 = 48 << 20;
 /// One in so many pages that hold anything gets a bit flipped.
 const FLIP_EVERY: u64 = 41;
 
-pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+pub(crate) fn direct(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let mut shapes = vec![("4+2p", Shape::of("4+2p", 6))];
     if !session.quick {
         shapes.push(("2x", Shape::of("2x", 4)));
         shapes.push(("8+2p", Shape::of("8+2p", 11)));
     }
-    shapes.push(("socket", Shape { socket: true, ..Shape::of("4+2p", 6) }));
-    for (name, shape) in &shapes {
+    run(session, checks, &shapes)
+}
+
+pub(crate) fn socket(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    run(session, checks, &[("socket", Shape { socket: true, ..Shape::of("4+2p", 6) })])
+}
+
+fn run(
+    session: &Session,
+    checks: &mut Checks,
+    shapes: &[(&'static str, Shape)],
+) -> Result<(), String> {
+    for (name, shape) in shapes {
         let mounted = Mounted::create(session, checks, name, shape)?;
         if let Err(reason) = one(&mounted, checks, name, shape) {
             checks.record(&format!("{name}: goes on"), Err(reason));
@@ -242,7 +253,7 @@ fn too_many(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), St
 }
 
 /// Waits until the line of `disk list` that begins with `disk` has one of `words`.
-fn wait_for(mounted: &Mounted<'_>, disk: &str, words: &[&str]) -> Result<(), String> {
+pub(super) fn wait_for(mounted: &Mounted<'_>, disk: &str, words: &[&str]) -> Result<(), String> {
     wait_until(mounted, "disk list", |text| {
         let mut lines = text.lines().filter(|line| line.starts_with(disk));
         lines.any(|line| words.iter().any(|word| line.contains(word)))

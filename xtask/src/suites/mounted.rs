@@ -231,14 +231,26 @@ impl<'a> Mounted<'a> {
     /// # Errors
     /// It does not run, or outlives the signal.
     pub(crate) fn kill(&self) -> Result<(), String> {
+        self.kill_process(0)
+    }
+
+    /// Ends one of the processes as a crash would: the daemon (0) or a helper of its (from 1). The
+    /// others must end then, too.
+    ///
+    /// # Errors
+    /// It does not run, or one of them goes on.
+    pub(crate) fn kill_process(&self, index: usize) -> Result<(), String> {
         let daemon = self.daemon()?;
+        let mut processes = vec![daemon];
+        processes.extend(children_of(daemon));
+        let victim = processes.get(index).ok_or_else(|| format!("there is no process {index}"))?;
         let mut kill = self.session.command("sh");
-        kill.arg("-c").arg(format!("kill -9 {daemon}"));
+        kill.arg("-c").arg(format!("kill -9 {victim}"));
         self.run("kill", &mut kill)?;
         let end = crate::runner::now() + std::time::Duration::from_secs(COMMAND_SECONDS_MAX);
-        while is_alive(daemon) {
+        while let Some(alive) = processes.iter().find(|process| is_alive(**process)) {
             if crate::runner::now() >= end {
-                return Err(format!("process {daemon} outlives kill -9"));
+                return Err(format!("process {alive} outlives kill -9 of {victim}"));
             }
             super::command::pause(std::time::Duration::from_millis(5));
         }
@@ -267,10 +279,24 @@ impl<'a> Mounted<'a> {
     }
 }
 
+/// The processes that a process has started.
+fn children_of(parent: u32) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter(|process| status_of(*process).is_some_and(|(_, of)| of == parent)).collect()
+}
+
+/// The state of a process, and its parent.
+fn status_of(process: u32) -> Option<(char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut words = rest.split(' ');
+    Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
+}
+
 /// Whether a process runs; one that only waits to be reaped does not.
 fn is_alive(process: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+    status_of(process).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
 }
 
 impl Drop for Mounted<'_> {

@@ -1,0 +1,167 @@
+//! `kill -9` of the daemon (or, with servers in a process of their own, of either process) at
+//! random moments under real programs; some starts after it with an NSD away, which returns later.
+//!
+//! Each program has its checker, which stands outside and knows what the program was told is
+//! durable: see `loads`. The seed of the moments is printed; `STRAKE_SEED` sets it.
+
+mod loads;
+
+use super::checks::Checks;
+use super::command::pause;
+use super::faults;
+use super::mounted::{Mounted, Shape};
+use super::session::Session;
+use super::writer::contents;
+use loads::{Load, Place};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// How long the programs are at work before the end comes, in milliseconds.
+const WORK_MILLIS: std::ops::Range<u64> = 200..2500;
+/// How long a program may take to notice that the file system is gone.
+const END_SECONDS_MAX: u64 = 60;
+/// How long it may take until every program was told of something.
+const TOLD_SECONDS_MAX: u64 = 120;
+
+/// A shape, and how many rounds (quick, long).
+struct Case {
+    name: &'static str,
+    shape: Shape,
+    rounds: (u64, u64),
+}
+
+const CASES: [Case; 3] = [
+    Case { name: "4+2p", shape: Shape::of("4+2p", 6), rounds: (4, 40) },
+    Case { name: "2x", shape: Shape::of("2x", 4), rounds: (3, 30) },
+    Case { name: "socket", shape: Shape { socket: true, ..Shape::of("4+2p", 6) }, rounds: (4, 40) },
+];
+
+/// Random numbers that follow from a seed.
+struct Draw {
+    seed: u64,
+    drawn: u64,
+}
+
+impl Draw {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.drawn += 1;
+        let bytes = contents(self.seed << 20 | self.drawn, 8);
+        bytes.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)) % limit
+    }
+}
+
+pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    println!("STRAKE_SEED={}", session.seed);
+    for (index, case) in CASES.iter().enumerate() {
+        let mut draw = Draw { seed: session.seed << 8 | index as u64, drawn: 0 };
+        let rounds = if session.quick { case.rounds.0 } else { case.rounds.1 };
+        let mounted = Mounted::create(session, checks, case.name, &case.shape)?;
+        if let Err(reason) = one(session, &mounted, checks, case, rounds, &mut draw) {
+            checks.record(&format!("{}: goes on", case.name), Err(reason));
+        }
+        mounted.finish(checks);
+    }
+    Ok(())
+}
+
+fn one(
+    session: &Session,
+    mounted: &Mounted<'_>,
+    checks: &mut Checks,
+    case: &Case,
+    rounds: u64,
+    draw: &mut Draw,
+) -> Result<(), String> {
+    let name = case.name;
+    let mut loads = loads::all(session, mounted)?;
+    let mut acknowledged = vec![0; loads.len()];
+    for round in 1..=rounds {
+        let place = Place { session, mounted, round };
+        let mut running = loads
+            .iter_mut()
+            .map(|load| start(&place, &mut **load))
+            .collect::<Result<Vec<_>, _>>()?;
+        if round == 1 {
+            // However slow the machine is: each is told of something in one round at least.
+            wait_until_told(&place, &loads)?;
+        }
+        let time = WORK_MILLIS.start + draw.below(WORK_MILLIS.end - WORK_MILLIS.start);
+        pause(Duration::from_millis(time));
+        let victim = if case.shape.socket { draw.below(2) as usize } else { 0 };
+        let killed = mounted.kill_process(victim);
+        wait_for_ends(&mut running)?;
+        killed?;
+        let away = (draw.below(2) == 0).then(|| 1 + draw.below(case.shape.nsds.into()) as u16);
+        away.map_or(Ok(()), |nsd| mounted.remove_nsd(nsd))?;
+        let what = format!(
+            "{name} {round}: up after kill -9 of {} at {time} ms, NSD away: {away:?}",
+            ["the daemon", "the server"][victim]
+        );
+        if !checks.record(&what, mounted.up().map(drop)) {
+            return Err("the file system does not come up again".to_owned());
+        }
+        for (load, total) in loads.iter_mut().zip(&mut acknowledged) {
+            let verified = load.verify(&place);
+            *total += *verified.as_ref().unwrap_or(&0);
+            let count = verified.as_ref().map_or(0, |count| *count);
+            let what = format!("{name} {round}: {} has all {count}", load.name());
+            checks.record(&what, verified.map(drop));
+        }
+        if let Some(nsd) = away {
+            mounted.return_nsd(nsd)?;
+            let back = faults::wait_for(mounted, &format!("nsd{nsd} "), &[" up "]);
+            checks.record(&format!("{name} {round}: NSD {nsd} is up to date again"), back);
+        }
+        checks.record(&format!("{name} {round}: strake fs check is clean"), mounted.check());
+    }
+    for (load, total) in loads.iter().zip(acknowledged) {
+        let what = format!("{name}: {} was told of {total} things", load.name());
+        checks.hold(&what, total > 0, || "so nothing was tested".to_owned());
+    }
+    Ok(())
+}
+
+/// Starts a program; what it says goes to its log.
+fn start(place: &Place<'_>, load: &mut dyn Load) -> Result<(&'static str, Child), String> {
+    use std::os::unix::process::CommandExt;
+    let text = |error: std::io::Error| format!("{}: {error}", load.name());
+    let said = std::fs::OpenOptions::new().create(true).append(true).open(place.log(load.name())?);
+    let errors = place.session.log("crashes", &format!("{} errors", load.name()));
+    std::fs::create_dir_all(errors.with_file_name("")).map_err(text)?;
+    let errors = std::fs::File::create(errors).map_err(text)?;
+    let said = said.map_err(text)?;
+    let name = load.name();
+    let mut command = load.command(place)?;
+    command.process_group(0).stdin(Stdio::null()).stdout(said).stderr(errors);
+    let child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
+    Ok((name, child))
+}
+
+/// Waits until each has said that something is durable.
+fn wait_until_told(place: &Place<'_>, loads: &[Box<dyn Load>]) -> Result<(), String> {
+    let end = crate::runner::now() + Duration::from_secs(TOLD_SECONDS_MAX);
+    for load in loads {
+        while !place.said(load.name())?.iter().any(|line| load.tells(line)) {
+            if crate::runner::now() >= end {
+                return Err(format!("{} makes nothing durable", load.name()));
+            }
+            pause(Duration::from_millis(20));
+        }
+    }
+    Ok(())
+}
+
+/// Waits until all have noticed that the file system is gone.
+fn wait_for_ends(running: &mut [(&'static str, Child)]) -> Result<(), String> {
+    let end = crate::runner::now() + Duration::from_secs(END_SECONDS_MAX);
+    for (name, child) in running {
+        while child.try_wait().map_err(|error| error.to_string())?.is_none() {
+            if crate::runner::now() >= end {
+                super::janitor::kill_group(child.id());
+                return Err(format!("{name} hangs on the mount of a killed daemon"));
+            }
+            pause(Duration::from_millis(5));
+        }
+    }
+    Ok(())
+}
