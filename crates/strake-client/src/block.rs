@@ -14,7 +14,7 @@
 use crate::file::FileState;
 use crate::pool::{Page, PagePool};
 use parking_lot::{Mutex, RwLock};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use strake_env::AlignedBuffer;
 use strake_proto::limits::UNIT_BYTES;
@@ -118,6 +118,8 @@ pub(crate) struct Block {
     pub(crate) queued: AtomicBool,
     /// Accepted writes not yet stable.
     pub(crate) pinned: AtomicU32,
+    /// How often it was sent and accepted; changed under the lock of `data`.
+    pub(crate) sends: AtomicU64,
     /// The stored length; 0 for none, [`STORED_UNKNOWN`].
     pub(crate) stored: AtomicU32,
     pub(crate) gain: Mutex<Gain>,
@@ -234,6 +236,7 @@ impl Block {
             used: AtomicBool::new(true),
             queued: AtomicBool::new(false),
             pinned: AtomicU32::new(0),
+            sends: AtomicU64::new(0),
             stored: AtomicU32::new(if limit == 0 { 0 } else { STORED_UNKNOWN }),
             gain: Mutex::new(Gain { unstable: Some(0), owed: 0 }),
             data: RwLock::new(BlockData { limit, length: limit, ..BlockData::default() }),

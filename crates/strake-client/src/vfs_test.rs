@@ -22,7 +22,7 @@ pub(crate) fn create(vfs: &StrakeVfs, name: &str) -> (Ino, Handle) {
     (entry.attr.ino, opened.handle)
 }
 
-fn lookup(vfs: &StrakeVfs, name: &str) -> Entry {
+pub(crate) fn lookup(vfs: &StrakeVfs, name: &str) -> Entry {
     vfs.lookup(ROOT, Ino::ROOT, name.as_bytes()).expect("found")
 }
 

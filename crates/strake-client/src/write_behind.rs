@@ -188,18 +188,38 @@ pub(crate) fn enqueue(
 /// again before it is. Else a commit could find the newer version on some NSDs, where it has
 /// taken the place of the older, and the older alone on the others: called stable, it would be
 /// gone after a power cut, and so would the newer.
+///
+/// **Others send it too.** What another sends after this call has begun holds all that was to be
+/// sent, for it was written before. So whoever comes too late each time, because a writer sends
+/// and writes without pause, is done as soon as that writer has sent once more.
 pub(crate) fn flush_block(
     shared: &Shared,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Arc<Block>,
 ) -> Result<()> {
+    flush_block_with(shared, inode, file, block, &mut || {})
+}
+
+/// The same; `after_commit` runs where others may come between.
+fn flush_block_with(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    block: &Arc<Block>,
+    after_commit: &mut dyn FnMut(),
+) -> Result<()> {
+    let sends = block.sends.load(Ordering::Acquire);
     for _ in 0..STABLE_ATTEMPTS {
         if send_block(shared, inode, file, block)? {
             return Ok(());
         }
         // Whoever lost a block over it finds it dirty, this one among them.
         let _ = shared.committer.commit(shared, false);
+        after_commit();
+        if block.sends.load(Ordering::Acquire) != sends {
+            return Ok(());
+        }
     }
     let detail = format!("block {} of inode {} does not become stable", block.index, inode.ino);
     Err(Error::new(ErrorKind::Retry, detail))
@@ -259,6 +279,7 @@ fn send_block(
             // Only now, and still under the block's lock: a commit must find every block either
             // among the dirty or among the accepted.
             file.remove_dirty(block.index);
+            block.sends.fetch_add(1, Ordering::AcqRel);
             drop(data);
             Ok(true)
         }
@@ -462,4 +483,44 @@ pub(crate) fn expected_length(
     let start = block.index * u64::from(layout.block_size);
     let whole = file.committed_size.load(Ordering::Acquire).saturating_sub(start);
     whole.min(u64::from(layout.block_size)).max(u64::from(limit)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Rig;
+    use crate::vfs::Vfs;
+    use crate::vfs_test::{create, lookup, pattern, read, write};
+    use strake_proto::ByteCount;
+
+    /// A writer that sends the block again, and writes to it again, whenever another could.
+    #[test]
+    fn a_sender_that_always_comes_too_late_is_done_when_another_has_sent() {
+        let mut rig = Rig::new("4+2p", 6);
+        rig.settings.write_cache_threshold = ByteCount(0);
+        let vfs = rig.start(0);
+        let (_, handle) = create(&vfs, "f");
+        let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
+        let file = vfs.shared.file(&inode).expect("a file");
+        let mut round = 0;
+        let mut put = || {
+            round += 1;
+            write(&vfs, handle, 0, &pattern(20_000, round));
+        };
+        put();
+        let index = file.dirty_blocks()[0];
+        let block = file.find_block(index).expect("just written");
+        flush_block(&vfs.shared, &inode, &file, &block).expect("accepted");
+        put();
+        let mut between = || {
+            flush_block(&vfs.shared, &inode, &file, &block).expect("sent by the writer");
+            put();
+        };
+        flush_block_with(&vfs.shared, &inode, &file, &block, &mut between).expect("all was sent");
+        assert_eq!(round, 3, "it took the writer one more turn");
+        vfs.fsync(handle, false).expect("synced");
+        assert!(read(&vfs, handle, 0, 20_000) == pattern(20_000, 3));
+        drop((file, inode));
+        vfs.shutdown().expect("ended");
+    }
 }

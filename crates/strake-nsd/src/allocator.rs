@@ -8,6 +8,10 @@
 //!
 //! **Reserve.** So many empty chunks are never claimed by data: deleting needs index space.
 //!
+//! **Withheld** units are free, but nobody gets them for a moment: the host is being told so. A
+//! chunk stays empty through it. While there are any, what can only be had in pieces is not given:
+//! who needs it waits for that moment to end.
+//!
 //! **Order of the search** for n units: a free extent of n or more in a chunk of the class, from
 //! where the last search ended (next fit); a new chunk; a free extent in a chunk of the other
 //! class; pieces from anywhere; no space.
@@ -63,6 +67,8 @@ struct Chunk {
     /// Who claimed it; `None` while empty.
     class: Option<Class>,
     free_units: u32,
+    /// Free as well, and not to be had now.
+    withheld: u32,
     /// No free extent is longer; exact after a search that failed.
     longest_bound: u32,
     /// Start within the chunk ▶ count.
@@ -71,7 +77,50 @@ struct Chunk {
 
 impl Chunk {
     fn is_empty(&self, units: u32) -> bool {
-        !self.is_kv && self.free_units == units
+        !self.is_kv && self.free_units + self.withheld == units
+    }
+
+    /// Wholly free, and to be had as a whole.
+    fn is_claimable(&self, units: u32) -> bool {
+        self.is_empty(units) && self.withheld == 0
+    }
+
+    /// Takes a part out of the free extent that holds it; false if there is none.
+    fn cut_out(&mut self, start: u32, count: u32) -> bool {
+        let Some((at, length)) = self.holder(start, count) else { return false };
+        self.free.remove(&at);
+        if at < start {
+            self.free.insert(at, start - at);
+        }
+        let end = start + count;
+        if end < at + length {
+            self.free.insert(end, at + length - end);
+        }
+        self.free_units -= count;
+        true
+    }
+
+    /// Makes a free extent of one that is not free, joined with its neighbours.
+    fn put_back(&mut self, start: u32, count: u32) {
+        let mut merged = (start, count);
+        if let Some((&at, &length)) = self.free.range(..=start).next_back() {
+            assert!(at + length <= start, "units freed twice: {count} at {start} of a chunk");
+            if at + length == start {
+                self.free.remove(&at);
+                merged = (at, length + count);
+            }
+        }
+        let end = start + count;
+        if let Some((&at, &length)) = self.free.range(start..).next() {
+            assert!(at >= end, "units freed twice: {count} at {start} of a chunk");
+            if at == end {
+                self.free.remove(&at);
+                merged.1 += length;
+            }
+        }
+        self.free.insert(merged.0, merged.1);
+        self.free_units += count;
+        self.longest_bound = self.longest_bound.max(merged.1);
     }
 
     /// The first free extent of at least `count` units at or after `from`, else from the start.
@@ -122,6 +171,8 @@ pub struct Allocator {
     empty_chunks: u32,
     /// Over all data chunks.
     free_units: u64,
+    /// The same.
+    withheld: u64,
     reserve_chunks: u32,
     small: Cursor,
     large: Cursor,
@@ -143,6 +194,7 @@ impl Allocator {
             is_kv: false,
             class: None,
             free_units: geometry.units,
+            withheld: 0,
             longest_bound: geometry.units,
             free: BTreeMap::from([(0, geometry.units)]),
         };
@@ -151,6 +203,7 @@ impl Allocator {
             chunks: vec![chunk; geometry.count as usize],
             empty_chunks: geometry.count,
             free_units: u64::from(geometry.count) * u64::from(geometry.units),
+            withheld: 0,
             reserve_chunks,
             small: Cursor::default(),
             large: Cursor::default(),
@@ -168,20 +221,10 @@ impl Allocator {
     pub fn mark_used(&mut self, extent: Extent) -> Result<(), NotFree> {
         let (index, start) = self.geometry.locate(extent).ok_or(NotFree(extent))?;
         let chunk = &mut self.chunks[index];
-        let (at, length) = match chunk.holder(start, extent.count) {
-            Some(holder) if !chunk.is_kv => holder,
-            _ => return Err(NotFree(extent)),
-        };
         let was_empty = chunk.is_empty(self.geometry.units);
-        chunk.free.remove(&at);
-        if at < start {
-            chunk.free.insert(at, start - at);
+        if chunk.is_kv || !chunk.cut_out(start, extent.count) {
+            return Err(NotFree(extent));
         }
-        let end = start + extent.count;
-        if end < at + length {
-            chunk.free.insert(end, at + length - end);
-        }
-        chunk.free_units -= extent.count;
         self.free_units -= u64::from(extent.count);
         if was_empty {
             chunk.class = Some(class_of(extent.count));
@@ -190,7 +233,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Space for `units` (> 0), contiguous if there is any such; `None` if there is not enough.
+    /// Space for `units` (> 0), contiguous if there is any such; `None` if there is not enough, or
+    /// not now.
     pub fn allocate(&mut self, units: u32) -> Option<Vec<Extent>> {
         assert!(units > 0, "nothing to allocate");
         if u64::from(units) > self.free_for_data() {
@@ -204,6 +248,7 @@ impl Allocator {
             .or_else(|| self.find(units, class, other));
         match place {
             Some((chunk, start)) => Some(vec![self.take(chunk, start, units, class)]),
+            None if self.withheld > 0 => None,
             None => Some(self.gather(units, class)),
         }
     }
@@ -215,25 +260,7 @@ impl Allocator {
         let units = self.geometry.units;
         let chunk = &mut self.chunks[index];
         assert!(!chunk.is_kv, "units of a key-value chunk are not data");
-        let mut merged = (start, extent.count);
-        if let Some((&at, &length)) = chunk.free.range(..=start).next_back() {
-            assert!(at + length <= start, "units freed twice: {extent:?}");
-            if at + length == start {
-                chunk.free.remove(&at);
-                merged = (at, length + extent.count);
-            }
-        }
-        let end = start + extent.count;
-        if let Some((&at, &length)) = chunk.free.range(start..).next() {
-            assert!(at >= end, "units freed twice: {extent:?}");
-            if at == end {
-                chunk.free.remove(&at);
-                merged.1 += length;
-            }
-        }
-        chunk.free.insert(merged.0, merged.1);
-        chunk.free_units += extent.count;
-        chunk.longest_bound = chunk.longest_bound.max(merged.1);
+        chunk.put_back(start, extent.count);
         self.free_units += u64::from(extent.count);
         if chunk.is_empty(units) {
             chunk.class = None;
@@ -241,10 +268,52 @@ impl Allocator {
         }
     }
 
+    /// Withholds free units of one chunk: nobody gets them before [`Allocator::restore`].
+    pub fn withhold(&mut self, extent: Extent) {
+        let (index, start) =
+            self.geometry.locate(extent).expect("invariant: what is withheld lies in one chunk");
+        let chunk = &mut self.chunks[index];
+        assert!(
+            !chunk.is_kv && chunk.cut_out(start, extent.count),
+            "only what is free is withheld"
+        );
+        chunk.withheld += extent.count;
+        self.withheld += u64::from(extent.count);
+        self.free_units -= u64::from(extent.count);
+    }
+
+    /// Ends that.
+    pub fn restore(&mut self, extent: Extent) {
+        let (index, start) =
+            self.geometry.locate(extent).expect("invariant: what was withheld lies in one chunk");
+        let chunk = &mut self.chunks[index];
+        chunk.put_back(start, extent.count);
+        chunk.withheld -= extent.count;
+        self.withheld -= u64::from(extent.count);
+        self.free_units += u64::from(extent.count);
+    }
+
+    /// Whether units are withheld.
+    pub fn is_withholding(&self) -> bool {
+        self.withheld > 0
+    }
+
+    /// One past the last unit of the chunk that holds `unit`.
+    pub fn chunk_end(&self, unit: u64) -> u64 {
+        let units = u64::from(self.geometry.units);
+        let chunk = (unit - self.geometry.first_unit) / units;
+        self.geometry.first_unit + (chunk + 1) * units
+    }
+
+    /// All units of a chunk.
+    pub fn chunk_extent(&self, index: u32) -> Extent {
+        Extent { start: self.geometry.start(index as usize), count: self.geometry.units }
+    }
+
     /// Gives the highest empty chunk to a key-value region; the reserve is there for this.
     pub fn claim_for_kv(&mut self) -> Option<u32> {
         let units = self.geometry.units;
-        let index = self.chunks.iter().rposition(|chunk| chunk.is_empty(units))?;
+        let index = self.chunks.iter().rposition(|chunk| chunk.is_claimable(units))?;
         self.give_to_kv(index);
         Some(index as u32)
     }
@@ -273,16 +342,16 @@ impl Allocator {
         chunks.saturating_sub(u64::from(self.reserve_chunks)) * u64::from(self.geometry.units)
     }
 
-    /// Free units that data may still take.
+    /// Free units that data may still take, those withheld included.
     pub fn free_for_data(&self) -> u64 {
         let kept = u64::from(self.reserve_chunks.min(self.empty_chunks));
-        self.free_units - kept * u64::from(self.geometry.units)
+        self.free_units + self.withheld - kept * u64::from(self.geometry.units)
     }
 
     /// Units in use by data.
     pub fn used(&self) -> u64 {
         let chunks = self.chunks.iter().filter(|chunk| !chunk.is_kv).count() as u64;
-        chunks * u64::from(self.geometry.units) - self.free_units
+        chunks * u64::from(self.geometry.units) - self.free_units - self.withheld
     }
 
     /// Whether all of `extent` lies in data chunks and is in use.
@@ -300,6 +369,7 @@ impl Allocator {
         let units = self.geometry.units;
         let mut free_units = 0u64;
         let mut empty_chunks = 0u32;
+        let mut withheld = 0u64;
         for chunk in &self.chunks {
             let mut end_of_last = None;
             for (&start, &count) in &chunk.free {
@@ -311,19 +381,21 @@ impl Allocator {
             let sum: u32 = chunk.free.values().sum();
             assert_eq!(sum, chunk.free_units, "a chunk's free count is not the sum");
             if chunk.is_kv {
-                assert_eq!(sum, 0, "a key-value chunk has free units");
+                assert_eq!(sum + chunk.withheld, 0, "a key-value chunk has free units");
             }
+            withheld += u64::from(chunk.withheld);
             empty_chunks += u32::from(chunk.is_empty(units));
             assert!(chunk.is_kv || chunk.class.is_none() == chunk.is_empty(units));
             free_units += u64::from(sum);
         }
         assert_eq!(free_units, self.free_units, "the total is not the sum");
+        assert_eq!(withheld, self.withheld, "withheld units are miscounted");
         assert_eq!(empty_chunks, self.empty_chunks, "empty chunks are miscounted");
     }
 
     fn give_to_kv(&mut self, index: usize) {
         let chunk = &mut self.chunks[index];
-        assert!(chunk.is_empty(self.geometry.units), "only an empty chunk changes hands");
+        assert!(chunk.is_claimable(self.geometry.units), "only an empty chunk changes hands");
         chunk.is_kv = true;
         chunk.free.clear();
         chunk.free_units = 0;
@@ -356,7 +428,8 @@ impl Allocator {
         if self.empty_chunks <= self.reserve_chunks || units > self.geometry.units {
             return None;
         }
-        let index = self.chunks.iter().position(|chunk| chunk.is_empty(self.geometry.units))?;
+        let chunk_units = self.geometry.units;
+        let index = self.chunks.iter().position(|chunk| chunk.is_claimable(chunk_units))?;
         self.claim(index, class);
         Some((index, 0))
     }

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod allocator;
+pub mod discards;
 pub mod edits;
 pub mod extent;
 pub mod keys;

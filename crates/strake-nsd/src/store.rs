@@ -10,7 +10,9 @@
 //! leaves a prefix of the entries, each with its data: for every strip the old or the new version.
 //!
 //! **Freed units** are reused after the entry that freed them is durable and every read that may
-//! have seen them has ended (`reclaim`).
+//! have seen them has ended (`reclaim`). The host is told of them later, by a worker, a bounded
+//! piece at a time and slowly while others use the disk (`space`, [`crate::discards`]): nobody
+//! waits for that but who finds the disk or the host full.
 //!
 //! **A checkpoint** writes the index's changes to its base and trims the journal; a worker makes it
 //! when either is large, a writer that finds the journal full makes it itself.
@@ -29,29 +31,31 @@ mod commit;
 mod open;
 mod range;
 mod read;
+mod space;
+mod worker;
 mod write;
 
-use crate::allocator::Allocator;
 use crate::edits::Edits;
-use crate::extent::{Extent, units_of};
+use crate::extent::Extent;
 use crate::keys::{Table, strip_key, tombstone_end, tombstone_key};
 use crate::reclaim::Reclaim;
 use crate::record::{self, Damaged, StripRecord};
 use check::Audit;
-use commit::Worker;
 use parking_lot::{Mutex, MutexGuard};
 use read::TrailerCache;
+use space::Space;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use strake_env::Disk;
+use strake_env::{Clock, Disk};
 use strake_observe::Observe;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
 use strake_proto::{
     BlockIndex, ClusterId, Epoch, Error, ErrorKind, MapVersion, NsdId, ObjectId, Result, StripKey,
     Version,
 };
-use strake_store::{Batch, ChunkSource, Container, Journal, Kv, KvRead, Lsn};
+use strake_store::{Batch, Container, Journal, Kv, KvRead, Lsn};
+use worker::Worker;
 
 pub use open::BlockStoreOptions;
 
@@ -95,8 +99,11 @@ pub struct BlockStore {
     promises: AtomicU64,
     /// Range deletions under way.
     deletions: AtomicU64,
-    /// Held by whoever discards released units and gives them back.
+    /// Held by whoever gives released units back.
     releasing: Mutex<()>,
+    /// Reads and writes of strips since the start, and what they were at the last discard.
+    ios: AtomicU64,
+    ios_seen: AtomicU64,
     /// The count of a check under way.
     audit: Mutex<Option<Audit>>,
     /// One check at a time.
@@ -109,43 +116,14 @@ pub struct BlockStore {
     failure: Mutex<Option<Error>>,
     epoch_min: AtomicU64,
     map_min: AtomicU64,
-    worker: Mutex<Option<Worker>>,
+    /// Makes checkpoints.
+    checkpointer: Mutex<Option<Worker>>,
+    /// Tells the host what is free.
+    discarder: Mutex<Option<Worker>>,
+    clock: Arc<dyn Clock>,
     /// Runs where a write has looked at what is held and has not yet its place in the order.
     #[cfg(test)]
     before_publish: Mutex<Option<Step>>,
-}
-
-/// The allocator behind its lock; key-value stores claim their chunks here.
-pub(crate) struct Space {
-    allocator: Mutex<Allocator>,
-    /// Units that writers hold and no record names yet; changed under the allocator's lock.
-    in_flight: AtomicU64,
-}
-
-impl Space {
-    fn new(allocator: Allocator) -> Space {
-        Space { allocator: Mutex::new(allocator), in_flight: AtomicU64::new(0) }
-    }
-
-    fn allocate(&self, units: u32) -> Option<Vec<Extent>> {
-        let mut allocator = self.allocator.lock();
-        let extents = allocator.allocate(units)?;
-        self.in_flight.fetch_add(u64::from(units), SeqCst);
-        Some(extents)
-    }
-
-    /// Takes back what [`Space::allocate`] gave.
-    fn give_back(&self, extents: &[Extent]) {
-        let mut allocator = self.allocator.lock();
-        extents.iter().for_each(|&extent| allocator.free(extent));
-        self.in_flight.fetch_sub(units_of(extents), SeqCst);
-    }
-
-    /// A record names so many more units.
-    fn named(&self, units: u64) {
-        let _allocator = self.allocator.lock();
-        self.in_flight.fetch_sub(units, SeqCst);
-    }
 }
 
 /// What the index has of a strip.
@@ -168,19 +146,6 @@ struct Decided {
 impl From<Edits> for Decided {
     fn from(edits: Edits) -> Decided {
         Decided { edits, ..Decided::default() }
-    }
-}
-
-impl ChunkSource for Space {
-    fn claim(&self, candidates: &[u32]) -> Option<u32> {
-        let chunk = self.allocator.lock().claim_for_kv()?;
-        assert!(candidates.contains(&chunk), "a chunk of a key-value store counted as free");
-        Some(chunk)
-    }
-
-    fn release(&self, chunks: &[u32]) {
-        let mut allocator = self.allocator.lock();
-        chunks.iter().for_each(|&chunk| allocator.release_from_kv(chunk));
     }
 }
 
@@ -314,6 +279,7 @@ impl BlockStore {
         let allocator = self.space.allocator.lock();
         let total = allocator.total_for_data();
         // What waits for a commit is free for whoever needs it: the writer makes that commit.
+        // So is what the host is yet to be told of.
         let free = (allocator.free_for_data() + self.reclaim.units()).min(total);
         NsdStatusReply {
             cluster: self.cluster,
@@ -363,8 +329,10 @@ impl NsdPort for BlockStore {
 
 impl Drop for BlockStore {
     fn drop(&mut self) {
-        if let Some(worker) = self.worker.lock().take() {
-            worker.stop();
+        for worker in [&self.checkpointer, &self.discarder] {
+            if let Some(worker) = worker.lock().take() {
+                worker.stop();
+            }
         }
     }
 }
@@ -389,3 +357,6 @@ mod commit_test;
 
 #[cfg(test)]
 mod damage_test;
+
+#[cfg(test)]
+mod discard_test;

@@ -7,6 +7,7 @@
 
 use super::*;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use strake_env::disk::sim::SimDisk;
 use strake_env::{Clock, RealClock, Rng};
 use strake_proto::limits::UNIT_BYTES;
@@ -17,7 +18,7 @@ use strake_stripe::checksum::{first_bad_unit, strip_checksums};
 
 pub(super) const DISK_BYTES: u64 = 64 << 20;
 
-fn observe() -> Arc<Observe> {
+pub(super) fn observe() -> Arc<Observe> {
     Observe::new(RealClock::shared() as Arc<dyn Clock>, 512)
 }
 
@@ -35,7 +36,10 @@ pub(super) fn format(disk: &Arc<SimDisk>, seed: u64) -> Arc<BlockStore> {
 
 pub(super) fn open(disk: &Arc<SimDisk>) -> Arc<BlockStore> {
     let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>).expect("container");
-    BlockStore::open(container, BlockStoreOptions::new(&observe())).expect("block store")
+    // At once: so that what is discarded meets what is written.
+    let discard_delay = Duration::ZERO;
+    let options = BlockStoreOptions { discard_delay, ..BlockStoreOptions::new(&observe()) };
+    BlockStore::open(container, options).expect("block store")
 }
 
 pub(super) fn key(object: u64, block: u64) -> StripKey {

@@ -2,6 +2,7 @@
 //! metadata copies, client.
 
 use std::sync::Arc;
+use std::time::Duration;
 use strake_client::{Settings, StartOptions, StrakeVfs};
 use strake_env::disk::sim::Sequence;
 use strake_env::{Clock, Disk, ManualClock, SimDisk};
@@ -70,7 +71,7 @@ impl Machine {
             };
             let disk = Arc::clone(disk) as Arc<dyn Disk>;
             let container = Container::format(disk, &options)?;
-            stores.push(BlockStore::open(container.clone(), BlockStoreOptions::new(&observe))?);
+            stores.push(BlockStore::open(container.clone(), store_options(&observe))?);
             containers.push(container);
         }
         let configuration = configuration(code, count);
@@ -127,7 +128,7 @@ impl Machine {
     /// The container's and the block store's.
     pub fn open_store(&self, disk: &Arc<SimDisk>) -> Result<Arc<BlockStore>> {
         let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>)?;
-        BlockStore::open(container, BlockStoreOptions::new(&self.observe()))
+        BlockStore::open(container, store_options(&self.observe()))
     }
 
     /// Opens everything on the disks that are there, recovery included.
@@ -144,8 +145,7 @@ impl Machine {
                 continue;
             };
             let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>)?;
-            let options =
-                BlockStoreOptions { cache_bytes: 1 << 20, ..BlockStoreOptions::new(&observe) };
+            let options = BlockStoreOptions { cache_bytes: 1 << 20, ..store_options(&observe) };
             stores.push(Some(BlockStore::open(container.clone(), options)?));
             containers.push(container);
         }
@@ -173,6 +173,11 @@ pub fn nsd(slot: usize) -> NsdId {
 }
 
 /// Few threads: a point is one of tens of thousands.
+/// Discards at once, so that power cuts find them beside everything else.
+fn store_options(observe: &Arc<Observe>) -> BlockStoreOptions {
+    BlockStoreOptions { discard_delay: Duration::ZERO, ..BlockStoreOptions::new(observe) }
+}
+
 fn settings() -> Settings {
     Settings {
         page_pool: ByteCount::mib(4),

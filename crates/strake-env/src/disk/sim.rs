@@ -381,8 +381,14 @@ impl Disk for SimDisk {
         if state.dead || range.is_empty() {
             return;
         }
+        let pages = |image: &Image| image.len() as u64 * PAGE_BYTES as u64;
+        let held = pages(&state.image);
         let event = Event::Discard { range };
         apply(&mut state.image, &event);
+        let freed = held - pages(&state.image);
+        if let Some(left) = &mut state.faults.host_bytes_left {
+            *left += freed;
+        }
         let position = self.sequence.next();
         state.log.push((position, event));
     }

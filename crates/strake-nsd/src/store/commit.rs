@@ -1,14 +1,11 @@
-//! Making accepted changes stable, settling, checkpoints and the worker that makes them.
+//! Making accepted changes stable, settling, checkpoints.
 
 use super::{BlockStore, Decided};
 use crate::edits::Edits;
 use crate::keys::{Table, block_start, parse_strip_key, range_end, strip_key};
 use crate::record::{decode_promise, decode_strip, encode_strip};
 use crate::rules::settle;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use strake_proto::nsd::{NsdReply, SettledStripe};
 use strake_proto::{BlockIndex, Error, ErrorKind, Result, StripKey, Version};
 use strake_store::{KvRead, Lsn};
@@ -51,23 +48,8 @@ impl BlockStore {
             }
             self.durable.fetch_max(target, SeqCst);
         }
-        // Whoever is at it already does it for all; what became free since goes with the next.
-        if let Some(alone) = self.releasing.try_lock() {
-            self.reuse_released(&alone);
-        }
+        self.reuse_released();
         Ok(())
-    }
-
-    /// Lets units be allocated again that nobody can need any more. The host is told first: once
-    /// they are allocated they may be written.
-    pub(super) fn reuse_released(&self, _alone: &MutexGuard<'_, ()>) {
-        let released = self.reclaim.release(Lsn(self.durable.load(SeqCst)));
-        for extent in &released {
-            self.disk.discard(extent.offset(), extent.bytes());
-        }
-        let mut allocator = self.space.allocator.lock();
-        released.iter().for_each(|&extent| allocator.free(extent));
-        self.reclaim.given_back(&released);
     }
 
     fn settle(&self, stripe: &SettledStripe) -> Result<()> {
@@ -158,7 +140,13 @@ impl BlockStore {
 
     fn checkpoint_locked(&self) -> Result<()> {
         self.make_durable()?;
-        let applied = self.index.checkpoint()?;
+        let applied = match self.index.checkpoint() {
+            // The host may be full of what is free here; or the one chunk that is left is withheld.
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.discard_all() => {
+                self.index.checkpoint()?
+            }
+            other => other?,
+        };
         self.journal.trim(Lsn(applied.0 + 1)).map_err(|error| self.fail(error))
     }
 
@@ -170,71 +158,9 @@ impl BlockStore {
     /// Wakes the worker where a checkpoint is due.
     pub(super) fn checkpoint_if_large(&self) {
         if self.is_large()
-            && let Some(worker) = &*self.worker.lock()
+            && let Some(worker) = &*self.checkpointer.lock()
         {
             worker.wake();
-        }
-    }
-}
-
-#[derive(Default)]
-struct Signal {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    due: bool,
-    stop: bool,
-}
-
-/// The thread that makes checkpoints.
-pub(super) struct Worker {
-    signal: Arc<Signal>,
-    thread: JoinHandle<()>,
-}
-
-impl Worker {
-    pub(super) fn start(store: &Arc<BlockStore>) -> Result<Worker> {
-        let signal = Arc::new(Signal::default());
-        let (weak, seen) = (Arc::downgrade(store), Arc::clone(&signal));
-        let thread = std::thread::Builder::new()
-            .name(format!("nsd{}-checkpoint", store.nsd))
-            .spawn(move || work(&weak, &seen))?;
-        Ok(Worker { signal, thread })
-    }
-
-    fn wake(&self) {
-        self.signal.state.lock().due = true;
-        self.signal.changed.notify_all();
-    }
-
-    pub(super) fn stop(self) {
-        self.signal.state.lock().stop = true;
-        self.signal.changed.notify_all();
-        // The worker itself may hold the last reference, and so be the one that stops itself.
-        if self.thread.thread().id() != std::thread::current().id() && self.thread.join().is_err() {
-            eprintln!("nsd: the checkpoint worker panicked");
-        }
-    }
-}
-
-fn work(store: &Weak<BlockStore>, signal: &Signal) {
-    loop {
-        {
-            let mut state = signal.state.lock();
-            while !state.due && !state.stop {
-                signal.changed.wait(&mut state);
-            }
-            if state.stop {
-                return;
-            }
-            state.due = false;
-        }
-        let Some(store) = store.upgrade() else { return };
-        if let Err(error) = store.checkpoint() {
-            eprintln!("nsd: NSD {}: no checkpoint: {error}", store.nsd);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Starting a block store: recovers the index, and from it everything that is only in memory.
 
-use super::commit::Worker;
-use super::{BlockStore, OBJECT_LOCKS, Space, batch};
+use super::space::Space;
+use super::worker::Worker;
+use super::{BlockStore, OBJECT_LOCKS, batch};
 use crate::allocator::{Allocator, ChunkGeometry};
 use crate::edits::Edits;
 use crate::extent::Extent;
@@ -13,6 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use strake_env::RealClock;
 use strake_observe::Observe;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{Error, ErrorKind, Result, StripKey};
@@ -36,6 +38,8 @@ pub struct BlockStoreOptions {
     /// How long one waits for another's barrier, for space in the journal, or for a reader, before
     /// it is an error: a disk that takes longer hangs.
     pub wait_limit: Duration,
+    /// How long freed space may be used again before the host is told of it.
+    pub discard_delay: Duration,
     /// Where I/Os are recorded and waits listed.
     pub observe: Arc<Observe>,
 }
@@ -47,6 +51,7 @@ impl BlockStoreOptions {
             cache_bytes: 16 << 20,
             overlay_bytes_max: 16 << 20,
             wait_limit: Duration::from_secs(60),
+            discard_delay: Duration::from_secs(1),
             observe: Arc::clone(observe),
         }
     }
@@ -107,6 +112,8 @@ impl BlockStore {
             promises: AtomicU64::new(walk.promises),
             deletions: AtomicU64::new(0),
             releasing: Mutex::new(()),
+            ios: AtomicU64::new(0),
+            ios_seen: AtomicU64::new(0),
             audit: Mutex::new(None),
             checking: Mutex::new(()),
             committing: AtomicU64::new(durable),
@@ -114,7 +121,9 @@ impl BlockStore {
             failure: Mutex::new(None),
             epoch_min: AtomicU64::new(0),
             map_min: AtomicU64::new(0),
-            worker: Mutex::new(None),
+            checkpointer: Mutex::new(None),
+            discarder: Mutex::new(None),
+            clock: RealClock::shared(),
             #[cfg(test)]
             before_publish: Mutex::new(None),
         });
@@ -127,7 +136,17 @@ impl BlockStore {
         }
         walk.repairs.into_iter().try_for_each(|edits| store.publish_at_open(edits))?;
         store.note_boot()?;
-        *store.worker.lock() = Some(Worker::start(&store)?);
+        let checkpoint = |store: &BlockStore| {
+            if let Err(error) = store.checkpoint() {
+                eprintln!("nsd: NSD {}: no checkpoint: {error}", store.nsd);
+            }
+            None
+        };
+        let worker = Worker::start(&store, "checkpoint", Duration::ZERO, checkpoint)?;
+        *store.checkpointer.lock() = Some(worker);
+        let delay = store.options.discard_delay;
+        let worker = Worker::start(&store, "discard", delay, BlockStore::discard_some)?;
+        *store.discarder.lock() = Some(worker);
         Ok(store)
     }
 

@@ -8,6 +8,7 @@ use crate::record::{
 };
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use strake_env::AlignedBuffer;
 use strake_observe::{BufferType, IoDirection, IoSide};
 use strake_proto::limits::UNIT_BYTES;
@@ -122,6 +123,7 @@ impl BlockStore {
     }
 
     pub(super) fn read_extents(&self, extents: &[Extent], out: &mut [u8]) -> Result<()> {
+        self.ios.fetch_add(1, SeqCst);
         let mut rest = out;
         for extent in extents {
             let (part, tail) = rest.split_at_mut(extent.bytes() as usize);

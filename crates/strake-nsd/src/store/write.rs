@@ -60,7 +60,8 @@ impl BlockStore {
     /// readers are worth waiting for.
     fn allocate(&self, units: u32) -> Result<Vec<Extent>> {
         let full = || Error::new(ErrorKind::NoSpace, format!("NSD {} is full", self.nsd));
-        for _ in 0..ALLOCATION_ATTEMPTS {
+        let mut attempts = 0;
+        while attempts < ALLOCATION_ATTEMPTS {
             if let Some(extents) = self.space.allocate(units) {
                 return Ok(extents);
             }
@@ -69,10 +70,14 @@ impl BlockStore {
                 break;
             }
             self.make_durable()?;
-            self.reuse_released(&self.releasing.lock());
             if let Some(extents) = self.space.allocate(units) {
                 return Ok(extents);
             }
+            // Free, but withheld for a moment.
+            if self.wait_for_discard() {
+                continue;
+            }
+            attempts += 1;
             let _waiting = self.observe.waiters.enter("NSD readers of freed space", "");
             if !self.reclaim.wait_for_a_reader(self.options.wait_limit) {
                 break;
@@ -108,7 +113,18 @@ impl BlockStore {
         Ok(())
     }
 
-    fn write_extents(&self, extents: &[Extent], mut bytes: &[u8]) -> Result<()> {
+    /// Writes; where the host is full, again after it was given what is free here.
+    fn write_extents(&self, extents: &[Extent], bytes: &[u8]) -> Result<()> {
+        match self.write_extents_once(extents, bytes) {
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.discard_all() => {
+                self.write_extents_once(extents, bytes)
+            }
+            result => result,
+        }
+    }
+
+    fn write_extents_once(&self, extents: &[Extent], mut bytes: &[u8]) -> Result<()> {
+        self.ios.fetch_add(1, SeqCst);
         for extent in extents {
             let (part, rest) = bytes.split_at(extent.bytes() as usize);
             bytes = rest;

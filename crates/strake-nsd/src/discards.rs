@@ -1,0 +1,124 @@
+//! Free units whose old contents the host may still hold: what it has yet to be told of.
+//!
+//! They can be allocated all the while; then they are forgotten here, for they are written anew.
+//! So giving space back to the host never holds up those who need the space. The set lives in
+//! memory only: what a crash forgets stays with the host until it is used again.
+//!
+//! **Invariants** (`check`): ranges are not empty, ascending, never touching (coalesced, so that
+//! the host is told in few words).
+
+use crate::extent::Extent;
+use std::collections::BTreeMap;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Discards {
+    /// Start ▶ one past the end.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Discards {
+    /// Notes units that were freed.
+    pub fn add(&mut self, extent: Extent) {
+        let (mut start, mut end) = (extent.start, extent.end());
+        if let Some((&before, &before_end)) = self.ranges.range(..=start).next_back()
+            && before_end >= start
+        {
+            start = before;
+            end = end.max(before_end);
+        }
+        while let Some((&next, &next_end)) = self.ranges.range(start..=end).next() {
+            end = end.max(next_end);
+            self.ranges.remove(&next);
+        }
+        self.ranges.insert(start, end);
+    }
+
+    /// Forgets units that are used again, as far as they were noted.
+    pub fn remove(&mut self, extent: Extent) {
+        let (start, end) = (extent.start, extent.end());
+        while let Some((&at, &at_end)) = self.ranges.range(..end).next_back() {
+            if at_end <= start {
+                return;
+            }
+            self.ranges.remove(&at);
+            if at < start {
+                self.ranges.insert(at, start);
+            }
+            if at_end > end {
+                self.ranges.insert(end, at_end);
+            }
+        }
+    }
+
+    /// Takes out the first units, `count_max` at most, none at or behind what `limit` says of
+    /// the first of them.
+    pub fn take(&mut self, count_max: u32, limit: impl Fn(u64) -> u64) -> Option<Extent> {
+        let (&start, &end) = self.ranges.first_key_value()?;
+        let end = end.min(limit(start));
+        let count = u32::try_from(end - start).unwrap_or(u32::MAX).min(count_max);
+        let extent = Extent { start, count };
+        self.remove(extent);
+        Some(extent)
+    }
+
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Asserts the invariants of the module.
+    pub fn check(&self) {
+        let mut end_of_last = None;
+        for (&start, &end) in &self.ranges {
+            assert!(start < end, "an empty range is to be discarded");
+            assert!(end_of_last.is_none_or(|last| last < start), "ranges touch");
+            end_of_last = Some(end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use strake_env::Rng;
+
+    #[test]
+    fn random_operations_agree_with_a_set_of_units() {
+        for seed in strake_env::rng::test_seeds(0, 50) {
+            println!("seed {seed}");
+            let mut rng = Rng::new(seed);
+            let mut discards = Discards::default();
+            let mut model: BTreeSet<u64> = BTreeSet::new();
+            for _ in 0..500 {
+                let extent = Extent { start: rng.below(200), count: 1 + rng.below(30) as u32 };
+                match rng.below(5) {
+                    0 | 1 => {
+                        discards.add(extent);
+                        model.extend(extent.start..extent.end());
+                    }
+                    2 | 3 => {
+                        discards.remove(extent);
+                        model.retain(|unit| *unit < extent.start || *unit >= extent.end());
+                    }
+                    _ => {
+                        // Chunks of 64 units.
+                        let taken = discards.take(10, |start| (start / 64 + 1) * 64);
+                        assert_eq!(taken.map(|extent| extent.start), model.first().copied());
+                        let Some(taken) = taken else { continue };
+                        assert!(taken.count > 0 && taken.count <= 10);
+                        assert_eq!(taken.start / 64, (taken.end() - 1) / 64);
+                        for unit in taken.start..taken.end() {
+                            assert!(model.remove(&unit), "unit {unit} was not to be discarded");
+                        }
+                    }
+                }
+                discards.check();
+                let held = discards.ranges.iter().flat_map(|(&start, &end)| start..end);
+                assert!(held.eq(model.iter().copied()));
+                assert_eq!(discards.is_empty(), model.is_empty());
+            }
+        }
+    }
+}

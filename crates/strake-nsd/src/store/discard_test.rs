@@ -1,0 +1,170 @@
+//! Giving space back to the host: nobody waits for it who need not, and nothing that is in use is
+//! ever given.
+
+use super::store_test::*;
+use super::*;
+use parking_lot::Condvar;
+use std::io;
+use std::time::Duration;
+use strake_env::AlignedBuffer;
+use strake_env::disk::sim::SimDisk;
+use strake_proto::limits::UNIT_BYTES;
+
+/// A disk whose discards wait while it is held.
+struct Slow {
+    disk: Arc<SimDisk>,
+    /// Whether discards are held, and how many have come.
+    state: Mutex<(bool, u32)>,
+    changed: Condvar,
+}
+
+impl Slow {
+    fn set(&self, is_held: bool) {
+        self.state.lock().0 = is_held;
+        self.changed.notify_all();
+    }
+
+    /// Waits until a discard has come.
+    fn wait_for_discard(&self) {
+        let mut state = self.state.lock();
+        while state.1 == 0 {
+            self.changed.wait(&mut state);
+        }
+    }
+}
+
+impl Disk for Slow {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.disk.read_at(offset, bytes)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.disk.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+
+    fn discard(&self, offset: u64, length: u64) {
+        let mut state = self.state.lock();
+        state.1 += 1;
+        self.changed.notify_all();
+        while state.0 {
+            self.changed.wait(&mut state);
+        }
+        drop(state);
+        self.disk.discard(offset, length);
+    }
+}
+
+/// A block store that discards after `delay`, on a disk that holds discards if `is_held`.
+fn store(delay: Duration, is_held: bool) -> (Arc<Slow>, Arc<BlockStore>) {
+    let disk = SimDisk::new(DISK_BYTES);
+    drop(format(&disk, 1));
+    let slow = Arc::new(Slow { disk, state: Mutex::new((is_held, 0)), changed: Condvar::new() });
+    let container = Container::open(Arc::clone(&slow) as Arc<dyn Disk>).expect("container");
+    let options = BlockStoreOptions { discard_delay: delay, ..BlockStoreOptions::new(&observe()) };
+    (slow, BlockStore::open(container, options).expect("block store"))
+}
+
+/// Longer than any test.
+const NEVER: Duration = Duration::from_secs(1_000_000);
+
+/// With its trailer a quarter of a chunk: none is ever in pieces.
+fn strip(value: u8) -> AlignedBuffer {
+    AlignedBuffer::from_slice(&vec![value; 63 * UNIT_BYTES])
+}
+
+fn commit(store: &BlockStore) {
+    call(store, &NsdRequest::Commit { settled: Vec::new() }, &[]).expect("commit");
+}
+
+fn delete(store: &BlockStore, object: u64, counter: u64) {
+    let (fs, object, version) = (strake_proto::FsId(1), ObjectId(object), version(counter));
+    let (from, to) = (BlockIndex(0), BlockIndex::END);
+    let request = NsdRequest::DeleteRange { fs, object, from, to, version };
+    call(store, &request, &[]).expect("delete");
+}
+
+/// Writes blocks of an object until the disk is full; returns how many fit.
+fn fill(store: &BlockStore, object: u64, counter: u64) -> u64 {
+    let fits = |at: &u64| write(store, key(object, *at), version(counter), &strip(1)).is_ok();
+    (0..).take_while(fits).count() as u64
+}
+
+#[test]
+fn nobody_waits_for_the_host_but_who_needs_the_very_units() {
+    let (disk, store) = store(Duration::ZERO, true);
+    // One of four strips stays, so that no chunk becomes an empty one, to be the reserve.
+    let object = |at: u64| if at.is_multiple_of(4) { 5 } else { 1 };
+    let put = |at: &u64| write(&store, key(object(*at), *at), version(1), &strip(1)).is_ok();
+    let count = (0..).take_while(put).count() as u64;
+    assert!(count.is_multiple_of(4));
+    let full = store.status().free;
+    let fit = count / 4 * 3;
+    let before = full + fit * 64 * UNIT_BYTES as u64;
+    delete(&store, 1, 2);
+    // A store that discarded before it answered would be stuck here.
+    commit(&store);
+    assert_eq!(store.status().free, before, "free although the host does not know it");
+    disk.wait_for_discard();
+    assert_eq!(store.status().free, before, "and while it is told");
+    assert!(call(&store, &NsdRequest::Check { data: true }, &[]).is_ok());
+    // All but the last strips lie in units that are not withheld.
+    for at in 0..fit - 3 {
+        write(&store, key(2, at), version(3), &strip(2)).expect("there is room");
+    }
+    std::thread::scope(|scope| {
+        let filler = scope.spawn(|| fill(&store, 3, 4));
+        let waits = || store.observe.waiters.snapshot();
+        while !filler.is_finished() && !waits().iter().any(|wait| wait.reason.contains("discard")) {
+            std::thread::yield_now();
+        }
+        disk.set(false);
+        assert_eq!(filler.join().expect("no panic"), 3, "as much fits as was freed");
+    });
+    check(&store);
+    for at in 0..fit - 3 {
+        assert_eq!(read(&store, key(2, at)).expect("held").1, strip(2)[..]);
+    }
+}
+
+#[test]
+fn what_is_used_again_is_not_discarded() {
+    let (disk, store) = store(NEVER, false);
+    let fit = fill(&store, 1, 1);
+    delete(&store, 1, 2);
+    commit(&store);
+    for at in 0..fit {
+        write(&store, key(2, at), version(3), &strip(2)).expect("there is room");
+    }
+    store.discard_all();
+    assert!(disk.state.lock().1 <= 1, "what is left is less than a strip");
+    check(&store);
+    for at in 0..fit {
+        assert_eq!(read(&store, key(2, at)).expect("held").1, strip(2)[..]);
+    }
+}
+
+#[test]
+fn a_full_host_gets_what_is_free_here_before_a_write_fails() {
+    let (disk, store) = store(NEVER, false);
+    // What is written to for the first time takes space from the host.
+    disk.disk.set_faults(|faults| faults.host_bytes_left = Some(200 * UNIT_BYTES as u64));
+    let fit = fill(&store, 1, 1);
+    assert!((1..=3).contains(&fit), "{fit}");
+    delete(&store, 1, 2);
+    commit(&store);
+    for at in 0..fit {
+        write(&store, key(2, at), version(3), &strip(2)).expect("the host has room again");
+    }
+    check(&store);
+    for at in 0..fit {
+        assert_eq!(read(&store, key(2, at)).expect("held").1, strip(2)[..]);
+    }
+}

@@ -1,0 +1,184 @@
+//! The allocator behind its lock, and giving space back to the host.
+
+use super::BlockStore;
+use crate::allocator::Allocator;
+use crate::discards::Discards;
+use crate::extent::{Extent, units_of};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use strake_store::{ChunkSource, Lsn};
+
+/// The host is told of so many units at once: 16 MiB. Others wait for its locks no longer than that
+/// takes.
+const DISCARD_UNITS_MAX: u32 = 4096;
+/// Between two discards while others use the disk: so many times what the last one took, and at
+/// least [`PAUSE_MIN`], for hosts do part of the work behind one's back.
+const PAUSE_FACTOR: u32 = 4;
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// A key-value store waits so long for the last chunk to be whole again.
+const KV_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Free units; key-value stores claim their chunks here.
+pub(crate) struct Space {
+    pub(super) allocator: Mutex<Allocator>,
+    /// Units that writers hold and no record names yet; changed under the allocator's lock.
+    pub(super) in_flight: AtomicU64,
+    /// Free units that the host was not told of; changed under the allocator's lock.
+    stale: Mutex<Discards>,
+    /// Units withheld for the host are back.
+    restored: Condvar,
+    /// Who waits for units that are withheld.
+    waiting: AtomicU64,
+}
+
+impl Space {
+    pub(super) fn new(allocator: Allocator) -> Space {
+        Space {
+            allocator: Mutex::new(allocator),
+            in_flight: AtomicU64::new(0),
+            stale: Mutex::default(),
+            restored: Condvar::new(),
+            waiting: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn allocate(&self, units: u32) -> Option<Vec<Extent>> {
+        let mut allocator = self.allocator.lock();
+        let extents = allocator.allocate(units)?;
+        let mut stale = self.stale.lock();
+        extents.iter().for_each(|&extent| stale.remove(extent));
+        self.in_flight.fetch_add(u64::from(units), SeqCst);
+        Some(extents)
+    }
+
+    /// Takes back what [`Space::allocate`] gave.
+    pub(super) fn give_back(&self, extents: &[Extent]) {
+        self.free(extents);
+        self.in_flight.fetch_sub(units_of(extents), SeqCst);
+    }
+
+    fn free(&self, extents: &[Extent]) {
+        let mut allocator = self.allocator.lock();
+        let mut stale = self.stale.lock();
+        for &extent in extents {
+            allocator.free(extent);
+            stale.add(extent);
+        }
+    }
+
+    /// A record names so many more units.
+    pub(super) fn named(&self, units: u64) {
+        let _allocator = self.allocator.lock();
+        self.in_flight.fetch_sub(units, SeqCst);
+    }
+
+    /// Withholds what the host is to be told of next; [`Space::end_discard`] gives it back.
+    fn begin_discard(&self) -> Option<Extent> {
+        let mut allocator = self.allocator.lock();
+        let chunk_end = |unit| allocator.chunk_end(unit);
+        let extent = self.stale.lock().take(DISCARD_UNITS_MAX, chunk_end)?;
+        allocator.withhold(extent);
+        Some(extent)
+    }
+
+    fn end_discard(&self, extent: Extent) {
+        self.allocator.lock().restore(extent);
+        self.restored.notify_all();
+    }
+
+    /// Waits until units come back that are withheld, at most for `limit`; false if none are, or
+    /// none came.
+    pub(super) fn wait_for_discard(&self, limit: Duration) -> bool {
+        self.wait_locked(&mut self.allocator.lock(), limit)
+    }
+
+    fn wait_locked(&self, allocator: &mut MutexGuard<'_, Allocator>, limit: Duration) -> bool {
+        if !allocator.is_withholding() {
+            return false;
+        }
+        self.waiting.fetch_add(1, SeqCst);
+        let timed_out = self.restored.wait_for(allocator, limit).timed_out();
+        self.waiting.fetch_sub(1, SeqCst);
+        !timed_out
+    }
+}
+
+impl ChunkSource for Space {
+    fn claim(&self, candidates: &[u32]) -> Option<u32> {
+        let mut allocator = self.allocator.lock();
+        let chunk = loop {
+            if let Some(chunk) = allocator.claim_for_kv() {
+                break chunk;
+            }
+            // The last empty one may be withheld in part.
+            if !self.wait_locked(&mut allocator, KV_WAIT_MAX) {
+                return None;
+            }
+        };
+        assert!(candidates.contains(&chunk), "a chunk of a key-value store counted as free");
+        self.stale.lock().remove(allocator.chunk_extent(chunk));
+        Some(chunk)
+    }
+
+    fn release(&self, chunks: &[u32]) {
+        let mut allocator = self.allocator.lock();
+        chunks.iter().for_each(|&chunk| allocator.release_from_kv(chunk));
+    }
+}
+
+impl BlockStore {
+    /// Lets units be allocated again that nobody can need any more.
+    pub(super) fn reuse_released(&self) {
+        // Whoever finds the disk full and comes here must not miss what another is about to give.
+        let _alone = self.releasing.lock();
+        let released = self.reclaim.release(Lsn(self.durable.load(SeqCst)));
+        if released.is_empty() {
+            return;
+        }
+        self.space.free(&released);
+        self.reclaim.given_back(&released);
+        if let Some(discarder) = &*self.discarder.lock() {
+            discarder.wake();
+        }
+    }
+
+    /// Tells the host of one piece of free space. Returns after which pause there is more to do;
+    /// `None` if there is nothing.
+    pub(super) fn discard_some(&self) -> Option<Duration> {
+        // Nothing more is written; and what the disk forgot is not known.
+        if self.failure.lock().is_some() {
+            return None;
+        }
+        if self.space.waiting.load(SeqCst) > 0 {
+            return Some(PAUSE_MIN);
+        }
+        let extent = self.space.begin_discard()?;
+        let begin = self.clock.monotonic();
+        self.disk.discard(extent.offset(), extent.bytes());
+        let took = self.clock.monotonic().saturating_sub(begin);
+        self.space.end_discard(extent);
+        let ios = self.ios.load(SeqCst);
+        let is_idle = self.ios_seen.swap(ios, SeqCst) == ios;
+        Some(if is_idle { Duration::ZERO } else { PAUSE_MIN.max(took * PAUSE_FACTOR) })
+    }
+
+    /// Gives the host all free space now, because it is full. False if there was nothing to give.
+    pub(super) fn discard_all(&self) -> bool {
+        let _waiting = self.observe.waiters.enter("NSD discard", format!("NSD {}", self.nsd));
+        let mut any = false;
+        while let Some(extent) = self.space.begin_discard() {
+            self.disk.discard(extent.offset(), extent.bytes());
+            self.space.end_discard(extent);
+            any = true;
+        }
+        // What another is at counts as well.
+        any | self.space.wait_for_discard(self.options.wait_limit)
+    }
+
+    /// Waits for units that are free, but withheld for the host; false if there are none.
+    pub(super) fn wait_for_discard(&self) -> bool {
+        let _waiting = self.observe.waiters.enter("NSD discard", format!("NSD {}", self.nsd));
+        self.space.wait_for_discard(self.options.wait_limit)
+    }
+}

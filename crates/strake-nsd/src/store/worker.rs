@@ -1,0 +1,97 @@
+//! A thread that works for a block store when it is woken.
+
+use super::BlockStore;
+use parking_lot::{Condvar, Mutex};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use strake_proto::Result;
+
+#[derive(Default)]
+struct Signal {
+    state: Mutex<State>,
+    woken: Condvar,
+    stopped: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    due: bool,
+    stop: bool,
+}
+
+/// One piece of the work; returns after which pause there is more of it, `None` if there is none.
+type Turn = fn(&BlockStore) -> Option<Duration>;
+
+/// See the file's head.
+pub(super) struct Worker {
+    signal: Arc<Signal>,
+    thread: JoinHandle<()>,
+}
+
+impl Worker {
+    /// Starts it: `delay` after a wake it does `turn` until there is no more to do.
+    pub(super) fn start(
+        store: &Arc<BlockStore>,
+        name: &str,
+        delay: Duration,
+        turn: Turn,
+    ) -> Result<Worker> {
+        let signal = Arc::new(Signal::default());
+        let (weak, seen) = (Arc::downgrade(store), Arc::clone(&signal));
+        let thread = std::thread::Builder::new()
+            .name(format!("nsd{}-{name}", store.nsd))
+            .spawn(move || work(&weak, &seen, delay, turn))?;
+        Ok(Worker { signal, thread })
+    }
+
+    /// Tells it that there is work.
+    pub(super) fn wake(&self) {
+        self.signal.state.lock().due = true;
+        self.signal.woken.notify_all();
+    }
+
+    /// Ends it after the turn under way.
+    pub(super) fn stop(self) {
+        self.signal.state.lock().stop = true;
+        self.signal.woken.notify_all();
+        self.signal.stopped.notify_all();
+        // The worker itself may hold the last reference, and so be the one that stops itself.
+        if self.thread.thread().id() != std::thread::current().id() && self.thread.join().is_err() {
+            eprintln!("nsd: a worker of a block store panicked");
+        }
+    }
+}
+
+impl Signal {
+    /// Waits for a wake, or `pause`; false when it is to end.
+    fn wait(&self, pause: Option<Duration>) -> bool {
+        let mut state = self.state.lock();
+        match pause {
+            None => {
+                while !state.due && !state.stop {
+                    self.woken.wait(&mut state);
+                }
+                state.due = false;
+            }
+            Some(pause) if !pause.is_zero() && !state.stop => {
+                self.stopped.wait_for(&mut state, pause);
+            }
+            Some(_) => {}
+        }
+        !state.stop
+    }
+}
+
+fn work(store: &Weak<BlockStore>, signal: &Signal, delay: Duration, turn: Turn) {
+    while signal.wait(None) {
+        let mut pause = Some(delay);
+        while pause.is_some() {
+            if !signal.wait(pause) {
+                return;
+            }
+            let Some(store) = store.upgrade() else { return };
+            pause = turn(&store);
+        }
+    }
+}
