@@ -334,6 +334,7 @@ impl Drop for BlockStore {
                 worker.stop();
             }
         }
+        self.discard_before_the_end();
     }
 }
 

@@ -51,8 +51,8 @@ pub(crate) enum Request {
     DiskReplace {
         /// The old one's name.
         disk: String,
-        /// The new one: a directory or a block device, absolute.
-        path: PathBuf,
+        /// The new one: a directory or a block device, absolute; `None` for the old one's place.
+        path: Option<PathBuf>,
         /// Bytes of the new one's container; as the old one's if it is not named.
         size: Option<u64>,
         /// Bytes per second; 0 for no limit.

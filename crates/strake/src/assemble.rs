@@ -120,8 +120,56 @@ pub(crate) fn format_one(
             let _ =
                 if path.is_dir() { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };
         }
-        error.context(nsd.path.display())
+        advise(error, &nsd.path)
     })
+}
+
+/// A place where no container can be made is the caller's to choose anew.
+fn advise(error: Error, path: &std::path::Path) -> Error {
+    use ErrorKind as Kind;
+    let path = path.display();
+    let is_of_the_place = matches!(
+        error.kind(),
+        Kind::NotFound
+            | Kind::NotDirectory
+            | Kind::IsDirectory
+            | Kind::Access
+            | Kind::NotPermitted
+            | Kind::ReadOnly
+            | Kind::Exists
+            | Kind::NotEmpty
+            | Kind::NameTooLong
+            | Kind::Busy
+            | Kind::Invalid
+    );
+    match error.kind() {
+        Kind::NoSpace => error.context(format!("{path}: name a smaller --size, or another place")),
+        _ if is_of_the_place => Error::new(
+            Kind::Invalid,
+            format!("{path}: {error}: name a new or empty directory, or a block device"),
+        ),
+        _ => error.context(path),
+    }
+}
+
+/// The length of an NSD's container, if it is a file that is there.
+pub(crate) fn container_bytes(dir: &DataDir, nsd: &NsdConfig) -> Option<u64> {
+    let found = std::fs::metadata(dir.container_path(nsd)).ok()?;
+    found.is_file().then_some(found.len())
+}
+
+/// Deletes a container that cannot be used, so that another can be made in its place.
+///
+/// # Errors
+/// The host's.
+pub(crate) fn clear_place(dir: &DataDir, nsd: &NsdConfig) -> Result<()> {
+    if is_device(&dir.root().join(&nsd.path)) {
+        return Ok(());
+    }
+    match std::fs::remove_file(dir.container_path(nsd)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 fn is_device(path: &std::path::Path) -> bool {
@@ -222,7 +270,20 @@ pub(crate) fn open_nsd(
         let store = BlockStore::open(container.clone(), BlockStoreOptions::new(observe))?;
         Ok(OpenNsd { file, guard, container, store })
     };
-    open().map_err(|error| error.context(format!("{} ({})", nsd.name, path.display())))
+    open().map_err(|error| {
+        let error = match error.kind() {
+            ErrorKind::Corrupt => Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "{error}: the disk counts as lost; `strake disk replace {} --in-place` fills it \
+                     anew from the others",
+                    nsd.name
+                ),
+            ),
+            _ => error,
+        };
+        error.context(format!("{} ({})", nsd.name, path.display()))
+    })
 }
 
 /// Opens the metadata on the NSDs that are there.

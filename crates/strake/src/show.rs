@@ -3,8 +3,8 @@
 
 use crate::output::Table;
 use serde::{Deserialize, Serialize};
-use strake_proto::ByteCount;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
+use strake_proto::{ByteCount, Code};
 
 /// A file system, its settings and disks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -76,6 +76,29 @@ pub(crate) struct ShowNsd {
     pub(crate) recovered_bytes: Option<u64>,
     /// Of so many.
     pub(crate) recovery_bytes: Option<u64>,
+}
+
+impl Show {
+    /// What is to be said aloud where more disks are missing than the code tolerates.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let code: Code = self.code.parse().ok()?;
+        let is_missing = |nsd: &&ShowNsd| {
+            matches!(nsd.availability, NsdAvailability::Down | NsdAvailability::Unrecovered)
+        };
+        let missing: Vec<&ShowNsd> = self.nsds.iter().filter(is_missing).collect();
+        let tolerated = usize::from(code.parity);
+        if missing.len() <= tolerated {
+            return None;
+        }
+        let named = missing.iter().map(|nsd| format!("{} ({})", nsd.name, nsd.path));
+        Some(format!(
+            "warning: {} disks are missing and code {code} tolerates {tolerated}: what lies on too \
+             many of them is EIO, the rest can be read. Bring back {}; `strake disk start` looks for \
+             a disk at once, `strake fs check` names what cannot be read",
+            missing.len(),
+            named.collect::<Vec<_>>().join(", ")
+        ))
+    }
 }
 
 /// The status column of `mmlsdisk`.
@@ -197,5 +220,39 @@ impl ShowMemory {
         row("changed", self.dirty_inodes.to_string(), "Inodes with something to commit");
         row("handles", self.handles.to_string(), "Open files and directories");
         table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn more_missing_disks_than_tolerated_are_named_and_fewer_are_not() {
+        let nsd = |id: u32, availability: NsdAvailability| {
+            json!({ "id": id, "name": format!("nsd{id}"), "path": format!("/srv/nsd{id}"),
+                    "failureGroup": id, "holdsMetadata": false, "status": NsdStatus::Ready,
+                    "availability": availability, "badStrips": 0, "repairedStrips": 0 })
+        };
+        let show = |missing: u32| -> Show {
+            let is = |id| match id <= missing {
+                true if id == 1 => NsdAvailability::Unrecovered,
+                true => NsdAvailability::Down,
+                false => NsdAvailability::Up,
+            };
+            let nsds: Vec<_> = (1..=6).map(|id| nsd(id, is(id))).collect();
+            let value = json!({ "name": "a", "cluster": "", "code": "4+2p", "blockSize": 0,
+                "createdSeconds": 0, "mount": "", "data": "", "pid": 0, "node": "",
+                "formatVersion": 1, "version": "", "usableBytes": 0, "freeBytes": 0, "inodes": 0,
+                "settings": [], "nsds": nsds });
+            serde_json::from_value(value).expect("a show")
+        };
+        assert_eq!(show(2).warning(), None);
+        let warning = show(3).warning().expect("too many");
+        for word in ["3 disks", "4+2p tolerates 2", "nsd1 (/srv/nsd1)", "nsd2", "nsd3", "EIO"] {
+            assert!(warning.contains(word), "{warning}");
+        }
+        assert!(!warning.contains("nsd4"));
     }
 }

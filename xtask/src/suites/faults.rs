@@ -85,6 +85,11 @@ fn one(
     checks.record(&format!("{name}: clean after the scrub"), mounted.check());
     checks.record(&format!("{name}: an old copy is recognised"), old_copy(mounted, shape, loaded));
     checks.record(&format!("{name}: too many are gone"), too_many(mounted, shape, loaded));
+    checks.record(
+        &format!("{name}: a damaged disk is filled anew"),
+        in_place(mounted, shape, loaded),
+    );
+    checks.record(&format!("{name}: clean with it"), mounted.check());
     Ok(())
 }
 
@@ -232,6 +237,10 @@ fn too_many(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), St
     for nsd in gone {
         wait_for(mounted, &format!("nsd{nsd} "), &["down", "unrecovered"])?;
     }
+    let listed = mounted.say("disk list")?;
+    if !listed.contains("3 disks are missing") && !listed.contains("2 disks are missing") {
+        return Err(format!("disk list does not say how many are missing: {listed}"));
+    }
     let mut errors = 0;
     for (index, size) in SIZES.iter().enumerate() {
         let path = mounted.mount.join("base").join(index.to_string());
@@ -249,6 +258,23 @@ fn too_many(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), St
     if errors == 0 {
         return Err("nothing was lost with more disks gone than the code allows".to_owned());
     }
+    verify(&mounted.mount, written)
+}
+
+/// A container that cannot be opened any more gets its strips back where it is.
+fn in_place(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), String> {
+    let refused = mounted.say("disk replace nsd2 --in-place");
+    if refused.is_ok() {
+        return Err("a disk in use was deleted".to_owned());
+    }
+    mounted.down()?;
+    let container = std::fs::OpenOptions::new().write(true).open(mounted.container(2));
+    let damaged = container.and_then(|file| file.write_all_at(&vec![0x5a; 1 << 20], 0));
+    damaged.map_err(|error| error.to_string())?;
+    mounted.up()?;
+    wait_for(mounted, "nsd2 ", &["down", "unrecovered"])?;
+    mounted.say("disk replace nsd2 --in-place")?;
+    wait_for(mounted, &format!("nsd{} ", shape.nsds + 3), &["ready   up"])?;
     verify(&mounted.mount, written)
 }
 

@@ -39,6 +39,16 @@ const PRESENT: &[(&str, &str)] = &[
     ("up --data DATA --mount MNT --block-size 4M", "1 MiB"),
     ("up --data DATA --mount MNT --set pagepool=128M", "take it down"),
     ("up --data DATA --mount MNT2", "take it down"),
+    ("disk replace nsd1 /proc/x --data DATA", "block device"),
+    ("disk replace nsd1 /dev/null --data DATA", "block device"),
+    ("disk replace nsd1 /nowhere/new --data DATA", "block device"),
+    ("disk replace nsd1 MNT --data DATA", "itself"),
+    ("disk replace nsd1 MNT2 --data DATA --size 1M", "64 MiB"),
+    ("disk replace nsd1 MNT2 --data DATA --rate lots", "lots"),
+    ("disk replace nsd9 MNT2 --data DATA", "nsd4"),
+    ("disk start nsd9 --data DATA", "nsd4"),
+    ("disk suspend nsd9 --data DATA", "nsd4"),
+    ("disk resume nsd9 --data DATA", "nsd4"),
 ];
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
@@ -58,6 +68,9 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     for (words, advice) in PRESENT {
         refused(session, checks, &root, words, advice);
     }
+    checks.hold("they leave nothing behind", !root.join("mnt2").exists(), || {
+        "MNT2 exists now".to_owned()
+    });
     checks.record("a second up of what is up says so", mounted.daemon().map(drop));
     mounted.finish(checks);
     Ok(())

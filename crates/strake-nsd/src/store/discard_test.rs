@@ -152,6 +152,25 @@ fn what_is_used_again_is_not_discarded() {
 }
 
 #[test]
+fn an_orderly_end_gives_the_host_what_is_left() {
+    let (disk, store) = store(NEVER, false);
+    disk.disk.set_faults(|faults| faults.host_bytes_left = Some(200 * UNIT_BYTES as u64));
+    let fit = fill(&store, 1, 1);
+    let left = || {
+        let mut left = None;
+        disk.disk.set_faults(|faults| left = faults.host_bytes_left);
+        left.expect("limited")
+    };
+    let full = left();
+    delete(&store, 1, 2);
+    commit(&store);
+    let before = left();
+    assert!(before <= full, "nothing is given back yet");
+    drop(store);
+    assert!(left() >= before + fit * strip(1).len() as u64);
+}
+
+#[test]
 fn a_full_host_gets_what_is_free_here_before_a_write_fails() {
     let (disk, store) = store(NEVER, false);
     // What is written to for the first time takes space from the host.

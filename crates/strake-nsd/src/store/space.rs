@@ -16,6 +16,8 @@ const DISCARD_UNITS_MAX: u32 = 4096;
 /// least [`PAUSE_MIN`], for hosts do part of the work behind one's back.
 const PAUSE_FACTOR: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// An orderly end takes so much longer at most for what is left to discard.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// A key-value store waits so long for the last chunk to be whole again.
 const KV_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -161,6 +163,12 @@ impl BlockStore {
         let ios = self.ios.load(SeqCst);
         let is_idle = self.ios_seen.swap(ios, SeqCst) == ios;
         Some(if is_idle { Duration::ZERO } else { PAUSE_MIN.max(took * PAUSE_FACTOR) })
+    }
+
+    /// What is not told now is forgotten: the host would hold it until it is used again.
+    pub(super) fn discard_before_the_end(&self) {
+        let end = self.clock.monotonic() + CLOSE_MAX;
+        while self.clock.monotonic() < end && self.discard_some().is_some() {}
     }
 
     /// Gives the host all free space now, because it is full. False if there was nothing to give.

@@ -28,7 +28,8 @@ pub(crate) enum NsdCommand {
   strake disk suspend nsd3                     place no new files on it; reads go on
   strake disk resume nsd3                      and do so again
   strake disk replace nsd3 /mnt/new --rate 50M move what nsd3 holds to a new disk
-  strake disk replace nsd3 /dev/sdf            onto a block device")]
+  strake disk replace nsd3 /dev/sdf            onto a block device
+  strake disk replace nsd3 --in-place          fill a disk that cannot be used anew where it is")]
 pub(crate) enum DiskCommand {
     /// Status and availability of each disk.
     List(Target),
@@ -47,8 +48,12 @@ pub(crate) enum DiskCommand {
         #[command(flatten)]
         old: Named,
         /// The new disk: an empty or new directory, or a block device.
-        #[arg(value_name = "NEW")]
-        new: PathBuf,
+        #[arg(value_name = "NEW", required_unless_present = "in_place")]
+        new: Option<PathBuf>,
+        /// Make the new disk where the old one is, which cannot be used: what it holds is deleted
+        /// and rebuilt from the others.
+        #[arg(long, conflicts_with_all = ["new", "force"])]
+        in_place: bool,
         /// Size of the new container [default: as the others].
         #[arg(long, value_name = "SIZE")]
         size: Option<ByteCount>,
@@ -103,13 +108,15 @@ pub(crate) fn run_disk(command: &DiskCommand) -> Result<()> {
         DiskCommand::Resume(named) => {
             named.ask(&Request::DiskSuspend { disk: named.disk.clone(), suspended: false })
         }
-        DiskCommand::Replace { old, new, size, rate, force } => old.ask(&Request::DiskReplace {
-            disk: old.disk.clone(),
-            path: std::path::absolute(new)?,
-            size: size.map(|size| size.0),
-            rate: rate.map_or(0, |rate| rate.0),
-            force: *force,
-        }),
+        DiskCommand::Replace { old, new, in_place: _, size, rate, force } => {
+            old.ask(&Request::DiskReplace {
+                disk: old.disk.clone(),
+                path: new.as_ref().map(std::path::absolute).transpose()?,
+                size: size.map(|size| size.0),
+                rate: rate.map_or(0, |rate| rate.0),
+                force: *force,
+            })
+        }
     }
 }
 
@@ -144,6 +151,7 @@ fn list(target: &Target) -> Result<()> {
         "repaired",
         "remarks",
     ]);
+    let warning = show.warning();
     for nsd in show.nsds {
         let remark = remarks(&nsd);
         table.row(vec![
@@ -161,6 +169,9 @@ fn list(target: &Target) -> Result<()> {
         ]);
     }
     print!("{}", table.text());
+    if let Some(warning) = warning {
+        eprintln!("strake: {warning}");
+    }
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use crate::admin::{self, Request, Status};
 use crate::create::{self, Wanted};
 use crate::data_dir::DataDir;
 use crate::mounts;
+use crate::show::Show;
 use clap::Args;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -103,6 +104,7 @@ pub(crate) fn run(args: UpArgs) -> Result<()> {
             ));
         }
         println!("{} is up at {} (process {})", status.name, status.mount, status.pid);
+        warn(&dir);
         return Ok(());
     }
     prepare_mount_point(&mount)?;
@@ -112,7 +114,18 @@ pub(crate) fn run(args: UpArgs) -> Result<()> {
     }
     start_daemon(&dir)?;
     println!("{} is up at {}", config.name, mount.display());
+    warn(&dir);
     Ok(())
+}
+
+/// Says aloud what is amiss with a file system that is up.
+fn warn(dir: &DataDir) {
+    // Whoever has just answered and does not now is down again: the next command tells.
+    if let Ok(show) = admin::ask::<Show>(dir, &Request::Show)
+        && let Some(warning) = show.warning()
+    {
+        eprintln!("strake: {warning}");
+    }
 }
 
 /// The daemon's own word on whether it runs.

@@ -2,17 +2,17 @@
 
 use super::serve::Daemon;
 use crate::assemble;
-use crate::data_dir::NsdConfig;
+use crate::data_dir::{NodeConfig, NsdConfig};
 use crate::show::{ScrubReport, availability_name};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_client::{NsdView, Replacement};
 use strake_env::{Clock, RealClock};
 use strake_proto::layout::NsdAvailability;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdRequest};
-use strake_proto::{Error, ErrorKind, NsdId, Result};
+use strake_proto::{ByteCount, Error, ErrorKind, NsdId, Result};
 
 /// How long `disk start` waits for the disk to answer.
 const START_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -23,8 +23,8 @@ const TEND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A disk that is to be taken into use.
 pub(super) struct NewDisk {
-    /// A directory or a block device.
-    pub(super) path: PathBuf,
+    /// A directory or a block device; `None` for the place of the old disk.
+    pub(super) path: Option<PathBuf>,
     /// Bytes of its container.
     pub(super) size: Option<u64>,
     /// Whatever it holds.
@@ -89,7 +89,7 @@ impl Daemon {
     }
 
     /// `strake disk replace`: makes the new disk, has it opened, and begins.
-    pub(super) fn replace_disk(&self, disk: &str, new: &NewDisk, rate: u64) -> Result<Value> {
+    pub(super) fn replace_disk(&self, disk: &str, new: NewDisk, rate: u64) -> Result<Value> {
         let _alone = self.managing.lock();
         let view = self.view(disk)?;
         if let Some((pending, _)) = self.vfs.replacement()? {
@@ -98,16 +98,27 @@ impl Daemon {
             return Err(Error::new(ErrorKind::Busy, detail));
         }
         let mut config = self.config();
+        let path = match &new.path {
+            Some(path) => {
+                self.check_new_disk(&config, &view, path, new.size)?;
+                path.clone()
+            }
+            None => self.place_of_lost(&config, &view)?,
+        };
         let id = config.nsd.iter().map(|nsd| nsd.id).max().unwrap_or(0) + 1;
         let old = config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
         let failure_group = old.map_or(id, |nsd| nsd.failure_group);
         let name = format!("nsd{id}");
-        let added = NsdConfig { id, name: name.clone(), path: new.path.clone(), failure_group };
-        if config.nsd.iter().any(|nsd| self.dir.root().join(&nsd.path) == new.path) {
-            let detail = format!("{} is in use: name another place", new.path.display());
-            return Err(Error::new(ErrorKind::Invalid, detail));
+        let size = match (&new.path, new.size, old) {
+            (None, None, Some(old)) => assemble::container_bytes(&self.dir, old),
+            _ => new.size,
+        };
+        let added = NsdConfig { id, name: name.clone(), path: path.clone(), failure_group };
+        if new.path.is_none() {
+            assemble::clear_place(&self.dir, &added)?;
         }
-        assemble::format_one(&self.dir, &config, &added, new.size, new.force)?;
+        let force = new.force || new.path.is_none();
+        assemble::format_one(&self.dir, &config, &added, size, force)?;
         config.nsd.push(added);
         self.change_config(config)?;
         let end = RealClock.monotonic() + START_WAIT_MAX;
@@ -124,9 +135,65 @@ impl Daemon {
         self.vfs.replace_nsd(Replacement { old: view.nsd, new: NsdId(id), rate }, port)?;
         let message = format!(
             "{disk} is being replaced by {name} ({}); `strake disk list` shows how far it is",
-            new.path.display()
+            path.display()
         );
         Ok(json!({ "old": disk, "new": name, "message": message }))
+    }
+
+    /// Refuses a new disk that cannot take the place of an old one, before anything is changed.
+    fn check_new_disk(
+        &self,
+        config: &NodeConfig,
+        old: &NsdView,
+        path: &Path,
+        size: Option<u64>,
+    ) -> Result<()> {
+        let refused =
+            |why: String| Err(Error::new(ErrorKind::Invalid, format!("{}: {why}", path.display())));
+        if path.starts_with(&config.mount) {
+            return refused("it lies in the file system itself: name another place".to_owned());
+        }
+        let inside = |nsd: &&NsdConfig| path.starts_with(self.dir.root().join(&nsd.path));
+        if let Some(nsd) = config.nsd.iter().find(inside) {
+            let advice =
+                "name another place, or --in-place to fill a disk anew that cannot be used";
+            return refused(format!("it is in use by {}: {advice}", nsd.name));
+        }
+        if let Some(size) = size.map(ByteCount) {
+            if size < ByteCount::mib(64) {
+                return refused(format!("--size {size}: a disk has at least 64 MiB"));
+            }
+            let used = ByteCount(old.total.saturating_sub(old.free));
+            if size < used {
+                return refused(format!("--size {size}: the old disk holds {used}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a disk is that cannot be used, and which the others can do without.
+    fn place_of_lost(&self, config: &NodeConfig, old: &NsdView) -> Result<PathBuf> {
+        let name = self.nsd_name(old.nsd);
+        let refused = |why: &str| {
+            Err(Error::new(ErrorKind::Invalid, format!("{name} is not filled anew: {why}")))
+        };
+        let Some(nsd) = config.nsd.iter().find(|nsd| nsd.id == old.nsd.0) else {
+            return refused("its place is not known; name a new disk");
+        };
+        if old.state.availability != NsdAvailability::Down
+            && old.state.availability != NsdAvailability::Unrecovered
+            || self.answering(old.nsd).is_some()
+        {
+            return refused("it can be used, so it is brought up to date and not deleted");
+        }
+        // What it holds may be needed as long as others are not whole.
+        let is_short =
+            |view: &NsdView| view.nsd != old.nsd && view.state.availability != NsdAvailability::Up;
+        let short = self.vfs.nsds().iter().filter(|view| is_short(view)).count();
+        if short >= usize::from(self.code()?.parity) {
+            return refused("too many others are missing or behind; bring them back first");
+        }
+        Ok(nsd.path.clone())
     }
 
     /// How far the scrub is.

@@ -18,7 +18,7 @@ use strake_fuse::{FuseMount, MountOptions};
 use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
-use strake_proto::{ByteCount, ClientId, Error, ErrorKind, NsdId, Result, SlotIndex};
+use strake_proto::{ByteCount, ClientId, Code, Error, ErrorKind, NsdId, Result, SlotIndex};
 
 /// The only client of a file system on one machine.
 const CLIENT: ClientId = ClientId(1);
@@ -95,6 +95,11 @@ impl Daemon {
         self.stopped.lock().is_some()
     }
 
+    /// Redundancy of new files.
+    pub(super) fn code(&self) -> Result<Code> {
+        Ok(configuration(&*self.meta)?.code)
+    }
+
     /// An NSD's name in listings.
     pub(super) fn nsd_name(&self, nsd: NsdId) -> String {
         self.config.lock().nsd_name(nsd)
@@ -155,8 +160,8 @@ impl Daemon {
             Request::DiskStart { disk } => self.start_disk(disk),
             Request::DiskSuspend { disk, suspended } => self.suspend_disk(disk, *suspended),
             Request::DiskReplace { disk, path, size, rate, force } => {
-                let new = NewDisk { path: path.clone(), size: *size, force: *force };
-                self.replace_disk(disk, &new, *rate)
+                let (path, size, force) = (path.clone(), *size, *force);
+                self.replace_disk(disk, NewDisk { path, size, force }, *rate)
             }
             Request::ScrubStart { rate } => {
                 self.vfs.start_scrub(*rate)?;
