@@ -334,7 +334,6 @@ impl Drop for BlockStore {
                 worker.stop();
             }
         }
-        self.discard_before_the_end();
     }
 }
 

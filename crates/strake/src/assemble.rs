@@ -275,8 +275,8 @@ pub(crate) fn open_nsd(
             ErrorKind::Corrupt => Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "{error}: the disk counts as lost; `strake disk replace {} --in-place` fills it \
-                     anew from the others",
+                    "{error}: the disk counts as lost; `strake disk replace {} --in-place` fills \
+                     it anew from the others",
                     nsd.name
                 ),
             ),

@@ -79,7 +79,9 @@ impl Local {
         self.disks.stop();
         self.meta.sync()?;
         self.meta.end_life(RealClock.wall())?;
-        self.meta.checkpoint()
+        self.meta.checkpoint()?;
+        self.disks.give_back();
+        Ok(())
     }
 
     /// Serves everything on sockets in the data directory until the servers are dropped.

@@ -143,6 +143,18 @@ impl Disks {
         usable.map(|(nsd, held)| (*nsd, Arc::clone(&held.nsd.store) as Arc<dyn NsdPort>)).collect()
     }
 
+    /// Tells the hosts of the containers what is free in them; all at once: it takes its time.
+    pub(crate) fn give_back(&self) {
+        let open = self.open.lock();
+        let stores: Vec<_> = open.values().map(|held| Arc::clone(&held.nsd.store)).collect();
+        drop(open);
+        std::thread::scope(|scope| {
+            for store in &stores {
+                scope.spawn(|| store.give_back());
+            }
+        });
+    }
+
     /// Begins to watch, for the metadata and `user`.
     ///
     /// # Errors

@@ -92,9 +92,9 @@ impl Show {
         }
         let named = missing.iter().map(|nsd| format!("{} ({})", nsd.name, nsd.path));
         Some(format!(
-            "warning: {} disks are missing and code {code} tolerates {tolerated}: what lies on too \
-             many of them is EIO, the rest can be read. Bring back {}; `strake disk start` looks for \
-             a disk at once, `strake fs check` names what cannot be read",
+            "warning: {} disks are missing and code {code} tolerates {tolerated}: what lies on \
+             too many of them is EIO, the rest can be read. Bring back {}; `strake disk start` \
+             looks for a disk at once, `strake fs check` names what cannot be read",
             missing.len(),
             named.collect::<Vec<_>>().join(", ")
         ))

@@ -166,7 +166,7 @@ fn an_orderly_end_gives_the_host_what_is_left() {
     commit(&store);
     let before = left();
     assert!(before <= full, "nothing is given back yet");
-    drop(store);
+    store.give_back();
     assert!(left() >= before + fit * strip(1).len() as u64);
 }
 

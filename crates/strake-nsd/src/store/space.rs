@@ -17,7 +17,7 @@ const DISCARD_UNITS_MAX: u32 = 4096;
 const PAUSE_FACTOR: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// An orderly end takes so much longer at most for what is left to discard.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
+const GIVE_BACK_MAX: Duration = Duration::from_secs(2);
 /// A key-value store waits so long for the last chunk to be whole again.
 const KV_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -165,9 +165,10 @@ impl BlockStore {
         Some(if is_idle { Duration::ZERO } else { PAUSE_MIN.max(took * PAUSE_FACTOR) })
     }
 
-    /// What is not told now is forgotten: the host would hold it until it is used again.
-    pub(super) fn discard_before_the_end(&self) {
-        let end = self.clock.monotonic() + CLOSE_MAX;
+    /// For an orderly end: tells the host of what is free, for two seconds at most. What it is not
+    /// told now it holds until it is used again.
+    pub fn give_back(&self) {
+        let end = self.clock.monotonic() + GIVE_BACK_MAX;
         while self.clock.monotonic() < end && self.discard_some().is_some() {}
     }
 
