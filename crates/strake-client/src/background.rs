@@ -42,6 +42,7 @@ impl Background {
             spawn(format!("flusher-{number}"), Box::new(write_behind::serve))?;
             spawn(format!("prefetch-{number}"), Box::new(prefetch::serve))?;
         }
+        spawn("pool".to_owned(), Box::new(|shared: &Shared| shared.pool.serve()))?;
         let signal = Arc::clone(&stop);
         spawn("tender".to_owned(), Box::new(move |shared| tend(shared, &signal)))?;
         let signal = Arc::clone(&stop);
@@ -58,6 +59,7 @@ impl Background {
         shared.replacer.stop();
         shared.write_behind.close();
         shared.prefetch.close();
+        shared.pool.close();
         for thread in self.threads.lock().drain(..) {
             // A panic there has been printed; the process goes on to save what it can.
             let _ = thread.join();

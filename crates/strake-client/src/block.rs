@@ -114,6 +114,8 @@ pub(crate) struct Block {
     me: Weak<Block>,
     file: Weak<FileState>,
     used: AtomicBool,
+    /// Bytes that went to sequential readers who keep them.
+    pub(crate) served: AtomicU32,
     /// Whether it stands in the queue of the writers behind.
     pub(crate) queued: AtomicBool,
     /// Accepted writes not yet stable.
@@ -234,6 +236,7 @@ impl Block {
             me: Weak::clone(me),
             file: Arc::downgrade(file),
             used: AtomicBool::new(true),
+            served: AtomicU32::new(0),
             queued: AtomicBool::new(false),
             pinned: AtomicU32::new(0),
             sends: AtomicU64::new(0),

@@ -6,6 +6,7 @@
 use crate::block::{Block, BlockData, STORED_UNKNOWN};
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
+use crate::pool::Page;
 use crate::prefetch::ReadAhead;
 use crate::ranges::Ranges;
 use crate::shared::Shared;
@@ -33,6 +34,14 @@ pub(crate) enum Position {
     End,
 }
 
+/// How a handle is read.
+#[derive(Clone, Copy)]
+struct Way {
+    sequential: bool,
+    /// See [`ReadAhead::kept`].
+    kept: bool,
+}
+
 /// What a step came to.
 enum Step {
     Done(usize),
@@ -53,11 +62,15 @@ impl Of<'_> {
         offset: u64,
         out: &mut [u8],
     ) -> Result<usize> {
-        let sequential = ahead.lock().note(offset, out.len() as u64);
+        let (sequential, kept) = {
+            let mut ahead = ahead.lock();
+            (ahead.note(offset, out.len() as u64), ahead.kept)
+        };
+        let way = Way { sequential, kept };
         let mut done = 0;
         let mut room = false;
         while done < out.len() {
-            match self.read_step(offset + done as u64, &mut out[done..], sequential, room)? {
+            match self.read_step(offset + done as u64, &mut out[done..], way, room)? {
                 Step::Done(0) => break,
                 Step::Done(count) => {
                     done += count;
@@ -76,7 +89,7 @@ impl Of<'_> {
         Ok(done)
     }
 
-    fn read_step(&self, offset: u64, out: &mut [u8], sequential: bool, room: bool) -> Result<Step> {
+    fn read_step(&self, offset: u64, out: &mut [u8], way: Way, room: bool) -> Result<Step> {
         let content = self.file.content.read();
         let left = self.file.size().saturating_sub(offset);
         let count = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
@@ -99,7 +112,7 @@ impl Of<'_> {
                 let block_size = u64::from(layout.block_size);
                 let (index, within) = (offset / block_size, (offset % block_size) as usize);
                 let count = count.min(layout.block_size as usize - within);
-                self.read_block(layout, index, within, &mut out[..count], sequential, room)
+                self.read_block(layout, index, within, &mut out[..count], way, room)
             }
         }
     }
@@ -110,7 +123,7 @@ impl Of<'_> {
         index: u64,
         within: usize,
         out: &mut [u8],
-        sequential: bool,
+        way: Way,
         room: bool,
     ) -> Result<Step> {
         let end = within + out.len();
@@ -122,7 +135,9 @@ impl Of<'_> {
             }
             if !data.is_missing(within, end) {
                 data.copy_out(within, out);
-                block.touch();
+                let limit = data.limit as usize;
+                drop(data);
+                self.note_served(block, way, out.len(), limit);
                 return Ok(Step::Done(out.len()));
             }
         }
@@ -131,7 +146,7 @@ impl Of<'_> {
             out.fill(0);
             return Ok(Step::Done(out.len()));
         }
-        let whole = sequential || out.len() * 2 >= limit || limit <= READ_WHOLE_BYTES;
+        let whole = way.sequential || out.len() * 2 >= limit || limit <= READ_WHOLE_BYTES;
         if known.is_none() && !whole {
             match self.read_past_pool(layout, index, within, out, limit) {
                 Err(error) if error.kind() == ErrorKind::Retry => {}
@@ -150,8 +165,24 @@ impl Of<'_> {
         let (from, to) = if whole { (0, data.limit as usize) } else { (within, end) };
         load(self.shared, self.inode, self.file, layout, &block, &mut data, from, to)?;
         data.copy_out(within, out);
-        block.touch();
+        drop(data);
+        self.note_served(&block, way, out.len(), limit);
         Ok(Step::Done(out.len()))
+    }
+
+    /// Notes that `count` bytes of a block of `limit` went to a reader. Once all of it went in
+    /// order to one who keeps it, the block's buffer is better used for the next.
+    fn note_served(&self, block: &Arc<Block>, way: Way, count: usize, limit: usize) {
+        if !(way.sequential && way.kept) {
+            block.touch();
+            return;
+        }
+        let before = block.served.fetch_add(count as u32, Ordering::AcqRel) as usize;
+        if before + count >= limit
+            && let Some(buffer) = block.take_clean()
+        {
+            self.shared.pool.release(buffer);
+        }
     }
 
     /// A small read of a block that is not in memory, and not worth it.

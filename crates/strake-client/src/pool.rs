@@ -8,6 +8,10 @@
 //! which evicts and may wait), then takes its locks, then allocates, which never waits. So the
 //! budget can be exceeded by what the operations under way were admitted for, one block each.
 //!
+//! The first touch of fresh memory costs more than the copy into it, on virtual machines several
+//! times as much. So a thread ([`PagePool::serve`]) keeps some buffers for whole blocks that have
+//! been touched, ahead of whoever needs them.
+//!
 //! *Dirty* bytes (not yet stable on the NSDs) are limited to half of the budget, so that eviction
 //! always finds something: writers wait ([`PagePool::wait_for_clean`]).
 
@@ -21,6 +25,15 @@ use strake_observe::Waiters;
 
 /// The smallest buffer.
 const BUFFER_BYTES_MIN: usize = 4096;
+/// Memory that is kept touched ahead: this part of the budget, and no more than so many bytes.
+const WARM_PARTS: usize = 16;
+const WARM_BYTES_MAX: usize = 256 << 20;
+/// Smaller pools are touched when they are used.
+const WARM_BUDGET_MIN: usize = 512 << 20;
+/// How often the thread that touches looks by itself.
+const WARM_STEP: Duration = Duration::from_secs(1);
+/// So many pages without a buffer may stand in the clock, beside as many as have one.
+const CLOCK_SLACK: usize = 64;
 /// How long one wait lasts before the waiter looks again.
 const WAIT_STEP: Duration = Duration::from_millis(200);
 
@@ -38,6 +51,8 @@ pub(crate) trait Page: Send + Sync {
 struct PoolState {
     /// Bytes of buffers in pages.
     used: usize,
+    /// Buffers in pages.
+    buffers: usize,
     /// Bytes of buffers in `free`.
     spare: usize,
     /// By log2 of their length.
@@ -46,18 +61,22 @@ struct PoolState {
     dirty: usize,
     /// Counts progress of the writers behind, so that waiters can tell standstill from slowness.
     cleaned: u64,
+    closed: bool,
 }
 
 /// See the file's head.
 pub(crate) struct PagePool {
     budget: usize,
     dirty_max: usize,
+    block_size: usize,
     /// Operations that wait for room or for clean pages.
     waiting: AtomicUsize,
     /// Bytes of all files that the metadata keeps hardened.
     pub(crate) hardened: AtomicUsize,
     state: Mutex<PoolState>,
     changed: Condvar,
+    /// A buffer for a whole block was taken.
+    taken: Condvar,
 }
 
 /// What the pool holds.
@@ -80,11 +99,57 @@ impl PagePool {
         PagePool {
             budget,
             dirty_max: budget / 2,
+            block_size: PagePool::capacity(block_size),
             waiting: AtomicUsize::new(0),
             hardened: AtomicUsize::new(0),
             state: Mutex::default(),
             changed: Condvar::new(),
+            taken: Condvar::new(),
         }
+    }
+
+    /// The life of the thread that touches memory ahead; ends at [`PagePool::close`].
+    pub(crate) fn serve(&self) {
+        if self.budget < WARM_BUDGET_MIN {
+            return;
+        }
+        let warm = (self.budget / WARM_PARTS).min(WARM_BYTES_MAX);
+        loop {
+            let made = self.warm_one(warm);
+            let mut state = self.state.lock();
+            if !made && !state.closed {
+                self.taken.wait_for(&mut state, WARM_STEP);
+            }
+            if state.closed {
+                return;
+            }
+        }
+    }
+
+    /// Ends the thread that touches memory.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.taken.notify_all();
+    }
+
+    /// Touches one more buffer for a whole block, unless `warm` bytes are there already or the
+    /// budget is used.
+    fn warm_one(&self, warm: usize) -> bool {
+        let bytes = self.block_size;
+        let wanted = |state: &PoolState| {
+            state.spare + bytes <= warm && state.used + state.spare + bytes <= self.budget
+        };
+        if !wanted(&self.state.lock()) {
+            return false;
+        }
+        let mut buffer = AlignedBuffer::zeroed(bytes);
+        buffer.chunks_mut(BUFFER_BYTES_MIN).for_each(|page| page[0] = std::hint::black_box(0));
+        let mut state = self.state.lock();
+        if !wanted(&state) {
+            return false;
+        }
+        keep(&mut state, buffer);
+        true
     }
 
     /// The capacity of the buffer for `bytes` bytes.
@@ -162,8 +227,12 @@ impl PagePool {
         {
             let mut state = self.state.lock();
             state.used += capacity;
+            state.buffers += 1;
             if let Some(buffer) = state.free.get_mut(class_of(capacity)).and_then(Vec::pop) {
                 state.spare -= capacity;
+                if capacity == self.block_size {
+                    self.taken.notify_one();
+                }
                 return buffer;
             }
         }
@@ -172,7 +241,12 @@ impl PagePool {
 
     /// Puts a page that has got a buffer into the clock.
     pub(crate) fn enter(&self, page: Arc<dyn Page>) {
-        self.state.lock().clock.push_back(page);
+        let mut state = self.state.lock();
+        state.clock.push_back(page);
+        // Pages that gave their buffers away by themselves are found here, before there are many.
+        if state.clock.len() > 2 * state.buffers + CLOCK_SLACK {
+            state.clock.retain(|page| page.is_resident());
+        }
     }
 
     /// Takes a buffer back.
@@ -180,13 +254,9 @@ impl PagePool {
         let capacity = buffer.len();
         let mut state = self.state.lock();
         state.used -= capacity;
+        state.buffers -= 1;
         if state.used + state.spare + capacity <= self.budget {
-            let class = class_of(capacity);
-            if state.free.len() <= class {
-                state.free.resize_with(class + 1, Vec::new);
-            }
-            state.free[class].push(buffer);
-            state.spare += capacity;
+            keep(&mut state, buffer);
         }
         self.changed.notify_all();
     }
@@ -285,6 +355,16 @@ impl Drop for Waiting<'_> {
 
 fn class_of(capacity: usize) -> usize {
     capacity.trailing_zeros() as usize
+}
+
+/// Keeps a buffer for reuse.
+fn keep(state: &mut PoolState, buffer: AlignedBuffer) {
+    let class = class_of(buffer.len());
+    if state.free.len() <= class {
+        state.free.resize_with(class + 1, Vec::new);
+    }
+    state.spare += buffer.len();
+    state.free[class].push(buffer);
 }
 
 /// Gives one kept buffer to the system, the largest first.

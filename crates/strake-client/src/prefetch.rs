@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// parts of one large read in any order.
 const SLACK: u64 = 1 << 20;
 
+/// Who reads so much at once at the beginning will go on.
+const STREAM_BYTES: u64 = 256 << 10;
+
 /// What is known of a handle's way of reading.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
@@ -18,6 +21,8 @@ pub(crate) struct ReadAhead {
     streak: u32,
     /// Blocks before this one were asked for already.
     ahead_to: u64,
+    /// Whoever reads through the handle keeps the pages: see [`crate::Vfs::pages_are_kept`].
+    pub(crate) kept: bool,
 }
 
 impl ReadAhead {
@@ -29,8 +34,9 @@ impl ReadAhead {
             self.ahead_to = 0;
         }
         self.next = if near { self.next.max(offset + length) } else { offset + length };
-        // The first read at offset 0 may be of one page alone; the second tells.
-        self.streak >= 2
+        // The first read at offset 0 may be of one page alone; the second tells. A long one tells
+        // at once.
+        self.streak >= 2 || (self.streak >= 1 && length >= STREAM_BYTES)
     }
 }
 
@@ -107,5 +113,7 @@ mod tests {
         assert!(!ahead.note(1 << 30, 65536));
         assert!(!ahead.note(5 << 30, 4096));
         assert!(!ahead.note(9 << 30, 4096));
+        assert!(ReadAhead::default().note(0, 1 << 20));
+        assert!(!ReadAhead::default().note(1 << 30, 1 << 20));
     }
 }

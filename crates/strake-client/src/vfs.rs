@@ -219,6 +219,9 @@ pub trait Vfs: Send + Sync {
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened>;
     /// Reads at `offset` into `out`; fewer bytes only at the end of the file.
     fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize>;
+    /// Tells that whoever reads through this handle keeps what it has read (the kernel's page
+    /// cache), so that keeping it here as well is of little use.
+    fn pages_are_kept(&self, _handle: Handle) {}
     /// Writes at `offset`, or at the end for `append` handles, all or as much as there is space
     /// for (an error only if nothing was written). `kill_privileges` clears setuid and setgid.
     fn write(

@@ -213,6 +213,12 @@ impl Vfs for StrakeVfs {
         })
     }
 
+    fn pages_are_kept(&self, handle: Handle) {
+        if let Ok(open) = self.files.get(handle) {
+            open.ahead.lock().kept = !open.flags.direct;
+        }
+    }
+
     fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
         let start = self.timings.read.begin();
         let result = self.files.get(handle).and_then(|open| {

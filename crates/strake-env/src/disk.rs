@@ -1,10 +1,37 @@
 //! A disk as the block store sees it: bytes at offsets, and a barrier.
+#![allow(unsafe_code, reason = "addresses that threads may pass on")]
 
 pub mod file;
 pub mod guarded;
+mod ring;
 pub mod sim;
 
 use std::io;
+use std::os::fd::BorrowedFd;
+
+/// What offsets, lengths and memory are multiples of.
+const ALIGNMENT: usize = 4096;
+
+/// A place in memory that only the kernel looks into, and so may be gone.
+#[derive(Clone, Copy, Debug)]
+pub struct RawBytes {
+    /// Where it begins.
+    pub start: *const u8,
+    /// Its bytes.
+    pub length: usize,
+}
+
+// SAFETY: an address is a number; whoever looks at what is there answers for it.
+unsafe impl Send for RawBytes {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for RawBytes {}
+
+impl RawBytes {
+    /// Where `bytes` are now.
+    pub fn of(bytes: &[u8]) -> RawBytes {
+        RawBytes { start: bytes.as_ptr(), length: bytes.len() }
+    }
+}
 
 /// A disk or container file.
 ///
@@ -27,6 +54,57 @@ pub trait Disk: Send + Sync {
     /// # Errors
     /// The device's; `StorageFull` where a sparse container's host is full.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Writes `first` and, directly behind it, `second`: in one I/O where the disk can.
+    ///
+    /// # Errors
+    /// As [`Disk::write_at`].
+    fn write_both_at(&self, offset: u64, first: &[u8], second: &[u8]) -> io::Result<()> {
+        self.write_at(offset, first)?;
+        self.write_at(offset + first.len() as u64, second)
+    }
+
+    /// [`Disk::write_at`], then [`Disk::sync`]: one call where each costs a change of threads.
+    ///
+    /// # Errors
+    /// Of either.
+    fn write_and_sync(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_at(offset, bytes)?;
+        self.sync()
+    }
+
+    /// The open file behind it, if reads may go to the kernel by themselves.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Checks what is asked of a disk of this length.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` beyond the end.
+    fn check_range(&self, offset: u64, length: usize) -> io::Result<()> {
+        assert_eq!(offset % ALIGNMENT as u64, 0, "offsets are multiples of 4 KiB");
+        assert_eq!(length % ALIGNMENT, 0, "lengths are multiples of 4 KiB");
+        match offset.checked_add(length as u64) {
+            Some(end) if end <= self.len() => Ok(()),
+            _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "beyond the end of the disk")),
+        }
+    }
+
+    /// Whether [`Disk::write_raw`] writes.
+    fn has_raw_writes(&self) -> bool {
+        false
+    }
+
+    /// As [`Disk::write_both_at`], from memory that nobody promises to be there any more: then
+    /// arbitrary bytes are written, or it fails. For whoever may have to abandon a write that
+    /// hangs; all parts are aligned to 4 KiB.
+    ///
+    /// # Errors
+    /// As [`Disk::write_at`]; `Unsupported` unless [`Disk::has_raw_writes`].
+    fn write_raw(&self, _offset: u64, _parts: [RawBytes; 2]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Makes every write that returned before this call durable.
     ///

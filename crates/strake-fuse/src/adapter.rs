@@ -76,8 +76,9 @@ macro_rules! take {
 }
 
 impl Adapter {
-    pub(crate) fn new(vfs: Arc<dyn Vfs>) -> Adapter {
-        Adapter { vfs, modes: OpenModes::default(), direct: Mutex::default() }
+    /// `direct_maps`: whether the kernel maps files that are open the direct way.
+    pub(crate) fn new(vfs: Arc<dyn Vfs>, direct_maps: bool) -> Adapter {
+        Adapter { vfs, modes: OpenModes::new(direct_maps), direct: Mutex::default() }
     }
 
     /// Has one request answered; `data` is where reads put their bytes.
@@ -303,11 +304,15 @@ impl Adapter {
 
     fn opened(&self, ino: Ino, flags: OpenFlags, opened: Opened) -> [u8; abi::OpenOut::SIZE] {
         let mut open_flags = 0;
-        if self.modes.open(ino, flags) {
+        let is_empty = || self.vfs.getattr(ino).is_ok_and(|attr| attr.size == 0);
+        if self.modes.open(ino, flags, is_empty) {
             self.direct.lock().insert(opened.handle, ());
             open_flags |= fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
-        } else if opened.keep_cache {
-            open_flags |= fopen::KEEP_CACHE;
+        } else {
+            self.vfs.pages_are_kept(opened.handle);
+            if opened.keep_cache {
+                open_flags |= fopen::KEEP_CACHE;
+            }
         }
         if !flags.write {
             // Nothing was written through it: close has no error to report.

@@ -4,7 +4,9 @@
 //! hold for a day; whoever adds a second mount ties them to tokens here.
 //!
 //! *Pages*: a file opened for writing only bypasses the page cache (`FOPEN_DIRECT_IO`), which is
-//! twice as fast for streams and leaves caching to the page pool. The kernel drops cached pages
+//! several times as fast for streams and leaves caching to the page pool. So does an empty file
+//! opened for both, since it is about to be written, if the kernel lets such files be mapped; one
+//! that has bytes is opened for both by programs that look at them again and again. The kernel drops cached pages
 //! before such a write, but a reader that fills them again *during* the write would keep old
 //! bytes. So the two ways are never open on one inode at once: a writer gets the direct way only
 //! while nobody has the inode open the cached way, and while a direct writer has it open, everyone
@@ -31,19 +33,27 @@ struct Opens {
 /// How each open inode is open.
 #[derive(Default)]
 pub(crate) struct OpenModes {
+    /// Whether the kernel maps what is open the direct way.
+    direct_maps: bool,
     shards: [Mutex<HashMap<Ino, Opens>>; SHARDS],
 }
 
 impl OpenModes {
+    pub(crate) fn new(direct_maps: bool) -> OpenModes {
+        OpenModes { direct_maps, ..OpenModes::default() }
+    }
+
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Opens>> {
         &self.shards[(ino.0 % SHARDS as u64) as usize]
     }
 
-    /// Counts an open and says whether it goes the direct way.
-    pub(crate) fn open(&self, ino: Ino, flags: OpenFlags) -> bool {
+    /// Counts an open and says whether it goes the direct way; `is_empty` tells whether the file
+    /// has no bytes yet.
+    pub(crate) fn open(&self, ino: Ino, flags: OpenFlags, is_empty: impl FnOnce() -> bool) -> bool {
         let mut table = self.shard(ino).lock();
         let opens = table.entry(ino).or_default();
-        let direct = opens.direct > 0 || (opens.cached == 0 && flags.write && !flags.read);
+        let wanted = flags.write && (!flags.read || (self.direct_maps && is_empty()));
+        let direct = opens.direct > 0 || (opens.cached == 0 && wanted);
         *(if direct { &mut opens.direct } else { &mut opens.cached }) += 1;
         direct
     }
@@ -70,12 +80,24 @@ mod tests {
     #[test]
     fn the_two_ways_are_never_open_at_once() {
         let modes = OpenModes::default();
-        assert!(modes.open(Ino(5), WRITER));
-        assert!(modes.open(Ino(5), READER), "while a direct writer is there, all go direct");
-        assert!(!modes.open(Ino(6), READER));
-        assert!(!modes.open(Ino(6), WRITER), "a cached reader makes writers cached");
+        assert!(modes.open(Ino(5), WRITER, || false));
+        assert!(
+            modes.open(Ino(5), READER, || false),
+            "while a direct writer is there, all go direct"
+        );
+        assert!(!modes.open(Ino(6), READER, || false));
+        assert!(!modes.open(Ino(6), WRITER, || false), "a cached reader makes writers cached");
         modes.close(Ino(5), true);
         modes.close(Ino(5), true);
-        assert!(!modes.open(Ino(5), READER), "closed ones count no more");
+        assert!(!modes.open(Ino(5), READER, || false), "closed ones count no more");
+    }
+
+    #[test]
+    fn an_empty_file_is_opened_for_both_the_direct_way_where_that_can_be_mapped() {
+        let both = OpenFlags { read: true, ..WRITER };
+        assert!(!OpenModes::new(false).open(Ino(5), both, || true));
+        assert!(!OpenModes::new(true).open(Ino(5), both, || false));
+        assert!(OpenModes::new(true).open(Ino(5), both, || true));
+        assert!(!OpenModes::new(true).open(Ino(5), READER, || true));
     }
 }

@@ -103,7 +103,8 @@ fn start(
     let count = options.threads.max(1);
     // Made before the kernel is asked: it must not wait for rings that cannot be made.
     let mut entries = if options.io_uring { make_entries(count) } else { Vec::new() };
-    if !initialise(&connection, !entries.is_empty())? && !entries.is_empty() {
+    let agreed = initialise(&connection, !entries.is_empty())?;
+    if agreed & init_flag::OVER_IO_URING == 0 && !entries.is_empty() {
         eprintln!(
             "fuse: this kernel offers no FUSE over io_uring \
              (/sys/module/fuse/parameters/enable_uring): requests come through /dev/fuse"
@@ -113,7 +114,8 @@ fn start(
     let operations = (0..=u32::from(u8::MAX))
         .map(|number| Opcode::from_number(number).map(|op| observe.operations.operation(op.name())))
         .collect();
-    let shared = Arc::new(Shared { adapter: Adapter::new(vfs), operations });
+    let direct_maps = agreed & init_flag::DIRECT_IO_ALLOW_MMAP != 0;
+    let shared = Arc::new(Shared { adapter: Adapter::new(vfs, direct_maps), operations });
     let mut threads = Vec::new();
     // Of what does not come through rings there is little.
     let readers = if entries.is_empty() { count } else { 1 };
@@ -212,9 +214,8 @@ fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
     }
 }
 
-/// Answers INIT: agrees on the version and on what both sides can do. Returns whether requests come
-/// through rings.
-fn initialise(connection: &OwnedFd, rings: bool) -> Result<bool> {
+/// Answers INIT: agrees on the version and on what both sides can do. Returns the flags.
+fn initialise(connection: &OwnedFd, rings: bool) -> Result<u64> {
     let mut buffer = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
     let gone = || Error::new(ErrorKind::Io, "the mount was gone before it began");
     loop {
@@ -249,7 +250,7 @@ fn initialise(connection: &OwnedFd, rings: bool) -> Result<bool> {
         }
         let answer = agree(&init, rings);
         send(connection, header.unique, 0, &answer.encode());
-        return Ok(u64::from(answer.flags2) << 32 & init_flag::OVER_IO_URING != 0);
+        return Ok(u64::from(answer.flags) | (u64::from(answer.flags2) << 32));
     }
 }
 

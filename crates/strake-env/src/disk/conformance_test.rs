@@ -1,13 +1,15 @@
 //! What every disk must do, run on all of them: the simulated disk is proven against real ones.
 
-use super::Disk;
 use super::file::{Allocation, FileDisk};
+use super::guarded::GuardedDisk;
 use super::sim::SimDisk;
+use super::{Disk, RawBytes};
 use crate::{AlignedBuffer, Rng};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 const LENGTH: u64 = 8 << 20;
 
@@ -72,7 +74,13 @@ fn behaves_like_memory(disk: &dyn Disk, seed: u64) {
             0..2 => {
                 let fill = rng.next_u64() as u8;
                 buffer.fill(fill);
-                disk.write_at(page * 4096, &buffer).unwrap();
+                let (first, second) = buffer.split_at(rng.index(count as usize + 1) * 4096);
+                match rng.below(3) {
+                    0 => disk.write_at(page * 4096, &buffer),
+                    1 => disk.write_and_sync(page * 4096, &buffer),
+                    _ => disk.write_both_at(page * 4096, first, second),
+                }
+                .unwrap();
                 model.extend((page..page + count).map(|page| (page, fill)));
             }
             2 if rng.one_in(4) => disk.sync().unwrap(),
@@ -106,12 +114,31 @@ fn conforms(disk: Arc<dyn Disk>) {
     assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);
     let beyond = disk.write_at(u64::MAX - 4095, &buffer).unwrap_err();
     assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);
+    let beyond = disk.write_both_at(LENGTH - 4096, &buffer[..4096], &buffer[4096..]).unwrap_err();
+    assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);
     // Memory that is not aligned is served as well, only slower.
     let unaligned = vec![3u8; 8192 + 1];
-    disk.write_at(0, &unaligned[1..]).unwrap();
-    let mut back = vec![0u8; 8192 + 1];
-    disk.read_at(0, &mut back[1..]).unwrap();
-    assert_eq!(back[1..], unaligned[1..]);
+    for way in 0..3 {
+        disk.write_at(0, &AlignedBuffer::zeroed(8192)).unwrap();
+        match way {
+            0 => disk.write_at(0, &unaligned[1..]),
+            1 => disk.write_both_at(0, &unaligned[1..4097], &unaligned[4097..]),
+            _ => disk.write_and_sync(0, &unaligned[1..]),
+        }
+        .unwrap();
+        let mut back = vec![0u8; 8192 + 1];
+        disk.read_at(0, &mut back[1..]).unwrap();
+        assert_eq!(back[1..], unaligned[1..]);
+    }
+    // More than goes in one piece, read and written as a whole.
+    let mut long = AlignedBuffer::zeroed(7 << 20);
+    for (page, bytes) in long.chunks_exact_mut(4096).enumerate() {
+        bytes.fill((page % 251) as u8);
+    }
+    disk.write_at(4096, &long).unwrap();
+    let mut back = AlignedBuffer::zeroed(7 << 20);
+    disk.read_at(4096, &mut back).unwrap();
+    assert!(*back == *long, "a long read brings what was written");
     // Many threads at once, each on its own pages.
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
@@ -144,6 +171,29 @@ fn a_container_file_conforms() {
         let path = folder.0.join("container");
         conforms(Arc::new(FileDisk::create(&path, LENGTH, allocation).unwrap()));
     }
+}
+
+#[test]
+fn a_guarded_container_file_conforms() {
+    let folder = Folder::new(std::env::temp_dir().to_str().unwrap(), "guarded");
+    for (name, limit) in [("a", Duration::ZERO), ("b", Duration::from_secs(600))] {
+        let file = FileDisk::create(&folder.0.join(name), LENGTH, Allocation::Sparse).unwrap();
+        conforms(Arc::new(GuardedDisk::new(Arc::new(file), limit)));
+    }
+}
+
+#[test]
+fn a_write_from_memory_that_is_gone_fails_and_harms_nobody() {
+    let folder = Folder::new(std::env::temp_dir().to_str().unwrap(), "gone");
+    let file = FileDisk::create(&folder.0.join("a"), LENGTH, Allocation::Sparse).unwrap();
+    let nowhere = RawBytes { start: std::ptr::without_provenance(4096), length: 4096 };
+    let nothing = RawBytes::of(&[]);
+    assert!(file.write_raw(0, [nowhere, nothing]).is_err());
+    let page = AlignedBuffer::from_slice(&[7; 4096]);
+    file.write_raw(0, [RawBytes::of(&page), nothing]).unwrap();
+    let mut back = AlignedBuffer::zeroed(4096);
+    file.read_at(0, &mut back).unwrap();
+    assert!(*back == *page);
 }
 
 #[test]

@@ -15,17 +15,19 @@
 //! **Failed sync.** The kernel forgets dirty pages of a failed `fsync`, so trying again would
 //! report success for lost data: the disk refuses all writes and syncs from then on.
 
-use super::Disk;
+#![allow(unsafe_code, reason = "a write from memory that may be gone is one system call")]
+
+use super::{ALIGNMENT, Disk, RawBytes};
 use crate::AlignedBuffer;
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const ALIGNMENT: usize = 4096;
 /// How much of a device's beginning and end must be empty, and is wiped when forced.
 const PROBE_BYTES: usize = 1 << 20;
 
@@ -206,15 +208,6 @@ impl FileDisk {
         Ok(())
     }
 
-    fn check(&self, offset: u64, length: usize) -> io::Result<()> {
-        assert_eq!(offset % ALIGNMENT as u64, 0, "offsets are multiples of 4 KiB");
-        assert_eq!(length % ALIGNMENT, 0, "lengths are multiples of 4 KiB");
-        match offset.checked_add(length as u64) {
-            Some(end) if end <= self.length => Ok(()),
-            _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "beyond the end of the disk")),
-        }
-    }
-
     fn needs_bounce(&self, bytes: &[u8]) -> bool {
         self.is_direct && !(bytes.as_ptr() as usize).is_multiple_of(ALIGNMENT)
     }
@@ -247,7 +240,7 @@ impl FileDisk {
 
 impl Disk for FileDisk {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.check(offset, bytes.len())?;
+        self.check_range(offset, bytes.len())?;
         if self.needs_bounce(bytes) {
             let mut buffer = AlignedBuffer::zeroed(bytes.len());
             self.read_aligned(offset, &mut buffer)?;
@@ -258,7 +251,7 @@ impl Disk for FileDisk {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.check(offset, bytes.len())?;
+        self.check_range(offset, bytes.len())?;
         if self.is_dead.load(Ordering::Acquire) {
             return Err(dead());
         }
@@ -266,6 +259,47 @@ impl Disk for FileDisk {
             return self.write_aligned(offset, &AlignedBuffer::from_slice(bytes));
         }
         self.write_aligned(offset, bytes)
+    }
+
+    fn write_both_at(&self, offset: u64, first: &[u8], second: &[u8]) -> io::Result<()> {
+        if self.needs_bounce(first) || self.needs_bounce(second) {
+            self.write_at(offset, first)?;
+            return self.write_at(offset + first.len() as u64, second);
+        }
+        self.write_raw(offset, [RawBytes::of(first), RawBytes::of(second)])
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
+    fn has_raw_writes(&self) -> bool {
+        true
+    }
+
+    fn write_raw(&self, mut offset: u64, mut parts: [RawBytes; 2]) -> io::Result<()> {
+        let length = parts.iter().map(|part| part.length).sum();
+        self.check_range(offset, length)?;
+        if self.is_dead.load(Ordering::Acquire) {
+            return Err(dead());
+        }
+        let mut left = length;
+        while left > 0 {
+            let written = write_parts(&self.file, offset, parts)?;
+            if written == 0 {
+                return Err(io::Error::new(io::ErrorKind::WriteZero, "the disk takes no more"));
+            }
+            left -= written;
+            offset += written as u64;
+            let mut skip = written;
+            for part in &mut parts {
+                let taken = skip.min(part.length);
+                part.start = part.start.wrapping_add(taken);
+                part.length -= taken;
+                skip -= taken;
+            }
+        }
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -298,6 +332,28 @@ impl Disk for FileDisk {
             // Devices own their space; some hosts cannot tell.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV | Errno::INVAL) => Ok(()),
             Err(error) => Err(host_error(error)),
+        }
+    }
+}
+
+/// One `pwritev`; the kernel checks the addresses.
+fn write_parts(file: &File, offset: u64, parts: [RawBytes; 2]) -> io::Result<usize> {
+    let parts = parts
+        .map(|part| libc::iovec { iov_base: part.start.cast_mut().cast(), iov_len: part.length });
+    let offset = libc::off_t::try_from(offset)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "beyond what a file can hold"))?;
+    loop {
+        // SAFETY: the vector is ours and lives through the call. What it points to is only read,
+        // and by the kernel alone, which answers EFAULT where nothing is.
+        let written = unsafe { libc::pwritev(file.as_raw_fd(), parts.as_ptr(), 2, offset) };
+        if let Ok(written) = usize::try_from(written) {
+            return Ok(written);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::INTR) => {}
+            Some(errno) => return Err(host_error(errno)),
+            None => return Err(error),
         }
     }
 }

@@ -9,10 +9,14 @@
 //! [`GuardedDisk::retire`] makes it dead by decision: the disk was found to be no longer the one
 //! that was opened.
 //!
-//! The price is one copy of the data and one change of threads per I/O. With a limit of zero there
-//! is neither: I/O is done by the caller, and a hang is the caller's.
+//! The price is one change of threads per I/O, and one copy of what is read, made in pieces while
+//! the next one is under way. What is written is not copied: the disk below takes it from where it
+//! is ([`Disk::write_raw`]), and if it hangs and the memory changes meanwhile, what reaches the
+//! dead disk is like any write that was never acknowledged. With a limit of zero there is no price:
+//! I/O is done by the caller, and a hang is the caller's.
 
-use super::Disk;
+use super::ring::{Lanes, PIECE_BYTES};
+use super::{ALIGNMENT, Disk, RawBytes};
 use crate::AlignedBuffer;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -24,7 +28,7 @@ use std::time::Duration;
 /// Threads of one disk at most; with more I/Os than this at a time the others queue.
 const THREADS_MAX: usize = 32;
 /// Threads that stay when there is nothing to do.
-const IDLE_THREADS_MAX: usize = 4;
+const IDLE_THREADS_MAX: usize = 8;
 /// How often a waiting caller looks whether the disk died of somebody else's I/O.
 const LOOK: Duration = Duration::from_millis(250);
 /// Memory that is kept for the next I/Os.
@@ -32,7 +36,8 @@ const SPARE_BYTES_MAX: usize = 16 << 20;
 
 enum Operation {
     Read(u64),
-    Write(u64),
+    Write { offset: u64, sync: bool },
+    WriteRaw { offset: u64, parts: [RawBytes; 2], sync: bool },
     Sync,
     Discard(u64, u64),
     Reserve(u64, u64),
@@ -67,6 +72,7 @@ struct Shared {
     disk: Arc<dyn Disk>,
     queue: Mutex<Queue>,
     filled: Condvar,
+    lanes: Lanes,
     is_dead: AtomicBool,
     /// Why it is dead.
     cause: Mutex<Option<(io::ErrorKind, String)>>,
@@ -85,6 +91,7 @@ impl GuardedDisk {
             disk,
             queue: Mutex::default(),
             filled: Condvar::new(),
+            lanes: Lanes::default(),
             is_dead: AtomicBool::new(false),
             cause: Mutex::new(None),
         };
@@ -141,6 +148,50 @@ impl GuardedDisk {
         result
     }
 
+    /// Reads on this thread, in memory of the lanes; else by the disk's threads.
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        if let Some(file) = self.shared.disk.descriptor() {
+            self.shared.check()?;
+            self.shared.disk.check_range(offset, bytes.len())?;
+            let mut waited = Duration::ZERO;
+            let mut give_up = || {
+                waited += LOOK;
+                if waited >= self.limit {
+                    let text = format!("the disk does not answer within {:?}", self.limit);
+                    self.shared.die(io::ErrorKind::TimedOut, text);
+                }
+                self.shared.check()
+            };
+            let step = LOOK.min(self.limit);
+            if let Some(result) = self.shared.lanes.read(file, offset, bytes, step, &mut give_up) {
+                return result;
+            }
+        }
+        let mut at = offset;
+        for piece in bytes.chunks_mut(PIECE_BYTES) {
+            let length = piece.len();
+            self.run(Operation::Read(at), length, |_| {}, |read| piece.copy_from_slice(read))?;
+            at += length as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, parts: [&[u8]; 2], sync: bool) -> io::Result<()> {
+        let aligned = |part: &&[u8]| (part.as_ptr() as usize).is_multiple_of(ALIGNMENT);
+        if self.shared.disk.has_raw_writes() && parts.iter().all(|p| p.is_empty() || aligned(p)) {
+            let parts = parts.map(RawBytes::of);
+            return self.run(Operation::WriteRaw { offset, parts, sync }, 0, |_| {}, |_| {});
+        }
+        let [first, second] = parts;
+        let fill = |buffer: &mut [u8]| {
+            let (front, back) = buffer.split_at_mut(first.len());
+            front.copy_from_slice(first);
+            back.copy_from_slice(second);
+        };
+        let length = first.len() + second.len();
+        self.run(Operation::Write { offset, sync }, length, fill, |_| {})
+    }
+
     /// Whether I/O is done by the caller.
     fn is_direct(&self) -> bool {
         self.limit.is_zero()
@@ -165,9 +216,10 @@ impl Shared {
     fn buffer(&self, length: usize) -> AlignedBuffer {
         let wanted = if length == 0 { 0 } else { length.next_power_of_two() };
         let mut queue = self.queue.lock();
-        if let Some(at) = queue.spare.iter().position(|buffer| buffer.len() == wanted) {
+        // The one that was used last: its bytes may still be in the processor's cache.
+        if let Some(at) = queue.spare.iter().rposition(|buffer| buffer.len() == wanted) {
             queue.spare_bytes -= wanted;
-            return queue.spare.swap_remove(at);
+            return queue.spare.remove(at);
         }
         drop(queue);
         AlignedBuffer::zeroed(wanted)
@@ -229,7 +281,12 @@ impl Shared {
     fn perform(&self, job: &Job, bytes: &mut [u8]) -> io::Result<()> {
         match job.operation {
             Operation::Read(offset) => self.disk.read_at(offset, bytes),
-            Operation::Write(offset) => self.disk.write_at(offset, bytes),
+            Operation::Write { offset, sync: false } => self.disk.write_at(offset, bytes),
+            Operation::Write { offset, sync: true } => self.disk.write_and_sync(offset, bytes),
+            Operation::WriteRaw { offset, parts, sync } => {
+                self.disk.write_raw(offset, parts)?;
+                if sync { self.disk.sync() } else { Ok(()) }
+            }
             Operation::Sync => self.disk.sync(),
             Operation::Discard(offset, length) => {
                 self.disk.discard(offset, length);
@@ -246,8 +303,7 @@ impl Disk for GuardedDisk {
             self.shared.check()?;
             return self.shared.disk.read_at(offset, bytes);
         }
-        let length = bytes.len();
-        self.run(Operation::Read(offset), length, |_| {}, |read| bytes.copy_from_slice(read))
+        self.read(offset, bytes)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -255,8 +311,23 @@ impl Disk for GuardedDisk {
             self.shared.check()?;
             return self.shared.disk.write_at(offset, bytes);
         }
-        let fill = |buffer: &mut [u8]| buffer.copy_from_slice(bytes);
-        self.run(Operation::Write(offset), bytes.len(), fill, |_| {})
+        self.write(offset, [bytes, &[]], false)
+    }
+
+    fn write_both_at(&self, offset: u64, first: &[u8], second: &[u8]) -> io::Result<()> {
+        if self.is_direct() {
+            self.shared.check()?;
+            return self.shared.disk.write_both_at(offset, first, second);
+        }
+        self.write(offset, [first, second], false)
+    }
+
+    fn write_and_sync(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.is_direct() {
+            self.shared.check()?;
+            return self.shared.disk.write_and_sync(offset, bytes);
+        }
+        self.write(offset, [bytes, &[]], true)
     }
 
     fn sync(&self) -> io::Result<()> {

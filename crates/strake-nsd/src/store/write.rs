@@ -104,13 +104,16 @@ impl BlockStore {
             &copied
         };
         let units = (data.len() / UNIT_BYTES) as u64;
-        self.write_extents(&slice_of(extents, 0, units), data)?;
         let behind = u64::from(trailer_units(data.len() as u32));
-        if behind > 0 {
-            let trailer = AlignedBuffer::from_slice(&encode_trailer(key, version, checksums));
-            self.write_extents(&slice_of(extents, units, behind), &trailer)?;
+        if behind == 0 {
+            return self.write_extents(&slice_of(extents, 0, units), data);
         }
-        Ok(())
+        let trailer = AlignedBuffer::from_slice(&encode_trailer(key, version, checksums));
+        if let [extent] = extents {
+            return self.write_extent(*extent, data, &trailer);
+        }
+        self.write_extents(&slice_of(extents, 0, units), data)?;
+        self.write_extents(&slice_of(extents, units, behind), &trailer)
     }
 
     /// Writes; where the host is full, again after it was given what is free here.
@@ -128,27 +131,36 @@ impl BlockStore {
         for extent in extents {
             let (part, rest) = bytes.split_at(extent.bytes() as usize);
             bytes = rest;
-            let start = self.observe.io.begin();
-            let waiting = self.observe.waiters.enter("NSD I/O completion", "write");
-            let written = self.disk.write_at(extent.offset(), part);
-            drop(waiting);
-            self.observe.io.end(
-                start,
-                IoDirection::Write,
-                BufferType::Data,
-                self.nsd,
-                extent.offset(),
-                extent.bytes(),
-                IoSide::Local,
-            );
-            written.map_err(|error| match error.kind() {
-                // The host is full: that is no failure of the disk.
-                std::io::ErrorKind::StorageFull => Error::from(error),
-                _ => self.fail(error.into()),
-            })?;
+            self.write_extent(*extent, part, &[])?;
         }
         assert!(bytes.is_empty(), "a strip has as many units as were allocated");
         Ok(())
+    }
+
+    /// Fills an extent with `first` and, behind it, `second`.
+    fn write_extent(&self, extent: Extent, first: &[u8], second: &[u8]) -> Result<()> {
+        assert_eq!(extent.bytes(), (first.len() + second.len()) as u64, "an extent is filled");
+        let start = self.observe.io.begin();
+        let waiting = self.observe.waiters.enter("NSD I/O completion", "write");
+        let written = match second {
+            [] => self.disk.write_at(extent.offset(), first),
+            _ => self.disk.write_both_at(extent.offset(), first, second),
+        };
+        drop(waiting);
+        self.observe.io.end(
+            start,
+            IoDirection::Write,
+            BufferType::Data,
+            self.nsd,
+            extent.offset(),
+            extent.bytes(),
+            IoSide::Local,
+        );
+        written.map_err(|error| match error.kind() {
+            // The host is full: that is no failure of the disk.
+            std::io::ErrorKind::StorageFull => Error::from(error),
+            _ => self.fail(error.into()),
+        })
     }
 
     /// Decides and, if accepted, publishes; false if the version is there already.
