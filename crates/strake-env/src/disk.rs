@@ -49,6 +49,16 @@ pub trait Disk: Send + Sync {
     /// The device's, or `UnexpectedEof` beyond the end.
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
 
+    /// Fills `first` from `offset`, and `second` from directly behind that: side by side where the
+    /// disk can.
+    ///
+    /// # Errors
+    /// As [`Disk::read_at`].
+    fn read_both_at(&self, offset: u64, first: &mut [u8], second: &mut [u8]) -> io::Result<()> {
+        self.read_at(offset, first)?;
+        self.read_at(offset + first.len() as u64, second)
+    }
+
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors

@@ -93,7 +93,8 @@ fn behaves_like_memory(disk: &dyn Disk, seed: u64) {
             }
             2 if rng.one_in(2) => disk.reserve(page * 4096, count * 4096).unwrap(),
             _ => {
-                disk.read_at(page * 4096, &mut buffer).unwrap();
+                let (first, second) = buffer.split_at_mut(rng.index(count as usize + 1) * 4096);
+                disk.read_both_at(page * 4096, first, second).unwrap();
                 for (page, bytes) in (page..).zip(buffer.chunks_exact(4096)) {
                     let expected = model.get(&page).copied().unwrap_or(0);
                     assert!(bytes.iter().all(|&byte| byte == expected), "seed {seed} page {page}");
@@ -139,6 +140,10 @@ fn conforms(disk: Arc<dyn Disk>) {
     let mut back = AlignedBuffer::zeroed(7 << 20);
     disk.read_at(4096, &mut back).unwrap();
     assert!(*back == *long, "a long read brings what was written");
+    back.fill(0);
+    let (first, second) = back.split_at_mut((3 << 20) + 8192);
+    disk.read_both_at(4096, first, second).unwrap();
+    assert!(*back == *long, "and so in two parts");
     // Many threads at once, each on its own pages.
     std::thread::scope(|scope| {
         for thread in 0..4u64 {

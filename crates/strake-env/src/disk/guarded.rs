@@ -149,10 +149,10 @@ impl GuardedDisk {
     }
 
     /// Reads on this thread, in memory of the lanes; else by the disk's threads.
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+    fn read(&self, offset: u64, first: &mut [u8], second: &mut [u8]) -> io::Result<()> {
         if let Some(file) = self.shared.disk.descriptor() {
             self.shared.check()?;
-            self.shared.disk.check_range(offset, bytes.len())?;
+            self.shared.disk.check_range(offset, first.len() + second.len())?;
             let mut waited = Duration::ZERO;
             let mut give_up = || {
                 waited += LOOK;
@@ -163,12 +163,13 @@ impl GuardedDisk {
                 self.shared.check()
             };
             let step = LOOK.min(self.limit);
-            if let Some(result) = self.shared.lanes.read(file, offset, bytes, step, &mut give_up) {
+            let parts = [&mut *first, &mut *second];
+            if let Some(result) = self.shared.lanes.read(file, offset, parts, step, &mut give_up) {
                 return result;
             }
         }
         let mut at = offset;
-        for piece in bytes.chunks_mut(PIECE_BYTES) {
+        for piece in first.chunks_mut(PIECE_BYTES).chain(second.chunks_mut(PIECE_BYTES)) {
             let length = piece.len();
             self.run(Operation::Read(at), length, |_| {}, |read| piece.copy_from_slice(read))?;
             at += length as u64;
@@ -303,7 +304,15 @@ impl Disk for GuardedDisk {
             self.shared.check()?;
             return self.shared.disk.read_at(offset, bytes);
         }
-        self.read(offset, bytes)
+        self.read(offset, bytes, &mut [])
+    }
+
+    fn read_both_at(&self, offset: u64, first: &mut [u8], second: &mut [u8]) -> io::Result<()> {
+        if self.is_direct() {
+            self.shared.check()?;
+            return self.shared.disk.read_both_at(offset, first, second);
+        }
+        self.read(offset, first, second)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

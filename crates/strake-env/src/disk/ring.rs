@@ -53,17 +53,17 @@ struct Piece<'a> {
 }
 
 impl Lanes {
-    /// Reads all of `bytes` from `offset`; `None` where there is no io_uring. `give_up` is asked
-    /// every `step` of waiting, and ends the read with its error.
+    /// Fills `parts` from `offset`, one behind the other; `None` where there is no io_uring.
+    /// `give_up` is asked every `step` of waiting, and ends the read with its error.
     pub(super) fn read(
         &self,
         file: BorrowedFd<'_>,
         offset: u64,
-        bytes: &mut [u8],
+        parts: [&mut [u8]; 2],
         step: Duration,
         give_up: &mut dyn FnMut() -> io::Result<()>,
     ) -> Option<io::Result<()>> {
-        let (kept, kept_max, capacity) = match bytes.len() <= SMALL_BYTES {
+        let (kept, kept_max, capacity) = match parts.iter().all(|part| part.len() <= SMALL_BYTES) {
             true => (&self.small, SMALL_KEPT_MAX, SMALL_BYTES),
             false => (&self.large, LARGE_KEPT_MAX, PIECE_BYTES),
         };
@@ -78,7 +78,7 @@ impl Lanes {
                 return None;
             }
         };
-        let result = lane.read(file, offset, bytes, step, give_up);
+        let result = lane.read(file, offset, parts, step, give_up);
         // What is under way is waited for, or left to the kernel for good.
         let mut given_up = result.is_err() && give_up().is_err();
         while lane.pending > 0 && !given_up {
@@ -109,16 +109,20 @@ impl Lane {
     fn read(
         &mut self,
         file: BorrowedFd<'_>,
-        offset: u64,
-        bytes: &mut [u8],
+        mut offset: u64,
+        [first, second]: [&mut [u8]; 2],
         step: Duration,
         give_up: &mut dyn FnMut() -> io::Result<()>,
     ) -> io::Result<()> {
         let mut under_way: [Option<Piece<'_>>; DEPTH] = std::array::from_fn(|_| None);
-        let mut rest = bytes.chunks_mut(PIECE_BYTES).enumerate();
+        let pieces = first.chunks_mut(PIECE_BYTES).chain(second.chunks_mut(PIECE_BYTES));
+        let mut rest = pieces.map(|out| {
+            let at = offset;
+            offset += out.len() as u64;
+            (at, out)
+        });
         for (slot, place) in under_way.iter_mut().enumerate() {
-            let Some((number, out)) = rest.next() else { break };
-            let offset = offset + (number * PIECE_BYTES) as u64;
+            let Some((offset, out)) = rest.next() else { break };
             let piece = Piece { offset, out, slot, done: 0 };
             self.begin(file, &piece)?;
             *place = Some(piece);
@@ -143,12 +147,9 @@ impl Lane {
                 under_way[slot] = Some(piece);
                 continue;
             }
-            let next = rest.next().map(|(number, out)| {
-                let offset = offset + (number * PIECE_BYTES) as u64;
-                Piece { offset, out, slot, done: 0 }
-            });
             piece.out.copy_from_slice(&self.buffers[slot][..piece.out.len()]);
-            if let Some(next) = next {
+            if let Some((offset, out)) = rest.next() {
+                let next = Piece { offset, out, slot, done: 0 };
                 self.begin(file, &next)?;
                 under_way[slot] = Some(next);
             }

@@ -79,16 +79,8 @@ impl BlockStore {
         let count = payload as usize / UNIT_BYTES;
         let mut checksums = Vec::new();
         if count > 0 {
-            let extents = slice_of(&held.extents, first as u64, count as u64);
-            self.read_extents(&extents, &mut receive[..payload as usize])?;
-            // Who names a version and wants the whole strip verifies the disk: what memory knows of
-            // the checksums does not count then.
-            let all = match held.checksums {
-                Checksums::Trailer if version.is_some() && payload == held.strip_bytes => {
-                    self.read_trailer(key, held)?.into()
-                }
-                _ => self.checksums(key, held)?,
-            };
+            let out = &mut receive[..payload as usize];
+            let all = self.read_checked(key, held, version, first, out)?;
             checksums.extend_from_slice(&all[first..first + count]);
         }
         Ok(NsdReply::Strip {
@@ -97,6 +89,52 @@ impl BlockStore {
             checksums,
             payload_bytes: payload,
         })
+    }
+
+    /// Reads units from `first` on, and all checksums of the strip: together, where these must come
+    /// from the disk and stand directly behind what is read.
+    fn read_checked(
+        &self,
+        key: &StripKey,
+        held: &StripVersion,
+        version: Option<Version>,
+        first: usize,
+        out: &mut [u8],
+    ) -> Result<Arc<[u32]>> {
+        let units = (out.len() / UNIT_BYTES) as u64;
+        let extents = slice_of(&held.extents, first as u64, units);
+        // Who names a version and wants the whole strip verifies the disk: what memory knows of the
+        // checksums does not count then.
+        let verifies = version.is_some() && out.len() == held.strip_bytes as usize;
+        let in_trailer = held.checksums == Checksums::Trailer;
+        let known = match in_trailer {
+            true if verifies => None,
+            true => self.trailers.lock().get(*key, held.version()),
+            false => Some(self.checksums(key, held)?),
+        };
+        let to_end = (first * UNIT_BYTES + out.len()) as u32 == held.strip_bytes;
+        match (known, &held.extents[..]) {
+            (None, [extent]) if to_end => {
+                let behind = trailer_units(held.strip_bytes);
+                let mut trailer = AlignedBuffer::zeroed(behind as usize * UNIT_BYTES);
+                let count = extent.count - first as u32;
+                let extent = Extent { start: extent.start + first as u64, count };
+                self.read_extent(extent, out, &mut trailer)?;
+                let all = self.take_trailer(key, held, &trailer)?;
+                if !verifies {
+                    self.trailers.lock().insert(*key, held.version(), &all);
+                }
+                Ok(all.into())
+            }
+            (known, _) => {
+                self.read_extents(&extents, out)?;
+                match known {
+                    Some(known) => Ok(known),
+                    None if verifies => Ok(self.read_trailer(key, held)?.into()),
+                    None => self.checksums(key, held),
+                }
+            }
+        }
     }
 
     /// All checksums of a held version.
@@ -118,7 +156,11 @@ impl BlockStore {
         let behind = u64::from(trailer_units(held.strip_bytes));
         let mut bytes = AlignedBuffer::zeroed(behind as usize * UNIT_BYTES);
         self.read_extents(&slice_of(&held.extents, units, behind), &mut bytes)?;
-        decode_trailer(key, held.version(), held.strip_bytes, &bytes)
+        self.take_trailer(key, held, &bytes)
+    }
+
+    fn take_trailer(&self, key: &StripKey, held: &StripVersion, bytes: &[u8]) -> Result<Vec<u32>> {
+        decode_trailer(key, held.version(), held.strip_bytes, bytes)
             .map_err(|damage| self.damaged(key, damage))
     }
 
@@ -128,32 +170,42 @@ impl BlockStore {
         for extent in extents {
             let (part, tail) = rest.split_at_mut(extent.bytes() as usize);
             rest = tail;
-            let start = self.observe.io.begin();
-            let waiting = self.observe.waiters.enter("NSD I/O completion", "read");
-            let read = if (part.as_ptr() as usize).is_multiple_of(UNIT_BYTES) {
-                self.disk.read_at(extent.offset(), part)
-            } else {
-                let mut aligned = AlignedBuffer::zeroed(part.len());
-                let read = self.disk.read_at(extent.offset(), &mut aligned);
-                part.copy_from_slice(&aligned);
-                read
-            };
-            drop(waiting);
-            self.observe.io.end(
-                start,
-                IoDirection::Read,
-                BufferType::Data,
-                self.nsd,
-                extent.offset(),
-                extent.bytes(),
-                IoSide::Local,
-            );
-            read.map_err(|error| {
-                Error::from(error).context(format!("NSD {}, reading {extent:?}", self.nsd))
-            })?;
+            self.read_extent(*extent, part, &mut [])?;
         }
         assert!(rest.is_empty(), "the extents of a strip hold all of it");
         Ok(())
+    }
+
+    /// Reads an extent into `first` and, what is behind that, into `second`, which is aligned.
+    fn read_extent(&self, extent: Extent, first: &mut [u8], second: &mut [u8]) -> Result<()> {
+        assert_eq!(extent.bytes(), (first.len() + second.len()) as u64, "an extent is read whole");
+        let start = self.observe.io.begin();
+        let waiting = self.observe.waiters.enter("NSD I/O completion", "read");
+        let mut read = |first: &mut [u8]| match second {
+            [] => self.disk.read_at(extent.offset(), first),
+            _ => self.disk.read_both_at(extent.offset(), first, second),
+        };
+        let read = if (first.as_ptr() as usize).is_multiple_of(UNIT_BYTES) {
+            read(first)
+        } else {
+            let mut aligned = AlignedBuffer::zeroed(first.len());
+            let result = read(&mut aligned);
+            first.copy_from_slice(&aligned);
+            result
+        };
+        drop(waiting);
+        self.observe.io.end(
+            start,
+            IoDirection::Read,
+            BufferType::Data,
+            self.nsd,
+            extent.offset(),
+            extent.bytes(),
+            IoSide::Local,
+        );
+        read.map_err(|error| {
+            Error::from(error).context(format!("NSD {}, reading {extent:?}", self.nsd))
+        })
     }
 
     pub(super) fn list(&self, from: &StripKey, until: ObjectId, limit: u32) -> Result<NsdReply> {
