@@ -10,7 +10,7 @@
 //! is used again only once that header is durable, so recovery can tell a trimmed chunk from a lost
 //! one.
 //!
-//! **First lap.** Space ahead of the head is filled with zeros a MiB at a time, so that the host has
+//! **First lap.** Space ahead of the head is filled with zeros, 128 KiB at a time, so that the host has
 //! taken it before small flushes come. Nothing is there yet that could be lost.
 //!
 //! **Group commit.** Whoever finds no flush under way takes all that is pending, writes and syncs
@@ -37,7 +37,7 @@ pub use chunk::ENTRY_BYTES_MAX;
 /// an empty chunk that tells a trim.
 const RESERVE_BYTES: u64 = CHUNK_BYTES_MAX as u64 + 2 * chunk::BLOCK_BYTES as u64;
 /// How much further than needed the first lap is filled with zeros at a time.
-const FILL_BYTES: u64 = 1 << 20;
+const FILL_BYTES: u64 = 128 << 10;
 /// Longer limits are none: a wait of this length is simply begun again.
 const LIMIT_MAX: Duration = Duration::from_secs(3600);
 /// Buffers kept for reuse; a flush of more than this gives the others back.
