@@ -6,11 +6,11 @@
 //! *Pages*: a file opened for writing only bypasses the page cache (`FOPEN_DIRECT_IO`), which is
 //! several times as fast for streams and leaves caching to the page pool. So does an empty file
 //! opened for both, since it is about to be written, if the kernel lets such files be mapped; one
-//! that has bytes is opened for both by programs that look at them again and again. The kernel drops cached pages
-//! before such a write, but a reader that fills them again *during* the write would keep old
-//! bytes. So the two ways are never open on one inode at once: a writer gets the direct way only
-//! while nobody has the inode open the cached way, and while a direct writer has it open, everyone
-//! else goes the direct way too.
+//! that has bytes is opened for both by programs that look at them again and again. The kernel
+//! drops cached pages before such a write, but a reader that fills them again *during* the write
+//! would keep old bytes. So the two ways are never open on one inode at once: a writer gets the
+//! direct way only while nobody has the inode open the cached way, and while a direct writer has it
+//! open, everyone else goes the direct way too.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;

@@ -10,8 +10,8 @@
 //! is used again only once that header is durable, so recovery can tell a trimmed chunk from a lost
 //! one.
 //!
-//! **First lap.** Space ahead of the head is filled with zeros, 128 KiB at a time, so that the host has
-//! taken it before small flushes come. Nothing is there yet that could be lost.
+//! **First lap.** Space ahead of the head is filled with zeros, 128 KiB at a time, so that the host
+//! has taken it before small flushes come. Nothing is there yet that could be lost.
 //!
 //! **Group commit.** Whoever finds no flush under way takes all that is pending, writes and syncs
 //! it without holding the lock; others append meanwhile, or wait and lead the next flush.
