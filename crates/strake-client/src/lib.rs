@@ -53,6 +53,7 @@ mod file_io;
 mod harden;
 mod inode;
 mod nsds;
+mod numbers;
 mod open_table;
 mod ops;
 mod pace;

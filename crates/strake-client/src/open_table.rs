@@ -9,8 +9,9 @@
 //! The shards' locks are leaves: nothing else is locked under them.
 
 use crate::inode::InodeState;
+use crate::numbers::NumberMap;
 use parking_lot::{Mutex, RwLock};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +52,7 @@ impl Entry {
 
 #[derive(Default)]
 struct Shard {
-    entries: HashMap<Ino, Entry>,
+    entries: NumberMap<Ino, Entry>,
     /// Entries that were idle and had a state when they came here, the oldest first. An entry may
     /// have come into use, or be gone, since.
     idle: VecDeque<Ino>,
@@ -209,7 +210,7 @@ impl OpenTable {
 
 /// Open handles by number.
 pub(crate) struct HandleTable<T> {
-    shards: Vec<RwLock<HashMap<u64, Arc<T>>>>,
+    shards: Vec<RwLock<NumberMap<u64, Arc<T>>>>,
     next: AtomicU64,
 }
 
@@ -222,7 +223,7 @@ impl<T> HandleTable<T> {
         }
     }
 
-    fn shard(&self, handle: Handle) -> &RwLock<HashMap<u64, Arc<T>>> {
+    fn shard(&self, handle: Handle) -> &RwLock<NumberMap<u64, Arc<T>>> {
         &self.shards[(handle.0 % SHARDS as u64) as usize]
     }
 

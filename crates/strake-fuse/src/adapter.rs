@@ -303,7 +303,8 @@ impl Adapter {
     }
 
     fn opened(&self, ino: Ino, flags: OpenFlags, opened: Opened) -> [u8; abi::OpenOut::SIZE] {
-        let mut open_flags = 0;
+        // close(2) has nothing to tell: fsync(2) does (docs/SEMANTICS.md).
+        let mut open_flags = fopen::NOFLUSH;
         let is_empty = || self.vfs.getattr(ino).is_ok_and(|attr| attr.size == 0);
         if self.modes.open(ino, flags, is_empty) {
             self.direct.lock().insert(opened.handle, ());
@@ -314,10 +315,7 @@ impl Adapter {
                 open_flags |= fopen::KEEP_CACHE;
             }
         }
-        if !flags.write {
-            // Nothing was written through it: close has no error to report.
-            open_flags |= fopen::NOFLUSH;
-        }
+        let _ = flags;
         abi::OpenOut { fh: opened.handle.0, open_flags, backing_id: 0 }.encode()
     }
 

@@ -9,6 +9,7 @@ mod abi;
 mod adapter;
 mod connection;
 mod policy;
+mod readers;
 mod reply;
 mod session;
 mod uring;

@@ -1,5 +1,6 @@
 //! The session: threads that each read a request from `/dev/fuse`, have it answered, and write
-//! the reply. Every thread has a descriptor of its own, so the kernel wakes one, not all.
+//! the reply. Every thread has descriptors of its own, so the kernel wakes one, not all; how many
+//! read at a time is `readers.rs`.
 //!
 //! A request is one `read`, a reply one `writev`; the kernel hands out whole messages only. The
 //! connection ends when the mount is gone: reads then fail with ENODEV.
@@ -9,6 +10,7 @@ use crate::abi::{
 };
 use crate::adapter::{Adapter, Answer};
 use crate::connection;
+use crate::readers::{Lasting, Readers};
 use crate::uring;
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
@@ -28,6 +30,14 @@ pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
 const HEADERS_BYTES: usize = 4096;
 /// Requests the kernel may have under way in the background (read-ahead, direct I/O).
 const BACKGROUND_MAX: u16 = 64;
+/// Looks for a request before a thread waits for one: some 30 µs, twice what a request takes that
+/// needs no disk.
+const LOOKS: u32 = 50;
+/// A second reader on two processors takes requests from the one whose caches are warm, and time
+/// from those who ask.
+const PROCESSORS_PER_READER: usize = 2;
+/// Replies up to this length are sent in one piece: all that tell of one file are shorter.
+const SMALL_REPLY_BYTES: usize = 256;
 /// Read-ahead of one sequential reader.
 const READ_AHEAD_KIB: u32 = 1024;
 
@@ -115,7 +125,13 @@ fn start(
         .map(|number| Opcode::from_number(number).map(|op| observe.operations.operation(op.name())))
         .collect();
     let direct_maps = agreed & init_flag::DIRECT_IO_ALLOW_MMAP != 0;
-    let shared = Arc::new(Shared { adapter: Adapter::new(vfs, direct_maps), operations });
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let shared = Arc::new(Shared {
+        adapter: Adapter::new(vfs, direct_maps),
+        operations,
+        lasting: std::array::from_fn(|_| Lasting::default()),
+        readers: Readers::new(processors / PROCESSORS_PER_READER),
+    });
     let mut threads = Vec::new();
     // Of what does not come through rings there is little.
     let readers = if entries.is_empty() { count } else { 1 };
@@ -126,18 +142,20 @@ fn start(
             .spawn(move || entry.serve(&shared, &descriptor))?;
         threads.push(thread);
     }
-    let mut descriptors = Vec::new();
-    for _ in 1..readers {
-        descriptors.push(connection::duplicate(&connection)?);
-    }
-    descriptors.push(connection);
-    for (index, descriptor) in descriptors.into_iter().enumerate() {
+    let channels: Result<Vec<Channel>> = (0..readers).map(|_| Channel::open(&connection)).collect();
+    for (index, channel) in channels?.into_iter().enumerate() {
         let shared = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name(format!("fuse-{index}"))
-            .spawn(move || serve(&shared, &descriptor))?;
+        let thread =
+            std::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
+                serve(&shared, &channel);
+                shared.readers.end();
+            })?;
         threads.push(thread);
     }
+    let watch = std::thread::Builder::new()
+        .name("fuse-watch".to_owned())
+        .spawn(move || shared.readers.watch())?;
+    threads.push(watch);
     Ok(threads)
 }
 
@@ -148,14 +166,60 @@ fn make_entries(each: usize) -> Vec<uring::Entry> {
     })
 }
 
+/// A thread's descriptors of the connection. A reply goes to the one its request came from.
+struct Channel {
+    /// Reading from it waits for a request.
+    waiting: OwnedFd,
+    /// Reading from it does not.
+    looking: OwnedFd,
+}
+
+impl Channel {
+    fn open(connection: &OwnedFd) -> Result<Channel> {
+        let waiting = connection::duplicate(connection)?;
+        let looking = connection::duplicate(connection)?;
+        rustix::io::ioctl_fionbio(&looking, true).map_err(std::io::Error::from)?;
+        Ok(Channel { waiting, looking })
+    }
+
+    /// Reads one request and tells where it came from; `None` when the mount is gone.
+    ///
+    /// Looks a few times before it waits. Who waits must be woken by whoever asks, which on a
+    /// processor that has gone to sleep takes longer than most answers do; and the next request
+    /// follows the last answer closely. Not `sched_yield` between the looks: on a busy machine it
+    /// gives away a whole turn, and the request that comes then waits for that long.
+    fn receive(&self, buffer: &mut [u8]) -> Result<Option<(usize, &OwnedFd)>> {
+        for _ in 0..LOOKS {
+            match rustix::io::read(&self.looking, &mut *buffer) {
+                Ok(length) => return Ok(Some((length, &self.looking))),
+                Err(Errno::AGAIN) => {}
+                // The other descriptor tells what is wrong.
+                Err(_) => break,
+            }
+        }
+        Ok(receive(&self.waiting, buffer)?.map(|length| (length, &self.waiting)))
+    }
+}
+
+/// Numbers that operations may have.
+const OPERATIONS: usize = 256;
+
 /// What all serving threads use.
 pub(crate) struct Shared {
     adapter: Adapter,
     /// By the operation's number.
     operations: Vec<Option<Arc<Operation>>>,
+    /// As well.
+    lasting: [Lasting; OPERATIONS],
+    readers: Readers,
 }
 
 impl Shared {
+    /// What is known of the requests of an operation.
+    fn lasting(&self, header: &InHeader) -> &Lasting {
+        &self.lasting[header.opcode as usize % OPERATIONS]
+    }
+
     /// Has one request answered; `data` is where reads put their bytes. An error is an errno.
     pub(crate) fn serve(
         &self,
@@ -174,7 +238,8 @@ impl Shared {
             _ => 0,
         };
         if let (Some(operation), Some(start)) = (operation, start) {
-            operation.end(start, bytes, answer.is_ok());
+            let took = operation.end(start, bytes, answer.is_ok());
+            self.lasting(header).note(took);
         }
         answer.map_err(|error| {
             if is_worth_a_line(error.kind()) {
@@ -201,13 +266,23 @@ fn receive(connection: &OwnedFd, buffer: &mut [u8]) -> Result<Option<usize>> {
 
 /// Writes one reply: `error` is 0 or an errno.
 fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
+    let length = OutHeader::SIZE + bytes.len();
     let header = OutHeader {
-        len: (OutHeader::SIZE + bytes.len()) as u32,
+        len: length as u32,
         error: error.checked_neg().expect("invariant: an errno is small"),
         unique,
     }
     .encode();
-    match rustix::io::writev(connection, &[IoSlice::new(&header), IoSlice::new(bytes)]) {
+    let mut small = [0u8; SMALL_REPLY_BYTES];
+    // The kernel pins every piece of a reply by itself, which costs more than copying a short one.
+    let sent = if length <= small.len() {
+        small[..header.len()].copy_from_slice(&header);
+        small[header.len()..length].copy_from_slice(bytes);
+        rustix::io::write(connection, &small[..length])
+    } else {
+        rustix::io::writev(connection, &[IoSlice::new(&header), IoSlice::new(bytes)])
+    };
+    match sent {
         // ENOENT: the caller was killed meanwhile. ENODEV: the mount is gone.
         Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
         Err(error) => eprintln!("fuse: the kernel refuses a reply: {error}"),
@@ -293,12 +368,16 @@ fn agree(init: &InitIn, rings: bool) -> InitOut {
     }
 }
 
-fn serve(shared: &Shared, connection: &OwnedFd) {
+fn serve(shared: &Shared, channel: &Channel) {
     let mut request = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
     let mut data = AlignedBuffer::zeroed(TRANSFER_BYTES_MAX);
+    let mut lasted = false;
     loop {
-        match receive(connection, &mut request) {
-            Ok(Some(length)) => serve_one(shared, connection, &request[..length], &mut data),
+        shared.readers.enter(lasted);
+        match channel.receive(&mut request) {
+            Ok(Some((length, connection))) => {
+                lasted = serve_one(shared, connection, &request[..length], &mut data);
+            }
             Ok(None) => return,
             Err(error) => {
                 eprintln!("fuse: the connection is lost: {error}");
@@ -308,11 +387,15 @@ fn serve(shared: &Shared, connection: &OwnedFd) {
     }
 }
 
-fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [u8]) {
+/// Answers a request that this thread has read; returns whether the next one like it may last.
+fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [u8]) -> bool {
     let Some(header) = InHeader::decode(message) else {
+        shared.readers.take(false);
         eprintln!("fuse: a request of {} bytes has no header", message.len());
-        return;
+        return false;
     };
+    let lasting = shared.lasting(&header);
+    shared.readers.take(lasting.is_likely());
     // Extensions (none is asked for) stand after the body.
     let end = message.len().saturating_sub(usize::from(header.total_extlen) * 8);
     let body = message.get(InHeader::SIZE..end).unwrap_or(&[]);
@@ -327,6 +410,7 @@ fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [
         }
         Err(errno) => send(connection, header.unique, errno, &[]),
     }
+    lasting.is_likely()
 }
 
 /// Errors that say something about the system, not about the caller's request.

@@ -8,10 +8,14 @@ const ENTRY_VERSION: u8 = 1;
 /// The largest change is an attribute of 64 KiB or a configuration; four such fit the smallest
 /// journal.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
+/// Most entries are shorter: those on names.
+const ENTRY_BYTES_USUAL: usize = 128;
 
 /// An entry's bytes.
 pub(crate) fn encode_entry(entry: &MetaEntry) -> Result<Vec<u8>> {
-    let bytes = postcard::to_extend(entry, vec![ENTRY_VERSION])
+    let mut bytes = Vec::with_capacity(ENTRY_BYTES_USUAL);
+    bytes.push(ENTRY_VERSION);
+    let bytes = postcard::to_extend(entry, bytes)
         .map_err(|error| Error::new(ErrorKind::Internal, format!("an entry: {error}")))?;
     if bytes.len() > ENTRY_BYTES_MAX {
         return Err(Error::new(ErrorKind::TooBig, "one change takes 1 MiB at most"));

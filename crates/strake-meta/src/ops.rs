@@ -50,7 +50,7 @@ impl From<DentryRecord> for Target {
 impl Transaction<'_> {
     /// The reply that shows an inode as it is now.
     pub(crate) fn reply_inode(&mut self, ino: Ino) -> Result<MetaReply> {
-        Ok(MetaReply::Inode(Box::new(self.inode(ino)?.to_inode(ino))))
+        Ok(MetaReply::Inode(Box::new(self.inode(ino)?.clone().into_inode(ino))))
     }
 
     /// Makes a name that does not exist in a live directory. Its place is the next free one.

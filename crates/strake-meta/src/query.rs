@@ -12,7 +12,7 @@ use strake_proto::meta::{
     Configuration, Cookie, Counts, DirEntry, HardenedUnit, Inode, MetaQuery, MetaReply,
     PendingRange,
 };
-use strake_proto::{Error, ErrorKind, Ino, ObjectId, Result};
+use strake_proto::{Error, ErrorKind, FileType, Ino, ObjectId, Result};
 use strake_store::KvRead;
 
 /// Items of one reply, whatever was asked.
@@ -29,13 +29,15 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
         MetaQuery::Lookup { parent, name } => {
             MetaReply::Inode(Box::new(lookup(kv, *parent, name)?))
         }
-        MetaQuery::GetInode { ino } => MetaReply::Inode(Box::new(inode(kv, *ino)?.to_inode(*ino))),
+        MetaQuery::GetInode { ino } => {
+            MetaReply::Inode(Box::new(inode(kv, *ino)?.into_inode(*ino)))
+        }
         MetaQuery::ReadDir { dir, after, limit, with_inodes } => {
             read_dir(kv, *dir, *after, *limit, *with_inodes)?
         }
         MetaQuery::ReadLink { ino } => {
             let record = inode(kv, *ino)?;
-            if record.file_type != strake_proto::FileType::Symlink {
+            if record.file_type != FileType::Symlink {
                 return Err(Error::new(ErrorKind::Invalid, "not a symbolic link"));
             }
             MetaReply::Bytes(record.tail)
@@ -84,7 +86,7 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
             let mut inodes = Vec::new();
             let wanted = keys::above(Table::Inode, after.0);
             for_each(kv, &wanted, *limit, &mut |key, value| {
-                inodes.push(InodeRecord::decode(value)?.to_inode(Ino(number(key)?)));
+                inodes.push(InodeRecord::decode(value)?.into_inode(Ino(number(key)?)));
                 Ok(value.len() + size_of::<Inode>())
             })?;
             MetaReply::Inodes(inodes)
@@ -126,18 +128,30 @@ fn directory(kv: &dyn KvRead, ino: Ino) -> Result<InodeRecord> {
     if record.is_directory() { Ok(record) } else { Err(ErrorKind::NotDirectory.into()) }
 }
 
+/// Checks that there is such a directory.
+fn check_directory(kv: &dyn KvRead, ino: Ino) -> Result<()> {
+    let stored = kv.get(&keys::inode(ino))?.ok_or_else(|| gone(ino))?;
+    match InodeRecord::file_type_of(&stored)? {
+        FileType::Directory => Ok(()),
+        _ => Err(ErrorKind::NotDirectory.into()),
+    }
+}
+
 fn lookup(kv: &dyn KvRead, parent: Ino, name: &[u8]) -> Result<Inode> {
     check_name(name)?;
-    let parent_record = directory(kv, parent)?;
     let ino = match name {
-        b"." => return Ok(parent_record.to_inode(parent)),
-        b".." => parent_record.parent,
-        _ => {
-            let stored = kv.get(&keys::dentry(parent, name))?.ok_or(ErrorKind::NotFound)?;
-            decode::<DentryRecord>(&stored)?.ino
-        }
+        b"." => return Ok(directory(kv, parent)?.into_inode(parent)),
+        b".." => directory(kv, parent)?.parent,
+        _ => match kv.get(&keys::dentry(parent, name))? {
+            Some(stored) => decode::<DentryRecord>(&stored)?.ino,
+            // Only a directory has names; where there is none it may be that there is no directory.
+            None => {
+                check_directory(kv, parent)?;
+                return Err(ErrorKind::NotFound.into());
+            }
+        },
     };
-    Ok(inode(kv, ino)?.to_inode(ino))
+    Ok(inode(kv, ino)?.into_inode(ino))
 }
 
 fn read_dir(
@@ -147,7 +161,7 @@ fn read_dir(
     limit: u32,
     with_inodes: bool,
 ) -> Result<MetaReply> {
-    directory(kv, dir)?;
+    check_directory(kv, dir)?;
     let mut entries = Vec::new();
     let end = for_each(kv, &keys::places_after(dir, after), limit, &mut |key, value| {
         let PlaceRecord { ino, file_type, name } = decode(value)?;
@@ -169,7 +183,7 @@ fn read_dir(
             Error::new(ErrorKind::Corrupt, detail)
         })?;
         bytes += stored.len() + size_of::<DirEntry>() + size_of::<Inode>();
-        entry.inode = Some(InodeRecord::decode(&stored)?.to_inode(entry.ino));
+        entry.inode = Some(InodeRecord::decode(&stored)?.into_inode(entry.ino));
         filled += 1;
     }
     let end = end && filled == entries.len();

@@ -99,12 +99,18 @@ impl InodeRecord {
         Ok(record)
     }
 
+    /// The type alone of a stored value, which is near its beginning.
+    pub(crate) fn file_type_of(bytes: &[u8]) -> Result<FileType> {
+        let ((_, file_type), _) = decode_prefix::<(Generation, FileType)>(bytes)?;
+        Ok(file_type)
+    }
+
     /// What a client sees of it.
-    pub(crate) fn to_inode(&self, ino: Ino) -> Inode {
-        let data = match &self.place {
+    pub(crate) fn into_inode(self, ino: Ino) -> Inode {
+        let data = match self.place {
             Place::Empty | Place::Target => FileData::Empty,
-            Place::Inline => FileData::Inline(self.tail.clone()),
-            Place::Objects(objects) => FileData::Objects(objects.clone()),
+            Place::Inline => FileData::Inline(self.tail),
+            Place::Objects(objects) => FileData::Objects(objects),
         };
         let is_directory = self.file_type == FileType::Directory;
         let size =

@@ -266,8 +266,12 @@ impl MetaStore {
         }
         let lsn = Lsn(state.last.0 + 1);
         let mut lost = Vec::new();
+        let mut left = everyone().count();
+        let mut changes = changes;
         for holder in everyone() {
+            left -= 1;
             match holder.append(bytes, lsn) {
+                Ok(()) if left == 0 => holder.apply(std::mem::take(&mut changes), lsn),
                 Ok(()) => holder.apply(changes.clone(), lsn),
                 Err(error) => lost.push((holder.nsd, error)),
             }

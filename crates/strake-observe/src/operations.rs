@@ -26,15 +26,17 @@ impl Operation {
         self.clock.monotonic()
     }
 
-    /// Counts the operation that began at `start` and has just ended.
-    pub fn end(&self, start: Duration, bytes: u64, succeeded: bool) {
-        self.histogram.record(self.clock.monotonic().saturating_sub(start));
+    /// Counts the operation that began at `start` and has just ended; returns how long it took.
+    pub fn end(&self, start: Duration, bytes: u64, succeeded: bool) -> Duration {
+        let took = self.clock.monotonic().saturating_sub(start);
+        self.histogram.record(took);
         if bytes > 0 {
             self.bytes.fetch_add(bytes, Relaxed);
         }
         if !succeeded {
             self.failures.fetch_add(1, Relaxed);
         }
+        took
     }
 
     /// Runs and counts `work`; `Err` is a failure.

@@ -15,7 +15,9 @@
 //! new snapshot arrives. A reader takes what it needs of the overlays first and the snapshot in the
 //! same lock hold, so it can miss nothing that moved.
 
+mod ahead;
 mod base;
+mod key;
 mod overlay;
 mod pages;
 mod scan;
@@ -23,6 +25,7 @@ mod scan;
 use crate::journal::Lsn;
 use crate::region::KvRegion;
 use base::{Base, Snapshot};
+use key::Key;
 use overlay::{Change, Overlay};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -34,7 +37,7 @@ pub(crate) use pages::{capacity_bytes, clear_chunk};
 /// Changes that become visible together.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    changes: Vec<(Box<[u8]>, Change)>,
+    changes: Vec<(Key, Change)>,
 }
 
 impl Batch {
@@ -44,13 +47,13 @@ impl Batch {
     }
 
     /// Sets a key. A later change of the same key wins.
-    pub fn put(&mut self, key: impl Into<Box<[u8]>>, value: impl Into<Arc<[u8]>>) {
-        self.changes.push((key.into(), Some(value.into())));
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl Into<Arc<[u8]>>) {
+        self.changes.push((key.as_ref().into(), Some(value.into())));
     }
 
     /// Removes a key, if it is there.
-    pub fn delete(&mut self, key: impl Into<Box<[u8]>>) {
-        self.changes.push((key.into(), None));
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) {
+        self.changes.push((key.as_ref().into(), None));
     }
 
     /// Whether there are none.
@@ -65,7 +68,7 @@ impl Batch {
 
     /// The changes in order; `None` removes.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&Arc<[u8]>>)> {
-        self.changes.iter().map(|(key, value)| (&key[..], value.as_ref()))
+        self.changes.iter().map(|(key, value)| (key.bytes(), value.as_ref()))
     }
 }
 
@@ -177,7 +180,7 @@ impl Kv {
         let mut layers = self.layers.write();
         for (key, change) in batch.changes {
             if self.region.is_none() && change.is_none() {
-                layers.active.forget(&key);
+                layers.active.forget(key.bytes());
             } else {
                 layers.active.set(key, change);
             }

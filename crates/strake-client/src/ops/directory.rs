@@ -13,6 +13,10 @@ const PARENT: Cookie = 2;
 /// Entries asked for at once, without and with their inodes.
 const PAGE: u32 = 512;
 const PAGE_WITH_INODES: u32 = 128;
+/// The same for the first question of a call: what fits the kernel's smallest buffer, and little
+/// more, since the rest would be fetched for nothing. Each further one asks for twice as many.
+const PAGE_FIRST: u32 = 128;
+const PAGE_FIRST_WITH_INODES: u32 = 24;
 
 /// See [`crate::Vfs::readdir`].
 pub(crate) fn readdir(
@@ -39,8 +43,9 @@ pub(crate) fn readdir(
         return Ok(());
     }
     let mut after = cookie.max(PARENT);
+    let (mut limit, limit_max) =
+        if with_attrs { (PAGE_FIRST_WITH_INODES, PAGE_WITH_INODES) } else { (PAGE_FIRST, PAGE) };
     loop {
-        let limit = if with_attrs { PAGE_WITH_INODES } else { PAGE };
         let before = shared.meta.changes();
         let query = MetaQuery::ReadDir { dir: dir.ino, after, limit, with_inodes: with_attrs };
         let (entries, end) = match shared.meta.query(&query)? {
@@ -56,6 +61,7 @@ pub(crate) fn readdir(
         if end {
             return Ok(());
         }
+        limit = (limit * 2).min(limit_max);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Changes in memory that the base does not have yet.
 
+use super::key::Key;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -7,13 +8,14 @@ use std::sync::Arc;
 /// A value, or its absence where the base may have one.
 pub(super) type Change = Option<Arc<[u8]>>;
 
-/// What a pair costs beyond its bytes: two fat pointers, two allocations, its share of a node.
+/// What a pair costs beyond its bytes: the key's place, a fat pointer, allocations, its share of a
+/// node.
 const PAIR_OVERHEAD_BYTES: u64 = 96;
 
 /// Changes in key order.
 #[derive(Clone, Default)]
 pub(super) struct Overlay {
-    changes: BTreeMap<Box<[u8]>, Change>,
+    changes: BTreeMap<Key, Change>,
     bytes: u64,
 }
 
@@ -22,9 +24,9 @@ fn cost(key: &[u8], change: &Change) -> u64 {
 }
 
 impl Overlay {
-    pub(super) fn set(&mut self, key: Box<[u8]>, change: Change) {
-        self.bytes += cost(&key, &change);
-        let key_bytes = key.len() as u64;
+    pub(super) fn set(&mut self, key: Key, change: Change) {
+        self.bytes += cost(key.bytes(), &change);
+        let key_bytes = key.bytes().len() as u64;
         if let Some(old) = self.changes.insert(key, change) {
             self.bytes -= key_bytes + cost(&[], &old);
         }
@@ -51,20 +53,20 @@ impl Overlay {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Change)> {
-        self.changes.iter().map(|(key, change)| (&key[..], change))
+        self.changes.iter().map(|(key, change)| (key.bytes(), change))
     }
 
     pub(super) fn range<'a>(
         &'a self,
         range: (Bound<&'a [u8]>, Bound<&'a [u8]>),
     ) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a Change)> {
-        self.changes.range::<[u8], _>(range).map(|(key, change)| (&key[..], change))
+        self.changes.range::<[u8], _>(range).map(|(key, change)| (key.bytes(), change))
     }
 
     /// Puts older changes below these: where both change a key, these win.
     pub(super) fn add_older(&mut self, older: Overlay) {
         for (key, change) in older.changes {
-            if !self.changes.contains_key(&key) {
+            if !self.changes.contains_key(key.bytes()) {
                 self.set(key, change);
             }
         }
@@ -73,7 +75,7 @@ impl Overlay {
     /// Asserts that the byte count is what the changes cost.
     #[cfg(test)]
     pub(super) fn check(&self) {
-        let bytes: u64 = self.changes.iter().map(|(key, change)| cost(key, change)).sum();
+        let bytes: u64 = self.changes.iter().map(|(key, change)| cost(key.bytes(), change)).sum();
         assert_eq!(bytes, self.bytes, "the overlay's bytes are counted");
     }
 }

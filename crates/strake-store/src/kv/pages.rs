@@ -18,6 +18,7 @@
 //! **Write-back.** redb writes page by page in no order. Units collect here, and go to the disk in
 //! ascending runs when redb syncs or [`DIRTY_UNITS_MAX`] is reached.
 
+use super::ahead::{Ahead, UNIT_BYTES};
 use crate::container::Geometry;
 use crate::region::KvRegion;
 use crate::superblock::{KvSpace, u32_at};
@@ -29,7 +30,6 @@ use std::io;
 use strake_env::{AlignedBuffer, Disk};
 use strake_proto::ErrorKind;
 
-const UNIT_BYTES: u64 = 4096;
 const ENTRIES_PER_TABLE: u64 = UNIT_BYTES / 4;
 /// 4 MiB wait at most.
 const DIRTY_UNITS_MAX: usize = 1024;
@@ -67,6 +67,7 @@ pub(super) struct Pages {
     region: KvRegion,
     layout: Layout,
     state: RwLock<State>,
+    ahead: Ahead,
     /// Held by whoever changes or writes back units, so that none is dropped from `dirty`
     /// unwritten; taken before `state`.
     writing: Mutex<()>,
@@ -101,7 +102,8 @@ impl Pages {
         let layout = Layout::of(region.container.geometry().chunk_bytes);
         let space = region.container.superblock().kv_space(region.role).clone();
         let state = State { space, dirty: BTreeMap::new(), tables: BTreeMap::new() };
-        Pages { region, layout, state: RwLock::new(state), writing: Mutex::new(()) }
+        let (state, ahead) = (RwLock::new(state), Ahead::new());
+        Pages { region, layout, state, ahead, writing: Mutex::new(()) }
     }
 
     fn disk(&self) -> &dyn Disk {
@@ -169,7 +171,9 @@ impl Pages {
         while done < count {
             let unit = first + done;
             let at = (done * UNIT_BYTES) as usize;
-            let (offset, run) = {
+            // Before the look at `dirty`: see `Ahead`.
+            let (ticket, wanted) = self.ahead.ticket();
+            let (offset, together) = {
                 let state = self.state.read();
                 if let Some(dirty) = state.dirty.get(&unit) {
                     bytes[at..at + UNIT_BYTES as usize].copy_from_slice(dirty);
@@ -178,14 +182,41 @@ impl Pages {
                 }
                 let (offset, together) = self.place(&state.space, unit);
                 let next_dirty = state.dirty.range(unit..).next().map_or(u64::MAX, |(&u, _)| u);
-                (offset, together.min(count - done).min(next_dirty - unit))
+                let end = state.space.length.div_ceil(UNIT_BYTES);
+                (offset, together.min(next_dirty - unit).min(end - unit))
             };
+            let run = together.min(count - done);
             let run_bytes = &mut bytes[at..at + (run * UNIT_BYTES) as usize];
-            self.disk().read_at(offset, run_bytes)?;
-            self.verify(unit, run_bytes)?;
+            if !(self.ahead.copy(unit, run_bytes) && self.verify(unit, run_bytes).is_ok()) {
+                self.read_run(unit, offset, (ticket, wanted.min(together)), run_bytes)?;
+            }
             done += run;
         }
         Ok(())
+    }
+
+    /// Reads units that are not dirty from the disk, verified, and up to `wanted` of them ahead.
+    fn read_run(
+        &self,
+        first: u64,
+        offset: u64,
+        (ticket, wanted): (u64, u64),
+        out: &mut [u8],
+    ) -> io::Result<()> {
+        let length = (wanted * UNIT_BYTES) as usize;
+        if length > out.len() {
+            let mut buffer = AlignedBuffer::zeroed(length);
+            // Where one of the others cannot be read, this one may be all the same.
+            if self.disk().read_at(offset, &mut buffer).is_ok() {
+                out.copy_from_slice(&buffer[..out.len()]);
+                if self.verify(first, out).is_ok() {
+                    self.ahead.fill(ticket, first, buffer);
+                    return Ok(());
+                }
+            }
+        }
+        self.disk().read_at(offset, out)?;
+        self.verify(first, out)
     }
 
     fn verify(&self, first: u64, bytes: &[u8]) -> io::Result<()> {
@@ -288,7 +319,9 @@ impl StorageBackend for Pages {
                 table.dirty = true;
             }
         }
-        self.grow_or_shrink(length)
+        self.grow_or_shrink(length)?;
+        self.ahead.clear();
+        Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -326,6 +359,7 @@ impl StorageBackend for Pages {
             table.dirty = true;
             state.dirty.insert(unit, bytes);
             drop(state);
+            self.ahead.forget(unit);
             at += length as u64;
             rest = &rest[length..];
         }

@@ -1,0 +1,268 @@
+//! Who reads from `/dev/fuse`: few threads while requests are short, more as soon as some last.
+//!
+//! Every thread that sleeps in the kernel's queue costs a wake-up for each request, often on a
+//! processor that sleeps as well; a thread that has answered and looks again finds the next request
+//! in its own caches. So the threads beyond those wanted *park* here. What must not happen is that
+//! requests wait because all who read are held up, by a disk for instance:
+//!
+//! - Whoever takes a request of a kind that *lasted* lately ([`Lasting`]) and leaves nobody reading
+//!   wakes another; waking one for every request would cost as much as a short one does.
+//! - For kinds that are short and then last once there is a *watch*: when nobody reads and nothing
+//!   was taken for a [`TICK`], it wakes another.
+//!
+//! `state` counts the threads that read in its low bits and the requests taken above them, so that
+//! taking a request is one atomic addition. A thread decides to park under the lock of `parked`, and
+//! whoever wakes another takes that lock after having left `state`: one of the two sees the other.
+
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long all readers may be held up before the watch wakes another.
+const TICK: Duration = Duration::from_millis(4);
+/// Ticks without a need after which the watch sleeps until it is called.
+const QUIET_TICKS_MAX: u32 = 50;
+
+/// From here on a request lasted: what waking another thread for it costs, a few times over.
+const LONG: Duration = Duration::from_micros(60);
+/// Short requests of a kind after one that lasted, before its kind is believed to be short.
+const SHORT_ONES_MIN: u8 = 8;
+
+const ONE_READER: u64 = 1;
+const READERS_MASK: u64 = 0xffff;
+const ONE_TAKEN: u64 = READERS_MASK + 1;
+
+/// See the module.
+pub(crate) struct Readers {
+    /// Threads that may read when none of them is needed.
+    wanted: u64,
+    state: AtomicU64,
+    parked: Mutex<Parked>,
+    unparked: Condvar,
+    /// Whether the watch looks at each tick; it is called by whoever sets this.
+    watching: AtomicBool,
+    called: Condvar,
+}
+
+#[derive(Default)]
+struct Parked {
+    count: usize,
+    /// Of these, woken and not yet on their way.
+    leaving: usize,
+    ended: bool,
+}
+
+impl Readers {
+    /// Nobody reads; `wanted` (at least 1) is how many do while requests are short.
+    pub(crate) fn new(wanted: usize) -> Readers {
+        Readers {
+            wanted: wanted.max(1) as u64,
+            state: AtomicU64::new(0),
+            parked: Mutex::default(),
+            unparked: Condvar::new(),
+            watching: AtomicBool::new(false),
+            called: Condvar::new(),
+        }
+    }
+
+    fn reading(&self) -> u64 {
+        self.state.load(Ordering::SeqCst) & READERS_MASK
+    }
+
+    /// Before a thread reads: parks it while enough others do. Where its last request lasted, the
+    /// next ones may, and one more reads: else each of them had to wake another.
+    pub(crate) fn enter(&self, lasted: bool) {
+        let enough = self.wanted + u64::from(lasted);
+        if self.reading() >= enough {
+            let mut parked = self.parked.lock();
+            if self.reading() >= enough && !parked.ended {
+                parked.count += 1;
+                while parked.leaving == 0 && !parked.ended {
+                    self.unparked.wait(&mut parked);
+                }
+                parked.leaving = parked.leaving.saturating_sub(1);
+                parked.count -= 1;
+            }
+        }
+        self.state.fetch_add(ONE_READER, Ordering::SeqCst);
+    }
+
+    /// After a thread has read a request, before it answers.
+    pub(crate) fn take(&self, may_last: bool) {
+        let before = self.state.fetch_add(ONE_TAKEN - ONE_READER, Ordering::SeqCst);
+        if before & READERS_MASK > ONE_READER {
+            return;
+        }
+        if may_last {
+            self.wake_one();
+        } else if !self.watching.swap(true, Ordering::SeqCst) {
+            // The watch looks at `watching` under this lock before it sleeps.
+            drop(self.parked.lock());
+            self.called.notify_one();
+        }
+    }
+
+    fn wake_one(&self) {
+        let mut parked = self.parked.lock();
+        if parked.count > parked.leaving {
+            parked.leaving += 1;
+            self.unparked.notify_one();
+        }
+    }
+
+    /// The connection is gone: nobody parks any more, and the watch ends.
+    pub(crate) fn end(&self) {
+        self.parked.lock().ended = true;
+        self.unparked.notify_all();
+        self.called.notify_all();
+    }
+
+    /// One look of the watch: wakes a reader if nobody reads and nothing was taken since the look
+    /// that returned `seen`.
+    fn look(&self, seen: u64) -> u64 {
+        let state = self.state.load(Ordering::SeqCst);
+        if state & READERS_MASK == 0 && state == seen {
+            self.wake_one();
+        }
+        state
+    }
+
+    /// The watch; returns when the connection has ended.
+    pub(crate) fn watch(&self) {
+        let mut seen = u64::MAX;
+        let mut quiet = 0;
+        let mut parked = self.parked.lock();
+        while !parked.ended {
+            if quiet >= QUIET_TICKS_MAX {
+                self.watching.store(false, Ordering::SeqCst);
+                // Whoever left nobody reading before that line did not call.
+                if self.reading() > 0 {
+                    while !self.watching.load(Ordering::SeqCst) && !parked.ended {
+                        self.called.wait(&mut parked);
+                    }
+                }
+                self.watching.store(true, Ordering::SeqCst);
+                quiet = 0;
+            }
+            self.called.wait_for(&mut parked, TICK);
+            let now = parking_lot::MutexGuard::unlocked(&mut parked, || self.look(seen));
+            quiet = if now & READERS_MASK > 0 { quiet + 1 } else { 0 };
+            seen = now;
+        }
+    }
+}
+
+/// Whether requests of one kind lasted lately. A hint: updates that cross each other may be lost.
+#[derive(Default)]
+pub(crate) struct Lasting {
+    /// Short requests until it is believed to be short again.
+    left: AtomicU8,
+}
+
+impl Lasting {
+    /// Whether the next one may last.
+    pub(crate) fn is_likely(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes how long one took.
+    pub(crate) fn note(&self, took: Duration) {
+        let left = self.left.load(Ordering::Relaxed);
+        if took >= LONG {
+            self.left.store(SHORT_ONES_MIN, Ordering::Relaxed);
+        } else if left > 0 {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::thread::JoinHandle;
+
+    /// A thread that reads until the end; `entered` counts how often one got as far as reading.
+    fn reader(readers: &Arc<Readers>, entered: &Arc<AtomicUsize>) -> JoinHandle<()> {
+        let (readers, entered) = (Arc::clone(readers), Arc::clone(entered));
+        std::thread::spawn(move || {
+            readers.enter(false);
+            entered.fetch_add(1, Ordering::SeqCst);
+        })
+    }
+
+    fn wait_until(condition: impl Fn() -> bool) {
+        while !condition() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn threads_beyond_those_wanted_park_until_all_others_are_held_up() {
+        let readers = Arc::new(Readers::new(1));
+        let entered = Arc::new(AtomicUsize::new(0));
+        readers.enter(false);
+        let threads = [reader(&readers, &entered), reader(&readers, &entered)];
+        wait_until(|| readers.parked.lock().count == 2);
+        assert_eq!(entered.load(Ordering::SeqCst), 0);
+        readers.take(true);
+        wait_until(|| entered.load(Ordering::SeqCst) == 1);
+        assert_eq!(readers.parked.lock().count, 1, "one is enough");
+        // It reads, so the first parks; with what lasted it would not.
+        readers.enter(true);
+        assert_eq!(readers.reading(), 2);
+        readers.take(true);
+        assert_eq!(readers.parked.lock().count, 1, "another still reads");
+        readers.end();
+        for thread in threads {
+            thread.join().expect("ended");
+        }
+    }
+
+    #[test]
+    fn the_watch_wakes_another_when_a_short_request_lasts() {
+        let readers = Arc::new(Readers::new(1));
+        let entered = Arc::new(AtomicUsize::new(0));
+        let watch = std::thread::spawn({
+            let readers = Arc::clone(&readers);
+            move || readers.watch()
+        });
+        readers.enter(false);
+        let thread = reader(&readers, &entered);
+        wait_until(|| readers.parked.lock().count == 1);
+        readers.take(false);
+        wait_until(|| entered.load(Ordering::SeqCst) == 1);
+        readers.end();
+        thread.join().expect("ended");
+        watch.join().expect("ended");
+    }
+
+    #[test]
+    fn a_look_wakes_nobody_while_requests_are_taken_or_read() {
+        let readers = Readers::new(1);
+        readers.parked.lock().count = 1;
+        readers.enter(false);
+        let seen = readers.look(readers.look(0));
+        assert_eq!(readers.parked.lock().leaving, 0, "one reads");
+        readers.take(false);
+        let seen = readers.look(seen);
+        assert_eq!(readers.parked.lock().leaving, 0, "it was taken since the last look");
+        readers.look(seen);
+        assert_eq!(readers.parked.lock().leaving, 1);
+        readers.look(seen);
+        assert_eq!(readers.parked.lock().leaving, 1, "who is woken already counts");
+    }
+
+    #[test]
+    fn a_kind_lasts_until_enough_short_ones() {
+        let kind = Lasting::default();
+        assert!(!kind.is_likely());
+        kind.note(LONG);
+        for _ in 0..SHORT_ONES_MIN {
+            assert!(kind.is_likely());
+            kind.note(LONG / 2);
+        }
+        assert!(!kind.is_likely());
+    }
+}

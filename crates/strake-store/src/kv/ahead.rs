@@ -1,0 +1,139 @@
+//! Units read from the disk beside the one that was asked for.
+//!
+//! A checkpoint writes a tree's leaves one after the other, and a listing reads them so, one unit at
+//! a time: reading a run of units costs little more than one. How long runs are follows from what
+//! became of the last ones: one that is used doubles the length, one that is dropped unused halves
+//! it, down to none where the store is read in no order.
+//!
+//! What is here is what the disk has: whoever changes a unit calls [`Ahead::forget`] *after* the
+//! change is to be seen, and whoever fills takes [`Ahead::ticket`] *before* looking whether a unit
+//! is changed. A fill whose ticket is out of date is refused. Nothing is verified here.
+
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use strake_env::AlignedBuffer;
+
+pub(super) const UNIT_BYTES: u64 = 4096;
+/// 128 KiB.
+const RUN_UNITS_MAX: u64 = 32;
+const RUN_UNITS_FIRST: u64 = 8;
+/// 2 MiB at most.
+const RUNS_MAX: usize = 16;
+
+/// See the module.
+pub(super) struct Ahead {
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The oldest first.
+    runs: VecDeque<Run>,
+    run_units: u64,
+    changes: u64,
+}
+
+struct Run {
+    first: u64,
+    bytes: AlignedBuffer,
+    used: bool,
+}
+
+impl Run {
+    fn units(&self) -> u64 {
+        self.bytes.len() as u64 / UNIT_BYTES
+    }
+}
+
+impl Ahead {
+    pub(super) fn new() -> Ahead {
+        let state = State { runs: VecDeque::new(), run_units: RUN_UNITS_FIRST, changes: 0 };
+        Ahead { state: Mutex::new(state) }
+    }
+
+    /// Copies units from `first` on into `out`, if all of them are here.
+    pub(super) fn copy(&self, first: u64, out: &mut [u8]) -> bool {
+        let end = first + out.len() as u64 / UNIT_BYTES;
+        let mut state = self.state.lock();
+        let found =
+            state.runs.iter_mut().find(|run| run.first <= first && end <= run.first + run.units());
+        let Some(run) = found else { return false };
+        let at = ((first - run.first) * UNIT_BYTES) as usize;
+        out.copy_from_slice(&run.bytes[at..at + out.len()]);
+        if !std::mem::replace(&mut run.used, true) {
+            state.run_units = (state.run_units * 2).clamp(2, RUN_UNITS_MAX);
+        }
+        true
+    }
+
+    /// What to pass to [`Ahead::fill`], and how many units to read.
+    pub(super) fn ticket(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.changes, state.run_units)
+    }
+
+    /// Keeps units that were read from `first` on.
+    pub(super) fn fill(&self, ticket: u64, first: u64, bytes: AlignedBuffer) {
+        let mut state = self.state.lock();
+        if state.changes != ticket {
+            return;
+        }
+        if state.runs.len() == RUNS_MAX && state.runs.pop_front().is_some_and(|run| !run.used) {
+            state.run_units = (state.run_units / 2).max(1);
+        }
+        state.runs.push_back(Run { first, bytes, used: false });
+    }
+
+    /// A unit has changed.
+    pub(super) fn forget(&self, unit: u64) {
+        let mut state = self.state.lock();
+        state.changes += 1;
+        state.runs.retain(|run| unit < run.first || run.first + run.units() <= unit);
+    }
+
+    /// Everything has changed.
+    pub(super) fn clear(&self) {
+        let mut state = self.state.lock();
+        state.changes += 1;
+        state.runs.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(units: usize) -> AlignedBuffer {
+        AlignedBuffer::zeroed(units * UNIT_BYTES as usize)
+    }
+
+    #[test]
+    fn what_changed_while_it_was_read_is_not_kept() {
+        let ahead = Ahead::new();
+        let mut out = [0; UNIT_BYTES as usize];
+        let (ticket, _) = ahead.ticket();
+        ahead.forget(3);
+        ahead.fill(ticket, 2, run(4));
+        assert!(!ahead.copy(3, &mut out), "it changed");
+        let (ticket, _) = ahead.ticket();
+        ahead.fill(ticket, 2, run(4));
+        assert!(ahead.copy(5, &mut out));
+        assert!(!ahead.copy(6, &mut out), "beyond the run");
+        ahead.forget(2);
+        assert!(!ahead.copy(5, &mut out), "its run changed");
+    }
+
+    #[test]
+    fn runs_become_longer_with_use_and_vanish_without() {
+        let ahead = Ahead::new();
+        let mut out = [0; UNIT_BYTES as usize];
+        for first in 0..8 {
+            ahead.fill(ahead.ticket().0, first * 100, run(2));
+            assert!(ahead.copy(first * 100 + 1, &mut out));
+        }
+        assert_eq!(ahead.ticket().1, RUN_UNITS_MAX);
+        for first in 100..200 {
+            ahead.fill(ahead.ticket().0, first * 100, run(2));
+        }
+        assert_eq!(ahead.ticket().1, 1, "nothing is read for nothing any more");
+    }
+}
