@@ -303,7 +303,7 @@ impl Adapter {
     }
 
     fn opened(&self, ino: Ino, flags: OpenFlags, opened: Opened) -> [u8; abi::OpenOut::SIZE] {
-        // close(2) has nothing to tell: fsync(2) does (docs/SEMANTICS.md).
+        // close(2) has nothing to report: fsync(2) does (docs/decisions/0015-short-requests.md).
         let mut open_flags = fopen::NOFLUSH;
         let is_empty = || self.vfs.getattr(ino).is_ok_and(|attr| attr.size == 0);
         if self.modes.open(ino, flags, is_empty) {
@@ -315,7 +315,6 @@ impl Adapter {
                 open_flags |= fopen::KEEP_CACHE;
             }
         }
-        let _ = flags;
         abi::OpenOut { fh: opened.handle.0, open_flags, backing_id: 0 }.encode()
     }
 

@@ -15,7 +15,9 @@ fn measure(what: &str, mut work: impl FnMut()) {
 fn main() {
     let observe = Observe::new(RealClock::shared(), 4096);
     let read = observe.operations.operation("read");
-    measure("operation begin and end", || read.end(read.begin(), 4096, true));
+    measure("operation begin and end", || {
+        read.end(read.begin(), 4096, true);
+    });
     measure("I/O record begin and end", || {
         let (direction, buffer) = (IoDirection::Read, BufferType::Data);
         observe.io.end(observe.io.begin(), direction, buffer, NsdId(1), 0, 4096, IoSide::Local);
