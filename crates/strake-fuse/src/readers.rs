@@ -11,8 +11,9 @@
 //!   was taken for a [`TICK`], it wakes another.
 //!
 //! `state` counts the threads that read in its low bits and the requests taken above them, so that
-//! taking a request is one atomic addition. A thread decides to park under the lock of `parked`, and
-//! whoever wakes another takes that lock after having left `state`: one of the two sees the other.
+//! taking a request is one atomic addition. A thread decides to park under the lock of `parked`,
+//! and whoever wakes another takes that lock after having left `state`: one of the two sees the
+//! other.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};

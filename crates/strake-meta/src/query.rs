@@ -35,13 +35,7 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
         MetaQuery::ReadDir { dir, after, limit, with_inodes } => {
             read_dir(kv, *dir, *after, *limit, *with_inodes)?
         }
-        MetaQuery::ReadLink { ino } => {
-            let record = inode(kv, *ino)?;
-            if record.file_type != FileType::Symlink {
-                return Err(Error::new(ErrorKind::Invalid, "not a symbolic link"));
-            }
-            MetaReply::Bytes(record.tail)
-        }
+        MetaQuery::ReadLink { ino } => read_link(kv, *ino)?,
         MetaQuery::GetXattr { ino, name } => get_xattr(kv, *ino, name)?,
         MetaQuery::ListXattr { ino } => list_xattr(kv, *ino)?,
         MetaQuery::Counts => {
@@ -95,6 +89,14 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
         MetaQuery::Configuration => MetaReply::Configuration(Box::new(configuration(kv)?)),
         MetaQuery::Check => MetaReply::Checked(check::check(kv)?),
     })
+}
+
+fn read_link(kv: &dyn KvRead, ino: Ino) -> Result<MetaReply> {
+    let record = inode(kv, ino)?;
+    if record.file_type != FileType::Symlink {
+        return Err(Error::new(ErrorKind::Invalid, "not a symbolic link"));
+    }
+    Ok(MetaReply::Bytes(record.tail))
 }
 
 pub(crate) fn inode(kv: &dyn KvRead, ino: Ino) -> Result<InodeRecord> {

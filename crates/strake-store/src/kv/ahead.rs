@@ -1,9 +1,9 @@
 //! Units read from the disk beside the one that was asked for.
 //!
-//! A checkpoint writes a tree's leaves one after the other, and a listing reads them so, one unit at
-//! a time: reading a run of units costs little more than one. How long runs are follows from what
-//! became of the last ones: one that is used doubles the length, one that is dropped unused halves
-//! it, down to none where the store is read in no order.
+//! A checkpoint writes a tree's leaves one after the other, and a listing reads them so, one unit
+//! at a time: reading a run of units costs little more than one. How long runs are follows from
+//! what became of the last ones: one that is used doubles the length, one that is dropped unused
+//! halves it, down to none where the store is read in no order.
 //!
 //! What is here is what the disk has: whoever changes a unit calls [`Ahead::forget`] *after* the
 //! change is to be seen, and whoever fills takes [`Ahead::ticket`] *before* looking whether a unit
