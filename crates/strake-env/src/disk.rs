@@ -65,12 +65,17 @@ pub trait Disk: Send + Sync {
     /// The device's; `StorageFull` where a sparse container's host is full.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Writes `first` and, directly behind it, `second`: in one I/O where the disk can.
+    /// Writes `first` and, directly behind it, `second`: in one I/O where the disk can. If it fails
+    /// by taking too long, arbitrary bytes may be written there later: only to a place that nothing
+    /// durable names.
     ///
     /// # Errors
     /// As [`Disk::write_at`].
     fn write_both_at(&self, offset: u64, first: &[u8], second: &[u8]) -> io::Result<()> {
         self.write_at(offset, first)?;
+        if second.is_empty() {
+            return Ok(());
+        }
         self.write_at(offset + first.len() as u64, second)
     }
 

@@ -10,10 +10,11 @@
 //! that was opened.
 //!
 //! The price is one change of threads per I/O, and one copy of what is read, made in pieces while
-//! the next one is under way. What is written is not copied: the disk below takes it from where it
-//! is ([`Disk::write_raw`]), and if it hangs and the memory changes meanwhile, what reaches the
-//! dead disk is like any write that was never acknowledged. With a limit of zero there is no price:
-//! I/O is done by the caller, and a hang is the caller's.
+//! the next one is under way. What [`Disk::write_both_at`] writes is not copied: the disk below
+//! takes it from where it is ([`Disk::write_raw`]), and if it hangs and the memory changes
+//! meanwhile, arbitrary bytes reach the dead disk, where nothing durable names them. All other
+//! writes are copied: a log writes its last block again with what was acknowledged before. With a
+//! limit of zero there is no price: I/O is done by the caller, and a hang is the caller's.
 
 use super::ring::{Lanes, PIECE_BYTES};
 use super::{ALIGNMENT, Disk, RawBytes};
@@ -37,7 +38,7 @@ const SPARE_BYTES_MAX: usize = 16 << 20;
 enum Operation {
     Read(u64),
     Write { offset: u64, sync: bool },
-    WriteRaw { offset: u64, parts: [RawBytes; 2], sync: bool },
+    WriteRaw { offset: u64, parts: [RawBytes; 2] },
     Sync,
     Discard(u64, u64),
     Reserve(u64, u64),
@@ -177,13 +178,8 @@ impl GuardedDisk {
         Ok(())
     }
 
-    fn write(&self, offset: u64, parts: [&[u8]; 2], sync: bool) -> io::Result<()> {
-        let aligned = |part: &&[u8]| (part.as_ptr() as usize).is_multiple_of(ALIGNMENT);
-        if self.shared.disk.has_raw_writes() && parts.iter().all(|p| p.is_empty() || aligned(p)) {
-            let parts = parts.map(RawBytes::of);
-            return self.run(Operation::WriteRaw { offset, parts, sync }, 0, |_| {}, |_| {});
-        }
-        let [first, second] = parts;
+    /// Writes a copy, which stays whatever the caller does after the limit.
+    fn write(&self, offset: u64, [first, second]: [&[u8]; 2], sync: bool) -> io::Result<()> {
         let fill = |buffer: &mut [u8]| {
             let (front, back) = buffer.split_at_mut(first.len());
             front.copy_from_slice(first);
@@ -284,10 +280,7 @@ impl Shared {
             Operation::Read(offset) => self.disk.read_at(offset, bytes),
             Operation::Write { offset, sync: false } => self.disk.write_at(offset, bytes),
             Operation::Write { offset, sync: true } => self.disk.write_and_sync(offset, bytes),
-            Operation::WriteRaw { offset, parts, sync } => {
-                self.disk.write_raw(offset, parts)?;
-                if sync { self.disk.sync() } else { Ok(()) }
-            }
+            Operation::WriteRaw { offset, parts } => self.disk.write_raw(offset, parts),
             Operation::Sync => self.disk.sync(),
             Operation::Discard(offset, length) => {
                 self.disk.discard(offset, length);
@@ -327,6 +320,12 @@ impl Disk for GuardedDisk {
         if self.is_direct() {
             self.shared.check()?;
             return self.shared.disk.write_both_at(offset, first, second);
+        }
+        let aligned = |part: &[u8]| (part.as_ptr() as usize).is_multiple_of(ALIGNMENT);
+        let parts = [first, second];
+        if self.shared.disk.has_raw_writes() && parts.iter().all(|p| p.is_empty() || aligned(p)) {
+            let parts = parts.map(RawBytes::of);
+            return self.run(Operation::WriteRaw { offset, parts }, 0, |_| {}, |_| {});
         }
         self.write(offset, [first, second], false)
     }

@@ -142,10 +142,8 @@ impl BlockStore {
         assert_eq!(extent.bytes(), (first.len() + second.len()) as u64, "an extent is filled");
         let start = self.observe.io.begin();
         let waiting = self.observe.waiters.enter("NSD I/O completion", "write");
-        let written = match second {
-            [] => self.disk.write_at(extent.offset(), first),
-            _ => self.disk.write_both_at(extent.offset(), first, second),
-        };
+        // No record names the extent yet.
+        let written = self.disk.write_both_at(extent.offset(), first, second);
         drop(waiting);
         self.observe.io.end(
             start,
