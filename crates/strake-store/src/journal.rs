@@ -10,9 +10,6 @@
 //! is used again only once that header is durable, so recovery can tell a trimmed chunk from a lost
 //! one.
 //!
-//! **First lap.** Space ahead of the head is filled with zeros, 128 KiB at a time, so that the host
-//! has taken it before small flushes come. Nothing is there yet that could be lost.
-//!
 //! **Group commit.** Whoever finds no flush under way takes all that is pending, writes and syncs
 //! it without holding the lock; others append meanwhile, or wait and lead the next flush.
 //!
@@ -36,8 +33,6 @@ pub use chunk::ENTRY_BYTES_MAX;
 /// Kept free beyond all appended entries: the rest of a lap that the longest chunk may skip, and
 /// an empty chunk that tells a trim.
 const RESERVE_BYTES: u64 = CHUNK_BYTES_MAX as u64 + 2 * chunk::BLOCK_BYTES as u64;
-/// How much further than needed the first lap is filled with zeros at a time.
-const FILL_BYTES: u64 = 128 << 10;
 /// Longer limits are none: a wait of this length is simply begun again.
 const LIMIT_MAX: Duration = Duration::from_secs(3600);
 /// Buffers kept for reuse; a flush of more than this gives the others back.
@@ -84,8 +79,6 @@ struct State {
     durable: u64,
     /// A trim is not yet told by a durable chunk.
     trim_pending: bool,
-    /// The first lap is known to be written up to here.
-    written: u64,
     /// Flushes begun and ended.
     flushes_begun: u64,
     flushes_done: u64,
@@ -123,7 +116,6 @@ impl Journal {
             live,
             durable: sequence,
             trim_pending: false,
-            written: head,
             flushes_begun: 0,
             flushes_done: 0,
             failed: None,
@@ -290,16 +282,10 @@ impl Journal {
         let tail = first.map_or(headers[0].position, |(_, position)| position);
         assert!(state.head - state.tail <= self.region.length, "the ring overtook itself");
 
-        let fresh = state.fresh_space(&self.region);
         let result = MutexGuard::unlocked(guard, || -> std::io::Result<()> {
             let disk = &self.region.disk;
             if self.region.follows_data {
                 disk.sync()?;
-            }
-            if !fresh.is_empty() {
-                let zeros = AlignedBuffer::zeroed((fresh.end - fresh.start) as usize);
-                // Nobody needs it; a disk that fails says so to the chunks as well.
-                let _ = disk.write_at(self.region.offset + fresh.start, &zeros);
             }
             let last = chunks.len() - 1;
             for (index, ((chunk, _), header)) in chunks.iter_mut().zip(&headers).enumerate() {
@@ -336,19 +322,6 @@ impl State {
     fn builder(&mut self) -> Builder {
         let spare = self.spare.pop();
         Builder::new(spare.unwrap_or_else(|| AlignedBuffer::zeroed(chunk::BUFFER_BYTES_MIN)))
-    }
-
-    /// What of the first lap is to be filled with zeros before chunks up to `head` are written.
-    ///
-    /// A host takes space for a sparse file when it is first written, and the barrier after that
-    /// has to make durable that it did: twice the time of one that follows an overwrite.
-    fn fresh_space(&mut self, region: &LogRegion) -> std::ops::Range<u64> {
-        if self.head <= self.written {
-            return 0..0;
-        }
-        let end = (self.head + FILL_BYTES).min(region.length);
-        let from = std::mem::replace(&mut self.written, self.head.max(end));
-        from..end.max(from)
     }
 
     /// Gives a chunk its sequence and place.

@@ -217,24 +217,6 @@ fn a_failed_sync_refuses_everything_after() {
 }
 
 #[test]
-fn the_host_has_taken_space_before_small_flushes_come() {
-    let disk = new_disk();
-    for opened in 1..=2 {
-        let (journal, _) = Journal::open(region(&disk)).unwrap();
-        journal.append(b"first").unwrap();
-        journal.sync().unwrap();
-        disk.set_faults(|faults| faults.host_bytes_left = Some(0));
-        for _ in 0..30 {
-            journal.append(b"small").unwrap();
-            journal.sync().unwrap_or_else(|error| panic!("opening {opened}: {error}"));
-        }
-        disk.set_faults(|faults| faults.host_bytes_left = None);
-    }
-    let (_, found) = Journal::open(region(&disk)).unwrap();
-    assert_eq!(found.len(), 62);
-}
-
-#[test]
 fn callers_at_the_same_time_share_barriers_and_lose_nothing() {
     let disk = new_disk();
     let (journal, _) = Journal::open(region(&disk)).unwrap();

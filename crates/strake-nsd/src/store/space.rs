@@ -10,6 +10,8 @@ use std::time::Duration;
 use strake_store::{ChunkSource, Lsn};
 
 /// The host is told of so many units at once: 16 MiB. Others wait for its locks no longer than that
+/// What is freed by one commit is given back to the host at once up to here: 64 MiB.
+const DISCARD_NOW_UNITS_MAX: u64 = (64 << 20) / strake_proto::limits::UNIT_BYTES as u64;
 /// takes.
 const DISCARD_UNITS_MAX: u32 = 4096;
 /// Between two discards while others use the disk: so many times what the last one took, and at
@@ -140,7 +142,10 @@ impl BlockStore {
         }
         self.space.free(&released);
         self.reclaim.given_back(&released);
-        if let Some(discarder) = &*self.discarder.lock() {
+        if units_of(&released) <= DISCARD_NOW_UNITS_MAX {
+            // A host that is full needs it back before the next write, and this is soon done.
+            self.discard_all();
+        } else if let Some(discarder) = &*self.discarder.lock() {
             discarder.wake();
         }
     }
