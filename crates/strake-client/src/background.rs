@@ -9,6 +9,7 @@ use crate::shared::Shared;
 use crate::{harden, prefetch, write_behind};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use strake_proto::layout::NsdAvailability;
@@ -71,6 +72,18 @@ impl Background {
 #[derive(Default)]
 pub(crate) struct Job {
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Whether the work goes on. This alone decides, not the thread's end, which comes a moment
+    /// later: whoever sees that the work has ended may start the next.
+    running: Arc<AtomicBool>,
+}
+
+/// Ends a job's work when it goes, by a panic as well.
+struct Running(Arc<AtomicBool>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl Job {
@@ -86,17 +99,26 @@ impl Job {
         work: impl FnOnce(&Shared) + Send + 'static,
     ) -> Result<()> {
         let mut thread = self.thread.lock();
-        if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+        if self.is_running() {
             return Err(Error::new(ErrorKind::Busy, format!("a {name} is under way already")));
         }
         begin();
+        self.running.store(true, Ordering::Release);
+        let running = Running(Arc::clone(&self.running));
         let shared = Arc::clone(shared);
-        let spawned =
-            std::thread::Builder::new().name(name.to_owned()).spawn(move || work(&shared));
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _running = running;
+            work(&shared);
+        });
         *thread = Some(spawned.map_err(|error| {
             Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
         })?);
         Ok(())
+    }
+
+    /// Whether the work goes on; all of it is visible to whoever sees that it does not.
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.load(Ordering::Acquire)
     }
 
     /// Waits until it has ended.

@@ -234,7 +234,7 @@ impl StrakeVfs {
     /// The metadata's.
     pub fn replacement(&self) -> Result<Option<(Replacement, bool)>> {
         let pending = crate::replace::pending(&self.shared)?;
-        Ok(pending.map(|it| (it, self.shared.replacer.running().is_some())))
+        Ok(pending.map(|it| (it, self.shared.replacer.is_running())))
     }
 
     /// Sets whether new data is placed on an NSD. Returns false if it still is because too few

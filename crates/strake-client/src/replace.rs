@@ -16,7 +16,6 @@ use crate::nsds::Place;
 use crate::pace::Pace;
 use crate::recovery::{RecoveryReport, compare_files};
 use crate::shared::Shared;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::meta::{MetaOp, MetaQuery, MetaReply};
@@ -41,7 +40,6 @@ pub struct Replacement {
 #[derive(Default)]
 pub(crate) struct Replacer {
     pub(crate) pace: Pace,
-    running: Mutex<Option<Replacement>>,
     job: Job,
 }
 
@@ -52,9 +50,9 @@ impl Replacer {
         self.job.join();
     }
 
-    /// What is being copied now.
-    pub(crate) fn running(&self) -> Option<Replacement> {
-        *self.running.lock()
+    /// Whether a disk is being copied now.
+    pub(crate) fn is_running(&self) -> bool {
+        self.job.is_running()
     }
 }
 
@@ -106,17 +104,13 @@ pub(crate) fn start(
         nsds.replace_lost(slot, new, port)?;
         return note(shared, None);
     }
-    let begin = || {
-        shared.replacer.pace.start(rate);
-        *shared.replacer.running.lock() = Some(replacement);
-    };
+    let begin = || shared.replacer.pace.start(rate);
     note(shared, Some(replacement))?;
     nsds.set_status(slot, NsdStatus::Replacing)?;
     shared.replacer.job.start("replacement", shared, begin, move |shared| {
         let result = fill(shared, slot, new, Arc::clone(&port));
         shared.io.nsds().show_progress(slot, None);
         shared.io.nsds().end_shadow(slot);
-        *shared.replacer.running.lock() = None;
         if let Err(error) = result.and_then(|()| note(shared, None)) {
             eprintln!("disks: NSD {new}, which is to replace NSD {old}: {error}");
             after_failure(shared, slot, new, port);

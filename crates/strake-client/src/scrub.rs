@@ -53,7 +53,9 @@ pub(crate) struct Scrubber {
 impl Scrubber {
     /// How far it is.
     pub(crate) fn view(&self) -> ScrubView {
-        ScrubView { rate: self.pace.rate(), ..self.view.lock().clone() }
+        // Asked first: the view of a scrub that has ended is complete.
+        let running = self.job.is_running();
+        ScrubView { running, rate: self.pace.rate(), ..self.view.lock().clone() }
     }
 
     /// Ends it; returns when it has ended.
@@ -72,13 +74,12 @@ pub(crate) fn start(shared: &std::sync::Arc<Shared>, rate: u64) -> Result<()> {
     let begin = || {
         scrubber.pace.start(rate);
         let started = Some(shared.now());
-        *scrubber.view.lock() = ScrubView { running: true, started, ..ScrubView::default() };
+        *scrubber.view.lock() = ScrubView { started, ..ScrubView::default() };
     };
     scrubber.job.start("scrub", shared, begin, |shared| {
         eprintln!("scrub: begins");
         let result = run(shared);
         let mut view = shared.scrubber.view.lock();
-        view.running = false;
         view.ended = Some(shared.now());
         view.complete = matches!(result, Ok(true));
         if let Err(error) = result {

@@ -768,8 +768,11 @@ fn a_scrub_mends_every_bad_or_missing_strip_also_of_parity() {
     assert_eq!((first.bad, first.mended, first.failed), (6, 5, 0), "{first:?}");
     assert!(first.complete && first.done == first.total, "{first:?}");
     assert_eq!(vfs.nsds().iter().map(|nsd| nsd.repaired).sum::<u64>(), 6);
-    let second = scrub();
-    assert_eq!((second.bad, second.strips), (0, first.strips), "{second:?}");
+    // Whoever sees that one has ended may start the next.
+    for _ in 0..100 {
+        let next = scrub();
+        assert_eq!((next.bad, next.strips), (0, first.strips), "{next:?}");
+    }
     for at in 0..5u8 {
         let (_, handle) = open(&vfs, &format!("f{at}"));
         let length = 2 * BLOCK as usize + 5000;
