@@ -5,7 +5,7 @@
 //! memory only: what a crash forgets stays with the host until it is used again.
 //!
 //! **Invariants** (`check`): ranges are not empty, ascending, never touching (coalesced, so that
-//! the host is told in few words).
+//! the host is told in few words); their lengths add up to the count of units.
 
 use crate::extent::Extent;
 use std::collections::BTreeMap;
@@ -15,12 +15,15 @@ use std::collections::BTreeMap;
 pub struct Discards {
     /// Start ▶ one past the end.
     ranges: BTreeMap<u64, u64>,
+    /// The lengths of all ranges together.
+    units: u64,
 }
 
 impl Discards {
     /// Notes units that were freed.
     pub fn add(&mut self, extent: Extent) {
         let (mut start, mut end) = (extent.start, extent.end());
+        let mut joined = 0;
         if let Some((&before, &before_end)) = self.ranges.range(..=start).next_back()
             && before_end >= start
         {
@@ -29,9 +32,11 @@ impl Discards {
         }
         while let Some((&next, &next_end)) = self.ranges.range(start..=end).next() {
             end = end.max(next_end);
+            joined += next_end - next;
             self.ranges.remove(&next);
         }
         self.ranges.insert(start, end);
+        self.units += end - start - joined;
     }
 
     /// Forgets units that are used again, as far as they were noted.
@@ -42,6 +47,7 @@ impl Discards {
                 return;
             }
             self.ranges.remove(&at);
+            self.units -= at_end.min(end) - at.max(start);
             if at < start {
                 self.ranges.insert(at, start);
             }
@@ -67,8 +73,15 @@ impl Discards {
         self.ranges.is_empty()
     }
 
+    /// How many units there are to tell of.
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+
     /// Asserts the invariants of the module.
     pub fn check(&self) {
+        let lengths = self.ranges.iter().map(|(start, end)| end - start);
+        assert_eq!(lengths.sum::<u64>(), self.units, "the units are counted");
         let mut end_of_last = None;
         for (&start, &end) in &self.ranges {
             assert!(start < end, "an empty range is to be discarded");

@@ -62,13 +62,25 @@ impl Disk for Slow {
     }
 }
 
-/// A block store that discards after `delay`, on a disk that holds discards if `is_held`.
+/// A block store whose worker alone discards, after `delay`, on a disk that holds discards if
+/// `is_held`.
 fn store(delay: Duration, is_held: bool) -> (Arc<Slow>, Arc<BlockStore>) {
+    store_with(is_held, |options| BlockStoreOptions {
+        discard_delay: delay,
+        discard_at_once_bytes_max: 0,
+        ..options
+    })
+}
+
+fn store_with(
+    is_held: bool,
+    change: impl FnOnce(BlockStoreOptions) -> BlockStoreOptions,
+) -> (Arc<Slow>, Arc<BlockStore>) {
     let disk = SimDisk::new(DISK_BYTES);
     drop(format(&disk, 1));
     let slow = Arc::new(Slow { disk, state: Mutex::new((is_held, 0)), changed: Condvar::new() });
     let container = Container::open(Arc::clone(&slow) as Arc<dyn Disk>).expect("container");
-    let options = BlockStoreOptions { discard_delay: delay, ..BlockStoreOptions::new(&observe()) };
+    let options = change(BlockStoreOptions::new(&observe()));
     (slow, BlockStore::open(container, options).expect("block store"))
 }
 
@@ -132,6 +144,41 @@ fn nobody_waits_for_the_host_but_who_needs_the_very_units() {
     for at in 0..fit - 3 {
         assert_eq!(read(&store, key(2, at)).expect("held").1, strip(2)[..]);
     }
+}
+
+#[test]
+fn a_commit_gives_back_what_is_little_and_leaves_much_to_the_worker() {
+    let bytes = strip(1).len() as u64 + UNIT_BYTES as u64;
+    let (disk, store) = store_with(false, |options| BlockStoreOptions {
+        discard_delay: NEVER,
+        discard_at_once_bytes_max: 2 * bytes,
+        ..options
+    });
+    for (object, count) in [(1, 2), (2, 3)] {
+        for at in 0..count {
+            write(&store, key(object, at), version(1), &strip(1)).expect("there is room");
+        }
+    }
+    commit(&store);
+    let count = || disk.state.lock().1;
+    assert_eq!(count(), 0);
+    delete(&store, 2, 2);
+    commit(&store);
+    assert_eq!(count(), 0, "three strips are more than a commit gives back");
+    delete(&store, 1, 2);
+    commit(&store);
+    assert_eq!(count(), 0, "nobody waits for those of others that he joins");
+    store.give_back();
+    let all = count();
+    assert!(all > 0);
+    write(&store, key(3, 0), version(3), &strip(1)).expect("there is room");
+    write(&store, key(3, 1), version(3), &strip(1)).expect("there is room");
+    commit(&store);
+    delete(&store, 3, 4);
+    commit(&store);
+    assert!(count() > all, "two strips are given back at once");
+    assert!(!store.discard_all(), "and nothing is left");
+    check(&store);
 }
 
 #[test]

@@ -40,6 +40,9 @@ pub struct BlockStoreOptions {
     pub wait_limit: Duration,
     /// How long freed space may be used again before the host is told of it.
     pub discard_delay: Duration,
+    /// A commit tells the host itself of what is free, if that is no more than this altogether;
+    /// else the worker does, after the delay.
+    pub discard_at_once_bytes_max: u64,
     /// Where I/Os are recorded and waits listed.
     pub observe: Arc<Observe>,
 }
@@ -52,6 +55,7 @@ impl BlockStoreOptions {
             overlay_bytes_max: 16 << 20,
             wait_limit: Duration::from_secs(60),
             discard_delay: Duration::from_secs(1),
+            discard_at_once_bytes_max: 64 << 20,
             observe: Arc::clone(observe),
         }
     }

@@ -7,11 +7,10 @@ use crate::extent::{Extent, units_of};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
+use strake_proto::limits::UNIT_BYTES;
 use strake_store::{ChunkSource, Lsn};
 
 /// The host is told of so many units at once: 16 MiB. Others wait for its locks no longer than that
-/// What is freed by one commit is given back to the host at once up to here: 64 MiB.
-const DISCARD_NOW_UNITS_MAX: u64 = (64 << 20) / strake_proto::limits::UNIT_BYTES as u64;
 /// takes.
 const DISCARD_UNITS_MAX: u32 = 4096;
 /// Between two discards while others use the disk: so many times what the last one took, and at
@@ -69,6 +68,11 @@ impl Space {
             allocator.free(extent);
             stale.add(extent);
         }
+    }
+
+    /// How much the host is yet to be told of.
+    fn stale_bytes(&self) -> u64 {
+        self.stale.lock().units() * UNIT_BYTES as u64
     }
 
     /// A record names so many more units.
@@ -142,13 +146,23 @@ impl BlockStore {
         }
         self.space.free(&released);
         self.reclaim.given_back(&released);
-        // The tests of this crate free little, and look at what the worker does with it.
-        if !cfg!(test) && units_of(&released) <= DISCARD_NOW_UNITS_MAX {
+        if self.space.stale_bytes() <= self.options.discard_at_once_bytes_max {
             // A host that is full needs it back before the next write, and this is soon done.
-            self.discard_all();
+            self.discard_listed();
         } else if let Some(discarder) = &*self.discarder.lock() {
             discarder.wake();
         }
+    }
+
+    /// Tells the host of all free space that nobody tells it of already; whether there was any.
+    fn discard_listed(&self) -> bool {
+        let mut any = false;
+        while let Some(extent) = self.space.begin_discard() {
+            self.disk.discard(extent.offset(), extent.bytes());
+            self.space.end_discard(extent);
+            any = true;
+        }
+        any
     }
 
     /// Tells the host of one piece of free space. Returns after which pause there is more to do;
@@ -181,14 +195,8 @@ impl BlockStore {
     /// Gives the host all free space now, because it is full. False if there was nothing to give.
     pub(super) fn discard_all(&self) -> bool {
         let _waiting = self.observe.waiters.enter("NSD discard", format!("NSD {}", self.nsd));
-        let mut any = false;
-        while let Some(extent) = self.space.begin_discard() {
-            self.disk.discard(extent.offset(), extent.bytes());
-            self.space.end_discard(extent);
-            any = true;
-        }
         // What another is at counts as well.
-        any | self.space.wait_for_discard(self.options.wait_limit)
+        self.discard_listed() | self.space.wait_for_discard(self.options.wait_limit)
     }
 
     /// Waits for units that are free, but withheld for the host; false if there are none.
