@@ -233,8 +233,9 @@ impl StrakeVfs {
     /// # Errors
     /// The metadata's.
     pub fn replacement(&self) -> Result<Option<(Replacement, bool)>> {
-        let pending = crate::replace::pending(&self.shared)?;
-        Ok(pending.map(|it| (it, self.shared.replacer.is_running())))
+        // Asked first: what has ended is not pending.
+        let running = self.shared.replacer.is_running();
+        Ok(crate::replace::pending(&self.shared)?.map(|it| (it, running)))
     }
 
     /// Sets whether new data is placed on an NSD. Returns false if it still is because too few

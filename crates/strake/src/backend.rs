@@ -239,6 +239,15 @@ impl Backend {
         Ok(Backend::Socket { child, ending, dir, env, limits, sessions, meta })
     }
 
+    /// Why an NSD is not used, where that is known: the server process of `rpc=socket` says it in
+    /// the log only.
+    pub(crate) fn fault_of(&self, nsd: NsdId) -> Option<String> {
+        match self {
+            Backend::Direct(local) => local.disks.fault_of(nsd),
+            Backend::Socket { .. } => None,
+        }
+    }
+
     /// The way to an NSD; `None` where it is not there for sure.
     pub(crate) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
         match self {

@@ -62,6 +62,8 @@ pub(crate) struct Disks {
     open: Mutex<BTreeMap<NsdId, Held>>,
     /// The files of NSDs that went.
     identities: Mutex<BTreeMap<NsdId, (u64, u64)>>,
+    /// Why NSDs that are not used are not, as the log named it last, so that it is named once.
+    faults: Mutex<BTreeMap<NsdId, String>>,
     watched: Mutex<BTreeSet<NsdId>>,
     /// Raised to have all NSDs looked at now, without a pause.
     kicks: Mutex<u64>,
@@ -73,8 +75,6 @@ pub(crate) struct Disks {
 #[derive(Default)]
 struct Watch {
     nsd: NsdId,
-    /// The fault that the log named last, so that it is named once.
-    fault: Option<String>,
     pause: Duration,
     /// Not tried again before this.
     until: Duration,
@@ -108,12 +108,16 @@ impl Disks {
             limit => limit,
         };
         let mut open = BTreeMap::new();
+        let mut faults = BTreeMap::new();
         while let Ok((id, opened)) = receiver.recv_timeout(limit) {
             match opened {
                 Ok(nsd) => {
                     open.insert(NsdId(id), Held { nsd, withdrawn: false, member: false });
                 }
-                Err(error) => eprintln!("disks: NSD missing: {error}"),
+                Err(error) => {
+                    eprintln!("disks: NSD missing: {error}");
+                    faults.insert(NsdId(id), error.to_string());
+                }
             }
         }
         Ok(Arc::new(Disks {
@@ -124,6 +128,7 @@ impl Disks {
             config: Mutex::new((config.clone(), changed_at(dir))),
             open: Mutex::new(open),
             identities: Mutex::default(),
+            faults: Mutex::new(faults),
             watched: Mutex::default(),
             kicks: Mutex::new(0),
             kicked: Condvar::new(),
@@ -141,6 +146,11 @@ impl Disks {
         let open = self.open.lock();
         let usable = open.iter().filter(|(_, held)| !held.withdrawn);
         usable.map(|(nsd, held)| (*nsd, Arc::clone(&held.nsd.store) as Arc<dyn NsdPort>)).collect()
+    }
+
+    /// Why an NSD is not used.
+    pub(crate) fn fault_of(&self, nsd: NsdId) -> Option<String> {
+        self.faults.lock().get(&nsd).cloned()
     }
 
     /// Tells the hosts of the containers what is free in them; all at once: it takes its time.
@@ -235,6 +245,7 @@ impl Disks {
         let Some(nsd) = config.nsd.iter().find(|nsd| nsd.id == watch.nsd.0) else {
             self.let_go(watch.nsd, "it was taken off the list");
             self.identities.lock().remove(&watch.nsd);
+            self.faults.lock().remove(&watch.nsd);
             return false;
         };
         let now = RealClock.monotonic();
@@ -252,7 +263,7 @@ impl Disks {
             Some(Some(fault)) => {
                 let path = self.dir.container_path(nsd);
                 eprintln!("disks: {} ({}) is not used any more: {fault}", nsd.name, path.display());
-                watch.fault = Some(fault.clone());
+                self.faults.lock().insert(watch.nsd, fault.clone());
                 watch.pause = (watch.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
                 watch.until = now + watch.pause;
                 self.let_go(watch.nsd, &fault);
@@ -309,18 +320,18 @@ impl Disks {
     }
 
     /// Opens an NSD that is not open, if it is there.
-    fn take_in(&self, config: &NodeConfig, nsd: &NsdConfig, watch: &mut Watch) {
+    fn take_in(&self, config: &NodeConfig, nsd: &NsdConfig, watch: &Watch) {
         match self.try_take_in(config, nsd) {
             Ok(()) => {
-                watch.fault = None;
+                self.faults.lock().remove(&watch.nsd);
                 eprintln!("disks: {} is back", nsd.name);
             }
             Err(error) => {
                 let fault = error.to_string();
                 let is_there = self.dir.container_path(nsd).exists();
-                if is_there && watch.fault.as_ref() != Some(&fault) {
+                let named = self.faults.lock().insert(watch.nsd, fault.clone());
+                if is_there && named.as_ref() != Some(&fault) {
                     eprintln!("disks: {} cannot be used: {fault}", nsd.name);
-                    watch.fault = Some(fault);
                 }
             }
         }

@@ -76,6 +76,8 @@ pub(crate) struct ShowNsd {
     pub(crate) recovered_bytes: Option<u64>,
     /// Of so many.
     pub(crate) recovery_bytes: Option<u64>,
+    /// Why it is not used, where that is known.
+    pub(crate) fault: Option<String>,
 }
 
 impl Show {

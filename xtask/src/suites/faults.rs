@@ -273,6 +273,10 @@ fn in_place(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), St
     damaged.map_err(|error| error.to_string())?;
     mounted.up()?;
     wait_for(mounted, "nsd2 ", &["down", "unrecovered"])?;
+    if !shape.socket {
+        // The disk's own line says why.
+        wait_for(mounted, "nsd2 ", &["no Strake container on this disk"])?;
+    }
     mounted.say("disk replace nsd2 --in-place")?;
     wait_for(mounted, &format!("nsd{} ", shape.nsds + 3), &["ready   up"])?;
     verify(&mounted.mount, written)

@@ -183,6 +183,6 @@ fn remarks(nsd: &ShowNsd) -> String {
             let percent = u128::from(done) * 100 / u128::from(total);
             format!("{percent} % of {} compared", ByteCount(total))
         }
-        _ => String::new(),
+        _ => nsd.fault.clone().unwrap_or_default(),
     }
 }

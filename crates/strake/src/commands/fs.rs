@@ -244,7 +244,11 @@ fn check(target: &Target, quick: bool) -> Result<()> {
         return Ok(());
     }
     let count = report.faults.len();
-    Err(Error::new(ErrorKind::Corrupt, format!("{count} faults, listed above")))
+    let detail = format!(
+        "{count} faults, listed above: `strake fs scrub start` mends the strips that others can \
+         rebuild; then check again"
+    );
+    Err(Error::new(ErrorKind::Corrupt, detail))
 }
 
 fn scrub(target: &Target, request: &Request) -> Result<()> {

@@ -224,7 +224,10 @@ impl Daemon {
         for view in self.vfs.nsds() {
             let config = config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
             let slot = configuration.pool.slots.get(usize::from(view.slot.0));
-            let port = self.backend.lock().port(view.nsd);
+            let (port, fault) = {
+                let backend = self.backend.lock();
+                (backend.port(view.nsd), backend.fault_of(view.nsd))
+            };
             let status = port.and_then(|port| nsd_status(&*port).ok());
             let path = config.map(|nsd| self.dir.root().join(&nsd.path)).unwrap_or_default();
             shown.push(ShowNsd {
@@ -242,6 +245,7 @@ impl Daemon {
                 repaired_strips: view.repaired,
                 recovered_bytes: view.progress.map(|(done, _)| done),
                 recovery_bytes: view.progress.map(|(_, total)| total),
+                fault,
             });
         }
         shown
