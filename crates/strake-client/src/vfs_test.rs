@@ -809,3 +809,29 @@ fn a_scrub_that_cannot_mend_says_so_and_one_that_is_stopped_ends() {
     assert!(!vfs.scrub().running && !vfs.scrub().complete);
     vfs.shutdown().expect("ended");
 }
+
+#[test]
+fn what_the_kernel_keeps_is_not_kept_twice_unless_several_have_the_file_open() {
+    let rig = Rig::new("4+2p", 6);
+    let vfs = rig.start(0);
+    let bytes = pattern(4 * BLOCK as usize, 3);
+    for (name, readers) in [("alone", 1), ("together", 2)] {
+        let (_, writer) = create(&vfs, name);
+        write(&vfs, writer, 0, &bytes);
+        vfs.sync().expect("synced");
+        vfs.release(writer);
+        let before = vfs.view().pool.used;
+        let handles: Vec<Handle> = (0..readers).map(|_| open(&vfs, name).1).collect();
+        for handle in &handles {
+            vfs.pages_are_kept(*handle);
+        }
+        for (index, part) in (0u64..).zip(bytes.chunks(BLOCK as usize)) {
+            let handle = handles[index as usize % readers];
+            assert!(read(&vfs, handle, index * BLOCK, part.len()) == part);
+        }
+        let given_up = before.saturating_sub(vfs.view().pool.used);
+        assert_eq!(given_up > 0, readers == 1, "{name}: {given_up} of {before}");
+        handles.into_iter().for_each(|handle| vfs.release(handle));
+    }
+    vfs.shutdown().expect("ended");
+}
