@@ -15,6 +15,7 @@
 //!
 //! Lock order: `update` (held across the superblock's I/O), then `current` (never across I/O).
 
+use crate::journal::Journal;
 use crate::kv::{capacity_bytes, clear_chunk};
 use crate::region::{ChunkSource, KvRegion, KvRole, LogRegion};
 use crate::superblock::{
@@ -128,13 +129,16 @@ impl Container {
         for &chunk in &superblock.index_kv.chunks {
             take_chunk(&*disk, &geometry, chunk)?;
         }
+        let container = Container::with(disk, geometry, superblock);
+        Journal::begin(LogRegion { is_begun: false, ..container.index_log() })?;
+        let (disk, superblock) = (container.disk(), container.superblock());
         // B first: were A (sequence 2) durable beside an old B of a higher sequence, the old
         // container would win.
-        write_copy(&*disk, &Superblock { sequence: 1, ..superblock.clone() })?;
+        write_copy(&**disk, &Superblock { sequence: 1, ..(*superblock).clone() })?;
         disk.sync()?;
-        write_copy(&*disk, &superblock)?;
+        write_copy(&**disk, &superblock)?;
         disk.sync()?;
-        Ok(Container::with(disk, geometry, superblock))
+        Ok(container)
     }
 
     /// Opens the container on `disk`.
@@ -254,7 +258,7 @@ impl Container {
     /// entry never tells of data that is not there, whoever's sync wrote it.
     pub fn index_log(&self) -> LogRegion {
         let log = self.log(MIB, self.superblock().index_log_seed);
-        LogRegion { follows_data: true, ..log }
+        LogRegion { follows_data: true, is_begun: true, ..log }
     }
 
     /// The metadata's log.
@@ -269,6 +273,7 @@ impl Container {
             length: self.inner.geometry.log_bytes,
             seed,
             follows_data: false,
+            is_begun: false,
         }
     }
 

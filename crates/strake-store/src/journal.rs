@@ -19,6 +19,7 @@
 
 mod chunk;
 mod recover;
+mod verify;
 
 use crate::region::LogRegion;
 use chunk::{Builder, CHUNK_BYTES_MAX, Header};
@@ -127,6 +128,17 @@ impl Journal {
             flushed: Condvar::new(),
         };
         Ok((journal, found.entries))
+    }
+
+    /// Begins the log of a new container with an empty chunk, so that a log of which nothing is
+    /// left can be told from one that was never written.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub(crate) fn begin(region: LogRegion) -> Result<()> {
+        let (journal, _) = Journal::open(region)?;
+        journal.state.lock().trim_pending = true;
+        journal.sync()
     }
 
     /// Adds an entry in memory; [`Journal::sync`] makes it durable.

@@ -15,6 +15,7 @@ fn region(disk: &Arc<SimDisk>) -> LogRegion {
         length: RING_BYTES,
         seed: 77,
         follows_data: false,
+        is_begun: false,
     }
 }
 
@@ -408,5 +409,43 @@ fn damaged_rings_never_panic() {
             journal.append(b"on").unwrap();
             journal.sync().unwrap();
         }
+    }
+}
+
+/// Flips a bit in every block of the ring.
+fn flip_everywhere(disk: &SimDisk) {
+    let mut ring = AlignedBuffer::zeroed(RING_BYTES as usize);
+    strake_env::Disk::read_at(disk, OFFSET, &mut ring).unwrap();
+    ring.chunks_exact_mut(512).for_each(|sector| sector[77] ^= 4);
+    strake_env::Disk::write_at(disk, OFFSET, &ring).unwrap();
+    strake_env::Disk::sync(disk).unwrap();
+}
+
+#[test]
+fn damage_is_found_while_in_use_and_a_renewed_log_needs_nothing_of_before() {
+    let mut rng = Rng::new(5);
+    for round in 0..50 {
+        let disk = new_disk();
+        let (journal, _) = Journal::open(region(&disk)).unwrap();
+        assert_eq!(journal.verify().unwrap(), None, "an empty log is whole");
+        let mut last = Lsn(0);
+        for number in 1..=1 + rng.below(40) {
+            last = journal.append(&entry(number, round, rng.below(50_000) as usize)).unwrap();
+            if rng.below(3) == 0 {
+                journal.sync().unwrap();
+            }
+        }
+        journal.sync().unwrap();
+        assert_eq!(journal.verify().unwrap(), None);
+        flip_everywhere(&disk);
+        assert_eq!(journal.verify().unwrap(), Some(1), "the first chunk is named");
+        let lost = Journal::open(LogRegion { is_begun: true, ..region(&disk.copy()) });
+        assert!(lost.is_err_and(|error| error.kind() == ErrorKind::Corrupt));
+        journal.renew(Lsn(last.0 + 1)).unwrap();
+        assert_eq!(journal.verify().unwrap(), None, "round {round}");
+        let next = journal.append(b"next").unwrap();
+        journal.sync().unwrap();
+        let (_, found) = Journal::open(region(&disk.copy())).unwrap();
+        assert_eq!(found, vec![(next, b"next".to_vec())]);
     }
 }

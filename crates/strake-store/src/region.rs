@@ -13,6 +13,8 @@ pub struct LogRegion {
     pub(crate) seed: u64,
     /// Whether entries speak of data on the same disk, which must be durable before them.
     pub(crate) follows_data: bool,
+    /// Whether the log was begun when the container was made: then an empty ring is a lost log.
+    pub(crate) is_begun: bool,
 }
 
 /// Whose key-value store.

@@ -46,6 +46,14 @@ impl BlockStore {
     pub(super) fn check(&self, data: bool) -> Result<NsdReply> {
         let _alone = self.checking.lock();
         let mut found = NsdCheckReply::default();
+        match self.verify_log() {
+            Ok(None) => {}
+            Ok(Some(chunk)) => fault(
+                &mut found,
+                format!("the log was damaged at chunk {chunk}; it has been written anew"),
+            ),
+            Err(error) => fault(&mut found, format!("the log is damaged or unreadable: {error}")),
+        }
         self.check_space(&mut found)?;
         self.visit_all(vec![Table::Strip as u8], &table_end(Table::Strip), &mut |key| {
             self.check_strip(key, data, &mut found)

@@ -139,15 +139,32 @@ impl BlockStore {
     }
 
     fn checkpoint_locked(&self) -> Result<()> {
+        let applied = self.index_checkpoint()?;
+        self.journal.trim(Lsn(applied.0 + 1)).map_err(|error| self.fail(error))
+    }
+
+    /// Reads the log back. Where the disk has lost some of it, a checkpoint takes its place, and
+    /// the number of the first damaged chunk is returned.
+    pub(super) fn verify_log(&self) -> Result<Option<u64>> {
+        let damaged = self.journal.verify()?;
+        if damaged.is_some() {
+            let _guard = self.checkpointing.lock();
+            let applied = self.index_checkpoint()?;
+            self.journal.renew(Lsn(applied.0 + 1)).map_err(|error| self.fail(error))?;
+        }
+        Ok(damaged)
+    }
+
+    /// Writes the index's changes to its base; returns the entry up to which it holds everything.
+    fn index_checkpoint(&self) -> Result<Lsn> {
         self.make_durable()?;
-        let applied = match self.index.checkpoint() {
+        match self.index.checkpoint() {
             // The host may be full of what is free here; or the one chunk that is left is withheld.
             Err(error) if error.kind() == ErrorKind::NoSpace && self.discard_all() => {
-                self.index.checkpoint()?
+                self.index.checkpoint()
             }
-            other => other?,
-        };
-        self.journal.trim(Lsn(applied.0 + 1)).map_err(|error| self.fail(error))
+            other => other,
+        }
     }
 
     fn is_large(&self) -> bool {

@@ -443,3 +443,57 @@ fn strips_of_other_positions_of_a_block_are_left_alone_by_damage() {
         reply => panic!("{reply:?}"),
     }
 }
+
+/// Where the index's log is: see `strake_store::container`.
+fn log_range(disk: &SimDisk) -> std::ops::Range<u64> {
+    let geometry =
+        strake_store::container::Geometry::of(strake_env::Disk::len(disk)).expect("fits");
+    1 << 20..(1 << 20) + geometry.log_bytes
+}
+
+fn overwrite_log(disk: &SimDisk, byte: u8) {
+    let range = log_range(disk);
+    let mut bytes = AlignedBuffer::zeroed((range.end - range.start) as usize);
+    bytes.fill(byte);
+    strake_env::Disk::write_at(disk, range.start, &bytes).expect("written");
+    strake_env::Disk::sync(disk).expect("synced");
+}
+
+#[test]
+fn a_log_of_which_nothing_is_left_is_a_lost_disk_and_not_an_empty_one() {
+    for byte in [0, 0x5a] {
+        let disk = SimDisk::new(DISK_BYTES);
+        let store = format(&disk, 1);
+        write(&store, key(1, 0), version(1), &strip(1, 20)).expect("write");
+        commit(&store).expect("commit");
+        drop(store);
+        overwrite_log(&disk, byte);
+        let container = Container::open(disk.clone()).expect("superblocks");
+        let opened = BlockStore::open(container, BlockStoreOptions::new(&observe()));
+        assert_eq!(opened.map(drop).expect_err("lost").kind(), ErrorKind::Corrupt);
+    }
+}
+
+#[test]
+fn a_log_that_is_damaged_while_in_use_is_found_and_written_anew() {
+    let disk = SimDisk::new(DISK_BYTES);
+    let store = format(&disk, 1);
+    for block in 0..6 {
+        write(&store, key(1, block), version(1), &strip(block, 20)).expect("write");
+        commit(&store).expect("commit");
+    }
+    assert!(checked(&store).faults.is_empty());
+    overwrite_log(&disk, 0);
+    let found = checked(&store).faults;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("the log was damaged at chunk"), "{found:?}");
+    assert!(checked(&store).faults.is_empty());
+    write(&store, key(1, 6), version(1), &strip(6, 20)).expect("write");
+    commit(&store).expect("commit");
+    // The process is gone without a checkpoint.
+    let store = open(&disk.copy());
+    for block in 0..7 {
+        assert_eq!(read(&store, key(1, block)).expect("there").1, strip(block, 20)[..]);
+    }
+    check(&store);
+}

@@ -11,6 +11,9 @@
 //!    a durable chunk said so, hence all from there to k must be there: else durable chunks were
 //!    damaged, and the answer is `Corrupt`, never a shorter history.
 //!
+//! A log that was begun with its container (`LogRegion::is_begun`) has a chunk at any time; one
+//! without any is lost as a whole, not empty.
+//!
 //! What is found is synced before anybody relies on it: after the crash of the process alone it
 //! may still sit in the disk's volatile cache.
 
@@ -42,6 +45,9 @@ pub(super) fn recover(region: &LogRegion) -> Result<Recovered> {
     let chunks = valid_chunks(region)?;
     let newest = chunks.values().max_by_key(|chunk| (chunk.incarnation, chunk.sequence)).copied();
     let Some(newest) = newest else {
+        if region.is_begun {
+            return Err(Error::new(ErrorKind::Corrupt, "nothing is left of the log"));
+        }
         return Ok(Recovered { chain: Vec::new(), entries: Vec::new(), incarnation: 0 });
     };
     let chain = chain(&chunks, &newest)?;
