@@ -66,16 +66,22 @@ pub(crate) fn list() -> Vec<DataDir> {
     roots.iter().filter_map(|root| DataDir::at(root).ok()).collect()
 }
 
+/// The data directory that was named: `--data`, else `STRAKE_DATA`.
+///
+/// # Errors
+/// Those of [`DataDir::at`].
+pub(crate) fn named(data: Option<&Path>) -> Result<Option<DataDir>> {
+    let path = data.map(PathBuf::from).or_else(|| std::env::var_os("STRAKE_DATA").map(Into::into));
+    path.map(|path| DataDir::at(&path)).transpose()
+}
+
 /// The data directory a command means: `--data`, else `STRAKE_DATA`, else the only one that is up.
 ///
 /// # Errors
 /// `Invalid` where none or several are up, with what to write.
 pub(crate) fn find(data: Option<&Path>) -> Result<DataDir> {
-    if let Some(path) = data {
-        return DataDir::at(path);
-    }
-    if let Some(path) = std::env::var_os("STRAKE_DATA") {
-        return DataDir::at(Path::new(&path));
+    if let Some(dir) = named(data)? {
+        return Ok(dir);
     }
     let mut up: Vec<DataDir> = list();
     up.retain(|dir| std::os::unix::net::UnixStream::connect(dir.socket_path()).is_ok());

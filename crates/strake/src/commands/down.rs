@@ -22,9 +22,9 @@ const END_SECONDS_MAX: i64 = 60;
   strake down --data /srv/strake
   strake down --data /srv/strake --force     even while programs use the mount")]
 pub(crate) struct DownArgs {
-    /// The data directory.
+    /// The data directory [default: $STRAKE_DATA; never simply the one that is up].
     #[arg(long, value_name = "DIR")]
-    data: PathBuf,
+    data: Option<PathBuf>,
     /// Unmount even if the mount is busy; programs there get errors. Data is flushed all the same.
     #[arg(long)]
     force: bool,
@@ -32,7 +32,10 @@ pub(crate) struct DownArgs {
 
 /// Runs `strake down`.
 pub(crate) fn run(args: &DownArgs) -> Result<()> {
-    let dir = DataDir::at(&args.data)?;
+    let dir = crate::registry::named(args.data.as_deref())?.ok_or_else(|| {
+        let detail = "name the file system to take down: --data DIR, or STRAKE_DATA";
+        Error::new(ErrorKind::Invalid, detail)
+    })?;
     let config = dir.read_config()?;
     let daemon = daemon_process(&dir);
     match admin::call(&dir, &Request::Down { force: args.force }, Duration::from_secs(3600)) {
