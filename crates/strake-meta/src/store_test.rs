@@ -191,6 +191,36 @@ fn names(store: &MetaStore) -> usize {
 }
 
 #[test]
+fn copies_of_whose_log_nothing_is_left_do_not_serve() {
+    let (rig, store) = Rig::new(4, 2, true);
+    let (_, holders) = store.holders();
+    assert_eq!(holders.len(), 3);
+    for number in 0..5 {
+        let op = create(Ino::ROOT, &number.to_string(), new_inode(FileType::Regular));
+        store.apply(&entry(number + 2, op)).expect("applied");
+    }
+    store.sync().expect("synced");
+    // The process is gone, without a checkpoint.
+    for lost in 0..=3 {
+        let copy = rig.copy();
+        for nsd in &holders[..lost] {
+            let disk = &copy.disks[nsd.0 as usize - 1];
+            let geometry = strake_store::container::Geometry::of(DISK_BYTES).expect("fits");
+            let zeros = strake_env::AlignedBuffer::zeroed(geometry.log_bytes as usize);
+            disk.write_at((1 << 20) + geometry.log_bytes, &zeros).expect("written");
+        }
+        match copy.open(&[]) {
+            Ok(opened) => {
+                assert!(lost < 3, "older metadata is served");
+                let expected = store.snapshots().expect("read").remove(0);
+                assert!(opened.snapshots().expect("read")[0] == expected, "{lost} lost");
+            }
+            Err(error) => assert_eq!((lost, error.kind()), (3, ErrorKind::Unreachable)),
+        }
+    }
+}
+
+#[test]
 fn what_was_synced_is_there_after_a_start() {
     let (rig, store) = Rig::new(5, 2, false);
     assert_eq!(store.holders(), (1, vec![NsdId(1), NsdId(2), NsdId(3)]));

@@ -130,7 +130,8 @@ impl Container {
             take_chunk(&*disk, &geometry, chunk)?;
         }
         let container = Container::with(disk, geometry, superblock);
-        Journal::begin(LogRegion { is_begun: false, ..container.index_log() })?;
+        Journal::begin(container.index_log())?;
+        Journal::begin(container.metadata_log())?;
         let (disk, superblock) = (container.disk(), container.superblock());
         // B first: were A (sequence 2) durable beside an old B of a higher sequence, the old
         // container would win.
@@ -258,7 +259,7 @@ impl Container {
     /// entry never tells of data that is not there, whoever's sync wrote it.
     pub fn index_log(&self) -> LogRegion {
         let log = self.log(MIB, self.superblock().index_log_seed);
-        LogRegion { follows_data: true, is_begun: true, ..log }
+        LogRegion { follows_data: true, ..log }
     }
 
     /// The metadata's log.
@@ -273,7 +274,7 @@ impl Container {
             length: self.inner.geometry.log_bytes,
             seed,
             follows_data: false,
-            is_begun: false,
+            is_begun: true,
         }
     }
 
@@ -297,7 +298,7 @@ impl Container {
         if let Some(source) = self.source() {
             source.release(&chunks);
         }
-        Ok(())
+        Journal::begin(self.metadata_log())
     }
 
     fn source(&self) -> Option<Arc<dyn ChunkSource>> {

@@ -136,7 +136,7 @@ impl Journal {
     /// # Errors
     /// The disk's.
     pub(crate) fn begin(region: LogRegion) -> Result<()> {
-        let (journal, _) = Journal::open(region)?;
+        let (journal, _) = Journal::open(LogRegion { is_begun: false, ..region })?;
         journal.state.lock().trim_pending = true;
         journal.sync()
     }
