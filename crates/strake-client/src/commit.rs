@@ -153,8 +153,9 @@ fn make_stable(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) 
 /// Sends all blocks of a file that are dirty now; returns the bytes. Where there is no space,
 /// what deletions still hold is freed first.
 fn send_blocks(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<u64> {
+    let before = shared.meta.changes();
     match send_blocks_once(shared, inode, file) {
-        Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(shared) => {
+        Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(shared, before) => {
             send_blocks_once(shared, inode, file)
         }
         result => result,

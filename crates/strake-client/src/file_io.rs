@@ -219,8 +219,9 @@ impl Of<'_> {
     /// Writes all of `bytes`, or as much as there is space for; an error only if nothing was
     /// written.
     pub(crate) fn write(&self, position: Position, bytes: &[u8]) -> Result<usize> {
+        let (shared, before) = (self.shared, self.shared.meta.changes());
         match self.write_once(position, bytes) {
-            Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(self.shared) => {
+            Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(shared, before) => {
                 self.write_once(position, bytes)
             }
             result => result,

@@ -111,9 +111,9 @@ impl Ranges {
     }
 
     /// Frees what deletions still hold, for somebody who finds no space; false if there was nothing
-    /// to free. The caller holds no block and no content.
-    pub(crate) fn reclaim(shared: &Shared) -> bool {
-        let before = shared.meta.changes();
+    /// to free. `before` are the metadata's changes when that somebody began: what another reaper
+    /// has freed since counts, too. The caller holds no block and no content.
+    pub(crate) fn reclaim(shared: &Shared, before: u64) -> bool {
         let freed = Ranges::apply_pending(shared).is_ok() && shared.meta.changes() != before;
         if freed {
             shared.io.nsds().refresh_space();

@@ -126,8 +126,11 @@ fn run(shared: &Shared, job: Job) {
     let Some(block) = job.file.find_block(job.index) else { return };
     block.queued.store(false, Ordering::Release);
     let flush = || flush_block(shared, &job.inode, &job.file, &block);
+    let before = shared.meta.changes();
     let result = match flush() {
-        Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(shared) => flush(),
+        Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(shared, before) => {
+            flush()
+        }
         result => result,
     };
     if let Err(error) = result {

@@ -3,6 +3,7 @@
 
 pub mod file;
 pub mod guarded;
+pub mod relieved;
 mod ring;
 pub mod sim;
 

@@ -4,9 +4,10 @@ use crate::create::Wanted;
 use crate::data_dir::{CONTAINER_FILE, DataDir, NodeConfig, NsdConfig};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use strake_env::disk::file::{Allocation, FileDisk};
 use strake_env::disk::guarded::GuardedDisk;
+use strake_env::disk::relieved::{Hosts, RelievedDisk, SpaceGiver};
 use strake_env::{Clock, Disk, RealClock, Rng};
 use strake_meta::{MetaOptions, MetaStore};
 use strake_nsd::{BlockStore, BlockStoreOptions};
@@ -249,6 +250,7 @@ pub(crate) fn open_nsd(
     dir: &DataDir,
     config: &NodeConfig,
     nsd: &NsdConfig,
+    hosts: &Hosts,
     observe: &Arc<Observe>,
 ) -> Result<OpenNsd> {
     let path = dir.container_path(nsd);
@@ -256,7 +258,9 @@ pub(crate) fn open_nsd(
         let file = Arc::new(FileDisk::open(&path)?);
         let limit = config.settings.time("nsd_io_limit");
         let guard = Arc::new(GuardedDisk::new(Arc::clone(&file) as Arc<dyn Disk>, limit));
-        let container = Container::open(Arc::clone(&guard) as Arc<dyn Disk>)?;
+        let host = hosts.host(file.identity()?.0);
+        let disk = RelievedDisk::new(Arc::clone(&guard) as Arc<dyn Disk>, Arc::clone(&host));
+        let container = Container::open(Arc::new(disk))?;
         let superblock = container.superblock();
         if superblock.cluster != config.cluster_id()? || superblock.nsd != NsdId(nsd.id) {
             return Err(Error::new(
@@ -268,6 +272,7 @@ pub(crate) fn open_nsd(
             ));
         }
         let store = BlockStore::open(container.clone(), BlockStoreOptions::new(observe))?;
+        host.add(Arc::downgrade(&store) as Weak<dyn SpaceGiver>);
         Ok(OpenNsd { file, guard, container, store })
     };
     open().map_err(|error| {

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::time::{Duration, SystemTime};
+use strake_env::disk::relieved::Hosts;
 use strake_env::{Clock, RealClock};
 use strake_meta::MetaStore;
 use strake_observe::Observe;
@@ -58,6 +59,8 @@ pub(crate) struct Disks {
     observe: Arc<Observe>,
     meta: OnceLock<Arc<MetaStore>>,
     user: OnceLock<Arc<dyn DiskUser>>,
+    /// The file systems that the containers lie on.
+    hosts: Arc<Hosts>,
     config: Mutex<(NodeConfig, Option<SystemTime>)>,
     open: Mutex<BTreeMap<NsdId, Held>>,
     /// The files of NSDs that went.
@@ -94,12 +97,15 @@ impl Disks {
         observe: &Arc<Observe>,
     ) -> Result<Arc<Disks>> {
         let (sender, receiver) = mpsc::channel();
+        let hosts = Arc::<Hosts>::default();
         for nsd in config.nsd.clone() {
             let (dir, config) = (dir.clone(), config.clone());
             let (observe, sender) = (Arc::clone(observe), sender.clone());
+            let hosts = Arc::clone(&hosts);
             std::thread::Builder::new().name(format!("open {}", nsd.name)).spawn(move || {
                 // If nobody listens any more, it is closed again, and opened by its watcher.
-                let _ = sender.send((nsd.id, assemble::open_nsd(&dir, &config, &nsd, &observe)));
+                let opened = assemble::open_nsd(&dir, &config, &nsd, &hosts, &observe);
+                let _ = sender.send((nsd.id, opened));
             })?;
         }
         drop(sender);
@@ -125,6 +131,7 @@ impl Disks {
             observe: Arc::clone(observe),
             meta: OnceLock::new(),
             user: OnceLock::new(),
+            hosts,
             config: Mutex::new((config.clone(), changed_at(dir))),
             open: Mutex::new(open),
             identities: Mutex::default(),
@@ -339,7 +346,7 @@ impl Disks {
 
     fn try_take_in(&self, config: &NodeConfig, nsd: &NsdConfig) -> Result<()> {
         let id = NsdId(nsd.id);
-        let opened = assemble::open_nsd(&self.dir, config, nsd, &self.observe)?;
+        let opened = assemble::open_nsd(&self.dir, config, nsd, &self.hosts, &self.observe)?;
         let identity = opened.file.identity()?;
         let doubted = self.identities.lock().get(&id).is_some_and(|before| *before != identity);
         let member = self.join(&opened.container, doubted)?;

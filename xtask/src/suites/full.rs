@@ -20,8 +20,8 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     let mounted = Mounted::create(session, checks, "full", &small)?;
     fill_and_empty(checks, "full", &mounted, &["write"])?;
     drop(mounted);
-    let host = reference::Xfs::mount(session, checks, "host", 400 << 20)?;
-    let shape = Shape { block_size: "256K", nsd_size: "256M", ..Shape::of("2x", 4) };
+    let host = reference::Xfs::mount(session, checks, "host", 700 << 20)?;
+    let shape = Shape { block_size: "256K", nsd_size: "1G", ..Shape::of("2x", 4) };
     let mounted = Mounted::create_in(session, checks, "host full", &shape, &host.mount)?;
     // The host's space is not ours to promise: it may end below what was written already.
     fill_and_empty(checks, "host full", &mounted, &["write", "fsync"])
@@ -65,6 +65,20 @@ fn fill_and_empty(
     let kept = (0..whole).filter(|number| number % 2 == 1).chain(1000..1000 + whole / 4);
     let outcome = kept.clone().try_for_each(|number| verify(&mount, number));
     checks.record(&format!("{name}: after down and up all is there"), outcome);
+    // Much is freed at once, of which nobody has told the host when the next writes come.
+    let emptied = kept.clone().try_for_each(|number| {
+        std::fs::remove_file(mount.join(number.to_string()))
+            .map_err(|error| format!("file {number}: {error}"))
+    });
+    let again = emptied.and_then(|()| {
+        (0..whole * 3 / 4).try_for_each(|number| {
+            write_whole(&mount, number)
+                .map_err(|(what, errno)| format!("file {number}: {what}: errno {errno}"))?;
+            verify(&mount, number)
+        })
+    });
+    checks.record(&format!("{name}: what was freed can be used at once"), again);
+    checks.record(&format!("{name}: and is clean"), mounted.check());
     checks.record(&format!("{name}: strake down"), mounted.down());
     Ok(())
 }

@@ -234,3 +234,29 @@ fn a_full_host_gets_what_is_free_here_before_a_write_fails() {
         assert_eq!(read(&store, key(2, at)).expect("held").1, strip(2)[..]);
     }
 }
+
+#[test]
+fn a_full_host_gets_what_is_free_elsewhere_before_a_write_fails() {
+    for committed in [true, false] {
+        let (disk, store) = store(NEVER, false);
+        disk.disk.set_faults(|faults| faults.host_bytes_left = Some(200 * UNIT_BYTES as u64));
+        // Each of an object of its own; one stays, so that the chunk stays one of large strips.
+        let fits = |at: &u64| write(&store, key(*at, 0), version(1), &strip(1)).is_ok();
+        let fit = (1..).take_while(fits).count() as u64;
+        assert!(fit >= 2, "{fit}");
+        (1..fit).for_each(|object| delete(&store, object, 2));
+        if committed {
+            commit(&store);
+        }
+        // A small one, which goes to another chunk, with its checksums behind it.
+        let small = AlignedBuffer::from_slice(&vec![3; 20 * UNIT_BYTES]);
+        for at in 0..2 {
+            write(&store, key(100, at), version(3), &small).expect("the host has room again");
+        }
+        check(&store);
+        for at in 0..2 {
+            assert_eq!(read(&store, key(100, at)).expect("held").1, small[..]);
+        }
+        assert_eq!(read(&store, key(fit, 0)).expect("held").1, strip(1)[..]);
+    }
+}

@@ -7,6 +7,7 @@ use crate::extent::{Extent, units_of};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
+use strake_env::disk::relieved::SpaceGiver;
 use strake_proto::limits::UNIT_BYTES;
 use strake_store::{ChunkSource, Lsn};
 
@@ -132,6 +133,12 @@ impl ChunkSource for Space {
     fn release(&self, chunks: &[u32]) {
         let mut allocator = self.allocator.lock();
         chunks.iter().for_each(|&chunk| allocator.release_from_kv(chunk));
+    }
+}
+
+impl SpaceGiver for BlockStore {
+    fn give_space(&self) -> bool {
+        self.discard_listed() | self.space.wait_for_discard(GIVE_BACK_MAX)
     }
 }
 

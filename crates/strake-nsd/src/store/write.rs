@@ -86,8 +86,27 @@ impl BlockStore {
         Err(full())
     }
 
-    /// Writes the strip and, behind it, its trailer.
+    /// Writes the strip and its trailer; where the host is full, again after it was given what is
+    /// free here, and what a commit makes free.
     fn store_data(
+        &self,
+        key: &StripKey,
+        version: Version,
+        checksums: &[u32],
+        data: &[u8],
+        extents: &[Extent],
+    ) -> Result<()> {
+        let store = || self.store_data_once(key, version, checksums, data, extents);
+        match store() {
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.make_room_on_host()? => {
+                store()
+            }
+            result => result,
+        }
+    }
+
+    /// Writes the strip and, behind it, its trailer.
+    fn store_data_once(
         &self,
         key: &StripKey,
         version: Version,
@@ -116,18 +135,16 @@ impl BlockStore {
         self.write_extents(&slice_of(extents, units, behind), &trailer)
     }
 
-    /// Writes; where the host is full, again after it was given what is free here.
-    fn write_extents(&self, extents: &[Extent], bytes: &[u8]) -> Result<()> {
-        match self.write_extents_once(extents, bytes) {
-            Err(error) if error.kind() == ErrorKind::NoSpace && self.discard_all() => {
-                self.write_extents_once(extents, bytes)
-            }
-            result => result,
+    fn make_room_on_host(&self) -> Result<bool> {
+        let waiting = self.reclaim.units();
+        if waiting > 0 {
+            self.make_durable()?;
         }
+        // The commit may have given the host what it freed.
+        Ok(self.discard_all() | (self.reclaim.units() < waiting))
     }
 
-    fn write_extents_once(&self, extents: &[Extent], mut bytes: &[u8]) -> Result<()> {
-        self.ios.fetch_add(1, SeqCst);
+    fn write_extents(&self, extents: &[Extent], mut bytes: &[u8]) -> Result<()> {
         for extent in extents {
             let (part, rest) = bytes.split_at(extent.bytes() as usize);
             bytes = rest;
@@ -140,6 +157,7 @@ impl BlockStore {
     /// Fills an extent with `first` and, behind it, `second`.
     fn write_extent(&self, extent: Extent, first: &[u8], second: &[u8]) -> Result<()> {
         assert_eq!(extent.bytes(), (first.len() + second.len()) as u64, "an extent is filled");
+        self.ios.fetch_add(1, SeqCst);
         let start = self.observe.io.begin();
         let waiting = self.observe.waiters.enter("NSD I/O completion", "write");
         // No record names the extent yet.
