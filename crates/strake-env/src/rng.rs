@@ -97,6 +97,16 @@ pub fn test_seeds(first: u64, count: u64) -> std::ops::Range<u64> {
     from..from.saturating_add(count)
 }
 
+/// How many times as long as in `make test` a test is to run: the number in the environment
+/// variable `STRAKE_SIM_SCALE`, which `make soak` sets.
+///
+/// # Panics
+/// If it is no whole number.
+pub fn test_scale() -> u64 {
+    std::env::var("STRAKE_SIM_SCALE")
+        .map_or(1, |text| text.parse().expect("STRAKE_SIM_SCALE is a whole number"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 use crate::abi::{self, InHeader, Opcode, fopen, open_flag, setattr_flag};
 use crate::policy::OpenModes;
 use crate::reply;
+use crate::session::TRANSFER_BYTES_MAX;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -372,7 +373,8 @@ impl Adapter {
 
     fn readdir(&self, body: &mut Body<'_>, plus: bool) -> Result<Answer> {
         let asked = take!(body, ReadIn)?;
-        let room = asked.size as usize;
+        // What a request claims is not what it may have.
+        let room = (asked.size as usize).min(TRANSFER_BYTES_MAX);
         let mut out = Vec::with_capacity(room);
         self.vfs.readdir(Handle(asked.fh), asked.offset, plus, &mut |item| {
             let head = if plus { abi::EntryOut::SIZE + abi::AttrOut::SIZE } else { 0 };
@@ -447,7 +449,9 @@ impl Adapter {
             Opcode::Release => {
                 let handle = Handle(take!(body, ReleaseIn)?.fh);
                 let direct = self.direct.lock().remove(&handle).is_some();
-                self.modes.close(ino, direct);
+                if !self.modes.close(ino, direct) {
+                    return Err(Error::new(ErrorKind::Invalid, "a RELEASE of what is not open"));
+                }
                 self.vfs.release(handle);
                 Ok(Answer::Empty)
             }

@@ -14,4 +14,7 @@ mod reply;
 mod session;
 mod uring;
 
+#[cfg(test)]
+mod fuzz_test;
+
 pub use session::{FuseMount, MountOptions};

@@ -58,15 +58,18 @@ impl OpenModes {
         direct
     }
 
-    /// Forgets an open that was counted as `direct` says.
-    pub(crate) fn close(&self, ino: Ino, direct: bool) {
+    /// Forgets an open that was counted as `direct` says; false if none was, which a request may
+    /// say all the same.
+    pub(crate) fn close(&self, ino: Ino, direct: bool) -> bool {
         let mut table = self.shard(ino).lock();
-        let opens = table.get_mut(&ino).expect("invariant: an open inode is counted");
+        let Some(opens) = table.get_mut(&ino) else { return false };
         let count = if direct { &mut opens.direct } else { &mut opens.cached };
-        *count = count.checked_sub(1).expect("invariant: each open is closed once");
+        let Some(left) = count.checked_sub(1) else { return false };
+        *count = left;
         if opens.cached == 0 && opens.direct == 0 {
             table.remove(&ino);
         }
+        true
     }
 }
 

@@ -389,16 +389,13 @@ fn serve(shared: &Shared, channel: &Channel) {
 
 /// Answers a request that this thread has read; returns whether the next one like it may last.
 fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [u8]) -> bool {
-    let Some(header) = InHeader::decode(message) else {
+    let Some((header, body)) = split(message) else {
         shared.readers.take(false);
         eprintln!("fuse: a request of {} bytes has no header", message.len());
         return false;
     };
     let lasting = shared.lasting(&header);
     shared.readers.take(lasting.is_likely());
-    // Extensions (none is asked for) stand after the body.
-    let end = message.len().saturating_sub(usize::from(header.total_extlen) * 8);
-    let body = message.get(InHeader::SIZE..end).unwrap_or(&[]);
     match shared.serve(&header, body, data) {
         Ok(Answer::Silence) => {}
         Ok(Answer::Empty) => send(connection, header.unique, 0, &[]),
@@ -411,6 +408,14 @@ fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [
         Err(errno) => send(connection, header.unique, errno, &[]),
     }
     lasting.is_likely()
+}
+
+/// A request's header and body; `None` if it is too short for one.
+pub(crate) fn split(message: &[u8]) -> Option<(InHeader, &[u8])> {
+    let header = InHeader::decode(message)?;
+    // Extensions (none is asked for) stand after the body.
+    let end = message.len().saturating_sub(usize::from(header.total_extlen) * 8);
+    Some((header, message.get(InHeader::SIZE..end).unwrap_or(&[])))
 }
 
 /// Errors that say something about the system, not about the caller's request.

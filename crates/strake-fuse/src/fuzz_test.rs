@@ -1,0 +1,300 @@
+//! Malformed requests: whatever bytes come, the answer is an error or an answer, in bounded memory.
+//! Begins with the requests in `corpus/requests`, one of each operation and those that found
+//! something, and goes on with changed ones; `STRAKE_SIM_SCALE` times as many.
+
+use crate::abi::{InHeader, Opcode};
+use crate::adapter::{Adapter, Answer};
+use crate::session::{TRANSFER_BYTES_MAX, split};
+use parking_lot::Mutex;
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+use strake_client::Vfs;
+use strake_client::vfs::*;
+use strake_env::Rng;
+use strake_env::rng::{test_scale, test_seeds};
+use strake_proto::meta::{Cookie, RenameMode, XattrMode};
+use strake_proto::{Attr, Caller, ErrorKind, FileType, Generation, Ino, Result, StatFs, Timestamp};
+
+/// Inputs of one seed.
+const INPUTS: u64 = 5000;
+
+/// A file system that agrees to everything and holds what it is told of to the interface's limits.
+#[derive(Default)]
+struct Agreeing {
+    opened: Mutex<(u64, HashSet<Handle>)>,
+}
+
+impl Agreeing {
+    fn handle(&self) -> Handle {
+        let mut opened = self.opened.lock();
+        opened.0 += 1;
+        let handle = Handle(opened.0);
+        opened.1.insert(handle);
+        handle
+    }
+}
+
+fn attr(ino: Ino) -> Attr {
+    let time = Timestamp { seconds: -1, nanos: 999_999_999 };
+    Attr {
+        ino,
+        generation: Generation(u64::MAX),
+        file_type: FileType::Regular,
+        permissions: 0o7777,
+        links: u32::MAX,
+        uid: u32::MAX,
+        gid: 0,
+        rdev: u32::MAX,
+        // Every other one is empty: how it is opened depends on that.
+        size: ino.0 % 2,
+        allocated: u64::MAX,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+    }
+}
+
+/// Names are what the adapter found in the message: never with an end within.
+fn entry(name: &[u8]) -> Result<Entry> {
+    assert!(!name.contains(&0), "a name ends where it ends");
+    match name.len() {
+        256.. => Err(ErrorKind::NameTooLong.into()),
+        length => Ok(Entry { attr: attr(Ino(length as u64)) }),
+    }
+}
+
+impl Vfs for Agreeing {
+    fn statfs(&self) -> Result<StatFs> {
+        let (total, free) = (u64::MAX, u64::MAX);
+        let (inodes_used, inodes_free) = (u64::MAX, u64::MAX);
+        Ok(StatFs { total, free, available: 0, inodes_used, inodes_free, block_size: 0 })
+    }
+    fn lookup(&self, _: &Caller, _: Ino, name: &[u8]) -> Result<Entry> {
+        entry(name)
+    }
+    fn remember(&self, _: Ino) {}
+    fn forget(&self, _: Ino, _: u64) {}
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        Ok(attr(ino))
+    }
+    fn setattr(&self, _: &Caller, ino: Ino, _: Option<Handle>, change: &SetAttr) -> Result<Attr> {
+        assert!(change.permissions.is_none_or(|bits| bits <= 0o7777));
+        Ok(attr(ino))
+    }
+    fn access(&self, _: &Caller, _: Ino, _: u32) -> Result<()> {
+        Ok(())
+    }
+    fn readlink(&self, _: Ino) -> Result<Vec<u8>> {
+        Ok(vec![b'x'; 4095])
+    }
+    fn mknod(&self, _: &Caller, _: Ino, name: &[u8], _: MakeNode) -> Result<Entry> {
+        entry(name)
+    }
+    fn mkdir(&self, _: &Caller, _: Ino, name: &[u8], _: u32) -> Result<Entry> {
+        entry(name)
+    }
+    fn symlink(&self, _: &Caller, _: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
+        entry(target)?;
+        entry(name)
+    }
+    fn link(&self, _: &Caller, _: Ino, _: Ino, name: &[u8]) -> Result<Entry> {
+        entry(name)
+    }
+    fn unlink(&self, _: &Caller, _: Ino, name: &[u8]) -> Result<()> {
+        entry(name).map(drop)
+    }
+    fn rmdir(&self, _: &Caller, _: Ino, name: &[u8]) -> Result<()> {
+        entry(name).map(drop)
+    }
+    fn rename(&self, _: &Caller, a: (Ino, &[u8]), b: (Ino, &[u8]), _: RenameMode) -> Result<()> {
+        entry(a.1).and(entry(b.1)).map(drop)
+    }
+    fn create(
+        &self,
+        _: &Caller,
+        _: Ino,
+        name: &[u8],
+        _: u32,
+        _: OpenFlags,
+        _: bool,
+    ) -> Result<(Entry, Opened)> {
+        Ok((entry(name)?, Opened { handle: self.handle(), keep_cache: true }))
+    }
+    fn tmpfile(&self, _: &Caller, ino: Ino, _: u32, _: OpenFlags) -> Result<(Entry, Opened)> {
+        let handle = self.handle();
+        Ok((Entry { attr: attr(ino) }, Opened { handle, keep_cache: false }))
+    }
+    fn open(&self, _: &Caller, _: Ino, _: OpenFlags) -> Result<Opened> {
+        Ok(Opened { handle: self.handle(), keep_cache: true })
+    }
+    fn read(&self, _: Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
+        Ok(out.len().min((offset % 8192) as usize))
+    }
+    fn write(&self, _: Handle, _: u64, bytes: &[u8], _: bool) -> Result<usize> {
+        Ok(bytes.len())
+    }
+    fn write_mapped(&self, _: Handle, _: u64, bytes: &[u8]) -> Result<usize> {
+        Ok(bytes.len())
+    }
+    fn flush(&self, _: Handle) -> Result<()> {
+        Ok(())
+    }
+    fn fsync(&self, _: Handle, _: bool) -> Result<()> {
+        Ok(())
+    }
+    fn release(&self, handle: Handle) {
+        self.opened.lock().1.remove(&handle);
+    }
+    fn fallocate(&self, _: Handle, range: Range<u64>, _: FallocateMode) -> Result<()> {
+        assert!(range.start <= range.end);
+        Ok(())
+    }
+    fn seek(&self, _: Handle, offset: u64, _: SeekFor) -> Result<u64> {
+        Ok(offset)
+    }
+    fn copy_range(&self, _: (Handle, u64), _: (Handle, u64), length: u64) -> Result<u64> {
+        Ok(length)
+    }
+    fn opendir(&self, _: &Caller, _: Ino) -> Result<Handle> {
+        Ok(self.handle())
+    }
+    /// A directory without an end.
+    fn readdir(
+        &self,
+        _: Handle,
+        mut cookie: Cookie,
+        with_attrs: bool,
+        take: &mut dyn FnMut(&DirItem) -> bool,
+    ) -> Result<()> {
+        loop {
+            cookie = cookie.wrapping_add(1);
+            let (ino, file_type) = (Ino(cookie), FileType::Regular);
+            let name = vec![b'n'; 1 + (cookie % 255) as usize];
+            let attr = with_attrs.then(|| attr(ino));
+            if !take(&DirItem { cookie, name, ino, file_type, attr }) {
+                return Ok(());
+            }
+        }
+    }
+    fn fsyncdir(&self, _: Handle) -> Result<()> {
+        Ok(())
+    }
+    fn releasedir(&self, _: Handle) {}
+    fn getxattr(&self, _: &Caller, _: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        entry(name)?;
+        Ok(vec![7; 50])
+    }
+    fn listxattr(&self, _: &Caller, _: Ino) -> Result<Vec<Vec<u8>>> {
+        Ok(vec![b"user.x".to_vec(); 9])
+    }
+    fn setxattr(
+        &self,
+        _: &Caller,
+        _: Ino,
+        name: &[u8],
+        _: &[u8],
+        _: XattrMode,
+        _: bool,
+    ) -> Result<()> {
+        entry(name).map(drop)
+    }
+    fn removexattr(&self, _: &Caller, _: Ino, name: &[u8]) -> Result<()> {
+        entry(name).map(drop)
+    }
+    fn sync(&self) -> Result<u64> {
+        Ok(0)
+    }
+}
+
+/// The requests of the corpus, with what they are.
+fn corpus() -> Vec<(String, Vec<u8>)> {
+    let lines = include_str!("../corpus/requests").lines().filter(|line| !line.starts_with('#'));
+    let read = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [name, opcode, node, body] = words[..] else { panic!("not four words: {line}") };
+        let body = body.trim_matches('-');
+        let byte = |at: usize| u8::from_str_radix(&body[at..at + 2], 16).expect("hexadecimal");
+        let body: Vec<u8> = (0..body.len()).step_by(2).map(byte).collect();
+        let header = InHeader {
+            len: (InHeader::SIZE + body.len()) as u32,
+            opcode: opcode.parse().expect("a number"),
+            nodeid: node.parse().expect("a number"),
+            ..InHeader::default()
+        };
+        (name.to_owned(), [&header.encode()[..], &body].concat())
+    };
+    lines.map(read).collect()
+}
+
+/// Changes a few bytes: to anything, to what counts are when they are wrong, or how many there are.
+fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
+    for _ in 0..=rng.below(4) {
+        if bytes.is_empty() {
+            return;
+        }
+        let at = rng.index(bytes.len());
+        match rng.below(6) {
+            0 => bytes[at] = rng.below(256) as u8,
+            1 => bytes[at] ^= 1 << rng.below(8),
+            2 => bytes.truncate(at),
+            3 => bytes.insert(at, rng.below(256) as u8),
+            4 => bytes.extend((0..rng.below(300)).map(|_| b'a')),
+            _ => {
+                let at = at / 4 * 4;
+                let word = [0, 1, u32::MAX, u32::MAX - 7, 1 << 31, 1 << 20][rng.index(6)];
+                let end = (at + 4).min(bytes.len());
+                bytes[at..end].copy_from_slice(&u32::to_le_bytes(word)[..end - at]);
+            }
+        }
+    }
+}
+
+/// Has a message answered as the session would; whether it was.
+fn answer(adapter: &Adapter, message: &[u8], data: &mut [u8]) -> bool {
+    let Some((header, body)) = split(message) else { return false };
+    let Some(opcode) = Opcode::from_number(header.opcode) else { return false };
+    let Ok(answer) = adapter.answer(&header, opcode, body, data) else { return false };
+    match answer {
+        Answer::Bytes(reply) => {
+            assert!(reply.capacity() <= TRANSFER_BYTES_MAX, "{opcode:?}: a reply has a limit");
+        }
+        Answer::Data(length) => assert!(length <= data.len(), "{opcode:?}: more than there is"),
+        Answer::Silence | Answer::Empty | Answer::Written(_) => {}
+    }
+    true
+}
+
+#[test]
+fn the_corpus_has_every_operation_and_is_answered() {
+    let adapter = Adapter::new(Arc::new(Agreeing::default()), true);
+    let mut data = vec![0; TRANSFER_BYTES_MAX];
+    let mut missing: Vec<u32> = (0..256).filter(|it| Opcode::from_number(*it).is_some()).collect();
+    for (name, message) in corpus() {
+        let header = InHeader::decode(&message).expect("a header");
+        missing.retain(|number| *number != header.opcode);
+        let is_wanted = !name.starts_with('!');
+        let answered = answer(&adapter, &message, &mut data);
+        assert_eq!(answered, is_wanted, "{name}");
+    }
+    assert!(missing.is_empty(), "no request of {missing:?}");
+}
+
+#[test]
+fn malformed_requests_are_errors() {
+    let corpus = corpus();
+    for seed in test_seeds(0, 4 * test_scale()) {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let adapter = Adapter::new(Arc::new(Agreeing::default()), rng.one_in(2));
+        let mut data = vec![0; 128 << 10];
+        let mut answered = 0;
+        for _ in 0..INPUTS {
+            let mut message = corpus[rng.index(corpus.len())].1.clone();
+            mutate(&mut rng, &mut message);
+            answered += u64::from(answer(&adapter, &message, &mut data));
+        }
+        assert!(answered > INPUTS / 10, "only {answered} got past the first look");
+    }
+}
