@@ -18,6 +18,7 @@ mod faults;
 mod fio;
 mod fsx;
 mod full;
+mod hosts;
 mod install;
 pub(crate) mod janitor;
 mod lifecycle;

@@ -5,16 +5,18 @@
 
 use super::checks::Checks;
 use super::command::pause;
+use super::hosts;
 use super::mounted::{Mounted, Shape};
+use super::reference::Xfs;
 use super::session::Session;
 use super::writer::contents;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long a disk may take to be noticed, or to be brought up to date.
-const WAIT_SECONDS_MAX: u64 = 60;
+pub(super) const WAIT_SECONDS_MAX: u64 = 60;
 /// How long the load goes on in each state.
 const LOAD_TIME: Duration = Duration::from_millis(1500);
 /// Files that are there from the beginning, and their sizes.
@@ -26,7 +28,8 @@ const DATA_BYTES: u64 = 48 << 20;
 const FLIP_EVERY: u64 = 41;
 
 pub(crate) fn direct(session: &Session, checks: &mut Checks) -> Result<(), String> {
-    let mut shapes = vec![("4+2p", Shape::of("4+2p", 6))];
+    let hanging = Shape { io_limit: Some(hosts::IO_LIMIT), ..Shape::of("4+2p", 6) };
+    let mut shapes = vec![("4+2p", hanging)];
     if !session.quick {
         shapes.push(("2x", Shape::of("2x", 4)));
         shapes.push(("8+2p", Shape::of("8+2p", 11)));
@@ -44,8 +47,10 @@ fn run(
     shapes: &[(&'static str, Shape)],
 ) -> Result<(), String> {
     for (name, shape) in shapes {
+        // Before the file system that will use it: so it is unmounted after that is down.
+        let host = Xfs::mount(session, checks, &format!("host-{name}"), hosts::HOST_BYTES)?;
         let mounted = Mounted::create(session, checks, name, shape)?;
-        if let Err(reason) = one(&mounted, checks, name, shape) {
+        if let Err(reason) = one(&mounted, checks, name, (shape, &host)) {
             checks.record(&format!("{name}: goes on"), Err(reason));
         }
         mounted.finish(checks);
@@ -57,7 +62,7 @@ fn one(
     mounted: &Mounted<'_>,
     checks: &mut Checks,
     name: &str,
-    shape: &Shape,
+    (shape, host): (&Shape, &Xfs<'_>),
 ) -> Result<(), String> {
     let base = mounted.mount.join("base");
     std::fs::create_dir(&base).map_err(|error| error.to_string())?;
@@ -66,11 +71,11 @@ fn one(
         std::fs::write(base.join(index.to_string()), bytes).map_err(|error| error.to_string())?;
     }
     mounted.say("fs sync")?;
-    let stop = AtomicBool::new(false);
+    let (stop, count) = (AtomicBool::new(false), AtomicU64::new(0));
     let loaded = std::thread::scope(|scope| {
         let reader = scope.spawn(|| read_until(&base, &stop));
-        let writer = scope.spawn(|| write_until(&mounted.mount.join("new"), &stop));
-        let outcome = faults(mounted, checks, name, shape);
+        let writer = scope.spawn(|| write_until(&mounted.mount.join("new"), &stop, &count));
+        let outcome = faults(mounted, checks, name, (shape, host), &count);
         stop.store(true, Ordering::Relaxed);
         let load = reader.join().map_err(|_| "the reader panicked".to_owned());
         let written = writer.join().map_err(|_| "the writer panicked".to_owned());
@@ -98,7 +103,8 @@ fn faults(
     mounted: &Mounted<'_>,
     checks: &mut Checks,
     name: &str,
-    shape: &Shape,
+    (shape, host): (&Shape, &Xfs<'_>),
+    count: &AtomicU64,
 ) -> Result<(), String> {
     // With 2x one disk at a time is all that may be wrong.
     let is_pair = shape.code == "2x";
@@ -125,6 +131,9 @@ fn faults(
     mounted.say(&format!("disk replace nsd1 {}", mounted.beside("newer-disk")?.display()))?;
     let replaced = wait_for(mounted, &format!("{second} "), &["ready   up"]);
     checks.record(&format!("{name}: a good disk is replaced"), replaced);
+    let third = format!("nsd{}", shape.nsds + 3);
+    let is_hanging = shape.io_limit.is_some();
+    hosts::run(mounted, checks, host, (&second, &third), is_hanging, count)?;
     if is_pair {
         flip_bits(&mounted.container(2))?;
     }
@@ -149,7 +158,7 @@ fn read_until(base: &Path, stop: &AtomicBool) -> Result<(), String> {
 }
 
 /// Writes files and makes them durable; how many.
-fn write_until(directory: &Path, stop: &AtomicBool) -> Result<u64, String> {
+fn write_until(directory: &Path, stop: &AtomicBool, count: &AtomicU64) -> Result<u64, String> {
     let fault = |error: std::io::Error| format!("{}: {error}", directory.display());
     std::fs::create_dir(directory).map_err(fault)?;
     let mut number = 0;
@@ -158,6 +167,7 @@ fn write_until(directory: &Path, stop: &AtomicBool) -> Result<u64, String> {
         std::fs::write(&path, contents(number, new_size(number))).map_err(fault)?;
         std::fs::File::open(&path).and_then(|file| file.sync_all()).map_err(fault)?;
         number += 1;
+        count.store(number, Ordering::SeqCst);
     }
     Ok(number)
 }
@@ -241,6 +251,13 @@ fn too_many(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), St
     if !listed.contains("3 disks are missing") && !listed.contains("2 disks are missing") {
         return Err(format!("disk list does not say how many are missing: {listed}"));
     }
+    let place = mounted.beside("too-late")?;
+    if mounted.say(&format!("disk replace nsd2 {}", place.display())).is_ok() {
+        return Err("a disk was given up that the others cannot do without".to_owned());
+    }
+    if std::fs::read_dir(&place).is_ok_and(|mut found| found.next().is_some()) {
+        return Err("a new disk was made before it was refused".to_owned());
+    }
     let mut errors = 0;
     for (index, size) in SIZES.iter().enumerate() {
         let path = mounted.mount.join("base").join(index.to_string());
@@ -278,7 +295,7 @@ fn in_place(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), St
         wait_for(mounted, "nsd2 ", &["no Strake container on this disk"])?;
     }
     mounted.say("disk replace nsd2 --in-place")?;
-    wait_for(mounted, &format!("nsd{} ", shape.nsds + 3), &["ready   up"])?;
+    wait_for(mounted, &format!("nsd{} ", shape.nsds + 4), &["ready   up"])?;
     verify(&mounted.mount, written)
 }
 
@@ -290,7 +307,7 @@ pub(super) fn wait_for(mounted: &Mounted<'_>, disk: &str, words: &[&str]) -> Res
     })
 }
 
-fn wait_until(
+pub(super) fn wait_until(
     mounted: &Mounted<'_>,
     words: &str,
     is_so: impl Fn(&str) -> bool,

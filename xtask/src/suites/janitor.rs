@@ -40,6 +40,12 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
     let root = Path::new(root);
+    // What is frozen would hold up whoever writes there, and be frozen still when it is detached.
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for mount in mounts_below(&table, root, Some("xfs")) {
+        let _ =
+            Command::new("fsfreeze").arg("--unfreeze").arg(&mount).stderr(Stdio::null()).status();
+    }
     for data in data_directories(root) {
         let mut down = Command::new(strake);
         down.args(["down", "--force", "--data"]).arg(&data);
@@ -47,7 +53,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     }
     kill_below(root);
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    for mount in mounts_below(&table, root) {
+    for mount in mounts_below(&table, root, None) {
         let _ = Command::new("umount").arg("-l").arg(&mount).status();
     }
     match std::fs::remove_dir_all(root) {
@@ -67,9 +73,11 @@ fn data_directories(root: &Path) -> Vec<PathBuf> {
     data.filter(|data| data.join("strake.toml").exists()).collect()
 }
 
-/// What is mounted below `root`, the last mounted first.
-fn mounts_below(table: &str, root: &Path) -> Vec<PathBuf> {
-    let points = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+/// What is mounted below `root`, of one kind or of all, the last mounted first.
+fn mounts_below(table: &str, root: &Path, kind: Option<&str>) -> Vec<PathBuf> {
+    let is_meant = |line: &&str| kind.is_none() || line.split(' ').nth(2) == kind;
+    let lines = table.lines().filter(is_meant);
+    let points = lines.filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
     let mut below: Vec<PathBuf> = points.filter(|point| point.starts_with(root)).collect();
     below.reverse();
     below
@@ -161,7 +169,10 @@ mod tests {
     fn only_what_is_mounted_below_the_directory_is_its_own() {
         let table = "a /var/tmp/strake-1/2/mnt fuse rw 0 0\nb /var/tmp/strake-11/2/mnt fuse rw 0 0\n\
                      c /var/tmp xfs rw 0 0\nd /var/tmp/strake-1/reference/mnt xfs rw 0 0\n";
-        let found = mounts_below(table, Path::new("/var/tmp/strake-1"));
+        let root = Path::new("/var/tmp/strake-1");
+        let found = mounts_below(table, root, Some("xfs"));
+        assert_eq!(found, [PathBuf::from("/var/tmp/strake-1/reference/mnt")]);
+        let found = mounts_below(table, root, None);
         let wanted = ["/var/tmp/strake-1/reference/mnt", "/var/tmp/strake-1/2/mnt"];
         assert_eq!(found, wanted.map(PathBuf::from));
     }

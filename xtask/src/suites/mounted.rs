@@ -19,12 +19,15 @@ pub(crate) struct Shape {
     pub(crate) socket: bool,
     /// Requests come through io_uring.
     pub(crate) rings: bool,
+    /// `nsd_io_limit`, where it is not the usual one.
+    pub(crate) io_limit: Option<&'static str>,
 }
 
 impl Shape {
     /// A small file system of `code` on as many NSDs as it needs, at least two more than `p`.
     pub(crate) const fn of(code: &'static str, nsds: u16) -> Shape {
-        Shape { code, nsds, block_size: "1M", nsd_size: "2G", socket: false, rings: false }
+        let (block_size, nsd_size) = ("1M", "2G");
+        Shape { code, nsds, block_size, nsd_size, socket: false, rings: false, io_limit: None }
     }
 }
 
@@ -78,6 +81,9 @@ impl<'a> Mounted<'a> {
         }
         if shape.rings {
             up.args(["--set", "fuse_io_uring=on"]);
+        }
+        if let Some(limit) = shape.io_limit {
+            up.args(["--set", &format!("nsd_io_limit={limit}")]);
         }
         mounted.run("create", &mut up)?;
         Ok(mounted)

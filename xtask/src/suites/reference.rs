@@ -1,10 +1,12 @@
 //! XFS in a file of the session's directory, through a loop device: what Strake is compared with,
-//! and a host file system small enough to run full.
+//! and a host file system small enough to run full, or one that fails.
 
 use super::checks::Checks;
+use super::command::pause;
 use super::session::Session;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 const TOOL_SECONDS_MAX: u64 = 60;
 
@@ -13,6 +15,7 @@ pub(crate) struct Xfs<'a> {
     session: &'a Session,
     suite: &'static str,
     pub(crate) mount: PathBuf,
+    image: PathBuf,
 }
 
 impl<'a> Xfs<'a> {
@@ -31,10 +34,49 @@ impl<'a> Xfs<'a> {
         let text = |error: std::io::Error| format!("{}: {error}", directory.display());
         std::fs::create_dir_all(&mount).map_err(text)?;
         std::fs::File::create(&image).and_then(|file| file.set_len(bytes)).map_err(text)?;
-        let xfs = Xfs { session, suite: checks.suite(), mount };
-        xfs.tool("mkfs.xfs", &["-q"], &[&image])?;
-        xfs.tool("mount", &["-o", "loop"], &[&image, &xfs.mount])?;
+        let xfs = Xfs { session, suite: checks.suite(), mount, image };
+        xfs.tool("mkfs.xfs", &["-q"], &[&xfs.image])?;
+        xfs.tool("mount", &["-o", "loop"], &[&xfs.image, &xfs.mount])?;
         Ok(xfs)
+    }
+
+    /// Lets every change of it wait in the kernel until [`Xfs::thaw`].
+    ///
+    /// # Errors
+    /// What the tool said.
+    pub(crate) fn freeze(&self) -> Result<(), String> {
+        self.tool("fsfreeze", &["--freeze"], &[&self.mount])
+    }
+
+    /// Ends a [`Xfs::freeze`].
+    ///
+    /// # Errors
+    /// What the tool said; that it was not frozen, for one.
+    pub(crate) fn thaw(&self) -> Result<(), String> {
+        self.tool("fsfreeze", &["--unfreeze"], &[&self.mount])
+    }
+
+    /// Lets every access fail with EIO until [`Xfs::mount_anew`].
+    ///
+    /// # Errors
+    /// What the tool said.
+    pub(crate) fn shut_down(&self) -> Result<(), String> {
+        self.tool("xfs_io", &["-x", "-c", "shutdown -f"], &[&self.mount])
+    }
+
+    /// Unmounts it, when its users have let it go, and mounts it again.
+    ///
+    /// # Errors
+    /// What the tools said; it is still in use after `seconds`.
+    pub(crate) fn mount_anew(&self, seconds: u64) -> Result<(), String> {
+        let end = crate::runner::now() + Duration::from_secs(seconds);
+        while let Err(error) = self.tool("umount", &[], &[&self.mount]) {
+            if crate::runner::now() >= end {
+                return Err(format!("not let go within {seconds} s: {error}"));
+            }
+            pause(Duration::from_millis(100));
+        }
+        self.tool("mount", &["-o", "loop"], &[&self.image, &self.mount])
     }
 
     fn tool(&self, program: &str, words: &[&str], paths: &[&Path]) -> Result<(), String> {

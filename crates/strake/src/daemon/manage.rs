@@ -101,6 +101,13 @@ impl Daemon {
         let path = match &new.path {
             Some(path) => {
                 self.check_new_disk(&config, &view, path, new.size)?;
+                if !view.state.availability.readable() && self.is_needed(&view)? {
+                    let detail = format!(
+                        "{disk} is not replaced: it cannot be read, and so many others are missing \
+                         or behind that what it holds may be needed; bring it or them back first"
+                    );
+                    return Err(Error::new(ErrorKind::Io, detail));
+                }
                 path.clone()
             }
             None => self.place_of_lost(&config, &view)?,
@@ -186,14 +193,19 @@ impl Daemon {
         {
             return refused("it can be used, so it is brought up to date and not deleted");
         }
-        // What it holds may be needed as long as others are not whole.
-        let is_short =
-            |view: &NsdView| view.nsd != old.nsd && view.state.availability != NsdAvailability::Up;
-        let short = self.vfs.nsds().iter().filter(|view| is_short(view)).count();
-        if short >= usize::from(self.code()?.parity) {
+        if self.is_needed(old)? {
             return refused("too many others are missing or behind; bring them back first");
         }
         Ok(nsd.path.clone())
+    }
+
+    /// Whether so many others are not whole that what a disk holds may be needed, although it
+    /// cannot be read now.
+    fn is_needed(&self, old: &NsdView) -> Result<bool> {
+        let is_short =
+            |view: &NsdView| view.nsd != old.nsd && view.state.availability != NsdAvailability::Up;
+        let short = self.vfs.nsds().iter().filter(|view| is_short(view)).count();
+        Ok(short >= usize::from(self.code()?.parity))
     }
 
     /// How far the scrub is.

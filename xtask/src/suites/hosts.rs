@@ -1,0 +1,90 @@
+//! A disk whose host fails under it while a reader and a writer are at work. It lies in a file
+//! system of its own: frozen, every write to it hangs in the kernel until it is thawed; shut down,
+//! every access is EIO until it is mounted anew. Meanwhile the others go on, and what waits for
+//! the one that hangs is listed; afterwards it is brought up to date.
+
+use super::checks::Checks;
+use super::command::pause;
+use super::faults::{self, WAIT_SECONDS_MAX, wait_for};
+use super::mounted::Mounted;
+use super::reference::Xfs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The host's size: more than a container of 2 GiB.
+pub(super) const HOST_BYTES: u64 = 3 << 30;
+/// How long a disk may hang in these file systems before it is down (`nsd_io_limit`).
+pub(super) const IO_LIMIT: &str = "15s";
+/// So many more durable files show that writers go on.
+const PROGRESS_FILES: u64 = 3;
+
+/// Moves `old` to the host and lets that fail in both ways (`is_hanging`), or in the quick one
+/// only; `new` is the name that the disk gets, `written` counts the load's durable files.
+pub(super) fn run(
+    mounted: &Mounted<'_>,
+    checks: &mut Checks,
+    host: &Xfs<'_>,
+    (old, new): (&str, &str),
+    is_hanging: bool,
+    written: &AtomicU64,
+) -> Result<(), String> {
+    let path = host.mount.join("disk");
+    mounted.say(&format!("disk replace {old} {}", path.display()))?;
+    let moved = wait_for(mounted, &format!("{new} "), &["ready   up"]);
+    checks.record(&format!("{new}: it is moved to a host of its own"), moved);
+    if is_hanging {
+        let outcome = hang(mounted, host, new, written);
+        // Whatever happened: what is frozen can neither be unmounted nor synced.
+        let thawed = host.thaw();
+        checks.record(&format!("{new}: its host hangs: it is down, others go on"), outcome);
+        let back = thawed.and_then(|()| wait_for(mounted, &format!("{new} "), &["ready   up"]));
+        checks.record(&format!("{new}: thawed, it is brought up to date"), back);
+    }
+    let outcome = shut_down(mounted, host, new, written);
+    checks.record(&format!("{new}: every access is EIO: it is down, others go on"), outcome);
+    let back = host.mount_anew(WAIT_SECONDS_MAX);
+    let back = back.and_then(|()| wait_for(mounted, &format!("{new} "), &["ready   up"]));
+    checks.record(&format!("{new}: mounted anew, it is brought up to date"), back);
+    Ok(())
+}
+
+fn hang(
+    mounted: &Mounted<'_>,
+    host: &Xfs<'_>,
+    disk: &str,
+    written: &AtomicU64,
+) -> Result<(), String> {
+    host.freeze()?;
+    let waiter = format!("NSD {}", disk.trim_start_matches("nsd"));
+    // Somebody waits for it from the first write on until it is given up.
+    faults::wait_until(mounted, "diag waiters", |text| {
+        text.lines().any(|line| line.contains(&waiter))
+    })
+    .map_err(|error| format!("no waiter names {waiter}: {error}"))?;
+    wait_for(mounted, &format!("{disk} "), &["down", "unrecovered"])?;
+    goes_on(written)
+}
+
+fn shut_down(
+    mounted: &Mounted<'_>,
+    host: &Xfs<'_>,
+    disk: &str,
+    written: &AtomicU64,
+) -> Result<(), String> {
+    host.shut_down()?;
+    wait_for(mounted, &format!("{disk} "), &["down", "unrecovered"])?;
+    goes_on(written)
+}
+
+/// Waits until the writer has made more files durable.
+fn goes_on(written: &AtomicU64) -> Result<(), String> {
+    let wanted = written.load(Ordering::SeqCst) + PROGRESS_FILES;
+    let end = crate::runner::now() + Duration::from_secs(WAIT_SECONDS_MAX);
+    while written.load(Ordering::SeqCst) < wanted {
+        if crate::runner::now() >= end {
+            return Err(format!("nothing was written for {WAIT_SECONDS_MAX} s"));
+        }
+        pause(Duration::from_millis(20));
+    }
+    Ok(())
+}
