@@ -360,3 +360,6 @@ mod damage_test;
 
 #[cfg(test)]
 mod discard_test;
+
+#[cfg(test)]
+mod fuzz_test;

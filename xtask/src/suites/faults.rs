@@ -19,6 +19,8 @@ use std::time::Duration;
 pub(super) const WAIT_SECONDS_MAX: u64 = 60;
 /// How long the load goes on in each state.
 const LOAD_TIME: Duration = Duration::from_millis(1500);
+/// How long the writer rests after each file.
+const WRITER_PAUSE: Duration = Duration::from_millis(20);
 /// Files that are there from the beginning, and their sizes.
 const SIZES: [usize; 8] = [100, 4096, 70_000, 300_000, 1 << 20, (1 << 20) + 1, 3_333_333, 9 << 20];
 /// Where strips begin in a container of 2 GiB, and how far the flips look.
@@ -168,6 +170,8 @@ fn write_until(directory: &Path, stop: &AtomicBool, count: &AtomicU64) -> Result
         std::fs::File::open(&path).and_then(|file| file.sync_all()).map_err(fault)?;
         number += 1;
         count.store(number, Ordering::SeqCst);
+        // All of them are verified several times afterwards.
+        pause(WRITER_PAUSE);
     }
     Ok(number)
 }

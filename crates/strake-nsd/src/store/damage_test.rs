@@ -363,6 +363,31 @@ fn waits_for_a_hanging_disk_end_with_an_error_that_names_them() {
 }
 
 #[test]
+fn who_waits_for_a_hanging_disk_names_it() {
+    let disk = SimDisk::new(DISK_BYTES);
+    let store = format(&disk, 1);
+    write(&store, key(1, 1), version(1), &strip(1, 1)).expect("write");
+    disk.set_faults(|faults| {
+        faults.hang = true;
+        faults.hang_limit = Some(Duration::from_secs(600));
+    });
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write(&store, key(1, 2), version(1), &strip(1, 1)));
+        let reader = scope.spawn(|| read(&store, key(1, 1)));
+        for word in ["write, NSD 3", "read, NSD 3"] {
+            let waits = || store.observe.waiters.snapshot();
+            while !waits().iter().any(|wait| wait.detail.contains(word)) {
+                std::thread::yield_now();
+            }
+        }
+        disk.set_faults(|faults| faults.hang = false);
+        writer.join().expect("no panic").expect("it was only slow");
+        assert!(reader.join().expect("no panic").is_some());
+    });
+    check(&store);
+}
+
+#[test]
 fn a_failed_barrier_is_reported_and_nothing_is_called_stable_afterwards() {
     let disk = SimDisk::new(DISK_BYTES);
     let store = format(&disk, 1);

@@ -180,7 +180,8 @@ impl BlockStore {
     fn read_extent(&self, extent: Extent, first: &mut [u8], second: &mut [u8]) -> Result<()> {
         assert_eq!(extent.bytes(), (first.len() + second.len()) as u64, "an extent is read whole");
         let start = self.observe.io.begin();
-        let waiting = self.observe.waiters.enter("NSD I/O completion", "read");
+        let waiting =
+            self.observe.waiters.enter("NSD I/O completion", format!("read, NSD {}", self.nsd));
         let mut read = |first: &mut [u8]| match second {
             [] => self.disk.read_at(extent.offset(), first),
             _ => self.disk.read_both_at(extent.offset(), first, second),

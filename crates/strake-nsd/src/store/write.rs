@@ -159,7 +159,8 @@ impl BlockStore {
         assert_eq!(extent.bytes(), (first.len() + second.len()) as u64, "an extent is filled");
         self.ios.fetch_add(1, SeqCst);
         let start = self.observe.io.begin();
-        let waiting = self.observe.waiters.enter("NSD I/O completion", "write");
+        let waiting =
+            self.observe.waiters.enter("NSD I/O completion", format!("write, NSD {}", self.nsd));
         // No record names the extent yet.
         let written = self.disk.write_both_at(extent.offset(), first, second);
         drop(waiting);

@@ -33,6 +33,9 @@ pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 pub(super) const BUFFER_BYTES_MIN: usize = 4 * BLOCK_BYTES;
 const HEADER_BYTES: usize = 80;
 const ENTRY_HEADER_BYTES: usize = 12;
+/// What is counted up with each chunk, entry or byte never comes near this; so adding to it is
+/// safe.
+const COUNT_END: u64 = 1 << 62;
 const MAGIC: &[u8; 8] = b"STRAKEjl";
 /// The longest entry.
 pub const ENTRY_BYTES_MAX: usize = CHUNK_BYTES_MAX - HEADER_BYTES - ENTRY_HEADER_BYTES;
@@ -71,7 +74,9 @@ impl Header {
             entry_bytes: u32_at(block, 76),
         };
         let length = header.length as usize;
-        let plausible = length.is_multiple_of(BLOCK_BYTES)
+        let counts = [header.incarnation, header.sequence, header.position, header.next_lsn];
+        let plausible = counts.iter().all(|&count| count < COUNT_END)
+            && length.is_multiple_of(BLOCK_BYTES)
             && (BLOCK_BYTES..=CHUNK_BYTES_MAX).contains(&length)
             && header.entry_bytes as usize <= length - HEADER_BYTES
             && header.durable < header.sequence

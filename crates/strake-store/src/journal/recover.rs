@@ -50,7 +50,7 @@ pub(super) fn recover(region: &LogRegion) -> Result<Recovered> {
         }
         return Ok(Recovered { chain: Vec::new(), entries: Vec::new(), incarnation: 0 });
     };
-    let chain = chain(&chunks, &newest)?;
+    let chain = chain(&chunks, &newest, region.length)?;
     let mut entries = Vec::new();
     let longest = chain.iter().map(|header| header.length as usize).max().unwrap_or(0);
     let mut buffer = AlignedBuffer::zeroed(longest);
@@ -77,7 +77,11 @@ fn damaged(sequence: u64) -> Error {
     )
 }
 
-fn chain(chunks: &BTreeMap<u64, Header>, newest: &Header) -> Result<Vec<Header>> {
+fn chain(
+    chunks: &BTreeMap<u64, Header>,
+    newest: &Header,
+    region_length: u64,
+) -> Result<Vec<Header>> {
     let mut last = match newest.durable {
         0 => None,
         durable => Some(*chunks.get(&durable).ok_or_else(|| damaged(durable))?),
@@ -92,9 +96,27 @@ fn chain(chunks: &BTreeMap<u64, Header>, newest: &Header) -> Result<Vec<Header>>
     let Some(last) = last else {
         return Ok(Vec::new());
     };
-    (last.needed..=last.sequence)
+    let chain: Vec<Header> = (last.needed..=last.sequence)
         .map(|sequence| chunks.get(&sequence).copied().ok_or_else(|| damaged(sequence)))
-        .collect()
+        .collect::<Result<_>>()?;
+    check_positions(&chain, region_length)?;
+    Ok(chain)
+}
+
+/// Chunks follow one another and fit the ring together: the journal counts on it.
+fn check_positions(chain: &[Header], region_length: u64) -> Result<()> {
+    let end = |header: &Header| header.position + u64::from(header.length);
+    for pair in chain.windows(2) {
+        if pair[1].position < end(&pair[0]) {
+            return Err(damaged(pair[1].sequence));
+        }
+    }
+    match (chain.first(), chain.last()) {
+        (Some(first), Some(last)) if end(last) - first.position > region_length => {
+            Err(damaged(last.sequence))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// All valid chunks by sequence, the highest incarnation of each.
