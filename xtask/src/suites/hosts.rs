@@ -56,13 +56,21 @@ fn hang(
 ) -> Result<(), String> {
     host.freeze()?;
     let waiter = format!("NSD {}", disk.trim_start_matches("nsd"));
-    // Somebody waits for it from the first write on until it is given up.
+    // Somebody waits for it from the first write on until it is given up. A disk that holds
+    // metadata may hang in that first; its waiter names no disk.
+    let is_hung = |line: &str| line.contains(&waiter) || line.contains("metadata");
     faults::wait_until(mounted, "diag waiters", |text| {
-        text.lines().any(|line| line.contains(&waiter))
+        text.lines().any(|line| waited_seconds(line) >= 1.0 && is_hung(line))
     })
     .map_err(|error| format!("no waiter names {waiter}: {error}"))?;
     wait_for(mounted, &format!("{disk} "), &["down", "unrecovered"])?;
     goes_on(written)
+}
+
+/// How long somebody waits, as a line of `diag waiters` says.
+fn waited_seconds(line: &str) -> f64 {
+    let number = line.strip_prefix("Waiting ").and_then(|rest| rest.split(' ').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0.0)
 }
 
 fn shut_down(

@@ -165,6 +165,8 @@ impl BlockStore {
     fn discard_listed(&self) -> bool {
         let mut any = false;
         while let Some(extent) = self.space.begin_discard() {
+            let name = format!("NSD {}", self.nsd);
+            let _waiting = self.observe.waiters.enter("NSD discard", name);
             self.disk.discard(extent.offset(), extent.bytes());
             self.space.end_discard(extent);
             any = true;
@@ -201,9 +203,8 @@ impl BlockStore {
 
     /// Gives the host all free space now, because it is full. False if there was nothing to give.
     pub(super) fn discard_all(&self) -> bool {
-        let _waiting = self.observe.waiters.enter("NSD discard", format!("NSD {}", self.nsd));
         // What another is at counts as well.
-        self.discard_listed() | self.space.wait_for_discard(self.options.wait_limit)
+        self.discard_listed() | self.wait_for_discard()
     }
 
     /// Waits for units that are free, but withheld for the host; false if there are none.
