@@ -356,47 +356,61 @@ fn check_objects(
     let mut strange: BTreeSet<(ObjectId, SlotIndex)> = BTreeSet::new();
     let nsds = shared.io.nsds();
     for slot in nsds.slots().filter(|slot| nsds.availability(*slot).readable()) {
-        let mut next = ObjectId(0);
-        while let Some(object) = object_from(shared, slot, next)? {
+        for object in objects_on(shared, slot)? {
             all.insert(object);
             if !known.contains(&object) {
                 strange.insert((object, slot));
             }
-            next = ObjectId(object.0.saturating_add(1));
         }
     }
     report.objects = all.len() as u64;
-    if strange.is_empty() {
-        return Ok(());
-    }
-    // An object is reserved for a file, then the file's, then its deletion is pending, then its
-    // strips are gone. It only moves forward, so it is looked for in this order.
-    let mut reserved: HashSet<ObjectId> = HashSet::new();
-    for (object, _) in &strange {
-        match shared.meta.query(&MetaQuery::IsReserved { object: *object }) {
-            Ok(_) => {
-                reserved.insert(*object);
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let mut known: HashSet<ObjectId> = HashSet::new();
-    scan_objects(shared, &mut |_, layout| {
-        known.insert(layout.object);
-        Ok(())
-    })?;
-    let pending = pending_objects(shared)?;
-    for (object, slot) in strange {
-        if [&reserved, &known, &pending].iter().any(|set| set.contains(&object)) {
-            continue;
-        }
+    let nobodys = nobodys(shared, strange.iter().map(|(object, _)| *object).collect())?;
+    for (object, slot) in strange.into_iter().filter(|(object, _)| nobodys.contains(object)) {
         if object_from(shared, slot, object)? == Some(object) {
             let nsd = nsds.nsd(slot);
             report.fault(format!("NSD {nsd} holds strips of object {object}, which no file has"));
         }
     }
     Ok(())
+}
+
+/// The objects of which an NSD holds strips.
+pub(crate) fn objects_on(shared: &Shared, slot: SlotIndex) -> Result<Vec<ObjectId>> {
+    let (mut objects, mut next) = (Vec::new(), ObjectId(0));
+    while let Some(object) = object_from(shared, slot, next)? {
+        objects.push(object);
+        next = ObjectId(object.0.saturating_add(1));
+    }
+    Ok(objects)
+}
+
+/// Those of `objects`, which NSDs hold strips of, that no file has or will have.
+pub(crate) fn nobodys(
+    shared: &Shared,
+    mut objects: BTreeSet<ObjectId>,
+) -> Result<BTreeSet<ObjectId>> {
+    if objects.is_empty() {
+        return Ok(objects);
+    }
+    // An object is reserved for a file, then the file's, then its deletion is pending, then its
+    // strips are gone. It only moves forward, so it is looked for in this order.
+    let mut found: HashSet<ObjectId> = HashSet::new();
+    for object in &objects {
+        match shared.meta.query(&MetaQuery::IsReserved { object: *object }) {
+            Ok(_) => {
+                found.insert(*object);
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    scan_objects(shared, &mut |_, layout| {
+        found.insert(layout.object);
+        Ok(())
+    })?;
+    found.extend(pending_objects(shared)?);
+    objects.retain(|object| !found.contains(object));
+    Ok(objects)
 }
 
 /// The first object at or after `from` of which the NSD holds a strip.

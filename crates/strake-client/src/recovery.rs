@@ -11,6 +11,7 @@
 //! the version it has there (put-if-newer, so a concurrent writer wins); what only it has is
 //! deleted.
 
+use crate::check::{nobodys, objects_on};
 use crate::commit::sync_all;
 use crate::file::Content;
 use crate::file_io::Of;
@@ -230,7 +231,30 @@ fn compare_all(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) ->
             return Err(Error::new(ErrorKind::Unreachable, "it was lost again"));
         }
         Ok(())
-    })
+    })?;
+    delete_nobodys(shared, slot, report)
+}
+
+/// Deletes what no file has. A deletion waits for an NSD that is away; but an older copy of an NSD
+/// brings back what was deleted from it long ago, and nobody waits to tell it.
+fn delete_nobodys(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) -> Result<()> {
+    let mut objects: BTreeSet<ObjectId> = objects_on(shared, slot)?.into_iter().collect();
+    scan_objects(shared, &mut |_, layout| {
+        objects.remove(&layout.object);
+        Ok(())
+    })?;
+    let (nsds, fs) = (shared.io.nsds(), shared.io.nsds().fs());
+    for object in nobodys(shared, objects)? {
+        let (from, to) = (BlockIndex(0), BlockIndex::END);
+        let version = shared.io.versions().next();
+        let delete = NsdRequest::DeleteRange { fs, object, from, to, version };
+        nsds.call(slot, &delete, &[], &mut [])?;
+        // Nobody writes to an object that is gone, so its tombstone guards nothing.
+        let forget = NsdRequest::ForgetTombstones { fs, object, version };
+        nsds.call(slot, &forget, &[], &mut [])?;
+        report.deleted += 1;
+    }
+    Ok(())
 }
 
 /// Compares every object; calls `go_on` with the bytes copied, after each stripe.

@@ -3,11 +3,13 @@
 //! The universe is small, so that operations meet: a few names in a few directories, files of up to
 //! two and a half blocks, exactly one block among them again and again.
 
+mod together;
+
 use crate::judge::{Promise, judge, survey};
 use crate::machine::{BLOCK_SIZE, Machine, Stack};
 use crate::point::draw_away;
 use crate::recording::{Mark, Recording, Sync};
-use crate::tree::{Contents, Kind, Node, Tree};
+use crate::tree::{Contents, Kind, Node, Times, Tree};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +40,7 @@ struct Actor {
     seed: u64,
     tree: Arc<Tree>,
     contents: Contents,
+    times: Times,
     marks: Vec<Mark>,
     /// Open files: inode number and handle. One each.
     open: BTreeMap<u64, Handle>,
@@ -53,41 +56,98 @@ struct Actor {
 /// # Panics
 /// If the stack does not do what the model does: that is a failed test.
 pub fn run(code: Code, count: usize, seed: u64, steps: usize) -> Recording {
-    let sequence = Sequence::default();
-    let machine = Machine::format(code, count, &sequence).expect("formats");
-    let root = Node::new(Kind::Directory(BTreeMap::new()), 0o755);
-    let mut actor = Actor {
-        machine,
-        sequence,
-        stack: None,
-        rng: Rng::new(seed),
-        seed,
-        tree: Arc::new(Tree(BTreeMap::from([(ROOT_INO, root)]))),
-        contents: Contents::new(),
-        marks: Vec::new(),
-        open: BTreeMap::new(),
-        away: 0,
-        nameless: BTreeMap::new(),
-        salt: seed << 20,
-    };
-    let end = actor.sequence.position();
-    actor.mark("format".to_owned(), end, Sync::All);
-    actor.start();
+    let mut actor = Actor::begin(code, count, seed);
     for _ in 0..steps {
         actor.step();
     }
-    actor.stack = None;
-    Recording::of(&actor.machine, seed, actor.marks, actor.contents)
+    actor.end()
+}
+
+/// Runs a history that does little but overwrite the same block again and again, durable here and
+/// there: what a crash leaves of it is the hardest for the recovery of stripes.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_overwrites(code: Code, count: usize, seed: u64, steps: usize) -> Recording {
+    let mut actor = Actor::begin(code, count, seed);
+    while actor.any_file().is_none() {
+        let begin = actor.sequence.position();
+        if let Some((what, sync)) = actor.create() {
+            actor.mark(what, begin, sync);
+        }
+    }
+    for _ in 0..steps {
+        actor.machine.clock.advance(Duration::from_millis(1));
+        let begin = actor.sequence.position();
+        let done = match actor.rng.below(8) {
+            0..=4 => actor.burst(),
+            5..=6 => actor.fsync(),
+            _ => {
+                actor.restart(false);
+                continue;
+            }
+        };
+        if let Some((what, sync)) = done {
+            actor.mark(what, begin, sync);
+        }
+    }
+    actor.end()
 }
 
 impl Actor {
+    /// A new file system, open.
+    fn begin(code: Code, count: usize, seed: u64) -> Actor {
+        let sequence = Sequence::default();
+        let machine = Machine::format(code, count, &sequence).expect("formats");
+        let root = Node::new(Kind::Directory(BTreeMap::new()), 0o755);
+        let mut actor = Actor {
+            machine,
+            sequence,
+            stack: None,
+            rng: Rng::new(seed),
+            seed,
+            tree: Arc::new(Tree(BTreeMap::from([(ROOT_INO, root)]))),
+            contents: Contents::new(),
+            times: Times::new(),
+            marks: Vec::new(),
+            open: BTreeMap::new(),
+            away: 0,
+            nameless: BTreeMap::new(),
+            salt: seed << 20,
+        };
+        let end = actor.sequence.position();
+        actor.mark("format".to_owned(), end, Sync::All);
+        actor.start();
+        actor
+    }
+
+    fn end(mut self) -> Recording {
+        self.stack = None;
+        Recording::of(&self.machine, self.seed, self.marks, self.contents, self.times)
+    }
+
     fn vfs(&self) -> &dyn Vfs {
         &*self.stack.as_ref().expect("a history runs on an open stack").vfs
     }
 
     fn mark(&mut self, what: String, begin: u64, sync: Sync) {
+        self.note_times();
         let (end, tree) = (self.sequence.position(), Arc::clone(&self.tree));
-        self.marks.push(Mark { what, begin, end, sync, away: self.away, tree });
+        let begins_life = what.starts_with("start") || what.starts_with("restart");
+        self.marks.push(Mark { what, begin, end, sync, begins_life, away: self.away, tree });
+    }
+
+    /// Notes the times that inodes have once the present operation is done.
+    fn note_times(&mut self) {
+        let Some(stack) = &self.stack else { return };
+        let op = self.marks.len();
+        for ino in self.tree.0.keys().chain(self.nameless.keys()) {
+            let Ok(attr) = stack.vfs.getattr(Ino(*ino)) else { continue };
+            let (states, now) = (self.times.entry(*ino).or_default(), (attr.mtime, attr.ctime));
+            if states.last().is_none_or(|(_, last)| *last != now) {
+                states.push((op, now));
+            }
+        }
     }
 
     fn start(&mut self) {
@@ -117,6 +177,7 @@ impl Actor {
                 stack.vfs.release(handle);
             }
             stack.vfs.shutdown().expect("shuts down");
+            stack.meta.end_life(self.machine.clock.wall()).expect("ends");
             stack.meta.checkpoint().expect("checkpoints");
         }
         drop(stack);
@@ -124,7 +185,7 @@ impl Actor {
         self.nameless.clear();
         let stack = self.machine.less(self.away).open().expect("starts again");
         let found = survey(&stack);
-        let promise = Promise::at(&self.marks, &self.contents, begin);
+        let promise = Promise::at(&self.marks, &self.contents, &self.times, begin);
         if let Err(fault) = judge(&promise, &found) {
             panic!("seed {}: after a restart (orderly: {orderly}): {fault}", self.seed);
         }
@@ -157,8 +218,10 @@ impl Actor {
     }
 
     fn step(&mut self) {
+        // Each operation has a time of its own.
+        self.machine.clock.advance(Duration::from_millis(1));
         let begin = self.sequence.position();
-        let draw = self.rng.below(100);
+        let draw = self.rng.below(104);
         let done = match draw {
             0..=11 => self.create(),
             12..=30 => self.write(),
@@ -180,6 +243,11 @@ impl Actor {
             91..=92 => self.copy(),
             93 => self.tend(),
             94 => self.burst(),
+            100..=101 => self.write_through(),
+            102..=103 => {
+                self.together();
+                return;
+            }
             95..=98 => {
                 let orderly = self.rng.one_in(3);
                 self.restart(orderly);
@@ -313,6 +381,27 @@ impl Actor {
         bytes[offset as usize..end].copy_from_slice(&data);
         self.now_holds(ino, bytes);
         Some((format!("write {ino} at {offset}, {length}"), Sync::Nothing))
+    }
+
+    /// A write through a handle with `O_SYNC`, which is an fsync each time.
+    fn write_through(&mut self) -> Option<(String, Sync)> {
+        let ino = self.any_file()?;
+        let mut bytes = self.latest(ino);
+        let (offset, length) = self.extent(bytes.len() as u64);
+        if length == 0 {
+            return None;
+        }
+        let data = self.fresh_bytes(length as usize);
+        let flags = OpenFlags { sync: true, ..READ_WRITE };
+        let handle = self.vfs().open(ROOT, Ino(ino), flags).expect("opens").handle;
+        let written = self.vfs().write(handle, offset, &data, false).expect("writes");
+        assert_eq!(written, data.len(), "there is room");
+        self.vfs().release(handle);
+        let end = (offset + length) as usize;
+        bytes.resize(bytes.len().max(end), 0);
+        bytes[offset as usize..end].copy_from_slice(&data);
+        self.now_holds(ino, bytes);
+        Some((format!("write {ino} at {offset}, {length}, O_SYNC"), Sync::File(ino)))
     }
 
     /// Overwrites a block a few times, and each time some NSDs make durable what they have, as they

@@ -4,14 +4,17 @@
 //!   them durable on. Not a mixture: metadata is one ordered log.
 //! * **A file** has a size it had since it was last made durable, and each of its blocks is what
 //!   the file held there after one of the operations since, cut or extended with zeros to that
-//!   size.
+//!   size. Units of small synchronous writes, which come from the metadata's log, may each be older
+//!   than the rest of their block.
+//! * **Times** of an inode (modification and change, each) are among those it had since it was
+//!   last made durable.
 //! * **The checks** of metadata and NSDs find nothing, every strip belongs to a file and lies
 //!   within its size, and the bytes counted as allocated are those that are stored.
 
 use crate::history::READ_WRITE;
 use crate::machine::{BLOCK_SIZE, Stack};
 use crate::recording::{Mark, Sync};
-use crate::tree::{Contents, Kind, Node, Tree};
+use crate::tree::{Contents, Kind, Node, Times, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use strake_client::vfs::{OpenFlags, Vfs};
@@ -19,7 +22,7 @@ use strake_nsd::BlockStore;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::meta::{FileData, Inode, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
-use strake_proto::{BlockIndex, Caller, FileType, FsId, Ino, ObjectId, StripIndex};
+use strake_proto::{BlockIndex, Caller, FileType, FsId, Ino, ObjectId, StripIndex, Timestamp};
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -30,6 +33,10 @@ pub struct Found {
     pub tree: Tree,
     /// What its files hold.
     pub files: BTreeMap<u64, Vec<u8>>,
+    /// Units that were in the metadata's log when it was opened, by inode.
+    pub hardened: BTreeMap<u64, BTreeSet<u64>>,
+    /// Modification and change time of its inodes.
+    pub times: BTreeMap<u64, (Timestamp, Timestamp)>,
     /// What its own checks say, and what could not be read.
     pub faults: Vec<String>,
 }
@@ -40,11 +47,13 @@ pub struct Promise {
     trees: Vec<Arc<Tree>>,
     /// What each file may hold, the latest last.
     files: BTreeMap<u64, Vec<Arc<Vec<u8>>>>,
+    /// The times each inode may have; those of others are anything.
+    times: BTreeMap<u64, Vec<(Timestamp, Timestamp)>>,
 }
 
 impl Promise {
     /// What is promised if the power goes when the event at `cut` was the last.
-    pub fn at(marks: &[Mark], contents: &Contents, cut: u64) -> Promise {
+    pub fn at(marks: &[Mark], contents: &Contents, times: &Times, cut: u64) -> Promise {
         let begun = marks.iter().take_while(|mark| mark.begin < cut || mark.end <= cut).count();
         let done = |mark: &Mark| mark.end <= cut;
         let kept = |wanted: &dyn Fn(Sync) -> bool| {
@@ -65,13 +74,27 @@ impl Promise {
             let states = states[first..].iter().filter(|(op, _)| *op < begun);
             files.insert(*ino, states.map(|(_, bytes)| Arc::clone(bytes)).collect());
         }
-        Promise { trees, files }
+        let mut may_have = BTreeMap::new();
+        for (ino, states) in times {
+            let is_file = contents.contains_key(ino);
+            let floor = kept(&|sync| match sync {
+                Sync::All => true,
+                Sync::File(synced) => synced == *ino || !is_file,
+                Sync::Names => !is_file,
+                Sync::Nothing => false,
+            });
+            let first = states.iter().rposition(|(op, _)| *op <= floor).unwrap_or(0);
+            let states = states[first..].iter().filter(|(op, _)| *op < begun);
+            may_have.insert(*ino, states.map(|(_, times)| *times).collect());
+        }
+        Promise { trees, files, times: may_have }
     }
 
-    /// Exactly what was found.
+    /// Exactly what was found; of times nothing.
     pub fn exactly(found: &Found) -> Promise {
         let files = found.files.iter().map(|(ino, bytes)| (*ino, vec![Arc::new(bytes.clone())]));
-        Promise { trees: vec![Arc::new(found.tree.clone())], files: files.collect() }
+        let trees = vec![Arc::new(found.tree.clone())];
+        Promise { trees, files: files.collect(), times: BTreeMap::new() }
     }
 
     /// A file that is to hold exactly this from now on.
@@ -85,7 +108,7 @@ impl Promise {
 /// # Errors
 /// One or more sentences.
 pub fn judge(promise: &Promise, found: &Found) -> Result<(), String> {
-    let mut faults = found.faults.clone();
+    let (mut faults, none) = (found.faults.clone(), BTreeSet::new());
     if !promise.trees.iter().any(|tree| **tree == found.tree) {
         let last = promise.trees.last().expect("there is always a state");
         faults.push(format!(
@@ -97,28 +120,67 @@ pub fn judge(promise: &Promise, found: &Found) -> Result<(), String> {
     for (ino, bytes) in &found.files {
         match promise.files.get(ino) {
             Some(states) if !states.is_empty() => {
-                faults.extend(explain(*ino, bytes, states).err());
+                let hardened = found.hardened.get(ino).unwrap_or(&none);
+                faults.extend(explain(*ino, bytes, states, hardened).err());
             }
             _ if bytes.is_empty() => {}
             _ => faults.push(format!("file {ino} was never written and has {}", bytes.len())),
+        }
+    }
+    for (ino, (modified, changed)) in &found.times {
+        let Some(states) = promise.times.get(ino).filter(|states| !states.is_empty()) else {
+            continue;
+        };
+        let known = states.iter().any(|state| state.0 == *modified)
+            && states.iter().any(|state| state.1 == *changed);
+        if !known {
+            let text = "modified and changed at";
+            faults.push(format!("inode {ino}: {text} {modified:?}, {changed:?}, not {states:?}"));
         }
     }
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n  ")) }
 }
 
 /// Whether `bytes` are what the file may hold.
-fn explain(ino: u64, bytes: &[u8], states: &[Arc<Vec<u8>>]) -> Result<(), String> {
+fn explain(
+    ino: u64,
+    bytes: &[u8],
+    states: &[Arc<Vec<u8>>],
+    hardened: &BTreeSet<u64>,
+) -> Result<(), String> {
     let sizes: BTreeSet<usize> = states.iter().map(|state| state.len()).collect();
     if !sizes.contains(&bytes.len()) {
         return Err(format!("file {ino} has {} bytes, it may have {sizes:?}", bytes.len()));
     }
     for (index, block) in bytes.chunks(BLOCK_SIZE as usize).enumerate() {
         let start = index * BLOCK_SIZE as usize;
-        if !states.iter().any(|state| holds(state, start, block)) {
+        if !states.iter().any(|state| holds(state, start, block))
+            && !is_hardened_over(start, block, states, hardened)
+        {
             return Err(unexplained(ino, start, block, states));
         }
     }
     Ok(())
+}
+
+/// Whether a block is what the file held at one time, but for hardened units, each of which is what
+/// the file held there at one time: they were written again into a newer block that reached the
+/// disks and that nobody had synced.
+fn is_hardened_over(
+    start: usize,
+    block: &[u8],
+    states: &[Arc<Vec<u8>>],
+    hardened: &BTreeSet<u64>,
+) -> bool {
+    let units = || block.chunks(UNIT_BYTES).enumerate();
+    let is_hardened = |index: usize| hardened.contains(&((start / UNIT_BYTES + index) as u64));
+    let fits = |state: &Arc<Vec<u8>>, index, unit| holds(state, start + index * UNIT_BYTES, unit);
+    states
+        .iter()
+        .any(|state| units().all(|(index, unit)| is_hardened(index) || fits(state, index, unit)))
+        && units().all(|(index, unit)| {
+            !is_hardened(index) || states.iter().any(|state| fits(state, index, unit))
+        })
 }
 
 /// Whether a state has `block` from `start` on; beyond its end it has zeros.
@@ -155,7 +217,7 @@ fn unexplained(ino: u64, start: usize, block: &[u8], states: &[Arc<Vec<u8>>]) ->
 
 /// Looks at everything through the client, and at everything below it through the checks.
 pub fn survey(stack: &Stack) -> Found {
-    let mut found = Found::default();
+    let mut found = Found { hardened: stack.hardened.clone(), ..Found::default() };
     walk(stack, &mut found, Ino::ROOT);
     check(stack, &mut found);
     found
@@ -199,6 +261,7 @@ fn node_of(stack: &Stack, found: &mut Found, ino: Ino) -> strake_proto::Result<N
             xattrs.insert(name, value);
         }
     }
+    found.times.insert(ino.0, (attr.mtime, attr.ctime));
     let (uid, gid) = (attr.uid, attr.gid);
     Ok(Node { kind, permissions: attr.permissions, uid, gid, links: attr.links, xattrs })
 }
@@ -250,6 +313,15 @@ fn check(stack: &Stack, found: &mut Found) {
     }
     if let Err(error) = check_strips(stack, found) {
         found.faults.push(format!("strips: {error}"));
+    }
+    let lost = stack.vfs.recovered().lost;
+    if lost > 0 {
+        found.faults.push(format!("the start says that {lost} bytes are lost"));
+    }
+    // The product's own cross-check, as `fs check` runs it.
+    match stack.vfs.check_strips() {
+        Ok(check) => found.faults.extend(check.faults.iter().map(|it| format!("check: {it}"))),
+        Err(error) => found.faults.push(format!("check: {error}")),
     }
 }
 

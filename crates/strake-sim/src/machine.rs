@@ -1,6 +1,7 @@
 //! A machine of simulated disks, and the real stack opened on it: containers, block stores,
 //! metadata copies, client.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_client::{Settings, StartOptions, StrakeVfs};
@@ -9,10 +10,10 @@ use strake_env::{Clock, Disk, ManualClock, SimDisk};
 use strake_meta::{MetaOptions, MetaStore, WITNESS_BYTES};
 use strake_nsd::{BlockStore, BlockStoreOptions};
 use strake_observe::Observe;
-use strake_proto::meta::{Configuration, MetaPort};
+use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{
-    ByteCount, ClientId, ClusterId, Code, FsId, NsdId, PoolMap, Result, SlotIndex, Timestamp,
+    ByteCount, ClientId, ClusterId, Code, FsId, Ino, NsdId, PoolMap, Result, SlotIndex, Timestamp,
 };
 use strake_store::Container;
 use strake_store::container::{CONTAINER_BYTES_MIN, FormatOptions};
@@ -45,6 +46,9 @@ pub struct Stack {
     pub meta: Arc<MetaStore>,
     /// The block stores that could be opened, by slot.
     pub stores: Vec<Option<Arc<BlockStore>>>,
+    /// Units that the metadata kept when it was opened, by inode: they were written again into
+    /// what the stripes held.
+    pub hardened: BTreeMap<u64, BTreeSet<u64>>,
 }
 
 impl Machine {
@@ -126,9 +130,10 @@ impl Machine {
     ///
     /// # Errors
     /// The container's and the block store's.
-    pub fn open_store(&self, disk: &Arc<SimDisk>) -> Result<Arc<BlockStore>> {
+    pub fn open_store(&self, disk: &Arc<SimDisk>) -> Result<(Container, Arc<BlockStore>)> {
         let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>)?;
-        BlockStore::open(container, store_options(&self.observe()))
+        let store = BlockStore::open(container.clone(), store_options(&self.observe()))?;
+        Ok((container, store))
     }
 
     /// Opens everything on the disks that are there, recovery included.
@@ -150,6 +155,8 @@ impl Machine {
             containers.push(container);
         }
         let meta = Arc::new(MetaStore::open(&containers, self.meta_options(&observe))?);
+        meta.begin_life(self.clock.wall())?;
+        let hardened = hardened(&meta)?;
         let port = |store: &Arc<BlockStore>| Arc::clone(store) as Arc<dyn NsdPort>;
         let nsds = (0..)
             .zip(&stores)
@@ -163,7 +170,21 @@ impl Machine {
             observe,
             client: ClientId(1),
         })?;
-        Ok(Stack { vfs, meta, stores })
+        Ok(Stack { vfs, meta, stores, hardened })
+    }
+}
+
+fn hardened(meta: &MetaStore) -> Result<BTreeMap<u64, BTreeSet<u64>>> {
+    let mut kept: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    let (mut ino, mut unit) = (Ino(0), 0);
+    loop {
+        let query = MetaQuery::Hardened { ino, unit, limit: 256 };
+        let MetaReply::Hardened(page) = meta.query(&query)? else { return Ok(kept) };
+        let Some((last, at)) = page.last() else { return Ok(kept) };
+        (ino, unit) = (*last, at.unit + 1);
+        for (ino, unit) in page {
+            kept.entry(ino.0).or_default().insert(unit.unit);
+        }
     }
 }
 

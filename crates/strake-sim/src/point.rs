@@ -13,9 +13,10 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 use strake_client::vfs::Vfs;
-use strake_env::disk::sim::{Event, Fate, PowerCuts, Sequence};
-use strake_env::{Rng, SimDisk};
+use strake_env::disk::sim::{Event, Fate, Faults, PowerCuts, Sequence};
+use strake_env::{Clock, Rng, SimDisk};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Caller, Ino, SlotIndex};
 
@@ -41,6 +42,10 @@ pub struct Tally {
     pub twice: u64,
     /// Of these, with the lost NSDs returning and others lost then.
     pub returned: u64,
+    /// Of these, with an old copy in the place of an NSD.
+    pub old: u64,
+    /// Of these, with NSDs that fail or hang while in use, return, and others lost then.
+    pub failed: u64,
 }
 
 /// What becomes of unsynced writes on one disk.
@@ -85,11 +90,21 @@ struct Outcome {
     fates: Vec<Vec<Fate>>,
     /// A mask of the slots that are lost.
     away: u32,
+    /// A slot in whose place is what its disk was at an earlier position.
+    old: Option<(usize, u64)>,
 }
 
 impl Outcome {
     /// `stale` NSDs count among those that may be lost, whether they are or not.
-    fn draw(cuts: &[PowerCuts], parity: usize, stale: u32, rng: &mut Rng) -> Outcome {
+    /// `lives` are the positions at which the last life began, and the first: an NSD as it was
+    /// between them must be recognised.
+    fn draw(
+        cuts: &[PowerCuts],
+        parity: usize,
+        stale: u32,
+        lives: std::ops::RangeInclusive<u64>,
+        rng: &mut Rng,
+    ) -> Outcome {
         // One in six is a killed process: the disks keep everything.
         let killed = rng.one_in(6);
         let fates = cuts
@@ -106,13 +121,21 @@ impl Outcome {
                 away &= !(1 << slot) | stale;
             }
         }
-        Outcome { fates, away }
+        let mut old = None;
+        if ((away | stale).count_ones() as usize) < parity && rng.one_in(2) {
+            let slot = rng.index(cuts.len() - 1);
+            let (first, last) = (*lives.start(), *lives.end());
+            if (away | stale) >> slot & 1 == 0 && first < last {
+                old = Some((slot, first + rng.below(last - first + 1)));
+            }
+        }
+        Outcome { fates, away, old }
     }
 
     fn fingerprint(&self, cuts: &[PowerCuts], promise: (usize, usize)) -> u64 {
         let mut hasher = DefaultHasher::new();
         promise.hash(&mut hasher);
-        self.away.hash(&mut hasher);
+        (self.away, self.old).hash(&mut hasher);
         for (at, (cuts, fates)) in cuts.iter().zip(&self.fates).enumerate() {
             if self.away >> at & 1 == 1 {
                 continue;
@@ -140,6 +163,12 @@ impl Outcome {
                 cuts.image_in(sequence, |_| fates.next().expect("one for each event"))
             })
             .collect();
+        if let Some((slot, position)) = self.old {
+            let (length, log) = &recording.logs[slot];
+            let mut before = PowerCuts::of_log(*length, log.clone());
+            before.advance(position);
+            images[slot] = before.image_in(sequence, |_| Fate::Kept);
+        }
         let witness = images.pop().expect("the witness's is the last");
         let disks = images.into_iter().map(Some).collect();
         Machine::new(recording.code, disks, witness).less(self.away)
@@ -209,18 +238,21 @@ fn look(
     let begun = recording.marks.iter().take_while(|mark| mark.begin < point.cut).count();
     let stale = recording.marks[begun.max(1) - 1].away;
     let parity = usize::from(recording.code.parity);
-    let outcome = Outcome::draw(cuts, parity, stale, &mut rng);
+    let outcome = Outcome::draw(cuts, parity, stale, lives(recording, point.cut), &mut rng);
     let done = recording.marks.iter().filter(|mark| mark.end <= point.cut).count();
     if !seen.insert(outcome.fingerprint(cuts, (begun, done))) {
         return Ok(false);
     }
-    let away = outcome.away;
+    let (away, old) = (outcome.away, outcome.old);
+    // So many more may fail.
+    let bad = away | stale | old.map_or(0, |(slot, _)| 1 << slot);
     tally.points += 1;
+    tally.old += u64::from(old.is_some());
     tally.with_losses += u64::from(away != 0);
     let sequence = Sequence::default();
     let machine = outcome.machine(recording, cuts, &sequence);
-    let promise = Promise::at(&recording.marks, &recording.contents, point.cut);
-    let result = catch_unwind(AssertUnwindSafe(|| visit(&machine, &promise, &mut rng, tally)));
+    let promise = Promise::at(&recording.marks, &recording.contents, &recording.times, point.cut);
+    let result = catch_unwind(AssertUnwindSafe(|| visit(&machine, &promise, bad, &mut rng, tally)));
     let fault = match result {
         Ok(Ok(())) => return Ok(true),
         Ok(Err(fault)) => fault,
@@ -229,7 +261,16 @@ fn look(
             None => "panicked; the message is above".to_owned(),
         },
     };
-    Err((point, format!("NSDs away (mask {away:#b}): {fault}")))
+    let old = old.map_or(String::new(), |(slot, at)| format!(", slot {slot} as it was at {at}"));
+    Err((point, format!("NSDs away (mask {away:#b}){old}: {fault}")))
+}
+
+/// From the end of the format to the beginning of the last life that had begun at `cut`.
+fn lives(recording: &Recording, cut: u64) -> std::ops::RangeInclusive<u64> {
+    let begun = recording.marks.iter().filter(|mark| mark.begins_life && mark.end <= cut);
+    let last = begun.map(|mark| mark.begin).next_back();
+    let first = *recording.positions().start();
+    first..=last.unwrap_or(first)
 }
 
 /// Recovers, judges and uses a machine; then, for some, the power goes again, or the NSDs that were
@@ -237,6 +278,7 @@ fn look(
 fn visit(
     machine: &Machine,
     promise: &Promise,
+    bad: u32,
     rng: &mut Rng,
     tally: &mut Tally,
 ) -> Result<(), String> {
@@ -248,18 +290,28 @@ fn visit(
     let found = survey(&stack);
     judge(promise, &found)?;
     let recovered_at = machine.position();
-    let expected = use_it(&stack, &found).map_err(|error| format!("in use: {error}"))?;
+    let expected = use_it(&stack, &found, b"after").map_err(|error| format!("in use: {error}"))?;
     let is_whole = machine.disks.iter().all(Option::is_some);
-    match rng.below(12) {
-        0 => {
+    let parity = usize::from(machine.code.parity);
+    match rng.below(10) {
+        0..=1 => {
             drop(stack);
             tally.twice += 1;
             let cut = rng.below(recovered_at + 1);
             let again = cut_again(machine, cut, rng);
-            judge(promise, &survey(&start(&again)?))
+            // More may be lost now.
+            let more = draw_away(machine.disks.len(), parity, rng);
+            let is_tolerated = (bad | more).count_ones() as usize <= parity;
+            let again = if is_tolerated { again.less(more) } else { again };
+            let mut after = survey(&start(&again)?);
+            // What the first recovery wrote again is there, or will be.
+            for (ino, units) in found.hardened {
+                after.hardened.entry(ino).or_default().extend(units);
+            }
+            judge(promise, &after)
                 .map_err(|fault| format!("the power went again at {cut}, in recovery: {fault}"))
         }
-        1 => {
+        2 => {
             let cut = machine.position();
             drop(stack);
             tally.twice += 1;
@@ -267,9 +319,17 @@ fn visit(
             judge(&expected, &survey(&start(&again)?))
                 .map_err(|fault| format!("the power went again after use: {fault}"))
         }
-        2 if !is_whole => {
+        3 if !is_whole => {
             tally.returned += 1;
             come_back(machine, stack, &expected, rng)
+        }
+        4 => {
+            let slot = rng.index(machine.disks.len());
+            if (bad | 1 << slot).count_ones() as usize > parity || machine.disks[slot].is_none() {
+                return Ok(());
+            }
+            tally.failed += 1;
+            fail_in_use(machine, stack, &expected, slot, rng)
         }
         _ => Ok(()),
     }
@@ -293,6 +353,54 @@ fn cut_again(machine: &Machine, cut: u64, rng: &mut Rng) -> Machine {
     Machine::new(machine.code, disks, witness)
 }
 
+/// A disk fails while in use, in one of the ways disks do; everything goes on. After a restart it
+/// is there again, is brought up to date, and as many others are lost.
+fn fail_in_use(
+    machine: &Machine,
+    mut stack: Stack,
+    expected: &Promise,
+    slot: usize,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    let disk = machine.disks[slot].as_ref().expect("it is there");
+    let everywhere = 0..u64::MAX;
+    let kind = rng.below(4);
+    let how = ["reads fail", "writes fail", "a sync fails", "it hangs"][kind as usize];
+    disk.set_faults(|faults| match kind {
+        0 => faults.read_errors.push(everywhere),
+        1 => faults.writes_until_error = Some(rng.below(20)),
+        2 => faults.sync_failure = true,
+        _ => {
+            faults.hang = true;
+            faults.hang_limit = Some(Duration::from_micros(10));
+        }
+    });
+    // Its own check says so, of course.
+    let store = stack.stores[slot].take();
+    let fault = |text: String| format!("slot {slot}, {how}: {text}");
+    let found = survey(&stack);
+    judge(expected, &found).map_err(fault)?;
+    let expected = use_it(&stack, &found, b"meanwhile").map_err(fault)?;
+    judge(&expected, &survey(&stack)).map_err(|text| fault(format!("used: {text}")))?;
+    drop((stack, store));
+    let is_dead = kind == 2;
+    disk.set_faults(|faults| *faults = Faults::default());
+    let healed = if is_dead { machine.less(1 << slot) } else { machine.less(0) };
+    let stack = start(&healed).map_err(fault)?;
+    judge(&expected, &survey(&stack)).map_err(|text| fault(format!("started: {text}")))?;
+    let is_whole = healed.disks.iter().all(Option::is_some);
+    if !is_whole {
+        return Ok(());
+    }
+    stack.vfs.recover_nsds();
+    healed.disks.iter().for_each(|_| stack.meta.tick());
+    judge(&expected, &survey(&stack)).map_err(|text| fault(format!("up to date: {text}")))?;
+    drop(stack);
+    let away = draw_away(healed.disks.len(), usize::from(machine.code.parity), rng);
+    judge(&expected, &survey(&start(&healed.less(away)).map_err(fault)?))
+        .map_err(|text| fault(format!("others were lost then (mask {away:#b}): {text}")))
+}
+
 /// The lost NSDs return while the others are in use, and are brought up to date; after a restart
 /// as many others are lost.
 fn come_back(
@@ -303,7 +411,12 @@ fn come_back(
 ) -> Result<(), String> {
     for (slot, disk) in machine.lost.iter().enumerate() {
         let Some(disk) = disk else { continue };
-        let store = machine.open_store(disk).map_err(|error| format!("a return: {error}"))?;
+        let (container, store) =
+            machine.open_store(disk).map_err(|error| format!("a return: {error}"))?;
+        stack
+            .meta
+            .attach(container, false, machine.clock.wall())
+            .map_err(|error| format!("the metadata takes an NSD in: {error}"))?;
         let port = Arc::clone(&store) as Arc<dyn NsdPort>;
         stack.vfs.attach_nsd(SlotIndex(slot as u16), Some(port));
         stack.stores[slot] = Some(store);
@@ -328,14 +441,14 @@ fn come_back(
 }
 
 /// Writes to a recovered file system what an application would; returns what it must hold then.
-fn use_it(stack: &Stack, found: &Found) -> Result<Promise, String> {
+fn use_it(stack: &Stack, found: &Found, name: &[u8]) -> Result<Promise, String> {
     let say = |error: strake_proto::Error| error.to_string();
     let vfs = &*stack.vfs;
     let mut after = found.clone();
     let (entry, opened) =
-        vfs.create(ROOT, Ino::ROOT, b"after", 0o600, READ_WRITE, true).map_err(say)?;
+        vfs.create(ROOT, Ino::ROOT, name, 0o600, READ_WRITE, true).map_err(say)?;
     let ino = entry.attr.ino.0;
-    after.tree.make(1, b"after", ino, crate::tree::Node::new(crate::tree::Kind::File, 0o600));
+    after.tree.make(1, name, ino, crate::tree::Node::new(crate::tree::Kind::File, 0o600));
     let bytes: Vec<u8> = (0..BLOCK_SIZE as usize / 2 + 77).map(|at| at as u8 | 1).collect();
     vfs.write(opened.handle, 0, &bytes, false).map_err(say)?;
     vfs.fsync(opened.handle, false).map_err(say)?;

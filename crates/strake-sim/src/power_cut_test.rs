@@ -88,6 +88,22 @@ fn disks_whose_syncs_do_nothing_are_found_out() {
     println!("{point:?}: {fault}");
 }
 
+/// One block overwritten again and again, durable on some NSDs here and there; the power goes,
+/// often again in the recovery.
+#[test]
+fn promises_hold_for_a_block_that_is_overwritten() {
+    for (code, count) in [("4+1p", 5), ("4+2p", 6), ("2x", 2), ("3x", 3)] {
+        let code: Code = code.parse().expect("a code");
+        for seed in seeds() {
+            let recording = history::run_overwrites(code, count, seed, 12);
+            match point::run(&recording, 60) {
+                Ok(tally) => println!("seed {seed}, {code}: {tally:?}"),
+                Err((point, fault)) => fail(&recording, point, &fault),
+            }
+        }
+    }
+}
+
 /// One test per code, so that they share the processors.
 macro_rules! codes {
     ($($name:ident = $code:literal on $count:literal),* $(,)?) => {

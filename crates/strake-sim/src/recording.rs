@@ -4,7 +4,7 @@
 //! the stack make no two runs of one seed alike to the last event.
 
 use crate::machine::Machine;
-use crate::tree::{Contents, Tree};
+use crate::tree::{Contents, Times, Tree};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub struct Mark {
     pub end: u64,
     /// What it made durable.
     pub sync: Sync,
+    /// Whether it was a start.
+    pub begins_life: bool,
     /// NSDs (a mask of slots) that were away then, or had not been brought up to date.
     pub away: u32,
     /// Names and attributes after it. In a file it stands beside the mark.
@@ -54,15 +56,23 @@ pub struct Recording {
     pub marks: Vec<Mark>,
     /// What the files have held.
     pub contents: Contents,
+    /// The times the inodes have had.
+    pub times: Times,
 }
 
 impl Recording {
     /// The logs of a machine and what happened on it.
-    pub fn of(machine: &Machine, seed: u64, marks: Vec<Mark>, contents: Contents) -> Recording {
+    pub fn of(
+        machine: &Machine,
+        seed: u64,
+        marks: Vec<Mark>,
+        contents: Contents,
+        times: Times,
+    ) -> Recording {
         assert!(machine.disks.iter().all(Option::is_some), "histories have all their disks");
         let disks = machine.disks.iter().flatten().chain([&machine.witness]);
         let logs = disks.map(|disk| (strake_env::Disk::len(&**disk), disk.events())).collect();
-        Recording { code: machine.code, seed, logs, marks, contents }
+        Recording { code: machine.code, seed, logs, marks, contents, times }
     }
 
     /// The walks over the logs, the witness's last.
@@ -108,7 +118,8 @@ impl Recording {
             })
             .collect();
         let marks = self.marks.iter().map(|mark| (mark.clone(), Tree::clone(&mark.tree))).collect();
-        let file = File { code: self.code, seed: self.seed, logs, marks, contents };
+        let times = self.times.clone();
+        let file = File { code: self.code, seed: self.seed, logs, marks, contents, times };
         let bytes = postcard::to_allocvec(&file).map_err(std::io::Error::other)?;
         std::fs::write(path, bytes)
     }
@@ -140,7 +151,8 @@ impl Recording {
             .into_iter()
             .map(|(mark, tree)| Mark { tree: Arc::new(tree), ..mark })
             .collect();
-        Ok(Recording { code: file.code, seed: file.seed, logs, marks, contents })
+        let (code, seed, times) = (file.code, file.seed, file.times);
+        Ok(Recording { code, seed, logs, marks, contents, times })
     }
 }
 
@@ -155,6 +167,7 @@ struct File {
     logs: Vec<(u64, Vec<(u64, Stored)>)>,
     marks: Vec<(Mark, Tree)>,
     contents: Vec<(u64, StoredStates)>,
+    times: Times,
 }
 
 /// An event in a file.

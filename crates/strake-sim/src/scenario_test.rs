@@ -6,7 +6,7 @@ use crate::machine::{BLOCK_SIZE, Machine, Stack};
 use std::sync::Arc;
 use strake_client::vfs::{SetAttr, Vfs};
 use strake_env::disk::sim::{Event, Fate, Sequence};
-use strake_env::{Disk, Rng, SimDisk};
+use strake_env::{Clock, Disk, Rng, SimDisk};
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, StripEntry};
 use strake_proto::{
@@ -353,7 +353,8 @@ fn disks_that_return_one_by_one_while_in_use_are_brought_up_to_date() {
     expected[5000..14_000].copy_from_slice(&pattern(5, 9000));
     for slot in 0..2 {
         let disk = machine.lost[slot].as_ref().expect("it was lost");
-        let store = machine.open_store(disk).expect("opens");
+        let (container, store) = machine.open_store(disk).expect("opens");
+        stack.meta.attach(container, false, machine.clock.wall()).expect("takes it in");
         stack.vfs.attach_nsd(SlotIndex(slot as u16), Some(Arc::clone(&store) as Arc<dyn NsdPort>));
         stack.stores[slot] = Some(store);
         stack.vfs.recover_nsds();
@@ -362,4 +363,33 @@ fn disks_that_return_one_by_one_while_in_use_are_brought_up_to_date() {
     drop(stack);
     let stack = whole.less(0b11_0000).open().expect("starts");
     assert!(get(&stack, "file").expect("reads") == expected);
+}
+
+/// A disk is replaced by an older copy of itself, made while there was a file that has been deleted
+/// since. Nobody waits to tell it: its strips go when it is compared.
+#[test]
+fn an_old_copy_brings_nothing_back_that_was_deleted() {
+    let mut machine = machine();
+    let stack = machine.open().expect("starts");
+    put(&stack, "gone", 0, &pattern(3, 2 * BLOCK), true);
+    put(&stack, "stays", 0, &pattern(5, BLOCK), true);
+    drop(stack);
+    let old = machine.disks[1].as_ref().expect("it is there").copy();
+    let stack = machine.open().expect("starts");
+    stack.vfs.unlink(ROOT, Ino::ROOT, b"gone").expect("unlinks");
+    stack.vfs.sync().expect("syncs");
+    drop(stack);
+    let stack = machine.open().expect("starts");
+    stack.vfs.sync().expect("syncs");
+    clean(&stack);
+    drop(stack);
+    machine.disks[1] = Some(old);
+    let stack = machine.open().expect("starts with the copy");
+    assert!(!strips(&stack, 1).is_empty(), "the copy has something to lose");
+    stack.vfs.recover_nsds();
+    clean(&stack);
+    assert!(get(&stack, "gone").is_err());
+    drop(stack);
+    let stack = machine.less(0b11_0000).open().expect("starts with two others away");
+    assert!(get(&stack, "stays").expect("reads") == pattern(5, BLOCK));
 }

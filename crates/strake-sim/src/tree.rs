@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use strake_proto::Timestamp;
 
 /// A name's bytes.
 pub type Name = Vec<u8>;
@@ -176,3 +177,6 @@ impl Tree {
 
 /// Everything each file has held, by inode number: the operation after which it did, and the bytes.
 pub type Contents = BTreeMap<u64, Vec<(usize, std::sync::Arc<Vec<u8>>)>>;
+
+/// Modification and change time of each inode, by number: the operation after which it had them.
+pub type Times = BTreeMap<u64, Vec<(usize, (Timestamp, Timestamp))>>;

@@ -54,8 +54,8 @@ impl MetaStore {
         loop {
             state.generation += 1;
             let holders: Vec<NsdId> = state.holders.iter().map(|holder| holder.nsd).collect();
-            let testimony =
-                witness::Testimony { generation: state.generation, holders: holders.clone() };
+            let (generation, in_force) = (state.generation, state.in_force);
+            let testimony = witness::Testimony { generation, holders: holders.clone(), in_force };
             if let Some(disk) = &self.options.witness
                 && let Err(error) = witness::write(&**disk, cluster(state), &testimony)
             {
@@ -73,6 +73,7 @@ impl MetaStore {
             }
             state.holders.retain(|holder| !failed.contains(&holder.nsd));
             if state.holders.len() == holders.len() {
+                state.in_force = state.generation;
                 // The first is made by `strake up` in front of its user, to whom it says nothing.
                 if state.generation > 1 {
                     let list = super::open::list(&holders);

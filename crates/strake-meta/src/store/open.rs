@@ -162,6 +162,7 @@ impl MetaStore {
                 joining: None,
                 failed_nsds: Vec::new(),
                 generation,
+                in_force: generation,
                 last,
                 stopped: None,
             }),
@@ -277,7 +278,7 @@ fn is_newest(testimony: Option<&Testimony>, generation: u64, containers: &[Conta
             && superblock.metadata_generation < testimony.generation
     };
     testimony.generation == generation
-        || (testimony.generation == generation + 1 && containers.iter().any(lacks))
+        || (testimony.in_force == generation && containers.iter().any(lacks))
 }
 
 /// Refuses to go on with so few superblocks that a newer generation could be among the missing.

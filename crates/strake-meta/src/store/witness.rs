@@ -6,23 +6,27 @@
 //! superblock. So a copy of generation g is the newest for sure if the witness says g. If it says
 //! g + 1, a crash may have come before any superblock had that: one of the holders of g + 1 that is
 //! there and has an older superblock proves it, because g + 1 comes into force, and anything is
-//! acknowledged under it, only once all its holders have it. If it says more, or no such holder is
-//! there, a newer copy may exist elsewhere.
+//! acknowledged under it, only once all its holders have it. Starts that are cut short one after
+//! the other leave it further ahead: so it also says which generation was in force when the newest
+//! was begun, and the same proof holds for that one. If no such holder is there, a newer copy may
+//! exist elsewhere.
 //!
 //! Two slots of 4 KiB, written alternately (generation modulo 2), integers little-endian:
 //!
 //! ```text
 //! 0    8  magic "STRAKEwg"
-//! 8    4  CRC32C of bytes 0..112 with this field zero
-//! 12   4  format version, 2
+//! 8    4  CRC32C of bytes 0..120 with this field zero
+//! 12   4  format version, 3
 //! 16   8  generation
 //! 24  16  cluster id
 //! 40   8  number of holders, at most 16
 //! 48  64  their NSD ids, 4 bytes each; zeros follow
+//! 112  8  the generation that was in force when this one was begun
 //! ```
 //!
 //! Version 1 had no holders: its checksum covers bytes 0..48, and 40..48 are zero. It is read as a
-//! witness that does not say who the holders are.
+//! witness that does not say who the holders are. Version 2 ended after the holders: its checksum
+//! covers bytes 0..112, and the generation before it is taken for the one in force.
 
 use strake_env::{AlignedBuffer, Disk};
 use strake_proto::{ClusterId, NsdId, Result};
@@ -33,7 +37,9 @@ pub const WITNESS_BYTES: u64 = 2 * SLOT_BYTES;
 
 const SLOT_BYTES: u64 = 4096;
 const FIXED_BYTES: usize = 48;
-const RECORD_BYTES: usize = FIXED_BYTES + 4 * METADATA_HOLDERS_MAX;
+/// A record of version 2, and where version 3 goes on.
+const HOLDERS_END: usize = FIXED_BYTES + 4 * METADATA_HOLDERS_MAX;
+const RECORD_BYTES: usize = HOLDERS_END + 8;
 const MAGIC: &[u8; 8] = b"STRAKEwg";
 
 /// What a witness knows.
@@ -43,6 +49,8 @@ pub(super) struct Testimony {
     pub(super) generation: u64,
     /// Who was to hold it; empty if it does not say.
     pub(super) holders: Vec<NsdId>,
+    /// The newest generation in force when it was begun.
+    pub(super) in_force: u64,
 }
 
 /// What the witness knows of this cluster, if anything.
@@ -79,7 +87,7 @@ fn encode(testimony: &Testimony, cluster: ClusterId) -> [u8; RECORD_BYTES] {
     assert!(testimony.holders.len() <= METADATA_HOLDERS_MAX, "holders must fit");
     let mut record = [0; RECORD_BYTES];
     record[..8].copy_from_slice(MAGIC);
-    record[12..16].copy_from_slice(&2u32.to_le_bytes());
+    record[12..16].copy_from_slice(&3u32.to_le_bytes());
     record[16..24].copy_from_slice(&testimony.generation.to_le_bytes());
     record[24..40].copy_from_slice(&cluster.0);
     record[40..48].copy_from_slice(&(testimony.holders.len() as u64).to_le_bytes());
@@ -87,6 +95,7 @@ fn encode(testimony: &Testimony, cluster: ClusterId) -> [u8; RECORD_BYTES] {
         let at = FIXED_BYTES + 4 * index;
         record[at..at + 4].copy_from_slice(&holder.0.to_le_bytes());
     }
+    record[HOLDERS_END..].copy_from_slice(&testimony.in_force.to_le_bytes());
     let crc = crc32c::crc32c(&record);
     record[8..12].copy_from_slice(&crc.to_le_bytes());
     record
@@ -94,22 +103,31 @@ fn encode(testimony: &Testimony, cluster: ClusterId) -> [u8; RECORD_BYTES] {
 
 fn decode(record: &[u8; RECORD_BYTES]) -> Option<(ClusterId, Testimony)> {
     let version = u32::from_le_bytes(record[12..16].try_into().ok()?);
-    let covered = if version == 1 { &record[..FIXED_BYTES] } else { &record[..] };
+    let covered = match version {
+        1 => &record[..FIXED_BYTES],
+        2 => &record[..HOLDERS_END],
+        _ => &record[..],
+    };
     let mut plain = covered.to_vec();
     plain[8..12].fill(0);
     let crc = u32::from_le_bytes(record[8..12].try_into().ok()?);
-    if &record[..8] != MAGIC || version == 0 || version > 2 || crc != crc32c::crc32c(&plain) {
+    if &record[..8] != MAGIC || version == 0 || version > 3 || crc != crc32c::crc32c(&plain) {
         return None;
     }
     let generation = u64::from_le_bytes(record[16..24].try_into().ok()?);
     let cluster = ClusterId(record[24..40].try_into().ok()?);
     let count = usize::try_from(u64::from_le_bytes(record[40..48].try_into().ok()?)).ok()?;
-    let ids = covered.get(FIXED_BYTES..)?.chunks_exact(4).take(count);
+    let ids = &covered[FIXED_BYTES..covered.len().min(HOLDERS_END)];
+    let ids = ids.chunks_exact(4).take(count);
     let holders: Vec<NsdId> = ids
         .map(|id| id.try_into().map(|id| NsdId(u32::from_le_bytes(id))))
         .collect::<std::result::Result<_, _>>()
         .ok()?;
-    (holders.len() == count).then_some((cluster, Testimony { generation, holders }))
+    let in_force = match covered.get(HOLDERS_END..).and_then(|rest| rest.first_chunk()) {
+        Some(bytes) => u64::from_le_bytes(*bytes),
+        None => generation.saturating_sub(1),
+    };
+    (holders.len() == count).then_some((cluster, Testimony { generation, holders, in_force }))
 }
 
 #[cfg(test)]
@@ -118,7 +136,7 @@ mod tests {
     use strake_env::disk::sim::SimDisk;
 
     fn testimony(generation: u64) -> Testimony {
-        Testimony { generation, holders: vec![NsdId(4), NsdId(300)] }
+        Testimony { generation, holders: vec![NsdId(4), NsdId(300)], in_force: generation - 1 }
     }
 
     #[test]
@@ -142,12 +160,24 @@ mod tests {
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        let golden = "535452414b457767965182e1020000000300000000000000\
-                      0707070707070707070707070707070702000000000000000400\
-                      00002c01"
+        let golden = "535452414b457767f26d5db8030000000300000000000000\
+                      070707070707070707070707070707070200000000000000\
+                      040000002c010000"
             .to_owned()
-            + &"0".repeat(2 * 58);
+            + &"0".repeat(2 * 56)
+            + "0200000000000000";
         assert_eq!(hex, golden);
+    }
+
+    #[test]
+    fn a_witness_of_version_2_is_read() {
+        let mut record = encode(&testimony(3), ClusterId([7; 16]));
+        record[8..16].copy_from_slice(&[0x96, 0x51, 0x82, 0xe1, 2, 0, 0, 0]);
+        // What follows was not written then.
+        record[HOLDERS_END..].fill(0xff);
+        assert_eq!(decode(&record), Some((ClusterId([7; 16]), testimony(3))));
+        record[50] ^= 1;
+        assert_eq!(decode(&record), None);
     }
 
     #[test]
@@ -158,7 +188,7 @@ mod tests {
         for (at, byte) in record.iter_mut().take(FIXED_BYTES).enumerate() {
             *byte = u8::from_str_radix(&golden[2 * at..2 * at + 2], 16).expect("hex");
         }
-        let known = Testimony { generation: 3, holders: Vec::new() };
+        let known = Testimony { generation: 3, holders: Vec::new(), in_force: 2 };
         assert_eq!(decode(&record), Some((ClusterId([7; 16]), known)));
         record[16] ^= 1;
         assert_eq!(decode(&record), None);
