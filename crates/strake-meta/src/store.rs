@@ -106,7 +106,8 @@ struct State {
     /// NSDs that failed as holders in this run; not tried again.
     failed_nsds: Vec<NsdId>,
     generation: u64,
-    /// The newest generation that all its holders have.
+    /// The newest generation that may be in force: the last one for sure once this run has begun
+    /// one.
     in_force: u64,
     last: Lsn,
     /// Set while no sufficient set of copies is left: nothing is accepted then.

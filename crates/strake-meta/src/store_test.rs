@@ -86,8 +86,14 @@ impl Rig {
 
     /// The machine after a power cut.
     fn crash(&self, position: u64, rng: &mut Rng) -> Rig {
-        let disks = self.disks.iter().map(|disk| disk.crash(position, rng)).collect();
-        let witness = self.witness.as_ref().map(|disk| disk.crash(position, rng));
+        let sequence = Sequence::default();
+        let mut crash = |disk: &Arc<SimDisk>| {
+            let mut cuts = disk.power_cuts().counting_in(&sequence);
+            cuts.advance(position);
+            cuts.crash(rng)
+        };
+        let disks = self.disks.iter().map(&mut crash).collect();
+        let witness = self.witness.as_ref().map(&mut crash);
         Rig { disks, witness, source: UnusedChunks::shared() }
     }
 }
@@ -379,6 +385,93 @@ fn with_a_witness_a_start_that_was_cut_short_can_be_made_again() {
             assert!(crashed.open(&[1]).is_err(), "the other is stale");
             assert_eq!(names(&crashed.open(&[]).expect("opens")), 10);
         }
+    }
+}
+
+/// Two starts in a row are cut short, each at every moment of the beginning of its life. Whoever is
+/// lost then, p of them, the next start finds the newest metadata.
+#[test]
+fn with_a_witness_two_starts_that_were_cut_short_can_be_made_again() {
+    let (rig, store) = Rig::new(4, 2, true);
+    let now = entry(1, MetaOp::Join).time;
+    apply_all(&store, 5, 5);
+    store.sync().expect("syncs");
+    drop(store);
+    // The positions at which its life begins and has begun.
+    let start = |rig: &Rig, without: &[usize]| {
+        let store = rig.open(without).expect("its newest metadata is there");
+        let begin = rig.disks[0].position();
+        store.begin_life(now).expect("begins");
+        assert_eq!(names(&store), 5);
+        begin..=rig.disks[0].position()
+    };
+    let mut rng = Rng::new(1);
+    for cut in start(&rig, &[]) {
+        let once = rig.crash(cut, &mut rng);
+        for cut in start(&once, &[]) {
+            let twice = once.crash(cut, &mut rng);
+            for one in 0..4 {
+                start(&twice.crash(0, &mut rng), &[one, (one + 1 + rng.index(3)) % 4]);
+            }
+        }
+    }
+}
+
+/// Starts cut short at any moment, one after the other, with any NSDs away that may be, and lives
+/// between them that are told of something. What was told, and what a start has shown, stays.
+#[test]
+fn with_a_witness_any_row_of_starts_can_be_cut_short() {
+    for seed in strake_env::rng::test_seeds(0, 40) {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let (count, parity) = [(2, 1), (3, 2), (4, 2), (5, 2), (4, 3)][rng.index(5)];
+        row_of_starts(&mut rng, count, parity);
+    }
+}
+
+fn row_of_starts(rng: &mut Rng, count: u32, parity: usize) {
+    let (mut rig, store) = Rig::new(count, parity as u8, true);
+    drop(store);
+    let now = entry(1, MetaOp::Join).time;
+    // What is there for sure, and who has not been brought up to date since it was away.
+    let (mut kept, mut stale) = (0, BTreeSet::new());
+    for life in 0..12 {
+        let mut away: Vec<usize> = (0..count as usize).collect();
+        rng.shuffle(&mut away);
+        away.truncate(if rng.one_in(3) { parity } else { 0 });
+        away.retain(|nsd| {
+            let may = stale.contains(nsd) || stale.len() < parity;
+            if may {
+                stale.insert(*nsd);
+            }
+            may
+        });
+        let before = rig.disks[0].position();
+        let store = rig.open(&away).expect("its newest metadata is there");
+        let begin = rig.disks[0].position();
+        store.begin_life(now).expect("begins");
+        let found = names(&store);
+        assert!(found >= kept, "life {life}: {found} of {kept} are there");
+        // What is there after the end of each promise.
+        let mut promises = vec![(before, kept), (rig.disks[0].position(), found)];
+        if rng.one_in(4) {
+            apply_all(&store, 3, 100 + life);
+            store.sync().expect("syncs");
+            promises.push((rig.disks[0].position(), found + 3));
+        }
+        if away.is_empty() && rng.one_in(3) {
+            (0..count).for_each(|_| store.tick());
+            store.end_life(now).expect("ends");
+            (kept, stale) = (names(&store), BTreeSet::new());
+            continue;
+        }
+        drop(store);
+        // Mostly while generations are written.
+        let first = if rng.one_in(4) { before } else { begin };
+        let cut = first + rng.below(rig.disks[0].position() - first + 1);
+        let kept_at = |(at, kept): &(u64, usize)| (*at <= cut).then_some(*kept);
+        kept = promises.iter().filter_map(kept_at).max().expect("what was there before");
+        rig = rig.crash(cut, rng);
     }
 }
 

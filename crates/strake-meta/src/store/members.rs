@@ -136,9 +136,7 @@ impl MetaStore {
     }
 
     fn mark(&self) -> Result<u64> {
-        let configuration = self.configuration()?;
-        let mark = configuration.settings.iter().find(|(name, _)| name == MARK);
-        Ok(mark.and_then(|(_, value)| value.parse().ok()).unwrap_or(0))
+        Ok(mark(&*self.configuration()?))
     }
 
     fn configuration(&self) -> Result<Box<Configuration>> {
@@ -152,4 +150,10 @@ impl MetaStore {
         let entry = MetaEntry { client: ClientId(0), sequence: 0, time, op };
         self.apply(&entry).map(drop)
     }
+}
+
+/// The generation with which the last life began or ended, which was in force then; 0 before that.
+pub(super) fn mark(configuration: &Configuration) -> u64 {
+    let mark = configuration.settings.iter().find(|(name, _)| name == MARK);
+    mark.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
 }

@@ -11,6 +11,7 @@
 //!    generation names them before anything is served, so that a missing one is stale from now on.
 
 use super::holder::Holder;
+use super::members::mark;
 use super::witness::{self, Testimony};
 use super::{MetaOptions, MetaStore, State, WorkerSignal};
 use crate::log_entry::{decode_entry, encode_entry};
@@ -21,6 +22,7 @@ use std::sync::atomic::AtomicU64;
 use strake_proto::layout::PoolMap;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp};
 use strake_proto::{ClientId, ClusterId, Error, ErrorKind, NsdId, Result};
+use strake_store::superblock::Superblock;
 use strake_store::{Container, Lsn};
 
 /// A holder whose own entries are applied, and these entries.
@@ -112,7 +114,8 @@ impl MetaStore {
         }
         // A generation that was begun and is in force nowhere: some superblock that is not there
         // may have it, so the next one must be above it, and must come before anything else.
-        let begun = testimony.map_or(0, |testimony| testimony.generation);
+        let begun = testimony.as_ref().map_or(0, |testimony| testimony.generation);
+        let in_force = in_force(testimony.as_ref(), &newest, &containers).max(mark(&configuration));
         let equal: Vec<bool> = others.iter().map(|other| catch_up(first, other)).collect();
         let holders: Vec<Arc<Holder>> = recovered
             .into_iter()
@@ -126,11 +129,12 @@ impl MetaStore {
         named.sort_unstable();
         let store =
             MetaStore::with(containers, &configuration, nsds.len(), holders, generation, options);
+        {
+            let mut state = store.state.write();
+            (state.generation, state.in_force) = (generation.max(begun), in_force);
+        }
         strake_proto::meta::MetaPort::sync(&store)?;
         if same != named || begun > generation {
-            let mut state = store.state.write();
-            state.generation = generation.max(begun);
-            drop(state);
             store.begin_generation(&mut store.state.write())?;
         }
         Ok(store)
@@ -272,13 +276,33 @@ fn testimony(options: &MetaOptions, cluster: ClusterId) -> Option<Testimony> {
 /// Whether the witness says that nothing newer than `generation` is in force; see `witness`.
 fn is_newest(testimony: Option<&Testimony>, generation: u64, containers: &[Container]) -> bool {
     let Some(testimony) = testimony else { return false };
-    let lacks = |container: &Container| {
-        let superblock = container.superblock();
-        testimony.holders.contains(&superblock.nsd)
-            && superblock.metadata_generation < testimony.generation
-    };
+    let never_came = || lacks(&testimony.holders, testimony.generation, containers);
     testimony.generation == generation
-        || (testimony.in_force == generation && containers.iter().any(lacks))
+        || (testimony.generation > generation && testimony.in_force <= generation && never_came())
+}
+
+/// The newest generation that may be in force once `newest`, which was found, is known to be of
+/// the newest metadata. What is found need not be in force: a start may have been cut short.
+fn in_force(testimony: Option<&Testimony>, newest: &Superblock, containers: &[Container]) -> u64 {
+    let generation = newest.metadata_generation;
+    match testimony {
+        Some(testimony)
+            if testimony.generation > generation
+                || (testimony.generation == generation
+                    && lacks(&newest.metadata_holders, generation, containers)) =>
+        {
+            testimony.in_force
+        }
+        _ => generation,
+    }
+}
+
+/// Whether one of the holders is there and has an older superblock: the generation never came into
+/// force.
+fn lacks(holders: &[NsdId], generation: u64, containers: &[Container]) -> bool {
+    containers.iter().map(Container::superblock).any(|superblock| {
+        holders.contains(&superblock.nsd) && superblock.metadata_generation < generation
+    })
 }
 
 /// Refuses to go on with so few superblocks that a newer generation could be among the missing.

@@ -4,12 +4,14 @@
 //!
 //! A generation is written here, with the holders it is to have, before it is written to any
 //! superblock. So a copy of generation g is the newest for sure if the witness says g. If it says
-//! g + 1, a crash may have come before any superblock had that: one of the holders of g + 1 that is
-//! there and has an older superblock proves it, because g + 1 comes into force, and anything is
-//! acknowledged under it, only once all its holders have it. Starts that are cut short one after
-//! the other leave it further ahead: so it also says which generation was in force when the newest
-//! was begun, and the same proof holds for that one. If no such holder is there, a newer copy may
-//! exist elsewhere.
+//! more, say w, a crash may have come before any superblock had that: one of the holders of w that
+//! is there and has an older superblock proves it, because a generation comes into force, and
+//! anything is acknowledged under it, only once all its holders have it. If no such holder is
+//! there, a newer copy may exist elsewhere.
+//!
+//! Starts that are cut short one after the other leave it further ahead, and what they leave on
+//! superblocks need not have been in force. So it also says which generation was in force, as far
+//! as could be known, when w was begun: whatever is not older has everything acknowledged.
 //!
 //! Two slots of 4 KiB, written alternately (generation modulo 2), integers little-endian:
 //!
@@ -21,7 +23,7 @@
 //! 24  16  cluster id
 //! 40   8  number of holders, at most 16
 //! 48  64  their NSD ids, 4 bytes each; zeros follow
-//! 112  8  the generation that was in force when this one was begun
+//! 112  8  the newest generation that may have been in force when this one was begun
 //! ```
 //!
 //! Version 1 had no holders: its checksum covers bytes 0..48, and 40..48 are zero. It is read as a
@@ -49,7 +51,7 @@ pub(super) struct Testimony {
     pub(super) generation: u64,
     /// Who was to hold it; empty if it does not say.
     pub(super) holders: Vec<NsdId>,
-    /// The newest generation in force when it was begun.
+    /// The newest generation that may have been in force when it was begun.
     pub(super) in_force: u64,
 }
 
