@@ -1,12 +1,13 @@
 //! Power cuts under random operations. Promised: what was synced is there; what was written since
 //! may be there, byte by byte; no file shows a byte that nobody wrote to it, or a size it never
-//! had.
+//! had. A write that makes a file longer gives it the end of each of its blocks as a size.
 
 use crate::StrakeVfs;
 use crate::differential_test::{fill, length, place};
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use strake_env::Rng;
 use strake_proto::{Caller, ErrorKind, Ino};
 
@@ -85,7 +86,13 @@ impl Run {
         let file = &mut self.files[at];
         match rng.below(10) {
             0..=4 => {
-                file.will_be(|bytes| fill(bytes, offset, offset + length, |at| at as u8 ^ salt));
+                // It grows the file block by block, and a sync may come in between.
+                let block = BLOCK_SIZE as usize;
+                let ends =
+                    (offset / block + 1..(offset + length).div_ceil(block)).map(|it| it * block);
+                for end in ends.chain([offset + length]) {
+                    file.will_be(|bytes| fill(bytes, offset, end, |at| at as u8 ^ salt));
+                }
                 let data: Vec<u8> = (offset..offset + length).map(|at| at as u8 ^ salt).collect();
                 vfs.write(handle, offset as u64, &data, false)?;
             }
@@ -126,19 +133,30 @@ impl Run {
     fn life(&mut self, away: u32) {
         let vfs = self.rig.start(away);
         let steps = 5 + self.rng.index(40);
+        // Syncs that nobody was told of, at any moment, as the tender makes them.
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| while !stop.load(Ordering::Acquire) && vfs.sync().is_ok() {});
+            self.work(&vfs, steps);
+            stop.store(true, Ordering::Release);
+        });
+        drop(vfs);
+        self.rig.power_cut(&mut self.rng);
+        self.files.iter_mut().for_each(|file| file.handle = None);
+    }
+
+    /// Operations, until the power goes.
+    fn work(&mut self, vfs: &StrakeVfs, steps: usize) {
         for step in 0..steps {
             if step + 1 == steps && self.rng.one_in(2) {
                 self.rig.freeze();
             }
-            if let Err(error) = self.step(&vfs) {
+            if let Err(error) = self.step(vfs) {
                 assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::Unreachable), "{error}");
                 break;
             }
         }
         self.rig.freeze();
-        drop(vfs);
-        self.rig.power_cut(&mut self.rng);
-        self.files.iter_mut().for_each(|file| file.handle = None);
     }
 
     fn check(&mut self, away: u32, context: &str) {
