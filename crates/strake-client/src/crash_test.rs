@@ -136,7 +136,11 @@ impl Run {
         // Syncs that nobody was told of, at any moment, as the tender makes them.
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| while !stop.load(Ordering::Acquire) && vfs.sync().is_ok() {});
+            scope.spawn(|| {
+                while !stop.load(Ordering::Acquire) && vfs.sync().is_ok() {
+                    std::thread::yield_now();
+                }
+            });
             self.work(&vfs, steps);
             stop.store(true, Ordering::Release);
         });

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_env::RealClock;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
+use strake_proto::meta::MetaOp;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Caller, ErrorKind, Ino, NsdId, SlotIndex};
 
@@ -114,7 +115,7 @@ fn a_disk_is_replaced_under_a_writer_and_the_new_one_has_everything() {
         let (_, handle) = open(&vfs, "busy");
         assert!(read(&vfs, handle, 0, 600_000) == pattern(600_000, 77));
         vfs.release(handle);
-        assert_eq!(vfs.replacement().expect("known"), None);
+        wait_until(&vfs, |_| vfs.replacement() == Ok(None));
         verify_without_others(rig, vfs, new, code);
     }
 }
@@ -152,6 +153,22 @@ fn a_replacement_that_was_interrupted_is_taken_up_again() {
     replace(&vfs, &new, 0);
     wait_until(&vfs, is_done);
     verify_without_others(rig, vfs, new, "4+2p");
+}
+
+/// Regression: a crash after the new disk had taken the place, and before that was noted, left a
+/// replacement that could not be taken up, ended or followed by another.
+#[test]
+fn a_replacement_whose_end_was_not_noted_ends() {
+    let (_rig, vfs) = filled("4+2p");
+    let new = MemoryNsd::new(NEW);
+    replace(&vfs, &new, 0);
+    wait_until(&vfs, is_done);
+    wait_until(&vfs, |_| vfs.replacement() == Ok(None));
+    let (name, value) = ("replacing".to_owned(), format!("{OLD} {NEW} 0"));
+    vfs.shared.meta.apply(MetaOp::SetConfig { name, value }).expect("as before the crash");
+    replace(&vfs, &new, 0);
+    wait_until(&vfs, |_| vfs.replacement() == Ok(None));
+    verify(&vfs, "nothing was moved");
 }
 
 #[test]

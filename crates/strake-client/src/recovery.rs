@@ -237,7 +237,11 @@ fn compare_all(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) ->
 
 /// Deletes what no file has. A deletion waits for an NSD that is away; but an older copy of an NSD
 /// brings back what was deleted from it long ago, and nobody waits to tell it.
-fn delete_nobodys(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) -> Result<()> {
+pub(crate) fn delete_nobodys(
+    shared: &Shared,
+    slot: SlotIndex,
+    report: &mut RecoveryReport,
+) -> Result<()> {
     let mut objects: BTreeSet<ObjectId> = objects_on(shared, slot)?.into_iter().collect();
     scan_objects(shared, &mut |_, layout| {
         objects.remove(&layout.object);

@@ -4,6 +4,7 @@
 //! change that the old one gets; meanwhile everything else is copied, each strip under its block's
 //! lock with the version it has. When all is there, the slot is given to the new one in one
 //! metadata entry. Until then nothing depends on the new disk, and the redundancy is what it was.
+//! It may hold strips of files that a crash took away meanwhile; these go last.
 //!
 //! **It cannot:** the new one gets the slot at once, `unrecovered` and empty, and is filled like an
 //! NSD that has missed everything.
@@ -14,7 +15,7 @@
 use crate::background::Job;
 use crate::nsds::Place;
 use crate::pace::Pace;
-use crate::recovery::{RecoveryReport, compare_files};
+use crate::recovery::{RecoveryReport, compare_files, delete_nobodys};
 use crate::shared::Shared;
 use std::sync::Arc;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
@@ -96,21 +97,33 @@ pub(crate) fn start(
         let detail = format!("NSD {} is being replaced: wait until that is done", other.old);
         return Err(Error::new(ErrorKind::Busy, detail));
     }
-    let slot = nsds.slot_of(old).ok_or_else(|| {
+    // It has the place already where a crash came before that was noted.
+    let taken = nsds.slot_of(new);
+    let slot = taken.or_else(|| nsds.slot_of(old)).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("NSD {old} holds no slot of this file system"))
     })?;
-    if !nsds.availability(slot).readable() {
+    if taken.is_none() && !nsds.availability(slot).readable() {
         shared.replacer.pace.start(rate);
         nsds.replace_lost(slot, new, port)?;
         return note(shared, None);
     }
     let begin = || shared.replacer.pace.start(rate);
-    note(shared, Some(replacement))?;
-    nsds.set_status(slot, NsdStatus::Replacing)?;
+    if taken.is_none() {
+        note(shared, Some(replacement))?;
+        nsds.set_status(slot, NsdStatus::Replacing)?;
+    }
     shared.replacer.job.start("replacement", shared, begin, move |shared| {
-        let result = fill(shared, slot, new, Arc::clone(&port));
+        let result = match taken {
+            Some(_) => Ok(()),
+            None => fill(shared, slot, new, Arc::clone(&port)),
+        };
         shared.io.nsds().show_progress(slot, None);
         shared.io.nsds().end_shadow(slot);
+        if result.is_ok()
+            && let Err(error) = delete_nobodys(shared, slot, &mut RecoveryReport::default())
+        {
+            eprintln!("disks: NSD {new} may hold strips that no file has: {error}");
+        }
         if let Err(error) = result.and_then(|()| note(shared, None)) {
             eprintln!("disks: NSD {new}, which is to replace NSD {old}: {error}");
             after_failure(shared, slot, new, port);

@@ -15,6 +15,7 @@ use strake_proto::meta::{
     XattrMode,
 };
 use strake_proto::{ClusterId, Code, ErrorKind, FileType, FsId, Ino, NsdId};
+use strake_store::superblock::Superblock;
 use strake_store::{ChunkSource, Container, FormatOptions, UnusedChunks};
 
 const DISK_BYTES: u64 = 48 << 20;
@@ -622,6 +623,23 @@ fn an_old_copy_in_the_place_of_a_disk_is_recognised() {
     let store = rig.open(&[]).expect("opens");
     store.begin_life(now).expect("begins");
     assert_eq!(unrecovered(&store), [], "nobody else is suspected");
+}
+
+/// A crash came after it had taken the place of another, and before it got a generation.
+#[test]
+fn a_disk_that_has_just_replaced_another_is_not_suspected() {
+    let (rig, store) = Rig::new(4, 1, false);
+    let now = entry(1, MetaOp::Join).time;
+    store.begin_life(now).expect("begins");
+    drop(store);
+    let fresh = |superblock: &mut Superblock| {
+        superblock.metadata_generation = 0;
+        superblock.metadata_holders = Vec::new();
+    };
+    rig.container(3).update_superblock(fresh).expect("writes");
+    let store = rig.open(&[]).expect("opens");
+    store.begin_life(now).expect("begins");
+    assert_eq!(unrecovered(&store), []);
 }
 
 fn unrecovered(store: &MetaStore) -> Vec<NsdId> {

@@ -13,7 +13,8 @@ use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{
-    ByteCount, ClientId, ClusterId, Code, FsId, Ino, NsdId, PoolMap, Result, SlotIndex, Timestamp,
+    ByteCount, ClientId, ClusterId, Code, Error, ErrorKind, FsId, Ino, NsdId, PoolMap, Result,
+    SlotIndex, Timestamp,
 };
 use strake_store::Container;
 use strake_store::container::{CONTAINER_BYTES_MIN, FormatOptions};
@@ -28,7 +29,7 @@ const CLUSTER: ClusterId = ClusterId([7; 16]);
 pub struct Machine {
     /// The code of its file system.
     pub code: Code,
-    /// One per NSD, by slot.
+    /// One per NSD, by slot, and then those that are to replace others.
     pub disks: Vec<Option<Arc<SimDisk>>>,
     /// The disks that are away, by slot: as they were when they were lost.
     pub lost: Vec<Option<Arc<SimDisk>>>,
@@ -46,6 +47,8 @@ pub struct Stack {
     pub meta: Arc<MetaStore>,
     /// The block stores that could be opened, by slot.
     pub stores: Vec<Option<Arc<BlockStore>>>,
+    /// What is there and holds no slot.
+    pub spare: Option<(Container, Arc<BlockStore>)>,
     /// Units that the metadata kept when it was opened, by inode: they were written again into
     /// what the stripes held.
     pub hardened: BTreeMap<u64, BTreeSet<u64>>,
@@ -66,15 +69,7 @@ impl Machine {
         // Metadata asks the block stores for space.
         let mut stores = Vec::new();
         for (at, disk) in machine.disks.iter().flatten().enumerate() {
-            let options = FormatOptions {
-                cluster: CLUSTER,
-                nsd: nsd(at),
-                fs: FsId(1),
-                failure_group: at as u32,
-                seed: 0x5eed + at as u64,
-            };
-            let disk = Arc::clone(disk) as Arc<dyn Disk>;
-            let container = Container::format(disk, &options)?;
+            let container = format_disk(disk, at, at)?;
             stores.push(BlockStore::open(container.clone(), store_options(&observe))?);
             containers.push(container);
         }
@@ -82,6 +77,18 @@ impl Machine {
         let meta = MetaStore::format(&containers, &configuration, machine.meta_options(&observe))?;
         meta.checkpoint()?;
         Ok(machine)
+    }
+
+    /// Adds a new disk, which is to replace that of a slot.
+    ///
+    /// # Errors
+    /// The container's.
+    pub fn add_spare(&mut self, slot: usize, sequence: &Sequence) -> Result<()> {
+        let disk = SimDisk::with_sequence(CONTAINER_BYTES_MIN, sequence);
+        format_disk(&disk, self.disks.len(), slot)?;
+        self.disks.push(Some(disk));
+        self.lost.push(None);
+        Ok(())
     }
 
     /// A machine of these disks.
@@ -142,20 +149,26 @@ impl Machine {
     /// The stack's.
     pub fn open(&self) -> Result<Stack> {
         let observe = self.observe();
-        let mut containers = Vec::new();
-        let mut stores = Vec::new();
-        for disk in &self.disks {
-            let Some(disk) = disk else {
-                stores.push(None);
-                continue;
-            };
+        let mut opened = Vec::new();
+        for disk in self.disks.iter().flatten() {
             let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>)?;
             let options = BlockStoreOptions { cache_bytes: 1 << 20, ..store_options(&observe) };
-            stores.push(Some(BlockStore::open(container.clone(), options)?));
-            containers.push(container);
+            let store = BlockStore::open(container.clone(), options)?;
+            opened.push((container, store));
         }
+        let containers: Vec<Container> = opened.iter().map(|(it, _)| it.clone()).collect();
         let meta = Arc::new(MetaStore::open(&containers, self.meta_options(&observe))?);
         meta.begin_life(self.clock.wall())?;
+        let MetaReply::Configuration(found) = meta.query(&MetaQuery::Configuration)? else {
+            return Err(Error::new(ErrorKind::Internal, "the metadata has no configuration"));
+        };
+        let mut take = |nsd: NsdId| {
+            let at = opened.iter().position(|(_, store)| store.nsd() == nsd)?;
+            Some(opened.remove(at))
+        };
+        let stores: Vec<_> =
+            found.pool.slots.iter().map(|slot| take(slot.nsd).map(|(_, store)| store)).collect();
+        let spare = opened.pop();
         let hardened = hardened(&meta)?;
         let port = |store: &Arc<BlockStore>| Arc::clone(store) as Arc<dyn NsdPort>;
         let nsds = (0..)
@@ -170,8 +183,19 @@ impl Machine {
             observe,
             client: ClientId(1),
         })?;
-        Ok(Stack { vfs, meta, stores, hardened })
+        Ok(Stack { vfs, meta, stores, spare, hardened })
     }
+}
+
+fn format_disk(disk: &Arc<SimDisk>, at: usize, failure_group: usize) -> Result<Container> {
+    let options = FormatOptions {
+        cluster: CLUSTER,
+        nsd: nsd(at),
+        fs: FsId(1),
+        failure_group: failure_group as u32,
+        seed: 0x5eed + at as u64,
+    };
+    Container::format(Arc::clone(disk) as Arc<dyn Disk>, &options)
 }
 
 fn hardened(meta: &MetaStore) -> Result<BTreeMap<u64, BTreeSet<u64>>> {

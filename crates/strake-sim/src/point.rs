@@ -199,8 +199,8 @@ pub fn run(recording: &Recording, wanted: u64) -> Result<Tally, (Point, String)>
     let mut owed = 0;
     for (index, cut) in positions.iter().enumerate() {
         cuts.iter_mut().for_each(|one| one.advance(*cut));
-        owed += wanted / positions.len() as u64
-            + u64::from((index as u64) < wanted % positions.len() as u64);
+        let up_to = |index: usize| wanted * index as u64 / positions.len() as u64;
+        owed += up_to(index + 1) - up_to(index);
         let mut number = 0;
         // Where nothing is unsynced there are fewer different images than wanted; what is owed
         // then is made up for where there are more.

@@ -4,13 +4,16 @@ use crate::history::READ_WRITE;
 use crate::judge::survey;
 use crate::machine::{BLOCK_SIZE, Machine, Stack};
 use std::sync::Arc;
+use std::time::Duration;
+use strake_client::Replacement;
 use strake_client::vfs::{SetAttr, Vfs};
 use strake_env::disk::sim::{Event, Fate, Sequence};
-use strake_env::{Clock, Disk, Rng, SimDisk};
+use strake_env::{Clock, Disk, RealClock, Rng, SimDisk};
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, StripEntry};
 use strake_proto::{
-    BlockIndex, Caller, ErrorKind, FsId, GrantNumber, Ino, ObjectId, SlotIndex, StripIndex, Version,
+    BlockIndex, Caller, ErrorKind, FsId, GrantNumber, Ino, NsdId, ObjectId, SlotIndex, StripIndex,
+    Version,
 };
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -142,17 +145,7 @@ fn version_reuse_after_a_dead_writer() {
     drop(stack);
     let mut rng = Rng::new(1);
     for position in begun..=machine.position() {
-        let sequence = Sequence::default();
-        let mut image = |disk: &Arc<SimDisk>| {
-            let mut cuts = disk.power_cuts();
-            cuts.advance(position);
-            cuts.image_in(&sequence, |event| match event {
-                Event::Write { bytes, .. } => Fate::random(&mut rng, bytes.len()),
-                _ => Fate::Kept,
-            })
-        };
-        let disks = machine.disks.iter().map(|disk| disk.as_ref().map(&mut image)).collect();
-        let crashed = Machine::new(machine.code, disks, image(&machine.witness));
+        let crashed = cut_at(&machine, position, &mut rng);
         let stack = crashed.open().expect("starts");
         put(&stack, "file", 0, &pattern(7, BLOCK), true);
         for slot in 0..NSDS {
@@ -392,4 +385,117 @@ fn an_old_copy_brings_nothing_back_that_was_deleted() {
     drop(stack);
     let stack = machine.less(0b11_0000).open().expect("starts with two others away");
     assert!(get(&stack, "stays").expect("reads") == pattern(5, BLOCK));
+}
+
+/// The slot whose disk is replaced; its NSD, and the new one.
+const GOES: usize = 2;
+const OLD: NsdId = NsdId(GOES as u32 + 1);
+const NEW: NsdId = NsdId(NSDS as u32 + 1);
+/// A replacement that takes longer is a fault.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Takes a replacement up, if one is asked for or pending and the new disk is there, and waits
+/// until it has ended. Then the new disk is made known to the metadata and the old one is let go.
+fn replace(stack: &Stack, machine: &Machine, begin: bool) {
+    let spare = stack.spare.as_ref().filter(|(_, store)| store.nsd() == NEW);
+    let store = spare.map(|(_, store)| store).or(stack.stores[GOES].as_ref());
+    let pending = stack.vfs.replacement().expect("known").is_some();
+    if let Some(store) = store.filter(|store| store.nsd() == NEW && (begin || pending)) {
+        let replacement = Replacement { old: OLD, new: NEW, rate: 0 };
+        let port = Arc::clone(store) as Arc<dyn NsdPort>;
+        stack.vfs.replace_nsd(replacement, port).expect("begins");
+        let start = RealClock.monotonic();
+        while stack.vfs.replacement().expect("known").is_some() {
+            assert!(RealClock.monotonic() - start < WAIT_MAX, "{:?}", stack.vfs.nsds());
+            std::thread::yield_now();
+        }
+        stack.vfs.recover_nsds();
+    }
+    if stack.vfs.nsds()[GOES].nsd != NEW {
+        return;
+    }
+    if let Some((container, _)) = spare {
+        let now = machine.clock.wall();
+        assert_eq!(stack.meta.attach(container.clone(), false, now), Ok(false));
+    }
+    stack.meta.detach(OLD, "it was replaced");
+    (0..NSDS).for_each(|_| stack.meta.tick());
+}
+
+/// The power goes at any moment while a disk is replaced and files are written. With any two disks
+/// away, the old and the new among them, nothing is lost; then the replacement goes on and ends;
+/// and then any two others can be lost.
+#[test]
+fn a_replacement_that_is_interrupted_goes_on_and_loses_nothing() {
+    const FILES: u8 = 4;
+    let sequence = Sequence::default();
+    let mut machine =
+        Machine::format("4+2p".parse().expect("a code"), NSDS, &sequence).expect("formats");
+    machine.add_spare(GOES, &sequence).expect("formats");
+    let stack = machine.open().expect("starts");
+    put(&stack, "before", 0, &pattern(3, 2 * BLOCK + 50_000), true);
+    put(&stack, "gone", 0, &pattern(7, BLOCK), true);
+    stack.vfs.unlink(ROOT, Ino::ROOT, b"gone").expect("unlinks");
+    let begun = machine.position();
+    // Where each file was durable.
+    let synced: Vec<u64> = std::thread::scope(|scope| {
+        scope.spawn(|| replace(&stack, &machine, true));
+        let files = (0..FILES).map(|at| {
+            put(&stack, &format!("during {at}"), 0, &pattern(at, BLOCK + 9000), true);
+            machine.position()
+        });
+        files.collect()
+    });
+    assert_eq!(stack.vfs.nsds()[GOES].nsd, NEW, "it was replaced");
+    drop(stack);
+    let end = machine.position();
+    let verify = |stack: &Stack, cut: u64, why: &str| {
+        assert!(get(stack, "before").expect("reads") == pattern(3, 2 * BLOCK + 50_000), "{why}");
+        for at in (0..FILES).filter(|at| synced[usize::from(*at)] <= cut) {
+            let found = get(stack, &format!("during {at}")).expect("reads");
+            assert!(found == pattern(at, BLOCK + 9000), "{why}: file {at}");
+        }
+    };
+    let pairs: Vec<u32> =
+        (0..=NSDS).flat_map(|one| (0..one).map(move |other| 1 << one | 1 << other)).collect();
+    let mut rng = Rng::new(5);
+    for (round, first) in pairs.iter().cycle().take(2 * pairs.len()).enumerate() {
+        let position = begun + (end - begun) * round as u64 / (2 * pairs.len() as u64 - 1);
+        let crashed = cut_at(&machine, position, &mut rng);
+        let why = format!("cut at {position} of {begun}..{end}, away {first:#b}");
+        let away = crashed.less(*first);
+        let stack = away.open().unwrap_or_else(|error| panic!("{why}: {error}"));
+        verify(&stack, position, &why);
+        replace(&stack, &away, false);
+        verify(&stack, position, &why);
+        drop(stack);
+        let whole = away.whole();
+        let stack = whole.open().unwrap_or_else(|error| panic!("{why}, all back: {error}"));
+        stack.vfs.recover_nsds();
+        replace(&stack, &whole, false);
+        assert_eq!(stack.vfs.replacement(), Ok(None), "{why}: it goes on and ends");
+        drop(stack);
+        let stack = whole.open().expect("starts");
+        stack.vfs.recover_nsds();
+        clean(&stack);
+        drop(stack);
+        let second = pairs[rng.index(pairs.len())];
+        let stack = whole.less(second).open().expect("starts with two others away");
+        verify(&stack, position, &format!("{why}, then {second:#b}"));
+    }
+}
+
+/// The machine after a power cut at a moment, with fates drawn for what was not synced.
+fn cut_at(machine: &Machine, position: u64, rng: &mut Rng) -> Machine {
+    let sequence = Sequence::default();
+    let mut image = |disk: &Arc<SimDisk>| {
+        let mut cuts = disk.power_cuts();
+        cuts.advance(position);
+        cuts.image_in(&sequence, |event| match event {
+            Event::Write { bytes, .. } => Fate::random(rng, bytes.len()),
+            _ => Fate::random(rng, 512),
+        })
+    };
+    let disks = machine.disks.iter().map(|disk| disk.as_ref().map(&mut image)).collect();
+    Machine::new(machine.code, disks, image(&machine.witness))
 }

@@ -28,7 +28,7 @@ impl MetaStore {
         }
         let mark = self.mark()?;
         for (nsd, generation) in &self.found {
-            if *generation < mark {
+            if is_outdated(*generation, mark) {
                 self.distrust(*nsd, now)?;
             }
         }
@@ -70,9 +70,8 @@ impl MetaStore {
             let detail = format!("NSD {nsd} is not one of this file system");
             return Err(Error::new(ErrorKind::NotFound, detail));
         }
-        // One without any generation was made a moment ago, to replace another.
         let generation = container.superblock().metadata_generation;
-        let missed = doubted || (generation > 0 && generation < self.mark()?);
+        let missed = doubted || is_outdated(generation, self.mark()?);
         let stopped = self.state.read().stopped.clone();
         if missed && stopped.is_none() {
             self.distrust(nsd, now)?;
@@ -150,6 +149,12 @@ impl MetaStore {
         let entry = MetaEntry { client: ClientId(0), sequence: 0, time, op };
         self.apply(&entry).map(drop)
     }
+}
+
+/// Whether an NSD of this generation has missed the mark. One without any was made a moment ago and
+/// has replaced another: it has the slot because it has everything, or is known to lack it.
+fn is_outdated(generation: u64, mark: u64) -> bool {
+    generation > 0 && generation < mark
 }
 
 /// The generation with which the last life began or ended, which was in force then; 0 before that.
