@@ -105,6 +105,9 @@ struct State {
     joining: Option<Arc<Holder>>,
     /// NSDs that failed as holders in this run; not tried again.
     failed_nsds: Vec<NsdId>,
+    /// NSDs that missed the mark and are not marked `Unrecovered` yet (members.rs): they get no
+    /// generation before that, or the next start would not know them any more.
+    suspects: Vec<NsdId>,
     generation: u64,
     /// The newest generation that may be in force: the last one for sure once this run has begun
     /// one.

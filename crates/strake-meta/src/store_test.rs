@@ -625,6 +625,34 @@ fn an_old_copy_in_the_place_of_a_disk_is_recognised() {
     assert_eq!(unrecovered(&store), [], "nobody else is suspected");
 }
 
+/// Regression: with a holder away, the start wrote a generation to the old copy before that was
+/// marked as one that missed writes. Cut short in between, the next start believed it.
+#[test]
+fn an_old_copy_is_recognised_although_the_first_start_with_it_was_cut_short() {
+    let (rig, store) = Rig::new(5, 2, true);
+    let now = entry(1, MetaOp::Join).time;
+    store.begin_life(now).expect("begins");
+    let old = rig.copy();
+    store.end_life(now).expect("ends");
+    drop(store);
+    let mut rng = Rng::new(1);
+    for place in [1, 2, 4] {
+        let mut mixed = rig.copy();
+        mixed.disks[place] = old.disks[place].copy();
+        // All of them count their events together.
+        let mixed = mixed.crash(0, &mut rng);
+        let store = mixed.open(&[0]).expect("opens without a holder");
+        store.begin_life(now).expect("begins");
+        drop(store);
+        for cut in 0..=mixed.disks[0].position() {
+            let store = mixed.crash(cut, &mut rng).open(&[0]).expect("opens");
+            store.begin_life(now).expect("begins");
+            let doubted = unrecovered(&store);
+            assert!(doubted.contains(&NsdId(place as u32 + 1)), "cut at {cut}: {doubted:?}");
+        }
+    }
+}
+
 /// A crash came after it had taken the place of another, and before it got a generation.
 #[test]
 fn a_disk_that_has_just_replaced_another_is_not_suspected() {

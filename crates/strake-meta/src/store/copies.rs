@@ -62,7 +62,7 @@ impl MetaStore {
                 let detail = format!("the metadata's witness cannot be written: {error}");
                 return Err(stop(state, detail));
             }
-            let (written, failed) = write_generation(&state.containers, state.generation, &holders);
+            let (written, failed) = write_generation(state, &holders);
             let reach = written + self.losses_max >= self.nsd_count;
             if !reach || holders.iter().all(|nsd| failed.contains(nsd)) {
                 let detail = format!(
@@ -110,7 +110,9 @@ impl MetaStore {
             .map(|holder| holder.container.superblock().failure_group)
             .collect();
         let is_free = |nsd: NsdId| {
-            !state.failed_nsds.contains(&nsd) && state.holders.iter().all(|other| other.nsd != nsd)
+            !state.failed_nsds.contains(&nsd)
+                && !state.suspects.contains(&nsd)
+                && state.holders.iter().all(|other| other.nsd != nsd)
         };
         state
             .containers
@@ -173,16 +175,14 @@ impl MetaStore {
     }
 }
 
-/// Writes a generation to every superblock, its holders' first. How many have it now, and who
-/// does not.
-pub(super) fn write_generation(
-    containers: &[Container],
-    generation: u64,
-    holders: &[NsdId],
-) -> (usize, Vec<NsdId>) {
+/// Writes the generation to every superblock but the suspects', its holders' first. How many have
+/// it now, and who does not.
+fn write_generation(state: &State, holders: &[NsdId]) -> (usize, Vec<NsdId>) {
+    let generation = state.generation;
     let mut written = 0;
     let mut failed = Vec::new();
-    let mut ordered: Vec<&Container> = containers.iter().collect();
+    let mut ordered: Vec<&Container> = state.containers.iter().collect();
+    ordered.retain(|container| !state.suspects.contains(&container.superblock().nsd));
     ordered.sort_by_key(|container| !holders.contains(&container.superblock().nsd));
     for container in ordered {
         let result = container.update_superblock(|superblock| {

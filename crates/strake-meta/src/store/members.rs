@@ -4,7 +4,7 @@
 //! of all NSDs, and then notes in the metadata itself which generation that was ([`MARK`]). An NSD
 //! whose superblock is older than the mark was away when it was made, or is an old copy put in
 //! the place of the disk: what it holds must not be believed. It is marked `Unrecovered` before
-//! anybody reads it. A generation that a crash left half written is newer than the mark, so an NSD
+//! anybody reads it, and before its superblock gets another generation. A generation that a crash left half written is newer than the mark, so an NSD
 //! that lacks it is not suspected.
 
 use super::MetaStore;
@@ -32,6 +32,7 @@ impl MetaStore {
                 self.distrust(*nsd, now)?;
             }
         }
+        self.state.write().suspects.clear();
         self.renew(now)
     }
 
@@ -78,6 +79,7 @@ impl MetaStore {
         }
         let mut state = self.state.write();
         state.failed_nsds.retain(|failed| *failed != nsd);
+        state.suspects.retain(|suspect| *suspect != nsd);
         state.containers.retain(|other| other.superblock().nsd != nsd);
         state.containers.push(container.clone());
         state.containers.sort_by_key(|container| container.superblock().nsd);
@@ -153,7 +155,7 @@ impl MetaStore {
 
 /// Whether an NSD of this generation has missed the mark. One without any was made a moment ago and
 /// has replaced another: it has the slot because it has everything, or is known to lack it.
-fn is_outdated(generation: u64, mark: u64) -> bool {
+pub(super) fn is_outdated(generation: u64, mark: u64) -> bool {
     generation > 0 && generation < mark
 }
 

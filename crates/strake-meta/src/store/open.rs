@@ -11,7 +11,7 @@
 //!    generation names them before anything is served, so that a missing one is stale from now on.
 
 use super::holder::Holder;
-use super::members::mark;
+use super::members::{is_outdated, mark};
 use super::witness::{self, Testimony};
 use super::{MetaOptions, MetaStore, State, WorkerSignal};
 use crate::log_entry::{decode_entry, encode_entry};
@@ -115,12 +115,21 @@ impl MetaStore {
         // A generation that was begun and is in force nowhere: some superblock that is not there
         // may have it, so the next one must be above it, and must come before anything else.
         let begun = testimony.as_ref().map_or(0, |testimony| testimony.generation);
-        let in_force = in_force(testimony.as_ref(), &newest, &containers).max(mark(&configuration));
+        let mark = mark(&configuration);
+        let in_force = in_force(testimony.as_ref(), &newest, &containers).max(mark);
+        let suspects: Vec<NsdId> = containers
+            .iter()
+            .map(Container::superblock)
+            .filter(|superblock| is_outdated(superblock.metadata_generation, mark))
+            .map(|superblock| superblock.nsd)
+            .collect();
         let equal: Vec<bool> = others.iter().map(|other| catch_up(first, other)).collect();
         let holders: Vec<Arc<Holder>> = recovered
             .into_iter()
             .enumerate()
-            .filter(|(index, _)| *index == 0 || equal[*index - 1])
+            .filter(|(index, copy)| {
+                *index == 0 || (equal[*index - 1] && !suspects.contains(&copy.holder.nsd))
+            })
             .map(|(_, recovered)| Arc::new(recovered.holder))
             .collect();
         let mut same: Vec<NsdId> = holders.iter().map(|holder| holder.nsd).collect();
@@ -132,6 +141,7 @@ impl MetaStore {
         {
             let mut state = store.state.write();
             (state.generation, state.in_force) = (generation.max(begun), in_force);
+            state.suspects = suspects;
         }
         strake_proto::meta::MetaPort::sync(&store)?;
         if same != named || begun > generation {
@@ -165,6 +175,7 @@ impl MetaStore {
                 holders,
                 joining: None,
                 failed_nsds: Vec::new(),
+                suspects: Vec::new(),
                 generation,
                 in_force: generation,
                 last,
