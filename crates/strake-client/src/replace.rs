@@ -119,8 +119,13 @@ pub(crate) fn start(
         };
         shared.io.nsds().show_progress(slot, None);
         shared.io.nsds().end_shadow(slot);
+        // Stable before the replacement is over: nobody comes back to it then.
+        let sweep = || {
+            delete_nobodys(shared, slot, &mut RecoveryReport::default())?;
+            shared.committer.commit(shared, true)
+        };
         if result.is_ok()
-            && let Err(error) = delete_nobodys(shared, slot, &mut RecoveryReport::default())
+            && let Err(error) = sweep()
         {
             eprintln!("disks: NSD {new} may hold strips that no file has: {error}");
         }

@@ -418,6 +418,10 @@ fn replace(stack: &Stack, machine: &Machine, begin: bool) {
         let now = machine.clock.wall();
         assert_eq!(stack.meta.attach(container.clone(), false, now), Ok(false));
     }
+    if begin {
+        // Without it there is a copy of the metadata less until another is made: decision 0014.
+        return;
+    }
     stack.meta.detach(OLD, "it was replaced");
     (0..NSDS).for_each(|_| stack.meta.tick());
 }
@@ -477,7 +481,12 @@ fn a_replacement_that_is_interrupted_goes_on_and_loses_nothing() {
         drop(stack);
         let stack = whole.open().expect("starts");
         stack.vfs.recover_nsds();
-        clean(&stack);
+        (0..NSDS).for_each(|_| stack.meta.tick());
+        // Strips of a file that the crash took away may stay on the new disk: decision 0014.
+        let mut found = survey(&stack);
+        let is_left = |fault: &str| fault.ends_with("nobody's") || fault.ends_with("no file has");
+        found.faults.retain(|fault| !(fault.contains("NSD 7") && is_left(fault)));
+        assert!(found.faults.is_empty(), "{why}: {:?}", found.faults);
         drop(stack);
         let second = pairs[rng.index(pairs.len())];
         let stack = whole.less(second).open().expect("starts with two others away");

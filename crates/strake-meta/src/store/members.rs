@@ -4,8 +4,8 @@
 //! of all NSDs, and then notes in the metadata itself which generation that was ([`MARK`]). An NSD
 //! whose superblock is older than the mark was away when it was made, or is an old copy put in
 //! the place of the disk: what it holds must not be believed. It is marked `Unrecovered` before
-//! anybody reads it, and before its superblock gets another generation. A generation that a crash left half written is newer than the mark, so an NSD
-//! that lacks it is not suspected.
+//! anybody reads it, and before its superblock gets another generation. A generation that a crash
+//! left half written is newer than the mark, so an NSD that lacks it is not suspected.
 
 use super::MetaStore;
 use strake_proto::layout::{NsdAvailability, NsdState};
