@@ -58,17 +58,20 @@ impl Space {
 
     /// Takes back what [`Space::allocate`] gave.
     pub(super) fn give_back(&self, extents: &[Extent]) {
-        self.free(extents);
-        self.in_flight.fetch_sub(units_of(extents), SeqCst);
+        self.free(extents, || {
+            self.in_flight.fetch_sub(units_of(extents), SeqCst);
+        });
     }
 
-    fn free(&self, extents: &[Extent]) {
+    /// Frees units; `also` is done under the same hold of the allocator.
+    fn free(&self, extents: &[Extent], also: impl FnOnce()) {
         let mut allocator = self.allocator.lock();
         let mut stale = self.stale.lock();
         for &extent in extents {
             allocator.free(extent);
             stale.add(extent);
         }
+        also();
     }
 
     /// How much the host is yet to be told of.
@@ -151,8 +154,8 @@ impl BlockStore {
         if released.is_empty() {
             return;
         }
-        self.space.free(&released);
-        self.reclaim.given_back(&released);
+        // In one step for a check, which counts what is free and what is on its way there.
+        self.space.free(&released, || self.reclaim.given_back(&released));
         if self.space.stale_bytes() <= self.options.discard_at_once_bytes_max {
             // A host that is full needs it back before the next write, and this is soon done.
             self.discard_listed();
