@@ -4,7 +4,7 @@
 //! blocks, and commit the NSDs when enough is accepted. A failure is latched at the inode; the
 //! block stays dirty and is tried again.
 
-use crate::block::{Block, STORED_UNKNOWN};
+use crate::block::{Block, BlockData, STORED_UNKNOWN};
 use crate::committer::Accepted;
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
@@ -12,7 +12,7 @@ use crate::open_table::Pinned;
 use crate::ranges::Ranges;
 use crate::shared::Shared;
 use crate::stripe_io::{Access, Found, padded_bytes};
-use parking_lot::{Condvar, Mutex, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Condvar, Mutex, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -259,7 +259,7 @@ fn send_block(
     block.pinned.fetch_add(1, Ordering::AcqRel);
     shared.space.sent(charge as u64);
 
-    let data = RwLockWriteGuard::downgrade(data);
+    let data = RwLockWriteGuard::downgrade_to_upgradable(data);
     let restarts = shared.io.nsds().restarts();
     let buffer = data.buffer.as_ref().expect("invariant: a complete block has a buffer");
     let padded = padded_bytes(layout.code, length);
@@ -287,8 +287,10 @@ fn send_block(
             Ok(true)
         }
         Err(error) => {
-            drop(data);
-            take_back(shared, file, block, charge, fresh);
+            // Without letting go: whoever else sends the block would find it clean, and call that
+            // stable.
+            let mut data = RwLockUpgradableReadGuard::upgrade(data);
+            take_back(shared, file, block, &mut data, charge, fresh);
             Err(error)
         }
     }
@@ -326,18 +328,21 @@ fn durable_content<'a>(
 }
 
 /// A block could not be sent: it is dirty as before. It has never left the list of dirty ones.
-fn take_back(shared: &Shared, file: &FileState, block: &Block, charge: usize, fresh: u32) {
-    let mut data = block.data.write();
+fn take_back(
+    shared: &Shared,
+    file: &FileState,
+    block: &Block,
+    data: &mut BlockData,
+    charge: usize,
+    fresh: u32,
+) {
+    assert!(!data.dirty, "nobody writes to a block while it is sent");
     data.whole = true;
     file.insert_unsaved(block.index);
-    if data.dirty {
-        shared.pool.remove_dirty(charge);
-    } else {
-        data.dirty = true;
-        data.charge = charge;
-        // The data is owed, whether there is room or not.
-        shared.space.owe(charge as u64);
-    }
+    data.dirty = true;
+    data.charge = charge;
+    // The data is owed, whether there is room or not.
+    shared.space.owe(charge as u64);
     data.fresh += fresh;
     block.pinned.fetch_sub(1, Ordering::AcqRel);
 }
@@ -355,7 +360,7 @@ fn complete(
     file: &Arc<FileState>,
     layout: &ObjectLayout,
     block: &Block,
-    data: &mut crate::block::BlockData,
+    data: &mut BlockData,
 ) -> Result<u32> {
     let limit = data.limit as usize;
     if data.is_missing(0, limit) {
@@ -394,7 +399,7 @@ pub(crate) fn load(
     file: &Arc<FileState>,
     layout: &ObjectLayout,
     block: &Block,
-    data: &mut crate::block::BlockData,
+    data: &mut BlockData,
     from: usize,
     to: usize,
 ) -> Result<()> {
