@@ -96,6 +96,9 @@ struct Inner {
     update: Mutex<()>,
     current: RwLock<Arc<Superblock>>,
     source: RwLock<Option<Weak<dyn ChunkSource>>>,
+    /// Space of stores that are to take the place of those in the superblock, by [`KvRole`];
+    /// claimed here, nowhere on the disk: after a crash it is data's again. Changed under `update`.
+    drafts: Mutex<[KvSpace; 2]>,
 }
 
 impl Container {
@@ -201,6 +204,7 @@ impl Container {
                 update: Mutex::new(()),
                 current: RwLock::new(Arc::new(superblock)),
                 source: RwLock::new(None),
+                drafts: Mutex::default(),
             }),
         }
     }
@@ -245,9 +249,39 @@ impl Container {
         Ok(())
     }
 
+    /// Reads both copies of the superblock back, and writes those that are damaged anew: first the
+    /// newest in its own place, so that there is a good one at any time. Returns how many it wrote.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn verify_superblocks(&self) -> Result<u64> {
+        let _update = self.inner.update.lock();
+        let (disk, current) = (&self.inner.disk, self.superblock());
+        let is_good = |sequence: u64| {
+            let mut buffer = AlignedBuffer::zeroed(SUPERBLOCK_BYTES);
+            disk.read_at(copy_offset(sequence), &mut buffer).ok()?;
+            let copy = Superblock::decode(buffer[..].try_into().ok()?).ok()?;
+            Some(sequence != current.sequence || copy == *current)
+        };
+        let mut written = 0;
+        if is_good(current.sequence) != Some(true) {
+            write_copy(&**disk, &current)?;
+            disk.sync()?;
+            written += 1;
+        }
+        if is_good(current.sequence + 1) != Some(true) {
+            self.rewrite(|_| {})?;
+            written += 1;
+        }
+        Ok(written)
+    }
+
     /// The chunks that belong to data, ascending.
     pub fn data_chunks(&self) -> Vec<u32> {
-        data_chunks(&self.superblock(), &self.inner.geometry)
+        let mut chunks = data_chunks(&self.superblock(), &self.inner.geometry);
+        let drafts = self.inner.drafts.lock();
+        chunks.retain(|chunk| drafts.iter().all(|draft| !draft.chunks.contains(chunk)));
+        chunks
     }
 
     /// Names who gives chunks to KVs that grow. Without one they cannot grow (`NoSpace`).
@@ -280,7 +314,41 @@ impl Container {
 
     /// The space of a KV.
     pub fn kv_region(&self, role: KvRole) -> KvRegion {
-        KvRegion { container: self.clone(), role }
+        KvRegion { container: self.clone(), role, is_draft: false }
+    }
+
+    /// Where a store is, as far as is known in memory.
+    pub(crate) fn kv_space(&self, role: KvRole, is_draft: bool) -> KvSpace {
+        match is_draft {
+            true => self.inner.drafts.lock()[role as usize].clone(),
+            false => self.superblock().kv_space(role).clone(),
+        }
+    }
+
+    /// Puts the draft of a store in its place, durably; returns the chunks that it had before,
+    /// which the caller releases when nothing can touch them any more.
+    pub(crate) fn adopt_draft(&self, role: KvRole) -> Result<Vec<u32>> {
+        let _update = self.inner.update.lock();
+        // Were this to fail, the disk might all the same say that the chunks are the store's: so
+        // they are given to nobody before the next opening tells.
+        let draft = std::mem::take(&mut self.inner.drafts.lock()[role as usize]);
+        let before = self.superblock().kv_space(role).chunks.clone();
+        self.rewrite(|superblock| *superblock.kv_space_mut(role) = draft)?;
+        Ok(before)
+    }
+
+    /// Gives up the draft of a store.
+    pub(crate) fn drop_draft(&self, role: KvRole) {
+        let _update = self.inner.update.lock();
+        let draft = std::mem::take(&mut self.inner.drafts.lock()[role as usize]);
+        self.release(&draft.chunks);
+    }
+
+    /// Gives chunks back to data.
+    pub(crate) fn release(&self, chunks: &[u32]) {
+        if let Some(source) = self.source() {
+            source.release(chunks);
+        }
     }
 
     /// Makes metadata log and metadata KV empty, as for a new copy; their chunks go back to data.
@@ -295,9 +363,7 @@ impl Container {
             superblock.metadata_log_seed = superblock.metadata_log_seed.wrapping_add(1);
             superblock.metadata_kv = KvSpace::default();
         })?;
-        if let Some(source) = self.source() {
-            source.release(&chunks);
-        }
+        self.release(&chunks);
         Journal::begin(self.metadata_log())
     }
 
@@ -306,10 +372,9 @@ impl Container {
     }
 
     /// Sets the length of a KV, claiming chunks as needed. Chunks once claimed are kept.
-    pub(crate) fn set_kv_length(&self, role: KvRole, length: u64) -> Result<()> {
+    pub(crate) fn set_kv_length(&self, role: KvRole, is_draft: bool, length: u64) -> Result<()> {
         let _update = self.inner.update.lock();
-        let superblock = self.superblock();
-        let space = superblock.kv_space(role);
+        let space = self.kv_space(role, is_draft);
         if space.length == length {
             return Ok(());
         }
@@ -320,10 +385,14 @@ impl Container {
         let missing = (needed as usize).saturating_sub(space.chunks.len());
         let mut claimed = Vec::new();
         if let Err(error) = self.claim(missing, &mut claimed) {
-            if let Some(source) = self.source() {
-                source.release(&claimed);
-            }
+            self.release(&claimed);
             return Err(error);
+        }
+        if is_draft {
+            let draft = &mut self.inner.drafts.lock()[role as usize];
+            draft.length = length;
+            draft.chunks.extend_from_slice(&claimed);
+            return Ok(());
         }
         // Were this to fail, the disk might all the same say that the chunks are the KV's; so they
         // are not given back to data before the next opening tells.
@@ -371,9 +440,14 @@ impl Superblock {
     }
 }
 
+/// Where the superblock of a sequence lies, and that of every second one before and after it.
+fn copy_offset(sequence: u64) -> u64 {
+    COPY_OFFSETS[(sequence % 2) as usize]
+}
+
 fn write_copy(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
-    let offset = COPY_OFFSETS[(superblock.sequence % 2) as usize];
-    disk.write_at(offset, &AlignedBuffer::from_slice(&superblock.encode()))?;
+    let bytes = AlignedBuffer::from_slice(&superblock.encode());
+    disk.write_at(copy_offset(superblock.sequence), &bytes)?;
     Ok(())
 }
 

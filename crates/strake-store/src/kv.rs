@@ -20,11 +20,12 @@ mod base;
 mod key;
 mod overlay;
 mod pages;
+mod renew;
 mod scan;
 
 use crate::journal::Lsn;
 use crate::region::KvRegion;
-use base::{Base, Snapshot};
+use base::{Base, Snapshot, Trust};
 use key::Key;
 use overlay::{Change, Overlay};
 use parking_lot::{Mutex, RwLock};
@@ -32,7 +33,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use strake_proto::{Error, ErrorKind, Result};
 
+use pages::Pages;
+
+pub use pages::Verified;
 pub(crate) use pages::{capacity_bytes, clear_chunk};
+pub use renew::Renewed;
 
 /// Changes that become visible together.
 #[derive(Clone, Debug, Default)]
@@ -129,6 +134,8 @@ struct Layers {
     active: Overlay,
     frozen: Option<Arc<Overlay>>,
     snapshot: Option<Snapshot>,
+    /// The base's file.
+    pages: Option<Arc<Pages>>,
     /// The last entry in `active`, or below where it is empty.
     applied: Lsn,
     applied_in_base: Lsn,
@@ -137,6 +144,7 @@ struct Layers {
 struct Writer {
     region: KvRegion,
     cache_bytes: usize,
+    trust: Trust,
     /// `None` after the base could not be opened again.
     base: Option<Base>,
 }
@@ -147,10 +155,11 @@ impl Kv {
     /// # Errors
     /// The disk's; `Corrupt`; `NoSpace` where a first chunk cannot be claimed.
     pub fn open(region: KvRegion, cache_bytes: usize) -> Result<Kv> {
-        let base = Base::open(region.clone(), cache_bytes)?;
+        let trust = Trust::default();
+        let base = Base::open(region.clone(), cache_bytes, &trust)?;
         let applied = base.applied()?;
         let snapshot = Some(base.snapshot()?);
-        let writer = Writer { region, cache_bytes, base: Some(base) };
+        let writer = Writer { region, cache_bytes, trust, base: Some(base) };
         Ok(Kv::with(snapshot, applied, Some(writer)))
     }
 
@@ -165,6 +174,7 @@ impl Kv {
                 active: Overlay::default(),
                 frozen: None,
                 snapshot,
+                pages: writer.as_ref().and_then(Writer::pages),
                 applied,
                 applied_in_base: applied,
             }),
@@ -290,20 +300,37 @@ impl Kv {
     /// Whether a read that failed on `snapshot` may be tried again: the base was opened anew.
     fn is_outdated(&self, snapshot: &Snapshot) -> bool {
         let layers = self.layers.read();
-        layers.snapshot.as_ref().is_some_and(|current| !Arc::ptr_eq(current, snapshot))
+        layers.snapshot.as_ref().is_some_and(|current| !current.is_same(snapshot))
     }
+}
+
+impl Writer {
+    fn pages(&self) -> Option<Arc<Pages>> {
+        self.base.as_ref().map(|base| Arc::clone(base.pages()))
+    }
+}
+
+/// Closes the base: it may write until then.
+fn close(writer: &mut Writer, layers: &mut Layers) {
+    layers.snapshot = None;
+    layers.pages = None;
+    writer.base = None;
 }
 
 /// Closes the base and opens it again. Readers wait meanwhile: one must end before the next begins.
 fn reopen(writer: &mut Writer, layers: &mut Layers) {
-    layers.snapshot = None;
-    writer.base = None;
-    let opened = Base::open(writer.region.clone(), writer.cache_bytes).and_then(|base| {
+    close(writer, layers);
+    if writer.trust.is_lost() {
+        return;
+    }
+    let opened = Base::open(writer.region.clone(), writer.cache_bytes, &writer.trust);
+    let opened = opened.and_then(|base| {
         let found = (base.snapshot()?, base.applied()?);
         Ok((base, found))
     });
     if let Ok((base, (snapshot, applied))) = opened {
         writer.base = Some(base);
+        layers.pages = writer.pages();
         layers.snapshot = Some(snapshot);
         // A commit that reported an error may have become durable all the same; its changes are in
         // `active` too, and writing them once more changes nothing.
@@ -324,7 +351,7 @@ impl KvRead for Kv {
             };
             let Some(snapshot) = snapshot else { return Ok(None) };
             match snapshot.get(key) {
-                Ok(value) => return Ok(value.map(|value| value.value().into())),
+                Ok(value) => return Ok(value),
                 Err(_) if self.is_outdated(&snapshot) => {}
                 Err(error) => {
                     self.revive(snapshot);
@@ -356,3 +383,6 @@ impl KvRead for Kv {
 #[cfg(test)]
 #[path = "kv_test.rs"]
 mod kv_test;
+
+#[cfg(test)]
+mod damage_test;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use strake_env::{Rng, SimDisk};
 use strake_proto::{ClusterId, FsId, NsdId};
 
-const CACHE_BYTES: usize = 1 << 20;
+pub(super) const CACHE_BYTES: usize = 1 << 20;
 
 fn options() -> FormatOptions {
     let cluster = ClusterId([1; 16]);
@@ -16,7 +16,7 @@ fn options() -> FormatOptions {
 }
 
 /// A container whose chunks are all free.
-fn container() -> (Arc<SimDisk>, Container, Arc<dyn ChunkSource>) {
+pub(super) fn container() -> (Arc<SimDisk>, Container, Arc<dyn ChunkSource>) {
     let disk = SimDisk::new(64 << 20);
     let container = Container::format(disk.clone(), &options()).unwrap();
     let source = UnusedChunks::shared();
@@ -24,7 +24,7 @@ fn container() -> (Arc<SimDisk>, Container, Arc<dyn ChunkSource>) {
     (disk, container, source)
 }
 
-fn open(container: &Container) -> Kv {
+pub(super) fn open(container: &Container) -> Kv {
     Kv::open(container.kv_region(KvRole::Metadata), CACHE_BYTES).unwrap()
 }
 

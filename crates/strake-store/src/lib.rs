@@ -14,6 +14,6 @@ pub mod superblock;
 
 pub use container::{Container, FormatOptions};
 pub use journal::{Journal, Lsn};
-pub use kv::{Batch, Kv, KvRead, KvStats};
+pub use kv::{Batch, Kv, KvRead, KvStats, Renewed, Verified};
 pub use region::{ChunkSource, KvRegion, KvRole, LogRegion, UnusedChunks};
 pub use superblock::Superblock;

@@ -1,6 +1,7 @@
 //! Parts of a container handed to their users: log rings, and the space of key-value stores.
 
 use crate::container::Container;
+use crate::superblock::KvSpace;
 use std::sync::Arc;
 use strake_env::Disk;
 
@@ -64,4 +65,17 @@ impl ChunkSource for UnusedChunks {
 pub struct KvRegion {
     pub(crate) container: Container,
     pub(crate) role: KvRole,
+    /// Space that is to take the place of the store's.
+    pub(crate) is_draft: bool,
+}
+
+impl KvRegion {
+    /// Space of its own for a store that is to take the place of this one.
+    pub(crate) fn draft(&self) -> KvRegion {
+        KvRegion { is_draft: true, ..self.clone() }
+    }
+
+    pub(crate) fn space(&self) -> KvSpace {
+        self.container.kv_space(self.role, self.is_draft)
+    }
 }

@@ -11,60 +11,193 @@
 //! turns to the new commit after a barrier of its own. With one phase the header could name pages
 //! whose CRCs were lost, and both commits would be gone.
 //!
+//! **Panics.** redb asserts on what pages hold that it wrote itself. Pages that lie under good
+//! checksums may so make it panic: every call of it is guarded, and after a panic nothing more is
+//! asked of the store, nor written, until it is opened again ([`Trust`]). Not excluded by that:
+//! pages that name each other in a circle (redb would descend until its stack ends).
+//!
 //! redb refuses everything after any storage error, even after a growth that found no space; then
 //! the base is opened anew on what is durable (see `Kv::checkpoint`).
 
 use super::overlay::Overlay;
-use super::pages::Pages;
+use super::pages::{File, Pages};
 use crate::journal::Lsn;
 use crate::region::KvRegion;
 use redb::{
-    Database, Durability, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition,
-    TableError,
+    AccessGuard, Database, Durability, Range, ReadOnlyTable, ReadableDatabase, StorageError,
+    TableDefinition, TableError,
 };
+use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use strake_proto::{Error, ErrorKind, Result};
 
 const PAIRS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("pairs");
 const STATE: TableDefinition<&str, u64> = TableDefinition::new("state");
 const APPLIED: &str = "applied";
 
+/// Whether redb ever panicked over a store. Pages whose checksums agree are believed, and redb
+/// asserts on some of what they can hold; what it left in memory is then not known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trust(Arc<AtomicBool>);
+
+impl Trust {
+    /// Whether nothing more is asked of the store.
+    pub(super) fn is_lost(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Runs what calls redb: a damaged disk must be an error, not the end of the process.
+    fn guard<T>(
+        &self,
+        work: impl FnOnce() -> std::result::Result<T, StorageError>,
+    ) -> std::result::Result<T, StorageError> {
+        if self.is_lost() {
+            return Err(not_trusted());
+        }
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+            self.0.store(true, Ordering::Release);
+            Err(not_trusted())
+        })
+    }
+
+    /// The same where the error is ours.
+    fn guard_ours<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.guard(|| Ok(work())).unwrap_or_else(|error| Err(from_storage(error)))
+    }
+}
+
+fn not_trusted() -> StorageError {
+    StorageError::Corrupted("a damaged key-value store: no page of it is believed".to_owned())
+}
+
+type Pair = (AccessGuard<'static, &'static [u8]>, AccessGuard<'static, &'static [u8]>);
+
 /// The pairs as of one checkpoint; readers share it until the next.
-pub(super) type Snapshot = Arc<ReadOnlyTable<&'static [u8], &'static [u8]>>;
+#[derive(Clone)]
+pub(super) struct Snapshot {
+    /// `None` only while it is dropped.
+    table: Option<Arc<ReadOnlyTable<&'static [u8], &'static [u8]>>>,
+    trust: Trust,
+}
+
+impl Snapshot {
+    fn table(&self) -> &ReadOnlyTable<&'static [u8], &'static [u8]> {
+        self.table.as_ref().expect("invariant: there until it is dropped")
+    }
+
+    /// Whether both are of the same opening and checkpoint.
+    pub(super) fn is_same(&self, other: &Snapshot) -> bool {
+        std::ptr::eq(self.table(), other.table())
+    }
+
+    /// The value of a key.
+    pub(super) fn get(&self, key: &[u8]) -> std::result::Result<Option<Arc<[u8]>>, StorageError> {
+        self.trust.guard(|| Ok(self.table().get(key)?.map(|value| value.value().into())))
+    }
+
+    /// The pairs of a range, from both ends.
+    pub(super) fn range(
+        &self,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> std::result::Result<Pairs, StorageError> {
+        let range = self.trust.guard(|| self.table().range::<&[u8]>(range))?;
+        Ok(Pairs { range, trust: self.trust.clone() })
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        drop_guarded(self.table.take());
+    }
+}
+
+/// Pairs of a range.
+pub(super) struct Pairs {
+    range: Range<'static, &'static [u8], &'static [u8]>,
+    trust: Trust,
+}
+
+impl Pairs {
+    /// The next pair from the front or the back.
+    pub(super) fn next(
+        &mut self,
+        is_back: bool,
+    ) -> Option<std::result::Result<Pair, StorageError>> {
+        let Pairs { range, trust } = self;
+        let next = trust.guard(|| {
+            let pair = if is_back { range.next_back() } else { range.next() };
+            let Some((key, value)) = pair.transpose()? else { return Ok(None) };
+            // Where they lie is looked up here, in a page that is believed; not again later.
+            let _ = (key.value(), value.value());
+            Ok(Some((key, value)))
+        });
+        next.transpose()
+    }
+}
+
+/// Drops what is redb's, which may panic over what a panic left.
+fn drop_guarded<T>(what: T) {
+    // What cannot be dropped is not looked at again.
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(what)));
+}
 
 /// The base of one store.
 pub(super) struct Base {
-    database: Database,
+    /// `None` only while it is dropped.
+    database: Option<Database>,
+    pages: Arc<Pages>,
+    trust: Trust,
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        if self.trust.is_lost() {
+            self.pages.refuse_writes();
+        }
+        drop_guarded(self.database.take());
+    }
 }
 
 impl Base {
     /// Opens the base, or makes an empty one in an empty region.
-    pub(super) fn open(region: KvRegion, cache_bytes: usize) -> Result<Base> {
-        let pages = Pages::open(region);
-        // redb asserts on some damage that a checksum of ours cannot rule out (a header of another
-        // life); a damaged disk must be an error, not the end of the process.
-        let opened = catch_unwind(AssertUnwindSafe(|| {
-            redb::Builder::new().set_cache_size(cache_bytes).create_with_backend(pages)
-        }));
-        let database = match opened {
-            Ok(opened) => opened.map_err(from_redb)?,
-            Err(_) => return Err(Error::new(ErrorKind::Corrupt, "a damaged key-value store")),
-        };
-        let base = Base { database };
+    pub(super) fn open(region: KvRegion, cache_bytes: usize, trust: &Trust) -> Result<Base> {
+        let pages = Arc::new(Pages::open(region));
+        let file = File(Arc::clone(&pages));
+        // Beyond what pages hold redb asserts on a header of another life, which has no checksum
+        // of ours.
+        let database = trust.guard_ours(|| {
+            let opened = redb::Builder::new().set_cache_size(cache_bytes).create_with_backend(file);
+            opened.map_err(from_redb)
+        })?;
+        let base = Base { database: Some(database), pages, trust: trust.clone() };
         if base.snapshot_if_any()?.is_none() {
             base.write(&Overlay::default(), Lsn(0))?;
         }
         Ok(base)
     }
 
+    fn database(&self) -> &Database {
+        self.database.as_ref().expect("invariant: there until it is dropped")
+    }
+
+    /// Its file.
+    pub(super) fn pages(&self) -> &Arc<Pages> {
+        &self.pages
+    }
+
     fn snapshot_if_any(&self) -> Result<Option<Snapshot>> {
-        let transaction = self.database.begin_read().map_err(from_redb)?;
-        match transaction.open_table(PAIRS) {
-            Ok(table) => Ok(Some(Arc::new(table))),
-            Err(TableError::TableDoesNotExist(_)) => Ok(None),
-            Err(error) => Err(from_redb(error)),
-        }
+        self.trust.guard_ours(|| {
+            let transaction = self.database().begin_read().map_err(from_redb)?;
+            match transaction.open_table(PAIRS) {
+                Ok(table) => {
+                    Ok(Some(Snapshot { table: Some(Arc::new(table)), trust: self.trust.clone() }))
+                }
+                Err(TableError::TableDoesNotExist(_)) => Ok(None),
+                Err(error) => Err(from_redb(error)),
+            }
+        })
     }
 
     /// The pairs as of the last checkpoint.
@@ -75,15 +208,21 @@ impl Base {
 
     /// The entry up to which everything is here.
     pub(super) fn applied(&self) -> Result<Lsn> {
-        let transaction = self.database.begin_read().map_err(from_redb)?;
-        let state = transaction.open_table(STATE).map_err(from_redb)?;
-        let applied = state.get(APPLIED).map_err(from_redb)?;
-        Ok(Lsn(applied.map_or(0, |value| value.value())))
+        self.trust.guard_ours(|| {
+            let transaction = self.database().begin_read().map_err(from_redb)?;
+            let state = transaction.open_table(STATE).map_err(from_redb)?;
+            let applied = state.get(APPLIED).map_err(from_redb)?;
+            Ok(Lsn(applied.map_or(0, |value| value.value())))
+        })
     }
 
     /// Writes changes and the entry they reach to, in one durable commit.
     pub(super) fn write(&self, changes: &Overlay, applied: Lsn) -> Result<()> {
-        let mut transaction = self.database.begin_write().map_err(from_redb)?;
+        self.trust.guard_ours(|| self.commit(changes, applied))
+    }
+
+    fn commit(&self, changes: &Overlay, applied: Lsn) -> Result<()> {
+        let mut transaction = self.database().begin_write().map_err(from_redb)?;
         transaction.set_durability(Durability::Immediate).map_err(from_redb)?;
         transaction.set_two_phase_commit(true);
         transaction.set_quick_repair(true);

@@ -17,6 +17,10 @@
 //!
 //! **Write-back.** redb writes page by page in no order. Units collect here, and go to the disk in
 //! ascending runs when redb syncs or [`DIRTY_UNITS_MAX`] is reached.
+//!
+//! What a scrub reads of it, past all caches, is in `pages/verify.rs`.
+
+mod verify;
 
 use super::ahead::{Ahead, UNIT_BYTES};
 use crate::container::Geometry;
@@ -27,8 +31,12 @@ use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use strake_env::{AlignedBuffer, Disk};
 use strake_proto::ErrorKind;
+
+pub use verify::Verified;
 
 const ENTRIES_PER_TABLE: u64 = UNIT_BYTES / 4;
 /// 4 MiB wait at most.
@@ -68,6 +76,8 @@ pub(super) struct Pages {
     layout: Layout,
     state: RwLock<State>,
     ahead: Ahead,
+    /// Set once nothing that redb would write is right any more.
+    refused: AtomicBool,
     /// Held by whoever changes or writes back units, so that none is dropped from `dirty`
     /// unwritten; taken before `state`.
     writing: Mutex<()>,
@@ -79,6 +89,8 @@ struct State {
     dirty: BTreeMap<u64, Box<[u8]>>,
     /// Table units read so far, by their index over all chunks.
     tables: BTreeMap<u64, Table>,
+    /// Unit 0 as it was last read by redb or written by it; nothing else can tell what it was.
+    header: Option<Box<[u8]>>,
 }
 
 struct Table {
@@ -100,10 +112,23 @@ fn checksum(unit: &[u8]) -> u32 {
 impl Pages {
     pub(super) fn open(region: KvRegion) -> Pages {
         let layout = Layout::of(region.container.geometry().chunk_bytes);
-        let space = region.container.superblock().kv_space(region.role).clone();
-        let state = State { space, dirty: BTreeMap::new(), tables: BTreeMap::new() };
+        let space = region.space();
+        let state = State { space, dirty: BTreeMap::new(), tables: BTreeMap::new(), header: None };
         let (state, ahead) = (RwLock::new(state), Ahead::new());
-        Pages { region, layout, state, ahead, writing: Mutex::new(()) }
+        let refused = AtomicBool::new(false);
+        Pages { region, layout, state, ahead, refused, writing: Mutex::new(()) }
+    }
+
+    /// Writes nothing any more.
+    pub(super) fn refuse_writes(&self) {
+        self.refused.store(true, Ordering::Release);
+    }
+
+    fn require_trust(&self) -> io::Result<()> {
+        match self.refused.load(Ordering::Acquire) {
+            true => Err(io::Error::other("the key-value store is not trusted any more")),
+            false => Ok(()),
+        }
     }
 
     fn disk(&self) -> &dyn Disk {
@@ -278,17 +303,45 @@ impl Pages {
     }
 
     fn grow_or_shrink(&self, length: u64) -> io::Result<()> {
-        let container = &self.region.container;
-        container.set_kv_length(self.region.role, length).map_err(|error| match error.kind() {
+        let KvRegion { container, role, is_draft } = &self.region;
+        let grown = container.set_kv_length(*role, *is_draft, length);
+        grown.map_err(|error| match error.kind() {
             ErrorKind::NoSpace => io::Error::new(io::ErrorKind::StorageFull, error),
             _ => io::Error::other(error),
         })?;
-        self.state.write().space = container.superblock().kv_space(self.region.role).clone();
+        self.state.write().space = self.region.space();
         Ok(())
     }
 }
 
-impl StorageBackend for Pages {
+/// The handle that redb has.
+#[derive(Debug)]
+pub(super) struct File(pub(super) Arc<Pages>);
+
+impl StorageBackend for File {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+}
+
+/// What redb asks of its file.
+impl Pages {
     fn len(&self) -> io::Result<u64> {
         Ok(self.state.read().space.length)
     }
@@ -298,12 +351,17 @@ impl StorageBackend for Pages {
         self.load_tables(first, end)?;
         let mut buffer = AlignedBuffer::zeroed(((end - first) * UNIT_BYTES) as usize);
         self.read_units(first, &mut buffer)?;
+        if first == 0 {
+            let mut state = self.state.write();
+            state.header.get_or_insert_with(|| buffer[..UNIT_BYTES as usize].into());
+        }
         let skip = (offset - first * UNIT_BYTES) as usize;
         out.copy_from_slice(&buffer[skip..skip + out.len()]);
         Ok(())
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
+        self.require_trust()?;
         let _writing = self.writing.lock();
         self.write_back()?;
         let old = self.state.read().space.length;
@@ -325,6 +383,7 @@ impl StorageBackend for Pages {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.require_trust()?;
         {
             let _writing = self.writing.lock();
             self.write_back()?;
@@ -333,6 +392,7 @@ impl StorageBackend for Pages {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.require_trust()?;
         let _writing = self.writing.lock();
         let (first, end) = self.check_range(offset, data.len())?;
         self.load_tables(first, end)?;
@@ -357,6 +417,9 @@ impl StorageBackend for Pages {
             let table = state.tables.get_mut(&table).expect("invariant: tables were loaded");
             table.entries[entry..entry + 4].copy_from_slice(&checksum(&bytes).to_le_bytes());
             table.dirty = true;
+            if unit == 0 {
+                state.header = Some(bytes.clone());
+            }
             state.dirty.insert(unit, bytes);
             drop(state);
             self.ahead.forget(unit);

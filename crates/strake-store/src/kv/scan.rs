@@ -169,16 +169,12 @@ fn merge(
     let mut visited = Vec::new();
     let mut is_any_visited = false;
     if let Some(snapshot) = snapshot {
-        let mut pairs = match snapshot.range::<&[u8]>(range) {
+        let mut pairs = match snapshot.range(range) {
             Ok(pairs) => pairs,
             Err(error) => return Outcome::Failed(error, None),
         };
         loop {
-            let pair = match direction {
-                Direction::Ascending => pairs.next(),
-                Direction::Descending => pairs.next_back(),
-            };
-            let (key, value) = match pair {
+            let (key, value) = match pairs.next(direction == Direction::Descending) {
                 None => break,
                 Some(Ok(pair)) => pair,
                 Some(Err(error)) => {

@@ -1,0 +1,181 @@
+//! Verifying the base on the disk while it is used, and writing it anew elsewhere.
+//!
+//! **Renewing.** With checkpoints shut out, a *draft* of the base is written to chunks of its own:
+//! every pair of the old base, the changes in memory on top. One superblock puts it in the old
+//! one's place; a crash before leaves the old base and free chunks, a crash after it the new one.
+//! Nothing of the old pages is left then, whichever were damaged: those that no live page names,
+//! redb's own, those that its cache still knew.
+//!
+//! **Salvaging.** Where a live page is lost, the pairs before the first and those behind the last
+//! such page are kept; what lay between is gone. Only for an owner who can get it elsewhere, and
+//! has seen to it that nobody takes what is left for everything.
+
+use super::base::{self, Base, Snapshot};
+use super::overlay::Overlay;
+use super::pages::Verified;
+use super::{Kv, Writer, close, reopen};
+use crate::journal::Lsn;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use strake_proto::{Error, ErrorKind, Result};
+
+/// Pairs written to a draft in one commit.
+const PART_BYTES: u64 = 8 << 20;
+
+/// What a renewed base has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// The entry up to which it has everything that is left.
+    pub applied: Lsn,
+    /// Whether nothing was lost.
+    pub is_whole: bool,
+}
+
+impl Kv {
+    /// Reads up to `count` units of 4 KiB of the base from the disk, from `first` on, and verifies
+    /// them, whatever caches know. A store in memory has none.
+    ///
+    /// # Errors
+    /// The disk's; `Io` once the base is gone.
+    pub fn verify(&self, first: u64, count: u64) -> Result<Verified> {
+        let pages = self.layers.read().pages.clone();
+        match pages {
+            Some(pages) => Ok(pages.verify_units(first, count)?),
+            None if self.region.is_none() => Ok(Verified::default()),
+            None => Err(Error::new(ErrorKind::Io, "the key-value store's disk failed")),
+        }
+    }
+
+    /// Writes the base anew in other chunks, with everything applied so far, while readers and
+    /// appliers go on; for a base with damaged pages. With `salvage` what such pages held is given
+    /// up; see the file's head. The journal must have been synced as for a checkpoint.
+    ///
+    /// # Errors
+    /// `Corrupt` if something cannot be read and is not to be given up; `NoSpace` where no chunks
+    /// are free; the disk's. The base is what it was then.
+    pub fn renew(&self, salvage: bool) -> Result<Renewed> {
+        let mut writer = self.checkpointing.lock();
+        let Some(writer) = &mut *writer else {
+            return Ok(Renewed { applied: self.layers.read().applied, is_whole: true });
+        };
+        let (frozen, applied) = {
+            let mut layers = self.layers.write();
+            let frozen = Arc::new(std::mem::take(&mut layers.active));
+            layers.frozen = Some(frozen.clone());
+            (frozen, layers.applied)
+        };
+        let role = writer.region.role;
+        let container = writer.region.container.clone();
+        let written = self.write_draft(writer, &frozen, applied, salvage).and_then(|is_whole| {
+            let mut layers = self.layers.write();
+            // It may write to its chunks until it is closed, so before they are somebody else's.
+            close(writer, &mut layers);
+            let before = container.adopt_draft(role)?;
+            layers.frozen = None;
+            reopen(writer, &mut layers);
+            container.release(&before);
+            match layers.snapshot {
+                Some(_) => Ok(is_whole),
+                None => Err(Error::new(ErrorKind::Io, "the new base cannot be opened")),
+            }
+        });
+        match written {
+            Ok(is_whole) => {
+                self.checkpoints.fetch_add(1, Ordering::Relaxed);
+                Ok(Renewed { applied, is_whole })
+            }
+            Err(error) => {
+                container.drop_draft(role);
+                self.undo_freeze(writer, frozen);
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes the draft durably; whether it has everything.
+    fn write_draft(
+        &self,
+        writer: &mut Writer,
+        frozen: &Overlay,
+        applied: Lsn,
+        salvage: bool,
+    ) -> Result<bool> {
+        let mut draft = Draft {
+            base: Base::open(writer.region.draft(), writer.cache_bytes, &writer.trust)?,
+            part: Overlay::default(),
+        };
+        let is_whole = match draft.copy(self.base_now()?.as_ref(), false, &[]) {
+            (_, None) => true,
+            (_, Some(error)) if !salvage || error.kind() != ErrorKind::Corrupt => {
+                return Err(error);
+            }
+            (last, Some(_)) => {
+                // redb answers nothing more after an error.
+                reopen(writer, &mut self.layers.write());
+                match draft.copy(self.base_now()?.as_ref(), true, &last).1 {
+                    Some(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
+                    _ => false,
+                }
+            }
+        };
+        draft.write_part()?;
+        draft.base.write(frozen, applied)?;
+        Ok(is_whole)
+    }
+
+    fn base_now(&self) -> Result<Option<Snapshot>> {
+        self.base_of(&self.layers.read())
+    }
+}
+
+/// A base in the making.
+struct Draft {
+    base: Base,
+    part: Overlay,
+}
+
+impl Draft {
+    /// Copies pairs behind `after` in one direction until one cannot be read. Returns the last that
+    /// was, and why it ended there.
+    fn copy(
+        &mut self,
+        snapshot: Option<&Snapshot>,
+        is_back: bool,
+        after: &[u8],
+    ) -> (Vec<u8>, Option<Error>) {
+        let mut last = Vec::new();
+        let Some(snapshot) = snapshot else { return (last, None) };
+        let low = match after {
+            [] => Bound::Unbounded,
+            _ => Bound::Excluded(after),
+        };
+        let mut pairs = match snapshot.range((low, Bound::Unbounded)) {
+            Ok(pairs) => pairs,
+            Err(error) => return (last, Some(base::from_storage(error))),
+        };
+        loop {
+            let (key, value) = match pairs.next(is_back) {
+                None => return (last, None),
+                Some(Ok(pair)) => pair,
+                Some(Err(error)) => return (last, Some(base::from_storage(error))),
+            };
+            last.clear();
+            last.extend_from_slice(key.value());
+            self.part.set(key.value().into(), Some(value.value().into()));
+            if self.part.bytes() > PART_BYTES
+                && let Err(error) = self.write_part()
+            {
+                // Not the old base's damage, whatever it is.
+                let is_other = error.kind() != ErrorKind::Corrupt;
+                let other = |error: Error| Error::new(ErrorKind::Io, error.to_string());
+                return (last, Some(if is_other { error } else { other(error) }));
+            }
+        }
+    }
+
+    fn write_part(&mut self) -> Result<()> {
+        let part = std::mem::take(&mut self.part);
+        if part.is_empty() { Ok(()) } else { self.base.write(&part, Lsn(0)) }
+    }
+}
