@@ -7,8 +7,9 @@ use crate::committer::Committer;
 use crate::file::FileState;
 use crate::harden::fold_at_start;
 use crate::inode::InodeState;
+use crate::neighbours::Neighbours;
 use crate::nsds::{NsdSet, NsdView};
-use crate::open_table::{HandleTable, OpenTable, Pinned};
+use crate::open_table::{HandleTable, OpenTable};
 use crate::pool::{PagePool, PoolView};
 use crate::prefetch::ReadAhead;
 use crate::ranges::Ranges;
@@ -85,7 +86,6 @@ pub(crate) struct OpenFile {
 pub struct StrakeVfs {
     pub(crate) shared: Arc<Shared>,
     pub(crate) files: HandleTable<OpenFile>,
-    pub(crate) dirs: HandleTable<Pinned>,
     pub(crate) timings: Timings,
     background: Background,
     recovered: RecoveryReport,
@@ -131,6 +131,7 @@ impl StrakeVfs {
             io,
             write_behind: Queue::default(),
             prefetch: Queue::default(),
+            neighbours: Neighbours::default(),
             flush_fan,
             scrubber: Scrubber::default(),
             replacer: Replacer::default(),
@@ -144,8 +145,8 @@ impl StrakeVfs {
         let background = Background::start(&shared)?;
         fold_at_start(&shared).map_err(|error| error.context("hardened writes at start"))?;
         let timings = Timings::new(&shared.observe);
-        let (files, dirs) = (HandleTable::new(), HandleTable::new());
-        Ok(Arc::new(StrakeVfs { shared, files, dirs, timings, background, recovered }))
+        let files = HandleTable::new();
+        Ok(Arc::new(StrakeVfs { shared, files, timings, background, recovered }))
     }
 
     /// Ends: makes everything durable and stops all threads. Calls after this fail or are not
@@ -276,7 +277,7 @@ impl StrakeVfs {
         ClientView {
             pool: self.shared.pool.view(),
             inodes: self.shared.table.count() as u64,
-            handles: (self.files.count() + self.dirs.count()) as u64,
+            handles: self.files.count() as u64,
             dirty_inodes: self.shared.dirty.lock().len() as u64,
             mended: self.shared.io.mended(),
         }

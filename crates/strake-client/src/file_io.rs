@@ -6,6 +6,7 @@
 use crate::block::{Block, BlockData, STORED_UNKNOWN};
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
+use crate::neighbours;
 use crate::pool::Page;
 use crate::prefetch::ReadAhead;
 use crate::ranges::Ranges;
@@ -67,6 +68,9 @@ impl Of<'_> {
             (ahead.note(offset, out.len() as u64), ahead.kept)
         };
         let way = Way { sequential, kept };
+        if offset == 0 {
+            neighbours::run_ahead(self.shared, self.inode.ino);
+        }
         let mut done = 0;
         let mut room = false;
         while done < out.len() {
@@ -494,7 +498,7 @@ impl Of<'_> {
             shared.space.hold(more as u64, &shared.io)?;
             data.charge = charge;
             shared.pool.add_dirty(more);
-            if shared.pool.dirty() > shared.pool.dirty_max() / 2 {
+            if shared.pool.is_pressed() {
                 shared.kick();
             }
         }

@@ -7,7 +7,7 @@
 //! vfs_impl, ops/*      what an operation is, permissions
 //! inode, open_table    attributes as they are now; what is in use
 //! file, block, pool    contents in memory
-//! file_io, prefetch    between applications and memory
+//! file_io, prefetch    between applications and memory (neighbours: across small files)
 //! write_behind         from dirty to accepted by the NSDs
 //! committer, commit    from accepted to stable to durable: the order that keeps promises
 //! ranges, recovery     what is deleted later; what is put right after a crash or a loss
@@ -52,6 +52,7 @@ mod file;
 mod file_io;
 mod harden;
 mod inode;
+mod neighbours;
 mod nsds;
 mod numbers;
 mod open_table;

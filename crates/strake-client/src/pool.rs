@@ -114,6 +114,7 @@ impl PagePool {
             return;
         }
         let warm = (self.budget / WARM_PARTS).min(WARM_BYTES_MAX);
+        strake_env::priority::give_way();
         loop {
             let made = self.warm_one(warm);
             let mut state = self.state.lock();
@@ -162,7 +163,15 @@ impl PagePool {
         self.dirty_max
     }
 
+    /// Whether so much is dirty that the writers behind should send also what may be written to
+    /// again soon. Not before three quarters of the limit: a block in which somebody writes here
+    /// and there is sent as a whole, and is dirty again a moment later.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.state.lock().dirty > self.dirty_max / 4 * 3
+    }
+
     /// Bytes that are dirty.
+    #[cfg(test)]
     pub(crate) fn dirty(&self) -> usize {
         self.state.lock().dirty
     }

@@ -3,6 +3,7 @@
 use crate::committer::Committer;
 use crate::file::FileState;
 use crate::inode::{Core, InodeState};
+use crate::neighbours::Neighbours;
 use crate::open_table::{OpenTable, Pinned};
 use crate::pool::PagePool;
 use crate::ranges::Ranges;
@@ -119,6 +120,7 @@ pub(crate) struct Shared {
     pub(crate) space: Space,
     pub(crate) write_behind: Queue,
     pub(crate) prefetch: Queue,
+    pub(crate) neighbours: Neighbours,
     pub(crate) flush_fan: FanOut,
     pub(crate) scrubber: Scrubber,
     pub(crate) replacer: Replacer,

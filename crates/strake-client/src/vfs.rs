@@ -247,22 +247,19 @@ pub trait Vfs: Send + Sync {
     /// Copies within the file system; may copy less.
     fn copy_range(&self, source: (Handle, u64), target: (Handle, u64), length: u64) -> Result<u64>;
 
-    /// Opens a directory for listing.
-    fn opendir(&self, caller: &Caller, ino: Ino) -> Result<Handle>;
-    /// Entries after `cookie` (0: from the start), until `take` says no more (returns false: that
+    /// Entries of a directory after `cookie` (0: from the start), until `take` says no more (returns false: that
     /// entry was not taken). Cookies hold across changes: what existed all the time is listed
-    /// exactly once.
+    /// exactly once. Whether the caller may read the directory is looked at when it is
+    /// opened, which the adapter does.
     fn readdir(
         &self,
-        handle: Handle,
+        ino: Ino,
         cookie: Cookie,
         with_attrs: bool,
         take: &mut dyn FnMut(&DirItem) -> bool,
     ) -> Result<()>;
     /// Makes the directory's entries durable.
-    fn fsyncdir(&self, handle: Handle) -> Result<()>;
-    /// Closes a directory.
-    fn releasedir(&self, handle: Handle);
+    fn fsyncdir(&self, ino: Ino) -> Result<()>;
 
     /// An extended attribute's value.
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;

@@ -5,7 +5,6 @@ use crate::client::{OpenFile, StrakeVfs};
 use crate::commit::{sync_all, sync_inode};
 use crate::file_io::{Of, Position};
 use crate::ops::{attributes, copy, directory, names, open, xattr};
-use crate::permissions::READ;
 use crate::shared::wrong_reply;
 use crate::vfs::{
     DirItem, Entry, FallocateMode, Handle, MakeNode, OpenFlags, Opened, SeekFor, SetAttr, Vfs,
@@ -310,38 +309,24 @@ impl Vfs for StrakeVfs {
         })
     }
 
-    fn opendir(&self, caller: &Caller, ino: Ino) -> Result<Handle> {
-        let inode = self.shared.table.pin(ino);
-        let attr = self.shared.check_access(caller, &inode, READ)?;
-        if attr.file_type != FileType::Directory {
-            return Err(ErrorKind::NotDirectory.into());
-        }
-        Ok(self.dirs.insert(inode))
-    }
-
     fn readdir(
         &self,
-        handle: Handle,
+        ino: Ino,
         cookie: Cookie,
         with_attrs: bool,
         take: &mut dyn FnMut(&DirItem) -> bool,
     ) -> Result<()> {
         self.timings.readdir.run(|| {
-            let dir = self.dirs.get(handle)?;
+            let dir = self.shared.table.pin(ino);
             directory::readdir(&self.shared, &dir, cookie, with_attrs, take)
         })
     }
 
-    fn fsyncdir(&self, handle: Handle) -> Result<()> {
-        let dir = self.dirs.get(handle)?;
-        if dir.ino == Ino::ROOT {
+    fn fsyncdir(&self, ino: Ino) -> Result<()> {
+        if ino == Ino::ROOT {
             return self.sync().map(|_| ());
         }
         self.timings.fsync.run(|| self.shared.meta.sync())
-    }
-
-    fn releasedir(&self, handle: Handle) {
-        self.dirs.remove(handle);
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {

@@ -123,18 +123,12 @@ impl Adapter {
             Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr => {
                 self.xattr(opcode, caller, ino, &mut body)
             }
-            Opcode::OpenDir => {
-                let handle = self.vfs.opendir(caller, ino)?;
-                let out = abi::OpenOut { fh: handle.0, open_flags: 0, backing_id: 0 };
-                Ok(Answer::Bytes(out.encode().to_vec()))
-            }
-            Opcode::ReadDir | Opcode::ReadDirPlus => {
-                self.readdir(&mut body, opcode == Opcode::ReadDirPlus)
-            }
-            Opcode::ReleaseDir => {
-                self.vfs.releasedir(Handle(take!(body, ReleaseIn)?.fh));
-                Ok(Answer::Empty)
-            }
+            // Cookies hold for ever, so there is nothing to keep for an open directory. Told so,
+            // the kernel opens directories by itself and remembers listings until they change.
+            Opcode::OpenDir => Err(ErrorKind::NoSystem.into()),
+            Opcode::ReleaseDir => Ok(Answer::Empty),
+            Opcode::ReadDir => self.readdir(ino, &mut body, false),
+            Opcode::ReadDirPlus => self.readdir(ino, &mut body, true),
             Opcode::StatFs => self.statfs(),
             Opcode::SyncFs => self.vfs.sync().map(|_| Answer::Empty),
             Opcode::Destroy => Ok(Answer::Empty),
@@ -371,12 +365,12 @@ impl Adapter {
         Ok(Answer::Empty)
     }
 
-    fn readdir(&self, body: &mut Body<'_>, plus: bool) -> Result<Answer> {
+    fn readdir(&self, ino: Ino, body: &mut Body<'_>, plus: bool) -> Result<Answer> {
         let asked = take!(body, ReadIn)?;
         // What a request claims is not what it may have.
         let room = (asked.size as usize).min(TRANSFER_BYTES_MAX);
         let mut out = Vec::with_capacity(room);
-        self.vfs.readdir(Handle(asked.fh), asked.offset, plus, &mut |item| {
+        self.vfs.readdir(ino, asked.offset, plus, &mut |item| {
             let head = if plus { abi::EntryOut::SIZE + abi::AttrOut::SIZE } else { 0 };
             let length = abi::DirentOut::SIZE + item.name.len();
             if out.len() + head + length.next_multiple_of(DIRENT_ALIGNMENT) > room {
@@ -445,7 +439,7 @@ impl Adapter {
                 let data_only = asked.fsync_flags & abi::FSYNC_DATA_ONLY != 0;
                 self.vfs.fsync(Handle(asked.fh), data_only).map(empty)
             }
-            Opcode::FsyncDir => self.vfs.fsyncdir(Handle(take!(body, FsyncIn)?.fh)).map(empty),
+            Opcode::FsyncDir => self.vfs.fsyncdir(ino).map(empty),
             Opcode::Release => {
                 let handle = Handle(take!(body, ReleaseIn)?.fh);
                 let direct = self.direct.lock().remove(&handle).is_some();

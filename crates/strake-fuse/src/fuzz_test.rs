@@ -157,13 +157,10 @@ impl Vfs for Agreeing {
     fn copy_range(&self, _: (Handle, u64), _: (Handle, u64), length: u64) -> Result<u64> {
         Ok(length)
     }
-    fn opendir(&self, _: &Caller, _: Ino) -> Result<Handle> {
-        Ok(self.handle())
-    }
     /// A directory without an end.
     fn readdir(
         &self,
-        _: Handle,
+        _: Ino,
         mut cookie: Cookie,
         with_attrs: bool,
         take: &mut dyn FnMut(&DirItem) -> bool,
@@ -178,10 +175,9 @@ impl Vfs for Agreeing {
             }
         }
     }
-    fn fsyncdir(&self, _: Handle) -> Result<()> {
+    fn fsyncdir(&self, _: Ino) -> Result<()> {
         Ok(())
     }
-    fn releasedir(&self, _: Handle) {}
     fn getxattr(&self, _: &Caller, _: Ino, name: &[u8]) -> Result<Vec<u8>> {
         entry(name)?;
         Ok(vec![7; 50])

@@ -38,8 +38,9 @@ const LOOKS: u32 = 50;
 const PROCESSORS_PER_READER: usize = 2;
 /// Replies up to this length are sent in one piece: all that tell of one file are shorter.
 const SMALL_REPLY_BYTES: usize = 256;
-/// Read-ahead of one sequential reader.
-const READ_AHEAD_KIB: u32 = 1024;
+/// Read-ahead of one sequential reader: four of the largest requests, so that while one of them is
+/// copied by its reader the next ones are filled.
+const READ_AHEAD_KIB: u32 = 4096;
 
 /// How to mount.
 #[derive(Clone, Debug)]

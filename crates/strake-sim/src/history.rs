@@ -492,9 +492,7 @@ impl Actor {
 
     fn sync_directory(&mut self) -> Option<(String, Sync)> {
         let dir = self.any_directory();
-        let handle = self.vfs().opendir(ROOT, Ino(dir)).expect("opens");
-        self.vfs().fsyncdir(handle).expect("syncs");
-        self.vfs().releasedir(handle);
+        self.vfs().fsyncdir(Ino(dir)).expect("syncs");
         let sync = if dir == ROOT_INO { Sync::All } else { Sync::Names };
         Some((format!("fsync directory {dir}"), sync))
     }

@@ -268,14 +268,12 @@ fn node_of(stack: &Stack, found: &mut Found, ino: Ino) -> strake_proto::Result<N
 
 fn names_of(vfs: &dyn Vfs, dir: Ino) -> strake_proto::Result<BTreeMap<Vec<u8>, u64>> {
     let mut names = BTreeMap::new();
-    let handle = vfs.opendir(ROOT, dir)?;
-    vfs.readdir(handle, 0, false, &mut |item| {
+    vfs.readdir(dir, 0, false, &mut |item| {
         if item.name != b"." && item.name != b".." {
             names.insert(item.name.clone(), item.ino.0);
         }
         true
     })?;
-    vfs.releasedir(handle);
     Ok(names)
 }
 

@@ -22,6 +22,10 @@ use strake_store::superblock::{COPY_OFFSETS, SUPERBLOCK_BYTES, Superblock};
 const FS: FsId = FsId(1);
 /// The witness of the newest metadata generation, a file in the data directory.
 const WITNESS_FILE: &str = "witness";
+/// Each copy of the metadata caches this part of the page pool's size, within these limits.
+const META_CACHE_PARTS: u64 = 64;
+const META_CACHE_BYTES_MIN: u64 = 32 << 20;
+const META_CACHE_BYTES_MAX: u64 = 1 << 30;
 
 /// Makes containers, block stores and the first metadata; notes in `made` what to remove should a
 /// later step fail, parents before children.
@@ -291,14 +295,31 @@ pub(crate) fn open_nsd(
     })
 }
 
+/// The page pool: as configured, or a quarter of the machine's memory.
+pub(crate) fn page_pool_bytes(config: &NodeConfig) -> Result<u64> {
+    if let Some(bytes) = config.settings.number("pagepool") {
+        return Ok(bytes);
+    }
+    let info = rustix::system::sysinfo();
+    let memory = info.totalram.checked_mul(u64::from(info.mem_unit)).ok_or_else(|| {
+        Error::new(ErrorKind::Internal, "the kernel names an impossible amount of memory")
+    })?;
+    Ok(memory / 4)
+}
+
 /// Opens the metadata on the NSDs that are there.
 pub(crate) fn open_meta(
     dir: &DataDir,
+    config: &NodeConfig,
     containers: &[Container],
     observe: &Arc<Observe>,
 ) -> Result<Arc<MetaStore>> {
     let mut options = MetaOptions::new(Arc::clone(&observe.waiters));
     options.witness = Some(witness(dir, None)?);
+    // What a directory with a few ten thousand files takes, and more where there is more memory;
+    // all copies together stay well below the tenth of the pool that everything else may take.
+    let cache = page_pool_bytes(config)? / META_CACHE_PARTS;
+    options.cache_bytes = cache.clamp(META_CACHE_BYTES_MIN, META_CACHE_BYTES_MAX) as usize;
     Ok(Arc::new(MetaStore::open(containers, options)?))
 }
 

@@ -65,7 +65,7 @@ impl Local {
         let lock = dir.lock_disks(&RealClock)?;
         let disks = Disks::open(dir, config, observe)?;
         let containers = disks.containers();
-        let meta = assemble::open_meta(dir, &containers, observe).map_err(|error| {
+        let meta = assemble::open_meta(dir, config, &containers, observe).map_err(|error| {
             let present: Vec<NsdId> = containers.iter().map(|it| it.superblock().nsd).collect();
             name_missing(dir, config, &present, error)
         })?;

@@ -66,7 +66,10 @@ pub(crate) fn readdir(
 }
 
 fn item(shared: &Shared, entry: DirEntry, before: u64) -> DirItem {
-    let attr = entry.inode.map(|inode| current(shared, entry.ino, &inode.attr, before));
+    let attr = entry.inode.map(|inode| {
+        shared.neighbours.list(&inode);
+        current(shared, entry.ino, &inode.attr, before)
+    });
     DirItem {
         cookie: entry.cookie,
         name: entry.name,

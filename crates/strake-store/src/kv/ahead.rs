@@ -30,6 +30,8 @@ struct State {
     runs: VecDeque<Run>,
     run_units: u64,
     changes: u64,
+    /// What the last run that was dropped lay in. A fresh buffer costs as much as reading into it.
+    spare: Option<AlignedBuffer>,
 }
 
 struct Run {
@@ -46,7 +48,8 @@ impl Run {
 
 impl Ahead {
     pub(super) fn new() -> Ahead {
-        let state = State { runs: VecDeque::new(), run_units: RUN_UNITS_FIRST, changes: 0 };
+        let (runs, run_units) = (VecDeque::new(), RUN_UNITS_FIRST);
+        let state = State { runs, run_units, changes: 0, spare: None };
         Ahead { state: Mutex::new(state) }
     }
 
@@ -71,14 +74,25 @@ impl Ahead {
         (state.changes, state.run_units)
     }
 
+    /// A buffer of `length` bytes to read into, with arbitrary contents.
+    pub(super) fn buffer(&self, length: usize) -> AlignedBuffer {
+        let spare = self.state.lock().spare.take();
+        spare.filter(|spare| spare.len() == length).unwrap_or_else(|| AlignedBuffer::zeroed(length))
+    }
+
     /// Keeps units that were read from `first` on.
     pub(super) fn fill(&self, ticket: u64, first: u64, bytes: AlignedBuffer) {
         let mut state = self.state.lock();
         if state.changes != ticket {
             return;
         }
-        if state.runs.len() == RUNS_MAX && state.runs.pop_front().is_some_and(|run| !run.used) {
-            state.run_units = (state.run_units / 2).max(1);
+        if state.runs.len() == RUNS_MAX
+            && let Some(oldest) = state.runs.pop_front()
+        {
+            if !oldest.used {
+                state.run_units = (state.run_units / 2).max(1);
+            }
+            state.spare = Some(oldest.bytes);
         }
         state.runs.push_back(Run { first, bytes, used: false });
     }

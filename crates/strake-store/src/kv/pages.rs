@@ -230,7 +230,7 @@ impl Pages {
     ) -> io::Result<()> {
         let length = (wanted * UNIT_BYTES) as usize;
         if length > out.len() {
-            let mut buffer = AlignedBuffer::zeroed(length);
+            let mut buffer = self.ahead.buffer(length);
             // Where one of the others cannot be read, this one may be all the same.
             if self.disk().read_at(offset, &mut buffer).is_ok() {
                 out.copy_from_slice(&buffer[..out.len()]);

@@ -310,10 +310,7 @@ fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
         sync_interval: values.time("sync_interval"),
         ..strake_client::Settings::default()
     };
-    settings.page_pool = match values.number("pagepool") {
-        Some(bytes) => ByteCount(bytes),
-        None => ByteCount(memory_bytes()? / 4),
-    };
+    settings.page_pool = ByteCount(assemble::page_pool_bytes(config)?);
     if let Some(bytes) = values.number("write_cache_threshold") {
         settings.write_cache_threshold = ByteCount(bytes);
     }
@@ -332,14 +329,6 @@ fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
     }
     settings.standstill_max = values.time("standstill_max");
     Ok(settings)
-}
-
-/// The machine's memory.
-fn memory_bytes() -> Result<u64> {
-    let info = rustix::system::sysinfo();
-    info.totalram.checked_mul(u64::from(info.mem_unit)).ok_or_else(|| {
-        Error::new(ErrorKind::Internal, "the kernel names an impossible amount of memory")
-    })
 }
 
 fn nsd_status(port: &dyn NsdPort) -> Result<NsdStatusReply> {
