@@ -122,6 +122,12 @@ pub trait Disk: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Whether a host keeps account of which of its bytes were ever written, so that what is written
+    /// for the first time takes longer to become durable than what is overwritten.
+    fn is_hosted(&self) -> bool {
+        false
+    }
+
     /// Makes every write that returned before this call durable.
     ///
     /// # Errors

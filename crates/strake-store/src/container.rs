@@ -364,7 +364,27 @@ impl Container {
             superblock.metadata_kv = KvSpace::default();
         })?;
         self.release(&chunks);
+        self.fill_metadata_log()?;
         Journal::begin(self.metadata_log())
+    }
+
+    /// Writes zeros over the metadata's log where a host keeps account of what was ever written.
+    /// Its space was taken when the container was made, but the host notes for each first write
+    /// there that it holds something now: a small fsync takes 190 µs instead of 90. So the host
+    /// can also not be too full for the log later, should it store what is written elsewhere.
+    fn fill_metadata_log(&self) -> Result<()> {
+        let (disk, log) = (self.disk(), self.metadata_log());
+        if !disk.is_hosted() {
+            return Ok(());
+        }
+        let zeros = AlignedBuffer::zeroed(MIB.min(log.length) as usize);
+        let mut offset = log.offset;
+        while offset < log.offset + log.length {
+            let part = (log.offset + log.length - offset).min(zeros.len() as u64);
+            disk.write_at(offset, &zeros[..part as usize])?;
+            offset += part;
+        }
+        Ok(())
     }
 
     fn source(&self) -> Option<Arc<dyn ChunkSource>> {

@@ -161,3 +161,56 @@ fn a_host_that_is_full_refuses_to_format() {
     let error = Container::format(disk, &options()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
 }
+
+/// A disk on a host; it counts the bytes written for the first time to a range.
+struct Hosted {
+    disk: Arc<SimDisk>,
+    range: std::ops::Range<u64>,
+    written: Mutex<std::collections::BTreeSet<u64>>,
+}
+
+impl Disk for Hosted {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.disk.read_at(offset, bytes)
+    }
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        let pages = (offset..offset + bytes.len() as u64).step_by(4096);
+        self.written.lock().extend(pages.filter(|page| self.range.contains(page)));
+        self.disk.write_at(offset, bytes)
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        self.disk.sync()
+    }
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+    fn discard(&self, offset: u64, length: u64) {
+        self.disk.discard(offset, length);
+    }
+    fn is_hosted(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn on_a_host_the_log_of_a_copy_of_the_metadata_is_written_before_it_is_used() {
+    let length = 300 << 20;
+    let geometry = Geometry::of(length).unwrap();
+    let start = MIB + geometry.log_bytes;
+    let disk = Arc::new(Hosted {
+        disk: SimDisk::new(length),
+        range: start..start + geometry.log_bytes,
+        written: Mutex::default(),
+    });
+    let container = Container::format(disk.clone(), &options()).unwrap();
+    assert!(disk.written.lock().len() < 10, "not every disk has a copy");
+    container.reset_metadata().unwrap();
+    assert_eq!(disk.written.lock().len() as u64, geometry.log_bytes / 4096);
+    let (journal, entries) = Journal::open(container.metadata_log()).unwrap();
+    assert!(entries.is_empty());
+    journal.append(b"an entry").unwrap();
+    journal.sync().unwrap();
+    drop(journal);
+    let again = Container::open(disk).unwrap();
+    assert_eq!(Journal::open(again.metadata_log()).unwrap().1.len(), 1);
+}

@@ -277,6 +277,10 @@ impl Disk for FileDisk {
         true
     }
 
+    fn is_hosted(&self) -> bool {
+        self.file.metadata().is_ok_and(|found| found.is_file())
+    }
+
     fn write_raw(&self, mut offset: u64, mut parts: [RawBytes; 2]) -> io::Result<()> {
         let length = parts.iter().map(|part| part.length).sum();
         self.check_range(offset, length)?;

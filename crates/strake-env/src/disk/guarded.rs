@@ -361,6 +361,10 @@ impl Disk for GuardedDisk {
         let _ = self.run(Operation::Discard(offset, length), 0, |_| {}, |_| {});
     }
 
+    fn is_hosted(&self) -> bool {
+        self.shared.disk.is_hosted()
+    }
+
     fn reserve(&self, offset: u64, length: u64) -> io::Result<()> {
         if self.is_direct() {
             self.shared.check()?;

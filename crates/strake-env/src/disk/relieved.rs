@@ -124,6 +124,10 @@ impl Disk for RelievedDisk {
         self.host.given.fetch_add(length, Ordering::SeqCst);
     }
 
+    fn is_hosted(&self) -> bool {
+        self.disk.is_hosted()
+    }
+
     fn reserve(&self, offset: u64, length: u64) -> io::Result<()> {
         self.with_room(|| self.disk.reserve(offset, length))
     }
