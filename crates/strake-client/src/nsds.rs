@@ -50,6 +50,8 @@ struct NsdSlot {
     total: AtomicU64,
     bad_strips: AtomicU64,
     repaired: AtomicU64,
+    bad_pages: AtomicU64,
+    mended_pages: AtomicU64,
     /// The strip found bad, and the one repaired, last: the reader that met it and the scrub that
     /// caused the reading name it once.
     bad_last: Mutex<Option<StripKey>>,
@@ -120,6 +122,11 @@ pub struct NsdView {
     pub bad_strips: u64,
     /// Strips rebuilt and rewritten because they were bad or missing on it, since the start.
     pub repaired: u64,
+    /// Damaged pages of its index, logs, superblock or copy of the metadata that scrubs have found
+    /// since the start.
+    pub bad_pages: u64,
+    /// Of these, mended.
+    pub mended_pages: u64,
     /// While it recovers: bytes of files compared, and all there are.
     pub progress: Option<(u64, u64)>,
 }
@@ -186,6 +193,8 @@ impl NsdSet {
                 total: AtomicU64::new(0),
                 bad_strips: AtomicU64::new(0),
                 repaired: AtomicU64::new(0),
+                bad_pages: AtomicU64::new(0),
+                mended_pages: AtomicU64::new(0),
                 bad_last: Mutex::new(None),
                 repaired_last: Mutex::new(None),
                 progress: Mutex::new(None),
@@ -310,6 +319,19 @@ impl NsdSet {
             shadow.follow(self.context(), request, send);
         }
         Ok(reply)
+    }
+
+    /// Sends a request that concerns the NSD of `slot` itself and none that is to replace it.
+    ///
+    /// # Errors
+    /// As [`NsdSet::call`].
+    pub(crate) fn call_holder(&self, slot: SlotIndex, request: &NsdRequest) -> Result<NsdReply> {
+        let port = self.slot(slot).route.read().port.clone();
+        let Some(port) = port else {
+            let detail = format!("NSD {} is not there", self.nsd(slot));
+            return Err(Error::new(ErrorKind::Unreachable, detail));
+        };
+        port.call(self.context(), request, &[], &mut [])
     }
 
     /// Sends a request to one of the NSDs of `slot`.
@@ -614,6 +636,12 @@ impl NsdSet {
         }
     }
 
+    /// Counts damaged pages that a scrub found.
+    pub(crate) fn count_pages(&self, slot: SlotIndex, bad: u64, mended: u64) {
+        self.slot(slot).bad_pages.fetch_add(bad, Ordering::Relaxed);
+        self.slot(slot).mended_pages.fetch_add(mended, Ordering::Relaxed);
+    }
+
     /// Shows how far a recovery is; `None` when it has ended.
     pub(crate) fn show_progress(&self, slot: SlotIndex, progress: Option<(u64, u64)>) {
         *self.slot(slot).progress.lock() = progress;
@@ -663,6 +691,8 @@ impl NsdSet {
                 free: entry.free.load(Ordering::Relaxed),
                 bad_strips: entry.bad_strips.load(Ordering::Relaxed),
                 repaired: entry.repaired.load(Ordering::Relaxed),
+                bad_pages: entry.bad_pages.load(Ordering::Relaxed),
+                mended_pages: entry.mended_pages.load(Ordering::Relaxed),
                 progress: *entry.progress.lock(),
             }
         };

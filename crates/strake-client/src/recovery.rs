@@ -213,6 +213,10 @@ pub(crate) fn recover_nsd(shared: &Shared, slot: SlotIndex) -> Result<Option<Rec
             Ok(None)
         }
         Err(error) => {
+            // A listing that met a damaged page would meet it each time.
+            if error.kind() == ErrorKind::Corrupt && nsds.is_noted(slot) {
+                crate::scrub::salvage(shared, slot);
+            }
             nsds.fail(slot);
             Err(error)
         }

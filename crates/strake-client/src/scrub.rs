@@ -1,6 +1,11 @@
-//! Scrubbing: every strip of every file is read and verified in the background, at a limited rate;
+//! Scrubbing: everything on the disks is read and verified in the background, at a limited rate;
 //! what is bad or missing is mended.
 //!
+//! **First what is no strip:** superblock, log and index of every NSD, and every copy of the
+//! metadata. Each mends its own, but for an index that has lost something: that NSD is noted as one
+//! that has missed writes, what is left of its index is written anew, and a recovery copies the rest.
+//!
+//! **Then every strip of every file.**
 //! A block is first read without its lock. If anything looks wrong (a writer at work looks so as
 //! well) it is read again while nobody else writes it; what is wrong then is rewritten as any
 //! writer would, in new space and at a new version. Strips of parity are verified like the others.
@@ -10,10 +15,12 @@ use crate::background::Job;
 use crate::commit::sync_all;
 use crate::pace::Pace;
 use crate::recovery::{allocated, exclusively, rewrite, scan_objects};
-use crate::shared::Shared;
+use crate::shared::{Shared, wrong_reply};
 use crate::stripe_io::Health;
 use parking_lot::Mutex;
-use strake_proto::{BlockIndex, ErrorKind, Ino, ObjectLayout, Result, Timestamp};
+use strake_proto::meta::{MetaQuery, MetaReply};
+use strake_proto::nsd::{NsdReply, NsdRequest, ScrubPart};
+use strake_proto::{BlockIndex, ErrorKind, Ino, NsdId, ObjectLayout, Result, SlotIndex, Timestamp};
 
 /// How far a scrub is, and what it found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +47,12 @@ pub struct ScrubView {
     pub mended: u64,
     /// Blocks that cannot be rebuilt, or not now; the log names the first.
     pub failed: u64,
+    /// Bytes of superblocks, logs, indexes and copies of the metadata read and verified.
+    pub own_bytes: u64,
+    /// Pages of these that were damaged.
+    pub bad_pages: u64,
+    /// Of these, mended.
+    pub mended_pages: u64,
 }
 
 /// The one scrub there can be at a time.
@@ -86,12 +99,16 @@ pub(crate) fn start(shared: &std::sync::Arc<Shared>, rate: u64) -> Result<()> {
             eprintln!("scrub: {error}");
         }
         eprintln!(
-            "scrub: {}: {} strips verified, {} bad or missing, {} blocks mended, {} not",
+            "scrub: {}: {} strips verified, {} bad or missing, {} blocks mended, {} not; {} bytes \
+             of indexes, logs and metadata verified, {} pages damaged, {} mended",
             if view.complete { "complete" } else { "ended early" },
             view.strips,
             view.bad,
             view.mended,
-            view.failed
+            view.failed,
+            view.own_bytes,
+            view.bad_pages,
+            view.mended_pages
         );
     })
 }
@@ -99,7 +116,7 @@ pub(crate) fn start(shared: &std::sync::Arc<Shared>, rate: u64) -> Result<()> {
 /// Everything; false if it was stopped.
 fn run(shared: &Shared) -> Result<bool> {
     shared.scrubber.view.lock().total = allocated(shared)?;
-    let mut stopped = false;
+    let mut stopped = !(nsds(shared)? && copies(shared)?);
     scan_objects(shared, &mut |inode, layout| {
         stopped = stopped || !object(shared, inode.attr.ino, layout)?;
         if !stopped {
@@ -112,6 +129,82 @@ fn run(shared: &Shared) -> Result<bool> {
     sync_all(shared)?;
     shared.committer.commit(shared, false)?;
     Ok(!stopped)
+}
+
+/// What is not strips on each NSD; false if the scrub is to end.
+fn nsds(shared: &Shared) -> Result<bool> {
+    let nsds = shared.io.nsds();
+    for slot in nsds.slots() {
+        let mut part = Some(0);
+        while let Some(at) = part
+            && nsds.availability(slot).readable()
+        {
+            let reply = nsds.call_holder(slot, &NsdRequest::Scrub { part: at });
+            let found = match reply {
+                Ok(NsdReply::Scrubbed(found)) => found,
+                Ok(_) => return Err(wrong_reply()),
+                Err(error) if error.kind() == ErrorKind::NotSupported => break,
+                Err(error) => {
+                    // Its next use tells whether it is fit.
+                    eprintln!("scrub: NSD {}: {error}", nsds.nsd(slot));
+                    break;
+                }
+            };
+            part = found.next;
+            let is_salvaged = found.is_lost && salvage(shared, slot);
+            let found = match is_salvaged {
+                true => ScrubPart { mended: found.bad, ..found },
+                false => found,
+            };
+            if !note(shared, slot, &found) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(!shared.scrubber.pace.is_stopped())
+}
+
+/// Has what is left of an index written anew, after everybody who could be misled by it was told;
+/// the rest is copied by the recovery. False, with nothing done, where the others are too few.
+pub(crate) fn salvage(shared: &Shared, slot: SlotIndex) -> bool {
+    let nsds = shared.io.nsds();
+    let salvaged = nsds.note(slot).and_then(|()| nsds.call_holder(slot, &NsdRequest::Salvage));
+    if let Err(error) = &salvaged {
+        eprintln!("scrub: NSD {}: its index cannot be mended now: {error}", nsds.nsd(slot));
+    }
+    salvaged.is_ok()
+}
+
+/// Every copy of the metadata; false if the scrub is to end.
+fn copies(shared: &Shared) -> Result<bool> {
+    let (mut nsd, mut part) = (NsdId(0), 0);
+    loop {
+        let query = MetaQuery::ScrubCopy { nsd, part };
+        let MetaReply::CopyScrubbed(found) = shared.meta.query(&query)? else {
+            return Err(wrong_reply());
+        };
+        let Some((at, found)) = found else { return Ok(true) };
+        (nsd, part) = match found.next {
+            Some(next) => (at, next),
+            None => (NsdId(at.0.saturating_add(1)), 0),
+        };
+        let slot = shared.io.nsds().slot_of(at);
+        if slot.is_some_and(|slot| !note(shared, slot, &found)) {
+            return Ok(false);
+        }
+    }
+}
+
+/// Counts what was found in a part; false if the scrub is to end.
+fn note(shared: &Shared, slot: SlotIndex, found: &ScrubPart) -> bool {
+    {
+        let mut view = shared.scrubber.view.lock();
+        view.own_bytes += found.bytes;
+        view.bad_pages += found.bad;
+        view.mended_pages += found.mended;
+    }
+    shared.io.nsds().count_pages(slot, found.bad, found.mended);
+    shared.scrubber.pace.moved(found.bytes, &*shared.clock)
 }
 
 /// One object; false if the scrub is to end.

@@ -88,6 +88,8 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
         MetaQuery::IsReserved { object } => is_reserved(kv, *object)?,
         MetaQuery::Configuration => MetaReply::Configuration(Box::new(configuration(kv)?)),
         MetaQuery::Check => MetaReply::Checked(check::check(kv)?),
+        // A store without copies on disks has nothing to verify.
+        MetaQuery::ScrubCopy { .. } => MetaReply::CopyScrubbed(None),
     })
 }
 

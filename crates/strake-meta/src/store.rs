@@ -21,13 +21,15 @@ mod copies;
 mod holder;
 mod members;
 mod open;
+mod scrub;
 mod witness;
 
 use crate::kv::MemoryKv;
 use crate::log_entry::encode_entry;
 use crate::{machine, query};
 use holder::Holder;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
+use scrub::is_damage;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -109,6 +111,8 @@ struct State {
     /// generation before that, or the next start would not know them any more.
     suspects: Vec<NsdId>,
     generation: u64,
+    /// Holders with something that could not be read; the worker makes their copies anew.
+    damaged: Vec<NsdId>,
     /// The newest generation that may be in force: the last one for sure once this run has begun
     /// one.
     in_force: u64,
@@ -182,6 +186,9 @@ impl MetaStore {
         if heavy && outcome.is_ok() {
             outcome = self.checkpoint();
         }
+        if outcome.is_ok() {
+            outcome = self.mend_damaged();
+        }
         if copies < self.copies_wanted && outcome.is_ok() {
             // A copy that fails marks its NSD; the next tick tries another.
             drop(self.add_copy());
@@ -202,8 +209,8 @@ impl MetaStore {
         let holders = self.state.read().holders.clone();
         let mut full = None;
         let mut lost = Vec::new();
-        let outcomes: Vec<(NsdId, Result<()>)> = std::thread::scope(|scope| {
-            let checkpoint = |holder: &Holder| (holder.nsd, holder.checkpoint(synced));
+        let outcomes: Vec<(Arc<Holder>, Result<()>)> = std::thread::scope(|scope| {
+            let checkpoint = |holder: &Arc<Holder>| (Arc::clone(holder), holder.checkpoint(synced));
             let threads: Vec<_> =
                 holders[1..].iter().map(|holder| scope.spawn(move || checkpoint(holder))).collect();
             let first = checkpoint(&holders[0]);
@@ -212,15 +219,15 @@ impl MetaStore {
                 .map(|thread| thread.join().expect("invariant: a checkpoint does not panic"));
             std::iter::once(first).chain(others).collect()
         });
-        for (nsd, outcome) in outcomes {
+        for (holder, outcome) in outcomes {
             match outcome {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::NoSpace => full = Some(error),
-                Err(error) => lost.push((nsd, error)),
+                Err(error) => lost.push((holder, error)),
             }
         }
         if !lost.is_empty() {
-            self.lose(&mut self.state.write(), &lost)?;
+            self.lose_used(lost)?;
         }
         full.map_or(Ok(()), |error| Err(error.context("metadata cannot grow")))
     }
@@ -262,7 +269,11 @@ impl MetaStore {
         if let Some(error) = &state.stopped {
             return Err(error.clone());
         }
-        let (reply, changes) = machine::apply(&state.holders[0].kv, entry)?;
+        let decide = |holder: &Holder| machine::apply(&holder.kv, entry);
+        let (reply, changes) = match decide(&state.holders[0]) {
+            Err(error) if is_damage(&error) => self.ask_others(&mut state, &decide).ok_or(error)?,
+            decided => decided?,
+        };
         if changes.is_empty() {
             return Ok(Some(reply));
         }
@@ -298,10 +309,22 @@ impl MetaStore {
 
 impl MetaPort for MetaStore {
     fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        if let MetaQuery::ScrubCopy { nsd, part } = query {
+            return self.scrub_copy(*nsd, *part).map(MetaReply::CopyScrubbed);
+        }
         // Also when nothing can be changed any more: what is there stays readable.
         let state = self.state.read();
+        let answer = |holder: &Holder| query::query(&holder.kv, query);
+        let (state, mut reply) = match answer(&state.holders[0]) {
+            Err(error) if is_damage(&error) => {
+                drop(state);
+                let mut state = self.state.write();
+                let reply = self.ask_others(&mut state, &answer).ok_or(error)?;
+                (RwLockWriteGuard::downgrade(state), reply)
+            }
+            reply => (state, reply?),
+        };
         let holder = &state.holders[0];
-        let mut reply = query::query(&holder.kv, query)?;
         if let MetaReply::Counts(counts) = &mut reply {
             counts.metadata_bytes = holder.bytes();
             let room = kv_bytes_max(holder.container.geometry());
@@ -334,15 +357,15 @@ impl MetaPort for MetaStore {
         let _wait = self.options.waiters.enter("metadata log sync", "");
         let mut lost = Vec::new();
         if let Err(error) = holders[0].sync() {
-            lost.push((holders[0].nsd, error));
+            lost.push((Arc::clone(&holders[0]), error));
         }
         for (ticket, holder) in tickets.into_iter().zip(&holders[1..]) {
             if let Err(error) = ticket.wait() {
-                lost.push((holder.nsd, error));
+                lost.push((Arc::clone(holder), error));
             }
         }
         if !lost.is_empty() {
-            self.lose(&mut self.state.write(), &lost)?;
+            self.lose_used(lost)?;
         }
         self.synced.fetch_max(last.0, Ordering::AcqRel);
         Ok(())
@@ -370,3 +393,6 @@ fn kv_bytes_max(geometry: &Geometry) -> u64 {
 #[cfg(test)]
 #[path = "store_test.rs"]
 mod store_test;
+
+#[cfg(test)]
+mod scrub_test;

@@ -21,14 +21,14 @@ use strake_store::{ChunkSource, Container, FormatOptions, UnusedChunks};
 const DISK_BYTES: u64 = 48 << 20;
 
 /// A machine with simulated disks.
-struct Rig {
-    disks: Vec<Arc<SimDisk>>,
+pub(super) struct Rig {
+    pub(super) disks: Vec<Arc<SimDisk>>,
     witness: Option<Arc<SimDisk>>,
     source: Arc<dyn ChunkSource>,
 }
 
 impl Rig {
-    fn new(count: u32, parity: u8, witnessed: bool) -> (Rig, MetaStore) {
+    pub(super) fn new(count: u32, parity: u8, witnessed: bool) -> (Rig, MetaStore) {
         let sequence = Sequence::default();
         let disks: Vec<_> =
             (0..count).map(|_| SimDisk::with_sequence(DISK_BYTES, &sequence)).collect();
@@ -62,11 +62,11 @@ impl Rig {
             .collect()
     }
 
-    fn open(&self, without: &[usize]) -> strake_proto::Result<MetaStore> {
+    pub(super) fn open(&self, without: &[usize]) -> strake_proto::Result<MetaStore> {
         MetaStore::open(&self.containers(&without.iter().copied().collect()), self.options())
     }
 
-    fn container(&self, index: usize) -> Container {
+    pub(super) fn container(&self, index: usize) -> Container {
         let others = (0..self.disks.len()).filter(|other| *other != index).collect();
         self.containers(&others).remove(0)
     }
@@ -99,7 +99,7 @@ impl Rig {
     }
 }
 
-fn pool(count: u32, parity: u8) -> Configuration {
+pub(super) fn pool(count: u32, parity: u8) -> Configuration {
     let mut configuration = configuration();
     let slot = configuration.pool.slots[0];
     configuration.code = Code { data: 1, parity };
@@ -108,7 +108,7 @@ fn pool(count: u32, parity: u8) -> Configuration {
     configuration
 }
 
-fn random_op(rng: &mut Rng) -> MetaOp {
+pub(super) fn random_op(rng: &mut Rng) -> MetaOp {
     let name = format!("{}", rng.below(8));
     let other = format!("{}", rng.below(8)).into_bytes();
     let ino = Ino(1 + rng.below(20));
@@ -146,12 +146,12 @@ fn random_op(rng: &mut Rng) -> MetaOp {
 }
 
 /// The states that the first n entries lead to.
-struct Promised {
+pub(super) struct Promised {
     states: Vec<MemoryKv>,
 }
 
 impl Promised {
-    fn new(configuration: Configuration) -> Promised {
+    pub(super) fn new(configuration: Configuration) -> Promised {
         let mut promised = Promised { states: vec![MemoryKv::default()] };
         let created = configuration.created;
         let op = MetaOp::Format(Box::new(configuration));
@@ -160,14 +160,14 @@ impl Promised {
         promised
     }
 
-    fn push(&mut self, entry: &MetaEntry) {
+    pub(super) fn push(&mut self, entry: &MetaEntry) {
         let mut next = self.states.last().expect("has a first").clone();
         let (_, changes) = machine::apply(&next, entry).expect("was applied before");
         next.apply(&changes);
         self.states.push(next);
     }
 
-    fn require(&self, store: &MetaStore, at_least: u64, context: &str) {
+    pub(super) fn require(&self, store: &MetaStore, at_least: u64, context: &str) {
         let entries = store.entries();
         assert!(entries >= at_least, "{entries} entries of {at_least} promised: {context}");
         let expected = &self.states[entries as usize];

@@ -31,6 +31,7 @@ mod commit;
 mod open;
 mod range;
 mod read;
+mod scrub;
 mod space;
 mod worker;
 mod write;
@@ -77,8 +78,8 @@ struct Moment {
 
 /// See the module.
 pub struct BlockStore {
-    /// Kept: it keeps the chunk source's other users alive.
-    _container: Container,
+    /// Kept also because it keeps the chunk source's other users alive.
+    container: Container,
     disk: Arc<dyn Disk>,
     cluster: ClusterId,
     nsd: NsdId,
@@ -323,6 +324,8 @@ impl NsdPort for BlockStore {
             NsdRequest::ListUnsettled { after, limit } => self.list_unsettled(*after, *limit),
             NsdRequest::Status => Ok(NsdReply::Status(self.status())),
             NsdRequest::Check { data } => self.check(*data),
+            NsdRequest::Scrub { part } => self.scrub(*part),
+            NsdRequest::Salvage => self.salvage(),
         }
     }
 }
@@ -363,3 +366,6 @@ mod discard_test;
 
 #[cfg(test)]
 mod fuzz_test;
+
+#[cfg(test)]
+mod scrub_test;

@@ -7,6 +7,7 @@ use crate::attr::{Attr, FileType, Timestamp};
 use crate::error::Result;
 use crate::ids::{ClientId, ClusterId, Generation, GrantNumber, Ino, NsdId, ObjectId, Version};
 use crate::layout::{Code, NsdState, ObjectLayout, PoolMap};
+use crate::nsd::ScrubPart;
 use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
 
@@ -141,6 +142,14 @@ pub enum MetaQuery {
     Configuration,
     /// ▶ [`MetaReply::Checked`]: walks all records and verifies reference counts.
     Check,
+    /// ▶ [`MetaReply::CopyScrubbed`]: verifies a part of a copy of the metadata (log, pages), past
+    /// all caches, and mends what is damaged. Nothing that other questions see changes.
+    ScrubCopy {
+        /// The copy on this NSD, or the next one above.
+        nsd: NsdId,
+        /// Which part; 0 for the first, then as the reply says.
+        part: u64,
+    },
 }
 
 /// Changes of attributes; `None` leaves one as it is.
@@ -545,6 +554,9 @@ pub enum MetaReply {
     Checked(MetaCheckReply),
     /// Done.
     Done,
+    // Replies are kept in session records: new ones go here, behind those that disks have.
+    /// What a scrub found, and on which NSD; `None` where there is no further copy.
+    CopyScrubbed(Option<(NsdId, ScrubPart)>),
 }
 
 /// What lost a name.

@@ -149,6 +149,16 @@ pub enum NsdRequest {
         /// Whether strip data is read and its checksums verified.
         data: bool,
     },
+    /// Verifies a part of what is not strips (superblock, log, pages of the index), past all
+    /// caches, and mends what it can; replies [`NsdReply::Scrubbed`].
+    Scrub {
+        /// Which part; 0 for the first, then as the reply says.
+        part: u64,
+    },
+    /// Writes an index with damaged pages anew, without what was on them. To be asked only of an
+    /// NSD that the metadata calls unrecovered, durably: strips that it held are unknown to it then.
+    /// It may refuse everything afterwards until it is opened again. Replies [`NsdReply::Done`].
+    Salvage,
 }
 
 /// A stripe that is stable on every NSD that can be written.
@@ -230,6 +240,25 @@ pub enum NsdReply {
     Checked(NsdCheckReply),
     /// Done.
     Done,
+    /// What a scrub found in a part.
+    Scrubbed(ScrubPart),
+}
+
+/// What a scrub found in a part of an NSD's own records, or of a copy of the metadata.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubPart {
+    /// The next part; `None` after the last.
+    pub next: Option<u64>,
+    /// Bytes read.
+    pub bytes: u64,
+    /// Pages that were damaged: of 4 KiB, or chunks of a log.
+    pub bad: u64,
+    /// Of these, mended.
+    pub mended: u64,
+    /// One sentence about what was damaged.
+    pub fault: Option<String>,
+    /// Whether the index has lost something: [`NsdRequest::Salvage`].
+    pub is_lost: bool,
 }
 
 /// Identity and space of an NSD.

@@ -108,6 +108,13 @@ impl Machine {
         machine
     }
 
+    /// What a killed process leaves, to be changed on its own.
+    #[must_use]
+    pub fn copy(&self) -> Machine {
+        let disks = self.disks.iter().map(|disk| disk.as_ref().map(|disk| disk.copy())).collect();
+        Machine::new(self.code, disks, self.witness.copy())
+    }
+
     /// The same machine with all that was lost.
     #[must_use]
     pub fn whole(&self) -> Machine {

@@ -253,6 +253,16 @@ impl Journal {
         Lsn(self.state.lock().next_lsn - 1)
     }
 
+    /// Writes nothing any more, whoever still has it: its place is to be another's.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        while state.flushes_begun != state.flushes_done {
+            self.flushed.wait(&mut state);
+        }
+        let closed = || Error::new(ErrorKind::Io, "the log is closed");
+        state.failed.get_or_insert_with(closed);
+    }
+
     /// Whether no flush is under way.
     pub fn is_idle(&self) -> bool {
         let state = self.state.lock();

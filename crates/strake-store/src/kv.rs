@@ -145,6 +145,8 @@ struct Writer {
     region: KvRegion,
     cache_bytes: usize,
     trust: Trust,
+    /// Never opened again.
+    is_closed: bool,
     /// `None` after the base could not be opened again.
     base: Option<Base>,
 }
@@ -159,7 +161,7 @@ impl Kv {
         let base = Base::open(region.clone(), cache_bytes, &trust)?;
         let applied = base.applied()?;
         let snapshot = Some(base.snapshot()?);
-        let writer = Writer { region, cache_bytes, trust, base: Some(base) };
+        let writer = Writer { region, cache_bytes, trust, is_closed: false, base: Some(base) };
         Ok(Kv::with(snapshot, applied, Some(writer)))
     }
 
@@ -320,7 +322,7 @@ fn close(writer: &mut Writer, layers: &mut Layers) {
 /// Closes the base and opens it again. Readers wait meanwhile: one must end before the next begins.
 fn reopen(writer: &mut Writer, layers: &mut Layers) {
     close(writer, layers);
-    if writer.trust.is_lost() {
+    if writer.trust.is_lost() || writer.is_closed {
         return;
     }
     let opened = Base::open(writer.region.clone(), writer.cache_bytes, &writer.trust);

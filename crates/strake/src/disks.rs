@@ -250,7 +250,10 @@ impl Disks {
     fn look(&self, watch: &mut Watch) -> bool {
         let config = self.config.lock().0.clone();
         let Some(nsd) = config.nsd.iter().find(|nsd| nsd.id == watch.nsd.0) else {
-            self.let_go(watch.nsd, "it was taken off the list");
+            // The one in its place may be the next to hold a copy of the metadata.
+            let open: Vec<NsdId> = self.open.lock().keys().copied().collect();
+            open.into_iter().for_each(|nsd| self.join_if_new(nsd));
+            self.let_go(watch.nsd, "it was taken off the list", true);
             self.identities.lock().remove(&watch.nsd);
             self.faults.lock().remove(&watch.nsd);
             return false;
@@ -273,7 +276,7 @@ impl Disks {
                 self.faults.lock().insert(watch.nsd, fault.clone());
                 watch.pause = (watch.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
                 watch.until = now + watch.pause;
-                self.let_go(watch.nsd, &fault);
+                self.let_go(watch.nsd, &fault, false);
             }
             None if now >= watch.until => self.take_in(&config, nsd, watch),
             None => {}
@@ -309,10 +312,13 @@ impl Disks {
         }
     }
 
-    /// Closes an NSD, unless the metadata cannot do without it.
-    fn let_go(&self, nsd: NsdId, reason: &str) {
+    /// Closes an NSD, unless the metadata cannot do without it. One that `is_fit` has its copy of the
+    /// metadata made elsewhere first.
+    fn let_go(&self, nsd: NsdId, reason: &str, is_fit: bool) {
         self.user().went(nsd);
-        if !self.meta().detach(nsd, reason) {
+        let meta = self.meta();
+        let is_gone = if is_fit { meta.release(nsd, reason) } else { meta.detach(nsd, reason) };
+        if !is_gone {
             eprintln!("disks: NSD {nsd} holds the last copy of the metadata, which stays in use");
             if let Some(held) = self.open.lock().get_mut(&nsd) {
                 held.withdrawn = true;

@@ -72,6 +72,12 @@ pub(crate) struct ShowNsd {
     pub(crate) bad_strips: u64,
     /// Strips rebuilt and rewritten since the start.
     pub(crate) repaired_strips: u64,
+    /// Damaged pages of index, logs, superblock and metadata that scrubs have found since the start.
+    #[serde(default)]
+    pub(crate) bad_pages: u64,
+    /// Of these, mended.
+    #[serde(default)]
+    pub(crate) mended_pages: u64,
     /// While it is brought up to date: bytes of files compared so far.
     pub(crate) recovered_bytes: Option<u64>,
     /// Of so many.
@@ -148,6 +154,15 @@ pub(crate) struct ScrubReport {
     pub(crate) mended_blocks: u64,
     /// Blocks that could not be mended.
     pub(crate) failed_blocks: u64,
+    /// Bytes of superblocks, logs, indexes and copies of the metadata verified.
+    #[serde(default)]
+    pub(crate) own_bytes: u64,
+    /// Damaged pages of these.
+    #[serde(default)]
+    pub(crate) bad_pages: u64,
+    /// Of these, mended.
+    #[serde(default)]
+    pub(crate) mended_pages: u64,
 }
 
 /// What a check found.

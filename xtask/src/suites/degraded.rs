@@ -49,6 +49,7 @@ fn one(
     checks.record(&format!("{code}: all is read when they are back"), outcome);
     checks.record(&format!("{code}: they catch up"), caught_up(mounted));
     checks.record(&format!("{code}: clean when they are back"), mounted.check());
+    checks.record(&format!("{code}: a scrub mends superblock and log"), scrub_own(mounted, 2));
     move_away(mounted, second)?;
     let outcome = manifest::of(&mounted.mount).and_then(|seen| manifest::compare(&written, &seen));
     checks.record(&format!("{code}: then all is read without NSDs {second:?}"), outcome);
@@ -75,6 +76,32 @@ fn caught_up(mounted: &Mounted<'_>) -> Result<(), String> {
         }
         if crate::runner::now() >= end {
             return Err(listed.complaint("NSDs still recover after 60 s"));
+        }
+        super::command::pause(std::time::Duration::from_millis(100));
+    }
+}
+
+/// Damages superblock and index log of an NSD in use, and has a scrub find and mend both.
+fn scrub_own(mounted: &Mounted<'_>, nsd: u16) -> Result<(), String> {
+    use std::os::unix::fs::FileExt;
+    let path = mounted.container(nsd);
+    let open = std::fs::OpenOptions::new().write(true).open(&path);
+    let damaged = open.and_then(|file| {
+        file.write_all_at(&[0x5a; 64], 100)?;
+        file.write_all_at(&[0x5a; 256 << 10], 1 << 20)?;
+        file.sync_all()
+    });
+    damaged.map_err(|error| format!("{}: {error}", path.display()))?;
+    mounted.say("fs scrub start")?;
+    let end = crate::runner::now() + std::time::Duration::from_secs(120);
+    loop {
+        let status = mounted.say("fs scrub status")?;
+        if !status.contains("running") {
+            let is_mended = status.contains(" 2 pages damaged, 2 mended");
+            return if is_mended && status.contains("complete") { Ok(()) } else { Err(status) };
+        }
+        if crate::runner::now() >= end {
+            return Err(format!("it does not end: {status}"));
         }
         super::command::pause(std::time::Duration::from_millis(100));
     }

@@ -380,7 +380,9 @@ impl NsdPort for MemoryNsd {
                 free: inner.capacity.saturating_sub(inner.used()),
                 strips: inner.state.strips.len() as u64,
             })),
-            NsdRequest::Check { .. } => Err(ErrorKind::NotSupported.into()),
+            NsdRequest::Check { .. } | NsdRequest::Scrub { .. } | NsdRequest::Salvage => {
+                Err(ErrorKind::NotSupported.into())
+            }
         }
     }
 }

@@ -81,6 +81,7 @@ fn waiting_for(request: &NsdRequest) -> &'static str {
         NsdRequest::List { .. } | NsdRequest::ListUnsettled { .. } => "for a listing of",
         NsdRequest::Status => "for the status of",
         NsdRequest::Check { .. } => "for a check of",
+        NsdRequest::Scrub { .. } | NsdRequest::Salvage => "for a scrub of",
     }
 }
 

@@ -49,6 +49,26 @@ impl MetaStore {
         self.begin_generation(state)
     }
 
+    /// The same for holders that were used without the lock: one that is none any more, or has been
+    /// made anew by now, is not meant.
+    ///
+    /// # Errors
+    /// As [`MetaStore::lose`].
+    pub(super) fn lose_used(&self, lost: Vec<(Arc<Holder>, Error)>) -> Result<()> {
+        let mut state = self.state.write();
+        let is_current =
+            |holder: &Arc<Holder>| state.holders.iter().any(|current| Arc::ptr_eq(current, holder));
+        let lost: Vec<_> = lost
+            .into_iter()
+            .filter(|(holder, _)| is_current(holder))
+            .map(|(holder, error)| (holder.nsd, error))
+            .collect();
+        match lost.is_empty() {
+            true => state.stopped.clone().map_or(Ok(()), Err),
+            false => self.lose(&mut state, &lost),
+        }
+    }
+
     /// Puts the holders that `state` names in force under a new generation.
     pub(super) fn begin_generation(&self, state: &mut State) -> Result<()> {
         loop {
@@ -102,7 +122,7 @@ impl MetaStore {
     }
 
     /// An NSD for one more copy: best of a failure group that has none.
-    fn candidate(&self) -> Option<Container> {
+    pub(super) fn candidate(&self) -> Option<Container> {
         let state = self.state.read();
         let groups: Vec<u32> = state
             .holders

@@ -151,6 +151,34 @@ impl Holder {
         self.journal.trim(Lsn(in_base.min(synced).0 + 1))
     }
 
+    /// Writes nothing to its disk any more, whoever still has it.
+    pub(crate) fn close(&self) {
+        self.journal.close();
+        self.kv.close_base();
+    }
+
+    /// Bytes in the journal.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.journal.used()
+    }
+
+    /// Reads the journal back; the number of the first damaged chunk.
+    pub(crate) fn verify_log(&self) -> Result<Option<u64>> {
+        self.journal.verify()
+    }
+
+    /// As [`Holder::checkpoint`], and nothing of the journal as it is counts any more.
+    pub(crate) fn renew_log(&self, synced: Lsn) -> Result<()> {
+        let in_base = self.kv.checkpoint()?;
+        self.journal.renew(Lsn(in_base.min(synced).0 + 1))
+    }
+
+    /// As [`Holder::checkpoint`], to a base that is written anew. `Corrupt` if it cannot be read.
+    pub(crate) fn renew_base(&self, synced: Lsn) -> Result<()> {
+        let in_base = self.kv.renew(false)?.applied;
+        self.journal.trim(Lsn(in_base.min(synced).0 + 1))
+    }
+
     /// Bytes of this copy in its container.
     pub(crate) fn bytes(&self) -> u64 {
         let stats = self.kv.stats();

@@ -176,6 +176,7 @@ impl MetaStore {
                 joining: None,
                 failed_nsds: Vec::new(),
                 suspects: Vec::new(),
+                damaged: Vec::new(),
                 generation,
                 in_force: generation,
                 last,

@@ -135,7 +135,9 @@ fn decode(record: &[u8; RECORD_BYTES]) -> Option<(ClusterId, Testimony)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use strake_env::Rng;
     use strake_env::disk::sim::SimDisk;
+    use strake_env::rng::{test_scale, test_seeds};
 
     fn testimony(generation: u64) -> Testimony {
         Testimony { generation, holders: vec![NsdId(4), NsdId(300)], in_force: generation - 1 }
@@ -169,6 +171,46 @@ mod tests {
             + &"0".repeat(2 * 56)
             + "0200000000000000";
         assert_eq!(hex, golden);
+    }
+
+    #[test]
+    fn mutated_witnesses_are_read_or_not_but_never_panic() {
+        let ours = ClusterId([7; 16]);
+        let (mut known, mut refused) = (0, 0);
+        for seed in test_seeds(0, 2_000 * test_scale()) {
+            let mut rng = Rng::new(seed);
+            let disk = SimDisk::new(WITNESS_BYTES);
+            for generation in 1..4 {
+                write(&*disk, ours, &testimony(generation)).expect("writes");
+            }
+            for slot in 0..2 {
+                let mut bytes = AlignedBuffer::zeroed(SLOT_BYTES as usize);
+                disk.read_at(slot * SLOT_BYTES, &mut bytes).expect("reads");
+                for _ in 0..rng.below(4) {
+                    bytes[rng.index(RECORD_BYTES)] =
+                        [0, 1, 2, 255, rng.next_u64() as u8][rng.index(5)];
+                }
+                if !rng.one_in(4) {
+                    let covered = match bytes[12] {
+                        1 => FIXED_BYTES,
+                        2 => HOLDERS_END,
+                        _ => RECORD_BYTES,
+                    };
+                    bytes[8..12].fill(0);
+                    let crc = crc32c::crc32c(&bytes[..covered]);
+                    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+                }
+                disk.write_at(slot * SLOT_BYTES, &bytes).expect("writes");
+            }
+            match read(&*disk, ours).expect("the disk reads") {
+                Some(found) => {
+                    assert!(found.holders.len() <= METADATA_HOLDERS_MAX, "seed {seed}");
+                    known += 1;
+                }
+                None => refused += 1,
+            }
+        }
+        assert!(known > 0 && refused > 0, "{known} known, {refused} refused");
     }
 
     #[test]

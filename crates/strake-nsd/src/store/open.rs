@@ -97,7 +97,7 @@ impl BlockStore {
         let durable = journal.last().0;
         let store = Arc::new(BlockStore {
             disk: Arc::clone(container.disk()),
-            _container: container,
+            container,
             cluster: superblock.cluster,
             nsd: superblock.nsd,
             boot,

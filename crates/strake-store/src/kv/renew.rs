@@ -124,6 +124,23 @@ impl Kv {
         Ok(is_whole)
     }
 
+    /// Closes the base, whoever still has it: its place is to be another's.
+    pub fn close_base(&self) {
+        let mut guard = self.checkpointing.lock();
+        if let Some(writer) = &mut *guard {
+            close(writer, &mut self.layers.write());
+            // Who meets that it is gone must not open it again.
+            writer.is_closed = true;
+        }
+    }
+
+    /// Forgets what caches have of the base; for tests of what a disk has lost.
+    pub fn forget_caches(&self) {
+        if let Some(writer) = &mut *self.checkpointing.lock() {
+            reopen(writer, &mut self.layers.write());
+        }
+    }
+
     fn base_now(&self) -> Result<Option<Snapshot>> {
         self.base_of(&self.layers.read())
     }

@@ -183,6 +183,14 @@ fn remarks(nsd: &ShowNsd) -> String {
             let percent = u128::from(done) * 100 / u128::from(total);
             format!("{percent} % of {} compared", ByteCount(total))
         }
-        _ => nsd.fault.clone().unwrap_or_default(),
+        _ => nsd.fault.clone().unwrap_or_else(|| damage(nsd)),
+    }
+}
+
+/// What scrubs have found in a disk's own records.
+fn damage(nsd: &ShowNsd) -> String {
+    match (nsd.bad_pages, nsd.mended_pages) {
+        (0, _) => String::new(),
+        (bad, mended) => format!("{bad} pages of its records damaged, {mended} mended"),
     }
 }

@@ -267,6 +267,12 @@ fn scrub(target: &Target, request: &Request) -> Result<()> {
         "found:    {} strips bad or missing; {} blocks mended, {} not",
         report.bad_strips, report.mended_blocks, report.failed_blocks
     );
+    println!(
+        "records:  {} of indexes, logs and metadata verified; {} pages damaged, {} mended",
+        ByteCount(report.own_bytes),
+        report.bad_pages,
+        report.mended_pages
+    );
     Ok(())
 }
 

@@ -228,6 +228,9 @@ impl Daemon {
             bad_strips: view.bad,
             mended_blocks: view.mended,
             failed_blocks: view.failed,
+            own_bytes: view.own_bytes,
+            bad_pages: view.bad_pages,
+            mended_pages: view.mended_pages,
         }
     }
 

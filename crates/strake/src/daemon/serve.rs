@@ -243,6 +243,8 @@ impl Daemon {
                 strips: status.as_ref().map(|status| status.strips),
                 bad_strips: view.bad_strips,
                 repaired_strips: view.repaired,
+                bad_pages: view.bad_pages,
+                mended_pages: view.mended_pages,
                 recovered_bytes: view.progress.map(|(done, _)| done),
                 recovery_bytes: view.progress.map(|(_, total)| total),
                 fault,

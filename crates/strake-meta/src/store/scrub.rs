@@ -1,0 +1,184 @@
+//! Copies with damage: found by a scrub or by whoever meets it, mended while in use.
+//!
+//! 1. *The log* has nothing that is not in memory: a checkpoint takes its place.
+//! 2. *The base* is written anew from itself where everything that counts can be read.
+//! 3. Else the copy is *made anew* from the others: where another NSD has room for one more copy,
+//!    that is made first and the damaged one let go then; else in the place of the damaged one. That
+//!    one never answers again: another holder goes first at once.
+
+use super::holder::Holder;
+use super::{MetaStore, State};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use strake_proto::meta::MetaPort;
+use strake_proto::nsd::ScrubPart;
+use strake_proto::{Error, ErrorKind, NsdId, Result};
+use strake_store::Lsn;
+
+/// Pages of a base in a part: 1 MiB.
+const PAGES_PER_PART: u64 = 256;
+
+/// Whether an error may be of the copy that was asked, and not of the question.
+pub(super) fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io)
+}
+
+impl MetaStore {
+    /// A part of the copy on `nsd`, or on the next NSD above that has one.
+    pub(super) fn scrub_copy(&self, nsd: NsdId, part: u64) -> Result<Option<(NsdId, ScrubPart)>> {
+        let holder = {
+            let state = self.state.read();
+            let above = state.holders.iter().filter(|holder| holder.nsd >= nsd);
+            above.min_by_key(|holder| holder.nsd).map(Arc::clone)
+        };
+        let Some(holder) = holder else { return Ok(None) };
+        let part = if holder.nsd == nsd { part } else { 0 };
+        let found = match part.checked_sub(1) {
+            None => self.scrub_log(&holder)?,
+            Some(run) => self.scrub_base(&holder, run)?,
+        };
+        if let Some(fault) = &found.fault {
+            eprintln!("metadata: the copy on NSD {}: {fault}", holder.nsd);
+        }
+        Ok(Some((holder.nsd, found)))
+    }
+
+    fn scrub_log(&self, holder: &Arc<Holder>) -> Result<ScrubPart> {
+        let bytes = holder.log_bytes();
+        let mut found = ScrubPart { next: Some(1), bytes, ..ScrubPart::default() };
+        let mend = |what: String| {
+            let mended = self.mend(holder, &|synced| holder.renew_log(synced));
+            let fault = match &mended {
+                Ok(()) => format!("{what}; it has been written anew"),
+                Err(error) => format!("{what}, and cannot be written anew: {error}"),
+            };
+            (Some(fault), u64::from(mended.is_ok()))
+        };
+        let what = match holder.verify_log() {
+            Ok(None) => return Ok(found),
+            Ok(Some(chunk)) => format!("its log was damaged at chunk {chunk}"),
+            Err(error) => format!("its log cannot be read: {error}"),
+        };
+        found.bad = 1;
+        (found.fault, found.mended) = mend(what);
+        Ok(found)
+    }
+
+    fn scrub_base(&self, holder: &Arc<Holder>, run: u64) -> Result<ScrubPart> {
+        let pages = holder.kv.verify(run.saturating_mul(PAGES_PER_PART), PAGES_PER_PART)?;
+        let mut found = ScrubPart {
+            next: pages.next.map(|_| run + 2),
+            bytes: pages.bytes,
+            bad: pages.damaged,
+            mended: pages.mended,
+            ..ScrubPart::default()
+        };
+        if pages.damaged == 0 {
+            return Ok(found);
+        }
+        let what = format!("{} of its pages are damaged", pages.damaged);
+        if pages.damaged == pages.mended {
+            found.fault = Some(format!("{what}; they have been written again"));
+            return Ok(found);
+        }
+        // All of it is new afterwards, or cannot be.
+        found.next = None;
+        found.fault = Some(match self.mend_base(holder) {
+            Ok(()) => {
+                found.mended = found.bad;
+                format!("{what}; it has been made anew")
+            }
+            Err(error) => format!("{what}, and it cannot be made anew: {error}"),
+        });
+        Ok(found)
+    }
+
+    fn mend_base(&self, holder: &Arc<Holder>) -> Result<()> {
+        match self.mend(holder, &|synced| holder.renew_base(synced)) {
+            Err(error) if is_damage(&error) => self.replace_copy(holder.nsd, &error),
+            other => other,
+        }
+    }
+
+    /// Runs a checkpoint of one holder with what is durable on all, as [`MetaStore::checkpoint`].
+    fn mend(&self, holder: &Holder, work: &dyn Fn(Lsn) -> Result<()>) -> Result<()> {
+        let Some(_guard) = self.checkpointing.try_lock_for(self.options.room_wait_max) else {
+            let detail = "the metadata's checkpoint takes too long: see `strake diag waiters`";
+            return Err(Error::new(ErrorKind::TimedOut, detail));
+        };
+        self.sync()?;
+        // What a sync has lost meanwhile is no copy any more.
+        if self.state.read().holders.iter().all(|other| other.nsd != holder.nsd) {
+            return Ok(());
+        }
+        work(Lsn(self.synced.load(Ordering::Acquire)))
+    }
+
+    /// Makes the copy on `nsd` anew from the others.
+    fn replace_copy(&self, nsd: NsdId, why: &Error) -> Result<()> {
+        {
+            let mut state = self.state.write();
+            if state.holders.iter().all(|holder| holder.nsd == nsd) {
+                let detail = format!("there is no other copy: {why}");
+                return Err(Error::new(ErrorKind::Corrupt, detail));
+            }
+            state.put_last(nsd);
+        }
+        if self.candidate().is_some() {
+            // Should it fail, the damaged one is better than none.
+            self.add_copy()?;
+        }
+        let lost = [(nsd, why.clone())];
+        let mut state = self.state.write();
+        let damaged = state.holders.iter().find(|holder| holder.nsd == nsd).cloned();
+        self.lose(&mut state, &lost)?;
+        // Others may still have it, and its place may be the next copy's.
+        damaged.inspect(|damaged| damaged.close());
+        // Its disk may be good; if not, writing the next copy to it fails.
+        state.failed_nsds.retain(|failed| *failed != nsd);
+        let is_missing = state.holders.len() < self.copies_wanted;
+        drop(state);
+        if is_missing { self.add_copy() } else { Ok(()) }
+    }
+
+    /// Asks the other holders what the first one could not read. If one answers it goes first from
+    /// now on, and the first one is made anew. `None` if it is the same everywhere.
+    pub(super) fn ask_others<T>(
+        &self,
+        state: &mut State,
+        ask: &dyn Fn(&Holder) -> Result<T>,
+    ) -> Option<T> {
+        for at in 1..state.holders.len() {
+            if let Ok(answer) = ask(&state.holders[at]) {
+                let damaged = state.holders[0].nsd;
+                eprintln!("metadata: the copy on NSD {damaged} is damaged: it is made anew");
+                state.holders.swap(0, at);
+                if !state.damaged.contains(&damaged) {
+                    state.damaged.push(damaged);
+                }
+                self.worker.state.lock().checkpoint_due = true;
+                self.worker.changed.notify_one();
+                return Some(answer);
+            }
+        }
+        None
+    }
+
+    /// Makes copies anew that could not be read.
+    pub(super) fn mend_damaged(&self) -> Result<()> {
+        let damaged = std::mem::take(&mut self.state.write().damaged);
+        for nsd in damaged {
+            let why = Error::new(ErrorKind::Corrupt, "something in it could not be read");
+            self.replace_copy(nsd, &why)?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Has another holder answer the questions.
+    fn put_last(&mut self, nsd: NsdId) {
+        // A stable sort: the others keep their order.
+        self.holders.sort_by_key(|holder| holder.nsd == nsd);
+    }
+}

@@ -1,0 +1,114 @@
+//! Verifying, while in use, what a disk holds beside strips: superblocks, log, pages of the index;
+//! past all caches, a part at a time. Strips are verified by whoever can rebuild them.
+//!
+//! 1. *Superblocks and log* are in memory as well, and are written again.
+//! 2. *The index.* Where no live page is lost (what is damaged was free, or a cache still has it)
+//!    it is written anew elsewhere. Else its records on that page are gone: the asker notes that
+//!    this disk has missed something, and only then asks for a *salvage*: the index is written anew
+//!    with what is left, and the store refuses everything, so that its owner opens it again and
+//!    nothing in memory still counts on what is gone. What is missing then is copied like
+//!    what a disk has missed.
+
+use super::BlockStore;
+use strake_proto::nsd::{NsdReply, ScrubPart};
+use strake_proto::{Error, ErrorKind, Result};
+use strake_store::{Lsn, Renewed};
+
+/// Pages of the index in a part: 1 MiB.
+const PAGES_PER_PART: u64 = 256;
+/// The length of a superblock's two copies.
+const SUPERBLOCKS_BYTES: u64 = 2 * strake_store::superblock::SUPERBLOCK_BYTES as u64;
+
+impl BlockStore {
+    pub(super) fn scrub(&self, part: u64) -> Result<NsdReply> {
+        self.refuse_if_failed()?;
+        let found = match part.checked_sub(1) {
+            None => self.scrub_head()?,
+            Some(run) => self.scrub_index(run)?,
+        };
+        if let Some(fault) = &found.fault {
+            eprintln!("nsd: NSD {}: {fault}", self.nsd);
+        }
+        Ok(NsdReply::Scrubbed(found))
+    }
+
+    fn scrub_head(&self) -> Result<ScrubPart> {
+        let bytes = SUPERBLOCKS_BYTES + self.journal.used();
+        let mut found = ScrubPart { next: Some(1), bytes, ..ScrubPart::default() };
+        let mut faults = Vec::new();
+        found.mended = self.container.verify_superblocks()?;
+        if found.mended > 0 {
+            faults.push("its superblock was damaged and has been written again".to_owned());
+        }
+        if let Some(chunk) = self.verify_log()? {
+            found.mended += 1;
+            let what = format!("its log was damaged at chunk {chunk} and has been written anew");
+            faults.push(what);
+        }
+        found.bad = found.mended;
+        found.fault = (!faults.is_empty()).then(|| faults.join("; "));
+        Ok(found)
+    }
+
+    fn scrub_index(&self, run: u64) -> Result<ScrubPart> {
+        let pages = self.index.verify(run.saturating_mul(PAGES_PER_PART), PAGES_PER_PART)?;
+        let mut found = ScrubPart {
+            next: pages.next.map(|_| run + 2),
+            bytes: pages.bytes,
+            bad: pages.damaged,
+            mended: pages.mended,
+            ..ScrubPart::default()
+        };
+        if pages.damaged == 0 {
+            return Ok(found);
+        }
+        let what = format!("{} pages of its index are damaged", pages.damaged);
+        if pages.damaged == pages.mended {
+            found.fault = Some(format!("{what}; they have been written again"));
+            return Ok(found);
+        }
+        // All of it is new afterwards, or cannot be.
+        found.next = None;
+        found.fault = Some(match self.renew_index(false) {
+            Ok(_) => {
+                found.mended = found.bad;
+                format!("{what}; it has been written anew")
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                found.is_lost = true;
+                format!("{what}: {error}")
+            }
+            Err(error) => format!("{what}, and it cannot be written anew: {error}"),
+        });
+        Ok(found)
+    }
+
+    pub(super) fn salvage(&self) -> Result<NsdReply> {
+        self.refuse_if_failed()?;
+        if !self.renew_index(true)?.is_whole {
+            // The allocator still has what nobody names any more.
+            let detail = "its index was damaged; what is left of it has been written anew";
+            self.fail(Error::new(ErrorKind::Io, detail));
+        }
+        Ok(NsdReply::Done)
+    }
+
+    /// Forgets what caches have of the index; for tests of what a disk has lost.
+    pub fn forget_caches(&self) {
+        self.index.forget_caches();
+    }
+
+    fn renew_index(&self, salvage: bool) -> Result<Renewed> {
+        let _guard = self.checkpointing.lock();
+        self.make_durable()?;
+        let renewed = match self.index.renew(salvage) {
+            // As for a checkpoint.
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.discard_all() => {
+                self.index.renew(salvage)?
+            }
+            other => other?,
+        };
+        self.journal.trim(Lsn(renewed.applied.0 + 1)).map_err(|error| self.fail(error))?;
+        Ok(renewed)
+    }
+}
