@@ -3,7 +3,8 @@
 //!
 //! **First what is no strip:** superblock, log and index of every NSD, and every copy of the
 //! metadata. Each mends its own, but for an index that has lost something: that NSD is noted as one
-//! that has missed writes, what is left of its index is written anew, and a recovery copies the rest.
+//! that has missed writes, what is left of its index is written anew, and a recovery copies the
+//! rest.
 //!
 //! **Then every strip of every file.**
 //! A block is first read without its lock. If anything looks wrong (a writer at work looks so as

@@ -354,12 +354,19 @@ impl MetaPort for MetaStore {
             (state.last, state.holders.clone())
         };
         let tickets: Vec<_> = holders[1..].iter().map(|holder| holder.request_sync()).collect();
-        let _wait = self.options.waiters.enter("metadata log sync", "");
+        // The disk is named: where one hangs, it is the one to look at.
+        let waiting = |holder: &Holder| {
+            let detail = format!("NSD {}", holder.nsd);
+            self.options.waiters.enter("metadata log sync", detail)
+        };
         let mut lost = Vec::new();
+        let wait = waiting(&holders[0]);
         if let Err(error) = holders[0].sync() {
             lost.push((Arc::clone(&holders[0]), error));
         }
+        drop(wait);
         for (ticket, holder) in tickets.into_iter().zip(&holders[1..]) {
+            let _wait = waiting(holder);
             if let Err(error) = ticket.wait() {
                 lost.push((Arc::clone(holder), error));
             }

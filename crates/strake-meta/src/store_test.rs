@@ -6,8 +6,9 @@ use crate::machine;
 use crate::testing::{configuration, create, entry, new_inode, unlink};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 use strake_env::disk::sim::{Sequence, SimDisk};
-use strake_env::{Disk, ManualClock, Rng};
+use strake_env::{Clock, Disk, ManualClock, RealClock, Rng};
 use strake_observe::Waiters;
 use strake_proto::layout::Slot;
 use strake_proto::meta::{
@@ -290,6 +291,34 @@ fn a_holder_that_fails_is_lost_and_stale_from_then_on() {
         // Each start without one writes a generation: begin anew for the next.
         let store = rig.copy().open(&[without]).expect("opens");
         assert_eq!(names(&store), 15, "without disk {without}");
+    }
+}
+
+#[test]
+fn who_waits_for_a_copy_that_hangs_names_its_disk() {
+    let (rig, store) = Rig::new(2, 1, false);
+    for hanging in 0..2 {
+        apply_all(&store, 1, hanging as i64);
+        rig.disks[hanging].set_faults(|faults| {
+            faults.hang = true;
+            faults.hang_limit = Some(Duration::from_secs(120));
+        });
+        std::thread::scope(|scope| {
+            let sync = scope.spawn(|| store.sync());
+            let named = format!("NSD {}", hanging + 1);
+            let start = RealClock.monotonic();
+            let is_named = || {
+                let waiting = store.options.waiters.snapshot();
+                waiting.iter().any(|wait| wait.detail == named)
+            };
+            while !is_named() && RealClock.monotonic() - start < Duration::from_secs(60) {
+                std::thread::yield_now();
+            }
+            let seen = is_named();
+            rig.disks[hanging].set_faults(|faults| faults.hang = false);
+            assert_eq!(sync.join().expect("no panic"), Ok(()));
+            assert!(seen, "{named} was not named");
+        });
     }
 }
 

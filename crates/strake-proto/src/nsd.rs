@@ -156,8 +156,9 @@ pub enum NsdRequest {
         part: u64,
     },
     /// Writes an index with damaged pages anew, without what was on them. To be asked only of an
-    /// NSD that the metadata calls unrecovered, durably: strips that it held are unknown to it then.
-    /// It may refuse everything afterwards until it is opened again. Replies [`NsdReply::Done`].
+    /// NSD that the metadata calls unrecovered, durably: strips that it held are unknown to it
+    /// then. It may refuse everything afterwards until it is opened again. Replies
+    /// [`NsdReply::Done`].
     Salvage,
 }
 

@@ -388,9 +388,9 @@ fn an_old_copy_brings_nothing_back_that_was_deleted() {
     assert!(get(&stack, "stays").expect("reads") == pattern(5, BLOCK));
 }
 
-/// A bit flips in something of a disk in use that is no strip: superblock, log or index of its block
-/// store, log or base of its copy of the metadata. A scrub finds and mends it; then any two others
-/// can be lost.
+/// A bit flips in something of a disk in use that is no strip: superblock, log or index of its
+/// block store, log or base of its copy of the metadata. A scrub finds and mends it; then any two
+/// others can be lost.
 #[test]
 fn a_flipped_bit_in_what_is_no_strip_is_mended_by_a_scrub() {
     let machine = machine();

@@ -146,23 +146,25 @@ impl DataDir {
         self.config_path().exists()
     }
 
+    /// What to do where no file system was made.
+    pub(crate) fn advice(&self) -> String {
+        let root = self.root.display();
+        format!(
+            "no file system at {root} (no {}): name another directory with --data or STRAKE_DATA, \
+             or make one: `strake up --data {root} --mount MNT`",
+            self.config_path().display()
+        )
+    }
+
     /// Reads the node's configuration.
     ///
     /// # Errors
     /// `NotFound` with what to do where there is none; `Corrupt` for a damaged one.
     pub(crate) fn read_config(&self) -> Result<NodeConfig> {
         let path = self.config_path();
-        let text = std::fs::read_to_string(&path).map_err(|error| {
-            let advice = format!(
-                "no file system at {} (no {}): `strake up --data {} --mount MNT` makes one",
-                self.root.display(),
-                path.display(),
-                self.root.display()
-            );
-            match error.kind() {
-                std::io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, advice),
-                _ => Error::from(error).context(path.display()),
-            }
+        let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, self.advice()),
+            _ => Error::from(error).context(path.display()),
         })?;
         toml::from_str(&text)
             .map_err(|error| Error::new(ErrorKind::Corrupt, format!("{}: {error}", path.display())))

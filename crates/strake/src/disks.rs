@@ -312,8 +312,8 @@ impl Disks {
         }
     }
 
-    /// Closes an NSD, unless the metadata cannot do without it. One that `is_fit` has its copy of the
-    /// metadata made elsewhere first.
+    /// Closes an NSD, unless the metadata cannot do without it. One that `is_fit` has its copy of
+    /// the metadata made elsewhere first.
     fn let_go(&self, nsd: NsdId, reason: &str, is_fit: bool) {
         self.user().went(nsd);
         let meta = self.meta();

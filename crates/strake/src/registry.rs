@@ -69,10 +69,16 @@ pub(crate) fn list() -> Vec<DataDir> {
 /// The data directory that was named: `--data`, else `STRAKE_DATA`.
 ///
 /// # Errors
-/// Those of [`DataDir::at`].
+/// `Invalid` where no file system was made there, with what to do; those of [`DataDir::at`].
 pub(crate) fn named(data: Option<&Path>) -> Result<Option<DataDir>> {
     let path = data.map(PathBuf::from).or_else(|| std::env::var_os("STRAKE_DATA").map(Into::into));
-    path.map(|path| DataDir::at(&path)).transpose()
+    let Some(path) = path else { return Ok(None) };
+    let dir = DataDir::at(&path)?;
+    match dir.config_path().try_exists() {
+        Ok(false) => Err(Error::new(ErrorKind::Invalid, dir.advice())),
+        // One that cannot be looked at is told by its first use.
+        _ => Ok(Some(dir)),
+    }
 }
 
 /// The data directory a command means: `--data`, else `STRAKE_DATA`, else the only one that is up.
@@ -99,5 +105,25 @@ pub(crate) fn find(data: Option<&Path>) -> Result<DataDir> {
                 format!("several file systems are up: choose with --data: {}", roots.join(", ")),
             ))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_without_a_file_system_is_wrong_usage_and_says_what_to_do() {
+        let root = std::env::temp_dir().join(format!("strake-none-{}", std::process::id()));
+        for _ in 0..2 {
+            // Neither where there is no directory, nor in one that is empty.
+            let error = find(Some(&root)).err().expect("there is none");
+            assert_eq!(crate::output::exit_code(&error), 2);
+            assert!(error.to_string().contains("strake up --data"), "{error}");
+            std::fs::create_dir_all(&root).expect("temporary directory");
+        }
+        std::fs::write(root.join("strake.toml"), "").expect("writes");
+        assert!(find(Some(&root)).is_ok(), "what is in it is told by its reader");
+        std::fs::remove_dir_all(&root).expect("removes");
     }
 }

@@ -72,7 +72,8 @@ pub(crate) struct ShowNsd {
     pub(crate) bad_strips: u64,
     /// Strips rebuilt and rewritten since the start.
     pub(crate) repaired_strips: u64,
-    /// Damaged pages of index, logs, superblock and metadata that scrubs have found since the start.
+    /// Damaged pages of index, logs, superblock and metadata that scrubs have found since the
+    /// start.
     #[serde(default)]
     pub(crate) bad_pages: u64,
     /// Of these, mended.

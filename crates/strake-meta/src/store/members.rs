@@ -117,8 +117,8 @@ impl MetaStore {
         true
     }
 
-    /// As [`MetaStore::detach`], for an NSD that is there and not wanted any more (it was replaced):
-    /// a copy of the metadata that it has is made on another one first, if there is one.
+    /// As [`MetaStore::detach`], for an NSD that is there and not wanted any more (it was
+    /// replaced): a copy of the metadata that it has is made on another one first, if there is one.
     pub fn release(&self, nsd: NsdId, reason: &str) -> bool {
         let is_holder = self.state.read().holders.iter().any(|holder| holder.nsd == nsd);
         if is_holder && let Err(error) = self.add_copy() {

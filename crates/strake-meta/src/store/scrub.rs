@@ -3,8 +3,8 @@
 //! 1. *The log* has nothing that is not in memory: a checkpoint takes its place.
 //! 2. *The base* is written anew from itself where everything that counts can be read.
 //! 3. Else the copy is *made anew* from the others: where another NSD has room for one more copy,
-//!    that is made first and the damaged one let go then; else in the place of the damaged one. That
-//!    one never answers again: another holder goes first at once.
+//!    that is made first and the damaged one let go then; else in the place of the damaged one.
+//!    That one never answers again: another holder goes first at once.
 
 use super::holder::Holder;
 use super::{MetaStore, State};
