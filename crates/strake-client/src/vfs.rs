@@ -247,10 +247,10 @@ pub trait Vfs: Send + Sync {
     /// Copies within the file system; may copy less.
     fn copy_range(&self, source: (Handle, u64), target: (Handle, u64), length: u64) -> Result<u64>;
 
-    /// Entries of a directory after `cookie` (0: from the start), until `take` says no more (returns false: that
-    /// entry was not taken). Cookies hold across changes: what existed all the time is listed
-    /// exactly once. Whether the caller may read the directory is looked at when it is
-    /// opened, which the adapter does.
+    /// Entries of a directory after `cookie` (0: from the start), until `take` says no more
+    /// (returns false: that entry was not taken). Cookies hold across changes: what existed all the
+    /// time is listed exactly once. Whether the caller may read the directory is looked at when it
+    /// is opened, which the adapter does.
     fn readdir(
         &self,
         ino: Ino,

@@ -117,7 +117,7 @@ mod tests {
         let root = std::env::temp_dir().join(format!("strake-none-{}", std::process::id()));
         for _ in 0..2 {
             // Neither where there is no directory, nor in one that is empty.
-            let error = find(Some(&root)).err().expect("there is none");
+            let error = find(Some(&root)).expect_err("there is none");
             assert_eq!(crate::output::exit_code(&error), 2);
             assert!(error.to_string().contains("strake up --data"), "{error}");
             std::fs::create_dir_all(&root).expect("temporary directory");
