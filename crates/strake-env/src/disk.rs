@@ -122,8 +122,8 @@ pub trait Disk: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Whether a host keeps account of which of its bytes were ever written, so that what is written
-    /// for the first time takes longer to become durable than what is overwritten.
+    /// Whether a host keeps account of which of its bytes were ever written, so that what is
+    /// written for the first time takes longer to become durable than what is overwritten.
     fn is_hosted(&self) -> bool {
         false
     }
