@@ -114,7 +114,7 @@ impl PagePool {
             return;
         }
         let warm = (self.budget / WARM_PARTS).min(WARM_BYTES_MAX);
-        strake_env::priority::give_way();
+        strake_env::process::give_way();
         loop {
             let made = self.warm_one(warm);
             let mut state = self.state.lock();

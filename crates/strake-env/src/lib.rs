@@ -5,7 +5,7 @@ pub mod buffer;
 pub mod clock;
 pub mod disk;
 pub mod fan_out;
-pub mod priority;
+pub mod process;
 pub mod rng;
 pub mod rpc;
 

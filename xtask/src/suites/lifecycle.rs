@@ -69,8 +69,22 @@ fn persistence(session: &Session, checks: &mut Checks) -> Result<(), String> {
             everything(&mounted, round).and_then(|after| manifest::compare(&before, &after));
         checks.record(&format!("the {round} down and up change nothing"), outcome);
     }
+    checks.record("the daemon holds no lock of the script that started it", locked_up(&mounted));
     mounted.finish(checks);
     Ok(())
+}
+
+/// Down, and up from a script that holds a lock, as `flock` does for the programs it runs.
+fn locked_up(mounted: &Mounted<'_>) -> Result<(), String> {
+    mounted.down()?;
+    let lock = mounted.beside("script")?.join("lock");
+    let up = mounted.up_command();
+    let mut script = mounted.outside("flock");
+    script.arg(&lock).arg(up.get_program()).args(up.get_args());
+    mounted.program("up with a lock", SECONDS_MAX, &mut script)?;
+    let mut free = mounted.outside("flock");
+    free.arg("--nonblock").arg(&lock).arg("true");
+    mounted.program("the lock", SECONDS_MAX, &mut free).map(drop)
 }
 
 /// The manifest, the extended attributes and access lists that std cannot read, and the middle of

@@ -168,7 +168,14 @@ impl<'a> Mounted<'a> {
     /// # Errors
     /// What `strake up` said.
     pub(crate) fn up(&self) -> Result<Ended, String> {
-        self.run("up", self.command("up").arg("--mount").arg(&self.mount))
+        self.run("up", &mut self.up_command())
+    }
+
+    /// What starts it again.
+    pub(crate) fn up_command(&self) -> Command {
+        let mut command = self.command("up");
+        command.arg("--mount").arg(&self.mount);
+        command
     }
 
     /// Flushes, unmounts, ends.

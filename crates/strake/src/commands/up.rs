@@ -154,6 +154,7 @@ fn prepare_mount_point(mount: &std::path::Path) -> Result<()> {
 fn start_daemon(dir: &DataDir) -> Result<()> {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.log_path())?;
     let program = std::env::current_exe()?;
+    strake_env::process::keep_descriptors();
     let mut child = Command::new(program)
         .arg("daemon")
         .arg("--data")

@@ -1,0 +1,29 @@
+//! What a process or thread asks of the kernel about itself.
+#![allow(unsafe_code, reason = "one call about descriptors by their numbers")]
+
+use rustix::process::setpriority_process;
+
+/// A tenth of the share of others.
+const NICE: i32 = 10;
+/// The first descriptor behind the standard ones.
+const FIRST_OTHER: libc::c_uint = 3;
+
+/// The calling thread does what can as well be done later: others come first from now on. For
+/// threads that hold locks for moments only, since whoever waits for one waits for the processor as
+/// well.
+pub fn give_way() {
+    // On Linux this is about the calling thread. Where it is refused the thread is as good as any.
+    let _ = setpriority_process(None, NICE);
+}
+
+/// Programs started from now on get none of the open files of this process beyond the standard
+/// ones: a daemon must not hold the locks and pipes of a script that started it.
+pub fn keep_descriptors() {
+    // SAFETY: no descriptor is closed here and none changes what it refers to; only what exec(2)
+    // does with them.
+    let kept = unsafe {
+        libc::close_range(FIRST_OTHER, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int)
+    };
+    // Linux 5.11 has it, and 5.17 is needed anyway.
+    debug_assert_eq!(kept, 0, "close_range");
+}
