@@ -118,6 +118,9 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
         MetaOp::SetNsdState { nsd, state } => configure::set_nsd_state(txn, *nsd, *state),
         MetaOp::SetConfig { name, value } => configure::set_config(txn, name, value),
         MetaOp::ReplaceNsd { old, new, state } => configure::replace_nsd(txn, *old, *new, *state),
+        // The copies are not the state machine's; the store moves them (store/members.rs).
+        MetaOp::VacateNsd { .. } => Ok(MetaReply::Done),
+        MetaOp::DeleteNsd { nsd } => configure::delete_nsd(txn, *nsd),
         MetaOp::Format(configuration) => configure::format(txn, configuration),
     }
 }

@@ -24,7 +24,7 @@ use strake_proto::layout::PoolMap;
 use strake_proto::meta::{MetaReply, PendingRange, Removed};
 use strake_proto::{
     BlockIndex, Error, ErrorKind, FileType, Generation, GrantNumber, Ino, NsdId, ObjectLayout,
-    Result, Version,
+    Result, SlotIndex, Version,
 };
 
 /// `.` and `..` have cookies 1 and 2.
@@ -239,17 +239,14 @@ impl Transaction<'_> {
     }
 }
 
-/// The NSDs that hold the slots of an object's layout, ascending.
-fn holders(pool: &PoolMap, layout: &ObjectLayout) -> Vec<NsdId> {
-    let mut nsds: Vec<NsdId> = match pool.layout(layout.layout) {
-        Some(map) => map
-            .members
-            .iter()
-            .filter_map(|(slot, _)| pool.slots.get(usize::from(slot.0)))
-            .map(|slot| slot.nsd)
-            .collect(),
-        None => pool.slots.iter().map(|slot| slot.nsd).collect(),
+/// The NSDs that hold the slots of an object's layout, ascending; without those that are deleted.
+pub(crate) fn holders(pool: &PoolMap, layout: &ObjectLayout) -> Vec<NsdId> {
+    let map = pool.layout(layout.layout);
+    let is_member = |slot: SlotIndex| {
+        map.is_none_or(|map| map.members.iter().any(|(member, _)| *member == slot))
     };
+    let mut nsds: Vec<NsdId> =
+        pool.live().filter(|(index, _)| is_member(*index)).map(|(_, slot)| slot.nsd).collect();
     nsds.sort_unstable();
     nsds.dedup();
     nsds

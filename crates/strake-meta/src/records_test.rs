@@ -6,7 +6,8 @@ use crate::memory::MemoryMeta;
 use crate::testing::{TestFs, configuration, create, entry, link, new_inode, unlink};
 use crate::{keys, machine, query};
 use strake_env::Rng;
-use strake_proto::meta::{MetaOp, MetaPort, MetaQuery};
+use strake_proto::layout::{NsdAvailability, NsdStatus};
+use strake_proto::meta::{DELETED_NSDS, MetaOp, MetaPort, MetaQuery};
 use strake_proto::{Code, LayoutVersion};
 use strake_store::Batch;
 
@@ -92,6 +93,27 @@ fn the_bytes_of_records_never_change() {
     assert_eq!(hex(&encode(&session)), "01090e");
     let entry = entry(3, unlink(Ino(1), "a", true));
     assert_eq!(hex(&encode_entry(&entry).expect("fits")), "01070006000301016101");
+}
+
+/// The bytes of a pool map before any NSD was deleted are still read, and those of one with a
+/// deleted NSD, which older programs refuse (they do not know the variant).
+#[test]
+fn the_bytes_of_configurations_never_change() {
+    let mut configuration = configuration();
+    configuration.cluster = strake_proto::ClusterId([0; 16]);
+    let head = "01 00000000000000000000000000000000 057465737473 0101 80808002 01 03";
+    let layouts = "01 01 03 0001 0102 0203";
+    let bytes = encode(&configuration);
+    let golden = format!("{head} 01010000 02020000 03030000 {layouts} 0200 00 00 00");
+    assert_eq!(hex(&bytes), golden.replace(' ', ""));
+    assert_eq!(decode(&bytes), Ok(configuration.clone()));
+    configuration.pool.slots[1].state.status = NsdStatus::Deleted { order: 0 };
+    configuration.pool.slots[1].state.availability = NsdAvailability::Down;
+    configuration.incompat_flags = DELETED_NSDS;
+    let bytes = encode(&configuration);
+    let golden = format!("{head} 01010000 0202050001 03030000 {layouts} 0200 00 01 00");
+    assert_eq!(hex(&bytes), golden.replace(' ', ""));
+    assert_eq!(decode(&bytes), Ok(configuration));
 }
 
 #[test]

@@ -36,7 +36,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use strake_env::Disk;
 use strake_observe::Waiters;
-use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
+use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{Error, ErrorKind, NsdId, Result};
 use strake_store::container::Geometry;
 use strake_store::superblock::KV_CHUNKS_MAX;
@@ -85,8 +85,6 @@ pub struct MetaStore {
     copies_wanted: usize,
     /// NSDs that may lack the newest generation: p.
     losses_max: usize,
-    /// NSDs of the pool, readable or not.
-    nsd_count: usize,
     /// The generation that each container had when it was opened.
     found: Vec<(NsdId, u64)>,
     options: MetaOptions,
@@ -99,6 +97,8 @@ pub struct MetaStore {
 }
 
 struct State {
+    /// NSDs of the pool, readable or not.
+    nsd_count: usize,
     /// Every container of the pool that can be reached, ascending by id.
     containers: Vec<Container>,
     /// Never empty; the first answers the questions.
@@ -263,6 +263,19 @@ impl MetaStore {
         Ok(snapshots)
     }
 
+    /// Applies, waiting for room in the journals where there is none.
+    fn apply_logged(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        let bytes = encode_entry(entry)?;
+        for _ in 0..CHECKPOINTS_PER_CHANGE_MAX {
+            if let Some(reply) = self.try_apply(entry, &bytes)? {
+                return Ok(reply);
+            }
+            let _wait = self.options.waiters.enter("metadata log full", "waits for a checkpoint");
+            self.checkpoint()?;
+        }
+        Err(Error::new(ErrorKind::NoSpace, "the metadata's log is full and cannot be trimmed"))
+    }
+
     /// Applies with the lock held; `None` if a journal has no room.
     fn try_apply(&self, entry: &MetaEntry, bytes: &[u8]) -> Result<Option<MetaReply>> {
         let mut state = self.state.write();
@@ -334,17 +347,16 @@ impl MetaPort for MetaStore {
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
-        let bytes = encode_entry(entry)?;
-        for _ in 0..CHECKPOINTS_PER_CHANGE_MAX {
-            if let Some(reply) = self.try_apply(entry, &bytes)? {
-                return Ok(reply);
-            }
-            let _wait = self.options.waiters.enter("metadata log full", "waits for a checkpoint");
-            self.checkpoint()?;
+        if let MetaOp::VacateNsd { nsd } = entry.op {
+            self.vacate(nsd)?;
         }
-        Err(Error::new(ErrorKind::NoSpace, "the metadata's log is full and cannot be trimmed"))
+        let reply = self.apply_logged(entry)?;
+        if let (MetaOp::DeleteNsd { nsd }, MetaReply::Configuration(after)) = (&entry.op, &reply) {
+            self.sync()?;
+            self.forget(*nsd, &after.pool);
+        }
+        Ok(reply)
     }
-
     fn sync(&self) -> Result<()> {
         let (last, holders) = {
             let state = self.state.read();

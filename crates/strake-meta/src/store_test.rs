@@ -10,7 +10,7 @@ use std::time::Duration;
 use strake_env::disk::sim::{Sequence, SimDisk};
 use strake_env::{Clock, Disk, ManualClock, RealClock, Rng};
 use strake_observe::Waiters;
-use strake_proto::layout::Slot;
+use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus, Slot};
 use strake_proto::meta::{
     Configuration, FileData, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply, RenameMode,
     XattrMode,
@@ -697,6 +697,46 @@ fn a_disk_that_has_just_replaced_another_is_not_suspected() {
     let store = rig.open(&[]).expect("opens");
     store.begin_life(now).expect("begins");
     assert_eq!(unrecovered(&store), []);
+}
+
+/// An NSD with a copy is deleted: there are never fewer copies, whenever the power goes, and then
+/// it is not missed.
+#[test]
+fn a_deleted_nsd_gives_its_copy_to_another_before_it_goes() {
+    for witnessed in [false, true] {
+        let (rig, store) = Rig::new(4, 1, witnessed);
+        store.begin_life(entry(1, MetaOp::Join).time).expect("begins");
+        apply_all(&store, 30, 2);
+        store.sync().expect("syncs");
+        let before = names(&store);
+        let begun = rig.disks[0].position();
+        let gone = store.holders().1[0];
+        let slot = usize::try_from(gone.0).expect("small") - 1;
+        let status = NsdStatus::BeingEmptied;
+        let state = NsdState { status, availability: NsdAvailability::Up };
+        store.apply(&entry(100, MetaOp::SetNsdState { nsd: gone, state })).expect("sets");
+        store.apply(&entry(101, MetaOp::VacateNsd { nsd: gone })).expect("moves its copy");
+        let holders = store.holders().1;
+        assert!(holders.len() == 2 && !holders.contains(&gone), "{holders:?}");
+        store.apply(&entry(102, MetaOp::DeleteNsd { nsd: gone })).expect("deletes");
+        store.detach(gone, "it was deleted");
+        store.tick();
+        assert_eq!(store.holders().1.len(), 2);
+        drop(store);
+        let end = rig.disks[0].position();
+        let mut rng = Rng::new(9);
+        for position in begun..=end {
+            let crashed = rig.crash(position, &mut rng);
+            let away = rng.index(4);
+            let why = format!("cut at {position} of {begun}..{end}, then without {away}");
+            let store = crashed.open(&[away]).unwrap_or_else(|error| panic!("{why}: {error}"));
+            assert!(names(&store) >= before, "{why}");
+        }
+        for other in (0..4).filter(|other| *other != slot) {
+            let store = rig.copy().open(&[slot, other]).expect("starts without it and another");
+            assert_eq!(names(&store), before);
+        }
+    }
 }
 
 fn unrecovered(store: &MetaStore) -> Vec<NsdId> {

@@ -138,6 +138,12 @@ pub enum NsdStatus {
     Replacing,
     /// The disk that replaces another.
     Replacement,
+    /// Gone for good: its strips have other places (see [`PoolMap::lost`]). The slot is never used
+    /// again. Older programs cannot read this variant, and so refuse the file system.
+    Deleted {
+        /// How many were deleted before it.
+        order: u16,
+    },
 }
 
 impl NsdStatus {
@@ -216,6 +222,36 @@ impl PoolMap {
         PoolMap { version: MapVersion(1), slots, layouts }
     }
 
+    /// The slots that are deleted, in the order in which they were: every reader of a stripe applies
+    /// them in this order, for ever.
+    pub fn lost(&self) -> Vec<SlotIndex> {
+        let order = |slot: &Slot| match slot.state.status {
+            NsdStatus::Deleted { order } => Some(order),
+            _ => None,
+        };
+        let mut lost: Vec<(u16, SlotIndex)> = self
+            .indexed()
+            .filter_map(|(index, slot)| order(slot).map(|order| (order, index)))
+            .collect();
+        lost.sort_unstable();
+        lost.into_iter().map(|(_, index)| index).collect()
+    }
+
+    /// The slot whose strips are being given other places, before it is deleted.
+    pub fn rehoming(&self) -> Option<SlotIndex> {
+        let found = self.indexed().find(|(_, slot)| slot.state.status == NsdStatus::BeingEmptied);
+        found.map(|(index, _)| index)
+    }
+
+    /// The slots in use, all but those that are deleted.
+    pub fn live(&self) -> impl Iterator<Item = (SlotIndex, &Slot)> {
+        self.indexed().filter(|(_, slot)| !matches!(slot.state.status, NsdStatus::Deleted { .. }))
+    }
+
+    fn indexed(&self) -> impl Iterator<Item = (SlotIndex, &Slot)> {
+        (0..=u16::MAX).map(SlotIndex).zip(&self.slots)
+    }
+
     /// The layout of that version.
     pub fn layout(&self, version: LayoutVersion) -> Option<&LayoutMap> {
         self.layouts.iter().find(|layout| layout.version == version)
@@ -233,6 +269,19 @@ mod tests {
             assert_eq!(name.parse::<Code>().expect("a code"), code);
         }
         assert!("5+5p".parse::<Code>().expect_err("no such code").to_string().contains("4+2p"));
+    }
+
+    #[test]
+    fn deleted_slots_are_told_in_the_order_in_which_they_went() {
+        let mut pool = PoolMap::new((0..5).map(|at| (NsdId(at + 1), at)));
+        assert_eq!((pool.lost(), pool.rehoming(), pool.live().count()), (vec![], None, 5));
+        pool.slots[3].state.status = NsdStatus::Deleted { order: 0 };
+        pool.slots[1].state.status = NsdStatus::Deleted { order: 1 };
+        pool.slots[4].state.status = NsdStatus::BeingEmptied;
+        assert_eq!(pool.lost(), [SlotIndex(3), SlotIndex(1)]);
+        assert_eq!(pool.rehoming(), Some(SlotIndex(4)));
+        let live: Vec<u16> = pool.live().map(|(index, _)| index.0).collect();
+        assert_eq!(live, [0, 2, 4]);
     }
 
     #[test]

@@ -421,6 +421,19 @@ pub enum MetaOp {
         /// The slot's state from then on.
         state: NsdState,
     },
+    /// Asks whoever keeps copies of the metadata on this NSD, which is being emptied, to keep them
+    /// elsewhere; has happened on return ▶ `Done`. Changes no record.
+    VacateNsd {
+        /// Which.
+        nsd: NsdId,
+    },
+    /// Deletes an NSD that is being emptied: its strips have other places from now on
+    /// ▶ `Configuration`. Pending range deletions do not wait for it any more. Done already is
+    /// done.
+    DeleteNsd {
+        /// Which.
+        nsd: NsdId,
+    },
 }
 
 /// A unit (4 KiB) of a file's data.
@@ -447,6 +460,9 @@ pub struct MetaEntry {
     pub op: MetaOp,
 }
 
+/// Incompat flag: the pool map has deleted slots, so stripes lie elsewhere than their layout says.
+pub const DELETED_NSDS: u64 = 1;
+
 /// The file system's own description; in the metadata, equal on all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
@@ -464,7 +480,7 @@ pub struct Configuration {
     pub created: Timestamp,
     /// Settings by name, sorted.
     pub settings: Vec<(String, String)>,
-    /// What readers and writers must understand, as bits; 0 today.
+    /// What readers and writers must understand, as bits ([`DELETED_NSDS`]).
     pub incompat_flags: u64,
     /// What older versions may ignore, as bits; 0 today.
     pub compat_flags: u64,

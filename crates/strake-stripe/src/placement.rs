@@ -244,6 +244,22 @@ impl Placement {
         }
     }
 
+    /// Whether [`Placement::substitute`] finds a place for every strip of these slots, and none that
+    /// breaks the group limit. A stripe whose other strips keep the limit uses less of some group
+    /// than the group has room for, if all groups together have room for a stripe.
+    pub fn can_lose(&self, lost: &[SlotIndex]) -> bool {
+        let left: Vec<(SlotIndex, u32)> =
+            self.members.iter().filter(|(slot, _)| !lost.contains(slot)).copied().collect();
+        let groups = groups_of(&left);
+        let room: usize = groups.iter().map(|group| group.count.min(self.group_limit)).sum();
+        room >= self.width
+    }
+
+    /// Whether a slot is a member of the layout.
+    pub fn has(&self, slot: SlotIndex) -> bool {
+        self.members.iter().any(|(member, _)| *member == slot)
+    }
+
     /// How many strips of the stripe, the lost ones left out, are in failure group `group`.
     fn group_load(&self, stripe: &StripeSlots, lost: &[SlotIndex], group: u32) -> usize {
         let in_group = |slot: &&SlotIndex| self.members.contains(&(**slot, group));

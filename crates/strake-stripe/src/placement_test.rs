@@ -223,6 +223,36 @@ fn only_lost_strips_move() {
 }
 
 #[test]
+fn where_slots_can_be_lost_every_strip_has_a_place_and_the_group_rule_holds() {
+    let (mut can, mut cannot) = (0, 0);
+    for (name, code) in Code::ALL {
+        for (round, layout) in layouts(code.width(), 31).into_iter().enumerate() {
+            let placement = Placement::new(&layout, code).expect("wide enough");
+            let mut draw = Draw::new(round as u64);
+            let mut losses: Vec<SlotIndex> = layout.members.iter().map(|member| member.0).collect();
+            draw.shuffle(&mut losses);
+            losses.truncate(1 + draw.below(4));
+            if !placement.can_lose(&losses) {
+                cannot += 1;
+                continue;
+            }
+            can += 1;
+            for block in (0..30).map(BlockIndex) {
+                let object = ObjectId(round as u64);
+                let mut stripe = placement.stripe(object, block);
+                placement.substitute(object, block, &mut stripe, &losses);
+                let distinct: BTreeSet<_> = stripe.iter().collect();
+                assert_eq!(distinct.len(), code.width(), "{name}: {stripe:?}");
+                assert!(stripe.iter().all(|slot| !losses.contains(slot)), "{name}: {stripe:?}");
+                let most = strips_per_group(&layout, &stripe).into_values().max();
+                assert!(most <= Some(placement.group_limit()), "{name} {losses:?}: {stripe:?}");
+            }
+        }
+    }
+    assert!(can > 100 && cannot > 20, "both are met: {can} and {cannot}");
+}
+
+#[test]
 fn substitutes_keep_the_failure_group_rule_while_they_can_and_share_the_load() {
     let layout = layout(&[4; 5]);
     let placement = Placement::new(&layout, code("4+2p")).expect("wide enough");

@@ -1,11 +1,11 @@
-//! Format, SetNsdState, ReplaceNsd, SetConfig: the file system's own description.
+//! Format, SetNsdState, ReplaceNsd, DeleteNsd, SetConfig: the file system's own description.
 
-use super::FIRST_COOKIE;
+use super::{FIRST_COOKIE, holders};
 use crate::keys;
 use crate::records::{CONFIGURATION, Counters, InodeRecord, Place};
 use crate::transaction::Transaction;
-use strake_proto::layout::{LayoutMap, NsdState, Slot};
-use strake_proto::meta::{Configuration, MetaReply, PendingRange};
+use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus, PoolMap, Slot};
+use strake_proto::meta::{Configuration, DELETED_NSDS, MetaReply, PendingRange};
 use strake_proto::{
     Error, ErrorKind, FileType, Generation, Ino, LayoutVersion, MapVersion, NsdId, Result,
     SlotIndex,
@@ -16,7 +16,7 @@ const SETTINGS_MAX: usize = 1000;
 const SETTING_BYTES_MAX: usize = 4096;
 
 /// Incompat flags that this program understands.
-const INCOMPAT_KNOWN: u64 = 0;
+const INCOMPAT_KNOWN: u64 = DELETED_NSDS;
 
 pub(crate) fn format(
     txn: &mut Transaction<'_>,
@@ -25,10 +25,7 @@ pub(crate) fn format(
     if txn.get_raw(&keys::global(CONFIGURATION))?.is_some() {
         return Err(Error::new(ErrorKind::Exists, "the metadata is formatted already"));
     }
-    if configuration.incompat_flags & !INCOMPAT_KNOWN != 0 {
-        let detail = "the file system needs a newer program: unknown incompat flags";
-        return Err(Error::new(ErrorKind::NotSupported, detail));
-    }
+    require_known(configuration)?;
     txn.set_counters(Counters {
         next_ino: Ino::ROOT.0 + 1,
         next_object: 1,
@@ -68,28 +65,48 @@ pub(crate) fn format(
     Ok(store(txn, configuration.clone()))
 }
 
+/// Refuses what only a newer program understands.
+pub(crate) fn require_known(configuration: &Configuration) -> Result<()> {
+    if configuration.incompat_flags & !INCOMPAT_KNOWN != 0 {
+        let detail = "the file system needs a newer program: unknown incompat flags";
+        return Err(Error::new(ErrorKind::NotSupported, detail));
+    }
+    Ok(())
+}
+
 pub(crate) fn set_nsd_state(
     txn: &mut Transaction<'_>,
     nsd: NsdId,
     state: NsdState,
 ) -> Result<MetaReply> {
     let mut configuration = txn.configuration()?;
-    let mut found = false;
-    let mut changed = false;
-    for slot in configuration.pool.slots.iter_mut().filter(|slot| slot.nsd == nsd) {
-        found = true;
-        changed |= slot.state != state;
-        slot.state = state;
+    let at = slot_of(&configuration.pool, nsd)?;
+    match state.status {
+        NsdStatus::Deleted { .. } => {
+            return Err(Error::new(ErrorKind::Invalid, "an NSD is emptied before it is deleted"));
+        }
+        NsdStatus::BeingEmptied
+            if configuration.pool.rehoming().is_some_and(|other| usize::from(other.0) != at) =>
+        {
+            return Err(Error::new(ErrorKind::Busy, "another NSD is being emptied"));
+        }
+        _ => {}
     }
-    if !found {
-        return Err(Error::new(ErrorKind::NotFound, format!("no slot is held by NSD {nsd}")));
-    }
-    if changed {
+    let before = std::mem::replace(&mut configuration.pool.slots[at].state, state);
+    if before != state {
         lay_out(&mut configuration);
         let version = &mut configuration.pool.version;
         *version = MapVersion(version.0 + 1);
     }
     Ok(store(txn, configuration))
+}
+
+/// Where the slot is that `nsd` holds; a deleted NSD holds none.
+fn slot_of(pool: &PoolMap, nsd: NsdId) -> Result<usize> {
+    let found = pool.live().find(|(_, slot)| slot.nsd == nsd);
+    found
+        .map(|(index, _)| usize::from(index.0))
+        .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no slot is held by NSD {nsd}")))
 }
 
 /// Makes a new layout if those who take new data are others than before, and enough.
@@ -128,6 +145,14 @@ pub(crate) fn replace_nsd(
             let detail = format!("no slot is held by NSD {old}");
             return Err(Error::new(ErrorKind::NotFound, detail));
         }
+        (Some(at), None)
+            if matches!(
+                slots[at].state.status,
+                NsdStatus::BeingEmptied | NsdStatus::Deleted { .. }
+            ) =>
+        {
+            return Err(Error::new(ErrorKind::Busy, format!("NSD {old} is being deleted")));
+        }
         (Some(at), None) => {
             slots[at].nsd = new;
             slots[at].state = state;
@@ -143,6 +168,43 @@ pub(crate) fn replace_nsd(
     lay_out(&mut configuration);
     let version = &mut configuration.pool.version;
     *version = MapVersion(version.0 + 1);
+    Ok(store(txn, configuration))
+}
+
+pub(crate) fn delete_nsd(txn: &mut Transaction<'_>, nsd: NsdId) -> Result<MetaReply> {
+    let mut configuration = txn.configuration()?;
+    let pool = &mut configuration.pool;
+    let order = u16::try_from(pool.lost().len()).unwrap_or(u16::MAX);
+    let Some(slot) = pool.slots.iter_mut().find(|slot| slot.nsd == nsd) else {
+        return Err(Error::new(ErrorKind::NotFound, format!("no slot is held by NSD {nsd}")));
+    };
+    match slot.state.status {
+        NsdStatus::Deleted { .. } => {
+            return Ok(MetaReply::Configuration(Box::new(configuration)));
+        }
+        NsdStatus::BeingEmptied => {}
+        _ => {
+            let detail = format!("NSD {nsd} is not being emptied");
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+    }
+    slot.state =
+        NsdState { status: NsdStatus::Deleted { order }, availability: NsdAvailability::Down };
+    pool.version = MapVersion(pool.version.0 + 1);
+    configuration.incompat_flags |= DELETED_NSDS;
+    for (key, _) in txn.collect(&keys::whole(keys::Table::Pending))? {
+        let Some(mut range) = txn.get::<PendingRange>(&key)? else { continue };
+        if !range.waiting.contains(&nsd) {
+            continue;
+        }
+        range.waiting.retain(|waiting| *waiting != nsd);
+        if range.waiting.is_empty() {
+            // The others have applied it and still keep its tombstones. Whoever sees it applied
+            // once more has them forgotten.
+            range.waiting = holders(&configuration.pool, &range.layout);
+        }
+        txn.put(key, &range);
+    }
     Ok(store(txn, configuration))
 }
 

@@ -65,3 +65,50 @@ fn who_takes_a_slot_takes_its_pending_deletions() {
     assert!(waiting.iter().all(|range| !range.waiting.contains(&NsdId(1))), "{waiting:?}");
     fs.check();
 }
+
+#[test]
+fn a_deleted_nsd_holds_no_slot_and_nothing_waits_for_it() {
+    let mut fs = TestFs::new();
+    let file = fs.make(Ino::ROOT, "a", FileType::Regular);
+    fs.apply(MetaOp::NewObject { ino: file }).expect("reserves");
+    let version = Version { grant: GrantNumber(1), counter: 1 };
+    let (from, to) = (BlockIndex(1), BlockIndex(5));
+    fs.apply(MetaOp::DeleteBlocks { ino: file, from, to, version, allocated_delta: 0 })
+        .expect("queues");
+    let ranges = |fs: &TestFs| match fs.query(&MetaQuery::PendingRanges { after: 0, limit: 10 }) {
+        MetaReply::PendingRanges(ranges) => ranges,
+        other => panic!("{other:?}"),
+    };
+    let id = ranges(&fs)[0].id;
+    let delete = |nsd| MetaOp::DeleteNsd { nsd: NsdId(nsd) };
+    assert_eq!(fs.kind(delete(9)), ErrorKind::NotFound);
+    assert_eq!(fs.kind(delete(2)), ErrorKind::Invalid, "it must be emptied before");
+    set(&mut fs, 2, NsdStatus::BeingEmptied);
+    assert_eq!(pool(&fs).rehoming(), Some(SlotIndex(1)));
+    assert_eq!(pool(&fs).layouts.len(), 2, "new files do without it");
+    let emptied = |status| MetaOp::SetNsdState {
+        nsd: NsdId(3),
+        state: NsdState { status, availability: NsdAvailability::Up },
+    };
+    assert_eq!(fs.kind(emptied(NsdStatus::BeingEmptied)), ErrorKind::Busy, "one at a time");
+    assert_eq!(fs.kind(emptied(NsdStatus::Deleted { order: 0 })), ErrorKind::Invalid);
+    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
+    let replace = MetaOp::ReplaceNsd { old: NsdId(2), new: NsdId(4), state };
+    assert_eq!(fs.kind(replace.clone()), ErrorKind::Busy);
+    // The others have applied the deletion; only the one that goes has not.
+    fs.apply(MetaOp::RangeApplied { id, nsds: vec![NsdId(1), NsdId(3)] }).expect("notes");
+    assert_eq!(ranges(&fs)[0].waiting, [NsdId(2)]);
+    fs.apply(MetaOp::VacateNsd { nsd: NsdId(2) }).expect("has no copy to move");
+    for _ in 0..2 {
+        fs.apply(delete(2)).expect("deletes, and again changes nothing");
+        assert_eq!((pool(&fs).lost(), pool(&fs).rehoming()), (vec![SlotIndex(1)], None));
+        assert_eq!(ranges(&fs)[0].waiting, [NsdId(1), NsdId(3)], "for the tombstones' sake");
+    }
+    assert_eq!(fs.kind(replace), ErrorKind::Busy);
+    let op = MetaOp::SetNsdState { nsd: NsdId(2), state };
+    assert_eq!(fs.kind(op), ErrorKind::NotFound);
+    fs.apply(MetaOp::DeleteBlocks { ino: file, from, to, version, allocated_delta: 0 })
+        .expect("queues");
+    assert!(ranges(&fs).iter().all(|range| !range.waiting.contains(&NsdId(2))));
+    fs.check();
+}

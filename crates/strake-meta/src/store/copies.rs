@@ -9,6 +9,7 @@
 
 use super::holder::Holder;
 use super::{MetaStore, State, witness};
+use crate::query;
 use std::sync::Arc;
 use strake_proto::{ClusterId, Error, ErrorKind, NsdId, Result};
 use strake_store::{Batch, Container, Lsn};
@@ -83,11 +84,11 @@ impl MetaStore {
                 return Err(stop(state, detail));
             }
             let (written, failed) = write_generation(state, &holders);
-            let reach = written + self.losses_max >= self.nsd_count;
+            let reach = written + self.losses_max >= state.nsd_count;
             if !reach || holders.iter().all(|nsd| failed.contains(nsd)) {
                 let detail = format!(
                     "metadata generation {} reached only {written} of {} NSDs",
-                    state.generation, self.nsd_count
+                    state.generation, state.nsd_count
                 );
                 return Err(stop(state, detail));
             }
@@ -124,13 +125,16 @@ impl MetaStore {
     /// An NSD for one more copy: best of a failure group that has none.
     pub(super) fn candidate(&self) -> Option<Container> {
         let state = self.state.read();
+        let pool = query::configuration(&state.holders[0].kv).ok()?.pool;
+        let emptied = pool.rehoming().map(|slot| pool.slots[usize::from(slot.0)].nsd);
         let groups: Vec<u32> = state
             .holders
             .iter()
             .map(|holder| holder.container.superblock().failure_group)
             .collect();
         let is_free = |nsd: NsdId| {
-            !state.failed_nsds.contains(&nsd)
+            Some(nsd) != emptied
+                && !state.failed_nsds.contains(&nsd)
                 && !state.suspects.contains(&nsd)
                 && state.holders.iter().all(|other| other.nsd != nsd)
         };

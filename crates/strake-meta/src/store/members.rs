@@ -7,8 +7,9 @@
 //! anybody reads it, and before its superblock gets another generation. A generation that a crash
 //! left half written is newer than the mark, so an NSD that lacks it is not suspected.
 
-use super::MetaStore;
-use strake_proto::layout::{NsdAvailability, NsdState};
+use super::open::pool_nsds;
+use super::{MetaStore, State};
+use strake_proto::layout::{NsdAvailability, NsdState, PoolMap};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result, Timestamp};
 use strake_store::Container;
@@ -23,7 +24,7 @@ impl MetaStore {
     /// # Errors
     /// The metadata's own.
     pub fn begin_life(&self, now: Timestamp) -> Result<()> {
-        if self.state.read().containers.len() + self.losses_max < self.nsd_count {
+        if self.are_too_few() {
             return Ok(());
         }
         let mark = self.mark()?;
@@ -41,10 +42,15 @@ impl MetaStore {
     /// # Errors
     /// The metadata's own.
     pub fn end_life(&self, now: Timestamp) -> Result<()> {
-        if self.state.read().containers.len() + self.losses_max < self.nsd_count {
+        if self.are_too_few() {
             return Ok(());
         }
         self.renew(now)
+    }
+
+    fn are_too_few(&self) -> bool {
+        let state = self.state.read();
+        state.containers.len() + self.losses_max < state.nsd_count
     }
 
     fn renew(&self, now: Timestamp) -> Result<()> {
@@ -67,7 +73,7 @@ impl MetaStore {
     pub fn attach(&self, container: Container, doubted: bool, now: Timestamp) -> Result<bool> {
         let nsd = container.superblock().nsd;
         let pool = self.configuration()?.pool;
-        if pool.slots.iter().all(|slot| slot.nsd != nsd) {
+        if pool.live().all(|(_, slot)| slot.nsd != nsd) {
             let detail = format!("NSD {nsd} is not one of this file system");
             return Err(Error::new(ErrorKind::NotFound, detail));
         }
@@ -127,6 +133,43 @@ impl MetaStore {
         self.detach(nsd, reason)
     }
 
+    /// Keeps the copy of an NSD that is being emptied elsewhere: another is made before this one is
+    /// given up, so there are never fewer. Nothing to do where it has none.
+    ///
+    /// # Errors
+    /// `Unreachable` where no other NSD can take one; the disks' own.
+    pub(super) fn vacate(&self, nsd: NsdId) -> Result<()> {
+        let others = |state: &State| state.holders.iter().filter(|it| it.nsd != nsd).count();
+        let before = {
+            let state = self.state.read();
+            if others(&state) == state.holders.len() {
+                return Ok(());
+            }
+            state.holders.len()
+        };
+        self.add_copy()?;
+        let mut state = self.state.write();
+        if others(&state) == state.holders.len() {
+            return Ok(());
+        }
+        if others(&state) < before.min(self.copies_wanted) {
+            let detail = format!("no other NSD can take NSD {nsd}'s copy of the metadata now");
+            return Err(Error::new(ErrorKind::Unreachable, detail));
+        }
+        state.holders.retain(|holder| holder.nsd != nsd);
+        self.begin_generation(&mut state)
+    }
+
+    /// Counts an NSD that was deleted, durably, no longer among those that have generations.
+    pub(super) fn forget(&self, nsd: NsdId, pool: &PoolMap) {
+        let mut state = self.state.write();
+        if state.holders.iter().all(|holder| holder.nsd != nsd) {
+            state.containers.retain(|container| container.superblock().nsd != nsd);
+        }
+        state.suspects.retain(|suspect| *suspect != nsd);
+        state.nsd_count = pool_nsds(pool).len();
+    }
+
     /// Whether this NSD takes part now.
     pub fn is_member(&self, nsd: NsdId) -> bool {
         let state = self.state.read();
@@ -136,7 +179,8 @@ impl MetaStore {
     /// Marks an NSD as one that missed writes, durably.
     fn distrust(&self, nsd: NsdId, now: Timestamp) -> Result<()> {
         let pool = self.configuration()?.pool;
-        let Some(slot) = pool.slots.iter().find(|slot| slot.nsd == nsd) else { return Ok(()) };
+        let found = pool.live().find(|(_, slot)| slot.nsd == nsd);
+        let Some((_, slot)) = found else { return Ok(()) };
         if slot.state.availability == NsdAvailability::Unrecovered {
             return Ok(());
         }

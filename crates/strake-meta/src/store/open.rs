@@ -15,6 +15,7 @@ use super::members::{is_outdated, mark};
 use super::witness::{self, Testimony};
 use super::{MetaOptions, MetaStore, State, WorkerSignal};
 use crate::log_entry::{decode_entry, encode_entry};
+use crate::ops::configure::require_known;
 use crate::{machine, query};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
@@ -102,6 +103,7 @@ impl MetaStore {
             return Err(Error::new(ErrorKind::Unreachable, detail));
         };
         let configuration = query::configuration(&first.holder.kv)?;
+        require_known(&configuration)?;
         let nsds = pool_nsds(&configuration.pool);
         // A disk that is to replace another is there already, and no member yet.
         let containers: Vec<Container> = containers
@@ -168,9 +170,9 @@ impl MetaStore {
             found,
             copies_wanted: copies_wanted(configuration, nsd_count),
             losses_max: usize::from(configuration.code.parity).min(nsd_count - 1),
-            nsd_count,
             options,
             state: RwLock::new(State {
+                nsd_count,
                 containers,
                 holders,
                 joining: None,
@@ -372,8 +374,9 @@ fn sorted(containers: &[Container]) -> Vec<Container> {
     sorted
 }
 
-fn pool_nsds(pool: &PoolMap) -> Vec<NsdId> {
-    let mut nsds: Vec<NsdId> = pool.slots.iter().map(|slot| slot.nsd).collect();
+/// The NSDs of the pool; those that are deleted are not.
+pub(super) fn pool_nsds(pool: &PoolMap) -> Vec<NsdId> {
+    let mut nsds: Vec<NsdId> = pool.live().map(|(_, slot)| slot.nsd).collect();
     nsds.sort_unstable();
     nsds.dedup();
     nsds
