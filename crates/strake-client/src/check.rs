@@ -165,8 +165,13 @@ fn look_again(shared: &Shared, ino: Ino, layout: &ObjectLayout) -> Result<Option
                 core.allocated_delta + core.unstable_gain
             };
             let allocated = told.attr.allocated as i64 + untold;
-            let found = look(shared, layout, Expected { size: file.size(), allocated })?;
-            Some(found)
+            let expected = Expected { size: file.size(), allocated };
+            let nsds = shared.io.nsds();
+            let deleted = nsds.deleted_count();
+            let found = look(shared, layout, expected)?;
+            // Strips have other places since an NSD was deleted meanwhile.
+            let moved = nsds.deleted_count() != deleted;
+            Some(if moved { look(shared, layout, expected)? } else { found })
         }
         _ => None,
     };
@@ -267,8 +272,10 @@ impl At<'_> {
     ) -> Result<()> {
         // What is below has a deletion pending.
         let floor = self.floors.at(block);
-        let live: Vec<&(SlotIndex, StripEntry)> =
-            entries.iter().filter(|(_, entry)| entry.header.version >= floor).collect();
+        let live: Vec<&(SlotIndex, StripEntry)> = entries
+            .iter()
+            .filter(|(slot, entry)| entry.header.version >= floor && !self.is_heirs(*slot, entry))
+            .collect();
         let Some((_, newest)) = live.iter().max_by_key(|(_, entry)| entry.header.version) else {
             return Ok(());
         };
@@ -286,6 +293,15 @@ impl At<'_> {
             return Ok(());
         }
         self.look_at_strips(block, (version, length), &live, found)
+    }
+
+    /// Whether a strip is there for later, when its NSD is deleted.
+    fn is_heirs(&self, slot: SlotIndex, entry: &StripEntry) -> bool {
+        let nsds = self.shared.io.nsds();
+        nsds.rehoming().is_some()
+            && nsds
+                .stripe_and_heir(self.layout, entry.key.block)
+                .is_ok_and(|(_, heir)| heir == Some((entry.key.strip, slot)))
     }
 
     fn look_at_strips(

@@ -14,6 +14,7 @@ use crate::pool::{PagePool, PoolView};
 use crate::prefetch::ReadAhead;
 use crate::ranges::Ranges;
 use crate::recovery::{RecoveryReport, at_start};
+use crate::rehome::Deletion;
 use crate::replace::{Replacement, Replacer};
 use crate::scrub::{ScrubView, Scrubber};
 use crate::settings::Settings;
@@ -239,6 +240,26 @@ impl StrakeVfs {
         Ok(crate::replace::pending(&self.shared)?.map(|it| (it, running)))
     }
 
+    /// Deletes an NSD without another in its place, or goes on with that: each of its strips gets a
+    /// place on another NSD. Goes on in the background; the listing of NSDs shows how far it is.
+    ///
+    /// # Errors
+    /// `Busy` if a replacement or deletion is under way; `Invalid`, `NoSpace` or `Unreachable` if
+    /// the others cannot take it, now or at all; `NotFound` for an NSD without a slot.
+    pub fn delete_nsd(&self, deletion: Deletion) -> Result<()> {
+        crate::rehome::start(&self.shared, deletion)
+    }
+
+    /// The deletion that the metadata says is under way, and whether it is at work here.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub fn deletion(&self) -> Result<Option<(Deletion, bool)>> {
+        // Asked first: what has ended is not pending.
+        let running = self.shared.replacer.is_running();
+        Ok(crate::rehome::pending(&self.shared)?.map(|it| (it, running)))
+    }
+
     /// Sets whether new data is placed on an NSD. Returns false if it still is because too few
     /// others are left for the code.
     ///
@@ -249,6 +270,9 @@ impl StrakeVfs {
         let slot = nsds
             .slot_of(nsd)
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("NSD {nsd} holds no slot")))?;
+        if nsds.rehoming() == Some(slot) {
+            return Err(Error::new(ErrorKind::Busy, format!("NSD {nsd} is being deleted")));
+        }
         let status = if suspended { NsdStatus::Suspended } else { NsdStatus::Ready };
         nsds.set_status(slot, status)?;
         Ok(nsds.is_left_out(slot) == suspended)

@@ -175,7 +175,13 @@ impl Committer {
             return Ok(true);
         }
         let nsds = shared.io.nsds();
-        let slots = nsds.stripe(&stripe.layout, BlockIndex(stripe.block.index))?;
+        let block = BlockIndex(stripe.block.index);
+        let (slots, heir) = nsds.stripe_to_write(&stripe.layout, block)?;
+        if let Some((_, heir)) = heir
+            && failed.contains(&heir)
+        {
+            nsds.heir_missed(heir)?;
+        }
         let away = slots.iter().filter(|slot| !nsds.availability(**slot).writable()).count();
         if away > usize::from(stripe.layout.code.parity) {
             return Ok(!slots.iter().any(|slot| failed.contains(slot)));

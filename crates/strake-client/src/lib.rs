@@ -63,6 +63,7 @@ mod pool;
 mod prefetch;
 mod ranges;
 mod recovery;
+mod rehome;
 mod replace;
 mod scratch;
 mod scrub;
@@ -81,6 +82,8 @@ mod differential_test;
 #[cfg(test)]
 mod disks_test;
 #[cfg(test)]
+mod rehome_test;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod vfs_test;
@@ -90,6 +93,7 @@ pub use client::{ClientView, FlushReport, StartOptions, StrakeVfs};
 pub use nsds::NsdView;
 pub use pool::PoolView;
 pub use recovery::RecoveryReport;
+pub use rehome::Deletion;
 pub use replace::Replacement;
 pub use scrub::ScrubView;
 pub use settings::Settings;

@@ -15,8 +15,10 @@
 //! exclusively for the moment in which an NSD becomes `Recovering`: afterwards no write is under
 //! way that left it out.
 
+mod heirs;
 mod shadow;
 
+use heirs::Heirs;
 pub(crate) use shadow::Shadow;
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -90,6 +92,9 @@ pub(crate) struct NsdSet {
     client: ClientId,
     clock: Arc<dyn Clock>,
     placements: RwLock<HashMap<(LayoutVersion, Code), Arc<Placement>>>,
+    /// The slots that are deleted, in their order.
+    lost: RwLock<Vec<SlotIndex>>,
+    heirs: Heirs,
     gate: RwLock<()>,
     /// How often an NSD was found started anew.
     restarts: AtomicU64,
@@ -105,7 +110,7 @@ pub(crate) struct NsdSet {
 /// Bad strips of one NSD that the log names; more are only counted.
 const BAD_STRIPS_LOGGED: u64 = 1000;
 
-/// What a listing shows of an NSD.
+/// What a listing shows of an NSD; one that is deleted is in none.
 #[derive(Clone, Debug)]
 pub struct NsdView {
     /// Its slot.
@@ -176,6 +181,7 @@ impl NsdSet {
         client: ClientId,
         clock: Arc<dyn Clock>,
     ) -> NsdSet {
+        let lost = pool.lost();
         let slots: Vec<NsdSlot> = pool
             .slots
             .iter()
@@ -187,7 +193,10 @@ impl NsdSet {
                     NsdAvailability::Up => NsdAvailability::Down,
                     _ => NsdAvailability::Unrecovered,
                 })),
-                noted: AtomicBool::new(slot.state.availability != NsdAvailability::Up),
+                noted: AtomicBool::new(
+                    slot.state.availability != NsdAvailability::Up
+                        && !matches!(slot.state.status, NsdStatus::Deleted { .. }),
+                ),
                 boot: AtomicU64::new(0),
                 free: AtomicU64::new(0),
                 total: AtomicU64::new(0),
@@ -202,6 +211,8 @@ impl NsdSet {
             .collect();
         let set = NsdSet {
             slots,
+            heirs: Heirs::of(pool.rehoming()),
+            lost: RwLock::new(lost),
             map: AtomicU64::new(pool.version.0),
             pool: RwLock::new(pool),
             tolerance,
@@ -218,6 +229,9 @@ impl NsdSet {
             mending: Mutex::new(()),
         };
         for (slot, port) in ports {
+            if set.lost.read().contains(&slot) {
+                continue;
+            }
             if let (Some(port), Some(entry)) = (port, set.slots.get(usize::from(slot.0))) {
                 entry.route.write().port = Some(port);
                 let is_up = || Ok(!set.is_noted(slot));
@@ -232,9 +246,10 @@ impl NsdSet {
         self.fs
     }
 
-    /// All slots.
+    /// All slots but those that are deleted.
     pub(crate) fn slots(&self) -> impl Iterator<Item = SlotIndex> + use<> {
-        (0..self.slots.len() as u16).map(SlotIndex)
+        let lost = self.lost.read().clone();
+        (0..self.slots.len() as u16).map(SlotIndex).filter(move |slot| !lost.contains(slot))
     }
 
     fn slot(&self, slot: SlotIndex) -> &NsdSlot {
@@ -275,7 +290,13 @@ impl NsdSet {
 
     /// Where the strips of a block are, by position.
     pub(crate) fn stripe(&self, layout: &ObjectLayout, block: BlockIndex) -> Result<StripeSlots> {
-        Ok(self.placement(layout)?.stripe(layout.object, block))
+        let placement = self.placement(layout)?;
+        let mut slots = placement.stripe(layout.object, block);
+        let lost = self.lost.read();
+        if !lost.is_empty() {
+            placement.substitute(layout.object, block, &mut slots, &lost);
+        }
+        Ok(slots)
     }
 
     fn placement(&self, layout: &ObjectLayout) -> Result<Arc<Placement>> {
@@ -446,7 +467,7 @@ impl NsdSet {
     }
 
     fn noted_count(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.noted.load(Ordering::Acquire)).count()
+        self.slots().filter(|slot| self.is_noted(*slot)).count()
     }
 
     /// Notes all NSDs that are away at the start, if the others suffice: what an NSD holds that
@@ -479,6 +500,9 @@ impl NsdSet {
 
     /// Puts a new way to the NSD of `slot` in place; [`NsdSet::probe`] brings it into use.
     pub(crate) fn attach(&self, slot: SlotIndex, port: Option<Arc<dyn NsdPort>>) {
+        if self.lost.read().contains(&slot) {
+            return;
+        }
         if let Some(entry) = self.slots.get(usize::from(slot.0)) {
             let gone = port.is_none();
             entry.route.write().port = port;
@@ -659,7 +683,10 @@ impl NsdSet {
 
     /// Total and free raw bytes. Placement is even, so the fullest NSD decides what is free.
     pub(crate) fn space(&self) -> (u64, u64) {
-        let used = self.slots.iter().filter(|slot| slot.total.load(Ordering::Relaxed) > 0);
+        let live = || self.slots().filter(|slot| self.rehoming() != Some(*slot));
+        let used = live()
+            .map(|slot| self.slot(slot))
+            .filter(|slot| slot.total.load(Ordering::Relaxed) > 0);
         let mut total = 0u64;
         let mut least = u64::MAX;
         let mut count = 0u64;
@@ -672,7 +699,7 @@ impl NsdSet {
             return (0, 0);
         }
         // NSDs that never answered are taken to be like the others.
-        let all = self.slots.len() as u64;
+        let all = live().count() as u64;
         (total / count * all, least.saturating_mul(all))
     }
 

@@ -55,6 +55,15 @@ impl Pace {
         self.state.lock().rate
     }
 
+    /// Waits for a time. False if the job is to end.
+    pub(crate) fn rest(&self, time: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.stopped {
+            self.changed.wait_for(&mut state, time);
+        }
+        !state.stopped
+    }
+
     /// Notes that `bytes` were moved, and waits until they are due. False if the job is to end.
     pub(crate) fn moved(&self, bytes: u64, clock: &dyn Clock) -> bool {
         let mut state = self.state.lock();

@@ -332,6 +332,55 @@ pub(crate) fn exclusively<T>(
     result
 }
 
+/// A strip that an NSD should have.
+pub(crate) struct Strip<'a> {
+    pub(crate) ino: Ino,
+    pub(crate) layout: &'a ObjectLayout,
+    pub(crate) block: BlockIndex,
+    pub(crate) at: u8,
+    /// Version and length that the others have of the block.
+    pub(crate) newest: (Version, u32),
+}
+
+/// Has an NSD, which holds version `held` of a strip, hold what the others have.
+pub(crate) fn bring(
+    shared: &Shared,
+    strip: &Strip<'_>,
+    target: (SlotIndex, Place),
+    held: Option<Version>,
+    report: &mut RecoveryReport,
+    go_on: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let Strip { ino, layout, block, at, newest: (version, block_bytes) } = *strip;
+    report.stripes += 1;
+    let stored = strake_proto::Geometry::is_stored(layout.code, u64::from(block_bytes), at);
+    let outcome = match held {
+        Some(held) if held > version => rewrite(shared, ino, layout, block).map(|()| 0),
+        Some(held) if stored && held == version => return Ok(()),
+        _ if stored => copy(shared, ino, layout, block, at, target),
+        Some(_) => {
+            delete_one(shared, target, layout, block, version);
+            Ok(0)
+        }
+        None => return Ok(()),
+    };
+    match outcome {
+        Ok(bytes) => {
+            report.rewritten += 1;
+            go_on(bytes)?;
+        }
+        Err(error) if error.kind() == ErrorKind::Stale => {}
+        Err(error) if error.kind() == ErrorKind::Io => {
+            if report.failed == 0 {
+                eprintln!("disks: NSD {}: recovery: {error}", shared.io.nsds().nsd(target.0));
+            }
+            report.failed += 1;
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
 fn compare(
     shared: &Shared,
     target: (SlotIndex, Place),
@@ -351,36 +400,15 @@ fn compare(
     let floor = |block| shared.ranges.floor(layout.object, block);
     let others = shared.io.blocks(layout, all, &floor)?;
     for (block, (version, block_bytes)) in &others {
-        let slots = shared.io.nsds().stripe(layout, *block)?;
-        let Some(at) = slots.iter().position(|other| *other == slot) else { continue };
-        report.stripes += 1;
-        let stored =
-            strake_proto::Geometry::is_stored(layout.code, u64::from(*block_bytes), at as u8);
+        let nsds = shared.io.nsds();
+        let (slots, heir) = nsds.stripe_and_heir(layout, *block)?;
+        let own_place = slots.iter().position(|other| *other == slot).map(|at| at as u8);
+        // What it is to take over from an NSD that is being deleted belongs to it as well.
+        let heir = heir.filter(|(_, heir)| *heir == slot);
+        let Some(at) = own_place.or(heir.map(|(at, _)| at.0)) else { continue };
         let held = own.remove(block);
-        let outcome = match held {
-            Some(held) if held > *version => rewrite(shared, ino, layout, *block).map(|()| 0),
-            Some(held) if stored && held == *version => continue,
-            _ if stored => copy(shared, ino, layout, *block, at as u8, target),
-            Some(_) => {
-                delete_one(shared, target, layout, *block, *version);
-                Ok(0)
-            }
-            None => continue,
-        };
-        match outcome {
-            Ok(bytes) => {
-                report.rewritten += 1;
-                go_on(bytes)?;
-            }
-            Err(error) if error.kind() == ErrorKind::Stale => {}
-            Err(error) if error.kind() == ErrorKind::Io => {
-                if report.failed == 0 {
-                    eprintln!("disks: NSD {}: recovery: {error}", shared.io.nsds().nsd(slot));
-                }
-                report.failed += 1;
-            }
-            Err(error) => return Err(error),
-        }
+        let strip = Strip { ino, layout, block: *block, at, newest: (*version, *block_bytes) };
+        bring(shared, &strip, target, held, report, go_on)?;
     }
     for (block, version) in own {
         report.deleted += 1;
@@ -413,7 +441,7 @@ fn copy(
     }
 }
 
-fn delete_one(
+pub(crate) fn delete_one(
     shared: &Shared,
     target: (SlotIndex, Place),
     layout: &ObjectLayout,

@@ -37,11 +37,11 @@ pub struct Replacement {
     pub rate: u64,
 }
 
-/// The one replacement there can be at a time, and the pace of every rebuild.
+/// The one replacement or deletion there can be at a time, and the pace of every rebuild.
 #[derive(Default)]
 pub(crate) struct Replacer {
     pub(crate) pace: Pace,
-    job: Job,
+    pub(crate) job: Job,
 }
 
 impl Replacer {
@@ -102,10 +102,17 @@ pub(crate) fn start(
     let slot = taken.or_else(|| nsds.slot_of(old)).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("NSD {old} holds no slot of this file system"))
     })?;
+    if nsds.rehoming() == Some(slot) {
+        return Err(Error::new(ErrorKind::Busy, format!("NSD {old} is being deleted")));
+    }
     if taken.is_none() && !nsds.availability(slot).readable() {
         shared.replacer.pace.start(rate);
         nsds.replace_lost(slot, new, port)?;
         return note(shared, None);
+    }
+    if let Some(leaving) = nsds.rehoming() {
+        let detail = format!("NSD {} is being deleted: wait until that is done", nsds.nsd(leaving));
+        return Err(Error::new(ErrorKind::Busy, detail));
     }
     let begin = || shared.replacer.pace.start(rate);
     if taken.is_none() {

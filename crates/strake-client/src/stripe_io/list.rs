@@ -70,7 +70,7 @@ impl StripeIo {
         for slot in self.readable(layout)? {
             self.list_if_there(slot, layout, range, PAGE, &mut |entry| {
                 let header = &entry.header;
-                if header.version >= floor(entry.key.block) {
+                if header.version >= floor(entry.key.block) && self.counts(layout, slot, entry) {
                     let seen = found.entry(entry.key.block).or_default();
                     *seen = (*seen).max((header.version, header.block_bytes));
                 }
@@ -91,7 +91,8 @@ impl StripeIo {
         for slot in self.readable(layout)? {
             let until = first.unwrap_or(to);
             self.list_if_there(slot, layout, (from, until), 16, &mut |entry| {
-                let counts = entry.header.version >= floor(entry.key.block);
+                let counts = entry.header.version >= floor(entry.key.block)
+                    && self.counts(layout, slot, entry);
                 if counts {
                     first = Some(entry.key.block);
                 }
@@ -99,6 +100,22 @@ impl StripeIo {
             })?;
         }
         Ok(first)
+    }
+
+    /// Whether a strip lies where readers look for it. While an NSD is deleted, the heirs of its
+    /// strips have some that they may have got from a write that was never acknowledged.
+    pub(crate) fn counts(
+        &self,
+        layout: &ObjectLayout,
+        slot: SlotIndex,
+        entry: &StripEntry,
+    ) -> bool {
+        let nsds = self.nsds();
+        let StripKey { block, strip, .. } = entry.key;
+        nsds.rehoming().is_none()
+            || nsds
+                .stripe(layout, block)
+                .is_ok_and(|slots| slots.get(usize::from(strip.0)) == Some(&slot))
     }
 
     /// Stripes of which some strip was never settled, on the NSDs that can be read.

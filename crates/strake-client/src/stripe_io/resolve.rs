@@ -63,7 +63,7 @@ impl StripeIo {
     }
 
     /// Copies one strip, with its version, to an NSD that lacks it: rebuilt from the others, or as
-    /// the holder of the slot has it, if that one is to be replaced. The caller excludes every
+    /// its holder has it, if that one is to be replaced or deleted. The caller excludes every
     /// other writer of the block. Returns the bytes copied.
     ///
     /// # Errors
@@ -91,10 +91,11 @@ impl StripeIo {
             self.write_strip(layout, block, StripIndex(at), target, &header, strip, true)
                 .map(|()| strip_bytes as u64)
         };
-        if target.1 == Place::Shadow {
+        let holder = survey.slots[usize::from(at)];
+        if target != (holder, Place::Holder) {
             let mut strip = self.scratch().take(strip_bytes);
             let key = self.key(layout, block, StripIndex(at));
-            if self.read_strip(target.0, key, Some(header.version), 0, &mut strip).is_ok() {
+            if self.read_strip(holder, key, Some(header.version), 0, &mut strip).is_ok() {
                 return send(&strip);
             }
         }

@@ -5,7 +5,9 @@
 //! 3. An NSD that fails is taken out of use; its strip counts as skipped.
 //! 4. With fewer accepted strips than a read needs, the write has failed. A full NSD fails it too:
 //!    a disk that is full must not look like a disk that is gone.
-//! 5. All that were left out are noted in the metadata before the write is acknowledged.
+//! 5. While an NSD is deleted, the heir of its strip gets it too; an heir that does not is noted
+//!    (`nsds/heirs.rs`), and fails nothing.
+//! 6. All that were left out are noted in the metadata before the write is acknowledged.
 
 use super::StripeIo;
 use crate::nsds::{Place, is_nsd_fault};
@@ -35,7 +37,7 @@ impl StripeIo {
         let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
         let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
         assert_eq!(bytes.len(), stripe.data_strips() * strip_bytes, "blocks come padded");
-        let slots = self.nsds.stripe(layout, block)?;
+        let (slots, heir) = self.nsds.stripe_to_write(layout, block)?;
         let version = self.versions.next();
 
         let all: Vec<(StripIndex, SlotIndex)> =
@@ -57,20 +59,28 @@ impl StripeIo {
                 Some(row) => &parity[row],
             }
         };
-        let results: Vec<Mutex<Result<()>>> = sent.iter().map(|_| Mutex::new(Ok(()))).collect();
-        self.fan.run(sent.len(), &|index| {
-            let (at, slot) = sent[index];
-            *results[index].lock() = self.write_strip(
-                layout,
-                block,
-                at,
-                (slot, Place::Holder),
-                &header,
-                strip(at),
-                false,
-            );
+        // Who is to take over the strip of an NSD that is being deleted gets it as well; as a copy,
+        // for it may have come from there already.
+        let heir = heir.filter(|(at, _)| stripe.positions().any(|stored| stored == *at));
+        let (to_heir, heirless): (Vec<_>, Vec<_>) =
+            heir.into_iter().partition(|(_, slot)| self.nsds.availability(*slot).writable());
+        let all: Vec<(StripIndex, SlotIndex)> = sent.iter().chain(&to_heir).copied().collect();
+        let results: Vec<Mutex<Result<()>>> = all.iter().map(|_| Mutex::new(Ok(()))).collect();
+        self.fan.run(all.len(), &|index| {
+            let (at, slot) = all[index];
+            let (target, copy) = ((slot, Place::Holder), index >= sent.len());
+            let result = self.write_strip(layout, block, at, target, &header, strip(at), copy);
+            *results[index].lock() = result;
         });
-        let results: Vec<Result<()>> = results.into_iter().map(Mutex::into_inner).collect();
+        let mut results: Vec<Result<()>> = results.into_iter().map(Mutex::into_inner).collect();
+        for ((_, slot), result) in to_heir.iter().zip(results.split_off(sent.len())) {
+            let Err(error) = result else { continue };
+            if is_nsd_fault(error.kind()) {
+                self.nsds.fail(*slot);
+            }
+            self.nsds.heir_missed(*slot)?;
+        }
+        heirless.iter().try_for_each(|(_, slot)| self.nsds.heir_missed(*slot))?;
         self.judge_write(&stripe, &sent, &left_out, results)?;
         Ok(version)
     }

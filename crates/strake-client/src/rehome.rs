@@ -1,0 +1,270 @@
+//! Deleting an NSD without another in its place: each of its strips gets a place on an NSD that
+//! holds no other strip of the stripe, its *heir* (`nsds/heirs.rs`).
+//!
+//! 1. One metadata entry says that the NSD is being emptied; new files do without it.
+//! 2. Its heirs follow: from now on they get every change of the strips that they take over.
+//! 3. Every object is compared: what heirs lack is copied from the NSD, or rebuilt from the others
+//!    where it cannot be read; what they have too much goes.
+//! 4. The copy of the metadata that it may hold is made elsewhere.
+//! 5. With no write under way, all that heirs accepted is made stable, and one metadata entry
+//!    deletes the NSD. From then on its strips are looked for where its heirs have them.
+//!
+//! Until 5 readers know nothing of heirs, so a crash, an heir that fails or a full disk cost only
+//! time, and the NSD counts as what it is: up, or among the losses that the code tolerates. If
+//! heirs missed anything, or lost what they had only accepted, 2 to 5 are done again; what is there
+//! is not copied again. After a restart it goes on in the same way.
+
+use crate::nsds::Place;
+use crate::recovery::{RecoveryReport, Strip, allocated, bring, delete_one, scan_objects};
+use crate::shared::{Shared, wrong_reply};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use strake_proto::layout::NsdAvailability;
+use strake_proto::meta::{Configuration, MetaOp, MetaQuery, MetaReply};
+use strake_proto::{
+    BlockIndex, ByteCount, Error, ErrorKind, Ino, NsdId, ObjectLayout, Result, SlotIndex, Version,
+};
+
+/// The setting that holds the rate of the deletion under way; which NSD it is says the pool map.
+const SETTING: &str = "deleting";
+/// After a failure everything is compared again, not at once.
+const REST: Duration = Duration::from_secs(2);
+/// Bytes that stay free on every heir: room for an uneven placement and what is written meanwhile.
+const MARGIN: u64 = 16 << 20;
+
+/// A deletion that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// Who goes.
+    pub nsd: NsdId,
+    /// Bytes per second at most; 0 for no limit.
+    pub rate: u64,
+}
+
+fn configuration(shared: &Shared) -> Result<Box<Configuration>> {
+    match shared.meta.query(&MetaQuery::Configuration)? {
+        MetaReply::Configuration(configuration) => Ok(configuration),
+        _ => Err(wrong_reply()),
+    }
+}
+
+/// What the metadata says is being deleted.
+pub(crate) fn pending(shared: &Shared) -> Result<Option<Deletion>> {
+    let nsds = shared.io.nsds();
+    let Some(slot) = nsds.rehoming() else { return Ok(None) };
+    let settings = configuration(shared)?.settings;
+    let rate = settings.iter().find(|(name, _)| name == SETTING);
+    let rate = rate.and_then(|(_, rate)| rate.parse().ok()).unwrap_or(0);
+    Ok(Some(Deletion { nsd: nsds.nsd(slot), rate }))
+}
+
+/// Begins or takes up a deletion.
+///
+/// # Errors
+/// See [`crate::StrakeVfs::delete_nsd`].
+pub(crate) fn start(shared: &Arc<Shared>, Deletion { nsd, rate }: Deletion) -> Result<()> {
+    let nsds = shared.io.nsds();
+    let busy = |detail: String| Err(Error::new(ErrorKind::Busy, detail));
+    let slot = nsds.slot_of(nsd).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("NSD {nsd} holds no slot of this file system"))
+    })?;
+    if let Some(replacement) = crate::replace::pending(shared)? {
+        let detail = format!("NSD {} is being replaced: wait until that is done", replacement.old);
+        return busy(detail);
+    }
+    if shared.replacer.is_running() {
+        return busy("a disk is being replaced or deleted: wait until that is done".to_owned());
+    }
+    match nsds.rehoming() {
+        Some(other) if other != slot => {
+            let other = nsds.nsd(other);
+            return busy(format!("NSD {other} is being deleted: wait until that is done"));
+        }
+        Some(_) => {}
+        None => {
+            require_room(shared, slot)?;
+            let (name, value) = (SETTING.to_owned(), rate.to_string());
+            shared.meta.apply(MetaOp::SetConfig { name, value })?;
+            nsds.begin_rehoming(slot)?;
+        }
+    }
+    let begin = || shared.replacer.pace.start(rate);
+    shared.replacer.job.start("deletion", shared, begin, move |shared| {
+        let mut named = None;
+        while let Err(error) = rehome(shared, slot) {
+            if shared.replacer.pace.is_stopped() {
+                return;
+            }
+            // The same again is not worth a line.
+            if named.as_ref() != Some(&error) {
+                eprintln!("disks: NSD {nsd}, which is being deleted: {error}");
+            }
+            named = Some(error);
+            if !shared.replacer.pace.rest(REST) {
+                return;
+            }
+        }
+    })
+}
+
+/// Refuses a deletion that the others cannot take.
+fn require_room(shared: &Shared, slot: SlotIndex) -> Result<()> {
+    let nsds = shared.io.nsds();
+    let refused = |kind: ErrorKind, why: String| {
+        Err(Error::new(kind, format!("NSD {} is not deleted: {why}", nsds.nsd(slot))))
+    };
+    let code = configuration(shared)?.code;
+    for other in nsds.slots().filter(|other| *other != slot) {
+        if nsds.availability(other) != NsdAvailability::Up {
+            let other = nsds.nsd(other);
+            let why = format!("NSD {other} is not up; bring it back or replace it first");
+            return refused(ErrorKind::Unreachable, why);
+        }
+    }
+    if !nsds.availability(slot).readable() && code.parity == 0 {
+        let why = "it cannot be read, and code 1 has no other copy of what it holds; bring it back";
+        return refused(ErrorKind::Unreachable, why.to_owned());
+    }
+    if !nsds.can_lose(slot, code)? {
+        let why = format!(
+            "the other disks of its files are too few for code {code}, or their failure groups \
+             are; replace it instead"
+        );
+        return refused(ErrorKind::Invalid, why);
+    }
+    nsds.refresh_space();
+    let views = nsds.views();
+    let held = |view: &crate::NsdView| view.total.saturating_sub(view.free);
+    let others = || views.iter().filter(|view| view.slot != slot);
+    // What a disk holds that cannot be asked is about what the fullest of the others does.
+    let known = views.iter().find(|view| view.slot == slot && view.total > 0).map(held);
+    let moved = known.unwrap_or_else(|| others().map(held).max().unwrap_or(0));
+    let share = moved / (others().count() as u64).max(1);
+    let needed = share.saturating_add(share / 8).saturating_add(MARGIN);
+    if let Some(full) = others().find(|view| view.free < needed) {
+        let (free, needed) = (ByteCount(full.free), ByteCount(needed));
+        let why = format!("NSD {} has {free} free and would need {needed}", full.nsd);
+        return refused(ErrorKind::NoSpace, why);
+    }
+    Ok(())
+}
+
+/// Steps 2 to 5 of the file's head.
+fn rehome(shared: &Shared, slot: SlotIndex) -> Result<()> {
+    let nsds = shared.io.nsds();
+    nsds.follow_with_heirs();
+    let restarts = nsds.restarts();
+    let mut report = RecoveryReport::default();
+    let copied = copy_all(shared, slot, &mut report);
+    nsds.show_progress(slot, None);
+    copied?;
+    if report.failed > 0 {
+        let detail = format!("{} stripes cannot be rebuilt yet", report.failed);
+        return Err(Error::new(ErrorKind::Io, detail));
+    }
+    let nsd = nsds.nsd(slot);
+    shared.meta.apply(MetaOp::VacateNsd { nsd })?;
+    shared.committer.commit(shared, true)?;
+    finish(shared, slot, restarts)?;
+    eprintln!(
+        "disks: NSD {nsd} is deleted: {} stripes compared, {} strips moved, {} deleted",
+        report.stripes, report.rewritten, report.deleted
+    );
+    Ok(())
+}
+
+/// Step 5: the heirs take their places.
+fn finish(shared: &Shared, slot: SlotIndex, restarts: u64) -> Result<()> {
+    let nsds = shared.io.nsds();
+    let _alone = nsds.gate().write();
+    let failed = shared.io.commit(&[]);
+    if failed.iter().any(|other| *other != slot && !nsds.is_noted(*other))
+        || nsds.restarts() != restarts
+    {
+        let detail = "a disk lost what it had not made stable: everything is compared again";
+        return Err(Error::new(ErrorKind::Unreachable, detail));
+    }
+    nsds.require_heirs(slot)?;
+    nsds.delete_rehomed(slot)
+}
+
+/// Step 3.
+fn copy_all(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) -> Result<()> {
+    let nsds = shared.io.nsds();
+    // Objects that are only reserved are unknown to the metadata's scan; after this they are known.
+    crate::commit::sync_all(shared)?;
+    let total = allocated(shared)?;
+    let mut done = 0;
+    nsds.show_progress(slot, Some((0, total)));
+    scan_objects(shared, &mut |inode, layout| {
+        if nsds.is_member(layout, slot)? {
+            copy_object(shared, slot, inode.attr.ino, layout, report)?;
+        }
+        done += inode.attr.allocated;
+        nsds.show_progress(slot, Some((done.min(total), total)));
+        Ok(())
+    })
+}
+
+/// Gives the heirs of one object's strips what they lack.
+fn copy_object(
+    shared: &Shared,
+    gone: SlotIndex,
+    ino: Ino,
+    layout: &ObjectLayout,
+    report: &mut RecoveryReport,
+) -> Result<()> {
+    let nsds = shared.io.nsds();
+    let all = (BlockIndex(0), BlockIndex::END);
+    let mut go_on = |bytes| {
+        if shared.replacer.pace.moved(bytes, &*shared.clock) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"))
+    };
+    go_on(0)?;
+    // The heirs first: what is written in between is then among the others'.
+    let mut held: BTreeMap<BlockIndex, (SlotIndex, Version)> = BTreeMap::new();
+    for heir in nsds.slots().filter(|heir| *heir != gone) {
+        if !nsds.is_member(layout, heir)? || !is_there(shared, heir)? {
+            continue;
+        }
+        shared.io.list_slot((heir, Place::Holder), layout.object, all, 1024, &mut |entry| {
+            let found = nsds.stripe_and_heir(layout, entry.key.block);
+            if found.is_ok_and(|(_, own)| own == Some((entry.key.strip, heir))) {
+                held.insert(entry.key.block, (heir, entry.header.version));
+            }
+            true
+        })?;
+    }
+    let floor = |block| shared.ranges.floor(layout.object, block);
+    for (block, newest) in shared.io.blocks(layout, all, &floor)? {
+        let own = held.remove(&block).map(|(_, version)| version);
+        let (_, Some((at, heir))) = nsds.stripe_and_heir(layout, block)? else { continue };
+        if !is_there(shared, heir)? {
+            continue;
+        }
+        let strip = Strip { ino, layout, block, at: at.0, newest };
+        bring(shared, &strip, (heir, Place::Holder), own, report, &mut go_on)?;
+    }
+    for (block, (heir, version)) in held {
+        report.deleted += 1;
+        delete_one(shared, (heir, Place::Holder), layout, block, version);
+    }
+    Ok(())
+}
+
+/// Whether an heir gets what it lacks now. One that is away and noted is compared in full before it
+/// is read; any other has to be there, or it could keep what nobody looked at.
+fn is_there(shared: &Shared, heir: SlotIndex) -> Result<bool> {
+    let nsds = shared.io.nsds();
+    if nsds.availability(heir).writable() {
+        return Ok(true);
+    }
+    if nsds.is_noted(heir) {
+        return Ok(false);
+    }
+    let detail = format!("NSD {} is not up: it is waited for", nsds.nsd(heir));
+    Err(Error::new(ErrorKind::Unreachable, detail))
+}
