@@ -244,7 +244,7 @@ impl StrakeVfs {
     /// place on another NSD. Goes on in the background; the listing of NSDs shows how far it is.
     ///
     /// # Errors
-    /// `Busy` if a replacement or deletion is under way; `Invalid`, `NoSpace` or `Unreachable` if
+    /// `Busy` if a replacement or deletion is under way; `NotSupported`, `NoSpace` or `Unreachable` if
     /// the others cannot take it, now or at all; `NotFound` for an NSD without a slot.
     pub fn delete_nsd(&self, deletion: Deletion) -> Result<()> {
         crate::rehome::start(&self.shared, deletion)
@@ -281,6 +281,11 @@ impl StrakeVfs {
     /// The NSDs as this client sees them.
     pub fn nsds(&self) -> Vec<NsdView> {
         self.shared.io.nsds().views()
+    }
+
+    /// The largest id that an NSD of the pool has or had, those that are deleted among them.
+    pub fn largest_nsd(&self) -> NsdId {
+        self.shared.io.nsds().largest_nsd()
     }
 
     /// What the start found to recover.

@@ -261,6 +261,12 @@ impl NsdSet {
         NsdId(self.slot(slot).nsd.load(Ordering::Acquire))
     }
 
+    /// The largest id of an NSD, those that are deleted among them: ids are not used again.
+    pub(crate) fn largest_nsd(&self) -> NsdId {
+        let ids = self.slots.iter().map(|slot| slot.nsd.load(Ordering::Acquire));
+        NsdId(ids.max().unwrap_or(0))
+    }
+
     /// The slot that `nsd` holds.
     pub(crate) fn slot_of(&self, nsd: NsdId) -> Option<SlotIndex> {
         self.slots().find(|slot| self.nsd(*slot) == nsd)

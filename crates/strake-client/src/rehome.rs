@@ -131,7 +131,7 @@ fn require_room(shared: &Shared, slot: SlotIndex) -> Result<()> {
             "the other disks of its files are too few for code {code}, or their failure groups \
              are; replace it instead"
         );
-        return refused(ErrorKind::Invalid, why);
+        return refused(ErrorKind::NotSupported, why);
     }
     nsds.refresh_space();
     let views = nsds.views();

@@ -150,7 +150,7 @@ fn disks_are_deleted_one_after_the_other_while_the_code_allows_it() {
         vfs.release(handle);
     }
     let refused = delete(&vfs, 1, 0).expect_err("six are left for 4+2p");
-    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert_eq!(refused.kind(), ErrorKind::NotSupported);
     assert_eq!(delete(&vfs, 4, 0).expect_err("it is gone").kind(), ErrorKind::NotFound);
     assert_eq!(vfs.deletion(), Ok(None));
     verify_without(&rig, vfs, &[4, 0, 7], 2);
@@ -206,7 +206,7 @@ fn clean_but_for_notes(vfs: &StrakeVfs) {
 fn what_the_others_cannot_take_is_refused() {
     let (_rig, vfs) = filled("4+2p", 6);
     let refused = delete(&vfs, 2, 0).expect_err("five are too few");
-    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert_eq!(refused.kind(), ErrorKind::NotSupported);
     assert!(refused.to_string().contains("too few"), "{refused}");
     let (rig, vfs) = filled("4+2p", 7);
     vfs.attach_nsd(SlotIndex(5), None);

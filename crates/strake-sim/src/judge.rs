@@ -326,8 +326,8 @@ fn check(stack: &Stack, found: &mut Found) {
 /// The block stores that are up to date.
 fn current(stack: &Stack) -> impl Iterator<Item = &Arc<BlockStore>> {
     let views = stack.vfs.nsds();
-    let stores = stack.stores.iter().zip(views);
-    stores.filter(|(_, view)| view.state.availability.readable()).filter_map(|(it, _)| it.as_ref())
+    let readable = views.into_iter().filter(|view| view.state.availability.readable());
+    readable.filter_map(|view| stack.stores[usize::from(view.slot.0)].as_ref())
 }
 
 /// Each strip belongs to a file and lies within its size; what is counted is what is stored.

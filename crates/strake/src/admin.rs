@@ -60,6 +60,13 @@ pub(crate) enum Request {
         /// Use a device that holds something else.
         force: bool,
     },
+    /// Delete a disk; what it holds gets other places.
+    DiskDelete {
+        /// Its name.
+        disk: String,
+        /// Bytes per second; 0 for no limit.
+        rate: u64,
+    },
     /// Verify and mend everything in the background.
     ScrubStart {
         /// Bytes per second; 0 for no limit.

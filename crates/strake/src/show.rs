@@ -118,6 +118,7 @@ pub(crate) fn status_name(status: NsdStatus) -> &'static str {
         NsdStatus::BeingEmptied => "being emptied",
         NsdStatus::Replacing => "replacing",
         NsdStatus::Replacement => "replacement",
+        NsdStatus::Deleted { .. } => "deleted",
     }
 }
 

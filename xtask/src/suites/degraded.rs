@@ -1,11 +1,14 @@
 //! Missing NSDs: as many as the code allows are gone at the start; everything is read and written
-//! all the same; they come back and catch up; then others go.
+//! all the same; they come back and catch up; then others go. One of these is deleted under load,
+//! and then another can go as well.
 
 use super::checks::Checks;
+use super::faults;
 use super::manifest;
 use super::mounted::{Mounted, Shape};
 use super::session::Session;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Codes, NSDs, those missing first, and those missing after the first have come back.
 const CASES: &[(Shape, &[u16], &[u16])] = &[
@@ -53,9 +56,54 @@ fn one(
     move_away(mounted, second)?;
     let outcome = manifest::of(&mounted.mount).and_then(|seen| manifest::compare(&written, &seen));
     checks.record(&format!("{code}: then all is read without NSDs {second:?}"), outcome);
+    if code == "2x" {
+        return delete(mounted, checks, second[0], first[0]);
+    }
     mounted.down()?;
     second.iter().try_for_each(|&nsd| mounted.return_nsd(nsd))?;
     mounted.up().map(drop)
+}
+
+/// A disk that is lost is deleted while files are written; its strips have other places then, so
+/// that another one can be lost.
+fn delete(mounted: &Mounted<'_>, checks: &mut Checks, gone: u16, next: u16) -> Result<(), String> {
+    let disk = format!("nsd{gone} ");
+    let stop = AtomicBool::new(false);
+    let deleted = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            for round in 3.. {
+                fill(&mounted.mount.join(format!("round-{round}")), round)?;
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            Ok::<(), String>(())
+        });
+        let outcome = mounted.say(&format!("disk delete nsd{gone}")).and_then(|_| {
+            faults::wait_until(mounted, "disk list", |text| {
+                text.lines().all(|line| !line.starts_with(&disk))
+            })
+        });
+        stop.store(true, Ordering::Relaxed);
+        let loaded = load.join().map_err(|_| "the load panicked".to_owned())?;
+        outcome.and(loaded)
+    });
+    checks.record("a lost disk is deleted under load", deleted);
+    checks.record("clean when it is deleted", mounted.check());
+    let whole = manifest::of(&mounted.mount)?;
+    mounted.down()?;
+    // The daemon has taken it off its list, so that nobody misses it.
+    mounted.remove_nsd(next)?;
+    mounted.up()?;
+    let outcome = manifest::of(&mounted.mount).and_then(|seen| manifest::compare(&whole, &seen));
+    checks.record(&format!("all is read without NSD {next} as well"), outcome);
+    mounted.down()?;
+    mounted.return_nsd(next)?;
+    mounted.up().map(drop)?;
+    checks.record("the others catch up", caught_up(mounted));
+    checks.record("they are up", mounted.disks_are_up());
+    checks.record("clean at the end", mounted.check());
+    Ok(())
 }
 
 fn move_away(mounted: &Mounted<'_>, nsds: &[u16]) -> Result<(), String> {

@@ -46,6 +46,8 @@ const PRESENT: &[(&str, &str)] = &[
     ("disk replace nsd1 MNT2 --data DATA --size 1M", "64 MiB"),
     ("disk replace nsd1 MNT2 --data DATA --rate lots", "lots"),
     ("disk replace nsd9 MNT2 --data DATA", "nsd4"),
+    ("disk delete nsd9 --data DATA", "nsd4"),
+    ("disk delete nsd1 --data DATA --rate lots", "lots"),
     ("disk start nsd9 --data DATA", "nsd4"),
     ("disk suspend nsd9 --data DATA", "nsd4"),
     ("disk resume nsd9 --data DATA", "nsd4"),

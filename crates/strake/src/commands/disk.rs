@@ -7,6 +7,7 @@ use crate::registry;
 use crate::show::{ShowNsd, availability_name, status_name};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
+use strake_proto::layout::NsdStatus;
 use strake_proto::{ByteCount, Result};
 
 /// NSDs: which disks belong to which file system, and who serves them.
@@ -29,7 +30,8 @@ pub(crate) enum NsdCommand {
   strake disk resume nsd3                      and do so again
   strake disk replace nsd3 /mnt/new --rate 50M move what nsd3 holds to a new disk
   strake disk replace nsd3 /dev/sdf            onto a block device
-  strake disk replace nsd3 --in-place          fill a disk that cannot be used anew where it is")]
+  strake disk replace nsd3 --in-place          fill a disk that cannot be used anew where it is
+  strake disk delete nsd3 --rate 50M           give what it holds, or held, to the other disks")]
 pub(crate) enum DiskCommand {
     /// Status and availability of each disk.
     List(Target),
@@ -63,6 +65,19 @@ pub(crate) enum DiskCommand {
         /// Use a device that holds something else, which is lost.
         #[arg(long)]
         force: bool,
+    },
+    /// Delete a disk that is lost, or is to go, without a new one in its place.
+    ///
+    /// Each strip of it gets a place on another disk: copied while the disk can be read, else
+    /// rebuilt from the others. Goes on in the background, after a restart too; `strake disk list`
+    /// shows how far it is, and the disk no more when it is done. Refused where the other disks are
+    /// too few for the code, have too little space, or are not all up.
+    Delete {
+        #[command(flatten)]
+        disk: Named,
+        /// Move at most so much a second [default: as fast as it goes].
+        #[arg(long, value_name = "SIZE")]
+        rate: Option<ByteCount>,
     },
 }
 
@@ -108,6 +123,10 @@ pub(crate) fn run_disk(command: &DiskCommand) -> Result<()> {
         DiskCommand::Resume(named) => {
             named.ask(&Request::DiskSuspend { disk: named.disk.clone(), suspended: false })
         }
+        DiskCommand::Delete { disk, rate } => disk.ask(&Request::DiskDelete {
+            disk: disk.disk.clone(),
+            rate: rate.map_or(0, |rate| rate.0),
+        }),
         DiskCommand::Replace { old, new, in_place: _, size, rate, force } => {
             old.ask(&Request::DiskReplace {
                 disk: old.disk.clone(),
@@ -183,6 +202,7 @@ fn remarks(nsd: &ShowNsd) -> String {
             let percent = u128::from(done) * 100 / u128::from(total);
             format!("{percent} % of {} compared", ByteCount(total))
         }
+        _ if nsd.status == NsdStatus::BeingEmptied => "waits; the log says for what".to_owned(),
         _ => nsd.fault.clone().unwrap_or_else(|| damage(nsd)),
     }
 }

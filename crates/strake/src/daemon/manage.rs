@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use strake_client::{NsdView, Replacement};
+use strake_client::{Deletion, NsdView, Replacement};
 use strake_env::{Clock, RealClock};
 use strake_proto::layout::NsdAvailability;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdRequest};
@@ -31,8 +31,8 @@ pub(super) struct NewDisk {
     pub(super) force: bool,
 }
 
-/// Takes up replacements that are not at work (after a start, or when a disk was away), and takes
-/// disks off the list that have been replaced.
+/// Takes up replacements and deletions that are not at work (after a start, or when a disk was
+/// away), and takes disks off the list that have been replaced or deleted.
 pub(super) fn tend(daemon: &Weak<Daemon>) {
     while let Some(daemon) = daemon.upgrade() {
         if daemon.is_stopped() {
@@ -54,6 +54,9 @@ impl Daemon {
             && let Some(port) = self.answering(replacement.new)
         {
             self.vfs.replace_nsd(replacement, port)?;
+        }
+        if let Some((deletion, false)) = self.vfs.deletion()? {
+            self.vfs.delete_nsd(deletion)?;
         }
         let held: Vec<NsdId> = self.vfs.nsds().iter().map(|view| view.nsd).collect();
         let coming = pending.map(|(replacement, _)| replacement.new);
@@ -112,7 +115,9 @@ impl Daemon {
             }
             None => self.place_of_lost(&config, &view)?,
         };
-        let id = config.nsd.iter().map(|nsd| nsd.id).max().unwrap_or(0) + 1;
+        let listed = config.nsd.iter().map(|nsd| nsd.id).max().unwrap_or(0);
+        // Above those that were deleted, too.
+        let id = listed.max(self.vfs.largest_nsd().0) + 1;
         let old = config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
         let failure_group = old.map_or(id, |nsd| nsd.failure_group);
         let name = format!("nsd{id}");
@@ -145,6 +150,18 @@ impl Daemon {
             path.display()
         );
         Ok(json!({ "old": disk, "new": name, "message": message }))
+    }
+
+    /// `strake disk delete`.
+    pub(super) fn delete_disk(&self, disk: &str, rate: u64) -> Result<Value> {
+        let _alone = self.managing.lock();
+        let view = self.view(disk)?;
+        self.vfs.delete_nsd(Deletion { nsd: view.nsd, rate })?;
+        let message = format!(
+            "{disk} is being deleted: what it holds gets places on the other disks; `strake disk \
+             list` shows how far that is"
+        );
+        Ok(json!({ "disk": disk, "message": message }))
     }
 
     /// Refuses a new disk that cannot take the place of an old one, before anything is changed.

@@ -163,6 +163,7 @@ impl Daemon {
                 let (path, size, force) = (path.clone(), *size, *force);
                 self.replace_disk(disk, NewDisk { path, size, force }, *rate)
             }
+            Request::DiskDelete { disk, rate } => self.delete_disk(disk, *rate),
             Request::ScrubStart { rate } => {
                 self.vfs.start_scrub(*rate)?;
                 encode(&self.scrub())
