@@ -31,7 +31,7 @@ const SETTING: &str = "deleting";
 /// After a failure everything is compared again, not at once.
 const REST: Duration = Duration::from_secs(2);
 /// Bytes that stay free on every heir: room for an uneven placement and what is written meanwhile.
-const MARGIN: u64 = 16 << 20;
+const MARGIN: u64 = 4 << 20;
 
 /// A deletion that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use crate::judge::survey;
 use crate::machine::{BLOCK_SIZE, Machine, Stack};
 use std::sync::Arc;
 use std::time::Duration;
-use strake_client::Replacement;
 use strake_client::vfs::{SetAttr, Vfs};
+use strake_client::{Deletion, Replacement};
 use strake_env::disk::sim::{Event, Fate, Sequence};
 use strake_env::{AlignedBuffer, Clock, Disk, RealClock, Rng, SimDisk};
 use strake_proto::limits::UNIT_BYTES;
@@ -573,6 +573,115 @@ fn a_replacement_that_is_interrupted_goes_on_and_loses_nothing() {
         let second = pairs[rng.index(pairs.len())];
         let stack = whole.less(second).open().expect("starts with two others away");
         verify(&stack, position, &format!("{why}, then {second:#b}"));
+    }
+}
+
+/// Goes on with a deletion that is pending, and waits until it has ended; then the disk is let go.
+fn end_deletion(stack: &Stack) {
+    if let Some((deletion, false)) = stack.vfs.deletion().expect("known") {
+        stack.vfs.delete_nsd(deletion).expect("goes on");
+    }
+    let start = RealClock.monotonic();
+    while stack.vfs.deletion().expect("known").is_some() {
+        assert!(RealClock.monotonic() - start < WAIT_MAX, "{:?}", stack.vfs.nsds());
+        std::thread::yield_now();
+    }
+    if stack.vfs.nsds().iter().all(|view| view.nsd != OLD) {
+        stack.meta.detach(OLD, "it was deleted");
+    }
+    (0..NSDS).for_each(|_| stack.meta.tick());
+}
+
+/// The power goes at any moment while a disk, which is there or lost, is deleted and files are
+/// written. With any two disks away, the deleted one among them until it is, nothing is lost; the
+/// deletion goes on and ends, whether its disk is back or not; and then any two others can be lost.
+#[test]
+fn a_deletion_that_is_interrupted_goes_on_and_loses_nothing() {
+    const FILES: u8 = 4;
+    const DISKS: usize = NSDS + 1;
+    let code = "4+2p".parse().expect("a code");
+    let pairs: Vec<u32> =
+        (0..DISKS).flat_map(|one| (0..one).map(move |other| 1 << one | 1 << other)).collect();
+    let mut rng = Rng::new(6);
+    for is_lost in [false, true] {
+        let sequence = Sequence::default();
+        let machine = Machine::format(code, DISKS, &sequence).expect("formats");
+        let stack = machine.open().expect("starts");
+        put(&stack, "before", 0, &pattern(3, 2 * BLOCK + 50_000), true);
+        put(&stack, "gone", 0, &pattern(7, BLOCK), true);
+        stack.vfs.unlink(ROOT, Ino::ROOT, b"gone").expect("unlinks");
+        drop(stack);
+        let machine = if is_lost { machine.less(1 << GOES) } else { machine };
+        let stack = machine.open().expect("starts");
+        let begun = machine.position();
+        stack.vfs.delete_nsd(Deletion { nsd: OLD, rate: 0 }).expect("begins");
+        // Where each file was durable.
+        let synced: Vec<u64> = (0..FILES)
+            .map(|at| {
+                put(&stack, &format!("during {at}"), 0, &pattern(at, BLOCK + 9000), true);
+                machine.position()
+            })
+            .collect();
+        end_deletion(&stack);
+        drop(stack);
+        let end = machine.position();
+        let verify = |stack: &Stack, cut: u64, why: &str| {
+            let found = get(stack, "before").expect("reads");
+            assert!(found == pattern(3, 2 * BLOCK + 50_000), "{why}");
+            for at in (0..FILES).filter(|at| synced[usize::from(*at)] <= cut) {
+                let found = get(stack, &format!("during {at}")).expect("reads");
+                assert!(found == pattern(at, BLOCK + 9000), "{why}: file {at}");
+            }
+        };
+        let mut ended = 0;
+        for (round, first) in pairs.iter().enumerate() {
+            let position = begun + (end - begun) * round as u64 / (pairs.len() as u64 - 1);
+            let crashed = cut_at(&machine, position, &mut rng);
+            // The lost one counts.
+            let first = if is_lost { first & first.wrapping_sub(1) & !(1 << GOES) } else { *first };
+            let why = format!("lost {is_lost}, cut at {position} of {begun}..{end}, {first:#b}");
+            let away = crashed.less(first);
+            let stack = away.open().unwrap_or_else(|error| panic!("{why}: {error}"));
+            verify(&stack, position, &why);
+            if let Some((deletion, _)) = stack.vfs.deletion().expect("known") {
+                // It waits for those that are away, ends, or is killed with the rest.
+                stack.vfs.delete_nsd(deletion).expect("goes on");
+            }
+            put(&stack, "after", 0, &pattern(9, BLOCK), true);
+            verify(&stack, position, &why);
+            drop(stack);
+            let mut whole = away.whole();
+            let stack = whole.open().unwrap_or_else(|error| panic!("{why}, all back: {error}"));
+            stack.vfs.recover_nsds();
+            end_deletion(&stack);
+            let is_deleted = stack.vfs.nsds().iter().all(|view| view.nsd != OLD);
+            ended += usize::from(is_deleted);
+            drop(stack);
+            // What is left of a deleted disk may be there or not.
+            if is_deleted && round % 2 == 0 {
+                whole.disks[GOES] = None;
+            }
+            let stack = whole.open().expect("starts");
+            stack.vfs.recover_nsds();
+            (0..NSDS).for_each(|_| stack.meta.tick());
+            let found = survey(&stack);
+            assert!(found.faults.is_empty(), "{why}: {:?}", found.faults);
+            drop(stack);
+            let gone = if is_deleted { 1 << GOES } else { 0 };
+            let second = *pairs[rng.index(pairs.len())..]
+                .iter()
+                .chain(&pairs)
+                .find(|pair| **pair & (1 << GOES) == 0)
+                .expect("two others");
+            let why = format!("{why}, then {second:#b}");
+            let second =
+                if is_lost && !is_deleted { second & second.wrapping_sub(1) } else { second };
+            let stack = whole.less(second | gone).open();
+            let stack = stack.unwrap_or_else(|error| panic!("{why}: {error}"));
+            verify(&stack, position, &why);
+            assert!(get(&stack, "after").expect("reads") == pattern(9, BLOCK), "{why}");
+        }
+        assert!(ended > pairs.len() / 2, "most points lie within the deletion: {ended}");
     }
 }
 

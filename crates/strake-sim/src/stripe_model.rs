@@ -11,6 +11,10 @@
 //! are up and tolerated losses; it is of one value; not older than the last acknowledged one, nor
 //! than one that was read before; never a hole.
 //!
+//! **Deleting an NSD** (decision 0013): the NSD of the first position goes, and an *heir* is to take
+//! its place: it follows writes, gets a copy, and takes the place in one step, if it missed nothing.
+//! Until then nobody asks it. It can be lost, return without anybody noticing, and so can all else.
+//!
 //! **Bugs** ([`Bug`]) take one rule away each. The test requires that each is found.
 
 use std::collections::{HashSet, VecDeque};
@@ -45,11 +49,23 @@ pub enum Bug {
     ReusesVersions,
     /// A write is acknowledged when it is accepted.
     AcknowledgesTheAccepted,
+    /// An heir takes its place before it has everything: what it lacks, it votes absent.
+    HeirsVoteEarly,
+    /// An heir does not get what is written while it gets its copy.
+    HeirsGetNoWrites,
+    /// An heir takes its place although it missed a write.
+    IgnoresWhatHeirsMiss,
+    /// An heir takes its place before what it accepted is durable.
+    HeirsNeedNotBeStable,
+    /// An heir takes its place although it was started anew since it got its copy.
+    TrustsHeirsThatRestarted,
+    /// A deletion that a crash interrupted takes for copied what was copied before.
+    TrustsCopiesAfterACrash,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 11] = [
+    pub const ALL: [Bug; 17] = [
         Bug::DropsWhatACommitCovers,
         Bug::KeepsNoPrevious,
         Bug::SettlesEarly,
@@ -61,6 +77,12 @@ impl Bug {
         Bug::BelievesTheReturned,
         Bug::ReusesVersions,
         Bug::AcknowledgesTheAccepted,
+        Bug::HeirsVoteEarly,
+        Bug::HeirsGetNoWrites,
+        Bug::IgnoresWhatHeirsMiss,
+        Bug::HeirsNeedNotBeStable,
+        Bug::TrustsHeirsThatRestarted,
+        Bug::TrustsCopiesAfterACrash,
     ];
 }
 
@@ -77,6 +99,8 @@ pub struct Scope {
     pub crashes: u8,
     /// Times that NSDs are lost.
     pub losses: u8,
+    /// Whether the NSD of the first position may be deleted.
+    pub deletes: bool,
     /// The rule that is not obeyed, if any.
     pub bug: Option<Bug>,
 }
@@ -117,13 +141,30 @@ struct Write {
     /// Sent to these, accepted by these: masks.
     accepted: u8,
     left_out: u8,
+    /// The heir has it, or is not to get it.
+    inherited: bool,
     acknowledged: bool,
+}
+
+/// Who is to take over the first position.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Heir {
+    nsd: Nsd,
+    /// It gets what is written.
+    follows: bool,
+    /// It was compared, since it follows.
+    complete: bool,
+    /// It missed something since then.
+    missed: bool,
 }
 
 /// The whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     nsds: Vec<Nsd>,
+    heir: Option<Heir>,
+    /// The heir has taken its place.
+    deleted: bool,
     /// The latest write, if the client is alive and has written.
     write: Option<Write>,
     /// Stable on all, to be settled: a version and who was told.
@@ -153,6 +194,8 @@ pub fn check(scope: Scope) -> Verdict {
     let nsd = Nsd { strips: vec![strip], ..Nsd::default() };
     let first = State {
         nsds: vec![nsd; scope.width()],
+        heir: None,
+        deleted: false,
         write: None,
         settling: None,
         next_version: 2,
@@ -193,6 +236,7 @@ fn successors(scope: &Scope, state: &State) -> Result<Vec<State>, String> {
         acknowledge(scope, state, &mut next);
         settle(scope, state, &mut next);
         lose_and_return(scope, state, &mut next);
+        delete(scope, state, &mut next);
     }
     harden(state, &mut next);
     if state.crashes < scope.crashes {
@@ -204,11 +248,7 @@ fn successors(scope: &Scope, state: &State) -> Result<Vec<State>, String> {
 /// A write begins when the one before it is accepted everywhere: a block's writes are sent one
 /// after the other, not made stable one after the other.
 fn begin_write(scope: &Scope, state: &State, next: &mut Vec<State>) {
-    let busy = state.write.is_some_and(|write| {
-        (0..scope.width())
-            .any(|at| !state.nsds[at].away && !has(write.accepted | write.left_out, at))
-    });
-    if busy || state.next_value > scope.writes {
+    if is_busy(scope, state) || state.next_value > scope.writes {
         return;
     }
     let mut after = state.clone();
@@ -218,6 +258,7 @@ fn begin_write(scope: &Scope, state: &State, next: &mut Vec<State>) {
         value: state.next_value,
         accepted: 0,
         left_out,
+        inherited: scope.has(Bug::HeirsGetNoWrites) || following(state).is_none(),
         acknowledged: false,
     });
     after.next_version += 1;
@@ -225,8 +266,31 @@ fn begin_write(scope: &Scope, state: &State, next: &mut Vec<State>) {
     next.push(after);
 }
 
+/// Whether a write is being sent.
+fn is_busy(scope: &Scope, state: &State) -> bool {
+    state.write.is_some_and(|write| {
+        let done = write.accepted | write.left_out;
+        (0..scope.width()).any(|at| !state.nsds[at].away && !has(done, at))
+            || (!write.inherited && following(state).is_some())
+    })
+}
+
+/// The heir, if it can be sent what is written.
+fn following(state: &State) -> Option<&Heir> {
+    state.heir.as_ref().filter(|heir| heir.follows && !heir.nsd.away)
+}
+
 fn accept(scope: &Scope, state: &State, next: &mut Vec<State>) {
     let Some(write) = state.write else { return };
+    if !write.inherited && following(state).is_some() {
+        let mut after = state.clone();
+        if let Some(heir) = &mut after.heir
+            && put(scope, &mut heir.nsd, write.version, write.value)
+        {
+            after.write = Some(Write { inherited: true, ..write });
+            next.push(after);
+        }
+    }
     for at in 0..scope.width() {
         if state.nsds[at].away || has(write.accepted | write.left_out, at) {
             continue;
@@ -259,6 +323,16 @@ fn put(scope: &Scope, nsd: &mut Nsd, version: u8, value: u8) -> bool {
 
 /// An NSD makes durable what it has: a commit, or its log is full.
 fn harden(state: &State, next: &mut Vec<State>) {
+    if let Some(heir) = &state.heir
+        && !heir.nsd.away
+        && heir.nsd.strips.iter().any(|strip| !strip.durable)
+    {
+        let mut after = state.clone();
+        if let Some(heir) = &mut after.heir {
+            heir.nsd.strips.iter_mut().for_each(|strip| strip.durable = true);
+        }
+        next.push(after);
+    }
     for (at, nsd) in state.nsds.iter().enumerate() {
         if !nsd.away && nsd.strips.iter().any(|strip| !strip.durable) {
             let mut after = state.clone();
@@ -272,7 +346,8 @@ fn acknowledge(scope: &Scope, state: &State, next: &mut Vec<State>) {
     let Some(write) = state.write.filter(|write| !write.acknowledged) else { return };
     let up = mask(state, |nsd| !nsd.away);
     let waits = up & !write.left_out & !write.accepted;
-    if waits != 0 || (write.accepted & up).count_ones() < scope.data as u32 {
+    let unsent = !write.inherited && following(state).is_some();
+    if waits != 0 || unsent || (write.accepted & up).count_ones() < scope.data as u32 {
         return;
     }
     let is_stable =
@@ -295,6 +370,12 @@ fn acknowledge(scope: &Scope, state: &State, next: &mut Vec<State>) {
     }
     if count_noted(&after) > scope.parity {
         return;
+    }
+    if let Some(heir) = &mut after.heir {
+        let has_it = heir.nsd.strips.iter().any(|strip| strip.version == write.version);
+        let missed = heir.nsd.away || !has_it;
+        let known = !scope.has(Bug::IgnoresWhatHeirsMiss) && !scope.has(Bug::HeirsGetNoWrites);
+        heir.missed |= heir.follows && missed && known && !heir.nsd.noted;
     }
     after.write = Some(Write { acknowledged: true, ..write });
     after.promised = after.promised.max(write.value);
@@ -330,7 +411,7 @@ fn lose_and_return(scope: &Scope, state: &State, next: &mut Vec<State>) {
             if bring_up_to_date(scope, &mut after, at) {
                 next.push(after);
             }
-        } else if state.losses < scope.losses && count_missing(state) < scope.parity {
+        } else if state.losses < scope.losses && count_lost(state) < scope.parity {
             let mut after = state.clone();
             after.losses += 1;
             after.nsds[at].away = true;
@@ -338,6 +419,128 @@ fn lose_and_return(scope: &Scope, state: &State, next: &mut Vec<State>) {
             next.push(after);
         }
     }
+}
+
+/// Begins a deletion, goes on with it, ends it; the heir is lost, or returns.
+fn delete(scope: &Scope, state: &State, next: &mut Vec<State>) {
+    if !scope.deletes || state.deleted {
+        return;
+    }
+    let busy = is_busy(scope, state);
+    let mut after = state.clone();
+    let Some(heir) = &mut after.heir else {
+        let nsd = Nsd::default();
+        if !busy {
+            after.heir = Some(Heir { nsd, follows: true, complete: false, missed: false });
+            next.push(after);
+        }
+        return;
+    };
+    if heir.nsd.away {
+        let is_noted = heir.nsd.noted;
+        next.extend(return_heir(state));
+        if !is_noted && count_noted(state) < scope.parity {
+            // A write of another block left it out.
+            heir.nsd.noted = true;
+            next.push(after);
+        } else if is_noted && heir.follows && !busy {
+            next.extend(take_place(scope, state));
+        }
+        return;
+    }
+    if !heir.follows && !busy {
+        heir.follows = true;
+        next.push(after);
+    } else if heir.follows && !busy {
+        next.extend(inherit(scope, state));
+        next.extend(take_place(scope, state));
+    }
+    if state.losses < scope.losses && count_lost(state) < scope.parity {
+        for restarts in [false, true] {
+            let mut after = state.clone();
+            after.losses += 1;
+            if let Some(heir) = &mut after.heir {
+                heir.nsd.away = true;
+                if restarts {
+                    heir.nsd.strips.retain(|strip| strip.durable);
+                    // Its boot number tells that what it had only accepted is gone.
+                    heir.complete &= scope.has(Bug::TrustsHeirsThatRestarted);
+                }
+            }
+            next.push(after);
+        }
+    }
+}
+
+/// The heir is there again: as it was, or, if it is noted, with everything that it is to have.
+fn return_heir(state: &State) -> Option<State> {
+    let mut after = state.clone();
+    let heir = after.heir.as_mut()?;
+    heir.nsd.away = false;
+    if std::mem::take(&mut heir.nsd.noted) {
+        if state.write.is_some_and(|write| !write.acknowledged) {
+            return None;
+        }
+        let others = state.nsds.iter().filter(|nsd| is_read(nsd));
+        let newest = others.filter_map(|nsd| nsd.strips.last()).max_by_key(|one| one.version)?;
+        heir.nsd.strips = vec![Strip { durable: true, ..*newest }];
+        heir.complete = heir.follows;
+    }
+    Some(after)
+}
+
+/// The heir is compared and gets what it lacks, while nobody writes.
+fn inherit(scope: &Scope, state: &State) -> Option<State> {
+    let readable = || state.nsds.iter().filter(|nsd| is_read(nsd));
+    let newest = readable().filter_map(|nsd| nsd.strips.last()).max_by_key(|one| one.version)?;
+    let holds = |nsd: &&Nsd| nsd.strips.iter().any(|strip| strip.version == newest.version);
+    if readable().filter(holds).count() < scope.data {
+        return None;
+    }
+    let mut after = state.clone();
+    let heir = after.heir.as_mut()?;
+    let own = heir.nsd.strips.last().map_or(0, |strip| strip.version);
+    // One that has a newer version, of a writer that died, is written anew like any block.
+    if own > newest.version
+        || own < newest.version && !put(scope, &mut heir.nsd, newest.version, newest.value)
+    {
+        return None;
+    }
+    (heir.complete, heir.missed) = (true, false);
+    Some(after)
+}
+
+/// The heir takes its place.
+fn take_place(scope: &Scope, state: &State) -> Option<State> {
+    let heir = state.heir.as_ref()?;
+    let ready = (heir.complete || scope.has(Bug::HeirsVoteEarly)) && !heir.missed;
+    let gone_is_read = is_read(&state.nsds[0]);
+    // One that is noted is compared before it is read, in its new place as well.
+    let waits = |nsd: &Nsd| !is_read(nsd) && (gone_is_read || !nsd.noted);
+    if !ready && !heir.nsd.noted
+        || state.nsds[1..].iter().any(waits)
+        || waits(&heir.nsd)
+        || state.nsds[1..].iter().chain([&heir.nsd]).filter(|nsd| nsd.noted).count() > scope.parity
+    {
+        return None;
+    }
+    let mut after = state.clone();
+    let mut nsd = after.heir.take()?.nsd;
+    after.deleted = true;
+    for nsd in after.nsds.iter_mut().filter(|nsd| !nsd.away) {
+        nsd.strips.iter_mut().for_each(|strip| strip.durable = true);
+    }
+    if !scope.has(Bug::HeirsNeedNotBeStable) && !nsd.away {
+        nsd.strips.iter_mut().for_each(|strip| strip.durable = true);
+    }
+    if let Some(write) = &mut after.write {
+        // It was sent to the heir, or the heir would have missed it or be noted.
+        let left_out = u8::from(nsd.away);
+        write.accepted = write.accepted & !1 | (1 - left_out);
+        write.left_out = write.left_out & !1 | left_out;
+    }
+    after.nsds[0] = nsd;
+    Some(after)
 }
 
 /// Copies to a returned NSD what it lacks, with the version it has there. Only while no write is
@@ -367,6 +570,11 @@ fn crash(scope: &Scope, state: &State) -> State {
     after.write = None;
     after.settling = None;
     after.nsds.iter_mut().for_each(|nsd| nsd.strips.retain(|strip| strip.durable));
+    if let Some(heir) = &mut after.heir {
+        heir.nsd.strips.retain(|strip| strip.durable);
+        (heir.follows, heir.missed) = (false, false);
+        heir.complete &= scope.has(Bug::TrustsCopiesAfterACrash);
+    }
     if scope.has(Bug::ReusesVersions) {
         // The counter goes on from what the metadata remembers, which is the last life's start.
         after.next_version = 2;
@@ -492,13 +700,23 @@ fn count_missing(state: &State) -> usize {
     state.nsds.iter().filter(|nsd| !is_read(nsd)).count()
 }
 
+/// As [`count_missing`], with the heir.
+fn count_lost(state: &State) -> usize {
+    let heir = state.heir.as_ref().is_some_and(|heir| heir.nsd.away);
+    count_missing(state) + usize::from(heir)
+}
+
 fn count_noted(state: &State) -> usize {
-    state.nsds.iter().filter(|nsd| nsd.noted).count()
+    let heir = state.heir.iter().map(|heir| &heir.nsd);
+    state.nsds.iter().chain(heir).filter(|nsd| nsd.noted).count()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The last ones of [`Bug::ALL`] show only where an NSD is deleted.
+    const BUGS_OF_DELETION: usize = 6;
 
     /// The scopes that are visited as a whole.
     fn scopes(bug: Option<Bug>) -> Vec<Scope> {
@@ -508,14 +726,20 @@ mod tests {
             writes,
             crashes,
             losses,
+            deletes: false,
             bug,
         };
+        let deletes = |scope| Scope { deletes: true, ..scope };
         vec![
             scope(1, 1, 2, 2, 1),
             scope(2, 1, 2, 1, 1),
             scope(1, 1, 3, 2, 1),
             scope(1, 2, 2, 1, 1),
             scope(2, 1, 2, 2, 1),
+            deletes(scope(1, 1, 2, 1, 1)),
+            deletes(scope(2, 1, 1, 1, 1)),
+            deletes(scope(1, 1, 1, 2, 1)),
+            deletes(scope(1, 2, 1, 1, 2)),
         ]
     }
 
@@ -531,8 +755,10 @@ mod tests {
 
     #[test]
     fn every_bug_is_found() {
-        for bug in Bug::ALL {
-            let found = scopes(Some(bug)).into_iter().map(check).find_map(|verdict| verdict.fault);
+        for (at, bug) in Bug::ALL.into_iter().enumerate() {
+            let deletes = at >= Bug::ALL.len() - BUGS_OF_DELETION;
+            let scopes = scopes(Some(bug)).into_iter().filter(|scope| scope.deletes == deletes);
+            let found = scopes.map(check).find_map(|verdict| verdict.fault);
             println!("{bug:?}: {}", found.as_deref().unwrap_or("not found"));
             assert!(found.is_some(), "{bug:?} is not found");
         }
