@@ -244,8 +244,8 @@ impl StrakeVfs {
     /// place on another NSD. Goes on in the background; the listing of NSDs shows how far it is.
     ///
     /// # Errors
-    /// `Busy` if a replacement or deletion is under way; `NotSupported`, `NoSpace` or `Unreachable` if
-    /// the others cannot take it, now or at all; `NotFound` for an NSD without a slot.
+    /// `Busy` if a replacement or deletion is under way; `NotSupported`, `NoSpace` or `Unreachable`
+    /// if the others cannot take it, now or at all; `NotFound` for an NSD without a slot.
     pub fn delete_nsd(&self, deletion: Deletion) -> Result<()> {
         crate::rehome::start(&self.shared, deletion)
     }

@@ -13,7 +13,7 @@
 //!
 //! `gate` is held shared by every stripe write, from the choice of its positions to its end, and
 //! exclusively for the moment in which an NSD becomes `Recovering`: afterwards no write is under
-//! way that left it out.
+//! way that left it out. A slot changes hands, or is deleted, while it is held so as well.
 
 mod heirs;
 mod shadow;

@@ -154,6 +154,8 @@ fn require_room(shared: &Shared, slot: SlotIndex) -> Result<()> {
 fn rehome(shared: &Shared, slot: SlotIndex) -> Result<()> {
     let nsds = shared.io.nsds();
     nsds.follow_with_heirs();
+    // Whoever would have to be waited for at the end is waited for now.
+    nsds.require_heirs(slot)?;
     let restarts = nsds.restarts();
     let mut report = RecoveryReport::default();
     let copied = copy_all(shared, slot, &mut report);

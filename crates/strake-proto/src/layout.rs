@@ -222,8 +222,8 @@ impl PoolMap {
         PoolMap { version: MapVersion(1), slots, layouts }
     }
 
-    /// The slots that are deleted, in the order in which they were: every reader of a stripe applies
-    /// them in this order, for ever.
+    /// The slots that are deleted, in the order in which they were: every reader of a stripe
+    /// applies them in this order, for ever.
     pub fn lost(&self) -> Vec<SlotIndex> {
         let order = |slot: &Slot| match slot.state.status {
             NsdStatus::Deleted { order } => Some(order),

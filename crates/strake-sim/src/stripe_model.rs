@@ -11,9 +11,10 @@
 //! are up and tolerated losses; it is of one value; not older than the last acknowledged one, nor
 //! than one that was read before; never a hole.
 //!
-//! **Deleting an NSD** (decision 0013): the NSD of the first position goes, and an *heir* is to take
-//! its place: it follows writes, gets a copy, and takes the place in one step, if it missed nothing.
-//! Until then nobody asks it. It can be lost, return without anybody noticing, and so can all else.
+//! **Deleting an NSD** (decision 0013): the NSD of the first position goes, and an *heir* is to
+//! take its place: it follows writes, gets a copy, and takes the place in one step, if it missed
+//! nothing. Until then nobody asks it. It can be lost, return without anybody noticing, and so can
+//! all else.
 //!
 //! **Bugs** ([`Bug`]) take one rule away each. The test requires that each is found.
 

@@ -244,9 +244,9 @@ impl Placement {
         }
     }
 
-    /// Whether [`Placement::substitute`] finds a place for every strip of these slots, and none that
-    /// breaks the group limit. A stripe whose other strips keep the limit uses less of some group
-    /// than the group has room for, if all groups together have room for a stripe.
+    /// Whether [`Placement::substitute`] finds a place for every strip of these slots, and none
+    /// that breaks the group limit. A stripe whose other strips keep the limit uses less of some
+    /// group than the group has room for, if all groups together have room for a stripe.
     pub fn can_lose(&self, lost: &[SlotIndex]) -> bool {
         let left: Vec<(SlotIndex, u32)> =
             self.members.iter().filter(|(slot, _)| !lost.contains(slot)).copied().collect();

@@ -153,7 +153,7 @@ impl NsdSet {
     /// the slot's own NSD readable there are none of these: what only it has would be lost.
     ///
     /// # Errors
-    /// `Unreachable` if not. The caller holds the gate alone.
+    /// `Unreachable` if not. Whoever relies on it holds the gate alone.
     pub(crate) fn require_heirs(&self, gone: SlotIndex) -> Result<()> {
         let not_yet = |detail: String| Err(Error::new(ErrorKind::Unreachable, detail));
         if self.heirs.missed.load(Ordering::Acquire) {

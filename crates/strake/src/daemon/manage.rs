@@ -100,6 +100,13 @@ impl Daemon {
             let detail = format!("{name} is being replaced: wait until that is done");
             return Err(Error::new(ErrorKind::Busy, detail));
         }
+        if let Some((deletion, _)) = self.vfs.deletion()?
+            && (deletion.nsd == view.nsd || view.state.availability.readable())
+        {
+            let name = self.nsd_name(deletion.nsd);
+            let detail = format!("{name} is being deleted: wait until that is done");
+            return Err(Error::new(ErrorKind::Busy, detail));
+        }
         let mut config = self.config();
         let path = match &new.path {
             Some(path) => {
