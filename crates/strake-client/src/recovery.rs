@@ -85,12 +85,10 @@ pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
         Ok(())
     })?;
     let mut settled = Vec::new();
-    for (inode, layout, mut blocks) in concerned.iter().cloned() {
-        let end = BlockIndex(inode.attr.size.div_ceil(u64::from(layout.block_size)));
+    for (inode, layout, blocks) in &concerned {
         report.stripes += blocks.len() as u64;
-        let beyond = blocks.split_off(&end);
-        for block in blocks {
-            match shared.io.recover(&layout, block, Version::NONE) {
+        for &block in blocks.range(..end_of(inode, layout)) {
+            match shared.io.recover(layout, block, Version::NONE) {
                 Ok(Some(found)) => {
                     report.rewritten += u64::from(found.rewritten);
                     let (fs, object) = (shared.io.nsds().fs(), layout.object);
@@ -102,12 +100,19 @@ pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
                 Err(error) => return Err(error),
             }
         }
+    }
+    // What was written anew is stable before it is counted. Else the power could go again, and the
+    // count be all that is left of a stripe that nobody was ever told of.
+    shared.committer.commit(shared, true)?;
+    for (inode, layout, blocks) in &concerned {
+        let end = end_of(inode, layout);
         // Both are durable before anything is settled or deleted: as long as one of its stripes is
         // neither, the file is counted anew by the next start.
-        report.lost += recount(shared, &inode, &layout, end)?;
-        if !beyond.is_empty() {
-            report.deleted += beyond.len() as u64;
-            delete_beyond(shared, &inode, end)?;
+        report.lost += recount(shared, inode, layout, end)?;
+        let beyond = blocks.range(end..).count();
+        if beyond > 0 {
+            report.deleted += beyond as u64;
+            delete_beyond(shared, inode, end)?;
         }
     }
     shared.meta.sync()?;
@@ -116,6 +121,11 @@ pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
     shared.committer.settle(&mut settled);
     shared.committer.commit(shared, true)?;
     Ok(report)
+}
+
+/// The first block beyond a file.
+fn end_of(inode: &Inode, layout: &ObjectLayout) -> BlockIndex {
+    BlockIndex(inode.attr.size.div_ceil(u64::from(layout.block_size)))
 }
 
 fn delete_beyond(shared: &Shared, inode: &Inode, from: BlockIndex) -> Result<()> {

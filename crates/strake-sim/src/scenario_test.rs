@@ -161,6 +161,43 @@ fn version_reuse_after_a_dead_writer() {
     }
 }
 
+/// A write that nobody was told of is on enough NSDs to go forward. The start that takes it forward
+/// is cut short, and NSDs are lost, so that it has to be rolled back: then nothing of it is left, and
+/// nothing is missed.
+#[test]
+fn a_write_that_is_taken_forward_and_then_rolled_back_is_missed_by_nobody() {
+    let machine = machine();
+    let stack = machine.open().expect("starts");
+    put(&stack, "file", BLOCK as u64, &pattern(3, BLOCK), true);
+    let begun = machine.position();
+    put(&stack, "file", 0, &pattern(5, BLOCK), true);
+    drop(stack);
+    let mut expected = vec![0; BLOCK];
+    expected.extend(pattern(3, BLOCK));
+    let written = [pattern(5, BLOCK), pattern(3, BLOCK)].concat();
+    let (mut rng, mut forward, mut rolled_back) = (Rng::new(6), 0, 0);
+    for position in begun..=machine.position() {
+        let crashed = cut_at(&machine, position, &mut rng);
+        let stack = crashed.open().expect("starts");
+        let rewritten = stack.vfs.recovered().rewritten;
+        drop(stack);
+        if rewritten == 0 || forward == 3 {
+            continue;
+        }
+        forward += 1;
+        for again in (0..=crashed.position()).step_by(4) {
+            let away = pairs().nth(rng.index(15)).expect("a pair");
+            let stack = cut_at(&crashed, again, &mut rng).less(away).open().expect("starts");
+            clean(&stack);
+            let found = get(&stack, "file").expect("reads");
+            assert!(found == expected || found == written, "at {position}, {again}");
+            rolled_back += u32::from(found == expected);
+        }
+    }
+    println!("{forward} writes taken forward, {rolled_back} rolled back then");
+    assert!(rolled_back > 0);
+}
+
 /// A block of which NSDs lost strips without knowing is no hole: within what the code tolerates it
 /// is rebuilt, beyond it is an error, never zeros. A hole is a hole with NSDs away.
 #[test]

@@ -16,6 +16,7 @@ use strake_client::{StartOptions, StrakeVfs, Vfs};
 use strake_env::RealClock;
 use strake_fuse::{FuseMount, MountOptions};
 use strake_observe::Observe;
+use strake_proto::layout::NsdStatus;
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
 use strake_proto::{ByteCount, ClientId, Code, Error, ErrorKind, NsdId, Result, SlotIndex};
@@ -222,6 +223,7 @@ impl Daemon {
     fn show_nsds(&self, configuration: &Configuration, holders: &[NsdId]) -> Vec<ShowNsd> {
         let mut shown = Vec::new();
         let config = self.config();
+        let coming = self.vfs.replacement().ok().flatten().map(|(replacement, _)| replacement.new);
         for view in self.vfs.nsds() {
             let config = config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
             let slot = configuration.pool.slots.get(usize::from(view.slot.0));
@@ -237,7 +239,12 @@ impl Daemon {
                 path: path.to_string_lossy().into_owned(),
                 failure_group: slot.map_or(0, |slot| slot.failure_group),
                 holds_metadata: holders.contains(&view.nsd),
-                status: view.state.status,
+                // It has its place before the replacement is over: until then no other can begin.
+                status: if coming == Some(view.nsd) {
+                    NsdStatus::Replacement
+                } else {
+                    view.state.status
+                },
                 availability: view.state.availability,
                 total_bytes: status.as_ref().map(|status| status.total),
                 free_bytes: status.as_ref().map(|status| status.free),
