@@ -162,8 +162,8 @@ fn version_reuse_after_a_dead_writer() {
 }
 
 /// A write that nobody was told of is on enough NSDs to go forward. The start that takes it forward
-/// is cut short, and NSDs are lost, so that it has to be rolled back: then nothing of it is left, and
-/// nothing is missed.
+/// is cut short, and NSDs are lost, so that it has to be rolled back: then nothing of it is left,
+/// and nothing is missed.
 #[test]
 fn a_write_that_is_taken_forward_and_then_rolled_back_is_missed_by_nobody() {
     let machine = machine();
