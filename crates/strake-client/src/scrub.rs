@@ -114,10 +114,11 @@ pub(crate) fn start(shared: &std::sync::Arc<Shared>, rate: u64) -> Result<()> {
     })
 }
 
-/// Everything; false if it was stopped.
+/// Everything; false if it was stopped, or not all could be looked at.
 fn run(shared: &Shared) -> Result<bool> {
     shared.scrubber.view.lock().total = allocated(shared)?;
-    let mut stopped = !(nsds(shared)? && copies(shared)?);
+    let mut is_whole = true;
+    let mut stopped = !(nsds(shared, &mut is_whole)? && copies(shared)?);
     scan_objects(shared, &mut |inode, layout| {
         stopped = stopped || !object(shared, inode.attr.ino, layout)?;
         if !stopped {
@@ -129,11 +130,12 @@ fn run(shared: &Shared) -> Result<bool> {
     // What was mended becomes stable like any write, and then settled: the bad strips are freed.
     sync_all(shared)?;
     shared.committer.commit(shared, false)?;
-    Ok(!stopped)
+    Ok(!stopped && is_whole)
 }
 
-/// What is not strips on each NSD; false if the scrub is to end.
-fn nsds(shared: &Shared) -> Result<bool> {
+/// What is not strips on each NSD; false if the scrub is to end. `is_whole` becomes false where an
+/// NSD could not be asked for all of it.
+fn nsds(shared: &Shared, is_whole: &mut bool) -> Result<bool> {
     let nsds = shared.io.nsds();
     for slot in nsds.slots() {
         let mut part = Some(0);
@@ -148,6 +150,7 @@ fn nsds(shared: &Shared) -> Result<bool> {
                 Err(error) => {
                     // Its next use tells whether it is fit.
                     eprintln!("scrub: NSD {}: {error}", nsds.nsd(slot));
+                    *is_whole = false;
                     break;
                 }
             };
