@@ -41,6 +41,8 @@ struct Entry {
 }
 
 impl Entry {
+    const UNUSED: Entry = Entry { state: None, lookups: 0, handles: 0, pins: 0, queued: false };
+
     fn is_idle(&self) -> bool {
         self.handles == 0 && self.pins == 0
     }
@@ -143,8 +145,7 @@ impl OpenTable {
     /// The inode, in use from now on if it was not.
     pub(crate) fn pin(self: &Arc<OpenTable>, ino: Ino) -> Pinned {
         let mut shard = self.shard(ino).lock();
-        let none = Entry { state: None, lookups: 0, handles: 0, pins: 0, queued: false };
-        let entry = shard.entries.entry(ino).or_insert(none);
+        let entry = shard.entries.entry(ino).or_insert(Entry::UNUSED);
         entry.pins += 1;
         let state = entry.state.get_or_insert_with(|| Arc::new(InodeState::new(ino)));
         Pinned { table: Arc::clone(self), state: Arc::clone(state) }
@@ -170,6 +171,12 @@ impl OpenTable {
         }
         drop(shard);
         drop((gone, dropped));
+    }
+
+    /// Counts a lookup of an inode that a listing told of, in use from now on if it was not. No
+    /// state is made for it: a listing brings many, of which few are used soon.
+    pub(crate) fn remember(&self, ino: Ino) {
+        self.shard(ino).lock().entries.entry(ino).or_insert(Entry::UNUSED).lookups += 1;
     }
 
     /// Counts lookups.
@@ -271,6 +278,21 @@ mod tests {
         assert_eq!(table.handles(Ino(5)), 1);
         assert_eq!(table.remove_handle(Ino(5)), 0);
         assert!(table.find(Ino(5)).is_none());
+        assert_eq!(table.count(), 0);
+    }
+
+    #[test]
+    fn what_is_listed_is_remembered_without_a_state() {
+        let table = OpenTable::new();
+        table.remember(Ino(5));
+        assert!(table.find(Ino(5)).is_none());
+        drop(table.pin(Ino(5)));
+        assert!(table.find(Ino(5)).is_some(), "it is looked up still");
+        table.remember(Ino(5));
+        assert!(table.find(Ino(5)).is_some(), "a state that is there stays");
+        table.remove_lookups(Ino(5), 1);
+        assert_eq!(table.count(), 1);
+        table.remove_lookups(Ino(5), 1);
         assert_eq!(table.count(), 0);
     }
 

@@ -115,6 +115,14 @@ impl PagePool {
         }
         let warm = (self.budget / WARM_PARTS).min(WARM_BYTES_MAX);
         strake_env::process::give_way();
+        {
+            // What a program does first after a start (a listing, small files) needs the processor,
+            // and no whole block.
+            let mut state = self.state.lock();
+            if !state.closed {
+                self.taken.wait_for(&mut state, WARM_STEP);
+            }
+        }
         loop {
             let made = self.warm_one(warm);
             let mut state = self.state.lock();

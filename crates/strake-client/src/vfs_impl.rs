@@ -88,8 +88,7 @@ impl Vfs for StrakeVfs {
     }
 
     fn remember(&self, ino: Ino) {
-        let _pinned = self.shared.table.pin(ino);
-        self.shared.table.add_lookups(ino, 1);
+        self.shared.table.remember(ino);
     }
 
     fn forget(&self, ino: Ino, count: u64) {

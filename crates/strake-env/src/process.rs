@@ -1,5 +1,5 @@
 //! What a process or thread asks of the kernel about itself.
-#![allow(unsafe_code, reason = "one call about descriptors by their numbers")]
+#![allow(unsafe_code, reason = "calls about descriptors by their numbers, and about the scheduler")]
 
 use rustix::process::setpriority_process;
 
@@ -12,8 +12,14 @@ const FIRST_OTHER: libc::c_uint = 3;
 /// threads that hold locks for moments only, since whoever waits for one waits for the processor as
 /// well.
 pub fn give_way() {
-    // On Linux this is about the calling thread. Where it is refused the thread is as good as any.
+    // On Linux both are about the calling thread. Where it is refused the thread is as good as any.
     let _ = setpriority_process(None, NICE);
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // A small share alone does not help whoever wakes such a thread: one that has slept is owed
+    // time, and takes the processor from its waker at once, for as long as a turn. A batch thread
+    // waits for its turn.
+    // SAFETY: the parameters are read during the call only.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) };
 }
 
 /// Programs started from now on get none of the open files of this process beyond the standard

@@ -6,9 +6,16 @@
 //! requests wait because all who read are held up, by a disk for instance:
 //!
 //! - Whoever takes a request of a kind that *lasted* lately ([`Lasting`]) and leaves nobody reading
-//!   wakes another; waking one for every request would cost as much as a short one does.
-//! - For kinds that are short and then last once there is a *watch*: when nobody reads and nothing
-//!   was taken for a [`TICK`], it wakes another.
+//!   wakes another, where requests come side by side; waking one for every request would cost as
+//!   much as a short one does.
+//! - Where they come one after the other, as from a program that waits for each `fsync`, nobody
+//!   else is woken and nobody else reads: a thread that is, finds nothing, but takes the processor
+//!   from the disk's thread. That they come side by side shows in two ways: one is taken while
+//!   another is being answered; or one is found waiting when the answer to one that lasted is ready
+//!   (not when it was sent: who got it may have asked again already). It is believed for the next
+//!   [`CROWD_MAX`] that last.
+//! - For all else there is a *watch*: when nobody reads and nothing was taken for a [`TICK`], it
+//!   wakes another.
 //!
 //! `state` counts the threads that read in its low bits and the requests taken above them, so that
 //! taking a request is one atomic addition. A thread decides to park under the lock of `parked`,
@@ -16,7 +23,7 @@
 //! other.
 
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long all readers may be held up before the watch wakes another.
@@ -28,6 +35,8 @@ const QUIET_TICKS_MAX: u32 = 50;
 const LONG: Duration = Duration::from_micros(60);
 /// Short requests of a kind after one that lasted, before its kind is believed to be short.
 const SHORT_ONES_MIN: u8 = 8;
+/// Requests that may last, one after the other, after which they are believed to come so.
+const CROWD_MAX: u32 = 16;
 
 const ONE_READER: u64 = 1;
 const READERS_MASK: u64 = 0xffff;
@@ -38,6 +47,11 @@ pub(crate) struct Readers {
     /// Threads that may read when none of them is needed.
     wanted: u64,
     state: AtomicU64,
+    /// Threads that answer a request.
+    answering: AtomicU32,
+    /// Requests that may last until they are believed to come one after the other. A hint: updates
+    /// that cross each other may be lost.
+    crowd: AtomicU32,
     parked: Mutex<Parked>,
     unparked: Condvar,
     /// Whether the watch looks at each tick; it is called by whoever sets this.
@@ -59,6 +73,8 @@ impl Readers {
         Readers {
             wanted: wanted.max(1) as u64,
             state: AtomicU64::new(0),
+            answering: AtomicU32::new(0),
+            crowd: AtomicU32::new(0),
             parked: Mutex::default(),
             unparked: Condvar::new(),
             watching: AtomicBool::new(false),
@@ -71,9 +87,10 @@ impl Readers {
     }
 
     /// Before a thread reads: parks it while enough others do. Where its last request lasted, the
-    /// next ones may, and one more reads: else each of them had to wake another.
+    /// next ones may, and of those that come side by side one more reads: else each of them had to
+    /// wake another.
     pub(crate) fn enter(&self, lasted: bool) {
-        let enough = self.wanted + u64::from(lasted);
+        let enough = self.wanted + u64::from(lasted && self.is_crowded());
         if self.reading() >= enough {
             let mut parked = self.parked.lock();
             if self.reading() >= enough && !parked.ended {
@@ -90,17 +107,36 @@ impl Readers {
 
     /// After a thread has read a request, before it answers.
     pub(crate) fn take(&self, may_last: bool) {
+        if self.answering.fetch_add(1, Ordering::Relaxed) > 0 {
+            self.crowd.store(CROWD_MAX, Ordering::Relaxed);
+        }
         let before = self.state.fetch_add(ONE_TAKEN - ONE_READER, Ordering::SeqCst);
         if before & READERS_MASK > ONE_READER {
             return;
         }
-        if may_last {
+        if may_last && self.is_crowded() {
+            let left = self.crowd.load(Ordering::Relaxed);
+            self.crowd.store(left.saturating_sub(1), Ordering::Relaxed);
             self.wake_one();
         } else if !self.watching.swap(true, Ordering::SeqCst) {
             // The watch looks at `watching` under this lock before it sleeps.
             drop(self.parked.lock());
             self.called.notify_one();
         }
+    }
+
+    /// When the answer to a request is ready and not yet sent. Where it lasted and nobody read
+    /// meanwhile, `is_waiting` is asked whether another request came.
+    pub(crate) fn answered(&self, lasted: bool, is_waiting: impl FnOnce() -> bool) {
+        if lasted && self.reading() == 0 && is_waiting() {
+            self.crowd.store(CROWD_MAX, Ordering::Relaxed);
+        }
+        self.answering.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether requests come side by side.
+    fn is_crowded(&self) -> bool {
+        self.crowd.load(Ordering::Relaxed) > 0
     }
 
     fn wake_one(&self) {
@@ -207,6 +243,7 @@ mod tests {
         let threads = [reader(&readers, &entered), reader(&readers, &entered)];
         wait_until(|| readers.parked.lock().count == 2);
         assert_eq!(entered.load(Ordering::SeqCst), 0);
+        readers.answering.store(1, Ordering::SeqCst);
         readers.take(true);
         wait_until(|| entered.load(Ordering::SeqCst) == 1);
         assert_eq!(readers.parked.lock().count, 1, "one is enough");
@@ -253,6 +290,50 @@ mod tests {
         assert_eq!(readers.parked.lock().leaving, 1);
         readers.look(seen);
         assert_eq!(readers.parked.lock().leaving, 1, "who is woken already counts");
+    }
+
+    #[test]
+    fn nobody_is_woken_for_requests_that_last_and_come_one_after_the_other() {
+        let readers = Readers::new(1);
+        readers.parked.lock().count = 1;
+        let one = |waits: bool| {
+            readers.enter(true);
+            readers.take(true);
+            readers.answered(true, || waits);
+            std::mem::take(&mut readers.parked.lock().leaving)
+        };
+        assert_eq!(one(false), 0);
+        assert_eq!(one(true), 0, "another came, as is known only now");
+        for left in (0..CROWD_MAX).rev() {
+            assert_eq!(one(false), 1, "that is believed {left} times more");
+        }
+        assert_eq!(one(false), 0);
+        // One is taken while another is being answered.
+        readers.enter(true);
+        readers.take(true);
+        readers.enter(true);
+        readers.take(true);
+        assert_eq!(std::mem::take(&mut readers.parked.lock().leaving), 1);
+        readers.answered(true, || false);
+        readers.answered(true, || false);
+        assert_eq!(one(false), 1);
+    }
+
+    #[test]
+    fn whether_another_waits_is_asked_after_what_lasted_while_nobody_read() {
+        let readers = Readers::new(2);
+        let unasked = || unreachable!("somebody reads, or it was short");
+        readers.enter(false);
+        readers.take(false);
+        readers.answered(false, unasked);
+        readers.enter(false);
+        readers.enter(false);
+        readers.take(true);
+        readers.answered(true, unasked);
+        assert!(!readers.is_crowded());
+        readers.take(true);
+        readers.answered(true, || true);
+        assert!(readers.is_crowded());
     }
 
     #[test]

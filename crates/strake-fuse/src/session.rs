@@ -13,6 +13,7 @@ use crate::connection;
 use crate::readers::{Lasting, Readers};
 use crate::uring;
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, IoSlice};
 use std::path::{Path, PathBuf};
@@ -265,6 +266,13 @@ fn receive(connection: &OwnedFd, buffer: &mut [u8]) -> Result<Option<usize>> {
     }
 }
 
+/// Whether a request waits to be read.
+fn is_waiting(connection: &OwnedFd) -> bool {
+    let mut looked = [PollFd::new(connection, PollFlags::IN)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut looked, Some(&at_once)).is_ok_and(|ready| ready > 0)
+}
+
 /// Writes one reply: `error` is 0 or an errno.
 fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
     let length = OutHeader::SIZE + bytes.len();
@@ -392,12 +400,15 @@ fn serve(shared: &Shared, channel: &Channel) {
 fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [u8]) -> bool {
     let Some((header, body)) = split(message) else {
         shared.readers.take(false);
+        shared.readers.answered(false, || false);
         eprintln!("fuse: a request of {} bytes has no header", message.len());
         return false;
     };
     let lasting = shared.lasting(&header);
     shared.readers.take(lasting.is_likely());
-    match shared.serve(&header, body, data) {
+    let answer = shared.serve(&header, body, data);
+    shared.readers.answered(lasting.is_likely(), || is_waiting(connection));
+    match answer {
         Ok(Answer::Silence) => {}
         Ok(Answer::Empty) => send(connection, header.unique, 0, &[]),
         Ok(Answer::Bytes(reply)) => send(connection, header.unique, 0, &reply),
