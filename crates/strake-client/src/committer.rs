@@ -14,6 +14,7 @@ use crate::block::Block;
 use crate::file::FileState;
 use crate::inode::InodeState;
 use crate::shared::Shared;
+use crate::stripe_io::Committed;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -135,14 +136,14 @@ impl Committer {
             let later = settled.split_off(SETTLED_MAX);
             self.settled.lock().extend(later);
         }
-        let failed = shared.io.commit(&settled);
+        let Committed { unreached, lacking } = shared.io.commit(&settled);
         let mut noted = Ok(());
         let mut lost = 0;
         let restarts = shared.io.nsds().restarts();
         for stripe in batch {
             let stable = noted.is_ok()
                 && stripe.restarts == restarts
-                && match self.tolerated(shared, &stripe, &failed) {
+                && match self.tolerated(shared, &stripe, &unreached) {
                     Ok(tolerated) => tolerated,
                     Err(error) => {
                         noted = Err(error);
@@ -162,31 +163,39 @@ impl Committer {
             }
         }
         noted?;
+        // Also for stripes that no file waits for: mended, copied.
+        let lacking = lacking.into_iter().try_for_each(|slot| shared.io.nsds().note(slot));
         if lost > 0 {
             let detail = format!("{lost} blocks did not become stable and are written again");
             return Err(Error::new(ErrorKind::Retry, detail));
         }
-        Ok(())
+        lacking
     }
 
-    /// Whether a stripe is safe although these NSDs failed; notes their loss durably if so.
-    fn tolerated(&self, shared: &Shared, stripe: &Accepted, failed: &[SlotIndex]) -> Result<bool> {
-        if failed.is_empty() {
+    /// Whether a stripe is safe although the commit did not reach these NSDs; notes durably that
+    /// they lack it if so.
+    fn tolerated(
+        &self,
+        shared: &Shared,
+        stripe: &Accepted,
+        unreached: &[SlotIndex],
+    ) -> Result<bool> {
+        if unreached.is_empty() {
             return Ok(true);
         }
         let nsds = shared.io.nsds();
         let block = BlockIndex(stripe.block.index);
         let (slots, heir) = nsds.stripe_to_write(&stripe.layout, block)?;
         if let Some((_, heir)) = heir
-            && failed.contains(&heir)
+            && unreached.contains(&heir)
         {
             nsds.heir_missed(heir)?;
         }
         let away = slots.iter().filter(|slot| !nsds.availability(**slot).writable()).count();
         if away > usize::from(stripe.layout.code.parity) {
-            return Ok(!slots.iter().any(|slot| failed.contains(slot)));
+            return Ok(!slots.iter().any(|slot| unreached.contains(slot)));
         }
-        for slot in slots.iter().filter(|slot| failed.contains(slot)) {
+        for slot in slots.iter().filter(|slot| unreached.contains(slot)) {
             nsds.note(*slot)?;
         }
         Ok(true)

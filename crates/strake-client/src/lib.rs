@@ -84,6 +84,8 @@ mod disks_test;
 #[cfg(test)]
 mod rehome_test;
 #[cfg(test)]
+mod returning_test;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod vfs_test;

@@ -16,12 +16,14 @@
 //! way that left it out. A slot changes hands, or is deleted, while it is held so as well.
 
 mod heirs;
+mod missed;
 mod shadow;
 
 use heirs::Heirs;
+pub(crate) use missed::{Missed, Sent, Table};
 pub(crate) use shadow::Shadow;
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -48,6 +50,9 @@ struct NsdSlot {
     noted: AtomicBool,
     /// The boot number last seen; 0 for none.
     boot: AtomicU64,
+    /// The boot number whose state was looked at, and how many changes the NSD called stable last:
+    /// with fewer it does not come back.
+    vouched: Mutex<(u64, u64)>,
     free: AtomicU64,
     total: AtomicU64,
     bad_strips: AtomicU64,
@@ -95,6 +100,7 @@ pub(crate) struct NsdSet {
     /// The slots that are deleted, in their order.
     lost: RwLock<Vec<SlotIndex>>,
     heirs: Heirs,
+    missed: Mutex<Missed>,
     gate: RwLock<()>,
     /// How often an NSD was found started anew.
     restarts: AtomicU64,
@@ -105,6 +111,17 @@ pub(crate) struct NsdSet {
     called: Condvar,
     /// One at a time looks after them.
     mending: Mutex<()>,
+}
+
+/// What the end of a recovery came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecoveryEnd {
+    /// The NSD is up.
+    Up,
+    /// There is more to compare.
+    More,
+    /// It was lost again.
+    Lost,
 }
 
 /// Bad strips of one NSD that the log names; more are only counted.
@@ -198,6 +215,7 @@ impl NsdSet {
                         && !matches!(slot.state.status, NsdStatus::Deleted { .. }),
                 ),
                 boot: AtomicU64::new(0),
+                vouched: Mutex::default(),
                 free: AtomicU64::new(0),
                 total: AtomicU64::new(0),
                 bad_strips: AtomicU64::new(0),
@@ -209,8 +227,15 @@ impl NsdSet {
                 progress: Mutex::new(None),
             })
             .collect();
+        let mut missed = Missed::new(slots.len());
+        for (at, slot) in (0..).map(SlotIndex).zip(&slots) {
+            if slot.noted.load(Ordering::Acquire) {
+                missed.distrust(at);
+            }
+        }
         let set = NsdSet {
             slots,
+            missed: Mutex::new(missed),
             heirs: Heirs::of(pool.rehoming()),
             lost: RwLock::new(lost),
             map: AtomicU64::new(pool.version.0),
@@ -287,6 +312,25 @@ impl NsdSet {
     /// Whether the metadata says that the NSD of `slot` has missed something.
     pub(crate) fn is_noted(&self, slot: SlotIndex) -> bool {
         self.slot(slot).noted.load(Ordering::Acquire)
+    }
+
+    /// What NSDs have missed.
+    pub(crate) fn missed(&self) -> MutexGuard<'_, Missed> {
+        self.missed.lock()
+    }
+
+    /// Whether nothing is kept about what NSDs miss: none may miss anything.
+    pub(crate) fn tolerates_none(&self) -> bool {
+        self.tolerance == 0
+    }
+
+    /// What the NSDs lack that are not up just now cannot be told from their tables.
+    fn distrust_absent(&self) {
+        for slot in self.slots() {
+            if self.availability(slot) != NsdAvailability::Up {
+                self.missed().distrust(slot);
+            }
+        }
     }
 
     /// Held shared during every stripe write.
@@ -485,7 +529,10 @@ impl NsdSet {
         if missing.len() > self.tolerance {
             return Ok(());
         }
-        missing.into_iter().try_for_each(|slot| self.note(slot))
+        missing.into_iter().try_for_each(|slot| {
+            self.missed().distrust(slot);
+            self.note(slot)
+        })
     }
 
     /// Writes an NSD's state into the metadata, durably.
@@ -544,7 +591,10 @@ impl NsdSet {
     pub(crate) fn check(&self, slot: SlotIndex) {
         match self.call(slot, &NsdRequest::Status, &[], &mut []) {
             Ok(NsdReply::Status(status)) if status.nsd == self.nsd(slot) => {
-                self.learn(slot, &status);
+                match self.vouch(slot, &status) {
+                    Ok(()) => self.learn(slot, &status),
+                    Err(_) => self.fail(slot),
+                }
             }
             Ok(_) => {}
             Err(error) if is_nsd_fault(error.kind()) => self.fail(slot),
@@ -572,6 +622,9 @@ impl NsdSet {
         if status.nsd != self.nsd(slot) {
             return false;
         }
+        if self.vouch(slot, &status).is_err() {
+            return false;
+        }
         if self.availability(slot) != NsdAvailability::Down {
             self.learn(slot, &status);
             return true;
@@ -581,6 +634,7 @@ impl NsdSet {
         let _serial = self.noting.lock();
         if self.availability(slot) == NsdAvailability::Down {
             if !is_up {
+                self.missed().distrust(slot);
                 entry.noted.store(true, Ordering::Release);
             }
             self.set_availability(
@@ -592,6 +646,37 @@ impl NsdSet {
             );
         }
         true
+    }
+
+    /// Looks at what an NSD has that was started anew. One that has less than it had called stable
+    /// is noted: everything on it is compared.
+    ///
+    /// # Errors
+    /// Where that cannot be noted: it is not to be used.
+    fn vouch(&self, slot: SlotIndex, status: &NsdStatusReply) -> Result<()> {
+        let entry = self.slot(slot);
+        let (boot, stable) = *entry.vouched.lock();
+        if boot == status.boot {
+            return Ok(());
+        }
+        if boot != 0 && status.recovered < stable {
+            self.missed().distrust(slot);
+            self.note(slot)?;
+            eprintln!("disks: NSD {} has come back older than it went", self.nsd(slot));
+        }
+        *entry.vouched.lock() = (status.boot, status.recovered);
+        Ok(())
+    }
+
+    /// Notes how much an NSD called stable.
+    pub(crate) fn saw_stable(&self, slot: SlotIndex, boot: u64, stable: u64) {
+        let mut vouched = self.slot(slot).vouched.lock();
+        // What was started anew since is looked at first.
+        if vouched.0 == boot {
+            vouched.1 = stable;
+        }
+        drop(vouched);
+        self.saw_boot(slot, boot);
     }
 
     fn learn(&self, slot: SlotIndex, status: &NsdStatusReply) {
@@ -629,11 +714,15 @@ impl NsdSet {
         true
     }
 
-    /// Brings a recovered NSD into full use; false if it was lost meanwhile.
-    pub(crate) fn end_recovery(&self, slot: SlotIndex) -> Result<bool> {
+    /// Brings a recovered NSD into full use, unless it has missed something meanwhile.
+    pub(crate) fn end_recovery(&self, slot: SlotIndex) -> Result<RecoveryEnd> {
         let _serial = self.noting.lock();
         if self.availability(slot) != NsdAvailability::Recovering {
-            return Ok(false);
+            return Ok(RecoveryEnd::Lost);
+        }
+        // Whoever notes something from now on takes it out of use after that, and finds it up.
+        if !self.missed().is_clean(slot) {
+            return Ok(RecoveryEnd::More);
         }
         if *self.slot(slot).status.lock() == NsdStatus::Replacement {
             *self.slot(slot).status.lock() = NsdStatus::Ready;
@@ -641,7 +730,7 @@ impl NsdSet {
         self.record(slot, NsdAvailability::Up)?;
         self.slot(slot).noted.store(false, Ordering::Release);
         self.set_availability(slot, NsdAvailability::Up);
-        Ok(true)
+        Ok(RecoveryEnd::Up)
     }
 
     /// Counts a bad strip; the log names it and `what` is wrong.

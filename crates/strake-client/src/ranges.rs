@@ -129,6 +129,7 @@ impl Ranges {
         page: &[PendingRange],
         owed: &mut HashSet<ObjectId>,
     ) -> Result<usize> {
+        let restarts = shared.io.nsds().restarts();
         let mut done: Vec<(&PendingRange, Vec<NsdId>)> = Vec::new();
         for range in page {
             let applied = shared.io.delete_range(
@@ -147,8 +148,11 @@ impl Ranges {
         let mut finished = 0;
         for (range, mut nsds) in done {
             let slot_of = |nsd: &NsdId| shared.io.nsds().slot_of(*nsd);
+            // What one that was started anew had only accepted may be gone.
             nsds.retain(|nsd| {
-                slot_of(nsd).is_some_and(|slot| shared.io.nsds().availability(slot).writable())
+                restarts == shared.io.nsds().restarts()
+                    && slot_of(nsd)
+                        .is_some_and(|slot| shared.io.nsds().availability(slot).writable())
             });
             // An NSD that is away and was not noted is read again as soon as it answers: the floor
             // stays for it.

@@ -7,7 +7,8 @@
 //!    its file it was never told to the metadata: deleted.
 //!
 //! **When an NSD returns** that missed writes: it is written to from now on, everything is synced,
-//! and then every object is compared: what the NSD lacks is rebuilt from the others and copied with
+//! and then the blocks in its table of missed writes (`nsds/missed.rs`) are compared, or every
+//! object where that is incomplete: what the NSD lacks is rebuilt from the others and copied with
 //! the version it has there (put-if-newer, so a concurrent writer wins); what only it has is
 //! deleted.
 
@@ -15,7 +16,7 @@ use crate::check::{nobodys, objects_on};
 use crate::commit::sync_all;
 use crate::file::Content;
 use crate::file_io::Of;
-use crate::nsds::Place;
+use crate::nsds::{Place, RecoveryEnd, Table};
 use crate::ranges::Ranges;
 use crate::shared::{Shared, wrong_reply};
 use crate::write_behind::{load, on_disk};
@@ -41,6 +42,8 @@ pub struct RecoveryReport {
     pub failed: u64,
     /// Bytes of files that were stable and are gone.
     pub lost: u64,
+    /// Whether everything was compared, because it was not known what a returning NSD had missed.
+    pub full: bool,
 }
 
 /// Calls `visit` with every inode that has objects.
@@ -69,6 +72,7 @@ pub(crate) fn scan_objects(
 /// Recovery at start; see the file's head.
 pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
     let mut report = RecoveryReport::default();
+    let restarts = shared.io.nsds().restarts();
     Ranges::apply_pending(shared)?;
     let mut unsettled: HashMap<ObjectId, BTreeSet<BlockIndex>> = HashMap::new();
     for (object, block) in shared.io.unsettled()? {
@@ -104,6 +108,10 @@ pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
     // What was written anew is stable before it is counted. Else the power could go again, and the
     // count be all that is left of a stripe that nobody was ever told of.
     shared.committer.commit(shared, true)?;
+    if shared.io.nsds().restarts() != restarts {
+        let detail = "a disk was started anew meanwhile: start again";
+        return Err(Error::new(ErrorKind::Unreachable, detail));
+    }
     for (inode, layout, blocks) in &concerned {
         let end = end_of(inode, layout);
         // Both are durable before anything is settled or deleted: as long as one of its stripes is
@@ -197,28 +205,32 @@ pub(crate) fn recover_nsd(shared: &Shared, slot: SlotIndex) -> Result<Option<Rec
         return Ok(None);
     }
     let mut report = RecoveryReport::default();
-    let result = compare_all(shared, slot, &mut report);
-    nsds.show_progress(slot, None);
-    let done = result.and_then(|()| {
-        shared.committer.commit(shared, true)?;
-        if report.failed > 0 {
-            let detail = format!("{} stripes cannot be rebuilt yet", report.failed);
-            return Err(Error::new(ErrorKind::Io, detail));
+    let done = loop {
+        // What it misses from now on is in the next one.
+        let table = nsds.missed().take(slot);
+        let result = catch_up(shared, slot, &table, &mut report);
+        nsds.show_progress(slot, None);
+        let end = result.and_then(|()| nsds.end_recovery(slot));
+        if !matches!(end, Ok(RecoveryEnd::Up | RecoveryEnd::More)) {
+            nsds.missed().give_back(slot, table);
         }
-        nsds.end_recovery(slot)
-    });
+        if end != Ok(RecoveryEnd::More) {
+            break end;
+        }
+    };
     match done {
-        Ok(true) => {
+        Ok(RecoveryEnd::Up) => {
             eprintln!(
-                "disks: NSD {} is up to date: {} stripes compared, {} copied, {} deleted",
+                "disks: NSD {} is up to date: {} stripes compared{}, {} copied, {} deleted",
                 nsds.nsd(slot),
                 report.stripes,
+                if report.full { "" } else { " that it had missed" },
                 report.rewritten,
                 report.deleted
             );
             Ok(Some(report))
         }
-        Ok(false) => {
+        Ok(RecoveryEnd::More | RecoveryEnd::Lost) => {
             nsds.fail(slot);
             Ok(None)
         }
@@ -233,11 +245,17 @@ pub(crate) fn recover_nsd(shared: &Shared, slot: SlotIndex) -> Result<Option<Rec
     }
 }
 
-fn compare_all(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) -> Result<()> {
+/// Compares what a returning NSD may lack, and makes what it got stable.
+fn catch_up(
+    shared: &Shared,
+    slot: SlotIndex,
+    table: &Table,
+    report: &mut RecoveryReport,
+) -> Result<()> {
     let nsds = shared.io.nsds();
     // What was pending goes first: less to compare, and nothing deleted is copied.
     Ranges::apply_pending(shared)?;
-    compare_files(shared, (slot, Place::Holder), report, &mut |bytes| {
+    let mut go_on = |bytes| {
         if !shared.replacer.pace.moved(bytes, &*shared.clock) {
             return Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"));
         }
@@ -245,8 +263,65 @@ fn compare_all(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) ->
             return Err(Error::new(ErrorKind::Unreachable, "it was lost again"));
         }
         Ok(())
-    })?;
-    delete_nobodys(shared, slot, report)
+    };
+    // What it is to take over from an NSD that is being deleted is in no table.
+    if table.is_complete() && nsds.rehoming().is_none() {
+        compare_missed(shared, slot, table, report, &mut go_on)?;
+    } else {
+        report.full = true;
+        compare_files(shared, (slot, Place::Holder), report, &mut go_on)?;
+        delete_nobodys(shared, slot, report)?;
+    }
+    shared.committer.commit(shared, true)?;
+    if report.failed > 0 {
+        let detail = format!("{} stripes cannot be rebuilt yet", report.failed);
+        return Err(Error::new(ErrorKind::Io, detail));
+    }
+    Ok(())
+}
+
+/// Compares the blocks of a table.
+fn compare_missed(
+    shared: &Shared,
+    slot: SlotIndex,
+    table: &Table,
+    report: &mut RecoveryReport,
+    go_on: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    // As in `compare_files`.
+    sync_all(shared)?;
+    if table.is_clean() {
+        return Ok(());
+    }
+    let (nsds, block_size) = (shared.io.nsds(), u64::from(shared.block_size));
+    let total = table.blocks() * block_size;
+    let mut done = 0;
+    nsds.show_progress(slot, Some((0, total)));
+    scan_objects(shared, &mut |inode, layout| {
+        let Some(blocks) = table.blocks_of(layout.object) else { return Ok(()) };
+        for run in runs(blocks) {
+            let target = (slot, Place::Holder);
+            compare(shared, target, inode.attr.ino, layout, run, report, go_on)?;
+            go_on(0)?;
+        }
+        done += blocks.len() as u64 * block_size;
+        nsds.show_progress(slot, Some((done.min(total), total)));
+        Ok(())
+    })
+}
+
+/// Ranges that cover the blocks. Blocks near each other are listed at once.
+fn runs(blocks: &BTreeSet<BlockIndex>) -> Vec<(BlockIndex, BlockIndex)> {
+    const NEAR: u64 = 64;
+    let mut runs: Vec<(BlockIndex, BlockIndex)> = Vec::new();
+    for block in blocks {
+        let end = BlockIndex(block.0 + 1);
+        match runs.last_mut() {
+            Some(run) if block.0 - run.1.0 < NEAR => run.1 = end,
+            _ => runs.push((*block, end)),
+        }
+    }
+    runs
 }
 
 /// Deletes what no file has. A deletion waits for an NSD that is away; but an older copy of an NSD
@@ -289,7 +364,8 @@ pub(crate) fn compare_files(
     let mut done = 0;
     nsds.show_progress(target.0, Some((0, total)));
     scan_objects(shared, &mut |inode, layout| {
-        compare(shared, target, inode.attr.ino, layout, report, go_on)?;
+        let all = (BlockIndex(0), BlockIndex::END);
+        compare(shared, target, inode.attr.ino, layout, all, report, go_on)?;
         go_on(0)?;
         done += inode.attr.allocated;
         nsds.show_progress(target.0, Some((done.min(total), total)));
@@ -396,19 +472,19 @@ fn compare(
     target: (SlotIndex, Place),
     ino: Ino,
     layout: &ObjectLayout,
+    range: (BlockIndex, BlockIndex),
     report: &mut RecoveryReport,
     go_on: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let slot = target.0;
-    let all = (BlockIndex(0), BlockIndex::END);
     // The returning NSD first: what is written in between is then among the others'.
     let mut own: BTreeMap<BlockIndex, Version> = BTreeMap::new();
-    shared.io.list_slot(target, layout.object, all, 1024, &mut |entry| {
+    shared.io.list_slot(target, layout.object, range, 1024, &mut |entry| {
         own.insert(entry.key.block, entry.header.version);
         true
     })?;
     let floor = |block| shared.ranges.floor(layout.object, block);
-    let others = shared.io.blocks(layout, all, &floor)?;
+    let others = shared.io.blocks(layout, range, &floor)?;
     for (block, (version, block_bytes)) in &others {
         let nsds = shared.io.nsds();
         let (slots, heir) = nsds.stripe_and_heir(layout, *block)?;

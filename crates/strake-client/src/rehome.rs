@@ -180,8 +180,8 @@ fn rehome(shared: &Shared, slot: SlotIndex) -> Result<()> {
 fn finish(shared: &Shared, slot: SlotIndex, restarts: u64) -> Result<()> {
     let nsds = shared.io.nsds();
     let _alone = nsds.gate().write();
-    let failed = shared.io.commit(&[]);
-    if failed.iter().any(|other| *other != slot && !nsds.is_noted(*other))
+    let unreached = shared.io.commit(&[]).unreached;
+    if unreached.iter().any(|other| *other != slot && !nsds.is_noted(*other))
         || nsds.restarts() != restarts
     {
         let detail = "a disk lost what it had not made stable: everything is compared again";

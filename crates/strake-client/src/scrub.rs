@@ -172,6 +172,7 @@ fn nsds(shared: &Shared, is_whole: &mut bool) -> Result<bool> {
 /// the rest is copied by the recovery. False, with nothing done, where the others are too few.
 pub(crate) fn salvage(shared: &Shared, slot: SlotIndex) -> bool {
     let nsds = shared.io.nsds();
+    nsds.missed().distrust(slot);
     let salvaged = nsds.note(slot).and_then(|()| nsds.call_holder(slot, &NsdRequest::Salvage));
     if let Err(error) = &salvaged {
         eprintln!("scrub: NSD {}: its index cannot be mended now: {error}", nsds.nsd(slot));

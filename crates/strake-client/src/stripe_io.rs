@@ -34,6 +34,7 @@ pub(crate) use examine::Health;
 use crate::nsds::NsdSet;
 use crate::scratch::Scratch;
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use strake_env::FanOut;
@@ -94,6 +95,14 @@ enum StripFault {
     Bad,
     /// The NSD is not there, or not to be read.
     Unreadable,
+}
+
+/// What a commit came to.
+pub(crate) struct Committed {
+    /// Slots whose NSDs failed, or were away when it began.
+    pub(crate) unreached: Vec<SlotIndex>,
+    /// Of these, those that had accepted something which may be gone.
+    pub(crate) lacking: BTreeSet<SlotIndex>,
 }
 
 /// See the file's head.
@@ -228,30 +237,28 @@ impl StripeIo {
     }
 
     /// Makes everything accepted before stable on every NSD that can be written, telling them which
-    /// stripes are settled. Returns the slots whose NSDs failed, which are taken out of use.
-    pub(crate) fn commit(&self, settled: &[SettledStripe]) -> Vec<SlotIndex> {
-        let slots: Vec<SlotIndex> =
-            self.nsds.slots().filter(|slot| self.nsds.availability(*slot).writable()).collect();
-        let failed = Mutex::new(Vec::new());
+    /// stripes are settled. An NSD that fails is taken out of use.
+    pub(crate) fn commit(&self, settled: &[SettledStripe]) -> Committed {
+        let batch = self.nsds.missed().begin_commit();
+        let (slots, away): (Vec<_>, Vec<_>) =
+            self.nsds.slots().partition(|slot| self.nsds.availability(*slot).writable());
+        let unreached = Mutex::new(away);
         self.fan.run(slots.len(), &|at| {
             let slot = slots[at];
             let request = NsdRequest::Commit { settled: settled.to_vec() };
             let reply = self.nsds.call(slot, &request, &[], &mut []);
-            let stable = match reply {
-                Ok(NsdReply::Stable { boot }) => {
-                    self.nsds.saw_boot(slot, boot);
-                    true
-                }
+            match reply {
+                Ok(NsdReply::Stable { boot, stable }) => self.nsds.saw_stable(slot, boot, stable),
                 _ => {
                     self.nsds.fail(slot);
-                    false
+                    unreached.lock().push(slot);
                 }
-            };
-            if !stable {
-                failed.lock().push(slot);
             }
         });
-        failed.into_inner()
+        let unreached = unreached.into_inner();
+        let restarts = self.nsds.restarts();
+        let lacking = self.nsds.missed().end_commit(batch, &unreached, restarts);
+        Committed { unreached, lacking }
     }
 
     /// Forgets the tombstones of an object up to `version` everywhere.

@@ -113,6 +113,8 @@ pub struct BlockStore {
     committing: AtomicU64,
     /// The last entry that is durable.
     durable: AtomicU64,
+    /// The last entry that it was opened with; 0 if it is doubted.
+    recovered: AtomicU64,
     /// Why nothing more is accepted; set by the first failed write or sync.
     failure: Mutex<Option<Error>>,
     epoch_min: AtomicU64,
@@ -164,6 +166,12 @@ impl BlockStore {
     /// Why it takes no writes any more; `None` while it does.
     pub fn failure(&self) -> Option<Error> {
         self.failure.lock().clone()
+    }
+
+    /// Says, from now on, that it cannot vouch for what it has: its disk may be another than the
+    /// one that was there before.
+    pub fn doubt(&self) {
+        self.recovered.store(0, SeqCst);
     }
 
     /// Refuses, from now on, askers of an older epoch or with an older pool map.
@@ -286,6 +294,7 @@ impl BlockStore {
             cluster: self.cluster,
             nsd: self.nsd,
             boot: self.boot,
+            recovered: self.recovered.load(SeqCst),
             total: total * unit,
             free: free * unit,
             strips: self.strips.load(SeqCst),

@@ -29,7 +29,7 @@ use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both ends must agree.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// What goes before every request on a wire: the asker's belief about the cluster. The NSD refuses
 /// an older epoch ([`crate::ErrorKind::Fenced`]) and an older map ([`crate::ErrorKind::Stale`]).
@@ -211,6 +211,9 @@ pub enum NsdReply {
     Stable {
         /// See [`NsdReply::Accepted`].
         boot: u64,
+        /// Changes that are stable now, counted from the first this NSD ever made: see
+        /// [`NsdStatusReply::recovered`].
+        stable: u64,
     },
     /// A strip's header and the checksums of the bytes in the payload.
     Strip {
@@ -271,6 +274,9 @@ pub struct NsdStatusReply {
     pub nsd: NsdId,
     /// Changes with every start of the server.
     pub boot: u64,
+    /// Changes that it had when it was started, counted as in [`NsdReply::Stable`]. Fewer than it
+    /// once called stable: it is an older copy of itself. 0: it cannot vouch for what it has.
+    pub recovered: u64,
     /// Bytes that strips could take in all.
     pub total: u64,
     /// Of these, free, reserves taken off.

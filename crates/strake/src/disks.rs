@@ -74,6 +74,17 @@ pub(crate) struct Disks {
     stopped: AtomicBool,
 }
 
+/// What the metadata says of an NSD that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Joined {
+    /// It is in the pool.
+    Member,
+    /// It is, and it cannot be what it was when it went.
+    Missed,
+    /// It is not.
+    Stranger,
+}
+
 /// How one watcher's last attempts went.
 #[derive(Default)]
 struct Watch {
@@ -355,7 +366,11 @@ impl Disks {
         let opened = assemble::open_nsd(&self.dir, config, nsd, &self.hosts, &self.observe)?;
         let identity = opened.file.identity()?;
         let doubted = self.identities.lock().get(&id).is_some_and(|before| *before != identity);
-        let member = self.join(&opened.container, doubted)?;
+        let joined = self.join(&opened.container, doubted)?;
+        if joined == Joined::Missed {
+            opened.store.doubt();
+        }
+        let member = joined != Joined::Stranger;
         let port = Arc::clone(&opened.store) as Arc<dyn NsdPort>;
         self.identities.lock().remove(&id);
         self.open.lock().insert(id, Held { nsd: opened, withdrawn: false, member });
@@ -363,11 +378,12 @@ impl Disks {
         Ok(())
     }
 
-    /// Makes an NSD known to the metadata; false if it is not in the pool.
-    fn join(&self, container: &Container, doubted: bool) -> Result<bool> {
+    /// Makes an NSD known to the metadata.
+    fn join(&self, container: &Container, doubted: bool) -> Result<Joined> {
         match self.meta().attach(container.clone(), doubted, RealClock.wall()) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Ok(true) => Ok(Joined::Missed),
+            Ok(false) => Ok(Joined::Member),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Joined::Stranger),
             Err(error) => Err(error),
         }
     }
@@ -380,7 +396,7 @@ impl Disks {
             held.map(|held| held.nsd.container.clone())
         };
         if let Some(container) = container
-            && self.join(&container, false) == Ok(true)
+            && matches!(self.join(&container, false), Ok(Joined::Member | Joined::Missed))
             && let Some(held) = self.open.lock().get_mut(&nsd)
         {
             held.member = true;

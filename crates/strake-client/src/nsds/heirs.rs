@@ -130,6 +130,7 @@ impl NsdSet {
     /// is forgotten: the caller compares everything.
     pub(crate) fn follow_with_heirs(&self) {
         let _alone = self.gate.write();
+        self.distrust_absent();
         self.heirs.missed.store(false, Ordering::Release);
         self.heirs.following.store(true, Ordering::Release);
     }
@@ -139,6 +140,7 @@ impl NsdSet {
     /// # Errors
     /// Where that has to be durable: as [`NsdSet::note`].
     pub(crate) fn heir_missed(&self, heir: SlotIndex) -> Result<()> {
+        self.missed().distrust(heir);
         if self.is_noted(heir) {
             return Ok(());
         }
@@ -179,6 +181,7 @@ impl NsdSet {
     pub(crate) fn delete_rehomed(&self, slot: SlotIndex) -> Result<()> {
         let _serial = self.noting.lock();
         self.heirs.decided.store(true, Ordering::Release);
+        self.distrust_absent();
         self.change_pool(MetaOp::DeleteNsd { nsd: self.nsd(slot) })?;
         {
             let mut lost = self.lost.write();

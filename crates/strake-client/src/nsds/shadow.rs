@@ -57,7 +57,7 @@ impl Shadow {
 
     /// One that was started anew has lost what it had only accepted.
     fn check_boot(&self, reply: &NsdReply) {
-        if let NsdReply::Accepted { boot } | NsdReply::Stable { boot } = reply
+        if let NsdReply::Accepted { boot } | NsdReply::Stable { boot, .. } = reply
             && *boot != self.boot.load(Ordering::Acquire)
         {
             self.failed.store(true, Ordering::Release);
@@ -107,6 +107,9 @@ impl NsdSet {
         let shadow = self.shadow(slot).ok_or_else(lost)?;
         let commit = NsdRequest::Commit { settled: Vec::new() };
         let reply = shadow.port.call(self.context(), &commit, &[], &mut [])?;
+        let NsdReply::Stable { boot, stable } = reply else {
+            return Err(crate::shared::wrong_reply());
+        };
         shadow.check_boot(&reply);
         if shadow.failed.load(Ordering::Acquire) {
             return Err(lost());
@@ -119,7 +122,8 @@ impl NsdSet {
         let old = self.nsd(slot);
         self.change_pool(MetaOp::ReplaceNsd { old, new: shadow.nsd, state })?;
         *entry.status.lock() = NsdStatus::Ready;
-        entry.boot.store(shadow.boot.load(Ordering::Acquire), Ordering::Release);
+        entry.boot.store(boot, Ordering::Release);
+        *entry.vouched.lock() = (boot, stable);
         entry.nsd.store(shadow.nsd.0, Ordering::Release);
         *entry.route.write() = Route { port: Some(Arc::clone(&shadow.port)), shadow: None };
         eprintln!("disks: NSD {} has replaced NSD {old}", shadow.nsd);
@@ -151,6 +155,8 @@ impl NsdSet {
         self.change_pool(MetaOp::ReplaceNsd { old, new: nsd, state })?;
         *entry.status.lock() = status;
         entry.boot.store(0, Ordering::Release);
+        *entry.vouched.lock() = (0, 0);
+        self.missed().distrust(slot);
         entry.nsd.store(nsd.0, Ordering::Release);
         entry.noted.store(true, Ordering::Release);
         *entry.route.write() = Route { port: Some(port), shadow: None };

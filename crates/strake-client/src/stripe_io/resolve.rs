@@ -17,7 +17,7 @@
 
 use super::read::{Survey, Verdict, gone};
 use super::{Found, StripeIo};
-use crate::nsds::Place;
+use crate::nsds::{Place, Sent};
 use crate::scratch::ScratchBuffer;
 use std::collections::BTreeMap;
 use strake_proto::nsd::{KeptVersion, NsdReply, NsdRequest, StripEntry, StripHeader};
@@ -77,6 +77,7 @@ impl StripeIo {
         at: u8,
         target: (SlotIndex, Place),
     ) -> Result<u64> {
+        let restarts = self.nsds().restarts();
         let survey = self.survey(layout, block, floor)?;
         let newest = survey.sights.iter().filter_map(|sight| sight.as_ref().ok());
         let Some(header) = newest.max_by_key(|header| header.version).cloned() else {
@@ -87,11 +88,15 @@ impl StripeIo {
         }
         let stripe = StripeCode::of_block(layout.code, u64::from(header.block_bytes));
         let strip_bytes = Geometry::of(layout.code, u64::from(header.block_bytes)).strip_bytes;
-        let send = |strip: &[u8]| {
-            self.write_strip(layout, block, StripIndex(at), target, &header, strip, true)
-                .map(|()| strip_bytes as u64)
-        };
         let holder = survey.slots[usize::from(at)];
+        let send = |strip: &[u8]| {
+            self.write_strip(layout, block, StripIndex(at), target, &header, strip, true)?;
+            if target == (holder, Place::Holder) {
+                let (object, accepted) = (layout.object, vec![holder]);
+                self.nsds().missed().sent(Sent { object, block, accepted, restarts });
+            }
+            Ok(strip_bytes as u64)
+        };
         if target != (holder, Place::Holder) {
             let mut strip = self.scratch().take(strip_bytes);
             let key = self.key(layout, block, StripIndex(at));

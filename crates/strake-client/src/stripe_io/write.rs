@@ -10,12 +10,13 @@
 //! 6. All that were left out are noted in the metadata before the write is acknowledged.
 
 use super::StripeIo;
-use crate::nsds::{Place, is_nsd_fault};
+use crate::nsds::{Place, Sent, is_nsd_fault};
 use crate::scratch::ScratchBuffer;
 use parking_lot::Mutex;
 use strake_proto::nsd::{NsdReply, NsdRequest, StripHeader};
 use strake_proto::{
-    BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result, SlotIndex, StripIndex, Version,
+    BlockIndex, Error, ErrorKind, Geometry, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex,
+    Version,
 };
 use strake_stripe::{StripeCode, strip_checksums};
 
@@ -38,6 +39,7 @@ impl StripeIo {
         let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
         assert_eq!(bytes.len(), stripe.data_strips() * strip_bytes, "blocks come padded");
         let (slots, heir) = self.nsds.stripe_to_write(layout, block)?;
+        let restarts = self.nsds.restarts();
         let version = self.versions.next();
 
         let all: Vec<(StripIndex, SlotIndex)> =
@@ -81,8 +83,34 @@ impl StripeIo {
             self.nsds.heir_missed(*slot)?;
         }
         heirless.iter().try_for_each(|(_, slot)| self.nsds.heir_missed(*slot))?;
+        self.note_missed((layout.object, block, restarts), &sent, &left_out, &results);
         self.judge_write(&stripe, &sent, &left_out, results)?;
         Ok(version)
+    }
+
+    /// Notes who lacks a stripe, and who will if the next commit does not reach it. Before those
+    /// who failed are taken out of use: whoever ends their recovery then knows of it.
+    fn note_missed(
+        &self,
+        (object, block, restarts): (ObjectId, BlockIndex, u64),
+        sent: &[(StripIndex, SlotIndex)],
+        left_out: &[(StripIndex, SlotIndex)],
+        results: &[Result<()>],
+    ) {
+        if self.nsds.tolerates_none() {
+            return;
+        }
+        let mut missed = self.nsds.missed();
+        left_out.iter().for_each(|(_, slot)| missed.note(*slot, object, block));
+        let mut accepted = Vec::with_capacity(sent.len());
+        for ((_, slot), result) in sent.iter().zip(results) {
+            match result {
+                Ok(()) => accepted.push(*slot),
+                Err(error) if is_nsd_fault(error.kind()) => missed.note(*slot, object, block),
+                Err(_) => {}
+            }
+        }
+        missed.sent(Sent { object, block, accepted, restarts });
     }
 
     /// Parity strips; none where every strip equals the only data strip.

@@ -31,6 +31,8 @@ struct State {
     strips: BTreeMap<(ObjectId, BlockIndex, StripIndex), Vec<Stored>>,
     tombstones: Vec<(ObjectId, BlockIndex, BlockIndex, Version)>,
     promises: BTreeSet<(StripKey, Version)>,
+    /// Changes so far.
+    changes: u64,
 }
 
 /// What is wrong with an NSD just now.
@@ -44,17 +46,23 @@ pub(crate) struct Faults {
     pub(crate) read: Option<ErrorKind>,
     /// This many more writes are accepted, then it is down: a crash in the middle.
     pub(crate) writes_left: Option<u32>,
+    /// After this many more writes it is started anew, without anybody's notice.
+    pub(crate) restart_after: Option<u32>,
 }
 
 struct Inner {
     state: State,
     durable: State,
     boot: u64,
+    recovered: u64,
     faults: Faults,
     capacity: u64,
     /// Versions that were overwritten before any commit covered them.
     superseded: u64,
 }
+
+/// See [`MemoryNsd::copy`].
+pub(crate) struct Copy(State);
 
 /// See the module.
 pub(crate) struct MemoryNsd {
@@ -68,6 +76,7 @@ impl MemoryNsd {
             state: State::default(),
             durable: State::default(),
             boot: 1,
+            recovered: 0,
             faults: Faults::default(),
             capacity: 1 << 40,
             superseded: 0,
@@ -98,10 +107,18 @@ impl MemoryNsd {
 
     /// Loses everything that was not committed, as a power cut does.
     pub(crate) fn crash(&self) {
-        let mut inner = self.inner.lock();
-        inner.state = inner.durable.clone();
-        inner.boot += 1;
-        inner.faults = Faults::default();
+        self.inner.lock().crash();
+    }
+
+    /// What is durable: a copy of the disk.
+    pub(crate) fn copy(&self) -> Copy {
+        Copy(self.inner.lock().durable.clone())
+    }
+
+    /// Starts anew from a copy.
+    pub(crate) fn restore(&self, copy: &Copy) {
+        self.inner.lock().durable = copy.0.clone();
+        self.crash();
     }
 
     /// Makes everything durable, as a disk may at any time.
@@ -164,6 +181,13 @@ impl MemoryNsd {
 }
 
 impl Inner {
+    fn crash(&mut self) {
+        self.state = self.durable.clone();
+        self.boot += 1;
+        self.recovered = self.durable.changes;
+        self.faults = Faults::default();
+    }
+
     fn used(&self) -> u64 {
         self.state.strips.values().flatten().map(|one| one.bytes.len() as u64).sum()
     }
@@ -230,6 +254,7 @@ impl Inner {
             settled: false,
         };
         versions.insert(0, stored);
+        self.state.changes += 1;
         accepted
     }
 
@@ -294,6 +319,7 @@ impl Inner {
             !versions.is_empty()
         });
         self.state.tombstones.push((object, from, to, version));
+        self.state.changes += 1;
     }
 
     /// A promise is durable at once.
@@ -338,14 +364,20 @@ impl NsdPort for MemoryNsd {
         }
         match request {
             NsdRequest::Write { key, header, checksums, copy } => {
-                inner.write(key, header, checksums, *copy, send)
+                let reply = inner.write(key, header, checksums, *copy, send);
+                match &mut inner.faults.restart_after {
+                    Some(0) => inner.crash(),
+                    Some(left) => *left -= 1,
+                    None => {}
+                }
+                reply
             }
             NsdRequest::Read { key, version, offset, length } => {
                 inner.read(key, *version, (*offset, *length), receive)
             }
             NsdRequest::Commit { settled } => {
                 inner.commit(settled);
-                Ok(NsdReply::Stable { boot: inner.boot })
+                Ok(NsdReply::Stable { boot: inner.boot, stable: inner.durable.changes })
             }
             NsdRequest::DeleteRange { object, from, to, version, .. } => {
                 inner.delete_range(*object, (*from, *to), *version);
@@ -376,6 +408,7 @@ impl NsdPort for MemoryNsd {
                 cluster: ClusterId::default(),
                 nsd: self.nsd,
                 boot: inner.boot,
+                recovered: inner.recovered,
                 total: inner.capacity,
                 free: inner.capacity.saturating_sub(inner.used()),
                 strips: inner.state.strips.len() as u64,

@@ -24,7 +24,7 @@ impl BlockStore {
         self.refuse_if_failed()?;
         settled.iter().try_for_each(|stripe| self.settle(stripe))?;
         self.make_durable()?;
-        Ok(NsdReply::Stable { boot: self.boot })
+        Ok(NsdReply::Stable { boot: self.boot, stable: self.durable.load(SeqCst) })
     }
 
     /// Makes every change accepted so far durable, and reuses what that frees. Free if there is

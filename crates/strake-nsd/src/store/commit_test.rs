@@ -191,3 +191,29 @@ fn every_power_cut_within_a_commit_and_a_checkpoint_leaves_what_was_stable() {
     println!("{images} images of {} positions", disk.position());
     assert!(images > 400, "{images} images");
 }
+
+/// What the client relies on to know a disk that is older than it was.
+#[test]
+fn a_disk_recovers_what_it_called_stable_and_an_older_image_of_it_does_not() {
+    let recovered = |store: &BlockStore| store.status().recovered;
+    let disk = SimDisk::new(DISK_BYTES);
+    let store = format(&disk, 1);
+    let mut before = (disk.position(), 0);
+    for counter in 1..40 {
+        write(&store, key(1, 1), version(counter), &strip(counter)).expect("write");
+        if counter % 7 == 0 {
+            store.checkpoint().expect("checkpoint");
+        }
+        let Ok(NsdReply::Stable { stable, .. }) = commit(&store) else { panic!("not stable") };
+        assert!(stable > before.1);
+        for fate in [Fate::Kept, Fate::Lost] {
+            let after = open(&disk.image(disk.position(), |_| fate.clone()));
+            assert!(recovered(&after) >= stable, "at {counter}");
+            let older = open(&disk.image(before.0, |_| fate.clone()));
+            assert!(recovered(&older) < stable, "at {counter}");
+        }
+        before = (disk.position(), stable);
+    }
+    store.doubt();
+    assert_eq!(recovered(&store), 0);
+}

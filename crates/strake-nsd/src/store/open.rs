@@ -122,6 +122,7 @@ impl BlockStore {
             checking: Mutex::new(()),
             committing: AtomicU64::new(durable),
             durable: AtomicU64::new(durable),
+            recovered: AtomicU64::new(durable),
             failure: Mutex::new(None),
             epoch_min: AtomicU64::new(0),
             map_min: AtomicU64::new(0),

@@ -1,0 +1,265 @@
+//! What an NSD that is away misses, and what it has when it is back.
+
+use crate::StrakeVfs;
+use crate::differential_test::{fill, length, place, same};
+use crate::recovery::recover_nsd;
+use crate::testing::memory_nsd::{Copy, Faults};
+use crate::testing::{BLOCK_SIZE, Rig};
+use crate::vfs::{Handle, SetAttr, Vfs};
+use crate::vfs_test::{create, lookup, open, pattern, read, write};
+use crate::write_behind::flush_block;
+use std::sync::Arc;
+use strake_env::Rng;
+use strake_proto::layout::NsdAvailability;
+use strake_proto::{Caller, Ino, SlotIndex};
+
+const ROOT: &Caller = &Caller::ROOT;
+
+const BLOCK: usize = BLOCK_SIZE as usize;
+
+/// Sends the first block of a file, if it is in memory; it is accepted then, and not stable.
+fn send(vfs: &StrakeVfs, ino: Ino) {
+    let inode = vfs.shared.table.pin(ino);
+    let file = vfs.shared.file(&inode).expect("a file");
+    if let Some(block) = file.find_block(0) {
+        flush_block(&vfs.shared, &inode, &file, &block).expect("sent");
+    }
+}
+
+/// Regression: an NSD that had only accepted a stripe went away before the commit. Where its loss
+/// was noticed before, the commit did not ask it, called the stripe stable, and noted nothing: when
+/// the NSD was back, without the stripe, it was believed.
+#[test]
+fn an_nsd_that_went_before_a_commit_has_missed_what_the_commit_made_stable() {
+    for (code, noticed) in [("2x", true), ("2x", false), ("4+2p", true), ("4+2p", false)] {
+        for slot in 0..7usize {
+            let rig = Rig::new(code, 7);
+            let vfs = rig.start(0);
+            let (ino, handle): (Ino, Handle) = create(&vfs, "f");
+            write(&vfs, handle, 0, &pattern(BLOCK, 1));
+            vfs.fsync(handle, false).expect("synced");
+            vfs.sync().expect("synced");
+            // Settled, so that no start looks at the stripe again.
+            vfs.tend();
+            write(&vfs, handle, 0, &pattern(BLOCK, 2));
+            send(&vfs, ino);
+            let at = SlotIndex(slot as u16);
+            if noticed {
+                vfs.attach_nsd(at, None);
+            } else {
+                rig.nsds[slot].set_down(true);
+            }
+            vfs.fsync(handle, false).expect("synced");
+            rig.nsds[slot].crash();
+            vfs.attach_nsd(at, rig.port(slot));
+            vfs.recover_nsds();
+            assert!(vfs.nsds()[slot].state.availability.readable(), "{code}: it is back");
+            vfs.sync().expect("synced");
+            vfs.tend();
+            vfs.shutdown().expect("ended");
+            drop(vfs);
+            for other in (0..7).filter(|other| *other != slot) {
+                let vfs = rig.start(1 << other);
+                let (_, handle) = open(&vfs, "f");
+                assert!(read(&vfs, handle, 0, BLOCK) == pattern(BLOCK, 2), "{code} {slot} {other}");
+                drop(vfs);
+                let vfs = rig.start(0);
+                vfs.recover_nsds();
+            }
+        }
+    }
+}
+
+/// What a step may do to an NSD that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// It does not answer; what it accepted stays.
+    Silent,
+    /// There is no way to it, and what it only accepted is gone.
+    Gone,
+    /// It is started anew at once: what it only accepted is gone.
+    Restarted,
+    /// As `Gone`; it comes back as it was at some time before.
+    Older,
+}
+
+/// How recoveries went.
+#[derive(Debug, Default)]
+struct Tally {
+    by_table: u64,
+    full: u64,
+    older: u64,
+}
+
+struct Rehearsal {
+    rig: Rig,
+    vfs: Arc<StrakeVfs>,
+    rng: Rng,
+    files: Vec<(Handle, Vec<u8>)>,
+    away: Vec<(usize, Loss)>,
+    copies: Vec<Copy>,
+    tolerance: usize,
+    tally: Tally,
+}
+
+const NSDS: u16 = 8;
+const FILES: usize = 6;
+const SIZE_MAX: usize = 3 * BLOCK;
+
+impl Rehearsal {
+    fn new(seed: u64, code: &str, tolerance: usize) -> Rehearsal {
+        let rig = Rig::new(code, NSDS);
+        let vfs = rig.start(0);
+        let files = (0..FILES).map(|at| (create(&vfs, &format!("f{at}")).1, Vec::new())).collect();
+        let copies = rig.nsds.iter().map(|nsd| nsd.copy()).collect();
+        let (rng, tally) = (Rng::new(seed), Tally::default());
+        Rehearsal { rig, vfs, rng, files, away: Vec::new(), copies, tolerance, tally }
+    }
+
+    fn change(&mut self) {
+        let at = self.rng.index(FILES);
+        match self.rng.below(12) {
+            0 => {
+                self.vfs.unlink(ROOT, Ino::ROOT, format!("f{at}").as_bytes()).expect("unlinked");
+                self.vfs.release(self.files[at].0);
+                self.files[at] = (create(&self.vfs, &format!("f{at}")).1, Vec::new());
+            }
+            1 | 2 => {
+                let (size, file) = (self.rng.index(SIZE_MAX), &mut self.files[at]);
+                let ino = lookup(&self.vfs, &format!("f{at}")).attr.ino;
+                let attr = SetAttr { size: Some(size as u64), ..SetAttr::default() };
+                self.vfs.setattr(ROOT, ino, None, &attr).expect("cut");
+                file.1.resize(size, 0);
+            }
+            _ => {
+                let from = place(&mut self.rng, SIZE_MAX);
+                let bytes = pattern(length(&mut self.rng), self.rng.below(256) as u8);
+                let file = &mut self.files[at];
+                write(&self.vfs, file.0, from as u64, &bytes);
+                fill(&mut file.1, from, from + bytes.len(), |at| bytes[at - from]);
+            }
+        }
+        let shared = &self.vfs.shared;
+        let (handle, ino) = (self.files[at].0, lookup(&self.vfs, &format!("f{at}")).attr.ino);
+        match self.rng.below(5) {
+            0 => self.vfs.fsync(handle, false).expect("synced"),
+            1 => drop(self.vfs.sync().expect("synced")),
+            2 => shared.committer.commit(shared, false).unwrap_or_default(),
+            3 => send(&self.vfs, ino),
+            _ => {}
+        }
+    }
+
+    fn lose(&mut self) {
+        let at = self.rng.index(usize::from(NSDS));
+        let is_away = self.away.iter().any(|(other, _)| *other == at);
+        let nsd = &self.rig.nsds[at];
+        let loss = [Loss::Silent, Loss::Gone, Loss::Restarted, Loss::Older][self.rng.index(4)];
+        if loss == Loss::Restarted {
+            // Also while it is brought up to date.
+            let (down, after) = (self.away.contains(&(at, Loss::Silent)), self.rng.below(4));
+            let restart_after = Some(after as u32);
+            nsd.set_faults(Faults { down, restart_after, ..Faults::default() });
+            return;
+        }
+        if is_away || self.away.len() >= self.tolerance {
+            self.copies[at] = nsd.copy();
+            return;
+        }
+        match loss {
+            Loss::Silent => nsd.set_down(true),
+            _ => self.vfs.attach_nsd(SlotIndex(at as u16), None),
+        }
+        self.away.push((at, loss));
+    }
+
+    fn bring_back(&mut self) {
+        let Some((at, loss)) = self.away.pop() else { return };
+        let (nsd, slot) = (&self.rig.nsds[at], SlotIndex(at as u16));
+        match loss {
+            Loss::Gone => nsd.crash(),
+            Loss::Older => nsd.restore(&self.copies[at]),
+            Loss::Silent | Loss::Restarted => nsd.set_down(false),
+        }
+        if self.rng.one_in(4) {
+            let restart_after = Some(self.rng.below(3) as u32);
+            nsd.set_faults(Faults { restart_after, ..Faults::default() });
+        }
+        self.tally.older += u64::from(loss == Loss::Older);
+        self.vfs.attach_nsd(slot, self.rig.port(at));
+        // The mender waits for as long as this looks after the NSD.
+        let nsds = self.vfs.shared.io.nsds();
+        let _alone = nsds.mending().lock();
+        for _ in 0..3 {
+            if !nsds.probe(slot) || nsds.availability(slot) != NsdAvailability::Unrecovered {
+                break;
+            }
+            match recover_nsd(&self.vfs.shared, slot) {
+                Ok(Some(report)) if report.full => self.tally.full += 1,
+                Ok(Some(_)) => self.tally.by_table += 1,
+                Ok(None) | Err(_) => {}
+            }
+        }
+    }
+
+    fn bring_back_and_check(&mut self) {
+        self.bring_back();
+        if self.away.is_empty() {
+            self.check();
+        }
+    }
+
+    /// Everybody is back: every strip of every file is where it should be, of the newest version.
+    fn check(&mut self) {
+        while !self.away.is_empty() {
+            self.bring_back();
+        }
+        let readable =
+            |vfs: &StrakeVfs| vfs.nsds().iter().all(|nsd| nsd.state.availability.readable());
+        for _ in 0..5 {
+            self.vfs.sync().expect("synced");
+            self.vfs.tend();
+            if readable(&self.vfs) {
+                break;
+            }
+        }
+        assert!(readable(&self.vfs), "{:?}", self.vfs.nsds());
+        let found = self.vfs.check_strips().expect("checked");
+        assert!(found.faults.is_empty() && found.notes.is_empty(), "{found:?}");
+        for (at, (handle, bytes)) in self.files.iter().enumerate() {
+            let out = read(&self.vfs, *handle, 0, bytes.len() + 1);
+            assert_eq!(out.len(), bytes.len());
+            same(&format!("f{at}"), 0, &out, bytes);
+        }
+    }
+}
+
+/// Random changes, syncs and commits, with disks that go, lose what they had not made stable, come
+/// back as they went or older, and are started anew meanwhile. Whoever is back and up has every
+/// strip it should have; a check that reads no cache says so.
+#[test]
+fn whoever_is_back_has_everything_and_mostly_because_of_its_table() {
+    let mut tally = Tally::default();
+    for seed in strake_env::rng::test_seeds(1, 12 * strake_env::rng::test_scale()) {
+        let (code, tolerance) = [("2x", 1), ("4+2p", 2), ("3x", 2)][seed as usize % 3];
+        println!("seed {seed} code {code}");
+        let mut rehearsal = Rehearsal::new(seed, code, tolerance);
+        for round in 0..4 {
+            for _ in 0..30 {
+                match rehearsal.rng.below(10) {
+                    0 | 1 => rehearsal.lose(),
+                    2 => rehearsal.bring_back_and_check(),
+                    _ => rehearsal.change(),
+                }
+            }
+            println!("seed {seed} round {round}: {:?}", rehearsal.tally);
+            rehearsal.check();
+        }
+        tally.by_table += rehearsal.tally.by_table;
+        tally.full += rehearsal.tally.full;
+        tally.older += rehearsal.tally.older;
+        rehearsal.vfs.shutdown().expect("ended");
+    }
+    println!("{tally:?}");
+    assert!(tally.by_table > tally.full && tally.older > 0, "{tally:?}");
+}
