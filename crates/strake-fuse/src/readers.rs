@@ -6,14 +6,13 @@
 //! requests wait because all who read are held up, by a disk for instance:
 //!
 //! - Whoever takes a request of a kind that *lasted* lately ([`Lasting`]) and leaves nobody reading
-//!   wakes another, where requests come side by side; waking one for every request would cost as
-//!   much as a short one does.
-//! - Where they come one after the other, as from a program that waits for each `fsync`, nobody
-//!   else is woken and nobody else reads: a thread that is, finds nothing, but takes the processor
-//!   from the disk's thread. That they come side by side shows in two ways: one is taken while
-//!   another is being answered; or one is found waiting when the answer to one that lasted is ready
-//!   (not when it was sent: who got it may have asked again already). It is believed for the next
-//!   [`CROWD_MAX`] that last.
+//!   wakes another; waking one for every request would cost as much as a short one does.
+//! - A program waits for each `fsync` before it asks for more, so of those ([`Length::LongAlone`])
+//!   this goes only where they come side by side: else whoever is woken finds nothing, and takes
+//!   the processor from the disk's thread. That they do shows in two ways: one is taken while
+//!   another request is being answered; or a request is found waiting when its answer is ready (not
+//!   when it was sent: who got it may have asked again already). It is believed for the next
+//!   [`CROWD_MAX`] of them.
 //! - For all else there is a *watch*: when nobody reads and nothing was taken for a [`TICK`], it
 //!   wakes another.
 //!
@@ -35,12 +34,21 @@ const QUIET_TICKS_MAX: u32 = 50;
 const LONG: Duration = Duration::from_micros(60);
 /// Short requests of a kind after one that lasted, before its kind is believed to be short.
 const SHORT_ONES_MIN: u8 = 8;
-/// Requests that may last, one after the other, after which they are believed to come so.
+/// Requests, one after the other, after which they are believed to come so.
 const CROWD_MAX: u32 = 16;
 
 const ONE_READER: u64 = 1;
 const READERS_MASK: u64 = 0xffff;
 const ONE_TAKEN: u64 = READERS_MASK + 1;
+
+/// How long a request probably lasts, as others of its kind did lately.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    Short,
+    Long,
+    /// And who asks for it asks for nothing else meanwhile.
+    LongAlone,
+}
 
 /// See the module.
 pub(crate) struct Readers {
@@ -49,8 +57,8 @@ pub(crate) struct Readers {
     state: AtomicU64,
     /// Threads that answer a request.
     answering: AtomicU32,
-    /// Requests that may last until they are believed to come one after the other. A hint: updates
-    /// that cross each other may be lost.
+    /// [`Length::LongAlone`] requests until they are believed to come one after the other. A hint:
+    /// updates that cross each other may be lost.
     crowd: AtomicU32,
     parked: Mutex<Parked>,
     unparked: Condvar,
@@ -86,11 +94,10 @@ impl Readers {
         self.state.load(Ordering::SeqCst) & READERS_MASK
     }
 
-    /// Before a thread reads: parks it while enough others do. Where its last request lasted, the
-    /// next ones may, and of those that come side by side one more reads: else each of them had to
-    /// wake another.
-    pub(crate) fn enter(&self, lasted: bool) {
-        let enough = self.wanted + u64::from(lasted && self.is_crowded());
+    /// Before a thread reads: parks it while enough others do. Where its last request was long, the
+    /// next ones may be, and one more reads: else each of them had to wake another.
+    pub(crate) fn enter(&self, last: Length) {
+        let enough = self.wanted + u64::from(self.wants_another(last));
         if self.reading() >= enough {
             let mut parked = self.parked.lock();
             if self.reading() >= enough && !parked.ended {
@@ -105,8 +112,17 @@ impl Readers {
         self.state.fetch_add(ONE_READER, Ordering::SeqCst);
     }
 
+    /// Whether somebody should read beside whoever answers such a request.
+    fn wants_another(&self, length: Length) -> bool {
+        match length {
+            Length::Short => false,
+            Length::Long => true,
+            Length::LongAlone => self.crowd.load(Ordering::Relaxed) > 0,
+        }
+    }
+
     /// After a thread has read a request, before it answers.
-    pub(crate) fn take(&self, may_last: bool) {
+    pub(crate) fn take(&self, length: Length) {
         if self.answering.fetch_add(1, Ordering::Relaxed) > 0 {
             self.crowd.store(CROWD_MAX, Ordering::Relaxed);
         }
@@ -114,9 +130,11 @@ impl Readers {
         if before & READERS_MASK > ONE_READER {
             return;
         }
-        if may_last && self.is_crowded() {
-            let left = self.crowd.load(Ordering::Relaxed);
-            self.crowd.store(left.saturating_sub(1), Ordering::Relaxed);
+        if self.wants_another(length) {
+            if length == Length::LongAlone {
+                let left = self.crowd.load(Ordering::Relaxed);
+                self.crowd.store(left.saturating_sub(1), Ordering::Relaxed);
+            }
             self.wake_one();
         } else if !self.watching.swap(true, Ordering::SeqCst) {
             // The watch looks at `watching` under this lock before it sleeps.
@@ -125,18 +143,13 @@ impl Readers {
         }
     }
 
-    /// When the answer to a request is ready and not yet sent. Where it lasted and nobody read
-    /// meanwhile, `is_waiting` is asked whether another request came.
-    pub(crate) fn answered(&self, lasted: bool, is_waiting: impl FnOnce() -> bool) {
-        if lasted && self.reading() == 0 && is_waiting() {
+    /// When the answer to a request is ready and not yet sent. `is_waiting` is asked whether
+    /// another request came, where that tells something and nobody read meanwhile.
+    pub(crate) fn answered(&self, length: Length, is_waiting: impl FnOnce() -> bool) {
+        if length == Length::LongAlone && self.reading() == 0 && is_waiting() {
             self.crowd.store(CROWD_MAX, Ordering::Relaxed);
         }
         self.answering.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Whether requests come side by side.
-    fn is_crowded(&self) -> bool {
-        self.crowd.load(Ordering::Relaxed) > 0
     }
 
     fn wake_one(&self) {
@@ -197,9 +210,13 @@ pub(crate) struct Lasting {
 }
 
 impl Lasting {
-    /// Whether the next one may last.
-    pub(crate) fn is_likely(&self) -> bool {
-        self.left.load(Ordering::Relaxed) > 0
+    /// How long the next one probably lasts; `alone` if who asks for it asks for nothing else.
+    pub(crate) fn expected(&self, alone: bool) -> Length {
+        match (self.left.load(Ordering::Relaxed) > 0, alone) {
+            (false, _) => Length::Short,
+            (true, false) => Length::Long,
+            (true, true) => Length::LongAlone,
+        }
     }
 
     /// Notes how long one took.
@@ -224,7 +241,7 @@ mod tests {
     fn reader(readers: &Arc<Readers>, entered: &Arc<AtomicUsize>) -> JoinHandle<()> {
         let (readers, entered) = (Arc::clone(readers), Arc::clone(entered));
         std::thread::spawn(move || {
-            readers.enter(false);
+            readers.enter(Length::Short);
             entered.fetch_add(1, Ordering::SeqCst);
         })
     }
@@ -239,18 +256,17 @@ mod tests {
     fn threads_beyond_those_wanted_park_until_all_others_are_held_up() {
         let readers = Arc::new(Readers::new(1));
         let entered = Arc::new(AtomicUsize::new(0));
-        readers.enter(false);
+        readers.enter(Length::Short);
         let threads = [reader(&readers, &entered), reader(&readers, &entered)];
         wait_until(|| readers.parked.lock().count == 2);
         assert_eq!(entered.load(Ordering::SeqCst), 0);
-        readers.answering.store(1, Ordering::SeqCst);
-        readers.take(true);
+        readers.take(Length::Long);
         wait_until(|| entered.load(Ordering::SeqCst) == 1);
         assert_eq!(readers.parked.lock().count, 1, "one is enough");
         // It reads, so the first parks; with what lasted it would not.
-        readers.enter(true);
+        readers.enter(Length::Long);
         assert_eq!(readers.reading(), 2);
-        readers.take(true);
+        readers.take(Length::Long);
         assert_eq!(readers.parked.lock().count, 1, "another still reads");
         readers.end();
         for thread in threads {
@@ -266,10 +282,10 @@ mod tests {
             let readers = Arc::clone(&readers);
             move || readers.watch()
         });
-        readers.enter(false);
+        readers.enter(Length::Short);
         let thread = reader(&readers, &entered);
         wait_until(|| readers.parked.lock().count == 1);
-        readers.take(false);
+        readers.take(Length::Short);
         wait_until(|| entered.load(Ordering::SeqCst) == 1);
         readers.end();
         thread.join().expect("ended");
@@ -280,10 +296,10 @@ mod tests {
     fn a_look_wakes_nobody_while_requests_are_taken_or_read() {
         let readers = Readers::new(1);
         readers.parked.lock().count = 1;
-        readers.enter(false);
+        readers.enter(Length::Short);
         let seen = readers.look(readers.look(0));
         assert_eq!(readers.parked.lock().leaving, 0, "one reads");
-        readers.take(false);
+        readers.take(Length::Short);
         let seen = readers.look(seen);
         assert_eq!(readers.parked.lock().leaving, 0, "it was taken since the last look");
         readers.look(seen);
@@ -293,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_woken_for_requests_that_last_and_come_one_after_the_other() {
+    fn nobody_is_woken_for_who_waits_for_each_answer() {
         let readers = Readers::new(1);
         readers.parked.lock().count = 1;
         let one = |waits: bool| {
-            readers.enter(true);
-            readers.take(true);
-            readers.answered(true, || waits);
+            readers.enter(Length::LongAlone);
+            readers.take(Length::LongAlone);
+            readers.answered(Length::LongAlone, || waits);
             std::mem::take(&mut readers.parked.lock().leaving)
         };
         assert_eq!(one(false), 0);
@@ -309,42 +325,43 @@ mod tests {
         }
         assert_eq!(one(false), 0);
         // One is taken while another is being answered.
-        readers.enter(true);
-        readers.take(true);
-        readers.enter(true);
-        readers.take(true);
+        readers.enter(Length::LongAlone);
+        readers.take(Length::LongAlone);
+        readers.enter(Length::LongAlone);
+        readers.take(Length::LongAlone);
         assert_eq!(std::mem::take(&mut readers.parked.lock().leaving), 1);
-        readers.answered(true, || false);
-        readers.answered(true, || false);
+        readers.answered(Length::LongAlone, || false);
+        readers.answered(Length::LongAlone, || false);
         assert_eq!(one(false), 1);
     }
 
     #[test]
-    fn whether_another_waits_is_asked_after_what_lasted_while_nobody_read() {
+    fn whether_another_waits_is_asked_after_what_is_awaited_while_nobody_read() {
         let readers = Readers::new(2);
-        let unasked = || unreachable!("somebody reads, or it was short");
-        readers.enter(false);
-        readers.take(false);
-        readers.answered(false, unasked);
-        readers.enter(false);
-        readers.enter(false);
-        readers.take(true);
-        readers.answered(true, unasked);
-        assert!(!readers.is_crowded());
-        readers.take(true);
-        readers.answered(true, || true);
-        assert!(readers.is_crowded());
+        let unasked = || unreachable!("somebody reads, or there are others anyway");
+        readers.enter(Length::Short);
+        readers.take(Length::Short);
+        readers.answered(Length::Long, unasked);
+        readers.enter(Length::Short);
+        readers.enter(Length::Short);
+        readers.take(Length::LongAlone);
+        readers.answered(Length::LongAlone, unasked);
+        assert!(!readers.wants_another(Length::LongAlone));
+        readers.take(Length::LongAlone);
+        readers.answered(Length::LongAlone, || true);
+        assert!(readers.wants_another(Length::LongAlone));
     }
 
     #[test]
     fn a_kind_lasts_until_enough_short_ones() {
         let kind = Lasting::default();
-        assert!(!kind.is_likely());
+        assert!(kind.expected(false) == Length::Short);
         kind.note(LONG);
         for _ in 0..SHORT_ONES_MIN {
-            assert!(kind.is_likely());
+            assert!(kind.expected(false) == Length::Long);
+            assert!(kind.expected(true) == Length::LongAlone);
             kind.note(LONG / 2);
         }
-        assert!(!kind.is_likely());
+        assert!(kind.expected(false) == Length::Short);
     }
 }

@@ -10,7 +10,7 @@ use crate::abi::{
 };
 use crate::adapter::{Adapter, Answer};
 use crate::connection;
-use crate::readers::{Lasting, Readers};
+use crate::readers::{Lasting, Length, Readers};
 use crate::uring;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -380,12 +380,12 @@ fn agree(init: &InitIn, rings: bool) -> InitOut {
 fn serve(shared: &Shared, channel: &Channel) {
     let mut request = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
     let mut data = AlignedBuffer::zeroed(TRANSFER_BYTES_MAX);
-    let mut lasted = false;
+    let mut last = Length::Short;
     loop {
-        shared.readers.enter(lasted);
+        shared.readers.enter(last);
         match channel.receive(&mut request) {
             Ok(Some((length, connection))) => {
-                lasted = serve_one(shared, connection, &request[..length], &mut data);
+                last = serve_one(shared, connection, &request[..length], &mut data);
             }
             Ok(None) => return,
             Err(error) => {
@@ -396,18 +396,20 @@ fn serve(shared: &Shared, channel: &Channel) {
     }
 }
 
-/// Answers a request that this thread has read; returns whether the next one like it may last.
-fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [u8]) -> bool {
+/// Answers a request that this thread has read; returns how long the next one like it may last.
+fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [u8]) -> Length {
     let Some((header, body)) = split(message) else {
-        shared.readers.take(false);
-        shared.readers.answered(false, || false);
+        shared.readers.take(Length::Short);
+        shared.readers.answered(Length::Short, || false);
         eprintln!("fuse: a request of {} bytes has no header", message.len());
-        return false;
+        return Length::Short;
     };
     let lasting = shared.lasting(&header);
-    shared.readers.take(lasting.is_likely());
+    let alone = Opcode::from_number(header.opcode) == Some(Opcode::Fsync);
+    let length = lasting.expected(alone);
+    shared.readers.take(length);
     let answer = shared.serve(&header, body, data);
-    shared.readers.answered(lasting.is_likely(), || is_waiting(connection));
+    shared.readers.answered(length, || is_waiting(connection));
     match answer {
         Ok(Answer::Silence) => {}
         Ok(Answer::Empty) => send(connection, header.unique, 0, &[]),
@@ -419,7 +421,7 @@ fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [
         }
         Err(errno) => send(connection, header.unique, errno, &[]),
     }
-    lasting.is_likely()
+    lasting.expected(alone)
 }
 
 /// A request's header and body; `None` if it is too short for one.
