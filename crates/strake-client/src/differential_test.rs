@@ -166,6 +166,9 @@ impl Worker {
             assert_eq!(entry.attr.size, file.bytes.len() as u64);
         }
         file.handle = self.vfs.open(ROOT, file.ino, RW).expect("opened").handle;
+        if self.rng.one_in(2) {
+            self.vfs.pages_are_kept(file.handle);
+        }
     }
 
     fn copy(&mut self, at: usize) {

@@ -3,17 +3,17 @@
 //! Each step makes room in the pool first, without a lock, then locks `content` (shared) and one
 //! block, and works on that block alone.
 
+mod read;
+
+#[cfg(test)]
+pub(crate) use read::STREAM_BYTES_MIN;
+
 use crate::block::{Block, BlockData, STORED_UNKNOWN};
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
-use crate::neighbours;
-use crate::pool::Page;
-use crate::prefetch::ReadAhead;
 use crate::ranges::Ranges;
 use crate::shared::Shared;
-use crate::stripe_io::Access;
 use crate::write_behind::{enqueue, load, on_disk};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, UNIT_BYTES};
@@ -35,191 +35,18 @@ pub(crate) enum Position {
     End,
 }
 
-/// How a handle is read.
-#[derive(Clone, Copy)]
-struct Way {
-    sequential: bool,
-    /// See [`ReadAhead::kept`].
-    kept: bool,
-}
-
 /// What a step came to.
 enum Step {
     Done(usize),
+    /// The same, by a read that went past the pool.
+    Past(usize),
     /// A buffer of so many bytes is needed: make room and come again.
     Room(usize),
     /// The content changed its kind or the block left the map: look again.
     Again,
 }
 
-/// Blocks up to this length are read whole: one strip, one I/O.
-const READ_WHOLE_BYTES: usize = 64 << 10;
-
 impl Of<'_> {
-    /// Reads at `offset`; fewer bytes only at the end of the file.
-    pub(crate) fn read(
-        &self,
-        ahead: &Mutex<ReadAhead>,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Result<usize> {
-        let (sequential, kept) = {
-            let mut ahead = ahead.lock();
-            (ahead.note(offset, out.len() as u64), ahead.kept)
-        };
-        let way = Way { sequential, kept };
-        if offset == 0 {
-            neighbours::run_ahead(self.shared, self.inode.ino);
-        }
-        let mut done = 0;
-        let mut room = false;
-        while done < out.len() {
-            match self.read_step(offset + done as u64, &mut out[done..], way, room)? {
-                Step::Done(0) => break,
-                Step::Done(count) => {
-                    done += count;
-                    room = false;
-                }
-                Step::Room(bytes) => {
-                    self.shared.admit(bytes);
-                    room = true;
-                }
-                Step::Again => {}
-            }
-        }
-        if sequential && done > 0 {
-            crate::prefetch::run_ahead(self, ahead, offset + done as u64);
-        }
-        Ok(done)
-    }
-
-    fn read_step(&self, offset: u64, out: &mut [u8], way: Way, room: bool) -> Result<Step> {
-        let content = self.file.content.read();
-        let left = self.file.size().saturating_sub(offset);
-        let count = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
-        if count == 0 {
-            return Ok(Step::Done(0));
-        }
-        match &*content {
-            Content::Empty => {
-                out[..count].fill(0);
-                Ok(Step::Done(count))
-            }
-            Content::Inline(bytes) => {
-                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-                let part = (bytes.len() - start).min(count);
-                out[..part].copy_from_slice(&bytes[start..start + part]);
-                out[part..count].fill(0);
-                Ok(Step::Done(count))
-            }
-            Content::Object(layout) => {
-                let block_size = u64::from(layout.block_size);
-                let (index, within) = (offset / block_size, (offset % block_size) as usize);
-                let count = count.min(layout.block_size as usize - within);
-                self.read_block(layout, index, within, &mut out[..count], way, room)
-            }
-        }
-    }
-
-    fn read_block(
-        &self,
-        layout: &ObjectLayout,
-        index: u64,
-        within: usize,
-        out: &mut [u8],
-        way: Way,
-        room: bool,
-    ) -> Result<Step> {
-        let end = within + out.len();
-        let known = self.file.find_block(index);
-        if let Some(block) = &known {
-            let data = block.data.read();
-            if data.detached {
-                return Ok(Step::Again);
-            }
-            if !data.is_missing(within, end) {
-                data.copy_out(within, out);
-                let limit = data.limit as usize;
-                drop(data);
-                self.note_served(block, way, out.len(), limit);
-                return Ok(Step::Done(out.len()));
-            }
-        }
-        let limit = self.file.stored_limit(layout, index) as usize;
-        if known.is_none() && limit == 0 {
-            out.fill(0);
-            return Ok(Step::Done(out.len()));
-        }
-        let whole = way.sequential || out.len() * 2 >= limit || limit <= READ_WHOLE_BYTES;
-        if known.is_none() && !whole {
-            match self.read_past_pool(layout, index, within, out, limit) {
-                Err(error) if error.kind() == ErrorKind::Retry => {}
-                result => return result.map(|()| Step::Done(out.len())),
-            }
-        }
-        let block = self.file.block(layout, index);
-        let mut data = block.data.write();
-        if data.detached {
-            return Ok(Step::Again);
-        }
-        let wanted = (data.limit as usize).max(end).next_multiple_of(UNIT_BYTES);
-        if !room && data.capacity() < wanted {
-            return Ok(Step::Room(wanted));
-        }
-        let (from, to) = if whole { (0, data.limit as usize) } else { (within, end) };
-        load(self.shared, self.inode, self.file, layout, &block, &mut data, from, to)?;
-        data.copy_out(within, out);
-        drop(data);
-        self.note_served(&block, way, out.len(), limit);
-        Ok(Step::Done(out.len()))
-    }
-
-    /// Notes that `count` bytes of a block of `limit` went to a reader. Once all of it went in
-    /// order to one who keeps it, the block's buffer is better used for the next. Not where others
-    /// have the file open too: they may read the same block in turns, or read ahead what this one
-    /// has had.
-    fn note_served(&self, block: &Arc<Block>, way: Way, count: usize, limit: usize) {
-        if !(way.sequential && way.kept) {
-            block.touch();
-            return;
-        }
-        let before = block.served.fetch_add(count as u32, Ordering::AcqRel) as usize;
-        if before + count >= limit
-            && self.shared.table.handles(self.inode.ino) == 1
-            && let Some(buffer) = block.take_clean()
-        {
-            self.shared.pool.release(buffer);
-        }
-    }
-
-    /// A small read of a block that is not in memory, and not worth it.
-    fn read_past_pool(
-        &self,
-        layout: &ObjectLayout,
-        index: u64,
-        within: usize,
-        out: &mut [u8],
-        limit: usize,
-    ) -> Result<()> {
-        let block = BlockIndex(index);
-        let floor = self.shared.ranges.floor(layout.object, block);
-        let committed = self.file.committed_size.load(Ordering::Acquire);
-        let start = index * u64::from(layout.block_size);
-        let expected = committed.saturating_sub(start).min(u64::from(layout.block_size));
-        let expected = (expected as u32).max(limit as u32);
-        let (from, end) = (within / UNIT_BYTES * UNIT_BYTES, within + out.len());
-        let to = end.next_multiple_of(UNIT_BYTES);
-        let io = &self.shared.io;
-        if from == within && to == end {
-            io.read(layout, block, floor, expected, from, out, Access::Shared)?;
-        } else {
-            let mut bytes = io.scratch().take(to - from);
-            io.read(layout, block, floor, expected, from, &mut bytes, Access::Shared)?;
-            out.copy_from_slice(&bytes[within - from..end - from]);
-        }
-        Ok(())
-    }
-
     /// Writes all of `bytes`, or as much as there is space for; an error only if nothing was
     /// written.
     pub(crate) fn write(&self, position: Position, bytes: &[u8]) -> Result<usize> {
@@ -286,6 +113,7 @@ impl Of<'_> {
                     room = true;
                 }
                 Ok(Step::Again) => {}
+                Ok(Step::Past(_)) => unreachable!("a step of reading"),
                 Err(error) => {
                     failure = Some(error);
                     break;
@@ -555,25 +383,6 @@ impl Of<'_> {
                 self.make_whole_dirty(&block, &mut data, within)?;
             }
             return Ok(());
-        }
-    }
-
-    /// Notes the access time of a read, as `relatime` has it.
-    pub(crate) fn note_read(&self) {
-        const DAY: i64 = 24 * 3600;
-        let now = self.shared.now();
-        let mut core = self.inode.core.lock();
-        if !core.is_loaded() {
-            return;
-        }
-        let attr = core.attr();
-        let due = attr.atime <= attr.mtime
-            || attr.atime <= attr.ctime
-            || now.seconds - attr.atime.seconds >= DAY;
-        if due && now > attr.atime {
-            core.atime = Some(now);
-            core.changes += 1;
-            self.shared.register(self.inode, &mut core);
         }
     }
 }

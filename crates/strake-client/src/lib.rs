@@ -86,6 +86,8 @@ mod rehome_test;
 #[cfg(test)]
 mod returning_test;
 #[cfg(test)]
+mod stream_test;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod vfs_test;

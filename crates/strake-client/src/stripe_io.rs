@@ -146,6 +146,14 @@ impl StripeIo {
         self.mended.load(Ordering::Relaxed)
     }
 
+    /// Whether all NSDs that hold data of a block can be read, as far as is known.
+    pub(crate) fn is_whole(&self, layout: &ObjectLayout, block: BlockIndex) -> bool {
+        self.nsds.stripe(layout, block).is_ok_and(|slots| {
+            let data = slots.iter().take(usize::from(layout.code.data));
+            data.into_iter().all(|slot| self.nsds.availability(*slot).readable())
+        })
+    }
+
     fn key(&self, layout: &ObjectLayout, block: BlockIndex, strip: StripIndex) -> StripKey {
         StripKey { fs: self.nsds.fs(), object: layout.object, block, strip }
     }

@@ -50,14 +50,12 @@ pub trait Disk: Send + Sync {
     /// The device's, or `UnexpectedEof` beyond the end.
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
 
-    /// Fills `first` from `offset`, and `second` from directly behind that: side by side where the
-    /// disk can.
+    /// Fills two runs of bytes, each from its offset: side by side where the disk can.
     ///
     /// # Errors
     /// As [`Disk::read_at`].
-    fn read_both_at(&self, offset: u64, first: &mut [u8], second: &mut [u8]) -> io::Result<()> {
-        self.read_at(offset, first)?;
-        self.read_at(offset + first.len() as u64, second)
+    fn read_two_at(&self, parts: [(u64, &mut [u8]); 2]) -> io::Result<()> {
+        parts.into_iter().try_for_each(|(offset, bytes)| self.read_at(offset, bytes))
     }
 
     /// Writes all of `bytes` at `offset`.

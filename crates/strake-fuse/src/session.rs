@@ -20,13 +20,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use strake_client::Vfs;
-use strake_env::AlignedBuffer;
+use strake_env::{AlignedBuffer, LentBuffer};
 use strake_observe::{Observe, Operation};
 use strake_proto::errno::errno;
 use strake_proto::{Error, ErrorKind, Result};
 
 /// The largest read or write that travels in one message.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
+/// Room for what is read: twice the largest read, which is what a huge page holds.
+const DATA_BYTES: usize = 2 * TRANSFER_BYTES_MAX;
 /// Room for the headers before a write's bytes; the kernel insists on at least this.
 const HEADERS_BYTES: usize = 4096;
 /// Requests the kernel may have under way in the background (read-ahead, direct I/O).
@@ -379,7 +381,7 @@ fn agree(init: &InitIn, rings: bool) -> InitOut {
 
 fn serve(shared: &Shared, channel: &Channel) {
     let mut request = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
-    let mut data = AlignedBuffer::zeroed(TRANSFER_BYTES_MAX);
+    let mut data = LentBuffer::new(DATA_BYTES);
     let mut last = Length::Short;
     loop {
         shared.readers.enter(last);
@@ -397,7 +399,12 @@ fn serve(shared: &Shared, channel: &Channel) {
 }
 
 /// Answers a request that this thread has read; returns how long the next one like it may last.
-fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [u8]) -> Length {
+fn serve_one(
+    shared: &Shared,
+    connection: &OwnedFd,
+    message: &[u8],
+    data: &mut LentBuffer,
+) -> Length {
     let Some((header, body)) = split(message) else {
         shared.readers.take(Length::Short);
         shared.readers.answered(Length::Short, || false);
@@ -408,7 +415,11 @@ fn serve_one(shared: &Shared, connection: &OwnedFd, message: &[u8], data: &mut [
     let alone = Opcode::from_number(header.opcode) == Some(Opcode::Fsync);
     let length = lasting.expected(alone);
     shared.readers.take(length);
-    let answer = shared.serve(&header, body, data);
+    // What is read may come from a disk that is given up, and is then read once more.
+    let answer = match Opcode::from_number(header.opcode) {
+        Some(Opcode::Read) => data.fill(|data| shared.serve(&header, body, data)),
+        _ => shared.serve(&header, body, &mut []),
+    };
     shared.readers.answered(length, || is_waiting(connection));
     match answer {
         Ok(Answer::Silence) => {}

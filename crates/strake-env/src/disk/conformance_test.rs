@@ -4,7 +4,7 @@ use super::file::{Allocation, FileDisk};
 use super::guarded::GuardedDisk;
 use super::sim::SimDisk;
 use super::{Disk, RawBytes};
-use crate::{AlignedBuffer, Rng};
+use crate::{AlignedBuffer, LentBuffer, Rng};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -94,7 +94,8 @@ fn behaves_like_memory(disk: &dyn Disk, seed: u64) {
             2 if rng.one_in(2) => disk.reserve(page * 4096, count * 4096).unwrap(),
             _ => {
                 let (first, second) = buffer.split_at_mut(rng.index(count as usize + 1) * 4096);
-                disk.read_both_at(page * 4096, first, second).unwrap();
+                let middle = page * 4096 + first.len() as u64;
+                disk.read_two_at([(page * 4096, first), (middle, second)]).unwrap();
                 for (page, bytes) in (page..).zip(buffer.chunks_exact(4096)) {
                     let expected = model.get(&page).copied().unwrap_or(0);
                     assert!(bytes.iter().all(|&byte| byte == expected), "seed {seed} page {page}");
@@ -142,8 +143,12 @@ fn conforms(disk: Arc<dyn Disk>) {
     assert!(*back == *long, "a long read brings what was written");
     back.fill(0);
     let (first, second) = back.split_at_mut((3 << 20) + 8192);
-    disk.read_both_at(4096, first, second).unwrap();
+    let middle = 4096 + first.len() as u64;
+    disk.read_two_at([(middle, second), (4096, first)]).unwrap();
     assert!(*back == *long, "and so in two parts");
+    let mut lent = LentBuffer::new(7 << 20);
+    lent.fill(|bytes| disk.read_at(4096, bytes)).unwrap();
+    assert!(*lent == *long, "and so where it is read in place");
     // Many threads at once, each on its own pages.
     std::thread::scope(|scope| {
         for thread in 0..4u64 {

@@ -149,11 +149,13 @@ impl GuardedDisk {
         result
     }
 
-    /// Reads on this thread, in memory of the lanes; else by the disk's threads.
-    fn read(&self, offset: u64, first: &mut [u8], second: &mut [u8]) -> io::Result<()> {
+    /// Reads on this thread, through a lane; else by the disk's threads.
+    fn read(&self, mut parts: [(u64, &mut [u8]); 2]) -> io::Result<()> {
         if let Some(file) = self.shared.disk.descriptor() {
             self.shared.check()?;
-            self.shared.disk.check_range(offset, first.len() + second.len())?;
+            for (offset, bytes) in &parts {
+                self.shared.disk.check_range(*offset, bytes.len())?;
+            }
             let mut waited = Duration::ZERO;
             let mut give_up = || {
                 waited += LOOK;
@@ -164,16 +166,17 @@ impl GuardedDisk {
                 self.shared.check()
             };
             let step = LOOK.min(self.limit);
-            let parts = [&mut *first, &mut *second];
-            if let Some(result) = self.shared.lanes.read(file, offset, parts, step, &mut give_up) {
+            let read = self.shared.lanes.read(file, &mut parts, step, &mut give_up);
+            if let Some(result) = read {
                 return result;
             }
         }
-        let mut at = offset;
-        for piece in first.chunks_mut(PIECE_BYTES).chain(second.chunks_mut(PIECE_BYTES)) {
-            let length = piece.len();
-            self.run(Operation::Read(at), length, |_| {}, |read| piece.copy_from_slice(read))?;
-            at += length as u64;
+        for (mut at, bytes) in parts {
+            for piece in bytes.chunks_mut(PIECE_BYTES) {
+                let length = piece.len();
+                self.run(Operation::Read(at), length, |_| {}, |read| piece.copy_from_slice(read))?;
+                at += length as u64;
+            }
         }
         Ok(())
     }
@@ -297,15 +300,15 @@ impl Disk for GuardedDisk {
             self.shared.check()?;
             return self.shared.disk.read_at(offset, bytes);
         }
-        self.read(offset, bytes, &mut [])
+        self.read([(offset, bytes), (offset, &mut [])])
     }
 
-    fn read_both_at(&self, offset: u64, first: &mut [u8], second: &mut [u8]) -> io::Result<()> {
+    fn read_two_at(&self, parts: [(u64, &mut [u8]); 2]) -> io::Result<()> {
         if self.is_direct() {
             self.shared.check()?;
-            return self.shared.disk.read_both_at(offset, first, second);
+            return self.shared.disk.read_two_at(parts);
         }
-        self.read(offset, first, second)
+        self.read(parts)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

@@ -1,7 +1,10 @@
 //! The limit, with a disk that hangs until it is told to go on.
 
 use super::*;
+use crate::LentBuffer;
 use crate::disk::sim::SimDisk;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
 
 const LENGTH: u64 = 1 << 20;
 
@@ -126,4 +129,74 @@ fn a_retired_disk_refuses_at_once_and_says_why() {
         disk.retire("again");
         assert_eq!(disk.cause_of_death().as_deref(), Some("its file was removed"));
     }
+}
+
+/// A disk that is a pipe: it answers when somebody writes into that.
+struct Piped(std::io::PipeReader);
+
+impl Disk for Piped {
+    fn read_at(&self, _offset: u64, _bytes: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn write_at(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        LENGTH
+    }
+
+    fn discard(&self, _offset: u64, _length: u64) {}
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+}
+
+#[test]
+fn what_was_lent_to_a_disk_that_hangs_is_not_looked_at_again() {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    let disk = GuardedDisk::new(Arc::new(Piped(reader)), Duration::from_millis(50));
+    let mut lent = LentBuffer::new(8192);
+    let mut places = Vec::new();
+    let error = lent.fill(|bytes| {
+        places.push(bytes.as_ptr() as usize);
+        bytes.fill(1);
+        disk.read_at(0, bytes)
+    });
+    let error = error.expect_err("nothing is in the pipe");
+    if error.kind() == io::ErrorKind::Unsupported {
+        eprintln!("skipped: this system has no io_uring");
+        return;
+    }
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    assert!(places.len() == 2 && places[0] != places[1], "done again, elsewhere: {places:x?}");
+    // The kernel still waits to put this where the first attempt was.
+    writer.write_all(&[7; 8192]).expect("the kernel holds the other end");
+    assert!(lent.iter().all(|byte| *byte == 1));
+}
+
+#[test]
+fn what_is_lent_is_read_in_place_and_only_while_it_is_lent() {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe");
+    writer.write_all(&[7; 3 * 4096]).expect("there is room");
+    let disk = GuardedDisk::new(Arc::new(Piped(reader)), Duration::from_secs(600));
+    let mut lent = LentBuffer::new(4096);
+    let mut other = page(0);
+    let result = lent.fill(|bytes| {
+        assert!(crate::lent::is_lent(bytes) && !crate::lent::is_lent(&bytes[1..]));
+        assert!(!crate::lent::is_lent(&other));
+        disk.read_two_at([(0, bytes), (0, &mut other)])
+    });
+    if result.is_err_and(|error| error.kind() == io::ErrorKind::Unsupported) {
+        eprintln!("skipped: this system has no io_uring");
+        return;
+    }
+    assert!(lent.iter().chain(other.iter()).all(|byte| *byte == 7));
+    assert!(!crate::lent::is_lent(&lent), "no more");
 }

@@ -95,8 +95,8 @@ impl Disk for RelievedDisk {
         self.disk.read_at(offset, bytes)
     }
 
-    fn read_both_at(&self, offset: u64, first: &mut [u8], second: &mut [u8]) -> io::Result<()> {
-        self.disk.read_both_at(offset, first, second)
+    fn read_two_at(&self, parts: [(u64, &mut [u8]); 2]) -> io::Result<()> {
+        self.disk.read_two_at(parts)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

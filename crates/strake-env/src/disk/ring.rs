@@ -1,15 +1,16 @@
 //! Reads that the calling thread can give up, through io_uring: neither a change of threads nor a
 //! thread that is stuck in the kernel.
 //!
-//! A [`Lane`] is a ring with buffers of its own, in use by one caller at a time. What the kernel
-//! reads into belongs to the lane, never to the caller, so that a caller who has waited long enough
-//! can leave: the lane is then leaked as a whole, and with it whatever the disk may yet write.
+//! A [`Lane`] is a ring with memory of its own, in use by one caller at a time. What the kernel
+//! reads into belongs to the lane, so that a caller who has waited long enough can leave: the lane
+//! is then leaked as a whole, and with it whatever the disk may yet write. Only what the caller has
+//! *lent* ([`crate::lent`]) is read into where it is; it is kept if the lane is leaked.
 //!
 //! Where the system has no io_uring (old, or forbidden to this process) there are no lanes, and
 //! the guard's threads serve.
 #![allow(unsafe_code, reason = "the kernel is told where to put bytes; this is the one place")]
 
-use crate::AlignedBuffer;
+use crate::{AlignedBuffer, lent};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
 use parking_lot::Mutex;
@@ -18,19 +19,24 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Reads of one lane that are under way, each with its buffer.
-const DEPTH: usize = 2;
-/// What is longer is read in pieces of this size: one is copied while the next is on its way.
-pub(super) const PIECE_BYTES: usize = 1 << 20;
-/// Lanes for reads up to this length have small buffers.
+/// Reads of one lane that may be under way, each with its place in the lane's memory.
+const DEPTH: usize = 4;
+/// What is longer is read in pieces of this size: one is copied while the next ones are on their
+/// way, and it still is in the processor's cache when it is looked at.
+pub(super) const PIECE_BYTES: usize = 512 << 10;
+/// Of lent memory more goes at once: nothing is copied.
+const LENT_PIECE_BYTES: usize = 1 << 20;
+/// Lanes for reads up to this length have little memory.
 const SMALL_BYTES: usize = 64 << 10;
-/// Idle lanes that are kept: of small buffers, of large ones.
-const SMALL_KEPT_MAX: usize = 16;
-const LARGE_KEPT_MAX: usize = 4;
+/// Idle lanes that are kept: of little memory, of much.
+const SMALL_KEPT_MAX: usize = 32;
+const LARGE_KEPT_MAX: usize = 8;
 
 struct Lane {
     ring: IoUring,
-    buffers: [AlignedBuffer; DEPTH],
+    /// One run of memory for all pieces: as a huge page it is one address to the disk where small
+    /// pages are hundreds.
+    memory: AlignedBuffer,
     /// Reads the kernel has not answered.
     pending: usize,
 }
@@ -47,23 +53,23 @@ pub(super) struct Lanes {
 struct Piece<'a> {
     offset: u64,
     out: &'a mut [u8],
-    slot: usize,
+    is_lent: bool,
     /// What is there already, after a short read.
     done: usize,
 }
 
 impl Lanes {
-    /// Fills `parts` from `offset`, one behind the other; `None` where there is no io_uring.
-    /// `give_up` is asked every `step` of waiting, and ends the read with its error.
+    /// Fills `parts`, each from its offset; `None` where there is no io_uring. `give_up` is asked
+    /// every `step` of waiting, and ends the read with its error.
     pub(super) fn read(
         &self,
         file: BorrowedFd<'_>,
-        offset: u64,
-        parts: [&mut [u8]; 2],
+        parts: &mut [(u64, &mut [u8]); 2],
         step: Duration,
         give_up: &mut dyn FnMut() -> io::Result<()>,
     ) -> Option<io::Result<()>> {
-        let (kept, kept_max, capacity) = match parts.iter().all(|part| part.len() <= SMALL_BYTES) {
+        let is_small = |part: &[u8]| part.len() <= SMALL_BYTES || lent::is_lent(part);
+        let (kept, kept_max, slot_bytes) = match parts.iter().all(|(_, part)| is_small(part)) {
             true => (&self.small, SMALL_KEPT_MAX, SMALL_BYTES),
             false => (&self.large, LARGE_KEPT_MAX, PIECE_BYTES),
         };
@@ -71,20 +77,21 @@ impl Lanes {
             return None;
         }
         let found = kept.lock().pop();
-        let mut lane = match found.map_or_else(|| Lane::new(capacity), Ok) {
+        let mut lane = match found.map_or_else(|| Lane::new(slot_bytes), Ok) {
             Ok(lane) => lane,
             Err(_) => {
                 self.unavailable.store(true, Ordering::Relaxed);
                 return None;
             }
         };
-        let result = lane.read(file, offset, parts, step, give_up);
+        let result = lane.read(file, parts, step, give_up);
         // What is under way is waited for, or left to the kernel for good.
         let mut given_up = result.is_err() && give_up().is_err();
         while lane.pending > 0 && !given_up {
             given_up = lane.wait(step).is_err() || give_up().is_err();
         }
         if lane.pending > 0 {
+            lent::keep();
             std::mem::forget(lane);
         } else {
             let mut kept = kept.lock();
@@ -97,34 +104,31 @@ impl Lanes {
 }
 
 impl Lane {
-    fn new(capacity: usize) -> io::Result<Lane> {
+    fn new(slot_bytes: usize) -> io::Result<Lane> {
         let ring = IoUring::new(DEPTH as u32)?;
         if !ring.params().is_feature_ext_arg() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let buffers = std::array::from_fn(|_| AlignedBuffer::zeroed(capacity));
-        Ok(Lane { ring, buffers, pending: 0 })
+        Ok(Lane { ring, memory: AlignedBuffer::zeroed(DEPTH * slot_bytes), pending: 0 })
+    }
+
+    fn slot_bytes(&self) -> usize {
+        self.memory.len() / DEPTH
     }
 
     fn read(
         &mut self,
         file: BorrowedFd<'_>,
-        mut offset: u64,
-        [first, second]: [&mut [u8]; 2],
+        parts: &mut [(u64, &mut [u8]); 2],
         step: Duration,
         give_up: &mut dyn FnMut() -> io::Result<()>,
     ) -> io::Result<()> {
         let mut under_way: [Option<Piece<'_>>; DEPTH] = std::array::from_fn(|_| None);
-        let pieces = first.chunks_mut(PIECE_BYTES).chain(second.chunks_mut(PIECE_BYTES));
-        let mut rest = pieces.map(|out| {
-            let at = offset;
-            offset += out.len() as u64;
-            (at, out)
-        });
+        let slot_bytes = self.slot_bytes();
+        let mut rest = parts.iter_mut().flat_map(|(offset, out)| cut(*offset, out, slot_bytes));
         for (slot, place) in under_way.iter_mut().enumerate() {
-            let Some((offset, out)) = rest.next() else { break };
-            let piece = Piece { offset, out, slot, done: 0 };
-            self.begin(file, &piece)?;
+            let Some(mut piece) = rest.next() else { break };
+            self.begin(file, slot, &mut piece)?;
             *place = Some(piece);
         }
         while self.pending > 0 {
@@ -143,39 +147,53 @@ impl Lane {
                 error => return Err(io::Error::from_raw_os_error(-error)),
             }
             if piece.done < piece.out.len() {
-                self.begin(file, &piece)?;
+                self.begin(file, slot, &mut piece)?;
                 under_way[slot] = Some(piece);
                 continue;
             }
-            piece.out.copy_from_slice(&self.buffers[slot][..piece.out.len()]);
-            if let Some((offset, out)) = rest.next() {
-                let next = Piece { offset, out, slot, done: 0 };
-                self.begin(file, &next)?;
+            if !piece.is_lent {
+                let length = piece.out.len();
+                piece.out.copy_from_slice(&self.memory[slot * slot_bytes..][..length]);
+            }
+            if let Some(mut next) = rest.next() {
+                self.begin(file, slot, &mut next)?;
                 under_way[slot] = Some(next);
             }
         }
         Ok(())
     }
 
-    /// Has the kernel read what is missing of a piece.
-    fn begin(&mut self, file: BorrowedFd<'_>, piece: &Piece<'_>) -> io::Result<()> {
+    /// Asks for what is missing of a piece; the kernel hears of it with the next wait.
+    fn begin(
+        &mut self,
+        file: BorrowedFd<'_>,
+        slot: usize,
+        piece: &mut Piece<'_>,
+    ) -> io::Result<()> {
         let missing = piece.out.len() - piece.done;
-        let target = self.buffers[piece.slot][piece.done..][..missing].as_mut_ptr();
+        let target = match piece.is_lent {
+            true => piece.out[piece.done..].as_mut_ptr(),
+            false => {
+                let start = slot * self.slot_bytes() + piece.done;
+                self.memory[start..][..missing].as_mut_ptr()
+            }
+        };
         let entry = opcode::Read::new(Fd(file.as_raw_fd()), target, missing as u32)
             .offset(piece.offset + piece.done as u64)
             .build()
-            .user_data(piece.slot as u64);
-        // SAFETY: the target lies within a buffer of this lane, which nobody looks at before the
-        // answer has come, and which is freed only when nothing is pending. The kernel holds the
-        // file itself.
+            .user_data(slot as u64);
+        // SAFETY: the target lies within this lane's memory, of which nobody looks at this slot
+        // before the answer has come, and which is freed only when nothing is pending; or within
+        // lent memory, whose owner leaves it alone for good if the answer is not waited for. The
+        // kernel holds the file itself.
         unsafe { self.ring.submission().push(&entry) }
-            .map_err(|_| io::Error::other("a lane takes as many reads as it has buffers"))?;
-        self.ring.submit()?;
+            .map_err(|_| io::Error::other("a lane takes as many reads as it has places"))?;
         self.pending += 1;
         Ok(())
     }
 
-    /// Waits for an answer: whose, and what; `None` after `step`.
+    /// Waits for an answer: whose, and what; `None` after `step`, or twice that where reads have
+    /// just been asked for.
     fn wait(&mut self, step: Duration) -> io::Result<Option<(usize, i32)>> {
         loop {
             if let Some(answer) = self.ring.completion().next() {
@@ -193,4 +211,13 @@ impl Lane {
             }
         }
     }
+}
+
+/// Cuts a part into the pieces that are read at once.
+fn cut(offset: u64, out: &mut [u8], slot_bytes: usize) -> impl Iterator<Item = Piece<'_>> {
+    let is_lent = lent::is_lent(out);
+    let piece_bytes = if is_lent { LENT_PIECE_BYTES } else { slot_bytes };
+    let offsets = (offset..).step_by(piece_bytes);
+    let pieces = offsets.zip(out.chunks_mut(piece_bytes));
+    pieces.map(move |(offset, out)| Piece { offset, out, is_lent, done: 0 })
 }

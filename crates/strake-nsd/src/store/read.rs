@@ -6,7 +6,7 @@ use crate::keys::{Table, block_start, parse_strip_key, strip_key};
 use crate::record::{
     Checksums, Damaged, StripRecord, StripVersion, decode_strip, decode_trailer, trailer_units,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use strake_env::AlignedBuffer;
@@ -30,6 +30,30 @@ pub(super) struct TrailerCache {
     young: HashMap<(StripKey, Version), Arc<[u32]>>,
     old: HashMap<(StripKey, Version), Arc<[u32]>>,
     young_bytes: usize,
+    /// Those that somebody is reading: the parts of a strip are often read side by side.
+    fetching: HashSet<(StripKey, Version)>,
+}
+
+/// What looking for checksums came to.
+enum Sought {
+    Found(Arc<[u32]>),
+    /// Somebody else is reading them; they may be there by the time they are needed.
+    Fetched,
+    /// Nobody has them: the caller reads them, and says when it is done ([`Fetching`]).
+    Mine,
+}
+
+/// Somebody is reading checksums as long as this lives.
+struct Fetching<'a> {
+    store: &'a BlockStore,
+    key: StripKey,
+    version: Version,
+}
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        self.store.trailers.lock().fetching.remove(&(self.key, self.version));
+    }
 }
 
 impl TrailerCache {
@@ -41,6 +65,16 @@ impl TrailerCache {
         }
         if self.young.insert((key, version), checksums.into()).is_none() {
             self.young_bytes += bytes;
+        }
+    }
+
+    fn seek(&mut self, key: StripKey, version: Version) -> Sought {
+        if let Some(found) = self.get(key, version) {
+            return Sought::Found(found);
+        }
+        match self.fetching.insert((key, version)) {
+            true => Sought::Mine,
+            false => Sought::Fetched,
         }
     }
 
@@ -91,8 +125,8 @@ impl BlockStore {
         })
     }
 
-    /// Reads units from `first` on, and all checksums of the strip: together, where these must come
-    /// from the disk and stand directly behind what is read.
+    /// Reads units from `first` on, and all checksums of the strip: side by side, where these must
+    /// come from the disk.
     fn read_checked(
         &self,
         key: &StripKey,
@@ -106,35 +140,43 @@ impl BlockStore {
         // Who names a version and wants the whole strip verifies the disk: what memory knows of the
         // checksums does not count then.
         let verifies = version.is_some() && out.len() == held.strip_bytes as usize;
-        let in_trailer = held.checksums == Checksums::Trailer;
-        let known = match in_trailer {
-            true if verifies => None,
-            true => self.trailers.lock().get(*key, held.version()),
-            false => Some(self.checksums(key, held)?),
-        };
-        let to_end = (first * UNIT_BYTES + out.len()) as u32 == held.strip_bytes;
-        match (known, &held.extents[..]) {
-            (None, [extent]) if to_end => {
-                let behind = trailer_units(held.strip_bytes);
-                let mut trailer = AlignedBuffer::zeroed(behind as usize * UNIT_BYTES);
-                let count = extent.count - first as u32;
-                let extent = Extent { start: extent.start + first as u64, count };
-                self.read_extent(extent, out, &mut trailer)?;
-                let all = self.take_trailer(key, held, &trailer)?;
-                if !verifies {
-                    self.trailers.lock().insert(*key, held.version(), &all);
+        if held.checksums != Checksums::Trailer {
+            self.read_extents(&extents, out)?;
+            return self.checksums(key, held);
+        }
+        let mut fetching = None;
+        if !verifies {
+            let sought = self.trailers.lock().seek(*key, held.version());
+            match sought {
+                Sought::Found(known) => {
+                    self.read_extents(&extents, out)?;
+                    return Ok(known);
                 }
-                Ok(all.into())
-            }
-            (known, _) => {
-                self.read_extents(&extents, out)?;
-                match known {
-                    Some(known) => Ok(known),
-                    None if verifies => Ok(self.read_trailer(key, held)?.into()),
-                    None => self.checksums(key, held),
+                Sought::Fetched => {
+                    self.read_extents(&extents, out)?;
+                    return self.checksums(key, held);
+                }
+                Sought::Mine => {
+                    fetching = Some(Fetching { store: self, key: *key, version: held.version() });
                 }
             }
         }
+        let ([extent], [all]) = (&extents[..], &held.extents[..]) else {
+            self.read_extents(&extents, out)?;
+            return match verifies {
+                true => Ok(self.read_trailer(key, held)?.into()),
+                false => self.checksums(key, held),
+            };
+        };
+        let start = all.start + u64::from(held.strip_bytes) / UNIT_BYTES as u64;
+        let trailer = Extent { start, count: trailer_units(held.strip_bytes) };
+        let mut bytes = AlignedBuffer::zeroed(trailer.bytes() as usize);
+        self.read_extent(*extent, out, Some((trailer, &mut bytes)))?;
+        let all: Arc<[u32]> = self.take_trailer(key, held, &bytes)?.into();
+        if fetching.is_some() {
+            self.trailers.lock().insert(*key, held.version(), &all);
+        }
+        Ok(all)
     }
 
     /// All checksums of a held version.
@@ -170,28 +212,36 @@ impl BlockStore {
         for extent in extents {
             let (part, tail) = rest.split_at_mut(extent.bytes() as usize);
             rest = tail;
-            self.read_extent(*extent, part, &mut [])?;
+            self.read_extent(*extent, part, None)?;
         }
         assert!(rest.is_empty(), "the extents of a strip hold all of it");
         Ok(())
     }
 
-    /// Reads an extent into `first` and, what is behind that, into `second`, which is aligned.
-    fn read_extent(&self, extent: Extent, first: &mut [u8], second: &mut [u8]) -> Result<()> {
-        assert_eq!(extent.bytes(), (first.len() + second.len()) as u64, "an extent is read whole");
+    /// Reads an extent into `out`, and beside it another one into memory that is aligned.
+    fn read_extent(
+        &self,
+        extent: Extent,
+        out: &mut [u8],
+        beside: Option<(Extent, &mut [u8])>,
+    ) -> Result<()> {
+        assert_eq!(extent.bytes(), out.len() as u64, "an extent is read whole");
         let start = self.observe.io.begin();
         let waiting =
             self.observe.waiters.enter("NSD I/O completion", format!("read, NSD {}", self.nsd));
-        let mut read = |first: &mut [u8]| match second {
-            [] => self.disk.read_at(extent.offset(), first),
-            _ => self.disk.read_both_at(extent.offset(), first, second),
+        let more = beside.as_ref().map_or(0, |(other, _)| other.bytes());
+        let read = |out: &mut [u8]| match beside {
+            None => self.disk.read_at(extent.offset(), out),
+            Some((other, bytes)) => {
+                self.disk.read_two_at([(extent.offset(), out), (other.offset(), bytes)])
+            }
         };
-        let read = if (first.as_ptr() as usize).is_multiple_of(UNIT_BYTES) {
-            read(first)
+        let read = if (out.as_ptr() as usize).is_multiple_of(UNIT_BYTES) {
+            read(out)
         } else {
-            let mut aligned = AlignedBuffer::zeroed(first.len());
+            let mut aligned = AlignedBuffer::zeroed(out.len());
             let result = read(&mut aligned);
-            first.copy_from_slice(&aligned);
+            out.copy_from_slice(&aligned);
             result
         };
         drop(waiting);
@@ -201,7 +251,7 @@ impl BlockStore {
             BufferType::Data,
             self.nsd,
             extent.offset(),
-            extent.bytes(),
+            extent.bytes() + more,
             IoSide::Local,
         );
         read.map_err(|error| {

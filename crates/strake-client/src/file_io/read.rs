@@ -1,0 +1,234 @@
+//! Reading: what is in memory is copied; what is not is loaded into the pool with its block, or
+//! read past it.
+//!
+//! *Past the pool* goes what is small beside its block and not part of a sequence, and what a
+//! kernel reads that keeps it (a *stream*). Such a read holds `content` shared, so nothing is cut
+//! meanwhile; a write that crosses it may be seen or not, each strip being of one version. It
+//! takes no lock of a block, and mends nothing: what needs that is loaded instead.
+
+use super::{Of, Step};
+use crate::block::Block;
+use crate::file::Content;
+use crate::neighbours;
+use crate::pool::Page;
+use crate::prefetch::ReadAhead;
+use crate::stripe_io::Access;
+use crate::write_behind::load;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::{BlockIndex, ObjectLayout, Result};
+
+/// How a handle is read.
+#[derive(Clone, Copy)]
+struct Way {
+    sequential: bool,
+    /// See [`ReadAhead::kept`].
+    kept: bool,
+}
+
+/// Blocks up to this length are read whole: one strip, one I/O.
+const READ_WHOLE_BYTES: usize = 64 << 10;
+/// From here on a read by one who keeps the pages is worth an I/O of its own: see [`Of::streams`].
+pub(crate) const STREAM_BYTES_MIN: usize = 128 << 10;
+
+impl Of<'_> {
+    /// Reads at `offset`; fewer bytes only at the end of the file.
+    pub(crate) fn read(
+        &self,
+        ahead: &Mutex<ReadAhead>,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<usize> {
+        let (sequential, kept) = {
+            let mut ahead = ahead.lock();
+            (ahead.note(offset, out.len() as u64), ahead.kept)
+        };
+        let way = Way { sequential, kept };
+        if offset == 0 {
+            neighbours::run_ahead(self.shared, self.inode.ino);
+        }
+        let mut done = 0;
+        let mut room = false;
+        let mut past = false;
+        while done < out.len() {
+            match self.read_step(offset + done as u64, &mut out[done..], way, room)? {
+                Step::Done(0) => break,
+                Step::Done(count) => {
+                    done += count;
+                    room = false;
+                }
+                Step::Past(count) => {
+                    done += count;
+                    past = true;
+                }
+                Step::Room(bytes) => {
+                    self.shared.admit(bytes);
+                    room = true;
+                }
+                Step::Again => {}
+            }
+        }
+        // Who streams has a kernel that reads ahead.
+        if sequential && done > 0 && !past {
+            crate::prefetch::run_ahead(self, ahead, offset + done as u64);
+        }
+        Ok(done)
+    }
+
+    fn read_step(&self, offset: u64, out: &mut [u8], way: Way, room: bool) -> Result<Step> {
+        let content = self.file.content.read();
+        let left = self.file.size().saturating_sub(offset);
+        let count = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
+        if count == 0 {
+            return Ok(Step::Done(0));
+        }
+        match &*content {
+            Content::Empty => {
+                out[..count].fill(0);
+                Ok(Step::Done(count))
+            }
+            Content::Inline(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let part = (bytes.len() - start).min(count);
+                out[..part].copy_from_slice(&bytes[start..start + part]);
+                out[part..count].fill(0);
+                Ok(Step::Done(count))
+            }
+            Content::Object(layout) => {
+                let block_size = u64::from(layout.block_size);
+                let (index, within) = (offset / block_size, (offset % block_size) as usize);
+                let count = count.min(layout.block_size as usize - within);
+                self.read_block(layout, index, within, &mut out[..count], way, room)
+            }
+        }
+    }
+
+    fn read_block(
+        &self,
+        layout: &ObjectLayout,
+        index: u64,
+        within: usize,
+        out: &mut [u8],
+        way: Way,
+        room: bool,
+    ) -> Result<Step> {
+        let end = within + out.len();
+        let known = self.file.find_block(index);
+        if let Some(block) = &known {
+            let data = block.data.read();
+            if data.detached {
+                return Ok(Step::Again);
+            }
+            if !data.is_missing(within, end) {
+                data.copy_out(within, out);
+                let limit = data.limit as usize;
+                drop(data);
+                self.note_served(block, way, out.len(), limit);
+                return Ok(Step::Done(out.len()));
+            }
+        }
+        let limit = self.file.stored_limit(layout, index) as usize;
+        if known.is_none() && limit == 0 {
+            out.fill(0);
+            return Ok(Step::Done(out.len()));
+        }
+        let large = way.sequential || out.len() * 2 >= limit || limit <= READ_WHOLE_BYTES;
+        let whole = large && !self.streams(layout, index, way, out.len());
+        if known.is_none() && !whole {
+            // What fails is tried again with the block's lock: a writer who crosses this read may
+            // have taken away the version of which it had seen a part.
+            if self.read_past_pool(layout, index, within, out, limit).is_ok() {
+                return Ok(Step::Past(out.len()));
+            }
+        }
+        let block = self.file.block(layout, index);
+        let mut data = block.data.write();
+        if data.detached {
+            return Ok(Step::Again);
+        }
+        let wanted = (data.limit as usize).max(end).next_multiple_of(UNIT_BYTES);
+        if !room && data.capacity() < wanted {
+            return Ok(Step::Room(wanted));
+        }
+        let (from, to) = if whole { (0, data.limit as usize) } else { (within, end) };
+        load(self.shared, self.inode, self.file, layout, &block, &mut data, from, to)?;
+        data.copy_out(within, out);
+        drop(data);
+        self.note_served(&block, way, out.len(), limit);
+        Ok(Step::Done(out.len()))
+    }
+
+    /// Whether `count` bytes are better read by themselves than with all of their block: the kernel
+    /// keeps them, so nobody asks again, and it reads the rest of the block side by side. Not where
+    /// strips have to be rebuilt, for which each such read needs as much of all others.
+    fn streams(&self, layout: &ObjectLayout, index: u64, way: Way, count: usize) -> bool {
+        way.kept && count >= STREAM_BYTES_MIN && self.shared.io.is_whole(layout, BlockIndex(index))
+    }
+
+    /// Notes that `count` bytes of a block of `limit` went to a reader. Once all of it went in
+    /// order to one who keeps it, the block's buffer is better used for the next. Not where others
+    /// have the file open too: they may read the same block in turns, or read ahead what this one
+    /// has had.
+    fn note_served(&self, block: &Arc<Block>, way: Way, count: usize, limit: usize) {
+        if !(way.sequential && way.kept) {
+            block.touch();
+            return;
+        }
+        let before = block.served.fetch_add(count as u32, Ordering::AcqRel) as usize;
+        if before + count >= limit
+            && self.shared.table.handles(self.inode.ino) == 1
+            && let Some(buffer) = block.take_clean()
+        {
+            self.shared.pool.release(buffer);
+        }
+    }
+
+    /// A read of a block that is not in memory, and not worth it.
+    fn read_past_pool(
+        &self,
+        layout: &ObjectLayout,
+        index: u64,
+        within: usize,
+        out: &mut [u8],
+        limit: usize,
+    ) -> Result<()> {
+        let block = BlockIndex(index);
+        let floor = self.shared.ranges.floor(layout.object, block);
+        let committed = self.file.committed_size.load(Ordering::Acquire);
+        let start = index * u64::from(layout.block_size);
+        let expected = committed.saturating_sub(start).min(u64::from(layout.block_size));
+        let expected = (expected as u32).max(limit as u32);
+        let (from, end) = (within / UNIT_BYTES * UNIT_BYTES, within + out.len());
+        let to = end.next_multiple_of(UNIT_BYTES);
+        let io = &self.shared.io;
+        if from == within && to == end {
+            io.read(layout, block, floor, expected, from, out, Access::Shared)?;
+        } else {
+            let mut bytes = io.scratch().take(to - from);
+            io.read(layout, block, floor, expected, from, &mut bytes, Access::Shared)?;
+            out.copy_from_slice(&bytes[within - from..end - from]);
+        }
+        Ok(())
+    }
+
+    /// Notes the access time of a read, as `relatime` has it.
+    pub(crate) fn note_read(&self) {
+        const DAY: i64 = 24 * 3600;
+        let now = self.shared.now();
+        let mut core = self.inode.core.lock();
+        if !core.is_loaded() {
+            return;
+        }
+        let attr = core.attr();
+        let due = attr.atime <= attr.mtime
+            || attr.atime <= attr.ctime
+            || now.seconds - attr.atime.seconds >= DAY;
+        if due && now > attr.atime {
+            core.atime = Some(now);
+            core.changes += 1;
+            self.shared.register(self.inode, &mut core);
+        }
+    }
+}

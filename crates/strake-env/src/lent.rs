@@ -1,0 +1,103 @@
+//! Memory that a disk may read into although the read may be given up.
+//!
+//! A read with a limit cannot go into the caller's memory: a disk that wakes up late would write
+//! into what is somebody else's by then. So it goes into memory of the disk's own and is copied. A
+//! copy of a megabyte costs as much as all else that the read does; this is how to go without.
+//!
+//! A thread *lends* a buffer for one piece of work ([`LentBuffer::fill`]). Disks that this very
+//! thread reads from meanwhile may have the kernel read into it. One that gives up *keeps* it, and
+//! says so: whatever the work came to is then thrown away, the memory is left to the kernel for
+//! good, and the work is done again with other memory. So nobody ever looks at bytes that may still
+//! change.
+
+use crate::AlignedBuffer;
+use std::cell::Cell;
+
+#[derive(Clone, Copy)]
+struct Loan {
+    start: usize,
+    end: usize,
+    kept: bool,
+}
+
+thread_local! {
+    /// What this thread lends just now.
+    static LOAN: Cell<Option<Loan>> = const { Cell::new(None) };
+}
+
+/// Whether this thread lends all of `bytes`, and they are where direct I/O can go.
+pub(crate) fn is_lent(bytes: &[u8]) -> bool {
+    let (start, length) = (bytes.as_ptr() as usize, bytes.len());
+    LOAN.get().is_some_and(|loan| loan.start <= start && start + length <= loan.end)
+        && start.is_multiple_of(4096)
+        && length.is_multiple_of(4096)
+}
+
+/// A disk leaves a read into what this thread lends to the kernel.
+pub(crate) fn keep() {
+    LOAN.set(LOAN.get().map(|loan| Loan { kept: true, ..loan }));
+}
+
+/// A buffer that can be lent.
+#[derive(Debug)]
+pub struct LentBuffer {
+    buffer: AlignedBuffer,
+}
+
+impl LentBuffer {
+    /// `length` bytes.
+    pub fn new(length: usize) -> LentBuffer {
+        LentBuffer { buffer: AlignedBuffer::zeroed(length) }
+    }
+
+    /// Has `work` fill the buffer, lent meanwhile to the disks it reads from. Does it again if one
+    /// of them kept the memory, which then is dead: it ends when no more disks die.
+    ///
+    /// # Panics
+    /// If this thread lends something already.
+    pub fn fill<R>(&mut self, mut work: impl FnMut(&mut [u8]) -> R) -> R {
+        loop {
+            let loan = Lending::begin(self);
+            let result = work(&mut loan.owner.buffer);
+            if !loan.is_kept() {
+                return result;
+            }
+        }
+    }
+}
+
+impl std::ops::Deref for LentBuffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.buffer
+    }
+}
+
+/// As long as it lives, its owner's buffer is lent.
+struct Lending<'a> {
+    owner: &'a mut LentBuffer,
+}
+
+impl Lending<'_> {
+    fn begin(owner: &mut LentBuffer) -> Lending<'_> {
+        assert!(LOAN.get().is_none(), "a thread lends one buffer at a time");
+        let start = owner.buffer.as_ptr() as usize;
+        LOAN.set(Some(Loan { start, end: start + owner.buffer.len(), kept: false }));
+        Lending { owner }
+    }
+
+    fn is_kept(&self) -> bool {
+        LOAN.get().is_some_and(|loan| loan.kept)
+    }
+}
+
+impl Drop for Lending<'_> {
+    /// Leaves the memory to whoever has kept it; also where the work has panicked.
+    fn drop(&mut self) {
+        if self.is_kept() {
+            let fresh = AlignedBuffer::zeroed(self.owner.buffer.len());
+            std::mem::forget(std::mem::replace(&mut self.owner.buffer, fresh));
+        }
+        LOAN.set(None);
+    }
+}
