@@ -68,7 +68,7 @@ impl Lanes {
         step: Duration,
         give_up: &mut dyn FnMut() -> io::Result<()>,
     ) -> Option<io::Result<()>> {
-        let is_small = |part: &[u8]| part.len() <= SMALL_BYTES || lent::is_lent(part);
+        let is_small = |part: &[u8]| part.len() <= SMALL_BYTES || goes_in_place(part);
         let (kept, kept_max, slot_bytes) = match parts.iter().all(|(_, part)| is_small(part)) {
             true => (&self.small, SMALL_KEPT_MAX, SMALL_BYTES),
             false => (&self.large, LARGE_KEPT_MAX, PIECE_BYTES),
@@ -163,7 +163,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Asks for what is missing of a piece; the kernel hears of it with the next wait.
+    /// Has the kernel read what is missing of a piece.
     fn begin(
         &mut self,
         file: BorrowedFd<'_>,
@@ -189,11 +189,12 @@ impl Lane {
         unsafe { self.ring.submission().push(&entry) }
             .map_err(|_| io::Error::other("a lane takes as many reads as it has places"))?;
         self.pending += 1;
+        // At once, not with the wait for it: together they took longer.
+        self.ring.submit()?;
         Ok(())
     }
 
-    /// Waits for an answer: whose, and what; `None` after `step`, or twice that where reads have
-    /// just been asked for.
+    /// Waits for an answer: whose, and what; `None` after `step`.
     fn wait(&mut self, step: Duration) -> io::Result<Option<(usize, i32)>> {
         loop {
             if let Some(answer) = self.ring.completion().next() {
@@ -213,9 +214,14 @@ impl Lane {
     }
 }
 
+/// Whether a part is read into where it is. A short one costs more there than its copy.
+fn goes_in_place(out: &[u8]) -> bool {
+    out.len() > SMALL_BYTES && lent::is_lent(out)
+}
+
 /// Cuts a part into the pieces that are read at once.
 fn cut(offset: u64, out: &mut [u8], slot_bytes: usize) -> impl Iterator<Item = Piece<'_>> {
-    let is_lent = lent::is_lent(out);
+    let is_lent = goes_in_place(out);
     let piece_bytes = if is_lent { LENT_PIECE_BYTES } else { slot_bytes };
     let offsets = (offset..).step_by(piece_bytes);
     let pieces = offsets.zip(out.chunks_mut(piece_bytes));
