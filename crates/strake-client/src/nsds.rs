@@ -17,13 +17,16 @@
 
 mod heirs;
 mod missed;
+mod returning;
 mod shadow;
 
 use heirs::Heirs;
-pub(crate) use missed::{Missed, Sent, Table};
+use missed::Missed;
+pub(crate) use missed::{Sent, Table};
+pub(crate) use returning::RecoveryEnd;
 pub(crate) use shadow::Shadow;
 
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -113,17 +116,6 @@ pub(crate) struct NsdSet {
     mending: Mutex<()>,
 }
 
-/// What the end of a recovery came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RecoveryEnd {
-    /// The NSD is up.
-    Up,
-    /// There is more to compare.
-    More,
-    /// It was lost again.
-    Lost,
-}
-
 /// Bad strips of one NSD that the log names; more are only counted.
 const BAD_STRIPS_LOGGED: u64 = 1000;
 
@@ -188,6 +180,35 @@ pub(crate) fn is_nsd_fault(kind: ErrorKind) -> bool {
     )
 }
 
+impl NsdSlot {
+    fn new(slot: &strake_proto::layout::Slot) -> NsdSlot {
+        NsdSlot {
+            nsd: AtomicU32::new(slot.nsd.0),
+            status: Mutex::new(slot.state.status),
+            route: RwLock::default(),
+            availability: AtomicU8::new(code_of(match slot.state.availability {
+                NsdAvailability::Up => NsdAvailability::Down,
+                _ => NsdAvailability::Unrecovered,
+            })),
+            noted: AtomicBool::new(
+                slot.state.availability != NsdAvailability::Up
+                    && !matches!(slot.state.status, NsdStatus::Deleted { .. }),
+            ),
+            boot: AtomicU64::new(0),
+            vouched: Mutex::default(),
+            free: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            bad_strips: AtomicU64::new(0),
+            repaired: AtomicU64::new(0),
+            bad_pages: AtomicU64::new(0),
+            mended_pages: AtomicU64::new(0),
+            bad_last: Mutex::new(None),
+            repaired_last: Mutex::new(None),
+            progress: Mutex::new(None),
+        }
+    }
+}
+
 impl NsdSet {
     /// The slots of `pool` with the ports there are.
     pub(crate) fn new(
@@ -199,34 +220,7 @@ impl NsdSet {
         clock: Arc<dyn Clock>,
     ) -> NsdSet {
         let lost = pool.lost();
-        let slots: Vec<NsdSlot> = pool
-            .slots
-            .iter()
-            .map(|slot| NsdSlot {
-                nsd: AtomicU32::new(slot.nsd.0),
-                status: Mutex::new(slot.state.status),
-                route: RwLock::default(),
-                availability: AtomicU8::new(code_of(match slot.state.availability {
-                    NsdAvailability::Up => NsdAvailability::Down,
-                    _ => NsdAvailability::Unrecovered,
-                })),
-                noted: AtomicBool::new(
-                    slot.state.availability != NsdAvailability::Up
-                        && !matches!(slot.state.status, NsdStatus::Deleted { .. }),
-                ),
-                boot: AtomicU64::new(0),
-                vouched: Mutex::default(),
-                free: AtomicU64::new(0),
-                total: AtomicU64::new(0),
-                bad_strips: AtomicU64::new(0),
-                repaired: AtomicU64::new(0),
-                bad_pages: AtomicU64::new(0),
-                mended_pages: AtomicU64::new(0),
-                bad_last: Mutex::new(None),
-                repaired_last: Mutex::new(None),
-                progress: Mutex::new(None),
-            })
-            .collect();
+        let slots: Vec<NsdSlot> = pool.slots.iter().map(NsdSlot::new).collect();
         let mut missed = Missed::new(slots.len());
         for (at, slot) in (0..).map(SlotIndex).zip(&slots) {
             if slot.noted.load(Ordering::Acquire) {
@@ -312,25 +306,6 @@ impl NsdSet {
     /// Whether the metadata says that the NSD of `slot` has missed something.
     pub(crate) fn is_noted(&self, slot: SlotIndex) -> bool {
         self.slot(slot).noted.load(Ordering::Acquire)
-    }
-
-    /// What NSDs have missed.
-    pub(crate) fn missed(&self) -> MutexGuard<'_, Missed> {
-        self.missed.lock()
-    }
-
-    /// Whether nothing is kept about what NSDs miss: none may miss anything.
-    pub(crate) fn tolerates_none(&self) -> bool {
-        self.tolerance == 0
-    }
-
-    /// What the NSDs lack that are not up just now cannot be told from their tables.
-    fn distrust_absent(&self) {
-        for slot in self.slots() {
-            if self.availability(slot) != NsdAvailability::Up {
-                self.missed().distrust(slot);
-            }
-        }
     }
 
     /// Held shared during every stripe write.
@@ -648,37 +623,6 @@ impl NsdSet {
         true
     }
 
-    /// Looks at what an NSD has that was started anew. One that has less than it had called stable
-    /// is noted: everything on it is compared.
-    ///
-    /// # Errors
-    /// Where that cannot be noted: it is not to be used.
-    fn vouch(&self, slot: SlotIndex, status: &NsdStatusReply) -> Result<()> {
-        let entry = self.slot(slot);
-        let (boot, stable) = *entry.vouched.lock();
-        if boot == status.boot {
-            return Ok(());
-        }
-        if boot != 0 && status.recovered < stable {
-            self.missed().distrust(slot);
-            self.note(slot)?;
-            eprintln!("disks: NSD {} has come back older than it went", self.nsd(slot));
-        }
-        *entry.vouched.lock() = (status.boot, status.recovered);
-        Ok(())
-    }
-
-    /// Notes how much an NSD called stable.
-    pub(crate) fn saw_stable(&self, slot: SlotIndex, boot: u64, stable: u64) {
-        let mut vouched = self.slot(slot).vouched.lock();
-        // What was started anew since is looked at first.
-        if vouched.0 == boot {
-            vouched.1 = stable;
-        }
-        drop(vouched);
-        self.saw_boot(slot, boot);
-    }
-
     fn learn(&self, slot: SlotIndex, status: &NsdStatusReply) {
         let entry = self.slot(slot);
         entry.free.store(status.free, Ordering::Relaxed);
@@ -698,39 +642,6 @@ impl NsdSet {
     /// How often an NSD was found started anew: what was accepted at a lower count may be gone.
     pub(crate) fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Acquire)
-    }
-
-    /// Begins to write to an NSD that missed writes, without reading it. False if it is not one, or
-    /// has been lost again.
-    pub(crate) fn begin_recovery(&self, slot: SlotIndex) -> bool {
-        let _alone = self.gate.write();
-        let _serial = self.noting.lock();
-        if self.availability(slot) != NsdAvailability::Unrecovered
-            || self.slot(slot).route.read().port.is_none()
-        {
-            return false;
-        }
-        self.set_availability(slot, NsdAvailability::Recovering);
-        true
-    }
-
-    /// Brings a recovered NSD into full use, unless it has missed something meanwhile.
-    pub(crate) fn end_recovery(&self, slot: SlotIndex) -> Result<RecoveryEnd> {
-        let _serial = self.noting.lock();
-        if self.availability(slot) != NsdAvailability::Recovering {
-            return Ok(RecoveryEnd::Lost);
-        }
-        // Whoever notes something from now on takes it out of use after that, and finds it up.
-        if !self.missed().is_clean(slot) {
-            return Ok(RecoveryEnd::More);
-        }
-        if *self.slot(slot).status.lock() == NsdStatus::Replacement {
-            *self.slot(slot).status.lock() = NsdStatus::Ready;
-        }
-        self.record(slot, NsdAvailability::Up)?;
-        self.slot(slot).noted.store(false, Ordering::Release);
-        self.set_availability(slot, NsdAvailability::Up);
-        Ok(RecoveryEnd::Up)
     }
 
     /// Counts a bad strip; the log names it and `what` is wrong.
