@@ -75,7 +75,9 @@ impl StripeIo {
             *results[index].lock() = result;
         });
         let mut results: Vec<Result<()>> = results.into_iter().map(Mutex::into_inner).collect();
-        for ((_, slot), result) in to_heir.iter().zip(results.split_off(sent.len())) {
+        let of_heirs = results.split_off(sent.len());
+        self.note_missed((layout.object, block, restarts), &sent, &left_out, &results);
+        for ((_, slot), result) in to_heir.iter().zip(of_heirs) {
             let Err(error) = result else { continue };
             if is_nsd_fault(error.kind()) {
                 self.nsds.fail(*slot);
@@ -83,7 +85,6 @@ impl StripeIo {
             self.nsds.heir_missed(*slot)?;
         }
         heirless.iter().try_for_each(|(_, slot)| self.nsds.heir_missed(*slot))?;
-        self.note_missed((layout.object, block, restarts), &sent, &left_out, &results);
         self.judge_write(&stripe, &sent, &left_out, results)?;
         Ok(version)
     }
