@@ -24,6 +24,7 @@ use heirs::Heirs;
 use missed::Missed;
 pub(crate) use missed::{Sent, Table};
 pub(crate) use returning::RecoveryEnd;
+use returning::Vouched;
 pub(crate) use shadow::Shadow;
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -53,9 +54,7 @@ struct NsdSlot {
     noted: AtomicBool,
     /// The boot number last seen; 0 for none.
     boot: AtomicU64,
-    /// The boot number whose state was looked at, and how many changes the NSD called stable last:
-    /// with fewer it does not come back.
-    vouched: Mutex<(u64, u64)>,
+    vouched: Mutex<Vouched>,
     free: AtomicU64,
     total: AtomicU64,
     bad_strips: AtomicU64,

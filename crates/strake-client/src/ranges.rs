@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use strake_proto::meta::{MetaOp, MetaQuery, MetaReply, PendingRange};
-use strake_proto::{BlockIndex, NsdId, ObjectId, Result, Version};
+use strake_proto::{BlockIndex, Error, ErrorKind, NsdId, ObjectId, Result, Version};
 
 #[derive(Clone, Copy, Debug)]
 struct Floor {
@@ -108,6 +108,26 @@ impl Ranges {
             left += ranges.apply_page(shared, &page, &mut owed)?;
         }
         Ok(left)
+    }
+
+    /// Applies all pending deletions on one NSD, those too that it has applied already: it may have
+    /// come back as it was before. Accepted, not stable.
+    pub(crate) fn apply_again(shared: &Shared, nsd: NsdId) -> Result<()> {
+        let mut after = 0;
+        loop {
+            let query = MetaQuery::PendingRanges { after, limit: 1000 };
+            let MetaReply::PendingRanges(page) = shared.meta.query(&query)? else {
+                return Err(crate::shared::wrong_reply());
+            };
+            let Some(last) = page.last().map(|range| range.id) else { return Ok(()) };
+            after = last;
+            for PendingRange { layout, from, to, version, .. } in &page {
+                if shared.io.delete_range(layout, (*from, *to), *version, Some(&[nsd])).is_empty() {
+                    let detail = format!("NSD {nsd} was lost again");
+                    return Err(Error::new(ErrorKind::Unreachable, detail));
+                }
+            }
+        }
     }
 
     /// Frees what deletions still hold, for somebody who finds no space; false if there was nothing

@@ -253,6 +253,7 @@ fn catch_up(
     report: &mut RecoveryReport,
 ) -> Result<()> {
     let nsds = shared.io.nsds();
+    let restarts = nsds.restarts();
     // What was pending goes first: less to compare, and nothing deleted is copied.
     Ranges::apply_pending(shared)?;
     let mut go_on = |bytes| {
@@ -269,10 +270,16 @@ fn catch_up(
         compare_missed(shared, slot, table, report, &mut go_on)?;
     } else {
         report.full = true;
+        Ranges::apply_again(shared, nsds.nsd(slot))?;
         compare_files(shared, (slot, Place::Holder), report, &mut go_on)?;
         delete_nobodys(shared, slot, report)?;
     }
     shared.committer.commit(shared, true)?;
+    // What it had only accepted, copies and deletions, may be gone.
+    if nsds.restarts() != restarts {
+        let detail = "a disk was started anew meanwhile: it is compared again";
+        return Err(Error::new(ErrorKind::Unreachable, detail));
+    }
     if report.failed > 0 {
         let detail = format!("{} stripes cannot be rebuilt yet", report.failed);
         return Err(Error::new(ErrorKind::Io, detail));

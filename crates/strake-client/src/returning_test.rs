@@ -162,7 +162,12 @@ impl Rehearsal {
             nsd.set_faults(Faults { down, restart_after, ..Faults::default() });
             return;
         }
-        if is_away || self.away.len() >= self.tolerance {
+        // Those that are back and not up yet count, too.
+        let views = self.vfs.nsds();
+        let lost = views.iter().enumerate().filter(|(at, view)| {
+            !view.state.availability.readable() || self.away.iter().any(|(away, _)| away == at)
+        });
+        if is_away || lost.count() >= self.tolerance {
             self.copies[at] = nsd.copy();
             return;
         }
@@ -190,7 +195,7 @@ impl Rehearsal {
         // The mender waits for as long as this looks after the NSD.
         let nsds = self.vfs.shared.io.nsds();
         let _alone = nsds.mending().lock();
-        for _ in 0..3 {
+        for _ in 0..10 {
             if !nsds.probe(slot) || nsds.availability(slot) != NsdAvailability::Unrecovered {
                 break;
             }

@@ -19,6 +19,39 @@ pub(crate) enum RecoveryEnd {
     Lost,
 }
 
+/// How much an NSD is to have when it comes back.
+#[derive(Default)]
+pub(super) struct Vouched {
+    /// The boot number whose state was looked at; 0 for none.
+    boot: u64,
+    /// How many changes the NSD called stable last under it.
+    stable: u64,
+    /// The same of a later boot number, which nobody has looked at yet.
+    unseen: Option<(u64, u64)>,
+}
+
+impl Vouched {
+    /// With so many changes called stable.
+    pub(super) fn stable(boot: u64, stable: u64) -> Vouched {
+        Vouched { boot, stable, unseen: None }
+    }
+
+    /// Whether who has this much has less than it called stable.
+    fn is_older(&self, status: &NsdStatusReply) -> bool {
+        let (of, unseen) = self.unseen.unwrap_or_default();
+        let needed = if of == status.boot { self.stable } else { unseen.max(self.stable) };
+        self.boot != 0 && (status.recovered == 0 || status.recovered < needed)
+    }
+
+    /// What is known once it was looked at.
+    fn after(&self, status: &NsdStatusReply) -> Vouched {
+        match self.unseen {
+            Some((boot, stable)) if boot == status.boot => Vouched::stable(boot, stable),
+            _ => Vouched::stable(status.boot, status.recovered),
+        }
+    }
+}
+
 impl NsdSet {
     /// What NSDs have missed.
     pub(crate) fn missed(&self) -> MutexGuard<'_, Missed> {
@@ -45,26 +78,30 @@ impl NsdSet {
     /// # Errors
     /// Where that cannot be noted: it is not to be used.
     pub(super) fn vouch(&self, slot: SlotIndex, status: &NsdStatusReply) -> Result<()> {
-        let entry = self.slot(slot);
-        let (boot, stable) = *entry.vouched.lock();
-        if boot == status.boot {
-            return Ok(());
-        }
-        if boot != 0 && status.recovered < stable {
+        let vouched = &self.slot(slot).vouched;
+        let is_older = {
+            let vouched = vouched.lock();
+            if vouched.boot == status.boot {
+                return Ok(());
+            }
+            vouched.is_older(status)
+        };
+        if is_older {
             self.missed().distrust(slot);
             self.note(slot)?;
             eprintln!("disks: NSD {} has come back older than it went", self.nsd(slot));
         }
-        *entry.vouched.lock() = (status.boot, status.recovered);
+        let mut vouched = vouched.lock();
+        *vouched = vouched.after(status);
         Ok(())
     }
 
     /// Notes how much an NSD called stable.
     pub(crate) fn saw_stable(&self, slot: SlotIndex, boot: u64, stable: u64) {
         let mut vouched = self.slot(slot).vouched.lock();
-        // What was started anew since is looked at first.
-        if vouched.0 == boot {
-            vouched.1 = stable;
+        match vouched.boot == boot {
+            true => vouched.stable = stable,
+            false => vouched.unseen = Some((boot, stable)),
         }
         drop(vouched);
         self.saw_boot(slot, boot);

@@ -4,7 +4,7 @@
 //! Every change that the holder has done is done by its *shadow* too; what was there before is
 //! copied to it meanwhile. A shadow that misses a change never takes over.
 
-use super::{NsdSet, Route};
+use super::{NsdSet, Route, Vouched};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
@@ -123,7 +123,7 @@ impl NsdSet {
         self.change_pool(MetaOp::ReplaceNsd { old, new: shadow.nsd, state })?;
         *entry.status.lock() = NsdStatus::Ready;
         entry.boot.store(boot, Ordering::Release);
-        *entry.vouched.lock() = (boot, stable);
+        *entry.vouched.lock() = Vouched::stable(boot, stable);
         entry.nsd.store(shadow.nsd.0, Ordering::Release);
         *entry.route.write() = Route { port: Some(Arc::clone(&shadow.port)), shadow: None };
         eprintln!("disks: NSD {} has replaced NSD {old}", shadow.nsd);
@@ -155,7 +155,7 @@ impl NsdSet {
         self.change_pool(MetaOp::ReplaceNsd { old, new: nsd, state })?;
         *entry.status.lock() = status;
         entry.boot.store(0, Ordering::Release);
-        *entry.vouched.lock() = (0, 0);
+        *entry.vouched.lock() = Vouched::default();
         self.missed().distrust(slot);
         entry.nsd.store(nsd.0, Ordering::Release);
         entry.noted.store(true, Ordering::Release);

@@ -17,7 +17,7 @@
 
 use super::read::{Survey, Verdict, gone};
 use super::{Found, StripeIo};
-use crate::nsds::{Place, Sent};
+use crate::nsds::Place;
 use crate::scratch::ScratchBuffer;
 use std::collections::BTreeMap;
 use strake_proto::nsd::{KeptVersion, NsdReply, NsdRequest, StripEntry, StripHeader};
@@ -77,7 +77,6 @@ impl StripeIo {
         at: u8,
         target: (SlotIndex, Place),
     ) -> Result<u64> {
-        let restarts = self.nsds().restarts();
         let survey = self.survey(layout, block, floor)?;
         let newest = survey.sights.iter().filter_map(|sight| sight.as_ref().ok());
         let Some(header) = newest.max_by_key(|header| header.version).cloned() else {
@@ -90,12 +89,8 @@ impl StripeIo {
         let strip_bytes = Geometry::of(layout.code, u64::from(header.block_bytes)).strip_bytes;
         let holder = survey.slots[usize::from(at)];
         let send = |strip: &[u8]| {
-            self.write_strip(layout, block, StripIndex(at), target, &header, strip, true)?;
-            if target == (holder, Place::Holder) {
-                let (object, accepted) = (layout.object, vec![holder]);
-                self.nsds().missed().sent(Sent { object, block, accepted, restarts });
-            }
-            Ok(strip_bytes as u64)
+            self.write_strip(layout, block, StripIndex(at), target, &header, strip, true)
+                .map(|()| strip_bytes as u64)
         };
         if target != (holder, Place::Holder) {
             let mut strip = self.scratch().take(strip_bytes);

@@ -72,11 +72,12 @@ pub(crate) struct MemoryNsd {
 
 impl MemoryNsd {
     pub(crate) fn new(nsd: NsdId) -> Arc<MemoryNsd> {
+        let empty = State { changes: 1, ..State::default() };
         let inner = Inner {
-            state: State::default(),
-            durable: State::default(),
+            state: empty.clone(),
+            durable: empty,
             boot: 1,
-            recovered: 0,
+            recovered: 1,
             faults: Faults::default(),
             capacity: 1 << 40,
             superseded: 0,
