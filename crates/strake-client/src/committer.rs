@@ -163,7 +163,7 @@ impl Committer {
             }
         }
         noted?;
-        // Also for stripes that no file waits for: mended, copied.
+        // Also for stripes that no file waits for: those that a reader mended.
         let lacking = lacking.into_iter().try_for_each(|slot| shared.io.nsds().note(slot));
         if lost > 0 {
             let detail = format!("{lost} blocks did not become stable and are written again");

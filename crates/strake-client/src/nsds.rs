@@ -689,7 +689,9 @@ impl NsdSet {
     /// Total and free raw bytes. Placement is even, so the fullest NSD decides what is free.
     pub(crate) fn space(&self) -> (u64, u64) {
         let live = || self.slots().filter(|slot| self.rehoming() != Some(*slot));
+        // What one that is away had when it went says nothing: deletions wait for it.
         let used = live()
+            .filter(|slot| self.availability(*slot).writable())
             .map(|slot| self.slot(slot))
             .filter(|slot| slot.total.load(Ordering::Relaxed) > 0);
         let mut total = 0u64;
@@ -703,7 +705,7 @@ impl NsdSet {
         if count == 0 {
             return (0, 0);
         }
-        // NSDs that never answered are taken to be like the others.
+        // NSDs that do not answer are taken to be like the others.
         let all = live().count() as u64;
         (total / count * all, least.saturating_mul(all))
     }

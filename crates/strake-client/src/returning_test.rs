@@ -268,3 +268,28 @@ fn whoever_is_back_has_everything_and_mostly_because_of_its_table() {
     println!("{tally:?}");
     assert!(tally.by_table > tally.full && tally.older > 0, "{tally:?}");
 }
+
+/// Regression: a disk that went while it was full kept the file system full, whatever was deleted.
+#[test]
+fn a_disk_that_went_full_does_not_keep_the_others_full() {
+    let rig = Rig::new("2x", 4);
+    let vfs = rig.start(0);
+    rig.nsds.iter().for_each(|nsd| nsd.set_capacity(8 * BLOCK as u64));
+    let (_, handle) = create(&vfs, "fill");
+    let bytes = pattern(BLOCK, 1);
+    let mut offset = 0;
+    while vfs.write(handle, offset, &bytes, false).is_ok_and(|count| count == BLOCK) {
+        offset += BLOCK as u64;
+        assert!(offset < 64 * BLOCK as u64, "it is never full");
+        vfs.sync().expect("synced");
+        vfs.shared.io.nsds().refresh_space();
+        vfs.shared.space.learn(&vfs.shared.io);
+    }
+    vfs.attach_nsd(SlotIndex(1), None);
+    vfs.release(handle);
+    vfs.unlink(ROOT, Ino::ROOT, b"fill").expect("deleting works");
+    vfs.tend();
+    let (_, handle) = create(&vfs, "next");
+    write(&vfs, handle, 0, &pattern(2 * BLOCK, 2));
+    vfs.fsync(handle, false).expect("synced");
+}

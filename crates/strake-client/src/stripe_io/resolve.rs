@@ -87,11 +87,11 @@ impl StripeIo {
         }
         let stripe = StripeCode::of_block(layout.code, u64::from(header.block_bytes));
         let strip_bytes = Geometry::of(layout.code, u64::from(header.block_bytes)).strip_bytes;
-        let holder = survey.slots[usize::from(at)];
         let send = |strip: &[u8]| {
             self.write_strip(layout, block, StripIndex(at), target, &header, strip, true)
                 .map(|()| strip_bytes as u64)
         };
+        let holder = survey.slots[usize::from(at)];
         if target != (holder, Place::Holder) {
             let mut strip = self.scratch().take(strip_bytes);
             let key = self.key(layout, block, StripIndex(at));
