@@ -116,8 +116,9 @@ pub(crate) struct Block {
     used: AtomicBool,
     /// Bytes that went to sequential readers who keep them.
     pub(crate) served: AtomicU32,
-    /// Whether it stands in the queue of the writers behind.
-    pub(crate) queued: AtomicBool,
+    /// 0 unless it stands in the queue of the writers behind; then one more than `sends` was when
+    /// it was queued last.
+    pub(crate) queued: AtomicU64,
     /// Accepted writes not yet stable.
     pub(crate) pinned: AtomicU32,
     /// How often it was sent and accepted; changed under the lock of `data`.
@@ -237,7 +238,7 @@ impl Block {
             file: Arc::downgrade(file),
             used: AtomicBool::new(true),
             served: AtomicU32::new(0),
-            queued: AtomicBool::new(false),
+            queued: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
             sends: AtomicU64::new(0),
             stored: AtomicU32::new(if limit == 0 { 0 } else { STORED_UNKNOWN }),

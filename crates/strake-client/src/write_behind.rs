@@ -124,8 +124,10 @@ pub(crate) fn serve(shared: &Shared) {
 
 fn run(shared: &Shared, job: Job) {
     let Some(block) = job.file.find_block(job.index) else { return };
-    block.queued.store(false, Ordering::Release);
-    let flush = || flush_block(shared, &job.inode, &job.file, &block);
+    // Whoever has sent it since did what it was queued for; what was written after that waits for a
+    // reason of its own, a small `fsync` perhaps that need not send the block.
+    let Some(sends) = block.queued.swap(0, Ordering::AcqRel).checked_sub(1) else { return };
+    let flush = || flush_block_with(shared, &job.inode, &job.file, &block, Some(sends), &mut || {});
     let before = shared.meta.changes();
     let result = match flush() {
         Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(shared, before) => {
@@ -166,7 +168,7 @@ fn press(shared: &Shared) {
     }
 }
 
-/// Queues a block for the threads that write behind; false if it is queued already.
+/// Queues a block for the threads that write behind; false if it stands in the queue already.
 pub(crate) fn enqueue(
     shared: &Shared,
     inode: &Arc<InodeState>,
@@ -174,7 +176,8 @@ pub(crate) fn enqueue(
     index: u64,
 ) -> bool {
     let Some(block) = file.find_block(index) else { return false };
-    if block.queued.swap(true, Ordering::AcqRel) {
+    let sends = block.sends.load(Ordering::Acquire);
+    if block.queued.swap(sends + 1, Ordering::AcqRel) != 0 {
         return false;
     }
     let inode = shared.table.pin(inode.ino);
@@ -201,20 +204,22 @@ pub(crate) fn flush_block(
     file: &Arc<FileState>,
     block: &Arc<Block>,
 ) -> Result<()> {
-    flush_block_with(shared, inode, file, block, &mut || {})
+    flush_block_with(shared, inode, file, block, None, &mut || {})
 }
 
-/// The same; `after_commit` runs where others may come between.
+/// The same; if `since` is given, only unless it was sent after it had been sent so often.
+/// `after_commit` runs where others may come between.
 fn flush_block_with(
     shared: &Shared,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Arc<Block>,
+    since: Option<u64>,
     after_commit: &mut dyn FnMut(),
 ) -> Result<()> {
     let sends = block.sends.load(Ordering::Acquire);
     for _ in 0..STABLE_ATTEMPTS {
-        if send_block(shared, inode, file, block)? {
+        if send_block(shared, inode, file, block, since)? {
             return Ok(());
         }
         // Whoever lost a block over it finds it dirty, this one among them.
@@ -234,11 +239,16 @@ fn send_block(
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Arc<Block>,
+    since: Option<u64>,
 ) -> Result<bool> {
     let content = durable_content(shared, file)?;
     let Content::Object(layout) = &*content else { return Ok(true) };
     let mut data = block.data.write();
     if data.detached || !data.dirty || data.length == 0 {
+        return Ok(true);
+    }
+    // Under the lock under which it changes.
+    if since.is_some_and(|sends| block.sends.load(Ordering::Acquire) != sends) {
         return Ok(true);
     }
     if block.pinned.load(Ordering::Acquire) > 0 {
@@ -524,11 +534,39 @@ mod tests {
             flush_block(&vfs.shared, &inode, &file, &block).expect("sent by the writer");
             put();
         };
-        flush_block_with(&vfs.shared, &inode, &file, &block, &mut between).expect("all was sent");
+        flush_block_with(&vfs.shared, &inode, &file, &block, None, &mut between)
+            .expect("all was sent");
         assert_eq!(round, 3, "it took the writer one more turn");
         vfs.fsync(handle, false).expect("synced");
         assert!(read(&vfs, handle, 0, 20_000) == pattern(20_000, 3));
         drop((file, inode));
+        vfs.shutdown().expect("ended");
+    }
+
+    /// The job of a block that `fsync` has sent comes late, after another small write.
+    #[test]
+    fn a_job_that_comes_late_leaves_what_was_written_since() {
+        let rig = Rig::new("4+2p", 6);
+        let vfs = rig.start(0);
+        let (_, handle) = create(&vfs, "f");
+        let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
+        let file = vfs.shared.file(&inode).expect("a file");
+        write(&vfs, handle, 0, &pattern(20_000, 1));
+        let block = file.find_block(0).expect("just written");
+        let late = |block: &Block| {
+            block.queued.store(block.sends.load(Ordering::Acquire) + 1, Ordering::Release);
+            let inode = vfs.shared.table.pin(inode.ino);
+            Job { inode, file: Arc::clone(&file), index: 0 }
+        };
+        let job = late(&block);
+        flush_block(&vfs.shared, &inode, &file, &block).expect("accepted");
+        vfs.fsync(handle, false).expect("synced");
+        write(&vfs, handle, 5000, &pattern(100, 2));
+        run(&vfs.shared, job);
+        assert_eq!(file.dirty_blocks(), [0], "it was queued for what was sent before");
+        run(&vfs.shared, late(&block));
+        assert!(!file.has_dirty_blocks(), "one that was queued since is sent");
+        drop((block, file, inode));
         vfs.shutdown().expect("ended");
     }
 }
