@@ -245,6 +245,17 @@ fn compare(meta: &MemoryMeta, model: &Model, context: &str) {
             let query = MetaQuery::ReadDir { dir: ino, after: 0, limit: 4096, with_inodes: false };
             let expected = MetaReply::Entries { entries: model.list(ino), end: true };
             assert_eq!(ask(query), expected, "directory {ino} {context}");
+            let query = MetaQuery::ReadDir { dir: ino, after: 0, limit: 4096, with_inodes: true };
+            let mut entries = model.list(ino);
+            for entry in &mut entries {
+                let mut inode = model.show(entry.ino);
+                if let FileData::Inline(bytes) = &mut inode.data {
+                    bytes.clear();
+                }
+                entry.inode = Some(inode);
+            }
+            let expected = MetaReply::Entries { entries, end: true };
+            assert_eq!(ask(query), expected, "directory {ino} with inodes {context}");
         }
         let xattrs = model.xattrs(ino);
         let names = xattrs.keys().cloned().collect();

@@ -17,7 +17,7 @@ use strake_store::KvRead;
 
 /// Items of one reply, whatever was asked.
 const ITEMS_MAX: usize = 4096;
-/// Bytes of one reply, about: inline data must not make a listing longer than a message may be.
+/// Bytes of one reply, about: inline data must not make it longer than a message may be.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
 /// Answers a question. Of [`Counts`] the space of the store itself is left 0: its owner knows.
@@ -186,8 +186,8 @@ fn read_dir(
             let detail = format!("metadata: entry of directory {dir} names no inode; run a check");
             Error::new(ErrorKind::Corrupt, detail)
         })?;
-        bytes += stored.len() + size_of::<DirEntry>() + size_of::<Inode>();
-        entry.inode = Some(InodeRecord::decode(&stored)?.into_inode(entry.ino));
+        bytes += size_of::<DirEntry>() + size_of::<Inode>();
+        entry.inode = Some(InodeRecord::decode_head(&stored)?.into_inode(entry.ino));
         filled += 1;
     }
     let end = end && filled == entries.len();

@@ -86,7 +86,18 @@ impl InodeRecord {
 
     /// Reads a stored value.
     pub(crate) fn decode(bytes: &[u8]) -> Result<InodeRecord> {
-        let (mut record, tail) = decode_prefix::<InodeRecord>(bytes)?;
+        let (mut record, tail) = InodeRecord::decode_split(bytes)?;
+        record.tail = tail.to_vec();
+        Ok(record)
+    }
+
+    /// The same without the inline data or target, which are most of it.
+    pub(crate) fn decode_head(bytes: &[u8]) -> Result<InodeRecord> {
+        InodeRecord::decode_split(bytes).map(|(record, _)| record)
+    }
+
+    fn decode_split(bytes: &[u8]) -> Result<(InodeRecord, &[u8])> {
+        let (record, tail) = decode_prefix::<InodeRecord>(bytes)?;
         let tail_bytes_max = match record.place {
             Place::Inline => INLINE_BYTES_MAX,
             Place::Target => SYMLINK_BYTES_MAX,
@@ -95,8 +106,7 @@ impl InodeRecord {
         if tail.len() > tail_bytes_max {
             return Err(corrupt("an inode record has too many bytes"));
         }
-        record.tail = tail.to_vec();
-        Ok(record)
+        Ok((record, tail))
     }
 
     /// The type alone of a stored value, which is near its beginning.

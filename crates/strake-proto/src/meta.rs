@@ -52,7 +52,7 @@ pub struct DirEntry {
     pub ino: Ino,
     /// The inode's type.
     pub file_type: FileType,
-    /// The whole inode, where the query asked for it.
+    /// The inode, where the query asked for it; of inline data it says only that they are inline.
     pub inode: Option<Inode>,
 }
 
@@ -79,7 +79,7 @@ pub enum MetaQuery {
         after: Cookie,
         /// At most this many (the leader's limit: 4,096).
         limit: u32,
-        /// Whether whole inodes are wanted.
+        /// Whether inodes are wanted, too.
         with_inodes: bool,
     },
     /// ▶ [`MetaReply::Bytes`]: a symbolic link's target.
