@@ -7,9 +7,10 @@
 //!
 //! - Whoever takes a request of a kind that *lasted* lately ([`Lasting`]) and leaves nobody reading
 //!   wakes another; waking one for every request would cost as much as a short one does.
-//! - A program waits for each `fsync` before it asks for more, so of those ([`Length::LongAlone`])
-//!   this goes only where they come side by side: else whoever is woken finds nothing, and takes
-//!   the processor from the disk's thread. That they do shows in two ways: one is taken while
+//! - A program waits for each `fsync` and each piece of a listing before it asks for more, so of
+//!   those ([`Length::LongAlone`]) this goes only where they come side by side: else whoever is
+//!   woken finds nothing, and takes the processor from the disk's thread, or from the program. That
+//!   they do shows in two ways: one is taken while
 //!   another request is being answered; or a request is found waiting when its answer is ready (not
 //!   when it was sent: who got it may have asked again already). It is believed for the next
 //!   [`CROWD_MAX`] of them.

@@ -398,6 +398,12 @@ fn serve(shared: &Shared, channel: &Channel) {
     }
 }
 
+/// Whether a program that asks for this mostly waits for the answer before it asks for more: it
+/// makes things durable one by one, or walks through a tree.
+fn comes_alone(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Fsync | Opcode::ReadDir | Opcode::ReadDirPlus)
+}
+
 /// Answers a request that this thread has read; returns how long the next one like it may last.
 fn serve_one(
     shared: &Shared,
@@ -412,7 +418,7 @@ fn serve_one(
         return Length::Short;
     };
     let lasting = shared.lasting(&header);
-    let alone = Opcode::from_number(header.opcode) == Some(Opcode::Fsync);
+    let alone = Opcode::from_number(header.opcode).is_some_and(comes_alone);
     let length = lasting.expected(alone);
     shared.readers.take(length);
     // What is read may come from a disk that is given up, and is then read once more.

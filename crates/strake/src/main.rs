@@ -17,6 +17,9 @@ mod show;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A parallel POSIX file system: one binary, no kernel module.
 #[derive(Parser)]
 #[command(
