@@ -23,7 +23,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -183,9 +183,7 @@ impl FileDisk {
         };
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
             match error {
-                Errno::WOULDBLOCK => {
-                    io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open")
-                }
+                Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::ResourceBusy, holder(&file)),
                 other => other.into(),
             }
         })?;
@@ -360,6 +358,35 @@ fn write_parts(file: &File, offset: u64, parts: [RawBytes; 2]) -> io::Result<usi
             None => return Err(error),
         }
     }
+}
+
+/// Who has the lock of a file that is locked, as far as the kernel tells.
+fn holder(file: &OwnedFd) -> String {
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let process = rustix::fs::fstat(file).ok().and_then(|found| {
+        let (major, minor) = (rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev));
+        process_with_lock(&locks, &format!("{major:02x}:{minor:02x}:{}", found.st_ino))
+    });
+    match process {
+        // It failed here before, and is opened anew.
+        Some(process) if process == std::process::id() => {
+            "what was under way on it when it was closed has not ended yet".to_owned()
+        }
+        Some(process) => format!("process {process} has it open"),
+        None => "another process has it open".to_owned(),
+    }
+}
+
+/// The process with a `flock` of a file, out of `/proc/locks` (proc_locks(5)):
+/// `1: FLOCK ADVISORY WRITE 4711 fe:01:131 0 EOF`.
+fn process_with_lock(locks: &str, file: &str) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        match fields[..] {
+            [_, "FLOCK", _, _, process, locked, ..] if locked == file => process.parse().ok(),
+            _ => None,
+        }
+    })
 }
 
 fn dead() -> io::Error {

@@ -55,6 +55,17 @@ fn a_second_opening_is_refused_while_the_first_lasts() {
 }
 
 #[test]
+fn who_has_a_lock_is_read_from_the_kernels_list() {
+    let locks = "1: POSIX  ADVISORY  WRITE 40 fe:01:131 0 EOF\n\
+                 2: FLOCK  ADVISORY  WRITE 41 fe:01:13 0 EOF\n\
+                 2: -> FLOCK  ADVISORY  WRITE 42 fe:01:131 0 EOF\n\
+                 3: FLOCK  ADVISORY  WRITE 4711 fe:01:131 0 EOF\n";
+    assert_eq!(process_with_lock(locks, "fe:01:131"), Some(4711), "not who waits for it");
+    assert_eq!(process_with_lock(locks, "fe:01:132"), None);
+    assert_eq!(process_with_lock("3: FLOCK\n\n", "fe:01:131"), None);
+}
+
+#[test]
 fn an_existing_file_is_not_overwritten() {
     let folder = folder();
     let path = folder.0.join("container");
