@@ -8,8 +8,8 @@
 //! 1. what is older than a settled version goes when that is settled;
 //! 2. a current version which no commit has begun to cover goes at once when it is overwritten:
 //!    nobody was, or will be, told that it is stable here, so it was never acknowledged;
-//! 3. every other one stays, up to `VERSIONS_MAX`; then the second newest of the kept goes, because
-//!    the oldest may be the settled one and the newest the last acknowledged.
+//! 3. every other one stays, up to `VERSIONS_MAX`; then one goes of which it is unlikely that it is
+//!    the last acknowledged ([`least_needed`]).
 //!
 //! **What is refused:** versions not above the current one, and not above the *floor*: the higher
 //! of a tombstone that covers the block and a promise for the key.
@@ -65,10 +65,23 @@ pub fn put_in_front(
         freed.extend(versions.remove(0).extents);
     }
     if versions.len() == VERSIONS_MAX {
-        freed.extend(versions.remove(1).extents);
+        freed.extend(versions.remove(least_needed(&versions)).extents);
     }
     versions.insert(0, newest);
     (StripRecord { versions }, freed)
+}
+
+/// Which of the versions that are held goes when there are too many.
+///
+/// The oldest stays: it may be the settled one. Of each writer's (a grant is one life of one
+/// client) the newest two stay: he sent the last one when the one before it was stable everywhere,
+/// so that one may be the last acknowledged, and the last one may have reached few NSDs before he
+/// died. What is older than these two is superseded; the oldest of it goes first. Where there is
+/// none, each life since has only tried to make the NSDs equal and died over it; what such a one
+/// left is what older versions hold as well, and goes, but for the newest.
+fn least_needed(versions: &[StripVersion]) -> usize {
+    let grant = |at: usize| versions[at].version().grant;
+    (2..versions.len() - 1).rev().find(|&at| grant(at) == grant(at - 2)).unwrap_or(1)
 }
 
 /// A change of a record; `None` as the record removes it.

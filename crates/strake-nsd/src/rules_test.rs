@@ -11,7 +11,7 @@ fn version(counter: u64) -> Version {
 }
 
 /// A version accepted by the entry of the same number, in the unit of the same number.
-fn held(counter: u64, settled: bool) -> StripVersion {
+fn version_of(counter: u64, settled: bool) -> StripVersion {
     StripVersion {
         header: StripHeader { version: version(counter), block_bytes: 4096, skipped: 0 },
         strip_bytes: 4096,
@@ -27,12 +27,14 @@ fn unit(start: u64) -> Extent {
 }
 
 fn record(versions: &[(u64, bool)]) -> StripRecord {
-    StripRecord { versions: versions.iter().map(|(at, settled)| held(*at, *settled)).collect() }
+    StripRecord {
+        versions: versions.iter().map(|(at, settled)| version_of(*at, *settled)).collect(),
+    }
 }
 
 /// What stays behind version `new`, and the units that go.
 fn put(old: &[(u64, bool)], new: u64, committing: u64) -> (Vec<u64>, Vec<u64>) {
-    let (record, freed) = put_in_front(held(new, false), Some(record(old)), Lsn(committing));
+    let (record, freed) = put_in_front(version_of(new, false), Some(record(old)), Lsn(committing));
     let mut versions = record.versions.iter().map(|one| one.version().counter);
     assert_eq!(versions.next(), Some(new));
     (versions.collect(), freed.iter().map(|extent| extent.start).collect())
@@ -60,7 +62,25 @@ fn what_may_have_been_acknowledged_is_kept() {
     assert_eq!(put(&[(2, false), (1, true)], 3, 2), (vec![2, 1], vec![]), "2 may be stable");
     assert_eq!(put(&[(1, false)], 2, 0), (vec![], vec![1]));
     let full = [(5, false), (4, false), (3, false), (2, false), (1, true)];
-    assert_eq!(put(&full, 6, 5), (vec![5, 3, 2, 1], vec![4]), "the ends stay");
+    assert_eq!(put(&full, 6, 5), (vec![5, 4, 3, 1], vec![2]), "the ends stay");
+}
+
+/// One life after the other dies while it makes the NSDs equal.
+#[test]
+fn the_last_two_of_a_writer_are_kept_through_recoveries_that_die() {
+    let mut held = record(&[(12, false), (11, false), (4, false), (3, false), (2, true)]);
+    let mut lives = Vec::new();
+    for life in 2..9 {
+        let mut newest = version_of(1, false);
+        newest.header.version.grant = GrantNumber(life);
+        (held, _) = put_in_front(newest, Some(held), Lsn(100));
+        let kept = held.versions[1..].iter().map(|one| one.version());
+        lives.push(kept.map(|one| (one.grant.0, one.counter)).collect::<Vec<_>>());
+    }
+    assert_eq!(lives[0], [(1, 12), (1, 11), (1, 4), (1, 2)]);
+    assert_eq!(lives[1], [(2, 1), (1, 12), (1, 11), (1, 2)]);
+    assert_eq!(lives[2], [(3, 1), (1, 12), (1, 11), (1, 2)]);
+    assert_eq!(lives[6], [(7, 1), (1, 12), (1, 11), (1, 2)]);
 }
 
 #[test]
