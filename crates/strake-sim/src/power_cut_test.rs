@@ -88,13 +88,17 @@ fn disks_whose_syncs_do_nothing_are_found_out() {
     println!("{point:?}: {fault}");
 }
 
+/// With it the power went in a recovery while NSDs held as many versions of a strip as they keep:
+/// 4+1p lost the last acknowledged one.
+const SEED_OF_FULL_RECORDS: u64 = 700_090;
+
 /// One block overwritten again and again, durable on some NSDs here and there; the power goes,
 /// often again in the recovery.
 #[test]
 fn promises_hold_for_a_block_that_is_overwritten() {
     for (code, count) in [("4+1p", 5), ("4+2p", 6), ("2x", 2), ("3x", 3)] {
         let code: Code = code.parse().expect("a code");
-        for seed in seeds() {
+        for seed in seeds().chain([SEED_OF_FULL_RECORDS]) {
             let recording = history::run_overwrites(code, count, seed, 12);
             match point::run(&recording, 60) {
                 Ok(tally) => println!("seed {seed}, {code}: {tally:?}"),
