@@ -249,3 +249,28 @@ fn a_block_is_sent_again_only_when_its_last_version_is_stable() {
     let superseded: u64 = rig.nsds.iter().map(|nsd| nsd.superseded()).sum();
     assert_eq!(superseded, 0, "no version was overwritten that a commit might have covered");
 }
+
+/// What lies beyond the end of a file is deleted at a start; nobody changed the file.
+#[test]
+fn a_recovery_leaves_the_times_of_a_file() {
+    let rig = Rig::new("4+2p", 6);
+    let vfs = rig.start(0);
+    let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
+    vfs.write(opened.handle, 0, &[1; 10_000], false).expect("written");
+    vfs.fsync(opened.handle, false).expect("synced");
+    let before = vfs.getattr(entry.attr.ino).expect("there");
+    vfs.write(opened.handle, u64::from(BLOCK_SIZE), &[2; 10_000], false).expect("written");
+    let shared = &vfs.shared;
+    let inode = shared.table.pin(entry.attr.ino);
+    let file = shared.file(&inode).expect("a file");
+    let block = file.find_block(1).expect("in memory");
+    crate::write_behind::flush_block(shared, &inode, &file, &block).expect("sent");
+    shared.committer.commit(shared, false).expect("stable");
+    drop((block, file, inode, vfs));
+    rig.crash();
+    let vfs = rig.start(0);
+    assert_eq!(vfs.recovered().deleted, 1, "the metadata never knew of it");
+    let after = vfs.getattr(entry.attr.ino).expect("there");
+    assert_eq!((after.size, after.mtime, after.ctime), (10_000, before.mtime, before.ctime));
+    vfs.shutdown().expect("ended");
+}

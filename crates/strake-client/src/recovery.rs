@@ -23,10 +23,10 @@ use crate::write_behind::{load, on_disk};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use strake_proto::layout::NsdAvailability;
-use strake_proto::meta::{FileData, Inode, MetaOp, MetaQuery, MetaReply};
+use strake_proto::meta::{AttrChange, FileData, Inode, MetaOp, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdRequest, SettledStripe};
 use strake_proto::{
-    BlockIndex, Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
+    Attr, BlockIndex, Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
 };
 
 /// What a recovery did.
@@ -149,10 +149,10 @@ fn delete_beyond(shared: &Shared, inode: &Inode, from: BlockIndex) -> Result<()>
 
 /// A recovery is no change that a user made.
 fn keep_times(shared: &Shared, inode: &Inode) -> Result<()> {
-    let (ino, size) = (inode.attr.ino, inode.attr.size);
-    let (mtime, ctime) = (Some(inode.attr.mtime), Some(inode.attr.ctime));
-    let op = MetaOp::Update { ino, size, data: None, allocated_delta: 0, mtime, ctime };
-    shared.meta.apply(op).map(|_| ())
+    let Attr { mtime, ctime, .. } = inode.attr;
+    // Not Update: it never moves the change time back.
+    let change = AttrChange { mtime: Some(mtime), ctime: Some(ctime), ..AttrChange::default() };
+    shared.meta.apply(MetaOp::SetAttr { ino: inode.attr.ino, change }).map(|_| ())
 }
 
 /// Bytes that the blocks of a range take on disks.
