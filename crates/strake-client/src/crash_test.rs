@@ -274,3 +274,37 @@ fn a_recovery_leaves_the_times_of_a_file() {
     assert_eq!((after.size, after.mtime, after.ctime), (10_000, before.mtime, before.ctime));
     vfs.shutdown().expect("ended");
 }
+
+/// A unit that was hardened when it was the last of its file, and ended in its midst.
+#[test]
+fn a_hardened_unit_is_written_again_as_a_whole() {
+    let mut rig = Rig::new("4+2p", 6);
+    rig.settings.sync_interval = std::time::Duration::from_secs(3600);
+    let vfs = rig.start(0);
+    let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
+    let put = |at: u64, bytes: &[u8]| {
+        vfs.write(opened.handle, at, bytes, false).expect("written");
+        vfs.fsync(opened.handle, false).expect("synced");
+    };
+    put(0, &[1; 8817]);
+    put(8000, &[2; 817]);
+    put(20_000, &[3; 100]);
+    // Nobody syncs what comes then, but it reaches the disks.
+    let newer = vec![9; BLOCK_SIZE as usize];
+    vfs.write(opened.handle, 0, &newer, false).expect("written");
+    let shared = &vfs.shared;
+    let inode = shared.table.pin(entry.attr.ino);
+    let file = shared.file(&inode).expect("a file");
+    let block = file.find_block(0).expect("in memory");
+    crate::write_behind::flush_block(shared, &inode, &file, &block).expect("sent");
+    shared.committer.commit(shared, false).expect("stable");
+    drop((block, file, inode, vfs));
+    rig.crash();
+    let vfs = rig.start(0);
+    let opened = vfs.open(ROOT, entry.attr.ino, RW).expect("opens");
+    let mut unit = [0; 4096];
+    vfs.read(opened.handle, 8192, &mut unit).expect("read");
+    let old = [&[2; 625][..], &[0; 4096 - 625]].concat();
+    assert!(unit[..] == old, "ends with {:?}", &unit[4090..]);
+    vfs.shutdown().expect("ended");
+}

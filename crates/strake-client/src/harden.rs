@@ -216,7 +216,12 @@ fn write_again(shared: &Shared, page: &[(Ino, HardenedUnit)]) -> Result<()> {
         let of = Of { shared, inode: &inode, file: &file };
         for (_, unit) in group {
             file.add_hardened(unit.bytes.len());
-            of.write(Position::At(unit.unit * UNIT_BYTES as u64), &unit.bytes)?;
+            let (mut bytes, start) = (unit.bytes.clone(), unit.unit * UNIT_BYTES as u64);
+            // One that ended with its file, which has grown: zeros follow. What a stripe that nobody
+            // synced has there would be mixed with it.
+            let end = file.size().saturating_sub(start).min(UNIT_BYTES as u64);
+            bytes.resize(bytes.len().max(end as usize), 0);
+            of.write(Position::At(start), &bytes)?;
         }
         {
             // That was no change that a user made.
