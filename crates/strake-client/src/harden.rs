@@ -217,8 +217,8 @@ fn write_again(shared: &Shared, page: &[(Ino, HardenedUnit)]) -> Result<()> {
         for (_, unit) in group {
             file.add_hardened(unit.bytes.len());
             let (mut bytes, start) = (unit.bytes.clone(), unit.unit * UNIT_BYTES as u64);
-            // One that ended with its file, which has grown: zeros follow. What a stripe that nobody
-            // synced has there would be mixed with it.
+            // One that ended with its file, which has grown: zeros follow. What a stripe that
+            // nobody synced has there would be mixed with it.
             let end = file.size().saturating_sub(start).min(UNIT_BYTES as u64);
             bytes.resize(bytes.len().max(end as usize), 0);
             of.write(Position::At(start), &bytes)?;
