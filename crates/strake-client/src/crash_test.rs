@@ -8,6 +8,7 @@ use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use strake_env::Rng;
 use strake_proto::{Caller, ErrorKind, Ino};
 
@@ -253,7 +254,8 @@ fn a_block_is_sent_again_only_when_its_last_version_is_stable() {
 /// What lies beyond the end of a file is deleted at a start; nobody changed the file.
 #[test]
 fn a_recovery_leaves_the_times_of_a_file() {
-    let rig = Rig::new("4+2p", 6);
+    let mut rig = Rig::new("4+2p", 6);
+    rig.settings.sync_interval = Duration::from_secs(3600);
     let vfs = rig.start(0);
     let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
     vfs.write(opened.handle, 0, &[1; 10_000], false).expect("written");
@@ -279,7 +281,7 @@ fn a_recovery_leaves_the_times_of_a_file() {
 #[test]
 fn a_hardened_unit_is_written_again_as_a_whole() {
     let mut rig = Rig::new("4+2p", 6);
-    rig.settings.sync_interval = std::time::Duration::from_secs(3600);
+    rig.settings.sync_interval = Duration::from_secs(3600);
     let vfs = rig.start(0);
     let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
     let put = |at: u64, bytes: &[u8]| {

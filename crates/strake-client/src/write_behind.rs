@@ -546,7 +546,8 @@ mod tests {
     /// The job of a block that `fsync` has sent comes late, after another small write.
     #[test]
     fn a_job_that_comes_late_leaves_what_was_written_since() {
-        let rig = Rig::new("4+2p", 6);
+        let mut rig = Rig::new("4+2p", 6);
+        rig.settings.sync_interval = Duration::from_secs(3600);
         let vfs = rig.start(0);
         let (_, handle) = create(&vfs, "f");
         let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
