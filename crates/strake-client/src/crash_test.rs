@@ -227,6 +227,14 @@ fn what_was_synced_survives_power_cuts_and_then_lost_nsds() {
     }
 }
 
+/// As a writer behind does it: accepted, and nobody has committed yet.
+fn send_block(vfs: &StrakeVfs, ino: Ino, index: u64) {
+    let inode = vfs.shared.table.pin(ino);
+    let file = vfs.shared.file(&inode).expect("a file");
+    let block = file.find_block(index).expect("in memory");
+    crate::write_behind::flush_block(&vfs.shared, &inode, &file, &block).expect("sent");
+}
+
 /// Regression: with two versions of a block under way, a commit could find the newer on some NSDs,
 /// in the place of the older, and the older alone on the others. It called the older stable; after
 /// a power cut both were gone, and a file that was fsynced read as zeros.
@@ -235,15 +243,10 @@ fn a_block_is_sent_again_only_when_its_last_version_is_stable() {
     let rig = Rig::new("4+2p", 8);
     let vfs = rig.start(0);
     let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
-    let shared = &vfs.shared;
-    let inode = shared.table.pin(entry.attr.ino);
     for byte in 1..4u8 {
         // Not to its end, so that no writer behind sends it.
         vfs.write(opened.handle, 0, &vec![byte; 200_000], false).expect("written");
-        let file = shared.file(&inode).expect("a file");
-        let block = file.find_block(0).expect("in memory");
-        // As a writer behind does it: accepted, and nobody has committed yet.
-        crate::write_behind::flush_block(shared, &inode, &file, &block).expect("sent");
+        send_block(&vfs, entry.attr.ino, 0);
     }
     let strips: usize = rig.nsds.iter().map(|nsd| nsd.strips()).sum();
     assert_eq!(strips, 6, "it was sent");
@@ -262,13 +265,9 @@ fn a_recovery_leaves_the_times_of_a_file() {
     vfs.fsync(opened.handle, false).expect("synced");
     let before = vfs.getattr(entry.attr.ino).expect("there");
     vfs.write(opened.handle, u64::from(BLOCK_SIZE), &[2; 10_000], false).expect("written");
-    let shared = &vfs.shared;
-    let inode = shared.table.pin(entry.attr.ino);
-    let file = shared.file(&inode).expect("a file");
-    let block = file.find_block(1).expect("in memory");
-    crate::write_behind::flush_block(shared, &inode, &file, &block).expect("sent");
-    shared.committer.commit(shared, false).expect("stable");
-    drop((block, file, inode, vfs));
+    send_block(&vfs, entry.attr.ino, 1);
+    vfs.shared.committer.commit(&vfs.shared, false).expect("stable");
+    drop(vfs);
     rig.crash();
     let vfs = rig.start(0);
     assert_eq!(vfs.recovered().deleted, 1, "the metadata never knew of it");
@@ -294,13 +293,9 @@ fn a_hardened_unit_is_written_again_as_a_whole() {
     // Nobody syncs what comes then, but it reaches the disks.
     let newer = vec![9; BLOCK_SIZE as usize];
     vfs.write(opened.handle, 0, &newer, false).expect("written");
-    let shared = &vfs.shared;
-    let inode = shared.table.pin(entry.attr.ino);
-    let file = shared.file(&inode).expect("a file");
-    let block = file.find_block(0).expect("in memory");
-    crate::write_behind::flush_block(shared, &inode, &file, &block).expect("sent");
-    shared.committer.commit(shared, false).expect("stable");
-    drop((block, file, inode, vfs));
+    send_block(&vfs, entry.attr.ino, 0);
+    vfs.shared.committer.commit(&vfs.shared, false).expect("stable");
+    drop(vfs);
     rig.crash();
     let vfs = rig.start(0);
     let opened = vfs.open(ROOT, entry.attr.ino, RW).expect("opens");

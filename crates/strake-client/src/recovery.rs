@@ -23,10 +23,10 @@ use crate::write_behind::{load, on_disk};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use strake_proto::layout::NsdAvailability;
-use strake_proto::meta::{AttrChange, FileData, Inode, MetaOp, MetaQuery, MetaReply};
+use strake_proto::meta::{FileData, Inode, MetaOp, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdRequest, SettledStripe};
 use strake_proto::{
-    Attr, BlockIndex, Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
+    BlockIndex, Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
 };
 
 /// What a recovery did.
@@ -137,22 +137,8 @@ fn end_of(inode: &Inode, layout: &ObjectLayout) -> BlockIndex {
 }
 
 fn delete_beyond(shared: &Shared, inode: &Inode, from: BlockIndex) -> Result<()> {
-    shared.meta.apply(MetaOp::DeleteBlocks {
-        ino: inode.attr.ino,
-        from,
-        to: BlockIndex::END,
-        version: shared.io.versions().next(),
-        allocated_delta: 0,
-    })?;
-    keep_times(shared, inode)
-}
-
-/// A recovery is no change that a user made.
-fn keep_times(shared: &Shared, inode: &Inode) -> Result<()> {
-    let Attr { mtime, ctime, .. } = inode.attr;
-    // Not Update: it never moves the change time back.
-    let change = AttrChange { mtime: Some(mtime), ctime: Some(ctime), ..AttrChange::default() };
-    shared.meta.apply(MetaOp::SetAttr { ino: inode.attr.ino, change }).map(|_| ())
+    let version = shared.io.versions().next();
+    shared.meta.apply(MetaOp::DeleteBeyond { ino: inode.attr.ino, from, version }).map(|_| ())
 }
 
 /// Bytes that the blocks of a range take on disks.

@@ -107,6 +107,9 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
                 Hole { from: *from, to: *to, version: *version, allocated_delta: *allocated_delta };
             truncate::delete_blocks(txn, *ino, &hole)
         }
+        MetaOp::DeleteBeyond { ino, from, version } => {
+            truncate::delete_beyond(txn, *ino, *from, *version)
+        }
         MetaOp::RangeApplied { id, nsds } => session::range_applied(txn, *id, nsds),
         MetaOp::SetXattr { ino, name, value, mode, clear_setgid } => {
             let new = NewXattr { name, value, mode: *mode, clear_setgid: *clear_setgid };

@@ -270,6 +270,13 @@ impl Model {
                 }
                 self.inode_reply(*ino)
             }
+            MetaOp::DeleteBeyond { ino, from, version } => {
+                self.regular(*ino)?;
+                for layout in self.objects(*ino) {
+                    self.queue(layout, (*from, BlockIndex::END), *version, false);
+                }
+                self.inode_reply(*ino)
+            }
             MetaOp::RangeApplied { id, nsds } => {
                 if let Some(range) = self.pending.get_mut(id) {
                     range.waiting.retain(|nsd| !nsds.contains(nsd));

@@ -212,6 +212,10 @@ impl Generator {
                 version: self.version(),
                 allocated_delta: self.delta(),
             },
+            20 if self.rng.one_in(4) => {
+                let (from, version) = (BlockIndex(self.rng.below(5)), self.version());
+                MetaOp::DeleteBeyond { ino, from, version }
+            }
             20 => {
                 let from = BlockIndex(self.rng.below(5));
                 let to = BlockIndex(self.rng.below(5));

@@ -434,6 +434,16 @@ pub enum MetaOp {
         /// Which.
         nsd: NsdId,
     },
+    /// Queues the blocks from `from` on, which no size of the file ever covered, for deletion:
+    /// what a crash left behind. No change that a user made: times stay ▶ `Inode`.
+    DeleteBeyond {
+        /// Which.
+        ino: Ino,
+        /// First block.
+        from: BlockIndex,
+        /// The tombstones' version.
+        version: Version,
+    },
 }
 
 /// A unit (4 KiB) of a file's data.

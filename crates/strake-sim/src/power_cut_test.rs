@@ -61,15 +61,19 @@ fn describe(recording: &Recording, point: Point) {
     println!("  the power goes at {}", point.cut);
 }
 
-/// Looks at the point that `STRAKE_SIM_REPLAY` and `STRAKE_SIM_POINT` name, if they do.
+/// Looks at the point that `STRAKE_SIM_REPLAY` and `STRAKE_SIM_POINT` name; at the usual points of
+/// the recording, where only the first does.
 #[test]
 fn replays() {
-    let (Some(path), Ok(name)) =
-        (std::env::var_os("STRAKE_SIM_REPLAY"), std::env::var("STRAKE_SIM_POINT"))
-    else {
+    let Some(path) = std::env::var_os("STRAKE_SIM_REPLAY") else { return };
+    let recording = Recording::load(&PathBuf::from(path)).expect("a recording");
+    let Ok(name) = std::env::var("STRAKE_SIM_POINT") else {
+        if let Err((point, fault)) = point::run(&recording, 250) {
+            describe(&recording, point);
+            panic!("{}.{}: {fault}", point.cut, point.number);
+        }
         return;
     };
-    let recording = Recording::load(&PathBuf::from(path)).expect("a recording");
     let (cut, number) = name.split_once('.').expect("POSITION.NUMBER");
     let point =
         Point { cut: cut.parse().expect("a position"), number: number.parse().expect("a number") };

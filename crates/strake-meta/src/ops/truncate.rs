@@ -1,5 +1,5 @@
-//! Truncate and DeleteBlocks: bytes go, as ranges that are queued until every NSD applied them.
-//!
+//! Truncate, DeleteBlocks, DeleteBeyond: bytes go, as ranges that are queued until every NSD applied
+//! them.
 //! Objects that are only reserved are cut as well: the client may have written strips to them
 //! that it will name later.
 
@@ -73,6 +73,19 @@ pub(crate) fn delete_blocks(txn: &mut Transaction<'_>, ino: Ino, hole: &Hole) ->
     txn.punch_hardened(ino, hole.from, hole.to)?;
     for layout in objects(txn, ino)? {
         txn.queue_range(layout, hole.from, hole.to, hole.version, false)?;
+    }
+    txn.reply_inode(ino)
+}
+
+pub(crate) fn delete_beyond(
+    txn: &mut Transaction<'_>,
+    ino: Ino,
+    from: BlockIndex,
+    version: Version,
+) -> Result<MetaReply> {
+    require_regular(txn.inode(ino)?)?;
+    for layout in objects(txn, ino)? {
+        txn.queue_range(layout, from, BlockIndex::END, version, false)?;
     }
     txn.reply_inode(ino)
 }
