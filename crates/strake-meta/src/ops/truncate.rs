@@ -1,5 +1,6 @@
-//! Truncate, DeleteBlocks, DeleteBeyond: bytes go, as ranges that are queued until every NSD applied
-//! them.
+//! Truncate, DeleteBlocks, DeleteBeyond: bytes go, as ranges that are queued until every NSD
+//! applied them.
+//!
 //! Objects that are only reserved are cut as well: the client may have written strips to them
 //! that it will name later.
 
