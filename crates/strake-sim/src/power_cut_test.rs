@@ -3,15 +3,13 @@
 use crate::point::{self, Point};
 use crate::{history, recording::Recording};
 use std::path::PathBuf;
-use strake_env::rng::test_seeds;
+use strake_env::rng::{test_scale, test_seeds};
 use strake_env::{Clock, RealClock};
 use strake_proto::Code;
 
 /// The histories of each code: a few, and as many times more as `STRAKE_SIM_SCALE` says.
 fn seeds() -> std::ops::Range<u64> {
-    let scale = std::env::var("STRAKE_SIM_SCALE")
-        .map_or(1, |text| text.parse::<u64>().expect("STRAKE_SIM_SCALE is a whole number"));
-    test_seeds(0, 10 * scale)
+    test_seeds(0, 10 * test_scale())
 }
 
 /// Runs histories of a code and looks at `points` points of each.
