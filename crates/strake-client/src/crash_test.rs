@@ -4,7 +4,7 @@
 
 use crate::StrakeVfs;
 use crate::differential_test::{fill, length, place};
-use crate::testing::{BLOCK_SIZE, Rig};
+use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -225,14 +225,6 @@ fn what_was_synced_survives_power_cuts_and_then_lost_nsds() {
             run(seed, code, away);
         }
     }
-}
-
-/// As a writer behind does it: accepted, and nobody has committed yet.
-fn send_block(vfs: &StrakeVfs, ino: Ino, index: u64) {
-    let inode = vfs.shared.table.pin(ino);
-    let file = vfs.shared.file(&inode).expect("a file");
-    let block = file.find_block(index).expect("in memory");
-    crate::write_behind::flush_block(&vfs.shared, &inode, &file, &block).expect("sent");
 }
 
 /// Regression: with two versions of a block under way, a commit could find the newer on some NSDs,

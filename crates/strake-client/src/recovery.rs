@@ -434,7 +434,14 @@ pub(crate) fn bring(
     report.stripes += 1;
     let stored = strake_proto::Geometry::is_stored(layout.code, u64::from(block_bytes), at);
     let outcome = match held {
-        Some(held) if held > version => rewrite(shared, ino, layout, block).map(|()| 0),
+        Some(held) if held > version => {
+            let written = rewrite(shared, ino, layout, block);
+            if written.is_ok() && !stored {
+                // What is written now has nothing in its place.
+                delete_one(shared, target, layout, block, held);
+            }
+            written.map(|()| 0)
+        }
         Some(held) if stored && held == version => return Ok(()),
         _ if stored => copy(shared, ino, layout, block, at, target),
         Some(_) => {

@@ -4,27 +4,18 @@ use crate::StrakeVfs;
 use crate::differential_test::{fill, length, place, same};
 use crate::recovery::recover_nsd;
 use crate::testing::memory_nsd::{Copy, Faults};
-use crate::testing::{BLOCK_SIZE, Rig};
+use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::{Handle, SetAttr, Vfs};
 use crate::vfs_test::{create, lookup, open, pattern, read, write};
-use crate::write_behind::flush_block;
 use std::sync::Arc;
+use std::time::Duration;
 use strake_env::Rng;
 use strake_proto::layout::NsdAvailability;
-use strake_proto::{Caller, Ino, SlotIndex};
+use strake_proto::{ByteCount, Caller, Ino, SlotIndex};
 
 const ROOT: &Caller = &Caller::ROOT;
 
 const BLOCK: usize = BLOCK_SIZE as usize;
-
-/// Sends the first block of a file, if it is in memory; it is accepted then, and not stable.
-fn send(vfs: &StrakeVfs, ino: Ino) {
-    let inode = vfs.shared.table.pin(ino);
-    let file = vfs.shared.file(&inode).expect("a file");
-    if let Some(block) = file.find_block(0) {
-        flush_block(&vfs.shared, &inode, &file, &block).expect("sent");
-    }
-}
 
 /// Regression: an NSD that had only accepted a stripe went away before the commit. Where its loss
 /// was noticed before, the commit did not ask it, called the stripe stable, and noted nothing: when
@@ -42,7 +33,7 @@ fn an_nsd_that_went_before_a_commit_has_missed_what_the_commit_made_stable() {
             // Settled, so that no start looks at the stripe again.
             vfs.tend();
             write(&vfs, handle, 0, &pattern(BLOCK, 2));
-            send(&vfs, ino);
+            send_block(&vfs, ino, 0);
             let at = SlotIndex(slot as u16);
             if noticed {
                 vfs.attach_nsd(at, None);
@@ -67,6 +58,42 @@ fn an_nsd_that_went_before_a_commit_has_missed_what_the_commit_made_stable() {
                 vfs.recover_nsds();
             }
         }
+    }
+}
+
+/// Regression: what a dying writer brought out on the NSD that went then, at a place of the stripe
+/// that the block as it was before does not have, stayed there.
+#[test]
+fn an_nsd_that_returns_keeps_no_strip_that_the_block_does_not_have() {
+    for slot in 0..5usize {
+        let mut rig = Rig::new("4+1p", 5);
+        rig.settings.sync_interval = Duration::from_secs(3600);
+        rig.settings.write_cache_threshold = ByteCount(0);
+        let vfs = rig.start(0);
+        let (ino, handle): (Ino, Handle) = create(&vfs, "f");
+        write(&vfs, handle, 0, &pattern(10_000, 1));
+        vfs.fsync(handle, false).expect("synced");
+        vfs.sync().expect("synced");
+        vfs.tend();
+        // Not to its end, so that no writer behind sends it.
+        write(&vfs, handle, 9000, &pattern(200_000, 2));
+        send_block(&vfs, ino, 0);
+        drop(vfs);
+        rig.nsds[slot].keep_all();
+        rig.crash();
+        let vfs = rig.start(1 << slot);
+        vfs.attach_nsd(SlotIndex(slot as u16), rig.port(slot));
+        vfs.recover_nsds();
+        assert!(vfs.nsds()[slot].state.availability.readable(), "NSD {slot} is back");
+        let check = vfs.check_strips().expect("checks");
+        assert_eq!(check.faults, Vec::<String>::new(), "NSD {slot}");
+        let (_, handle) = open(&vfs, "f");
+        let longer = SetAttr { size: Some(BLOCK as u64), ..SetAttr::default() };
+        vfs.setattr(ROOT, ino, Some(handle), &longer).expect("extends");
+        let mut expected = pattern(10_000, 1);
+        expected.resize(BLOCK, 0);
+        assert!(read(&vfs, handle, 0, BLOCK) == expected, "NSD {slot}");
+        vfs.shutdown().expect("ended");
     }
 }
 
@@ -145,7 +172,7 @@ impl Rehearsal {
             0 => self.vfs.fsync(handle, false).expect("synced"),
             1 => drop(self.vfs.sync().expect("synced")),
             2 => shared.committer.commit(shared, false).unwrap_or_default(),
-            3 => send(&self.vfs, ino),
+            3 => send_block(&self.vfs, ino, 0),
             _ => {}
         }
     }

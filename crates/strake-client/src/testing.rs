@@ -7,6 +7,7 @@ pub(crate) use memory_nsd::MemoryNsd;
 
 use crate::client::{StartOptions, StrakeVfs};
 use crate::settings::Settings;
+use crate::write_behind::flush_block;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{
-    ClientId, ClusterId, Code, Error, ErrorKind, NsdId, PoolMap, Result, SlotIndex, Timestamp,
+    ClientId, ClusterId, Code, Error, ErrorKind, Ino, NsdId, PoolMap, Result, SlotIndex, Timestamp,
 };
 
 /// Metadata whose entries are lost in a crash unless they were synced.
@@ -158,6 +159,16 @@ impl Rig {
     /// Strips and kept versions that a clean shutdown should not leave unsettled.
     pub(crate) fn unsettled(&self) -> usize {
         self.nsds.iter().map(|nsd| nsd.unsettled()).sum()
+    }
+}
+
+/// Sends a block, if it is in memory, as a writer behind does it: it is accepted then, and nobody
+/// has committed yet.
+pub(crate) fn send_block(vfs: &StrakeVfs, ino: Ino, index: u64) {
+    let inode = vfs.shared.table.pin(ino);
+    let file = vfs.shared.file(&inode).expect("a file");
+    if let Some(block) = file.find_block(index) {
+        flush_block(&vfs.shared, &inode, &file, &block).expect("sent");
     }
 }
 
