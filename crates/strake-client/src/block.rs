@@ -17,6 +17,7 @@ use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use strake_env::AlignedBuffer;
+use strake_proto::Version;
 use strake_proto::limits::UNIT_BYTES;
 
 /// `Block::stored`: not known.
@@ -125,6 +126,8 @@ pub(crate) struct Block {
     pub(crate) sends: AtomicU64,
     /// The stored length; 0 for none, [`STORED_UNKNOWN`].
     pub(crate) stored: AtomicU32,
+    /// The version that is known to be stable on all NSDs that are not noted; `NONE` for none.
+    stable: Mutex<Version>,
     pub(crate) gain: Mutex<Gain>,
     pub(crate) data: RwLock<BlockData>,
 }
@@ -242,6 +245,7 @@ impl Block {
             pinned: AtomicU32::new(0),
             sends: AtomicU64::new(0),
             stored: AtomicU32::new(if limit == 0 { 0 } else { STORED_UNKNOWN }),
+            stable: Mutex::new(Version::NONE),
             gain: Mutex::new(Gain { unstable: Some(0), owed: 0 }),
             data: RwLock::new(BlockData { limit, length: limit, ..BlockData::default() }),
         })
@@ -260,6 +264,31 @@ impl Block {
     /// This block as its owners hold it.
     pub(crate) fn shared(&self) -> Option<Arc<Block>> {
         self.me.upgrade()
+    }
+
+    /// The version that is known to be stable; [`Version::NONE`] if none is.
+    pub(crate) fn stable(&self) -> Version {
+        *self.stable.lock()
+    }
+
+    /// Notes that a version that it was sent under is stable.
+    pub(crate) fn became_stable(&self, version: Version) {
+        let mut stable = self.stable.lock();
+        *stable = version.max(*stable);
+    }
+
+    /// Notes version and length that the NSDs have; returns the length. The version is stable,
+    /// unless one that was accepted is yet to become so: a start makes all stripes equal before
+    /// anybody looks. The caller holds the lock of `data` exclusively.
+    pub(crate) fn is_stored_as(&self, found: Option<(Version, u32)>) -> u32 {
+        let length = found.map_or(0, |(_, length)| length);
+        self.stored.store(length, Ordering::Release);
+        if let Some((version, _)) = found
+            && self.pinned.load(Ordering::Acquire) == 0
+        {
+            self.became_stable(version);
+        }
+        length
     }
 
     /// Notes that it was used.

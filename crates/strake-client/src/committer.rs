@@ -221,6 +221,7 @@ impl Accepted {
             }
         }
         self.file.unsettled.lock().push(stripe);
+        self.block.became_stable(self.version);
         self.release(shared);
     }
 

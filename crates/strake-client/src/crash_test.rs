@@ -246,6 +246,35 @@ fn a_block_is_sent_again_only_when_its_last_version_is_stable() {
     assert_eq!(superseded, 0, "no version was overwritten that a commit might have covered");
 }
 
+/// A writer says which version is stable everywhere; what is older need not wait until it is
+/// settled, and so never pushes out what a recovery needs.
+#[test]
+fn what_is_older_than_the_last_stable_version_is_forgotten_with_the_next() {
+    let mut rig = Rig::new("4+2p", 6);
+    rig.settings.sync_interval = Duration::from_secs(3600);
+    let vfs = rig.start(0);
+    let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
+    let send = |byte: u8| {
+        vfs.write(opened.handle, 0, &vec![byte; 200_000], false).expect("written");
+        send_block(&vfs, entry.attr.ino, 0);
+    };
+    for byte in 1..7u8 {
+        send(byte);
+        // Stable, and not named by the metadata: never settled.
+        vfs.shared.committer.commit(&vfs.shared, false).expect("stable");
+    }
+    let kept: Vec<usize> = rig.nsds.iter().map(|nsd| nsd.kept()).collect();
+    assert_eq!(kept, [1; 6], "the last but one was stable when the last was sent");
+    send(7);
+    let kept: Vec<usize> = rig.nsds.iter().map(|nsd| nsd.kept()).collect();
+    assert_eq!(kept, [1; 6]);
+    drop(vfs);
+    rig.crash();
+    let vfs = rig.start(0);
+    vfs.shutdown().expect("ended");
+    assert_eq!(rig.unsettled(), 0);
+}
+
 /// What lies beyond the end of a file is deleted at a start; nobody changed the file.
 #[test]
 fn a_recovery_leaves_the_times_of_a_file() {

@@ -12,6 +12,7 @@
 //! the version it has there (put-if-newer, so a concurrent writer wins); what only it has is
 //! deleted.
 
+use crate::block::Block;
 use crate::check::{nobodys, objects_on};
 use crate::commit::sync_all;
 use crate::file::Content;
@@ -381,7 +382,7 @@ pub(crate) fn exclusively<T>(
     ino: Ino,
     layout: &ObjectLayout,
     block: BlockIndex,
-    work: &mut dyn FnMut() -> Result<T>,
+    work: &mut dyn FnMut(&Block) -> Result<T>,
 ) -> Result<Option<T>> {
     let inode = shared.table.pin(ino);
     let file = match shared.file(&inode) {
@@ -398,7 +399,7 @@ pub(crate) fn exclusively<T>(
         if data.detached {
             continue;
         }
-        let result = work().map(Some);
+        let result = work(&held).map(Some);
         if data.buffer.is_none() && !data.dirty && held.pinned.load(Ordering::Acquire) == 0 {
             // It was made for its lock only.
             data.detached = true;
@@ -419,6 +420,8 @@ pub(crate) struct Strip<'a> {
     pub(crate) at: u8,
     /// Version and length that the others have of the block.
     pub(crate) newest: (Version, u32),
+    /// Whether the NSD keeps older versions of the strip that it is to forget.
+    pub(crate) keeps_older: bool,
 }
 
 /// Has an NSD, which holds version `held` of a strip, hold what the others have.
@@ -430,7 +433,7 @@ pub(crate) fn bring(
     report: &mut RecoveryReport,
     go_on: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
-    let Strip { ino, layout, block, at, newest: (version, block_bytes) } = *strip;
+    let Strip { ino, layout, block, at, newest: (version, block_bytes), keeps_older } = *strip;
     report.stripes += 1;
     let stored = strake_proto::Geometry::is_stored(layout.code, u64::from(block_bytes), at);
     let outcome = match held {
@@ -442,7 +445,7 @@ pub(crate) fn bring(
             }
             written.map(|()| 0)
         }
-        Some(held) if stored && held == version => return Ok(()),
+        Some(held) if stored && held == version && !keeps_older => return Ok(()),
         _ if stored => copy(shared, ino, layout, block, at, target),
         Some(_) => {
             delete_one(shared, target, layout, block, version);
@@ -478,9 +481,10 @@ fn compare(
 ) -> Result<()> {
     let slot = target.0;
     // The returning NSD first: what is written in between is then among the others'.
-    let mut own: BTreeMap<BlockIndex, Version> = BTreeMap::new();
+    let mut own: BTreeMap<BlockIndex, (Version, bool)> = BTreeMap::new();
     shared.io.list_slot(target, layout.object, range, 1024, &mut |entry| {
-        own.insert(entry.key.block, entry.header.version);
+        // What it keeps of lives before would be in the way of what it has to keep from now on.
+        own.insert(entry.key.block, (entry.header.version, !entry.kept.is_empty()));
         true
     })?;
     let floor = |block| shared.ranges.floor(layout.object, block);
@@ -492,11 +496,13 @@ fn compare(
         // What it is to take over from an NSD that is being deleted belongs to it as well.
         let heir = heir.filter(|(_, heir)| *heir == slot);
         let Some(at) = own_place.or(heir.map(|(at, _)| at.0)) else { continue };
-        let held = own.remove(block);
-        let strip = Strip { ino, layout, block: *block, at, newest: (*version, *block_bytes) };
+        let (held, keeps_older) = own.remove(block).unzip();
+        let newest = (*version, *block_bytes);
+        let keeps_older = keeps_older.unwrap_or(false);
+        let strip = Strip { ino, layout, block: *block, at, newest, keeps_older };
         bring(shared, &strip, target, held, report, go_on)?;
     }
-    for (block, version) in own {
+    for (block, (version, _)) in own {
         report.deleted += 1;
         delete_one(shared, target, layout, block, version);
     }
@@ -513,9 +519,10 @@ fn copy(
     at: u8,
     target: (SlotIndex, Place),
 ) -> Result<u64> {
-    let mut work = || {
+    let mut work = |held: &Block| {
         let floor = shared.ranges.floor(layout.object, block);
-        shared.io.copy_strip(layout, block, floor, at, target)
+        let is_stable = held.pinned.load(Ordering::Acquire) == 0;
+        shared.io.copy_strip(layout, block, floor, at, target, is_stable)
     };
     match exclusively(shared, ino, layout, block, &mut work) {
         Ok(copied) => Ok(copied.unwrap_or(0)),

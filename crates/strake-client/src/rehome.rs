@@ -247,7 +247,7 @@ fn copy_object(
         if !is_there(shared, heir)? {
             continue;
         }
-        let strip = Strip { ino, layout, block, at: at.0, newest };
+        let strip = Strip { ino, layout, block, at: at.0, newest, keeps_older: false };
         bring(shared, &strip, (heir, Place::Holder), own, report, &mut go_on)?;
     }
     for (block, (heir, version)) in held {

@@ -274,7 +274,7 @@ fn send_block(
     let buffer = data.buffer.as_ref().expect("invariant: a complete block has a buffer");
     let padded = padded_bytes(layout.code, length);
     let index = BlockIndex(block.index);
-    match shared.io.write_block(layout, index, length, &buffer[..padded]) {
+    match shared.io.write_block(layout, index, length, &buffer[..padded], block.stable()) {
         Ok(version) => {
             block.stored.store(length, Ordering::Release);
             let more = i64::from(on_disk(length)) - i64::from(on_disk(before));
@@ -380,8 +380,7 @@ fn complete(
     if stored == STORED_UNKNOWN {
         let index = BlockIndex(block.index);
         let floor = shared.ranges.floor(layout.object, index);
-        stored = shared.io.head(layout, index, floor)?.map_or(0, |(_, length)| length);
-        block.stored.store(stored, Ordering::Release);
+        stored = block.is_stored_as(shared.io.head(layout, index, floor)?);
     }
     // Shapes only widen: see `stripe_io`.
     data.length = data.length.max(stored);
@@ -453,10 +452,10 @@ pub(crate) fn load(
         buffer[limit..stop].fill(0);
     }
     data.valid.insert_range(first, end);
-    block.stored.store(found.map_or(0, |found| found.block_bytes), Ordering::Release);
     if let Some(Found { version, rewritten: true, .. }) = found {
         note_rewritten(shared, inode, file, block, layout, version);
     }
+    block.is_stored_as(found.map(|found| (found.version, found.block_bytes)));
     Ok(())
 }
 

@@ -47,7 +47,13 @@ fn main() -> Result<()> {
     let (object, block, strip) = (ObjectId(1), BlockIndex(0), StripIndex(0));
     let key = StripKey { fs: FsId(1), object, block, strip };
     let header = StripHeader { version: Version::NONE, block_bytes: 1 << 20, skipped: 0 };
-    let write = NsdRequest::Write { key, header, checksums: vec![0; 256], copy: false };
+    let write = NsdRequest::Write {
+        key,
+        header,
+        checksums: vec![0; 256],
+        copy: false,
+        stable: Version::NONE,
+    };
     let read = NsdRequest::Read { key, version: None, offset: 0, length: 1 << 20 };
     let small = NsdRequest::Read { key, version: None, offset: 0, length: 4096 };
     let data = vec![1u8; 1 << 20];

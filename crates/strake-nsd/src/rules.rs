@@ -6,9 +6,12 @@
 //! held, and of those:
 //!
 //! 1. what is older than a settled version goes when that is settled;
-//! 2. a current version which no commit has begun to cover goes at once when it is overwritten:
+//! 2. what is older than a version of which a writer says that it is stable everywhere goes when he
+//!    says it, with the next one: so what an NSD kept while it was away, of lives long ago, is not
+//!    among what it has to choose from;
+//! 3. a current version which no commit has begun to cover goes at once when it is overwritten:
 //!    nobody was, or will be, told that it is stable here, so it was never acknowledged;
-//! 3. every other one stays, up to `VERSIONS_MAX`; then one goes of which it is unlikely that it is
+//! 4. every other one stays, up to `VERSIONS_MAX`; then one goes of which it is unlikely that it is
 //!    the last acknowledged ([`least_needed`]).
 //!
 //! **What is refused:** versions not above the current one, and not above the *floor*: the higher
@@ -51,14 +54,19 @@ pub fn judge_write(
 
 /// Puts an accepted version in front of what is held; returns what is held from now on and the
 /// units that are not needed any more. `committing` is the last journal entry that a commit has
-/// begun to cover at the moment at which the new version gets its own.
+/// begun to cover at the moment at which the new version gets its own; `stable` as in the request.
 pub fn put_in_front(
     newest: StripVersion,
     held: Option<StripRecord>,
     committing: Lsn,
+    stable: Version,
 ) -> (StripRecord, Vec<Extent>) {
     let mut versions = held.map(|record| record.versions).unwrap_or_default();
     let mut freed = Vec::new();
+    if newest.version() == stable || versions.iter().any(|one| one.version() == stable) {
+        let older = versions.extract_if(.., |one| one.version() < stable);
+        freed.extend(older.flat_map(|one| one.extents));
+    }
     let never_acknowledged =
         versions.first().is_some_and(|current| !current.settled && current.accepted > committing);
     if never_acknowledged {
@@ -105,6 +113,13 @@ pub fn settle(held: &StripRecord, version: Version) -> Option<Change> {
         one.settled |= one.version() == version;
     }
     (record != held).then_some(change)
+}
+
+/// Forgets what is older than `stable`, if that is held; `None` if that changes nothing.
+pub fn forget_older(held: &StripRecord, stable: Version) -> Option<Change> {
+    held.version(Some(stable))?;
+    let change = drop_versions(held, |one| one.version() < stable);
+    (change.record.as_ref() != Some(held)).then_some(change)
 }
 
 /// Applies a tombstone of `version`; `None` if that changes nothing.

@@ -34,7 +34,18 @@ fn record(versions: &[(u64, bool)]) -> StripRecord {
 
 /// What stays behind version `new`, and the units that go.
 fn put(old: &[(u64, bool)], new: u64, committing: u64) -> (Vec<u64>, Vec<u64>) {
-    let (record, freed) = put_in_front(version_of(new, false), Some(record(old)), Lsn(committing));
+    put_after(old, new, committing, Version::NONE)
+}
+
+/// The same, where the writer says that `stable` is.
+fn put_after(
+    old: &[(u64, bool)],
+    new: u64,
+    committing: u64,
+    stable: Version,
+) -> (Vec<u64>, Vec<u64>) {
+    let newest = version_of(new, false);
+    let (record, freed) = put_in_front(newest, Some(record(old)), Lsn(committing), stable);
     let mut versions = record.versions.iter().map(|one| one.version().counter);
     assert_eq!(versions.next(), Some(new));
     (versions.collect(), freed.iter().map(|extent| extent.start).collect())
@@ -65,6 +76,22 @@ fn what_may_have_been_acknowledged_is_kept() {
     assert_eq!(put(&full, 6, 5), (vec![5, 4, 3, 1], vec![2]), "the ends stay");
 }
 
+#[test]
+fn what_is_older_than_what_the_writer_knows_to_be_stable_goes() {
+    let held = [(5, false), (4, false), (3, false), (1, true)];
+    let put = |new, stable| put_after(&held, new, 5, version(stable));
+    assert_eq!(put(6, 5), (vec![5], vec![4, 3, 1]));
+    assert_eq!(put(6, 4), (vec![5, 4], vec![3, 1]));
+    assert_eq!(put(6, 2), (vec![5, 4, 3, 1], vec![]), "this NSD has missed 2");
+    assert_eq!(put(6, 6), (vec![], vec![5, 4, 3, 1]), "a copy of what is stable");
+    assert_eq!(put(6, 7), (vec![5, 4, 3, 1], vec![]));
+    let forgotten =
+        |stable| forget_older(&record(&held), version(stable)).map(|change| change.freed);
+    assert_eq!(forgotten(4), Some(vec![unit(3), unit(1)]));
+    assert_eq!(forgotten(1), None);
+    assert_eq!(forgotten(2), None);
+}
+
 /// One life after the other dies while it makes the NSDs equal.
 #[test]
 fn the_last_two_of_a_writer_are_kept_through_recoveries_that_die() {
@@ -73,7 +100,7 @@ fn the_last_two_of_a_writer_are_kept_through_recoveries_that_die() {
     for life in 2..9 {
         let mut newest = version_of(1, false);
         newest.header.version.grant = GrantNumber(life);
-        (held, _) = put_in_front(newest, Some(held), Lsn(100));
+        (held, _) = put_in_front(newest, Some(held), Lsn(100), Version::NONE);
         let kept = held.versions[1..].iter().map(|one| one.version());
         lives.push(kept.map(|one| (one.grant.0, one.counter)).collect::<Vec<_>>());
     }

@@ -312,8 +312,8 @@ impl NsdPort for BlockStore {
     ) -> Result<NsdReply> {
         self.admit(context)?;
         match request {
-            NsdRequest::Write { key, header, checksums, copy } => {
-                self.write(key, header, checksums, *copy, send)
+            NsdRequest::Write { key, header, checksums, copy, stable } => {
+                self.write(key, header, checksums, (*copy, *stable), send)
             }
             NsdRequest::Read { key, version, offset, length } => {
                 self.read(key, *version, *offset, *length, receive)

@@ -67,7 +67,11 @@ pub(super) fn write(
 ) -> Result<NsdReply> {
     let header = StripHeader { version, block_bytes: data.len() as u32, skipped: 0 };
     let checksums = strip_checksums(&key, version, data);
-    call(store, &NsdRequest::Write { key, header, checksums, copy: false }, data)
+    call(
+        store,
+        &NsdRequest::Write { key, header, checksums, copy: false, stable: Version::NONE },
+        data,
+    )
 }
 
 /// The whole current strip, its checksums verified.

@@ -29,7 +29,7 @@ use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both ends must agree.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// What goes before every request on a wire: the asker's belief about the cluster. The NSD refuses
 /// an older epoch ([`crate::ErrorKind::Fenced`]) and an older map ([`crate::ErrorKind::Stale`]).
@@ -69,6 +69,10 @@ pub enum NsdRequest {
         /// With true, an equal version already present is success (recovery copies a proven
         /// version: put-if-newer); with false it is refused.
         copy: bool,
+        /// A version of the stripe, this one or an older, that the sender knows to be stable on
+        /// every NSD but those noted as having missed writes; [`Version::NONE`] if it knows of
+        /// none. If it is held, what is older is freed.
+        stable: Version,
     },
     /// Reads `payload_len` bytes from `offset` of the strip (both multiples of 4 KiB); replies
     /// [`NsdReply::Strip`] with the payload. Bytes beyond the strip's end are not sent.

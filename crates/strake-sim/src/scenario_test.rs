@@ -396,6 +396,33 @@ fn disks_that_return_one_by_one_while_in_use_are_brought_up_to_date() {
     assert!(get(&stack, "file").expect("reads") == expected);
 }
 
+/// What an NSD keeps of versions from lives before is not in the way when it has to choose, lives
+/// later, which of five it keeps: there it gave up the last acknowledged one.
+#[test]
+fn an_nsd_that_returns_keeps_no_versions_of_lives_before() {
+    for is_written_meanwhile in [false, true] {
+        let whole = machine();
+        let stack = whole.open().expect("starts");
+        for salt in 1..4 {
+            put(&stack, "file", 0, &pattern(salt, BLOCK), true);
+        }
+        let kept = |stack: &Stack, slot: usize| {
+            strips(stack, slot).iter().map(|entry| entry.kept.len()).sum::<usize>()
+        };
+        assert_eq!(kept(&stack, 0), 1, "nobody has said that the last one is settled");
+        drop(stack);
+        let machine = whole.less(0b1);
+        let stack = machine.open().expect("starts");
+        if is_written_meanwhile {
+            put(&stack, "file", 0, &pattern(5, BLOCK), true);
+        }
+        drop(stack);
+        let stack = bring_back(&machine);
+        assert_eq!(kept(&stack, 0), 0, "written meanwhile: {is_written_meanwhile}");
+        clean(&stack);
+    }
+}
+
 /// A disk is replaced by an older copy of itself, made while there was a file that has been deleted
 /// since. Nobody waits to tell it: its strips go when it is compared.
 #[test]

@@ -67,7 +67,8 @@ impl Bench {
         let data = vec![1; 64 << 10];
         let header = StripHeader { version, block_bytes: 64 << 10, skipped: 0 };
         let checksums = strip_checksums(&key, version, &data);
-        let request = NsdRequest::Write { key, header, checksums, copy: false };
+        let request =
+            NsdRequest::Write { key, header, checksums, copy: false, stable: Version::NONE };
         let nsd = &self.rig.nsds[slot];
         nsd.call(NsdContext::default(), &request, &data, &mut []).expect("planted");
     }

@@ -31,10 +31,11 @@ impl Shadow {
     pub(super) fn follow(&self, context: NsdContext, request: &NsdRequest, send: &[u8]) {
         let copied;
         let request = match request {
-            NsdRequest::Write { key, header, checksums, .. } => {
+            NsdRequest::Write { key, header, checksums, stable, .. } => {
                 // Its copier may have been there first.
                 let (header, checksums) = (header.clone(), checksums.clone());
-                copied = NsdRequest::Write { key: *key, header, checksums, copy: true };
+                let (key, stable) = (*key, *stable);
+                copied = NsdRequest::Write { key, header, checksums, copy: true, stable };
                 &copied
             }
             NsdRequest::Commit { .. }

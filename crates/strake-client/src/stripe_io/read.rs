@@ -198,7 +198,7 @@ impl StripeIo {
         }
         // Rewriting puts the good strips and the rebuilt one into new space. If that fails the data
         // is still right, and the next reader tries again.
-        match self.write_block(layout, block, block_bytes, &bytes) {
+        match self.write_block(layout, block, block_bytes, &bytes, Version::NONE) {
             Ok(version) => {
                 self.note_mended();
                 self.count_repaired(layout, block, &survey.slots, &bad);

@@ -64,7 +64,8 @@ impl StripeIo {
 
     /// Copies one strip, with its version, to an NSD that lacks it: rebuilt from the others, or as
     /// its holder has it, if that one is to be replaced or deleted. The caller excludes every
-    /// other writer of the block. Returns the bytes copied.
+    /// other writer of the block; `is_stable`: none that he accepted is yet to become stable, so
+    /// that the NSD need keep nothing older. Returns the bytes copied.
     ///
     /// # Errors
     /// `Stale` if there is nothing to copy or the NSD has something newer; `Io` if the block cannot
@@ -76,6 +77,7 @@ impl StripeIo {
         floor: Version,
         at: u8,
         target: (SlotIndex, Place),
+        is_stable: bool,
     ) -> Result<u64> {
         let survey = self.survey(layout, block, floor)?;
         let newest = survey.sights.iter().filter_map(|sight| sight.as_ref().ok());
@@ -87,8 +89,9 @@ impl StripeIo {
         }
         let stripe = StripeCode::of_block(layout.code, u64::from(header.block_bytes));
         let strip_bytes = Geometry::of(layout.code, u64::from(header.block_bytes)).strip_bytes;
+        let how = (true, if is_stable { header.version } else { Version::NONE });
         let send = |strip: &[u8]| {
-            self.write_strip(layout, block, StripIndex(at), target, &header, strip, true)
+            self.write_strip(layout, block, StripIndex(at), target, &header, strip, how)
                 .map(|()| strip_bytes as u64)
         };
         let holder = survey.slots[usize::from(at)];
@@ -125,6 +128,8 @@ impl StripeIo {
     ) -> Result<Option<(Found, ScratchBuffer<'_>)>> {
         let seen = self.versions_held(layout, block, survey);
         let longest = seen.values().map(|one| one.block_bytes).max().unwrap_or(1);
+        let settled = seen.iter().rev().find(|(_, one)| one.settled);
+        let stable = settled.map_or(Version::NONE, |(version, _)| *version);
         for (version, Seen { block_bytes, settled }) in seen.into_iter().rev() {
             let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
             let holders = stripe
@@ -143,7 +148,7 @@ impl StripeIo {
             bytes.fill(0);
             let own = super::padded_bytes(layout.code, block_bytes);
             self.gather(layout, block, &survey.slots, (version, block_bytes), &mut bytes[..own])?;
-            let version = self.write_block(layout, block, longest, &bytes)?;
+            let version = self.write_block(layout, block, longest, &bytes, stable)?;
             self.note_mended();
             return Ok(Some((Found { version, block_bytes: longest, rewritten: true }, bytes)));
         }

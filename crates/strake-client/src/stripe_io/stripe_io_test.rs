@@ -85,7 +85,7 @@ impl Bench {
     fn write(&self, io: &StripeIo, block: u64, data: &[u8]) -> Result<Version> {
         let mut padded = vec![0; padded_bytes(self.layout.code, data.len() as u32)];
         padded[..data.len()].copy_from_slice(data);
-        io.write_block(&self.layout, BlockIndex(block), data.len() as u32, &padded)
+        io.write_block(&self.layout, BlockIndex(block), data.len() as u32, &padded, Version::NONE)
     }
 
     /// The whole block from a new client, as after a restart, with NSDs `away` (mask) gone.

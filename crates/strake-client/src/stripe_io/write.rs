@@ -22,7 +22,9 @@ use strake_stripe::{StripeCode, strip_checksums};
 
 impl StripeIo {
     /// Writes a block of `block_bytes` bytes. `bytes` are the block, padded with zeros to whole
-    /// data strips ([`super::padded_bytes`]). Returns the version under which it was accepted.
+    /// data strips ([`super::padded_bytes`]). `stable` is the version of the block that is known to
+    /// be stable everywhere, [`Version::NONE`] if none is: what is older is freed. Returns the
+    /// version under which it was accepted.
     ///
     /// # Errors
     /// `NoSpace`, or `Io` when too few NSDs accepted it. Some may hold the new version then; the
@@ -33,6 +35,7 @@ impl StripeIo {
         block: BlockIndex,
         block_bytes: u32,
         bytes: &[u8],
+        stable: Version,
     ) -> Result<Version> {
         let _under_way = self.nsds.gate().read();
         let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
@@ -70,8 +73,8 @@ impl StripeIo {
         let results: Vec<Mutex<Result<()>>> = all.iter().map(|_| Mutex::new(Ok(()))).collect();
         self.fan.run(all.len(), &|index| {
             let (at, slot) = all[index];
-            let (target, copy) = ((slot, Place::Holder), index >= sent.len());
-            let result = self.write_strip(layout, block, at, target, &header, strip(at), copy);
+            let (target, how) = ((slot, Place::Holder), (index >= sent.len(), stable));
+            let result = self.write_strip(layout, block, at, target, &header, strip(at), how);
             *results[index].lock() = result;
         });
         let mut results: Vec<Result<()>> = results.into_iter().map(Mutex::into_inner).collect();
@@ -131,7 +134,7 @@ impl StripeIo {
         parity
     }
 
-    /// Sends one strip.
+    /// Sends one strip; `copy` and `stable` as in the request.
     #[allow(clippy::too_many_arguments, reason = "a strip, its place, and how it is sent")]
     pub(super) fn write_strip(
         &self,
@@ -141,7 +144,7 @@ impl StripeIo {
         target: (SlotIndex, Place),
         header: &StripHeader,
         strip: &[u8],
-        copy: bool,
+        (copy, stable): (bool, Version),
     ) -> Result<()> {
         let key = self.key(layout, block, at);
         let request = NsdRequest::Write {
@@ -149,6 +152,7 @@ impl StripeIo {
             header: header.clone(),
             checksums: strip_checksums(&key, header.version, strip),
             copy,
+            stable,
         };
         match self.nsds.call_at(target, &request, strip, &mut [])? {
             NsdReply::Accepted { boot } => {

@@ -174,7 +174,12 @@ impl MemoryNsd {
         self.inner.lock().state.strips.len()
     }
 
-    /// Versions held beyond the current ones, and strips not settled.
+    /// Versions held beyond the current ones.
+    pub(crate) fn kept(&self) -> usize {
+        self.inner.lock().state.strips.values().map(|all| all.len() - 1).sum()
+    }
+
+    /// Strips of which older versions are held, and those not settled.
     pub(crate) fn unsettled(&self) -> usize {
         let inner = self.inner.lock();
         inner.state.strips.values().filter(|all| all.len() > 1 || !all[0].settled).count()
@@ -205,7 +210,7 @@ impl Inner {
         key: &StripKey,
         header: &StripHeader,
         checksums: &[u32],
-        copy: bool,
+        (copy, stable): (bool, Version),
         bytes: &[u8],
     ) -> Result<NsdReply> {
         if let Some(kind) = self.faults.write {
@@ -229,7 +234,11 @@ impl Inner {
         let versions = self.state.strips.entry((key.object, key.block, key.strip)).or_default();
         let current = versions.first().map_or(Version::NONE, |one| one.header.version);
         let stale = header.version <= current.max(floor) || promised;
-        if copy && versions.iter().any(|one| one.header.version == header.version) {
+        let is_present = versions.iter().any(|one| one.header.version == header.version);
+        if header.version == stable || versions.iter().any(|one| one.header.version == stable) {
+            versions.retain(|one| one.header.version >= stable);
+        }
+        if copy && is_present {
             return accepted;
         }
         if stale {
@@ -364,8 +373,8 @@ impl NsdPort for MemoryNsd {
             return Err(Error::new(ErrorKind::Unreachable, "injected: down"));
         }
         match request {
-            NsdRequest::Write { key, header, checksums, copy } => {
-                let reply = inner.write(key, header, checksums, *copy, send);
+            NsdRequest::Write { key, header, checksums, copy, stable } => {
+                let reply = inner.write(key, header, checksums, (*copy, *stable), send);
                 match &mut inner.faults.restart_after {
                     Some(0) => inner.crash(),
                     Some(left) => *left -= 1,

@@ -39,11 +39,12 @@ impl NsdPort for NsdClientSession {
         receive: &mut [u8],
     ) -> Result<NsdReply> {
         let message = |repeated: bool| match request {
-            NsdRequest::Write { key, header, checksums, copy: false } if repeated => {
+            NsdRequest::Write { key, header, checksums, copy: false, stable } if repeated => {
                 // The first attempt may have been executed. Versions are never reused, so finding
                 // this version there means finding this very write.
                 let (header, checksums) = (header.clone(), checksums.clone());
-                let again = NsdRequest::Write { key: *key, header, checksums, copy: true };
+                let (key, stable) = (*key, *stable);
+                let again = NsdRequest::Write { key, header, checksums, copy: true, stable };
                 encode(&(context, again)).map(Some)
             }
             _ => encode(&(context, request)).map(Some),

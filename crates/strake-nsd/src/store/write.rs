@@ -8,7 +8,7 @@ use crate::record::{
     Checksums, INLINE_CHECKSUMS_MAX, StripVersion, encode_strip, encode_trailer,
     strip_bytes_are_valid, strip_units, trailer_units,
 };
-use crate::rules::{WriteVerdict, judge_write, put_in_front};
+use crate::rules::{Change, WriteVerdict, forget_older, judge_write, put_in_front};
 use std::sync::atomic::Ordering::SeqCst;
 use strake_env::AlignedBuffer;
 use strake_observe::{BufferType, IoDirection, IoSide};
@@ -21,12 +21,13 @@ use strake_store::Lsn;
 const ALLOCATION_ATTEMPTS: u32 = 8;
 
 impl BlockStore {
+    /// `copy` and `stable` as in the request.
     pub(super) fn write(
         &self,
         key: &StripKey,
         header: &StripHeader,
         checksums: &[u32],
-        copy: bool,
+        (copy, stable): (bool, Version),
         data: &[u8],
     ) -> Result<NsdReply> {
         self.refuse_if_failed()?;
@@ -42,7 +43,7 @@ impl BlockStore {
         let extents = self.allocate(strip_units(data.len() as u32))?;
         let stored = self.store_data(key, header.version, checksums, data, &extents);
         let accepted =
-            stored.and_then(|()| self.accept(key, header, checksums, copy, data.len(), &extents));
+            stored.and_then(|()| self.accept(key, header, checksums, (copy, stable), &extents));
         match accepted {
             Ok(true) => {}
             // Not taken: nobody ever saw these units.
@@ -189,8 +190,7 @@ impl BlockStore {
         key: &StripKey,
         header: &StripHeader,
         checksums: &[u32],
-        copy: bool,
-        strip_bytes: usize,
+        (copy, stable): (bool, Version),
         extents: &[Extent],
     ) -> Result<bool> {
         loop {
@@ -201,8 +201,15 @@ impl BlockStore {
                 Held::Nothing | Held::Damaged(_) => None,
             };
             let floor = self.floor(key)?;
+            let encoded = strip_key(Table::Strip, key);
+            let mut forgotten = None;
             match judge_write(held.as_ref(), floor, header.version, copy) {
-                WriteVerdict::Present => return Ok(false),
+                WriteVerdict::Present => {
+                    forgotten = held.as_ref().and_then(|held| forget_older(held, stable));
+                    if forgotten.is_none() {
+                        return Ok(false);
+                    }
+                }
                 WriteVerdict::Stale(highest) => {
                     let detail = format!(
                         "NSD {}, strip {key}: version {} is not above {highest}",
@@ -214,16 +221,24 @@ impl BlockStore {
             }
             #[cfg(test)]
             self.run_before_publish();
-            let mut newest = new_version(header, checksums, strip_bytes, extents);
+            let mut newest = new_version(header, checksums, extents);
             let has_trailer = newest.checksums == Checksums::Trailer;
             let is_new = held.is_none();
-            let encoded = strip_key(Table::Strip, key);
+            let is_present = forgotten.is_some();
             let published = self.publish(|moment| {
-                newest.accepted = moment.lsn;
-                let (record, freed) = put_in_front(newest, held, moment.committing);
+                let (record, freed, taken) = match forgotten {
+                    Some(Change { record, freed }) => {
+                        (record.expect("invariant: what is stable stays"), freed, 0)
+                    }
+                    None => {
+                        newest.accepted = moment.lsn;
+                        let (record, freed) = put_in_front(newest, held, moment.committing, stable);
+                        (record, freed, units_of(extents))
+                    }
+                };
                 let mut edits = Edits::default();
                 edits.put(&encoded, encode_strip(&encoded, &record));
-                Decided { edits, freed, taken: units_of(extents) }
+                Decided { edits, freed, taken }
             });
             match published {
                 Ok(()) => {}
@@ -233,6 +248,9 @@ impl BlockStore {
                     continue;
                 }
                 Err(error) => return Err(error),
+            }
+            if is_present {
+                return Ok(false);
             }
             self.unsettled.lock().insert(*key);
             if is_new {
@@ -255,16 +273,11 @@ impl BlockStore {
 }
 
 /// A version that is about to be accepted; the entry that accepts it fills in its number.
-fn new_version(
-    header: &StripHeader,
-    checksums: &[u32],
-    strip_bytes: usize,
-    extents: &[Extent],
-) -> StripVersion {
+fn new_version(header: &StripHeader, checksums: &[u32], extents: &[Extent]) -> StripVersion {
     let inline = checksums.len() <= INLINE_CHECKSUMS_MAX;
     StripVersion {
         header: header.clone(),
-        strip_bytes: strip_bytes as u32,
+        strip_bytes: (checksums.len() * UNIT_BYTES) as u32,
         accepted: Lsn(0),
         settled: false,
         extents: extents.to_vec(),
