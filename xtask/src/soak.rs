@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const SEEDS_PER_ROUND: u64 = 1000;
 /// So many times the histories of `make test` are simulated in a round: 400,000 power cuts.
 const SIM_SCALE: &str = "20";
-/// A round that takes longer hangs; on two processors that have nothing else to do it takes some 75.
+/// A round that takes longer hangs; two processors that have nothing else to do take some 75.
 const ROUND_MINUTES_MAX: u64 = 180;
 /// The long forms, a directory of a million names among them.
 const SUITES_MINUTES_MAX: u64 = 180;
