@@ -23,12 +23,13 @@ struct Profile {
     configuration: &'static str,
 }
 
-/// Sizes around pages, blocks and nothing in particular, on a file of a few blocks.
+/// Sizes around pages, blocks and nothing in particular, on a file of a few blocks. Never of no
+/// byte at all: fsx takes the `EINVAL` of such a posix_fallocate for a lack of support.
 const MIXED: Profile = Profile {
     name: "mixed",
     configuration: "flen = 6000000
 [opsize]
-min = 0
+min = 1
 max = 200000
 [weights]
 close_open = 3
@@ -77,7 +78,7 @@ const SMALL: Profile = Profile {
     name: "small",
     configuration: "flen = 12000
 [opsize]
-min = 0
+min = 1
 max = 1500
 [weights]
 close_open = 5
