@@ -12,7 +12,6 @@
 //! the version it has there (put-if-newer, so a concurrent writer wins); what only it has is
 //! deleted.
 
-use crate::block::Block;
 use crate::check::{nobodys, objects_on};
 use crate::commit::sync_all;
 use crate::file::Content;
@@ -376,13 +375,14 @@ pub(crate) fn allocated(shared: &Shared) -> Result<u64> {
 }
 
 /// Runs `work` while nobody else writes this block or moves the file's bytes; `None` if the file
-/// is gone or has its bytes elsewhere by now.
+/// is gone or has its bytes elsewhere by now. `work` is told whether what the NSDs have of the
+/// block is stable: nothing of it is on its way, nor was lost there.
 pub(crate) fn exclusively<T>(
     shared: &Shared,
     ino: Ino,
     layout: &ObjectLayout,
     block: BlockIndex,
-    work: &mut dyn FnMut(&Block) -> Result<T>,
+    work: &mut dyn FnMut(bool) -> Result<T>,
 ) -> Result<Option<T>> {
     let inode = shared.table.pin(ino);
     let file = match shared.file(&inode) {
@@ -399,7 +399,8 @@ pub(crate) fn exclusively<T>(
         if data.detached {
             continue;
         }
-        let result = work(&held).map(Some);
+        let is_stable = !data.dirty && held.pinned.load(Ordering::Acquire) == 0;
+        let result = work(is_stable).map(Some);
         if data.buffer.is_none() && !data.dirty && held.pinned.load(Ordering::Acquire) == 0 {
             // It was made for its lock only.
             data.detached = true;
@@ -519,9 +520,8 @@ fn copy(
     at: u8,
     target: (SlotIndex, Place),
 ) -> Result<u64> {
-    let mut work = |held: &Block| {
+    let mut work = |is_stable: bool| {
         let floor = shared.ranges.floor(layout.object, block);
-        let is_stable = held.pinned.load(Ordering::Acquire) == 0;
         shared.io.copy_strip(layout, block, floor, at, target, is_stable)
     };
     match exclusively(shared, ino, layout, block, &mut work) {

@@ -234,8 +234,7 @@ fn object(shared: &Shared, ino: Ino, layout: &ObjectLayout) -> Result<bool> {
 }
 
 fn mend(shared: &Shared, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()> {
-    let mut look =
-        |_: &_| shared.io.examine(layout, block, shared.ranges.floor(layout.object, block));
+    let mut look = |_| shared.io.examine(layout, block, shared.ranges.floor(layout.object, block));
     let health: Health = match exclusively(shared, ino, layout, block, &mut look)? {
         Some(health) if !health.is_whole() => health,
         _ => return Ok(()),

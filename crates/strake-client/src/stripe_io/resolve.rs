@@ -64,8 +64,8 @@ impl StripeIo {
 
     /// Copies one strip, with its version, to an NSD that lacks it: rebuilt from the others, or as
     /// its holder has it, if that one is to be replaced or deleted. The caller excludes every
-    /// other writer of the block; `is_stable`: none that he accepted is yet to become stable, so
-    /// that the NSD need keep nothing older. Returns the bytes copied.
+    /// other writer of the block; `is_stable`: what they have of it is stable, so that the NSD need
+    /// keep nothing older. Returns the bytes copied.
     ///
     /// # Errors
     /// `Stale` if there is nothing to copy or the NSD has something newer; `Io` if the block cannot
