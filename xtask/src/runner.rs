@@ -5,6 +5,7 @@
 //! A step that prints no tally counts as one test: passed if its exit code is 0. A step that
 //! exits otherwise counts at least one failure, whatever it printed.
 
+use crate::suites::janitor;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc;
@@ -166,6 +167,7 @@ pub(crate) fn run_step(step: &Step) -> Tally {
     let (tally, finished) = follow(&mut child, Duration::from_secs(step.minutes_max * 60));
     if !finished {
         println!("{}: not done after {} minutes, killed", step.name, step.minutes_max);
+        janitor::kill_children(child.id());
         let _ = child.kill();
     }
     let succeeded = child.wait().is_ok_and(|status| status.success());

@@ -121,6 +121,16 @@ pub(crate) fn kill_group(leader: u32) {
     kill(&[format!("-{leader}")]);
 }
 
+/// Kills what a process has started: the test that `cargo` runs outlives it otherwise.
+pub(crate) fn kill_children(parent: u32) {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let children = std::fs::read_to_string(path).unwrap_or_default();
+    let children: Vec<String> = children.split_whitespace().map(str::to_owned).collect();
+    if !children.is_empty() {
+        kill(&children);
+    }
+}
+
 fn kill(targets: &[String]) {
     // The shell's own `kill`: the program is in no package that every machine has.
     let script = ["-c", "kill -9 \"$@\"", "kill"];
@@ -130,6 +140,22 @@ fn kill(targets: &[String]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_process_has_started_is_killed() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 60 & echo ready; wait $!; echo $?"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("runs");
+        let mut output = shell.stdout.take().expect("a pipe");
+        output.read_exact(&mut [0; 6]).expect("started");
+        kill_children(shell.id());
+        let mut rest = String::new();
+        output.read_to_string(&mut rest).expect("ended");
+        assert_eq!(rest, "137\n");
+        assert!(shell.wait().expect("ended").success());
+    }
 
     #[test]
     fn a_process_belongs_to_the_directory_it_works_in_or_names() {
