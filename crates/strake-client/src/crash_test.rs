@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_env::Rng;
-use strake_proto::{Caller, ErrorKind, Ino};
+use strake_proto::meta::{MetaPort, MetaQuery, MetaReply};
+use strake_proto::{ByteCount, Caller, ErrorKind, Ino};
 
 const ROOT: &Caller = &Caller::ROOT;
 const SIZE_MAX: usize = 4 * BLOCK_SIZE as usize;
@@ -294,6 +295,54 @@ fn a_recovery_leaves_the_times_of_a_file() {
     assert_eq!(vfs.recovered().deleted, 1, "the metadata never knew of it");
     let after = vfs.getattr(entry.attr.ino).expect("there");
     assert_eq!((after.size, after.mtime, after.ctime), (10_000, before.mtime, before.ctime));
+    vfs.shutdown().expect("ended");
+}
+
+/// Regression: at a start the metadata was told to forget all that it kept of a file when the first
+/// 256 units of it had been written again; the others were gone.
+#[test]
+fn all_hardened_units_of_a_file_are_written_again_however_many() {
+    const UNITS: u64 = 700;
+    let mut rig = Rig::new("4+2p", 6);
+    rig.settings.sync_interval = Duration::from_secs(3600);
+    rig.settings.page_pool = ByteCount(64 << 20);
+    let vfs = rig.start(0);
+    let mut files = Vec::new();
+    for name in [b"f".as_slice(), b"g"] {
+        let (entry, opened) = vfs.create(ROOT, Ino::ROOT, name, 0o644, RW, true).expect("created");
+        vfs.write(opened.handle, 0, &vec![1; UNITS as usize * 4096], false).expect("written");
+        vfs.fsync(opened.handle, false).expect("synced");
+        files.push((entry.attr.ino, opened.handle));
+    }
+    // Not the last of a block, so that no writer behind sends it.
+    let is_written = |unit: u64| unit % u64::from(BLOCK_SIZE / 4096) < 60;
+    for unit in (0..UNITS).filter(|unit| is_written(*unit)) {
+        for (_, handle) in &files {
+            vfs.write(*handle, unit * 4096, &[unit as u8; 4096], false).expect("written");
+            vfs.fsync(*handle, false).expect("synced");
+        }
+    }
+    drop(vfs);
+    rig.crash();
+    let (mut kept, mut next) = (0, (Ino(0), 0));
+    loop {
+        let query = MetaQuery::Hardened { ino: next.0, unit: next.1, limit: 256 };
+        let Ok(MetaReply::Hardened(page)) = rig.meta.query(&query) else { panic!("no page") };
+        let Some((ino, last)) = page.last() else { break };
+        next = (*ino, last.unit + 1);
+        kept += page.len();
+    }
+    let written = (0..UNITS).filter(|unit| is_written(*unit)).count();
+    assert_eq!(kept, 2 * written, "all are hardened");
+    let vfs = rig.start(0);
+    for (ino, _) in files {
+        let handle = vfs.open(ROOT, ino, RW).expect("opens").handle;
+        let mut bytes = vec![0; UNITS as usize * 4096];
+        vfs.read(handle, 0, &mut bytes).expect("read");
+        let expected = |unit| if is_written(unit) { unit as u8 } else { 1 };
+        let wrong = (0..UNITS).find(|unit| bytes[*unit as usize * 4096] != expected(*unit));
+        assert_eq!(wrong, None, "of inode {ino}");
+    }
     vfs.shutdown().expect("ended");
 }
 

@@ -18,6 +18,7 @@ use crate::commit::{Told, lacking, sync_inode_whole, took};
 use crate::file::{Content, FileState};
 use crate::file_io::{Of, Position};
 use crate::inode::InodeState;
+use crate::open_table::Pinned;
 use crate::shared::{Shared, wrong_reply};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -188,51 +189,78 @@ pub(crate) fn fold(shared: &Shared, inode: &InodeState, file: &FileState) -> Res
 
 /// At a start: writes what the metadata kept into the files it belongs to. Returns the units.
 pub(crate) fn fold_at_start(shared: &Shared) -> Result<u64> {
-    let (mut ino, mut unit, mut count) = (Ino(0), 0, 0);
     // It was acknowledged: it is owed, whether there is room or not.
     shared.space.set_owing(true);
-    let result = loop {
-        let query = MetaQuery::Hardened { ino, unit, limit: PAGE_UNITS };
-        let page = match shared.meta.query(&query) {
-            Ok(MetaReply::Hardened(page)) => page,
-            Ok(_) => break Err(wrong_reply()),
-            Err(error) => break Err(error),
-        };
-        let Some((last, at)) = page.last() else { break Ok(count) };
-        (ino, unit) = (*last, at.unit + 1);
-        count += page.len() as u64;
-        if let Err(error) = write_again(shared, &page) {
-            break Err(error);
-        }
-    };
+    let result = fold_files(shared);
     shared.space.set_owing(false);
     result
 }
 
-fn write_again(shared: &Shared, page: &[(Ino, HardenedUnit)]) -> Result<()> {
-    for group in page.chunk_by(|one, other| one.0 == other.0) {
-        let inode = shared.table.pin(group[0].0);
-        let file = shared.file(&inode)?;
-        let of = Of { shared, inode: &inode, file: &file };
-        for (_, unit) in group {
-            file.add_hardened(unit.bytes.len());
-            let (mut bytes, start) = (unit.bytes.clone(), unit.unit * UNIT_BYTES as u64);
-            // One that ended with its file, which has grown: zeros follow. What a stripe that
-            // nobody synced has there would be mixed with it.
-            let end = file.size().saturating_sub(start).min(UNIT_BYTES as u64);
-            bytes.resize(bytes.len().max(end as usize), 0);
-            of.write(Position::At(start), &bytes)?;
+fn fold_files(shared: &Shared) -> Result<u64> {
+    let (mut next, mut count) = ((Ino(0), 0), 0);
+    let mut under_way: Option<Unfolded> = None;
+    loop {
+        let query = MetaQuery::Hardened { ino: next.0, unit: next.1, limit: PAGE_UNITS };
+        let MetaReply::Hardened(page) = shared.meta.query(&query)? else {
+            return Err(wrong_reply());
+        };
+        for (ino, unit) in &page {
+            if under_way.as_ref().is_none_or(|it| it.inode.ino != *ino) {
+                if let Some(all) = under_way.take() {
+                    all.fold(shared)?;
+                }
+                under_way = Some(Unfolded::new(shared, *ino)?);
+            }
+            let file = under_way.as_mut().expect("invariant: just made");
+            file.write_again(shared, unit)?;
+            next = (*ino, unit.unit + 1);
+            count += 1;
         }
-        {
-            // That was no change that a user made.
-            let mut core = inode.core.lock();
-            (core.mtime, core.ctime) = (None, None);
-        }
-        // Where the disks are full the bytes stay in memory and in the log, and are tried again.
-        match sync_inode_whole(shared, &inode) {
-            Err(error) if error.kind() != ErrorKind::NoSpace => return Err(error),
-            _ => {}
+        if page.is_empty() {
+            if let Some(all) = under_way {
+                all.fold(shared)?;
+            }
+            return Ok(count);
         }
     }
-    Ok(())
+}
+
+/// A file whose units are being written again. Until that has been done with all of them, it does
+/// not count as hardened: whoever commits it would have the metadata forget them all.
+struct Unfolded {
+    inode: Pinned,
+    file: Arc<FileState>,
+    bytes: usize,
+}
+
+impl Unfolded {
+    fn new(shared: &Shared, ino: Ino) -> Result<Unfolded> {
+        let inode = shared.table.pin(ino);
+        let file = shared.file(&inode)?;
+        Ok(Unfolded { inode, file, bytes: 0 })
+    }
+
+    fn write_again(&mut self, shared: &Shared, unit: &HardenedUnit) -> Result<()> {
+        self.bytes += unit.bytes.len();
+        let (mut bytes, start) = (unit.bytes.clone(), unit.unit * UNIT_BYTES as u64);
+        // One that ended with its file, which has grown: zeros follow. What a stripe that nobody
+        // synced has there would be mixed with it.
+        let end = self.file.size().saturating_sub(start).min(UNIT_BYTES as u64);
+        bytes.resize(bytes.len().max(end as usize), 0);
+        let of = Of { shared, inode: &self.inode, file: &self.file };
+        of.write(Position::At(start), &bytes)?;
+        // That was no change that a user made.
+        let mut core = self.inode.core.lock();
+        (core.mtime, core.ctime) = (None, None);
+        Ok(())
+    }
+
+    fn fold(self, shared: &Shared) -> Result<()> {
+        self.file.add_hardened(self.bytes);
+        // Where the disks are full the bytes stay in memory and in the log, and are tried again.
+        match sync_inode_whole(shared, &self.inode) {
+            Err(error) if error.kind() != ErrorKind::NoSpace => Err(error),
+            _ => Ok(()),
+        }
+    }
 }

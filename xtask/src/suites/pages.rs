@@ -85,7 +85,8 @@ struct Page {
 /// `log` what was found.
 ///
 /// # Errors
-/// The first page that is wrong.
+/// The first page that is wrong; the others are noted all the same, or the next crash would be
+/// judged by what was under way when this one came.
 pub(crate) fn verify(path: &Path, log: &Path) -> Result<u64, String> {
     let text = std::fs::read_to_string(log).map_err(|error| error.to_string())?;
     let (pages, durable) = read_log(&text)?;
@@ -94,18 +95,21 @@ pub(crate) fn verify(path: &Path, log: &Path) -> Result<u64, String> {
         Err(_) if durable == 0 => Vec::new(),
         Err(error) => return Err(format!("{}: {error}", path.display())),
     };
-    let mut found = String::new();
+    let (mut found, mut fault) = (String::new(), None);
     for (index, said) in &pages {
         let start = *index as usize * PAGE_BYTES;
         let page = bytes.get(start..).unwrap_or(&[]);
         let page = &page[..page.len().min(PAGE_BYTES)];
-        let number = judge(page, said)
-            .map_err(|fault| format!("{}, page {index}: {fault}", path.display()))?;
-        found.push_str(&format!("r {number} {index}\n"));
+        match judge(page, said) {
+            Ok(number) => found.push_str(&format!("r {number} {index}\n")),
+            Err(text) => {
+                fault.get_or_insert(format!("{}, page {index}: {text}", path.display()));
+            }
+        }
     }
     let mut file = OpenOptions::new().append(true).open(log).map_err(|error| error.to_string())?;
     file.write_all(found.as_bytes()).map_err(|error| error.to_string())?;
-    Ok(durable)
+    fault.map_or(Ok(durable), Err)
 }
 
 /// The number of the write whose bytes a page has.

@@ -194,6 +194,7 @@ const GIT_SETTINGS: [(&str, &str); 7] = [
 ];
 
 /// git syncs a branch's file and renames it into place; the rename is durable with its directory.
+/// `--verify`, or it says "HEAD" where there is none any more.
 const COMMITS: &str = "cd \"$0\"
 n=0
 while :; do
@@ -202,7 +203,7 @@ while :; do
   git add -A
   git commit -q -m \"$1 $n\"
   sync .git/refs/heads
-  git rev-parse HEAD
+  git rev-parse -q --verify HEAD
   n=$((n + 1))
 done";
 
