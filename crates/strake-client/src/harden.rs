@@ -28,8 +28,9 @@ use strake_proto::{ErrorKind, Ino, Result};
 
 /// The most bytes of all files that are kept; beyond, files are committed the long way.
 const KEPT_BYTES_MAX: usize = 16 << 20;
-/// Units asked for at once at the start.
-const PAGE_UNITS: u32 = 256;
+/// Units asked for at once at the start. Few, so that files with more than one page of them are
+/// nothing rare, in use and in tests.
+const PAGE_UNITS: u32 = 16;
 
 /// What was taken from blocks for an entry.
 #[derive(Default)]
