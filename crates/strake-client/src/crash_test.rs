@@ -346,6 +346,27 @@ fn all_hardened_units_of_a_file_are_written_again_however_many() {
     vfs.shutdown().expect("ended");
 }
 
+/// Regression: with eight data strips 163,840 bytes are eight of 20 KiB, and a byte more was seven
+/// of 24 KiB: the eighth stayed as it was, and whoever read beyond wrote the block anew each time.
+#[test]
+fn a_block_that_grows_keeps_all_its_positions() {
+    for code in ["8+2p", "8+3p", "4+2p"] {
+        let mut rig = Rig::new(code, 11);
+        rig.settings.write_cache_threshold = ByteCount(0);
+        let vfs = rig.start(0);
+        let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
+        for end in (8u64..64).map(|unit| unit * 4096 + 1) {
+            vfs.write(opened.handle, end - 4096, &[7; 4096], false).expect("written");
+            vfs.fsync(opened.handle, false).expect("synced");
+            let check = vfs.check_strips().expect("checks");
+            assert_eq!(check.faults, Vec::<String>::new(), "{code}: {end} bytes");
+        }
+        let attr = vfs.getattr(entry.attr.ino).expect("there");
+        assert_eq!(attr.size, 63 * 4096 + 1);
+        vfs.shutdown().expect("ended");
+    }
+}
+
 /// A unit that was hardened when it was the last of its file, and ended in its midst.
 #[test]
 fn a_hardened_unit_is_written_again_as_a_whole() {

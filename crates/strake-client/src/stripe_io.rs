@@ -7,8 +7,9 @@
 //! **Floor.** A reader passes the version below which strips of this block are deleted in effect: a
 //! range deletion is recorded in the metadata but may not have reached every NSD yet.
 //!
-//! **Shapes only widen.** Rewriting a block keeps at least its stored length, and so every position
-//! that ever held a strip of it (until the block is deleted as a whole). Hence a position that
+//! **Shapes only widen.** Rewriting a block keeps at least its stored length, and as much more as
+//! it takes (`Geometry::widened`) for every position that ever held a strip of it to hold one
+//! (until the block is deleted as a whole). Hence a position that
 //! holds a strip of the current version is the rule, and a read of one strip need not ask the
 //! others.
 //!

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result};
+use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result};
 
 /// Blocks that one press puts into the queue.
 const PRESS_BLOCKS_MAX: usize = 32;
@@ -384,6 +384,10 @@ fn complete(
     }
     // Shapes only widen: see `stripe_io`.
     data.length = data.length.max(stored);
+    if stored > 0 {
+        let widened = Geometry::widened(layout.code, data.length.into(), stored.into());
+        data.length = u32::try_from(widened).expect("invariant: at most a block");
+    }
     let padded = padded_bytes(layout.code, data.length);
     block.grow(data, &shared.pool, padded);
     for unit in 0..(data.length as usize).div_ceil(UNIT_BYTES) {

@@ -99,6 +99,20 @@ impl Geometry {
         }
         u64::from(strip) * (shape.strip_bytes as u64) < block_bytes && strip < shape.data_strips
     }
+
+    /// The least length from `wanted` on of which every position is stored that is stored of
+    /// `held` bytes, which are no more. Longer blocks mostly have more positions; but with 8 data
+    /// strips 163,840 bytes are eight strips of 20 KiB, and a byte more is seven of 24 KiB.
+    pub fn widened(code: Code, wanted: u64, held: u64) -> u64 {
+        assert!(held <= wanted, "{held} bytes are held, {wanted} wanted");
+        let last = (0..code.data).rev().find(|at| Geometry::is_stored(code, held, *at));
+        let last = last.expect("invariant: position 0 is always stored");
+        if Geometry::is_stored(code, wanted, last) {
+            return wanted;
+        }
+        // Its strips are no longer for it, and one byte is in the last.
+        u64::from(last) * Geometry::of(code, wanted).strip_bytes as u64 + 1
+    }
 }
 
 /// Where an object's strips lie: everything [`PoolMap`]-independent that placement needs.
@@ -261,6 +275,38 @@ impl PoolMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_widened_block_stores_every_position_that_it_stored() {
+        let code: Code = "8+2p".parse().expect("a code");
+        assert_eq!(Geometry::widened(code, 163_841, 163_840), 7 * 24_576 + 1);
+        let block = 256 << 10;
+        let lengths = || {
+            let unit = UNIT_BYTES as u64;
+            (0..=block / unit).flat_map(move |at| [at * unit, at * unit + 1])
+        };
+        let lengths: Vec<u64> = lengths().filter(|bytes| (1..=block).contains(bytes)).collect();
+        for (name, code) in Code::ALL {
+            let stored = |bytes| -> Vec<u8> {
+                let data = 0..code.data;
+                data.filter(|at| Geometry::is_stored(code, bytes, *at)).collect()
+            };
+            for (at, held) in lengths.iter().enumerate() {
+                for wanted in &lengths[at..] {
+                    let widened = Geometry::widened(code, *wanted, *held);
+                    assert!((*wanted..=block).contains(&widened), "{name}: {held}, {wanted}");
+                    assert!(
+                        stored(widened).len() >= stored(*held).len(),
+                        "{name}: {held}, {wanted}"
+                    );
+                    if widened > *wanted {
+                        let less = stored(widened - 1).len();
+                        assert!(less < stored(*held).len(), "{name}: {held}, {wanted}: the least");
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn codes_read_what_they_print() {

@@ -11,9 +11,9 @@
 //! 3. Else too many are away: an error. An error too for a version that is settled anywhere: it was
 //!    stable everywhere, so what is missing of it was lost.
 //!
-//! The outcome is written as a new, higher version, as long as the longest version seen, so that
-//! every position that holds a strip of the losers gets a new one. If nothing is left, the block is
-//! deleted at a new version.
+//! The outcome is written as a new, higher version, as long as the longest version seen or a little
+//! longer, so that every position that holds a strip of the losers gets a new one. If nothing is
+//! left, the block is deleted at a new version.
 
 use super::read::{Survey, Verdict, gone};
 use super::{Found, StripeIo};
@@ -128,6 +128,10 @@ impl StripeIo {
     ) -> Result<Option<(Found, ScratchBuffer<'_>)>> {
         let seen = self.versions_held(layout, block, survey);
         let longest = seen.values().map(|one| one.block_bytes).max().unwrap_or(1);
+        let longest = seen.values().fold(u64::from(longest), |bytes, one| {
+            Geometry::widened(layout.code, bytes, one.block_bytes.into())
+        });
+        let longest = u32::try_from(longest).expect("invariant: at most a block");
         let settled = seen.iter().rev().find(|(_, one)| one.settled);
         let stable = settled.map_or(Version::NONE, |(version, _)| *version);
         for (version, Seen { block_bytes, settled }) in seen.into_iter().rev() {
