@@ -280,7 +280,7 @@ impl Block {
     /// Notes version and length that the NSDs have; returns the length. The version is stable,
     /// unless one that was accepted is yet to become so: a start makes all stripes equal before
     /// anybody looks. The caller holds the lock of `data` exclusively.
-    pub(crate) fn is_stored_as(&self, found: Option<(Version, u32)>) -> u32 {
+    pub(crate) fn note_stored(&self, found: Option<(Version, u32)>) -> u32 {
         let length = found.map_or(0, |(_, length)| length);
         self.stored.store(length, Ordering::Release);
         if let Some((version, _)) = found

@@ -375,7 +375,7 @@ impl Of<'_> {
             let mut stored = block.stored.load(Ordering::Acquire);
             if stored == STORED_UNKNOWN {
                 let floor = shared.ranges.floor(layout.object, BlockIndex(index));
-                stored = block.is_stored_as(shared.io.head(layout, BlockIndex(index), floor)?);
+                stored = block.note_stored(shared.io.head(layout, BlockIndex(index), floor)?);
             }
             if stored > within {
                 self.make_whole_dirty(&block, &mut data, within)?;

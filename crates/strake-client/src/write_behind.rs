@@ -380,7 +380,7 @@ fn complete(
     if stored == STORED_UNKNOWN {
         let index = BlockIndex(block.index);
         let floor = shared.ranges.floor(layout.object, index);
-        stored = block.is_stored_as(shared.io.head(layout, index, floor)?);
+        stored = block.note_stored(shared.io.head(layout, index, floor)?);
     }
     // Shapes only widen: see `stripe_io`.
     data.length = data.length.max(stored);
@@ -459,7 +459,8 @@ pub(crate) fn load(
     if let Some(Found { version, rewritten: true, .. }) = found {
         note_rewritten(shared, inode, file, block, layout, version);
     }
-    block.is_stored_as(found.map(|found| (found.version, found.block_bytes)));
+    // After that: what was written anew is pinned, and so does not count as stable yet.
+    block.note_stored(found.map(|found| (found.version, found.block_bytes)));
     Ok(())
 }
 

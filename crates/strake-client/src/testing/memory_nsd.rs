@@ -235,17 +235,17 @@ impl Inner {
         let current = versions.first().map_or(Version::NONE, |one| one.header.version);
         let stale = header.version <= current.max(floor) || promised;
         let is_present = versions.iter().any(|one| one.header.version == header.version);
-        if header.version == stable || versions.iter().any(|one| one.header.version == stable) {
-            versions.retain(|one| one.header.version >= stable);
-        }
-        if copy && is_present {
-            return accepted;
-        }
-        if stale {
+        if stale && !(copy && is_present) {
             if versions.is_empty() {
                 self.state.strips.remove(&(key.object, key.block, key.strip));
             }
             return Err(Error::new(ErrorKind::Stale, format!("{} at {key}", header.version)));
+        }
+        if header.version == stable || versions.iter().any(|one| one.header.version == stable) {
+            versions.retain(|one| one.header.version >= stable);
+        }
+        if is_present {
+            return accepted;
         }
         // What no commit has covered goes at once: nobody was told that it is stable.
         let place = (key.object, key.block, key.strip);
