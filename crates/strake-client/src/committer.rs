@@ -13,6 +13,7 @@
 use crate::block::Block;
 use crate::file::FileState;
 use crate::inode::InodeState;
+use crate::pool::Page;
 use crate::shared::Shared;
 use crate::stripe_io::Committed;
 use parking_lot::{Condvar, Mutex};
@@ -22,8 +23,9 @@ use std::time::Duration;
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result, SlotIndex, Version};
 
-/// Accepted bytes that make a commit due, if the pool is large enough.
-const DUE_BYTES: usize = 256 << 20;
+/// Accepted bytes that make a commit due, if the pool is large enough: until then a stream needs
+/// fresh memory, which costs more than the commit.
+const DUE_BYTES: usize = 64 << 20;
 /// Settled stripes handed over in one commit.
 const SETTLED_MAX: usize = 65_536;
 /// How long one wait for another's round lasts before the waiter looks again.
@@ -42,6 +44,8 @@ pub(crate) struct Accepted {
     pub(crate) gained: i64,
     /// `NsdSet::restarts` before it was sent.
     pub(crate) restarts: u64,
+    /// A whole block that was not stored before: see [`crate::pool::PagePool::leave_behind`].
+    pub(crate) streamed: bool,
 }
 
 #[derive(Default)]
@@ -66,6 +70,10 @@ impl Committer {
     /// Notes an accepted stripe; its block is pinned already.
     pub(crate) fn add(&self, accepted: Accepted) {
         accepted.file.unstable.fetch_add(1, Ordering::AcqRel);
+        if accepted.streamed {
+            // What is used from now on stays in memory.
+            accepted.block.was_used();
+        }
         let mut list = self.accepted.lock();
         list.1 += accepted.charge;
         list.0.push(accepted);
@@ -81,9 +89,10 @@ impl Committer {
         self.accepted.lock().1
     }
 
-    /// Whether a commit would relieve the pool.
+    /// Whether a commit would relieve the pool, and nobody is at it.
     pub(crate) fn is_due(&self, shared: &Shared) -> bool {
         self.accepted_bytes() >= DUE_BYTES.min(shared.pool.dirty_max() / 4)
+            && !self.rounds.lock().running
     }
 
     /// Whether something waits for the next commit.
@@ -222,7 +231,11 @@ impl Accepted {
         }
         self.file.unsettled.lock().push(stripe);
         self.block.became_stable(self.version);
+        let streamed = self.streamed.then(|| Arc::clone(&self.block));
         self.release(shared);
+        if let Some(block) = streamed {
+            shared.pool.leave_behind(block);
+        }
     }
 
     /// The NSDs may have lost it: the block is dirty again, unless it was dropped meanwhile.

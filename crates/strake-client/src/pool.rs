@@ -10,7 +10,9 @@
 //!
 //! The first touch of fresh memory costs more than the copy into it, on virtual machines several
 //! times as much. So a thread ([`PagePool::serve`]) keeps some buffers for whole blocks that have
-//! been touched, ahead of whoever needs them.
+//! been touched, ahead of whoever needs them. Where it has not kept up, a new block gets the memory
+//! of one that a stream has *left behind* ([`PagePool::leave_behind`]): the pool grows to its
+//! budget as fast as there is time for it, not as fast as somebody writes.
 //!
 //! *Dirty* bytes (not yet stable on the NSDs) are limited to half of the budget, so that eviction
 //! always finds something: writers wait ([`PagePool::wait_for_clean`]).
@@ -28,12 +30,14 @@ const BUFFER_BYTES_MIN: usize = 4096;
 /// Memory that is kept touched ahead: this part of the budget, and no more than so many bytes.
 const WARM_PARTS: usize = 16;
 const WARM_BYTES_MAX: usize = 256 << 20;
-/// Smaller pools are touched when they are used.
+/// Smaller pools are touched when they are used, and grow at once.
 const WARM_BUDGET_MIN: usize = 512 << 20;
 /// How often the thread that touches looks by itself.
 const WARM_STEP: Duration = Duration::from_secs(1);
 /// So many pages without a buffer may stand in the clock, beside as many as have one.
 const CLOCK_SLACK: usize = 64;
+/// So many pages that were left behind are looked at for the memory of one.
+const LEFT_BEHIND_LOOKS: usize = 8;
 /// How long one wait lasts before the waiter looks again.
 const WAIT_STEP: Duration = Duration::from_millis(200);
 
@@ -58,6 +62,8 @@ struct PoolState {
     /// By log2 of their length.
     free: Vec<Vec<AlignedBuffer>>,
     clock: VecDeque<Arc<dyn Page>>,
+    /// Whole blocks that a stream wrote and is done with, the oldest first; in the clock as well.
+    left_behind: VecDeque<Arc<dyn Page>>,
     dirty: usize,
     /// Counts progress of the writers behind, so that waiters can tell standstill from slowness.
     cleaned: u64,
@@ -69,6 +75,8 @@ pub(crate) struct PagePool {
     budget: usize,
     dirty_max: usize,
     block_size: usize,
+    /// Bytes that are kept touched ahead; 0 for none.
+    warm: usize,
     /// Operations that wait for room or for clean pages.
     waiting: AtomicUsize,
     /// Bytes of all files that the metadata keeps hardened.
@@ -100,6 +108,11 @@ impl PagePool {
             budget,
             dirty_max: budget / 2,
             block_size: PagePool::capacity(block_size),
+            warm: if budget < WARM_BUDGET_MIN {
+                0
+            } else {
+                (budget / WARM_PARTS).min(WARM_BYTES_MAX)
+            },
             waiting: AtomicUsize::new(0),
             hardened: AtomicUsize::new(0),
             state: Mutex::default(),
@@ -110,10 +123,9 @@ impl PagePool {
 
     /// The life of the thread that touches memory ahead; ends at [`PagePool::close`].
     pub(crate) fn serve(&self) {
-        if self.budget < WARM_BUDGET_MIN {
+        if self.warm == 0 {
             return;
         }
-        let warm = (self.budget / WARM_PARTS).min(WARM_BYTES_MAX);
         strake_env::process::give_way();
         {
             // What a program does first after a start (a listing, small files) needs the processor,
@@ -123,11 +135,12 @@ impl PagePool {
                 self.taken.wait_for(&mut state, WARM_STEP);
             }
         }
+        let mut is_quiet = false;
         loop {
-            let made = self.warm_one(warm);
+            let made = self.warm_one(is_quiet);
             let mut state = self.state.lock();
             if !made && !state.closed {
-                self.taken.wait_for(&mut state, WARM_STEP);
+                is_quiet = self.taken.wait_for(&mut state, WARM_STEP).timed_out();
             }
             if state.closed {
                 return;
@@ -141,12 +154,14 @@ impl PagePool {
         self.taken.notify_all();
     }
 
-    /// Touches one more buffer for a whole block, unless `warm` bytes are there already or the
-    /// budget is used.
-    fn warm_one(&self, warm: usize) -> bool {
+    /// Touches one more buffer for a whole block, unless enough are there already, the budget is
+    /// used, or a stream goes on that can use its own memory again.
+    fn warm_one(&self, is_quiet: bool) -> bool {
         let bytes = self.block_size;
         let wanted = |state: &PoolState| {
-            state.spare + bytes <= warm && state.used + state.spare + bytes <= self.budget
+            state.spare + bytes <= self.warm
+                && state.used + state.spare + bytes <= self.budget
+                && (is_quiet || state.left_behind.is_empty())
         };
         if !wanted(&self.state.lock()) {
             return false;
@@ -188,6 +203,9 @@ impl PagePool {
     /// then the operation goes on over the budget. `kick` is called before each wait.
     pub(crate) fn admit(&self, bytes: usize, waiters: &Waiters, limit: Duration, kick: &dyn Fn()) {
         let bytes = PagePool::capacity(bytes);
+        if bytes == self.block_size && self.warm > 0 {
+            self.reuse();
+        }
         let mut waited = Duration::ZERO;
         while !self.make_room(bytes) && waited < limit {
             waited += WAIT_STEP;
@@ -196,6 +214,36 @@ impl PagePool {
             let _wait = waiters.enter("room in the page pool", "");
             let mut state = self.state.lock();
             self.changed.wait_for(&mut state, WAIT_STEP);
+        }
+    }
+
+    /// Notes a clean page of a whole block that a stream wrote and will hardly come back to. One
+    /// that is used again keeps its memory.
+    pub(crate) fn leave_behind(&self, page: Arc<dyn Page>) {
+        let mut state = self.state.lock();
+        state.left_behind.push_back(page);
+        if state.left_behind.len() > self.budget / self.block_size {
+            state.left_behind.pop_front();
+        }
+    }
+
+    /// If no buffer for a whole block is at hand: takes that of a page that was left behind.
+    fn reuse(&self) {
+        for _ in 0..LEFT_BEHIND_LOOKS {
+            let page = {
+                let mut state = self.state.lock();
+                if state.free.get(class_of(self.block_size)).is_some_and(|free| !free.is_empty()) {
+                    return;
+                }
+                let Some(page) = state.left_behind.pop_front() else { return };
+                page
+            };
+            // Without the pool's lock, because a page takes its own.
+            let taken = if page.was_used() { None } else { page.take_clean() };
+            if let Some(buffer) = taken {
+                self.release(buffer);
+                return;
+            }
         }
     }
 

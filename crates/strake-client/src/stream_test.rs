@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use strake_env::Rng;
-use strake_proto::{BlockIndex, Caller, ObjectId};
+use strake_proto::{BlockIndex, ByteCount, Caller, ObjectId};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 /// What is written at once and stays whole.
@@ -54,6 +54,37 @@ fn a_stream_leaves_nothing_in_the_pool_and_sees_what_is_there() {
         all(&vfs, &bytes);
         vfs.shutdown().expect("ended");
     }
+}
+
+#[test]
+fn a_stream_that_is_written_goes_on_in_its_own_memory() {
+    // Twice what is touched ahead.
+    const BYTES: usize = 256 * BLOCK;
+    let mut rig = Rig::new("1", 6);
+    rig.settings.page_pool = ByteCount::mib(512);
+    let vfs = rig.start(0);
+    let put = |name: &str, seed| {
+        let (_, handle) = create(&vfs, name);
+        let bytes = pattern(BYTES, seed);
+        for (at, part) in (0u64..).zip(bytes.chunks(BLOCK)) {
+            write(&vfs, handle, at * BLOCK as u64, part);
+        }
+        vfs.fsync(handle, false).expect("synced");
+        (handle, bytes)
+    };
+    let mut files = vec![put("first", 1)];
+    let before = vfs.view().pool.used;
+    assert!(before >= BYTES as u64, "what was just written is in memory");
+    // What is used again stays.
+    let (handle, bytes) = &files[0];
+    assert!(read(&vfs, *handle, 5 * BLOCK as u64, 100) == bytes[5 * BLOCK..5 * BLOCK + 100]);
+    files.push(put("second", 2));
+    let after = vfs.view().pool.used;
+    assert!(after < before + BYTES as u64, "{before} to {after} bytes");
+    for (handle, bytes) in &files {
+        assert!(read(&vfs, *handle, 0, BYTES) == *bytes);
+    }
+    vfs.shutdown().expect("ended");
 }
 
 /// All that a record has held, in order; 0 for zeros.

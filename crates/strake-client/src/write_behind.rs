@@ -272,9 +272,8 @@ fn send_block(
     let data = RwLockWriteGuard::downgrade_to_upgradable(data);
     let restarts = shared.io.nsds().restarts();
     let buffer = data.buffer.as_ref().expect("invariant: a complete block has a buffer");
-    let padded = padded_bytes(layout.code, length);
-    let index = BlockIndex(block.index);
-    match shared.io.write_block(layout, index, length, &buffer[..padded], block.stable()) {
+    let bytes = &buffer[..padded_bytes(layout.code, length)];
+    match shared.io.write_block(layout, BlockIndex(block.index), length, bytes, block.stable()) {
         Ok(version) => {
             block.stored.store(length, Ordering::Release);
             let more = i64::from(on_disk(length)) - i64::from(on_disk(before));
@@ -288,6 +287,7 @@ fn send_block(
                 charge,
                 gained,
                 restarts,
+                streamed: before == 0 && length == layout.block_size,
             });
             // Only now, and still under the block's lock: a commit must find every block either
             // among the dirty or among the accepted.
@@ -488,6 +488,7 @@ fn note_rewritten(
         charge: 0,
         gained: 0,
         restarts,
+        streamed: false,
     });
 }
 

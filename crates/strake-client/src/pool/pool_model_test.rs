@@ -157,3 +157,45 @@ fn writers_wait_until_pages_are_clean_and_no_longer_than_the_limit() {
     };
     assert!(pool.wait_for_clean(&waiters, WAIT_STEP, &cleaned));
 }
+
+/// Where memory is touched ahead, a stream goes on in the memory that it left behind.
+#[test]
+fn a_new_block_takes_what_was_left_behind_and_nobody_uses() {
+    let mut rng = Rng::new(1);
+    let mut model = Model {
+        pool: PagePool::new(WARM_BUDGET_MIN, BLOCK),
+        waiters: Waiters::new(Arc::new(ManualClock::default())),
+        pages: Vec::new(),
+        dirty: 0,
+    };
+    let admit = |model: &Model, bytes| {
+        model.pool.admit(bytes, &model.waiters, WAIT_STEP, &|| {});
+    };
+    for _ in 0..4 {
+        admit(&model, BLOCK);
+        let page = Arc::new(FakePage::default());
+        *page.buffer.lock() = Some(model.pool.allocate(BLOCK));
+        model.pool.enter(Arc::clone(&page) as Arc<dyn Page>);
+        model.pages.push(page);
+    }
+    let [used, written, first, second] = &model.pages.clone()[..] else { unreachable!() };
+    for page in [used, written, first, second] {
+        model.pool.leave_behind(Arc::clone(page) as Arc<dyn Page>);
+    }
+    used.used.store(true, Ordering::Relaxed);
+    written.dirty.store(true, Ordering::Relaxed);
+    let resident = || [used, written, first, second].map(|page| page.is_resident());
+    admit(&model, BLOCK / 2);
+    assert_eq!(resident(), [true; 4], "a smaller buffer would not fit");
+    assert!(!model.pool.warm_one(false), "a stream goes on: nothing is touched");
+    admit(&model, BLOCK);
+    assert_eq!(resident(), [true, true, false, true]);
+    admit(&model, BLOCK);
+    assert_eq!(resident(), [true, true, false, true], "one is at hand");
+    drop(model.pool.allocate(BLOCK));
+    admit(&model, BLOCK);
+    assert_eq!(resident(), [true, true, false, false]);
+    assert!(model.pool.warm_one(true), "when all is quiet the pool grows");
+    model.fill(&mut rng);
+    model.pool.check();
+}
