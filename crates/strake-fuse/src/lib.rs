@@ -7,6 +7,7 @@
 
 mod abi;
 mod adapter;
+mod awake;
 mod connection;
 mod policy;
 mod readers;
@@ -17,4 +18,5 @@ mod uring;
 #[cfg(test)]
 mod fuzz_test;
 
+pub use awake::StayAwake;
 pub use session::{FuseMount, MountOptions};

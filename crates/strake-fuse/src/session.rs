@@ -9,6 +9,7 @@ use crate::abi::{
     InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_OLDEST, Opcode, OutHeader, init_flag,
 };
 use crate::adapter::{Adapter, Answer};
+use crate::awake::{self, Awake, StayAwake};
 use crate::connection;
 use crate::readers::{Lasting, Length, Readers};
 use crate::uring;
@@ -54,6 +55,8 @@ pub struct MountOptions {
     pub threads: usize,
     /// Use FUSE over io_uring if the kernel offers it.
     pub io_uring: bool,
+    /// Keep processors from halting while requests come.
+    pub stay_awake: StayAwake,
 }
 
 /// A mounted file system.
@@ -135,6 +138,7 @@ fn start(
         operations,
         lasting: std::array::from_fn(|_| Lasting::default()),
         readers: Readers::new(processors / PROCESSORS_PER_READER),
+        awake: Awake::default(),
     });
     let mut threads = Vec::new();
     // Of what does not come through rings there is little.
@@ -153,14 +157,28 @@ fn start(
             std::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
                 serve(&shared, &channel);
                 shared.readers.end();
+                shared.awake.end();
             })?;
         threads.push(thread);
+    }
+    if options.stay_awake.is_wanted() {
+        threads.push(keep_awake(&shared)?);
     }
     let watch = std::thread::Builder::new()
         .name("fuse-watch".to_owned())
         .spawn(move || shared.readers.watch())?;
     threads.push(watch);
     Ok(threads)
+}
+
+fn keep_awake(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
+    let shared = Arc::clone(shared);
+    let keeper = std::thread::Builder::new().name("fuse-awake".to_owned()).spawn(move || {
+        if let Err(error) = shared.awake.keep(awake::hold) {
+            eprintln!("fuse: processors cannot be kept awake between requests: {error}");
+        }
+    })?;
+    Ok(keeper)
 }
 
 fn make_entries(each: usize) -> Vec<uring::Entry> {
@@ -216,6 +234,7 @@ pub(crate) struct Shared {
     /// As well.
     lasting: [Lasting; OPERATIONS],
     readers: Readers,
+    awake: Awake,
 }
 
 impl Shared {
@@ -233,6 +252,7 @@ impl Shared {
     ) -> std::result::Result<Answer, i32> {
         let opcode =
             Opcode::from_number(header.opcode).ok_or_else(|| errno(ErrorKind::NoSystem))?;
+        self.awake.note();
         let operation = self.operations[header.opcode as usize & 0xff].as_ref();
         let start = operation.map(|operation| operation.begin());
         let answer = self.adapter.answer(header, opcode, body, data);

@@ -96,6 +96,13 @@ pub(crate) const TABLE: &[Setting] = &[
         meaning: "how long writers wait while nothing can be written, before they get EIO",
     },
     Setting {
+        name: "stay_awake",
+        default: "auto",
+        form: Form::Word(&["auto", "off", "on"]),
+        meaning: "keep processors from halting while requests come; auto: on virtual machines that \
+                  halt at once",
+    },
+    Setting {
         name: "sync_interval",
         default: "30s",
         form: Form::Time(Duration::from_millis(100), seconds(3600)),

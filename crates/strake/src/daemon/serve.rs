@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use strake_client::{StartOptions, StrakeVfs, Vfs};
 use strake_env::RealClock;
-use strake_fuse::{FuseMount, MountOptions};
+use strake_fuse::{FuseMount, MountOptions, StayAwake};
 use strake_observe::Observe;
 use strake_proto::layout::NsdStatus;
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
@@ -62,6 +62,11 @@ impl Daemon {
             path: config.mount.clone(),
             threads: config.settings.number("fuse_threads").unwrap_or(8) as usize,
             io_uring: config.settings.get("fuse_io_uring") == "on",
+            stay_awake: match config.settings.get("stay_awake") {
+                "off" => StayAwake::Off,
+                "on" => StayAwake::On,
+                _ => StayAwake::Auto,
+            },
         };
         let mount =
             FuseMount::mount(Arc::clone(&vfs) as Arc<dyn Vfs>, Arc::clone(&observe), &options)?;

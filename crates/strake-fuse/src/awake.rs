@@ -1,0 +1,180 @@
+//! Keeps the processors from halting while requests follow each other closely.
+//!
+//! A request takes two wake-ups, of who serves it and of who asked. On a virtual machine a
+//! processor that has nothing to do goes back to the host, and both to wake it and to be woken are
+//! calls of the host: tens of µs where the answer takes five. Kernels wait a little before they
+//! halt (`haltpoll`), unless they are told not to. A process may ask for the same, as a limit to
+//! the time that waking takes (PM QoS, the kernel's `power/pm_qos_interface`): it holds as long as
+//! the file is open into which it was written.
+//!
+//! It is asked for only while requests come: a processor that waits awake takes its whole share
+//! from the host.
+
+use parking_lot::{Condvar, Mutex};
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Where the limit is written, in µs, as a 32-bit number.
+const LIMIT_PATH: &str = "/dev/cpu_dma_latency";
+/// What does the halting, and for how many ns it waits before.
+const DRIVER_PATH: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
+const POLL_PATH: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
+/// So many requests in a window are close together.
+const WINDOW: Duration = Duration::from_millis(10);
+const REQUESTS_MIN: u64 = 10;
+/// Every so many requests the keeper looks whether they are.
+const CALL_EVERY: u64 = 32;
+
+/// Whether processors may halt between requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StayAwake {
+    /// They stay awake where waking is slow: on a virtual machine that halts at once.
+    Auto,
+    /// They may.
+    Off,
+    /// They stay awake, on any machine.
+    On,
+}
+
+impl StayAwake {
+    /// Whether that is to be done here.
+    pub(crate) fn is_wanted(self) -> bool {
+        let reads = |path: &str, text: &str| {
+            std::fs::read_to_string(path).is_ok_and(|found| found.trim() == text)
+        };
+        match self {
+            StayAwake::Auto => reads(DRIVER_PATH, "haltpoll") && reads(POLL_PATH, "0"),
+            StayAwake::Off => false,
+            StayAwake::On => true,
+        }
+    }
+}
+
+/// See the file's head.
+#[derive(Default)]
+pub(crate) struct Awake {
+    requests: AtomicU64,
+    /// The keeper waits to be called.
+    asleep: AtomicBool,
+    ended: Mutex<bool>,
+    called: Condvar,
+}
+
+impl Awake {
+    /// Counts a request.
+    pub(crate) fn note(&self) {
+        let count = self.requests.fetch_add(1, Ordering::Relaxed);
+        if count.is_multiple_of(CALL_EVERY)
+            && self.asleep.load(Ordering::Relaxed)
+            && self.asleep.swap(false, Ordering::SeqCst)
+        {
+            // The keeper looks at `asleep` under this lock before it sleeps.
+            drop(self.ended.lock());
+            self.called.notify_one();
+        }
+    }
+
+    /// The connection is gone: the keeper ends.
+    pub(crate) fn end(&self) {
+        *self.ended.lock() = true;
+        self.called.notify_one();
+    }
+
+    /// The life of the keeper: holds what `hold` returns while requests come close together. Ends
+    /// with the connection, or if it is refused.
+    ///
+    /// # Errors
+    /// Of `hold`.
+    pub(crate) fn keep<T>(&self, hold: impl Fn() -> std::io::Result<T>) -> std::io::Result<()> {
+        let mut ended = self.ended.lock();
+        while !*ended {
+            self.asleep.store(true, Ordering::SeqCst);
+            while self.asleep.load(Ordering::SeqCst) && !*ended {
+                self.called.wait(&mut ended);
+            }
+            let mut held = None;
+            let mut seen = self.requests.load(Ordering::Relaxed);
+            while !*ended {
+                self.called.wait_for(&mut ended, WINDOW);
+                let now = self.requests.load(Ordering::Relaxed);
+                if now - seen < REQUESTS_MIN {
+                    break;
+                }
+                seen = now;
+                if held.is_none() {
+                    held = Some(hold()?);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks that no processor halts, for as long as the file is open.
+///
+/// # Errors
+/// Who is not root may not, as a rule.
+pub(crate) fn hold() -> std::io::Result<File> {
+    let mut file = File::options().write(true).open(LIMIT_PATH)?;
+    file.write_all(&0i32.to_ne_bytes())?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn it_is_held_while_requests_come_and_no_longer() {
+        let (awake, token) = (Arc::new(Awake::default()), Arc::new(()));
+        let keeper = std::thread::spawn({
+            let (awake, token) = (Arc::clone(&awake), Arc::clone(&token));
+            move || awake.keep(|| Ok(Arc::clone(&token)))
+        });
+        // One is the test's, one the keeper's own.
+        let is_held = || Arc::strong_count(&token) > 2;
+        for _ in 0..2 {
+            while !is_held() {
+                awake.note();
+                std::thread::yield_now();
+            }
+            while is_held() {
+                std::thread::yield_now();
+            }
+        }
+        awake.end();
+        keeper.join().expect("ended").expect("nothing was refused");
+        assert_eq!(Arc::strong_count(&token), 1);
+    }
+
+    #[test]
+    fn few_requests_call_nobody_and_a_refusal_ends_it() {
+        let awake = Arc::new(Awake::default());
+        let keeper = std::thread::spawn({
+            let awake = Arc::clone(&awake);
+            move || awake.keep(|| Err::<(), _>(std::io::ErrorKind::PermissionDenied.into()))
+        });
+        while !awake.asleep.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        awake.requests.store(1, Ordering::SeqCst);
+        for _ in 1..CALL_EVERY {
+            awake.note();
+        }
+        assert!(awake.asleep.load(Ordering::SeqCst), "nobody was called");
+        while !keeper.is_finished() {
+            awake.note();
+            std::thread::yield_now();
+        }
+        keeper.join().expect("ended").expect_err("refused");
+        awake.note();
+    }
+
+    #[test]
+    fn off_is_off() {
+        assert!(!StayAwake::Off.is_wanted() && StayAwake::On.is_wanted());
+    }
+}
