@@ -21,7 +21,11 @@ fn host(error: rustix::io::Errno) -> Error {
 
 fn open_device() -> Result<OwnedFd> {
     rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|error| {
-        host(error).context("/dev/fuse cannot be opened (is the fuse module loaded?)")
+        let advice = match error {
+            rustix::io::Errno::ACCESS => "be root, or have root run: chmod 666 /dev/fuse",
+            _ => "is the fuse module loaded?",
+        };
+        host(error).context(format!("/dev/fuse cannot be opened ({advice})"))
     })
 }
 
@@ -47,6 +51,8 @@ fn mount_as_user(path: &Path) -> Result<OwnedFd> {
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags,
         SocketType, recvmsg, socketpair,
     };
+    // It opens the device as its user, and says what is wrong where nobody sees it.
+    drop(open_device()?);
     // No CLOEXEC: fusermount3 inherits its end under the number we name.
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None)
