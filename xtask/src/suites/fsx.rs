@@ -49,7 +49,9 @@ copy_file_range = 6
 ",
 };
 
-/// Every operation on sector boundaries, as programs with O_DIRECT must; mostly punches.
+/// Every operation on sector boundaries, as programs with O_DIRECT must; mostly punches. Without
+/// posix_fallocate, whose length fsx rounds down and its place not: none is left at the end of the
+/// file, which is EINVAL.
 const ALIGNED: Profile = Profile {
     name: "aligned",
     configuration: "flen = 4194304
@@ -67,7 +69,6 @@ write = 25
 truncate = 20
 fsync = 2
 fdatasync = 1
-posix_fallocate = 5
 punch_hole = 25
 copy_file_range = 5
 ",
