@@ -231,10 +231,9 @@ impl Accepted {
         }
         self.file.unsettled.lock().push(stripe);
         self.block.became_stable(self.version);
-        let streamed = self.streamed.then(|| Arc::clone(&self.block));
         self.release(shared);
-        if let Some(block) = streamed {
-            shared.pool.leave_behind(block);
+        if self.streamed {
+            shared.pool.leave_behind(self.block);
         }
     }
 
@@ -260,7 +259,7 @@ impl Accepted {
         self.release(shared);
     }
 
-    fn release(self, shared: &Shared) {
+    fn release(&self, shared: &Shared) {
         self.block.pinned.fetch_sub(1, Ordering::AcqRel);
         self.file.unstable.fetch_sub(1, Ordering::AcqRel);
         shared.pool.remove_dirty(self.charge);

@@ -203,7 +203,7 @@ impl PagePool {
     /// then the operation goes on over the budget. `kick` is called before each wait.
     pub(crate) fn admit(&self, bytes: usize, waiters: &Waiters, limit: Duration, kick: &dyn Fn()) {
         let bytes = PagePool::capacity(bytes);
-        if bytes == self.block_size && self.warm > 0 {
+        if bytes == self.block_size {
             self.reuse();
         }
         let mut waited = Duration::ZERO;
@@ -220,6 +220,9 @@ impl PagePool {
     /// Notes a clean page of a whole block that a stream wrote and will hardly come back to. One
     /// that is used again keeps its memory.
     pub(crate) fn leave_behind(&self, page: Arc<dyn Page>) {
+        if self.warm == 0 {
+            return;
+        }
         let mut state = self.state.lock();
         state.left_behind.push_back(page);
         if state.left_behind.len() > self.budget / self.block_size {

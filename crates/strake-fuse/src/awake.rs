@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use strake_proto::{Error, Result};
 
 /// Where the limit is written, in µs, as a 32-bit number.
 const LIMIT_PATH: &str = "/dev/cpu_dma_latency";
@@ -87,7 +88,7 @@ impl Awake {
     ///
     /// # Errors
     /// Of `hold`.
-    pub(crate) fn keep<T>(&self, hold: impl Fn() -> std::io::Result<T>) -> std::io::Result<()> {
+    pub(crate) fn keep<T>(&self, hold: impl Fn() -> Result<T>) -> Result<()> {
         let mut ended = self.ended.lock();
         while !*ended {
             self.asleep.store(true, Ordering::SeqCst);
@@ -116,10 +117,13 @@ impl Awake {
 ///
 /// # Errors
 /// Who is not root may not, as a rule.
-pub(crate) fn hold() -> std::io::Result<File> {
-    let mut file = File::options().write(true).open(LIMIT_PATH)?;
-    file.write_all(&0i32.to_ne_bytes())?;
-    Ok(file)
+pub(crate) fn hold() -> Result<File> {
+    let held = File::options().write(true).open(LIMIT_PATH).and_then(|mut file| {
+        file.write_all(&0i32.to_ne_bytes())?;
+        Ok(file)
+    });
+    let named = |error: std::io::Error| Error::from(error).context(LIMIT_PATH);
+    held.map_err(named)
 }
 
 #[cfg(test)]
@@ -155,7 +159,7 @@ mod tests {
         let awake = Arc::new(Awake::default());
         let keeper = std::thread::spawn({
             let awake = Arc::clone(&awake);
-            move || awake.keep(|| Err::<(), _>(std::io::ErrorKind::PermissionDenied.into()))
+            move || awake.keep(|| Err::<(), _>(strake_proto::ErrorKind::Access.into()))
         });
         while !awake.asleep.load(Ordering::SeqCst) {
             std::thread::yield_now();

@@ -175,7 +175,7 @@ fn keep_awake(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     let keeper = std::thread::Builder::new().name("fuse-awake".to_owned()).spawn(move || {
         if let Err(error) = shared.awake.keep(awake::hold) {
-            eprintln!("fuse: processors cannot be kept awake between requests: {error}");
+            eprintln!("fuse: processors halt between requests, which makes them slower: {error}");
         }
     })?;
     Ok(keeper)

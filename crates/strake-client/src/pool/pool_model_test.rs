@@ -37,6 +37,15 @@ struct Model {
 }
 
 impl Model {
+    fn new(budget: usize) -> Model {
+        Model {
+            pool: PagePool::new(budget, BLOCK),
+            waiters: Waiters::new(Arc::new(ManualClock::default())),
+            pages: Vec::new(),
+            dirty: 0,
+        }
+    }
+
     fn resident(&self) -> usize {
         let lengths =
             self.pages.iter().map(|page| page.buffer.lock().as_ref().map_or(0, |b| b.len()));
@@ -57,7 +66,10 @@ impl Model {
     }
 
     fn fill(&mut self, rng: &mut Rng) {
-        let bytes = 1 + rng.index(BLOCK);
+        self.put(1 + rng.index(BLOCK));
+    }
+
+    fn put(&mut self, bytes: usize) {
         self.pool.admit(bytes, &self.waiters, WAIT_STEP, &|| {});
         let buffer = self.pool.allocate(bytes);
         assert!(buffer.len() >= bytes && buffer.len().is_power_of_two());
@@ -101,12 +113,7 @@ fn random_use_keeps_the_budget_and_every_dirty_page() {
     for seed in strake_env::rng::test_seeds(0, 20) {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
-        let mut model = Model {
-            pool: PagePool::new(BUDGET, BLOCK),
-            waiters: Waiters::new(Arc::new(ManualClock::default())),
-            pages: Vec::new(),
-            dirty: 0,
-        };
+        let mut model = Model::new(BUDGET);
         for _ in 0..2000 {
             match rng.below(6) {
                 _ if model.pages.is_empty() => model.fill(&mut rng),
@@ -128,12 +135,7 @@ fn random_use_keeps_the_budget_and_every_dirty_page() {
 #[test]
 fn a_page_in_use_outlives_the_others() {
     let mut rng = Rng::new(1);
-    let mut model = Model {
-        pool: PagePool::new(BUDGET, BLOCK),
-        waiters: Waiters::new(Arc::new(ManualClock::default())),
-        pages: Vec::new(),
-        dirty: 0,
-    };
+    let mut model = Model::new(BUDGET);
     model.fill(&mut rng);
     let hot = Arc::clone(&model.pages[0]);
     for _ in 0..200 {
@@ -161,23 +163,11 @@ fn writers_wait_until_pages_are_clean_and_no_longer_than_the_limit() {
 /// Where memory is touched ahead, a stream goes on in the memory that it left behind.
 #[test]
 fn a_new_block_takes_what_was_left_behind_and_nobody_uses() {
-    let mut rng = Rng::new(1);
-    let mut model = Model {
-        pool: PagePool::new(WARM_BUDGET_MIN, BLOCK),
-        waiters: Waiters::new(Arc::new(ManualClock::default())),
-        pages: Vec::new(),
-        dirty: 0,
-    };
+    let mut model = Model::new(WARM_BUDGET_MIN);
+    (0..4).for_each(|_| model.put(BLOCK));
     let admit = |model: &Model, bytes| {
         model.pool.admit(bytes, &model.waiters, WAIT_STEP, &|| {});
     };
-    for _ in 0..4 {
-        admit(&model, BLOCK);
-        let page = Arc::new(FakePage::default());
-        *page.buffer.lock() = Some(model.pool.allocate(BLOCK));
-        model.pool.enter(Arc::clone(&page) as Arc<dyn Page>);
-        model.pages.push(page);
-    }
     let [used, written, first, second] = &model.pages.clone()[..] else { unreachable!() };
     for page in [used, written, first, second] {
         model.pool.leave_behind(Arc::clone(page) as Arc<dyn Page>);
@@ -196,6 +186,16 @@ fn a_new_block_takes_what_was_left_behind_and_nobody_uses() {
     admit(&model, BLOCK);
     assert_eq!(resident(), [true, true, false, false]);
     assert!(model.pool.warm_one(true), "when all is quiet the pool grows");
-    model.fill(&mut rng);
     model.pool.check();
+}
+
+/// Nobody touches memory ahead for a small pool, so it would never grow.
+#[test]
+fn in_a_small_pool_what_was_left_behind_stays_until_the_budget_is_used() {
+    let mut model = Model::new(BUDGET);
+    model.put(BLOCK);
+    let page = Arc::clone(&model.pages[0]);
+    model.pool.leave_behind(Arc::clone(&page) as Arc<dyn Page>);
+    model.put(BLOCK);
+    assert!(page.is_resident());
 }
