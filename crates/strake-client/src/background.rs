@@ -43,7 +43,10 @@ impl Background {
             spawn(format!("flusher-{number}"), Box::new(write_behind::serve))?;
             spawn(format!("prefetch-{number}"), Box::new(prefetch::serve))?;
         }
-        spawn("pool".to_owned(), Box::new(|shared: &Shared| shared.pool.serve()))?;
+        spawn(
+            "pool".to_owned(),
+            Box::new(|shared: &Shared| shared.pool.serve(&shared.observe.operations)),
+        )?;
         let signal = Arc::clone(&stop);
         spawn("tender".to_owned(), Box::new(move |shared| tend(shared, &signal)))?;
         let signal = Arc::clone(&stop);

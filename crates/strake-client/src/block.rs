@@ -12,7 +12,7 @@
 //! an NSD until the commit) ▶ clean. A block that is written to again while accepted is both.
 
 use crate::file::FileState;
-use crate::pool::{Page, PagePool};
+use crate::pool::{Fill, Page, PagePool};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -92,6 +92,8 @@ impl UnitSet {
 #[derive(Default)]
 pub(crate) struct BlockData {
     pub(crate) buffer: Option<AlignedBuffer>,
+    /// What the buffer was taken for.
+    pub(crate) fill: Fill,
     pub(crate) valid: UnitSet,
     pub(crate) limit: u32,
     pub(crate) length: u32,
@@ -176,17 +178,18 @@ impl BlockData {
     }
 
     /// See [`Block::grow`]. Returns whether there was no buffer before.
-    fn grow(&mut self, pool: &PagePool, bytes: usize) -> bool {
+    fn grow(&mut self, pool: &PagePool, bytes: usize, fill: Fill) -> bool {
         let have = self.capacity();
         if have >= bytes.max(1) {
             return false;
         }
-        let mut larger = pool.allocate(bytes);
+        let mut larger = pool.allocate(bytes, fill);
         if let Some(old) = self.buffer.take() {
             larger[..old.len()].copy_from_slice(&old);
             pool.release(old);
         }
         self.buffer = Some(larger);
+        self.fill = fill;
         have == 0
     }
 
@@ -253,10 +256,12 @@ impl Block {
 
     /// Gives the buffer at least `bytes` bytes of capacity; valid units are kept. With its first
     /// buffer the block enters the pool's clock.
-    pub(crate) fn grow(&self, data: &mut BlockData, pool: &PagePool, bytes: usize) {
-        if data.grow(pool, bytes)
-            && let Some(me) = self.me.upgrade()
-        {
+    pub(crate) fn grow(&self, data: &mut BlockData, pool: &PagePool, bytes: usize, fill: Fill) {
+        let is_new = data.grow(pool, bytes, fill);
+        if is_new && self.index > 0 && fill == Fill::Whole {
+            pool.note_stream();
+        }
+        if is_new && let Some(me) = self.me.upgrade() {
             pool.enter(me as Arc<dyn Page>);
         }
     }
@@ -342,7 +347,7 @@ mod tests {
     fn what_is_neither_valid_nor_below_the_limit_is_zero() {
         let pool = PagePool::new(1 << 20, 64 << 10);
         let mut data = BlockData { limit: 5000, length: 20_000, ..BlockData::default() };
-        data.grow(&pool, 20_000);
+        data.grow(&pool, 20_000, Fill::Whole);
         let buffer = data.buffer.as_mut().expect("grown");
         buffer.fill(7);
         data.valid.insert(2);

@@ -44,8 +44,9 @@ pub(crate) struct Accepted {
     pub(crate) gained: i64,
     /// `NsdSet::restarts` before it was sent.
     pub(crate) restarts: u64,
-    /// A whole block that was not stored before: see [`crate::pool::PagePool::leave_behind`].
-    pub(crate) streamed: bool,
+    /// Whether another block may have its memory: see [`crate::pool::PagePool::leave_behind`]. So
+    /// for whole blocks that were not stored before, and those that were written here and there.
+    pub(crate) reusable: bool,
 }
 
 #[derive(Default)]
@@ -70,7 +71,7 @@ impl Committer {
     /// Notes an accepted stripe; its block is pinned already.
     pub(crate) fn add(&self, accepted: Accepted) {
         accepted.file.unstable.fetch_add(1, Ordering::AcqRel);
-        if accepted.streamed {
+        if accepted.reusable {
             // What is used from now on stays in memory.
             accepted.block.was_used();
         }
@@ -232,7 +233,7 @@ impl Accepted {
         self.file.unsettled.lock().push(stripe);
         self.block.became_stable(self.version);
         self.release(shared);
-        if self.streamed {
+        if self.reusable {
             shared.pool.leave_behind(self.block);
         }
     }

@@ -11,6 +11,7 @@ pub(crate) use read::STREAM_BYTES_MIN;
 use crate::block::{Block, BlockData, STORED_UNKNOWN};
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
+use crate::pool::Fill;
 use crate::ranges::Ranges;
 use crate::shared::Shared;
 use crate::write_behind::{enqueue, load, on_disk};
@@ -34,6 +35,13 @@ pub(crate) enum Position {
     At(u64),
     End,
 }
+
+/// A first write of at most so many parts of its block, at least that many from its beginning, is no
+/// stream's: 64 and 256 KiB of 4 MiB.
+const ALONE_PARTS_MAX: usize = 1;
+const ALONE_FROM_PARTS: usize = 4;
+/// Of a block.
+const PARTS: usize = 64;
 
 /// What a step came to.
 enum Step {
@@ -229,7 +237,8 @@ impl Of<'_> {
         if !room && data.capacity() < capacity {
             return Ok(Step::Room(capacity));
         }
-        block.grow(&mut data, &self.shared.pool, capacity);
+        let fill = fill_of(layout.block_size as usize, &data, within, bytes.len());
+        block.grow(&mut data, &self.shared.pool, capacity, fill);
         self.fill_edges(layout, &block, &mut data, within, end)?;
         self.put(&block, &mut data, within, bytes, layout.block_size)?;
         // Before anybody can send and evict the block: what is beyond the size does not count.
@@ -267,7 +276,7 @@ impl Of<'_> {
                 load(self.shared, self.inode, self.file, layout, block, data, start, stop)?;
             }
             if !data.valid.contains(unit) {
-                block.grow(data, &self.shared.pool, start + UNIT_BYTES);
+                block.grow(data, &self.shared.pool, start + UNIT_BYTES, Fill::Whole);
                 data.zero_unit(unit);
             }
         }
@@ -285,7 +294,7 @@ impl Of<'_> {
     ) -> Result<()> {
         let end = within + bytes.len();
         let capacity = wanted_capacity(data, block.index, end, block_size);
-        block.grow(data, &self.shared.pool, capacity);
+        block.grow(data, &self.shared.pool, capacity, Fill::Whole);
         self.make_dirty(block, data, end as u32)?;
         let (first, last) = (within / UNIT_BYTES, end.div_ceil(UNIT_BYTES));
         let buffer = data.buffer.as_mut().expect("invariant: just grown");
@@ -395,6 +404,13 @@ fn clip(offset: u64, bytes: &[u8]) -> Result<&[u8]> {
         return Err(ErrorKind::FileTooBig.into());
     }
     Ok(&bytes[..usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len())])
+}
+
+/// What the first buffer of a block is for, if this is what is first written to it.
+fn fill_of(block_size: usize, data: &BlockData, within: usize, count: usize) -> Fill {
+    let part = block_size / PARTS;
+    let is_alone = count <= part * ALONE_PARTS_MAX && within >= part * ALONE_FROM_PARTS;
+    if is_alone && data.capacity() == 0 { Fill::Parts } else { Fill::Whole }
 }
 
 /// The buffer a block should have to hold bytes up to `end`. The first block of a file grows with

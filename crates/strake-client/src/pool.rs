@@ -8,11 +8,11 @@
 //! which evicts and may wait), then takes its locks, then allocates, which never waits. So the
 //! budget can be exceeded by what the operations under way were admitted for, one block each.
 //!
-//! The first touch of fresh memory costs more than the copy into it, on virtual machines several
-//! times as much. So a thread ([`PagePool::serve`]) keeps some buffers for whole blocks that have
-//! been touched, ahead of whoever needs them. Where it has not kept up, a new block gets the memory
-//! of one that a stream has *left behind* ([`PagePool::leave_behind`]): the pool grows to its
-//! budget as fast as there is time for it, not as fast as somebody writes.
+//! The first touch of fresh memory costs more than the copy into it, so a thread keeps some buffers
+//! that have been touched, ahead of whoever needs them ([`warm`]). On virtual machines whose host
+//! has to find the memory first it costs far more. There a new block gets the memory of one that is
+//! *left behind* ([`PagePool::leave_behind`]): the pool grows to its budget as fast as there is time
+//! for it, not as fast as somebody writes.
 //!
 //! *Dirty* bytes (not yet stable on the NSDs) are limited to half of the budget, so that eviction
 //! always finds something: writers wait ([`PagePool::wait_for_clean`]).
@@ -32,8 +32,6 @@ const WARM_PARTS: usize = 16;
 const WARM_BYTES_MAX: usize = 256 << 20;
 /// Smaller pools are touched when they are used, and grow at once.
 const WARM_BUDGET_MIN: usize = 512 << 20;
-/// How often the thread that touches looks by itself.
-const WARM_STEP: Duration = Duration::from_secs(1);
 /// So many pages without a buffer may stand in the clock, beside as many as have one.
 const CLOCK_SLACK: usize = 64;
 /// So many pages that were left behind are looked at for the memory of one.
@@ -49,6 +47,16 @@ pub(crate) trait Page: Send + Sync {
     fn take_clean(&self) -> Option<AlignedBuffer>;
     /// Whether it still holds a buffer; if not it leaves the clock.
     fn is_resident(&self) -> bool;
+}
+
+/// What a new buffer is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// All of it is soon used.
+    #[default]
+    Whole,
+    /// It is used here and there: what is not is better not touched.
+    Parts,
 }
 
 #[derive(Default)]
@@ -81,10 +89,11 @@ pub(crate) struct PagePool {
     waiting: AtomicUsize,
     /// Bytes of all files that the metadata keeps hardened.
     pub(crate) hardened: AtomicUsize,
+    first_touch: warm::FirstTouch,
     state: Mutex<PoolState>,
     changed: Condvar,
-    /// A buffer for a whole block was taken.
-    taken: Condvar,
+    /// A stream has begun a block.
+    begun: Condvar,
 }
 
 /// What the pool holds.
@@ -115,65 +124,17 @@ impl PagePool {
             },
             waiting: AtomicUsize::new(0),
             hardened: AtomicUsize::new(0),
+            first_touch: warm::FirstTouch::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
-            taken: Condvar::new(),
-        }
-    }
-
-    /// The life of the thread that touches memory ahead; ends at [`PagePool::close`].
-    pub(crate) fn serve(&self) {
-        if self.warm == 0 {
-            return;
-        }
-        strake_env::process::give_way();
-        {
-            // What a program does first after a start (a listing, small files) needs the processor,
-            // and no whole block.
-            let mut state = self.state.lock();
-            if !state.closed {
-                self.taken.wait_for(&mut state, WARM_STEP);
-            }
-        }
-        let mut is_quiet = false;
-        loop {
-            let made = self.warm_one(is_quiet);
-            let mut state = self.state.lock();
-            if !made && !state.closed {
-                is_quiet = self.taken.wait_for(&mut state, WARM_STEP).timed_out();
-            }
-            if state.closed {
-                return;
-            }
+            begun: Condvar::new(),
         }
     }
 
     /// Ends the thread that touches memory.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
-        self.taken.notify_all();
-    }
-
-    /// Touches one more buffer for a whole block, unless enough are there already, the budget is
-    /// used, or a stream goes on that can use its own memory again.
-    fn warm_one(&self, is_quiet: bool) -> bool {
-        let bytes = self.block_size;
-        let wanted = |state: &PoolState| {
-            state.spare + bytes <= self.warm
-                && state.used + state.spare + bytes <= self.budget
-                && (is_quiet || state.left_behind.is_empty())
-        };
-        if !wanted(&self.state.lock()) {
-            return false;
-        }
-        let mut buffer = AlignedBuffer::zeroed(bytes);
-        buffer.chunks_mut(BUFFER_BYTES_MIN).for_each(|page| page[0] = std::hint::black_box(0));
-        let mut state = self.state.lock();
-        if !wanted(&state) {
-            return false;
-        }
-        keep(&mut state, buffer);
-        true
+        self.begun.notify_all();
     }
 
     /// The capacity of the buffer for `bytes` bytes.
@@ -217,8 +178,8 @@ impl PagePool {
         }
     }
 
-    /// Notes a clean page of a whole block that a stream wrote and will hardly come back to. One
-    /// that is used again keeps its memory.
+    /// Notes a clean page of a whole block that is hardly wanted soon. One that is used again keeps
+    /// its memory.
     pub(crate) fn leave_behind(&self, page: Arc<dyn Page>) {
         if self.warm == 0 {
             return;
@@ -230,8 +191,12 @@ impl PagePool {
         }
     }
 
-    /// If no buffer for a whole block is at hand: takes that of a page that was left behind.
-    fn reuse(&self) {
+    /// If no buffer for a whole block is at hand, and fresh memory is slow: takes that of a page that
+    /// was left behind.
+    pub(crate) fn reuse(&self) {
+        if !self.first_touch.is_slow() {
+            return;
+        }
         for _ in 0..LEFT_BEHIND_LOOKS {
             let page = {
                 let mut state = self.state.lock();
@@ -290,7 +255,7 @@ impl PagePool {
     }
 
     /// A buffer of at least `bytes` bytes with arbitrary contents. Never waits.
-    pub(crate) fn allocate(&self, bytes: usize) -> AlignedBuffer {
+    pub(crate) fn allocate(&self, bytes: usize, fill: Fill) -> AlignedBuffer {
         let capacity = PagePool::capacity(bytes);
         {
             let mut state = self.state.lock();
@@ -298,13 +263,18 @@ impl PagePool {
             state.buffers += 1;
             if let Some(buffer) = state.free.get_mut(class_of(capacity)).and_then(Vec::pop) {
                 state.spare -= capacity;
-                if capacity == self.block_size {
-                    self.taken.notify_one();
-                }
                 return buffer;
             }
         }
-        AlignedBuffer::zeroed(capacity)
+        match fill {
+            Fill::Whole => AlignedBuffer::zeroed(capacity),
+            Fill::Parts => AlignedBuffer::sparse(capacity),
+        }
+    }
+
+    /// A stream has begun a block, and will soon want another.
+    pub(crate) fn note_stream(&self) {
+        self.begun.notify_one();
     }
 
     /// Puts a page that has got a buffer into the clock.
@@ -317,7 +287,7 @@ impl PagePool {
         }
     }
 
-    /// Takes a buffer back.
+    /// Takes a buffer back, to keep it for the next who wants one.
     pub(crate) fn release(&self, buffer: AlignedBuffer) {
         let capacity = buffer.len();
         let mut state = self.state.lock();
@@ -326,6 +296,14 @@ impl PagePool {
         if state.used + state.spare + capacity <= self.budget {
             keep(&mut state, buffer);
         }
+        self.changed.notify_all();
+    }
+
+    /// Takes a buffer back that nobody should have: little of it has been touched.
+    pub(crate) fn discard(&self, buffer: AlignedBuffer) {
+        let mut state = self.state.lock();
+        state.used -= buffer.len();
+        state.buffers -= 1;
         self.changed.notify_all();
     }
 
@@ -445,3 +423,4 @@ fn drop_spare(state: &mut PoolState) -> bool {
 
 #[cfg(test)]
 mod pool_model_test;
+mod warm;

@@ -63,6 +63,7 @@ fn a_stream_that_is_written_goes_on_in_its_own_memory() {
     let mut rig = Rig::new("1", 6);
     rig.settings.page_pool = ByteCount::mib(512);
     let vfs = rig.start(0);
+    vfs.shared.pool.assume_memory(true);
     let put = |name: &str, seed| {
         let (_, handle) = create(&vfs, name);
         let bytes = pattern(BYTES, seed);
@@ -85,6 +86,33 @@ fn a_stream_that_is_written_goes_on_in_its_own_memory() {
         assert!(read(&vfs, *handle, 0, BYTES) == *bytes);
     }
     vfs.shutdown().expect("ended");
+}
+
+/// Two handles read in turns: each block goes to the kernel once, and its memory to the next.
+#[test]
+fn readers_in_turns_go_on_in_the_memory_that_they_left_behind() {
+    const BYTES: usize = 256 * BLOCK;
+    let mut rig = Rig::new("1", 6);
+    rig.settings.page_pool = ByteCount::mib(512);
+    let vfs = rig.start(0);
+    let bytes = pattern(BYTES, 1);
+    let (_, handle) = create(&vfs, "f");
+    write(&vfs, handle, 0, &bytes);
+    vfs.shutdown().expect("ended");
+    for is_slow in [true, false] {
+        let vfs = rig.start(0);
+        vfs.shared.pool.assume_memory(is_slow);
+        let readers = [open_kept(&vfs, "f"), open_kept(&vfs, "f")];
+        // Short enough to be loaded with their blocks.
+        let parts = bytes.chunks(STREAM_BYTES_MIN / 2);
+        for (at, part) in parts.enumerate() {
+            let offset = (at * part.len()) as u64;
+            assert!(read(&vfs, readers[at % 2], offset, part.len()) == part, "at {offset}");
+        }
+        let used = vfs.view().pool.used;
+        assert_eq!(used < BYTES as u64, is_slow, "{used} bytes");
+        vfs.shutdown().expect("ended");
+    }
 }
 
 /// All that a record has held, in order; 0 for zeros.

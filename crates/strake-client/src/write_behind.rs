@@ -9,6 +9,7 @@ use crate::committer::Accepted;
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
 use crate::open_table::Pinned;
+use crate::pool::Fill;
 use crate::ranges::Ranges;
 use crate::shared::Shared;
 use crate::stripe_io::{Access, Found, padded_bytes};
@@ -254,6 +255,7 @@ fn send_block(
     if block.pinned.load(Ordering::Acquire) > 0 {
         return Ok(false);
     }
+    let was_sparse = data.fill == Fill::Parts;
     let before = complete(shared, inode, file, layout, block, &mut data)?;
     // Again: reading what was missing may have had to write the block anew.
     if block.pinned.load(Ordering::Acquire) > 0 {
@@ -287,7 +289,7 @@ fn send_block(
                 charge,
                 gained,
                 restarts,
-                streamed: before == 0 && length == layout.block_size,
+                reusable: was_sparse || (before == 0 && length == layout.block_size),
             });
             // Only now, and still under the block's lock: a commit must find every block either
             // among the dirty or among the accepted.
@@ -374,7 +376,11 @@ fn complete(
 ) -> Result<u32> {
     let limit = data.limit as usize;
     if data.is_missing(0, limit) {
-        load(shared, inode, file, layout, block, data, 0, limit)?;
+        if data.fill == Fill::Parts {
+            gather(shared, inode, file, layout, block, data)?;
+        } else {
+            load(shared, inode, file, layout, block, data, 0, limit)?;
+        }
     }
     let mut stored = block.stored.load(Ordering::Acquire);
     if stored == STORED_UNKNOWN {
@@ -389,7 +395,7 @@ fn complete(
         data.length = u32::try_from(widened).expect("invariant: at most a block");
     }
     let padded = padded_bytes(layout.code, data.length);
-    block.grow(data, &shared.pool, padded);
+    block.grow(data, &shared.pool, padded, Fill::Whole);
     for unit in 0..(data.length as usize).div_ceil(UNIT_BYTES) {
         if !data.valid.contains(unit) {
             data.zero_unit(unit);
@@ -401,6 +407,33 @@ fn complete(
         buffer[end..padded].fill(0);
     }
     Ok(stored)
+}
+
+/// Moves a block of which parts are in memory to a buffer that may have been touched already, and
+/// reads the rest of it there: in its own each page would be a first touch.
+fn gather(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    layout: &ObjectLayout,
+    block: &Block,
+    data: &mut BlockData,
+) -> Result<()> {
+    shared.pool.reuse();
+    let whole = shared.pool.allocate(layout.block_size as usize, Fill::Whole);
+    let parts = data.buffer.replace(whole).expect("invariant: a sparse block has a buffer");
+    let valid = std::mem::take(&mut data.valid);
+    let limit = data.limit as usize;
+    let loaded = load(shared, inode, file, layout, block, data, 0, limit);
+    let whole = data.buffer.as_mut().expect("invariant: just put there");
+    for unit in valid.iter() {
+        let bytes = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
+        whole[bytes.clone()].copy_from_slice(&parts[bytes]);
+        data.valid.insert(unit);
+    }
+    data.fill = Fill::Whole;
+    shared.pool.discard(parts);
+    loaded
 }
 
 /// Reads what is missing in `from..to` of a block from the NSDs into its buffer. The caller holds
@@ -428,7 +461,7 @@ pub(crate) fn load(
     if first == end {
         return Ok(());
     }
-    block.grow(data, &shared.pool, end * UNIT_BYTES);
+    block.grow(data, &shared.pool, end * UNIT_BYTES, Fill::Whole);
     let (start, stop) = (first * UNIT_BYTES, end * UNIT_BYTES);
     let index = BlockIndex(block.index);
     let floor = shared.ranges.floor(layout.object, index);
@@ -488,7 +521,7 @@ fn note_rewritten(
         charge: 0,
         gained: 0,
         restarts,
-        streamed: false,
+        reusable: false,
     });
 }
 
@@ -511,9 +544,10 @@ pub(crate) fn expected_length(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Rig;
+    use crate::testing::memory_nsd::Faults;
+    use crate::testing::{BLOCK_SIZE, Rig};
     use crate::vfs::Vfs;
-    use crate::vfs_test::{create, lookup, pattern, read, write};
+    use crate::vfs_test::{create, lookup, open, pattern, read, write};
     use strake_proto::ByteCount;
 
     /// A writer that sends the block again, and writes to it again, whenever another could.
@@ -573,6 +607,61 @@ mod tests {
         run(&vfs.shared, late(&block));
         assert!(!file.has_dirty_blocks(), "one that was queued since is sent");
         drop((block, file, inode));
+        vfs.shutdown().expect("ended");
+    }
+
+    /// Only the touched pages of a block that is written here and there take memory, until it is
+    /// sent: then it is put together in a buffer that others may have had.
+    #[test]
+    fn a_block_written_here_and_there_is_put_together_when_it_is_sent() {
+        const BLOCK: usize = BLOCK_SIZE as usize;
+        let mut rig = Rig::new("4+2p", 6);
+        rig.settings.page_pool = ByteCount::mib(64);
+        rig.settings.write_cache_threshold = ByteCount(0);
+        rig.settings.sync_interval = Duration::from_secs(3600);
+        let vfs = rig.start(0);
+        let mut bytes = pattern(3 * BLOCK - 5000, 1);
+        let (_, handle) = create(&vfs, "f");
+        write(&vfs, handle, 0, &bytes);
+        vfs.shutdown().expect("ended");
+        let vfs = rig.start(0);
+        let handle = open(&vfs, "f").1;
+        let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
+        let file = vfs.shared.file(&inode).expect("a file");
+        let fills = || [1, 2].map(|at| file.find_block(at).map(|block| block.data.read().fill));
+        // Whole units and parts of them; beyond the end in the last block.
+        let places = [100_000, BLOCK + 65_536, 2 * BLOCK + 20_000, 3 * BLOCK - 3000];
+        let mut put = |seed| {
+            for at in places {
+                let part = pattern(4096, seed);
+                write(&vfs, handle, at as u64, &part);
+                bytes.resize(bytes.len().max(at + part.len()), 0);
+                bytes[at..at + part.len()].copy_from_slice(&part);
+                assert!(read(&vfs, handle, at as u64 - 50, 4000) == bytes[at - 50..at + 3950]);
+            }
+        };
+        put(2);
+        assert_eq!(fills(), [Some(Fill::Parts); 2]);
+        // While the rest cannot be read: what was written stays.
+        let all_read = |read| {
+            rig.nsds.iter().for_each(|nsd| {
+                nsd.set_faults(Faults { read, ..Faults::default() });
+            })
+        };
+        all_read(Some(ErrorKind::Corrupt));
+        let block = file.find_block(1).expect("just written");
+        assert!(flush_block(&vfs.shared, &inode, &file, &block).is_err());
+        assert!(read(&vfs, handle, BLOCK as u64 + 65_536, 4096) == pattern(4096, 2));
+        all_read(None);
+        put(3);
+        vfs.fsync(handle, false).expect("synced");
+        assert_eq!(fills(), [Some(Fill::Whole); 2]);
+        put(4);
+        assert_eq!(fills(), [Some(Fill::Whole); 2], "it has its buffer now");
+        drop((block, file, inode));
+        vfs.shutdown().expect("ended");
+        let vfs = rig.start(0);
+        assert!(read(&vfs, open(&vfs, "f").1, 0, 4 * BLOCK) == bytes);
         vfs.shutdown().expect("ended");
     }
 }

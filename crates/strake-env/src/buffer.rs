@@ -2,7 +2,8 @@
 //!
 //! Small buffers come from the allocator. Large ones are mapped: the kernel hands out zeroed pages,
 //! so nobody has to fill them with zeros a second time, and huge pages, so that the first touch of
-//! a block of several MiB is a few faults instead of a thousand.
+//! a block of several MiB is a few faults instead of a thousand. Not for what is used here and there
+//! ([`AlignedBuffer::sparse`]), where each fault would bring 2 MiB for the sake of 4 KiB.
 #![allow(unsafe_code, reason = "the allocator interface is unsafe; this is the one place for it")]
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -31,12 +32,21 @@ unsafe impl Sync for AlignedBuffer {}
 impl AlignedBuffer {
     /// `length` zero bytes.
     pub fn zeroed(length: usize) -> AlignedBuffer {
+        AlignedBuffer::new(length, length.is_multiple_of(HUGE_PAGE_BYTES))
+    }
+
+    /// The same, for what is used in few places: only those take memory.
+    pub fn sparse(length: usize) -> AlignedBuffer {
+        AlignedBuffer::new(length, false)
+    }
+
+    fn new(length: usize, huge: bool) -> AlignedBuffer {
         if length == 0 {
             return AlignedBuffer { start: NonNull::dangling(), length };
         }
         let layout = Self::layout(length);
         if length >= MAPPED_BYTES_MIN {
-            let Some(start) = map(length) else { handle_alloc_error(layout) };
+            let Some(start) = map(length, huge) else { handle_alloc_error(layout) };
             return AlignedBuffer { start, length };
         }
         // SAFETY: the layout has a non-zero size (checked above) and a valid alignment.
@@ -58,16 +68,15 @@ impl AlignedBuffer {
 }
 
 /// Zeroed pages from the kernel; `None` where it has none left.
-fn map(length: usize) -> Option<NonNull<u8>> {
+fn map(length: usize, huge: bool) -> Option<NonNull<u8>> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new private mapping at an address of the kernel's choice touches no other memory.
     let start =
         unsafe { mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE) }.ok()?;
-    if length.is_multiple_of(HUGE_PAGE_BYTES) {
-        // SAFETY: the range is the mapping just made; the advice changes no contents. Kernels
-        // without huge pages refuse it, and small ones serve as well.
-        let _ = unsafe { madvise(start, length, Advice::LinuxHugepage) };
-    }
+    let advice = if huge { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+    // SAFETY: the range is the mapping just made; the advice changes no contents. Kernels without
+    // huge pages refuse it, and small ones serve as well.
+    let _ = unsafe { madvise(start, length, advice) };
     NonNull::new(start.cast())
 }
 
@@ -113,11 +122,12 @@ mod tests {
     #[test]
     fn buffers_are_aligned_and_zeroed() {
         for length in [0, 1, 4096, MAPPED_BYTES_MIN - 1, MAPPED_BYTES_MIN, 1 << 20, 4 << 20] {
-            let mut buffer = AlignedBuffer::zeroed(length);
-            assert_eq!(buffer.as_ptr() as usize % if length == 0 { 1 } else { ALIGNMENT }, 0);
-            assert!(buffer.iter().all(|&byte| byte == 0));
-            buffer.fill(7);
-            assert_eq!(buffer.len(), length);
+            for mut buffer in [AlignedBuffer::zeroed(length), AlignedBuffer::sparse(length)] {
+                assert_eq!(buffer.as_ptr() as usize % if length == 0 { 1 } else { ALIGNMENT }, 0);
+                assert!(buffer.iter().all(|&byte| byte == 0));
+                buffer.fill(7);
+                assert_eq!(buffer.len(), length);
+            }
         }
     }
 }

@@ -2,6 +2,8 @@
 #![allow(unsafe_code, reason = "calls about descriptors by their numbers, and about the scheduler")]
 
 use rustix::process::setpriority_process;
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
 
 /// A tenth of the share of others.
 const NICE: i32 = 10;
@@ -20,6 +22,13 @@ pub fn give_way() {
     // waits for its turn.
     // SAFETY: the parameters are read during the call only.
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) };
+}
+
+/// The processor time that the calling thread has had.
+pub fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // Neither is ever negative.
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Programs started from now on get none of the open files of this process beyond the standard

@@ -15,6 +15,8 @@ use strake_env::Clock;
 /// The counters of one operation. Get it once with [`OperationStats::operation`], record often.
 pub struct Operation {
     clock: Arc<dyn Clock>,
+    /// Of all operations.
+    begun: Arc<AtomicU64>,
     histogram: Histogram,
     failures: AtomicU64,
     bytes: AtomicU64,
@@ -23,6 +25,7 @@ pub struct Operation {
 impl Operation {
     /// Takes the time before the operation.
     pub fn begin(&self) -> Duration {
+        self.begun.fetch_add(1, Relaxed);
         self.clock.monotonic()
     }
 
@@ -51,13 +54,14 @@ impl Operation {
 /// The operations of a process by name.
 pub struct OperationStats {
     clock: Arc<dyn Clock>,
+    begun: Arc<AtomicU64>,
     table: RwLock<BTreeMap<&'static str, Arc<Operation>>>,
 }
 
 impl OperationStats {
     /// None yet.
     pub fn new(clock: Arc<dyn Clock>) -> OperationStats {
-        OperationStats { clock, table: RwLock::new(BTreeMap::new()) }
+        OperationStats { clock, begun: Arc::default(), table: RwLock::default() }
     }
 
     /// The counters of `name`, made at the first call.
@@ -69,12 +73,19 @@ impl OperationStats {
         let made = table.entry(name).or_insert_with(|| {
             Arc::new(Operation {
                 clock: Arc::clone(&self.clock),
+                begun: Arc::clone(&self.begun),
                 histogram: Histogram::new(),
                 failures: AtomicU64::new(0),
                 bytes: AtomicU64::new(0),
             })
         });
         Arc::clone(made)
+    }
+
+    /// How many operations have begun, of all names: whoever finds it unchanged knows that nobody
+    /// asked for anything meanwhile.
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Relaxed)
     }
 
     /// All operations that ran at least once, by name.

@@ -168,19 +168,27 @@ impl Of<'_> {
     }
 
     /// Notes that `count` bytes of a block of `limit` went to a reader. Once all of it went in
-    /// order to one who keeps it, the block's buffer is better used for the next. Not where others
-    /// have the file open too: they may read the same block in turns, or read ahead what this one
-    /// has had.
+    /// order to one who keeps it, the block's buffer is better used for the next. Where others have
+    /// the file open too, they may read the same block in turns, or read ahead what this one has
+    /// had: then it is only left behind.
     fn note_served(&self, block: &Arc<Block>, way: Way, count: usize, limit: usize) {
         if !(way.sequential && way.kept) {
             block.touch();
             return;
         }
         let before = block.served.fetch_add(count as u32, Ordering::AcqRel) as usize;
-        if before + count >= limit
-            && self.shared.table.handles(self.inode.ino) == 1
-            && let Some(buffer) = block.take_clean()
-        {
+        if before + count < limit {
+            return;
+        }
+        if self.shared.table.handles(self.inode.ino) > 1 {
+            if before < limit {
+                // What is used from now on stays in memory.
+                block.was_used();
+                self.shared.pool.leave_behind(Arc::clone(block) as Arc<dyn Page>);
+            } else {
+                block.touch();
+            }
+        } else if let Some(buffer) = block.take_clean() {
             self.shared.pool.release(buffer);
         }
     }

@@ -6,6 +6,7 @@
 
 use crate::file::Content;
 use crate::file_io::Of;
+use crate::pool::Fill;
 use crate::vfs::FallocateMode;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -160,7 +161,7 @@ impl Of<'_> {
             }
             self.fill_edges(layout, &block, &mut data, from, to)?;
             let end = to.next_multiple_of(UNIT_BYTES);
-            block.grow(&mut data, &shared.pool, end);
+            block.grow(&mut data, &shared.pool, end, Fill::Whole);
             self.make_whole_dirty(&block, &mut data, 0)?;
             let (first, last) = (from.div_ceil(UNIT_BYTES), to / UNIT_BYTES);
             for unit in first..last {

@@ -28,6 +28,8 @@ impl Page for FakePage {
 
 const BLOCK: usize = 64 << 10;
 const BUDGET: usize = 16 * BLOCK;
+/// What touching a block takes where the host has to find the memory.
+const SLOW: Duration = Duration::from_micros(160);
 
 struct Model {
     pool: PagePool,
@@ -71,7 +73,7 @@ impl Model {
 
     fn put(&mut self, bytes: usize) {
         self.pool.admit(bytes, &self.waiters, WAIT_STEP, &|| {});
-        let buffer = self.pool.allocate(bytes);
+        let buffer = self.pool.allocate(bytes, Fill::Whole);
         assert!(buffer.len() >= bytes && buffer.len().is_power_of_two());
         let page = Arc::new(FakePage::default());
         *page.buffer.lock() = Some(buffer);
@@ -103,7 +105,11 @@ impl Model {
         if page.dirty.load(Ordering::Relaxed) {
             self.pages.push(page);
         } else if let Some(buffer) = page.buffer.lock().take() {
-            self.pool.release(buffer);
+            if rng.one_in(4) {
+                self.pool.discard(buffer);
+            } else {
+                self.pool.release(buffer);
+            }
         }
     }
 }
@@ -164,6 +170,7 @@ fn writers_wait_until_pages_are_clean_and_no_longer_than_the_limit() {
 #[test]
 fn a_new_block_takes_what_was_left_behind_and_nobody_uses() {
     let mut model = Model::new(WARM_BUDGET_MIN);
+    model.pool.assume_memory(true);
     (0..4).for_each(|_| model.put(BLOCK));
     let admit = |model: &Model, bytes| {
         model.pool.admit(bytes, &model.waiters, WAIT_STEP, &|| {});
@@ -182,7 +189,7 @@ fn a_new_block_takes_what_was_left_behind_and_nobody_uses() {
     assert_eq!(resident(), [true, true, false, true]);
     admit(&model, BLOCK);
     assert_eq!(resident(), [true, true, false, true], "one is at hand");
-    drop(model.pool.allocate(BLOCK));
+    drop(model.pool.allocate(BLOCK, Fill::Whole));
     admit(&model, BLOCK);
     assert_eq!(resident(), [true, true, false, false]);
     assert!(model.pool.warm_one(true), "when all is quiet the pool grows");
@@ -193,9 +200,36 @@ fn a_new_block_takes_what_was_left_behind_and_nobody_uses() {
 #[test]
 fn in_a_small_pool_what_was_left_behind_stays_until_the_budget_is_used() {
     let mut model = Model::new(BUDGET);
+    model.pool.assume_memory(true);
     model.put(BLOCK);
     let page = Arc::clone(&model.pages[0]);
     model.pool.leave_behind(Arc::clone(&page) as Arc<dyn Page>);
     model.put(BLOCK);
     assert!(page.is_resident());
+}
+
+/// Where memory is there at once, what a stream wrote is worth more.
+#[test]
+fn where_memory_is_fast_the_pool_grows_to_its_budget() {
+    let mut model = Model::new(WARM_BUDGET_MIN);
+    let leave = |model: &mut Model| {
+        model.put(BLOCK);
+        let page = Arc::clone(model.pages.last().expect("just put"));
+        model.pool.leave_behind(Arc::clone(&page) as Arc<dyn Page>);
+        page
+    };
+    let first = leave(&mut model);
+    assert!(model.pool.warm_one(false));
+    // Whatever it took here.
+    (0..32).for_each(|_| model.pool.first_touch.note(BLOCK, SLOW / 100));
+    drop(model.pool.allocate(BLOCK, Fill::Whole));
+    let second = leave(&mut model);
+    assert!(first.is_resident());
+    // It becomes slow: a host that has no memory left, say.
+    (0..8).for_each(|_| model.pool.first_touch.note(BLOCK, SLOW));
+    model.put(BLOCK);
+    assert!(!first.is_resident() && second.is_resident());
+    (0..32).for_each(|_| model.pool.first_touch.note(BLOCK, SLOW / 100));
+    model.put(BLOCK);
+    assert!(second.is_resident());
 }

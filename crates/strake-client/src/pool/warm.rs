@@ -1,0 +1,118 @@
+//! Memory touched ahead of whoever needs it, and what that costs.
+
+use super::{BUFFER_BYTES_MIN, PagePool, PoolState, keep};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use strake_env::{AlignedBuffer, process};
+use strake_observe::OperationStats;
+
+/// For so long nobody must have asked for anything before memory is touched that no stream needs.
+const QUIET_STEP: Duration = Duration::from_millis(50);
+/// Quiet steps after which no stream goes on.
+const QUIET_STEPS_MIN: u32 = 20;
+/// Blocks touched for each that a stream begins: more than it takes, so that it finds some.
+const AHEAD_OF_STREAM: usize = 2;
+/// How often is looked whether something is to be touched, after nothing was.
+const IDLE_STEP: Duration = Duration::from_secs(1);
+/// Fresh memory is slow from so much time for each MiB on, 2 GiB/s: a stream to a good disk waits
+/// for it. (Where the host has the memory ready it is 20 to 100 µs.)
+const SLOW_PER_MIB: Duration = Duration::from_micros(500);
+const MIB: u64 = 1 << 20;
+
+/// What the first touch of fresh memory costs here.
+#[derive(Default)]
+pub(super) struct FirstTouch {
+    /// Nanoseconds for a MiB, of the last few blocks; 0 if none was touched yet.
+    per_mib: AtomicU64,
+    /// Whatever is measured.
+    #[cfg(test)]
+    assumed: parking_lot::Mutex<Option<bool>>,
+}
+
+impl FirstTouch {
+    /// Notes that touching `bytes` took so much processor time. Who waits for a processor meanwhile
+    /// does not find memory slow.
+    pub(super) fn note(&self, bytes: usize, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let now = nanos.saturating_mul(MIB) / bytes as u64;
+        let before = match self.per_mib.load(Ordering::Relaxed) {
+            0 => now,
+            before => before,
+        };
+        self.per_mib.store((before / 4 * 3).saturating_add(now / 4).max(1), Ordering::Relaxed);
+    }
+
+    /// Whether memory that has been touched is worth more than what it holds, if that is hardly
+    /// wanted soon.
+    pub(super) fn is_slow(&self) -> bool {
+        #[cfg(test)]
+        if let Some(is_slow) = *self.assumed.lock() {
+            return is_slow;
+        }
+        Duration::from_nanos(self.per_mib.load(Ordering::Relaxed)) >= SLOW_PER_MIB
+    }
+}
+
+impl PagePool {
+    /// As if the host had to find all memory first, or none.
+    #[cfg(test)]
+    pub(crate) fn assume_memory(&self, is_slow: bool) {
+        *self.first_touch.assumed.lock() = Some(is_slow);
+    }
+
+    /// The life of the thread that touches memory ahead; ends at [`PagePool::close`].
+    ///
+    /// Where the host has to find the memory, the first touch takes a processor for milliseconds in
+    /// which nothing can interrupt it. So this is done as a stream begins blocks, and else only
+    /// while no operation begins and nothing is dirty.
+    pub(crate) fn serve(&self, operations: &OperationStats) {
+        if self.warm == 0 {
+            return;
+        }
+        process::give_way();
+        let (mut seen, mut quiet_steps, mut step) = (operations.begun(), 0, QUIET_STEP);
+        loop {
+            let mut state = self.state.lock();
+            let is_streaming = !state.closed && !self.begun.wait_for(&mut state, step).timed_out();
+            if state.closed {
+                return;
+            }
+            let is_writing = state.dirty > 0;
+            drop(state);
+            let begun = operations.begun();
+            let is_busy = is_streaming || is_writing || begun != seen;
+            quiet_steps = if is_busy { 0 } else { quiet_steps + 1 };
+            seen = begun;
+            let made = if is_streaming {
+                (0..AHEAD_OF_STREAM).all(|_| self.warm_one(false))
+            } else {
+                quiet_steps > 0 && self.warm_one(quiet_steps >= QUIET_STEPS_MIN)
+            };
+            step = if made || quiet_steps < QUIET_STEPS_MIN { QUIET_STEP } else { IDLE_STEP };
+        }
+    }
+
+    /// Touches one more buffer for a whole block, unless enough are there already, the budget is
+    /// used, or a stream goes on that can use its own memory again.
+    pub(super) fn warm_one(&self, is_quiet: bool) -> bool {
+        let bytes = self.block_size;
+        let wanted = |state: &PoolState| {
+            state.spare + bytes <= self.warm
+                && state.used + state.spare + bytes <= self.budget
+                && (is_quiet || !self.first_touch.is_slow() || state.left_behind.is_empty())
+        };
+        if !wanted(&self.state.lock()) {
+            return false;
+        }
+        let start = process::thread_time();
+        let mut buffer = AlignedBuffer::zeroed(bytes);
+        buffer.chunks_mut(BUFFER_BYTES_MIN).for_each(|page| page[0] = std::hint::black_box(0));
+        self.first_touch.note(bytes, process::thread_time().saturating_sub(start));
+        let mut state = self.state.lock();
+        if !wanted(&state) {
+            return false;
+        }
+        keep(&mut state, buffer);
+        true
+    }
+}
