@@ -7,6 +7,7 @@ counts the time until fsync has returned.
 import dataclasses
 import io
 import json
+import mmap
 import os
 import pathlib
 import random
@@ -61,6 +62,34 @@ def tarball(work):
             archive.addfile(entry, io.BytesIO(text[start:start + size]))
     partial.rename(path)
     return path
+
+
+def machine():
+    """What a machine's figures depend on, a line each."""
+    def read(path):
+        path = pathlib.Path(path)
+        return path.read_text().strip() if path.exists() else "none"
+
+    model = next((line.split(":")[1].strip() for line in read("/proc/cpuinfo").splitlines()
+                  if line.startswith("model name")), "unknown")
+    size, page = 512 << 20, 4096
+    with mmap.mmap(-1, size) as memory:
+        start = time.monotonic()
+        for at in range(0, size, page):
+            memory[at] = 1
+        seconds = time.monotonic() - start
+    lines = {
+        "kernel": os.uname().release,
+        "processors": f"{os.cpu_count()} x {model}",
+        "memory": read("/proc/meminfo").splitlines()[0].split(":")[1].strip(),
+        "cpuidle driver": read("/sys/devices/system/cpu/cpuidle/current_driver"),
+        "guest_halt_poll_ns": read("/sys/module/haltpoll/parameters/guest_halt_poll_ns"),
+        "huge pages": read("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "fuse enable_uring": read("/sys/module/fuse/parameters/enable_uring"),
+        # Slow where a host has to find the memory first.
+        "first touch": f"{size / (1 << 20) / seconds:.0f} MiB/s",
+    }
+    return "".join(f"{name}: {value}\n" for name, value in lines.items())
 
 
 def busy_seconds():

@@ -36,8 +36,8 @@ pub(crate) enum Position {
     End,
 }
 
-/// A first write of at most so many parts of its block, at least that many from its beginning, is no
-/// stream's: 64 and 256 KiB of 4 MiB.
+/// A first write of at most so many parts of its block, at least that many from its beginning, is
+/// no stream's: 64 and 256 KiB of 4 MiB.
 const ALONE_PARTS_MAX: usize = 1;
 const ALONE_FROM_PARTS: usize = 4;
 /// Of a block.

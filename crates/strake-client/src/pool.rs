@@ -10,9 +10,9 @@
 //!
 //! The first touch of fresh memory costs more than the copy into it, so a thread keeps some buffers
 //! that have been touched, ahead of whoever needs them ([`warm`]). On virtual machines whose host
-//! has to find the memory first it costs far more. There a new block gets the memory of one that is
-//! *left behind* ([`PagePool::leave_behind`]): the pool grows to its budget as fast as there is time
-//! for it, not as fast as somebody writes.
+//! has to find the memory first it costs far more. There a new block gets the memory of one that
+//! is *left behind* ([`PagePool::leave_behind`]): the pool grows to its budget as fast as there is
+//! time for it, not as fast as somebody writes.
 //!
 //! *Dirty* bytes (not yet stable on the NSDs) are limited to half of the budget, so that eviction
 //! always finds something: writers wait ([`PagePool::wait_for_clean`]).
@@ -191,8 +191,8 @@ impl PagePool {
         }
     }
 
-    /// If no buffer for a whole block is at hand, and fresh memory is slow: takes that of a page that
-    /// was left behind.
+    /// If no buffer for a whole block is at hand, and fresh memory is slow: takes that of a page
+    /// that was left behind.
     pub(crate) fn reuse(&self) {
         if !self.first_touch.is_slow() {
             return;

@@ -245,11 +245,9 @@ fn send_block(
     let content = durable_content(shared, file)?;
     let Content::Object(layout) = &*content else { return Ok(true) };
     let mut data = block.data.write();
-    if data.detached || !data.dirty || data.length == 0 {
-        return Ok(true);
-    }
     // Under the lock under which it changes.
-    if since.is_some_and(|sends| block.sends.load(Ordering::Acquire) != sends) {
+    let is_sent = since.is_some_and(|sends| block.sends.load(Ordering::Acquire) != sends);
+    if data.detached || !data.dirty || data.length == 0 || is_sent {
         return Ok(true);
     }
     if block.pinned.load(Ordering::Acquire) > 0 {
@@ -289,7 +287,8 @@ fn send_block(
                 charge,
                 gained,
                 restarts,
-                reusable: was_sparse || (before == 0 && length == layout.block_size),
+                reusable: (was_sparse && data.fill == Fill::Whole)
+                    || (before == 0 && length == layout.block_size),
             });
             // Only now, and still under the block's lock: a commit must find every block either
             // among the dirty or among the accepted.

@@ -7,9 +7,9 @@ use strake_env::{AlignedBuffer, process};
 use strake_observe::OperationStats;
 
 /// For so long nobody must have asked for anything before memory is touched that no stream needs.
-const QUIET_STEP: Duration = Duration::from_millis(50);
+const QUIET_STEP: Duration = Duration::from_millis(100);
 /// Quiet steps after which no stream goes on.
-const QUIET_STEPS_MIN: u32 = 20;
+const QUIET_STEPS_MIN: u32 = 10;
 /// Blocks touched for each that a stream begins: more than it takes, so that it finds some.
 const AHEAD_OF_STREAM: usize = 2;
 /// How often is looked whether something is to be touched, after nothing was.
