@@ -79,7 +79,7 @@ def machine():
             memory[at] = 1
         seconds = time.monotonic() - start
     lines = {
-        "kernel": os.uname().release,
+        "kernel": os.uname().release.split("-")[0],
         "processors": f"{os.cpu_count()} x {model}",
         "memory": read("/proc/meminfo").splitlines()[0].split(":")[1].strip(),
         "cpuidle driver": read("/sys/devices/system/cpu/cpuidle/current_driver"),
