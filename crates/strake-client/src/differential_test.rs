@@ -6,7 +6,7 @@ use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SeekFor, SetAttr, Vfs};
 use std::sync::Arc;
 use strake_env::Rng;
-use strake_proto::{Caller, ErrorKind, Ino, SlotIndex};
+use strake_proto::{ByteCount, Caller, ErrorKind, Ino, SlotIndex};
 
 const ROOT: &Caller = &Caller::ROOT;
 const BLOCK: usize = BLOCK_SIZE as usize;
@@ -255,8 +255,18 @@ enum Disturbance {
 
 fn run(seed: u64, code: &str, away: u32, threads: usize, steps: usize, disturbance: Disturbance) {
     println!("seed {seed} code {code} away {away:b} threads {threads}");
-    let rig = Rig::new(code, 10);
-    let mut vfs = rig.start(away);
+    let mut rig = Rig::new(code, 10);
+    // Every second time blocks go on in each other's memory instead of being evicted.
+    let is_slow = seed % 2 == 1;
+    if is_slow {
+        rig.settings.page_pool = ByteCount::mib(512);
+    }
+    let start = || {
+        let vfs = rig.start(away);
+        vfs.shared.pool.assume_memory(is_slow);
+        vfs
+    };
+    let mut vfs = start();
     let mut workers: Vec<Worker> =
         (0..threads).map(|thread| Worker::new(&vfs, seed, thread)).collect();
     for round in 0..3u64 {
@@ -278,7 +288,7 @@ fn run(seed: u64, code: &str, away: u32, threads: usize, steps: usize, disturban
         workers.iter().for_each(Worker::verify);
         vfs.recover_nsds();
         vfs.shutdown().expect("ended");
-        vfs = rig.start(away);
+        vfs = start();
         workers = workers.into_iter().map(|worker| worker.moved_to(&vfs)).collect();
         workers.iter().for_each(Worker::verify);
     }
