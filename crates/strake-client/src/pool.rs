@@ -193,7 +193,7 @@ impl PagePool {
 
     /// If no buffer for a whole block is at hand, and fresh memory is slow: takes that of a page
     /// that was left behind.
-    pub(crate) fn reuse(&self) {
+    fn reuse(&self) {
         if !self.first_touch.is_slow() {
             return;
         }
@@ -270,6 +270,17 @@ impl PagePool {
             Fill::Whole => AlignedBuffer::zeroed(capacity),
             Fill::Parts => AlignedBuffer::sparse(capacity),
         }
+    }
+
+    /// A buffer for a whole block that has been touched, if one is at hand. Never waits.
+    pub(crate) fn take_touched(&self) -> Option<AlignedBuffer> {
+        self.reuse();
+        let mut state = self.state.lock();
+        let buffer = state.free.get_mut(class_of(self.block_size)).and_then(Vec::pop)?;
+        state.spare -= buffer.len();
+        state.used += buffer.len();
+        state.buffers += 1;
+        Some(buffer)
     }
 
     /// A stream has begun a block, and will soon want another.

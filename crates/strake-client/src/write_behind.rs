@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use strake_env::AlignedBuffer;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result};
 
@@ -287,8 +288,8 @@ fn send_block(
                 charge,
                 gained,
                 restarts,
-                reusable: (was_sparse && data.fill == Fill::Whole)
-                    || (before == 0 && length == layout.block_size),
+                reusable: buffer.len() == layout.block_size as usize
+                    && (was_sparse || (before == 0 && length == layout.block_size)),
             });
             // Only now, and still under the block's lock: a commit must find every block either
             // among the dirty or among the accepted.
@@ -375,10 +376,14 @@ fn complete(
 ) -> Result<u32> {
     let limit = data.limit as usize;
     if data.is_missing(0, limit) {
-        if data.fill == Fill::Parts {
-            gather(shared, inode, file, layout, block, data)?;
-        } else {
-            load(shared, inode, file, layout, block, data, 0, limit)?;
+        let touched = match data.fill {
+            Fill::Parts => shared.pool.take_touched(),
+            Fill::Whole => None,
+        };
+        let load = |data: &mut BlockData| load(shared, inode, file, layout, block, data, 0, limit);
+        match touched {
+            Some(buffer) => put_together(shared, data, buffer, load)?,
+            None => load(data)?,
         }
     }
     let mut stored = block.stored.load(Ordering::Acquire);
@@ -408,22 +413,17 @@ fn complete(
     Ok(stored)
 }
 
-/// Moves a block of which parts are in memory to a buffer that may have been touched already, and
-/// reads the rest of it there: in its own each page would be a first touch.
-fn gather(
+/// Moves a block of which parts are in memory to a buffer that has been touched, and has `load`
+/// read the rest of it there: in its own each page would be a first touch.
+fn put_together(
     shared: &Shared,
-    inode: &Arc<InodeState>,
-    file: &Arc<FileState>,
-    layout: &ObjectLayout,
-    block: &Block,
     data: &mut BlockData,
+    buffer: AlignedBuffer,
+    load: impl FnOnce(&mut BlockData) -> Result<()>,
 ) -> Result<()> {
-    shared.pool.reuse();
-    let whole = shared.pool.allocate(layout.block_size as usize, Fill::Whole);
-    let parts = data.buffer.replace(whole).expect("invariant: a sparse block has a buffer");
+    let parts = data.buffer.replace(buffer).expect("invariant: a sparse block has a buffer");
     let valid = std::mem::take(&mut data.valid);
-    let limit = data.limit as usize;
-    let loaded = load(shared, inode, file, layout, block, data, 0, limit);
+    let loaded = load(data);
     let whole = data.buffer.as_mut().expect("invariant: just put there");
     for unit in valid.iter() {
         let bytes = unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES;
@@ -613,6 +613,15 @@ mod tests {
     /// sent: then it is put together in a buffer that others may have had.
     #[test]
     fn a_block_written_here_and_there_is_put_together_when_it_is_sent() {
+        write_here_and_there(true);
+    }
+
+    #[test]
+    fn a_block_written_here_and_there_keeps_its_buffer_where_no_other_is_at_hand() {
+        write_here_and_there(false);
+    }
+
+    fn write_here_and_there(is_at_hand: bool) {
         const BLOCK: usize = BLOCK_SIZE as usize;
         let mut rig = Rig::new("4+2p", 6);
         rig.settings.page_pool = ByteCount::mib(64);
@@ -641,6 +650,11 @@ mod tests {
         };
         put(2);
         assert_eq!(fills(), [Some(Fill::Parts); 2]);
+        if is_at_hand {
+            let pool = &vfs.shared.pool;
+            let touched = [(); 3].map(|()| pool.allocate(BLOCK, Fill::Whole));
+            touched.into_iter().for_each(|buffer| pool.release(buffer));
+        }
         // While the rest cannot be read: what was written stays.
         let all_read = |read| {
             rig.nsds.iter().for_each(|nsd| {
@@ -654,9 +668,9 @@ mod tests {
         all_read(None);
         put(3);
         vfs.fsync(handle, false).expect("synced");
-        assert_eq!(fills(), [Some(Fill::Whole); 2]);
+        let fill = if is_at_hand { Fill::Whole } else { Fill::Parts };
+        assert_eq!(fills(), [Some(fill); 2]);
         put(4);
-        assert_eq!(fills(), [Some(Fill::Whole); 2], "it has its buffer now");
         drop((block, file, inode));
         vfs.shutdown().expect("ended");
         let vfs = rig.start(0);
