@@ -20,6 +20,10 @@ use std::time::Duration;
 const WORK_MILLIS: std::ops::Range<u64> = 200..2500;
 /// How long a program may take to notice that the file system is gone.
 const END_SECONDS_MAX: u64 = 60;
+/// Who still gets errors after so long does not hang: git (2.39) goes on for ever with a directory
+/// that it cannot read.
+const COMPLAINTS_SECONDS_MAX: u64 = 5;
+const LOOK: Duration = Duration::from_millis(5);
 /// How long it may take until every program was told of something.
 const TOLD_SECONDS_MAX: u64 = 120;
 
@@ -89,7 +93,7 @@ fn one(
         pause(Duration::from_millis(time));
         let victim = if case.shape.socket { draw.below(2) as usize } else { 0 };
         let killed = mounted.kill_process(victim);
-        wait_for_ends(&mut running)?;
+        wait_for_ends(session, &mut running)?;
         killed?;
         let away = (draw.below(2) == 0).then(|| 1 + draw.below(case.shape.nsds.into()) as u16);
         away.map_or(Ok(()), |nsd| mounted.remove_nsd(nsd))?;
@@ -126,7 +130,7 @@ fn start(place: &Place<'_>, load: &mut dyn Load) -> Result<(&'static str, Child)
     use std::os::unix::process::CommandExt;
     let text = |error: std::io::Error| format!("{}: {error}", load.name());
     let said = std::fs::OpenOptions::new().create(true).append(true).open(place.log(load.name())?);
-    let errors = place.session.log("crashes", &format!("{} errors", load.name()));
+    let errors = errors_of(place.session, load.name());
     std::fs::create_dir_all(errors.with_file_name("")).map_err(text)?;
     let errors = std::fs::File::create(errors).map_err(text)?;
     let said = said.map_err(text)?;
@@ -151,16 +155,30 @@ fn wait_until_told(place: &Place<'_>, loads: &[Box<dyn Load>]) -> Result<(), Str
     Ok(())
 }
 
+/// What a program complains of in this round.
+fn errors_of(session: &Session, name: &str) -> std::path::PathBuf {
+    session.log("crashes", &format!("{name} errors"))
+}
+
 /// Waits until all have noticed that the file system is gone.
-fn wait_for_ends(running: &mut [(&'static str, Child)]) -> Result<(), String> {
-    let end = crate::runner::now() + Duration::from_secs(END_SECONDS_MAX);
+fn wait_for_ends(session: &Session, running: &mut [(&'static str, Child)]) -> Result<(), String> {
+    let text = |error: std::io::Error| error.to_string();
+    let start = crate::runner::now();
     for (name, child) in running {
-        while child.try_wait().map_err(|error| error.to_string())?.is_none() {
-            if crate::runner::now() >= end {
+        let complaints =
+            || std::fs::metadata(errors_of(session, name)).map_or(0, |errors| errors.len());
+        while child.try_wait().map_err(text)?.is_none() {
+            let waited = crate::runner::now().duration_since(start).as_secs();
+            if waited >= END_SECONDS_MAX {
                 super::janitor::kill_group(child.id());
                 return Err(format!("{name} hangs on the mount of a killed daemon"));
             }
-            pause(Duration::from_millis(5));
+            let before = complaints();
+            pause(LOOK);
+            if waited >= COMPLAINTS_SECONDS_MAX && complaints() > before {
+                super::janitor::kill_group(child.id());
+                child.wait().map_err(text)?;
+            }
         }
     }
     Ok(())
