@@ -175,9 +175,12 @@ fn send_blocks_once(
         if let Err(error) = flush_block(shared, inode, file, &block) {
             failure.lock().get_or_insert(error);
         }
-        if shared.committer.is_due(shared) {
-            // Whoever lost a block over it finds the block dirty, this file among them.
-            let _ = shared.committer.commit(shared, false);
+        // Whoever lost a block over it (Retry) finds the block dirty, this file among them.
+        if shared.committer.is_due(shared)
+            && let Err(error) = shared.committer.commit(shared, false)
+            && error.kind() != ErrorKind::Retry
+        {
+            failure.lock().get_or_insert(error);
         }
     });
     let sent = indexes.len() as u64 * u64::from(shared.block_size);
