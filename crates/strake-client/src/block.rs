@@ -92,8 +92,6 @@ impl UnitSet {
 #[derive(Default)]
 pub(crate) struct BlockData {
     pub(crate) buffer: Option<AlignedBuffer>,
-    /// What the buffer was taken for.
-    pub(crate) fill: Fill,
     pub(crate) valid: UnitSet,
     pub(crate) limit: u32,
     pub(crate) length: u32,
@@ -177,6 +175,11 @@ impl BlockData {
         self.buffer.as_ref().map_or(0, |buffer| buffer.len())
     }
 
+    /// Whether parts of it are in a buffer that was taken for those alone.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.buffer.as_ref().is_some_and(AlignedBuffer::is_sparse)
+    }
+
     /// See [`Block::grow`]. Returns whether there was no buffer before.
     fn grow(&mut self, pool: &PagePool, bytes: usize, fill: Fill) -> bool {
         let have = self.capacity();
@@ -189,7 +192,6 @@ impl BlockData {
             pool.release(old);
         }
         self.buffer = Some(larger);
-        self.fill = fill;
         have == 0
     }
 

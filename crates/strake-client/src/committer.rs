@@ -45,7 +45,7 @@ pub(crate) struct Accepted {
     /// `NsdSet::restarts` before it was sent.
     pub(crate) restarts: u64,
     /// Whether another block may have its memory: see [`crate::pool::PagePool::leave_behind`]. So
-    /// for whole blocks that were not stored before, and those that were written here and there.
+    /// for whole blocks that were not stored before, and those of which only parts were in memory.
     pub(crate) reusable: bool,
 }
 

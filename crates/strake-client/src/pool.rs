@@ -298,23 +298,15 @@ impl PagePool {
         }
     }
 
-    /// Takes a buffer back, to keep it for the next who wants one.
+    /// Takes a buffer back, to keep it for the next who wants one; not if little of it was touched.
     pub(crate) fn release(&self, buffer: AlignedBuffer) {
         let capacity = buffer.len();
         let mut state = self.state.lock();
         state.used -= capacity;
         state.buffers -= 1;
-        if state.used + state.spare + capacity <= self.budget {
+        if !buffer.is_sparse() && state.used + state.spare + capacity <= self.budget {
             keep(&mut state, buffer);
         }
-        self.changed.notify_all();
-    }
-
-    /// Takes a buffer back that nobody should have: little of it has been touched.
-    pub(crate) fn discard(&self, buffer: AlignedBuffer) {
-        let mut state = self.state.lock();
-        state.used -= buffer.len();
-        state.buffers -= 1;
         self.changed.notify_all();
     }
 
@@ -389,7 +381,7 @@ impl PagePool {
         let spare: usize = state.free.iter().flatten().map(|buffer| buffer.len()).sum();
         assert_eq!(spare, state.spare);
         for (class, buffers) in state.free.iter().enumerate() {
-            assert!(buffers.iter().all(|buffer| buffer.len() == 1 << class));
+            assert!(buffers.iter().all(|buffer| buffer.len() == 1 << class && !buffer.is_sparse()));
         }
     }
 }

@@ -254,7 +254,7 @@ fn send_block(
     if block.pinned.load(Ordering::Acquire) > 0 {
         return Ok(false);
     }
-    let was_sparse = data.fill == Fill::Parts;
+    let in_parts = !data.valid.is_full((data.length as usize).div_ceil(UNIT_BYTES));
     let before = complete(shared, inode, file, layout, block, &mut data)?;
     // Again: reading what was missing may have had to write the block anew.
     if block.pinned.load(Ordering::Acquire) > 0 {
@@ -289,7 +289,7 @@ fn send_block(
                 gained,
                 restarts,
                 reusable: buffer.len() == layout.block_size as usize
-                    && (was_sparse || (before == 0 && length == layout.block_size)),
+                    && (in_parts || (before == 0 && length == layout.block_size)),
             });
             // Only now, and still under the block's lock: a commit must find every block either
             // among the dirty or among the accepted.
@@ -376,10 +376,7 @@ fn complete(
 ) -> Result<u32> {
     let limit = data.limit as usize;
     if data.is_missing(0, limit) {
-        let touched = match data.fill {
-            Fill::Parts => shared.pool.take_touched(),
-            Fill::Whole => None,
-        };
+        let touched = if data.is_sparse() { shared.pool.take_touched() } else { None };
         let load = |data: &mut BlockData| load(shared, inode, file, layout, block, data, 0, limit);
         match touched {
             Some(buffer) => put_together(shared, data, buffer, load)?,
@@ -410,6 +407,7 @@ fn complete(
     if end < padded {
         buffer[end..padded].fill(0);
     }
+    buffer.note_filled();
     Ok(stored)
 }
 
@@ -430,8 +428,7 @@ fn put_together(
         whole[bytes.clone()].copy_from_slice(&parts[bytes]);
         data.valid.insert(unit);
     }
-    data.fill = Fill::Whole;
-    shared.pool.discard(parts);
+    shared.pool.release(parts);
     loaded
 }
 
@@ -636,7 +633,12 @@ mod tests {
         let handle = open(&vfs, "f").1;
         let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
         let file = vfs.shared.file(&inode).expect("a file");
-        let fills = || [1, 2].map(|at| file.find_block(at).map(|block| block.data.read().fill));
+        let found = |at| {
+            let block = file.find_block(at).expect("in memory");
+            let data = block.data.read();
+            (data.is_sparse(), data.buffer.as_ref().map(|buffer| buffer.as_ptr()))
+        };
+        let buffers = || [1, 2].map(found);
         // Whole units and parts of them; beyond the end in the last block.
         let places = [100_000, BLOCK + 65_536, 2 * BLOCK + 20_000, 3 * BLOCK - 3000];
         let mut put = |seed| {
@@ -649,7 +651,8 @@ mod tests {
             }
         };
         put(2);
-        assert_eq!(fills(), [Some(Fill::Parts); 2]);
+        let before = buffers();
+        assert!(before.iter().all(|(is_sparse, _)| *is_sparse));
         if is_at_hand {
             let pool = &vfs.shared.pool;
             let touched = [(); 3].map(|()| pool.allocate(BLOCK, Fill::Whole));
@@ -668,8 +671,9 @@ mod tests {
         all_read(None);
         put(3);
         vfs.fsync(handle, false).expect("synced");
-        let fill = if is_at_hand { Fill::Whole } else { Fill::Parts };
-        assert_eq!(fills(), [Some(fill); 2]);
+        for (before, (is_sparse, at)) in before.iter().zip(buffers()) {
+            assert!(!is_sparse && (at != before.1) == is_at_hand);
+        }
         put(4);
         drop((block, file, inode));
         vfs.shutdown().expect("ended");

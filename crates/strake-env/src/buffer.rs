@@ -21,6 +21,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     length: usize,
+    sparse: bool,
 }
 
 // SAFETY: the buffer owns its memory exclusively, like a Vec<u8>; moving the owner between threads
@@ -32,27 +33,38 @@ unsafe impl Sync for AlignedBuffer {}
 impl AlignedBuffer {
     /// `length` zero bytes.
     pub fn zeroed(length: usize) -> AlignedBuffer {
-        AlignedBuffer::new(length, length.is_multiple_of(HUGE_PAGE_BYTES))
+        AlignedBuffer::new(length, false)
     }
 
     /// The same, for what is used in few places: only those take memory.
     pub fn sparse(length: usize) -> AlignedBuffer {
-        AlignedBuffer::new(length, false)
+        AlignedBuffer::new(length, true)
     }
 
-    fn new(length: usize, huge: bool) -> AlignedBuffer {
+    /// Whether most of it may take no memory yet.
+    pub fn is_sparse(&self) -> bool {
+        self.sparse
+    }
+
+    /// All of a [`AlignedBuffer::sparse`] one has been used.
+    pub fn note_filled(&mut self) {
+        self.sparse = false;
+    }
+
+    fn new(length: usize, sparse: bool) -> AlignedBuffer {
         if length == 0 {
-            return AlignedBuffer { start: NonNull::dangling(), length };
+            return AlignedBuffer { start: NonNull::dangling(), length, sparse };
         }
         let layout = Self::layout(length);
         if length >= MAPPED_BYTES_MIN {
+            let huge = !sparse && length.is_multiple_of(HUGE_PAGE_BYTES);
             let Some(start) = map(length, huge) else { handle_alloc_error(layout) };
-            return AlignedBuffer { start, length };
+            return AlignedBuffer { start, length, sparse };
         }
         // SAFETY: the layout has a non-zero size (checked above) and a valid alignment.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        AlignedBuffer { start, length }
+        AlignedBuffer { start, length, sparse }
     }
 
     /// A copy of `bytes`.

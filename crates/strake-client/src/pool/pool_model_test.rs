@@ -68,12 +68,13 @@ impl Model {
     }
 
     fn fill(&mut self, rng: &mut Rng) {
-        self.put(1 + rng.index(BLOCK));
+        let fill = if rng.one_in(4) { Fill::Parts } else { Fill::Whole };
+        self.put(1 + rng.index(BLOCK), fill);
     }
 
-    fn put(&mut self, bytes: usize) {
+    fn put(&mut self, bytes: usize, fill: Fill) {
         self.pool.admit(bytes, &self.waiters, WAIT_STEP, &|| {});
-        let buffer = self.pool.allocate(bytes, Fill::Whole);
+        let buffer = self.pool.allocate(bytes, fill);
         assert!(buffer.len() >= bytes && buffer.len().is_power_of_two());
         let page = Arc::new(FakePage::default());
         *page.buffer.lock() = Some(buffer);
@@ -105,11 +106,7 @@ impl Model {
         if page.dirty.load(Ordering::Relaxed) {
             self.pages.push(page);
         } else if let Some(buffer) = page.buffer.lock().take() {
-            if rng.one_in(4) {
-                self.pool.discard(buffer);
-            } else {
-                self.pool.release(buffer);
-            }
+            self.pool.release(buffer);
         }
     }
 }
@@ -171,7 +168,7 @@ fn writers_wait_until_pages_are_clean_and_no_longer_than_the_limit() {
 fn a_new_block_takes_what_was_left_behind_and_nobody_uses() {
     let mut model = Model::new(WARM_BUDGET_MIN);
     model.pool.assume_memory(true);
-    (0..4).for_each(|_| model.put(BLOCK));
+    (0..4).for_each(|_| model.put(BLOCK, Fill::Whole));
     let admit = |model: &Model, bytes| {
         model.pool.admit(bytes, &model.waiters, WAIT_STEP, &|| {});
     };
@@ -201,10 +198,10 @@ fn a_new_block_takes_what_was_left_behind_and_nobody_uses() {
 fn in_a_small_pool_what_was_left_behind_stays_until_the_budget_is_used() {
     let mut model = Model::new(BUDGET);
     model.pool.assume_memory(true);
-    model.put(BLOCK);
+    model.put(BLOCK, Fill::Whole);
     let page = Arc::clone(&model.pages[0]);
     model.pool.leave_behind(Arc::clone(&page) as Arc<dyn Page>);
-    model.put(BLOCK);
+    model.put(BLOCK, Fill::Whole);
     assert!(page.is_resident());
 }
 
@@ -213,7 +210,7 @@ fn in_a_small_pool_what_was_left_behind_stays_until_the_budget_is_used() {
 fn where_memory_is_fast_the_pool_grows_to_its_budget() {
     let mut model = Model::new(WARM_BUDGET_MIN);
     let leave = |model: &mut Model| {
-        model.put(BLOCK);
+        model.put(BLOCK, Fill::Whole);
         let page = Arc::clone(model.pages.last().expect("just put"));
         model.pool.leave_behind(Arc::clone(&page) as Arc<dyn Page>);
         page
@@ -227,9 +224,9 @@ fn where_memory_is_fast_the_pool_grows_to_its_budget() {
     assert!(first.is_resident());
     // It becomes slow: a host that has no memory left, say.
     (0..8).for_each(|_| model.pool.first_touch.note(BLOCK, SLOW));
-    model.put(BLOCK);
+    model.put(BLOCK, Fill::Whole);
     assert!(!first.is_resident() && second.is_resident());
     (0..32).for_each(|_| model.pool.first_touch.note(BLOCK, SLOW / 100));
-    model.put(BLOCK);
+    model.put(BLOCK, Fill::Whole);
     assert!(second.is_resident());
 }
