@@ -1,17 +1,17 @@
 //! What an NSD that is away misses, and what it has when it is back.
 
-use crate::StrakeVfs;
 use crate::differential_test::{fill, length, place, same};
 use crate::recovery::recover_nsd;
 use crate::testing::memory_nsd::{Copy, Faults};
 use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::{Handle, SetAttr, Vfs};
 use crate::vfs_test::{create, lookup, open, pattern, read, write};
+use crate::{NsdView, StrakeVfs};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::Rng;
 use strake_proto::layout::NsdAvailability;
-use strake_proto::{ByteCount, Caller, Ino, SlotIndex};
+use strake_proto::{ByteCount, Caller, Ino, Result, SlotIndex};
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -143,35 +143,58 @@ impl Rehearsal {
         Rehearsal { rig, vfs, rng, files, away: Vec::new(), copies, tolerance, tally }
     }
 
+    /// Does what must succeed while no more are away than the code tolerates. One more may be: a
+    /// call that had met an NSD which did not answer says so when it is back and others have gone.
+    /// Then it succeeds once they are back, as if it had not been tried.
+    fn must<T>(&mut self, what: &str, operation: impl Fn(&StrakeVfs) -> Result<T>) -> T {
+        let result = operation(&self.vfs);
+        let is_readable = |nsd: &NsdView| nsd.state.availability.readable();
+        let lost = self.vfs.nsds().iter().filter(|nsd| !is_readable(nsd)).count();
+        if result.is_err() && lost > self.tolerance {
+            println!("{what}: {lost} are away");
+            while !self.away.is_empty() {
+                self.bring_back();
+            }
+            return operation(&self.vfs).expect(what);
+        }
+        result.expect(what)
+    }
+
     fn change(&mut self) {
         let at = self.rng.index(FILES);
         match self.rng.below(12) {
             0 => {
-                self.vfs.unlink(ROOT, Ino::ROOT, format!("f{at}").as_bytes()).expect("unlinked");
+                let name = format!("f{at}");
+                self.must("unlink", |vfs| vfs.unlink(ROOT, Ino::ROOT, name.as_bytes()));
                 self.vfs.release(self.files[at].0);
                 self.files[at] = (create(&self.vfs, &format!("f{at}")).1, Vec::new());
             }
             1 | 2 => {
-                let (size, file) = (self.rng.index(SIZE_MAX), &mut self.files[at]);
+                let size = self.rng.index(SIZE_MAX);
                 let ino = lookup(&self.vfs, &format!("f{at}")).attr.ino;
                 let attr = SetAttr { size: Some(size as u64), ..SetAttr::default() };
-                self.vfs.setattr(ROOT, ino, None, &attr).expect("cut");
-                file.1.resize(size, 0);
+                self.must("cut", |vfs| vfs.setattr(ROOT, ino, None, &attr));
+                self.files[at].1.resize(size, 0);
             }
             _ => {
                 let from = place(&mut self.rng, SIZE_MAX);
                 let bytes = pattern(length(&mut self.rng), self.rng.below(256) as u8);
-                let file = &mut self.files[at];
-                write(&self.vfs, file.0, from as u64, &bytes);
-                fill(&mut file.1, from, from + bytes.len(), |at| bytes[at - from]);
+                let handle = self.files[at].0;
+                self.must("write", |vfs| {
+                    let mut done = 0;
+                    while done < bytes.len() {
+                        done += vfs.write(handle, (from + done) as u64, &bytes[done..], false)?;
+                    }
+                    Ok(())
+                });
+                fill(&mut self.files[at].1, from, from + bytes.len(), |at| bytes[at - from]);
             }
         }
-        let shared = &self.vfs.shared;
         let (handle, ino) = (self.files[at].0, lookup(&self.vfs, &format!("f{at}")).attr.ino);
         match self.rng.below(5) {
-            0 => self.vfs.fsync(handle, false).expect("synced"),
-            1 => drop(self.vfs.sync().expect("synced")),
-            2 => shared.committer.commit(shared, false).unwrap_or_default(),
+            0 => self.must("fsync", |vfs| vfs.fsync(handle, false)),
+            1 => drop(self.must("sync", |vfs| vfs.sync())),
+            2 => self.vfs.shared.committer.commit(&self.vfs.shared, false).unwrap_or_default(),
             3 => send_block(&self.vfs, ino, 0),
             _ => {}
         }
