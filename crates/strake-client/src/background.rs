@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use strake_env::process;
 use strake_proto::layout::NsdAvailability;
 use strake_proto::{Error, ErrorKind, Result};
 
@@ -161,11 +162,21 @@ fn tend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
             settled_at = now;
             let _ = shared.committer.commit(shared, false);
         }
+        hold_memory(shared);
         let changes = shared.meta.changes();
         if tick.is_multiple_of(2) && changes != reaped {
             let _ = Ranges::apply_pending(shared);
             reaped = shared.meta.changes();
         }
+    }
+}
+
+/// Holds the process to its memory, where it is known.
+fn hold_memory(shared: &Shared) {
+    if shared.settings.own_process
+        && let Ok(resident) = process::resident_bytes()
+    {
+        shared.pool.hold(usize::try_from(resident).unwrap_or(usize::MAX), shared.table.count());
     }
 }
 

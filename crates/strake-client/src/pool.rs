@@ -16,6 +16,10 @@
 //!
 //! *Dirty* bytes (not yet stable on the NSDs) are limited to half of the budget, so that eviction
 //! always finds something: writers wait ([`PagePool::wait_for_clean`]).
+//!
+//! The process has other memory too: caches of the metadata, threads, what its allocator keeps. It
+//! may have a tenth of the budget for them and [`INODE_BYTES`] for each inode in use. What it takes
+//! beyond that is *withheld* from the pool ([`PagePool::hold`]), but no more than a quarter.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -36,6 +40,16 @@ const WARM_BUDGET_MIN: usize = 512 << 20;
 const CLOCK_SLACK: usize = 64;
 /// So many pages that were left behind are looked at for the memory of one.
 const LEFT_BEHIND_LOOKS: usize = 8;
+/// What each inode in use may take.
+const INODE_BYTES: usize = 200;
+/// From this part of the budget on the rest of the process takes too much: less than the tenth that
+/// it may have, since it is looked at now and then only.
+const REST_PARTS: usize = 16;
+/// What it may take however small the pool is.
+const REST_BYTES_MIN: usize = 64 << 20;
+/// At most this part of the budget is withheld: more than half is always there, so that dirty pages
+/// never fill the pool.
+const WITHHELD_PARTS: usize = 4;
 /// How long one wait lasts before the waiter looks again.
 const WAIT_STEP: Duration = Duration::from_millis(200);
 
@@ -67,6 +81,8 @@ struct PoolState {
     buffers: usize,
     /// Bytes of buffers in `free`.
     spare: usize,
+    /// Bytes of the budget that must not be used.
+    withheld: usize,
     /// By log2 of their length.
     free: Vec<Vec<AlignedBuffer>>,
     clock: VecDeque<Arc<dyn Page>>,
@@ -105,8 +121,12 @@ pub struct PoolView {
     pub used: u64,
     /// Bytes of buffers kept for reuse.
     pub spare: u64,
+    /// Bytes of the budget that the rest of the process takes.
+    pub withheld: u64,
     /// Bytes not yet stable on the NSDs.
     pub dirty: u64,
+    /// How fast fresh memory is, in bytes a second; 0 if that is not known.
+    pub first_touch: u64,
 }
 
 impl PagePool {
@@ -215,12 +235,27 @@ impl PagePool {
         }
     }
 
+    fn fits(&self, state: &PoolState, bytes: usize) -> bool {
+        state.used + state.spare + state.withheld + bytes <= self.budget
+    }
+
+    /// Gives way to the rest of the process, or takes back what it does not need any more:
+    /// `resident` bytes are all that the process has, `inodes` those in use.
+    pub(crate) fn hold(&self, resident: usize, inodes: usize) {
+        let rest = (self.budget / REST_PARTS).max(REST_BYTES_MIN) + inodes * INODE_BYTES;
+        let mut state = self.state.lock();
+        let above = (state.withheld + resident).saturating_sub(self.budget + rest);
+        state.withheld = above.min(self.budget / WITHHELD_PARTS);
+        drop(state);
+        self.make_room(0);
+    }
+
     /// Whether there is room, after evicting what can be.
     fn make_room(&self, bytes: usize) -> bool {
         // Two rounds: the first may only clear the marks of use.
         let mut steps = {
             let state = self.state.lock();
-            if state.used + state.spare + bytes <= self.budget {
+            if self.fits(&state, bytes) {
                 return true;
             }
             2 * state.clock.len()
@@ -229,7 +264,7 @@ impl PagePool {
             let page = {
                 let mut state = self.state.lock();
                 let class = class_of(bytes);
-                if state.used + state.spare + bytes <= self.budget
+                if self.fits(&state, bytes)
                     || state.free.get(class).is_some_and(|free| !free.is_empty())
                 {
                     return true;
@@ -304,7 +339,7 @@ impl PagePool {
         let mut state = self.state.lock();
         state.used -= capacity;
         state.buffers -= 1;
-        if !buffer.is_sparse() && state.used + state.spare + capacity <= self.budget {
+        if !buffer.is_sparse() && self.fits(&state, capacity) {
             keep(&mut state, buffer);
         }
         self.changed.notify_all();
@@ -370,6 +405,8 @@ impl PagePool {
             budget: self.budget as u64,
             used: state.used as u64,
             spare: state.spare as u64,
+            withheld: state.withheld as u64,
+            first_touch: self.first_touch.bytes_per_second(),
             dirty: state.dirty as u64,
         }
     }

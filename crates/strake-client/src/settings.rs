@@ -22,6 +22,8 @@ pub struct Settings {
     pub standstill_max: Duration,
     /// `prefetch_blocks`: how many blocks a sequential reader is kept ahead.
     pub prefetch_blocks: u64,
+    /// The process does nothing else: its memory is held to what the page pool's head says.
+    pub own_process: bool,
 }
 
 impl Default for Settings {
@@ -34,6 +36,7 @@ impl Default for Settings {
             flushers: 4,
             io_threads: 8,
             prefetch_blocks: 4,
+            own_process: false,
         }
     }
 }
@@ -49,6 +52,7 @@ impl Settings {
             flushers: 2,
             io_threads: 2,
             prefetch_blocks: 2,
+            own_process: false,
         }
     }
 

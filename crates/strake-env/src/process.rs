@@ -4,6 +4,7 @@
 use rustix::process::setpriority_process;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
+use strake_proto::{Error, ErrorKind, Result};
 
 /// A tenth of the share of others.
 const NICE: i32 = 10;
@@ -29,6 +30,19 @@ pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     // Neither is ever negative.
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+/// Bytes of this process that are in memory now, the program itself among them (proc(5), `VmRSS`).
+///
+/// # Errors
+/// The host's, where it does not tell.
+pub fn resident_bytes() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kibibytes
+        .map(|kibibytes| kibibytes << 10)
+        .ok_or_else(|| Error::new(ErrorKind::Internal, "/proc/self/status has no VmRSS"))
 }
 
 /// Programs started from now on get none of the open files of this process beyond the standard

@@ -212,8 +212,12 @@ pub(crate) struct ShowMemory {
     pub(crate) pool_used_bytes: u64,
     /// Of the budget, buffers kept for the next data.
     pub(crate) pool_spare_bytes: u64,
+    /// Of the budget, left unused because the rest of the process takes more than its part.
+    pub(crate) pool_withheld_bytes: u64,
     /// Bytes of file data that are not on disk yet.
     pub(crate) pool_dirty_bytes: u64,
+    /// How fast fresh memory was had when some was touched last; 0 if none was touched ahead yet.
+    pub(crate) first_touch_bytes_per_second: u64,
     /// Inodes in use: known to the kernel, open, or with something to commit.
     pub(crate) inodes: u64,
     /// Of these, with something to commit.
@@ -234,7 +238,14 @@ impl ShowMemory {
         row("pagepool", size(self.pool_budget_bytes), "What file data may take of it");
         row("used", size(self.pool_used_bytes), "File data held");
         row("spare", size(self.pool_spare_bytes), "Buffers kept for the next file data");
+        let withheld =
+            "Of the page pool, left to the rest of the process, which takes more than its part";
+        row("withheld", size(self.pool_withheld_bytes), withheld);
         row("dirty", size(self.pool_dirty_bytes), "File data that is not on disk yet");
+        if self.first_touch_bytes_per_second > 0 {
+            let speed = format!("{}/s", size(self.first_touch_bytes_per_second));
+            row("first touch", speed, "How fast this machine gives fresh memory");
+        }
         row("inodes", self.inodes.to_string(), "Inodes in use");
         row("changed", self.dirty_inodes.to_string(), "Inodes with something to commit");
         row("handles", self.handles.to_string(), "Open files and directories");

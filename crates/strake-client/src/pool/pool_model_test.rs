@@ -59,7 +59,7 @@ impl Model {
         let view = self.pool.view();
         assert_eq!(view.used, self.resident() as u64, "every buffer is accounted for");
         assert_eq!(view.dirty, self.dirty as u64);
-        assert!(view.used + view.spare <= BUDGET as u64, "{view:?}");
+        assert!(view.used + view.spare + view.withheld <= BUDGET as u64, "{view:?}");
         for page in &self.pages {
             if page.dirty.load(Ordering::Relaxed) {
                 assert!(page.is_resident(), "dirty pages are never taken");
@@ -101,6 +101,16 @@ impl Model {
         }
     }
 
+    /// The process has more than it may have, or less.
+    fn hold(&self, rng: &mut Rng) {
+        let resident = BUDGET + REST_BYTES_MIN + BUDGET / 8 - rng.index(BUDGET / 2);
+        let before = self.pool.view();
+        self.pool.hold(resident, 0);
+        let above = before.withheld as i64 + resident as i64 - (BUDGET + REST_BYTES_MIN) as i64;
+        let withheld = above.clamp(0, (BUDGET / WITHHELD_PARTS) as i64);
+        assert_eq!(self.pool.view().withheld as i64, withheld);
+    }
+
     fn give_up(&mut self, rng: &mut Rng) {
         let page = self.pages.swap_remove(rng.index(self.pages.len()));
         if page.dirty.load(Ordering::Relaxed) {
@@ -118,11 +128,12 @@ fn random_use_keeps_the_budget_and_every_dirty_page() {
         let mut rng = Rng::new(seed);
         let mut model = Model::new(BUDGET);
         for _ in 0..2000 {
-            match rng.below(6) {
+            match rng.below(7) {
                 _ if model.pages.is_empty() => model.fill(&mut rng),
                 0 | 1 => model.fill(&mut rng),
                 2 => model.dirty(&mut rng),
                 3 => model.clean(&mut rng),
+                6 => model.hold(&mut rng),
                 4 => {
                     let at = rng.index(model.pages.len());
                     model.pages[at].used.store(true, Ordering::Relaxed);

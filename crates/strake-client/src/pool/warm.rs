@@ -42,6 +42,11 @@ impl FirstTouch {
         self.per_mib.store((before / 4 * 3).saturating_add(now / 4).max(1), Ordering::Relaxed);
     }
 
+    /// 0 if it is not known.
+    pub(super) fn bytes_per_second(&self) -> u64 {
+        (MIB * 1_000_000_000).checked_div(self.per_mib.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
     /// Whether memory that has been touched is worth more than what it holds, if that is hardly
     /// wanted soon.
     pub(super) fn is_slow(&self) -> bool {
@@ -98,7 +103,7 @@ impl PagePool {
         let bytes = self.block_size;
         let wanted = |state: &PoolState| {
             state.spare + bytes <= self.warm
-                && state.used + state.spare + bytes <= self.budget
+                && self.fits(state, bytes)
                 && (is_quiet || !self.first_touch.is_slow() || state.left_behind.is_empty())
         };
         if !wanted(&self.state.lock()) {

@@ -186,11 +186,13 @@ impl Daemon {
     fn memory(&self) -> Result<ShowMemory> {
         let view = self.vfs.view();
         Ok(ShowMemory {
-            resident_bytes: resident_bytes()?,
+            resident_bytes: strake_env::process::resident_bytes()?,
             pool_budget_bytes: view.pool.budget,
             pool_used_bytes: view.pool.used,
             pool_spare_bytes: view.pool.spare,
+            pool_withheld_bytes: view.pool.withheld,
             pool_dirty_bytes: view.pool.dirty,
+            first_touch_bytes_per_second: view.pool.first_touch,
             inodes: view.inodes,
             dirty_inodes: view.dirty_inodes,
             handles: view.handles,
@@ -323,6 +325,7 @@ fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
     let values = &config.settings;
     let mut settings = strake_client::Settings {
         sync_interval: values.time("sync_interval"),
+        own_process: true,
         ..strake_client::Settings::default()
     };
     settings.page_pool = ByteCount(assemble::page_pool_bytes(config)?);
@@ -355,14 +358,4 @@ fn nsd_status(port: &dyn NsdPort) -> Result<NsdStatusReply> {
 
 fn encode(value: &impl serde::Serialize) -> Result<Value> {
     serde_json::to_value(value).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
-}
-
-/// Bytes of this process that are in memory now, the program itself among them (proc(5), `VmRSS`).
-fn resident_bytes() -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kibibytes
-        .map(|kibibytes| kibibytes << 10)
-        .ok_or_else(|| Error::new(ErrorKind::Internal, "/proc/self/status has no VmRSS"))
 }
