@@ -172,14 +172,14 @@ impl Committer {
                 stripe.lost(shared);
             }
         }
-        noted?;
         // Also for stripes that no file waits for: those that a reader mended.
         let lacking = lacking.into_iter().try_for_each(|slot| shared.io.nsds().note(slot));
+        noted.and(lacking)?;
         if lost > 0 {
             let detail = format!("{lost} blocks did not become stable and are written again");
             return Err(Error::new(ErrorKind::Retry, detail));
         }
-        lacking
+        Ok(())
     }
 
     /// Whether a stripe is safe although the commit did not reach these NSDs; notes durably that
