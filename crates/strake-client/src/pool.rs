@@ -19,7 +19,8 @@
 //!
 //! The process has other memory too: caches of the metadata, threads, what its allocator keeps. It
 //! may have a tenth of the budget for them and [`INODE_BYTES`] for each inode in use. What it takes
-//! beyond that is *withheld* from the pool ([`PagePool::hold`]), but no more than a quarter.
+//! beyond that is *withheld* from the pool ([`PagePool::hold`]), but no more than a quarter, and
+//! never of the least that a pool has.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -29,6 +30,8 @@ use std::time::Duration;
 use strake_env::AlignedBuffer;
 use strake_observe::Waiters;
 
+/// Whole blocks for which there is always room.
+const BLOCKS_MIN: usize = 8;
 /// The smallest buffer.
 const BUFFER_BYTES_MIN: usize = 4096;
 /// Memory that is kept touched ahead: this part of the budget, and no more than so many bytes.
@@ -98,6 +101,7 @@ struct PoolState {
 pub(crate) struct PagePool {
     budget: usize,
     dirty_max: usize,
+    withheld_max: usize,
     block_size: usize,
     /// Bytes that are kept touched ahead; 0 for none.
     warm: usize,
@@ -132,10 +136,12 @@ pub struct PoolView {
 impl PagePool {
     /// A pool of `budget` bytes for blocks of at most `block_size`.
     pub(crate) fn new(budget: usize, block_size: usize) -> PagePool {
-        let budget = budget.max(8 * block_size);
+        let least = BLOCKS_MIN * block_size;
+        let budget = budget.max(least);
         PagePool {
             budget,
             dirty_max: budget / 2,
+            withheld_max: (budget / WITHHELD_PARTS).min(budget - least),
             block_size: PagePool::capacity(block_size),
             warm: if budget < WARM_BUDGET_MIN {
                 0
@@ -245,7 +251,7 @@ impl PagePool {
         let rest = (self.budget / REST_PARTS).max(REST_BYTES_MIN) + inodes * INODE_BYTES;
         let mut state = self.state.lock();
         let above = (state.withheld + resident).saturating_sub(self.budget + rest);
-        state.withheld = above.min(self.budget / WITHHELD_PARTS);
+        state.withheld = above.min(self.withheld_max);
         drop(state);
         self.make_room(0);
     }

@@ -107,7 +107,7 @@ impl Model {
         let before = self.pool.view();
         self.pool.hold(resident, 0);
         let above = before.withheld as i64 + resident as i64 - (BUDGET + REST_BYTES_MIN) as i64;
-        let withheld = above.clamp(0, (BUDGET / WITHHELD_PARTS) as i64);
+        let withheld = above.clamp(0, self.pool.withheld_max as i64);
         assert_eq!(self.pool.view().withheld as i64, withheld);
     }
 
