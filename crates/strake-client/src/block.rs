@@ -72,6 +72,10 @@ impl UnitSet {
         self.words.iter().all(|word| *word == 0)
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
     pub(crate) fn remove(&mut self, unit: usize) {
         if let Some(word) = self.words.get_mut(unit / 64) {
             *word &= !(1 << (unit % 64));
@@ -100,8 +104,12 @@ pub(crate) struct BlockData {
     pub(crate) unsaved: UnitSet,
     /// Whether more than `unsaved` differs from what is stored, so that only sending it will do.
     pub(crate) whole: bool,
-    /// Dirty bytes counted in the pool for this block.
+    /// Bytes on disks that are held for it until it is sent.
     pub(crate) charge: usize,
+    /// Of these, bytes counted in the pool as dirty: all, unless only parts are in memory.
+    pub(crate) dirtied: usize,
+    /// Whether it has a buffer that nobody may take yet: see [`Block::enter`].
+    outside: bool,
     /// Bytes counted as allocated by `stat` before the block was ever stored.
     pub(crate) fresh: u32,
     /// No longer in its file's map: whoever finds it so looks again.
@@ -178,6 +186,21 @@ impl BlockData {
     /// Whether parts of it are in a buffer that was taken for those alone.
     pub(crate) fn is_sparse(&self) -> bool {
         self.buffer.as_ref().is_some_and(AlignedBuffer::is_sparse)
+    }
+
+    /// Counts what of it is in memory, and if it is dirty what of that cannot be had until it is
+    /// sent. Returns whether that is more than before.
+    pub(crate) fn count(&mut self, pool: &PagePool) -> bool {
+        let Some(buffer) = &mut self.buffer else { return false };
+        if buffer.is_sparse() {
+            pool.note_touched(buffer, self.valid.count() * UNIT_BYTES);
+        }
+        let more = buffer.touched().min(self.charge).saturating_sub(self.dirtied);
+        if more > 0 {
+            self.dirtied += more;
+            pool.add_dirty(more);
+        }
+        more > 0
     }
 
     /// See [`Block::grow`]. Returns whether there was no buffer before.
@@ -257,13 +280,24 @@ impl Block {
     }
 
     /// Gives the buffer at least `bytes` bytes of capacity; valid units are kept. With its first
-    /// buffer the block enters the pool's clock.
+    /// buffer the block enters the pool's clock, unless it is for parts.
     pub(crate) fn grow(&self, data: &mut BlockData, pool: &PagePool, bytes: usize, fill: Fill) {
         let is_new = data.grow(pool, bytes, fill);
         if is_new && self.index > 0 && fill == Fill::Whole {
             pool.note_stream();
         }
-        if is_new && let Some(me) = self.me.upgrade() {
+        data.outside |= is_new;
+        if !data.is_sparse() {
+            self.enter(data, pool);
+        }
+    }
+
+    /// From now on its buffer may be taken while it is clean. Where only parts of it are in memory
+    /// that is never so, until it is completed to be sent.
+    pub(crate) fn enter(&self, data: &mut BlockData, pool: &PagePool) {
+        if std::mem::take(&mut data.outside)
+            && let Some(me) = self.me.upgrade()
+        {
             pool.enter(me as Arc<dyn Page>);
         }
     }

@@ -26,6 +26,7 @@ use crate::vfs_impl::Timings;
 use crate::write_behind::Queue;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use strake_env::{Clock, FanOut};
 use strake_observe::Observe;
 use strake_proto::layout::NsdStatus;
@@ -141,6 +142,7 @@ impl StrakeVfs {
             settings,
             block_size,
             dirty: Mutex::default(),
+            pressed_last: AtomicU64::new(0),
         });
         let recovered = at_start(&shared).map_err(|error| error.context("recovery at start"))?;
         let background = Background::start(&shared)?;

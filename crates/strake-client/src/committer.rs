@@ -47,6 +47,8 @@ pub(crate) struct Accepted {
     /// Whether another block may have its memory: see [`crate::pool::PagePool::leave_behind`]. So
     /// for whole blocks that were not stored before, and those of which only parts were in memory.
     pub(crate) reusable: bool,
+    /// Whether only parts of it were in memory.
+    pub(crate) in_parts: bool,
 }
 
 #[derive(Default)]
@@ -233,7 +235,12 @@ impl Accepted {
         self.file.unsettled.lock().push(stripe);
         self.block.became_stable(self.version);
         self.release(shared);
-        if self.reusable {
+        if self.in_parts && shared.pool.is_behind() {
+            // Kept, it would be dirty as a whole at the next write to a part of it.
+            if let Some(buffer) = self.block.take_clean() {
+                shared.pool.release(buffer);
+            }
+        } else if self.reusable {
             shared.pool.leave_behind(self.block);
         }
     }
@@ -248,6 +255,7 @@ impl Accepted {
                 if !data.dirty {
                     data.dirty = true;
                     data.charge = self.charge;
+                    data.dirtied = self.charge;
                     shared.pool.add_dirty(self.charge);
                     // It is sent again, and so needs room again.
                     shared.space.owe(self.charge as u64);

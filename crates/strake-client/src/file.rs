@@ -273,7 +273,8 @@ impl FileState {
         data.dirty = false;
         data.set_saved();
         data.valid.clear();
-        self.pool.remove_dirty(std::mem::take(&mut data.charge));
+        data.charge = 0;
+        self.pool.remove_dirty(std::mem::take(&mut data.dirtied));
         if let Some(buffer) = data.buffer.take() {
             self.pool.release(buffer);
         }

@@ -11,7 +11,7 @@ pub(crate) use read::STREAM_BYTES_MIN;
 use crate::block::{Block, BlockData, STORED_UNKNOWN};
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
-use crate::pool::Fill;
+use crate::pool::{Fill, PARTS_BYTES_MIN};
 use crate::ranges::Ranges;
 use crate::shared::Shared;
 use crate::write_behind::{enqueue, load, on_disk};
@@ -36,12 +36,10 @@ pub(crate) enum Position {
     End,
 }
 
-/// A first write of at most so many parts of its block, at least that many from its beginning, is
-/// no stream's: 64 and 256 KiB of 4 MiB.
-const ALONE_PARTS_MAX: usize = 1;
-const ALONE_FROM_PARTS: usize = 4;
-/// Of a block.
+/// A first write of more than such a part of its block, 64 KiB of 4 MiB, is a stream's.
 const PARTS: usize = 64;
+/// So is one that is fewer parts from its beginning, if the block before it was written to its end.
+const ALONE_FROM_PARTS: usize = 4;
 
 /// What a step came to.
 enum Step {
@@ -234,13 +232,27 @@ impl Of<'_> {
         }
         let end = within + bytes.len();
         let capacity = wanted_capacity(&data, index, end, layout.block_size);
-        if !room && data.capacity() < capacity {
-            return Ok(Step::Room(capacity));
+        let fill = self.fill_of(layout, index, &data, within, bytes.len());
+        let (wanted, has_room) = match fill {
+            Fill::Parts => (PARTS_BYTES_MIN, false),
+            Fill::Whole if data.is_sparse() => {
+                let more = bytes.len().next_multiple_of(UNIT_BYTES);
+                (more, self.shared.pool.has_room(more))
+            }
+            Fill::Whole => (capacity, data.capacity() >= capacity),
+        };
+        if !room && !has_room {
+            return Ok(Step::Room(wanted));
         }
-        let fill = fill_of(layout.block_size as usize, &data, within, bytes.len());
         block.grow(&mut data, &self.shared.pool, capacity, fill);
-        self.fill_edges(layout, &block, &mut data, within, end)?;
-        self.put(&block, &mut data, within, bytes, layout.block_size)?;
+        let put = self
+            .fill_edges(layout, &block, &mut data, within, end)
+            .and_then(|()| self.put(&block, &mut data, within, bytes, layout.block_size));
+        if put.is_err() && !data.dirty {
+            // Nobody completes what is clean.
+            block.enter(&mut data, &self.shared.pool);
+        }
+        put?;
         // Before anybody can send and evict the block: what is beyond the size does not count.
         self.raise_size(index * u64::from(layout.block_size) + end as u64);
         let full = end == layout.block_size as usize && data.valid.is_full(end / UNIT_BYTES);
@@ -303,6 +315,7 @@ impl Of<'_> {
         }
         buffer[within..end].copy_from_slice(bytes);
         data.valid.insert_range(first, last);
+        self.count_dirty(data);
         if !data.is_unsaved() {
             self.file.insert_unsaved(block.index);
         }
@@ -334,11 +347,8 @@ impl Of<'_> {
         if more > 0 {
             shared.space.hold(more as u64, &shared.io)?;
             data.charge = charge;
-            shared.pool.add_dirty(more);
-            if shared.pool.is_pressed() {
-                shared.kick();
-            }
         }
+        self.count_dirty(data);
         if !data.dirty {
             data.dirty = true;
             self.file.insert_dirty(block.index);
@@ -352,6 +362,38 @@ impl Of<'_> {
         }
         shared.register(self.inode, &mut core);
         Ok(())
+    }
+
+    /// Counts what of a dirty block's memory cannot be had until it is sent.
+    fn count_dirty(&self, data: &mut BlockData) {
+        if data.count(&self.shared.pool) && self.shared.pool.is_pressed() {
+            self.shared.kick();
+        }
+    }
+
+    /// What the first buffer of a block is for, if this is what is first written to it.
+    fn fill_of(
+        &self,
+        layout: &ObjectLayout,
+        index: u64,
+        data: &BlockData,
+        within: usize,
+        count: usize,
+    ) -> Fill {
+        let block_size = layout.block_size as usize;
+        let part = block_size / PARTS;
+        if data.capacity() > 0 || index == 0 && within < part * ALONE_FROM_PARTS || count > part {
+            return Fill::Whole;
+        }
+        // A stream comes from the block before.
+        let goes_on = within < part * ALONE_FROM_PARTS
+            && self.file.find_block(index - 1).is_some_and(|before| {
+                before
+                    .data
+                    .try_read()
+                    .is_none_or(|data| data.valid.contains(block_size / UNIT_BYTES - 1))
+            });
+        if goes_on || !self.shared.pool.has_parts(block_size) { Fill::Whole } else { Fill::Parts }
     }
 
     /// Before the file grows beyond `size`: if the block at the end is stored longer than that,
@@ -404,13 +446,6 @@ fn clip(offset: u64, bytes: &[u8]) -> Result<&[u8]> {
         return Err(ErrorKind::FileTooBig.into());
     }
     Ok(&bytes[..usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len())])
-}
-
-/// What the first buffer of a block is for, if this is what is first written to it.
-fn fill_of(block_size: usize, data: &BlockData, within: usize, count: usize) -> Fill {
-    let part = block_size / PARTS;
-    let is_alone = count <= part * ALONE_PARTS_MAX && within >= part * ALONE_FROM_PARTS;
-    if is_alone && data.capacity() == 0 { Fill::Parts } else { Fill::Whole }
 }
 
 /// The buffer a block should have to hold bytes up to `end`. The first block of a file grows with

@@ -32,6 +32,10 @@ use strake_observe::Waiters;
 
 /// Whole blocks for which there is always room.
 const BLOCKS_MIN: usize = 8;
+/// What a buffer that is used here and there counts at least.
+pub(crate) const PARTS_BYTES_MIN: usize = 64 << 10;
+/// So many of them at a time: each is a mapping, of which a process has 65,530.
+const PARTS_MAX: usize = 16384;
 /// The smallest buffer.
 const BUFFER_BYTES_MIN: usize = 4096;
 /// Memory that is kept touched ahead: this part of the budget, and no more than so many bytes.
@@ -82,6 +86,8 @@ struct PoolState {
     used: usize,
     /// Buffers in pages.
     buffers: usize,
+    /// Of these, used here and there.
+    parts: usize,
     /// Bytes of buffers in `free`.
     spare: usize,
     /// Bytes of the budget that must not be used.
@@ -300,17 +306,56 @@ impl PagePool {
         let capacity = PagePool::capacity(bytes);
         {
             let mut state = self.state.lock();
-            state.used += capacity;
             state.buffers += 1;
+            if fill == Fill::Parts && capacity > PARTS_BYTES_MIN {
+                state.parts += 1;
+                self.take(&mut state, PARTS_BYTES_MIN);
+                drop(state);
+                let mut buffer = AlignedBuffer::sparse(capacity);
+                buffer.note_touched(PARTS_BYTES_MIN);
+                return buffer;
+            }
+            state.used += capacity;
             if let Some(buffer) = state.free.get_mut(class_of(capacity)).and_then(Vec::pop) {
                 state.spare -= capacity;
                 return buffer;
             }
         }
-        match fill {
-            Fill::Whole => AlignedBuffer::zeroed(capacity),
-            Fill::Parts => AlignedBuffer::sparse(capacity),
+        AlignedBuffer::zeroed(capacity)
+    }
+
+    /// Counts `bytes` of a buffer as in memory, if it did not before.
+    pub(crate) fn note_touched(&self, buffer: &mut AlignedBuffer, bytes: usize) {
+        let before = buffer.touched();
+        buffer.note_touched(bytes);
+        if buffer.touched() > before {
+            let mut state = self.state.lock();
+            self.take(&mut state, buffer.touched() - before);
+            state.parts -= usize::from(!buffer.is_sparse());
         }
+    }
+
+    /// Counts memory that no spare buffer gives: where there was room for one of those alone, they
+    /// go.
+    fn take(&self, state: &mut PoolState, bytes: usize) {
+        state.used += bytes;
+        while !self.fits(state, 0) && drop_spare(state) {}
+    }
+
+    /// Whether a block may have a buffer of which only parts are in memory.
+    pub(crate) fn has_parts(&self, block_size: usize) -> bool {
+        block_size > PARTS_BYTES_MIN && self.state.lock().parts < PARTS_MAX
+    }
+
+    /// Whether so many bytes more are within the budget.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.fits(&self.state.lock(), bytes)
+    }
+
+    /// Whether writers are so far ahead of the disks that blocks written here and there had better
+    /// gather more before they are sent.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.state.lock().dirty > self.dirty_max / 2
     }
 
     /// A buffer for a whole block that has been touched, if one is at hand. Never waits.
@@ -343,8 +388,9 @@ impl PagePool {
     pub(crate) fn release(&self, buffer: AlignedBuffer) {
         let capacity = buffer.len();
         let mut state = self.state.lock();
-        state.used -= capacity;
+        state.used -= buffer.touched();
         state.buffers -= 1;
+        state.parts -= usize::from(buffer.is_sparse());
         if !buffer.is_sparse() && self.fits(&state, capacity) {
             keep(&mut state, buffer);
         }

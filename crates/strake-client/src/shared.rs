@@ -130,6 +130,8 @@ pub(crate) struct Shared {
     pub(crate) block_size: u32,
     /// Inodes with something to commit. A leaf under `InodeState::core`.
     pub(crate) dirty: Mutex<HashMap<Ino, Pinned>>,
+    /// The inode of which dirty pages were queued last because they pressed.
+    pub(crate) pressed_last: AtomicU64,
 }
 
 impl Shared {

@@ -14,6 +14,7 @@ use crate::ranges::Ranges;
 use crate::shared::Shared;
 use crate::stripe_io::{Access, Found, padded_bytes};
 use parking_lot::{Condvar, Mutex, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -146,23 +147,32 @@ fn run(shared: &Shared, job: Job) {
 /// is accepted is made stable.
 fn press(shared: &Shared) {
     let mut queued = 0;
-    for inode in shared.dirty_inodes(None) {
+    let mut inodes = shared.dirty_inodes(None);
+    // In turns, for one that is written to without pause always has dirty blocks.
+    let last = shared.pressed_last.load(Ordering::Relaxed);
+    if let Some(at) = inodes.iter().position(|inode| inode.ino.0 == last) {
+        inodes.rotate_left(at + 1);
+    }
+    for inode in inodes {
         let Some(file) = inode.core.lock().file.clone() else { continue };
-        let mut at = 0;
-        while let Some(index) = file.first_dirty_block(at) {
-            // What must become stable before it is sent again comes last, with the commit below.
-            let waits = |block: Arc<Block>| block.pinned.load(Ordering::Acquire) > 0;
-            if file.find_block(index).is_some_and(waits) {
-                at = index + 1;
-                continue;
-            }
+        // What must become stable before it is sent again comes last, with the commit below.
+        let free = |index| {
+            let block = file.find_block(index)?;
+            let bytes = block.data.try_read()?.dirtied;
+            (block.pinned.load(Ordering::Acquire) == 0).then_some((index, bytes))
+        };
+        let mut dirty: Vec<(u64, usize)> =
+            file.dirty_blocks().into_iter().filter_map(free).collect();
+        // Sending a block of which parts are in memory costs as much as sending a whole one.
+        dirty.sort_by_key(|(_, bytes)| Reverse(*bytes));
+        for (index, _) in dirty {
             if enqueue(shared, &inode, &file, index) {
                 queued += 1;
             }
             if queued >= PRESS_BLOCKS_MAX {
+                shared.pressed_last.store(inode.ino.0, Ordering::Relaxed);
                 return;
             }
-            at = index + 1;
         }
     }
     if queued == 0 && shared.committer.accepted_bytes() > 0 {
@@ -220,6 +230,14 @@ fn flush_block_with(
     after_commit: &mut dyn FnMut(),
 ) -> Result<()> {
     let sends = block.sends.load(Ordering::Acquire);
+    let sparse = {
+        let data = block.data.read();
+        if data.is_sparse() { data.capacity() } else { 0 }
+    };
+    if sparse > 0 {
+        // Completed it takes all of that.
+        shared.admit(sparse);
+    }
     for _ in 0..STABLE_ATTEMPTS {
         if send_block(shared, inode, file, block, since)? {
             return Ok(());
@@ -254,7 +272,8 @@ fn send_block(
     if block.pinned.load(Ordering::Acquire) > 0 {
         return Ok(false);
     }
-    let in_parts = !data.valid.is_full((data.length as usize).div_ceil(UNIT_BYTES));
+    let units = (data.length as usize).div_ceil(UNIT_BYTES);
+    let in_parts = !data.valid.is_full(units) || data.unsaved.count() < units / 4;
     let before = complete(shared, inode, file, layout, block, &mut data)?;
     // Again: reading what was missing may have had to write the block anew.
     if block.pinned.load(Ordering::Acquire) > 0 {
@@ -266,6 +285,8 @@ fn send_block(
     data.dirty = false;
     data.set_saved();
     let charge = std::mem::take(&mut data.charge);
+    let dirtied = std::mem::take(&mut data.dirtied);
+    shared.pool.add_dirty(charge - dirtied);
     let fresh = std::mem::take(&mut data.fresh);
     block.pinned.fetch_add(1, Ordering::AcqRel);
     shared.space.sent(charge as u64);
@@ -288,6 +309,7 @@ fn send_block(
                 charge,
                 gained,
                 restarts,
+                in_parts,
                 reusable: buffer.len() == layout.block_size as usize
                     && (in_parts || (before == 0 && length == layout.block_size)),
             });
@@ -353,6 +375,7 @@ fn take_back(
     file.insert_unsaved(block.index);
     data.dirty = true;
     data.charge = charge;
+    data.dirtied = charge;
     // The data is owed, whether there is room or not.
     shared.space.owe(charge as u64);
     data.fresh += fresh;
@@ -407,7 +430,10 @@ fn complete(
     if end < padded {
         buffer[end..padded].fill(0);
     }
-    buffer.note_filled();
+    if buffer.is_sparse() {
+        shared.pool.note_touched(buffer, usize::MAX);
+    }
+    block.enter(data, &shared.pool);
     Ok(stored)
 }
 
@@ -485,6 +511,7 @@ pub(crate) fn load(
         buffer[limit..stop].fill(0);
     }
     data.valid.insert_range(first, end);
+    data.count(&shared.pool);
     if let Some(Found { version, rewritten: true, .. }) = found {
         note_rewritten(shared, inode, file, block, layout, version);
     }
@@ -517,6 +544,7 @@ fn note_rewritten(
         charge: 0,
         gained: 0,
         restarts,
+        in_parts: false,
         reusable: false,
     });
 }
@@ -544,7 +572,8 @@ mod tests {
     use crate::testing::{BLOCK_SIZE, Rig};
     use crate::vfs::Vfs;
     use crate::vfs_test::{create, lookup, open, pattern, read, write};
-    use strake_proto::ByteCount;
+    use strake_env::Rng;
+    use strake_proto::{ByteCount, Caller, Ino};
 
     /// A writer that sends the block again, and writes to it again, whenever another could.
     #[test]
@@ -679,6 +708,61 @@ mod tests {
         vfs.shutdown().expect("ended");
         let vfs = rig.start(0);
         assert!(read(&vfs, open(&vfs, "f").1, 0, 4 * BLOCK) == bytes);
+        vfs.shutdown().expect("ended");
+    }
+
+    /// With a pool of eight blocks: more of them than that wait for more to be written to them.
+    #[test]
+    fn blocks_written_here_and_there_take_what_was_written() {
+        const BLOCK: usize = BLOCK_SIZE as usize;
+        const BLOCKS: usize = 24;
+        let mut rig = Rig::new("4+2p", 6);
+        rig.settings.page_pool = ByteCount(8 * BLOCK as u64);
+        rig.settings.write_cache_threshold = ByteCount(0);
+        rig.settings.sync_interval = Duration::from_secs(3600);
+        let vfs = rig.start(0);
+        let mut bytes = pattern(BLOCKS * BLOCK - 5000, 1);
+        let (_, handle) = create(&vfs, "f");
+        write(&vfs, handle, 0, &bytes);
+        vfs.shutdown().expect("ended");
+        let vfs = rig.start(0);
+        let (attr, handle) = open(&vfs, "f");
+        let file = vfs.shared.file(&vfs.shared.table.pin(attr.ino)).expect("a file");
+        for at in 1..11 {
+            write(&vfs, handle, (at * BLOCK + 8192) as u64, &pattern(4096, at as u8));
+        }
+        let view = vfs.view().pool;
+        assert_eq!((view.used, view.dirty), (640 << 10, 640 << 10), "{view:?}");
+        assert_eq!(file.dirty_blocks(), (1..11).collect::<Vec<u64>>());
+        for at in 1..11 {
+            let from = at * BLOCK + 8192;
+            bytes[from..from + 4096].copy_from_slice(&pattern(4096, at as u8));
+        }
+        for seed in strake_env::rng::test_seeds(1, 4) {
+            println!("seed {seed}");
+            let mut rng = Rng::new(seed);
+            for _ in 0..1000 {
+                let from = rng.index(bytes.len());
+                let part = pattern(1 + rng.index(4096), rng.below(256) as u8);
+                let part = &part[..part.len().min(bytes.len() - from)];
+                write(&vfs, handle, from as u64, part);
+                bytes[from..from + part.len()].copy_from_slice(part);
+                let at = rng.index(bytes.len() - 9000);
+                assert!(read(&vfs, handle, at as u64, 9000) == bytes[at..at + 9000]);
+            }
+            vfs.fsync(handle, false).expect("synced");
+            assert_eq!(vfs.view().pool.dirty, 0);
+        }
+        drop(file);
+        vfs.shutdown().expect("ended");
+        let vfs = rig.start(0);
+        let (_, handle) = open(&vfs, "f");
+        assert!(read(&vfs, handle, 0, bytes.len() + 1) == bytes);
+        write(&vfs, handle, 9 * BLOCK as u64 + 8192, &pattern(4096, 1));
+        vfs.unlink(&Caller::ROOT, Ino::ROOT, b"f").expect("unlinked");
+        vfs.release(handle);
+        let view = vfs.view().pool;
+        assert_eq!((view.used, view.dirty), (0, 0), "{view:?}");
         vfs.shutdown().expect("ended");
     }
 }

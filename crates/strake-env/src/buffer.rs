@@ -21,7 +21,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub struct AlignedBuffer {
     start: NonNull<u8>,
     length: usize,
-    sparse: bool,
+    touched: usize,
 }
 
 // SAFETY: the buffer owns its memory exclusively, like a Vec<u8>; moving the owner between threads
@@ -33,38 +33,43 @@ unsafe impl Sync for AlignedBuffer {}
 impl AlignedBuffer {
     /// `length` zero bytes.
     pub fn zeroed(length: usize) -> AlignedBuffer {
-        AlignedBuffer::new(length, false)
+        AlignedBuffer::new(length, length)
     }
 
     /// The same, for what is used in few places: only those take memory.
     pub fn sparse(length: usize) -> AlignedBuffer {
-        AlignedBuffer::new(length, true)
+        AlignedBuffer::new(length, 0)
     }
 
-    /// Whether most of it may take no memory yet.
+    /// Bytes that count as in memory: all, but of a [`AlignedBuffer::sparse`] one what was noted.
+    pub fn touched(&self) -> usize {
+        self.touched
+    }
+
+    /// Notes that at least so many bytes have been used.
+    pub fn note_touched(&mut self, bytes: usize) {
+        self.touched = self.touched.max(bytes.min(self.length));
+    }
+
+    /// Whether some of it may take no memory yet.
     pub fn is_sparse(&self) -> bool {
-        self.sparse
+        self.touched < self.length
     }
 
-    /// All of a [`AlignedBuffer::sparse`] one has been used.
-    pub fn note_filled(&mut self) {
-        self.sparse = false;
-    }
-
-    fn new(length: usize, sparse: bool) -> AlignedBuffer {
+    fn new(length: usize, touched: usize) -> AlignedBuffer {
         if length == 0 {
-            return AlignedBuffer { start: NonNull::dangling(), length, sparse };
+            return AlignedBuffer { start: NonNull::dangling(), length, touched };
         }
         let layout = Self::layout(length);
         if length >= MAPPED_BYTES_MIN {
-            let huge = !sparse && length.is_multiple_of(HUGE_PAGE_BYTES);
+            let huge = touched > 0 && length.is_multiple_of(HUGE_PAGE_BYTES);
             let Some(start) = map(length, huge) else { handle_alloc_error(layout) };
-            return AlignedBuffer { start, length, sparse };
+            return AlignedBuffer { start, length, touched };
         }
         // SAFETY: the layout has a non-zero size (checked above) and a valid alignment.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        AlignedBuffer { start, length, sparse }
+        AlignedBuffer { start, length, touched }
     }
 
     /// A copy of `bytes`.
