@@ -23,6 +23,9 @@ use strake_proto::limits::UNIT_BYTES;
 /// `Block::stored`: not known.
 pub(crate) const STORED_UNKNOWN: u32 = u32::MAX;
 
+/// A block of which less than such a part was written is written in parts.
+const PARTS_OF_BLOCK: usize = 4;
+
 /// A set of unit indexes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnitSet {
@@ -186,6 +189,17 @@ impl BlockData {
     /// Whether parts of it are in a buffer that was taken for those alone.
     pub(crate) fn is_sparse(&self) -> bool {
         self.buffer.as_ref().is_some_and(AlignedBuffer::is_sparse)
+    }
+
+    /// Whether something of it is not in memory.
+    pub(crate) fn has_holes(&self) -> bool {
+        !self.valid.is_full((self.length as usize).div_ceil(UNIT_BYTES))
+    }
+
+    /// Whether little of it was written since it was stored last.
+    pub(crate) fn is_written_in_parts(&self) -> bool {
+        let units = (self.length as usize).div_ceil(UNIT_BYTES);
+        self.has_holes() || self.unsaved.count() < units / PARTS_OF_BLOCK
     }
 
     /// Counts what of it is in memory, and if it is dirty what of that cannot be had until it is

@@ -47,7 +47,7 @@ pub(crate) struct Accepted {
     /// Whether another block may have its memory: see [`crate::pool::PagePool::leave_behind`]. So
     /// for whole blocks that were not stored before, and those of which only parts were in memory.
     pub(crate) reusable: bool,
-    /// Whether only parts of it were in memory.
+    /// Whether only parts of it were written.
     pub(crate) in_parts: bool,
 }
 

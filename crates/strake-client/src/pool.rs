@@ -262,6 +262,12 @@ impl PagePool {
         self.make_room(0);
     }
 
+    /// Makes room for a buffer for a whole block, as far as what is clean allows; false if that is
+    /// not enough. Never waits.
+    pub(crate) fn make_room_for_block(&self) -> bool {
+        self.make_room(self.block_size)
+    }
+
     /// Whether there is room, after evicting what can be.
     fn make_room(&self, bytes: usize) -> bool {
         // Two rounds: the first may only clear the marks of use.

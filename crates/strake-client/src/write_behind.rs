@@ -230,13 +230,12 @@ fn flush_block_with(
     after_commit: &mut dyn FnMut(),
 ) -> Result<()> {
     let sends = block.sends.load(Ordering::Acquire);
-    let sparse = {
-        let data = block.data.read();
-        if data.is_sparse() { data.capacity() } else { 0 }
-    };
-    if sparse > 0 {
-        // Completed it takes all of that.
-        shared.admit(sparse);
+    let is_sparse = block.data.read().is_sparse();
+    if is_sparse && !shared.pool.make_room_for_block() {
+        // Completed it takes a whole buffer. Whoever sends blocks waits for no room, which others
+        // have only once they are sent; but what is accepted need not stay longer.
+        let _ = shared.committer.commit(shared, false);
+        shared.pool.make_room_for_block();
     }
     for _ in 0..STABLE_ATTEMPTS {
         if send_block(shared, inode, file, block, since)? {
@@ -272,8 +271,7 @@ fn send_block(
     if block.pinned.load(Ordering::Acquire) > 0 {
         return Ok(false);
     }
-    let units = (data.length as usize).div_ceil(UNIT_BYTES);
-    let in_parts = !data.valid.is_full(units) || data.unsaved.count() < units / 4;
+    let (has_holes, in_parts) = (data.has_holes(), data.is_written_in_parts());
     let before = complete(shared, inode, file, layout, block, &mut data)?;
     // Again: reading what was missing may have had to write the block anew.
     if block.pinned.load(Ordering::Acquire) > 0 {
@@ -284,12 +282,9 @@ fn send_block(
     file.sent.store(true, Ordering::Release);
     data.dirty = false;
     data.set_saved();
-    let charge = std::mem::take(&mut data.charge);
-    let dirtied = std::mem::take(&mut data.dirtied);
-    shared.pool.add_dirty(charge - dirtied);
+    let charge = take_charge(shared, &mut data);
     let fresh = std::mem::take(&mut data.fresh);
     block.pinned.fetch_add(1, Ordering::AcqRel);
-    shared.space.sent(charge as u64);
 
     let data = RwLockWriteGuard::downgrade_to_upgradable(data);
     let restarts = shared.io.nsds().restarts();
@@ -311,7 +306,7 @@ fn send_block(
                 restarts,
                 in_parts,
                 reusable: buffer.len() == layout.block_size as usize
-                    && (in_parts || (before == 0 && length == layout.block_size)),
+                    && (has_holes || (before == 0 && length == layout.block_size)),
             });
             // Only now, and still under the block's lock: a commit must find every block either
             // among the dirty or among the accepted.
@@ -328,6 +323,14 @@ fn send_block(
             Err(error)
         }
     }
+}
+
+/// What a block that is about to be sent holds on disks, all of it dirty in the pool from now on.
+fn take_charge(shared: &Shared, data: &mut BlockData) -> usize {
+    let charge = std::mem::take(&mut data.charge);
+    shared.pool.add_dirty(charge - std::mem::take(&mut data.dirtied));
+    shared.space.sent(charge as u64);
+    charge
 }
 
 /// Notes that an accepted write gained `more` bytes on disks; returns what is the inode's when it
