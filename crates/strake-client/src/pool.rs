@@ -1,6 +1,7 @@
 //! The page pool: one budget of memory for the data of all files, clean and dirty.
 //!
-//! Buffers come in powers of two from 4 KiB to the block size. A block that holds one is a [`Page`]
+//! Buffers come in powers of two from 4 KiB to the block size; one of which only parts are used
+//! ([`Fill::Parts`]) counts those. A block that holds one is a [`Page`]
 //! and stands in the *clock*: eviction goes round, gives every page that was used since the last
 //! time another chance, and takes the buffers of the others if they are clean.
 //!
