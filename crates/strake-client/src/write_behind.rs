@@ -714,6 +714,38 @@ mod tests {
         vfs.shutdown().expect("ended");
     }
 
+    /// They are dirty, so what is read into them cannot be evicted until they are sent.
+    #[test]
+    fn reading_blocks_written_here_and_there_stays_within_the_pool() {
+        const BLOCK: usize = BLOCK_SIZE as usize;
+        const PARTS: usize = 22;
+        let mut rig = Rig::new("4+2p", 6);
+        rig.settings.page_pool = ByteCount(16 * BLOCK as u64);
+        rig.settings.write_cache_threshold = ByteCount(0);
+        rig.settings.sync_interval = Duration::from_secs(3600);
+        let vfs = rig.start(0);
+        let mut bytes = pattern((PARTS + 1) * BLOCK, 1);
+        let (_, handle) = create(&vfs, "f");
+        write(&vfs, handle, 0, &bytes);
+        vfs.shutdown().expect("ended");
+        let vfs = rig.start(0);
+        let handle = open(&vfs, "f").1;
+        for at in 1..=PARTS {
+            let from = at * BLOCK + 8192;
+            write(&vfs, handle, from as u64, &pattern(4096, at as u8));
+            bytes[from..from + 4096].copy_from_slice(&pattern(4096, at as u8));
+        }
+        // Whoever sends a block may be over the budget by one.
+        let most = ((16 + rig.settings.flushers + 1) * BLOCK) as u64;
+        for at in 0..=PARTS {
+            let from = at * BLOCK;
+            assert!(read(&vfs, handle, from as u64, BLOCK) == bytes[from..from + BLOCK]);
+            let used = vfs.view().pool.used;
+            assert!(used <= most, "{used} of {most} after block {at}");
+        }
+        vfs.shutdown().expect("ended");
+    }
+
     /// With a pool of eight blocks: more of them than that wait for more to be written to them.
     #[test]
     fn blocks_written_here_and_there_take_what_was_written() {

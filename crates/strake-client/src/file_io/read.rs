@@ -148,11 +148,18 @@ impl Of<'_> {
         if data.detached {
             return Ok(Step::Again);
         }
-        let wanted = (data.limit as usize).max(end).next_multiple_of(UNIT_BYTES);
-        if !room && data.capacity() < wanted {
+        let (from, to) = if whole { (0, data.limit as usize) } else { (within, end) };
+        // A buffer of which only parts are in memory grows by what is read.
+        let (wanted, has_room) = if data.is_sparse() {
+            let more = (to - from).next_multiple_of(UNIT_BYTES);
+            (more, self.shared.pool.has_room(more))
+        } else {
+            let wanted = (data.limit as usize).max(end).next_multiple_of(UNIT_BYTES);
+            (wanted, data.capacity() >= wanted)
+        };
+        if !room && !has_room {
             return Ok(Step::Room(wanted));
         }
-        let (from, to) = if whole { (0, data.limit as usize) } else { (within, end) };
         load(self.shared, self.inode, self.file, layout, &block, &mut data, from, to)?;
         data.copy_out(within, out);
         drop(data);
