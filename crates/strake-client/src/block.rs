@@ -13,6 +13,7 @@
 
 use crate::file::FileState;
 use crate::pool::{Fill, Page, PagePool};
+use crate::space::Held;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -109,6 +110,8 @@ pub(crate) struct BlockData {
     pub(crate) whole: bool,
     /// Bytes on disks that are held for it until it is sent.
     pub(crate) charge: usize,
+    /// Of these, what makes the file system no fuller: see [`crate::space`]. 0 unless it is full.
+    pub(crate) replaces: usize,
     /// Of these, bytes counted in the pool as dirty: all, unless only parts are in memory.
     pub(crate) dirtied: usize,
     /// Whether it has a buffer that nobody may take yet: see [`Block::enter`].
@@ -230,6 +233,11 @@ impl BlockData {
         }
         self.buffer = Some(larger);
         have == 0
+    }
+
+    /// What is held for it until it is sent.
+    pub(crate) fn held(&self) -> Held {
+        Held { bytes: self.charge as u64, replaces: self.replaces as u64 }
     }
 
     /// Whether something of it is on no disk.

@@ -129,7 +129,7 @@ impl StrakeVfs {
             table: OpenTable::new(),
             committer: Committer::default(),
             ranges: Ranges::default(),
-            space: Space::new(configuration.code, &io),
+            space: Space::new(configuration.code, block_size, &io),
             io,
             write_behind: Queue::default(),
             prefetch: Queue::default(),

@@ -16,7 +16,7 @@ use crate::inode::InodeState;
 use crate::pool::Page;
 use crate::shared::Shared;
 use crate::stripe_io::Committed;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -67,6 +67,8 @@ pub(crate) struct Committer {
     ended: Condvar,
     accepted: Mutex<(Vec<Accepted>, usize)>,
     settled: Mutex<Vec<SettledStripe>>,
+    /// Held shared by whoever makes a file durable, until what it took from there is settled.
+    pub(crate) settling: RwLock<()>,
 }
 
 impl Committer {
@@ -258,7 +260,7 @@ impl Accepted {
                     data.dirtied = self.charge;
                     shared.pool.add_dirty(self.charge);
                     // It is sent again, and so needs room again.
-                    shared.space.owe(self.charge as u64);
+                    shared.space.owe(data.held());
                     self.file.insert_dirty(self.block.index);
                 }
                 self.file.insert_unsaved(self.block.index);

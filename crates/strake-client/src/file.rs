@@ -234,7 +234,7 @@ impl FileState {
             self.remove_dirty(block.index);
             let mut data = block.data.write();
             fresh += u64::from(std::mem::take(&mut data.fresh));
-            shared.space.release(data.charge as u64);
+            shared.space.release(data.held());
             self.discard(&mut data);
         }
         fresh
@@ -273,7 +273,7 @@ impl FileState {
         data.dirty = false;
         data.set_saved();
         data.valid.clear();
-        data.charge = 0;
+        (data.charge, data.replaces) = (0, 0);
         self.pool.remove_dirty(std::mem::take(&mut data.dirtied));
         if let Some(buffer) = data.buffer.take() {
             self.pool.release(buffer);

@@ -8,18 +8,18 @@ mod read;
 #[cfg(test)]
 pub(crate) use read::STREAM_BYTES_MIN;
 
-use crate::block::{Block, BlockData, STORED_UNKNOWN};
+use crate::block::{Block, BlockData};
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
 use crate::pool::{Fill, PARTS_BYTES_MIN};
-use crate::ranges::Ranges;
 use crate::shared::Shared;
-use crate::write_behind::{enqueue, load, on_disk};
+use crate::space::{Held, with_room};
+use crate::write_behind::{enqueue, load, on_disk, stored_length};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, UNIT_BYTES};
 use strake_proto::meta::{MetaOp, MetaReply};
-use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result};
+use strake_proto::{Error, ErrorKind, ObjectLayout, Result};
 
 /// A file and its inode, as every function here needs them.
 #[derive(Clone, Copy)]
@@ -56,13 +56,7 @@ impl Of<'_> {
     /// Writes all of `bytes`, or as much as there is space for; an error only if nothing was
     /// written.
     pub(crate) fn write(&self, position: Position, bytes: &[u8]) -> Result<usize> {
-        let (shared, before) = (self.shared, self.shared.meta.changes());
-        match self.write_once(position, bytes) {
-            Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(shared, before) => {
-                self.write_once(position, bytes)
-            }
-            result => result,
-        }
+        with_room(self.shared, || self.write_once(position, bytes))
     }
 
     fn write_once(&self, position: Position, bytes: &[u8]) -> Result<usize> {
@@ -205,7 +199,7 @@ impl Of<'_> {
         if !held.is_empty() {
             let block = self.file.block(&layout, 0);
             let mut data = block.data.write();
-            self.put(&block, &mut data, 0, held, layout.block_size)?;
+            self.put(&layout, &block, &mut data, 0, held)?;
         }
         Ok(layout)
     }
@@ -247,7 +241,7 @@ impl Of<'_> {
         block.grow(&mut data, &self.shared.pool, capacity, fill);
         let put = self
             .fill_edges(layout, &block, &mut data, within, end)
-            .and_then(|()| self.put(&block, &mut data, within, bytes, layout.block_size));
+            .and_then(|()| self.put(layout, &block, &mut data, within, bytes));
         if put.is_err() && !data.dirty {
             // Nobody completes what is clean.
             block.enter(&mut data, &self.shared.pool);
@@ -298,16 +292,16 @@ impl Of<'_> {
     /// Puts bytes into a block whose edges are in place and makes it dirty.
     fn put(
         &self,
+        layout: &ObjectLayout,
         block: &Block,
         data: &mut BlockData,
         within: usize,
         bytes: &[u8],
-        block_size: u32,
     ) -> Result<()> {
         let end = within + bytes.len();
-        let capacity = wanted_capacity(data, block.index, end, block_size);
+        let capacity = wanted_capacity(data, block.index, end, layout.block_size);
         block.grow(data, &self.shared.pool, capacity, Fill::Whole);
-        self.make_dirty(block, data, end as u32)?;
+        self.make_dirty(layout, block, data, end as u32)?;
         let (first, last) = (within / UNIT_BYTES, end.div_ceil(UNIT_BYTES));
         let buffer = data.buffer.as_mut().expect("invariant: just grown");
         if !end.is_multiple_of(UNIT_BYTES) && !data.valid.contains(last - 1) {
@@ -326,11 +320,12 @@ impl Of<'_> {
     /// Makes a block dirty of which more has changed than some units: see [`Of::make_dirty`].
     pub(crate) fn make_whole_dirty(
         &self,
+        layout: &ObjectLayout,
         block: &Block,
         data: &mut BlockData,
         length: u32,
     ) -> Result<()> {
-        self.make_dirty(block, data, length)?;
+        self.make_dirty(layout, block, data, length)?;
         data.whole = true;
         self.file.insert_unsaved(block.index);
         Ok(())
@@ -340,14 +335,15 @@ impl Of<'_> {
     ///
     /// # Errors
     /// `NoSpace`; the block is as it was.
-    fn make_dirty(&self, block: &Block, data: &mut BlockData, length: u32) -> Result<()> {
+    fn make_dirty(
+        &self,
+        layout: &ObjectLayout,
+        block: &Block,
+        data: &mut BlockData,
+        length: u32,
+    ) -> Result<()> {
         let shared = self.shared;
-        let charge = data.capacity().max(UNIT_BYTES);
-        let more = charge.saturating_sub(data.charge);
-        if more > 0 {
-            shared.space.hold(more as u64, &shared.io)?;
-            data.charge = charge;
-        }
+        self.hold_room(layout, block, data, data.length.max(length))?;
         self.count_dirty(data);
         if !data.dirty {
             data.dirty = true;
@@ -361,6 +357,38 @@ impl Of<'_> {
             data.fresh = on_disk(data.length);
         }
         shared.register(self.inode, &mut core);
+        Ok(())
+    }
+
+    /// Holds room on the disks for a block that becomes dirty and `length` long.
+    ///
+    /// # Errors
+    /// `NoSpace`; it holds what it held.
+    fn hold_room(
+        &self,
+        layout: &ObjectLayout,
+        block: &Block,
+        data: &mut BlockData,
+        length: u32,
+    ) -> Result<()> {
+        let Shared { space, io, .. } = self.shared;
+        let charge = data.charge.max(data.capacity()).max(UNIT_BYTES);
+        let growth = || -> Result<usize> {
+            let stored = stored_length(self.shared, layout, block)?;
+            Ok(on_disk(length).saturating_sub(on_disk(stored)) as usize)
+        };
+        if data.charge == charge && (data.replaces == 0 || growth()? <= charge - data.replaces) {
+            return Ok(());
+        }
+        let all = Held { bytes: charge as u64, replaces: 0 };
+        if space.hold(data.held(), all, io).is_ok() {
+            (data.charge, data.replaces) = (charge, 0);
+            return Ok(());
+        }
+        // Too full for as much as that; what is stored of it is freed, though.
+        let held = Held { replaces: charge.saturating_sub(growth()?) as u64, ..all };
+        space.hold(data.held(), held, io)?;
+        (data.charge, data.replaces) = (charge, held.replaces as usize);
         Ok(())
     }
 
@@ -415,7 +443,6 @@ impl Of<'_> {
     }
 
     fn trim_block(&self, layout: &ObjectLayout, index: u64, within: u32) -> Result<()> {
-        let shared = self.shared;
         loop {
             let block = self.file.block(layout, index);
             let mut data = block.data.write();
@@ -423,13 +450,8 @@ impl Of<'_> {
                 continue;
             }
             data.cut(within as usize);
-            let mut stored = block.stored.load(Ordering::Acquire);
-            if stored == STORED_UNKNOWN {
-                let floor = shared.ranges.floor(layout.object, BlockIndex(index));
-                stored = block.note_stored(shared.io.head(layout, BlockIndex(index), floor)?);
-            }
-            if stored > within {
-                self.make_whole_dirty(&block, &mut data, within)?;
+            if stored_length(self.shared, layout, &block)? > within {
+                self.make_whole_dirty(layout, &block, &mut data, within)?;
             }
             return Ok(());
         }

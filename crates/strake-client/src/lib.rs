@@ -82,6 +82,8 @@ mod differential_test;
 #[cfg(test)]
 mod disks_test;
 #[cfg(test)]
+mod full_test;
+#[cfg(test)]
 mod rehome_test;
 #[cfg(test)]
 mod returning_test;

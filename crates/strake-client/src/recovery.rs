@@ -582,7 +582,7 @@ pub(crate) fn rewrite(
         let end = data.limit as usize;
         load(shared, &inode, &file, layout, &found, &mut data, 0, end)?;
         let length = data.length;
-        of.make_whole_dirty(&found, &mut data, length)?;
+        of.make_whole_dirty(layout, &found, &mut data, length)?;
         drop(data);
         break found;
     };

@@ -1,82 +1,150 @@
 //! Whether what is written will have room: ENOSPC belongs to `write`, not to a later flush.
 //!
-//! Bytes that are dirty and not yet sent are held against the free space that the NSDs told last,
-//! less what was sent since. If that does not suffice the NSDs are asked again. An estimate: the
-//! placement is even but not exact, so a margin stays free.
+//! Each block that is dirty holds room until it is on the NSDs, as if all that is held had to fit
+//! on the one that is fullest. So no block that was accepted finds an NSD full. Where the estimate
+//! does not suffice the NSDs are asked again; where that does not, all is made durable, after which
+//! nothing is held, and nothing kept that has been replaced ([`with_room`]).
+//!
+//! **What replaces something.** Every write goes to new space, also where a block is stored
+//! already: what is stored is freed once the new version is durable. So that a full file system can
+//! still be written to where it holds something, a *reserve* is kept from whatever makes it fuller.
+//! What only replaces something takes its turns in there.
 
+use crate::commit::sync_inodes;
+use crate::ranges::Ranges;
+use crate::shared::Shared;
 use crate::stripe_io::StripeIo;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ThreadId;
 use strake_proto::{Code, ErrorKind, Result};
 
-/// Raw bytes per NSD that data never takes: room for an uneven placement.
+/// Raw bytes per NSD that data never takes: room for what else an NSD notes.
 const MARGIN_PER_SLOT: u64 = 1 << 20;
+/// The reserve of an NSD: such a part of it,
+const RESERVE_PART: u64 = 32;
+/// at least so many strips of a whole block, though no more than
+const RESERVE_STRIPS: u64 = 2;
+/// this part of a small one,
+const RESERVE_PART_MAX: u64 = 8;
+/// and so many bytes of a large one.
+const RESERVE_MAX: u64 = 256 << 20;
+
+/// What a dirty block holds until it is sent, in bytes of data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) bytes: u64,
+    /// Of these, what makes the file system no fuller: once it is durable, as much is freed.
+    pub(crate) replaces: u64,
+}
+
+impl Held {
+    fn growth(self) -> u64 {
+        self.bytes - self.replaces
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// Raw bytes free on the fullest NSD as last told, less the margin and what was sent since.
+    free: u64,
+    /// Raw bytes per NSD; see the file's head.
+    reserve: u64,
+    /// By all blocks together.
+    held: Held,
+    /// Bytes of data sent since everything was made durable: what they replace may not be free yet.
+    sent: u64,
+    /// Whose turn it is: nobody else finds room.
+    turn: Option<ThreadId>,
+}
 
 /// See the file's head.
 pub(crate) struct Space {
     code: Code,
     slots: u64,
-    /// Raw bytes free as last told, less what was sent since.
-    free: AtomicI64,
-    /// Bytes of data dirty and not sent.
-    pending: AtomicU64,
+    block_size: u64,
+    state: Mutex<State>,
+    /// Held by whose turn it is.
+    turns: Mutex<()>,
     /// Nothing is refused: what is written was acknowledged before a crash.
     owing: AtomicBool,
 }
 
 impl Space {
     /// Asks the NSDs.
-    pub(crate) fn new(code: Code, io: &StripeIo) -> Space {
-        let slots = io.nsds().slots().count() as u64;
-        let (free, pending) = (AtomicI64::new(0), AtomicU64::new(0));
-        let space = Space { code, slots, free, pending, owing: AtomicBool::new(false) };
+    pub(crate) fn new(code: Code, block_size: u32, io: &StripeIo) -> Space {
+        let space = Space {
+            code,
+            slots: (io.nsds().slots().count() as u64).max(1),
+            block_size: block_size.into(),
+            state: Mutex::default(),
+            turns: Mutex::default(),
+            owing: AtomicBool::new(false),
+        };
         space.learn(io);
         space
     }
 
-    fn raw(&self, bytes: u64) -> u64 {
-        let (data, width) = (u64::from(self.code.data), self.code.width() as u64);
-        (u128::from(bytes) * u128::from(width) / u128::from(data)) as u64
+    /// The most that so many bytes of data take on one NSD.
+    fn on_one(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.code.data.into())
     }
 
     /// Takes over what the NSDs told last.
     pub(crate) fn learn(&self, io: &StripeIo) {
-        let free = io.nsds().space().1;
-        self.free.store(i64::try_from(free).unwrap_or(i64::MAX), Ordering::Relaxed);
+        let (total, free) = io.nsds().space();
+        let (total, free) = (total / self.slots, free / self.slots);
+        let least = RESERVE_STRIPS * self.on_one(self.block_size);
+        let reserve = (total / RESERVE_PART).min(RESERVE_MAX).max(least);
+        let mut state = self.state.lock();
+        state.reserve = reserve.min(total / RESERVE_PART_MAX);
+        state.free = free.saturating_sub(MARGIN_PER_SLOT);
     }
 
-    fn fits(&self) -> bool {
-        let margin = MARGIN_PER_SLOT * self.slots;
-        let pending = self.raw(self.pending.load(Ordering::Relaxed));
-        let free = u64::try_from(self.free.load(Ordering::Relaxed)).unwrap_or(0);
-        pending.saturating_add(margin) <= free
+    /// Holds room for a block that held `old` so far, if there is.
+    fn try_hold(&self, old: Held, new: Held) -> bool {
+        let mut state = self.state.lock();
+        let held = Held {
+            bytes: state.held.bytes - old.bytes + new.bytes,
+            replaces: state.held.replaces - old.replaces + new.replaces,
+        };
+        let grows = new.growth() > old.growth();
+        let waits = state.turn.is_some_and(|thread| thread != std::thread::current().id());
+        let fits = !waits
+            && self.on_one(held.bytes) <= state.free
+            && (!grows || self.on_one(held.growth()) + state.reserve <= state.free);
+        if fits || self.owing.load(Ordering::Acquire) {
+            state.held = held;
+            return true;
+        }
+        false
     }
 
-    /// Holds room for `bytes` of data that become dirty.
+    /// Holds room for a block that held `old` so far.
     ///
     /// # Errors
-    /// `NoSpace`; nothing is held then.
-    pub(crate) fn hold(&self, bytes: u64, io: &StripeIo) -> Result<()> {
-        self.pending.fetch_add(bytes, Ordering::Relaxed);
-        if self.fits() || self.owing.load(Ordering::Acquire) {
+    /// `NoSpace`; it holds `old` then.
+    pub(crate) fn hold(&self, old: Held, new: Held, io: &StripeIo) -> Result<()> {
+        if self.try_hold(old, new) {
             return Ok(());
         }
         io.nsds().refresh_space();
         self.learn(io);
-        if self.fits() {
-            return Ok(());
-        }
-        self.release(bytes);
-        Err(ErrorKind::NoSpace.into())
+        if self.try_hold(old, new) { Ok(()) } else { Err(ErrorKind::NoSpace.into()) }
     }
 
     /// Gives back what was held for data that was dropped.
-    pub(crate) fn release(&self, bytes: u64) {
-        self.pending.fetch_sub(bytes, Ordering::Relaxed);
+    pub(crate) fn release(&self, held: Held) {
+        let mut state = self.state.lock();
+        state.held.bytes -= held.bytes;
+        state.held.replaces -= held.replaces;
     }
 
-    /// Holds room for data that could not be sent after all.
-    pub(crate) fn owe(&self, bytes: u64) {
-        self.pending.fetch_add(bytes, Ordering::Relaxed);
+    /// Holds room for data that was on the NSDs, and is dirty again.
+    pub(crate) fn owe(&self, held: Held) {
+        let mut state = self.state.lock();
+        state.held.bytes += held.bytes;
+        state.held.replaces += held.replaces;
     }
 
     /// While `owing`, [`Space::hold`] refuses nothing.
@@ -84,35 +152,109 @@ impl Space {
         self.owing.store(owing, Ordering::Release);
     }
 
-    /// What was held is on its way.
-    pub(crate) fn sent(&self, bytes: u64) {
-        self.release(bytes);
-        let raw = i64::try_from(self.raw(bytes)).unwrap_or(i64::MAX);
-        self.free.fetch_sub(raw, Ordering::Relaxed);
+    /// What was held is on the NSDs.
+    pub(crate) fn sent(&self, held: Held) {
+        self.release(held);
+        let mut state = self.state.lock();
+        state.sent += held.bytes;
+        state.free = state.free.saturating_sub(self.on_one(held.bytes));
     }
 
     /// Whether `bytes` more would fit.
     pub(crate) fn would_fit(&self, bytes: u64, io: &StripeIo) -> bool {
-        let fits = self.hold(bytes, io).is_ok();
-        if fits {
-            self.release(bytes);
+        // Spread over all NSDs, as so much will be.
+        let on_all = u128::from(bytes) * self.code.width() as u128 / u128::from(self.code.data);
+        let fits = || {
+            let state = self.state.lock();
+            let needed = self.on_one(state.held.growth()) + state.reserve;
+            on_all <= u128::from(state.free.saturating_sub(needed)) * u128::from(self.slots)
+        };
+        fits() || {
+            io.nsds().refresh_space();
+            self.learn(io);
+            fits()
         }
-        fits
     }
 
-    /// Bytes held for data that is dirty and not sent.
+    /// Held by all blocks.
     #[cfg(test)]
-    pub(crate) fn held(&self) -> u64 {
-        self.pending.load(Ordering::Relaxed)
+    pub(crate) fn held(&self) -> Held {
+        self.state.lock().held
     }
 
-    /// Total and free bytes for data.
+    /// Total and free bytes for data. What data never takes, and the reserve, are not free.
     pub(crate) fn usable(&self, io: &StripeIo) -> (u64, u64) {
         let (total, free) = io.nsds().space();
+        let state = self.state.lock();
         let data = |raw: u64| {
             (u128::from(raw) * u128::from(self.code.data) / self.code.width() as u128) as u64
         };
-        let pending = self.pending.load(Ordering::Relaxed);
-        (data(total), data(free).saturating_sub(pending))
+        let free = free.saturating_sub((state.reserve + MARGIN_PER_SLOT) * self.slots);
+        (data(total), data(free).saturating_sub(state.held.growth()))
     }
+}
+
+/// Does what needs room, and does it again if there is none and something can be freed: what
+/// deletions still hold, and what was replaced. The caller holds no block and no content.
+pub(crate) fn with_room<T>(shared: &Shared, work: impl Fn() -> Result<T>) -> Result<T> {
+    let before = shared.meta.changes();
+    let is_full =
+        |result: &Result<T>| matches!(result, Err(error) if error.kind() == ErrorKind::NoSpace);
+    let mut result = work();
+    if is_full(&result) && Ranges::reclaim(shared, before) {
+        result = work();
+    }
+    if !is_full(&result) {
+        return result;
+    }
+    let Some(_turn) = Turn::take(shared) else { return result };
+    // Somebody else's turn may have been all that was in the way.
+    result = work();
+    if is_full(&result) && free_replaced(shared) { work() } else { result }
+}
+
+/// While it lives nobody else finds room.
+struct Turn<'a> {
+    space: &'a Space,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Turn<'_> {
+    /// `None` if others take too long.
+    fn take(shared: &Shared) -> Option<Turn<'_>> {
+        let space = &shared.space;
+        let _wait = shared.observe.waiters.enter("turn to find space", "");
+        let _alone = space.turns.try_lock_for(shared.settings.standstill_max)?;
+        space.state.lock().turn = Some(std::thread::current().id());
+        Some(Turn { space, _alone })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.space.state.lock().turn = None;
+    }
+}
+
+/// Makes everything durable, so that nothing is held and what was replaced is freed. False if there
+/// was nothing to be made durable. In the caller's turn.
+fn free_replaced(shared: &Shared) -> bool {
+    let Shared { space, committer, .. } = shared;
+    let _wait = shared.observe.waiters.enter("space of what was written anew", "");
+    {
+        let mut state = space.state.lock();
+        if state.held.bytes == 0 && state.sent == 0 {
+            return false;
+        }
+        state.sent = 0;
+    }
+    // Errors are latched at the files they concern.
+    let _ = sync_inodes(shared, &shared.dirty_inodes(None));
+    // Also what others are about to settle; if they take too long, less is freed.
+    drop(committer.settling.try_write_for(shared.settings.standstill_max));
+    // The NSDs free what was settled; a block that is lost over it is dirty, and held for.
+    let _ = committer.commit(shared, false);
+    shared.io.nsds().refresh_space();
+    space.learn(&shared.io);
+    true
 }

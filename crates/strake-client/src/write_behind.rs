@@ -12,6 +12,7 @@ use crate::open_table::Pinned;
 use crate::pool::Fill;
 use crate::ranges::Ranges;
 use crate::shared::Shared;
+use crate::space::Held;
 use crate::stripe_io::{Access, Found, padded_bytes};
 use parking_lot::{Condvar, Mutex, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use std::cmp::Reverse;
@@ -282,7 +283,7 @@ fn send_block(
     file.sent.store(true, Ordering::Release);
     data.dirty = false;
     data.set_saved();
-    let charge = take_charge(shared, &mut data);
+    let held = take_held(shared, &mut data);
     let fresh = std::mem::take(&mut data.fresh);
     block.pinned.fetch_add(1, Ordering::AcqRel);
 
@@ -292,16 +293,16 @@ fn send_block(
     let bytes = &buffer[..padded_bytes(layout.code, length)];
     match shared.io.write_block(layout, BlockIndex(block.index), length, bytes, block.stable()) {
         Ok(version) => {
+            shared.space.sent(held);
             block.stored.store(length, Ordering::Release);
-            let more = i64::from(on_disk(length)) - i64::from(on_disk(before));
-            let gained = note_gain(inode, block, more, fresh);
+            let gained = note_gain(inode, block, (before, length), fresh);
             shared.committer.add(Accepted {
                 inode: Arc::clone(inode),
                 file: Arc::clone(file),
                 block: Arc::clone(block),
                 layout: *layout,
                 version,
-                charge,
+                charge: held.bytes as usize,
                 gained,
                 restarts,
                 in_parts,
@@ -319,23 +320,24 @@ fn send_block(
             // Without letting go: whoever else sends the block would find it clean, and call that
             // stable.
             let mut data = RwLockUpgradableReadGuard::upgrade(data);
-            take_back(shared, file, block, &mut data, charge, fresh);
+            take_back(file, block, &mut data, held, fresh);
             Err(error)
         }
     }
 }
 
 /// What a block that is about to be sent holds on disks, all of it dirty in the pool from now on.
-fn take_charge(shared: &Shared, data: &mut BlockData) -> usize {
-    let charge = std::mem::take(&mut data.charge);
-    shared.pool.add_dirty(charge - std::mem::take(&mut data.dirtied));
-    shared.space.sent(charge as u64);
-    charge
+fn take_held(shared: &Shared, data: &mut BlockData) -> Held {
+    let held = data.held();
+    shared.pool.add_dirty(data.charge - std::mem::take(&mut data.dirtied));
+    (data.charge, data.replaces) = (0, 0);
+    held
 }
 
-/// Notes that an accepted write gained `more` bytes on disks; returns what is the inode's when it
-/// is stable.
-fn note_gain(inode: &InodeState, block: &Block, more: i64, fresh: u32) -> i64 {
+/// Notes what an accepted write gained on disks that changed a block's stored length; returns what
+/// is the inode's when it is stable.
+fn note_gain(inode: &InodeState, block: &Block, (from, to): (u32, u32), fresh: u32) -> i64 {
+    let more = i64::from(on_disk(to)) - i64::from(on_disk(from));
     let mut gain = block.gain.lock();
     let mut core = inode.core.lock();
     if let Some(sum) = &mut gain.unstable {
@@ -365,22 +367,13 @@ fn durable_content<'a>(
 }
 
 /// A block could not be sent: it is dirty as before. It has never left the list of dirty ones.
-fn take_back(
-    shared: &Shared,
-    file: &FileState,
-    block: &Block,
-    data: &mut BlockData,
-    charge: usize,
-    fresh: u32,
-) {
+fn take_back(file: &FileState, block: &Block, data: &mut BlockData, held: Held, fresh: u32) {
     assert!(!data.dirty, "nobody writes to a block while it is sent");
     data.whole = true;
     file.insert_unsaved(block.index);
     data.dirty = true;
-    data.charge = charge;
-    data.dirtied = charge;
-    // The data is owed, whether there is room or not.
-    shared.space.owe(charge as u64);
+    (data.charge, data.replaces) = (held.bytes as usize, held.replaces as usize);
+    data.dirtied = data.charge;
     data.fresh += fresh;
     block.pinned.fetch_sub(1, Ordering::AcqRel);
 }
@@ -388,6 +381,17 @@ fn take_back(
 /// Bytes that a block of this length takes on disks, parity not counted.
 pub(crate) fn on_disk(length: u32) -> u32 {
     length.next_multiple_of(UNIT_BYTES as u32)
+}
+
+/// The length under which a block is stored; asks the NSDs if it is not known.
+pub(crate) fn stored_length(shared: &Shared, layout: &ObjectLayout, block: &Block) -> Result<u32> {
+    let stored = block.stored.load(Ordering::Acquire);
+    if stored != STORED_UNKNOWN {
+        return Ok(stored);
+    }
+    let index = BlockIndex(block.index);
+    let floor = shared.ranges.floor(layout.object, index);
+    Ok(block.note_stored(shared.io.head(layout, index, floor)?))
 }
 
 /// Brings a dirty block to the state in which it can be sent: every unit below its length in the
@@ -409,12 +413,7 @@ fn complete(
             None => load(data)?,
         }
     }
-    let mut stored = block.stored.load(Ordering::Acquire);
-    if stored == STORED_UNKNOWN {
-        let index = BlockIndex(block.index);
-        let floor = shared.ranges.floor(layout.object, index);
-        stored = block.note_stored(shared.io.head(layout, index, floor)?);
-    }
+    let stored = stored_length(shared, layout, block)?;
     // Shapes only widen: see `stripe_io`.
     data.length = data.length.max(stored);
     if stored > 0 {

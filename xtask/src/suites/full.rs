@@ -8,6 +8,7 @@ use super::reference;
 use super::session::Session;
 use super::writer::contents;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const ENOSPC: i32 = 28;
@@ -19,6 +20,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     let small = Shape { block_size: "256K", nsd_size: "64M", ..Shape::of("4+2p", 6) };
     let mounted = Mounted::create(session, checks, "full", &small)?;
     fill_and_empty(checks, "full", &mounted, &["write"])?;
+    write_anew_while_full(checks, &mounted);
     drop(mounted);
     let host = reference::Xfs::mount(session, checks, "host", 700 << 20)?;
     let shape = Shape { block_size: "256K", nsd_size: "1G", ..Shape::of("2x", 4) };
@@ -81,6 +83,49 @@ fn fill_and_empty(
     checks.record(&format!("{name}: and is clean"), mounted.check());
     checks.record(&format!("{name}: strake down"), mounted.down());
     Ok(())
+}
+
+/// However full it is, what is there can be written anew: whole files in place, and parts of them
+/// as a database does.
+fn write_anew_while_full(checks: &mut Checks, mounted: &Mounted<'_>) {
+    let outcome = mounted.up().and_then(|_| {
+        let mount = &mounted.mount;
+        let (whole, refusal) = fill(mount);
+        match refusal {
+            Some(("write", ENOSPC)) => {}
+            other => return Err(format!("after {whole} files: {other:?}")),
+        }
+        // What was left is used up, too.
+        let mut rest = std::fs::File::create(mount.join("rest")).map_err(|e| e.to_string())?;
+        while rest.write_all(&[1; 4096]).is_ok() {}
+        drop(rest);
+        for number in 0..whole {
+            let told = |what, errno| format!("file {number} of {whole}: {what}: errno {errno}");
+            write_in_place(mount, number, 1 << 20, 2000 + number)
+                .map_err(|(what, errno)| told(what, errno))?;
+            write_in_place(mount, number, 4096, number)
+                .map_err(|(what, errno)| told(what, errno))?;
+        }
+        (0..whole).try_for_each(|number| verify(mount, number))?;
+        mounted.down()?;
+        mounted.up()?;
+        (0..whole).try_for_each(|number| verify(mount, number))?;
+        mounted.check()?;
+        mounted.down()
+    });
+    checks.record("full: what is there can be written anew", outcome);
+}
+
+/// Gives a file other contents, `piece` by `piece` from its end to its beginning.
+fn write_in_place(mount: &Path, number: u64, piece: usize, what: u64) -> Result<(), Refusal> {
+    let code = |what| move |error: std::io::Error| (what, error.raw_os_error().unwrap_or(-1));
+    let path = mount.join(number.to_string());
+    let file = std::fs::OpenOptions::new().write(true).open(path).map_err(code("open"))?;
+    let bytes = contents(what, FILE_BYTES);
+    for (at, part) in bytes.chunks(piece).enumerate().rev() {
+        file.write_all_at(part, (at * piece) as u64).map_err(code("write"))?;
+    }
+    file.sync_all().map_err(code("fsync"))
 }
 
 /// The call that failed, and its errno.

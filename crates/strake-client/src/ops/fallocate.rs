@@ -7,6 +7,7 @@
 use crate::file::Content;
 use crate::file_io::Of;
 use crate::pool::Fill;
+use crate::space::with_room;
 use crate::vfs::FallocateMode;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -23,6 +24,10 @@ impl Of<'_> {
         if range.end > FILE_BYTES_MAX {
             return Err(ErrorKind::FileTooBig.into());
         }
+        with_room(self.shared, || self.fallocate_once(range.clone(), mode))
+    }
+
+    fn fallocate_once(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         match mode {
             FallocateMode::Allocate { keep_size } => {
                 let new = range.end.saturating_sub(range.start.max(self.file.size()));
@@ -162,7 +167,7 @@ impl Of<'_> {
             self.fill_edges(layout, &block, &mut data, from, to)?;
             let end = to.next_multiple_of(UNIT_BYTES);
             block.grow(&mut data, &shared.pool, end, Fill::Whole);
-            self.make_whole_dirty(&block, &mut data, 0)?;
+            self.make_whole_dirty(layout, &block, &mut data, 0)?;
             let (first, last) = (from.div_ceil(UNIT_BYTES), to / UNIT_BYTES);
             for unit in first..last {
                 data.zero_unit(unit);

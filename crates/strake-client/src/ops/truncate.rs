@@ -6,6 +6,7 @@
 
 use crate::file::Content;
 use crate::file_io::Of;
+use crate::space::with_room;
 use std::sync::atomic::Ordering;
 use strake_proto::limits::FILE_BYTES_MAX;
 use strake_proto::meta::MetaOp;
@@ -19,6 +20,10 @@ impl Of<'_> {
         if size > FILE_BYTES_MAX {
             return Err(ErrorKind::FileTooBig.into());
         }
+        with_room(self.shared, || self.set_size_once(size))
+    }
+
+    fn set_size_once(&self, size: u64) -> Result<()> {
         let _extend = self.file.extend.lock();
         let old = self.file.size();
         if size < old {

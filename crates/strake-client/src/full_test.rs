@@ -1,0 +1,127 @@
+//! A full file system: nothing makes it fuller, and what it holds can be written anew.
+
+use crate::StrakeVfs;
+use crate::testing::{BLOCK_SIZE, Rig};
+use crate::vfs::{FallocateMode, Handle, SetAttr, Vfs};
+use crate::vfs_test::{create, open, read};
+use strake_env::Rng;
+use strake_env::rng::{test_scale, test_seeds};
+use strake_proto::{Caller, ErrorKind};
+
+const BLOCK: usize = BLOCK_SIZE as usize;
+const CODES: [&str; 3] = ["1", "2x", "4+2p"];
+/// Of each NSD.
+const CAPACITY: u64 = 12 << 20;
+const STEPS: u64 = 400;
+const WRITERS: usize = 4;
+
+fn full(code: &str) -> (Rig, std::sync::Arc<StrakeVfs>) {
+    let rig = Rig::new(code, 6);
+    rig.nsds.iter().for_each(|nsd| nsd.set_capacity(CAPACITY));
+    let vfs = rig.start(0);
+    (rig, vfs)
+}
+
+/// Writes random bytes to the end of a file until there is no space; returns them.
+fn fill(vfs: &StrakeVfs, handle: Handle, rng: &mut Rng) -> Vec<u8> {
+    let mut held = Vec::new();
+    let mut bytes = vec![0; 100_000];
+    loop {
+        rng.fill(&mut bytes);
+        match vfs.write(handle, held.len() as u64, &bytes, false) {
+            Ok(count) => held.extend_from_slice(&bytes[..count]),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace);
+                return held;
+            }
+        }
+        assert!(held.len() < 6 * CAPACITY as usize, "more than there is");
+    }
+}
+
+/// One change of what a file holds from `from` on, which must succeed however full it is.
+fn change(vfs: &StrakeVfs, handle: Handle, rng: &mut Rng, from: usize, held: &mut [u8]) {
+    let is_zeroed = rng.one_in(20);
+    // Less than a block is zeroed at once: that makes no room.
+    let is_long = rng.one_in(3) && !is_zeroed;
+    let length = 1 + rng.index(if is_long { 2 * BLOCK } else { 5000 });
+    let start = rng.index(held.len());
+    let end = (start + length).min(held.len());
+    let bytes = &mut held[start..end];
+    let (offset, end) = ((from + start) as u64, (from + end) as u64);
+    if is_zeroed {
+        bytes.fill(0);
+        let mode = FallocateMode::ZeroRange { keep_size: true };
+        let zeroed = vfs.fallocate(handle, offset..end, mode);
+        return zeroed.unwrap_or_else(|error| panic!("{offset}..{end} zeroed: {error}"));
+    }
+    rng.fill(bytes);
+    let mut done = 0;
+    while done < bytes.len() {
+        let count = vfs.write(handle, offset + done as u64, &bytes[done..], false);
+        done += count.unwrap_or_else(|error| panic!("{offset}..{end} written: {error}"));
+    }
+}
+
+#[test]
+fn what_it_holds_can_be_written_anew_and_nothing_can_be_added() {
+    for seed in test_seeds(1, test_scale()) {
+        for code in CODES {
+            eprintln!("seed {seed}, code {code}");
+            let (mut rng, (rig, vfs)) = (Rng::new(seed), full(code));
+            let (ino, handle) = create(&vfs, "f");
+            let mut held = fill(&vfs, handle, &mut rng);
+            for _ in 0..STEPS {
+                change(&vfs, handle, &mut rng, 0, &mut held);
+                if rng.one_in(30) {
+                    vfs.fsync(handle, false).expect("durable");
+                }
+            }
+            vfs.sync().expect("durable");
+            let free = vfs.statfs().expect("told").available;
+            assert!(free < 2 * u64::from(BLOCK_SIZE), "as full as before: {free}");
+            let (_, other) = create(&vfs, "g");
+            let added = vfs.write(other, 0, &held[..2 * BLOCK], false).unwrap_or(0);
+            assert!(added < 2 * BLOCK, "it was full");
+            let cut = SetAttr { size: Some(held.len() as u64 - 1234), ..SetAttr::default() };
+            vfs.setattr(&Caller::ROOT, ino, Some(handle), &cut).expect("cut");
+            held.truncate(held.len() - 1234);
+            vfs.fsync(handle, false).expect("durable");
+            drop(vfs);
+            rig.crash();
+            let vfs = rig.start(0);
+            let handle = open(&vfs, "f").1;
+            assert!(read(&vfs, handle, 0, held.len() + 1) == held, "seed {seed}, code {code}");
+            vfs.shutdown().expect("ended");
+        }
+    }
+}
+
+#[test]
+fn several_who_write_it_anew_leave_each_other_room() {
+    for seed in test_seeds(1, test_scale()) {
+        for code in CODES {
+            eprintln!("seed {seed}, code {code}");
+            let (mut rng, (_rig, vfs)) = (Rng::new(seed), full(code));
+            let (_, handle) = create(&vfs, "f");
+            let mut held = fill(&vfs, handle, &mut rng);
+            let each = held.len().div_ceil(WRITERS);
+            std::thread::scope(|scope| {
+                for (number, part) in held.chunks_mut(each).enumerate() {
+                    let (vfs, mut rng) = (&vfs, Rng::new(seed + number as u64));
+                    scope.spawn(move || {
+                        for _ in 0..STEPS / 4 {
+                            change(vfs, handle, &mut rng, number * each, part);
+                            if rng.one_in(30) {
+                                vfs.fsync(handle, false).expect("durable");
+                            }
+                        }
+                    });
+                }
+            });
+            vfs.fsync(handle, false).expect("what was accepted had its room");
+            assert!(read(&vfs, handle, 0, held.len()) == held, "seed {seed}, code {code}");
+            vfs.shutdown().expect("ended");
+        }
+    }
+}
