@@ -3,7 +3,7 @@
 use crate::StrakeVfs;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{FallocateMode, Handle, SetAttr, Vfs};
-use crate::vfs_test::{create, open, read};
+use crate::vfs_test::{create, lookup, open, read};
 use strake_env::Rng;
 use strake_env::rng::{test_scale, test_seeds};
 use strake_proto::{Caller, ErrorKind};
@@ -121,6 +121,32 @@ fn several_who_write_it_anew_leave_each_other_room() {
             });
             vfs.fsync(handle, false).expect("what was accepted had its room");
             assert!(read(&vfs, handle, 0, held.len()) == held, "seed {seed}, code {code}");
+            vfs.shutdown().expect("ended");
+        }
+    }
+}
+
+#[test]
+fn what_a_nearly_full_file_system_accepted_has_room_on_each_disk() {
+    for seed in test_seeds(1, 4 * test_scale()) {
+        for code in ["1", "2x"] {
+            eprintln!("seed {seed}, code {code}");
+            let (mut rng, (_rig, vfs)) = (Rng::new(seed), full(code));
+            let (_, handle) = create(&vfs, "f");
+            let mut held = fill(&vfs, handle, &mut rng);
+            vfs.fsync(handle, false).expect("durable");
+            let (ino, size) = (lookup(&vfs, "f").attr.ino, held.len() / 4 * 3);
+            let cut = SetAttr { size: Some(size as u64), ..SetAttr::default() };
+            vfs.setattr(&Caller::ROOT, ino, Some(handle), &cut).expect("cut");
+            held.truncate(size);
+            for _ in 0..STEPS {
+                let start = rng.index(size - 10);
+                rng.fill(&mut held[start..start + 10]);
+                let bytes = &held[start..start + 10];
+                assert_eq!(vfs.write(handle, start as u64, bytes, false).expect("room"), 10);
+            }
+            vfs.fsync(handle, false).expect("what was accepted has its room");
+            assert!(read(&vfs, handle, 0, size + 1) == held, "seed {seed}, code {code}");
             vfs.shutdown().expect("ended");
         }
     }
