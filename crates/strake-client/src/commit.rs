@@ -36,7 +36,7 @@ pub(crate) fn sync_inode_whole(shared: &Shared, inode: &Arc<InodeState>) -> Resu
 }
 
 fn sync_one(shared: &Shared, inode: &Arc<InodeState>, may_harden: bool) -> Result<()> {
-    let _settling = shared.committer.settling.read();
+    let _settling = shared.committer.begin_settling(&shared.observe.waiters);
     let mut settled = commit_inode(shared, inode, may_harden)?;
     shared.meta.sync()?;
     shared.committer.settle(&mut settled);
@@ -48,7 +48,7 @@ fn sync_one(shared: &Shared, inode: &Arc<InodeState>, may_harden: bool) -> Resul
 /// Returns the bytes that had to be sent. A file that fails has its error latched; the first is
 /// returned.
 pub(crate) fn sync_inodes(shared: &Shared, inodes: &[Pinned]) -> Result<u64> {
-    let _settling = shared.committer.settling.read();
+    let _settling = shared.committer.begin_settling(&shared.observe.waiters);
     let mut bytes = 0;
     let mut failure = None;
     for inode in inodes {

@@ -16,10 +16,11 @@ use crate::inode::InodeState;
 use crate::pool::Page;
 use crate::shared::Shared;
 use crate::stripe_io::Committed;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use strake_observe::Waiters;
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result, SlotIndex, Version};
 
@@ -67,8 +68,8 @@ pub(crate) struct Committer {
     ended: Condvar,
     accepted: Mutex<(Vec<Accepted>, usize)>,
     settled: Mutex<Vec<SettledStripe>>,
-    /// Held shared by whoever makes a file durable, until what it took from there is settled.
-    pub(crate) settling: RwLock<()>,
+    /// See [`Committer::begin_settling`].
+    settling: RwLock<()>,
 }
 
 impl Committer {
@@ -82,6 +83,21 @@ impl Committer {
         let mut list = self.accepted.lock();
         list.1 += accepted.charge;
         list.0.push(accepted);
+    }
+
+    /// Held by whoever makes files durable, from before it takes what is unsettled of them until that
+    /// is settled.
+    pub(crate) fn begin_settling(&self, waiters: &Waiters) -> RwLockReadGuard<'_, ()> {
+        self.settling.try_read().unwrap_or_else(|| {
+            let _wait = waiters.enter("others who settle", "");
+            self.settling.read()
+        })
+    }
+
+    /// Waits until all is settled that somebody has begun to settle, or until `limit`.
+    pub(crate) fn wait_for_settling(&self, limit: Duration, waiters: &Waiters) {
+        let _wait = waiters.enter("others who settle", "");
+        drop(self.settling.try_write_for(limit));
     }
 
     /// Notes stripes that are stable and whose metadata is durable.

@@ -251,7 +251,7 @@ fn free_replaced(shared: &Shared) -> bool {
     // Errors are latched at the files they concern.
     let _ = sync_inodes(shared, &shared.dirty_inodes(None));
     // Also what others are about to settle; if they take too long, less is freed.
-    drop(committer.settling.try_write_for(shared.settings.standstill_max));
+    committer.wait_for_settling(shared.settings.standstill_max, &shared.observe.waiters);
     // The NSDs free what was settled; a block that is lost over it is dirty, and held for.
     let _ = committer.commit(shared, false);
     shared.io.nsds().refresh_space();
