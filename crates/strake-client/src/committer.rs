@@ -85,8 +85,8 @@ impl Committer {
         list.0.push(accepted);
     }
 
-    /// Held by whoever makes files durable, from before it takes what is unsettled of them until that
-    /// is settled.
+    /// Held by whoever makes files durable, from before it takes what is unsettled of them until
+    /// that is settled.
     pub(crate) fn begin_settling(&self, waiters: &Waiters) -> RwLockReadGuard<'_, ()> {
         self.settling.try_read().unwrap_or_else(|| {
             let _wait = waiters.enter("others who settle", "");
