@@ -56,7 +56,19 @@ impl Of<'_> {
     /// Writes all of `bytes`, or as much as there is space for; an error only if nothing was
     /// written.
     pub(crate) fn write(&self, position: Position, bytes: &[u8]) -> Result<usize> {
-        with_room(self.shared, || self.write_once(position, bytes))
+        let mut done = with_room(self.shared, || self.write_once(position, bytes))?;
+        // What found no room for its next block finds some later: few expect a short count.
+        while let Position::At(offset) = position
+            && done < bytes.len()
+        {
+            let at = Position::At(offset + done as u64);
+            let Ok(more @ 1..) = with_room(self.shared, || self.write_once(at, &bytes[done..]))
+            else {
+                break;
+            };
+            done += more;
+        }
+        Ok(done)
     }
 
     fn write_once(&self, position: Position, bytes: &[u8]) -> Result<usize> {

@@ -136,8 +136,7 @@ impl Ranges {
     pub(crate) fn reclaim(shared: &Shared, before: u64) -> bool {
         let freed = Ranges::apply_pending(shared).is_ok() && shared.meta.changes() != before;
         if freed {
-            shared.io.nsds().refresh_space();
-            shared.space.learn(&shared.io);
+            shared.space.refresh(&shared.io);
         }
         freed
     }

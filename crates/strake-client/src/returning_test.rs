@@ -332,8 +332,7 @@ fn a_disk_that_went_full_does_not_keep_the_others_full() {
         offset += BLOCK as u64;
         assert!(offset < 64 * BLOCK as u64, "it is never full");
         vfs.sync().expect("synced");
-        vfs.shared.io.nsds().refresh_space();
-        vfs.shared.space.learn(&vfs.shared.io);
+        vfs.shared.space.refresh(&vfs.shared.io);
     }
     vfs.attach_nsd(SlotIndex(1), None);
     vfs.release(handle);

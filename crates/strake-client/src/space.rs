@@ -52,8 +52,10 @@ struct State {
     reserve: u64,
     /// By all blocks together.
     held: Held,
-    /// Bytes of data sent since everything was made durable: what they replace may not be free yet.
+    /// Bytes of data sent so far.
     sent: u64,
+    /// Of these, those that replace nothing any more that is not free: they are durable.
+    freed: u64,
     /// Whose turn it is: nobody else finds room.
     turn: Option<ThreadId>,
 }
@@ -81,7 +83,7 @@ impl Space {
             turns: Mutex::default(),
             owing: AtomicBool::new(false),
         };
-        space.learn(io);
+        space.learn(io, 0);
         space
     }
 
@@ -90,15 +92,24 @@ impl Space {
         bytes.div_ceil(self.code.data.into())
     }
 
-    /// Takes over what the NSDs told last.
-    pub(crate) fn learn(&self, io: &StripeIo) {
+    /// Asks the NSDs again.
+    pub(crate) fn refresh(&self, io: &StripeIo) {
+        let sent = self.state.lock().sent;
+        io.nsds().refresh_space();
+        self.learn(io, sent);
+    }
+
+    /// Takes over what the NSDs told last, which may lack what was sent after the first `sent`
+    /// bytes.
+    fn learn(&self, io: &StripeIo, sent: u64) {
         let (total, free) = io.nsds().space();
         let (total, free) = (total / self.slots, free / self.slots);
         let least = RESERVE_STRIPS * self.on_one(self.block_size);
         let reserve = (total / RESERVE_PART).min(RESERVE_MAX).max(least);
         let mut state = self.state.lock();
         state.reserve = reserve.min(total / RESERVE_PART_MAX);
-        state.free = free.saturating_sub(MARGIN_PER_SLOT);
+        let since = self.on_one(state.sent - sent);
+        state.free = free.saturating_sub(MARGIN_PER_SLOT + since);
     }
 
     /// Holds room for a block that held `old` so far, if there is.
@@ -128,8 +139,7 @@ impl Space {
         if self.try_hold(old, new) {
             return Ok(());
         }
-        io.nsds().refresh_space();
-        self.learn(io);
+        self.refresh(io);
         if self.try_hold(old, new) { Ok(()) } else { Err(ErrorKind::NoSpace.into()) }
     }
 
@@ -170,8 +180,7 @@ impl Space {
             on_all <= u128::from(state.free.saturating_sub(needed)) * u128::from(self.slots)
         };
         fits() || {
-            io.nsds().refresh_space();
-            self.learn(io);
+            self.refresh(io);
             fits()
         }
     }
@@ -182,8 +191,10 @@ impl Space {
         self.state.lock().held
     }
 
-    /// Total and free bytes for data. What data never takes, and the reserve, are not free.
+    /// Total and free bytes for data, as the NSDs tell. What data never takes, and the reserve, are
+    /// not free.
     pub(crate) fn usable(&self, io: &StripeIo) -> (u64, u64) {
+        self.refresh(io);
         let (total, free) = io.nsds().space();
         let state = self.state.lock();
         let data = |raw: u64| {
@@ -243,10 +254,10 @@ fn free_replaced(shared: &Shared) -> bool {
     let _wait = shared.observe.waiters.enter("space of what was written anew", "");
     {
         let mut state = space.state.lock();
-        if state.held.bytes == 0 && state.sent == 0 {
+        if state.held.bytes == 0 && state.sent == state.freed {
             return false;
         }
-        state.sent = 0;
+        state.freed = state.sent;
     }
     // Errors are latched at the files they concern.
     let _ = sync_inodes(shared, &shared.dirty_inodes(None));
@@ -254,7 +265,6 @@ fn free_replaced(shared: &Shared) -> bool {
     committer.wait_for_settling(shared.settings.standstill_max, &shared.observe.waiters);
     // The NSDs free what was settled; a block that is lost over it is dirty, and held for.
     let _ = committer.commit(shared, false);
-    shared.io.nsds().refresh_space();
-    space.learn(&shared.io);
+    space.refresh(&shared.io);
     true
 }

@@ -68,8 +68,6 @@ impl Vfs for StrakeVfs {
         let MetaReply::Counts(counts) = self.shared.meta.query(&MetaQuery::Counts)? else {
             return Err(wrong_reply());
         };
-        self.shared.io.nsds().refresh_space();
-        self.shared.space.learn(&self.shared.io);
         let (total, free) = self.shared.space.usable(&self.shared.io);
         // An inode with its name takes about half a KiB of metadata.
         let inodes_free = counts.metadata_free.max(free / 16) / 512;
