@@ -112,7 +112,7 @@ pub(crate) struct BlockData {
     pub(crate) charge: usize,
     /// Of these, what makes the file system no fuller: see [`crate::space`]. 0 unless it is full.
     pub(crate) replaces: usize,
-    /// Of these, bytes counted in the pool as dirty: all, unless only parts are in memory.
+    /// Bytes of `charge` counted in the pool as dirty: all, unless only parts are in memory.
     pub(crate) dirtied: usize,
     /// Whether it has a buffer that nobody may take yet: see [`Block::enter`].
     outside: bool,
