@@ -86,7 +86,8 @@ impl Committer {
     }
 
     /// Held by whoever makes files durable, from before it takes what is unsettled of them until
-    /// that is settled.
+    /// that is settled. Only one that waits for all of them is in the way, and no longer than its
+    /// limit.
     pub(crate) fn begin_settling(&self, waiters: &Waiters) -> RwLockReadGuard<'_, ()> {
         self.settling.try_read().unwrap_or_else(|| {
             let _wait = waiters.enter("others who settle", "");

@@ -56,68 +56,58 @@ impl Of<'_> {
     /// Writes all of `bytes`, or as much as there is space for; an error only if nothing was
     /// written.
     pub(crate) fn write(&self, position: Position, bytes: &[u8]) -> Result<usize> {
-        let mut done = with_room(self.shared, || self.write_once(position, bytes))?;
-        // What found no room for its next block finds some later: few expect a short count.
-        while let Position::At(offset) = position
-            && done < bytes.len()
-        {
-            let at = Position::At(offset + done as u64);
-            let Ok(more @ 1..) = with_room(self.shared, || self.write_once(at, &bytes[done..]))
-            else {
-                break;
-            };
-            done += more;
-        }
-        Ok(done)
+        let mut done = 0;
+        let result = with_room(self.shared, || match position {
+            // Somebody else may have appended since.
+            Position::End if done > 0 => Ok(()),
+            _ => self.write_rest(position, bytes, &mut done),
+        });
+        if done > 0 { Ok(done) } else { result.map(|()| 0) }
     }
 
-    fn write_once(&self, position: Position, bytes: &[u8]) -> Result<usize> {
+    /// Writes what is left after the first `done` bytes, which it counts up.
+    fn write_rest(&self, position: Position, bytes: &[u8], done: &mut usize) -> Result<()> {
         let shared = self.shared;
         if bytes.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
         let waiters = &shared.observe.waiters;
         let limit = shared.settings.standstill_max;
         if !shared.pool.wait_for_clean(waiters, limit, &|| shared.kick()) {
             return Err(Error::new(ErrorKind::Io, "dirty pages cannot be written to the NSDs"));
         }
-        let wanted = match position {
-            Position::At(offset) => Some((offset, clip(offset, bytes)?)),
-            Position::End => None,
-        };
-        let mut done = 0;
-        if let Some((offset, bytes)) = wanted
-            && offset + bytes.len() as u64 <= self.file.size()
-        {
-            done = match self.write_steps(offset, bytes, false) {
-                (0, Some(error)) => return Err(error),
-                (done, None) if done < bytes.len() => done,
-                (done, _) => return Ok(done),
-            };
+        if let Position::At(offset) = position {
+            let bytes = clip(offset, bytes)?;
+            if offset + bytes.len() as u64 <= self.file.size() {
+                self.write_steps(offset, bytes, done, false)?;
+                if *done == bytes.len() {
+                    return Ok(());
+                }
+            }
         }
         let _extend = self.file.extend.lock();
-        let offset = wanted.map_or_else(|| self.file.size(), |(offset, _)| offset);
+        let offset = match position {
+            Position::At(offset) => offset,
+            Position::End => self.file.size(),
+        };
         let bytes = clip(offset, bytes)?;
         if offset + bytes.len() as u64 > self.file.size() {
             self.trim_tail(self.file.size())?;
         }
-        match self.write_steps(offset + done as u64, &bytes[done..], true) {
-            (0, Some(error)) if done == 0 => Err(error),
-            (more, _) => Ok(done + more),
-        }
+        self.write_steps(offset, bytes, done, true)
     }
 
-    /// Writes step by step; stops at an error, or where the file turns out too short and `extend`
-    /// is not held. Returns the bytes written.
-    fn write_steps(&self, offset: u64, bytes: &[u8], extend: bool) -> (usize, Option<Error>) {
-        let mut done = 0;
+    /// Writes what is left after the first `done` bytes step by step; stops at an error, or where
+    /// the file turns out too short and `extend` is not held.
+    fn write_steps(&self, offset: u64, bytes: &[u8], done: &mut usize, extend: bool) -> Result<()> {
+        let before = *done;
         let mut room = false;
-        let mut failure = None;
-        while done < bytes.len() {
-            match self.write_step(offset + done as u64, &bytes[done..], extend, room) {
+        let mut result = Ok(());
+        while *done < bytes.len() {
+            match self.write_step(offset + *done as u64, &bytes[*done..], extend, room) {
                 Ok(Step::Done(0)) => break,
                 Ok(Step::Done(count)) => {
-                    done += count;
+                    *done += count;
                     room = false;
                 }
                 Ok(Step::Room(size)) => {
@@ -127,15 +117,15 @@ impl Of<'_> {
                 Ok(Step::Again) => {}
                 Ok(Step::Past(_)) => unreachable!("a step of reading"),
                 Err(error) => {
-                    failure = Some(error);
+                    result = Err(error);
                     break;
                 }
             }
         }
-        if done > 0 {
-            self.note_written(offset + done as u64);
+        if *done > before {
+            self.note_written(offset + *done as u64);
         }
-        (done, failure)
+        result
     }
 
     /// Raises the size and notes the times, after the bytes are in place.
@@ -399,7 +389,9 @@ impl Of<'_> {
         }
         // Too full for as much as that; what is stored of it is freed, though.
         let held = Held { replaces: charge.saturating_sub(growth()?) as u64, ..all };
-        space.hold(data.held(), held, io)?;
+        if !space.try_hold(data.held(), held) {
+            return Err(ErrorKind::NoSpace.into());
+        }
         (data.charge, data.replaces) = (charge, held.replaces as usize);
         Ok(())
     }

@@ -56,11 +56,9 @@ fn change(vfs: &StrakeVfs, handle: Handle, rng: &mut Rng, from: usize, held: &mu
         return zeroed.unwrap_or_else(|error| panic!("{offset}..{end} zeroed: {error}"));
     }
     rng.fill(bytes);
-    let mut done = 0;
-    while done < bytes.len() {
-        let count = vfs.write(handle, offset + done as u64, &bytes[done..], false);
-        done += count.unwrap_or_else(|error| panic!("{offset}..{end} written: {error}"));
-    }
+    let count = vfs.write(handle, offset, bytes, false);
+    let count = count.unwrap_or_else(|error| panic!("{offset}..{end} written: {error}"));
+    assert_eq!(count, bytes.len(), "{offset}..{end} written");
 }
 
 #[test]
@@ -147,6 +145,50 @@ fn what_a_nearly_full_file_system_accepted_has_room_on_each_disk() {
             }
             vfs.fsync(handle, false).expect("what was accepted has its room");
             assert!(read(&vfs, handle, 0, size + 1) == held, "seed {seed}, code {code}");
+            vfs.shutdown().expect("ended");
+        }
+    }
+}
+
+/// Each unit is as it was synced last, or newer.
+#[test]
+fn what_was_synced_while_it_was_full_outlives_a_power_cut() {
+    const UNIT: usize = 4096;
+    for seed in test_seeds(1, 4 * test_scale()) {
+        for code in CODES {
+            eprintln!("seed {seed}, code {code}");
+            let (mut rng, (rig, vfs)) = (Rng::new(seed), full(code));
+            let (_, handle) = create(&vfs, "f");
+            let units = fill(&vfs, handle, &mut rng).len() / UNIT;
+            let numbered = |number: u32| number.to_le_bytes().repeat(UNIT / 4);
+            (0..units).for_each(|at| {
+                let count = vfs.write(handle, (at * UNIT) as u64, &numbered(0), false);
+                assert_eq!(count.expect("room"), UNIT);
+            });
+            vfs.fsync(handle, false).expect("durable");
+            let (mut newest, steps) = (vec![0; units], 1 + rng.below(STEPS) as u32);
+            let mut synced = newest.clone();
+            for number in 1..=steps {
+                let at = rng.index(units);
+                let count = vfs.write(handle, (at * UNIT) as u64, &numbered(number), false);
+                assert_eq!(count.expect("room"), UNIT);
+                newest[at] = number;
+                if rng.one_in(8) {
+                    vfs.fsync(handle, false).expect("durable");
+                    synced.clone_from(&newest);
+                }
+            }
+            rig.freeze();
+            drop(vfs);
+            rig.power_cut(&mut rng);
+            let vfs = rig.start(0);
+            let bytes = read(&vfs, open(&vfs, "f").1, 0, units * UNIT);
+            for (at, unit) in bytes.chunks(UNIT).enumerate() {
+                let number = u32::from_le_bytes(unit[..4].try_into().expect("four bytes"));
+                assert!(unit == numbered(number), "unit {at} is of one write");
+                let allowed = synced[at]..=newest[at];
+                assert!(allowed.contains(&number), "unit {at}: {number} of {allowed:?}");
+            }
             vfs.shutdown().expect("ended");
         }
     }

@@ -15,9 +15,8 @@ use crate::ranges::Ranges;
 use crate::shared::Shared;
 use crate::stripe_io::StripeIo;
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ThreadId;
-use strake_proto::{Code, ErrorKind, Result};
+use strake_proto::{Code, Error, ErrorKind, Result};
 
 /// Raw bytes per NSD that data never takes: room for what else an NSD notes.
 const MARGIN_PER_SLOT: u64 = 1 << 20;
@@ -29,6 +28,10 @@ const RESERVE_STRIPS: u64 = 2;
 const RESERVE_PART_MAX: u64 = 8;
 /// and so many bytes of a large one.
 const RESERVE_MAX: u64 = 256 << 20;
+
+/// How often room is made for one operation: the largest write has five blocks of the smallest
+/// size, and the reserve has room for one at least.
+const FREEING_MAX: usize = 8;
 
 /// What a dirty block holds until it is sent, in bytes of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +61,8 @@ struct State {
     freed: u64,
     /// Whose turn it is: nobody else finds room.
     turn: Option<ThreadId>,
+    /// Nothing is refused: what is written was acknowledged before a crash.
+    owing: bool,
 }
 
 /// See the file's head.
@@ -68,8 +73,6 @@ pub(crate) struct Space {
     state: Mutex<State>,
     /// Held by whose turn it is.
     turns: Mutex<()>,
-    /// Nothing is refused: what is written was acknowledged before a crash.
-    owing: AtomicBool,
 }
 
 impl Space {
@@ -81,7 +84,6 @@ impl Space {
             block_size: block_size.into(),
             state: Mutex::default(),
             turns: Mutex::default(),
-            owing: AtomicBool::new(false),
         };
         space.learn(io, 0);
         space
@@ -112,8 +114,8 @@ impl Space {
         state.free = free.saturating_sub(MARGIN_PER_SLOT + since);
     }
 
-    /// Holds room for a block that held `old` so far, if there is.
-    fn try_hold(&self, old: Held, new: Held) -> bool {
+    /// Holds room for a block that held `old` so far, if there is as far as is known.
+    pub(crate) fn try_hold(&self, old: Held, new: Held) -> bool {
         let mut state = self.state.lock();
         let held = Held {
             bytes: state.held.bytes - old.bytes + new.bytes,
@@ -124,14 +126,14 @@ impl Space {
         let fits = !waits
             && self.on_one(held.bytes) <= state.free
             && (!grows || self.on_one(held.growth()) + state.reserve <= state.free);
-        if fits || self.owing.load(Ordering::Acquire) {
+        if fits || state.owing {
             state.held = held;
             return true;
         }
         false
     }
 
-    /// Holds room for a block that held `old` so far.
+    /// The same; asks the NSDs again if there is none.
     ///
     /// # Errors
     /// `NoSpace`; it holds `old` then.
@@ -159,7 +161,7 @@ impl Space {
 
     /// While `owing`, [`Space::hold`] refuses nothing.
     pub(crate) fn set_owing(&self, owing: bool) {
-        self.owing.store(owing, Ordering::Release);
+        self.state.lock().owing = owing;
     }
 
     /// What was held is on the NSDs.
@@ -207,7 +209,7 @@ impl Space {
 
 /// Does what needs room, and does it again if there is none and something can be freed: what
 /// deletions still hold, and what was replaced. The caller holds no block and no content.
-pub(crate) fn with_room<T>(shared: &Shared, work: impl Fn() -> Result<T>) -> Result<T> {
+pub(crate) fn with_room<T>(shared: &Shared, mut work: impl FnMut() -> Result<T>) -> Result<T> {
     let before = shared.meta.changes();
     let is_full =
         |result: &Result<T>| matches!(result, Err(error) if error.kind() == ErrorKind::NoSpace);
@@ -218,10 +220,16 @@ pub(crate) fn with_room<T>(shared: &Shared, work: impl Fn() -> Result<T>) -> Res
     if !is_full(&result) {
         return result;
     }
-    let Some(_turn) = Turn::take(shared) else { return result };
+    let _turn = Turn::take(shared)?;
     // Somebody else's turn may have been all that was in the way.
     result = work();
-    if is_full(&result) && free_replaced(shared) { work() } else { result }
+    for _ in 0..FREEING_MAX {
+        if !is_full(&result) || !free_replaced(shared) {
+            break;
+        }
+        result = work();
+    }
+    result
 }
 
 /// While it lives nobody else finds room.
@@ -231,13 +239,16 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// `None` if others take too long.
-    fn take(shared: &Shared) -> Option<Turn<'_>> {
+    /// # Errors
+    /// `Io` if another's takes too long: disks that do not answer hold it up.
+    fn take(shared: &Shared) -> Result<Turn<'_>> {
         let space = &shared.space;
         let _wait = shared.observe.waiters.enter("turn to find space", "");
-        let _alone = space.turns.try_lock_for(shared.settings.standstill_max)?;
+        let Some(_alone) = space.turns.try_lock_for(shared.settings.standstill_max) else {
+            return Err(Error::new(ErrorKind::Io, "what is dirty cannot be made durable"));
+        };
         space.state.lock().turn = Some(std::thread::current().id());
-        Some(Turn { space, _alone })
+        Ok(Turn { space, _alone })
     }
 }
 
