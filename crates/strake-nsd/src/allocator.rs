@@ -6,7 +6,10 @@
 //! two apart keeps large strips contiguous; filling claimed chunks before claiming an empty one,
 //! lowest first, keeps whole chunks empty at the high end for the key-value regions to grow into.
 //!
-//! **Reserve.** So many empty chunks are never claimed by data: deleting needs index space.
+//! **Reserve.** Some empty chunks are kept from data, and key-value regions grow into them:
+//! deleting needs index space. What they took is kept anew from what becomes free, but never of
+//! what somebody was told is free ([`Allocator::tell_free`]), nor of the last that data has. For
+//! the metadata more is kept while data has plenty ([`Allocator::keep_more`]).
 //!
 //! **Withheld** units are free, but nobody gets them for a moment: the host is being told so. A
 //! chunk stays empty through it. While there are any, what can only be had in pieces is not given:
@@ -25,6 +28,13 @@ use std::collections::BTreeMap;
 
 /// Strips of up to this many units count as small.
 const SMALL_UNITS_MAX: u32 = 32;
+/// The reserve is filled again from what data has free beyond such a part of the whole,
+const LEFT_PART: u64 = 32;
+/// and beyond 256 MiB: what whoever writes to a full file system needs.
+const LEFT_UNITS_MAX: u64 = 1 << 16;
+/// More than that is kept as long as such a part of the whole is free, and half of what was told:
+/// nobody holds more than that for what is yet to be written (`strake-client/src/space.rs`).
+const PLENTY_PART: u64 = 8;
 
 /// Where the chunks lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +184,12 @@ pub struct Allocator {
     /// The same.
     withheld: u64,
     reserve_chunks: u32,
+    /// The reserve when nobody asks for more.
+    least_reserve: u32,
+    /// Of these, those that are there: empty, and kept from data.
+    kept: u32,
+    /// What was told is free, less what was allocated since.
+    told: u64,
     small: Cursor,
     large: Cursor,
 }
@@ -205,6 +221,9 @@ impl Allocator {
             free_units: u64::from(geometry.count) * u64::from(geometry.units),
             withheld: 0,
             reserve_chunks,
+            least_reserve: reserve_chunks,
+            kept: reserve_chunks.min(geometry.count),
+            told: 0,
             small: Cursor::default(),
             large: Cursor::default(),
         };
@@ -228,14 +247,28 @@ impl Allocator {
         self.free_units -= u64::from(extent.count);
         if was_empty {
             chunk.class = Some(class_of(extent.count));
-            self.empty_chunks -= 1;
+            self.lose_empty();
         }
         Ok(())
+    }
+
+    /// Ends a start: all that is used is marked. Where that left data less than it had, what the
+    /// key-value regions took of the reserve stays theirs.
+    pub fn settle_reserve(&mut self) {
+        while self.kept > 0 && self.free_for_data() < self.left_for_data() {
+            self.kept -= 1;
+        }
     }
 
     /// Space for `units` (> 0), contiguous if there is any such; `None` if there is not enough, or
     /// not now.
     pub fn allocate(&mut self, units: u32) -> Option<Vec<Extent>> {
+        let extents = self.find_space(units)?;
+        self.told = self.told.saturating_sub(units.into());
+        Some(extents)
+    }
+
+    fn find_space(&mut self, units: u32) -> Option<Vec<Extent>> {
         assert!(units > 0, "nothing to allocate");
         if u64::from(units) > self.free_for_data() {
             return None;
@@ -266,6 +299,13 @@ impl Allocator {
             chunk.class = None;
             self.empty_chunks += 1;
         }
+        self.refill_reserve();
+    }
+
+    /// Gives back what was allocated in vain: as if it had not been.
+    pub fn give_back(&mut self, extent: Extent) {
+        self.told += u64::from(extent.count);
+        self.free(extent);
     }
 
     /// Withholds free units of one chunk: nobody gets them before [`Allocator::restore`].
@@ -314,7 +354,9 @@ impl Allocator {
     pub fn claim_for_kv(&mut self) -> Option<u32> {
         let units = self.geometry.units;
         let index = self.chunks.iter().rposition(|chunk| chunk.is_claimable(units))?;
+        self.kept = self.kept.saturating_sub(1);
         self.give_to_kv(index);
+        self.refill_reserve();
         Some(index as u32)
     }
 
@@ -329,23 +371,63 @@ impl Allocator {
         chunk.longest_bound = units;
         self.empty_chunks += 1;
         self.free_units += u64::from(units);
+        self.kept = (self.kept + 1).min(self.reserve_chunks);
     }
 
-    /// Changes how many empty chunks are kept from data.
-    pub fn set_reserve(&mut self, chunks: u32) {
-        self.reserve_chunks = chunks;
+    /// Keeps so many more chunks than always, while data has plenty: then up to half of what was
+    /// told is free. How many more are kept now.
+    pub fn keep_more(&mut self, chunks: u32) -> u32 {
+        self.reserve_chunks = self.least_reserve.saturating_add(chunks).min(self.geometry.count);
+        self.kept = self.kept.min(self.reserve_chunks);
+        let plenty = self.total_without(self.least_reserve) / PLENTY_PART;
+        let least = plenty.max(self.told / 2);
+        let least = least + u64::from(self.geometry.units);
+        while self.kept < self.reserve_chunks.min(self.empty_chunks)
+            && self.free_for_data() >= least
+        {
+            self.kept += 1;
+        }
+        self.kept.saturating_sub(self.least_reserve)
     }
 
     /// Units of all data chunks, used and free, the reserve taken off.
     pub fn total_for_data(&self) -> u64 {
+        self.total_without(self.least_reserve.max(self.kept))
+    }
+
+    /// Units of all data chunks but so many.
+    fn total_without(&self, kept: u32) -> u64 {
         let chunks = self.chunks.iter().filter(|chunk| !chunk.is_kv).count() as u64;
-        chunks.saturating_sub(u64::from(self.reserve_chunks)) * u64::from(self.geometry.units)
+        chunks.saturating_sub(u64::from(kept)) * u64::from(self.geometry.units)
     }
 
     /// Free units that data may still take, those withheld included.
     pub fn free_for_data(&self) -> u64 {
-        let kept = u64::from(self.reserve_chunks.min(self.empty_chunks));
-        self.free_units + self.withheld - kept * u64::from(self.geometry.units)
+        self.free_units + self.withheld - u64::from(self.kept) * u64::from(self.geometry.units)
+    }
+
+    /// The same as whoever writes may rely on; `coming` units are about to be freed. What the
+    /// reserve lacks is not told, unless it is the last.
+    pub fn tell_free(&mut self, coming: u64) -> u64 {
+        self.refill_reserve();
+        let lacking = self.least_reserve.saturating_sub(self.kept);
+        let lacking = u64::from(lacking) * u64::from(self.geometry.units);
+        let free = self.free_for_data() + coming;
+        self.told = free.saturating_sub(lacking).max(free.min(self.left_for_data()));
+        self.told
+    }
+
+    fn refill_reserve(&mut self) {
+        let least = self.told.max(self.left_for_data()) + u64::from(self.geometry.units);
+        while self.kept < self.least_reserve.min(self.empty_chunks) && self.free_for_data() >= least
+        {
+            self.kept += 1;
+        }
+    }
+
+    /// What the reserve leaves to data before it is filled again.
+    fn left_for_data(&self) -> u64 {
+        (self.total_without(self.least_reserve) / LEFT_PART).min(LEFT_UNITS_MAX)
     }
 
     /// Units in use by data.
@@ -391,6 +473,7 @@ impl Allocator {
         assert_eq!(free_units, self.free_units, "the total is not the sum");
         assert_eq!(withheld, self.withheld, "withheld units are miscounted");
         assert_eq!(empty_chunks, self.empty_chunks, "empty chunks are miscounted");
+        assert!(self.kept <= self.reserve_chunks.min(self.empty_chunks), "kept, and not there");
     }
 
     fn give_to_kv(&mut self, index: usize) {
@@ -399,8 +482,14 @@ impl Allocator {
         chunk.is_kv = true;
         chunk.free.clear();
         chunk.free_units = 0;
-        self.empty_chunks -= 1;
+        self.lose_empty();
         self.free_units -= u64::from(self.geometry.units);
+    }
+
+    /// One chunk is not empty any more.
+    fn lose_empty(&mut self) {
+        self.empty_chunks -= 1;
+        self.kept = self.kept.min(self.empty_chunks);
     }
 
     fn cursor(&mut self, class: Class) -> &mut Cursor {
@@ -425,7 +514,7 @@ impl Allocator {
     }
 
     fn claim_empty(&mut self, units: u32, class: Class) -> Option<(usize, u32)> {
-        if self.empty_chunks <= self.reserve_chunks || units > self.geometry.units {
+        if self.empty_chunks <= self.kept || units > self.geometry.units {
             return None;
         }
         let chunk_units = self.geometry.units;
@@ -452,7 +541,7 @@ impl Allocator {
         let mut pieces = Vec::new();
         for index in 0..self.chunks.len() {
             if self.chunks[index].is_empty(self.geometry.units) {
-                if self.empty_chunks <= self.reserve_chunks {
+                if self.empty_chunks <= self.kept {
                     continue;
                 }
                 self.claim(index, class);

@@ -18,18 +18,33 @@ enum Unit {
 
 struct Model {
     units: Vec<Unit>,
+    kept: usize,
+    told: u64,
 }
 
 impl Model {
+    fn empty(&self) -> usize {
+        let chunks = self.units.chunks(GEOMETRY.units as usize);
+        chunks.filter(|chunk| chunk.iter().all(is_free)).count()
+    }
+
     fn free_for_data(&self) -> u64 {
-        let is_free = |unit: &Unit| matches!(unit, Unit::Free | Unit::Withheld);
         let free = self.units.iter().filter(|unit| is_free(unit)).count();
-        let empty = self
-            .units
-            .chunks(GEOMETRY.units as usize)
-            .filter(|chunk| chunk.iter().all(is_free))
-            .count();
-        (free - empty.min(RESERVE as usize) * GEOMETRY.units as usize) as u64
+        (free - self.kept * GEOMETRY.units as usize) as u64
+    }
+
+    fn left(&self) -> u64 {
+        let chunks = self.units.iter().filter(|unit| **unit != Unit::Kv).count() as u64 / 64;
+        chunks.saturating_sub(u64::from(RESERVE)) * 64 / 32
+    }
+
+    /// What is free for data once the reserve is as full as it may be.
+    fn refill(&mut self) {
+        let left = self.left().max(self.told);
+        let most = self.empty().min(RESERVE as usize);
+        while self.kept < most && self.free_for_data() >= left + 64 {
+            self.kept += 1;
+        }
     }
 
     fn set(&mut self, extent: Extent, from: Unit, to: Unit) {
@@ -41,25 +56,32 @@ impl Model {
     }
 }
 
+fn is_free(unit: &Unit) -> bool {
+    matches!(unit, Unit::Free | Unit::Withheld)
+}
+
 #[test]
 fn random_operations_agree_with_the_model() {
     for seed in strake_env::rng::test_seeds(0, 60) {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
         let mut allocator = Allocator::new(GEOMETRY, [11], RESERVE);
-        let mut model = Model { units: vec![Unit::Free; 12 * 64] };
+        let mut model = Model { units: vec![Unit::Free; 12 * 64], kept: RESERVE as usize, told: 0 };
         model.set(Extent { start: 100 + 11 * 64, count: 64 }, Unit::Free, Unit::Kv);
         let mut held: Vec<Extent> = Vec::new();
         let mut withheld: Vec<Extent> = Vec::new();
         for _ in 0..600 {
-            match rng.below(22) {
+            match rng.below(23) {
                 0 => {
                     if let Some(chunk) = allocator.claim_for_kv() {
                         let start = 100 + u64::from(chunk) * 64;
                         model.set(Extent { start, count: 64 }, Unit::Free, Unit::Kv);
+                        model.kept = model.kept.saturating_sub(1);
+                        model.refill();
                         if rng.one_in(2) {
                             allocator.release_from_kv(chunk);
                             model.set(Extent { start, count: 64 }, Unit::Kv, Unit::Free);
+                            model.kept = (model.kept + 1).min(RESERVE as usize);
                         }
                     }
                 }
@@ -71,6 +93,9 @@ fn random_operations_agree_with_the_model() {
                     // While some are withheld not all are to be had; never too many.
                     assert!(extents.is_none() || enough, "{units} units");
                     assert!(extents.is_some() || !enough || !withheld.is_empty(), "{units} units");
+                    if extents.is_some() {
+                        model.told = model.told.saturating_sub(units.into());
+                    }
                     for extent in extents.unwrap_or_default() {
                         model.set(extent, Unit::Free, Unit::Used);
                         held.push(extent);
@@ -90,6 +115,13 @@ fn random_operations_agree_with_the_model() {
                         withheld.push(extent);
                     }
                 }
+                22 => {
+                    model.refill();
+                    let free = model.free_for_data();
+                    let lacking = (RESERVE as usize - model.kept) as u64 * 64;
+                    model.told = free.saturating_sub(lacking).max(free.min(model.left()));
+                    assert_eq!(allocator.tell_free(0), model.told);
+                }
                 21 => {
                     if !withheld.is_empty() {
                         let extent = withheld.swap_remove(rng.index(withheld.len()));
@@ -101,8 +133,17 @@ fn random_operations_agree_with_the_model() {
                     if !held.is_empty() {
                         let extent = held.swap_remove(rng.index(held.len()));
                         assert!(allocator.is_used(extent));
-                        allocator.free(extent);
+                        let before = allocator.free_for_data();
+                        if rng.one_in(4) {
+                            allocator.give_back(extent);
+                            model.told += u64::from(extent.count);
+                        } else {
+                            allocator.free(extent);
+                        }
                         model.set(extent, Unit::Used, Unit::Free);
+                        model.refill();
+                        let least = before.min(model.told.max(model.left()));
+                        assert!(allocator.free_for_data() >= least, "less is free than was told");
                         assert!(!allocator.is_used(extent));
                     }
                 }
@@ -121,8 +162,9 @@ fn random_operations_agree_with_the_model() {
             rebuilt.mark_used(*extent).expect("the index holds every unit once");
             assert_eq!(rebuilt.mark_used(*extent), Err(NotFree(*extent)));
         }
+        rebuilt.settle_reserve();
         rebuilt.check();
-        assert_eq!(rebuilt.free_for_data(), allocator.free_for_data());
+        assert_eq!(rebuilt.used(), allocator.used());
     }
 }
 
@@ -138,6 +180,33 @@ fn data_never_takes_the_reserve_and_kv_regions_grow_into_it() {
     assert_eq!(allocator.claim_for_kv(), Some(10));
     assert_eq!(allocator.claim_for_kv(), None);
     allocator.check();
+}
+
+#[test]
+fn what_data_was_told_is_free_is_not_kept_from_it_afterwards() {
+    let mut allocator = Allocator::new(GEOMETRY, [], RESERVE);
+    let mut held = Vec::new();
+    while let Some(extents) = allocator.allocate(32) {
+        held.extend(extents);
+    }
+    assert_eq!(allocator.claim_for_kv(), Some(11));
+    // Writing anew moves what is there from chunk to chunk; so each becomes empty at some time.
+    allocator.free(held.remove(0));
+    for _ in 0..100 {
+        assert_eq!(allocator.free_for_data(), 32);
+        // As much as is always left.
+        assert_eq!(allocator.tell_free(0), 9 * 64 / 32);
+        held.extend(allocator.allocate(32).expect("as much as was freed"));
+        allocator.free(held.remove(0));
+    }
+    // Where nobody needs it, it is kept again.
+    held.drain(..8).for_each(|extent| allocator.free(extent));
+    assert_eq!(allocator.free_for_data(), 32 + 8 * 32 - 64);
+    assert_eq!(allocator.tell_free(0), allocator.free_for_data());
+    let mut rebuilt = Allocator::new(GEOMETRY, [11], RESERVE);
+    held.iter().for_each(|extent| rebuilt.mark_used(*extent).expect("free"));
+    rebuilt.settle_reserve();
+    assert_eq!(rebuilt.free_for_data(), allocator.free_for_data());
 }
 
 #[test]

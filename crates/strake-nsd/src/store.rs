@@ -285,11 +285,11 @@ impl BlockStore {
     /// Space and identity.
     fn status(&self) -> NsdStatusReply {
         let unit = strake_proto::limits::UNIT_BYTES as u64;
-        let allocator = self.space.allocator.lock();
+        let mut allocator = self.space.allocator.lock();
         let total = allocator.total_for_data();
         // What waits for a commit is free for whoever needs it: the writer makes that commit.
         // So is what the host is yet to be told of.
-        let free = (allocator.free_for_data() + self.reclaim.units()).min(total);
+        let free = allocator.tell_free(self.reclaim.units()).min(total);
         NsdStatusReply {
             cluster: self.cluster,
             nsd: self.nsd,

@@ -30,6 +30,8 @@ use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId, Result};
 const MIB: u64 = 1 << 20;
 /// The smallest container: two logs of 4 MiB and room to work.
 pub const CONTAINER_BYTES_MIN: u64 = 32 * MIB;
+/// Such a part of a container is for the metadata while data does not need it.
+const KEPT_PART: u64 = 16;
 /// The index KV owns at least this much from the start, so that the first opening needs no
 /// allocator.
 const INDEX_KV_BYTES_AT_FORMAT: u64 = 4 * MIB;
@@ -423,6 +425,30 @@ impl Container {
         })
     }
 
+    /// Keeps chunks from data, as far as data has plenty, so that a KV's file can grow to `wanted`
+    /// bytes, or to a part of the container however small it is. Returns how long it can become, as
+    /// redb makes it longer, of what is its own and what is kept.
+    pub(crate) fn keep_for_kv(&self, role: KvRole, wanted: u64) -> u64 {
+        let space = self.kv_space(role, false);
+        let capacity = |chunks: usize| capacity_bytes(&self.inner.geometry, chunks as u64);
+        let wanted = wanted.max(self.inner.disk.len() / KEPT_PART);
+        let chunks_for = |length: u64| {
+            usize::try_from(length.div_ceil(capacity(1))).unwrap_or(usize::MAX).min(KV_CHUNKS_MAX)
+        };
+        let Some(source) = self.source() else { return space.length };
+        let keep = |chunks: usize| {
+            let missing = chunks.saturating_sub(space.chunks.len());
+            space.chunks.len() + source.keep(missing as u32) as usize
+        };
+        let steps = || length_steps(space.length);
+        let target = steps().find(|step| *step >= wanted).map_or(KV_CHUNKS_MAX, chunks_for);
+        let most = capacity(keep(target.min(space.chunks.len() + self.data_chunks().len())));
+        let longest = steps().take_while(|step| *step <= most).last().unwrap_or(space.length);
+        // What does not suffice for one step more is of no use.
+        keep(chunks_for(longest));
+        longest
+    }
+
     fn claim(&self, count: usize, claimed: &mut Vec<u32>) -> Result<()> {
         if count == 0 {
             return Ok(());
@@ -458,6 +484,16 @@ impl Superblock {
             KvRole::Metadata => &mut self.metadata_kv,
         }
     }
+}
+
+/// The lengths that redb's file of `length` bytes has, one after the other, while it grows: twice
+/// as long up to a region of 4 GiB, then by one of these; with room for what it adds to each.
+fn length_steps(length: u64) -> impl Iterator<Item = u64> {
+    const REGION: u64 = 4096 * MIB;
+    const HEADERS: u64 = MIB / 4;
+    std::iter::successors(Some(length), |length| {
+        length.checked_add((*length).clamp(MIB, REGION))?.checked_add(HEADERS)
+    })
 }
 
 /// Where the superblock of a sequence lies, and that of every second one before and after it.

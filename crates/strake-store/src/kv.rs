@@ -24,7 +24,7 @@ mod renew;
 mod scan;
 
 use crate::journal::Lsn;
-use crate::region::KvRegion;
+use crate::region::{KvRegion, KvRole};
 use base::{Base, Snapshot, Trust};
 use key::Key;
 use overlay::{Change, Overlay};
@@ -38,6 +38,18 @@ use pages::Pages;
 pub use pages::Verified;
 pub(crate) use pages::{capacity_bytes, clear_chunk};
 pub use renew::Renewed;
+
+/// The base's file is to have so many times what its pairs take at most. A page is changed by
+/// writing it elsewhere, and what it replaces is free one checkpoint later;
+const SPACE_FACTOR: u64 = 2;
+/// space for so many times as much as is in here is kept while data has plenty;
+const GROWTH_FACTOR: u64 = 2;
+/// a checkpoint is due when it would write such a part of what the file can become, which two
+/// checkpoints, even if each is late, do not exceed.
+const DUE_PART: u64 = 12;
+/// What a change makes a checkpoint write at most beside the pair: its page, and one more where
+/// that is split.
+const CHANGE_BYTES: u64 = 8 << 10;
 
 /// Changes that become visible together.
 #[derive(Clone, Debug, Default)]
@@ -128,6 +140,10 @@ pub struct Kv {
     /// Where the base lies; `None` for a store in memory alone.
     region: Option<KvRegion>,
     checkpoints: AtomicU64,
+    /// What the base's pairs weigh.
+    base_weight: AtomicU64,
+    /// The most bytes that the base's file could have, when last looked.
+    length_max: AtomicU64,
 }
 
 struct Layers {
@@ -161,8 +177,12 @@ impl Kv {
         let base = Base::open(region.clone(), cache_bytes, &trust)?;
         let applied = base.applied()?;
         let snapshot = Some(base.snapshot()?);
+        let weight = base.weight();
         let writer = Writer { region, cache_bytes, trust, is_closed: false, base: Some(base) };
-        Ok(Kv::with(snapshot, applied, Some(writer)))
+        let kv = Kv::with(snapshot, applied, Some(writer));
+        kv.base_weight.store(weight, Ordering::Release);
+        kv.look_for_space();
+        Ok(kv)
     }
 
     /// A store that is nowhere but in memory.
@@ -183,6 +203,8 @@ impl Kv {
             region: writer.as_ref().map(|writer| writer.region.clone()),
             checkpointing: Mutex::new(writer),
             checkpoints: AtomicU64::new(0),
+            base_weight: AtomicU64::new(0),
+            length_max: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -229,6 +251,7 @@ impl Kv {
         };
         match written {
             Ok(snapshot) => {
+                self.note_weight(writer);
                 let mut layers = self.layers.write();
                 layers.snapshot = Some(snapshot);
                 layers.frozen = None;
@@ -241,6 +264,13 @@ impl Kv {
                 Err(error)
             }
         }
+    }
+
+    fn note_weight(&self, writer: &Writer) {
+        if let Some(base) = &writer.base {
+            self.base_weight.store(base.weight(), Ordering::Release);
+        }
+        self.look_for_space();
     }
 
     /// After a failed checkpoint: the frozen changes go back below the active ones, and the base,
@@ -277,6 +307,49 @@ impl Kv {
         }
         let layers = self.layers.read();
         layers.active.bytes() + layers.frozen.as_ref().map_or(0, |frozen| frozen.bytes())
+    }
+
+    /// Bytes of pages that everything in here takes at most once a checkpoint was made.
+    pub fn weight(&self) -> u64 {
+        let (_, overlay) = self.changes();
+        overlay + self.base_weight.load(Ordering::Acquire)
+    }
+
+    /// How many pairs were changed since the last checkpoint, and what they weigh.
+    fn changes(&self) -> (u64, u64) {
+        let layers = self.layers.read();
+        let overlays = [Some(&layers.active), layers.frozen.as_deref()];
+        let sum = |of: fn(&Overlay) -> u64| overlays.into_iter().flatten().map(of).sum();
+        (sum(|overlay| overlay.len() as u64), sum(Overlay::weight))
+    }
+
+    /// The most that may be in here ([`Kv::weight`]) if checkpoints are to find space whatever is
+    /// changed; `u64::MAX` for a store in memory alone.
+    pub fn weight_max(&self) -> u64 {
+        self.length_max.load(Ordering::Acquire) / SPACE_FACTOR
+    }
+
+    /// Whether a checkpoint is due because the next one may not find space if it has to write much
+    /// more: `times` as much as where it is due first.
+    pub fn is_due(&self, times: u64) -> bool {
+        let due = self.length_max.load(Ordering::Acquire) / DUE_PART;
+        let base = self.base_weight.load(Ordering::Acquire);
+        // The pages that are there are all that can be changed.
+        base > due && {
+            let (pairs, weight) = self.changes();
+            pairs * CHANGE_BYTES + weight > due.saturating_mul(times)
+        }
+    }
+
+    /// Looks how far the base can grow, and sees to it that data leaves as much space as what is in
+    /// here needs, while there is some.
+    pub fn look_for_space(&self) {
+        // An index takes a small part of what data takes: the reserve suffices.
+        let is_metadata = |region: &&KvRegion| region.role == KvRole::Metadata;
+        let Some(region) = self.region.as_ref().filter(is_metadata) else { return };
+        let wanted = self.weight().saturating_mul(SPACE_FACTOR * GROWTH_FACTOR);
+        let length = region.container.keep_for_kv(region.role, wanted);
+        self.length_max.store(length, Ordering::Release);
     }
 
     /// Figures for listings.

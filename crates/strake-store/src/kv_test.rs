@@ -24,6 +24,31 @@ pub(super) fn container() -> (Arc<SimDisk>, Container, Arc<dyn ChunkSource>) {
     (disk, container, source)
 }
 
+/// So many chunks and no more.
+pub(super) struct Few(pub(super) Mutex<usize>);
+
+impl ChunkSource for Few {
+    fn claim(&self, candidates: &[u32]) -> Option<u32> {
+        let mut left = self.0.lock();
+        *left = left.checked_sub(1)?;
+        candidates.first().copied()
+    }
+
+    fn keep(&self, chunks: u32) -> u32 {
+        chunks.min(*self.0.lock() as u32)
+    }
+
+    fn release(&self, chunks: &[u32]) {
+        *self.0.lock() += chunks.len();
+    }
+}
+
+pub(super) fn limit(container: &Container, chunks: usize) -> Arc<Few> {
+    let few = Arc::new(Few(Mutex::new(chunks)));
+    container.set_chunk_source(&(Arc::clone(&few) as Arc<dyn ChunkSource>));
+    few
+}
+
 pub(super) fn open(container: &Container) -> Kv {
     Kv::open(container.kv_region(KvRole::Metadata), CACHE_BYTES).unwrap()
 }
@@ -227,17 +252,9 @@ fn readers_and_appliers_go_on_during_checkpoints() {
 
 #[test]
 fn a_full_disk_fails_the_checkpoint_and_loses_nothing() {
-    struct Nothing;
-    impl ChunkSource for Nothing {
-        fn claim(&self, _candidates: &[u32]) -> Option<u32> {
-            None
-        }
-        fn release(&self, _chunks: &[u32]) {}
-    }
     let (_disk, container, free) = container();
     let (kv, mut model) = (open(&container), Model::new());
-    let full: Arc<dyn ChunkSource> = Arc::new(Nothing);
-    container.set_chunk_source(&full);
+    let _full = limit(&container, 0);
     let mut lsn = 0u64;
     let error = loop {
         lsn += 1;
@@ -418,4 +435,67 @@ fn a_flipped_bit_in_the_base_is_an_error_never_a_wrong_value() {
         refused += u32::from(failed > 0);
     }
     assert!(refused > 3, "flips must have hit something: {refused}");
+}
+
+/// What all pairs weigh, counted anew.
+fn weight_of(model: &Model) -> u64 {
+    model.iter().map(|(key, value)| base::weight_of(key.len() + value.len())).sum()
+}
+
+/// Fills a store of few chunks as far as it may be, then changes what is there, all of it at once
+/// too: a checkpoint always finds space.
+#[test]
+fn a_checkpoint_finds_space_while_no_more_is_in_there_than_may_be() {
+    for seed in strake_env::rng::test_seeds(0, 12 * strake_env::rng::test_scale()) {
+        eprintln!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let (_disk, container, _free) = container();
+        let few = limit(&container, 2 + rng.index(12));
+        let (mut kv, mut model) = (open(&container), Model::new());
+        let (longest, ascends) = ([60, 400, 4200, 20_000][rng.index(4)], rng.one_in(2));
+        let mut lsn = 0;
+        let mut apply = |kv: &Kv, model: &mut Model, key: Vec<u8>, value: Option<Vec<u8>>| {
+            lsn += 1;
+            let change = vec![(key, value)];
+            kv.apply(batch_of(&change), Lsn(lsn));
+            apply_to(model, &change);
+        };
+        eprintln!("values of up to {longest} bytes, ascending: {ascends}");
+        for round in 0..6 {
+            let has_room = |kv: &Kv| {
+                kv.look_for_space();
+                kv.weight() + base::weight_of(8 + longest) <= kv.weight_max()
+            };
+            while has_room(&kv) {
+                let number =
+                    if ascends { model.len() as u64 + round * 100_000 } else { rng.next_u64() };
+                let value = vec![rng.next_u64() as u8; 1 + rng.index(longest)];
+                apply(&kv, &mut model, number.to_be_bytes().to_vec(), Some(value));
+                if kv.is_due(1 + round % 2) || rng.one_in(400) {
+                    kv.checkpoint().expect("space");
+                }
+            }
+            kv.checkpoint().expect("space");
+            assert_eq!(kv.weight(), weight_of(&model));
+            let (one_in, removed) = ([1, 2, 10, 100][rng.index(4)], [0, 1, 2, 5][rng.index(4)]);
+            for (key, value) in model.clone() {
+                if rng.one_in(one_in) {
+                    let is_removed = removed > 0 && rng.one_in(removed);
+                    let value = (!is_removed).then(|| vec![rng.next_u64() as u8; value.len()]);
+                    apply(&kv, &mut model, key, value);
+                }
+                if kv.is_due(1 + round % 2) || rng.one_in(4000) {
+                    kv.checkpoint().expect("space for what was changed");
+                }
+            }
+            kv.checkpoint().expect("space for what was changed");
+            if rng.one_in(3) {
+                drop(kv);
+                kv = open(&container);
+            }
+            assert_eq!(kv.weight(), weight_of(&model));
+        }
+        assert_same(&kv, &model, seed);
+        drop(few);
+    }
 }

@@ -37,6 +37,11 @@ pub trait ChunkSource: Send + Sync {
     /// are not a KV's yet, highest first; the highest free one is best.
     fn claim(&self, candidates: &[u32]) -> Option<u32>;
 
+    /// Keeps so many chunks from data for a KV that may grow, while data has plenty; how many are
+    /// kept for it now. They are beside what is always kept. May be called under any lock of a
+    /// store's owner.
+    fn keep(&self, chunks: u32) -> u32;
+
     /// Chunks that are free again: a claim that was not used, or a KV that was dropped.
     fn release(&self, chunks: &[u32]);
 }
@@ -55,6 +60,10 @@ impl UnusedChunks {
 impl ChunkSource for UnusedChunks {
     fn claim(&self, candidates: &[u32]) -> Option<u32> {
         candidates.first().copied()
+    }
+
+    fn keep(&self, chunks: u32) -> u32 {
+        chunks
     }
 
     fn release(&self, _chunks: &[u32]) {}

@@ -217,6 +217,7 @@ fn walk(container: &Container, index: &Kv) -> Result<Walk> {
         walk.promises += 1;
         true
     })?;
+    walk.allocator.settle_reserve();
     Ok(walk)
 }
 

@@ -58,17 +58,17 @@ impl Space {
 
     /// Takes back what [`Space::allocate`] gave.
     pub(super) fn give_back(&self, extents: &[Extent]) {
-        self.free(extents, || {
+        self.free(extents, Allocator::give_back, || {
             self.in_flight.fetch_sub(units_of(extents), SeqCst);
         });
     }
 
     /// Frees units; `also` is done under the same hold of the allocator.
-    fn free(&self, extents: &[Extent], also: impl FnOnce()) {
+    fn free(&self, extents: &[Extent], how: fn(&mut Allocator, Extent), also: impl FnOnce()) {
         let mut allocator = self.allocator.lock();
         let mut stale = self.stale.lock();
         for &extent in extents {
-            allocator.free(extent);
+            how(&mut allocator, extent);
             stale.add(extent);
         }
         also();
@@ -133,6 +133,10 @@ impl ChunkSource for Space {
         Some(chunk)
     }
 
+    fn keep(&self, chunks: u32) -> u32 {
+        self.allocator.lock().keep_more(chunks)
+    }
+
     fn release(&self, chunks: &[u32]) {
         let mut allocator = self.allocator.lock();
         chunks.iter().for_each(|&chunk| allocator.release_from_kv(chunk));
@@ -155,7 +159,7 @@ impl BlockStore {
             return;
         }
         // In one step for a check, which counts what is free and what is on its way there.
-        self.space.free(&released, || self.reclaim.given_back(&released));
+        self.space.free(&released, Allocator::free, || self.reclaim.given_back(&released));
         if self.space.stale_bytes() <= self.options.discard_at_once_bytes_max {
             // A host that is full needs it back before the next write, and this is soon done.
             self.discard_listed();

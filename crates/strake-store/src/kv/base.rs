@@ -30,12 +30,30 @@ use redb::{
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use strake_proto::{Error, ErrorKind, Result};
 
 const PAIRS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("pairs");
 const STATE: TableDefinition<&str, u64> = TableDefinition::new("state");
 const APPLIED: &str = "applied";
+/// What all pairs weigh; see [`weight_of`]. Bases that were written before it was kept lack it.
+const WEIGHT: &str = "weight";
+const PAGE_BYTES: u64 = 4096;
+/// What redb keeps beside the bytes of a pair.
+const PAIR_BYTES: u64 = 32;
+
+/// The bytes of pages that a pair of so many bytes takes at most: a page is half full after it was
+/// split, and one for a large pair has the next power of two; those of several pages need not fit
+/// into what is free in pieces.
+pub(super) fn weight_of(bytes: usize) -> u64 {
+    let bytes = bytes as u64 + PAIR_BYTES;
+    let pages = bytes.next_power_of_two().max(PAGE_BYTES);
+    match pages {
+        PAGE_BYTES if bytes <= PAGE_BYTES / 2 => 2 * bytes,
+        pages if pages <= 2 * PAGE_BYTES => pages,
+        pages => 2 * pages,
+    }
+}
 
 /// Whether redb ever panicked over a store. Pages whose checksums agree are believed, and redb
 /// asserts on some of what they can hold; what it left in memory is then not known.
@@ -149,6 +167,8 @@ pub(super) struct Base {
     database: Option<Database>,
     pages: Arc<Pages>,
     trust: Trust,
+    /// What all pairs weigh.
+    weight: AtomicU64,
 }
 
 impl Drop for Base {
@@ -171,11 +191,21 @@ impl Base {
             let opened = redb::Builder::new().set_cache_size(cache_bytes).create_with_backend(file);
             opened.map_err(from_redb)
         })?;
-        let base = Base { database: Some(database), pages, trust: trust.clone() };
-        if base.snapshot_if_any()?.is_none() {
-            base.write(&Overlay::default(), Lsn(0))?;
+        let weight = AtomicU64::new(0);
+        let base = Base { database: Some(database), pages, trust: trust.clone(), weight };
+        match base.snapshot_if_any()? {
+            None => base.write(&Overlay::default(), Lsn(0))?,
+            Some(snapshot) => {
+                let weight = base.state(WEIGHT)?.map_or_else(|| weigh(&snapshot), Ok)?;
+                base.weight.store(weight, Ordering::Release);
+            }
         }
         Ok(base)
+    }
+
+    /// What all pairs weigh, in bytes of pages.
+    pub(super) fn weight(&self) -> u64 {
+        self.weight.load(Ordering::Acquire)
     }
 
     fn database(&self) -> &Database {
@@ -208,11 +238,15 @@ impl Base {
 
     /// The entry up to which everything is here.
     pub(super) fn applied(&self) -> Result<Lsn> {
+        Ok(Lsn(self.state(APPLIED)?.unwrap_or(0)))
+    }
+
+    fn state(&self, key: &str) -> Result<Option<u64>> {
         self.trust.guard_ours(|| {
             let transaction = self.database().begin_read().map_err(from_redb)?;
             let state = transaction.open_table(STATE).map_err(from_redb)?;
-            let applied = state.get(APPLIED).map_err(from_redb)?;
-            Ok(Lsn(applied.map_or(0, |value| value.value())))
+            let found = state.get(key).map_err(from_redb)?;
+            Ok(found.map(|value| value.value()))
         })
     }
 
@@ -226,19 +260,38 @@ impl Base {
         transaction.set_durability(Durability::Immediate).map_err(from_redb)?;
         transaction.set_two_phase_commit(true);
         transaction.set_quick_repair(true);
+        let mut weight = self.weight();
         {
             let mut pairs = transaction.open_table(PAIRS).map_err(from_redb)?;
             for (key, change) in changes.iter() {
-                match change {
+                let old = match change {
                     Some(value) => pairs.insert(key, &value[..]).map_err(from_redb)?,
                     None => pairs.remove(key).map_err(from_redb)?,
                 };
+                let of = |bytes| weight_of(key.len() + bytes);
+                // A sum that damage made too small is no reason to fail.
+                weight = weight.saturating_sub(old.map_or(0, |old| of(old.value().len())));
+                weight += change.as_ref().map_or(0, |value| of(value.len()));
             }
             let mut state = transaction.open_table(STATE).map_err(from_redb)?;
             state.insert(APPLIED, applied.0).map_err(from_redb)?;
+            state.insert(WEIGHT, weight).map_err(from_redb)?;
         }
-        transaction.commit().map_err(from_redb)
+        transaction.commit().map_err(from_redb)?;
+        self.weight.store(weight, Ordering::Release);
+        Ok(())
     }
+}
+
+/// What all pairs of a snapshot weigh.
+fn weigh(snapshot: &Snapshot) -> Result<u64> {
+    let mut pairs = snapshot.range((Bound::Unbounded, Bound::Unbounded)).map_err(from_storage)?;
+    let mut weight = 0;
+    while let Some(pair) = pairs.next(false) {
+        let (key, value) = pair.map_err(from_storage)?;
+        weight += weight_of(key.value().len() + value.value().len());
+    }
+    Ok(weight)
 }
 
 /// What an error of redb means to us.

@@ -1,10 +1,10 @@
 //! Damaged pages: found on the disk whatever caches know, renewed, salvaged; and pages that lie
 //! under good checksums.
 
-use super::kv_test::{CACHE_BYTES, container, open};
+use super::kv_test::{CACHE_BYTES, container, limit, open};
 use super::*;
 use crate::container::Container;
-use crate::region::{ChunkSource, KvRole};
+use crate::region::KvRole;
 use std::collections::BTreeMap;
 use strake_env::rng::{test_scale, test_seeds};
 use strake_env::{Disk, Rng, SimDisk};
@@ -156,21 +156,9 @@ fn renewing_is_whole_or_has_not_been_after_every_crash() {
 
 #[test]
 fn a_store_that_finds_no_room_to_be_renewed_is_what_it_was() {
-    struct Few(Mutex<usize>);
-    impl ChunkSource for Few {
-        fn claim(&self, candidates: &[u32]) -> Option<u32> {
-            let mut left = self.0.lock();
-            *left = left.checked_sub(1)?;
-            candidates.first().copied()
-        }
-        fn release(&self, chunks: &[u32]) {
-            *self.0.lock() += chunks.len();
-        }
-    }
     let (_disk, container, _source) = container();
     let (kv, model) = filled(&container);
-    let few = Arc::new(Few(Mutex::new(1)));
-    container.set_chunk_source(&(Arc::clone(&few) as Arc<dyn ChunkSource>));
+    let few = limit(&container, 1);
     let before = chunk_starts(&container);
     assert_eq!(kv.renew(false).expect_err("full").kind(), ErrorKind::NoSpace);
     assert_eq!((pairs(&kv), *few.0.lock()), (Ok(model), 1), "what was claimed is given back");

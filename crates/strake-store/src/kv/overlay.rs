@@ -1,5 +1,6 @@
 //! Changes in memory that the base does not have yet.
 
+use super::base::weight_of;
 use super::key::Key;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -17,6 +18,12 @@ const PAIR_OVERHEAD_BYTES: u64 = 96;
 pub(super) struct Overlay {
     changes: BTreeMap<Key, Change>,
     bytes: u64,
+    /// What the pairs weigh in a base: see [`weight_of`].
+    weight: u64,
+}
+
+fn weight(key_bytes: usize, change: &Change) -> u64 {
+    change.as_ref().map_or(0, |value| weight_of(key_bytes + value.len()))
 }
 
 fn cost(key: &[u8], change: &Change) -> u64 {
@@ -26,9 +33,11 @@ fn cost(key: &[u8], change: &Change) -> u64 {
 impl Overlay {
     pub(super) fn set(&mut self, key: Key, change: Change) {
         self.bytes += cost(key.bytes(), &change);
-        let key_bytes = key.bytes().len() as u64;
+        self.weight += weight(key.bytes().len(), &change);
+        let key_bytes = key.bytes().len();
         if let Some(old) = self.changes.insert(key, change) {
-            self.bytes -= key_bytes + cost(&[], &old);
+            self.bytes -= key_bytes as u64 + cost(&[], &old);
+            self.weight -= weight(key_bytes, &old);
         }
     }
 
@@ -36,6 +45,7 @@ impl Overlay {
     pub(super) fn forget(&mut self, key: &[u8]) {
         if let Some(old) = self.changes.remove(key) {
             self.bytes -= cost(key, &old);
+            self.weight -= weight(key.len(), &old);
         }
     }
 
@@ -47,9 +57,18 @@ impl Overlay {
         self.changes.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.changes.len()
+    }
+
     /// Estimated memory.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What a base may take more for these.
+    pub(super) fn weight(&self) -> u64 {
+        self.weight
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Change)> {
@@ -77,5 +96,7 @@ impl Overlay {
     pub(super) fn check(&self) {
         let bytes: u64 = self.changes.iter().map(|(key, change)| cost(key.bytes(), change)).sum();
         assert_eq!(bytes, self.bytes, "the overlay's bytes are counted");
+        let pairs = self.changes.iter().map(|(key, change)| weight(key.bytes().len(), change));
+        assert_eq!(pairs.sum::<u64>(), self.weight, "the overlay's weight is counted");
     }
 }

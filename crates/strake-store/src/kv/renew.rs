@@ -82,6 +82,7 @@ impl Kv {
         });
         match written {
             Ok(is_whole) => {
+                self.note_weight(writer);
                 self.checkpoints.fetch_add(1, Ordering::Relaxed);
                 Ok(Renewed { applied, is_whole })
             }
