@@ -281,7 +281,8 @@ fn compare(meta: &MemoryMeta, model: &Model, context: &str) {
     let ranges: Vec<_> = model.pending.values().cloned().collect();
     assert_eq!(ask(query), MetaReply::PendingRanges(ranges), "{context}");
     let inodes = shown.len() as u64;
-    let counts = Counts { inodes, allocated: model.allocated(), ..Counts::default() };
+    let (allocated, metadata_free) = (model.allocated(), u64::MAX);
+    let counts = Counts { inodes, allocated, metadata_bytes: 0, metadata_free };
     assert_eq!(ask(MetaQuery::Counts), MetaReply::Counts(counts), "{context}");
     match ask(MetaQuery::Check) {
         MetaReply::Checked(reply) => {

@@ -20,7 +20,8 @@ const ITEMS_MAX: usize = 4096;
 /// Bytes of one reply, about: inline data must not make it longer than a message may be.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// Answers a question. Of [`Counts`] the space of the store itself is left 0: its owner knows.
+/// Answers a question. Of [`Counts`] the space of the store itself is 0 and without bound: its
+/// owner knows.
 ///
 /// # Errors
 /// As [`MetaQuery`] says for each; `Corrupt` where a record does not decode.
@@ -43,7 +44,8 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
             MetaReply::Counts(Counts {
                 inodes: counters.inodes,
                 allocated: counters.allocated,
-                ..Counts::default()
+                metadata_bytes: 0,
+                metadata_free: u64::MAX,
             })
         }
         MetaQuery::PendingRanges { after, limit } => {

@@ -22,6 +22,7 @@ mod holder;
 mod members;
 mod open;
 mod scrub;
+mod space;
 mod witness;
 
 use crate::kv::MemoryKv;
@@ -30,7 +31,8 @@ use crate::{machine, query};
 use holder::Holder;
 use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use scrub::is_damage;
-use std::sync::atomic::{AtomicU64, Ordering};
+use space::Space;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -38,8 +40,6 @@ use strake_env::Disk;
 use strake_observe::Waiters;
 use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{Error, ErrorKind, NsdId, Result};
-use strake_store::container::Geometry;
-use strake_store::superblock::KV_CHUNKS_MAX;
 use strake_store::{Batch, Container, Lsn};
 
 pub use witness::WITNESS_BYTES;
@@ -93,6 +93,8 @@ pub struct MetaStore {
     copying: Mutex<()>,
     /// Every entry up to this one is durable on all holders.
     synced: AtomicU64,
+    /// The last checkpoint found no space (space.rs).
+    is_full: AtomicBool,
     worker: WorkerSignal,
 }
 
@@ -173,11 +175,12 @@ impl MetaStore {
     /// a missing copy. Tests call it by hand. Failures are kept and shown by the next call that
     /// needs what failed.
     pub fn tick(&self) {
+        self.look_for_space();
         let (last, heavy, copies) = {
             let state = self.state.read();
             let max = self.options.overlay_bytes_max;
             let heavy = state.holders.iter().any(|holder| holder.is_heavy(max));
-            (state.last, heavy, state.holders.len())
+            (state.last, heavy || self.is_full.load(Ordering::Acquire), state.holders.len())
         };
         let mut outcome = Ok(());
         if last.0 > self.synced.load(Ordering::Acquire) {
@@ -229,6 +232,7 @@ impl MetaStore {
         if !lost.is_empty() {
             self.lose_used(lost)?;
         }
+        self.set_full(full.is_some());
         full.map_or(Ok(()), |error| Err(error.context("metadata cannot grow")))
     }
 
@@ -271,12 +275,16 @@ impl MetaStore {
                 return Ok(reply);
             }
             let _wait = self.options.waiters.enter("metadata log full", "waits for a checkpoint");
-            self.checkpoint()?;
+            match self.checkpoint() {
+                // The journals may have room all the same.
+                Err(error) if error.kind() == ErrorKind::NoSpace => {}
+                made => made?,
+            }
         }
         Err(Error::new(ErrorKind::NoSpace, "the metadata's log is full and cannot be trimmed"))
     }
 
-    /// Applies with the lock held; `None` if a journal has no room.
+    /// Applies with the lock held; `None` if a checkpoint must be made before.
     fn try_apply(&self, entry: &MetaEntry, bytes: &[u8]) -> Result<Option<MetaReply>> {
         let mut state = self.state.write();
         if let Some(error) = &state.stopped {
@@ -289,6 +297,9 @@ impl MetaStore {
         };
         if changes.is_empty() {
             return Ok(Some(reply));
+        }
+        if matches!(self.space_for(&state, &entry.op, bytes.len())?, Space::AfterCheckpoint) {
+            return Ok(None);
         }
         let everyone = || state.holders.iter().chain(&state.joining);
         if !everyone().all(|holder| holder.has_room(bytes.len())) {
@@ -339,9 +350,8 @@ impl MetaPort for MetaStore {
         };
         let holder = &state.holders[0];
         if let MetaReply::Counts(counts) = &mut reply {
-            counts.metadata_bytes = holder.bytes();
-            let room = kv_bytes_max(holder.container.geometry());
-            counts.metadata_free = room.saturating_sub(counts.metadata_bytes);
+            counts.metadata_bytes = holder.kv.weight();
+            counts.metadata_free = self.free(&state);
         }
         Ok(reply)
     }
@@ -404,14 +414,12 @@ impl Drop for MetaWorker {
     }
 }
 
-/// The most a metadata store could take in a container.
-fn kv_bytes_max(geometry: &Geometry) -> u64 {
-    geometry.chunk_bytes * u64::from(geometry.chunk_count).min(KV_CHUNKS_MAX as u64)
-}
-
 #[cfg(test)]
 #[path = "store_test.rs"]
 mod store_test;
 
 #[cfg(test)]
 mod scrub_test;
+
+#[cfg(test)]
+mod space_test;

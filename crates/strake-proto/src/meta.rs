@@ -522,9 +522,9 @@ pub struct Counts {
     pub inodes: u64,
     /// Bytes of data held on disks, parity not counted, inline data not counted.
     pub allocated: u64,
-    /// Bytes the metadata takes now, one copy.
+    /// Bytes of pages that one copy of the metadata takes now at most.
     pub metadata_bytes: u64,
-    /// Bytes the metadata could still take, one copy.
+    /// As much may come to that; more where data has plenty of space.
     pub metadata_free: u64,
 }
 

@@ -104,6 +104,34 @@ impl Holder {
     pub(crate) fn is_heavy(&self, overlay_bytes_max: u64) -> bool {
         self.kv.overlay_bytes() > overlay_bytes_max
             || self.journal.used() > self.journal.capacity() / 2
+            || self.kv.is_due(1)
+    }
+
+    /// Whether nothing more may be changed before a checkpoint, or that may not find space.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.kv.is_due(2)
+    }
+
+    /// Whether an entry of so many bytes may make this copy larger, up to so many eighths of what
+    /// it may become.
+    pub(crate) fn may_grow(&self, bytes: usize, part: u64) -> bool {
+        // Its records are several; together they are hardly twice the entry.
+        let fits = || self.free(part) >= 4 * bytes as u64;
+        fits() || {
+            self.kv.look_for_space();
+            fits()
+        }
+    }
+
+    /// Bytes of pages that this copy may still take, up to so many eighths of what it may become.
+    pub(crate) fn free(&self, part: u64) -> u64 {
+        (self.kv.weight_max() / 8).saturating_mul(part).saturating_sub(self.kv.weight())
+    }
+
+    /// Whether a checkpoint might tell that this copy takes clearly less than is thought: what is
+    /// in memory counts as if it replaced nothing.
+    pub(crate) fn has_much_in_memory(&self) -> bool {
+        self.kv.overlay_bytes() > self.kv.weight_max() / 16
     }
 
     /// Appends entry `lsn`; every copy numbers alike.
@@ -177,12 +205,6 @@ impl Holder {
     pub(crate) fn renew_base(&self, synced: Lsn) -> Result<()> {
         let in_base = self.kv.renew(false)?.applied;
         self.journal.trim(Lsn(in_base.min(synced).0 + 1))
-    }
-
-    /// Bytes of this copy in its container.
-    pub(crate) fn bytes(&self) -> u64 {
-        let stats = self.kv.stats();
-        stats.base_bytes + stats.overlay_bytes
     }
 
     /// All records in key order.

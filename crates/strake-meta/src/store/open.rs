@@ -19,7 +19,7 @@ use crate::ops::configure::require_known;
 use crate::{machine, query};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use strake_proto::layout::PoolMap;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp};
 use strake_proto::{ClientId, ClusterId, Error, ErrorKind, NsdId, Result};
@@ -171,6 +171,7 @@ impl MetaStore {
             copies_wanted: copies_wanted(configuration, nsd_count),
             losses_max: usize::from(configuration.code.parity).min(nsd_count - 1),
             options,
+            is_full: AtomicBool::new(false),
             state: RwLock::new(State {
                 nsd_count,
                 containers,

@@ -1,0 +1,88 @@
+//! Space for the metadata itself.
+//!
+//! The stores lie on disks that data fills. A store's checkpoint writes what it changes to new
+//! pages, so a store that uses all of its space could not even delete. Therefore what makes it
+//! larger is refused before ([`Kv::weight_max`](strake_store::Kv::weight_max)), checkpoints come
+//! sooner where little is left, and while there is plenty more is kept from data.
+//!
+//! Where a checkpoint finds no space all the same nothing is lost: the changes stay in the journal.
+//! Until one succeeds only what does not make the metadata larger is accepted, for which the
+//! journal has room for long: a checkpoint is tried when it is half full.
+
+use super::{MetaStore, State};
+use std::sync::atomic::Ordering;
+use strake_proto::meta::MetaOp;
+use strake_proto::{Error, ErrorKind, Result};
+
+/// Of what the metadata may become, so many eighths are for what has a name.
+const PART_FOR_NAMES: u64 = 7;
+
+/// How many eighths of what the metadata may become are for an operation that makes it larger for
+/// good; 0 for others. What a client tells of contents that it took over when there was space
+/// ([`MetaOp::Update`]) is among those.
+fn part_for(op: &MetaOp) -> u64 {
+    match op {
+        // There is another way for these.
+        MetaOp::Harden { .. } => 6,
+        MetaOp::SetXattr { value, .. } if value.is_empty() => 0,
+        MetaOp::Create { .. }
+        | MetaOp::CreateOrphan { .. }
+        | MetaOp::Link { .. }
+        | MetaOp::SetXattr { .. } => PART_FOR_NAMES,
+        // A file that is there is written anew.
+        MetaOp::NewObject { .. } => 8,
+        _ => 0,
+    }
+}
+
+/// Whether an entry may be made.
+pub(super) enum Space {
+    Enough,
+    /// After a checkpoint, which tells what is taken indeed.
+    AfterCheckpoint,
+}
+
+impl MetaStore {
+    /// Whether there is space for an entry of so many bytes in all copies.
+    ///
+    /// # Errors
+    /// `NoSpace` for what makes the metadata larger than it may be.
+    pub(super) fn space_for(&self, state: &State, op: &MetaOp, bytes: usize) -> Result<Space> {
+        let copies = || state.holders.iter().chain(&state.joining);
+        let is_full = self.is_full.load(Ordering::Acquire);
+        let part = part_for(op);
+        if part > 0 && (is_full || !copies().all(|copy| copy.may_grow(bytes, part))) {
+            if !is_full && copies().any(|copy| copy.has_much_in_memory()) {
+                return Ok(Space::AfterCheckpoint);
+            }
+            let detail = "no space for more metadata: delete something, or add disks";
+            return Err(Error::new(ErrorKind::NoSpace, detail));
+        }
+        match !is_full && copies().any(|copy| copy.is_overdue()) {
+            true => Ok(Space::AfterCheckpoint),
+            false => Ok(Space::Enough),
+        }
+    }
+
+    /// Notes whether the last checkpoint found space.
+    pub(super) fn set_full(&self, is_full: bool) {
+        if self.is_full.swap(is_full, Ordering::AcqRel) != is_full {
+            let what = if is_full { "finds no space: nothing is added" } else { "has space again" };
+            eprintln!("metadata: the checkpoint {what}");
+        }
+    }
+
+    /// Looks how much space there is; see the file's head.
+    pub(super) fn look_for_space(&self) {
+        let state = self.state.read();
+        state.holders.iter().chain(&state.joining).for_each(|copy| copy.kv.look_for_space());
+    }
+
+    /// Bytes of pages that names and inodes may still take.
+    pub(super) fn free(&self, state: &State) -> u64 {
+        if self.is_full.load(Ordering::Acquire) {
+            return 0;
+        }
+        state.holders.iter().map(|copy| copy.free(PART_FOR_NAMES)).min().unwrap_or(0)
+    }
+}
