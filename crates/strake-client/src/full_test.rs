@@ -4,6 +4,7 @@ use crate::StrakeVfs;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{FallocateMode, Handle, SetAttr, Vfs};
 use crate::vfs_test::{create, lookup, open, read};
+use std::sync::Arc;
 use strake_env::Rng;
 use strake_env::rng::{test_scale, test_seeds};
 use strake_proto::{Caller, ErrorKind};
@@ -15,11 +16,29 @@ const CAPACITY: u64 = 12 << 20;
 const STEPS: u64 = 400;
 const WRITERS: usize = 4;
 
-fn full(code: &str) -> (Rig, std::sync::Arc<StrakeVfs>) {
-    let rig = Rig::new(code, 6);
-    rig.nsds.iter().for_each(|nsd| nsd.set_capacity(CAPACITY));
-    let vfs = rig.start(0);
-    (rig, vfs)
+/// A file system that is full of one file.
+struct Full {
+    rig: Rig,
+    vfs: Arc<StrakeVfs>,
+    rng: Rng,
+    handle: Handle,
+    /// What the file holds.
+    held: Vec<u8>,
+}
+
+/// Tests one for each seed and code.
+fn for_each_full(seeds: u64, codes: &[&str], test: impl Fn(Full)) {
+    for seed in test_seeds(1, seeds) {
+        for code in codes {
+            eprintln!("seed {seed}, code {code}");
+            let (rig, mut rng) = (Rig::new(code, 6), Rng::new(seed));
+            rig.nsds.iter().for_each(|nsd| nsd.set_capacity(CAPACITY));
+            let vfs = rig.start(0);
+            let handle = create(&vfs, "f").1;
+            let held = fill(&vfs, handle, &mut rng);
+            test(Full { rig, vfs, rng, handle, held });
+        }
+    }
 }
 
 /// Writes random bytes to the end of a file until there is no space; returns them.
@@ -61,135 +80,120 @@ fn change(vfs: &StrakeVfs, handle: Handle, rng: &mut Rng, from: usize, held: &mu
     assert_eq!(count, bytes.len(), "{offset}..{end} written");
 }
 
+/// Takes so many bytes from the end of a file.
+fn cut(vfs: &StrakeVfs, handle: Handle, held: &mut Vec<u8>, bytes: usize) {
+    held.truncate(held.len() - bytes);
+    let change = SetAttr { size: Some(held.len() as u64), ..SetAttr::default() };
+    let ino = lookup(vfs, "f").attr.ino;
+    vfs.setattr(&Caller::ROOT, ino, Some(handle), &change).expect("cut");
+}
+
 #[test]
 fn what_it_holds_can_be_written_anew_and_nothing_can_be_added() {
-    for seed in test_seeds(1, test_scale()) {
-        for code in CODES {
-            eprintln!("seed {seed}, code {code}");
-            let (mut rng, (rig, vfs)) = (Rng::new(seed), full(code));
-            let (ino, handle) = create(&vfs, "f");
-            let mut held = fill(&vfs, handle, &mut rng);
-            for _ in 0..STEPS {
-                change(&vfs, handle, &mut rng, 0, &mut held);
-                if rng.one_in(30) {
-                    vfs.fsync(handle, false).expect("durable");
-                }
+    for_each_full(test_scale(), &CODES, |full| {
+        let Full { rig, vfs, mut rng, handle, mut held } = full;
+        for _ in 0..STEPS {
+            change(&vfs, handle, &mut rng, 0, &mut held);
+            if rng.one_in(30) {
+                vfs.fsync(handle, false).expect("durable");
             }
-            vfs.sync().expect("durable");
-            let free = vfs.statfs().expect("told").available;
-            assert!(free < 2 * u64::from(BLOCK_SIZE), "as full as before: {free}");
-            let (_, other) = create(&vfs, "g");
-            let added = vfs.write(other, 0, &held[..2 * BLOCK], false).unwrap_or(0);
-            assert!(added < 2 * BLOCK, "it was full");
-            let cut = SetAttr { size: Some(held.len() as u64 - 1234), ..SetAttr::default() };
-            vfs.setattr(&Caller::ROOT, ino, Some(handle), &cut).expect("cut");
-            held.truncate(held.len() - 1234);
-            vfs.fsync(handle, false).expect("durable");
-            drop(vfs);
-            rig.crash();
-            let vfs = rig.start(0);
-            let handle = open(&vfs, "f").1;
-            assert!(read(&vfs, handle, 0, held.len() + 1) == held, "seed {seed}, code {code}");
-            vfs.shutdown().expect("ended");
         }
-    }
+        vfs.sync().expect("durable");
+        let free = vfs.statfs().expect("told").available;
+        assert!(free < 2 * u64::from(BLOCK_SIZE), "as full as before: {free}");
+        let (_, other) = create(&vfs, "g");
+        let added = vfs.write(other, 0, &held[..2 * BLOCK], false).unwrap_or(0);
+        assert!(added < 2 * BLOCK, "it was full");
+        cut(&vfs, handle, &mut held, 1234);
+        vfs.fsync(handle, false).expect("durable");
+        drop(vfs);
+        rig.crash();
+        let vfs = rig.start(0);
+        let handle = open(&vfs, "f").1;
+        assert!(read(&vfs, handle, 0, held.len() + 1) == held);
+        vfs.shutdown().expect("ended");
+    });
 }
 
 #[test]
 fn several_who_write_it_anew_leave_each_other_room() {
-    for seed in test_seeds(1, test_scale()) {
-        for code in CODES {
-            eprintln!("seed {seed}, code {code}");
-            let (mut rng, (_rig, vfs)) = (Rng::new(seed), full(code));
-            let (_, handle) = create(&vfs, "f");
-            let mut held = fill(&vfs, handle, &mut rng);
-            let each = held.len().div_ceil(WRITERS);
-            std::thread::scope(|scope| {
-                for (number, part) in held.chunks_mut(each).enumerate() {
-                    let (vfs, mut rng) = (&vfs, Rng::new(seed + number as u64));
-                    scope.spawn(move || {
-                        for _ in 0..STEPS / 4 {
-                            change(vfs, handle, &mut rng, number * each, part);
-                            if rng.one_in(30) {
-                                vfs.fsync(handle, false).expect("durable");
-                            }
+    for_each_full(test_scale(), &CODES, |full| {
+        let Full { rig: _rig, vfs, mut rng, handle, mut held } = full;
+        let each = held.len().div_ceil(WRITERS);
+        std::thread::scope(|scope| {
+            for (number, part) in held.chunks_mut(each).enumerate() {
+                let (vfs, mut rng) = (&vfs, Rng::new(rng.next_u64()));
+                scope.spawn(move || {
+                    for _ in 0..STEPS / 4 {
+                        change(vfs, handle, &mut rng, number * each, part);
+                        if rng.one_in(30) {
+                            vfs.fsync(handle, false).expect("durable");
                         }
-                    });
-                }
-            });
-            vfs.fsync(handle, false).expect("what was accepted had its room");
-            assert!(read(&vfs, handle, 0, held.len()) == held, "seed {seed}, code {code}");
-            vfs.shutdown().expect("ended");
-        }
-    }
+                    }
+                });
+            }
+        });
+        vfs.fsync(handle, false).expect("what was accepted had its room");
+        assert!(read(&vfs, handle, 0, held.len()) == held);
+        vfs.shutdown().expect("ended");
+    });
 }
 
 #[test]
 fn what_a_nearly_full_file_system_accepted_has_room_on_each_disk() {
-    for seed in test_seeds(1, 4 * test_scale()) {
-        for code in ["1", "2x"] {
-            eprintln!("seed {seed}, code {code}");
-            let (mut rng, (_rig, vfs)) = (Rng::new(seed), full(code));
-            let (_, handle) = create(&vfs, "f");
-            let mut held = fill(&vfs, handle, &mut rng);
-            vfs.fsync(handle, false).expect("durable");
-            let (ino, size) = (lookup(&vfs, "f").attr.ino, held.len() / 4 * 3);
-            let cut = SetAttr { size: Some(size as u64), ..SetAttr::default() };
-            vfs.setattr(&Caller::ROOT, ino, Some(handle), &cut).expect("cut");
-            held.truncate(size);
-            for _ in 0..STEPS {
-                let start = rng.index(size - 10);
-                rng.fill(&mut held[start..start + 10]);
-                let bytes = &held[start..start + 10];
-                assert_eq!(vfs.write(handle, start as u64, bytes, false).expect("room"), 10);
-            }
-            vfs.fsync(handle, false).expect("what was accepted has its room");
-            assert!(read(&vfs, handle, 0, size + 1) == held, "seed {seed}, code {code}");
-            vfs.shutdown().expect("ended");
+    for_each_full(4 * test_scale(), &["1", "2x"], |full| {
+        let Full { rig: _rig, vfs, mut rng, handle, mut held } = full;
+        vfs.fsync(handle, false).expect("durable");
+        let quarter = held.len() / 4;
+        cut(&vfs, handle, &mut held, quarter);
+        for _ in 0..STEPS {
+            let start = rng.index(held.len() - 10);
+            rng.fill(&mut held[start..start + 10]);
+            let bytes = &held[start..start + 10];
+            assert_eq!(vfs.write(handle, start as u64, bytes, false).expect("room"), 10);
         }
-    }
+        vfs.fsync(handle, false).expect("what was accepted has its room");
+        assert!(read(&vfs, handle, 0, held.len() + 1) == held);
+        vfs.shutdown().expect("ended");
+    });
 }
 
 /// Each unit is as it was synced last, or newer.
 #[test]
 fn what_was_synced_while_it_was_full_outlives_a_power_cut() {
     const UNIT: usize = 4096;
-    for seed in test_seeds(1, 4 * test_scale()) {
-        for code in CODES {
-            eprintln!("seed {seed}, code {code}");
-            let (mut rng, (rig, vfs)) = (Rng::new(seed), full(code));
-            let (_, handle) = create(&vfs, "f");
-            let units = fill(&vfs, handle, &mut rng).len() / UNIT;
-            let numbered = |number: u32| number.to_le_bytes().repeat(UNIT / 4);
-            (0..units).for_each(|at| {
-                let count = vfs.write(handle, (at * UNIT) as u64, &numbered(0), false);
-                assert_eq!(count.expect("room"), UNIT);
-            });
-            vfs.fsync(handle, false).expect("durable");
-            let (mut newest, steps) = (vec![0; units], 1 + rng.below(STEPS) as u32);
-            let mut synced = newest.clone();
-            for number in 1..=steps {
-                let at = rng.index(units);
-                let count = vfs.write(handle, (at * UNIT) as u64, &numbered(number), false);
-                assert_eq!(count.expect("room"), UNIT);
-                newest[at] = number;
-                if rng.one_in(8) {
-                    vfs.fsync(handle, false).expect("durable");
-                    synced.clone_from(&newest);
-                }
+    for_each_full(4 * test_scale(), &CODES, |full| {
+        let Full { rig, vfs, mut rng, handle, held } = full;
+        let units = held.len() / UNIT;
+        let numbered = |number: u32| number.to_le_bytes().repeat(UNIT / 4);
+        let set = |at: usize, number: u32| {
+            let count = vfs.write(handle, (at * UNIT) as u64, &numbered(number), false);
+            assert_eq!(count.expect("room"), UNIT);
+        };
+        (0..units).for_each(|at| set(at, 0));
+        vfs.fsync(handle, false).expect("durable");
+        let (mut newest, steps) = (vec![0; units], 1 + rng.below(STEPS) as u32);
+        let mut synced = newest.clone();
+        for number in 1..=steps {
+            let at = rng.index(units);
+            set(at, number);
+            newest[at] = number;
+            if rng.one_in(8) {
+                vfs.fsync(handle, false).expect("durable");
+                synced.clone_from(&newest);
             }
-            rig.freeze();
-            drop(vfs);
-            rig.power_cut(&mut rng);
-            let vfs = rig.start(0);
-            let bytes = read(&vfs, open(&vfs, "f").1, 0, units * UNIT);
-            for (at, unit) in bytes.chunks(UNIT).enumerate() {
-                let number = u32::from_le_bytes(unit[..4].try_into().expect("four bytes"));
-                assert!(unit == numbered(number), "unit {at} is of one write");
-                let allowed = synced[at]..=newest[at];
-                assert!(allowed.contains(&number), "unit {at}: {number} of {allowed:?}");
-            }
-            vfs.shutdown().expect("ended");
         }
-    }
+        rig.freeze();
+        drop(vfs);
+        rig.power_cut(&mut rng);
+        let vfs = rig.start(0);
+        let bytes = read(&vfs, open(&vfs, "f").1, 0, units * UNIT);
+        for (at, unit) in bytes.chunks(UNIT).enumerate() {
+            let number = u32::from_le_bytes(unit[..4].try_into().expect("four bytes"));
+            assert!(unit == numbered(number), "unit {at} is of one write");
+            let allowed = synced[at]..=newest[at];
+            assert!(allowed.contains(&number), "unit {at}: {number} of {allowed:?}");
+        }
+        vfs.shutdown().expect("ended");
+    });
 }
