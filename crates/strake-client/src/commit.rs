@@ -279,6 +279,9 @@ pub(crate) fn took(
     match result {
         Ok(updated) => {
             file.committed_size.store(told.size, Ordering::Release);
+            if told.data.is_some() {
+                file.release_inline();
+            }
             if matches!(content, Content::Object(_)) {
                 file.linked.store(true, Ordering::Release);
             }

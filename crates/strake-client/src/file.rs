@@ -10,7 +10,7 @@
 use crate::block::Block;
 use crate::inode::InodeState;
 use crate::pool::PagePool;
-use crate::shared::Shared;
+use crate::shared::{MetaLink, Shared};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use strake_proto::meta::{FileData, Inode};
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{Error, ErrorKind, ObjectLayout, Result};
+
+/// A byte in an inode takes so much of the metadata at most: pages are half full.
+const INLINE_PAGES_FACTOR: u64 = 2;
 
 /// Where the bytes are.
 #[derive(Clone, Debug)]
@@ -45,6 +48,8 @@ pub(crate) struct FileState {
     unsaved: Mutex<BTreeSet<u64>>,
     /// Bytes hardened in the metadata since they were last all in stable strips.
     hardened: AtomicUsize,
+    /// What its contents will take of the metadata, as far as that was not told of them.
+    untold: AtomicU64,
     /// Whether a block was sent since then: what is hardened may be older than what is stored.
     pub(crate) sent: AtomicBool,
     /// Blocks from here on were never stored.
@@ -105,6 +110,7 @@ impl FileState {
             dirty: Mutex::default(),
             unsaved: Mutex::default(),
             hardened: AtomicUsize::new(0),
+            untold: AtomicU64::new(0),
             sent: AtomicBool::new(false),
             stored_blocks: AtomicU64::new(stored_blocks),
             tail_stale: AtomicBool::new(true),
@@ -199,6 +205,26 @@ impl FileState {
         self.pool.hardened.fetch_sub(bytes, Ordering::AcqRel);
     }
 
+    /// Whether the metadata has room for contents of so many bytes more in the inode; if so, holds
+    /// that. The caller holds `content` exclusively.
+    pub(crate) fn hold_inline(&self, meta: &MetaLink, more: usize) -> Result<bool> {
+        let more = INLINE_PAGES_FACTOR * more as u64;
+        let all = self.pool.untold.fetch_add(more, Ordering::AcqRel) + more;
+        self.untold.fetch_add(more, Ordering::AcqRel);
+        let fits = meta.inline_room().map(|room| all <= room);
+        if !matches!(fits, Ok(true)) {
+            self.untold.fetch_sub(more, Ordering::AcqRel);
+            self.pool.untold.fetch_sub(more, Ordering::AcqRel);
+        }
+        fits
+    }
+
+    /// The metadata was told of the contents, or never will be.
+    pub(crate) fn release_inline(&self) {
+        let held = self.untold.swap(0, Ordering::AcqRel);
+        self.pool.untold.fetch_sub(held, Ordering::AcqRel);
+    }
+
     /// The dirty blocks, in order.
     pub(crate) fn dirty_blocks(&self) -> Vec<u64> {
         self.dirty.lock().iter().copied().collect()
@@ -285,6 +311,7 @@ impl Drop for FileState {
     /// Gives the buffers back at once; the pool's clock would keep them for a round.
     fn drop(&mut self) {
         self.clear_hardened();
+        self.release_inline();
         for block in std::mem::take(self.blocks.get_mut()).into_values() {
             let mut data = block.data.write();
             self.discard(&mut data);

@@ -154,19 +154,27 @@ impl Of<'_> {
         self.write_block(layout, index, within, &bytes[..count], room)
     }
 
-    /// Writes into the inode; grows out of it where the bytes do not fit.
+    /// Writes into the inode; grows out of it where the bytes do not fit, or the metadata is short
+    /// of space.
     fn write_inline(&self, offset: u64, bytes: &[u8], extend: bool) -> Result<Step> {
         let mut content = self.file.content.write();
         if !extend && offset + bytes.len() as u64 > self.file.size() {
             return Ok(Step::Done(0));
         }
-        let held = match &mut *content {
-            Content::Object(_) => return Ok(Step::Again),
-            Content::Empty => Vec::new(),
-            Content::Inline(held) => std::mem::take(held),
-        };
         let end = offset + bytes.len() as u64;
-        if end > INLINE_BYTES_MAX as u64 {
+        let before = match &*content {
+            Content::Object(_) => return Ok(Step::Again),
+            Content::Empty => 0,
+            Content::Inline(held) => held.len(),
+        };
+        let more = usize::try_from(end).unwrap_or(usize::MAX).saturating_sub(before);
+        let fits = end <= INLINE_BYTES_MAX as u64
+            && (more == 0 || self.file.hold_inline(&self.shared.meta, more)?);
+        let mut held = match &mut *content {
+            Content::Inline(held) => std::mem::take(held),
+            _ => Vec::new(),
+        };
+        if !fits {
             let result = self.leave_inode(&held);
             *content = match &result {
                 Ok(layout) => Content::Object(*layout),
@@ -175,10 +183,7 @@ impl Of<'_> {
             };
             return result.map(|_| Step::Again);
         }
-        let mut held = held;
-        if held.len() < end as usize {
-            held.resize(end as usize, 0);
-        }
+        held.resize(before.max(end as usize), 0);
         held[offset as usize..end as usize].copy_from_slice(bytes);
         *content = Content::Inline(held);
         self.file.content_changed.store(true, Ordering::Release);

@@ -26,7 +26,7 @@
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use strake_env::AlignedBuffer;
 use strake_observe::Waiters;
@@ -116,6 +116,8 @@ pub(crate) struct PagePool {
     waiting: AtomicUsize,
     /// Bytes of all files that the metadata keeps hardened.
     pub(crate) hardened: AtomicUsize,
+    /// What the contents of inodes that the metadata was not told yet will take of it, in bytes.
+    pub(crate) untold: AtomicU64,
     first_touch: warm::FirstTouch,
     state: Mutex<PoolState>,
     changed: Condvar,
@@ -157,6 +159,7 @@ impl PagePool {
             },
             waiting: AtomicUsize::new(0),
             hardened: AtomicUsize::new(0),
+            untold: AtomicU64::new(0),
             first_touch: warm::FirstTouch::default(),
             state: Mutex::default(),
             changed: Condvar::new(),

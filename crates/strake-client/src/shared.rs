@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::{Clock, FanOut};
 use strake_observe::Observe;
-use strake_proto::meta::{Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::meta::{Counts, Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{Attr, ClientId, Error, ErrorKind, Ino, Result, Timestamp};
 
 /// The metadata with this client's name and clock.
@@ -31,7 +31,14 @@ pub(crate) struct MetaLink {
     /// Changes answered, and of these those known to be durable.
     applied: AtomicU64,
     synced: AtomicU64,
+    /// What the metadata has to give to contents, and when it told so.
+    room: Mutex<(u64, Duration)>,
 }
+
+/// While the metadata has more room than that, it is asked
+const ROOM_PLENTY: u64 = 64 << 20;
+/// no more often than that how much it has.
+const ROOM_HOLDS: Duration = Duration::from_secs(1);
 
 impl MetaLink {
     /// The metadata at `port`.
@@ -41,7 +48,27 @@ impl MetaLink {
         clock: Arc<dyn Clock>,
     ) -> MetaLink {
         let (applied, synced) = (AtomicU64::new(0), AtomicU64::new(0));
-        MetaLink { port, client, clock, applied, synced }
+        MetaLink { port, client, clock, applied, synced, room: Mutex::default() }
+    }
+
+    /// Bytes that contents of files may take of the metadata: a third of all that it may become is
+    /// for names and inodes.
+    pub(crate) fn inline_room(&self) -> Result<u64> {
+        let now = self.clock.monotonic();
+        let mut known = self.room.lock();
+        if known.0 < ROOM_PLENTY || now.saturating_sub(known.1) > ROOM_HOLDS {
+            let counts = self.counts()?;
+            *known = (counts.metadata_free.saturating_sub(counts.metadata_bytes / 2), now);
+        }
+        Ok(known.0)
+    }
+
+    /// Sums over all metadata.
+    pub(crate) fn counts(&self) -> Result<Counts> {
+        match self.query(&MetaQuery::Counts)? {
+            MetaReply::Counts(counts) => Ok(counts),
+            _ => Err(wrong_reply()),
+        }
     }
 
     /// Asks.

@@ -16,7 +16,8 @@ use crate::shared::Shared;
 use crate::stripe_io::StripeIo;
 use parking_lot::{Mutex, MutexGuard};
 use std::thread::ThreadId;
-use strake_proto::{Code, Error, ErrorKind, Result};
+use strake_proto::limits::{SHORT_BLOCK_BYTES_MAX, UNIT_BYTES};
+use strake_proto::{Code, Error, ErrorKind, Geometry, Result};
 
 /// Raw bytes per NSD that data never takes: room for what else an NSD notes.
 const MARGIN_PER_SLOT: u64 = 1 << 20;
@@ -29,11 +30,18 @@ const RESERVE_PART_MAX: u64 = 8;
 /// and so many bytes of a large one.
 const RESERVE_MAX: u64 = 256 << 20;
 
+/// Longer strips take one more unit on an NSD.
+const UNITS_WITHOUT_TRAILER: u64 = 16;
+
+/// An NSD keeps nothing for the metadata where less than such a part of the whole is free.
+const LEFT_PART: u64 = 8;
+
 /// How often room is made for one operation: the largest write has five blocks of the smallest
 /// size, and the reserve has room for one at least.
 const FREEING_MAX: usize = 8;
 
-/// What a dirty block holds until it is sent, in bytes of data.
+/// What a dirty block holds until it is sent: in bytes of data; within [`Space`], in bytes of
+/// strips on one NSD, of which a short block takes as many as it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) bytes: u64,
@@ -45,17 +53,27 @@ impl Held {
     fn growth(self) -> u64 {
         self.bytes - self.replaces
     }
+
+    fn plus(self, other: Held) -> Held {
+        Held { bytes: self.bytes + other.bytes, replaces: self.replaces + other.replaces }
+    }
+
+    fn minus(self, other: Held) -> Held {
+        Held { bytes: self.bytes - other.bytes, replaces: self.replaces - other.replaces }
+    }
 }
 
 #[derive(Default)]
 struct State {
     /// Raw bytes free on the fullest NSD as last told, less the margin and what was sent since.
     free: u64,
+    /// Raw bytes of an NSD for data, used or free.
+    total: u64,
     /// Raw bytes per NSD; see the file's head.
     reserve: u64,
     /// By all blocks together.
     held: Held,
-    /// Bytes of data sent so far.
+    /// As much was sent so far.
     sent: u64,
     /// Of these, those that replace nothing any more that is not free: they are durable.
     freed: u64,
@@ -63,6 +81,14 @@ struct State {
     turn: Option<ThreadId>,
     /// Nothing is refused: what is written was acknowledged before a crash.
     owing: bool,
+}
+
+impl State {
+    /// The most that may be held. Of what an NSD tells is free it may keep half for the metadata,
+    /// as long as a part of the whole is left (`keep_more` of its allocator).
+    fn holdable(&self) -> u64 {
+        self.free.min((self.free / 2).max(self.total / LEFT_PART))
+    }
 }
 
 /// See the file's head.
@@ -89,9 +115,26 @@ impl Space {
         space
     }
 
-    /// The most that so many bytes of data take on one NSD.
-    fn on_one(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(self.code.data.into())
+    /// The most that a block of up to so many bytes takes on an NSD.
+    fn strip(&self, block_bytes: u64) -> u64 {
+        if block_bytes == 0 {
+            return 0;
+        }
+        // A short block has longer strips than one that is a little longer.
+        let short = Geometry::of(self.code, block_bytes.min(SHORT_BLOCK_BYTES_MAX)).strip_bytes;
+        let strip = Geometry::of(self.code, block_bytes).strip_bytes.max(short) as u64;
+        let unit = UNIT_BYTES as u64;
+        // The checksums of a long one stand behind it.
+        strip + if strip > UNITS_WITHOUT_TRAILER * unit { unit } else { 0 }
+    }
+
+    /// What a block holds of an NSD.
+    fn strips(&self, of_data: Held) -> Held {
+        let bytes = self.strip(of_data.bytes);
+        let strips = if of_data.bytes > SHORT_BLOCK_BYTES_MAX { self.code.data.into() } else { 1 };
+        let growth = of_data.growth().div_ceil(strips).next_multiple_of(UNIT_BYTES as u64);
+        let replaces = if of_data.replaces == 0 { 0 } else { bytes.saturating_sub(growth) };
+        Held { bytes, replaces }
     }
 
     /// Asks the NSDs again.
@@ -106,26 +149,25 @@ impl Space {
     fn learn(&self, io: &StripeIo, sent: u64) {
         let (total, free) = io.nsds().space();
         let (total, free) = (total / self.slots, free / self.slots);
-        let least = RESERVE_STRIPS * self.on_one(self.block_size);
+        let least = RESERVE_STRIPS * self.strip(self.block_size);
         let reserve = (total / RESERVE_PART).min(RESERVE_MAX).max(least);
         let mut state = self.state.lock();
+        state.total = total;
         state.reserve = reserve.min(total / RESERVE_PART_MAX);
-        let since = self.on_one(state.sent - sent);
+        let since = state.sent - sent;
         state.free = free.saturating_sub(MARGIN_PER_SLOT + since);
     }
 
     /// Holds room for a block that held `old` so far, if there is as far as is known.
     pub(crate) fn try_hold(&self, old: Held, new: Held) -> bool {
+        let (old, new) = (self.strips(old), self.strips(new));
         let mut state = self.state.lock();
-        let held = Held {
-            bytes: state.held.bytes - old.bytes + new.bytes,
-            replaces: state.held.replaces - old.replaces + new.replaces,
-        };
+        let held = state.held.minus(old).plus(new);
         let grows = new.growth() > old.growth();
         let waits = state.turn.is_some_and(|thread| thread != std::thread::current().id());
         let fits = !waits
-            && self.on_one(held.bytes) <= state.free
-            && (!grows || self.on_one(held.growth()) + state.reserve <= state.free);
+            && held.bytes <= state.holdable()
+            && (!grows || held.growth() + state.reserve <= state.free);
         if fits || state.owing {
             state.held = held;
             return true;
@@ -148,15 +190,13 @@ impl Space {
     /// Gives back what was held for data that was dropped.
     pub(crate) fn release(&self, held: Held) {
         let mut state = self.state.lock();
-        state.held.bytes -= held.bytes;
-        state.held.replaces -= held.replaces;
+        state.held = state.held.minus(self.strips(held));
     }
 
     /// Holds room for data that was on the NSDs, and is dirty again.
     pub(crate) fn owe(&self, held: Held) {
         let mut state = self.state.lock();
-        state.held.bytes += held.bytes;
-        state.held.replaces += held.replaces;
+        state.held = state.held.plus(self.strips(held));
     }
 
     /// While `owing`, [`Space::hold`] refuses nothing.
@@ -167,9 +207,10 @@ impl Space {
     /// What was held is on the NSDs.
     pub(crate) fn sent(&self, held: Held) {
         self.release(held);
+        let bytes = self.strip(held.bytes);
         let mut state = self.state.lock();
-        state.sent += held.bytes;
-        state.free = state.free.saturating_sub(self.on_one(held.bytes));
+        state.sent += bytes;
+        state.free = state.free.saturating_sub(bytes);
     }
 
     /// Whether `bytes` more would fit.
@@ -178,7 +219,7 @@ impl Space {
         let on_all = u128::from(bytes) * self.code.width() as u128 / u128::from(self.code.data);
         let fits = || {
             let state = self.state.lock();
-            let needed = self.on_one(state.held.growth()) + state.reserve;
+            let needed = state.held.growth() + state.reserve;
             on_all <= u128::from(state.free.saturating_sub(needed)) * u128::from(self.slots)
         };
         fits() || {
@@ -203,7 +244,8 @@ impl Space {
             (u128::from(raw) * u128::from(self.code.data) / self.code.width() as u128) as u64
         };
         let free = free.saturating_sub((state.reserve + MARGIN_PER_SLOT) * self.slots);
-        (data(total), data(free).saturating_sub(state.held.growth()))
+        let growth = state.held.growth() * u64::from(self.code.data);
+        (data(total), data(free).saturating_sub(growth))
     }
 }
 
