@@ -32,12 +32,24 @@ struct Case {
     name: &'static str,
     shape: Shape,
     rounds: (u64, u64),
+    /// Nothing more fits: what is there is written anew.
+    full: bool,
 }
 
-const CASES: [Case; 3] = [
-    Case { name: "4+2p", shape: Shape::of("4+2p", 6), rounds: (4, 40) },
-    Case { name: "2x", shape: Shape::of("2x", 4), rounds: (3, 30) },
-    Case { name: "socket", shape: Shape { socket: true, ..Shape::of("4+2p", 6) }, rounds: (4, 40) },
+impl Case {
+    const fn of(name: &'static str, shape: Shape, rounds: (u64, u64)) -> Case {
+        Case { name, shape, rounds, full: false }
+    }
+}
+
+const SIX: Shape = Shape::of("4+2p", 6);
+const SMALL: Shape = Shape { block_size: "256K", nsd_size: "64M", ..SIX };
+
+const CASES: [Case; 4] = [
+    Case::of("4+2p", SIX, (4, 40)),
+    Case::of("2x", Shape::of("2x", 4), (3, 30)),
+    Case::of("socket", Shape { socket: true, ..SIX }, (4, 40)),
+    Case { full: true, ..Case::of("full", SMALL, (3, 30)) },
 ];
 
 /// Random numbers that follow from a seed.
@@ -77,7 +89,10 @@ fn one(
     draw: &mut Draw,
 ) -> Result<(), String> {
     let name = case.name;
-    let mut loads = loads::all(session, mounted)?;
+    let mut loads = match case.full {
+        true => loads::in_place(mounted)?,
+        false => loads::all(session, mounted)?,
+    };
     let mut acknowledged = vec![0; loads.len()];
     for round in 1..=rounds {
         let place = Place { session, mounted, round };
@@ -105,6 +120,10 @@ fn one(
             return Err("the file system does not come up again".to_owned());
         }
         for (load, total) in loads.iter_mut().zip(&mut acknowledged) {
+            let refused = refused_for_space(session, load.name())?;
+            checks.hold(&format!("{name} {round}: {} finds room", load.name()), !refused, || {
+                "it got ENOSPC".to_owned()
+            });
             let verified = load.verify(&place);
             *total += *verified.as_ref().unwrap_or(&0);
             let count = verified.as_ref().map_or(0, |count| *count);
@@ -158,6 +177,13 @@ fn wait_until_told(place: &Place<'_>, loads: &[Box<dyn Load>]) -> Result<(), Str
 /// What a program complains of in this round.
 fn errors_of(session: &Session, name: &str) -> std::path::PathBuf {
     session.log("crashes", &format!("{name} errors"))
+}
+
+/// Whether a program was told that there is no room.
+fn refused_for_space(session: &Session, name: &str) -> Result<bool, String> {
+    let path = errors_of(session, name);
+    let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(String::from_utf8_lossy(&bytes).to_lowercase().contains("no space left"))
 }
 
 /// Waits until all have noticed that the file system is gone.

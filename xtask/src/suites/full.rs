@@ -15,12 +15,16 @@ const ENOSPC: i32 = 28;
 const FILE_BYTES: usize = 4 << 20;
 /// More files than fit by far.
 const FILES_MAX: u64 = 400;
+const SMALL_FILES_MAX: u64 = 200_000;
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let small = Shape { block_size: "256K", nsd_size: "64M", ..Shape::of("4+2p", 6) };
     let mounted = Mounted::create(session, checks, "full", &small)?;
     fill_and_empty(checks, "full", &mounted, &["write"])?;
     write_anew_while_full(checks, &mounted);
+    drop(mounted);
+    let mounted = Mounted::create(session, checks, "small files", &small)?;
+    fill_with_small_files(checks, &mounted);
     drop(mounted);
     let host = reference::Xfs::mount(session, checks, "host", 700 << 20)?;
     let shape = Shape { block_size: "256K", nsd_size: "1G", ..Shape::of("2x", 4) };
@@ -114,6 +118,73 @@ fn write_anew_while_full(checks: &mut Checks, mounted: &Mounted<'_>) {
         mounted.down()
     });
     checks.record("full: what is there can be written anew", outcome);
+}
+
+/// Small files, in the metadata and beside it, until no more can be made: all of them are there,
+/// also after a crash, and can be removed.
+fn fill_with_small_files(checks: &mut Checks, mounted: &Mounted<'_>) {
+    let outcome = fill_small(&mounted.mount, 0).and_then(|made| {
+        if made < 1000 {
+            return Err(format!("only {made} files"));
+        }
+        mounted.sync()?;
+        mounted.check()?;
+        mounted.kill_process(0)?;
+        mounted.up()?;
+        (0..made).try_for_each(|number| verify_small(&mounted.mount, number))?;
+        mounted.check()?;
+        for number in (0..made).filter(|number| number % 3 > 0) {
+            std::fs::remove_file(small_path(&mounted.mount, number))
+                .map_err(|error| format!("file {number}: {error}"))?;
+        }
+        mounted.sync()?;
+        let again = fill_small(&mounted.mount, made)?;
+        if again < made / 3 {
+            return Err(format!("where {made} files were {again} of two thirds fit again"));
+        }
+        mounted.sync()?;
+        mounted.down()?;
+        mounted.up()?;
+        let mut left = (0..made).filter(|number| number % 3 == 0).chain(made..made + again);
+        left.try_for_each(|number| verify_small(&mounted.mount, number))?;
+        mounted.check()?;
+        mounted.down()
+    });
+    checks.record("small files: as many as fit, and they can be removed", outcome);
+}
+
+fn small_path(mount: &Path, number: u64) -> std::path::PathBuf {
+    mount.join(format!("small-{number}"))
+}
+
+/// From nothing to two units, some of which the inode holds.
+fn small_bytes(number: u64) -> Vec<u8> {
+    contents(number, [0, 9, 700, 3900, 4000, 6000][(number % 6) as usize])
+}
+
+/// Makes small files from `first` on until there is no space; how many.
+fn fill_small(mount: &Path, first: u64) -> Result<u64, String> {
+    for number in first..first + SMALL_FILES_MAX {
+        let path = small_path(mount, number);
+        if let Err(error) = std::fs::write(&path, small_bytes(number)) {
+            if error.raw_os_error() != Some(ENOSPC) {
+                return Err(format!("file {number}: {error}"));
+            }
+            // The last one may be there, and be empty.
+            let _ = std::fs::remove_file(path);
+            return Ok(number - first);
+        }
+    }
+    Err(format!("more than {SMALL_FILES_MAX} small files fit"))
+}
+
+fn verify_small(mount: &Path, number: u64) -> Result<(), String> {
+    let found = std::fs::read(small_path(mount, number));
+    let found = found.map_err(|error| format!("file {number}: {error}"))?;
+    if found == small_bytes(number) {
+        return Ok(());
+    }
+    Err(format!("file {number}: {} bytes, not those that were written", found.len()))
 }
 
 /// Gives a file other contents, `piece` by `piece` from its end to its beginning.

@@ -26,6 +26,8 @@ pub(crate) const COMMAND: &str = "suites-pages";
 const PAGE_BYTES: usize = 4096;
 /// Two blocks and a half.
 const PAGES: u64 = 640;
+/// The file, once each page was written to.
+pub(crate) const FILE_BYTES: usize = PAGES as usize * PAGE_BYTES;
 const O_DSYNC: i32 = 0o10000;
 
 /// Writes until the file system goes away.

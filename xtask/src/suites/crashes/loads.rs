@@ -11,6 +11,8 @@
 use crate::suites::mounted::Mounted;
 use crate::suites::pages;
 use crate::suites::session::Session;
+use crate::suites::writer::contents;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -73,6 +75,29 @@ pub(super) fn all(session: &Session, mounted: &Mounted<'_>) -> Result<Vec<Box<dy
         Box::new(Tar::prepare(session, mounted)?),
         Box::new(Fio),
     ])
+}
+
+/// Makes the file of [`pages`], then fills the file system to its end: what works there.
+pub(super) fn in_place(mounted: &Mounted<'_>) -> Result<Vec<Box<dyn Load>>, String> {
+    let pages = Pages::default();
+    let told = |what| move |error: std::io::Error| format!("{what}: {error}");
+    let file = std::fs::File::create(mounted.mount.join(pages.name())).map_err(told("pages"))?;
+    (&file).write_all(&vec![0; pages::FILE_BYTES]).map_err(told("pages"))?;
+    file.sync_all().map_err(told("pages"))?;
+    let mut rest = std::fs::File::create(mounted.mount.join("rest")).map_err(told("rest"))?;
+    for size in [1 << 20, 4096] {
+        let piece = contents(size as u64, size);
+        let refused = loop {
+            if let Err(error) = rest.write_all(&piece) {
+                break error;
+            }
+        };
+        if refused.kind() != std::io::ErrorKind::StorageFull {
+            return Err(format!("rest: {refused}"));
+        }
+    }
+    rest.sync_all().map_err(told("rest"))?;
+    Ok(vec![Box::new(pages)])
 }
 
 fn shell(mounted: &Mounted<'_>, script: &str) -> Command {
