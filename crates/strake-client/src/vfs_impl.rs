@@ -67,8 +67,8 @@ impl Vfs for StrakeVfs {
     fn statfs(&self) -> Result<StatFs> {
         let counts = self.shared.meta.counts()?;
         let (total, free) = self.shared.space.usable(&self.shared.io);
-        // An inode with its name takes about half a KiB of metadata, in pages that are half full; more
-        // is kept for them as long as data has plenty.
+        // An inode with its name takes about half a KiB of metadata, in pages that are half full;
+        // more is kept for them as long as data has plenty.
         let plenty = free.saturating_sub(total / 8);
         let inodes_free = (counts.metadata_free / 1024).saturating_add(plenty / 16 / 1024);
         Ok(StatFs {
