@@ -449,6 +449,13 @@ impl Container {
         longest
     }
 
+    /// Keeps nothing from data any more but what is always kept: there is no store here that grows.
+    pub fn keep_for_none(&self) {
+        if let Some(source) = self.source() {
+            source.keep(0);
+        }
+    }
+
     fn claim(&self, count: usize, claimed: &mut Vec<u32>) -> Result<()> {
         if count == 0 {
             return Ok(());

@@ -312,7 +312,7 @@ impl Kv {
     /// Bytes of pages that everything in here takes at most once a checkpoint was made.
     pub fn weight(&self) -> u64 {
         let (_, overlay) = self.changes();
-        overlay + self.base_weight.load(Ordering::Acquire)
+        self.base_weight.load(Ordering::Acquire).saturating_add(overlay)
     }
 
     /// How many pairs were changed since the last checkpoint, and what they weigh.
@@ -344,7 +344,7 @@ impl Kv {
     /// Looks how far the base can grow, and sees to it that data leaves as much space as what is in
     /// here needs, while there is some.
     pub fn look_for_space(&self) {
-        // An index takes a small part of what data takes: the reserve suffices.
+        // An index takes a small part of what data takes: for one the reserve suffices.
         let is_metadata = |region: &&KvRegion| region.role == KvRole::Metadata;
         let Some(region) = self.region.as_ref().filter(is_metadata) else { return };
         let wanted = self.weight().saturating_mul(SPACE_FACTOR * GROWTH_FACTOR);

@@ -222,5 +222,7 @@ impl Drop for Holder {
         // Not joined: a disk that hangs must not hang whoever drops its copy.
         self.syncer.state.lock().stopped = true;
         self.syncer.wanted.notify_one();
+        // A copy that takes its place looks for space each second.
+        self.container.keep_for_none();
     }
 }

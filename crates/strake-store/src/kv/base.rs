@@ -269,9 +269,9 @@ impl Base {
                     None => pairs.remove(key).map_err(from_redb)?,
                 };
                 let of = |bytes| weight_of(key.len() + bytes);
-                // A sum that damage made too small is no reason to fail.
+                // A sum that damage made wrong is no reason to fail.
                 weight = weight.saturating_sub(old.map_or(0, |old| of(old.value().len())));
-                weight += change.as_ref().map_or(0, |value| of(value.len()));
+                weight = weight.saturating_add(change.as_ref().map_or(0, |new| of(new.len())));
             }
             let mut state = transaction.open_table(STATE).map_err(from_redb)?;
             state.insert(APPLIED, applied.0).map_err(from_redb)?;
