@@ -686,28 +686,19 @@ impl NsdSet {
         }
     }
 
-    /// Total and free raw bytes. Placement is even, so the fullest NSD decides what is free.
+    /// Total and free raw bytes. Placement is even, so the fullest NSD decides what is free, and of
+    /// how much: those with more cannot be filled.
     pub(crate) fn space(&self) -> (u64, u64) {
         let live = || self.slots().filter(|slot| self.rehoming() != Some(*slot));
         // What one that is away had when it went says nothing: deletions wait for it.
-        let used = live()
-            .filter(|slot| self.availability(*slot).writable())
-            .map(|slot| self.slot(slot))
-            .filter(|slot| slot.total.load(Ordering::Relaxed) > 0);
-        let mut total = 0u64;
-        let mut least = u64::MAX;
-        let mut count = 0u64;
-        for slot in used {
-            total = total.saturating_add(slot.total.load(Ordering::Relaxed));
-            least = least.min(slot.free.load(Ordering::Relaxed));
-            count += 1;
-        }
-        if count == 0 {
-            return (0, 0);
-        }
+        let told = live().filter(|slot| self.availability(*slot).writable()).map(|slot| {
+            let entry = self.slot(slot);
+            (entry.free.load(Ordering::Relaxed), entry.total.load(Ordering::Relaxed))
+        });
+        let Some((free, total)) = told.filter(|(_, total)| *total > 0).min() else { return (0, 0) };
         // NSDs that do not answer are taken to be like the others.
         let all = live().count() as u64;
-        (total / count * all, least.saturating_mul(all))
+        (total.saturating_mul(all), free.saturating_mul(all))
     }
 
     /// For listings.

@@ -234,8 +234,8 @@ impl Space {
         self.state.lock().held
     }
 
-    /// Total and free bytes for data, as the NSDs tell. What data never takes, and the reserve, are
-    /// not free.
+    /// Total and free bytes for data, as the NSDs tell, without what data never takes and the
+    /// reserve.
     pub(crate) fn usable(&self, io: &StripeIo) -> (u64, u64) {
         self.refresh(io);
         let (total, free) = io.nsds().space();
@@ -243,7 +243,8 @@ impl Space {
         let data = |raw: u64| {
             (u128::from(raw) * u128::from(self.code.data) / self.code.width() as u128) as u64
         };
-        let free = free.saturating_sub((state.reserve + MARGIN_PER_SLOT) * self.slots);
+        let kept = (state.reserve + MARGIN_PER_SLOT) * self.slots;
+        let (total, free) = (total.saturating_sub(kept), free.saturating_sub(kept));
         let growth = state.held.growth() * u64::from(self.code.data);
         (data(total), data(free).saturating_sub(growth))
     }
