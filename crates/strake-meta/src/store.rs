@@ -46,9 +46,16 @@ pub use witness::WITNESS_BYTES;
 
 /// How often unsynced entries are synced by the worker.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// Checkpoints that a change waits for before it is refused: the second finds the first one's
-/// journal trimmed, so more would not help.
-const CHECKPOINTS_PER_CHANGE_MAX: usize = 3;
+/// Checkpoints that a change waits for before it is refused. One trims the journal of what was
+/// there before it; more are for what others put there meanwhile.
+const CHECKPOINTS_PER_CHANGE_MAX: usize = 4;
+
+/// What came of an attempt to apply.
+enum Tried {
+    Applied(MetaReply),
+    /// A checkpoint must be made before, for want of this.
+    Lacks(&'static str),
+}
 
 /// What may differ between two runs of one file system.
 #[derive(Clone)]
@@ -267,16 +274,17 @@ impl MetaStore {
         Ok(snapshots)
     }
 
-    /// Applies, waiting for room in the journals where there is none.
+    /// Applies, after a checkpoint where the journals or the stores need one.
     fn apply_logged(&self, entry: &MetaEntry) -> Result<MetaReply> {
         let bytes = encode_entry(entry)?;
-        for _ in 0..CHECKPOINTS_PER_CHANGE_MAX {
-            if let Some(reply) = self.try_apply(entry, &bytes)? {
-                return Ok(reply);
-            }
-            let _wait = self.options.waiters.enter("metadata log full", "waits for a checkpoint");
+        for made in 0..CHECKPOINTS_PER_CHANGE_MAX {
+            let lacking = match self.try_apply(entry, &bytes, made)? {
+                Tried::Applied(reply) => return Ok(reply),
+                Tried::Lacks(what) => what,
+            };
+            let _wait = self.options.waiters.enter(lacking, "waits for a checkpoint");
             match self.checkpoint() {
-                // The journals may have room all the same.
+                // There may be room all the same.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {}
                 made => made?,
             }
@@ -284,8 +292,8 @@ impl MetaStore {
         Err(Error::new(ErrorKind::NoSpace, "the metadata's log is full and cannot be trimmed"))
     }
 
-    /// Applies with the lock held; `None` if a checkpoint must be made before.
-    fn try_apply(&self, entry: &MetaEntry, bytes: &[u8]) -> Result<Option<MetaReply>> {
+    /// Applies with the lock held, after so many checkpoints were made for it.
+    fn try_apply(&self, entry: &MetaEntry, bytes: &[u8], made: usize) -> Result<Tried> {
         let mut state = self.state.write();
         if let Some(error) = &state.stopped {
             return Err(error.clone());
@@ -296,14 +304,15 @@ impl MetaStore {
             decided => decided?,
         };
         if changes.is_empty() {
-            return Ok(Some(reply));
+            return Ok(Tried::Applied(reply));
         }
-        if matches!(self.space_for(&state, &entry.op, bytes.len())?, Space::AfterCheckpoint) {
-            return Ok(None);
+        let space = self.space_for(&state, &entry.op, bytes.len(), made)?;
+        if matches!(space, Space::AfterCheckpoint) {
+            return Ok(Tried::Lacks("metadata space"));
         }
         let everyone = || state.holders.iter().chain(&state.joining);
         if !everyone().all(|holder| holder.has_room(bytes.len())) {
-            return Ok(None);
+            return Ok(Tried::Lacks("metadata log full"));
         }
         let lsn = Lsn(state.last.0 + 1);
         let mut lost = Vec::new();
@@ -327,7 +336,7 @@ impl MetaStore {
             self.worker.state.lock().checkpoint_due = true;
             self.worker.changed.notify_one();
         }
-        Ok(Some(reply))
+        Ok(Tried::Applied(reply))
     }
 }
 

@@ -107,11 +107,6 @@ impl Holder {
             || self.kv.is_due(1)
     }
 
-    /// Whether nothing more may be changed before a checkpoint, or that may not find space.
-    pub(crate) fn is_overdue(&self) -> bool {
-        self.kv.is_due(2)
-    }
-
     /// Whether an entry of so many bytes may make this copy larger, up to so many eighths of what
     /// it may become.
     pub(crate) fn may_grow(&self, bytes: usize, part: u64) -> bool {
@@ -132,6 +127,11 @@ impl Holder {
     /// in memory counts as if it replaced nothing.
     pub(crate) fn has_much_in_memory(&self) -> bool {
         self.kv.overlay_bytes() > self.kv.weight_max() / 16
+    }
+
+    /// Whether anything was changed since the last checkpoint.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.kv.overlay_bytes() > 0
     }
 
     /// Appends entry `lsn`; every copy numbers alike.

@@ -9,7 +9,9 @@
 //! Until one succeeds only what does not make the metadata larger is accepted, for which the
 //! journal has room for long: a checkpoint is tried when it is half full.
 
+use super::holder::Holder;
 use super::{MetaStore, State};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_proto::meta::MetaOp;
 use strake_proto::{Error, ErrorKind, Result};
@@ -35,6 +37,11 @@ fn part_for(op: &MetaOp) -> u64 {
     }
 }
 
+/// A store that holds up others for a checkpoint does so from so many times what makes one due:
+/// who waited once goes on where that alone does not, and who waited twice at any rate. Others may
+/// have written as much again, and a checkpoint that finds no space loses nothing.
+const OVERDUE_TIMES: [u64; 2] = [2, 3];
+
 /// Whether an entry may be made.
 pub(super) enum Space {
     Enough,
@@ -43,22 +50,35 @@ pub(super) enum Space {
 }
 
 impl MetaStore {
-    /// Whether there is space for an entry of so many bytes in all copies.
+    /// Whether there is space for an entry of so many bytes in all copies, after so many
+    /// checkpoints were `made` for it.
     ///
     /// # Errors
     /// `NoSpace` for what makes the metadata larger than it may be.
-    pub(super) fn space_for(&self, state: &State, op: &MetaOp, bytes: usize) -> Result<Space> {
+    pub(super) fn space_for(
+        &self,
+        state: &State,
+        op: &MetaOp,
+        bytes: usize,
+        made: usize,
+    ) -> Result<Space> {
         let copies = || state.holders.iter().chain(&state.joining);
         let is_full = self.is_full.load(Ordering::Acquire);
         let part = part_for(op);
         if part > 0 && (is_full || !copies().all(|copy| copy.may_grow(bytes, part))) {
-            if !is_full && copies().any(|copy| copy.has_much_in_memory()) {
+            // What was removed lately counts until then; but hardening has another way.
+            let in_memory = |copy: &Arc<Holder>| match part >= PART_FOR_NAMES {
+                true => copy.has_changes(),
+                false => copy.has_much_in_memory(),
+            };
+            if !is_full && made == 0 && copies().any(in_memory) {
                 return Ok(Space::AfterCheckpoint);
             }
             let detail = "no space for more metadata: delete something, or add disks";
             return Err(Error::new(ErrorKind::NoSpace, detail));
         }
-        match !is_full && copies().any(|copy| copy.is_overdue()) {
+        let overdue = |times: &u64| copies().any(|copy| copy.kv.is_due(*times));
+        match !is_full && OVERDUE_TIMES.get(made).is_some_and(overdue) {
             true => Ok(Space::AfterCheckpoint),
             false => Ok(Space::Enough),
         }

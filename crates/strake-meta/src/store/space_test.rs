@@ -79,6 +79,7 @@ fn what_is_full_takes_nothing_more_and_lets_everything_be_removed() {
                 write(&store, ino, 0);
             }
             let part = [10, 2, 1][files.rng.index(3)];
+            let before = files.there.len() as u64;
             for at in (0..files.there.len()).rev() {
                 if files.rng.one_in(part) {
                     files.remove(&store, at);
@@ -94,7 +95,9 @@ fn what_is_full_takes_nothing_more_and_lets_everything_be_removed() {
                 drop(store);
                 store = rig.open(&[]).expect("opens however full it is");
             }
-            files.fill(&store);
+            let removed = before - files.there.len() as u64;
+            let again = files.fill(&store);
+            assert!(again >= removed / 4, "{removed} removed, {again} fit");
         }
         assert!(!store.is_full.load(Ordering::Acquire), "no checkpoint lacked space");
         while !files.there.is_empty() {
@@ -108,5 +111,50 @@ fn what_is_full_takes_nothing_more_and_lets_everything_be_removed() {
             MetaReply::Checked(reply) => assert!(reply.faults.is_empty(), "{reply:?}"),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+#[test]
+fn whoever_makes_room_is_never_refused_because_of_others_who_write() {
+    for seed in test_seeds(1, 2 * test_scale()) {
+        eprintln!("seed {seed}");
+        let (_rig, store) = Rig::new(2, 1, true);
+        let mut files = Files { rng: Rng::new(seed), there: Vec::new(), made: 0 };
+        files.fill(&store);
+        let parts: Vec<Vec<_>> =
+            files.there.chunks(files.there.len() / 8).map(<[_]>::to_vec).collect();
+        let write_and_remove = |number: usize, there| {
+            let rng = Rng::new(seed * 100 + number as u64);
+            let mut mine = Files { rng, there, made: 0 };
+            while !mine.there.is_empty() {
+                for _ in 0..10 {
+                    let (_, ino) = mine.there[mine.rng.index(mine.there.len())];
+                    write(&store, ino, 0);
+                }
+                let at = mine.rng.index(mine.there.len());
+                mine.remove(&store, at);
+            }
+        };
+        std::thread::scope(|scope| {
+            for (number, part) in parts.into_iter().enumerate() {
+                let work = &write_and_remove;
+                scope.spawn(move || work(number, part));
+            }
+        });
+        assert!(!store.is_full.load(Ordering::Acquire), "no checkpoint lacked space");
+    }
+}
+
+#[test]
+fn what_was_removed_makes_room_at_once() {
+    let (_rig, store) = Rig::new(2, 1, true);
+    let mut files = Files { rng: Rng::new(1), there: Vec::new(), made: 0 };
+    files.fill(&store);
+    for _ in 0..10 {
+        for _ in 0..5 {
+            let at = files.rng.index(files.there.len());
+            files.remove(&store, at);
+        }
+        assert!(files.fill(&store) > 0);
     }
 }
