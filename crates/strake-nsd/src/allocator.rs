@@ -9,7 +9,8 @@
 //! **Reserve.** Some empty chunks are kept from data, and key-value regions grow into them:
 //! deleting needs index space. What they took is kept anew from what becomes free, but never of
 //! what somebody was told is free ([`Allocator::tell_free`]), nor of the last that data has. For
-//! the metadata more is kept while data has plenty ([`Allocator::keep_more`]).
+//! the metadata more is kept while data has plenty, and again after a restart
+//! ([`Allocator::keep_more`]).
 //!
 //! **Withheld** units are free, but nobody gets them for a moment: the host is being told so. A
 //! chunk stays empty through it. While there are any, what can only be had in pieces is not given:
@@ -374,11 +375,19 @@ impl Allocator {
         self.kept = (self.kept + 1).min(self.reserve_chunks);
     }
 
-    /// Keeps so many more chunks than always, while data has plenty: then up to half of what was
-    /// told is free. How many more are kept now.
-    pub fn keep_more(&mut self, chunks: u32) -> u32 {
-        self.reserve_chunks = self.least_reserve.saturating_add(chunks).min(self.geometry.count);
+    /// Keeps so many more chunks than always, as long as data has plenty: then up to half of what
+    /// was told is free. Those `needed` were kept before a restart, and are kept again however
+    /// little that leaves, until somebody is told what is free. How many more are kept now.
+    pub fn keep_more(&mut self, needed: u32, wanted: u32) -> u32 {
+        let and_always = |chunks: u32| self.least_reserve.saturating_add(chunks);
+        let again = if needed > 0 && self.told == 0 { and_always(needed) } else { 0 };
+        self.reserve_chunks = and_always(needed.max(wanted)).min(self.geometry.count);
         self.kept = self.kept.min(self.reserve_chunks);
+        while self.kept < again.min(self.empty_chunks)
+            && self.free_for_data() >= self.geometry.units.into()
+        {
+            self.kept += 1;
+        }
         let plenty = self.total_without(self.least_reserve) / PLENTY_PART;
         let least = plenty.max(self.told / 2);
         let least = least + u64::from(self.geometry.units);

@@ -19,6 +19,7 @@ enum Unit {
 struct Model {
     units: Vec<Unit>,
     kept: usize,
+    kept_max: usize,
     told: u64,
 }
 
@@ -33,9 +34,23 @@ impl Model {
         (free - self.kept * GEOMETRY.units as usize) as u64
     }
 
-    fn left(&self) -> u64 {
+    /// What data can have at most.
+    fn total(&self) -> u64 {
         let chunks = self.units.iter().filter(|unit| **unit != Unit::Kv).count() as u64 / 64;
-        chunks.saturating_sub(u64::from(RESERVE)) * 64 / 32
+        chunks.saturating_sub(u64::from(RESERVE)) * 64
+    }
+
+    fn left(&self) -> u64 {
+        self.total() / 32
+    }
+
+    fn keep_more(&mut self, more: usize) {
+        self.kept_max = RESERVE as usize + more;
+        self.kept = self.kept.min(self.kept_max);
+        let left = (self.total() / 8).max(self.told / 2);
+        while self.kept < self.kept_max.min(self.empty()) && self.free_for_data() >= left + 64 {
+            self.kept += 1;
+        }
     }
 
     /// What is free for data once the reserve is as full as it may be.
@@ -66,12 +81,13 @@ fn random_operations_agree_with_the_model() {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
         let mut allocator = Allocator::new(GEOMETRY, [11], RESERVE);
-        let mut model = Model { units: vec![Unit::Free; 12 * 64], kept: RESERVE as usize, told: 0 };
+        let (kept, kept_max) = (RESERVE as usize, RESERVE as usize);
+        let mut model = Model { units: vec![Unit::Free; 12 * 64], kept, kept_max, told: 0 };
         model.set(Extent { start: 100 + 11 * 64, count: 64 }, Unit::Free, Unit::Kv);
         let mut held: Vec<Extent> = Vec::new();
         let mut withheld: Vec<Extent> = Vec::new();
         for _ in 0..600 {
-            match rng.below(23) {
+            match rng.below(24) {
                 0 => {
                     if let Some(chunk) = allocator.claim_for_kv() {
                         let start = 100 + u64::from(chunk) * 64;
@@ -81,7 +97,7 @@ fn random_operations_agree_with_the_model() {
                         if rng.one_in(2) {
                             allocator.release_from_kv(chunk);
                             model.set(Extent { start, count: 64 }, Unit::Kv, Unit::Free);
-                            model.kept = (model.kept + 1).min(RESERVE as usize);
+                            model.kept = (model.kept + 1).min(model.kept_max);
                         }
                     }
                 }
@@ -118,9 +134,16 @@ fn random_operations_agree_with_the_model() {
                 22 => {
                     model.refill();
                     let free = model.free_for_data();
-                    let lacking = (RESERVE as usize - model.kept) as u64 * 64;
+                    let lacking = (RESERVE as usize).saturating_sub(model.kept) as u64 * 64;
                     model.told = free.saturating_sub(lacking).max(free.min(model.left()));
                     assert_eq!(allocator.tell_free(0), model.told);
+                }
+                23 => {
+                    let (more, least) = (rng.index(5), model.free_for_data().min(model.told / 2));
+                    model.keep_more(more);
+                    let kept = model.kept.saturating_sub(RESERVE as usize);
+                    assert_eq!(allocator.keep_more(0, more as u32), kept as u32);
+                    assert!(allocator.free_for_data() >= least, "more is kept than may be");
                 }
                 21 => {
                     if !withheld.is_empty() {
@@ -165,7 +188,27 @@ fn random_operations_agree_with_the_model() {
         rebuilt.settle_reserve();
         rebuilt.check();
         assert_eq!(rebuilt.used(), allocator.used());
+        let more = model.kept.saturating_sub(RESERVE as usize) as u32;
+        assert_eq!(rebuilt.keep_more(more, more), more);
+        rebuilt.check();
+        if more > 0 {
+            assert_eq!(rebuilt.free_for_data(), allocator.free_for_data());
+        }
     }
+}
+
+#[test]
+fn what_was_kept_is_kept_again_however_full_it_is_until_somebody_relies_on_the_rest() {
+    let full = |told: bool| {
+        let mut allocator = Allocator::new(GEOMETRY, [], RESERVE);
+        (0..7 * 64 / 16).for_each(|_| drop(allocator.allocate(16).expect("space")));
+        if told {
+            allocator.tell_free(0);
+        }
+        allocator.keep_more(3, 3)
+    };
+    assert_eq!(full(false), 3);
+    assert_eq!(full(true), 1, "half of what was told, and an eighth of the whole, are left");
 }
 
 #[test]

@@ -426,33 +426,41 @@ impl Container {
     }
 
     /// Keeps chunks from data, as far as data has plenty, so that a KV's file can grow to `wanted`
-    /// bytes, or to a part of the container however small it is. Returns how long it can become, as
-    /// redb makes it longer, of what is its own and what is kept.
-    pub(crate) fn keep_for_kv(&self, role: KvRole, wanted: u64) -> u64 {
+    /// bytes; after a restart as many as were kept for one of `needed` bytes. Returns how long it
+    /// can become, as redb makes it longer, of what is its own and what is kept.
+    pub(crate) fn keep_for_kv(&self, role: KvRole, needed: u64, wanted: u64) -> u64 {
         let space = self.kv_space(role, false);
         let capacity = |chunks: usize| capacity_bytes(&self.inner.geometry, chunks as u64);
-        let wanted = wanted.max(self.inner.disk.len() / KEPT_PART);
         let chunks_for = |length: u64| {
             usize::try_from(length.div_ceil(capacity(1))).unwrap_or(usize::MAX).min(KV_CHUNKS_MAX)
         };
         let Some(source) = self.source() else { return space.length };
-        let keep = |chunks: usize| {
-            let missing = chunks.saturating_sub(space.chunks.len());
-            space.chunks.len() + source.keep(missing as u32) as usize
-        };
+        let missing = |chunks: usize| chunks.saturating_sub(space.chunks.len()) as u32;
         let steps = || length_steps(space.length);
-        let target = steps().find(|step| *step >= wanted).map_or(KV_CHUNKS_MAX, chunks_for);
-        let most = capacity(keep(target.min(space.chunks.len() + self.data_chunks().len())));
+        let most = missing(space.chunks.len() + self.data_chunks().len());
+        let missing_for = |length: u64| {
+            let chunks = steps().find(|step| *step >= length).map_or(KV_CHUNKS_MAX, chunks_for);
+            missing(chunks).min(most)
+        };
+        let (needed, wanted) = (missing_for(needed), missing_for(wanted));
+        let kept = source.keep(needed, wanted) as usize;
+        let most = capacity(space.chunks.len() + kept);
         let longest = steps().take_while(|step| *step <= most).last().unwrap_or(space.length);
         // What does not suffice for one step more is of no use.
-        keep(chunks_for(longest));
+        let useful = missing(chunks_for(longest));
+        source.keep(needed.min(useful), useful);
         longest
+    }
+
+    /// A KV's file is to be able to have so many bytes at least while data has plenty.
+    pub(crate) fn least_for_kv(&self) -> u64 {
+        self.inner.disk.len() / KEPT_PART
     }
 
     /// Keeps nothing from data any more but what is always kept: there is no store here that grows.
     pub fn keep_for_none(&self) {
         if let Some(source) = self.source() {
-            source.keep(0);
+            source.keep(0, 0);
         }
     }
 

@@ -144,6 +144,8 @@ pub struct Kv {
     base_weight: AtomicU64,
     /// The most bytes that the base's file could have, when last looked.
     length_max: AtomicU64,
+    /// As many of these as the base says, or as are just being written to it.
+    promised: AtomicU64,
 }
 
 struct Layers {
@@ -177,10 +179,11 @@ impl Kv {
         let base = Base::open(region.clone(), cache_bytes, &trust)?;
         let applied = base.applied()?;
         let snapshot = Some(base.snapshot()?);
-        let weight = base.weight();
+        let (weight, promised) = (base.weight(), base.promised());
         let writer = Writer { region, cache_bytes, trust, is_closed: false, base: Some(base) };
         let kv = Kv::with(snapshot, applied, Some(writer));
         kv.base_weight.store(weight, Ordering::Release);
+        kv.promised.store(promised, Ordering::Release);
         kv.look_for_space();
         Ok(kv)
     }
@@ -205,6 +208,7 @@ impl Kv {
             checkpoints: AtomicU64::new(0),
             base_weight: AtomicU64::new(0),
             length_max: AtomicU64::new(u64::MAX),
+            promised: AtomicU64::new(0),
         }
     }
 
@@ -238,7 +242,8 @@ impl Kv {
         };
         let (frozen, applied) = {
             let mut layers = self.layers.write();
-            if layers.active.is_empty() && layers.applied == layers.applied_in_base {
+            let is_same = layers.active.is_empty() && layers.applied == layers.applied_in_base;
+            if is_same && !self.promises_too_much() {
                 return Ok(layers.applied);
             }
             let frozen = Arc::new(std::mem::take(&mut layers.active));
@@ -246,7 +251,9 @@ impl Kv {
             (frozen, layers.applied)
         };
         let written = match &writer.base {
-            Some(base) => base.write(&frozen, applied).and_then(|()| base.snapshot()),
+            Some(base) => {
+                base.write(&frozen, applied, self.promise()).and_then(|()| base.snapshot())
+            }
             None => Err(Error::new(ErrorKind::Io, "the key-value store's disk failed")),
         };
         match written {
@@ -269,6 +276,7 @@ impl Kv {
     fn note_weight(&self, writer: &Writer) {
         if let Some(base) = &writer.base {
             self.base_weight.store(base.weight(), Ordering::Release);
+            self.promised.store(base.promised(), Ordering::Release);
         }
         self.look_for_space();
     }
@@ -344,12 +352,33 @@ impl Kv {
     /// Looks how far the base can grow, and sees to it that data leaves as much space as what is in
     /// here needs, while there is some.
     pub fn look_for_space(&self) {
-        // An index takes a small part of what data takes: for one the reserve suffices.
-        let is_metadata = |region: &&KvRegion| region.role == KvRole::Metadata;
-        let Some(region) = self.region.as_ref().filter(is_metadata) else { return };
-        let wanted = self.weight().saturating_mul(SPACE_FACTOR * GROWTH_FACTOR);
-        let length = region.container.keep_for_kv(region.role, wanted);
+        let Some((region, wanted)) = self.wanted() else { return };
+        let needed = self.promised.load(Ordering::Acquire);
+        let length = region.container.keep_for_kv(region.role, needed, wanted.max(needed));
         self.length_max.store(length, Ordering::Release);
+    }
+
+    /// How long the base's file is to be able to become while data has plenty. An index takes a
+    /// small part of what data takes: for one the reserve suffices.
+    fn wanted(&self) -> Option<(&KvRegion, u64)> {
+        let region = self.region.as_ref().filter(|region| region.role == KvRole::Metadata)?;
+        let wanted = self.weight().saturating_mul(SPACE_FACTOR * GROWTH_FACTOR);
+        Some((region, wanted.max(region.container.least_for_kv())))
+    }
+
+    /// What a base that is written now is to promise. It is kept from now on, and no longer than
+    /// until the base has another.
+    fn promise(&self) -> u64 {
+        let Some((_, wanted)) = self.wanted() else { return 0 };
+        let promised = wanted.min(self.length_max.load(Ordering::Acquire));
+        self.promised.fetch_max(promised, Ordering::AcqRel);
+        promised
+    }
+
+    /// Whether less is kept now than the base says: a checkpoint is due, as after a restart it
+    /// would be taken from data.
+    pub fn promises_too_much(&self) -> bool {
+        self.promised.load(Ordering::Acquire) > self.length_max.load(Ordering::Acquire)
     }
 
     /// Figures for listings.

@@ -34,8 +34,8 @@ impl ChunkSource for Few {
         candidates.first().copied()
     }
 
-    fn keep(&self, chunks: u32) -> u32 {
-        chunks.min(*self.0.lock() as u32)
+    fn keep(&self, needed: u32, wanted: u32) -> u32 {
+        needed.max(wanted).min(*self.0.lock() as u32)
     }
 
     fn release(&self, chunks: &[u32]) {
@@ -498,4 +498,54 @@ fn a_checkpoint_finds_space_while_no_more_is_in_there_than_may_be() {
         assert_same(&kv, &model, seed);
         drop(few);
     }
+}
+
+/// Data leaves nothing but what was kept before.
+struct Tight;
+
+impl ChunkSource for Tight {
+    fn claim(&self, _candidates: &[u32]) -> Option<u32> {
+        None
+    }
+
+    fn keep(&self, needed: u32, _wanted: u32) -> u32 {
+        needed
+    }
+
+    fn release(&self, _chunks: &[u32]) {}
+}
+
+#[test]
+fn what_was_kept_for_a_store_is_kept_again_after_a_restart() {
+    let (_disk, container, free) = container();
+    let kv = open(&container);
+    let put = |from: u64, to: u64| {
+        for number in from..to {
+            let change = vec![(number.to_be_bytes().to_vec(), Some(vec![7; 500]))];
+            kv.apply(batch_of(&change), Lsn(number + 1));
+        }
+        kv.checkpoint().expect("space");
+        kv.look_for_space();
+    };
+    put(0, 5000);
+    put(5000, 5001);
+    let before = kv.weight_max();
+    assert!(before >= 2 * kv.weight(), "it may grow");
+    // Less is kept than the store says: it is to say so before the next restart.
+    let tight: Arc<dyn ChunkSource> = Arc::new(Tight);
+    container.set_chunk_source(&tight);
+    drop(kv);
+    let kv = open(&container);
+    assert_eq!(kv.weight_max(), before);
+    assert!(!kv.promises_too_much());
+    limit(&container, 0);
+    kv.look_for_space();
+    assert!(kv.weight_max() < before && kv.promises_too_much());
+    kv.checkpoint().expect("space");
+    assert!(!kv.promises_too_much());
+    drop(kv);
+    container.set_chunk_source(&free);
+    let least = open(&container).weight_max();
+    container.set_chunk_source(&tight);
+    assert!(open(&container).weight_max() < least.min(before));
 }

@@ -37,10 +37,10 @@ pub trait ChunkSource: Send + Sync {
     /// are not a KV's yet, highest first; the highest free one is best.
     fn claim(&self, candidates: &[u32]) -> Option<u32>;
 
-    /// Keeps so many chunks from data for a KV that may grow, while data has plenty; how many are
-    /// kept for it now. They are beside what is always kept. May be called under any lock of a
-    /// store's owner.
-    fn keep(&self, chunks: u32) -> u32;
+    /// Keeps chunks from data for a KV that may grow: those `needed` were kept for it before a
+    /// restart, those `wanted` only while data has plenty. How many are kept for it now, beside
+    /// what is always kept. May be called under any lock of a store's owner.
+    fn keep(&self, needed: u32, wanted: u32) -> u32;
 
     /// Chunks that are free again: a claim that was not used, or a KV that was dropped.
     fn release(&self, chunks: &[u32]);
@@ -62,8 +62,8 @@ impl ChunkSource for UnusedChunks {
         candidates.first().copied()
     }
 
-    fn keep(&self, chunks: u32) -> u32 {
-        chunks
+    fn keep(&self, needed: u32, wanted: u32) -> u32 {
+        needed.max(wanted)
     }
 
     fn release(&self, _chunks: &[u32]) {}

@@ -111,8 +111,14 @@ fn write_anew_while_full(checks: &mut Checks, mounted: &Mounted<'_>) {
                 .map_err(|(what, errno)| told(what, errno))?;
         }
         (0..whole).try_for_each(|number| verify(mount, number))?;
+        // What is kept for metadata is no data's afterwards.
+        let before = room(mount)?;
         mounted.down()?;
         mounted.up()?;
+        let after = room(mount)?;
+        if after.0 > before.0 || after.1 < before.1 / 2 {
+            return Err(format!("(bytes, inodes) of room: {before:?} and {after:?}"));
+        }
         (0..whole).try_for_each(|number| verify(mount, number))?;
         mounted.check()?;
         mounted.down()
@@ -151,6 +157,19 @@ fn fill_with_small_files(checks: &mut Checks, mounted: &Mounted<'_>) {
         mounted.down()
     });
     checks.record("small files: as many as fit, and they can be removed", outcome);
+}
+
+/// Bytes that data may take and inodes that may be made, as `df` has them.
+fn room(mount: &Path) -> Result<(u64, u64), String> {
+    let mut df = std::process::Command::new("df");
+    let output = df.args(["-B1", "--output=avail,iavail"]).arg(mount).output();
+    let output = output.map_err(|error| format!("df: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut figures = text.split_whitespace().skip(2).filter_map(|word| word.parse().ok());
+    match (figures.next(), figures.next()) {
+        (Some(bytes), Some(inodes)) => Ok((bytes, inodes)),
+        _ => Err(format!("df says {text}")),
+    }
 }
 
 fn small_path(mount: &Path, number: u64) -> std::path::PathBuf {

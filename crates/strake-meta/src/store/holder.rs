@@ -105,6 +105,7 @@ impl Holder {
         self.kv.overlay_bytes() > overlay_bytes_max
             || self.journal.used() > self.journal.capacity() / 2
             || self.kv.is_due(1)
+            || self.kv.promises_too_much()
     }
 
     /// Whether an entry of so many bytes may make this copy larger, up to so many eighths of what

@@ -133,8 +133,8 @@ impl ChunkSource for Space {
         Some(chunk)
     }
 
-    fn keep(&self, chunks: u32) -> u32 {
-        self.allocator.lock().keep_more(chunks)
+    fn keep(&self, needed: u32, wanted: u32) -> u32 {
+        self.allocator.lock().keep_more(needed, wanted)
     }
 
     fn release(&self, chunks: &[u32]) {

@@ -38,6 +38,9 @@ const STATE: TableDefinition<&str, u64> = TableDefinition::new("state");
 const APPLIED: &str = "applied";
 /// What all pairs weigh; see [`weight_of`]. Bases that were written before it was kept lack it.
 const WEIGHT: &str = "weight";
+/// How long the file can become of what is kept for it: as much is kept again after a restart.
+/// Lacking as the weight may be.
+const PROMISED: &str = "promised";
 const PAGE_BYTES: u64 = 4096;
 /// What redb keeps beside the bytes of a pair.
 const PAIR_BYTES: u64 = 32;
@@ -169,6 +172,8 @@ pub(super) struct Base {
     trust: Trust,
     /// What all pairs weigh.
     weight: AtomicU64,
+    /// See [`PROMISED`].
+    promised: AtomicU64,
 }
 
 impl Drop for Base {
@@ -191,16 +196,22 @@ impl Base {
             let opened = redb::Builder::new().set_cache_size(cache_bytes).create_with_backend(file);
             opened.map_err(from_redb)
         })?;
-        let weight = AtomicU64::new(0);
-        let base = Base { database: Some(database), pages, trust: trust.clone(), weight };
+        let (database, trust) = (Some(database), trust.clone());
+        let base = Base { database, pages, trust, weight: 0.into(), promised: 0.into() };
         match base.snapshot_if_any()? {
-            None => base.write(&Overlay::default(), Lsn(0))?,
+            None => base.write(&Overlay::default(), Lsn(0), 0)?,
             Some(snapshot) => {
                 let weight = base.state(WEIGHT)?.map_or_else(|| weigh(&snapshot), Ok)?;
                 base.weight.store(weight, Ordering::Release);
+                base.promised.store(base.state(PROMISED)?.unwrap_or(0), Ordering::Release);
             }
         }
         Ok(base)
+    }
+
+    /// How many bytes the file was promised that it can have.
+    pub(super) fn promised(&self) -> u64 {
+        self.promised.load(Ordering::Acquire)
     }
 
     /// What all pairs weigh, in bytes of pages.
@@ -250,12 +261,13 @@ impl Base {
         })
     }
 
-    /// Writes changes and the entry they reach to, in one durable commit.
-    pub(super) fn write(&self, changes: &Overlay, applied: Lsn) -> Result<()> {
-        self.trust.guard_ours(|| self.commit(changes, applied))
+    /// Writes changes, the entry they reach to, and how long the file is promised to become, in one
+    /// durable commit.
+    pub(super) fn write(&self, changes: &Overlay, applied: Lsn, promised: u64) -> Result<()> {
+        self.trust.guard_ours(|| self.commit(changes, applied, promised))
     }
 
-    fn commit(&self, changes: &Overlay, applied: Lsn) -> Result<()> {
+    fn commit(&self, changes: &Overlay, applied: Lsn, promised: u64) -> Result<()> {
         let mut transaction = self.database().begin_write().map_err(from_redb)?;
         transaction.set_durability(Durability::Immediate).map_err(from_redb)?;
         transaction.set_two_phase_commit(true);
@@ -276,9 +288,11 @@ impl Base {
             let mut state = transaction.open_table(STATE).map_err(from_redb)?;
             state.insert(APPLIED, applied.0).map_err(from_redb)?;
             state.insert(WEIGHT, weight).map_err(from_redb)?;
+            state.insert(PROMISED, promised).map_err(from_redb)?;
         }
         transaction.commit().map_err(from_redb)?;
         self.weight.store(weight, Ordering::Release);
+        self.promised.store(promised, Ordering::Release);
         Ok(())
     }
 }

@@ -121,7 +121,7 @@ impl Kv {
             }
         };
         draft.write_part()?;
-        draft.base.write(frozen, applied)?;
+        draft.base.write(frozen, applied, self.promise())?;
         Ok(is_whole)
     }
 
@@ -194,6 +194,6 @@ impl Draft {
 
     fn write_part(&mut self) -> Result<()> {
         let part = std::mem::take(&mut self.part);
-        if part.is_empty() { Ok(()) } else { self.base.write(&part, Lsn(0)) }
+        if part.is_empty() { Ok(()) } else { self.base.write(&part, Lsn(0), 0) }
     }
 }
