@@ -196,6 +196,13 @@ impl Of<'_> {
     /// Holds `content` exclusively across a metadata call.
     fn leave_inode(&self, held: &[u8]) -> Result<ObjectLayout> {
         let shared = self.shared;
+        if !held.is_empty() {
+            // An object that is not used stays the file's: none is asked for in vain.
+            let bytes = held.len().next_multiple_of(UNIT_BYTES) as u64;
+            let room = Held { bytes, replaces: 0 };
+            shared.space.hold(Held::default(), room, &shared.io)?;
+            shared.space.release(room);
+        }
         let reply = shared.meta.apply(MetaOp::NewObject { ino: self.inode.ino })?;
         let MetaReply::Object(layout) = reply else { return Err(crate::shared::wrong_reply()) };
         self.file.barrier.store(shared.meta.changes(), Ordering::Release);

@@ -197,3 +197,30 @@ fn what_was_synced_while_it_was_full_outlives_a_power_cut() {
         vfs.shutdown().expect("ended");
     });
 }
+
+/// Each attempt reserved an object that stayed, until the file had too many of them.
+#[test]
+fn contents_that_find_no_room_outside_the_inode_stay_in_there_however_often_it_is_tried() {
+    let rig = Rig::new("2x", 6);
+    rig.nsds.iter().for_each(|nsd| nsd.set_capacity(CAPACITY));
+    let vfs = rig.start(0);
+    let small = create(&vfs, "small").1;
+    assert_eq!(vfs.write(small, 0, &[7; 3000], false).expect("room"), 3000);
+    let mut rng = Rng::new(1);
+    let handle = create(&vfs, "f").1;
+    let mut held = fill(&vfs, handle, &mut rng);
+    while let Ok(count) = vfs.write(handle, held.len() as u64, &[1], false) {
+        held.extend(std::iter::repeat_n(1, count));
+    }
+    for _ in 0..50 {
+        let refused = vfs.write(small, 3000, &[8; 2000], false).expect_err("it is full");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    }
+    assert_eq!(read(&vfs, small, 0, 5000), [7; 3000]);
+    let half = held.len() / 2;
+    cut(&vfs, handle, &mut held, half);
+    assert_eq!(vfs.write(small, 3000, &[8; 2000], false).expect("room again"), 2000);
+    vfs.sync().expect("durable");
+    assert_eq!(read(&vfs, small, 0, 6000)[2999..], [&[7][..], &[8; 2000]].concat());
+    vfs.shutdown().expect("ended");
+}
