@@ -55,12 +55,14 @@ impl MetaLink {
     /// for names and inodes.
     pub(crate) fn inline_room(&self) -> Result<u64> {
         let now = self.clock.monotonic();
-        let mut known = self.room.lock();
-        if known.0 < ROOM_PLENTY || now.saturating_sub(known.1) > ROOM_HOLDS {
-            let counts = self.counts()?;
-            *known = (counts.metadata_free.saturating_sub(counts.metadata_bytes / 2), now);
+        let (room, told) = *self.room.lock();
+        if room >= ROOM_PLENTY && now.saturating_sub(told) <= ROOM_HOLDS {
+            return Ok(room);
         }
-        Ok(known.0)
+        let counts = self.counts()?;
+        let room = counts.metadata_free.saturating_sub(counts.metadata_bytes / 2);
+        *self.room.lock() = (room, now);
+        Ok(room)
     }
 
     /// Sums over all metadata.
