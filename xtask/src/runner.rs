@@ -1,6 +1,6 @@
 //! Runs the steps of `make check` and `make test` one after the other, each with a time limit,
 //! and adds up what their test runners counted. The last line is `N passed, N failed`, with
-//! `, N skipped` only where something was skipped.
+//! `, N skipped` only where something was skipped; what failed is said once more before it.
 //!
 //! A step that prints no tally counts as one test: passed if its exit code is 0. A step that
 //! exits otherwise counts at least one failure, whatever it printed.
@@ -55,6 +55,34 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+    }
+}
+
+/// Of a step that failed so many lines are said again at the end.
+const FAULTS_MAX: usize = 12;
+
+/// The lines that say what failed, of a suite or of cargo.
+#[derive(Default)]
+struct Faults {
+    lines: Vec<String>,
+    /// The line before was one; what belongs to it may follow.
+    is_open: bool,
+}
+
+impl Faults {
+    fn look(&mut self, line: &str) {
+        let is_panic = line.starts_with("thread '") && line.contains("panicked at");
+        let is_first = is_panic || line.contains(" FAILED ");
+        let follows = self.is_open && (line.starts_with("    | ") || self.was_panic());
+        self.is_open = is_first || follows;
+        if self.is_open && self.lines.len() < FAULTS_MAX {
+            self.lines.push(line.to_owned());
+        }
+    }
+
+    /// Its message is the next line.
+    fn was_panic(&self) -> bool {
+        self.lines.last().is_some_and(|line| line.contains("panicked at"))
     }
 }
 
@@ -119,12 +147,12 @@ pub(crate) fn run(steps: &[Step]) -> ExitCode {
     for step in steps {
         println!("==== {}", step.name);
         let started = now();
-        let tally = run_step(step);
+        let (tally, faults) = run_step(step);
         total.add(tally);
-        rows.push((step.name, tally, now() - started));
+        rows.push((step.name, tally, now() - started, faults));
     }
     println!();
-    for (name, tally, time) in rows {
+    for (name, tally, time, _) in &rows {
         let mark = if tally.failed > 0 { "FAILED" } else { "ok" };
         println!(
             "{name:<28} {:>7} passed {:>5} failed {:>5} skipped {:>6.1} s  {mark}",
@@ -133,6 +161,10 @@ pub(crate) fn run(steps: &[Step]) -> ExitCode {
             tally.skipped,
             time.as_secs_f64()
         );
+    }
+    for (name, _, _, faults) in rows.iter().filter(|(_, tally, ..)| tally.failed > 0) {
+        println!("\n{name} failed:");
+        faults.iter().for_each(|line| println!("{line}"));
     }
     if total.skipped > 0 {
         println!("\nSKIPPED: {} tests could not run on this machine (see above)", total.skipped);
@@ -148,8 +180,8 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Runs one step and counts its tests.
-pub(crate) fn run_step(step: &Step) -> Tally {
+/// Runs one step and counts its tests; also the lines that say what failed.
+pub(crate) fn run_step(step: &Step) -> (Tally, Vec<String>) {
     let child = Command::new(step.program)
         .args(&step.arguments)
         .envs(step.environment.iter().map(|(key, value)| (key, value)))
@@ -160,26 +192,31 @@ pub(crate) fn run_step(step: &Step) -> Tally {
     let mut child = match child {
         Ok(child) => child,
         Err(error) => {
-            println!("{}: cannot start {}: {error}", step.name, step.program);
-            return Tally { failed: 1, ..Tally::default() };
+            let fault = format!("{}: cannot start {}: {error}", step.name, step.program);
+            println!("{fault}");
+            return (Tally { failed: 1, ..Tally::default() }, vec![fault]);
         }
     };
-    let (tally, finished) = follow(&mut child, Duration::from_secs(step.minutes_max * 60));
+    let limit = Duration::from_secs(step.minutes_max * 60);
+    let (tally, mut faults, finished) = follow(&mut child, limit);
     if !finished {
-        println!("{}: not done after {} minutes, killed", step.name, step.minutes_max);
+        let fault = format!("{}: not done after {} minutes, killed", step.name, step.minutes_max);
+        println!("{fault}");
+        faults.push(fault);
         janitor::kill_children(child.id());
         let _ = child.kill();
     }
     let succeeded = child.wait().is_ok_and(|status| status.success());
-    match (succeeded && finished, tally) {
+    let tally = match (succeeded && finished, tally) {
         (true, tally) if tally == Tally::default() => Tally { passed: 1, ..tally },
         (true, tally) => tally,
         (false, tally) => Tally { failed: tally.failed.max(1), ..tally },
-    }
+    };
+    (tally, faults)
 }
 
 /// Copies the child's output through and adds up its tallies; false if the time ran out.
-fn follow(child: &mut Child, limit: Duration) -> (Tally, bool) {
+fn follow(child: &mut Child, limit: Duration) -> (Tally, Vec<String>, bool) {
     let output = child.stdout.take().expect("invariant: stdout is piped");
     let (lines_in, lines) = mpsc::channel();
     std::thread::spawn(move || {
@@ -190,18 +227,19 @@ fn follow(child: &mut Child, limit: Duration) -> (Tally, bool) {
         }
     });
     let end = now() + limit;
-    let mut tally = Tally::default();
+    let (mut tally, mut faults) = (Tally::default(), Faults::default());
     loop {
         match lines.recv_timeout(end.saturating_duration_since(now())) {
             Ok(line) => {
                 if let Some(counted) = read_tally(&line) {
                     tally.add(counted);
                 }
+                faults.look(&line);
                 println!("{line}");
                 let _ = std::io::stdout().flush();
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => return (tally, true),
-            Err(mpsc::RecvTimeoutError::Timeout) => return (tally, false),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return (tally, faults.lines, true),
+            Err(mpsc::RecvTimeoutError::Timeout) => return (tally, faults.lines, false),
         }
     }
 }
@@ -248,6 +286,21 @@ mod tests {
         assert_eq!(read_tally(failed), tally(2, 1, 0));
         assert_eq!(read_tally("pjdfstest: 398 passed, 0 failed"), tally(398, 0, 0));
         assert_eq!(read_tally("3 passed, 2 failed, 1 skipped"), tally(3, 2, 1));
+    }
+
+    #[test]
+    fn what_failed_is_found_in_the_output() {
+        let output = "    0.1 s  ok      one\n    0.2 s  FAILED  two: why (log /x)\n    | quoted\n\
+                      x\n    | not\nthread 'a::b' panicked at src/x.rs:1:2:\nthe message\nmore";
+        let mut faults = Faults::default();
+        output.lines().for_each(|line| faults.look(line));
+        let wanted = [
+            "    0.2 s  FAILED  two: why (log /x)",
+            "    | quoted",
+            "thread 'a::b' panicked at src/x.rs:1:2:",
+            "the message",
+        ];
+        assert_eq!(faults.lines, wanted);
     }
 
     #[test]

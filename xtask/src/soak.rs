@@ -32,7 +32,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         let step = Step::new("soak", &command, ROUND_MINUTES_MAX)
             .with("STRAKE_SEED", &round_seed.to_string())
             .with("STRAKE_SIM_SCALE", SIM_SCALE);
-        let counted = run_step(&step);
+        let (counted, _) = run_step(&step);
         total.passed += counted.passed;
         total.failed += counted.failed;
         total.skipped += counted.skipped;
@@ -41,7 +41,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
             let command = ["cargo", "run", "-q", "-p", "xtask", "--", "suites"];
             let step = Step::new("suites", &command, SUITES_MINUTES_MAX)
                 .with("STRAKE_SEED", &round_seed.to_string());
-            let counted = run_step(&step);
+            let (counted, _) = run_step(&step);
             total.passed += counted.passed;
             total.failed += counted.failed;
             total.skipped += counted.skipped;
