@@ -59,7 +59,9 @@ impl Tally {
 }
 
 /// Of a step that failed so many lines are said again at the end.
-const FAULTS_MAX: usize = 12;
+const FAULTS_MAX: usize = 20;
+/// How the lines begin that belong to one before: what a check quotes of logs.
+const FOLLOW: [&str; 3] = ["    | ", "    : ", "  the daemon's log"];
 
 /// The lines that say what failed, of a suite or of cargo.
 #[derive(Default)]
@@ -73,7 +75,8 @@ impl Faults {
     fn look(&mut self, line: &str) {
         let is_panic = line.starts_with("thread '") && line.contains("panicked at");
         let is_first = is_panic || line.contains(" FAILED ");
-        let follows = self.is_open && (line.starts_with("    | ") || self.was_panic());
+        let is_quoted = FOLLOW.iter().any(|start| line.starts_with(start));
+        let follows = self.is_open && (is_quoted || self.was_panic());
         self.is_open = is_first || follows;
         if self.is_open && self.lines.len() < FAULTS_MAX {
             self.lines.push(line.to_owned());
