@@ -7,13 +7,14 @@
 //!
 //! - Whoever takes a request of a kind that *lasted* lately ([`Lasting`]) and leaves nobody reading
 //!   wakes another; waking one for every request would cost as much as a short one does.
-//! - A program waits for each `fsync` and each piece of a listing before it asks for more, so of
-//!   those ([`Length::LongAlone`]) this goes only where they come side by side: else whoever is
-//!   woken finds nothing, and takes the processor from the disk's thread, or from the program. That
-//!   they do shows in two ways: one is taken while
-//!   another request is being answered; or a request is found waiting when its answer is ready (not
-//!   when it was sent: who got it may have asked again already). It is believed for the next
-//!   [`CROWD_MAX`] of them.
+//! - Where requests come one at a time whoever is woken finds nothing, and takes the processor from
+//!   the disk's thread, or from the program. So for some ([`Length::LongAlone`]) one is woken only
+//!   where requests come side by side: `fsync` and the pieces of a listing, since a program waits
+//!   for each before it asks for more; and what lasts because a processor is busy with it, in
+//!   copies or in fresh memory, not because its thread is held up. That they come so shows in two
+//!   ways: one is taken while another request is being answered; or a request is found waiting when
+//!   its answer is ready (not when it was sent: who got it may have asked again already). It is
+//!   believed for the next [`CROWD_MAX`] of them.
 //! - For all else there is a *watch*: when nobody reads and nothing was taken for a [`TICK`], it
 //!   wakes another.
 //!
@@ -25,6 +26,7 @@
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+use strake_env::process;
 
 /// How long all readers may be held up before the watch wakes another.
 const TICK: Duration = Duration::from_millis(4);
@@ -33,6 +35,8 @@ const QUIET_TICKS_MAX: u32 = 50;
 
 /// From here on a request lasted: what waking another thread for it costs, a few times over.
 const LONG: Duration = Duration::from_micros(60);
+/// A processor is hardly busy for so long with one request.
+const BUSY_MAX: Duration = Duration::from_micros(500);
 /// Short requests of a kind after one that lasted, before its kind is believed to be short.
 const SHORT_ONES_MIN: u8 = 8;
 /// Requests, one after the other, after which they are believed to come so.
@@ -46,8 +50,9 @@ const ONE_TAKEN: u64 = READERS_MASK + 1;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
     Short,
+    /// Its thread is held up.
     Long,
-    /// And who asks for it asks for nothing else meanwhile.
+    /// And another thread is of use only if other requests come meanwhile.
     LongAlone,
 }
 
@@ -203,31 +208,60 @@ impl Readers {
     }
 }
 
-/// Whether requests of one kind lasted lately. A hint: updates that cross each other may be lost.
+/// Whether requests of one kind lasted lately, and whether whoever answered them was held up. A
+/// hint: updates that cross each other may be lost.
 #[derive(Default)]
 pub(crate) struct Lasting {
     /// Short requests until it is believed to be short again.
     left: AtomicU8,
+    /// Requests that held nobody up until it is believed that none does.
+    held_up: AtomicU8,
 }
 
 impl Lasting {
     /// How long the next one probably lasts; `alone` if who asks for it asks for nothing else.
     pub(crate) fn expected(&self, alone: bool) -> Length {
-        match (self.left.load(Ordering::Relaxed) > 0, alone) {
-            (false, _) => Length::Short,
-            (true, false) => Length::Long,
-            (true, true) => Length::LongAlone,
+        if self.left.load(Ordering::Relaxed) == 0 {
+            Length::Short
+        } else if alone || self.held_up.load(Ordering::Relaxed) == 0 {
+            Length::LongAlone
+        } else {
+            Length::Long
         }
     }
 
-    /// Notes how long one took.
-    pub(crate) fn note(&self, took: Duration) {
-        let left = self.left.load(Ordering::Relaxed);
-        if took >= LONG {
-            self.left.store(SHORT_ONES_MIN, Ordering::Relaxed);
-        } else if left > 0 {
-            self.left.store(left - 1, Ordering::Relaxed);
-        }
+    /// Runs `answer`, which tells how long it took as well, and notes that.
+    ///
+    /// Of a kind that lasts it is noted too how much of the time a processor had, which takes two
+    /// system calls.
+    pub(crate) fn note<T>(&self, answer: impl FnOnce() -> (T, Duration)) -> T {
+        let is_lasting = self.left.load(Ordering::Relaxed) > 0;
+        let start = is_lasting.then(process::thread_time);
+        let (value, took) = answer();
+        self.took(took, || start.map(|start| process::thread_time().saturating_sub(start)));
+        value
+    }
+
+    /// One took so long; `busy` tells how much of that a processor had, if that is known.
+    fn took(&self, took: Duration, busy: impl FnOnce() -> Option<Duration>) {
+        let is_long = took >= LONG;
+        count_down(&self.left, is_long);
+        let is_held_up = is_long
+            && match busy() {
+                Some(busy) => took.saturating_sub(busy) >= LONG,
+                None => took >= BUSY_MAX,
+            };
+        count_down(&self.held_up, is_held_up);
+    }
+}
+
+/// Begins anew with [`SHORT_ONES_MIN`], or goes one step towards 0.
+fn count_down(counter: &AtomicU8, anew: bool) {
+    let left = counter.load(Ordering::Relaxed);
+    if anew {
+        counter.store(SHORT_ONES_MIN, Ordering::Relaxed);
+    } else if left > 0 {
+        counter.store(left - 1, Ordering::Relaxed);
     }
 }
 
@@ -237,6 +271,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::thread::JoinHandle;
+    use strake_env::{Clock, RealClock};
 
     /// A thread that reads until the end; `entered` counts how often one got as far as reading.
     fn reader(readers: &Arc<Readers>, entered: &Arc<AtomicUsize>) -> JoinHandle<()> {
@@ -353,16 +388,58 @@ mod tests {
         assert!(readers.wants_another(Length::LongAlone));
     }
 
+    /// The lengths expected of a kind that comes side by side, and of one that comes alone.
+    fn expected(kind: &Lasting) -> (Length, Length) {
+        (kind.expected(false), kind.expected(true))
+    }
+
     #[test]
     fn a_kind_lasts_until_enough_short_ones() {
         let kind = Lasting::default();
-        assert!(kind.expected(false) == Length::Short);
-        kind.note(LONG);
+        assert!(expected(&kind) == (Length::Short, Length::Short));
+        kind.took(BUSY_MAX, || None);
+        for _ in 0..SHORT_ONES_MIN {
+            assert!(expected(&kind) == (Length::Long, Length::LongAlone));
+            kind.took(LONG / 2, || unreachable!("it matters for long ones alone"));
+        }
+        assert!(expected(&kind) == (Length::Short, Length::Short));
+    }
+
+    #[test]
+    fn only_what_holds_its_thread_up_wants_another_in_any_case() {
+        let kind = Lasting::default();
+        // A processor may have been busy with it, until more is known.
+        kind.took(LONG, || None);
+        assert!(expected(&kind) == (Length::LongAlone, Length::LongAlone));
+        kind.took(3 * LONG, || Some(2 * LONG));
+        assert!(expected(&kind) == (Length::Long, Length::LongAlone));
         for _ in 0..SHORT_ONES_MIN {
             assert!(kind.expected(false) == Length::Long);
-            assert!(kind.expected(true) == Length::LongAlone);
-            kind.note(LONG / 2);
+            kind.took(2 * BUSY_MAX, || Some(2 * BUSY_MAX - LONG / 2));
         }
-        assert!(kind.expected(false) == Length::Short);
+        assert!(expected(&kind) == (Length::LongAlone, Length::LongAlone));
+    }
+
+    #[test]
+    fn time_on_a_processor_is_told_from_other_time() {
+        let kind = Lasting::default();
+        let one = |work: &dyn Fn()| {
+            let start = RealClock.monotonic();
+            kind.note(|| (work(), RealClock.monotonic() - start));
+        };
+        let (_sender, never) = std::sync::mpsc::channel::<()>();
+        let wait = |limit| assert!(never.recv_timeout(limit).is_err());
+        one(&|| wait(BUSY_MAX));
+        assert!(kind.expected(false) == Length::Long);
+        let busy = || {
+            let start = process::thread_time();
+            while process::thread_time() - start < LONG {}
+        };
+        // Others may take the processor from it, but not for ever.
+        while kind.expected(false) != Length::LongAlone {
+            one(&busy);
+        }
+        one(&|| wait(LONG));
+        assert!(kind.expected(false) == Length::Long);
     }
 }

@@ -20,6 +20,7 @@ use rustix::io::{Errno, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use strake_client::Vfs;
 use strake_env::{AlignedBuffer, LentBuffer};
 use strake_observe::{Observe, Operation};
@@ -254,17 +255,20 @@ impl Shared {
             Opcode::from_number(header.opcode).ok_or_else(|| errno(ErrorKind::NoSystem))?;
         self.awake.note();
         let operation = self.operations[header.opcode as usize & 0xff].as_ref();
-        let start = operation.map(|operation| operation.begin());
-        let answer = self.adapter.answer(header, opcode, body, data);
-        let bytes = match &answer {
-            Ok(Answer::Data(length)) => *length as u64,
-            Ok(Answer::Written(size)) => u64::from(*size),
-            _ => 0,
-        };
-        if let (Some(operation), Some(start)) = (operation, start) {
-            let took = operation.end(start, bytes, answer.is_ok());
-            self.lasting(header).note(took);
-        }
+        let answer = self.lasting(header).note(|| {
+            let start = operation.map(|operation| operation.begin());
+            let answer = self.adapter.answer(header, opcode, body, data);
+            let bytes = match &answer {
+                Ok(Answer::Data(length)) => *length as u64,
+                Ok(Answer::Written(size)) => u64::from(*size),
+                _ => 0,
+            };
+            let took = match (operation, start) {
+                (Some(operation), Some(start)) => operation.end(start, bytes, answer.is_ok()),
+                _ => Duration::ZERO,
+            };
+            (answer, took)
+        });
         answer.map_err(|error| {
             if is_worth_a_line(error.kind()) {
                 let (name, node) = (opcode.name(), header.nodeid);
