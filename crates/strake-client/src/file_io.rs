@@ -41,6 +41,11 @@ const PARTS: usize = 64;
 /// So is one that is fewer parts from its beginning, if the block before it was written to its end.
 const ALONE_FROM_PARTS: usize = 4;
 
+/// The first block of a file grows with what is written up to such a part of it,
+const SMALL_PARTS: usize = 4;
+/// and up to so much in any case.
+const SMALL_BYTES_MIN: usize = 256 << 10;
+
 /// What a step came to.
 enum Step {
     Done(usize),
@@ -487,9 +492,10 @@ fn clip(offset: u64, bytes: &[u8]) -> Result<&[u8]> {
 }
 
 /// The buffer a block should have to hold bytes up to `end`. The first block of a file grows with
-/// it, since most files are small; the others have whole buffers at once.
+/// it, since most files are small: a whole buffer is in huge pages, and the first byte in each of
+/// them takes as long as all of it. The others have whole buffers at once.
 fn wanted_capacity(data: &BlockData, index: u64, end: usize, block_size: u32) -> usize {
-    const SMALL: usize = 256 << 10;
     let end = end.max(data.limit as usize);
-    if index > 0 || end > SMALL { block_size as usize } else { end.max(data.capacity()) }
+    let small = (block_size as usize / SMALL_PARTS).max(SMALL_BYTES_MIN);
+    if index > 0 || end >= small { block_size as usize } else { end.max(data.capacity()) }
 }
