@@ -226,6 +226,8 @@ impl BlockData {
         if have >= bytes.max(1) {
             return false;
         }
+        // Room was made for what is used of it, not for all of a larger one.
+        assert!(!self.is_sparse(), "a buffer for parts is for a whole block");
         let mut larger = pool.allocate(bytes, fill);
         if let Some(old) = self.buffer.take() {
             larger[..old.len()].copy_from_slice(&old);

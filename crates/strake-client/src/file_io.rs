@@ -41,10 +41,8 @@ const PARTS: usize = 64;
 /// So is one that is fewer parts from its beginning, if the block before it was written to its end.
 const ALONE_FROM_PARTS: usize = 4;
 
-/// The first block of a file grows with what is written up to such a part of it,
-const SMALL_PARTS: usize = 4;
-/// and up to so much in any case.
-const SMALL_BYTES_MIN: usize = 256 << 10;
+/// The first block of a file grows with it while it is shorter than this, half a huge page.
+const SMALL_BYTES: usize = 1 << 20;
 
 /// What a step came to.
 enum Step {
@@ -244,8 +242,11 @@ impl Of<'_> {
             return Ok(Step::Again);
         }
         let end = within + bytes.len();
-        let capacity = wanted_capacity(&data, index, end, layout.block_size);
         let fill = self.fill_of(layout, index, &data, within, bytes.len());
+        let capacity = match fill {
+            Fill::Parts => layout.block_size as usize,
+            Fill::Whole => wanted_capacity(&data, index, end, layout.block_size),
+        };
         let (wanted, has_room) = match fill {
             Fill::Parts => (PARTS_BYTES_MIN, false),
             Fill::Whole if data.is_sparse() => {
@@ -496,6 +497,6 @@ fn clip(offset: u64, bytes: &[u8]) -> Result<&[u8]> {
 /// them takes as long as all of it. The others have whole buffers at once.
 fn wanted_capacity(data: &BlockData, index: u64, end: usize, block_size: u32) -> usize {
     let end = end.max(data.limit as usize);
-    let small = (block_size as usize / SMALL_PARTS).max(SMALL_BYTES_MIN);
-    if index > 0 || end >= small { block_size as usize } else { end.max(data.capacity()) }
+    let whole = block_size as usize;
+    if index > 0 || end >= SMALL_BYTES { whole } else { end.max(data.capacity()) }
 }

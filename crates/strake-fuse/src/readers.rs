@@ -435,10 +435,12 @@ mod tests {
             let start = process::thread_time();
             while process::thread_time() - start < LONG {}
         };
-        // Others may take the processor from it, but not for ever.
-        while kind.expected(false) != Length::LongAlone {
+        // Others may take the processor from it now and then, but not each time.
+        let is_believed = (0..10_000).any(|_| {
             one(&busy);
-        }
+            kind.expected(false) == Length::LongAlone
+        });
+        assert!(is_believed, "time on a processor does not hold up");
         one(&|| wait(LONG));
         assert!(kind.expected(false) == Length::Long);
     }

@@ -230,3 +230,28 @@ fn blocks_written_here_and_there_take_what_was_written() {
     assert_eq!((view.used, view.dirty), (0, 0), "{view:?}");
     vfs.shutdown().expect("ended");
 }
+
+/// The first block of a file is no exception: room is made for what is written to it, so its buffer
+/// must not be exchanged for a larger one.
+#[test]
+fn a_first_block_written_here_and_there_has_its_whole_buffer() {
+    let rig = Rig::new("4+2p", 6);
+    let vfs = rig.start(0);
+    let (_, handle) = create(&vfs, "f");
+    let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
+    let file = vfs.shared.file(&inode).expect("a file");
+    let places = [BLOCK_SIZE as u64 / 3, BLOCK_SIZE as u64 / 2, BLOCK_SIZE as u64 - 100];
+    for at in places {
+        write(&vfs, handle, at, &pattern(100, at as u8));
+        let block = file.find_block(0).expect("just written");
+        let data = block.data.read();
+        assert!(data.is_sparse() && data.capacity() == BLOCK_SIZE as usize);
+    }
+    vfs.fsync(handle, false).expect("synced");
+    for at in places {
+        assert!(read(&vfs, handle, at, 100) == pattern(100, at as u8));
+    }
+    vfs.shared.pool.check();
+    drop((file, inode));
+    vfs.shutdown().expect("ended");
+}
