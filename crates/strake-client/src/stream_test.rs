@@ -56,6 +56,33 @@ fn a_stream_leaves_nothing_in_the_pool_and_sees_what_is_there() {
     }
 }
 
+/// A kernel that has nearly all pages of a file asks for the others as somebody reads it in order.
+#[test]
+fn no_block_is_loaded_for_the_few_pages_that_a_kernel_gave_up() {
+    const GAP: usize = 16 << 10;
+    let rig = Rig::new("4+2p", 6);
+    let vfs = rig.start(0);
+    let bytes = pattern(4 * BLOCK, 7);
+    let (_, writer) = create(&vfs, "f");
+    write(&vfs, writer, 0, &bytes);
+    vfs.shutdown().expect("ended");
+    let vfs = rig.start(0);
+    let reader = open_kept(&vfs, "f");
+    let loaded = |vfs: &StrakeVfs| {
+        for (at, part) in (0u64..).zip(bytes.chunks(GAP)) {
+            let offset = at * GAP as u64;
+            assert!(read(vfs, reader, offset, GAP / 2) == part[..GAP / 2], "at {offset}");
+        }
+        vfs.view().pool.used
+    };
+    assert_eq!(loaded(&vfs), 0);
+    // Where others read, they may want what is between.
+    let other = open_kept(&vfs, "f");
+    assert!(loaded(&vfs) >= (bytes.len() - BLOCK) as u64);
+    vfs.release(other);
+    vfs.shutdown().expect("ended");
+}
+
 #[test]
 fn a_stream_that_is_written_goes_on_in_its_own_memory() {
     // Twice what is touched ahead.

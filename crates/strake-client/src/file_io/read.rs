@@ -41,10 +41,11 @@ impl Of<'_> {
         offset: u64,
         out: &mut [u8],
     ) -> Result<usize> {
-        let (sequential, kept) = {
+        let (goes_on, kept) = {
             let mut ahead = ahead.lock();
             (ahead.note(offset, out.len() as u64), ahead.kept)
         };
+        let sequential = goes_on && !(kept && self.fills_gaps(out.len()));
         let way = Way { sequential, kept };
         if offset == 0 {
             neighbours::run_ahead(self.shared, self.inode.ino);
@@ -75,6 +76,18 @@ impl Of<'_> {
             crate::prefetch::run_ahead(self, ahead, offset + done as u64);
         }
         Ok(done)
+    }
+
+    /// Whether a kernel that keeps the pages asks for `count` bytes because it has those around
+    /// them. Who reads in order what it does not have makes it read ahead, far more at once; of
+    /// what it has it gives up pages here and there. Taken for a sequence, their blocks would come
+    /// whole, and those behind them. Where others have the file open, these may be what they left.
+    fn fills_gaps(&self, count: usize) -> bool {
+        count < STREAM_BYTES_MIN && !self.has_other_handles()
+    }
+
+    fn has_other_handles(&self) -> bool {
+        self.shared.table.handles(self.inode.ino) > 1
     }
 
     fn read_step(&self, offset: u64, out: &mut [u8], way: Way, room: bool) -> Result<Step> {
@@ -187,7 +200,7 @@ impl Of<'_> {
         if before + count < limit {
             return;
         }
-        if self.shared.table.handles(self.inode.ino) > 1 {
+        if self.has_other_handles() {
             if before < limit {
                 // What is used from now on stays in memory.
                 block.was_used();
