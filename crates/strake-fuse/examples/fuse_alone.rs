@@ -33,8 +33,13 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let options =
-        MountOptions { path: path.into(), threads: THREADS, io_uring, stay_awake: StayAwake::Auto };
+    let options = MountOptions {
+        name: "fuse-alone".to_owned(),
+        path: path.into(),
+        threads: THREADS,
+        io_uring,
+        stay_awake: StayAwake::Auto,
+    };
     let observe = Observe::new(Arc::new(RealClock), IO_HISTORY);
     match FuseMount::mount(Arc::new(Names::new()), observe, &options) {
         Ok(mount) => {

@@ -29,24 +29,29 @@ fn open_device() -> Result<OwnedFd> {
     })
 }
 
-/// Mounts at `path` and returns the connection's descriptor; INIT waits to be read from it.
-pub(crate) fn mount(path: &Path) -> Result<OwnedFd> {
-    if rustix::process::geteuid().is_root() { mount_as_root(path) } else { mount_as_user(path) }
+/// Mounts at `path` and returns the connection's descriptor; INIT waits to be read from it. `name`
+/// (without commas and backslashes) is what listings of mounts and `df` show as the device.
+pub(crate) fn mount(name: &str, path: &Path) -> Result<OwnedFd> {
+    if rustix::process::geteuid().is_root() {
+        mount_as_root(name, path)
+    } else {
+        mount_as_user(name, path)
+    }
 }
 
-fn mount_as_root(path: &Path) -> Result<OwnedFd> {
+fn mount_as_root(name: &str, path: &Path) -> Result<OwnedFd> {
     let device = open_device()?;
     let options = format!(
         "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
         device.as_raw_fd()
     );
     let options = CString::new(options).expect("invariant: digits hold no zero byte");
-    rustix::mount::mount("strake", path, "fuse.strake", MountFlags::empty(), options.as_c_str())
+    rustix::mount::mount(name, path, "fuse.strake", MountFlags::empty(), options.as_c_str())
         .map_err(|error| host(error).context(format!("cannot mount at {}", path.display())))?;
     Ok(device)
 }
 
-fn mount_as_user(path: &Path) -> Result<OwnedFd> {
+fn mount_as_user(name: &str, path: &Path) -> Result<OwnedFd> {
     use rustix::net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags,
         SocketType, recvmsg, socketpair,
@@ -58,7 +63,7 @@ fn mount_as_user(path: &Path) -> Result<OwnedFd> {
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None)
             .map_err(host)?;
     let mut child = Command::new("fusermount3")
-        .args(["-o", "fsname=strake,subtype=strake,default_permissions", "--"])
+        .args(["-o", &format!("fsname={name},subtype=strake,default_permissions"), "--"])
         .arg(path)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .spawn()
@@ -89,6 +94,13 @@ fn mount_as_user(path: &Path) -> Result<OwnedFd> {
                 format!("fusermount3 did not mount at {} ({status})", path.display()),
             )
         })
+}
+
+/// Whether a list of mounts, as `/proc/self/mountinfo` has it (proc(5)), has one of this device.
+pub(crate) fn is_listed(mountinfo: &[u8], device: u64) -> bool {
+    let number = numbers(device);
+    let third = |line: &[u8]| line.split(|&byte| byte == b' ').nth(2) == Some(number.as_bytes());
+    mountinfo.split(|&byte| byte == b'\n').any(third)
 }
 
 /// A further descriptor of the same connection, for another thread.
@@ -129,18 +141,30 @@ pub(crate) fn unmount(path: &Path, force: bool) -> Result<()> {
     Err(Error::new(ErrorKind::Busy, format!("fusermount3 cannot unmount {}", path.display())))
 }
 
-/// Raises the kernel's read-ahead, which INIT can only lower (128 KiB). Best effort.
-pub(crate) fn raise_read_ahead(path: &Path, kib: u32) {
-    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
-    let wanted = path.to_string_lossy();
-    let device = mounts.lines().rev().find_map(|line| {
-        let fields: Vec<&str> = line.split(' ').collect();
-        (fields.get(4) == Some(&wanted.as_ref())).then(|| fields.get(2).copied()).flatten()
-    });
-    if let Some(device) = device {
-        let knob = format!("/sys/class/bdi/{device}/read_ahead_kb");
-        if let Err(error) = std::fs::write(&knob, kib.to_string()) {
-            eprintln!("fuse: read-ahead stays at the kernel's default ({knob}: {error})");
-        }
+/// Raises the kernel's read-ahead for a mount, which INIT can only lower (128 KiB). Best effort.
+pub(crate) fn raise_read_ahead(device: u64, kib: u32) {
+    let knob = format!("/sys/class/bdi/{}/read_ahead_kb", numbers(device));
+    if let Err(error) = std::fs::write(&knob, kib.to_string()) {
+        eprintln!("fuse: read-ahead stays at the kernel's default ({knob}: {error})");
+    }
+}
+
+/// A device as the kernel writes it.
+fn numbers(device: u64) -> String {
+    format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_found_by_its_device_alone() {
+        let list = b"36 35 0:98 / /mnt/a\\040b rw shared:1 - fuse.strake one rw\n37 35 98:0 / /x - b c rw\n";
+        let device = rustix::fs::makedev(0, 98);
+        assert!(is_listed(list, device));
+        assert!(is_listed(list, rustix::fs::makedev(98, 0)));
+        assert!(!is_listed(list, rustix::fs::makedev(0, 9)));
+        assert!(!is_listed(b"", device));
     }
 }

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, IoSlice};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -50,6 +51,8 @@ const READ_AHEAD_KIB: u32 = 4096;
 /// How to mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
+    /// What listings of mounts and `df` show as the device: letters, digits, `-`, `_`, `.`.
+    pub name: String,
     /// Where.
     pub path: PathBuf,
     /// Threads that serve requests; with `io_uring` for each processor.
@@ -63,6 +66,8 @@ pub struct MountOptions {
 /// A mounted file system.
 pub struct FuseMount {
     path: PathBuf,
+    /// The device number of its files, which no other file system has while it is there.
+    device: u64,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -76,22 +81,32 @@ impl FuseMount {
         observe: Arc<Observe>,
         options: &MountOptions,
     ) -> Result<FuseMount> {
-        let connection = connection::mount(&options.path)?;
-        let started = start(vfs, observe, connection, options);
-        let threads = match started {
-            Ok(threads) => threads,
+        let connection = connection::mount(&options.name, &options.path)?;
+        let started = start(vfs, observe, connection, options)
+            .and_then(|threads| Ok((threads, std::fs::metadata(&options.path)?.dev())));
+        let (threads, device) = match started {
+            Ok(started) => started,
             Err(error) => {
                 let _ = connection::unmount(&options.path, true);
                 return Err(error);
             }
         };
-        connection::raise_read_ahead(&options.path, READ_AHEAD_KIB);
-        Ok(FuseMount { path: options.path.clone(), threads: Mutex::new(threads) })
+        connection::raise_read_ahead(device, READ_AHEAD_KIB);
+        Ok(FuseMount { path: options.path.clone(), device, threads: Mutex::new(threads) })
     }
 
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it is still in the tree of mounts. Programs that had files open when it was taken
+    /// out are served all the same.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn is_in_tree(&self) -> Result<bool> {
+        Ok(connection::is_listed(&std::fs::read("/proc/self/mountinfo")?, self.device))
     }
 
     /// Unmounts; the session ends by itself then.

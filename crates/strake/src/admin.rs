@@ -104,6 +104,8 @@ pub(crate) struct Status {
     pub(crate) name: String,
     pub(crate) mount: String,
     pub(crate) pid: u32,
+    /// False once it is on its way down, whoever took the mount away.
+    pub(crate) serves: bool,
 }
 
 /// Sends a request to the daemon of `dir` and waits at most `limit` for the answer.

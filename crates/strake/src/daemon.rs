@@ -139,12 +139,7 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
     let _ = rustix::process::setsid();
     let config = dir.read_config()?;
     config.settings.validate()?;
-    let lock = dir.try_lock()?.ok_or_else(|| {
-        Error::new(
-            ErrorKind::Busy,
-            format!("another daemon serves {} already", dir.root().display()),
-        )
-    })?;
+    let lock = dir.lock(&RealClock)?;
     let end = Arc::new(End::default());
     end_on_signals(&end)?;
     let listener = listen(&dir)?;

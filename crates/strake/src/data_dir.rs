@@ -27,7 +27,9 @@ pub(crate) const CONTAINER_FILE: &str = "container";
 
 /// How long a process that lost its daemon may take to let go of the NSDs.
 const DISKS_WAIT_MAX: Duration = Duration::from_secs(30);
-const DISKS_WAIT_STEP: Duration = Duration::from_millis(20);
+/// How long others may hold the lock of a daemon that is none.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
+const LOCK_WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// One NSD as this node finds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -199,26 +201,42 @@ impl DataDir {
         self.try_lock_file("daemon.lock")
     }
 
+    /// The same for a daemon that starts: commands hold it for a moment, to see whether one is
+    /// there.
+    ///
+    /// # Errors
+    /// `Busy` if another daemon has it; the host's.
+    pub(crate) fn lock(&self, clock: &dyn Clock) -> Result<File> {
+        self.lock_within(clock, "daemon.lock", LOCK_WAIT_MAX)?.ok_or_else(|| {
+            let detail = format!("another daemon serves {} already", self.root.display());
+            Error::new(ErrorKind::Busy, detail)
+        })
+    }
+
     /// Takes the lock that whoever has the NSDs open holds. After a crash of the daemon, its server
     /// process ends a moment later: that is waited for.
     ///
     /// # Errors
     /// `Busy` if another process keeps them open; the host's.
     pub(crate) fn lock_disks(&self, clock: &dyn Clock) -> Result<File> {
-        let end = clock.monotonic() + DISKS_WAIT_MAX;
+        self.lock_within(clock, "disks.lock", DISKS_WAIT_MAX)?.ok_or_else(|| {
+            let seconds = DISKS_WAIT_MAX.as_secs();
+            let detail = format!(
+                "another strake process still has the NSDs of {} open after {seconds} s: end it",
+                self.root.display()
+            );
+            Error::new(ErrorKind::Busy, detail)
+        })
+    }
+
+    fn lock_within(&self, clock: &dyn Clock, name: &str, limit: Duration) -> Result<Option<File>> {
+        let end = clock.monotonic() + limit;
         loop {
-            if let Some(lock) = self.try_lock_file("disks.lock")? {
+            let lock = self.try_lock_file(name)?;
+            if lock.is_some() || clock.monotonic() >= end {
                 return Ok(lock);
             }
-            if clock.monotonic() >= end {
-                let seconds = DISKS_WAIT_MAX.as_secs();
-                let detail = format!(
-                    "another strake process still has the NSDs of {} open after {seconds} s: end it",
-                    self.root.display()
-                );
-                return Err(Error::new(ErrorKind::Busy, detail));
-            }
-            clock.sleep(DISKS_WAIT_STEP);
+            clock.sleep(LOCK_WAIT_STEP);
         }
     }
 

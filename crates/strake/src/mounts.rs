@@ -43,12 +43,16 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 
 /// Whether a Strake mount is at `path` whose daemon is gone.
 pub(crate) fn is_dead_strake_mount(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     use rustix::io::Errno;
+    // The kernel lists mounts by their real paths; finding that asks no daemon.
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // Else the kernel answers for a daemon that is gone, from what it remembers.
+    let asked = AtFlags::STATX_FORCE_SYNC | AtFlags::SYMLINK_NOFOLLOW;
     // The last two for a moment only, while the kernel takes the daemon's io_uring down.
-    let gone = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED].map(Errno::raw_os_error);
-    strake_mounts().iter().any(|point| point == path)
-        && std::fs::symlink_metadata(path)
-            .is_err_and(|error| error.raw_os_error().is_some_and(|code| gone.contains(&code)))
+    let gone = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
+    strake_mounts().contains(&real)
+        && statx(CWD, &real, asked, StatxFlags::BASIC_STATS).is_err_and(|it| gone.contains(&it))
 }
 
 /// Whether anything is mounted at `path`.

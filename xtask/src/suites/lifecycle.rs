@@ -61,6 +61,7 @@ fn persistence(session: &Session, checks: &mut Checks) -> Result<(), String> {
         });
         checks.record(&format!("'strake {listing}' tells of '{word}'"), outcome);
     }
+    checks.record("df names the file system", named(&mounted, checks.suite()));
     let before = everything(&mounted, "before")?;
     for round in ["first", "second"] {
         mounted.down()?;
@@ -70,7 +71,34 @@ fn persistence(session: &Session, checks: &mut Checks) -> Result<(), String> {
         checks.record(&format!("the {round} down and up change nothing"), outcome);
     }
     checks.record("the daemon holds no lock of the script that started it", locked_up(&mounted));
+    checks.record("an up right after an umount mounts it again", unmounted(&mounted));
     mounted.finish(checks);
+    Ok(())
+}
+
+fn named(mounted: &Mounted<'_>, name: &str) -> Result<(), String> {
+    let mut df = mounted.outside("df");
+    df.arg("--output=source,fstype").arg(&mounted.mount);
+    let told = mounted.program("df", SECONDS_MAX, &mut df)?.output();
+    let fields: Vec<&str> = told.lines().last().unwrap_or_default().split_whitespace().collect();
+    if fields == [name, "fuse.strake"] { Ok(()) } else { Err(told) }
+}
+
+/// An `umount` returns before the daemon has written what it holds, and has ended.
+fn unmounted(mounted: &Mounted<'_>) -> Result<(), String> {
+    let text = |error: std::io::Error| error.to_string();
+    let file = mounted.mount.join("unmounted");
+    for round in 0..5u8 {
+        let bytes = vec![round; 20_000_000];
+        std::fs::write(&file, &bytes).map_err(text)?;
+        let mut umount = mounted.outside("umount");
+        umount.arg(&mounted.mount);
+        mounted.program("umount", SECONDS_MAX, &mut umount)?;
+        mounted.up()?;
+        if std::fs::read(&file).map_err(text)? != bytes {
+            return Err(format!("round {round}: other bytes"));
+        }
+    }
     Ok(())
 }
 

@@ -73,7 +73,7 @@ impl<'a> Mounted<'a> {
         let mounted =
             Mounted { session, suite, name, root: root.to_owned(), mount: root.join("mnt") };
         let mut up = mounted.command("up");
-        up.arg("--mount").arg(&mounted.mount).args(["--code", shape.code]);
+        up.arg("--mount").arg(&mounted.mount).args(["--name", suite, "--code", shape.code]);
         up.args(["--nsds", &shape.nsds.to_string(), "--nsd-size", shape.nsd_size]);
         up.args(["--block-size", shape.block_size, "--set", "pagepool=64M"]);
         if shape.socket {

@@ -83,7 +83,7 @@ fn ids_of(name: &str) -> Result<(u32, u32), String> {
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let user = User::new(session, checks)?;
-    let up = "up --data data --mount mnt --nsd-size 256M --set pagepool=64M";
+    let up = "up --data data --mount mnt --nsd-size 256M --set pagepool=64M --name of-tests";
     let made = user.strake(up);
     if !checks.record("an ordinary user makes and mounts a file system", made.map(drop)) {
         return Ok(());
@@ -98,6 +98,12 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
         if found.trim() == wanted { Ok(()) } else { Err(format!("{found}, not {wanted}")) }
     });
     checks.record("its root directory is the user's", owner);
+    let named = shell("df", "df --output=source \"$MNT\"");
+    let named = named.and_then(|told| match told.trim().ends_with("of-tests") {
+        true => Ok(()),
+        false => Err(told),
+    });
+    checks.record("df names it", named);
     let used = shell("use", &format!("cd \"$MNT\"\n{USE}"));
     checks.record("the user works in it, within what users may", used.map(drop));
     // Even root: that is how the kernel protects others from a user's daemon.

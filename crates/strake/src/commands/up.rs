@@ -11,7 +11,14 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use strake_env::{Clock, RealClock};
 use strake_proto::{ByteCount, Code, Error, ErrorKind, Result};
+
+/// How long a daemon may take to say whether it serves.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How long one may take to come up, or to write what it holds and end.
+const SETTLE_MAX: Duration = Duration::from_secs(120);
+const SETTLE_STEP: Duration = Duration::from_millis(20);
 
 /// Make a file system in an empty directory, or start the one there, and mount it.
 ///
@@ -44,7 +51,7 @@ pub(crate) struct UpArgs {
     /// Bytes of a block, a power of two from 256K to 16M [default: 4M].
     #[arg(long, value_name = "SIZE")]
     block_size: Option<ByteCount>,
-    /// The file system's name in listings [default: strake].
+    /// The file system's name in listings, `df` and `findmnt` [default: strake].
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Reserve the disk space of container files now instead of as they fill.
@@ -93,7 +100,7 @@ pub(crate) fn run(args: UpArgs) -> Result<()> {
     let before = config.clone();
     args.set.iter().try_for_each(|text| config.settings.set(text))?;
     config.settings.validate()?;
-    if let Some(status) = running(&dir) {
+    if let Some(status) = settled(&dir)? {
         if status.mount != mount.to_string_lossy() || config.settings != before.settings {
             return Err(Error::new(
                 ErrorKind::Invalid,
@@ -128,10 +135,37 @@ fn warn(dir: &DataDir) {
     }
 }
 
-/// The daemon's own word on whether it runs.
-fn running(dir: &DataDir) -> Option<Status> {
-    let value = admin::call(dir, &Request::Status, Duration::from_secs(10)).ok()?;
-    serde_json::from_value(value).ok()
+/// The daemon's own word, if one serves; waits for one that is on its way up or down.
+fn settled(dir: &DataDir) -> Result<Option<Status>> {
+    let end = RealClock.monotonic() + SETTLE_MAX;
+    let mut is_told = false;
+    loop {
+        let answer = admin::call(dir, &Request::Status, ANSWER_MAX).ok();
+        let status = answer.and_then(|value| serde_json::from_value::<Status>(value).ok());
+        if status.as_ref().is_some_and(|status| status.serves) {
+            return Ok(status);
+        }
+        if dir.try_lock()?.is_some() {
+            return Ok(None);
+        }
+        if RealClock.monotonic() >= end {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "a daemon of {} has neither served nor ended for {} s: the end of {} says why; \
+                     programs may still use files of a mount that was taken away",
+                    dir.root().display(),
+                    SETTLE_MAX.as_secs(),
+                    dir.log_path().display()
+                ),
+            ));
+        }
+        if !is_told {
+            eprintln!("strake: waiting for a daemon that is on its way up or down");
+            is_told = true;
+        }
+        RealClock.sleep(SETTLE_STEP);
+    }
 }
 
 /// Makes the mount point, and clears a mount whose daemon is gone from it.

@@ -59,6 +59,7 @@ impl Daemon {
         })?;
         backend.watch(&vfs)?;
         let options = MountOptions {
+            name: config.name.clone(),
             path: config.mount.clone(),
             threads: config.settings.number("fuse_threads").unwrap_or(8) as usize,
             io_uring: config.settings.get("fuse_io_uring") == "on",
@@ -155,6 +156,7 @@ impl Daemon {
                 name: self.config().name,
                 mount: self.config().mount.to_string_lossy().into_owned(),
                 pid: std::process::id(),
+                serves: self.mount.is_in_tree()?,
             }),
             Request::Show => encode(&self.show()?),
             Request::Sync => Ok(json!({ "flushedBytes": self.vfs.sync()? })),
