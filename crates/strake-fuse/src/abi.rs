@@ -236,6 +236,12 @@ layouts! {
         24 lock_owner: u64,
         32 flags: u32,
     }
+    /// After a header with [`NOTIFY_INVAL_INODE`]: drop the pages of a range.
+    InvalInodeOut[24] {
+        0 ino: u64,
+        8 offset: u64,
+        16 length: u64,
+    }
     /// Bytes written or copied.
     WriteOut[8] {
         0 size: u32,
@@ -490,6 +496,12 @@ pub(crate) mod fopen {
 
 /// `FUSE_WRITE_CACHE`: pages that a mapping changed, through whichever handle may write.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
+/// `ReadIn::read_flags`, `FUSE_READ_LOCKOWNER`: past the pages; they are filled without it.
+pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
+/// `WriteIn::write_flags`, `FUSE_WRITE_LOCKOWNER`: past the pages; one through them goes without.
+pub(crate) const WRITE_LOCKOWNER: u32 = 1 << 1;
+/// `OutHeader::error` of a message that is no reply: `FUSE_NOTIFY_INVAL_INODE`.
+pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
 /// `WriteIn::write_flags`: clear setuid and setgid.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `FsyncIn::fsync_flags`: `fdatasync`.

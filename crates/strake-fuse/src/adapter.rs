@@ -1,11 +1,13 @@
 //! One request, one call: unpacks the arguments, calls the [`Vfs`], packs the answer.
 
 use crate::abi::{self, InHeader, Opcode, fopen, open_flag, setattr_flag};
+use crate::pages::Dropper;
 use crate::policy::OpenModes;
 use crate::reply;
 use crate::session::TRANSFER_BYTES_MAX;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use strake_client::Vfs;
 use strake_client::vfs::{
@@ -37,6 +39,7 @@ pub(crate) struct Adapter {
     modes: OpenModes,
     /// Which open files go the direct way; those are few beside the cached ones.
     direct: Mutex<HashMap<Handle, ()>>,
+    dropper: Dropper,
 }
 
 /// The request's body, taken apart from the front.
@@ -78,8 +81,8 @@ macro_rules! take {
 
 impl Adapter {
     /// `direct_maps`: whether the kernel maps files that are open the direct way.
-    pub(crate) fn new(vfs: Arc<dyn Vfs>, direct_maps: bool) -> Adapter {
-        Adapter { vfs, modes: OpenModes::new(direct_maps), direct: Mutex::default() }
+    pub(crate) fn new(vfs: Arc<dyn Vfs>, direct_maps: bool, dropper: Dropper) -> Adapter {
+        Adapter { vfs, modes: OpenModes::new(direct_maps), direct: Mutex::default(), dropper }
     }
 
     /// Has one request answered; `data` is where reads put their bytes.
@@ -418,21 +421,14 @@ impl Adapter {
             Opcode::Read => {
                 let asked = take!(body, ReadIn)?;
                 let room = data.get_mut(..asked.size as usize).ok_or_else(malformed)?;
+                if asked.read_flags & abi::READ_LOCKOWNER == 0
+                    && let Some(pages) = self.modes.pages(ino)
+                {
+                    pages.note_filled();
+                }
                 self.vfs.read(Handle(asked.fh), asked.offset, room).map(Answer::Data)
             }
-            Opcode::Write => {
-                let asked = take!(body, WriteIn)?;
-                let bytes = body.bytes(asked.size)?;
-                if asked.write_flags & abi::WRITE_CACHE != 0 {
-                    let written = self.vfs.write_mapped(Handle(asked.fh), asked.offset, bytes)?;
-                    return Ok(Answer::Written(written as u32));
-                }
-                if asked.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
-                    self.kill_privileges(caller, ino, asked.fh)?;
-                }
-                let written = self.vfs.write(Handle(asked.fh), asked.offset, bytes, false)?;
-                Ok(Answer::Written(written as u32))
-            }
+            Opcode::Write => self.write(caller, ino, body),
             Opcode::Flush => self.vfs.flush(Handle(take!(body, FlushIn)?.fh)).map(empty),
             Opcode::Fsync => {
                 let asked = take!(body, FsyncIn)?;
@@ -461,6 +457,37 @@ impl Adapter {
             }
             _ => Err(ErrorKind::NoSystem.into()),
         }
+    }
+
+    fn write(&self, caller: &Caller, ino: Ino, body: &mut Body<'_>) -> Result<Answer> {
+        let asked = take!(body, WriteIn)?;
+        let bytes = body.bytes(asked.size)?;
+        let (handle, start) = (Handle(asked.fh), asked.offset);
+        let range = start..start.checked_add(bytes.len() as u64).ok_or(ErrorKind::FileTooBig)?;
+        let has = |flag: u32| asked.write_flags & flag != 0;
+        if has(abi::WRITE_CACHE) {
+            let put = |part: Range<u64>| {
+                let bytes = &bytes[(part.start - start) as usize..(part.end - start) as usize];
+                self.vfs.write_mapped(handle, part.start, bytes)
+            };
+            let written = match self.modes.pages(ino) {
+                Some(pages) => pages.write_back(range, put)?,
+                None => put(range)?,
+            };
+            return Ok(Answer::Written(written as u32));
+        }
+        if has(abi::WRITE_KILL_SUIDGID) {
+            self.kill_privileges(caller, ino, asked.fh)?;
+        }
+        let pages = has(abi::WRITE_LOCKOWNER).then(|| self.modes.pages(ino)).flatten();
+        let under_way = pages.map(|pages| pages.begin(range));
+        let written = self.vfs.write(handle, start, bytes, false)?;
+        if let Some(write) = under_way
+            && write.has_pages()
+        {
+            self.dropper.drop_pages(ino, write);
+        }
+        Ok(Answer::Written(written as u32))
     }
 
     fn fallocate(&self, caller: &Caller, ino: Ino, body: &mut Body<'_>) -> Result<Answer> {

@@ -4,6 +4,7 @@
 
 use crate::abi::{InHeader, Opcode};
 use crate::adapter::{Adapter, Answer};
+use crate::pages::Dropper;
 use crate::session::{TRANSFER_BYTES_MAX, split};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -11,8 +12,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use strake_client::Vfs;
 use strake_client::vfs::*;
-use strake_env::Rng;
 use strake_env::rng::{test_scale, test_seeds};
+use strake_env::{RealClock, Rng};
+use strake_observe::Observe;
 use strake_proto::meta::{Cookie, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Generation, Ino, Result, StatFs, Timestamp};
 
@@ -204,6 +206,12 @@ impl Vfs for Agreeing {
     }
 }
 
+/// With nobody who tells the kernel to drop pages.
+fn adapter(direct_maps: bool) -> Adapter {
+    let (dropper, _) = Dropper::new(1, Observe::new(RealClock::shared(), 1));
+    Adapter::new(Arc::new(Agreeing::default()), direct_maps, dropper)
+}
+
 /// The requests of the corpus, with what they are.
 fn corpus() -> Vec<(String, Vec<u8>)> {
     let lines = include_str!("../corpus/requests").lines().filter(|line| !line.starts_with('#'));
@@ -264,7 +272,7 @@ fn answer(adapter: &Adapter, message: &[u8], data: &mut [u8]) -> bool {
 
 #[test]
 fn the_corpus_has_every_operation_and_is_answered() {
-    let adapter = Adapter::new(Arc::new(Agreeing::default()), true);
+    let adapter = adapter(true);
     let mut data = vec![0; TRANSFER_BYTES_MAX];
     let mut missing: Vec<u32> = (0..256).filter(|it| Opcode::from_number(*it).is_some()).collect();
     for (name, message) in corpus() {
@@ -283,7 +291,7 @@ fn malformed_requests_are_errors() {
     for seed in test_seeds(0, 4 * test_scale()) {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
-        let adapter = Adapter::new(Arc::new(Agreeing::default()), rng.one_in(2));
+        let adapter = adapter(rng.one_in(2));
         let mut data = vec![0; 128 << 10];
         let mut answered = 0;
         for _ in 0..INPUTS {

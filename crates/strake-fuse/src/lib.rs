@@ -3,12 +3,13 @@
 //! `abi` describes the messages, `connection` mounts and unmounts, `session` reads requests and
 //! writes replies on a few threads (`uring` is the other way to do that), `adapter` turns each
 //! request into one call of the `Vfs`. No file-system logic lives here; what the kernel may cache
-//! and for how long is `policy`.
+//! and for how long is `policy`, and `pages` keeps what it caches equal to what is written past it.
 
 mod abi;
 mod adapter;
 mod awake;
 mod connection;
+mod pages;
 mod policy;
 mod readers;
 mod reply;

@@ -10,10 +10,13 @@
 //! drops cached pages before such a write, but a reader that fills them again *during* the write
 //! would keep old bytes. So the two ways are never open on one inode at once: a writer gets the
 //! direct way only while nobody has the inode open the cached way, and while a direct writer has it
-//! open, everyone else goes the direct way too.
+//! open, everyone else goes the direct way too. What is mapped meanwhile is the business of
+//! [`crate::pages`].
 
+use crate::pages::Pages;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use strake_client::vfs::OpenFlags;
 use strake_proto::Ino;
@@ -24,10 +27,12 @@ pub(crate) const CACHE_TIME: Duration = Duration::from_secs(86_400);
 /// Inodes are spread over this many tables, so that opens seldom meet at a lock.
 const SHARDS: usize = 16;
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Opens {
     cached: u32,
     direct: u32,
+    /// Made when first asked for.
+    pages: Option<Arc<Pages>>,
 }
 
 /// How each open inode is open.
@@ -56,6 +61,13 @@ impl OpenModes {
         let direct = opens.direct > 0 || (opens.cached == 0 && wanted);
         *(if direct { &mut opens.direct } else { &mut opens.cached }) += 1;
         direct
+    }
+
+    /// What is known of the pages of an open inode; `None` if it is not open, which a request may
+    /// say all the same.
+    pub(crate) fn pages(&self, ino: Ino) -> Option<Arc<Pages>> {
+        let mut table = self.shard(ino).lock();
+        table.get_mut(&ino).map(|opens| Arc::clone(opens.pages.get_or_insert_default()))
     }
 
     /// Forgets an open that was counted as `direct` says; false if none was, which a request may

@@ -11,6 +11,7 @@ use crate::abi::{
 use crate::adapter::{Adapter, Answer};
 use crate::awake::{self, Awake, StayAwake};
 use crate::connection;
+use crate::pages::Dropper;
 use crate::readers::{Lasting, Length, Readers};
 use crate::uring;
 use parking_lot::Mutex;
@@ -148,9 +149,10 @@ fn start(
         .map(|number| Opcode::from_number(number).map(|op| observe.operations.operation(op.name())))
         .collect();
     let direct_maps = agreed & init_flag::DIRECT_IO_ALLOW_MMAP != 0;
+    let (dropper, dropper_thread) = Dropper::new(count, observe);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let shared = Arc::new(Shared {
-        adapter: Adapter::new(vfs, direct_maps),
+        adapter: Adapter::new(vfs, direct_maps, dropper),
         operations,
         lasting: std::array::from_fn(|_| Lasting::default()),
         readers: Readers::new(processors / PROCESSORS_PER_READER),
@@ -177,6 +179,11 @@ fn start(
             })?;
         threads.push(thread);
     }
+    let descriptor = connection::duplicate(&connection)?;
+    let dropper = std::thread::Builder::new()
+        .name("fuse-dropper".to_owned())
+        .spawn(move || dropper_thread.run(&descriptor))?;
+    threads.push(dropper);
     if options.stay_awake.is_wanted() {
         threads.push(keep_awake(&shared)?);
     }
