@@ -549,6 +549,11 @@ fn extended_attributes_follow_their_name_spaces() {
     assert_eq!(vfs.listxattr(&alice, ino).expect("names").len(), 2);
     let hidden = vfs.getxattr(&alice, ino, b"trusted.b").expect_err("hidden");
     assert_eq!(hidden.kind(), ErrorKind::NoAttribute);
+    let refused = vfs.removexattr(&alice, ino, b"security.c").expect_err("root's");
+    assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+    // What a change of the contents takes away, whoever makes it.
+    set(ROOT, b"security.capability").expect("root may");
+    vfs.removexattr(&alice, ino, b"security.capability").expect("removed");
     vfs.removexattr(ROOT, ino, b"user.a").expect("removed");
     let gone = vfs.getxattr(ROOT, ino, b"user.a").expect_err("gone");
     assert_eq!(gone.kind(), ErrorKind::NoAttribute);

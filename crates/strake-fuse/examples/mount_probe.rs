@@ -18,6 +18,13 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const MAP_BYTES: usize = 3 << 20;
 const ROUNDS: u32 = 200;
+const PAGE: usize = 4096;
+const RACE_BYTES: usize = 4096 * PAGE;
+const RACES: u8 = 30;
+/// Within a page: where and how much the one writes, and where the other stores.
+const WRITTEN_AT: usize = 1000;
+const WRITTEN: usize = 8;
+const STORED_AT: usize = 3000;
 const APPENDERS: usize = 4;
 const RECORDS: usize = 500;
 
@@ -28,6 +35,8 @@ fn main() -> ExitCode {
         ["mmap", file] => mapped(Path::new(file), false),
         ["mmap-grow", file] => mapped(Path::new(file), true),
         ["mmap-peer", file] => mapped_peer(Path::new(file)),
+        ["mmap-write", file] => written_beside(Path::new(file)),
+        ["mmap-write-peer", file] => written_beside_peer(Path::new(file)),
         ["fcntl" | "flock", file] => lock_passes_on(words[0], Path::new(file)),
         ["fcntl-death", file] => lock_dies_with_its_holder("fcntl", Path::new(file)),
         ["flock-death", file] => lock_dies_with_its_holder("flock", Path::new(file)),
@@ -38,7 +47,7 @@ fn main() -> ExitCode {
         ["append-peer", file, who] => append_peer(Path::new(file), who),
         _ => {
             eprintln!(
-                "mount_probe mmap|mmap-grow|fcntl|flock|KIND-death|KIND-interrupt|append FILE"
+                "mount_probe mmap|mmap-grow|mmap-write|fcntl|flock|KIND-death|KIND-interrupt|append FILE"
             );
             return ExitCode::from(2);
         }
@@ -193,6 +202,50 @@ fn mapped_peer(path: &Path) -> Outcome {
         map.store(place(round) + 1, value.wrapping_add(1));
         tell_parent(u8::from(seen))?;
         round += 1;
+    }
+    Ok(())
+}
+
+/// Both race over the same pages, again and again: the parent writes at one place of each, the peer
+/// stores at another. The file is new, so that it may be open in a way that bypasses its pages.
+fn written_beside(path: &Path) -> Outcome {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+    file.set_len(RACE_BYTES as u64)?;
+    let map = Mapping::of(&file, RACE_BYTES)?;
+    let mut peer = Peer::start(&["mmap-write-peer"], path)?;
+    for round in 1..=RACES {
+        peer.tell(round)?;
+        for page in (0..RACE_BYTES).step_by(PAGE) {
+            file.write_all_at(&[round; WRITTEN], (page + WRITTEN_AT) as u64)?;
+        }
+        if peer.hear()? != round {
+            return Err("the peer is at another round".into());
+        }
+        let mut bytes = vec![0; RACE_BYTES];
+        file.read_exact_at(&mut bytes, 0)?;
+        for page in (0..RACE_BYTES).step_by(PAGE) {
+            let written = &bytes[page + WRITTEN_AT..][..WRITTEN];
+            if written != [round; WRITTEN] {
+                return Err(format!("round {round}: {written:?} at {page}: a write is lost").into());
+            }
+            if bytes[page + STORED_AT] != round {
+                return Err(format!("round {round}: at {page} a store is lost").into());
+            }
+            if map.load(page + WRITTEN_AT) != round || map.load(page + STORED_AT) != round {
+                return Err(format!("round {round}: the mapping is old at {page}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn written_beside_peer(path: &Path) -> Outcome {
+    let map = Mapping::of(&open(path)?, RACE_BYTES)?;
+    while let Some(round) = hear_parent() {
+        for page in (0..RACE_BYTES).step_by(PAGE) {
+            map.store(page + STORED_AT, round);
+        }
+        tell_parent(round)?;
     }
     Ok(())
 }

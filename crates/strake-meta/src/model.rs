@@ -534,6 +534,12 @@ impl Model {
                     if self.is_directory(old) { target.0 } else { Ino(0) };
                 removed = Some(self.drop_link(old, open));
             }
+            None if source.0 == target.0 => {
+                self.touch(source.0);
+                let names = &mut self.nodes.get_mut(&source.0).expect("exists").names;
+                let at = names.remove(source.1).expect("exists");
+                names.insert(target.1.to_vec(), at);
+            }
             None => {
                 self.remove_name(source.0, source.1);
                 self.add_name(target.0, target.1, moved);

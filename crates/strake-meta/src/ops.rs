@@ -91,6 +91,23 @@ impl Transaction<'_> {
         Ok(())
     }
 
+    /// Gives what is at a name another name in the same directory. Its place stays: at a new one, a
+    /// program that renames what it lists would be shown it again, without an end.
+    pub(crate) fn rename_entry(
+        &mut self,
+        directory: Ino,
+        (old, new): (&[u8], &[u8]),
+        moved: &DentryRecord,
+    ) -> Result<()> {
+        let time = self.time;
+        let record = self.live_directory(directory)?;
+        record.mtime = time;
+        record.ctime = time;
+        self.remove(keys::dentry(directory, old));
+        self.put_entry(directory, new, Target::from(*moved), moved.cookie);
+        Ok(())
+    }
+
     fn put_entry(&mut self, directory: Ino, name: &[u8], target: Target, cookie: u64) {
         let Target { ino, generation, file_type } = target;
         self.put(

@@ -12,6 +12,7 @@ const SECONDS_MAX: u64 = 60;
 const PROBES: &[(&str, &str)] = &[
     ("mmap", "two processes see each other's stores in a shared mapping, and read() sees both"),
     ("mmap-grow", "stores beyond the old end are seen after the file has grown"),
+    ("mmap-write", "write() beside stores in the same pages: neither is lost, and both are seen"),
     ("fcntl", "fcntl: refused while another holds it, granted when it lets go"),
     ("flock", "flock: refused while another holds it, granted when it lets go"),
     ("fcntl-death", "fcntl: the lock of a killed process is free"),

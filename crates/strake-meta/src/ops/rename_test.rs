@@ -37,6 +37,29 @@ fn a_replaced_name_keeps_its_place_and_the_old_inode_goes() {
     fs.check();
 }
 
+/// What a program does that gives each file it is shown another name; at a new place each would be
+/// shown again, for ever.
+#[test]
+fn a_name_keeps_its_place_in_its_directory_however_it_is_called() {
+    let mut fs = TestFs::new();
+    let d = fs.make(ROOT, "d", FileType::Directory);
+    let file = fs.make(ROOT, "file", FileType::Regular);
+    fs.make(ROOT, "last", FileType::Regular);
+    let before: Vec<_> = fs.list(ROOT).into_iter().map(|it| (it.ino, it.cookie)).collect();
+    for (old, new) in [("file", "x"), ("d", "file"), ("x", "d"), ("d", "x"), ("last", "a")] {
+        fs.apply(replace((ROOT, old), (ROOT, new))).expect("renames");
+        let after: Vec<_> = fs.list(ROOT).into_iter().map(|it| (it.ino, it.cookie)).collect();
+        assert_eq!(after, before, "{old} to {new}");
+        fs.check();
+    }
+    assert_eq!((fs.lookup(ROOT, "file"), fs.lookup(ROOT, "x")), (Ok(d), Ok(file)));
+    assert_eq!(fs.inode(ROOT).attr.mtime.seconds, fs.second);
+    // In another directory it has the next one.
+    fs.apply(replace((ROOT, "x"), (d, "x"))).expect("renames");
+    fs.apply(replace((d, "x"), (ROOT, "x"))).expect("renames");
+    assert_eq!(fs.list(ROOT).last().map(|it| it.ino), Some(file));
+}
+
 #[test]
 fn a_directory_moves_with_its_dot_dot_and_the_links_follow() {
     let mut fs = TestFs::new();
