@@ -154,7 +154,8 @@ pub trait Vfs: Send + Sync {
     /// Space and inodes of the file system.
     fn statfs(&self) -> Result<StatFs>;
 
-    /// What `name` in `parent` leads to.
+    /// What `name` in `parent` leads to; for `.` the inode `parent` itself, of any type, whoever
+    /// asks: that is how a kernel finds what a file handle names.
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Entry>;
     /// Counts one more lookup of an inode that a listing returned.
     fn remember(&self, ino: Ino);

@@ -308,6 +308,28 @@ fn listings_go_on_after_a_cookie_and_show_sizes_not_yet_committed() {
 }
 
 #[test]
+fn what_a_file_handle_names_is_found_by_its_number_whatever_it_is() {
+    let rig = Rig::new("1", 1);
+    let vfs = rig.start(0);
+    let (ino, handle) = create(&vfs, "f");
+    write(&vfs, handle, 0, &[1; 12345]);
+    let directory = vfs.mkdir(ROOT, Ino::ROOT, b"d", 0o700).expect("made").attr.ino;
+    let link = vfs.symlink(ROOT, Ino::ROOT, b"l", b"target").expect("made").attr.ino;
+    for found in [ino, directory, link, Ino::ROOT] {
+        let entry = vfs.lookup(&user(1000), found, b".").expect("found");
+        assert_eq!(entry.attr, vfs.getattr(found).expect("attr"));
+        vfs.forget(found, 1);
+    }
+    let upward = vfs.lookup(&user(1000), directory, b"..").expect_err("not for all to search");
+    assert_eq!(upward.kind(), ErrorKind::Access);
+    vfs.unlink(ROOT, Ino::ROOT, b"l").expect("unlinked");
+    vfs.forget(link, 1);
+    let gone = vfs.lookup(ROOT, link, b".").expect_err("gone");
+    assert_eq!(gone.kind(), ErrorKind::Stale);
+    vfs.shutdown().expect("ended");
+}
+
+#[test]
 fn holes_are_found_punched_and_counted() {
     let rig = Rig::new("4+2p", 6);
     let vfs = rig.start(0);

@@ -8,8 +8,11 @@
 
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         ["mmap-peer", file] => mapped_peer(Path::new(file)),
         ["mmap-write", file] => written_beside(Path::new(file)),
         ["mmap-write-peer", file] => written_beside_peer(Path::new(file)),
+        ["handle", file] => found_by_handle(Path::new(file)),
         ["fcntl" | "flock", file] => lock_passes_on(words[0], Path::new(file)),
         ["fcntl-death", file] => lock_dies_with_its_holder("fcntl", Path::new(file)),
         ["flock-death", file] => lock_dies_with_its_holder("flock", Path::new(file)),
@@ -47,7 +51,7 @@ fn main() -> ExitCode {
         ["append-peer", file, who] => append_peer(Path::new(file), who),
         _ => {
             eprintln!(
-                "mount_probe mmap|mmap-grow|mmap-write|fcntl|flock|KIND-death|KIND-interrupt|append FILE"
+                "mount_probe mmap|mmap-grow|mmap-write|handle|fcntl|flock|KIND-death|KIND-interrupt|append FILE"
             );
             return ExitCode::from(2);
         }
@@ -248,6 +252,68 @@ fn written_beside_peer(path: &Path) -> Outcome {
         tell_parent(round)?;
     }
     Ok(())
+}
+
+/// `struct file_handle` with room for what any file system needs, open_by_handle_at(2).
+#[repr(C)]
+struct FileHandle {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; HANDLE_BYTES],
+}
+
+const HANDLE_BYTES: usize = 128;
+
+impl FileHandle {
+    fn of(path: &Path) -> std::io::Result<FileHandle> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let mut handle = FileHandle { bytes: HANDLE_BYTES as u32, kind: 0, handle: [0; _] };
+        let mut mount = 0;
+        // SAFETY: all pointers are to values that live for the call; the kernel writes at most
+        // `bytes` bytes behind the first two fields.
+        let result = unsafe {
+            let handle = (&raw mut handle).cast();
+            libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), handle, &raw mut mount, 0)
+        };
+        if result == 0 { Ok(handle) } else { Err(std::io::Error::last_os_error()) }
+    }
+
+    fn open(&mut self, beside: &File) -> std::io::Result<File> {
+        // SAFETY: as in `of`; what is returned is a new descriptor, which is ours.
+        unsafe {
+            let handle = (&raw mut *self).cast();
+            match libc::open_by_handle_at(beside.as_raw_fd(), handle, libc::O_RDONLY) {
+                -1 => Err(std::io::Error::last_os_error()),
+                descriptor => Ok(File::from_raw_fd(descriptor)),
+            }
+        }
+    }
+}
+
+/// A file is found by its handle after the kernel has forgotten it, under whatever name, and not
+/// after it was deleted.
+fn found_by_handle(path: &Path) -> Outcome {
+    let text = b"found by its handle";
+    std::fs::write(path, text)?;
+    let directory = File::open(path.parent().ok_or("no directory")?)?;
+    let mut handle = FileHandle::of(path)?;
+    let moved = path.with_extension("moved");
+    for name in [path, &moved] {
+        std::fs::write("/proc/sys/vm/drop_caches", "2")?;
+        let mut bytes = Vec::new();
+        handle.open(&directory)?.read_to_end(&mut bytes)?;
+        if bytes != text {
+            return Err(format!("{}: other bytes: {bytes:?}", name.display()).into());
+        }
+        if name == path {
+            std::fs::rename(path, &moved)?;
+        }
+    }
+    std::fs::remove_file(&moved)?;
+    match handle.open(&directory) {
+        Err(error) if error.raw_os_error() == Some(libc::ESTALE) => Ok(()),
+        other => Err(format!("a deleted file is found: {other:?}").into()),
+    }
 }
 
 fn lock(kind: &str, file: &File, operation: FlockOperation) -> rustix::io::Result<()> {

@@ -433,6 +433,7 @@ opcodes! {
 /// INIT flags; those above bit 31 travel in `flags2`.
 pub(crate) mod init_flag {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
+    pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
     pub(crate) const DONT_MASK: u64 = 1 << 6;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;

@@ -391,6 +391,7 @@ fn agree(init: &InitIn, rings: bool) -> InitOut {
     // Not ATOMIC_O_TRUNC: with it the kernel sends the truncation before it asks whether the file
     // is a running program, which then dies of an open(O_RDONLY | O_TRUNC) that fails.
     let wanted = flag::ASYNC_READ
+        | flag::EXPORT_SUPPORT
         | flag::BIG_WRITES
         | flag::DONT_MASK
         | flag::DO_READDIRPLUS

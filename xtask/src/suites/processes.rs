@@ -13,6 +13,10 @@ const PROBES: &[(&str, &str)] = &[
     ("mmap", "two processes see each other's stores in a shared mapping, and read() sees both"),
     ("mmap-grow", "stores beyond the old end are seen after the file has grown"),
     ("mmap-write", "write() beside stores in the same pages: neither is lost, and both are seen"),
+    (
+        "handle",
+        "a file is found by its handle when the kernel has forgotten it, until it is deleted",
+    ),
     ("fcntl", "fcntl: refused while another holds it, granted when it lets go"),
     ("flock", "flock: refused while another holds it, granted when it lets go"),
     ("fcntl-death", "fcntl: the lock of a killed process is free"),

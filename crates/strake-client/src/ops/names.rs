@@ -26,13 +26,18 @@ pub(crate) fn enter(shared: &Shared, found: &Inode, before: u64) -> (Pinned, Ent
 
 /// See [`crate::Vfs::lookup`].
 pub(crate) fn lookup(shared: &Shared, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Entry> {
+    if name == b"." {
+        let before = shared.meta.changes();
+        let found = shared.meta.query_inode(&MetaQuery::GetInode { ino: parent })?;
+        return Ok(enter(shared, &found, before).1);
+    }
     let dir = shared.table.pin(parent);
     let attr = shared.loaded(&dir, Core::attr)?;
     if attr.file_type != FileType::Directory {
         return Err(ErrorKind::NotDirectory.into());
     }
     shared.check_access(caller, &dir, EXECUTE)?;
-    if dir.core.lock().removed && name != b"." {
+    if dir.core.lock().removed {
         return Err(ErrorKind::NotFound.into());
     }
     let (found, before) = find(shared, parent, name)?;
