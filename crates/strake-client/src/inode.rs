@@ -50,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) parent: Ino,
     pub(crate) has_acl: bool,
     pub(crate) has_xattrs: bool,
+    /// None of them is a capability: that was looked up since they last changed.
+    pub(crate) no_capability: bool,
     /// The access ACL, if it was fetched.
     pub(crate) acl: Option<Arc<Acl>>,
     /// It has no name any more. `attr` stays as it was last known.
@@ -117,6 +119,7 @@ impl InodeState {
             parent: Ino(0),
             has_acl: false,
             has_xattrs: false,
+            no_capability: false,
             acl: None,
             removed: false,
             orphan: false,
@@ -190,6 +193,7 @@ impl Core {
     /// The metadata changed: what is known is stale.
     pub(crate) fn forget(&mut self) {
         self.epoch += 1;
+        self.no_capability = false;
         if !self.removed || self.orphan {
             self.loaded = false;
             self.acl = None;

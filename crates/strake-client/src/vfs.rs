@@ -224,7 +224,8 @@ pub trait Vfs: Send + Sync {
     /// cache), so that keeping it here as well is of little use.
     fn pages_are_kept(&self, _handle: Handle) {}
     /// Writes at `offset`, or at the end for `append` handles, all or as much as there is space
-    /// for (an error only if nothing was written). `kill_privileges` clears setuid and setgid.
+    /// for (an error only if nothing was written). Clears capabilities; `kill_privileges` also
+    /// setuid and setgid.
     fn write(
         &self,
         handle: Handle,

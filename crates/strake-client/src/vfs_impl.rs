@@ -243,6 +243,8 @@ impl Vfs for StrakeVfs {
         let result = self.writable(handle).and_then(|open| {
             if kill_privileges {
                 attributes::kill_privileges(&self.shared, &open.inode)?;
+            } else {
+                xattr::remove_capability(&self.shared, &open.inode)?;
             }
             let position = if open.flags.append { Position::End } else { Position::At(offset) };
             let count = self.of(&open).write(position, bytes)?;

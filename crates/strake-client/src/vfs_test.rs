@@ -555,7 +555,7 @@ fn permissions_are_checked_for_everybody_but_root() {
 fn extended_attributes_follow_their_name_spaces() {
     let rig = Rig::new("1", 1);
     let vfs = rig.start(0);
-    let (ino, _) = create(&vfs, "f");
+    let (ino, handle) = create(&vfs, "f");
     let alice = user(1000);
     let set = |caller: &Caller, name: &[u8]| {
         vfs.setxattr(caller, ino, name, b"value", XattrMode::Set, false)
@@ -576,6 +576,14 @@ fn extended_attributes_follow_their_name_spaces() {
     // What a change of the contents takes away, whoever makes it.
     set(ROOT, b"security.capability").expect("root may");
     vfs.removexattr(&alice, ino, b"security.capability").expect("removed");
+    for again in 0..2 {
+        set(ROOT, b"security.capability").expect("root may");
+        write(&vfs, handle, again, b"changed");
+        let gone = vfs.getxattr(ROOT, ino, b"security.capability").expect_err("taken away");
+        assert_eq!(gone.kind(), ErrorKind::NoAttribute);
+        write(&vfs, handle, again, b"changed");
+        vfs.getxattr(ROOT, ino, b"trusted.b").expect("stays");
+    }
     vfs.removexattr(ROOT, ino, b"user.a").expect("removed");
     let gone = vfs.getxattr(ROOT, ino, b"user.a").expect_err("gone");
     assert_eq!(gone.kind(), ErrorKind::NoAttribute);

@@ -3,7 +3,7 @@
 use crate::client::OpenFile;
 use crate::file_io::Of;
 use crate::inode::InodeState;
-use crate::ops::require_regular;
+use crate::ops::{require_regular, xattr};
 use crate::permissions::{WRITE, check_owner, has_privileges, in_group};
 use crate::shared::Shared;
 use crate::vfs::{SetAttr, SetTime};
@@ -98,7 +98,7 @@ fn permitted(
         change.kill_privileges = true;
     } else if change.kill_privileges && !moves_owner && !has_privileges(attr.permissions) {
         // Only taking privileges that are not there is no change at all.
-        change.kill_privileges = shared.loaded(inode, |core| core.has_xattrs)?;
+        change.kill_privileges = xattr::has_capability(shared, inode)?;
     }
     // Without group execution setgid is no privilege, but only who is in the group may keep it.
     let marked = attr.permissions & SETGID != 0 && attr.file_type != FileType::Directory;
@@ -146,8 +146,8 @@ fn apply(shared: &Shared, inode: &InodeState, change: AttrChange) -> Result<()> 
 
 /// Clears setuid, setgid and capabilities, if there are any.
 pub(crate) fn kill_privileges(shared: &Shared, inode: &InodeState) -> Result<()> {
-    let due =
-        shared.loaded(inode, |core| has_privileges(core.attr().permissions) || core.has_xattrs)?;
+    let due = shared.loaded(inode, |core| has_privileges(core.attr().permissions))?
+        || xattr::has_capability(shared, inode)?;
     if due {
         let change = AttrChange { kill_privileges: true, ..AttrChange::default() };
         apply(shared, inode, change)?;

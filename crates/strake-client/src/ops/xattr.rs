@@ -67,6 +67,40 @@ fn has_user_attributes(attr: &Attr) -> bool {
     matches!(attr.file_type, FileType::Regular | FileType::Directory)
 }
 
+/// Whether a file has capabilities; asked before each change of its contents, so what was found is
+/// kept.
+pub(crate) fn has_capability(shared: &Shared, inode: &InodeState) -> Result<bool> {
+    let look = |core: &Core| (core.has_xattrs && !core.no_capability, core.epoch());
+    let (is_possible, epoch) = shared.loaded(inode, look)?;
+    if !is_possible {
+        return Ok(false);
+    }
+    let query = MetaQuery::GetXattr { ino: inode.ino, name: CAPABILITY.to_vec() };
+    match shared.meta.query(&query) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NoAttribute => {
+            let mut core = inode.core.lock();
+            core.no_capability = core.epoch() == epoch;
+            Ok(false)
+        }
+        // It is gone.
+        Err(error) if error.kind() == ErrorKind::Stale => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes away a file's capabilities, as Linux does when its contents change, whoever changes them.
+pub(crate) fn remove_capability(shared: &Shared, inode: &InodeState) -> Result<()> {
+    if !has_capability(shared, inode)? {
+        return Ok(());
+    }
+    match remove(shared, &Caller::ROOT, inode, CAPABILITY) {
+        // Somebody else did.
+        Err(error) if error.kind() == ErrorKind::NoAttribute => Ok(()),
+        result => result,
+    }
+}
+
 /// See [`crate::Vfs::listxattr`].
 pub(crate) fn list(shared: &Shared, caller: &Caller, inode: &InodeState) -> Result<Vec<Vec<u8>>> {
     let MetaReply::Names(mut names) =
