@@ -481,13 +481,14 @@ impl Adapter {
         }
         let pages = has(abi::WRITE_LOCKOWNER).then(|| self.modes.pages(ino)).flatten();
         let under_way = pages.map(|pages| pages.begin(range));
-        let written = self.vfs.write(handle, start, bytes, false)?;
+        let written = self.vfs.write(handle, start, bytes, false);
+        // Also if it failed: then its bytes may be there, but not durable as they have to be.
         if let Some(write) = under_way
             && write.has_pages()
         {
             self.dropper.drop_pages(ino, write);
         }
-        Ok(Answer::Written(written as u32))
+        Ok(Answer::Written(written? as u32))
     }
 
     fn fallocate(&self, caller: &Caller, ino: Ino, body: &mut Body<'_>) -> Result<Answer> {

@@ -2,7 +2,7 @@
 //! Begins with the requests in `corpus/requests`, one of each operation and those that found
 //! something, and goes on with changed ones; `STRAKE_SIM_SCALE` times as many.
 
-use crate::abi::{InHeader, Opcode};
+use crate::abi::{self, InHeader, Opcode};
 use crate::adapter::{Adapter, Answer};
 use crate::pages::Dropper;
 use crate::session::{TRANSFER_BYTES_MAX, split};
@@ -134,8 +134,9 @@ impl Vfs for Agreeing {
     fn read(&self, _: Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
         Ok(out.len().min((offset % 8192) as usize))
     }
+    /// Of one byte it says that it is not durable.
     fn write(&self, _: Handle, _: u64, bytes: &[u8], _: bool) -> Result<usize> {
-        Ok(bytes.len())
+        if bytes.len() == 1 { Err(ErrorKind::Io.into()) } else { Ok(bytes.len()) }
     }
     fn write_mapped(&self, _: Handle, _: u64, bytes: &[u8]) -> Result<usize> {
         Ok(bytes.len())
@@ -283,6 +284,33 @@ fn the_corpus_has_every_operation_and_is_answered() {
         assert_eq!(answered, is_wanted, "{name}");
     }
     assert!(missing.is_empty(), "no request of {missing:?}");
+}
+
+#[test]
+fn pages_that_were_filled_are_dropped_after_writes_past_them_also_after_those_that_fail() {
+    let (dropper, thread) = Dropper::new(1, Observe::new(RealClock::shared(), 1));
+    let adapter = Adapter::new(Arc::new(Agreeing::default()), true, dropper);
+    let ask = |opcode, body: &[u8]| {
+        let header = InHeader { nodeid: 7, ..InHeader::default() };
+        adapter.answer(&header, opcode, body, &mut [0; 100]).is_ok()
+    };
+    let write = |bytes: &[u8], write_flags| {
+        let asked = abi::WriteIn { size: bytes.len() as u32, write_flags, ..Default::default() };
+        ask(Opcode::Write, &[&asked.encode()[..], bytes].concat())
+    };
+    let read = |read_flags| {
+        let asked = abi::ReadIn { size: 10, read_flags, ..Default::default() };
+        ask(Opcode::Read, &asked.encode())
+    };
+    assert!(ask(Opcode::Open, &abi::OpenIn::default().encode()));
+    assert!(read(abi::READ_LOCKOWNER) && write(b"before", abi::WRITE_LOCKOWNER));
+    assert_eq!(thread.take(), None, "nobody filled pages");
+    assert!(read(0) && write(b"through them", 0) && write(b"from them", abi::WRITE_CACHE));
+    assert_eq!(thread.take(), None, "nothing went past them");
+    assert!(write(b"past them", abi::WRITE_LOCKOWNER));
+    assert_eq!(thread.take(), Some((Ino(7), 0..9)));
+    assert!(!write(b"!", abi::WRITE_LOCKOWNER), "it fails");
+    assert_eq!(thread.take(), Some((Ino(7), 0..1)), "its byte may be there all the same");
 }
 
 #[test]

@@ -140,6 +140,12 @@ pub(crate) struct DropperThread {
 }
 
 impl DropperThread {
+    /// What it would drop next.
+    #[cfg(test)]
+    pub(crate) fn take(&self) -> Option<(Ino, Range<u64>)> {
+        self.queue.try_recv().ok().map(|job| (job.ino, job.write.range.clone()))
+    }
+
     /// Serves until the [`Dropper`] is gone.
     pub(crate) fn run(&self, connection: &OwnedFd) {
         for job in &self.queue {

@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 /// the directory. 1 and 2 are `.` and `..`; entries start at 3. Listing goes on *after* a cookie.
 pub type Cookie = u64;
 
+/// The extended attribute that tells what a program may do more than who runs it, capabilities(7).
+pub const CAPABILITY_NAME: &[u8] = b"security.capability";
+
 /// Where a regular file's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileData {

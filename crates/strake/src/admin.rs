@@ -104,8 +104,13 @@ pub(crate) struct Status {
     pub(crate) name: String,
     pub(crate) mount: String,
     pub(crate) pid: u32,
-    /// False once it is on its way down, whoever took the mount away.
+    /// False once it is on its way down, whoever took the mount away. Older daemons do not say.
+    #[serde(default = "yes")]
     pub(crate) serves: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Sends a request to the daemon of `dir` and waits at most `limit` for the answer.

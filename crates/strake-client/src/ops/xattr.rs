@@ -8,11 +8,8 @@ use crate::inode::{Core, InodeState};
 use crate::permissions::{ACL_ACCESS, ACL_DEFAULT, READ, WRITE, check_owner, in_group};
 use crate::shared::{Shared, wrong_reply};
 use strake_proto::limits::{NAME_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
-use strake_proto::meta::{MetaOp, MetaQuery, MetaReply, XattrMode};
+use strake_proto::meta::{CAPABILITY_NAME, MetaOp, MetaQuery, MetaReply, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Result};
-
-/// What a program may do more than who runs it, capabilities(7).
-const CAPABILITY: &[u8] = b"security.capability";
 
 enum Space {
     User,
@@ -75,7 +72,7 @@ pub(crate) fn has_capability(shared: &Shared, inode: &InodeState) -> Result<bool
     if !is_possible {
         return Ok(false);
     }
-    let query = MetaQuery::GetXattr { ino: inode.ino, name: CAPABILITY.to_vec() };
+    let query = MetaQuery::GetXattr { ino: inode.ino, name: CAPABILITY_NAME.to_vec() };
     match shared.meta.query(&query) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NoAttribute => {
@@ -94,7 +91,7 @@ pub(crate) fn remove_capability(shared: &Shared, inode: &InodeState) -> Result<(
     if !has_capability(shared, inode)? {
         return Ok(());
     }
-    match remove(shared, &Caller::ROOT, inode, CAPABILITY) {
+    match remove(shared, &Caller::ROOT, inode, CAPABILITY_NAME) {
         // Somebody else did.
         Err(error) if error.kind() == ErrorKind::NoAttribute => Ok(()),
         result => result,
@@ -181,7 +178,7 @@ pub(crate) fn remove(
 ) -> Result<()> {
     // In whoever's name: the kernel takes a file's capabilities away when its contents change, and
     // asks root's rights of those who do it themselves.
-    if name != CAPABILITY {
+    if name != CAPABILITY_NAME {
         check_change(shared, caller, inode, name)?;
     }
     let result = shared.meta.apply(MetaOp::RemoveXattr { ino: inode.ino, name: name.to_vec() });

@@ -48,14 +48,13 @@ pub(crate) fn rename(
         Some(old) if old.ino == moved.ino => Ok(MetaReply::Removed(None)),
         Some(old) if mode == RenameMode::Exchange => exchange(txn, source, target, &moved, &old),
         Some(old) => replace(txn, source, target, &moved, &old, open),
-        None if source.parent == target.parent => {
-            txn.rename_entry(source.parent, (source.name, target.name), &moved)?;
-            arrive(txn, &moved, target.parent)?;
-            Ok(MetaReply::Removed(None))
-        }
         None => {
-            txn.remove_entry(source.parent, source.name, &moved)?;
-            txn.add_entry(target.parent, target.name, Target::from(moved))?;
+            if source.parent == target.parent {
+                txn.rename_entry(source.parent, (source.name, target.name), &moved)?;
+            } else {
+                txn.remove_entry(source.parent, source.name, &moved)?;
+                txn.add_entry(target.parent, target.name, Target::from(moved))?;
+            }
             arrive(txn, &moved, target.parent)?;
             Ok(MetaReply::Removed(None))
         }

@@ -4,13 +4,12 @@ use crate::keys;
 use crate::ops::xattr;
 use crate::transaction::Transaction;
 use strake_proto::acl::{ACCESS_NAME, Acl};
-use strake_proto::meta::{AttrChange, MetaReply};
+use strake_proto::meta::{AttrChange, CAPABILITY_NAME, MetaReply};
 use strake_proto::{Error, ErrorKind, Ino, Result, Timestamp};
 
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
-const CAPABILITY_NAME: &[u8] = b"security.capability";
 
 pub(crate) fn set_attr(
     txn: &mut Transaction<'_>,
