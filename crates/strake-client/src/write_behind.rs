@@ -317,8 +317,7 @@ fn send_block(
             Ok(true)
         }
         Err(error) => {
-            // Without letting go: whoever else sends the block would find it clean, and call that
-            // stable.
+            // The lock is kept: another sender would find the block clean and call it stable.
             let mut data = RwLockUpgradableReadGuard::upgrade(data);
             take_back(file, block, &mut data, held, fresh);
             Err(error)

@@ -80,14 +80,7 @@ impl BlockStore {
     /// The disk's; `Corrupt` for a damaged journal or page of the index: the disk is to be treated
     /// as lost then, and rebuilt from the others. A damaged record is one lost strip.
     pub fn open(container: Container, options: BlockStoreOptions) -> Result<Arc<BlockStore>> {
-        let (journal, entries) = Journal::open(container.index_log())?;
-        let index = Kv::open(container.kv_region(KvRole::Index), options.cache_bytes)?;
-        let base = index.applied_in_base();
-        for (lsn, bytes) in entries.into_iter().filter(|(lsn, _)| *lsn > base) {
-            let edits = Edits::decode(&bytes).map_err(corrupt)?;
-            index.apply(batch(edits), lsn);
-        }
-        journal.advance(base);
+        let (journal, index) = replay(&container, &options)?;
         let walk = walk(&container, &index)?;
         let space = Arc::new(Space::new(walk.allocator));
         let source: Arc<dyn ChunkSource> = Arc::clone(&space) as Arc<dyn ChunkSource>;
@@ -141,18 +134,23 @@ impl BlockStore {
         }
         walk.repairs.into_iter().try_for_each(|edits| store.publish_at_open(edits))?;
         store.note_boot()?;
+        store.start_workers()?;
+        Ok(store)
+    }
+
+    fn start_workers(self: &Arc<Self>) -> Result<()> {
         let checkpoint = |store: &BlockStore| {
             if let Err(error) = store.checkpoint() {
                 eprintln!("nsd: NSD {}: no checkpoint: {error}", store.nsd);
             }
             None
         };
-        let worker = Worker::start(&store, "checkpoint", Duration::ZERO, checkpoint)?;
-        *store.checkpointer.lock() = Some(worker);
-        let delay = store.options.discard_delay;
-        let worker = Worker::start(&store, "discard", delay, BlockStore::discard_some)?;
-        *store.discarder.lock() = Some(worker);
-        Ok(store)
+        let worker = Worker::start(self, "checkpoint", Duration::ZERO, checkpoint)?;
+        *self.checkpointer.lock() = Some(worker);
+        let delay = self.options.discard_delay;
+        let worker = Worker::start(self, "discard", delay, BlockStore::discard_some)?;
+        *self.discarder.lock() = Some(worker);
+        Ok(())
     }
 
     /// Makes the boot number durable before anybody hears it, so that it is never given again.
@@ -171,6 +169,19 @@ impl BlockStore {
             }
         }
     }
+}
+
+/// Opens the journal and the index, and applies to the index what only the journal has.
+fn replay(container: &Container, options: &BlockStoreOptions) -> Result<(Journal, Kv)> {
+    let (journal, entries) = Journal::open(container.index_log())?;
+    let index = Kv::open(container.kv_region(KvRole::Index), options.cache_bytes)?;
+    let base = index.applied_in_base();
+    for (lsn, bytes) in entries.into_iter().filter(|(lsn, _)| *lsn > base) {
+        let edits = Edits::decode(&bytes).map_err(corrupt)?;
+        index.apply(batch(edits), lsn);
+    }
+    journal.advance(base);
+    Ok((journal, index))
 }
 
 fn next_boot(index: &Kv) -> Result<u64> {

@@ -197,28 +197,21 @@ impl BlockStore {
             let object = self.object_lock(key.object);
             let held = match self.look_up(key)? {
                 Held::Record(record) => Some(record),
-                // What is damaged is lost; this is what mends it.
+                // A damaged record counts as lost: this write replaces it.
                 Held::Nothing | Held::Damaged(_) => None,
             };
-            let floor = self.floor(key)?;
             let encoded = strip_key(Table::Strip, key);
-            let mut forgotten = None;
-            match judge_write(held.as_ref(), floor, header.version, copy) {
+            let floor = self.floor(key)?;
+            let forgotten = match judge_write(held.as_ref(), floor, header.version, copy) {
                 WriteVerdict::Present => {
-                    forgotten = held.as_ref().and_then(|held| forget_older(held, stable));
-                    if forgotten.is_none() {
-                        return Ok(false);
+                    match held.as_ref().and_then(|it| forget_older(it, stable)) {
+                        Some(change) => Some(change),
+                        None => return Ok(false),
                     }
                 }
-                WriteVerdict::Stale(highest) => {
-                    let detail = format!(
-                        "NSD {}, strip {key}: version {} is not above {highest}",
-                        self.nsd, header.version
-                    );
-                    return Err(Error::new(ErrorKind::Stale, detail));
-                }
-                WriteVerdict::Accepted => {}
-            }
+                WriteVerdict::Stale(highest) => return Err(self.stale(key, header, highest)),
+                WriteVerdict::Accepted => None,
+            };
             #[cfg(test)]
             self.run_before_publish();
             let mut newest = new_version(header, checksums, extents);
@@ -261,6 +254,12 @@ impl BlockStore {
             }
             return Ok(true);
         }
+    }
+
+    fn stale(&self, key: &StripKey, header: &StripHeader, highest: Version) -> Error {
+        let (nsd, version) = (self.nsd, header.version);
+        let detail = format!("NSD {nsd}, strip {key}: version {version} is not above {highest}");
+        Error::new(ErrorKind::Stale, detail)
     }
 
     #[cfg(test)]

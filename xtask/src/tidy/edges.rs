@@ -1,0 +1,68 @@
+//! The rule that the arrows between crates point only downwards (docs/ARCHITECTURE.md, crates).
+
+use super::Faults;
+use super::repository::{File, Repository};
+
+/// Which crate may use which in its product. Tests may use more.
+const CRATE_EDGES: &[(&str, &[&str])] = &[
+    ("strake-proto", &[]),
+    ("strake-env", &["strake-proto"]),
+    ("strake-observe", &["strake-proto", "strake-env"]),
+    ("strake-stripe", &["strake-proto"]),
+    ("strake-store", &["strake-proto", "strake-env", "strake-observe"]),
+    (
+        "strake-nsd",
+        &["strake-proto", "strake-env", "strake-observe", "strake-stripe", "strake-store"],
+    ),
+    ("strake-meta", &["strake-proto", "strake-env", "strake-observe", "strake-store"]),
+    ("strake-client", &["strake-proto", "strake-env", "strake-observe", "strake-stripe"]),
+    ("strake-fuse", &["strake-proto", "strake-env", "strake-observe", "strake-client"]),
+    ("strake-plan", &["strake-env", "strake-proto"]),
+    ("strake-bench", &["strake-env", "strake-proto"]),
+    ("xtask", &[]),
+];
+
+pub(super) fn faults(repository: &Repository) -> Faults {
+    let manifests = repository.files.iter().filter(|file| file.path.ends_with("Cargo.toml"));
+    manifests.flat_map(edge_faults).collect()
+}
+
+fn edge_faults(file: &File) -> Faults {
+    let File { path, text, .. } = file;
+    let name = path.trim_end_matches("/Cargo.toml").trim_start_matches("crates/");
+    let Some((_, allowed)) = CRATE_EDGES.iter().find(|(from, _)| *from == name) else {
+        return Faults::new();
+    };
+    let mut section = "";
+    let mut faults = Faults::new();
+    for (index, line) in text.lines().enumerate() {
+        if line.starts_with('[') {
+            section = line;
+        }
+        let Some(dependency) = line.split(['.', ' ', '=']).next() else { continue };
+        let ours = dependency.starts_with("strake");
+        if ours && section == "[dependencies]" && !allowed.contains(&dependency) {
+            faults.push(format!(
+                "{path}:{}: {name} may not use {dependency}: arrows point only downwards",
+                index + 1
+            ));
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_arrow_upwards_is_found() {
+        let found = |text: &str| {
+            faults(&Repository::of(&[("crates/strake-nsd/Cargo.toml", text)])).join("\n")
+        };
+        let upwards = found("[dependencies]\nstrake-client.workspace = true\n");
+        assert!(upwards.contains("Cargo.toml:2: strake-nsd may not use strake-client"));
+        assert_eq!(found("[dependencies]\nstrake-env.workspace = true\n"), "");
+        assert_eq!(found("[dev-dependencies]\nstrake-client.workspace = true\n"), "");
+    }
+}
