@@ -84,6 +84,8 @@ mod disks_test;
 #[cfg(test)]
 mod full_test;
 #[cfg(test)]
+mod racing_write_test;
+#[cfg(test)]
 mod rehome_test;
 #[cfg(test)]
 mod returning_test;

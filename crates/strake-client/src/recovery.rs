@@ -11,6 +11,11 @@
 //! object where that is incomplete: what the NSD lacks is rebuilt from the others and copied with
 //! the version it has there (put-if-newer, so a concurrent writer wins); what only it has is
 //! deleted.
+//!
+//! **Deleting waits for writers.** A writer sends the strips of a block one beside the other. The
+//! NSD may have accepted its strip when it is listed, and its partners not yet theirs when they
+//! are. So a strip that the listings show on this NSD alone is looked for again under the block's
+//! lock, and deleted only if the partners lack the block then ([`drop_surplus`]).
 
 use crate::check::{nobodys, objects_on};
 use crate::commit::sync_all;
@@ -457,18 +462,76 @@ pub(crate) fn bring(
     match outcome {
         Ok(bytes) => {
             report.rewritten += 1;
-            go_on(bytes)?;
+            go_on(bytes)
         }
-        Err(error) if error.kind() == ErrorKind::Stale => {}
-        Err(error) if error.kind() == ErrorKind::Io => {
-            if report.failed == 0 {
-                eprintln!("disks: NSD {}: recovery: {error}", shared.io.nsds().nsd(target.0));
-            }
-            report.failed += 1;
-        }
-        Err(error) => return Err(error),
+        Err(error) if error.kind() == ErrorKind::Stale => Ok(()),
+        Err(error) => report.count_failure(shared, target.0, error),
     }
-    Ok(())
+}
+
+impl RecoveryReport {
+    /// Counts a block that cannot be had now; the log names the first. Other errors are returned.
+    fn count_failure(&mut self, shared: &Shared, slot: SlotIndex, error: Error) -> Result<()> {
+        if error.kind() != ErrorKind::Io {
+            return Err(error);
+        }
+        if self.failed == 0 {
+            eprintln!("disks: NSD {}: recovery: {error}", shared.io.nsds().nsd(slot));
+        }
+        self.failed += 1;
+        Ok(())
+    }
+}
+
+/// Deletes what an NSD has of a block that the listings showed on no other; see the file's head. If
+/// the others have the block by now, the NSD gets what it lacks of it. A block whose file is gone
+/// or has its bytes elsewhere is left to the deletion of the object, which the metadata keeps
+/// pending until every NSD has applied it.
+pub(crate) fn drop_surplus(
+    shared: &Shared,
+    (ino, layout, block): (Ino, &ObjectLayout, BlockIndex),
+    target: (SlotIndex, Place),
+    report: &mut RecoveryReport,
+    go_on: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let range = (block, BlockIndex(block.0 + 1));
+    let mut deleted = false;
+    let mut look = |_| {
+        let mut own: Option<(Version, bool)> = None;
+        shared.io.list_slot(target, layout.object, range, 16, &mut |entry| {
+            own = own.max(Some((entry.header.version, !entry.kept.is_empty())));
+            true
+        })?;
+        let Some((held, keeps_older)) = own else { return Ok(None) };
+        if let Some(at) = place_of(shared, layout, block, target.0)? {
+            let floor = shared.ranges.floor(layout.object, block);
+            if let Some(newest) = shared.io.head(layout, block, floor)? {
+                return Ok(Some((Strip { ino, layout, block, at, newest, keeps_older }, held)));
+            }
+        }
+        delete_one(shared, target, layout, block, held);
+        deleted = true;
+        Ok(None)
+    };
+    let looked = exclusively(shared, ino, layout, block, &mut look);
+    report.deleted += u64::from(deleted);
+    match looked {
+        Ok(Some(Some((strip, held)))) => bring(shared, &strip, target, Some(held), report, go_on),
+        Ok(_) => go_on(0),
+        Err(error) => report.count_failure(shared, target.0, error),
+    }
+}
+
+/// The position at which the NSD of `slot` has, or is to take over, a strip of the block.
+fn place_of(
+    shared: &Shared,
+    layout: &ObjectLayout,
+    block: BlockIndex,
+    slot: SlotIndex,
+) -> Result<Option<u8>> {
+    let (slots, heir) = shared.io.nsds().stripe_and_heir(layout, block)?;
+    let own = slots.iter().position(|other| *other == slot).map(|at| at as u8);
+    Ok(own.or(heir.filter(|(_, heir)| *heir == slot).map(|(at, _)| at.0)))
 }
 
 fn compare(
@@ -491,21 +554,16 @@ fn compare(
     let floor = |block| shared.ranges.floor(layout.object, block);
     let others = shared.io.blocks(layout, range, &floor)?;
     for (block, (version, block_bytes)) in &others {
-        let nsds = shared.io.nsds();
-        let (slots, heir) = nsds.stripe_and_heir(layout, *block)?;
-        let own_place = slots.iter().position(|other| *other == slot).map(|at| at as u8);
         // What it is to take over from an NSD that is being deleted belongs to it as well.
-        let heir = heir.filter(|(_, heir)| *heir == slot);
-        let Some(at) = own_place.or(heir.map(|(at, _)| at.0)) else { continue };
+        let Some(at) = place_of(shared, layout, *block, slot)? else { continue };
         let (held, keeps_older) = own.remove(block).unzip();
         let newest = (*version, *block_bytes);
         let keeps_older = keeps_older.unwrap_or(false);
         let strip = Strip { ino, layout, block: *block, at, newest, keeps_older };
         bring(shared, &strip, target, held, report, go_on)?;
     }
-    for (block, (version, _)) in own {
-        report.deleted += 1;
-        delete_one(shared, target, layout, block, version);
+    for block in own.into_keys() {
+        drop_surplus(shared, (ino, layout, block), target, report, go_on)?;
     }
     Ok(())
 }
@@ -534,7 +592,7 @@ fn copy(
     }
 }
 
-pub(crate) fn delete_one(
+fn delete_one(
     shared: &Shared,
     target: (SlotIndex, Place),
     layout: &ObjectLayout,

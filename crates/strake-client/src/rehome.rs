@@ -15,7 +15,7 @@
 //! is not copied again. After a restart it goes on in the same way.
 
 use crate::nsds::Place;
-use crate::recovery::{RecoveryReport, Strip, allocated, bring, delete_one, scan_objects};
+use crate::recovery::{RecoveryReport, Strip, allocated, bring, drop_surplus, scan_objects};
 use crate::shared::{Shared, wrong_reply};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -250,9 +250,8 @@ fn copy_object(
         let strip = Strip { ino, layout, block, at: at.0, newest, keeps_older: false };
         bring(shared, &strip, (heir, Place::Holder), own, report, &mut go_on)?;
     }
-    for (block, (heir, version)) in held {
-        report.deleted += 1;
-        delete_one(shared, (heir, Place::Holder), layout, block, version);
+    for (block, (heir, _)) in held {
+        drop_surplus(shared, (ino, layout, block), (heir, Place::Holder), report, &mut go_on)?;
     }
     Ok(())
 }

@@ -35,6 +35,17 @@ struct State {
     changes: u64,
 }
 
+/// Whether an NSD is about to do what it was asked for, or has done it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    Before,
+    After,
+}
+
+/// Called with every request before and after it is done. It may block: the NSD goes on serving
+/// other callers meanwhile.
+pub(crate) type Watch = Arc<dyn Fn(Moment, &NsdRequest) + Send + Sync>;
+
 /// What is wrong with an NSD just now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
@@ -68,6 +79,7 @@ pub(crate) struct Copy(State);
 pub(crate) struct MemoryNsd {
     nsd: NsdId,
     inner: Mutex<Inner>,
+    watch: Mutex<Option<Watch>>,
 }
 
 impl MemoryNsd {
@@ -82,7 +94,7 @@ impl MemoryNsd {
             capacity: 1 << 40,
             superseded: 0,
         };
-        Arc::new(MemoryNsd { nsd, inner: Mutex::new(inner) })
+        Arc::new(MemoryNsd { nsd, inner: Mutex::new(inner), watch: Mutex::default() })
     }
 
     /// How many versions were overwritten before any commit covered them.
@@ -96,6 +108,18 @@ impl MemoryNsd {
 
     pub(crate) fn set_faults(&self, faults: Faults) {
         self.inner.lock().faults = faults;
+    }
+
+    /// From now on `watch` sees every request; a later call takes its place.
+    pub(crate) fn set_watch(&self, watch: Option<Watch>) {
+        *self.watch.lock() = watch;
+    }
+
+    fn show(&self, moment: Moment, request: &NsdRequest) {
+        let watch = self.watch.lock().clone();
+        if let Some(watch) = watch {
+            watch(moment, request);
+        }
     }
 
     pub(crate) fn set_down(&self, down: bool) {
@@ -368,6 +392,15 @@ impl NsdPort for MemoryNsd {
         send: &[u8],
         receive: &mut [u8],
     ) -> Result<NsdReply> {
+        self.show(Moment::Before, request);
+        let reply = self.serve(request, send, receive);
+        self.show(Moment::After, request);
+        reply
+    }
+}
+
+impl MemoryNsd {
+    fn serve(&self, request: &NsdRequest, send: &[u8], receive: &mut [u8]) -> Result<NsdReply> {
         let mut inner = self.inner.lock();
         if inner.faults.down {
             return Err(Error::new(ErrorKind::Unreachable, "injected: down"));
