@@ -8,6 +8,7 @@ mod edges;
 mod opening;
 mod repository;
 mod rust;
+mod seam;
 mod size;
 mod words;
 
@@ -18,8 +19,15 @@ use repository::Repository;
 /// What a rule found: one line a fault, `file:line: what is wrong and what to do`.
 type Faults = Vec<String>;
 
-const RULES: &[fn(&Repository) -> Faults] =
-    &[rust::faults, opening::faults, size::faults, words::faults, edges::faults, blanks::faults];
+const RULES: &[fn(&Repository) -> Faults] = &[
+    rust::faults,
+    opening::faults,
+    size::faults,
+    words::faults,
+    edges::faults,
+    blanks::faults,
+    seam::faults,
+];
 
 /// Runs all rules on the repository.
 pub(crate) fn main() -> ExitCode {

@@ -66,7 +66,7 @@ fn main() -> Result<()> {
     for threads in [1, 4] {
         for (name, request, send, receive, calls) in rows {
             let start = Instant::now();
-            std::thread::scope(|scope| {
+            strake_env::thread::scope(|scope| {
                 for _ in 0..threads {
                     scope.spawn(|| {
                         let mut buffer = vec![0; receive];

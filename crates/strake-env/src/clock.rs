@@ -1,6 +1,6 @@
 //! Time as product code sees it.
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_proto::Timestamp;

@@ -6,7 +6,7 @@
 //! begun. So a job ends even when all threads are busy, and jobs may be nested.
 #![allow(unsafe_code, reason = "borrows of the owner's stack cross threads; this is the one place")]
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ struct Shared {
 /// The threads. Dropping it ends them.
 pub struct FanOut {
     shared: Arc<Shared>,
-    threads: Vec<std::thread::JoinHandle<()>>,
+    threads: Vec<crate::thread::JoinHandle<()>>,
 }
 
 impl FanOut {
@@ -73,7 +73,7 @@ impl FanOut {
             Arc::new(Shared { queue: Mutex::new(Queue::default()), filled: Condvar::new() });
         let spawn = |_| {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name(name.to_owned()).spawn(move || shared.serve())
+            crate::thread::Builder::new().name(name.to_owned()).spawn(move || shared.serve())
         };
         let threads = (0..threads).map(spawn).collect::<std::io::Result<Vec<_>>>()?;
         Ok(FanOut { shared, threads })
@@ -175,7 +175,7 @@ mod tests {
     fn jobs_may_be_nested_and_come_from_many_threads() {
         let fan = FanOut::new("fan", 2).expect("threads");
         let total = AtomicU64::new(0);
-        std::thread::scope(|scope| {
+        crate::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..50 {

@@ -1,14 +1,19 @@
-//! The seam for clock, chance, disk and network. Product code never asks the operating system for
-//! these itself: it is handed an environment from above, so that tests can simulate all of it.
+//! The seam for clock, chance, threads, locks, disk and network. Product code never asks the
+//! operating system for these itself, so that tests can simulate all of it. Clocks, disks and
+//! sockets are handed in from above; threads, locks and channels are types of this crate.
 
 pub mod buffer;
+pub mod channel;
 pub mod clock;
 pub mod disk;
 pub mod fan_out;
 pub mod lent;
+pub mod net;
 pub mod process;
 pub mod rng;
 pub mod rpc;
+pub mod sync;
+pub mod thread;
 
 pub use buffer::AlignedBuffer;
 pub use clock::{Clock, ManualClock, RealClock};

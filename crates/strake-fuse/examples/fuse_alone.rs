@@ -4,7 +4,6 @@
 //!
 //! It serves until it is unmounted. Of the calls there are those that the compared workloads make.
 
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -12,6 +11,7 @@ use std::sync::Arc;
 use strake_client::Vfs;
 use strake_client::vfs::*;
 use strake_env::RealClock;
+use strake_env::sync::Mutex;
 use strake_fuse::{FuseMount, MountOptions, StayAwake};
 use strake_observe::Observe;
 use strake_proto::meta::{Cookie, RenameMode, XattrMode};

@@ -367,7 +367,7 @@ fn wait_until_blocked(id: u32) -> Outcome {
         if waiting.any(|line| line.split_whitespace().any(|word| word == id)) {
             return Ok(());
         }
-        std::thread::yield_now();
+        strake_env::thread::yield_now();
     }
 }
 

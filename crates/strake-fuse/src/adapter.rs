@@ -5,7 +5,6 @@ use crate::pages::Dropper;
 use crate::policy::OpenModes;
 use crate::reply;
 use crate::session::TRANSFER_BYTES_MAX;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use strake_client::Vfs;
 use strake_client::vfs::{
     DirItem, FallocateMode, Handle, MakeNode, OpenFlags, Opened, SeekFor, SetAttr, SetTime,
 };
+use strake_env::sync::Mutex;
 use strake_proto::meta::{RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, Error, ErrorKind, FileType, Groups, Ino, Result, Timestamp};
 

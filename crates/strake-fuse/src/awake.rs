@@ -10,11 +10,11 @@
 //! It is asked for only while requests come: a processor that waits awake takes its whole share
 //! from the host.
 
-use parking_lot::{Condvar, Mutex};
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex};
 use strake_proto::{Error, Result};
 
 /// Where the limit is written, in µs, as a 32-bit number.
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn it_is_held_while_requests_come_and_no_longer() {
         let (awake, token) = (Arc::new(Awake::default()), Arc::new(()));
-        let keeper = std::thread::spawn({
+        let keeper = strake_env::thread::spawn({
             let (awake, token) = (Arc::clone(&awake), Arc::clone(&token));
             move || awake.keep(|| Ok(Arc::clone(&token)))
         });
@@ -143,10 +143,10 @@ mod tests {
         for _ in 0..2 {
             while !is_held() {
                 awake.note();
-                std::thread::yield_now();
+                strake_env::thread::yield_now();
             }
             while is_held() {
-                std::thread::yield_now();
+                strake_env::thread::yield_now();
             }
         }
         awake.end();
@@ -157,12 +157,12 @@ mod tests {
     #[test]
     fn few_requests_call_nobody_and_a_refusal_ends_it() {
         let awake = Arc::new(Awake::default());
-        let keeper = std::thread::spawn({
+        let keeper = strake_env::thread::spawn({
             let awake = Arc::clone(&awake);
             move || awake.keep(|| Err::<(), _>(strake_proto::ErrorKind::Access.into()))
         });
         while !awake.asleep.load(Ordering::SeqCst) {
-            std::thread::yield_now();
+            strake_env::thread::yield_now();
         }
         awake.requests.store(1, Ordering::SeqCst);
         for _ in 1..CALL_EVERY {
@@ -171,7 +171,7 @@ mod tests {
         assert!(awake.asleep.load(Ordering::SeqCst), "nobody was called");
         while !keeper.is_finished() {
             awake.note();
-            std::thread::yield_now();
+            strake_env::thread::yield_now();
         }
         keeper.join().expect("ended").expect_err("refused");
         awake.note();

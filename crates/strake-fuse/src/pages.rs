@@ -14,14 +14,14 @@
 //!   bytes from before, or what was stored before the write was answered, which may come first.
 
 use crate::abi::{InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
-use parking_lot::RwLock;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
+use strake_env::channel::{Receiver, Sender, SyncSender, channel, sync_channel};
+use strake_env::sync::RwLock;
 use strake_observe::Observe;
 use strake_proto::{Ino, Result};
 

@@ -14,11 +14,11 @@
 //! [`crate::pages`].
 
 use crate::pages::Pages;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_client::vfs::OpenFlags;
+use strake_env::sync::Mutex;
 use strake_proto::Ino;
 
 /// How long names (also those that do not exist) and attributes hold.

@@ -23,10 +23,10 @@
 //! and whoever wakes another takes that lock after having left `state`: one of the two sees the
 //! other.
 
-use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::process;
+use strake_env::sync::{Condvar, Mutex};
 
 /// How long all readers may be held up before the watch wakes another.
 const TICK: Duration = Duration::from_millis(4);
@@ -201,7 +201,7 @@ impl Readers {
                 quiet = 0;
             }
             self.called.wait_for(&mut parked, TICK);
-            let now = parking_lot::MutexGuard::unlocked(&mut parked, || self.look(seen));
+            let now = strake_env::sync::MutexGuard::unlocked(&mut parked, || self.look(seen));
             quiet = if now & READERS_MASK > 0 { quiet + 1 } else { 0 };
             seen = now;
         }
@@ -270,13 +270,13 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
-    use std::thread::JoinHandle;
+    use strake_env::thread::JoinHandle;
     use strake_env::{Clock, RealClock};
 
     /// A thread that reads until the end; `entered` counts how often one got as far as reading.
     fn reader(readers: &Arc<Readers>, entered: &Arc<AtomicUsize>) -> JoinHandle<()> {
         let (readers, entered) = (Arc::clone(readers), Arc::clone(entered));
-        std::thread::spawn(move || {
+        strake_env::thread::spawn(move || {
             readers.enter(Length::Short);
             entered.fetch_add(1, Ordering::SeqCst);
         })
@@ -284,7 +284,7 @@ mod tests {
 
     fn wait_until(condition: impl Fn() -> bool) {
         while !condition() {
-            std::thread::yield_now();
+            strake_env::thread::yield_now();
         }
     }
 
@@ -314,7 +314,7 @@ mod tests {
     fn the_watch_wakes_another_when_a_short_request_lasts() {
         let readers = Arc::new(Readers::new(1));
         let entered = Arc::new(AtomicUsize::new(0));
-        let watch = std::thread::spawn({
+        let watch = strake_env::thread::spawn({
             let readers = Arc::clone(&readers);
             move || readers.watch()
         });
@@ -427,7 +427,7 @@ mod tests {
             let start = RealClock.monotonic();
             kind.note(|| (work(), RealClock.monotonic() - start));
         };
-        let (_sender, never) = std::sync::mpsc::channel::<()>();
+        let (_sender, never) = strake_env::channel::channel::<()>();
         let wait = |limit| assert!(never.recv_timeout(limit).is_err());
         one(&|| wait(BUSY_MAX));
         assert!(kind.expected(false) == Length::Long);

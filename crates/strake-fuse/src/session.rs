@@ -14,16 +14,16 @@ use crate::connection;
 use crate::pages::Dropper;
 use crate::readers::{Lasting, Length, Readers};
 use crate::uring;
-use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, IoSlice};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use strake_client::Vfs;
+use strake_env::sync::Mutex;
+use strake_env::thread::JoinHandle;
 use strake_env::{AlignedBuffer, LentBuffer};
 use strake_observe::{Observe, Operation};
 use strake_proto::errno::errno;
@@ -150,7 +150,7 @@ fn start(
         .collect();
     let direct_maps = agreed & init_flag::DIRECT_IO_ALLOW_MMAP != 0;
     let (dropper, dropper_thread) = Dropper::new(count, observe);
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = strake_env::thread::available_parallelism().map_or(1, usize::from);
     let shared = Arc::new(Shared {
         adapter: Adapter::new(vfs, direct_maps, dropper),
         operations,
@@ -163,7 +163,7 @@ fn start(
     let readers = if entries.is_empty() { count } else { 1 };
     for entry in entries {
         let (shared, descriptor) = (Arc::clone(&shared), connection::duplicate(&connection)?);
-        let thread = std::thread::Builder::new()
+        let thread = strake_env::thread::Builder::new()
             .name("fuse-ring".to_owned())
             .spawn(move || entry.serve(&shared, &descriptor))?;
         threads.push(thread);
@@ -172,7 +172,7 @@ fn start(
     for (index, channel) in channels?.into_iter().enumerate() {
         let shared = Arc::clone(&shared);
         let thread =
-            std::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
+            strake_env::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
                 serve(&shared, &channel);
                 shared.readers.end();
                 shared.awake.end();
@@ -180,14 +180,14 @@ fn start(
         threads.push(thread);
     }
     let descriptor = connection::duplicate(&connection)?;
-    let dropper = std::thread::Builder::new()
+    let dropper = strake_env::thread::Builder::new()
         .name("fuse-dropper".to_owned())
         .spawn(move || dropper_thread.run(&descriptor))?;
     threads.push(dropper);
     if options.stay_awake.is_wanted() {
         threads.push(keep_awake(&shared)?);
     }
-    let watch = std::thread::Builder::new()
+    let watch = strake_env::thread::Builder::new()
         .name("fuse-watch".to_owned())
         .spawn(move || shared.readers.watch())?;
     threads.push(watch);
@@ -196,11 +196,14 @@ fn start(
 
 fn keep_awake(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);
-    let keeper = std::thread::Builder::new().name("fuse-awake".to_owned()).spawn(move || {
-        if let Err(error) = shared.awake.keep(awake::hold) {
-            eprintln!("fuse: processors halt between requests, which makes them slower: {error}");
-        }
-    })?;
+    let keeper =
+        strake_env::thread::Builder::new().name("fuse-awake".to_owned()).spawn(move || {
+            if let Err(error) = shared.awake.keep(awake::hold) {
+                eprintln!(
+                    "fuse: processors halt between requests, which makes them slower: {error}"
+                );
+            }
+        })?;
     Ok(keeper)
 }
 

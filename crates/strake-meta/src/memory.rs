@@ -3,7 +3,7 @@
 
 use crate::kv::MemoryKv;
 use crate::{machine, query};
-use parking_lot::RwLock;
+use strake_env::sync::RwLock;
 use strake_proto::Result;
 use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
 

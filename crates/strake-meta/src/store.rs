@@ -29,14 +29,14 @@ use crate::kv::MemoryKv;
 use crate::log_entry::encode_entry;
 use crate::{machine, query};
 use holder::Holder;
-use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use scrub::is_damage;
 use space::Space;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use strake_env::Disk;
+use strake_env::sync::{Condvar, Mutex, RwLock, RwLockWriteGuard};
+use strake_env::thread::JoinHandle;
 use strake_observe::Waiters;
 use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{Error, ErrorKind, NsdId, Result};
@@ -157,7 +157,7 @@ impl MetaStore {
         let weak = Arc::downgrade(self);
         let worker_store = Weak::clone(&weak);
         let thread =
-            std::thread::Builder::new().name("meta-worker".to_owned()).spawn(move || {
+            strake_env::thread::Builder::new().name("meta-worker".to_owned()).spawn(move || {
                 while let Some(store) = worker_store.upgrade() {
                     if !store.worker_wait() {
                         return;
@@ -219,7 +219,7 @@ impl MetaStore {
         let holders = self.state.read().holders.clone();
         let mut full = None;
         let mut lost = Vec::new();
-        let outcomes: Vec<(Arc<Holder>, Result<()>)> = std::thread::scope(|scope| {
+        let outcomes: Vec<(Arc<Holder>, Result<()>)> = strake_env::thread::scope(|scope| {
             let checkpoint = |holder: &Arc<Holder>| (Arc::clone(holder), holder.checkpoint(synced));
             let threads: Vec<_> =
                 holders[1..].iter().map(|holder| scope.spawn(move || checkpoint(holder))).collect();

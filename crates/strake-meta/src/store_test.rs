@@ -303,7 +303,7 @@ fn who_waits_for_a_copy_that_hangs_names_its_disk() {
             faults.hang = true;
             faults.hang_limit = Some(Duration::from_secs(120));
         });
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             let sync = scope.spawn(|| store.sync());
             let named = format!("NSD {}", hanging + 1);
             let start = RealClock.monotonic();
@@ -312,7 +312,7 @@ fn who_waits_for_a_copy_that_hangs_names_its_disk() {
                 waiting.iter().any(|wait| wait.detail == named)
             };
             while !is_named() && RealClock.monotonic() - start < Duration::from_secs(60) {
-                std::thread::yield_now();
+                strake_env::thread::yield_now();
             }
             let seen = is_named();
             rig.disks[hanging].set_faults(|faults| faults.hang = false);
@@ -512,7 +512,7 @@ fn a_copy_is_made_while_changes_go_on() {
     apply_all(&store, 3000, 2);
     store.sync().expect("syncs");
     rig.disks[1].set_faults(|faults| faults.sync_failure = true);
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         for thread in 0..4 {
             let store = &store;
             scope.spawn(move || {

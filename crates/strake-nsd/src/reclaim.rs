@@ -9,10 +9,10 @@
 //! waits for readers.
 
 use crate::extent::{Extent, units_of};
-use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex};
 use strake_store::Lsn;
 
 #[derive(Default)]
@@ -181,7 +181,7 @@ mod tests {
         reclaim.freed(Lsn(1), unit(1));
         assert_eq!(released(&reclaim, 1), []);
         assert!(!reclaim.wait_for_a_reader(Duration::from_millis(1)), "the reader reads on");
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             let waiter = scope.spawn(|| reclaim.wait_for_a_reader(limit));
             drop(guard);
             assert!(waiter.join().expect("no panic"));

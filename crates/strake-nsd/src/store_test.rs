@@ -321,7 +321,7 @@ fn a_flipped_bit_is_found() {
 fn concurrent_writers_and_committers_lose_nothing() {
     let disk = SimDisk::new(DISK_BYTES);
     let store = format(&disk, 1);
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         for object in 1..5u64 {
             let store = &store;
             scope.spawn(move || {

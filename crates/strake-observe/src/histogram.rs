@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn threads_count_everything() {
         let histogram = Histogram::new();
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..1000).for_each(|at| histogram.record(Duration::from_nanos(at))));
             }

@@ -6,13 +6,13 @@
 //! snapshot locks one slot at a time and never stops recording.
 
 use crate::format::{self, nanoseconds};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use strake_env::Clock;
+use strake_env::sync::Mutex;
 use strake_proto::{NsdId, Timestamp};
 
 /// The fewest records a ring keeps: enough for one look at what is going on.
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn many_threads_lose_nothing_while_the_ring_has_room() {
         let history = IoHistory::new(Arc::new(ManualClock::default()), 8192);
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             for thread in 0..8 {
                 let history = &history;
                 scope.spawn(move || {

@@ -3,7 +3,6 @@
 //! two readings of the clock and a few atomic additions.
 
 use crate::histogram::{Histogram, HistogramSnapshot};
-use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use strake_env::Clock;
+use strake_env::sync::RwLock;
 
 /// The counters of one operation. Get it once with [`OperationStats::operation`], record often.
 pub struct Operation {

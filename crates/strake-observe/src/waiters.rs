@@ -10,15 +10,15 @@
 
 use crate::Observe;
 use crate::format::{self, nanoseconds};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::thread::{self, Thread};
 use std::time::Duration;
 use strake_env::Clock;
 use strake_env::rpc::WaitNames;
+use strake_env::sync::Mutex;
+use strake_env::thread::{self, Thread};
 use strake_proto::Timestamp;
 
 /// One wait.
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn places_are_used_again_and_waits_of_many_threads_are_kept_apart() {
         let waiters = Waiters::new(Arc::new(ManualClock::default()));
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for index in 0..500 {

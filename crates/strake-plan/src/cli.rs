@@ -150,7 +150,7 @@ impl CalibrateArgs {
         let budget = Budget { bytes: self.size as u64, time };
         let clock = RealClock;
         let mut measured = Measured {
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: strake_env::thread::available_parallelism().map_or(1, usize::from),
             interfaces: measure::interfaces(),
             ..Measured::default()
         };

@@ -8,11 +8,11 @@
 use crate::error::PlanError;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use strake_env::net::{Ipv4Addr, TcpListener, TcpStream};
 use strake_env::{AlignedBuffer, Clock, Rng};
 
 /// How much a measurement may cost.
@@ -226,7 +226,7 @@ impl Run<'_> {
 
 /// Runs `work` on several threads and adds up what each moved.
 fn crew(threads: u64, work: impl Fn(u64) -> std::io::Result<u64> + Sync) -> std::io::Result<u64> {
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let work = &work;
         let handles: Vec<_> =
             (0..threads).map(|number| scope.spawn(move || work(number + 1))).collect();
@@ -305,7 +305,7 @@ fn loopback_run(clock: &dyn Clock, time: Duration) -> std::io::Result<f64> {
     let received = AtomicU64::new(0);
     let buffer = noise(1 << 20, 1);
     let started = clock.monotonic();
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let (stop, received, buffer) = (&stop, &received, &buffer);
         for (mut sender, mut receiver) in pairs {
             // The sender's end closes its connection, which ends the receiver.

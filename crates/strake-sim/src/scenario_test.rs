@@ -490,7 +490,7 @@ fn a_flipped_bit_in_what_is_no_strip_is_mended_by_a_scrub() {
         let start = RealClock.monotonic();
         while stack.vfs.scrub().running {
             assert!(RealClock.monotonic() - start < WAIT_MAX, "{why}: {:?}", stack.vfs.scrub());
-            std::thread::yield_now();
+            strake_env::thread::yield_now();
         }
         let view = stack.vfs.scrub();
         assert!(view.complete && view.own_bytes > 0, "{why}: {view:?}");
@@ -557,7 +557,7 @@ fn replace(stack: &Stack, machine: &Machine, begin: bool) {
         let start = RealClock.monotonic();
         while stack.vfs.replacement().expect("known").is_some() {
             assert!(RealClock.monotonic() - start < WAIT_MAX, "{:?}", stack.vfs.nsds());
-            std::thread::yield_now();
+            strake_env::thread::yield_now();
         }
         stack.vfs.recover_nsds();
     }
@@ -588,7 +588,7 @@ fn a_replacement_that_is_interrupted_goes_on_and_loses_nothing() {
     stack.vfs.unlink(ROOT, Ino::ROOT, b"gone").expect("unlinks");
     let begun = machine.position();
     // Where each file was durable.
-    let synced: Vec<u64> = std::thread::scope(|scope| {
+    let synced: Vec<u64> = strake_env::thread::scope(|scope| {
         scope.spawn(|| replace(&stack, &machine, true));
         let files = (0..FILES).map(|at| {
             put(&stack, &format!("during {at}"), 0, &pattern(at, BLOCK + 9000), true);
@@ -648,7 +648,7 @@ fn end_deletion(stack: &Stack) {
     let start = RealClock.monotonic();
     while stack.vfs.deletion().expect("known").is_some() {
         assert!(RealClock.monotonic() - start < WAIT_MAX, "{:?}", stack.vfs.nsds());
-        std::thread::yield_now();
+        strake_env::thread::yield_now();
     }
     if stack.vfs.nsds().iter().all(|view| view.nsd != OLD) {
         stack.meta.detach(OLD, "it was deleted");

@@ -21,9 +21,9 @@ use crate::region::{ChunkSource, KvRegion, KvRole, LogRegion};
 use crate::superblock::{
     COPY_OFFSETS, KV_CHUNKS_MAX, KvSpace, METADATA_HOLDERS_MAX, SUPERBLOCK_BYTES, Superblock,
 };
-use parking_lot::{Mutex, RwLock};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
+use strake_env::sync::{Mutex, RwLock};
 use strake_env::{AlignedBuffer, Disk};
 use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId, Result};
 

@@ -23,10 +23,10 @@ mod verify;
 
 use crate::region::LogRegion;
 use chunk::{Builder, CHUNK_BYTES_MAX, Header};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::time::Duration;
 use strake_env::AlignedBuffer;
+use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_proto::{Error, ErrorKind, Result};
 
 pub use chunk::ENTRY_BYTES_MAX;

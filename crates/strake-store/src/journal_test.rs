@@ -221,7 +221,7 @@ fn a_failed_sync_refuses_everything_after() {
 fn callers_at_the_same_time_share_barriers_and_lose_nothing() {
     let disk = new_disk();
     let (journal, _) = Journal::open(region(&disk)).unwrap();
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         for thread in 0..4u64 {
             let journal = &journal;
             scope.spawn(move || {

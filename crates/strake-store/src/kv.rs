@@ -28,9 +28,9 @@ use crate::region::{KvRegion, KvRole};
 use base::{Base, Snapshot, Trust};
 use key::Key;
 use overlay::{Change, Overlay};
-use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use strake_env::sync::{Mutex, RwLock};
 use strake_proto::{Error, ErrorKind, Result};
 
 use pages::Pages;

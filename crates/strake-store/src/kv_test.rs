@@ -226,7 +226,7 @@ fn readers_and_appliers_go_on_during_checkpoints() {
         kv.apply(batch, Lsn(lsn));
     };
     (0..500).for_each(put);
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let checkpoints = scope.spawn(|| (0..30).for_each(|_| assert!(kv.checkpoint().is_ok())));
         let writer = scope.spawn(|| (500..20_000).for_each(put));
         let mut last = [0u64; 500];

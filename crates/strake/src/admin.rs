@@ -4,9 +4,9 @@
 use crate::data_dir::DataDir;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
+use strake_env::net::UnixStream;
 use strake_proto::{Error, ErrorKind, Result};
 
 /// A longer line is refused.

@@ -8,7 +8,6 @@
 use crate::assemble;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::disks::{DiskUser, Disks};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -22,6 +21,7 @@ use strake_env::rpc::{
     Endpoint, Listener, MetaClientSession, NsdClientSession, RpcServer, ServerOptions, SessionEnv,
     SessionLimits, SharedSecret, serve_meta, serve_nsd,
 };
+use strake_env::sync::Mutex;
 use strake_env::{Clock, RealClock, Rng};
 use strake_meta::{MetaStore, MetaWorker};
 use strake_observe::Observe;
@@ -327,7 +327,7 @@ fn start_server(dir: &DataDir) -> Result<Child> {
 /// Ends this process when the server ends unasked. What the server had not made durable is gone,
 /// and what we know of it is not to be trusted: this is a crash, and the next start recovers.
 fn end_with_server(mut output: impl Read + Send + 'static, ending: Arc<AtomicBool>) -> Result<()> {
-    std::thread::Builder::new().name("server-watch".to_owned()).spawn(move || {
+    strake_env::thread::Builder::new().name("server-watch".to_owned()).spawn(move || {
         // Its standard output stays silent and open as long as it lives.
         let _ = std::io::copy(&mut output, &mut std::io::sink());
         if !ending.load(Ordering::Acquire) {

@@ -10,17 +10,17 @@ use crate::backend::Local;
 use crate::data_dir::DataDir;
 use crate::registry;
 use clap::Args;
-use parking_lot::{Condvar, Mutex};
 use serve::Daemon;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_env::RealClock;
+use strake_env::net::{UnixListener, UnixStream};
+use strake_env::sync::{Condvar, Mutex};
 use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, Result};
 
@@ -189,7 +189,7 @@ fn serve_disks(args: &DaemonArgs) -> Result<()> {
 }
 
 fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
+    strake_env::thread::Builder::new().name(name.to_owned()).spawn(work)?;
     Ok(())
 }
 

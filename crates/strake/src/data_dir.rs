@@ -259,8 +259,8 @@ impl DataDir {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
     use strake_env::RealClock;
+    use strake_env::channel;
 
     #[test]
     fn the_disks_are_waited_for_until_their_holder_is_gone() {
@@ -268,10 +268,10 @@ mod tests {
         std::fs::create_dir_all(&root).expect("temporary directory");
         let dir = DataDir::at(&root).expect("absolute");
         let held = dir.lock_disks(&RealClock).expect("nobody has it");
-        let (asked_in, asked) = mpsc::channel();
+        let (asked_in, asked) = channel::channel();
         let waiter = {
             let dir = dir.clone();
-            std::thread::spawn(move || {
+            strake_env::thread::spawn(move || {
                 assert!(dir.try_lock_file("disks.lock").expect("readable").is_none());
                 asked_in.send(()).expect("the test listens");
                 dir.lock_disks(&RealClock).map(drop)

@@ -15,12 +15,13 @@
 
 use crate::assemble::{self, OpenNsd};
 use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
-use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
+use strake_env::channel;
 use strake_env::disk::relieved::Hosts;
+use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock};
 use strake_meta::MetaStore;
 use strake_observe::Observe;
@@ -107,17 +108,19 @@ impl Disks {
         config: &NodeConfig,
         observe: &Arc<Observe>,
     ) -> Result<Arc<Disks>> {
-        let (sender, receiver) = mpsc::channel();
+        let (sender, receiver) = channel::channel();
         let hosts = Arc::<Hosts>::default();
         for nsd in config.nsd.clone() {
             let (dir, config) = (dir.clone(), config.clone());
             let (observe, sender) = (Arc::clone(observe), sender.clone());
             let hosts = Arc::clone(&hosts);
-            std::thread::Builder::new().name(format!("open {}", nsd.name)).spawn(move || {
-                // If nobody listens any more, it is closed again, and opened by its watcher.
-                let opened = assemble::open_nsd(&dir, &config, &nsd, &hosts, &observe);
-                let _ = sender.send((nsd.id, opened));
-            })?;
+            strake_env::thread::Builder::new().name(format!("open {}", nsd.name)).spawn(
+                move || {
+                    // If nobody listens any more, it is closed again, and opened by its watcher.
+                    let opened = assemble::open_nsd(&dir, &config, &nsd, &hosts, &observe);
+                    let _ = sender.send((nsd.id, opened));
+                },
+            )?;
         }
         drop(sender);
         let limit = match config.settings.time("nsd_io_limit") {
@@ -176,7 +179,7 @@ impl Disks {
         let open = self.open.lock();
         let stores: Vec<_> = open.values().map(|held| Arc::clone(&held.nsd.store)).collect();
         drop(open);
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             for store in &stores {
                 scope.spawn(|| store.give_back());
             }
@@ -199,7 +202,7 @@ impl Disks {
         assert!(self.user.set(user).is_ok(), "watched once");
         self.watch_all()?;
         let disks = Arc::downgrade(self);
-        std::thread::Builder::new().name("disk-list".to_owned()).spawn(move || {
+        strake_env::thread::Builder::new().name("disk-list".to_owned()).spawn(move || {
             let mut kicks = 0;
             while let Some(disks) = next_look(&disks, &mut kicks) {
                 disks.read_list();
@@ -215,7 +218,7 @@ impl Disks {
                 continue;
             }
             let disks = Arc::downgrade(self);
-            std::thread::Builder::new().name(format!("watch {nsd}")).spawn(move || {
+            strake_env::thread::Builder::new().name(format!("watch {nsd}")).spawn(move || {
                 let mut watch = Watch { nsd, ..Watch::default() };
                 while let Some(disks) = next_look(&disks, &mut watch.kicks) {
                     if !disks.look(&mut watch) {

@@ -90,7 +90,7 @@ pub(crate) fn find(data: Option<&Path>) -> Result<DataDir> {
         return Ok(dir);
     }
     let mut up: Vec<DataDir> = list();
-    up.retain(|dir| std::os::unix::net::UnixStream::connect(dir.socket_path()).is_ok());
+    up.retain(|dir| strake_env::net::UnixStream::connect(dir.socket_path()).is_ok());
     match up.len() {
         1 => Ok(up.remove(0)),
         0 => Err(Error::new(

@@ -150,7 +150,7 @@ fn conforms(disk: Arc<dyn Disk>) {
     lent.fill(|bytes| disk.read_at(4096, bytes)).unwrap();
     assert!(*lent == *long, "and so where it is read in place");
     // Many threads at once, each on its own pages.
-    std::thread::scope(|scope| {
+    crate::thread::scope(|scope| {
         for thread in 0..4u64 {
             let disk = &disk;
             scope.spawn(move || {

@@ -16,7 +16,7 @@ fn when_let_go<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
             Err(error)
                 if error.kind() == io::ErrorKind::ResourceBusy && RealClock.monotonic() < end =>
             {
-                std::thread::yield_now();
+                crate::thread::yield_now();
             }
             result => return result,
         }

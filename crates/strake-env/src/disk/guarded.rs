@@ -19,7 +19,7 @@
 use super::ring::{Lanes, PIECE_BYTES};
 use super::{ALIGNMENT, Disk, RawBytes};
 use crate::AlignedBuffer;
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -244,7 +244,7 @@ impl Shared {
         queue.threads += 1;
         drop(queue);
         let thread_shared = Arc::clone(shared);
-        let spawned = std::thread::Builder::new()
+        let spawned = crate::thread::Builder::new()
             .name("disk".to_owned())
             .spawn(move || thread_shared.serve())
             .map(drop);

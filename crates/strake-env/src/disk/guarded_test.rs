@@ -68,7 +68,7 @@ fn page(value: u8) -> AlignedBuffer {
 fn what_is_written_is_read_from_many_threads_with_and_without_a_limit() {
     for limit in [Duration::ZERO, Duration::from_secs(60)] {
         let disk = GuardedDisk::new(SimDisk::new(LENGTH), limit);
-        std::thread::scope(|scope| {
+        crate::thread::scope(|scope| {
             for thread in 0..8u8 {
                 let disk = &disk;
                 scope.spawn(move || {
@@ -97,7 +97,7 @@ fn a_disk_that_hangs_is_dead_after_the_limit_for_everybody_and_for_good() {
     let disk = GuardedDisk::new(Arc::clone(&below) as Arc<dyn Disk>, Duration::from_millis(50));
     disk.write_at(0, &page(1)).expect("answers");
     below.hang(true);
-    std::thread::scope(|scope| {
+    crate::thread::scope(|scope| {
         for _ in 0..40 {
             scope.spawn(|| {
                 let error = disk.read_at(0, &mut page(0)).expect_err("hangs");
@@ -113,7 +113,7 @@ fn a_disk_that_hangs_is_dead_after_the_limit_for_everybody_and_for_good() {
     // The file below is let go once the stuck threads have come back.
     drop(disk);
     while Arc::strong_count(&below) > 1 {
-        std::thread::yield_now();
+        crate::thread::yield_now();
     }
 }
 

@@ -9,7 +9,7 @@
 //! It stands above the guard that limits an I/O: giving space back takes its own time.
 
 use super::Disk;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

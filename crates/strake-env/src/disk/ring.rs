@@ -10,10 +10,10 @@
 //! the guard's threads serve.
 #![allow(unsafe_code, reason = "the kernel is told where to put bytes; this is the one place")]
 
+use crate::sync::Mutex;
 use crate::{AlignedBuffer, lent};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
-use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};

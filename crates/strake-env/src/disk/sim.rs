@@ -14,7 +14,7 @@
 
 use super::Disk;
 use crate::Rng;
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -248,7 +248,7 @@ impl SimDisk {
     }
 
     /// Waits while the disk hangs.
-    fn enter(&self) -> io::Result<parking_lot::MutexGuard<'_, State>> {
+    fn enter(&self) -> io::Result<crate::sync::MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         while state.faults.hang {
             let limit = state.faults.hang_limit.unwrap_or(Duration::from_secs(10));

@@ -117,7 +117,7 @@ fn a_hanging_call_ends_when_released_or_at_its_limit() {
     });
     assert_eq!(disk.sync().unwrap_err().kind(), io::ErrorKind::TimedOut);
     disk.set_faults(|faults| faults.hang_limit = Some(Duration::from_secs(600)));
-    std::thread::scope(|scope| {
+    crate::thread::scope(|scope| {
         let call = scope.spawn(|| disk.write_at(0, &[1; 4096]));
         disk.set_faults(|faults| faults.hang = false);
         call.join().unwrap().unwrap();

@@ -11,11 +11,11 @@
 use crate::rpc::auth::{Service, SharedSecret, greet};
 use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use crate::rpc::stream::{Endpoint, Stream};
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
+use crate::thread::JoinHandle;
 use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 use strake_proto::{Error, ErrorKind, Result};
 
@@ -137,7 +137,7 @@ impl Connection {
         let (for_reader, for_end) = (stream.try_clone()?, stream.try_clone()?);
         let shared = Arc::new(Shared { stream: for_end, state: Mutex::default() });
         let name = format!("reply {service}");
-        let reader = std::thread::Builder::new().name(name).spawn({
+        let reader = crate::thread::Builder::new().name(name).spawn({
             let shared = Arc::clone(&shared);
             let from = format!("{service} at {endpoint}");
             move || shared.read_replies(for_reader, agreed.receiving, &from)

@@ -19,7 +19,7 @@ use crate::rpc::frame::{Frame, FrameKind};
 use crate::rpc::server::{Answer, Handler, RpcServer, ServerOptions};
 use crate::rpc::session::{Session, SessionEnv, SessionLimits, decode, encode};
 use crate::rpc::stream::{Endpoint, Listener};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -103,7 +103,7 @@ fn an_entry_that_a_dying_server_applied_is_not_applied_again() {
     port.gated.store(true, SeqCst);
     let server = serve(&folder, &port, 1);
     let session = session(&folder);
-    std::thread::scope(|scope| {
+    crate::thread::scope(|scope| {
         let caller = scope.spawn(|| session.apply(&entry(1)));
         port.gate.wait_for_callers(1);
         let stopping = scope.spawn(|| server.stop());
@@ -176,7 +176,7 @@ fn an_uncounted_entry_is_never_repeated() {
     port.gated.store(true, SeqCst);
     let server = serve(&folder, &port, 1);
     let session = session(&folder);
-    std::thread::scope(|scope| {
+    crate::thread::scope(|scope| {
         let caller = scope.spawn(|| session.apply(&entry(0)));
         port.gate.wait_for_callers(1);
         let stopping = scope.spawn(|| server.stop());
@@ -216,7 +216,7 @@ fn changes_of_many_threads_stay_in_order_when_the_caller_numbers_them_in_order()
     let _server = serve(&folder, &port, 1);
     let session = session(&folder);
     let next = Mutex::new(1);
-    std::thread::scope(|scope| {
+    crate::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for round in 0..50 {

@@ -9,12 +9,12 @@
 use crate::rpc::auth::{Agreed, Service, SharedSecret, welcome};
 use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use crate::rpc::stream::{Endpoint, Listener, Stream};
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
+use crate::thread::{Builder, JoinHandle};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::BufReader;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 use strake_proto::limits::MESSAGE_BYTES_MAX;
 use strake_proto::{Error, ErrorKind, Result};

@@ -6,7 +6,7 @@ use crate::rpc::auth::{Service, SharedSecret};
 use crate::rpc::connection::{CallError, Connection};
 use crate::rpc::frame::{Frame, FrameKind};
 use crate::rpc::stream::Endpoint;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;

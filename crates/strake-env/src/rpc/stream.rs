@@ -1,10 +1,10 @@
 //! Unix and TCP stream sockets behind one type.
 
+use crate::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use crate::net::{UnixListener, UnixStream};
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strake_proto::{Error, ErrorKind, Result};

@@ -1,8 +1,8 @@
 //! One copy of the metadata: a journal and a store in one NSD's container, and a thread that
 //! syncs the journal while others sync theirs.
 
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
+use strake_env::sync::{Condvar, Mutex};
 use strake_proto::{Error, ErrorKind, NsdId, Result};
 use strake_store::{Batch, Container, Journal, Kv, KvRead, KvRole, Lsn};
 
@@ -65,7 +65,7 @@ impl Syncer {
             }
             // All who asked until now share this one sync.
             let number = state.requested;
-            let result = parking_lot::MutexGuard::unlocked(&mut state, || journal.sync());
+            let result = strake_env::sync::MutexGuard::unlocked(&mut state, || journal.sync());
             state.done = number;
             if let Err(error) = result {
                 state.error.get_or_insert(error);
@@ -88,7 +88,7 @@ impl Holder {
         let journal = Arc::new(journal);
         let syncer = Arc::new(Syncer::default());
         let (thread_journal, thread_syncer) = (Arc::clone(&journal), Arc::clone(&syncer));
-        std::thread::Builder::new()
+        strake_env::thread::Builder::new()
             .name(format!("meta-sync-{nsd}"))
             .spawn(move || thread_syncer.run(&thread_journal))?;
         Ok((Holder { nsd, container: container.clone(), kv, journal, syncer }, entries))

@@ -135,7 +135,7 @@ fn whoever_makes_room_is_never_refused_because_of_others_who_write() {
                 mine.remove(&store, at);
             }
         };
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             for (number, part) in parts.into_iter().enumerate() {
                 let work = &write_and_remove;
                 scope.spawn(move || work(number, part));

@@ -65,7 +65,7 @@ fn concurrent_commits_keep_what_they_covered_through_power_cuts() {
         let done = AtomicBool::new(false);
         // What was the newest when a commit began, and the position at which it was stable.
         let mut stable: Vec<(u64, u64)> = Vec::new();
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             scope.spawn(|| {
                 for counter in 1..=200 {
                     write(&store, key(1, 1), version(counter), &strip(counter)).expect("write");

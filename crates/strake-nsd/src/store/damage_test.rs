@@ -182,7 +182,7 @@ fn tombstones_and_promises_are_checked() {
 fn a_check_of_a_store_in_use_finds_no_faults() {
     let store = format(&SimDisk::new(DISK_BYTES), 1);
     let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         for object in 1..4u64 {
             let (store, done) = (&store, &done);
             scope.spawn(move || {
@@ -312,10 +312,10 @@ fn a_writer_on_a_full_disk_waits_for_readers_of_freed_space() {
     delete(&store, 1, 0..9, 2);
     commit(&store).expect("commit");
     let waits = || store.observe.waiters.snapshot().len();
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let writer = scope.spawn(|| write(&store, key(full, 0), version(3), &data));
         while waits() == 0 {
-            std::thread::yield_now();
+            strake_env::thread::yield_now();
         }
         drop(reader);
         writer.join().expect("no panic").expect("there is room");
@@ -338,15 +338,15 @@ fn waits_for_a_hanging_disk_end_with_an_error_that_names_them() {
         faults.hang = true;
         faults.hang_limit = Some(Duration::from_secs(600));
     });
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let leader = scope.spawn(|| commit(&store));
         while store.observe.waiters.snapshot().is_empty() {
-            std::thread::yield_now();
+            strake_env::thread::yield_now();
         }
         // The leader is about to flush, or flushes; then every other wait is bounded. Before, this
         // one would lead and hang itself: so it is begun only when the entries are taken.
         while store.journal.is_idle() {
-            std::thread::yield_now();
+            strake_env::thread::yield_now();
         }
         let error = commit(&store).expect_err("it hangs");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -371,13 +371,13 @@ fn who_waits_for_a_hanging_disk_names_it() {
         faults.hang = true;
         faults.hang_limit = Some(Duration::from_secs(600));
     });
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let writer = scope.spawn(|| write(&store, key(1, 2), version(1), &strip(1, 1)));
         let reader = scope.spawn(|| read(&store, key(1, 1)));
         for word in ["write, NSD 3", "read, NSD 3"] {
             let waits = || store.observe.waiters.snapshot();
             while !waits().iter().any(|wait| wait.detail.contains(word)) {
-                std::thread::yield_now();
+                strake_env::thread::yield_now();
             }
         }
         disk.set_faults(|faults| faults.hang = false);

@@ -3,11 +3,11 @@
 
 use super::store_test::*;
 use super::*;
-use parking_lot::Condvar;
 use std::io;
 use std::time::Duration;
 use strake_env::AlignedBuffer;
 use strake_env::disk::sim::SimDisk;
+use strake_env::sync::Condvar;
 use strake_proto::limits::UNIT_BYTES;
 
 /// A disk whose discards wait while it is held.
@@ -131,11 +131,11 @@ fn nobody_waits_for_the_host_but_who_needs_the_very_units() {
     for at in 0..fit - 3 {
         write(&store, key(2, at), version(3), &strip(2)).expect("there is room");
     }
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let filler = scope.spawn(|| fill(&store, 3, 4));
         let waits = || store.observe.waiters.snapshot();
         while !filler.is_finished() && !waits().iter().any(|wait| wait.reason.contains("discard")) {
-            std::thread::yield_now();
+            strake_env::thread::yield_now();
         }
         disk.set(false);
         assert_eq!(filler.join().expect("no panic"), 3, "as much fits as was freed");

@@ -4,10 +4,10 @@ use super::BlockStore;
 use crate::allocator::Allocator;
 use crate::discards::Discards;
 use crate::extent::{Extent, units_of};
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use strake_env::disk::relieved::SpaceGiver;
+use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_proto::limits::UNIT_BYTES;
 use strake_store::{ChunkSource, Lsn};
 

@@ -1,10 +1,10 @@
 //! A thread that works for a block store when it is woken.
 
 use super::BlockStore;
-use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::thread::JoinHandle;
 use strake_proto::Result;
 
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl Worker {
     ) -> Result<Worker> {
         let signal = Arc::new(Signal::default());
         let (weak, seen) = (Arc::downgrade(store), Arc::clone(&signal));
-        let thread = std::thread::Builder::new()
+        let thread = strake_env::thread::Builder::new()
             .name(format!("nsd{}-{name}", store.nsd))
             .spawn(move || work(&weak, &seen, delay, turn))?;
         Ok(Worker { signal, thread })
@@ -57,7 +57,9 @@ impl Worker {
         self.signal.woken.notify_all();
         self.signal.stopped.notify_all();
         // The worker itself may hold the last reference, and so be the one that stops itself.
-        if self.thread.thread().id() != std::thread::current().id() && self.thread.join().is_err() {
+        if self.thread.thread().id() != strake_env::thread::current().id()
+            && self.thread.join().is_err()
+        {
             eprintln!("nsd: a worker of a block store panicked");
         }
     }

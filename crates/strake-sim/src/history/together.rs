@@ -47,7 +47,7 @@ impl Actor {
             work.push((ino, handle, self.latest(ino), writes));
         }
         let (vfs, sequence) = (self.vfs(), &self.sequence);
-        let done: Vec<(u64, Vec<Done>)> = std::thread::scope(|scope| {
+        let done: Vec<(u64, Vec<Done>)> = strake_env::thread::scope(|scope| {
             let threads: Vec<_> = work
                 .iter()
                 .map(|(ino, handle, bytes, writes)| {
@@ -89,7 +89,7 @@ impl Actor {
             .collect();
         let begin = self.sequence.position();
         let vfs = self.vfs();
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             for (offset, writes) in &parts {
                 scope.spawn(move || {
                     for data in writes {

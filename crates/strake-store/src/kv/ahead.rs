@@ -9,9 +9,9 @@
 //! change is to be seen, and whoever fills takes [`Ahead::ticket`] *before* looking whether a unit
 //! is changed. A fill whose ticket is out of date is refused. Nothing is verified here.
 
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use strake_env::AlignedBuffer;
+use strake_env::sync::Mutex;
 
 pub(super) const UNIT_BYTES: u64 = 4096;
 /// 128 KiB.

@@ -26,13 +26,13 @@ use super::ahead::{Ahead, UNIT_BYTES};
 use crate::container::Geometry;
 use crate::region::KvRegion;
 use crate::superblock::{KvSpace, u32_at};
-use parking_lot::{Mutex, RwLock};
 use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use strake_env::sync::{Mutex, RwLock};
 use strake_env::{AlignedBuffer, Disk};
 use strake_proto::ErrorKind;
 

@@ -1,0 +1,144 @@
+//! The rule of the seam: crates of the product take threads, locks, channels and sockets from
+//! `strake-env`, so that a simulation can schedule all of them (docs/decisions/0024).
+//!
+//! It goes for the inline tests of a product crate as well, because those are what a simulation
+//! runs first. Files beside the product (`tests/`, `examples/`, `xtask`) are free.
+
+use super::Faults;
+use super::repository::{File, Repository};
+
+/// What is forbidden, and what takes its place.
+const FORBIDDEN: &[(&str, &str)] = &[
+    ("std::thread", "strake_env::thread (sleeps: strake_env::Clock)"),
+    ("parking_lot", "strake_env::sync"),
+    ("std::sync::mpsc", "strake_env::channel"),
+    ("std::sync::Mutex", "strake_env::sync::Mutex"),
+    ("std::sync::RwLock", "strake_env::sync::RwLock"),
+    ("std::sync::Condvar", "strake_env::sync::Condvar"),
+    ("std::sync::Barrier", "strake_env::sync::Condvar"),
+    ("std::net", "strake_env::net"),
+    ("std::os::unix::net", "strake_env::net"),
+];
+
+/// The seam itself.
+const SEAM: &[&str] = &[
+    "crates/strake-env/src/channel.rs",
+    "crates/strake-env/src/clock.rs",
+    "crates/strake-env/src/net.rs",
+    "crates/strake-env/src/simulation/",
+    "crates/strake-env/src/sync.rs",
+    "crates/strake-env/src/thread.rs",
+];
+
+/// Crates that are not bound. The benchmark measures the real machine: a simulated thread, clock or
+/// socket in it would measure nothing. The client follows.
+const FREE: &[&str] = &["crates/strake-bench/", "crates/strake-client/"];
+
+pub(super) fn faults(repository: &Repository) -> Faults {
+    repository.rust().flat_map(|(file, _)| seam_faults(file)).collect()
+}
+
+/// The places where a file goes around the seam.
+fn seam_faults(file: &File) -> Faults {
+    let File { path, text, .. } = file;
+    let is_product = path.starts_with("crates/") && path.contains("/src/");
+    if !is_product || SEAM.iter().chain(FREE).any(|free| path.starts_with(free)) {
+        return Faults::new();
+    }
+    let mut faults = Faults::new();
+    for (index, line) in text.lines().enumerate() {
+        let code = line.trim_start();
+        if code.starts_with("//") {
+            continue;
+        }
+        for (word, replacement) in FORBIDDEN {
+            if names(code, word) {
+                faults.push(format!(
+                    "{path}:{}: `{word}` goes around the simulation: use {replacement}",
+                    index + 1
+                ));
+            }
+        }
+    }
+    faults
+}
+
+/// Whether a line names this path, also as `use std::sync::{…, Mutex}`. Paths of other crates that
+/// merely end alike (`rustix::thread`) do not count.
+fn names(code: &str, path: &str) -> bool {
+    let (module, item) = path.rsplit_once("::").unwrap_or(("", path));
+    let is_whole = |line: &str, word: &str| {
+        line.match_indices(word).any(|(at, _)| {
+            let before = line[..at].chars().next_back();
+            let after = line[at + word.len()..].chars().next();
+            let joins = |c: char| c.is_alphanumeric() || c == '_';
+            !before.is_some_and(|c| joins(c) || c == ':') && !after.is_some_and(joins)
+        })
+    };
+    let grouped = format!("{module}::{{");
+    is_whole(code, path)
+        || !module.is_empty()
+            && code.split_once(&grouped).is_some_and(|(_, items)| is_whole(items, item))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Faults {
+        faults(&Repository::of(&[(path, text)]))
+    }
+
+    fn count(line: &str) -> usize {
+        found("crates/strake-nsd/src/a.rs", &format!("//! A.\n{line}\n")).len()
+    }
+
+    #[test]
+    fn a_thread_around_the_seam_is_found_with_its_replacement() {
+        let text = "//! A.\nfn f() {\n    std::thread::spawn(work);\n}\n";
+        let found = found("crates/strake-nsd/src/a.rs", text);
+        let [fault] = &found[..] else { panic!("one fault: {found:?}") };
+        assert!(fault.starts_with("crates/strake-nsd/src/a.rs:3: `std::thread`"), "{fault}");
+        assert!(fault.ends_with("use strake_env::thread (sleeps: strake_env::Clock)"), "{fault}");
+    }
+
+    #[test]
+    fn each_spelling_is_found() {
+        for line in [
+            "use std::thread;",
+            "use std::thread::{self, JoinHandle};",
+            "let b = std::thread::Builder::new();",
+            "use parking_lot::Mutex;",
+            "a: parking_lot::MutexGuard<'a, ()>,",
+            "use std::sync::mpsc;",
+            "use std::sync::{Arc, Weak, mpsc};",
+            "use std::sync::{Arc, Mutex};",
+            "static A: std::sync::Mutex<u8> = todo();",
+            "use std::net::TcpStream;",
+            "let s = std::os::unix::net::UnixStream::connect(path);",
+            "use std::{io, thread};",
+        ] {
+            assert_eq!(count(line), 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_thread_lock_or_socket_is_spared() {
+        for line in [
+            "use strake_env::thread;",
+            "use strake_env::sync::{Condvar, Mutex};",
+            "rustix::thread::sched_setaffinity(None, &set);",
+            "use std::sync::{Arc, OnceLock, Weak};",
+            "use std::sync::atomic::AtomicU64;",
+            "// as std::thread::spawn does",
+        ] {
+            assert_eq!(count(line), 0, "{line}");
+        }
+        let text = "//! A.\nuse std::thread;\n";
+        for path in
+            ["crates/strake-env/src/thread.rs", "crates/strake/tests/a.rs", "xtask/src/a.rs"]
+        {
+            assert_eq!(found(path, text), Faults::new());
+        }
+    }
+}
