@@ -10,6 +10,7 @@ mod repository;
 mod rust;
 mod seam;
 mod size;
+mod tests_place;
 mod words;
 
 use std::process::ExitCode;
@@ -27,6 +28,7 @@ const RULES: &[fn(&Repository) -> Faults] = &[
     edges::faults,
     blanks::faults,
     seam::faults,
+    tests_place::faults,
 ];
 
 /// Runs all rules on the repository.

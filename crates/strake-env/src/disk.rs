@@ -155,5 +155,4 @@ pub trait Disk: Send + Sync {
 }
 
 #[cfg(test)]
-#[path = "disk/conformance_test.rs"]
 mod conformance_test;

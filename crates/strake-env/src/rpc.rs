@@ -66,5 +66,5 @@ impl WaitNames for () {
 }
 
 #[cfg(test)]
-#[path = "rpc/rpc_test.rs"]
-mod tests;
+#[path = "rpc_test.rs"]
+mod rpc_test;

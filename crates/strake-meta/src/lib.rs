@@ -27,5 +27,3 @@ mod testing;
 
 #[cfg(test)]
 mod model;
-#[cfg(test)]
-mod model_test;

@@ -667,3 +667,7 @@ impl Model {
 fn is_dir(file_type: FileType) -> bool {
     file_type == FileType::Directory
 }
+
+#[cfg(test)]
+#[path = "model_test.rs"]
+mod model_test;

@@ -426,9 +426,3 @@ impl Drop for MetaWorker {
 #[cfg(test)]
 #[path = "store_test.rs"]
 mod store_test;
-
-#[cfg(test)]
-mod scrub_test;
-
-#[cfg(test)]
-mod space_test;

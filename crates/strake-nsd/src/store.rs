@@ -365,9 +365,6 @@ fn batch(edits: Edits) -> Batch {
 mod store_test;
 
 #[cfg(test)]
-mod commit_test;
-
-#[cfg(test)]
 mod damage_test;
 
 #[cfg(test)]
@@ -375,6 +372,3 @@ mod discard_test;
 
 #[cfg(test)]
 mod fuzz_test;
-
-#[cfg(test)]
-mod scrub_test;

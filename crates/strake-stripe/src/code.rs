@@ -245,4 +245,4 @@ const _: () = {
 
 #[cfg(test)]
 #[path = "code_test.rs"]
-mod tests;
+mod code_test;

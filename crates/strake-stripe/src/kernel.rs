@@ -248,9 +248,8 @@ unsafe fn combine_with<U: Unit>(pass: &Pass<'_>, outputs: &mut [&mut [u8]]) {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[path = "kernel_x86.rs"]
 mod x86;
 
 #[cfg(test)]
 #[path = "kernel_test.rs"]
-mod tests;
+mod kernel_test;

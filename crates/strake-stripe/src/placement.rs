@@ -358,4 +358,4 @@ impl Draw {
 
 #[cfg(test)]
 #[path = "placement_test.rs"]
-mod tests;
+mod placement_test;

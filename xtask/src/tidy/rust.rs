@@ -79,7 +79,7 @@ fn find_tests(tokens: TokenStream, tests: &mut Vec<RangeInclusive<usize>>) {
 }
 
 /// The attribute that begins at `at`, and the index after it.
-fn attribute(trees: &[TokenTree], at: usize) -> Option<(Group, usize)> {
+pub(super) fn attribute(trees: &[TokenTree], at: usize) -> Option<(Group, usize)> {
     if !is_punct(trees.get(at)?, '#') {
         return None;
     }
@@ -93,7 +93,7 @@ fn attribute(trees: &[TokenTree], at: usize) -> Option<(Group, usize)> {
 }
 
 /// True for `cfg(test)` and for `cfg(all(test, …))`: what they cover is in no product.
-fn is_cfg_test(attribute: &Group) -> bool {
+pub(super) fn is_cfg_test(attribute: &Group) -> bool {
     let trees: Vec<TokenTree> = attribute.stream().into_iter().collect();
     let [TokenTree::Ident(name), TokenTree::Group(condition)] = trees.as_slice() else {
         return false;

@@ -251,4 +251,4 @@ pub fn welcome(
 
 #[cfg(test)]
 #[path = "auth_test.rs"]
-mod tests;
+mod auth_test;

@@ -291,4 +291,4 @@ fn read_exact(input: &mut dyn Read, bytes: &mut [u8]) -> Result<()> {
 
 #[cfg(test)]
 #[path = "frame_test.rs"]
-mod tests;
+mod frame_test;

@@ -271,3 +271,7 @@ fn shorter(reply: Result<MetaReply>) -> Result<MetaReply> {
         _ => Err(Error::new(ErrorKind::TooBig, "the answer is too long for a message")),
     }
 }
+
+#[cfg(test)]
+#[path = "meta_test.rs"]
+mod meta_test;

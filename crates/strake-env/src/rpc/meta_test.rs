@@ -1,6 +1,11 @@
 //! Metadata sessions: entries apply once, and survive a server that forgets.
 
 use super::*;
+use crate::Rng;
+use crate::rpc::rpc_test::{Folder, Gate, PATIENT, bind_after, env, secret};
+use std::sync::atomic::Ordering::SeqCst;
+use strake_proto::meta::{Counts, MetaOp};
+use strake_proto::{ClientId, GrantNumber, Timestamp};
 
 /// Metadata whose state is the list of applied sequences. A reply tells its place in the list, so
 /// an entry that is applied twice or out of order is seen.

@@ -182,3 +182,7 @@ impl State {
         self.holders.sort_by_key(|holder| holder.nsd == nsd);
     }
 }
+
+#[cfg(test)]
+#[path = "scrub_test.rs"]
+mod scrub_test;

@@ -1,7 +1,7 @@
 //! Flipped bits in copies of the metadata in use: found, mended; then the other copies are lost.
 
-use super::store_test::*;
-use super::*;
+use crate::store::store_test::*;
+use crate::store::*;
 use crate::testing::entry;
 use std::collections::BTreeSet;
 use strake_env::rng::test_seeds;

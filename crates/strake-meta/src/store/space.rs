@@ -106,3 +106,7 @@ impl MetaStore {
         state.holders.iter().map(|copy| copy.free(PART_FOR_NAMES)).min().unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+#[path = "space_test.rs"]
+mod space_test;

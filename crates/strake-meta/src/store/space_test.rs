@@ -1,7 +1,7 @@
 //! Metadata that has all the space it gets: nothing is added, and everything else goes on.
 
-use super::store_test::*;
-use super::*;
+use crate::store::store_test::*;
+use crate::store::*;
 use crate::testing::{create, entry, new_inode, unlink};
 use strake_env::Rng;
 use strake_env::rng::{test_scale, test_seeds};

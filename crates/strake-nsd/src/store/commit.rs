@@ -181,3 +181,7 @@ impl BlockStore {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "commit_test.rs"]
+mod commit_test;

@@ -1,8 +1,8 @@
 //! What "stable" is worth: a version that a commit covered stays readable until it is settled, at
 //! every moment and after every power cut.
 
-use super::store_test::*;
-use super::*;
+use crate::store::store_test::*;
+use crate::store::*;
 use std::sync::atomic::AtomicBool;
 use strake_env::disk::sim::{Fate, SimDisk};
 use strake_env::{AlignedBuffer, Rng};

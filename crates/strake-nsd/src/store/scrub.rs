@@ -112,3 +112,7 @@ impl BlockStore {
         Ok(renewed)
     }
 }
+
+#[cfg(test)]
+#[path = "scrub_test.rs"]
+mod scrub_test;

@@ -1,7 +1,7 @@
 //! Flipped bits in everything that is not a strip: found, mended, and what cannot be is salvaged.
 
-use super::store_test::*;
-use super::*;
+use crate::store::store_test::*;
+use crate::store::*;
 use strake_env::rng::test_seeds;
 use strake_env::{AlignedBuffer, Rng, SimDisk};
 use strake_proto::limits::UNIT_BYTES;

@@ -14,15 +14,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-use strake_proto::meta::{Counts, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, StripHeader};
 use strake_proto::{
-    BlockIndex, ClientId, Error, ErrorKind, FsId, GrantNumber, NsdId, ObjectId, Result, StripIndex,
-    StripKey, Timestamp, Version,
+    BlockIndex, ErrorKind, FsId, GrantNumber, NsdId, ObjectId, Result, StripIndex, StripKey,
+    Version,
 };
 
 const NSD: NsdId = NsdId(3);
-const PATIENT: SessionLimits = SessionLimits {
+pub(super) const PATIENT: SessionLimits = SessionLimits {
     connect: Duration::from_secs(20),
     call: Duration::from_secs(60),
     absent: Duration::from_secs(60),
@@ -30,10 +29,10 @@ const PATIENT: SessionLimits = SessionLimits {
 };
 
 /// A directory of this test's own; gone at its end.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Folder {
+    pub(super) fn new() -> Folder {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("strake-rpc-{}-{}", std::process::id(), NEXT.fetch_add(1, SeqCst));
         let path = std::env::temp_dir().join(name);
@@ -41,7 +40,7 @@ impl Folder {
         Folder(path)
     }
 
-    fn socket(&self) -> Endpoint {
+    pub(super) fn socket(&self) -> Endpoint {
         Endpoint::Unix(self.0.join("socket"))
     }
 }
@@ -54,25 +53,25 @@ impl Drop for Folder {
 
 /// A door that calls wait at until it is opened.
 #[derive(Default)]
-struct Gate {
+pub(super) struct Gate {
     state: Mutex<(u64, bool)>,
     changed: Condvar,
 }
 
 impl Gate {
-    fn pass(&self) {
+    pub(super) fn pass(&self) {
         let mut state = self.state.lock();
         state.0 += 1;
         self.changed.notify_all();
         self.changed.wait_while(&mut state, |state| !state.1);
     }
 
-    fn open(&self) {
+    pub(super) fn open(&self) {
         self.state.lock().1 = true;
         self.changed.notify_all();
     }
 
-    fn wait_for_callers(&self, count: u64) {
+    pub(super) fn wait_for_callers(&self, count: u64) {
         let mut state = self.state.lock();
         self.changed.wait_while(&mut state, |state| state.0 < count);
     }
@@ -139,17 +138,17 @@ fn read(key: StripKey, bytes: usize) -> NsdRequest {
     NsdRequest::Read { key, version: None, offset: 0, length: bytes as u32 }
 }
 
-fn secret() -> SharedSecret {
+pub(super) fn secret() -> SharedSecret {
     static SECRET: std::sync::OnceLock<SharedSecret> = std::sync::OnceLock::new();
     SECRET.get_or_init(|| SharedSecret::generate().expect("random bytes")).clone()
 }
 
-fn env() -> SessionEnv {
+pub(super) fn env() -> SessionEnv {
     SessionEnv { secret: secret(), clock: RealClock::shared(), waits: Arc::new(()) }
 }
 
 /// Listens as soon as a server that is being stopped does not any more.
-fn bind_after(endpoint: &Endpoint) -> Listener {
+pub(super) fn bind_after(endpoint: &Endpoint) -> Listener {
     loop {
         match Listener::bind(endpoint) {
             Err(error) if error.kind() == ErrorKind::Busy => crate::thread::yield_now(),
@@ -516,6 +515,3 @@ fn a_dead_socket_is_replaced_and_a_live_one_or_a_file_is_not() {
     assert_eq!(Listener::bind(&folder.socket()).expect_err("a file").kind(), ErrorKind::Busy);
     assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
 }
-
-#[path = "meta_test.rs"]
-mod meta;
