@@ -1,5 +1,8 @@
 # The commands of a day. `make check` is the fast loop, `make test` is what CI runs.
 
+# Where cargo builds; the variable is cargo's own.
+CARGO_TARGET_DIR ?= target
+
 .PHONY: build demo check test fix soak deps clean
 
 build:
@@ -10,7 +13,7 @@ deps:
 
 # Builds, brings up a file system on this machine, uses it on real data, shows it, tears down.
 demo: build
-	@scripts/demo target/release/strake
+	@scripts/demo "$(CARGO_TARGET_DIR)/release/strake"
 
 # Formatting, lints, rules and the tests that need no mount. Under three minutes when warm.
 check:

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import time
 
-REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+from record import REPOSITORY, TARGET
+
 BACKING_GIB = 40
 
 
@@ -179,7 +180,7 @@ class Stage:
         self.host, self.mount = self.work / "host", self.work / "mount"
         self.backing, self.device = self.work / "backing.img", None
         self.juicefs = self.work / "python/bin/juicefs"
-        self.fuse_alone = REPOSITORY / "target/release/examples/fuse_alone"
+        self.fuse_alone = TARGET / "release/examples/fuse_alone"
 
     def prepare(self, names):
         for directory in (self.host, self.mount):

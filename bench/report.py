@@ -5,11 +5,11 @@ import statistics
 
 
 class Samples:
-    """Every figure as it comes; kept in `samples.tsv` at once."""
+    """Every figure as it comes. A run that is broken off leaves what it had in `samples.tsv`."""
 
-    def __init__(self, out):
+    def __init__(self, raw):
         self.values, self.units = {}, {}
-        self.file = open(out / "samples.tsv", "w", newline="")
+        self.file = open(raw / "samples.tsv", "w", newline="")
         self.writer = csv.writer(self.file, delimiter="\t")
         self.writer.writerow(["round", "contender", "workload", "value", "unit"])
 
