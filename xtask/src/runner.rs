@@ -118,6 +118,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
     // build the binary from nothing have room for it. `suites` without --quick runs more seeds.
     for (name, minutes_max) in [
         ("usage", 15),
+        ("documents", 10),
         ("pjdfstest", 15),
         ("pjdfstest-socket", 15),
         ("fsx", 20),

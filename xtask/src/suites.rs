@@ -14,6 +14,7 @@ mod crashes;
 mod degraded;
 mod differential;
 mod directory;
+mod documents;
 mod faults;
 mod fio;
 mod fsx;
@@ -51,6 +52,11 @@ struct Suite {
 
 const SUITES: &[Suite] = &[
     Suite { name: "usage", about: "wrong arguments: exit code 2 with advice", run: usage::run },
+    Suite {
+        name: "documents",
+        about: "the examples, and the daemon's threads as listed",
+        run: documents::run,
+    },
     Suite { name: "pjdfstest", about: "398 POSIX tests", run: pjdfstest::direct },
     Suite {
         name: "pjdfstest-socket",

@@ -4,6 +4,7 @@
 //! Each rule is a file of its own in `tidy/` with its test, and one line in `RULES`.
 
 mod blanks;
+pub(crate) mod documents;
 mod edges;
 mod opening;
 mod repository;
@@ -27,6 +28,7 @@ const RULES: &[fn(&Repository) -> Faults] = &[
     words::faults,
     edges::faults,
     blanks::faults,
+    documents::faults,
     seam::faults,
     tests_place::faults,
 ];

@@ -8,6 +8,8 @@ mod create;
 mod daemon;
 mod data_dir;
 mod disks;
+#[cfg(test)]
+mod documented_test;
 mod mounts;
 mod output;
 mod registry;

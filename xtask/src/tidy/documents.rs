@@ -1,0 +1,351 @@
+//! Holds the documents against the repository: what a document names must exist.
+//!
+//! - Links between documents lead to a file, and to a heading where they name one.
+//! - Tests cited as `crate/file::test` exist, in the file that the citation names.
+//! - Source files, decisions and suites that documents or comments name exist.
+//! - ARCHITECTURE lists each crate, and the threads it lists are names that the code gives.
+//! - Waits that `operating.md` explains are names that the code gives.
+//! - Listings are at most 100 columns wide, the glossary is in order, and `bench/runs` holds
+//!   one small file for each run.
+//!
+//! What needs the product's own tables (settings, codes, commands) is a unit test of the binary,
+//! `crates/strake/src/documented_test.rs`. The suite `usage` holds the list of threads against a
+//! running daemon.
+
+use super::Faults;
+use super::repository::Repository;
+use super::rust::Rust;
+use std::collections::{BTreeMap, BTreeSet};
+
+const LISTING_COLUMNS_MAX: usize = 100;
+/// A run of all contenders takes 8 KiB.
+const RUN_BYTES_MAX: usize = 32 << 10;
+
+/// Texts by path.
+type Files = BTreeMap<String, String>;
+
+/// All faults of all documents.
+pub(super) fn faults(repository: &Repository) -> Faults {
+    let files = repository.files.iter().map(|file| (file.path.clone(), file.text.clone()));
+    let files: Files = files.collect();
+    let mut faults = Faults::new();
+    for (path, text) in &files {
+        if path.ends_with(".md") {
+            faults.extend(link_faults(&files, path, text));
+            faults.extend(listing_faults(path, text));
+            faults.extend(citation_faults(&files, path, text));
+        }
+        if !path.starts_with("xtask/src/tidy") {
+            faults.extend(path_faults(&files, path, text));
+        }
+        if path.starts_with("bench/runs/") && !is_run(path, text) {
+            faults.push(format!("{path}: a run is kept as one small Markdown file"));
+        }
+    }
+    faults.extend(crate_faults(&files));
+    faults.extend(name_faults(&files, "docs/ARCHITECTURE.md", "Threads", true));
+    faults.extend(name_faults(&files, "docs/operating.md", "Waits", false));
+    for (file, rust) in repository.rust() {
+        faults.extend(wait_faults(&files, &file.path, rust));
+    }
+    faults.extend(glossary_faults(&files));
+    faults
+}
+
+fn is_run(path: &str, text: &str) -> bool {
+    path.ends_with(".md") && path.matches('/').count() == 2 && text.len() <= RUN_BYTES_MAX
+}
+
+/// Lines of a document that are not in a listing, with their numbers.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_listing = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let fence = line.trim_start().starts_with("```");
+        in_listing ^= fence;
+        (!in_listing && !fence).then_some((index + 1, line))
+    })
+}
+
+fn listing_faults(path: &str, text: &str) -> Vec<String> {
+    let outside: BTreeSet<usize> = prose(text).map(|(number, _)| number).collect();
+    let wide = |line: &str| line.chars().count() > LISTING_COLUMNS_MAX;
+    text.lines()
+        .enumerate()
+        .filter(|(index, line)| wide(line) && !outside.contains(&(index + 1)))
+        .map(|(index, _)| {
+            format!("{path}:{}: a listing wider than {LISTING_COLUMNS_MAX} columns", index + 1)
+        })
+        .collect()
+}
+
+/// What stands between `open` and `close`, everywhere in a line.
+fn between<'a>(line: &'a str, open: &str, close: &str) -> Vec<&'a str> {
+    let parts = line.split(open).skip(1);
+    parts.filter_map(|rest| rest.split_once(close)).map(|(inside, _)| inside).collect()
+}
+
+/// What stands in backquotes.
+fn quoted(line: &str) -> Vec<&str> {
+    line.split('`').skip(1).step_by(2).collect()
+}
+
+fn link_faults(files: &Files, path: &str, text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (number, line) in prose(text) {
+        for target in between(line, "](", ")") {
+            if target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() { path.to_owned() } else { join(path, file) };
+            let folder = format!("{}/", file.trim_end_matches('/'));
+            let is_folder = files.keys().any(|known| known.starts_with(&folder));
+            match files.get(&file) {
+                None if is_folder => {}
+                None => faults.push(format!("{path}:{number}: the link leads nowhere: {target}")),
+                Some(text) if !anchor.is_empty() && !anchors(text).contains(anchor) => {
+                    faults.push(format!("{path}:{number}: no such heading: {target}"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    faults
+}
+
+/// The path of `target` as seen from the document at `from`.
+fn join(from: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "." | "" => {}
+            ".." => drop(parts.pop()),
+            name => parts.push(name),
+        }
+    }
+    parts.join("/")
+}
+
+/// The names under which a document's headings are linked to.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = prose(text).filter_map(|(_, line)| line.strip_prefix('#'));
+    headings
+        .map(|heading| {
+            let words = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept = words.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+            kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+        })
+        .collect()
+}
+
+/// Crates as citations call them: `client` for `strake-client`.
+fn short_crates(files: &Files) -> BTreeSet<&str> {
+    let folders = files.keys().filter_map(|path| path.strip_prefix("crates/strake-"));
+    folders.filter_map(|path| path.split('/').next()).collect()
+}
+
+/// A citation is `crate/file::test`, or `crate/file` for all tests of a file; `*` or `…` at the
+/// end of a name stands for any end. A bare `name` after a citation is not looked at.
+fn citation_faults(files: &Files, path: &str, text: &str) -> Vec<String> {
+    let crates = short_crates(files);
+    let mut faults = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for word in quoted(line) {
+            let (place, test) = word.split_once("::").unwrap_or((word, ""));
+            let Some((name, file)) = place.split_once('/') else { continue };
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '/';
+            if !crates.contains(name) || !file.chars().all(plain) || file.is_empty() {
+                continue;
+            }
+            // `bench/compare` is a script, and no test of strake-bench.
+            if files.contains_key(place) || place.starts_with("bench/runs") {
+                continue;
+            }
+            if let Err(fault) = cited(files, name, file, test) {
+                faults.push(format!("{path}:{}: `{word}`: {fault}", number + 1));
+            }
+        }
+    }
+    faults
+}
+
+fn cited(files: &Files, name: &str, file: &str, test: &str) -> Result<(), String> {
+    let (folder, end) = (format!("crates/strake-{name}/"), format!("/{file}.rs"));
+    let inside = format!("/{file}/");
+    let places: Vec<&String> = files
+        .iter()
+        .filter(|(path, _)| path.starts_with(&folder))
+        .filter(|(path, _)| path.ends_with(&end) || path.contains(&inside))
+        .map(|(_, text)| text)
+        .collect();
+    if places.is_empty() {
+        let elsewhere = files.keys().find(|path| path.ends_with(&end));
+        let hint = elsewhere.map(|path| format!("; there is {path}")).unwrap_or_default();
+        return Err(format!("no file {folder}…{end}{hint}"));
+    }
+    let wanted = test.trim_end_matches(['*', '…']);
+    let is_open = wanted != test;
+    let has = |text: &&String| {
+        let mut heads = text.match_indices("fn ").map(|(at, _)| &text[at + 3..]);
+        heads.any(|head| match head.strip_prefix(wanted) {
+            Some(rest) => is_open || rest.starts_with(['(', '<']),
+            None => false,
+        }) || (is_open || text.contains("macro_rules!")) && text.contains(wanted)
+    };
+    if test.is_empty() || places.iter().any(has) {
+        return Ok(());
+    }
+    Err(format!("no test of this name in {folder}…{end}"))
+}
+
+/// Files and decisions that documents and comments name: `strake-nsd/src/keys.rs`,
+/// `docs/decisions/0015`, `crates/…`.
+fn path_faults(files: &Files, path: &str, text: &str) -> Vec<String> {
+    let is_rust = path.ends_with(".rs");
+    if !is_rust && !path.ends_with(".md") && !path.ends_with(".toml") && path != "Makefile" {
+        return Vec::new();
+    }
+    let mut faults = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if is_rust && !line.trim_start().starts_with("//") {
+            continue;
+        }
+        let cut = |c: char| c.is_whitespace() || "`()[],;:'\"<>*".contains(c);
+        for word in line.split(cut) {
+            let word = word.trim_end_matches(['.', '/']);
+            if !is_named(files, word) {
+                faults.push(format!("{path}:{}: there is no {word}", number + 1));
+            }
+        }
+    }
+    faults
+}
+
+fn is_named(files: &Files, word: &str) -> bool {
+    let rust = word.starts_with("strake") && word.contains("/src/");
+    let place = if rust { format!("crates/{word}") } else { word.to_owned() };
+    let folders = ["docs/", "crates/", "bench/", "scripts/", "xtask/", "examples/", ".ci/"];
+    if !folders.iter().any(|folder| place.starts_with(folder)) || place.contains(['…', '{', '$'])
+    {
+        return true;
+    }
+    // A date, a number or a name in capitals stands for many.
+    if place.contains("DATE") || place.contains("NNNN") || place.starts_with("bench/runs/tmp") {
+        return true;
+    }
+    let decision = place.starts_with("docs/decisions/") && !place.ends_with(".md");
+    let folder = format!("{place}/");
+    files.contains_key(&place)
+        || files.keys().any(|known| {
+            known.starts_with(&folder) || decision && known.starts_with(&format!("{place}-"))
+        })
+}
+
+/// The rows of the table under a heading, without its head.
+fn table<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
+    let title = format!("## {heading}");
+    let section = prose(text).map(|(_, line)| line).skip_while(|line| *line != title).skip(1);
+    let rows = section.take_while(|line| !line.starts_with("## "));
+    rows.filter(|line| line.starts_with('|'))
+        .skip(2)
+        .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
+        .collect()
+}
+
+fn crate_faults(files: &Files) -> Vec<String> {
+    let page = "docs/ARCHITECTURE.md";
+    let Some(text) = files.get(page) else { return Vec::new() };
+    let listed: BTreeSet<&str> =
+        table(text, "Crates").iter().flat_map(|row| quoted(row[0])).collect();
+    let folders = files.keys().filter_map(|path| path.strip_prefix("crates/"));
+    let there: BTreeSet<&str> = folders.filter_map(|path| path.split('/').next()).collect();
+    let missing = there.difference(&listed).map(|name| format!("{page}: no row for {name}"));
+    let gone = listed.difference(&there).filter(|name| **name != "xtask");
+    missing.chain(gone.map(|name| format!("{page}: there is no crate {name}"))).collect()
+}
+
+/// The names in the first column of the table under a heading.
+pub(crate) fn names(text: &str, heading: &str) -> Vec<String> {
+    let rows = table(text, heading);
+    rows.iter().flat_map(|row| quoted(row[0])).map(str::to_owned).collect()
+}
+
+/// Each name in the first column of a table is in the code: as a whole string, or (`in_parts`)
+/// each of its words in some string. `N` then stands for a number that the code puts there.
+fn name_faults(files: &Files, page: &str, heading: &str, in_parts: bool) -> Vec<String> {
+    let Some(text) = files.get(page) else { return Vec::new() };
+    let listed = names(text, heading);
+    if listed.is_empty() {
+        return vec![format!("{page}: no table under the heading {heading}")];
+    }
+    let product = |path: &&String| path.starts_with("crates/") && path.ends_with(".rs");
+    let code: Vec<&String> =
+        files.iter().filter(|(path, _)| product(path)).map(|(_, text)| text).collect();
+    let has = |part: &str| code.iter().any(|text| has_string(text, part));
+    let is_known = |name: &&String| match in_parts {
+        true => {
+            let parts = name.split(['N', ' ']).map(|part| part.trim_matches('-'));
+            parts.filter(|part| part.len() > 1).all(has)
+        }
+        false => code.iter().any(|text| text.contains(&format!("\"{name}\""))),
+    };
+    let unknown = listed.iter().filter(|name| !is_known(name));
+    unknown.map(|name| format!("{page}: {heading}: the code has no `{name}`")).collect()
+}
+
+/// Each wait that the product names in one place is in the table of waits.
+fn wait_faults(files: &Files, path: &str, rust: &Rust) -> Faults {
+    let page = "docs/operating.md";
+    let (Some(text), Some(code)) = (files.get(page), files.get(path)) else { return Faults::new() };
+    let is_product = path.starts_with("crates/") && path.contains("/src/");
+    if !is_product || path.starts_with("crates/strake-observe/") {
+        return Faults::new();
+    }
+    let listed = names(text, "Waits");
+    let mut faults = Faults::new();
+    for (at, call) in code.match_indices(".enter(") {
+        let argument = code[at + call.len()..].trim_start();
+        let Some(rest) = argument.strip_prefix('"') else { continue };
+        let name = rest.split('"').next().unwrap_or_default();
+        let line = code[..at].lines().count();
+        if !rust.is_test(line) && !listed.iter().any(|known| known == name) {
+            faults.push(format!("{path}:{line}: {page} has no row for the wait `{name}`"));
+        }
+    }
+    faults
+}
+
+/// Whether a string of the code begins or ends with `part`, or has it beside a placeholder.
+fn has_string(text: &str, part: &str) -> bool {
+    text.match_indices(part).any(|(at, _)| {
+        let (before, after) = (&text[..at], &text[at + part.len()..]);
+        before.ends_with(['"', '}', '-', ' ']) && after.starts_with(['"', '{', '-', ' '])
+    })
+}
+
+/// The words of each part of the glossary are in order, and no word is there twice.
+fn glossary_faults(files: &Files) -> Vec<String> {
+    let page = "docs/GLOSSARY.md";
+    let Some(text) = files.get(page) else { return Vec::new() };
+    let mut faults = Vec::new();
+    let (mut all, mut last) = (BTreeSet::new(), String::new());
+    for (number, line) in prose(text) {
+        if line.starts_with('#') {
+            last.clear();
+        }
+        let Some((word, _)) = line.strip_prefix("**").and_then(|line| line.split_once("**")) else {
+            continue;
+        };
+        let word = word.to_lowercase();
+        if last > word || !all.insert(word.clone()) {
+            faults.push(format!("{page}:{number}: `{word}` is not in its place, or there twice"));
+        }
+        last = word;
+    }
+    faults
+}
+
+#[cfg(test)]
+#[path = "documents_test.rs"]
+mod documents_test;
