@@ -146,13 +146,20 @@ fn short_crates(files: &Files) -> BTreeSet<&str> {
 }
 
 /// A citation is `crate/file::test`, or `crate/file` for all tests of a file; `*` or `…` at the
-/// end of a name stands for any end. A bare `name` after a citation is not looked at.
+/// end of a name stands for any end. A bare name of five words and more is a test's, too: in some
+/// file there is a function of that name.
 fn citation_faults(files: &Files, path: &str, text: &str) -> Vec<String> {
     let crates = short_crates(files);
     let mut faults = Vec::new();
     for (number, line) in text.lines().enumerate() {
         for word in quoted(line) {
             let (place, test) = word.split_once("::").unwrap_or((word, ""));
+            let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            let is_test = word.chars().all(is_name) && word.matches('_').count() >= 5;
+            let head = format!("fn {word}");
+            if is_test && !files.values().any(|text| text.contains(&head)) {
+                faults.push(format!("{path}:{}: `{word}`: no test of this name", number + 1));
+            }
             let Some((name, file)) = place.split_once('/') else { continue };
             let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '/';
             if !crates.contains(name) || !file.chars().all(plain) || file.is_empty() {

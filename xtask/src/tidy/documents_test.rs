@@ -33,6 +33,7 @@ fn cited_tests_exist() {
     assert_eq!(found("`nsd/gone_test`, `nsd/store_test::gone`").len(), 2);
     assert!(found("`nsd/cut_test`")[0].contains("crates/strake-sim"), "says where it went");
     assert_eq!(found("`other/thing`"), [""; 0], "no crate of ours");
+    assert_eq!(found("`a_full_disk_says_so`, `a_full_disk_that_says_nothing`").len(), 1);
 }
 
 #[test]
