@@ -127,6 +127,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("fio", 15),
         ("programs", 20),
         ("processes", 10),
+        ("notify", 10),
         ("differential", 10),
         ("directory", 10),
         ("degraded", 15),

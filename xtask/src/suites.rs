@@ -25,6 +25,7 @@ pub(crate) mod janitor;
 mod lifecycle;
 mod manifest;
 mod mounted;
+mod notify;
 pub(crate) mod pages;
 mod pjdfstest;
 mod processes;
@@ -69,6 +70,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "fio", about: "data verified by fio's checksums", run: fio::run },
     Suite { name: "programs", about: "tar, git, cargo, sqlite3, rsync", run: programs::run },
     Suite { name: "processes", about: "shared mmap and locks", run: processes::run },
+    Suite { name: "notify", about: "what the kernel is told to let go of", run: notify::run },
     Suite {
         name: "differential",
         about: "random operations of several processes, compared with XFS",

@@ -52,6 +52,7 @@ mod file;
 mod file_io;
 mod harden;
 mod inode;
+pub mod invalidate;
 mod neighbours;
 mod nsds;
 mod numbers;

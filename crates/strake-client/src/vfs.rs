@@ -7,7 +7,9 @@
 //! [`Vfs::forget`]. An inode without names stays usable until its lookups are forgotten and its
 //! handles released.
 
+use crate::invalidate::Invalidate;
 use std::ops::Range;
+use std::sync::Arc;
 use strake_proto::meta::{Cookie, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, FileType, Ino, Result, StatFs, Timestamp};
 
@@ -151,6 +153,10 @@ pub struct MakeNode {
 
 /// A mounted file system.
 pub trait Vfs: Send + Sync {
+    /// Hands over the way to tell the adapter's caches what is outdated, before the first request.
+    /// A file system that nobody else changes has no use for it.
+    fn attach_adapter(&self, _adapter: Arc<dyn Invalidate>) {}
+
     /// Space and inodes of the file system.
     fn statfs(&self) -> Result<StatFs>;
 

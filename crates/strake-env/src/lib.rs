@@ -14,6 +14,7 @@ pub mod rng;
 pub mod rpc;
 pub mod sync;
 pub mod thread;
+pub mod workers;
 
 pub use buffer::AlignedBuffer;
 pub use clock::{Clock, ManualClock, RealClock};
@@ -23,3 +24,4 @@ pub use disk::sim::SimDisk;
 pub use fan_out::FanOut;
 pub use lent::LentBuffer;
 pub use rng::Rng;
+pub use workers::Workers;

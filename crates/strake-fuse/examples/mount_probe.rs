@@ -6,8 +6,11 @@
 //! one byte a turn, so that nothing depends on time.
 #![allow(unsafe_code)]
 
+#[path = "shared/mapping.rs"]
+mod mapping;
+
+use mapping::Mapping;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
-use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -111,48 +114,6 @@ fn tell_parent(byte: u8) -> Outcome {
 
 fn open(file: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(file)
-}
-
-/// A shared mapping of a whole file.
-struct Mapping {
-    start: *mut u8,
-    bytes: usize,
-}
-
-impl Mapping {
-    fn of(file: &File, bytes: usize) -> Result<Mapping, Box<dyn std::error::Error>> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
-        let start =
-            unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0)? };
-        Ok(Mapping { start: start.cast(), bytes })
-    }
-
-    fn load(&self, index: usize) -> u8 {
-        assert!(index < self.bytes);
-        // SAFETY: inside the mapping, which lives as long as `self`; volatile, because another
-        // process changes it.
-        unsafe { self.start.add(index).read_volatile() }
-    }
-
-    fn store(&self, index: usize, value: u8) {
-        assert!(index < self.bytes);
-        // SAFETY: as for `load`.
-        unsafe { self.start.add(index).write_volatile(value) }
-    }
-
-    fn sync(&self) -> Outcome {
-        // SAFETY: the whole mapping, and nothing else.
-        unsafe { msync(self.start.cast(), self.bytes, MsyncFlags::SYNC)? };
-        Ok(())
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made with this start and length and is not used again.
-        let _ = unsafe { munmap(self.start.cast(), self.bytes) };
-    }
 }
 
 /// Where round `round` stores: all over the file, never twice the same place.

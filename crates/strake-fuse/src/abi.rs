@@ -236,11 +236,24 @@ layouts! {
         24 lock_owner: u64,
         32 flags: u32,
     }
-    /// After a header with [`NOTIFY_INVAL_INODE`]: drop the pages of a range.
+    /// After a header with [`NOTIFY_INVAL_INODE`]: drop the attributes; unless `offset` is
+    /// negative also the pages of a range. `length` 0 means to the end.
     InvalInodeOut[24] {
         0 ino: u64,
-        8 offset: u64,
-        16 length: u64,
+        8 offset: i64,
+        16 length: i64,
+    }
+    /// After a header with [`NOTIFY_INVAL_ENTRY`], followed by the name and a zero byte.
+    InvalEntryOut[16] {
+        0 parent: u64,
+        8 namelen: u32,
+        12 flags: u32,
+    }
+    /// After a header with [`NOTIFY_DELETE`], followed by the name and a zero byte.
+    DeleteOut[24] {
+        0 parent: u64,
+        8 child: u64,
+        16 namelen: u32,
     }
     /// Bytes written or copied.
     WriteOut[8] {
@@ -501,8 +514,16 @@ pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
 /// `WriteIn::write_flags`, `FUSE_WRITE_LOCKOWNER`: past the pages; one through them goes without.
 pub(crate) const WRITE_LOCKOWNER: u32 = 1 << 1;
-/// `OutHeader::error` of a message that is no reply: `FUSE_NOTIFY_INVAL_INODE`.
+/// `OutHeader::error` of messages that are no replies: notifications. `FUSE_NOTIFY_INVAL_INODE`,
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
+/// `FUSE_NOTIFY_INVAL_ENTRY`,
+pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// `FUSE_NOTIFY_DELETE`,
+pub(crate) const NOTIFY_DELETE: i32 = 6;
+/// `FUSE_NOTIFY_INC_EPOCH`, without a body, which kernels know that speak at least 7.44.
+pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;
+/// The first minor version with [`NOTIFY_INC_EPOCH`].
+pub(crate) const MINOR_WITH_EPOCHS: u32 = 44;
 /// `WriteIn::write_flags`: clear setuid and setgid.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `FsyncIn::fsync_flags`: `fdatasync`.

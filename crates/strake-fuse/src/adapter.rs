@@ -1,7 +1,7 @@
 //! One request, one call: unpacks the arguments, calls the [`Vfs`], packs the answer.
 
 use crate::abi::{self, InHeader, Opcode, fopen, open_flag, setattr_flag};
-use crate::pages::Dropper;
+use crate::notify::Notifier;
 use crate::policy::OpenModes;
 use crate::reply;
 use crate::session::TRANSFER_BYTES_MAX;
@@ -39,7 +39,7 @@ pub(crate) struct Adapter {
     modes: OpenModes,
     /// Which open files go the direct way; those are few beside the cached ones.
     direct: Mutex<HashMap<Handle, ()>>,
-    dropper: Dropper,
+    notifier: Arc<Notifier>,
 }
 
 /// The request's body, taken apart from the front.
@@ -81,8 +81,8 @@ macro_rules! take {
 
 impl Adapter {
     /// `direct_maps`: whether the kernel maps files that are open the direct way.
-    pub(crate) fn new(vfs: Arc<dyn Vfs>, direct_maps: bool, dropper: Dropper) -> Adapter {
-        Adapter { vfs, modes: OpenModes::new(direct_maps), direct: Mutex::default(), dropper }
+    pub(crate) fn new(vfs: Arc<dyn Vfs>, direct_maps: bool, notifier: Arc<Notifier>) -> Adapter {
+        Adapter { vfs, modes: OpenModes::new(direct_maps), direct: Mutex::default(), notifier }
     }
 
     /// Has one request answered; `data` is where reads put their bytes.
@@ -483,12 +483,12 @@ impl Adapter {
         let under_way = pages.map(|pages| pages.begin(range));
         let written = self.vfs.write(handle, start, bytes, false);
         // Also if it failed: then its bytes may be there, but not durable as they have to be.
-        if let Some(write) = under_way
-            && write.has_pages()
-        {
-            self.dropper.drop_pages(ino, write);
-        }
-        Ok(Answer::Written(written? as u32))
+        let dropped = match under_way {
+            Some(write) if write.has_pages() => self.notifier.drop_pages_after(ino, write),
+            _ => Ok(()),
+        };
+        let written = written?;
+        dropped.map(|()| Answer::Written(written as u32))
     }
 
     fn fallocate(&self, caller: &Caller, ino: Ino, body: &mut Body<'_>) -> Result<Answer> {

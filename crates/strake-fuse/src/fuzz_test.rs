@@ -4,7 +4,7 @@
 
 use crate::abi::{self, InHeader, Opcode};
 use crate::adapter::{Adapter, Answer};
-use crate::pages::Dropper;
+use crate::notify::Notifier;
 use crate::session::{TRANSFER_BYTES_MAX, split};
 use std::collections::HashSet;
 use std::ops::Range;
@@ -207,10 +207,20 @@ impl Vfs for Agreeing {
     }
 }
 
-/// With nobody who tells the kernel to drop pages.
+/// With a kernel that drops whatever it is told.
 fn adapter(direct_maps: bool) -> Adapter {
-    let (dropper, _) = Dropper::new(1, Observe::new(RealClock::shared(), 1));
-    Adapter::new(Arc::new(Agreeing::default()), direct_maps, dropper)
+    notifying(direct_maps, |_| {})
+}
+
+/// With one serving thread, which therefore never waits for what `told` is called with.
+fn notifying(direct_maps: bool, told: impl Fn(&[u8]) + Send + Sync + 'static) -> Adapter {
+    let observe = Observe::new(RealClock::shared(), 1);
+    let tell = Box::new(move |message: &[u8]| {
+        told(message);
+        Ok(())
+    });
+    let notifier = Arc::new(Notifier::new(tell, true, 1, observe));
+    Adapter::new(Arc::new(Agreeing::default()), direct_maps, notifier)
 }
 
 /// The requests of the corpus, with what they are.
@@ -288,8 +298,12 @@ fn the_corpus_has_every_operation_and_is_answered() {
 
 #[test]
 fn pages_that_were_filled_are_dropped_after_writes_past_them_also_after_those_that_fail() {
-    let (dropper, thread) = Dropper::new(1, Observe::new(RealClock::shared(), 1));
-    let adapter = Adapter::new(Arc::new(Agreeing::default()), true, dropper);
+    let (told, notifications) = strake_env::channel::channel();
+    let adapter = notifying(true, move |message| {
+        let range = abi::InvalInodeOut::decode(&message[abi::OutHeader::SIZE..]);
+        told.send(range.expect("of pages")).expect("heard");
+    });
+    let pages = |length| abi::InvalInodeOut { ino: 7, offset: 0, length };
     let ask = |opcode, body: &[u8]| {
         let header = InHeader { nodeid: 7, ..InHeader::default() };
         adapter.answer(&header, opcode, body, &mut [0; 100]).is_ok()
@@ -304,13 +318,15 @@ fn pages_that_were_filled_are_dropped_after_writes_past_them_also_after_those_th
     };
     assert!(ask(Opcode::Open, &abi::OpenIn::default().encode()));
     assert!(read(abi::READ_LOCKOWNER) && write(b"before", abi::WRITE_LOCKOWNER));
-    assert_eq!(thread.take(), None, "nobody filled pages");
     assert!(read(0) && write(b"through them", 0) && write(b"from them", abi::WRITE_CACHE));
-    assert_eq!(thread.take(), None, "nothing went past them");
     assert!(write(b"past them", abi::WRITE_LOCKOWNER));
-    assert_eq!(thread.take(), Some((Ino(7), 0..9)));
+    let first = notifications.recv().expect("told");
+    assert_eq!(first, pages(9), "not before pages were filled, nor for what goes through them");
     assert!(!write(b"!", abi::WRITE_LOCKOWNER), "it fails");
-    assert_eq!(thread.take(), Some((Ino(7), 0..1)), "its byte may be there all the same");
+    let second = notifications.recv().expect("told");
+    assert_eq!(second, pages(1), "its byte may be there all the same");
+    drop(adapter);
+    assert!(notifications.recv().is_err(), "that was all");
 }
 
 #[test]

@@ -9,25 +9,15 @@
 //! - it is noted *before* it is read that pages of the file are filled ([`Pages::note_filled`]);
 //! - a direct write is *under way* ([`Pages::begin`]) from before its bytes are there;
 //! - when they are there, and pages were ever filled while the file was open, the kernel has to
-//!   drop those of the range ([`Dropper`]), and the write is answered after that;
+//!   drop those of the range ([`crate::notify`]), and the write is answered after that;
 //! - what is written back leaves out what is under way ([`Pages::write_back`]): there the page has
 //!   bytes from before, or what was stored before the write was answered, which may come first.
 
-use crate::abi::{InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
-use rustix::fd::OwnedFd;
-use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
-use strake_env::channel::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use strake_env::sync::RwLock;
-use strake_observe::Observe;
-use strake_proto::{Ino, Result};
-
-/// How long a write waits for the kernel to drop pages: what it has to write back first is copied
-/// into memory by another serving thread.
-const DROP_WAIT_MAX: Duration = Duration::from_secs(10);
+use strake_proto::Result;
 
 /// What is known of the pages of one open inode.
 #[derive(Default)]
@@ -81,6 +71,11 @@ impl Pages {
 }
 
 impl UnderWay {
+    /// Where the write goes.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
     /// Whether pages may hold older bytes; asked when those of the write are there.
     pub(crate) fn has_pages(&self) -> bool {
         self.pages.filled.load(Ordering::SeqCst)
@@ -92,80 +87,6 @@ impl Drop for UnderWay {
         let mut under_way = self.pages.under_way.write();
         let place = under_way.iter().position(|range| *range == self.range);
         under_way.swap_remove(place.expect("invariant: it was put there"));
-    }
-}
-
-struct Job {
-    ino: Ino,
-    write: UnderWay,
-    done: SyncSender<()>,
-}
-
-/// Has the kernel drop pages. A thread of its own tells it, since it may first have them written
-/// back, by a serving thread; so at least one of those must not wait for it.
-pub(crate) struct Dropper {
-    jobs: Sender<Job>,
-    waiting: AtomicUsize,
-    waiting_max: usize,
-    observe: Arc<Observe>,
-}
-
-impl Dropper {
-    /// With its thread's part. All but one of `threads` may wait.
-    pub(crate) fn new(threads: usize, observe: Arc<Observe>) -> (Dropper, DropperThread) {
-        let (jobs, queue) = channel();
-        let (waiting, waiting_max) = (AtomicUsize::new(0), threads.saturating_sub(1));
-        (Dropper { jobs, waiting, waiting_max, observe }, DropperThread { queue })
-    }
-
-    /// Has the pages of a write's range dropped, and waits for that unless too many do.
-    pub(crate) fn drop_pages(&self, ino: Ino, write: UnderWay) {
-        let (done, is_done) = sync_channel(1);
-        let may_wait = self.waiting.fetch_add(1, Ordering::AcqRel) < self.waiting_max;
-        let is_sent = self.jobs.send(Job { ino, write, done }).is_ok();
-        if is_sent && may_wait {
-            let what = format!("inode {ino}");
-            let _wait = self.observe.waiters.enter("kernel dropping pages", what);
-            if is_done.recv_timeout(DROP_WAIT_MAX).is_err() {
-                eprintln!("fuse: the kernel has not dropped pages of inode {ino} in time");
-            }
-        }
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// See [`Dropper`].
-pub(crate) struct DropperThread {
-    queue: Receiver<Job>,
-}
-
-impl DropperThread {
-    /// What it would drop next.
-    #[cfg(test)]
-    pub(crate) fn take(&self) -> Option<(Ino, Range<u64>)> {
-        self.queue.try_recv().ok().map(|job| (job.ino, job.write.range.clone()))
-    }
-
-    /// Serves until the [`Dropper`] is gone.
-    pub(crate) fn run(&self, connection: &OwnedFd) {
-        for job in &self.queue {
-            drop_pages(connection, job.ino, &job.write.range);
-            drop(job.write);
-            let _ = job.done.try_send(());
-        }
-    }
-}
-
-fn drop_pages(connection: &OwnedFd, ino: Ino, range: &Range<u64>) {
-    let length = OutHeader::SIZE + InvalInodeOut::SIZE;
-    let header = OutHeader { len: length as u32, error: NOTIFY_INVAL_INODE, unique: 0 };
-    let (offset, length) = (range.start, range.end.saturating_sub(range.start));
-    let message =
-        [&header.encode()[..], &InvalInodeOut { ino: ino.0, offset, length }.encode()].concat();
-    match rustix::io::write(connection, &message) {
-        // ENOENT: it has no such inode, and no pages. ENODEV, ENOTCONN: the mount is gone.
-        Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN) => {}
-        Err(error) => eprintln!("fuse: the kernel does not drop pages of inode {ino}: {error}"),
     }
 }
 

@@ -3,15 +3,17 @@
 //! read at a time is `readers.rs`.
 //!
 //! A request is one `read`, a reply one `writev`; the kernel hands out whole messages only. The
-//! connection ends when the mount is gone: reads then fail with ENODEV.
+//! connection ends when the mount is gone: reads then fail with ENODEV. What the kernel is told
+//! without having asked is `notify.rs`.
 
 use crate::abi::{
-    InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_OLDEST, Opcode, OutHeader, init_flag,
+    InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_OLDEST, MINOR_WITH_EPOCHS, Opcode, OutHeader,
+    init_flag,
 };
 use crate::adapter::{Adapter, Answer};
 use crate::awake::{self, Awake, StayAwake};
 use crate::connection;
-use crate::pages::Dropper;
+use crate::notify::Notifier;
 use crate::readers::{Lasting, Length, Readers};
 use crate::uring;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_client::Vfs;
+use strake_client::invalidate::{Invalidate, this_thread_serves};
 use strake_env::sync::Mutex;
 use strake_env::thread::JoinHandle;
 use strake_env::{AlignedBuffer, LentBuffer};
@@ -70,6 +73,7 @@ pub struct FuseMount {
     /// The device number of its files, which no other file system has while it is there.
     device: u64,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    notifier: Arc<Notifier>,
 }
 
 impl FuseMount {
@@ -84,8 +88,8 @@ impl FuseMount {
     ) -> Result<FuseMount> {
         let connection = connection::mount(&options.name, &options.path)?;
         let started = start(vfs, observe, connection, options)
-            .and_then(|threads| Ok((threads, std::fs::metadata(&options.path)?.dev())));
-        let (threads, device) = match started {
+            .and_then(|started| Ok((started, std::fs::metadata(&options.path)?.dev())));
+        let ((threads, notifier), device) = match started {
             Ok(started) => started,
             Err(error) => {
                 let _ = connection::unmount(&options.path, true);
@@ -93,7 +97,8 @@ impl FuseMount {
             }
         };
         connection::raise_read_ahead(device, READ_AHEAD_KIB);
-        Ok(FuseMount { path: options.path.clone(), device, threads: Mutex::new(threads) })
+        let (path, threads) = (options.path.clone(), Mutex::new(threads));
+        Ok(FuseMount { path, device, threads, notifier })
     }
 
     /// Where it is mounted.
@@ -125,6 +130,7 @@ impl FuseMount {
                 eprintln!("fuse: a serving thread panicked");
             }
         }
+        self.notifier.join();
     }
 }
 
@@ -133,11 +139,11 @@ fn start(
     observe: Arc<Observe>,
     connection: OwnedFd,
     options: &MountOptions,
-) -> Result<Vec<JoinHandle<()>>> {
+) -> Result<(Vec<JoinHandle<()>>, Arc<Notifier>)> {
     let count = options.threads.max(1);
     // Made before the kernel is asked: it must not wait for rings that cannot be made.
     let mut entries = if options.io_uring { make_entries(count) } else { Vec::new() };
-    let agreed = initialise(&connection, !entries.is_empty())?;
+    let Agreed { flags: agreed, minor } = initialise(&connection, !entries.is_empty())?;
     if agreed & init_flag::OVER_IO_URING == 0 && !entries.is_empty() {
         eprintln!(
             "fuse: this kernel offers no FUSE over io_uring \
@@ -149,23 +155,30 @@ fn start(
         .map(|number| Opcode::from_number(number).map(|op| observe.operations.operation(op.name())))
         .collect();
     let direct_maps = agreed & init_flag::DIRECT_IO_ALLOW_MMAP != 0;
-    let (dropper, dropper_thread) = Dropper::new(count, observe);
+    let telling = connection::duplicate(&connection)?;
+    let tell = move |message: &[u8]| rustix::io::write(&telling, message).map(drop);
+    let has_epochs = minor >= MINOR_WITH_EPOCHS;
+    let notifier = Arc::new(Notifier::new(Box::new(tell), has_epochs, count, observe));
+    vfs.attach_adapter(Arc::clone(&notifier) as Arc<dyn Invalidate>);
     let processors = strake_env::thread::available_parallelism().map_or(1, usize::from);
     let shared = Arc::new(Shared {
-        adapter: Adapter::new(vfs, direct_maps, dropper),
+        adapter: Adapter::new(vfs, direct_maps, Arc::clone(&notifier)),
         operations,
         lasting: std::array::from_fn(|_| Lasting::default()),
         readers: Readers::new(processors / PROCESSORS_PER_READER),
         awake: Awake::default(),
+        notifier: Arc::clone(&notifier),
     });
     let mut threads = Vec::new();
     // Of what does not come through rings there is little.
     let readers = if entries.is_empty() { count } else { 1 };
     for entry in entries {
         let (shared, descriptor) = (Arc::clone(&shared), connection::duplicate(&connection)?);
-        let thread = strake_env::thread::Builder::new()
-            .name("fuse-ring".to_owned())
-            .spawn(move || entry.serve(&shared, &descriptor))?;
+        let thread =
+            strake_env::thread::Builder::new().name("fuse-ring".to_owned()).spawn(move || {
+                this_thread_serves();
+                entry.serve(&shared, &descriptor);
+            })?;
         threads.push(thread);
     }
     let channels: Result<Vec<Channel>> = (0..readers).map(|_| Channel::open(&connection)).collect();
@@ -173,17 +186,12 @@ fn start(
         let shared = Arc::clone(&shared);
         let thread =
             strake_env::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
+                this_thread_serves();
                 serve(&shared, &channel);
-                shared.readers.end();
-                shared.awake.end();
+                shared.end();
             })?;
         threads.push(thread);
     }
-    let descriptor = connection::duplicate(&connection)?;
-    let dropper = strake_env::thread::Builder::new()
-        .name("fuse-dropper".to_owned())
-        .spawn(move || dropper_thread.run(&descriptor))?;
-    threads.push(dropper);
     if options.stay_awake.is_wanted() {
         threads.push(keep_awake(&shared)?);
     }
@@ -191,7 +199,7 @@ fn start(
         .name("fuse-watch".to_owned())
         .spawn(move || shared.readers.watch())?;
     threads.push(watch);
-    Ok(threads)
+    Ok((threads, notifier))
 }
 
 fn keep_awake(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
@@ -261,9 +269,17 @@ pub(crate) struct Shared {
     lasting: [Lasting; OPERATIONS],
     readers: Readers,
     awake: Awake,
+    notifier: Arc<Notifier>,
 }
 
 impl Shared {
+    /// The connection is gone.
+    fn end(&self) {
+        self.readers.end();
+        self.awake.end();
+        self.notifier.end();
+    }
+
     /// What is known of the requests of an operation.
     fn lasting(&self, header: &InHeader) -> &Lasting {
         &self.lasting[header.opcode as usize % OPERATIONS]
@@ -349,8 +365,14 @@ fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
     }
 }
 
-/// Answers INIT: agrees on the version and on what both sides can do. Returns the flags.
-fn initialise(connection: &OwnedFd, rings: bool) -> Result<u64> {
+/// What both sides can do.
+struct Agreed {
+    flags: u64,
+    minor: u32,
+}
+
+/// Answers INIT: agrees on the version and on what both sides can do.
+fn initialise(connection: &OwnedFd, rings: bool) -> Result<Agreed> {
     let mut buffer = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
     let gone = || Error::new(ErrorKind::Io, "the mount was gone before it began");
     loop {
@@ -385,7 +407,8 @@ fn initialise(connection: &OwnedFd, rings: bool) -> Result<u64> {
         }
         let answer = agree(&init, rings);
         send(connection, header.unique, 0, &answer.encode());
-        return Ok(u64::from(answer.flags) | (u64::from(answer.flags2) << 32));
+        let flags = u64::from(answer.flags) | (u64::from(answer.flags2) << 32);
+        return Ok(Agreed { flags, minor: answer.minor });
     }
 }
 

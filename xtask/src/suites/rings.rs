@@ -14,12 +14,17 @@ const OFFER: &str = "/sys/module/fuse/parameters/enable_uring";
 const OPERATIONS: u64 = 1000;
 
 /// While it lives the kernel offers io_uring.
-struct Offer {
+pub(super) struct Offer {
     before: String,
 }
 
 impl Offer {
-    fn make() -> Result<Offer, String> {
+    /// Whether this kernel has it at all.
+    pub(super) fn is_possible() -> bool {
+        Path::new(OFFER).exists()
+    }
+
+    pub(super) fn make() -> Result<Offer, String> {
         let failed = |error: std::io::Error| format!("{OFFER}: {error}");
         let before = std::fs::read_to_string(OFFER).map_err(failed)?;
         std::fs::write(OFFER, "Y").map_err(failed)?;
@@ -36,7 +41,7 @@ impl Drop for Offer {
 }
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
-    if !Path::new(OFFER).exists() {
+    if !Offer::is_possible() {
         println!("SKIPPED: this kernel has no FUSE over io_uring (Linux 6.14 and later have)");
         checks.add(Tally { skipped: 1, ..Default::default() });
         return Ok(());
