@@ -3,7 +3,6 @@
 //! that have returned up to date.
 
 use crate::commit::sync_inodes;
-use crate::ranges::Ranges;
 use crate::recovery::recover_nsd;
 use crate::shared::Shared;
 use crate::{harden, prefetch, write_behind};
@@ -12,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use strake_array::reaper;
 use strake_env::process;
 use strake_proto::layout::NsdAvailability;
 use strake_proto::{Error, ErrorKind, Result};
@@ -46,7 +46,7 @@ impl Background {
         }
         spawn(
             "pool".to_owned(),
-            Box::new(|shared: &Shared| shared.pool.serve(&shared.observe.operations)),
+            Box::new(|shared: &Shared| shared.pool.serve(&shared.array.observe.operations)),
         )?;
         let signal = Arc::clone(&stop);
         spawn("tender".to_owned(), Box::new(move |shared| tend(shared, &signal)))?;
@@ -59,7 +59,7 @@ impl Background {
     pub(crate) fn stop(&self, shared: &Shared) {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
-        shared.io.nsds().call_for_attention();
+        shared.array.io.nsds().call_for_attention();
         shared.scrubber.stop();
         shared.replacer.stop();
         shared.write_behind.close();
@@ -136,7 +136,7 @@ impl Job {
 
 fn tend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
     let mut reaped = 0;
-    let mut settled_at = shared.clock.monotonic();
+    let mut settled_at = shared.array.clock.monotonic();
     for tick in 1u64.. {
         {
             let mut stopped = stop.0.lock();
@@ -147,7 +147,7 @@ fn tend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
                 return;
             }
         }
-        let now = shared.clock.monotonic();
+        let now = shared.array.clock.monotonic();
         let interval = shared.settings.sync_interval;
         sync_due(shared);
         if harden::is_full(shared) {
@@ -158,15 +158,15 @@ fn tend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
             // Errors are latched at the files they concern.
             let _ = sync_inodes(shared, &due);
         }
-        if shared.committer.has_work() && now.saturating_sub(settled_at) >= interval / 2 {
+        if shared.array.rounds.has_work() && now.saturating_sub(settled_at) >= interval / 2 {
             settled_at = now;
-            let _ = shared.committer.commit(shared, false);
+            let _ = shared.array.rounds.run(false);
         }
         hold_memory(shared);
-        let changes = shared.meta.changes();
+        let changes = shared.array.meta.changes();
         if tick.is_multiple_of(2) && changes != reaped {
-            let _ = Ranges::apply_pending(shared);
-            reaped = shared.meta.changes();
+            let _ = reaper::apply_pending(&shared.array);
+            reaped = shared.array.meta.changes();
         }
     }
 }
@@ -182,7 +182,7 @@ fn hold_memory(shared: &Shared) {
 
 fn mend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
     while !*stop.0.lock() {
-        shared.io.nsds().wait_for_call(PROBE_INTERVAL);
+        shared.array.io.nsds().wait_for_call(PROBE_INTERVAL);
         if !*stop.0.lock() {
             look_after_nsds(shared);
         }
@@ -193,6 +193,7 @@ fn mend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
 /// ends within it.
 fn sync_due(shared: &Shared) {
     let due = shared
+        .array
         .clock
         .monotonic()
         .checked_sub(shared.settings.sync_interval / 2)
@@ -208,14 +209,14 @@ fn sync_due(shared: &Shared) {
 pub(crate) fn tend_now(shared: &Shared) {
     sync_due(shared);
     // As in the tender: whoever lost something over it finds it dirty, and ranges are tried again.
-    let _ = shared.committer.commit(shared, false);
-    let _ = Ranges::apply_pending(shared);
+    let _ = shared.array.rounds.run(false);
+    let _ = reaper::apply_pending(&shared.array);
     look_after_nsds(shared);
 }
 
 /// Asks NSDs that are away, and brings those that returned up to date.
 pub(crate) fn look_after_nsds(shared: &Shared) {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     let _alone = nsds.mending().lock();
     for slot in nsds.slots() {
         if nsds.availability(slot).writable() {
@@ -233,7 +234,7 @@ pub(crate) fn look_after_nsds(shared: &Shared) {
             }
         } else {
             // It missed nothing that was written; what was deleted meanwhile is deleted there now.
-            let _ = Ranges::apply_pending(shared);
+            let _ = reaper::apply_pending(&shared.array);
         }
     }
 }

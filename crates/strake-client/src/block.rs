@@ -13,10 +13,10 @@
 
 use crate::file::FileState;
 use crate::pool::{Fill, Page, PagePool};
-use crate::space::Held;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use strake_array::room::Held;
 use strake_env::AlignedBuffer;
 use strake_proto::Version;
 use strake_proto::limits::UNIT_BYTES;
@@ -110,7 +110,8 @@ pub(crate) struct BlockData {
     pub(crate) whole: bool,
     /// Bytes on disks that are held for it until it is sent.
     pub(crate) charge: usize,
-    /// Of these, what makes the file system no fuller: see [`crate::space`]. 0 unless it is full.
+    /// Of these, what makes the file system no fuller: see [`strake_array::room`]. 0 unless it is
+    /// full.
     pub(crate) replaces: usize,
     /// Bytes of `charge` counted in the pool as dirty: all, unless only parts are in memory.
     pub(crate) dirtied: usize,

@@ -18,11 +18,13 @@ mod paths;
 
 use crate::commit::sync_all;
 use crate::file::Content;
-use crate::ranges::{Floors, Ranges};
 use crate::recovery::scan_objects;
-use crate::shared::{Shared, wrong_reply};
+use crate::shared::Shared;
 use crate::write_behind::on_disk;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use strake_array::floors::FloorsOf;
+use strake_array::meta_link::wrong_reply;
+use strake_array::reaper;
 use strake_proto::meta::{MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdReply, NsdRequest, StripEntry};
 use strake_proto::{
@@ -89,8 +91,8 @@ pub(crate) fn check(shared: &Shared) -> Result<StripCheck> {
     if let Err(error) = sync_all(shared) {
         report.notes.push(format!("not everything could be made durable: {error}"));
     }
-    Ranges::apply_pending(shared)?;
-    let nsds = shared.io.nsds();
+    reaper::apply_pending(&shared.array)?;
+    let nsds = shared.array.io.nsds();
     for slot in nsds.slots().filter(|slot| !nsds.availability(*slot).readable()) {
         report.notes.push(format!("NSD {} cannot be read and was left out", nsds.nsd(slot)));
     }
@@ -156,7 +158,7 @@ fn look_again(shared: &Shared, ino: Ino, layout: &ObjectLayout) -> Result<Option
     let content = file.content.write();
     let look = match &*content {
         Content::Object(now) if now.object == layout.object => {
-            let told = match shared.meta.query_inode(&MetaQuery::GetInode { ino }) {
+            let told = match shared.array.meta.query_inode(&MetaQuery::GetInode { ino }) {
                 Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
                 told => told?,
             };
@@ -166,7 +168,7 @@ fn look_again(shared: &Shared, ino: Ino, layout: &ObjectLayout) -> Result<Option
             };
             let allocated = told.attr.allocated as i64 + untold;
             let expected = Expected { size: file.size(), allocated };
-            let nsds = shared.io.nsds();
+            let nsds = shared.array.io.nsds();
             let deleted = nsds.deleted_count();
             let found = look(shared, layout, expected)?;
             // Strips have other places since an NSD was deleted meanwhile.
@@ -182,10 +184,10 @@ fn look_again(shared: &Shared, ino: Ino, layout: &ObjectLayout) -> Result<Option
 }
 
 fn look(shared: &Shared, layout: &ObjectLayout, expected: Expected) -> Result<Look> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     // As they are before anything is listed: what a deletion takes away meanwhile was below its
     // floor, and an NSD that returns meanwhile was not asked.
-    let floors = shared.ranges.floors_of(layout.object);
+    let floors = shared.array.floors.floors_of(layout.object);
     let readable = nsds.slots().filter(|slot| nsds.availability(*slot).readable()).collect();
     let mut at = At { shared, layout, floors, readable, expected };
     let mut found = Look::default();
@@ -194,7 +196,7 @@ fn look(shared: &Shared, layout: &ObjectLayout, expected: Expected) -> Result<Lo
         let to = BlockIndex(from.0.saturating_add(WINDOW_BLOCKS));
         let mut blocks: BTreeMap<BlockIndex, Vec<(SlotIndex, StripEntry)>> = BTreeMap::new();
         for slot in at.readable.clone() {
-            shared.io.list_if_there(slot, layout, (from, to), 4096, &mut |entry| {
+            shared.array.io.list_if_there(slot, layout, (from, to), 4096, &mut |entry| {
                 blocks.entry(entry.key.block).or_default().push((slot, entry.clone()));
                 true
             })?;
@@ -207,7 +209,7 @@ fn look(shared: &Shared, layout: &ObjectLayout, expected: Expected) -> Result<Lo
         }
         // What lies between windows is skipped: files may be sparse beyond measure.
         let floor = |block| at.floors.at(block);
-        match shared.io.first_block(layout, (to, BlockIndex::END), &floor)? {
+        match shared.array.io.first_block(layout, (to, BlockIndex::END), &floor)? {
             Some(next) => from = next,
             None => break,
         }
@@ -258,7 +260,7 @@ impl Look {
 struct At<'a> {
     shared: &'a Shared,
     layout: &'a ObjectLayout,
-    floors: Floors,
+    floors: FloorsOf,
     readable: BTreeSet<SlotIndex>,
     expected: Expected,
 }
@@ -297,7 +299,7 @@ impl At<'_> {
 
     /// Whether a strip is there for later, when its NSD is deleted.
     fn is_heirs(&self, slot: SlotIndex, entry: &StripEntry) -> bool {
-        let nsds = self.shared.io.nsds();
+        let nsds = self.shared.array.io.nsds();
         nsds.rehoming().is_some()
             && nsds
                 .stripe_and_heir(self.layout, entry.key.block)
@@ -311,7 +313,7 @@ impl At<'_> {
         live: &[&(SlotIndex, StripEntry)],
         found: &mut Look,
     ) -> Result<()> {
-        let nsds = self.shared.io.nsds();
+        let nsds = self.shared.array.io.nsds();
         let code = self.layout.code;
         let slots = nsds.stripe(self.layout, block)?;
         let strip_bytes = Geometry::of(code, u64::from(length)).strip_bytes;
@@ -370,7 +372,7 @@ fn check_objects(
 ) -> Result<()> {
     let mut all: BTreeSet<ObjectId> = BTreeSet::new();
     let mut strange: BTreeSet<(ObjectId, SlotIndex)> = BTreeSet::new();
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     for slot in nsds.slots().filter(|slot| nsds.availability(*slot).readable()) {
         for object in objects_on(shared, slot)? {
             all.insert(object);
@@ -412,7 +414,7 @@ pub(crate) fn nobodys(
     // strips are gone. It only moves forward, so it is looked for in this order.
     let mut found: HashSet<ObjectId> = HashSet::new();
     for object in &objects {
-        match shared.meta.query(&MetaQuery::IsReserved { object: *object }) {
+        match shared.array.meta.query(&MetaQuery::IsReserved { object: *object }) {
             Ok(_) => {
                 found.insert(*object);
             }
@@ -432,14 +434,14 @@ pub(crate) fn nobodys(
 /// The first object at or after `from` of which the NSD holds a strip.
 fn object_from(shared: &Shared, slot: SlotIndex, from: ObjectId) -> Result<Option<ObjectId>> {
     let request = NsdRequest::List {
-        fs: shared.io.nsds().fs(),
+        fs: shared.array.io.nsds().fs(),
         object: from,
         block: BlockIndex(0),
         strip: StripIndex(0),
         until: ObjectId(u64::MAX),
         limit: 1,
     };
-    match shared.io.nsds().call(slot, &request, &[], &mut [])? {
+    match shared.array.io.nsds().call(slot, &request, &[], &mut [])? {
         NsdReply::Strips { entries, .. } => match entries.first() {
             Some(entry) if entry.key.object < from => Err(wrong_reply()),
             first => Ok(first.map(|entry| entry.key.object)),
@@ -453,7 +455,7 @@ fn pending_objects(shared: &Shared) -> Result<HashSet<ObjectId>> {
     let mut after = 0;
     loop {
         let query = MetaQuery::PendingRanges { after, limit: 1000 };
-        let MetaReply::PendingRanges(page) = shared.meta.query(&query)? else {
+        let MetaReply::PendingRanges(page) = shared.array.meta.query(&query)? else {
             return Err(wrong_reply());
         };
         let Some(last) = page.last() else { return Ok(objects) };

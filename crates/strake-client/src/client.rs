@@ -3,34 +3,31 @@
 use crate::background::{Background, look_after_nsds, tend_now};
 use crate::check::StripCheck;
 use crate::commit::sync_all;
-use crate::committer::Committer;
 use crate::file::FileState;
 use crate::harden::fold_at_start;
 use crate::inode::InodeState;
 use crate::neighbours::Neighbours;
-use crate::nsds::{NsdSet, NsdView};
 use crate::open_table::{HandleTable, OpenTable};
 use crate::pool::{PagePool, PoolView};
 use crate::prefetch::ReadAhead;
-use crate::ranges::Ranges;
 use crate::recovery::{RecoveryReport, at_start};
 use crate::rehome::Deletion;
 use crate::replace::{Replacement, Replacer};
 use crate::scrub::{ScrubView, Scrubber};
 use crate::settings::Settings;
-use crate::shared::{MetaLink, Shared, wrong_reply};
-use crate::space::Space;
-use crate::stripe_io::{StripeIo, Versions};
+use crate::shared::Shared;
 use crate::vfs::OpenFlags;
 use crate::vfs_impl::Timings;
 use crate::write_behind::Queue;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use strake_array::reaper;
+use strake_array::{Array, ArrayOptions, NsdView};
 use strake_env::{Clock, FanOut};
 use strake_observe::Observe;
 use strake_proto::layout::NsdStatus;
-use strake_proto::meta::{Configuration, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result, SlotIndex};
 
@@ -100,54 +97,30 @@ impl StrakeVfs {
     /// Of the metadata; `Io` if too many NSDs are away to recover.
     pub fn start(options: StartOptions) -> Result<Arc<StrakeVfs>> {
         let StartOptions { meta, nsds, clock, settings, observe, client } = options;
-        let configuration = configuration(meta.as_ref())?;
-        let link = MetaLink::new(Arc::clone(&meta), client, Arc::clone(&clock));
-        let MetaReply::Session { grant } = link.apply(MetaOp::Join)? else {
-            return Err(wrong_reply());
-        };
-        // Durable before the first version is made of it: no two lives may share a grant.
-        link.sync()?;
+        let io_threads = settings.io_threads;
+        let array = Array::open(ArrayOptions { meta, nsds, clock, observe, client, io_threads })?;
         let no_threads =
             |error| Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"));
-        let strips = FanOut::new("strips", settings.io_threads).map_err(no_threads)?;
         let flush_fan = FanOut::new("flush", settings.flushers).map_err(no_threads)?;
-        let set = NsdSet::new(
-            configuration.pool,
-            usize::from(configuration.code.parity),
-            nsds,
-            meta,
-            client,
-            Arc::clone(&clock),
-        );
-        set.note_missing()?;
-        let io = StripeIo::new(Arc::new(set), strips, Versions::new(grant));
-        let block_size = configuration.block_size;
         let budget = usize::try_from(settings.page_pool.0).unwrap_or(usize::MAX / 2);
         let shared = Arc::new(Shared {
-            meta: link,
-            pool: Arc::new(PagePool::new(budget, block_size as usize)),
+            pool: Arc::new(PagePool::new(budget, array.block_size as usize)),
             table: OpenTable::new(),
-            committer: Committer::default(),
-            ranges: Ranges::default(),
-            space: Space::new(configuration.code, block_size, &io),
-            io,
             write_behind: Queue::default(),
             prefetch: Queue::default(),
             neighbours: Neighbours::default(),
             flush_fan,
             scrubber: Scrubber::default(),
             replacer: Replacer::default(),
-            clock,
-            observe,
             settings,
-            block_size,
+            array,
             dirty: Mutex::default(),
             pressed_last: AtomicU64::new(0),
         });
         let recovered = at_start(&shared).map_err(|error| error.context("recovery at start"))?;
         let background = Background::start(&shared)?;
         fold_at_start(&shared).map_err(|error| error.context("hardened writes at start"))?;
-        let timings = Timings::new(&shared.observe);
+        let timings = Timings::new(&shared.array.observe);
         let files = HandleTable::new();
         Ok(Arc::new(StrakeVfs { shared, files, timings, background, recovered }))
     }
@@ -163,21 +136,21 @@ impl StrakeVfs {
         let bytes = sync_all(&self.shared)?;
         // Once more for what these commits have settled, so that the next start finds nothing to
         // do.
-        Ranges::apply_pending(&self.shared)?;
-        self.shared.committer.commit(&self.shared, false)?;
-        self.shared.meta.sync()?;
+        reaper::apply_pending(&self.shared.array)?;
+        self.shared.array.rounds.run(false)?;
+        self.shared.array.meta.sync()?;
         Ok(FlushReport { bytes, files })
     }
 
     /// Puts a way to an NSD in place, or takes it away (`None`). One that returns is brought up to
     /// date in the background.
     pub fn attach_nsd(&self, slot: SlotIndex, port: Option<Arc<dyn NsdPort>>) {
-        self.shared.io.nsds().attach(slot, port);
+        self.shared.array.io.nsds().attach(slot, port);
     }
 
     /// As [`StrakeVfs::attach_nsd`], for the slot that `nsd` holds; nothing if it holds none.
     pub fn attach(&self, nsd: NsdId, port: Option<Arc<dyn NsdPort>>) {
-        if let Some(slot) = self.shared.io.nsds().slot_of(nsd) {
+        if let Some(slot) = self.shared.array.io.nsds().slot_of(nsd) {
             self.attach_nsd(slot, port);
         }
     }
@@ -190,7 +163,7 @@ impl StrakeVfs {
 
     /// Has the background look for NSDs that have returned now.
     pub fn look_after_nsds(&self) {
-        self.shared.io.nsds().call_for_attention();
+        self.shared.array.io.nsds().call_for_attention();
     }
 
     /// Does at once what the background does when its time has come: makes durable what has been
@@ -268,7 +241,7 @@ impl StrakeVfs {
     /// # Errors
     /// `NotFound` for an NSD without a slot; the metadata's.
     pub fn set_suspended(&self, nsd: NsdId, suspended: bool) -> Result<bool> {
-        let nsds = self.shared.io.nsds();
+        let nsds = self.shared.array.io.nsds();
         let slot = nsds
             .slot_of(nsd)
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("NSD {nsd} holds no slot")))?;
@@ -282,12 +255,12 @@ impl StrakeVfs {
 
     /// The NSDs as this client sees them.
     pub fn nsds(&self) -> Vec<NsdView> {
-        self.shared.io.nsds().views()
+        self.shared.array.io.nsds().views()
     }
 
     /// The largest id that an NSD of the pool has or had, those that are deleted among them.
     pub fn largest_nsd(&self) -> NsdId {
-        self.shared.io.nsds().largest_nsd()
+        self.shared.array.io.nsds().largest_nsd()
     }
 
     /// What the start found to recover.
@@ -310,7 +283,7 @@ impl StrakeVfs {
             inodes: self.shared.table.count() as u64,
             handles: self.files.count() as u64,
             dirty_inodes: self.shared.dirty.lock().len() as u64,
-            mended: self.shared.io.mended(),
+            mended: self.shared.array.io.mended(),
         }
     }
 }
@@ -319,12 +292,5 @@ impl Drop for StrakeVfs {
     /// Stops the threads. Nothing is flushed: that is what [`StrakeVfs::shutdown`] is for.
     fn drop(&mut self) {
         self.background.stop(&self.shared);
-    }
-}
-
-fn configuration(meta: &dyn MetaPort) -> Result<Configuration> {
-    match meta.query(&MetaQuery::Configuration)? {
-        MetaReply::Configuration(configuration) => Ok(*configuration),
-        _ => Err(wrong_reply()),
     }
 }

@@ -11,12 +11,12 @@ use crate::file::{Content, FileState};
 use crate::harden::{fold, harden};
 use crate::inode::InodeState;
 use crate::open_table::Pinned;
-use crate::ranges::Ranges;
 use crate::shared::Shared;
 use crate::write_behind::flush_block;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use strake_array::reaper;
 use strake_proto::meta::{AttrChange, FileData, HardenedUnit, Inode, MetaOp};
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{Error, ErrorKind, Ino, Result, Timestamp};
@@ -36,10 +36,10 @@ pub(crate) fn sync_inode_whole(shared: &Shared, inode: &Arc<InodeState>) -> Resu
 }
 
 fn sync_one(shared: &Shared, inode: &Arc<InodeState>, may_harden: bool) -> Result<()> {
-    let _settling = shared.committer.begin_settling(&shared.observe.waiters);
+    let _settling = shared.array.rounds.begin_settling();
     let mut settled = commit_inode(shared, inode, may_harden)?;
-    shared.meta.sync()?;
-    shared.committer.settle(&mut settled);
+    shared.array.meta.sync()?;
+    shared.array.rounds.settle(&mut settled);
     shared.unregister_if_clean(inode);
     Ok(())
 }
@@ -48,7 +48,7 @@ fn sync_one(shared: &Shared, inode: &Arc<InodeState>, may_harden: bool) -> Resul
 /// Returns the bytes that had to be sent. A file that fails has its error latched; the first is
 /// returned.
 pub(crate) fn sync_inodes(shared: &Shared, inodes: &[Pinned]) -> Result<u64> {
-    let _settling = shared.committer.begin_settling(&shared.observe.waiters);
+    let _settling = shared.array.rounds.begin_settling();
     let mut bytes = 0;
     let mut failure = None;
     for inode in inodes {
@@ -58,7 +58,7 @@ pub(crate) fn sync_inodes(shared: &Shared, inodes: &[Pinned]) -> Result<u64> {
         latch(inode, result, &mut failure);
     }
     // A block that did not become stable is found dirty by its own file's commit below.
-    let _ = shared.committer.commit(shared, false);
+    let _ = shared.array.rounds.run(false);
     let mut settled = Vec::new();
     for inode in inodes {
         let result = commit_inode(shared, inode, false);
@@ -66,8 +66,8 @@ pub(crate) fn sync_inodes(shared: &Shared, inodes: &[Pinned]) -> Result<u64> {
             settled.append(&mut stripes);
         }
     }
-    shared.meta.sync()?;
-    shared.committer.settle(&mut settled);
+    shared.array.meta.sync()?;
+    shared.array.rounds.settle(&mut settled);
     inodes.iter().for_each(|inode| shared.unregister_if_clean(inode));
     failure.map_or(Ok(bytes), Err)
 }
@@ -137,7 +137,7 @@ fn make_stable(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) 
         if file.unstable.load(Ordering::Acquire) == 0 && is_whole() {
             return Ok(());
         }
-        match shared.committer.commit(shared, false) {
+        match shared.array.rounds.run(false) {
             Ok(()) if is_whole() => return Ok(()),
             Ok(()) if attempt == ATTEMPTS => {
                 let detail = format!("inode {} does not become stable", inode.ino);
@@ -155,9 +155,11 @@ fn make_stable(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) 
 /// Sends all blocks of a file that are dirty now; returns the bytes. Where there is no space,
 /// what deletions still hold is freed first.
 fn send_blocks(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<u64> {
-    let before = shared.meta.changes();
+    let before = shared.array.meta.changes();
     match send_blocks_once(shared, inode, file) {
-        Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(shared, before) => {
+        Err(error)
+            if error.kind() == ErrorKind::NoSpace && reaper::reclaim(&shared.array, before) =>
+        {
             send_blocks_once(shared, inode, file)
         }
         result => result,
@@ -178,14 +180,14 @@ fn send_blocks_once(
             failure.lock().get_or_insert(error);
         }
         // Whoever lost a block over it (Retry) finds the block dirty, this file among them.
-        if shared.committer.is_due(shared)
-            && let Err(error) = shared.committer.commit(shared, false)
+        if shared.is_round_due()
+            && let Err(error) = shared.array.rounds.run(false)
             && error.kind() != ErrorKind::Retry
         {
             failure.lock().get_or_insert(error);
         }
     });
-    let sent = indexes.len() as u64 * u64::from(shared.block_size);
+    let sent = indexes.len() as u64 * u64::from(shared.array.block_size);
     failure.into_inner().map_or(Ok(sent.min(file.size())), Err)
 }
 
@@ -263,7 +265,7 @@ fn update(
     }
     let _serial = file.meta.lock();
     let Some(told) = lacking(inode, file, &content) else { return Ok(true) };
-    let result = shared.meta.apply_inode(told.update(inode.ino));
+    let result = shared.array.meta.apply_inode(told.update(inode.ino));
     took(inode, file, &content, &told, result).map(|()| true)
 }
 

@@ -2,8 +2,7 @@
 
 use crate::StrakeVfs;
 use crate::replace::Replacement;
-use crate::testing::memory_nsd::Faults;
-use crate::testing::{BLOCK_SIZE, MemoryNsd, Rig};
+use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::Vfs;
 use crate::vfs_test::{create, open, pattern, read, write};
 use std::sync::Arc;
@@ -14,6 +13,8 @@ use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::meta::MetaOp;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Caller, ErrorKind, Ino, NsdId, SlotIndex};
+use strake_testing::MemoryNsd;
+use strake_testing::memory_nsd::Faults;
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 const SLOT: usize = 2;
@@ -165,7 +166,7 @@ fn a_replacement_whose_end_was_not_noted_ends() {
     wait_until(&vfs, is_done);
     wait_until(&vfs, |_| vfs.replacement() == Ok(None));
     let (name, value) = ("replacing".to_owned(), format!("{OLD} {NEW} 0"));
-    vfs.shared.meta.apply(MetaOp::SetConfig { name, value }).expect("as before the crash");
+    vfs.shared.array.meta.apply(MetaOp::SetConfig { name, value }).expect("as before the crash");
     replace(&vfs, &new, 0);
     wait_until(&vfs, |_| vfs.replacement() == Ok(None));
     verify(&vfs, "nothing was moved");

@@ -10,11 +10,12 @@
 use crate::block::Block;
 use crate::inode::InodeState;
 use crate::pool::PagePool;
-use crate::shared::{MetaLink, Shared};
+use crate::shared::Shared;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use strake_array::meta_link::MetaLink;
 use strake_proto::meta::{FileData, Inode};
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{Error, ErrorKind, ObjectLayout, Result};
@@ -124,6 +125,11 @@ impl FileState {
             unsettled: Mutex::default(),
             pool,
         }))
+    }
+
+    /// The pool that its blocks' memory is of.
+    pub(crate) fn pool(&self) -> &Arc<PagePool> {
+        &self.pool
     }
 
     /// The size, as reads see it.
@@ -260,7 +266,7 @@ impl FileState {
             self.remove_dirty(block.index);
             let mut data = block.data.write();
             fresh += u64::from(std::mem::take(&mut data.fresh));
-            shared.space.release(data.held());
+            shared.array.room.release(data.held());
             self.discard(&mut data);
         }
         fresh

@@ -11,12 +11,13 @@ pub(crate) use read::STREAM_BYTES_MIN;
 use crate::block::{Block, BlockData};
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
+use crate::make_room::with_room;
 use crate::pool::{Fill, PARTS_BYTES_MIN};
 use crate::shared::Shared;
-use crate::space::{Held, with_room};
 use crate::write_behind::{enqueue, load, on_disk, stored_length};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use strake_array::room::Held;
 use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, UNIT_BYTES};
 use strake_proto::meta::{MetaOp, MetaReply};
 use strake_proto::{Error, ErrorKind, ObjectLayout, Result};
@@ -74,7 +75,7 @@ impl Of<'_> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let waiters = &shared.observe.waiters;
+        let waiters = &shared.array.observe.waiters;
         let limit = shared.settings.standstill_max;
         if !shared.pool.wait_for_clean(waiters, limit, &|| shared.kick()) {
             return Err(Error::new(ErrorKind::Io, "dirty pages cannot be written to the NSDs"));
@@ -172,7 +173,7 @@ impl Of<'_> {
         };
         let more = usize::try_from(end).unwrap_or(usize::MAX).saturating_sub(before);
         let fits = end <= INLINE_BYTES_MAX as u64
-            && (more == 0 || self.file.hold_inline(&self.shared.meta, more)?);
+            && (more == 0 || self.file.hold_inline(&self.shared.array.meta, more)?);
         let mut held = match &mut *content {
             Content::Inline(held) => std::mem::take(held),
             _ => Vec::new(),
@@ -203,12 +204,14 @@ impl Of<'_> {
             // An object that is not used stays the file's: none is asked for in vain.
             let bytes = held.len().next_multiple_of(UNIT_BYTES) as u64;
             let room = Held { bytes, replaces: 0 };
-            shared.space.hold(Held::default(), room, &shared.io)?;
-            shared.space.release(room);
+            shared.array.room.hold(Held::default(), room)?;
+            shared.array.room.release(room);
         }
-        let reply = shared.meta.apply(MetaOp::NewObject { ino: self.inode.ino })?;
-        let MetaReply::Object(layout) = reply else { return Err(crate::shared::wrong_reply()) };
-        self.file.barrier.store(shared.meta.changes(), Ordering::Release);
+        let reply = shared.array.meta.apply(MetaOp::NewObject { ino: self.inode.ino })?;
+        let MetaReply::Object(layout) = reply else {
+            return Err(strake_array::meta_link::wrong_reply());
+        };
+        self.file.barrier.store(shared.array.meta.changes(), Ordering::Release);
         self.file.moves.fetch_add(1, Ordering::AcqRel);
         self.file.linked.store(false, Ordering::Release);
         self.file.content_changed.store(true, Ordering::Release);
@@ -391,7 +394,7 @@ impl Of<'_> {
         data: &mut BlockData,
         length: u32,
     ) -> Result<()> {
-        let Shared { space, io, .. } = self.shared;
+        let space = &self.shared.array.room;
         let charge = data.charge.max(data.capacity()).max(UNIT_BYTES);
         let growth = || -> Result<usize> {
             let stored = stored_length(self.shared, layout, block)?;
@@ -401,7 +404,7 @@ impl Of<'_> {
             return Ok(());
         }
         let all = Held { bytes: charge as u64, replaces: 0 };
-        if space.hold(data.held(), all, io).is_ok() {
+        if space.hold(data.held(), all).is_ok() {
             (data.charge, data.replaces) = (charge, 0);
             return Ok(());
         }

@@ -19,9 +19,10 @@ use crate::file::{Content, FileState};
 use crate::file_io::{Of, Position};
 use crate::inode::InodeState;
 use crate::open_table::Pinned;
-use crate::shared::{Shared, wrong_reply};
+use crate::shared::Shared;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use strake_array::meta_link::wrong_reply;
 use strake_proto::limits::{HARDENED_UNITS_MAX, UNIT_BYTES};
 use strake_proto::meta::{HardenedUnit, MetaOp, MetaQuery, MetaReply};
 use strake_proto::{ErrorKind, Ino, Result};
@@ -83,7 +84,7 @@ pub(crate) fn harden(
     let bytes = taken.units.iter().map(|unit| unit.bytes.len()).sum();
     let told = told.unwrap_or_else(|| Told::nothing(inode, file));
     let units = std::mem::take(&mut taken.units);
-    let result = shared.meta.apply_inode(told.hardening(inode.ino, units));
+    let result = shared.array.meta.apply_inode(told.hardening(inode.ino, units));
     let full = matches!(&result, Err(error) if error.kind() == ErrorKind::NoSpace);
     match took(inode, file, &content, &told, result) {
         Ok(()) => {
@@ -191,9 +192,9 @@ pub(crate) fn fold(shared: &Shared, inode: &InodeState, file: &FileState) -> Res
 /// At a start: writes what the metadata kept into the files it belongs to. Returns the units.
 pub(crate) fn fold_at_start(shared: &Shared) -> Result<u64> {
     // It was acknowledged: it is owed, whether there is room or not.
-    shared.space.set_owing(true);
+    shared.array.room.set_owing(true);
     let result = fold_files(shared);
-    shared.space.set_owing(false);
+    shared.array.room.set_owing(false);
     result
 }
 
@@ -202,7 +203,7 @@ fn fold_files(shared: &Shared) -> Result<u64> {
     let mut under_way: Option<Unfolded> = None;
     loop {
         let query = MetaQuery::Hardened { ino: next.0, unit: next.1, limit: PAGE_UNITS };
-        let MetaReply::Hardened(page) = shared.meta.query(&query)? else {
+        let MetaReply::Hardened(page) = shared.array.meta.query(&query)? else {
             return Err(wrong_reply());
         };
         for (ino, unit) in &page {

@@ -1,26 +1,24 @@
 //! The client core: the [`Vfs`], which adapters (FUSE, NFS) call, and below it the page pool,
 //! write-behind, prefetch, stripes and the sessions to NSD servers and metadata.
 //!
-//! Data flows one way: adapter ▶ `Vfs` ▶ page pool ▶ stripe ▶ NSD session.
+//! Data flows one way: adapter ▶ `Vfs` ▶ page pool ▶ array (stripe ▶ NSD session).
 //!
 //! ```text
 //! vfs_impl, ops/*      what an operation is, permissions
 //! inode, open_table    attributes as they are now; what is in use
 //! file, block, pool    contents in memory
 //! file_io, prefetch    between applications and memory (neighbours: across small files)
-//! write_behind         from dirty to accepted by the NSDs
-//! committer, commit    from accepted to stable to durable: the order that keeps promises
-//! ranges, recovery     what is deleted later; what is put right after a crash or a loss
+//! write_behind         from dirty to accepted by the NSDs (accepted: and from there to stable)
+//! commit, harden       from there to durable: the order that keeps promises
+//! recovery             what is put right after a crash or a loss
 //! check                the metadata against the strips, in use
-//! stripe_io, nsds      blocks to strips to NSDs
 //! ```
 //!
 //! # Promises and where they are kept
 //!
 //! A size reaches the metadata after the data below it is stable (`commit`). A block reaches the
 //! NSDs after the truncations of its file, and the reservation of its object, are durable
-//! (`FileState::barrier`). A degraded write is acknowledged after the metadata knows who missed it
-//! (`nsds`). A stripe is settled after the metadata that names its bytes is durable (`committer`).
+//! (`FileState::barrier`). The others are the array's ([`strake_array`]).
 //!
 //! # Locks, in the order in which they are taken
 //!
@@ -33,28 +31,28 @@
 //! | `FileState::content` | NSD I/O of that file; exclusively also one metadata call |
 //! | `FileState::meta` | one metadata call |
 //! | `Block::data` | NSD I/O of that block: shared while sent, exclusively while read |
-//! | `NsdSet::gate` (shared), `NsdSet::noting` | NSD writes; a metadata call once per loss |
+//! | the array's `NsdSet::gate` (shared), `NsdSet::noting` | NSD writes; a metadata call per loss |
 //! | `InodeState::core`, then the list of dirty inodes, the shards of the tables | nothing |
-//! | the pool, the queues, the maps of blocks, `Ranges`, `Committer`'s lists | nothing |
+//! | the pool, the queues, the maps of blocks, the array's lists | nothing |
 //!
-//! Nobody waits for memory, for clean pages or for a commit round while holding a lock that a flush
-//! takes (`content` exclusively, `Block::data`).
+//! Nobody waits for memory, for clean pages or for a round while holding a lock that a flush takes
+//! (`content` exclusively, `Block::data`).
 
 #![warn(missing_docs)]
 
+mod accepted;
 mod background;
 mod block;
 mod check;
 pub mod client;
 mod commit;
-mod committer;
 mod file;
 mod file_io;
 mod harden;
 mod inode;
 pub mod invalidate;
+mod make_room;
 mod neighbours;
-mod nsds;
 mod numbers;
 mod open_table;
 mod ops;
@@ -62,16 +60,12 @@ mod pace;
 mod permissions;
 mod pool;
 mod prefetch;
-mod ranges;
 mod recovery;
 mod rehome;
 mod replace;
-mod scratch;
 mod scrub;
 pub mod settings;
 mod shared;
-mod space;
-mod stripe_io;
 pub mod vfs;
 mod vfs_impl;
 mod write_behind;
@@ -99,11 +93,11 @@ mod vfs_test;
 
 pub use check::StripCheck;
 pub use client::{ClientView, FlushReport, StartOptions, StrakeVfs};
-pub use nsds::NsdView;
 pub use pool::PoolView;
 pub use recovery::RecoveryReport;
 pub use rehome::Deletion;
 pub use replace::Replacement;
 pub use scrub::ScrubView;
 pub use settings::Settings;
+pub use strake_array::NsdView;
 pub use vfs::Vfs;

@@ -61,9 +61,9 @@ impl Shared {
     fn fetch_acl(&self, inode: &InodeState) -> Result<Option<Arc<Acl>>> {
         let epoch = inode.core.lock().epoch();
         let query = MetaQuery::GetXattr { ino: inode.ino, name: ACL_ACCESS.to_vec() };
-        let acl = match self.meta.query(&query) {
+        let acl = match self.array.meta.query(&query) {
             Ok(MetaReply::Bytes(bytes)) => Acl::from_xattr(&bytes)?.map(Arc::new),
-            Ok(_) => return Err(crate::shared::wrong_reply()),
+            Ok(_) => return Err(strake_array::meta_link::wrong_reply()),
             Err(error) if error.kind() == ErrorKind::NoAttribute => None,
             Err(error) => return Err(error),
         };

@@ -7,8 +7,7 @@
 use crate::StrakeVfs;
 use crate::file::Content;
 use crate::rehome::Deletion;
-use crate::testing::memory_nsd::Moment;
-use crate::testing::{BLOCK_SIZE, MemoryNsd, Rig, send_block};
+use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::{Handle, Vfs};
 use crate::vfs_test::{create, open, pattern, read, write};
 use parking_lot::{Condvar, Mutex};
@@ -16,6 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_proto::nsd::NsdRequest;
 use strake_proto::{BlockIndex, Ino, NsdId, ObjectId, ObjectLayout, SlotIndex};
+use strake_testing::MemoryNsd;
+use strake_testing::memory_nsd::Moment;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes of the new block: short, so that no writer behind sends it before the test does.
@@ -160,7 +161,7 @@ fn a_block_written_while_an_nsd_is_compared_keeps_its_strip_there() {
         write(&vfs, handle, 2 * BLOCK, &pattern(LENGTH, 3));
         vfs.fsync(handle, false).expect("one may be away");
         if !by_table {
-            vfs.shared.io.nsds().missed().distrust(SlotIndex(1));
+            vfs.shared.array.io.nsds().missed().distrust(SlotIndex(1));
         }
         let object = layout_of(&vfs, ino).object;
         let order = Order::force(object, 1, &rig.nsds[1], &[&rig.nsds[0]]);
@@ -190,7 +191,7 @@ fn a_block_written_while_an_heir_is_compared_keeps_its_strip_there() {
     // tells what the others have.
     let (gone, partner, heir) = (SlotIndex(0), SlotIndex(1), SlotIndex(2));
     let is_theirs = |block: &u64| {
-        let slots = vfs.shared.io.nsds().stripe(&layout, BlockIndex(*block)).expect("placed");
+        let slots = vfs.shared.array.io.nsds().stripe(&layout, BlockIndex(*block)).expect("placed");
         slots.contains(&gone) && slots.contains(&partner)
     };
     let block = (1..100).find(is_theirs).expect("every third block is");

@@ -3,8 +3,8 @@
 //! **At start**, before anything is served:
 //! 1. Range deletions that the metadata has are applied.
 //! 2. Every stripe that was never settled is looked at: its versions are made equal
-//!    ([`crate::stripe_io`]), and its file's allocated bytes are counted anew. Beyond the end of
-//!    its file it was never told to the metadata: deleted.
+//!    ([`strake_array::stripe_io`]), and its file's allocated bytes are counted anew. Beyond the
+//!    end of its file it was never told to the metadata: deleted.
 //!
 //! **When an NSD returns** that missed writes: it is written to from now on, everything is synced,
 //! and then the blocks in its table of missed writes (`nsds/missed.rs`) are compared, or every
@@ -21,12 +21,13 @@ use crate::check::{nobodys, objects_on};
 use crate::commit::sync_all;
 use crate::file::Content;
 use crate::file_io::Of;
-use crate::nsds::{Place, RecoveryEnd, Table};
-use crate::ranges::Ranges;
-use crate::shared::{Shared, wrong_reply};
+use crate::shared::Shared;
 use crate::write_behind::{load, on_disk};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
+use strake_array::meta_link::wrong_reply;
+use strake_array::nsds::{Place, RecoveryEnd, Table};
+use strake_array::reaper;
 use strake_proto::layout::NsdAvailability;
 use strake_proto::meta::{FileData, Inode, MetaOp, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdRequest, SettledStripe};
@@ -59,7 +60,7 @@ pub(crate) fn scan_objects(
     let mut after = Ino(0);
     loop {
         let query = MetaQuery::ScanInodes { after, limit: 1024 };
-        let MetaReply::Inodes(page) = shared.meta.query(&query)? else {
+        let MetaReply::Inodes(page) = shared.array.meta.query(&query)? else {
             return Err(wrong_reply());
         };
         let Some(last) = page.last() else { return Ok(()) };
@@ -77,10 +78,10 @@ pub(crate) fn scan_objects(
 /// Recovery at start; see the file's head.
 pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
     let mut report = RecoveryReport::default();
-    let restarts = shared.io.nsds().restarts();
-    Ranges::apply_pending(shared)?;
+    let restarts = shared.array.io.nsds().restarts();
+    reaper::apply_pending(&shared.array)?;
     let mut unsettled: HashMap<ObjectId, BTreeSet<BlockIndex>> = HashMap::new();
-    for (object, block) in shared.io.unsettled()? {
+    for (object, block) in shared.array.io.unsettled()? {
         unsettled.entry(object).or_default().insert(block);
     }
     if unsettled.is_empty() {
@@ -97,10 +98,10 @@ pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
     for (inode, layout, blocks) in &concerned {
         report.stripes += blocks.len() as u64;
         for &block in blocks.range(..end_of(inode, layout)) {
-            match shared.io.recover(layout, block, Version::NONE) {
+            match shared.array.io.recover(layout, block, Version::NONE) {
                 Ok(Some(found)) => {
                     report.rewritten += u64::from(found.rewritten);
-                    let (fs, object) = (shared.io.nsds().fs(), layout.object);
+                    let (fs, object) = (shared.array.io.nsds().fs(), layout.object);
                     settled.push(SettledStripe { fs, object, block, version: found.version });
                 }
                 Ok(None) => report.deleted += 1,
@@ -112,8 +113,8 @@ pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
     }
     // What was written anew is stable before it is counted. Else the power could go again, and the
     // count be all that is left of a stripe that nobody was ever told of.
-    shared.committer.commit(shared, true)?;
-    if shared.io.nsds().restarts() != restarts {
+    shared.array.rounds.run(true)?;
+    if shared.array.io.nsds().restarts() != restarts {
         let detail = "a disk was started anew meanwhile: start again";
         return Err(Error::new(ErrorKind::Unreachable, detail));
     }
@@ -128,11 +129,11 @@ pub(crate) fn at_start(shared: &Shared) -> Result<RecoveryReport> {
             delete_beyond(shared, inode, end)?;
         }
     }
-    shared.meta.sync()?;
-    Ranges::apply_pending(shared)?;
-    shared.committer.commit(shared, true)?;
-    shared.committer.settle(&mut settled);
-    shared.committer.commit(shared, true)?;
+    shared.array.meta.sync()?;
+    reaper::apply_pending(&shared.array)?;
+    shared.array.rounds.run(true)?;
+    shared.array.rounds.settle(&mut settled);
+    shared.array.rounds.run(true)?;
     Ok(report)
 }
 
@@ -142,8 +143,8 @@ fn end_of(inode: &Inode, layout: &ObjectLayout) -> BlockIndex {
 }
 
 fn delete_beyond(shared: &Shared, inode: &Inode, from: BlockIndex) -> Result<()> {
-    let version = shared.io.versions().next();
-    shared.meta.apply(MetaOp::DeleteBeyond { ino: inode.attr.ino, from, version }).map(|_| ())
+    let version = shared.array.io.versions().next();
+    shared.array.meta.apply(MetaOp::DeleteBeyond { ino: inode.attr.ino, from, version }).map(|_| ())
 }
 
 /// Bytes that the blocks of a range take on disks.
@@ -152,7 +153,7 @@ fn held_bytes(
     layout: &ObjectLayout,
     range: (BlockIndex, BlockIndex),
 ) -> Result<u64> {
-    let blocks = shared.io.blocks(layout, range, &|_| Version::NONE)?;
+    let blocks = shared.array.io.blocks(layout, range, &|_| Version::NONE)?;
     Ok(blocks.values().map(|(_, length)| u64::from(on_disk(*length))).sum())
 }
 
@@ -177,7 +178,7 @@ fn recount(shared: &Shared, inode: &Inode, layout: &ObjectLayout, end: BlockInde
     let delta = held as i64 - inode.attr.allocated as i64;
     if delta != 0 {
         let (ino, size) = (inode.attr.ino, inode.attr.size);
-        shared.meta.apply(MetaOp::Update {
+        shared.array.meta.apply(MetaOp::Update {
             ino,
             size,
             data: None,
@@ -191,7 +192,7 @@ fn recount(shared: &Shared, inode: &Inode, layout: &ObjectLayout, end: BlockInde
 
 /// Brings an NSD that missed writes up to date; `None` if it was not one, or was lost again.
 pub(crate) fn recover_nsd(shared: &Shared, slot: SlotIndex) -> Result<Option<RecoveryReport>> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     if !nsds.begin_recovery(slot) {
         return Ok(None);
     }
@@ -243,12 +244,12 @@ fn catch_up(
     table: &Table,
     report: &mut RecoveryReport,
 ) -> Result<()> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     let restarts = nsds.restarts();
     // What was pending goes first: less to compare, and nothing deleted is copied.
-    Ranges::apply_pending(shared)?;
+    reaper::apply_pending(&shared.array)?;
     let mut go_on = |bytes| {
-        if !shared.replacer.pace.moved(bytes, &*shared.clock) {
+        if !shared.replacer.pace.moved(bytes, &*shared.array.clock) {
             return Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"));
         }
         if nsds.availability(slot) != NsdAvailability::Recovering {
@@ -261,11 +262,11 @@ fn catch_up(
         compare_missed(shared, slot, table, report, &mut go_on)?;
     } else {
         report.full = true;
-        Ranges::apply_again(shared, nsds.nsd(slot))?;
+        reaper::apply_again(&shared.array, nsds.nsd(slot))?;
         compare_files(shared, (slot, Place::Holder), report, &mut go_on)?;
         delete_nobodys(shared, slot, report)?;
     }
-    shared.committer.commit(shared, true)?;
+    shared.array.rounds.run(true)?;
     // What it had only accepted, copies and deletions, may be gone.
     if nsds.restarts() != restarts {
         let detail = "a disk was started anew meanwhile: it is compared again";
@@ -291,7 +292,7 @@ fn compare_missed(
     if table.is_clean() {
         return Ok(());
     }
-    let (nsds, block_size) = (shared.io.nsds(), u64::from(shared.block_size));
+    let (nsds, block_size) = (shared.array.io.nsds(), u64::from(shared.array.block_size));
     let total = table.blocks() * block_size;
     let mut done = 0;
     nsds.show_progress(slot, Some((0, total)));
@@ -334,10 +335,10 @@ pub(crate) fn delete_nobodys(
         objects.remove(&layout.object);
         Ok(())
     })?;
-    let (nsds, fs) = (shared.io.nsds(), shared.io.nsds().fs());
+    let (nsds, fs) = (shared.array.io.nsds(), shared.array.io.nsds().fs());
     for object in nobodys(shared, objects)? {
         let (from, to) = (BlockIndex(0), BlockIndex::END);
-        let version = shared.io.versions().next();
+        let version = shared.array.io.versions().next();
         let delete = NsdRequest::DeleteRange { fs, object, from, to, version };
         nsds.call(slot, &delete, &[], &mut [])?;
         // Nobody writes to an object that is gone, so its tombstone guards nothing.
@@ -355,7 +356,7 @@ pub(crate) fn compare_files(
     report: &mut RecoveryReport,
     go_on: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     // Objects that are only reserved are unknown to the metadata's scan; after this they are known.
     sync_all(shared)?;
     let total = allocated(shared)?;
@@ -373,7 +374,7 @@ pub(crate) fn compare_files(
 
 /// Bytes that all files have on disks, parity not counted.
 pub(crate) fn allocated(shared: &Shared) -> Result<u64> {
-    match shared.meta.query(&MetaQuery::Counts)? {
+    match shared.array.meta.query(&MetaQuery::Counts)? {
         MetaReply::Counts(counts) => Ok(counts.allocated),
         _ => Err(wrong_reply()),
     }
@@ -476,7 +477,7 @@ impl RecoveryReport {
             return Err(error);
         }
         if self.failed == 0 {
-            eprintln!("disks: NSD {}: recovery: {error}", shared.io.nsds().nsd(slot));
+            eprintln!("disks: NSD {}: recovery: {error}", shared.array.io.nsds().nsd(slot));
         }
         self.failed += 1;
         Ok(())
@@ -498,14 +499,14 @@ pub(crate) fn drop_surplus(
     let mut deleted = false;
     let mut look = |_| {
         let mut own: Option<(Version, bool)> = None;
-        shared.io.list_slot(target, layout.object, range, 16, &mut |entry| {
+        shared.array.io.list_slot(target, layout.object, range, 16, &mut |entry| {
             own = own.max(Some((entry.header.version, !entry.kept.is_empty())));
             true
         })?;
         let Some((held, keeps_older)) = own else { return Ok(None) };
         if let Some(at) = place_of(shared, layout, block, target.0)? {
-            let floor = shared.ranges.floor(layout.object, block);
-            if let Some(newest) = shared.io.head(layout, block, floor)? {
+            let floor = shared.array.floors.floor(layout.object, block);
+            if let Some(newest) = shared.array.io.head(layout, block, floor)? {
                 return Ok(Some((Strip { ino, layout, block, at, newest, keeps_older }, held)));
             }
         }
@@ -529,7 +530,7 @@ fn place_of(
     block: BlockIndex,
     slot: SlotIndex,
 ) -> Result<Option<u8>> {
-    let (slots, heir) = shared.io.nsds().stripe_and_heir(layout, block)?;
+    let (slots, heir) = shared.array.io.nsds().stripe_and_heir(layout, block)?;
     let own = slots.iter().position(|other| *other == slot).map(|at| at as u8);
     Ok(own.or(heir.filter(|(_, heir)| *heir == slot).map(|(at, _)| at.0)))
 }
@@ -546,13 +547,13 @@ fn compare(
     let slot = target.0;
     // The returning NSD first: what is written in between is then among the others'.
     let mut own: BTreeMap<BlockIndex, (Version, bool)> = BTreeMap::new();
-    shared.io.list_slot(target, layout.object, range, 1024, &mut |entry| {
+    shared.array.io.list_slot(target, layout.object, range, 1024, &mut |entry| {
         // What it keeps of lives before would be in the way of what it has to keep from now on.
         own.insert(entry.key.block, (entry.header.version, !entry.kept.is_empty()));
         true
     })?;
-    let floor = |block| shared.ranges.floor(layout.object, block);
-    let others = shared.io.blocks(layout, range, &floor)?;
+    let floor = |block| shared.array.floors.floor(layout.object, block);
+    let others = shared.array.io.blocks(layout, range, &floor)?;
     for (block, (version, block_bytes)) in &others {
         // What it is to take over from an NSD that is being deleted belongs to it as well.
         let Some(at) = place_of(shared, layout, *block, slot)? else { continue };
@@ -579,8 +580,8 @@ fn copy(
     target: (SlotIndex, Place),
 ) -> Result<u64> {
     let mut work = |is_stable: bool| {
-        let floor = shared.ranges.floor(layout.object, block);
-        shared.io.copy_strip(layout, block, floor, at, target, is_stable)
+        let floor = shared.array.floors.floor(layout.object, block);
+        shared.array.io.copy_strip(layout, block, floor, at, target, is_stable)
     };
     match exclusively(shared, ino, layout, block, &mut work) {
         Ok(copied) => Ok(copied.unwrap_or(0)),
@@ -600,15 +601,15 @@ fn delete_one(
     version: Version,
 ) {
     let request = NsdRequest::DeleteRange {
-        fs: shared.io.nsds().fs(),
+        fs: shared.array.io.nsds().fs(),
         object: layout.object,
         from: block,
         to: BlockIndex(block.0 + 1),
         version,
     };
     // What stays because it failed is found by the next comparison, which it makes necessary.
-    if shared.io.nsds().call_at(target, &request, &[], &mut []).is_err() {
-        shared.io.nsds().fail_at(target);
+    if shared.array.io.nsds().call_at(target, &request, &[], &mut []).is_err() {
+        shared.array.io.nsds().fail_at(target);
     }
 }
 

@@ -14,12 +14,13 @@
 //! heirs missed anything, or lost what they had only accepted, 2 to 5 are done again; what is there
 //! is not copied again. After a restart it goes on in the same way.
 
-use crate::nsds::Place;
 use crate::recovery::{RecoveryReport, Strip, allocated, bring, drop_surplus, scan_objects};
-use crate::shared::{Shared, wrong_reply};
+use crate::shared::Shared;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_array::meta_link::wrong_reply;
+use strake_array::nsds::Place;
 use strake_proto::layout::NsdAvailability;
 use strake_proto::meta::{Configuration, MetaOp, MetaQuery, MetaReply};
 use strake_proto::{
@@ -43,7 +44,7 @@ pub struct Deletion {
 }
 
 fn configuration(shared: &Shared) -> Result<Box<Configuration>> {
-    match shared.meta.query(&MetaQuery::Configuration)? {
+    match shared.array.meta.query(&MetaQuery::Configuration)? {
         MetaReply::Configuration(configuration) => Ok(configuration),
         _ => Err(wrong_reply()),
     }
@@ -51,7 +52,7 @@ fn configuration(shared: &Shared) -> Result<Box<Configuration>> {
 
 /// What the metadata says is being deleted.
 pub(crate) fn pending(shared: &Shared) -> Result<Option<Deletion>> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     let Some(slot) = nsds.rehoming() else { return Ok(None) };
     let settings = configuration(shared)?.settings;
     let rate = settings.iter().find(|(name, _)| name == SETTING);
@@ -64,7 +65,7 @@ pub(crate) fn pending(shared: &Shared) -> Result<Option<Deletion>> {
 /// # Errors
 /// See [`crate::StrakeVfs::delete_nsd`].
 pub(crate) fn start(shared: &Arc<Shared>, Deletion { nsd, rate }: Deletion) -> Result<()> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     let busy = |detail: String| Err(Error::new(ErrorKind::Busy, detail));
     let slot = nsds.slot_of(nsd).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("NSD {nsd} holds no slot of this file system"))
@@ -85,7 +86,7 @@ pub(crate) fn start(shared: &Arc<Shared>, Deletion { nsd, rate }: Deletion) -> R
         None => {
             require_room(shared, slot)?;
             let (name, value) = (SETTING.to_owned(), rate.to_string());
-            shared.meta.apply(MetaOp::SetConfig { name, value })?;
+            shared.array.meta.apply(MetaOp::SetConfig { name, value })?;
             nsds.begin_rehoming(slot)?;
         }
     }
@@ -110,7 +111,7 @@ pub(crate) fn start(shared: &Arc<Shared>, Deletion { nsd, rate }: Deletion) -> R
 
 /// Refuses a deletion that the others cannot take.
 fn require_room(shared: &Shared, slot: SlotIndex) -> Result<()> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     let refused = |kind: ErrorKind, why: String| {
         Err(Error::new(kind, format!("NSD {} is not deleted: {why}", nsds.nsd(slot))))
     };
@@ -152,7 +153,7 @@ fn require_room(shared: &Shared, slot: SlotIndex) -> Result<()> {
 
 /// Steps 2 to 5 of the file's head.
 fn rehome(shared: &Shared, slot: SlotIndex) -> Result<()> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     nsds.follow_with_heirs();
     // Whoever would have to be waited for at the end is waited for now.
     nsds.require_heirs(slot)?;
@@ -166,8 +167,8 @@ fn rehome(shared: &Shared, slot: SlotIndex) -> Result<()> {
         return Err(Error::new(ErrorKind::Io, detail));
     }
     let nsd = nsds.nsd(slot);
-    shared.meta.apply(MetaOp::VacateNsd { nsd })?;
-    shared.committer.commit(shared, true)?;
+    shared.array.meta.apply(MetaOp::VacateNsd { nsd })?;
+    shared.array.rounds.run(true)?;
     finish(shared, slot, restarts)?;
     eprintln!(
         "disks: NSD {nsd} is deleted: {} stripes compared, {} strips moved, {} deleted",
@@ -178,9 +179,9 @@ fn rehome(shared: &Shared, slot: SlotIndex) -> Result<()> {
 
 /// Step 5: the heirs take their places.
 fn finish(shared: &Shared, slot: SlotIndex, restarts: u64) -> Result<()> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     let _alone = nsds.gate().write();
-    let unreached = shared.io.commit(&[]).unreached;
+    let unreached = shared.array.io.commit(&[]).unreached;
     if unreached.iter().any(|other| *other != slot && !nsds.is_noted(*other))
         || nsds.restarts() != restarts
     {
@@ -193,7 +194,7 @@ fn finish(shared: &Shared, slot: SlotIndex, restarts: u64) -> Result<()> {
 
 /// Step 3.
 fn copy_all(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) -> Result<()> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     // Objects that are only reserved are unknown to the metadata's scan; after this they are known.
     crate::commit::sync_all(shared)?;
     let total = allocated(shared)?;
@@ -217,10 +218,10 @@ fn copy_object(
     layout: &ObjectLayout,
     report: &mut RecoveryReport,
 ) -> Result<()> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     let all = (BlockIndex(0), BlockIndex::END);
     let mut go_on = |bytes| {
-        if shared.replacer.pace.moved(bytes, &*shared.clock) {
+        if shared.replacer.pace.moved(bytes, &*shared.array.clock) {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"))
@@ -232,16 +233,22 @@ fn copy_object(
         if !nsds.is_member(layout, heir)? || !is_there(shared, heir)? {
             continue;
         }
-        shared.io.list_slot((heir, Place::Holder), layout.object, all, 1024, &mut |entry| {
-            let found = nsds.stripe_and_heir(layout, entry.key.block);
-            if found.is_ok_and(|(_, own)| own == Some((entry.key.strip, heir))) {
-                held.insert(entry.key.block, (heir, entry.header.version));
-            }
-            true
-        })?;
+        shared.array.io.list_slot(
+            (heir, Place::Holder),
+            layout.object,
+            all,
+            1024,
+            &mut |entry| {
+                let found = nsds.stripe_and_heir(layout, entry.key.block);
+                if found.is_ok_and(|(_, own)| own == Some((entry.key.strip, heir))) {
+                    held.insert(entry.key.block, (heir, entry.header.version));
+                }
+                true
+            },
+        )?;
     }
-    let floor = |block| shared.ranges.floor(layout.object, block);
-    for (block, newest) in shared.io.blocks(layout, all, &floor)? {
+    let floor = |block| shared.array.floors.floor(layout.object, block);
+    for (block, newest) in shared.array.io.blocks(layout, all, &floor)? {
         let own = held.remove(&block).map(|(_, version)| version);
         let (_, Some((at, heir))) = nsds.stripe_and_heir(layout, block)? else { continue };
         if !is_there(shared, heir)? {
@@ -259,7 +266,7 @@ fn copy_object(
 /// Whether an heir gets what it lacks now. One that is away and noted is compared in full before it
 /// is read; any other has to be there, or it could keep what nobody looked at.
 fn is_there(shared: &Shared, heir: SlotIndex) -> Result<bool> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     if nsds.availability(heir).writable() {
         return Ok(true);
     }

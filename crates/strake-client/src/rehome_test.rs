@@ -3,8 +3,7 @@
 use crate::StrakeVfs;
 use crate::rehome::Deletion;
 use crate::replace::Replacement;
-use crate::testing::memory_nsd::Faults;
-use crate::testing::{BLOCK_SIZE, MemoryNsd, Rig};
+use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::Vfs;
 use crate::vfs_test::{create, open, pattern, read, write};
 use std::sync::Arc;
@@ -15,6 +14,8 @@ use strake_proto::layout::NsdStatus;
 use strake_proto::meta::{FileData, MetaQuery};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{BlockIndex, Caller, ErrorKind, Ino, NsdId, SlotIndex};
+use strake_testing::MemoryNsd;
+use strake_testing::memory_nsd::Faults;
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 /// Writes that a busy writer makes at most, so that a test that fails ends.
@@ -243,10 +244,10 @@ fn one_strip_copied(rig: &Rig, vfs: &StrakeVfs) -> (u64, usize) {
     let (attr, handle) = open(vfs, "f0");
     vfs.release(handle);
     let query = MetaQuery::GetInode { ino: attr.ino };
-    let inode = vfs.shared.meta.query_inode(&query).expect("it is there");
+    let inode = vfs.shared.array.meta.query_inode(&query).expect("it is there");
     let FileData::Objects(layouts) = inode.data else { panic!("f0 has blocks") };
     let heir = |block| {
-        let found = vfs.shared.io.nsds().stripe_and_heir(&layouts[0], BlockIndex(block));
+        let found = vfs.shared.array.io.nsds().stripe_and_heir(&layouts[0], BlockIndex(block));
         found.expect("placed").1.map(|(_, heir)| (block, usize::from(heir.0)))
     };
     (0..4).find_map(heir).expect("some strip of f0 was on it")

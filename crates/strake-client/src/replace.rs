@@ -13,11 +13,11 @@
 //! and is taken up again after a restart: what was copied is found there and not copied again.
 
 use crate::background::Job;
-use crate::nsds::Place;
 use crate::pace::Pace;
 use crate::recovery::{RecoveryReport, compare_files, delete_nobodys};
 use crate::shared::Shared;
 use std::sync::Arc;
+use strake_array::nsds::Place;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::meta::{MetaOp, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
@@ -59,9 +59,10 @@ impl Replacer {
 
 /// What the metadata says is to be replaced, done or not begun.
 pub(crate) fn pending(shared: &Shared) -> Result<Option<Replacement>> {
-    let MetaReply::Configuration(configuration) = shared.meta.query(&MetaQuery::Configuration)?
+    let MetaReply::Configuration(configuration) =
+        shared.array.meta.query(&MetaQuery::Configuration)?
     else {
-        return Err(crate::shared::wrong_reply());
+        return Err(strake_array::meta_link::wrong_reply());
     };
     let value = configuration.settings.iter().find(|(name, _)| name == SETTING);
     let Some((_, value)) = value else { return Ok(None) };
@@ -75,8 +76,8 @@ pub(crate) fn pending(shared: &Shared) -> Result<Option<Replacement>> {
 fn note(shared: &Shared, replacement: Option<Replacement>) -> Result<()> {
     let value =
         replacement.map(|it| format!("{} {} {}", it.old, it.new, it.rate)).unwrap_or_default();
-    shared.meta.apply(MetaOp::SetConfig { name: SETTING.to_owned(), value })?;
-    shared.meta.sync()
+    shared.array.meta.apply(MetaOp::SetConfig { name: SETTING.to_owned(), value })?;
+    shared.array.meta.sync()
 }
 
 /// Begins or takes up a replacement; `port` is the way to the new NSD, which is empty or has what
@@ -89,7 +90,7 @@ pub(crate) fn start(
     replacement: Replacement,
     port: Arc<dyn NsdPort>,
 ) -> Result<()> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     let Replacement { old, new, rate } = replacement;
     if let Some(other) = pending(shared)?
         && (other.old, other.new) != (old, new)
@@ -124,12 +125,12 @@ pub(crate) fn start(
             Some(_) => Ok(()),
             None => fill(shared, slot, new, Arc::clone(&port)),
         };
-        shared.io.nsds().show_progress(slot, None);
-        shared.io.nsds().end_shadow(slot);
+        shared.array.io.nsds().show_progress(slot, None);
+        shared.array.io.nsds().end_shadow(slot);
         // Stable before the replacement is over: nobody comes back to it then.
         let sweep = || {
             delete_nobodys(shared, slot, &mut RecoveryReport::default())?;
-            shared.committer.commit(shared, true)
+            shared.array.rounds.run(true)
         };
         if result.is_ok()
             && let Err(error) = sweep()
@@ -144,7 +145,7 @@ pub(crate) fn start(
 }
 
 fn fill(shared: &Shared, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) -> Result<()> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     let pace = &shared.replacer.pace;
     nsds.begin_shadow(slot, new, port)?;
     let mut report = RecoveryReport::default();
@@ -155,7 +156,7 @@ fn fill(shared: &Shared, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) ->
         if nsds.shadow(slot).is_none_or(|shadow| shadow.has_failed()) {
             return Err(Error::new(ErrorKind::Unreachable, "the new disk failed"));
         }
-        if !pace.moved(bytes, &*shared.clock) {
+        if !pace.moved(bytes, &*shared.array.clock) {
             return Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"));
         }
         Ok(())
@@ -173,7 +174,7 @@ fn fill(shared: &Shared, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) ->
 
 /// With the old disk gone the new one takes its place as it is, and gets the rest from the others.
 fn after_failure(shared: &Shared, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     if shared.replacer.pace.is_stopped() || nsds.nsd(slot) == new {
         return;
     }

@@ -2,7 +2,6 @@
 
 use crate::differential_test::{fill, length, place, same};
 use crate::recovery::recover_nsd;
-use crate::testing::memory_nsd::{Copy, Faults};
 use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::{Handle, SetAttr, Vfs};
 use crate::vfs_test::{create, lookup, open, pattern, read, write};
@@ -12,6 +11,7 @@ use std::time::Duration;
 use strake_env::Rng;
 use strake_proto::layout::NsdAvailability;
 use strake_proto::{ByteCount, Caller, Ino, Result, SlotIndex};
+use strake_testing::memory_nsd::{Copy, Faults};
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -194,7 +194,7 @@ impl Rehearsal {
         match self.rng.below(5) {
             0 => self.must("fsync", |vfs| vfs.fsync(handle, false)),
             1 => drop(self.must("sync", |vfs| vfs.sync())),
-            2 => self.vfs.shared.committer.commit(&self.vfs.shared, false).unwrap_or_default(),
+            2 => self.vfs.shared.array.rounds.run(false).unwrap_or_default(),
             3 => send_block(&self.vfs, ino, 0),
             _ => {}
         }
@@ -243,7 +243,7 @@ impl Rehearsal {
         self.tally.older += u64::from(loss == Loss::Older);
         self.vfs.attach_nsd(slot, self.rig.port(at));
         // The mender waits for as long as this looks after the NSD.
-        let nsds = self.vfs.shared.io.nsds();
+        let nsds = self.vfs.shared.array.io.nsds();
         let _alone = nsds.mending().lock();
         for _ in 0..10 {
             if !nsds.probe(slot) || nsds.availability(slot) != NsdAvailability::Unrecovered {
@@ -332,7 +332,7 @@ fn a_disk_that_went_full_does_not_keep_the_others_full() {
         offset += BLOCK as u64;
         assert!(offset < 64 * BLOCK as u64, "it is never full");
         vfs.sync().expect("synced");
-        vfs.shared.space.refresh(&vfs.shared.io);
+        vfs.shared.array.room.refresh();
     }
     vfs.attach_nsd(SlotIndex(1), None);
     vfs.release(handle);

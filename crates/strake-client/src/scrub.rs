@@ -16,9 +16,10 @@ use crate::background::Job;
 use crate::commit::sync_all;
 use crate::pace::Pace;
 use crate::recovery::{allocated, exclusively, rewrite, scan_objects};
-use crate::shared::{Shared, wrong_reply};
-use crate::stripe_io::Health;
+use crate::shared::Shared;
 use parking_lot::Mutex;
+use strake_array::meta_link::wrong_reply;
+use strake_array::stripe_io::Health;
 use strake_proto::meta::{MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdReply, NsdRequest, ScrubPart};
 use strake_proto::{BlockIndex, ErrorKind, Ino, NsdId, ObjectLayout, Result, SlotIndex, Timestamp};
@@ -129,14 +130,14 @@ fn run(shared: &Shared) -> Result<bool> {
     })?;
     // What was mended becomes stable like any write, and then settled: the bad strips are freed.
     sync_all(shared)?;
-    shared.committer.commit(shared, false)?;
+    shared.array.rounds.run(false)?;
     Ok(!stopped && is_whole)
 }
 
 /// What is not strips on each NSD; false if the scrub is to end. `is_whole` becomes false where an
 /// NSD could not be asked for all of it.
 fn nsds(shared: &Shared, is_whole: &mut bool) -> Result<bool> {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     for slot in nsds.slots() {
         let mut part = Some(0);
         while let Some(at) = part
@@ -171,7 +172,7 @@ fn nsds(shared: &Shared, is_whole: &mut bool) -> Result<bool> {
 /// Has what is left of an index written anew, after everybody who could be misled by it was told;
 /// the rest is copied by the recovery. False, with nothing done, where the others are too few.
 pub(crate) fn salvage(shared: &Shared, slot: SlotIndex) -> bool {
-    let nsds = shared.io.nsds();
+    let nsds = shared.array.io.nsds();
     nsds.missed().distrust(slot);
     let salvaged = nsds.note(slot).and_then(|()| nsds.call_holder(slot, &NsdRequest::Salvage));
     if let Err(error) = &salvaged {
@@ -185,7 +186,7 @@ fn copies(shared: &Shared) -> Result<bool> {
     let (mut nsd, mut part) = (NsdId(0), 0);
     loop {
         let query = MetaQuery::ScrubCopy { nsd, part };
-        let MetaReply::CopyScrubbed(found) = shared.meta.query(&query)? else {
+        let MetaReply::CopyScrubbed(found) = shared.array.meta.query(&query)? else {
             return Err(wrong_reply());
         };
         let Some((at, found)) = found else { return Ok(true) };
@@ -193,7 +194,7 @@ fn copies(shared: &Shared) -> Result<bool> {
             Some(next) => (at, next),
             None => (NsdId(at.0.saturating_add(1)), 0),
         };
-        let slot = shared.io.nsds().slot_of(at);
+        let slot = shared.array.io.nsds().slot_of(at);
         if slot.is_some_and(|slot| !note(shared, slot, &found)) {
             return Ok(false);
         }
@@ -208,8 +209,8 @@ fn note(shared: &Shared, slot: SlotIndex, found: &ScrubPart) -> bool {
         view.bad_pages += found.bad;
         view.mended_pages += found.mended;
     }
-    shared.io.nsds().count_pages(slot, found.bad, found.mended);
-    shared.scrubber.pace.moved(found.bytes, &*shared.clock)
+    shared.array.io.nsds().count_pages(slot, found.bad, found.mended);
+    shared.scrubber.pace.moved(found.bytes, &*shared.array.clock)
 }
 
 /// One object; false if the scrub is to end.
@@ -218,15 +219,15 @@ fn object(shared: &Shared, ino: Ino, layout: &ObjectLayout) -> Result<bool> {
     if scrubber.pace.is_stopped() {
         return Ok(false);
     }
-    let floor = |block| shared.ranges.floor(layout.object, block);
-    let blocks = shared.io.blocks(layout, (BlockIndex(0), BlockIndex::END), &floor)?;
+    let floor = |block| shared.array.floors.floor(layout.object, block);
+    let blocks = shared.array.io.blocks(layout, (BlockIndex(0), BlockIndex::END), &floor)?;
     for block in blocks.into_keys() {
-        let health = shared.io.examine(layout, block, floor(block))?;
+        let health = shared.array.io.examine(layout, block, floor(block))?;
         if !health.is_whole() {
             mend(shared, ino, layout, block)?;
         }
         scrubber.view.lock().strips += health.strips;
-        if !scrubber.pace.moved(health.bytes, &*shared.clock) {
+        if !scrubber.pace.moved(health.bytes, &*shared.array.clock) {
             return Ok(false);
         }
     }
@@ -234,7 +235,8 @@ fn object(shared: &Shared, ino: Ino, layout: &ObjectLayout) -> Result<bool> {
 }
 
 fn mend(shared: &Shared, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()> {
-    let mut look = |_| shared.io.examine(layout, block, shared.ranges.floor(layout.object, block));
+    let mut look =
+        |_| shared.array.io.examine(layout, block, shared.array.floors.floor(layout.object, block));
     let health: Health = match exclusively(shared, ino, layout, block, &mut look)? {
         Some(health) if !health.is_whole() => health,
         _ => return Ok(()),
@@ -246,7 +248,7 @@ fn mend(shared: &Shared, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> 
         Ok(()) => {
             view.mended += 1;
             drop(view);
-            shared.io.count_repaired(layout, block, &health.slots, &health.wrong);
+            shared.array.io.count_repaired(layout, block, &health.slots, &health.wrong);
         }
         Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace) => {
             view.failed += 1;

@@ -1,162 +1,40 @@
 //! What all parts of the client share.
 
-use crate::committer::Committer;
 use crate::file::FileState;
 use crate::inode::{Core, InodeState};
 use crate::neighbours::Neighbours;
 use crate::open_table::{OpenTable, Pinned};
 use crate::pool::PagePool;
-use crate::ranges::Ranges;
 use crate::replace::Replacer;
 use crate::scrub::Scrubber;
 use crate::settings::Settings;
-use crate::space::Space;
-use crate::stripe_io::StripeIo;
 use crate::write_behind::Queue;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use strake_env::{Clock, FanOut};
-use strake_observe::Observe;
-use strake_proto::meta::{Counts, Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
-use strake_proto::{Attr, ClientId, Error, ErrorKind, Ino, Result, Timestamp};
+use strake_array::Array;
+use strake_env::FanOut;
+use strake_proto::meta::{Inode, MetaOp, MetaQuery};
+use strake_proto::{Attr, ErrorKind, Ino, Result, Timestamp};
 
-/// The metadata with this client's name and clock.
-pub(crate) struct MetaLink {
-    port: Arc<dyn MetaPort>,
-    client: ClientId,
-    clock: Arc<dyn Clock>,
-    /// Changes answered, and of these those known to be durable.
-    applied: AtomicU64,
-    synced: AtomicU64,
-    /// What the metadata has to give to contents, and when it told so.
-    room: Mutex<(u64, Duration)>,
-}
-
-/// While the metadata has more room than that, it is asked
-const ROOM_PLENTY: u64 = 64 << 20;
-/// no more often than that how much it has.
-const ROOM_HOLDS: Duration = Duration::from_secs(1);
-
-impl MetaLink {
-    /// The metadata at `port`.
-    pub(crate) fn new(
-        port: Arc<dyn MetaPort>,
-        client: ClientId,
-        clock: Arc<dyn Clock>,
-    ) -> MetaLink {
-        let (applied, synced) = (AtomicU64::new(0), AtomicU64::new(0));
-        MetaLink { port, client, clock, applied, synced, room: Mutex::default() }
-    }
-
-    /// Bytes that contents of files may take of the metadata: a third of all that it may become is
-    /// for names and inodes.
-    pub(crate) fn inline_room(&self) -> Result<u64> {
-        let now = self.clock.monotonic();
-        let (room, told) = *self.room.lock();
-        if room >= ROOM_PLENTY && now.saturating_sub(told) <= ROOM_HOLDS {
-            return Ok(room);
-        }
-        let counts = self.counts()?;
-        let room = counts.metadata_free.saturating_sub(counts.metadata_bytes / 2);
-        *self.room.lock() = (room, now);
-        Ok(room)
-    }
-
-    /// Sums over all metadata.
-    pub(crate) fn counts(&self) -> Result<Counts> {
-        match self.query(&MetaQuery::Counts)? {
-            MetaReply::Counts(counts) => Ok(counts),
-            _ => Err(wrong_reply()),
-        }
-    }
-
-    /// Asks.
-    pub(crate) fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
-        self.port.query(query)
-    }
-
-    /// Changes. Not counted (`sequence` 0): the way is a direct call, so no request is ever sent
-    /// twice; a session that resends numbers them.
-    pub(crate) fn apply(&self, op: MetaOp) -> Result<MetaReply> {
-        self.apply_timed(op).map(|(reply, _)| reply)
-    }
-
-    /// As [`MetaLink::apply`]; also tells the time that the change has in the metadata.
-    pub(crate) fn apply_timed(&self, op: MetaOp) -> Result<(MetaReply, Timestamp)> {
-        let time = self.clock.wall();
-        let entry = MetaEntry { client: self.client, sequence: 0, time, op };
-        let reply = self.port.apply(&entry)?;
-        self.applied.fetch_add(1, Ordering::AcqRel);
-        Ok((reply, time))
-    }
-
-    /// Changes, answered by an inode.
-    pub(crate) fn apply_inode(&self, op: MetaOp) -> Result<Inode> {
-        match self.apply(op)? {
-            MetaReply::Inode(inode) => Ok(*inode),
-            _ => Err(wrong_reply()),
-        }
-    }
-
-    /// Asks for an inode.
-    pub(crate) fn query_inode(&self, query: &MetaQuery) -> Result<Inode> {
-        match self.query(query)? {
-            MetaReply::Inode(inode) => Ok(*inode),
-            _ => Err(wrong_reply()),
-        }
-    }
-
-    /// Makes all changes answered so far durable.
-    pub(crate) fn sync(&self) -> Result<()> {
-        let applied = self.applied.load(Ordering::Acquire);
-        self.port.sync()?;
-        self.synced.fetch_max(applied, Ordering::AcqRel);
-        Ok(())
-    }
-
-    /// Changes answered so far: equal before and after a question, nothing changed meanwhile.
-    pub(crate) fn changes(&self) -> u64 {
-        self.applied.load(Ordering::Acquire)
-    }
-
-    /// Whether the first `changes` changes are durable.
-    pub(crate) fn is_durable(&self, changes: u64) -> bool {
-        self.synced.load(Ordering::Acquire) >= changes
-    }
-
-    /// Whether a change was answered that may not be durable.
-    pub(crate) fn has_unsynced(&self) -> bool {
-        self.applied.load(Ordering::Acquire) > self.synced.load(Ordering::Acquire)
-    }
-}
-
-/// A reply that does not fit its question.
-pub(crate) fn wrong_reply() -> Error {
-    Error::new(ErrorKind::Internal, "the metadata gave a reply that does not fit the request")
-}
+/// Accepted bytes that make a round due, if the pool is large enough: until then a stream needs
+/// fresh memory, which costs more than the round.
+const DUE_BYTES: usize = 64 << 20;
 
 /// See the file's head.
 pub(crate) struct Shared {
-    pub(crate) meta: MetaLink,
-    pub(crate) io: StripeIo,
+    pub(crate) array: Arc<Array>,
     pub(crate) pool: Arc<PagePool>,
     pub(crate) table: Arc<OpenTable>,
-    pub(crate) committer: Committer,
-    pub(crate) ranges: Ranges,
-    pub(crate) space: Space,
     pub(crate) write_behind: Queue,
     pub(crate) prefetch: Queue,
     pub(crate) neighbours: Neighbours,
     pub(crate) flush_fan: FanOut,
     pub(crate) scrubber: Scrubber,
     pub(crate) replacer: Replacer,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) observe: Arc<Observe>,
     pub(crate) settings: Settings,
-    pub(crate) block_size: u32,
     /// Inodes with something to commit. A leaf under `InodeState::core`.
     pub(crate) dirty: Mutex<HashMap<Ino, Pinned>>,
     /// The inode of which dirty pages were queued last because they pressed.
@@ -166,7 +44,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// The time, for `stat`.
     pub(crate) fn now(&self) -> Timestamp {
-        self.clock.wall()
+        self.array.clock.wall()
     }
 
     /// An inode's attributes, exact.
@@ -184,7 +62,7 @@ impl Shared {
                 }
                 core.epoch()
             };
-            let found = self.meta.query_inode(&MetaQuery::GetInode { ino: inode.ino })?;
+            let found = self.array.meta.query_inode(&MetaQuery::GetInode { ino: inode.ino })?;
             inode.core.lock().absorb(&found, epoch);
         }
     }
@@ -192,7 +70,7 @@ impl Shared {
     /// Applies a change that is answered by the inode it changed, and takes that in.
     pub(crate) fn change(&self, inode: &InodeState, op: MetaOp) -> Result<Attr> {
         let epoch = inode.core.lock().epoch();
-        let result = self.meta.apply_inode(op);
+        let result = self.array.meta.apply_inode(op);
         let mut core = inode.core.lock();
         match result {
             Ok(changed) => {
@@ -222,7 +100,7 @@ impl Shared {
                 }
                 core.epoch()
             };
-            let found = self.meta.query_inode(&MetaQuery::GetInode { ino: inode.ino })?;
+            let found = self.array.meta.query_inode(&MetaQuery::GetInode { ino: inode.ino })?;
             crate::ops::require_regular(found.attr.file_type)?;
             let made = FileState::new(&found, Arc::clone(&self.pool))?;
             let mut core = inode.core.lock();
@@ -254,7 +132,7 @@ impl Shared {
     /// Puts an inode on the list of those with something to commit.
     pub(crate) fn register(&self, inode: &Arc<InodeState>, core: &mut Core) {
         if core.dirty_since.is_none() {
-            core.dirty_since = Some(self.clock.monotonic());
+            core.dirty_since = Some(self.array.clock.monotonic());
             self.dirty.lock().insert(inode.ino, self.table.pin(inode.ino));
         }
     }
@@ -296,10 +174,10 @@ impl Shared {
     }
 
     /// Takes in an inode that a question by name was answered with, before which
-    /// [`MetaLink::changes`] was `before`. Returns its attributes.
+    /// [`strake_array::meta_link::MetaLink::changes`] was `before`. Returns its attributes.
     pub(crate) fn learn(&self, inode: &InodeState, found: &Inode, before: u64) -> Attr {
         let mut core = inode.core.lock();
-        if !core.is_loaded() && self.meta.changes() == before {
+        if !core.is_loaded() && self.array.meta.changes() == before {
             let epoch = core.epoch();
             core.absorb(found, epoch);
         }
@@ -332,7 +210,12 @@ impl Shared {
     /// Makes room for a buffer; see [`PagePool::admit`].
     pub(crate) fn admit(&self, bytes: usize) {
         let limit = self.settings.standstill_max;
-        self.pool.admit(bytes, &self.observe.waiters, limit, &|| self.kick());
+        self.pool.admit(bytes, &self.array.observe.waiters, limit, &|| self.kick());
+    }
+
+    /// Whether a round would relieve the pool, and none is under way.
+    pub(crate) fn is_round_due(&self) -> bool {
+        self.array.rounds.is_due(DUE_BYTES.min(self.pool.dirty_max() / 4))
     }
 
     /// Asks the writers behind to make pages clean.

@@ -1,84 +1,15 @@
-//! Doubles for tests: NSDs in memory with faults to inject, metadata that loses what was not
-//! synced, and a client over them.
-
-pub(crate) mod memory_nsd;
-
-pub(crate) use memory_nsd::MemoryNsd;
+//! A client over NSDs and metadata in memory.
 
 use crate::client::{StartOptions, StrakeVfs};
 use crate::settings::Settings;
 use crate::write_behind::flush_block;
-use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use strake_env::{Clock, RealClock, Rng};
-use strake_meta::MemoryMeta;
 use strake_observe::Observe;
-use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort};
 use strake_proto::nsd::NsdPort;
-use strake_proto::{
-    ClientId, ClusterId, Code, Error, ErrorKind, Ino, NsdId, PoolMap, Result, SlotIndex, Timestamp,
-};
-
-/// Metadata whose entries are lost in a crash unless they were synced.
-pub(crate) struct CrashMeta {
-    live: Mutex<Arc<MemoryMeta>>,
-    log: Mutex<(Vec<MetaEntry>, usize)>,
-    frozen: AtomicBool,
-}
-
-impl CrashMeta {
-    fn new() -> Arc<CrashMeta> {
-        let live = Mutex::new(Arc::new(MemoryMeta::new()));
-        Arc::new(CrashMeta { live, log: Mutex::default(), frozen: AtomicBool::new(false) })
-    }
-
-    /// Loses what was not synced, but for the first `more` entries of it.
-    pub(crate) fn crash(&self, more: usize) {
-        self.frozen.store(false, Ordering::SeqCst);
-        let mut log = self.log.lock();
-        log.1 = (log.1 + more).min(log.0.len());
-        let durable = log.1;
-        log.0.truncate(durable);
-        let meta = MemoryMeta::new();
-        for entry in &log.0 {
-            meta.apply(entry).expect("it was applied before");
-        }
-        *self.live.lock() = Arc::new(meta);
-    }
-}
-
-impl CrashMeta {
-    fn check_power(&self) -> Result<()> {
-        if self.frozen.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Io, "injected: the power is gone"));
-        }
-        Ok(())
-    }
-}
-
-impl MetaPort for CrashMeta {
-    fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
-        let live = Arc::clone(&self.live.lock());
-        live.query(query)
-    }
-
-    fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
-        // Under one lock, so that the log has the order in which the entries were applied.
-        let mut log = self.log.lock();
-        self.check_power()?;
-        let reply = self.live.lock().apply(entry)?;
-        log.0.push(entry.clone());
-        Ok(reply)
-    }
-
-    fn sync(&self) -> Result<()> {
-        let mut log = self.log.lock();
-        self.check_power()?;
-        log.1 = log.0.len();
-        Ok(())
-    }
-}
+use strake_proto::{ClientId, ClusterId, Code, Ino, NsdId, PoolMap, Result, SlotIndex, Timestamp};
+use strake_testing::{CrashMeta, MemoryNsd};
 
 /// A file system in memory that can be started again and again.
 pub(crate) struct Rig {
@@ -138,7 +69,7 @@ impl Rig {
     /// From now on nothing answers.
     pub(crate) fn freeze(&self) {
         // The metadata first: what it does not get can not be acknowledged.
-        self.meta.frozen.store(true, Ordering::SeqCst);
+        self.meta.freeze();
         self.nsds.iter().for_each(|nsd| nsd.set_down(true));
     }
 

@@ -5,12 +5,12 @@ use crate::client::{OpenFile, StrakeVfs};
 use crate::commit::{sync_all, sync_inode};
 use crate::file_io::{Of, Position};
 use crate::ops::{attributes, copy, directory, names, open, xattr};
-use crate::shared::wrong_reply;
 use crate::vfs::{
     DirItem, Entry, FallocateMode, Handle, MakeNode, OpenFlags, Opened, SeekFor, SetAttr, Vfs,
 };
 use std::ops::Range;
 use std::sync::Arc;
+use strake_array::meta_link::wrong_reply;
 use strake_observe::{Observe, Operation};
 use strake_proto::limits::SYMLINK_BYTES_MAX;
 use strake_proto::meta::{Cookie, MetaQuery, MetaReply, RenameMode, XattrMode};
@@ -65,8 +65,8 @@ impl StrakeVfs {
 
 impl Vfs for StrakeVfs {
     fn statfs(&self) -> Result<StatFs> {
-        let counts = self.shared.meta.counts()?;
-        let (total, free) = self.shared.space.usable(&self.shared.io);
+        let counts = self.shared.array.meta.counts()?;
+        let (total, free) = self.shared.array.room.usable();
         // An inode with its name takes about half a KiB of metadata, in pages that are half full;
         // more is kept for them as long as data has plenty.
         let plenty = free.saturating_sub(total / 8);
@@ -77,7 +77,7 @@ impl Vfs for StrakeVfs {
             available: free,
             inodes_used: counts.inodes,
             inodes_free,
-            block_size: self.shared.block_size,
+            block_size: self.shared.array.block_size,
         })
     }
 
@@ -117,7 +117,7 @@ impl Vfs for StrakeVfs {
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        match self.shared.meta.query(&MetaQuery::ReadLink { ino })? {
+        match self.shared.array.meta.query(&MetaQuery::ReadLink { ino })? {
             MetaReply::Bytes(target) => Ok(target),
             _ => Err(wrong_reply()),
         }
@@ -325,7 +325,7 @@ impl Vfs for StrakeVfs {
         if ino == Ino::ROOT {
             return self.sync().map(|_| ());
         }
-        self.timings.fsync.run(|| self.shared.meta.sync())
+        self.timings.fsync.run(|| self.shared.array.meta.sync())
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {

@@ -437,8 +437,8 @@ fn a_full_file_system_refuses_at_write_and_works_again_after_a_deletion() {
     vfs.release(handle);
     vfs.unlink(ROOT, Ino::ROOT, b"f").expect("deleting works");
     vfs.sync().expect("synced");
-    crate::ranges::Ranges::apply_pending(&vfs.shared).expect("reaped");
-    vfs.shared.committer.commit(&vfs.shared, true).expect("committed");
+    strake_array::reaper::apply_pending(&vfs.shared.array).expect("reaped");
+    vfs.shared.array.rounds.run(true).expect("committed");
     write(&vfs, other, 0, &[1; 600_000]);
     vfs.fsync(other, false).expect("there is room");
     vfs.shutdown().expect("ended");
@@ -452,7 +452,7 @@ fn a_failed_write_behind_is_told_once_to_each_handle_and_the_data_is_kept() {
     let second = vfs.open(ROOT, ino, RW).expect("opened").handle;
     // Less than a block, which waits for the fsync: nobody else meets the fault, and later.
     write(&vfs, first, 0, &pattern(200_000, 1));
-    rig.nsds[0].set_faults(crate::testing::memory_nsd::Faults {
+    rig.nsds[0].set_faults(strake_testing::memory_nsd::Faults {
         write: Some(ErrorKind::Io),
         ..Default::default()
     });
@@ -480,7 +480,7 @@ fn no_fsync_succeeds_while_nothing_can_be_written() {
     let (_, handle) = create(&vfs, "f");
     write(&vfs, handle, 0, &pattern(2 * BLOCK as usize, 1));
     vfs.fsync(handle, false).expect("works");
-    rig.nsds[0].set_faults(crate::testing::memory_nsd::Faults {
+    rig.nsds[0].set_faults(strake_testing::memory_nsd::Faults {
         write: Some(ErrorKind::Io),
         ..Default::default()
     });
@@ -652,10 +652,10 @@ fn an_nsd_that_starts_anew_is_sent_again_what_it_had_only_accepted() {
             crate::write_behind::flush_block(&vfs.shared, &inode, &file, &block).expect("accepted");
         }
         assert!(!file.has_dirty_blocks());
-        let held = vfs.shared.space.held();
+        let held = vfs.shared.array.room.held();
         rig.nsds.iter().for_each(|nsd| nsd.crash());
         vfs.fsync(handle, false).expect("sent again");
-        let now = vfs.shared.space.held();
+        let now = vfs.shared.array.room.held();
         let room = "all is sent, and its room given back";
         assert!(now.bytes <= held.bytes, "{room}: {now:?} of {held:?}");
         drop((file, inode, vfs));

@@ -4,22 +4,22 @@
 //! blocks, and commit the NSDs when enough is accepted. A failure is latched at the inode; the
 //! block stays dirty and is tried again.
 
+use crate::accepted::AcceptedBlock;
 use crate::block::{Block, BlockData, STORED_UNKNOWN};
-use crate::committer::Accepted;
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
 use crate::open_table::Pinned;
 use crate::pool::Fill;
-use crate::ranges::Ranges;
 use crate::shared::Shared;
-use crate::space::Held;
-use crate::stripe_io::{Access, Found, padded_bytes};
 use parking_lot::{Condvar, Mutex, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use strake_array::reaper;
+use strake_array::room::Held;
+use strake_array::stripe_io::{Access, Found, padded_bytes};
 use strake_env::AlignedBuffer;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result};
@@ -114,9 +114,9 @@ pub(crate) fn serve(shared: &Shared) {
             Next::Job(job) => {
                 run(shared, job);
                 let last = shared.pool.is_waited_for() && shared.write_behind.len() == 0;
-                if last || shared.committer.is_due(shared) {
+                if last || shared.is_round_due() {
                     // Whoever lost a block over it finds the block dirty.
-                    let _ = shared.committer.commit(shared, false);
+                    let _ = shared.array.rounds.run(false);
                 }
             }
             Next::Press => press(shared),
@@ -132,9 +132,11 @@ fn run(shared: &Shared, job: Job) {
     // reason of its own, a small `fsync` perhaps that need not send the block.
     let Some(sends) = block.queued.swap(0, Ordering::AcqRel).checked_sub(1) else { return };
     let flush = || flush_block_with(shared, &job.inode, &job.file, &block, Some(sends), &mut || {});
-    let before = shared.meta.changes();
+    let before = shared.array.meta.changes();
     let result = match flush() {
-        Err(error) if error.kind() == ErrorKind::NoSpace && Ranges::reclaim(shared, before) => {
+        Err(error)
+            if error.kind() == ErrorKind::NoSpace && reaper::reclaim(&shared.array, before) =>
+        {
             flush()
         }
         result => result,
@@ -176,8 +178,8 @@ fn press(shared: &Shared) {
             }
         }
     }
-    if queued == 0 && shared.committer.accepted_bytes() > 0 {
-        let _ = shared.committer.commit(shared, false);
+    if queued == 0 && shared.array.rounds.accepted_bytes() > 0 {
+        let _ = shared.array.rounds.run(false);
     }
 }
 
@@ -199,7 +201,7 @@ pub(crate) fn enqueue(
 }
 
 /// Sends a block if it is dirty: reads what is missing of it, encodes it, writes it. Afterwards it
-/// is accepted; [`crate::committer`] makes it stable.
+/// is accepted; a round ([`strake_array::round`]) makes it stable.
 ///
 /// Holds `content` shared and the block's lock (shared while the strips are sent) across NSD I/O.
 ///
@@ -235,7 +237,7 @@ fn flush_block_with(
     if is_sparse && !shared.pool.make_room_for_block() {
         // Completed it takes a whole buffer. Whoever sends blocks waits for no room, which others
         // have only once they are sent; but what is accepted need not stay longer.
-        let _ = shared.committer.commit(shared, false);
+        let _ = shared.array.rounds.run(false);
         shared.pool.make_room_for_block();
     }
     for _ in 0..STABLE_ATTEMPTS {
@@ -243,7 +245,7 @@ fn flush_block_with(
             return Ok(());
         }
         // Whoever lost a block over it finds it dirty, this one among them.
-        let _ = shared.committer.commit(shared, false);
+        let _ = shared.array.rounds.run(false);
         after_commit();
         if block.sends.load(Ordering::Acquire) != sends {
             return Ok(());
@@ -288,27 +290,27 @@ fn send_block(
     block.pinned.fetch_add(1, Ordering::AcqRel);
 
     let data = RwLockWriteGuard::downgrade_to_upgradable(data);
-    let restarts = shared.io.nsds().restarts();
+    let restarts = shared.array.io.nsds().restarts();
     let buffer = data.buffer.as_ref().expect("invariant: a complete block has a buffer");
     let bytes = &buffer[..padded_bytes(layout.code, length)];
-    match shared.io.write_block(layout, BlockIndex(block.index), length, bytes, block.stable()) {
+    let (index, io) = (BlockIndex(block.index), &shared.array.io);
+    match io.write_block(layout, index, length, bytes, block.stable()) {
         Ok(version) => {
-            shared.space.sent(held);
+            shared.array.room.sent(held);
             block.stored.store(length, Ordering::Release);
             let gained = note_gain(inode, block, (before, length), fresh);
-            shared.committer.add(Accepted {
+            let accepted = AcceptedBlock {
+                array: Arc::clone(&shared.array),
                 inode: Arc::clone(inode),
                 file: Arc::clone(file),
                 block: Arc::clone(block),
-                layout: *layout,
-                version,
                 charge: held.bytes as usize,
                 gained,
-                restarts,
                 in_parts,
                 reusable: buffer.len() == layout.block_size as usize
                     && (has_holes || (before == 0 && length == layout.block_size)),
-            });
+            };
+            accepted.hand_over(layout, version, restarts);
             // Only now, and still under the block's lock: a commit must find every block either
             // among the dirty or among the accepted.
             file.remove_dirty(block.index);
@@ -357,11 +359,11 @@ fn durable_content<'a>(
     loop {
         let content = file.content.read();
         // Looked at under `content`, which whoever raises it holds exclusively.
-        if shared.meta.is_durable(file.barrier.load(Ordering::Acquire)) {
+        if shared.array.meta.is_durable(file.barrier.load(Ordering::Acquire)) {
             return Ok(content);
         }
         drop(content);
-        shared.meta.sync()?;
+        shared.array.meta.sync()?;
     }
 }
 
@@ -389,8 +391,8 @@ pub(crate) fn stored_length(shared: &Shared, layout: &ObjectLayout, block: &Bloc
         return Ok(stored);
     }
     let index = BlockIndex(block.index);
-    let floor = shared.ranges.floor(layout.object, index);
-    Ok(block.note_stored(shared.io.head(layout, index, floor)?))
+    let floor = shared.array.floors.floor(layout.object, index);
+    Ok(block.note_stored(shared.array.io.head(layout, index, floor)?))
 }
 
 /// Brings a dirty block to the state in which it can be sent: every unit below its length in the
@@ -487,10 +489,10 @@ pub(crate) fn load(
     block.grow(data, &shared.pool, end * UNIT_BYTES, Fill::Whole);
     let (start, stop) = (first * UNIT_BYTES, end * UNIT_BYTES);
     let index = BlockIndex(block.index);
-    let floor = shared.ranges.floor(layout.object, index);
+    let floor = shared.array.floors.floor(layout.object, index);
     let expected = expected_length(file, layout, block, data.limit);
     let read = |out: &mut [u8]| {
-        shared.io.read(layout, index, floor, expected, start, out, Access::Exclusive)
+        shared.array.io.read(layout, index, floor, expected, start, out, Access::Exclusive)
     };
     let untouched = (first..end).all(|unit| !data.valid.contains(unit));
     let limit = data.limit as usize;
@@ -498,7 +500,7 @@ pub(crate) fn load(
     let found = if untouched {
         read(&mut buffer[start..stop])?
     } else {
-        let mut bytes = shared.io.scratch().take(stop - start);
+        let mut bytes = shared.array.io.scratch().take(stop - start);
         let found = read(&mut bytes)?;
         for unit in (first..end).filter(|unit| !data.valid.contains(*unit)) {
             let at = unit * UNIT_BYTES;
@@ -534,20 +536,11 @@ fn note_rewritten(
     block.pinned.fetch_add(1, Ordering::AcqRel);
     shared.register(inode, &mut inode.core.lock());
     let (inode, file) = (Arc::clone(inode), Arc::clone(file));
-    let restarts = shared.io.nsds().restarts();
-    let layout = *layout;
-    shared.committer.add(Accepted {
-        inode,
-        file,
-        block,
-        layout,
-        version,
-        charge: 0,
-        gained: 0,
-        restarts,
-        in_parts: false,
-        reusable: false,
-    });
+    let restarts = shared.array.io.nsds().restarts();
+    let array = Arc::clone(&shared.array);
+    let (charge, gained, in_parts, reusable) = (0, 0, false, false);
+    let accepted = AcceptedBlock { array, inode, file, block, charge, gained, in_parts, reusable };
+    accepted.hand_over(layout, version, restarts);
 }
 
 /// The likely stored length of a block.

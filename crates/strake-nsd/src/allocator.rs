@@ -34,7 +34,7 @@ const LEFT_PART: u64 = 32;
 /// and beyond 256 MiB: what whoever writes to a full file system needs.
 const LEFT_UNITS_MAX: u64 = 1 << 16;
 /// More than that is kept as long as such a part of the whole is free, and half of what was told:
-/// nobody holds more than that for what is yet to be written (`strake-client/src/space.rs`).
+/// nobody holds more than that for what is yet to be written (`strake-array/src/room.rs`).
 const PLENTY_PART: u64 = 8;
 
 /// Where the chunks lie.

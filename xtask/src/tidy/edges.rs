@@ -15,7 +15,12 @@ const CRATE_EDGES: &[(&str, &[&str])] = &[
         &["strake-proto", "strake-env", "strake-observe", "strake-stripe", "strake-store"],
     ),
     ("strake-meta", &["strake-proto", "strake-env", "strake-observe", "strake-store"]),
-    ("strake-client", &["strake-proto", "strake-env", "strake-observe", "strake-stripe"]),
+    ("strake-array", &["strake-proto", "strake-env", "strake-observe", "strake-stripe"]),
+    (
+        "strake-client",
+        &["strake-proto", "strake-env", "strake-observe", "strake-stripe", "strake-array"],
+    ),
+    ("strake-testing", &["strake-proto", "strake-env", "strake-meta"]),
     ("strake-fuse", &["strake-proto", "strake-env", "strake-observe", "strake-client"]),
     ("strake-plan", &["strake-env", "strake-proto"]),
     ("strake-bench", &["strake-env", "strake-proto"]),

@@ -1,7 +1,8 @@
 //! Names for inodes, as `find -inum` finds them: by going through all directories.
 
-use crate::shared::{Shared, wrong_reply};
+use crate::shared::Shared;
 use std::collections::{BTreeSet, HashMap};
+use strake_array::meta_link::wrong_reply;
 use strake_proto::meta::{Cookie, MetaQuery, MetaReply};
 use strake_proto::{FileType, Ino, Result};
 
@@ -21,7 +22,7 @@ pub(super) fn of(shared: &Shared, wanted: BTreeSet<Ino>) -> Result<HashMap<Ino, 
     let mut after = Ino(0);
     loop {
         let query = MetaQuery::ScanInodes { after, limit: PAGE };
-        let MetaReply::Inodes(page) = shared.meta.query(&query)? else {
+        let MetaReply::Inodes(page) = shared.array.meta.query(&query)? else {
             return Err(wrong_reply());
         };
         let Some(last) = page.last() else { break };
@@ -48,7 +49,7 @@ fn visit_names(shared: &Shared, dir: Ino, visit: &mut dyn FnMut(&[u8], Ino)) -> 
     let mut after: Cookie = 0;
     loop {
         let query = MetaQuery::ReadDir { dir, after, limit: PAGE, with_inodes: false };
-        let Ok(MetaReply::Entries { entries, end }) = shared.meta.query(&query) else {
+        let Ok(MetaReply::Entries { entries, end }) = shared.array.meta.query(&query) else {
             // It was removed meanwhile.
             return Ok(());
         };

@@ -12,11 +12,11 @@ use crate::file::Content;
 use crate::neighbours;
 use crate::pool::Page;
 use crate::prefetch::ReadAhead;
-use crate::stripe_io::Access;
 use crate::write_behind::load;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use strake_array::stripe_io::Access;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, ObjectLayout, Result};
 
@@ -184,7 +184,9 @@ impl Of<'_> {
     /// keeps them, so nobody asks again, and it reads the rest of the block side by side. Not where
     /// strips have to be rebuilt, for which each such read needs as much of all others.
     fn streams(&self, layout: &ObjectLayout, index: u64, way: Way, count: usize) -> bool {
-        way.kept && count >= STREAM_BYTES_MIN && self.shared.io.is_whole(layout, BlockIndex(index))
+        way.kept
+            && count >= STREAM_BYTES_MIN
+            && self.shared.array.io.is_whole(layout, BlockIndex(index))
     }
 
     /// Notes that `count` bytes of a block of `limit` went to a reader. Once all of it went in
@@ -223,14 +225,14 @@ impl Of<'_> {
         limit: usize,
     ) -> Result<()> {
         let block = BlockIndex(index);
-        let floor = self.shared.ranges.floor(layout.object, block);
+        let floor = self.shared.array.floors.floor(layout.object, block);
         let committed = self.file.committed_size.load(Ordering::Acquire);
         let start = index * u64::from(layout.block_size);
         let expected = committed.saturating_sub(start).min(u64::from(layout.block_size));
         let expected = (expected as u32).max(limit as u32);
         let (from, end) = (within / UNIT_BYTES * UNIT_BYTES, within + out.len());
         let to = end.next_multiple_of(UNIT_BYTES);
-        let io = &self.shared.io;
+        let io = &self.shared.array.io;
         if from == within && to == end {
             io.read(layout, block, floor, expected, from, out, Access::Shared)?;
         } else {

@@ -1,9 +1,10 @@
 //! Listing directories.
 
 use crate::inode::InodeState;
-use crate::shared::{Shared, wrong_reply};
+use crate::shared::Shared;
 use crate::vfs::DirItem;
 use std::sync::Arc;
+use strake_array::meta_link::wrong_reply;
 use strake_proto::meta::{Cookie, DirEntry, MetaQuery, MetaReply};
 use strake_proto::{Attr, FileType, Ino, Result};
 
@@ -46,9 +47,9 @@ pub(crate) fn readdir(
     let (mut limit, limit_max) =
         if with_attrs { (PAGE_FIRST_WITH_INODES, PAGE_WITH_INODES) } else { (PAGE_FIRST, PAGE) };
     loop {
-        let before = shared.meta.changes();
+        let before = shared.array.meta.changes();
         let query = MetaQuery::ReadDir { dir: dir.ino, after, limit, with_inodes: with_attrs };
-        let (entries, end) = match shared.meta.query(&query)? {
+        let (entries, end) = match shared.array.meta.query(&query)? {
             MetaReply::Entries { entries, end } => (entries, end),
             _ => return Err(wrong_reply()),
         };
@@ -83,7 +84,7 @@ fn item(shared: &Shared, entry: DirEntry, before: u64) -> DirItem {
 fn current(shared: &Shared, ino: Ino, listed: &Attr, before: u64) -> Attr {
     let Some(inode) = shared.table.find(ino) else { return *listed };
     let core = inode.core.lock();
-    if core.is_loaded() || shared.meta.changes() != before {
+    if core.is_loaded() || shared.array.meta.changes() != before {
         if core.is_loaded() {
             return core.attr();
         }

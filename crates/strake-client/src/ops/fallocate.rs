@@ -6,8 +6,8 @@
 
 use crate::file::Content;
 use crate::file_io::Of;
+use crate::make_room::with_room;
 use crate::pool::Fill;
-use crate::space::with_room;
 use crate::vfs::FallocateMode;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ impl Of<'_> {
         match mode {
             FallocateMode::Allocate { keep_size } => {
                 let new = range.end.saturating_sub(range.start.max(self.file.size()));
-                if !self.shared.space.would_fit(new, &self.shared.io) {
+                if !self.shared.array.room.would_fit(new) {
                     return Err(ErrorKind::NoSpace.into());
                 }
                 self.grow_to(range.end, keep_size)
@@ -65,7 +65,7 @@ impl Of<'_> {
 
     fn punch(&self, range: Range<u64>) -> Result<()> {
         let (shared, file) = (self.shared, self.file);
-        let block_size = u64::from(shared.block_size);
+        let block_size = u64::from(shared.array.block_size);
         for _ in 0..2 {
             shared.admit(block_size as usize);
         }
@@ -130,15 +130,15 @@ impl Of<'_> {
         // Of this the metadata counts, or is told with this, only what is stable.
         let removed = self.allocated(layout, (from, to))? - gains;
         let _serial = file.meta.lock();
-        let version = shared.io.versions().next();
+        let version = shared.array.io.versions().next();
         let ino = self.inode.ino;
         let allocated_delta = self.told_delta(removed);
         let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta };
         shared.change(self.inode, op).inspect_err(|_| {
             self.inode.core.lock().allocated_delta += allocated_delta + removed;
         })?;
-        file.barrier.store(shared.meta.changes(), Ordering::Release);
-        shared.ranges.add(layout.object, from, to, version);
+        file.barrier.store(shared.array.meta.changes(), Ordering::Release);
+        shared.array.floors.add(layout.object, from, to, version);
         Ok(())
     }
 
@@ -183,7 +183,7 @@ impl Of<'_> {
             return Ok(true);
         }
         let block = BlockIndex(index);
-        let floor = self.shared.ranges.floor(layout.object, block);
-        Ok(self.shared.io.head(layout, block, floor)?.is_none())
+        let floor = self.shared.array.floors.floor(layout.object, block);
+        Ok(self.shared.array.io.head(layout, block, floor)?.is_none())
     }
 }

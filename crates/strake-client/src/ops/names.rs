@@ -3,17 +3,18 @@
 use crate::inode::{Core, InodeState};
 use crate::open_table::Pinned;
 use crate::permissions::{EXECUTE, WRITE, check_sticky};
-use crate::shared::{Shared, wrong_reply};
+use crate::shared::Shared;
 use crate::vfs::Entry;
 use std::sync::Arc;
+use strake_array::meta_link::wrong_reply;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed, RenameMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
 
 /// What `name` leads to, as the metadata has it, with the count of changes before the question.
 fn find(shared: &Shared, parent: Ino, name: &[u8]) -> Result<(Inode, u64)> {
-    let before = shared.meta.changes();
+    let before = shared.array.meta.changes();
     let query = MetaQuery::Lookup { parent, name: name.to_vec() };
-    Ok((shared.meta.query_inode(&query)?, before))
+    Ok((shared.array.meta.query_inode(&query)?, before))
 }
 
 /// Counts a lookup of an inode that was just found or made.
@@ -27,8 +28,8 @@ pub(crate) fn enter(shared: &Shared, found: &Inode, before: u64) -> (Pinned, Ent
 /// See [`crate::Vfs::lookup`].
 pub(crate) fn lookup(shared: &Shared, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Entry> {
     if name == b"." {
-        let before = shared.meta.changes();
-        let found = shared.meta.query_inode(&MetaQuery::GetInode { ino: parent })?;
+        let before = shared.array.meta.changes();
+        let found = shared.array.meta.query_inode(&MetaQuery::GetInode { ino: parent })?;
         return Ok(enter(shared, &found, before).1);
     }
     let dir = shared.table.pin(parent);
@@ -58,11 +59,11 @@ pub(crate) fn make(
     if device && caller.uid != 0 {
         return Err(ErrorKind::NotPermitted.into());
     }
-    let result = shared.meta.apply_inode(MetaOp::Create { parent, name: name.to_vec(), new });
+    let result = shared.array.meta.apply_inode(MetaOp::Create { parent, name: name.to_vec(), new });
     let made = result?;
     dir.core.lock().forget();
     // Nobody else knows the inode yet, so whatever else changed, this is what it is.
-    let (inode, entry) = enter(shared, &made, shared.meta.changes());
+    let (inode, entry) = enter(shared, &made, shared.array.meta.changes());
     Ok((inode, entry, made))
 }
 
@@ -91,7 +92,8 @@ pub(crate) fn link(
     shared.check_directory_change(caller, &dir)?;
     let inode = shared.table.pin(ino);
     let epoch = inode.core.lock().epoch();
-    let linked = shared.meta.apply_inode(MetaOp::Link { ino, parent, name: name.to_vec() })?;
+    let linked =
+        shared.array.meta.apply_inode(MetaOp::Link { ino, parent, name: name.to_vec() })?;
     dir.core.lock().forget();
     shared.table.add_lookups(ino, 1);
     let mut core = inode.core.lock();
@@ -115,7 +117,7 @@ pub(crate) fn remove(
     let _names = dir.names.lock();
     if name == b"." || name == b".." {
         // The metadata knows which error each of them is.
-        shared.meta.apply(removal(parent, name, directory, false))?;
+        shared.array.meta.apply(removal(parent, name, directory, false))?;
         return Ok(());
     }
     let (found, _) = find(shared, parent, name)?;
@@ -124,7 +126,7 @@ pub(crate) fn remove(
     let _last_name = inode.lifetime.write();
     // A directory that is open stays listable as empty without the metadata's help.
     let open = !directory && shared.table.handles(inode.ino) > 0;
-    let reply = shared.meta.apply_timed(removal(parent, name, directory, open));
+    let reply = shared.array.meta.apply_timed(removal(parent, name, directory, open));
     dir.core.lock().forget();
     match reply? {
         (MetaReply::Removed(Some(removed)), time) => {
@@ -201,7 +203,7 @@ pub(crate) fn rename(
     let open = victim.as_ref().is_some_and(|(victim, attr)| {
         attr.file_type != FileType::Directory && shared.table.handles(victim.ino) > 0
     });
-    let reply = shared.meta.apply_timed(MetaOp::Rename {
+    let reply = shared.array.meta.apply_timed(MetaOp::Rename {
         parent,
         name: name.to_vec(),
         new_parent,

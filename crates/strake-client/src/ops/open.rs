@@ -115,9 +115,9 @@ fn open_existing(
 ) -> Result<(Entry, OpenFile)> {
     let dir = shared.table.pin(parent);
     shared.check_access(caller, &dir, EXECUTE)?;
-    let before = shared.meta.changes();
+    let before = shared.array.meta.changes();
     let query = MetaQuery::Lookup { parent, name: name.to_vec() };
-    let found = match shared.meta.query_inode(&query) {
+    let found = match shared.array.meta.query_inode(&query) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(refusal),
         found => found?,
     };
@@ -142,8 +142,8 @@ pub(crate) fn tmpfile(
     let dir = shared.table.pin(parent);
     shared.check_directory_change(caller, &dir)?;
     let new = new_inode(caller, FileType::Regular, permissions);
-    let made = shared.meta.apply_inode(MetaOp::CreateOrphan { parent, new })?;
-    let (inode, entry) = enter(shared, &made, shared.meta.changes());
+    let made = shared.array.meta.apply_inode(MetaOp::CreateOrphan { parent, new })?;
+    let (inode, entry) = enter(shared, &made, shared.array.meta.changes());
     let open = open_inode(shared, &inode, flags, Some(&made))?;
     let mut core = inode.core.lock();
     core.set_removed(made.attr, made.attr.ctime);
@@ -182,7 +182,7 @@ fn reap(shared: &Shared, inode: &Arc<InodeState>) {
     shared.discard(inode);
     if orphan {
         // A failure leaves it to the next start, which reaps all of this client's orphans.
-        let _ = shared.meta.apply(MetaOp::Reap { ino: inode.ino });
+        let _ = shared.array.meta.apply(MetaOp::Reap { ino: inode.ino });
     }
 }
 

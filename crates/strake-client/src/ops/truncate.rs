@@ -1,12 +1,13 @@
 //! Cutting and extending files.
 //!
 //! Cutting is one metadata entry and a floor for what the NSDs still hold beyond
-//! ([`crate::ranges`]); the size that the metadata gets is never above the one it has, because what
-//! was written since may not be stable. Extending is a change in memory, told with the next commit.
+//! ([`strake_array::floors`]). The size that the metadata gets is never above the one it has,
+//! because what was written since may not be stable. Extending is a change in memory, told with the
+//! next commit.
 
 use crate::file::Content;
 use crate::file_io::Of;
-use crate::space::with_room;
+use crate::make_room::with_room;
 use std::sync::atomic::Ordering;
 use strake_proto::limits::FILE_BYTES_MAX;
 use strake_proto::meta::MetaOp;
@@ -60,12 +61,12 @@ impl Of<'_> {
         if let Some((layout, from, removed)) = op {
             self.record_cut(&layout, size, committed, from, removed)?;
         } else if size < committed {
-            self.apply_cut(size, None, shared.io.versions().next(), 0)?;
+            self.apply_cut(size, None, shared.array.io.versions().next(), 0)?;
         }
         self.cut_memory(&mut content, size, dropped);
         file.size.store(size, Ordering::Release);
         // No block is sent before the cut is durable: see `crate::ranges`.
-        file.barrier.store(shared.meta.changes(), Ordering::Release);
+        file.barrier.store(shared.array.meta.changes(), Ordering::Release);
         let mut core = self.inode.core.lock();
         core.commit_target = core.commit_target.map(|target| target.min(size));
         core.size_changed = size != file.committed_size.load(Ordering::Acquire);
@@ -80,8 +81,8 @@ impl Of<'_> {
         layout: &ObjectLayout,
         range: (BlockIndex, BlockIndex),
     ) -> Result<i64> {
-        let floor = |block| self.shared.ranges.floor(layout.object, block);
-        let blocks = self.shared.io.blocks(layout, range, &floor)?;
+        let floor = |block| self.shared.array.floors.floor(layout.object, block);
+        let blocks = self.shared.array.io.blocks(layout, range, &floor)?;
         Ok(blocks.values().map(|(_, length)| i64::from(on_disk(*length))).sum())
     }
 
@@ -96,7 +97,7 @@ impl Of<'_> {
         removed: i64,
     ) -> Result<()> {
         let shared = self.shared;
-        let version = shared.io.versions().next();
+        let version = shared.array.io.versions().next();
         // Of what is removed the metadata counts, or is told with this, only what is stable.
         let first = from.map_or(u64::MAX, |from| from.0);
         let removed = removed - self.file.take_gains(self.inode, first, u64::MAX);
@@ -114,7 +115,7 @@ impl Of<'_> {
             self.inode.core.lock().allocated_delta += delta + removed;
         })?;
         if let Some(from) = from {
-            shared.ranges.add(layout.object, from, BlockIndex::END, version);
+            shared.array.floors.add(layout.object, from, BlockIndex::END, version);
         }
         Ok(())
     }

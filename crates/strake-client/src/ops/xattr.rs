@@ -6,7 +6,8 @@
 
 use crate::inode::{Core, InodeState};
 use crate::permissions::{ACL_ACCESS, ACL_DEFAULT, READ, WRITE, check_owner, in_group};
-use crate::shared::{Shared, wrong_reply};
+use crate::shared::Shared;
+use strake_array::meta_link::wrong_reply;
 use strake_proto::limits::{NAME_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use strake_proto::meta::{CAPABILITY_NAME, MetaOp, MetaQuery, MetaReply, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Result};
@@ -54,7 +55,7 @@ pub(crate) fn get(
         }
         _ => {}
     }
-    match shared.meta.query(&MetaQuery::GetXattr { ino: inode.ino, name: name.to_vec() })? {
+    match shared.array.meta.query(&MetaQuery::GetXattr { ino: inode.ino, name: name.to_vec() })? {
         MetaReply::Bytes(bytes) => Ok(bytes),
         _ => Err(wrong_reply()),
     }
@@ -73,7 +74,7 @@ pub(crate) fn has_capability(shared: &Shared, inode: &InodeState) -> Result<bool
         return Ok(false);
     }
     let query = MetaQuery::GetXattr { ino: inode.ino, name: CAPABILITY_NAME.to_vec() };
-    match shared.meta.query(&query) {
+    match shared.array.meta.query(&query) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NoAttribute => {
             let mut core = inode.core.lock();
@@ -101,7 +102,7 @@ pub(crate) fn remove_capability(shared: &Shared, inode: &InodeState) -> Result<(
 /// See [`crate::Vfs::listxattr`].
 pub(crate) fn list(shared: &Shared, caller: &Caller, inode: &InodeState) -> Result<Vec<Vec<u8>>> {
     let MetaReply::Names(mut names) =
-        shared.meta.query(&MetaQuery::ListXattr { ino: inode.ino })?
+        shared.array.meta.query(&MetaQuery::ListXattr { ino: inode.ino })?
     else {
         return Err(wrong_reply());
     };
@@ -158,7 +159,7 @@ pub(crate) fn set(
     }
     let attr = check_change(shared, caller, inode, name)?;
     let outside = name == ACL_ACCESS && caller.uid != 0 && !in_group(caller, attr.gid);
-    let result = shared.meta.apply(MetaOp::SetXattr {
+    let result = shared.array.meta.apply(MetaOp::SetXattr {
         ino: inode.ino,
         name: name.to_vec(),
         value: value.to_vec(),
@@ -181,7 +182,8 @@ pub(crate) fn remove(
     if name != CAPABILITY_NAME {
         check_change(shared, caller, inode, name)?;
     }
-    let result = shared.meta.apply(MetaOp::RemoveXattr { ino: inode.ino, name: name.to_vec() });
+    let result =
+        shared.array.meta.apply(MetaOp::RemoveXattr { ino: inode.ino, name: name.to_vec() });
     inode.core.lock().forget();
     result.map(|_| ())
 }

@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::StrakeVfs;
-use crate::testing::memory_nsd::Faults;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::Vfs;
 use crate::vfs_test::{create, lookup, open, pattern, read, write};
 use strake_env::Rng;
 use strake_proto::{ByteCount, Caller, Ino};
+use strake_testing::memory_nsd::Faults;
 
 /// A writer that sends the block again, and writes to it again, whenever another could.
 #[test]

@@ -45,7 +45,7 @@ impl StripeIo {
     ///
     /// # Errors
     /// `Io` while the NSDs that would tell are away.
-    pub(crate) fn recover(
+    pub fn recover(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,
@@ -70,7 +70,7 @@ impl StripeIo {
     /// # Errors
     /// `Stale` if there is nothing to copy or the NSD has something newer; `Io` if the block cannot
     /// be had.
-    pub(crate) fn copy_strip(
+    pub fn copy_strip(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,

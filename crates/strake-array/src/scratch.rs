@@ -1,9 +1,9 @@
 //! Buffers for a moment: parity on its way out, strips on their way in. Kept for reuse by power of
 //! two, because the first touch of fresh memory costs more than the copy into it.
 
-use parking_lot::Mutex;
 use std::ops::{Deref, DerefMut};
 use strake_env::AlignedBuffer;
+use strake_env::sync::Mutex;
 
 /// Kept bytes are bounded: what comes back beyond this is given to the system.
 const KEPT_BYTES_MAX: usize = 64 << 20;
@@ -19,12 +19,12 @@ struct Kept {
 
 /// The store of kept buffers.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub struct Scratch {
     kept: Mutex<Kept>,
 }
 
 /// A borrowed buffer of the length asked for; its contents are arbitrary.
-pub(crate) struct ScratchBuffer<'a> {
+pub struct ScratchBuffer<'a> {
     scratch: &'a Scratch,
     buffer: Option<AlignedBuffer>,
     length: usize,
@@ -32,7 +32,7 @@ pub(crate) struct ScratchBuffer<'a> {
 
 impl Scratch {
     /// A buffer of `length` bytes.
-    pub(crate) fn take(&self, length: usize) -> ScratchBuffer<'_> {
+    pub fn take(&self, length: usize) -> ScratchBuffer<'_> {
         let rounded = length.max(4096).next_power_of_two();
         let found = (rounded >= KEPT_BUFFER_MIN)
             .then(|| {

@@ -9,7 +9,7 @@
 //! unequal, the block must be written anew, for which the caller has to exclude other writers.
 
 use super::{Access, Found, StripFault, StripeIo};
-use parking_lot::Mutex;
+use strake_env::sync::Mutex;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::StripHeader;
 use strake_proto::{
@@ -58,7 +58,7 @@ impl StripeIo {
     /// # Errors
     /// `Io` when too many strips are gone; `Retry` with shared access where only exclusive will do.
     #[allow(clippy::too_many_arguments, reason = "the range and the block are told apart")]
-    pub(crate) fn read(
+    pub fn read(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,
@@ -376,7 +376,7 @@ impl StripeIo {
     }
 
     /// The length and version of a block, if it is stored.
-    pub(crate) fn head(
+    pub fn head(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,
@@ -403,7 +403,7 @@ impl StripeIo {
     }
 
     /// Counts strips that were rebuilt and rewritten.
-    pub(crate) fn count_repaired(
+    pub fn count_repaired(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,

@@ -12,7 +12,7 @@
 use super::StripeIo;
 use crate::nsds::{Place, Sent, is_nsd_fault};
 use crate::scratch::ScratchBuffer;
-use parking_lot::Mutex;
+use strake_env::sync::Mutex;
 use strake_proto::nsd::{NsdReply, NsdRequest, StripHeader};
 use strake_proto::{
     BlockIndex, Error, ErrorKind, Geometry, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex,
@@ -29,7 +29,7 @@ impl StripeIo {
     /// # Errors
     /// `NoSpace`, or `Io` when too few NSDs accepted it. Some may hold the new version then; the
     /// caller still holds the data and writes it again.
-    pub(crate) fn write_block(
+    pub fn write_block(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,

@@ -2,15 +2,15 @@
 
 use super::NsdSet;
 use super::missed::Missed;
-use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
+use strake_env::sync::MutexGuard;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::nsd::NsdStatusReply;
 use strake_proto::{Result, SlotIndex};
 
 /// What the end of a recovery came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RecoveryEnd {
+pub enum RecoveryEnd {
     /// The NSD is up.
     Up,
     /// There is more to compare.
@@ -54,7 +54,7 @@ impl Vouched {
 
 impl NsdSet {
     /// What NSDs have missed.
-    pub(crate) fn missed(&self) -> MutexGuard<'_, Missed> {
+    pub fn missed(&self) -> MutexGuard<'_, Missed> {
         self.missed.lock()
     }
 
@@ -109,7 +109,7 @@ impl NsdSet {
 
     /// Begins to write to an NSD that missed writes, without reading it. False if it is not one, or
     /// has been lost again.
-    pub(crate) fn begin_recovery(&self, slot: SlotIndex) -> bool {
+    pub fn begin_recovery(&self, slot: SlotIndex) -> bool {
         let _alone = self.gate.write();
         let _serial = self.noting.lock();
         if self.availability(slot) != NsdAvailability::Unrecovered
@@ -122,7 +122,7 @@ impl NsdSet {
     }
 
     /// Brings a recovered NSD into full use, unless it has missed something meanwhile.
-    pub(crate) fn end_recovery(&self, slot: SlotIndex) -> Result<RecoveryEnd> {
+    pub fn end_recovery(&self, slot: SlotIndex) -> Result<RecoveryEnd> {
         let _serial = self.noting.lock();
         if self.availability(slot) != NsdAvailability::Recovering {
             return Ok(RecoveryEnd::Lost);

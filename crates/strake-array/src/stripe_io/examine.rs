@@ -1,25 +1,25 @@
 //! Reading all strips of a block to see whether they are as they should be.
 
 use super::{StripFault, StripeIo};
-use parking_lot::Mutex;
+use strake_env::sync::Mutex;
 use strake_proto::nsd::StripHeader;
 use strake_proto::{BlockIndex, Geometry, ObjectLayout, Result, StripIndex, Version};
 use strake_stripe::StripeSlots;
 
 /// What the strips of a block are like.
-pub(crate) struct Health {
-    pub(crate) slots: StripeSlots,
+pub struct Health {
+    pub slots: StripeSlots,
     /// Strips read.
-    pub(crate) strips: u64,
+    pub strips: u64,
     /// Bytes read.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Positions that are bad, missing, or of another version than the newest.
-    pub(crate) wrong: Vec<StripIndex>,
+    pub wrong: Vec<StripIndex>,
 }
 
 impl Health {
     /// Whether nothing is wrong with those that can be read.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.wrong.is_empty()
     }
 }
@@ -27,7 +27,7 @@ impl Health {
 impl StripeIo {
     /// Reads and verifies every strip of a block that can be read. Strips below `floor` are no
     /// longer part of it.
-    pub(crate) fn examine(
+    pub fn examine(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,

@@ -21,17 +21,18 @@ mod returning;
 mod shadow;
 
 use heirs::Heirs;
-use missed::Missed;
-pub(crate) use missed::{Sent, Table};
-pub(crate) use returning::RecoveryEnd;
-use returning::Vouched;
-pub(crate) use shadow::Shadow;
 
-use parking_lot::{Condvar, Mutex, RwLock};
+pub(crate) use missed::Sent;
+pub use missed::{Missed, Table};
+pub use returning::RecoveryEnd;
+use returning::Vouched;
+pub use shadow::Shadow;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex, RwLock};
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
@@ -79,7 +80,7 @@ struct Route {
 
 /// Which NSD of a slot is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// The one that holds it.
     Holder,
     /// The one that is to replace it.
@@ -87,7 +88,7 @@ pub(crate) enum Place {
 }
 
 /// See the file's head.
-pub(crate) struct NsdSet {
+pub struct NsdSet {
     slots: Vec<NsdSlot>,
     pool: RwLock<PoolMap>,
     /// Most NSDs that may have missed writes at one time: the P of the code. With more, what they
@@ -210,7 +211,7 @@ impl NsdSlot {
 
 impl NsdSet {
     /// The slots of `pool` with the ports there are.
-    pub(crate) fn new(
+    pub fn new(
         pool: PoolMap,
         tolerance: usize,
         ports: Vec<(SlotIndex, Option<Arc<dyn NsdPort>>)>,
@@ -260,12 +261,12 @@ impl NsdSet {
     }
 
     /// The file system all of this belongs to.
-    pub(crate) fn fs(&self) -> FsId {
+    pub fn fs(&self) -> FsId {
         self.fs
     }
 
     /// All slots but those that are deleted.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = SlotIndex> + use<> {
+    pub fn slots(&self) -> impl Iterator<Item = SlotIndex> + use<> {
         let lost = self.lost.read().clone();
         (0..self.slots.len() as u16).map(SlotIndex).filter(move |slot| !lost.contains(slot))
     }
@@ -275,23 +276,23 @@ impl NsdSet {
     }
 
     /// The id of the NSD that holds `slot`.
-    pub(crate) fn nsd(&self, slot: SlotIndex) -> NsdId {
+    pub fn nsd(&self, slot: SlotIndex) -> NsdId {
         NsdId(self.slot(slot).nsd.load(Ordering::Acquire))
     }
 
     /// The largest id of an NSD, those that are deleted among them: ids are not used again.
-    pub(crate) fn largest_nsd(&self) -> NsdId {
+    pub fn largest_nsd(&self) -> NsdId {
         let ids = self.slots.iter().map(|slot| slot.nsd.load(Ordering::Acquire));
         NsdId(ids.max().unwrap_or(0))
     }
 
     /// The slot that `nsd` holds.
-    pub(crate) fn slot_of(&self, nsd: NsdId) -> Option<SlotIndex> {
+    pub fn slot_of(&self, nsd: NsdId) -> Option<SlotIndex> {
         self.slots().find(|slot| self.nsd(*slot) == nsd)
     }
 
     /// What may be done with the NSD of `slot`.
-    pub(crate) fn availability(&self, slot: SlotIndex) -> NsdAvailability {
+    pub fn availability(&self, slot: SlotIndex) -> NsdAvailability {
         AVAILABILITIES[usize::from(self.slot(slot).availability.load(Ordering::Acquire))]
     }
 
@@ -303,17 +304,17 @@ impl NsdSet {
     }
 
     /// Whether the metadata says that the NSD of `slot` has missed something.
-    pub(crate) fn is_noted(&self, slot: SlotIndex) -> bool {
+    pub fn is_noted(&self, slot: SlotIndex) -> bool {
         self.slot(slot).noted.load(Ordering::Acquire)
     }
 
     /// Held shared during every stripe write.
-    pub(crate) fn gate(&self) -> &RwLock<()> {
+    pub fn gate(&self) -> &RwLock<()> {
         &self.gate
     }
 
     /// Where the strips of a block are, by position.
-    pub(crate) fn stripe(&self, layout: &ObjectLayout, block: BlockIndex) -> Result<StripeSlots> {
+    pub fn stripe(&self, layout: &ObjectLayout, block: BlockIndex) -> Result<StripeSlots> {
         let placement = self.placement(layout)?;
         let mut slots = placement.stripe(layout.object, block);
         let lost = self.lost.read();
@@ -347,7 +348,7 @@ impl NsdSet {
     ///
     /// # Errors
     /// The NSD's, or `Unreachable` where there is no way to it.
-    pub(crate) fn call(
+    pub fn call(
         &self,
         slot: SlotIndex,
         request: &NsdRequest,
@@ -370,7 +371,7 @@ impl NsdSet {
     ///
     /// # Errors
     /// As [`NsdSet::call`].
-    pub(crate) fn call_holder(&self, slot: SlotIndex, request: &NsdRequest) -> Result<NsdReply> {
+    pub fn call_holder(&self, slot: SlotIndex, request: &NsdRequest) -> Result<NsdReply> {
         let port = self.slot(slot).route.read().port.clone();
         let Some(port) = port else {
             let detail = format!("NSD {} is not there", self.nsd(slot));
@@ -383,7 +384,7 @@ impl NsdSet {
     ///
     /// # Errors
     /// As [`NsdSet::call`].
-    pub(crate) fn call_at(
+    pub fn call_at(
         &self,
         (slot, place): (SlotIndex, Place),
         request: &NsdRequest,
@@ -408,7 +409,7 @@ impl NsdSet {
     ///
     /// # Errors
     /// The metadata's.
-    pub(crate) fn set_status(&self, slot: SlotIndex, status: NsdStatus) -> Result<()> {
+    pub fn set_status(&self, slot: SlotIndex, status: NsdStatus) -> Result<()> {
         let _serial = self.noting.lock();
         let availability = match self.is_noted(slot) {
             true => NsdAvailability::Unrecovered,
@@ -421,7 +422,7 @@ impl NsdSet {
     }
 
     /// Whether new files leave out the NSD of `slot`.
-    pub(crate) fn is_left_out(&self, slot: SlotIndex) -> bool {
+    pub fn is_left_out(&self, slot: SlotIndex) -> bool {
         let pool = self.pool.read();
         let last = pool.layouts.last();
         last.is_some_and(|layout| layout.members.iter().all(|(member, _)| *member != slot))
@@ -436,7 +437,7 @@ impl NsdSet {
     fn configuration(&self) -> Result<Box<Configuration>> {
         match self.meta.query(&MetaQuery::Configuration)? {
             MetaReply::Configuration(configuration) => Ok(configuration),
-            _ => Err(crate::shared::wrong_reply()),
+            _ => Err(crate::meta_link::wrong_reply()),
         }
     }
 
@@ -449,7 +450,7 @@ impl NsdSet {
     }
 
     /// Takes an NSD that failed out of use.
-    pub(crate) fn fail(&self, slot: SlotIndex) {
+    pub fn fail(&self, slot: SlotIndex) {
         let _serial = self.noting.lock();
         if self.availability(slot).writable() {
             let noted = self.slot(slot).noted.load(Ordering::Acquire);
@@ -461,7 +462,7 @@ impl NsdSet {
     }
 
     /// Takes one of the NSDs of a slot out of use.
-    pub(crate) fn fail_at(&self, (slot, place): (SlotIndex, Place)) {
+    pub fn fail_at(&self, (slot, place): (SlotIndex, Place)) {
         match (place, self.shadow(slot)) {
             (Place::Holder, _) => self.fail(slot),
             (Place::Shadow, Some(shadow)) => shadow.failed.store(true, Ordering::Release),
@@ -471,7 +472,7 @@ impl NsdSet {
 
     /// Makes durable that the NSD of `slot` has missed a write. Held across a metadata sync, which
     /// happens once per loss.
-    pub(crate) fn note(&self, slot: SlotIndex) -> Result<()> {
+    pub fn note(&self, slot: SlotIndex) -> Result<()> {
         let entry = self.slot(slot);
         if entry.noted.load(Ordering::Acquire) {
             return Ok(());
@@ -497,7 +498,7 @@ impl NsdSet {
     /// Notes all NSDs that are away at the start, if the others suffice: what an NSD holds that
     /// nobody saw then must not be believed when it returns, or a reader would see first the one
     /// version of a stripe and then the other.
-    pub(crate) fn note_missing(&self) -> Result<()> {
+    pub fn note_missing(&self) -> Result<()> {
         let missing: Vec<SlotIndex> =
             self.slots().filter(|slot| !self.availability(*slot).readable()).collect();
         if missing.len() > self.tolerance {
@@ -526,7 +527,7 @@ impl NsdSet {
     }
 
     /// Puts a new way to the NSD of `slot` in place; [`NsdSet::probe`] brings it into use.
-    pub(crate) fn attach(&self, slot: SlotIndex, port: Option<Arc<dyn NsdPort>>) {
+    pub fn attach(&self, slot: SlotIndex, port: Option<Arc<dyn NsdPort>>) {
         if self.lost.read().contains(&slot) {
             return;
         }
@@ -542,18 +543,18 @@ impl NsdSet {
     }
 
     /// Has somebody look after the NSDs soon.
-    pub(crate) fn call_for_attention(&self) {
+    pub fn call_for_attention(&self) {
         *self.attention.lock() = true;
         self.called.notify_all();
     }
 
     /// Held by whoever looks after the NSDs; across all of their recovery.
-    pub(crate) fn mending(&self) -> &Mutex<()> {
+    pub fn mending(&self) -> &Mutex<()> {
         &self.mending
     }
 
     /// Waits until somebody calls for attention, at most for `limit`.
-    pub(crate) fn wait_for_call(&self, limit: Duration) {
+    pub fn wait_for_call(&self, limit: Duration) {
         let mut attention = self.attention.lock();
         if !*attention {
             self.called.wait_for(&mut attention, limit);
@@ -562,7 +563,7 @@ impl NsdSet {
     }
 
     /// Asks an NSD in use for its space; one that does not answer is taken out of use.
-    pub(crate) fn check(&self, slot: SlotIndex) {
+    pub fn check(&self, slot: SlotIndex) {
         match self.call(slot, &NsdRequest::Status, &[], &mut []) {
             Ok(NsdReply::Status(status)) if status.nsd == self.nsd(slot) => {
                 match self.vouch(slot, &status) {
@@ -578,7 +579,7 @@ impl NsdSet {
 
     /// Asks an NSD for its space. One that is `Down` and missed nothing is up again if it answers.
     /// Returns whether it answers.
-    pub(crate) fn probe(&self, slot: SlotIndex) -> bool {
+    pub fn probe(&self, slot: SlotIndex) -> bool {
         // Whoever opened the disk may have found that it is out of date, and said so there.
         self.probe_knowing(slot, &|| {
             let configuration = self.configuration()?;
@@ -639,7 +640,7 @@ impl NsdSet {
     }
 
     /// How often an NSD was found started anew: what was accepted at a lower count may be gone.
-    pub(crate) fn restarts(&self) -> u64 {
+    pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Acquire)
     }
 
@@ -655,7 +656,7 @@ impl NsdSet {
     }
 
     /// Counts a strip that was rebuilt and rewritten.
-    pub(crate) fn count_repaired(&self, slot: SlotIndex, key: &StripKey) {
+    pub fn count_repaired(&self, slot: SlotIndex, key: &StripKey) {
         if self.slot(slot).repaired_last.lock().replace(*key) == Some(*key) {
             return;
         }
@@ -666,18 +667,18 @@ impl NsdSet {
     }
 
     /// Counts damaged pages that a scrub found.
-    pub(crate) fn count_pages(&self, slot: SlotIndex, bad: u64, mended: u64) {
+    pub fn count_pages(&self, slot: SlotIndex, bad: u64, mended: u64) {
         self.slot(slot).bad_pages.fetch_add(bad, Ordering::Relaxed);
         self.slot(slot).mended_pages.fetch_add(mended, Ordering::Relaxed);
     }
 
     /// Shows how far a recovery is; `None` when it has ended.
-    pub(crate) fn show_progress(&self, slot: SlotIndex, progress: Option<(u64, u64)>) {
+    pub fn show_progress(&self, slot: SlotIndex, progress: Option<(u64, u64)>) {
         *self.slot(slot).progress.lock() = progress;
     }
 
     /// Asks all NSDs in use for their space. Those that do not answer are taken out of use.
-    pub(crate) fn refresh_space(&self) {
+    pub fn refresh_space(&self) {
         for slot in self.slots().filter(|slot| self.availability(*slot).writable()) {
             if let Ok(NsdReply::Status(status)) = self.call(slot, &NsdRequest::Status, &[], &mut [])
             {
@@ -688,7 +689,7 @@ impl NsdSet {
 
     /// Total and free raw bytes. Placement is even, so the fullest NSD decides what is free, and of
     /// how much: those with more cannot be filled.
-    pub(crate) fn space(&self) -> (u64, u64) {
+    pub fn space(&self) -> (u64, u64) {
         let live = || self.slots().filter(|slot| self.rehoming() != Some(*slot));
         // What one that is away had when it went says nothing: deletions wait for it.
         let told = live().filter(|slot| self.availability(*slot).writable()).map(|slot| {
@@ -702,7 +703,7 @@ impl NsdSet {
     }
 
     /// For listings.
-    pub(crate) fn views(&self) -> Vec<NsdView> {
+    pub fn views(&self) -> Vec<NsdView> {
         let view = |slot: SlotIndex| {
             let entry = self.slot(slot);
             NsdView {

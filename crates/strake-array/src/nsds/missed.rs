@@ -25,7 +25,7 @@ const BLOCKS_MAX: usize = 1 << 18;
 
 /// What one NSD may lack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Table {
+pub struct Table {
     objects: BTreeMap<ObjectId, BTreeSet<BlockIndex>>,
     count: usize,
     complete: bool,
@@ -38,22 +38,22 @@ impl Table {
     }
 
     /// Whether everything else is known to be there.
-    pub(crate) fn is_complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.complete
     }
 
     /// Whether nothing is missing.
-    pub(crate) fn is_clean(&self) -> bool {
+    pub fn is_clean(&self) -> bool {
         self.complete && self.count == 0
     }
 
     /// How many blocks are in it.
-    pub(crate) fn blocks(&self) -> u64 {
+    pub fn blocks(&self) -> u64 {
         self.count as u64
     }
 
     /// Those of an object.
-    pub(crate) fn blocks_of(&self, object: ObjectId) -> Option<&BTreeSet<BlockIndex>> {
+    pub fn blocks_of(&self, object: ObjectId) -> Option<&BTreeSet<BlockIndex>> {
         self.objects.get(&object)
     }
 
@@ -75,16 +75,16 @@ impl Table {
 /// A block of which strips were accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
-    pub(crate) object: ObjectId,
-    pub(crate) block: BlockIndex,
+    pub object: ObjectId,
+    pub block: BlockIndex,
     /// Who accepted a strip of it.
-    pub(crate) accepted: Vec<SlotIndex>,
+    pub accepted: Vec<SlotIndex>,
     /// `NsdSet::restarts` before it was sent.
-    pub(crate) restarts: u64,
+    pub restarts: u64,
 }
 
 /// See the file's head.
-pub(crate) struct Missed {
+pub struct Missed {
     tables: Vec<Table>,
     sent: Vec<Sent>,
     /// Not all of `sent` is known: the count of restarts when the first was left out.
@@ -108,12 +108,12 @@ impl Missed {
     }
 
     /// A slot may lack this block.
-    pub(crate) fn note(&mut self, slot: SlotIndex, object: ObjectId, block: BlockIndex) {
+    pub fn note(&mut self, slot: SlotIndex, object: ObjectId, block: BlockIndex) {
         self.table(slot).add(object, block);
     }
 
     /// What a slot lacks is not known.
-    pub(crate) fn distrust(&mut self, slot: SlotIndex) {
+    pub fn distrust(&mut self, slot: SlotIndex) {
         self.table(slot).give_up();
     }
 
@@ -167,12 +167,12 @@ impl Missed {
     }
 
     /// Takes a slot's table for a recovery, which leaves an empty one.
-    pub(crate) fn take(&mut self, slot: SlotIndex) -> Table {
+    pub fn take(&mut self, slot: SlotIndex) -> Table {
         std::mem::replace(self.table(slot), Table::complete())
     }
 
     /// Gives back what a recovery could not bring to its end.
-    pub(crate) fn give_back(&mut self, slot: SlotIndex, table: Table) {
+    pub fn give_back(&mut self, slot: SlotIndex, table: Table) {
         if !table.complete {
             self.distrust(slot);
         }
@@ -182,7 +182,7 @@ impl Missed {
     }
 
     /// Whether a slot lacks nothing.
-    pub(crate) fn is_clean(&self, slot: SlotIndex) -> bool {
+    pub fn is_clean(&self, slot: SlotIndex) -> bool {
         self.tables[usize::from(slot.0)].is_clean()
     }
 }

@@ -2,19 +2,19 @@
 //! write.
 
 use super::*;
-use crate::testing::{MemoryNsd, memory_nsd::Faults};
 use strake_env::{ManualClock, Rng};
 use strake_proto::layout::NsdAvailability;
 use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, LayoutVersion, ObjectId, PoolMap};
+use strake_testing::{MemoryNsd, memory_nsd::Faults};
 
 const BLOCK_SIZE: u32 = 256 << 10;
 
 /// Metadata that only takes notes.
 #[derive(Default)]
 struct Notes {
-    entries: parking_lot::Mutex<Vec<MetaEntry>>,
+    entries: strake_env::sync::Mutex<Vec<MetaEntry>>,
 }
 
 impl MetaPort for Notes {

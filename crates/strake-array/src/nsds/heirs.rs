@@ -52,13 +52,13 @@ impl Heirs {
 
 impl NsdSet {
     /// The slot that is being deleted.
-    pub(crate) fn rehoming(&self) -> Option<SlotIndex> {
+    pub fn rehoming(&self) -> Option<SlotIndex> {
         u16::try_from(self.heirs.slot.load(Ordering::Acquire)).ok().map(SlotIndex)
     }
 
     /// Where the strips of a block are, by position; which of them has an heir, and who that is.
     /// Both as of one moment.
-    pub(crate) fn stripe_and_heir(
+    pub fn stripe_and_heir(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,
@@ -92,13 +92,13 @@ impl NsdSet {
     }
 
     /// How many slots were deleted: changes when heirs take their places.
-    pub(crate) fn deleted_count(&self) -> usize {
+    pub fn deleted_count(&self) -> usize {
         self.lost.read().len()
     }
 
     /// Whether every strip of `slot` has a place elsewhere, in every layout that has the slot and
     /// for files of this code, and none that makes failure groups weaker.
-    pub(crate) fn can_lose(&self, slot: SlotIndex, code: Code) -> Result<bool> {
+    pub fn can_lose(&self, slot: SlotIndex, code: Code) -> Result<bool> {
         let lost: Vec<SlotIndex> = self.lost.read().iter().copied().chain([slot]).collect();
         let layouts = self.configuration()?.pool.layouts;
         for layout in layouts.iter().filter(|layout| layout.members.len() >= code.width()) {
@@ -111,7 +111,7 @@ impl NsdSet {
     }
 
     /// Whether `slot` belongs to the layout.
-    pub(crate) fn is_member(&self, layout: &ObjectLayout, slot: SlotIndex) -> Result<bool> {
+    pub fn is_member(&self, layout: &ObjectLayout, slot: SlotIndex) -> Result<bool> {
         Ok(self.placement(layout)?.has(slot))
     }
 
@@ -119,7 +119,7 @@ impl NsdSet {
     ///
     /// # Errors
     /// `Busy` if another is being deleted; the metadata's.
-    pub(crate) fn begin_rehoming(&self, slot: SlotIndex) -> Result<()> {
+    pub fn begin_rehoming(&self, slot: SlotIndex) -> Result<()> {
         use strake_proto::layout::NsdStatus::BeingEmptied;
         self.set_status(slot, BeingEmptied)?;
         self.heirs.slot.store(u32::from(slot.0), Ordering::Release);
@@ -128,7 +128,7 @@ impl NsdSet {
 
     /// Has the heirs follow from now on; changes under way are waited for. What they missed before
     /// is forgotten: the caller compares everything.
-    pub(crate) fn follow_with_heirs(&self) {
+    pub fn follow_with_heirs(&self) {
         let _alone = self.gate.write();
         self.distrust_absent();
         self.heirs.missed.store(false, Ordering::Release);
@@ -156,7 +156,7 @@ impl NsdSet {
     ///
     /// # Errors
     /// `Unreachable` if not. Whoever relies on it holds the gate alone.
-    pub(crate) fn require_heirs(&self, gone: SlotIndex) -> Result<()> {
+    pub fn require_heirs(&self, gone: SlotIndex) -> Result<()> {
         let not_yet = |detail: String| Err(Error::new(ErrorKind::Unreachable, detail));
         if self.heirs.missed.load(Ordering::Acquire) {
             return not_yet(
@@ -178,7 +178,7 @@ impl NsdSet {
     ///
     /// # Errors
     /// The metadata's. It may or may not have happened then; the caller tries again.
-    pub(crate) fn delete_rehomed(&self, slot: SlotIndex) -> Result<()> {
+    pub fn delete_rehomed(&self, slot: SlotIndex) -> Result<()> {
         let _serial = self.noting.lock();
         self.heirs.decided.store(true, Ordering::Release);
         self.distrust_absent();

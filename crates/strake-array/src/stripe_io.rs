@@ -30,15 +30,15 @@ mod write;
 #[cfg(test)]
 mod stripe_io_test;
 
-pub(crate) use examine::Health;
+pub use examine::Health;
 
 use crate::nsds::NsdSet;
 use crate::scratch::Scratch;
-use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use strake_env::FanOut;
+use strake_env::sync::Mutex;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{NsdReply, NsdRequest, SettledStripe, StripHeader};
 use strake_proto::{
@@ -48,19 +48,19 @@ use strake_proto::{
 use strake_stripe::{StripeCode, first_bad_unit};
 
 /// Hands out versions: one grant, counted.
-pub(crate) struct Versions {
+pub struct Versions {
     grant: GrantNumber,
     counter: AtomicU64,
 }
 
 impl Versions {
     /// Versions of `grant`.
-    pub(crate) fn new(grant: GrantNumber) -> Versions {
+    pub fn new(grant: GrantNumber) -> Versions {
         Versions { grant, counter: AtomicU64::new(0) }
     }
 
     /// One above all before.
-    pub(crate) fn next(&self) -> Version {
+    pub fn next(&self) -> Version {
         let counter = self.counter.fetch_add(1, Ordering::Relaxed) + 1;
         Version { grant: self.grant, counter }
     }
@@ -68,19 +68,19 @@ impl Versions {
 
 /// A block that is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub struct Found {
     /// Its version.
-    pub(crate) version: Version,
+    pub version: Version,
     /// Its length.
-    pub(crate) block_bytes: u32,
+    pub block_bytes: u32,
     /// Whether reading it had to write it anew (a bad strip, unequal versions): it is accepted, not
     /// yet stable.
-    pub(crate) rewritten: bool,
+    pub rewritten: bool,
 }
 
 /// Whether the caller excludes every other writer of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
     /// No: what needs a rewrite is answered `Retry`.
     Shared,
     /// Yes.
@@ -99,15 +99,15 @@ enum StripFault {
 }
 
 /// What a commit came to.
-pub(crate) struct Committed {
+pub struct Committed {
     /// Slots whose NSDs failed, or were away when it began.
-    pub(crate) unreached: Vec<SlotIndex>,
+    pub unreached: Vec<SlotIndex>,
     /// Of these, those that had accepted something which may be gone.
-    pub(crate) lacking: BTreeSet<SlotIndex>,
+    pub lacking: BTreeSet<SlotIndex>,
 }
 
 /// See the file's head.
-pub(crate) struct StripeIo {
+pub struct StripeIo {
     nsds: Arc<NsdSet>,
     fan: FanOut,
     versions: Versions,
@@ -116,39 +116,39 @@ pub(crate) struct StripeIo {
 }
 
 /// Bytes that the data strips of a block take on disks.
-pub(crate) fn padded_bytes(code: Code, block_bytes: u32) -> usize {
+pub fn padded_bytes(code: Code, block_bytes: u32) -> usize {
     let stripe = StripeCode::of_block(code, u64::from(block_bytes));
     stripe.data_strips() * Geometry::of(code, u64::from(block_bytes)).strip_bytes
 }
 
 impl StripeIo {
     /// Stripe I/O on these NSDs.
-    pub(crate) fn new(nsds: Arc<NsdSet>, fan: FanOut, versions: Versions) -> StripeIo {
+    pub fn new(nsds: Arc<NsdSet>, fan: FanOut, versions: Versions) -> StripeIo {
         StripeIo { nsds, fan, versions, scratch: Scratch::default(), mended: AtomicU64::new(0) }
     }
 
     /// The NSDs.
-    pub(crate) fn nsds(&self) -> &Arc<NsdSet> {
+    pub fn nsds(&self) -> &Arc<NsdSet> {
         &self.nsds
     }
 
     /// Versions of this client.
-    pub(crate) fn versions(&self) -> &Versions {
+    pub fn versions(&self) -> &Versions {
         &self.versions
     }
 
     /// Buffers for a moment.
-    pub(crate) fn scratch(&self) -> &Scratch {
+    pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
 
     /// Blocks rewritten because a strip was bad or versions were unequal.
-    pub(crate) fn mended(&self) -> u64 {
+    pub fn mended(&self) -> u64 {
         self.mended.load(Ordering::Relaxed)
     }
 
     /// Whether all NSDs that hold data of a block can be read, as far as is known.
-    pub(crate) fn is_whole(&self, layout: &ObjectLayout, block: BlockIndex) -> bool {
+    pub fn is_whole(&self, layout: &ObjectLayout, block: BlockIndex) -> bool {
         self.nsds.stripe(layout, block).is_ok_and(|slots| {
             let data = slots.iter().take(usize::from(layout.code.data));
             data.into_iter().all(|slot| self.nsds.availability(*slot).readable())
@@ -247,7 +247,7 @@ impl StripeIo {
 
     /// Makes everything accepted before stable on every NSD that can be written, telling them which
     /// stripes are settled. An NSD that fails is taken out of use.
-    pub(crate) fn commit(&self, settled: &[SettledStripe]) -> Committed {
+    pub fn commit(&self, settled: &[SettledStripe]) -> Committed {
         let batch = self.nsds.missed().begin_commit();
         let (slots, away): (Vec<_>, Vec<_>) =
             self.nsds.slots().partition(|slot| self.nsds.availability(*slot).writable());

@@ -1,8 +1,8 @@
 //! An NSD in memory: the rules of `strake_proto::nsd` in their most obvious form, and faults.
 
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use strake_env::sync::Mutex;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{
     KeptVersion, NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply, StripEntry, StripHeader,
@@ -37,28 +37,28 @@ struct State {
 
 /// Whether an NSD is about to do what it was asked for, or has done it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moment {
+pub enum Moment {
     Before,
     After,
 }
 
 /// Called with every request before and after it is done. It may block: the NSD goes on serving
 /// other callers meanwhile.
-pub(crate) type Watch = Arc<dyn Fn(Moment, &NsdRequest) + Send + Sync>;
+pub type Watch = Arc<dyn Fn(Moment, &NsdRequest) + Send + Sync>;
 
 /// What is wrong with an NSD just now.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Faults {
+pub struct Faults {
     /// It does not answer at all.
-    pub(crate) down: bool,
+    pub down: bool,
     /// Writes fail with this.
-    pub(crate) write: Option<ErrorKind>,
+    pub write: Option<ErrorKind>,
     /// Reads fail with this.
-    pub(crate) read: Option<ErrorKind>,
+    pub read: Option<ErrorKind>,
     /// This many more writes are accepted, then it is down: a crash in the middle.
-    pub(crate) writes_left: Option<u32>,
+    pub writes_left: Option<u32>,
     /// After this many more writes it is started anew, without anybody's notice.
-    pub(crate) restart_after: Option<u32>,
+    pub restart_after: Option<u32>,
 }
 
 struct Inner {
@@ -73,17 +73,17 @@ struct Inner {
 }
 
 /// See [`MemoryNsd::copy`].
-pub(crate) struct Copy(State);
+pub struct Copy(State);
 
 /// See the module.
-pub(crate) struct MemoryNsd {
+pub struct MemoryNsd {
     nsd: NsdId,
     inner: Mutex<Inner>,
     watch: Mutex<Option<Watch>>,
 }
 
 impl MemoryNsd {
-    pub(crate) fn new(nsd: NsdId) -> Arc<MemoryNsd> {
+    pub fn new(nsd: NsdId) -> Arc<MemoryNsd> {
         let empty = State { changes: 1, ..State::default() };
         let inner = Inner {
             state: empty.clone(),
@@ -98,20 +98,20 @@ impl MemoryNsd {
     }
 
     /// How many versions were overwritten before any commit covered them.
-    pub(crate) fn superseded(&self) -> u64 {
+    pub fn superseded(&self) -> u64 {
         self.inner.lock().superseded
     }
 
-    pub(crate) fn id(&self) -> NsdId {
+    pub fn id(&self) -> NsdId {
         self.nsd
     }
 
-    pub(crate) fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: Faults) {
         self.inner.lock().faults = faults;
     }
 
     /// From now on `watch` sees every request; a later call takes its place.
-    pub(crate) fn set_watch(&self, watch: Option<Watch>) {
+    pub fn set_watch(&self, watch: Option<Watch>) {
         *self.watch.lock() = watch;
     }
 
@@ -122,44 +122,38 @@ impl MemoryNsd {
         }
     }
 
-    pub(crate) fn set_down(&self, down: bool) {
+    pub fn set_down(&self, down: bool) {
         self.inner.lock().faults.down = down;
     }
 
-    pub(crate) fn set_capacity(&self, bytes: u64) {
+    pub fn set_capacity(&self, bytes: u64) {
         self.inner.lock().capacity = bytes;
     }
 
     /// Loses everything that was not committed, as a power cut does.
-    pub(crate) fn crash(&self) {
+    pub fn crash(&self) {
         self.inner.lock().crash();
     }
 
     /// What is durable: a copy of the disk.
-    pub(crate) fn copy(&self) -> Copy {
+    pub fn copy(&self) -> Copy {
         Copy(self.inner.lock().durable.clone())
     }
 
     /// Starts anew from a copy.
-    pub(crate) fn restore(&self, copy: &Copy) {
+    pub fn restore(&self, copy: &Copy) {
         self.inner.lock().durable = copy.0.clone();
         self.crash();
     }
 
     /// Makes everything durable, as a disk may at any time.
-    pub(crate) fn keep_all(&self) {
+    pub fn keep_all(&self) {
         let mut inner = self.inner.lock();
         inner.durable = inner.state.clone();
     }
 
     /// Flips a bit of the current version of a strip; false if there is none.
-    pub(crate) fn flip_bit(
-        &self,
-        object: ObjectId,
-        block: BlockIndex,
-        strip: u8,
-        at: usize,
-    ) -> bool {
+    pub fn flip_bit(&self, object: ObjectId, block: BlockIndex, strip: u8, at: usize) -> bool {
         let mut inner = self.inner.lock();
         let Some(versions) = inner.state.strips.get_mut(&(object, block, StripIndex(strip))) else {
             return false;
@@ -172,39 +166,34 @@ impl MemoryNsd {
     }
 
     /// Loses a strip, against all promises.
-    pub(crate) fn lose(&self, object: ObjectId, block: BlockIndex, strip: u8) {
+    pub fn lose(&self, object: ObjectId, block: BlockIndex, strip: u8) {
         let mut inner = self.inner.lock();
         inner.state.strips.remove(&(object, block, StripIndex(strip)));
         inner.durable = inner.state.clone();
     }
 
     /// Forgets a strip, as a disk that lost a write does; false if there is none.
-    pub(crate) fn lose_strip(&self, object: ObjectId, block: BlockIndex, strip: u8) -> bool {
+    pub fn lose_strip(&self, object: ObjectId, block: BlockIndex, strip: u8) -> bool {
         self.inner.lock().state.strips.remove(&(object, block, StripIndex(strip))).is_some()
     }
 
     /// The version of a strip.
-    pub(crate) fn version(
-        &self,
-        object: ObjectId,
-        block: BlockIndex,
-        strip: u8,
-    ) -> Option<Version> {
+    pub fn version(&self, object: ObjectId, block: BlockIndex, strip: u8) -> Option<Version> {
         let inner = self.inner.lock();
         inner.state.strips.get(&(object, block, StripIndex(strip))).map(|all| all[0].header.version)
     }
 
-    pub(crate) fn strips(&self) -> usize {
+    pub fn strips(&self) -> usize {
         self.inner.lock().state.strips.len()
     }
 
     /// Versions held beyond the current ones.
-    pub(crate) fn kept(&self) -> usize {
+    pub fn kept(&self) -> usize {
         self.inner.lock().state.strips.values().map(|all| all.len() - 1).sum()
     }
 
     /// Strips of which older versions are held, and those not settled.
-    pub(crate) fn unsettled(&self) -> usize {
+    pub fn unsettled(&self) -> usize {
         let inner = self.inner.lock();
         inner.state.strips.values().filter(|all| all.len() > 1 || !all[0].settled).count()
     }

@@ -13,8 +13,8 @@ use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
 use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
 
 /// An NSD that is to take over a slot.
-pub(crate) struct Shadow {
-    pub(crate) nsd: NsdId,
+pub struct Shadow {
+    pub nsd: NsdId,
     pub(super) port: Arc<dyn NsdPort>,
     /// Set when it missed a change: it cannot take over then.
     pub(super) failed: AtomicBool,
@@ -23,7 +23,7 @@ pub(crate) struct Shadow {
 
 impl Shadow {
     /// Whether it missed a change.
-    pub(crate) fn has_failed(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }
 
@@ -68,20 +68,15 @@ impl Shadow {
 
 impl NsdSet {
     /// Who is to take over `slot`.
-    pub(crate) fn shadow(&self, slot: SlotIndex) -> Option<Arc<Shadow>> {
+    pub fn shadow(&self, slot: SlotIndex) -> Option<Arc<Shadow>> {
         self.slot(slot).route.read().shadow.clone()
     }
 
     /// From now on `nsd` gets every change that the holder of `slot` gets. Changes under way are
     /// waited for.
-    pub(crate) fn begin_shadow(
-        &self,
-        slot: SlotIndex,
-        nsd: NsdId,
-        port: Arc<dyn NsdPort>,
-    ) -> Result<()> {
+    pub fn begin_shadow(&self, slot: SlotIndex, nsd: NsdId, port: Arc<dyn NsdPort>) -> Result<()> {
         let reply = port.call(self.context(), &NsdRequest::Status, &[], &mut [])?;
-        let NsdReply::Status(status) = reply else { return Err(crate::shared::wrong_reply()) };
+        let NsdReply::Status(status) = reply else { return Err(crate::meta_link::wrong_reply()) };
         if status.nsd != nsd {
             return Err(Error::new(ErrorKind::Invalid, format!("that is not NSD {nsd}")));
         }
@@ -93,7 +88,7 @@ impl NsdSet {
     }
 
     /// Ends that.
-    pub(crate) fn end_shadow(&self, slot: SlotIndex) {
+    pub fn end_shadow(&self, slot: SlotIndex) {
         self.slot(slot).route.write().shadow = None;
     }
 
@@ -101,7 +96,7 @@ impl NsdSet {
     ///
     /// # Errors
     /// `Unreachable` if the shadow missed something after all; the metadata's.
-    pub(crate) fn promote_shadow(&self, slot: SlotIndex) -> Result<()> {
+    pub fn promote_shadow(&self, slot: SlotIndex) -> Result<()> {
         let entry = self.slot(slot);
         let lost = || Error::new(ErrorKind::Unreachable, "the new disk failed meanwhile");
         let _alone = self.gate.write();
@@ -109,7 +104,7 @@ impl NsdSet {
         let commit = NsdRequest::Commit { settled: Vec::new() };
         let reply = shadow.port.call(self.context(), &commit, &[], &mut [])?;
         let NsdReply::Stable { boot, stable } = reply else {
-            return Err(crate::shared::wrong_reply());
+            return Err(crate::meta_link::wrong_reply());
         };
         shadow.check_boot(&reply);
         if shadow.failed.load(Ordering::Acquire) {
@@ -136,12 +131,7 @@ impl NsdSet {
     ///
     /// # Errors
     /// The metadata's.
-    pub(crate) fn replace_lost(
-        &self,
-        slot: SlotIndex,
-        nsd: NsdId,
-        port: Arc<dyn NsdPort>,
-    ) -> Result<()> {
+    pub fn replace_lost(&self, slot: SlotIndex, nsd: NsdId, port: Arc<dyn NsdPort>) -> Result<()> {
         let entry = self.slot(slot);
         let _alone = self.gate.write();
         let serial = self.noting.lock();

@@ -17,7 +17,7 @@ const PAGE: u32 = 1024;
 impl StripeIo {
     /// Calls `visit` with every strip of the object in `from..to` on one NSD, in key order, until
     /// it returns false.
-    pub(crate) fn list_slot(
+    pub fn list_slot(
         &self,
         target: (SlotIndex, Place),
         object: ObjectId,
@@ -60,7 +60,7 @@ impl StripeIo {
     /// The blocks stored in `from..to` with their versions and lengths, newest version each. Strips
     /// below `floor` of their block do not count. NSDs that cannot be read are left out: each block
     /// has strips on others, or is lost.
-    pub(crate) fn blocks(
+    pub fn blocks(
         &self,
         layout: &ObjectLayout,
         range: (BlockIndex, BlockIndex),
@@ -81,7 +81,7 @@ impl StripeIo {
     }
 
     /// The first stored block in `from..to`.
-    pub(crate) fn first_block(
+    pub fn first_block(
         &self,
         layout: &ObjectLayout,
         (from, to): (BlockIndex, BlockIndex),
@@ -104,12 +104,7 @@ impl StripeIo {
 
     /// Whether a strip lies where readers look for it. While an NSD is deleted, the heirs of its
     /// strips have some that they may have got from a write that was never acknowledged.
-    pub(crate) fn counts(
-        &self,
-        layout: &ObjectLayout,
-        slot: SlotIndex,
-        entry: &StripEntry,
-    ) -> bool {
+    pub fn counts(&self, layout: &ObjectLayout, slot: SlotIndex, entry: &StripEntry) -> bool {
         let nsds = self.nsds();
         let StripKey { block, strip, .. } = entry.key;
         nsds.rehoming().is_none()
@@ -119,7 +114,7 @@ impl StripeIo {
     }
 
     /// Stripes of which some strip was never settled, on the NSDs that can be read.
-    pub(crate) fn unsettled(&self) -> Result<Vec<(ObjectId, BlockIndex)>> {
+    pub fn unsettled(&self) -> Result<Vec<(ObjectId, BlockIndex)>> {
         let mut found = std::collections::BTreeSet::new();
         let slots = self.nsds().slots().filter(|slot| self.nsds().availability(*slot).readable());
         for slot in slots {
@@ -145,7 +140,7 @@ impl StripeIo {
     }
 
     /// As [`StripeIo::list_slot`]; an NSD that turns out to be away is taken out of use.
-    pub(crate) fn list_if_there(
+    pub fn list_if_there(
         &self,
         slot: SlotIndex,
         layout: &ObjectLayout,

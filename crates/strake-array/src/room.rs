@@ -3,21 +3,20 @@
 //! Each block that is dirty holds room until it is on the NSDs, as if all that is held had to fit
 //! on the one that is fullest. So no block that was accepted finds an NSD full. Where the estimate
 //! does not suffice the NSDs are asked again; where that does not, all is made durable, after which
-//! nothing is held, and nothing kept that has been replaced ([`with_room`]).
+//! nothing is held, and nothing kept that has been replaced (`make_room.rs` of the client).
 //!
 //! **What replaces something.** Every write goes to new space, also where a block is stored
 //! already: what is stored is freed once the new version is durable. So that a full file system can
 //! still be written to where it holds something, a *reserve* is kept from whatever makes it fuller.
 //! What only replaces something takes its turns in there.
 
-use crate::commit::sync_inodes;
-use crate::ranges::Ranges;
-use crate::shared::Shared;
 use crate::stripe_io::StripeIo;
-use parking_lot::{Mutex, MutexGuard};
-use std::thread::ThreadId;
+use std::sync::Arc;
+use std::time::Duration;
+use strake_env::sync::{Mutex, MutexGuard};
+use strake_env::thread::ThreadId;
 use strake_proto::limits::{SHORT_BLOCK_BYTES_MAX, UNIT_BYTES};
-use strake_proto::{Code, Error, ErrorKind, Geometry, Result};
+use strake_proto::{Code, ErrorKind, Geometry, Result};
 
 /// Raw bytes per NSD that data never takes: room for what else an NSD notes.
 const MARGIN_PER_SLOT: u64 = 1 << 20;
@@ -36,17 +35,13 @@ const UNITS_WITHOUT_TRAILER: u64 = 16;
 /// An NSD keeps nothing for the metadata where less than such a part of the whole is free.
 const LEFT_PART: u64 = 8;
 
-/// How often room is made for one operation: the largest write has five blocks of the smallest
-/// size, and the reserve has room for one at least.
-const FREEING_MAX: usize = 8;
-
-/// What a dirty block holds until it is sent: in bytes of data; within [`Space`], in bytes of
+/// What a dirty block holds until it is sent: in bytes of data; within [`Room`], in bytes of
 /// strips on one NSD, of which a short block takes as many as it has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) bytes: u64,
+pub struct Held {
+    pub bytes: u64,
     /// Of these, what makes the file system no fuller: once it is durable, as much is freed.
-    pub(crate) replaces: u64,
+    pub replaces: u64,
 }
 
 impl Held {
@@ -92,7 +87,8 @@ impl State {
 }
 
 /// See the file's head.
-pub(crate) struct Space {
+pub struct Room {
+    io: Arc<StripeIo>,
     code: Code,
     slots: u64,
     block_size: u64,
@@ -101,18 +97,19 @@ pub(crate) struct Space {
     turns: Mutex<()>,
 }
 
-impl Space {
+impl Room {
     /// Asks the NSDs.
-    pub(crate) fn new(code: Code, block_size: u32, io: &StripeIo) -> Space {
-        let space = Space {
+    pub fn new(code: Code, block_size: u32, io: &Arc<StripeIo>) -> Room {
+        let room = Room {
+            io: Arc::clone(io),
             code,
             slots: (io.nsds().slots().count() as u64).max(1),
             block_size: block_size.into(),
             state: Mutex::default(),
             turns: Mutex::default(),
         };
-        space.learn(io, 0);
-        space
+        room.learn(0);
+        room
     }
 
     /// The most that a block of up to so many bytes takes on an NSD.
@@ -138,16 +135,16 @@ impl Space {
     }
 
     /// Asks the NSDs again.
-    pub(crate) fn refresh(&self, io: &StripeIo) {
+    pub fn refresh(&self) {
         let sent = self.state.lock().sent;
-        io.nsds().refresh_space();
-        self.learn(io, sent);
+        self.io.nsds().refresh_space();
+        self.learn(sent);
     }
 
     /// Takes over what the NSDs told last, which may lack what was sent after the first `sent`
     /// bytes.
-    fn learn(&self, io: &StripeIo, sent: u64) {
-        let (total, free) = io.nsds().space();
+    fn learn(&self, sent: u64) {
+        let (total, free) = self.io.nsds().space();
         let (total, free) = (total / self.slots, free / self.slots);
         let least = RESERVE_STRIPS * self.strip(self.block_size);
         let reserve = (total / RESERVE_PART).min(RESERVE_MAX).max(least);
@@ -159,12 +156,12 @@ impl Space {
     }
 
     /// Holds room for a block that held `old` so far, if there is as far as is known.
-    pub(crate) fn try_hold(&self, old: Held, new: Held) -> bool {
+    pub fn try_hold(&self, old: Held, new: Held) -> bool {
         let (old, new) = (self.strips(old), self.strips(new));
         let mut state = self.state.lock();
         let held = state.held.minus(old).plus(new);
         let grows = new.growth() > old.growth();
-        let waits = state.turn.is_some_and(|thread| thread != std::thread::current().id());
+        let waits = state.turn.is_some_and(|thread| thread != strake_env::thread::current().id());
         let fits = !waits
             && held.bytes <= state.holdable()
             && (!grows || held.growth() + state.reserve <= state.free);
@@ -179,33 +176,33 @@ impl Space {
     ///
     /// # Errors
     /// `NoSpace`; it holds `old` then.
-    pub(crate) fn hold(&self, old: Held, new: Held, io: &StripeIo) -> Result<()> {
+    pub fn hold(&self, old: Held, new: Held) -> Result<()> {
         if self.try_hold(old, new) {
             return Ok(());
         }
-        self.refresh(io);
+        self.refresh();
         if self.try_hold(old, new) { Ok(()) } else { Err(ErrorKind::NoSpace.into()) }
     }
 
     /// Gives back what was held for data that was dropped.
-    pub(crate) fn release(&self, held: Held) {
+    pub fn release(&self, held: Held) {
         let mut state = self.state.lock();
         state.held = state.held.minus(self.strips(held));
     }
 
     /// Holds room for data that was on the NSDs, and is dirty again.
-    pub(crate) fn owe(&self, held: Held) {
+    pub fn owe(&self, held: Held) {
         let mut state = self.state.lock();
         state.held = state.held.plus(self.strips(held));
     }
 
-    /// While `owing`, [`Space::hold`] refuses nothing.
-    pub(crate) fn set_owing(&self, owing: bool) {
+    /// While `owing`, [`Room::hold`] refuses nothing.
+    pub fn set_owing(&self, owing: bool) {
         self.state.lock().owing = owing;
     }
 
     /// What was held is on the NSDs.
-    pub(crate) fn sent(&self, held: Held) {
+    pub fn sent(&self, held: Held) {
         self.release(held);
         let bytes = self.strip(held.bytes);
         let mut state = self.state.lock();
@@ -214,7 +211,7 @@ impl Space {
     }
 
     /// Whether `bytes` more would fit.
-    pub(crate) fn would_fit(&self, bytes: u64, io: &StripeIo) -> bool {
+    pub fn would_fit(&self, bytes: u64) -> bool {
         // Spread over all NSDs, as so much will be.
         let on_all = u128::from(bytes) * self.code.width() as u128 / u128::from(self.code.data);
         let fits = || {
@@ -223,22 +220,21 @@ impl Space {
             on_all <= u128::from(state.free.saturating_sub(needed)) * u128::from(self.slots)
         };
         fits() || {
-            self.refresh(io);
+            self.refresh();
             fits()
         }
     }
 
     /// Held by all blocks.
-    #[cfg(test)]
-    pub(crate) fn held(&self) -> Held {
+    pub fn held(&self) -> Held {
         self.state.lock().held
     }
 
     /// Total and free bytes for data, as the NSDs tell, without what data never takes and the
     /// reserve.
-    pub(crate) fn usable(&self, io: &StripeIo) -> (u64, u64) {
-        self.refresh(io);
-        let (total, free) = io.nsds().space();
+    pub fn usable(&self) -> (u64, u64) {
+        self.refresh();
+        let (total, free) = self.io.nsds().space();
         let state = self.state.lock();
         let data = |raw: u64| {
             (u128::from(raw) * u128::from(self.code.data) / self.code.width() as u128) as u64
@@ -248,77 +244,35 @@ impl Space {
         let growth = state.held.growth() * u64::from(self.code.data);
         (data(total), data(free).saturating_sub(growth))
     }
-}
 
-/// Does what needs room, and does it again if there is none and something can be freed: what
-/// deletions still hold, and what was replaced. The caller holds no block and no content.
-pub(crate) fn with_room<T>(shared: &Shared, mut work: impl FnMut() -> Result<T>) -> Result<T> {
-    let before = shared.meta.changes();
-    let is_full =
-        |result: &Result<T>| matches!(result, Err(error) if error.kind() == ErrorKind::NoSpace);
-    let mut result = work();
-    if is_full(&result) && Ranges::reclaim(shared, before) {
-        result = work();
+    /// Takes a turn in which nobody else finds room; `None` if it takes longer than `limit` until
+    /// those of others have ended.
+    pub fn take_turn(&self, limit: Duration) -> Option<Turn<'_>> {
+        let _alone = self.turns.try_lock_for(limit)?;
+        self.state.lock().turn = Some(strake_env::thread::current().id());
+        Some(Turn { room: self, _alone })
     }
-    if !is_full(&result) {
-        return result;
-    }
-    let _turn = Turn::take(shared)?;
-    // Somebody else's turn may have been all that was in the way.
-    result = work();
-    for _ in 0..FREEING_MAX {
-        if !is_full(&result) || !free_replaced(shared) {
-            break;
-        }
-        result = work();
-    }
-    result
-}
 
-/// While it lives nobody else finds room.
-struct Turn<'a> {
-    space: &'a Space,
-    _alone: MutexGuard<'a, ()>,
-}
-
-impl Turn<'_> {
-    /// # Errors
-    /// `Io` if another's takes too long: disks that do not answer hold it up.
-    fn take(shared: &Shared) -> Result<Turn<'_>> {
-        let space = &shared.space;
-        let _wait = shared.observe.waiters.enter("turn to find space", "");
-        let Some(_alone) = space.turns.try_lock_for(shared.settings.standstill_max) else {
-            return Err(Error::new(ErrorKind::Io, "what is dirty cannot be made durable"));
-        };
-        space.state.lock().turn = Some(std::thread::current().id());
-        Ok(Turn { space, _alone })
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.space.state.lock().turn = None;
-    }
-}
-
-/// Makes everything durable, so that nothing is held and what was replaced is freed. False if there
-/// was nothing to be made durable. In the caller's turn.
-fn free_replaced(shared: &Shared) -> bool {
-    let Shared { space, committer, .. } = shared;
-    let _wait = shared.observe.waiters.enter("space of what was written anew", "");
-    {
-        let mut state = space.state.lock();
+    /// Begins to make durable all that was sent, so that what it replaced is freed. False if there
+    /// is nothing that could be. In the caller's turn.
+    pub fn begin_freeing(&self) -> bool {
+        let mut state = self.state.lock();
         if state.held.bytes == 0 && state.sent == state.freed {
             return false;
         }
         state.freed = state.sent;
+        true
     }
-    // Errors are latched at the files they concern.
-    let _ = sync_inodes(shared, &shared.dirty_inodes(None));
-    // Also what others are about to settle; if they take too long, less is freed.
-    committer.wait_for_settling(shared.settings.standstill_max, &shared.observe.waiters);
-    // The NSDs free what was settled; a block that is lost over it is dirty, and held for.
-    let _ = committer.commit(shared, false);
-    space.refresh(&shared.io);
-    true
+}
+
+/// While it lives nobody else finds room.
+pub struct Turn<'a> {
+    room: &'a Room,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.room.state.lock().turn = None;
+    }
 }

@@ -1,0 +1,125 @@
+//! [`Array`]: the parts of this crate as one context, which a client and the manager share.
+
+use crate::floors::Floors;
+use crate::meta_link::{MetaLink, wrong_reply};
+use crate::nsds::{NsdSet, NsdView};
+use crate::room::Room;
+use crate::round::Rounds;
+use crate::stripe_io::{StripeIo, Versions};
+use std::sync::Arc;
+use strake_env::sync::Mutex;
+use strake_env::{Clock, FanOut};
+use strake_observe::Observe;
+use strake_proto::meta::{Configuration, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::nsd::NsdPort;
+use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result, SlotIndex};
+
+/// What an array is opened with.
+pub struct ArrayOptions {
+    /// The metadata.
+    pub meta: Arc<dyn MetaPort>,
+    /// A way to the NSD of each slot, where there is one.
+    pub nsds: Vec<(SlotIndex, Option<Arc<dyn NsdPort>>)>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Where waits and operations are recorded.
+    pub observe: Arc<Observe>,
+    /// Under which name the metadata knows this life.
+    pub client: ClientId,
+    /// Threads that send the strips of stripes side by side.
+    pub io_threads: usize,
+}
+
+/// See the file's head.
+pub struct Array {
+    /// The metadata.
+    pub meta: MetaLink,
+    /// Blocks to strips and back.
+    pub io: Arc<StripeIo>,
+    /// From accepted to stable.
+    pub rounds: Rounds,
+    /// Deletions that not every NSD has applied.
+    pub floors: Floors,
+    /// Space on the NSDs.
+    pub room: Room,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Where waits and operations are recorded.
+    pub observe: Arc<Observe>,
+    /// Bytes of a whole block.
+    pub block_size: u32,
+    /// One reaper of deletions at a time.
+    pub(crate) reaping: Mutex<()>,
+}
+
+impl Array {
+    /// Joins the metadata and looks for the NSDs.
+    ///
+    /// # Errors
+    /// Of the metadata; `NoMemory` when there are no more threads.
+    pub fn open(options: ArrayOptions) -> Result<Arc<Array>> {
+        let ArrayOptions { meta, nsds, clock, observe, client, io_threads } = options;
+        let configuration = configuration(meta.as_ref())?;
+        let link = MetaLink::new(Arc::clone(&meta), client, Arc::clone(&clock));
+        let MetaReply::Session { grant } = link.apply(MetaOp::Join)? else {
+            return Err(wrong_reply());
+        };
+        // Durable before the first version is made of it: no two lives may share a grant.
+        link.sync()?;
+        let strips = FanOut::new("strips", io_threads).map_err(|error| {
+            Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
+        })?;
+        let set = NsdSet::new(
+            configuration.pool,
+            usize::from(configuration.code.parity),
+            nsds,
+            meta,
+            client,
+            Arc::clone(&clock),
+        );
+        set.note_missing()?;
+        let io = Arc::new(StripeIo::new(Arc::new(set), strips, Versions::new(grant)));
+        let block_size = configuration.block_size;
+        Ok(Arc::new(Array {
+            meta: link,
+            rounds: Rounds::new(Arc::clone(&io), Arc::clone(&observe)),
+            floors: Floors::default(),
+            room: Room::new(configuration.code, block_size, &io),
+            io,
+            clock,
+            observe,
+            block_size,
+            reaping: Mutex::new(()),
+        }))
+    }
+
+    /// Puts a way to an NSD in place, or takes it away (`None`). One that returns is brought up to
+    /// date in the background.
+    pub fn attach_nsd(&self, slot: SlotIndex, port: Option<Arc<dyn NsdPort>>) {
+        self.io.nsds().attach(slot, port);
+    }
+
+    /// As [`Array::attach_nsd`], for the slot that `nsd` holds; nothing if it holds none.
+    pub fn attach(&self, nsd: NsdId, port: Option<Arc<dyn NsdPort>>) {
+        if let Some(slot) = self.io.nsds().slot_of(nsd) {
+            self.attach_nsd(slot, port);
+        }
+    }
+
+    /// The NSDs as they are seen here.
+    pub fn nsds(&self) -> Vec<NsdView> {
+        self.io.nsds().views()
+    }
+
+    /// The largest id that an NSD of the pool has or had, those that are deleted among them.
+    pub fn largest_nsd(&self) -> NsdId {
+        self.io.nsds().largest_nsd()
+    }
+}
+
+fn configuration(meta: &dyn MetaPort) -> Result<Configuration> {
+    match meta.query(&MetaQuery::Configuration)? {
+        MetaReply::Configuration(configuration) => Ok(*configuration),
+        _ => Err(wrong_reply()),
+    }
+}

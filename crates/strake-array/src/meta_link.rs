@@ -1,0 +1,120 @@
+//! The way to the metadata, under one client's name and with its clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use strake_env::Clock;
+use strake_env::sync::Mutex;
+use strake_proto::meta::{Counts, Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::{ClientId, Error, ErrorKind, Result, Timestamp};
+
+/// The metadata with this client's name and clock.
+pub struct MetaLink {
+    port: Arc<dyn MetaPort>,
+    client: ClientId,
+    clock: Arc<dyn Clock>,
+    /// Changes answered, and of these those known to be durable.
+    applied: AtomicU64,
+    synced: AtomicU64,
+    /// What the metadata has to give to contents, and when it told so.
+    room: Mutex<(u64, Duration)>,
+}
+
+/// Above this much room in the metadata, the last answer is good enough.
+const ROOM_PLENTY: u64 = 64 << 20;
+/// How long such an answer may be used.
+const ROOM_HOLDS: Duration = Duration::from_secs(1);
+
+impl MetaLink {
+    /// The metadata at `port`.
+    pub fn new(port: Arc<dyn MetaPort>, client: ClientId, clock: Arc<dyn Clock>) -> MetaLink {
+        let (applied, synced) = (AtomicU64::new(0), AtomicU64::new(0));
+        MetaLink { port, client, clock, applied, synced, room: Mutex::default() }
+    }
+
+    /// Bytes that contents of files may take of the metadata: a third of all that it may become is
+    /// for names and inodes.
+    pub fn inline_room(&self) -> Result<u64> {
+        let now = self.clock.monotonic();
+        let (room, told) = *self.room.lock();
+        if room >= ROOM_PLENTY && now.saturating_sub(told) <= ROOM_HOLDS {
+            return Ok(room);
+        }
+        let counts = self.counts()?;
+        let room = counts.metadata_free.saturating_sub(counts.metadata_bytes / 2);
+        *self.room.lock() = (room, now);
+        Ok(room)
+    }
+
+    /// Sums over all metadata.
+    pub fn counts(&self) -> Result<Counts> {
+        match self.query(&MetaQuery::Counts)? {
+            MetaReply::Counts(counts) => Ok(counts),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    /// Asks.
+    pub fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        self.port.query(query)
+    }
+
+    /// Changes. Not counted (`sequence` 0): the way is a direct call, so no request is ever sent
+    /// twice; a session that resends numbers them.
+    pub fn apply(&self, op: MetaOp) -> Result<MetaReply> {
+        self.apply_timed(op).map(|(reply, _)| reply)
+    }
+
+    /// As [`MetaLink::apply`]; also tells the time that the change has in the metadata.
+    pub fn apply_timed(&self, op: MetaOp) -> Result<(MetaReply, Timestamp)> {
+        let time = self.clock.wall();
+        let entry = MetaEntry { client: self.client, sequence: 0, time, op };
+        let reply = self.port.apply(&entry)?;
+        self.applied.fetch_add(1, Ordering::AcqRel);
+        Ok((reply, time))
+    }
+
+    /// Changes, answered by an inode.
+    pub fn apply_inode(&self, op: MetaOp) -> Result<Inode> {
+        match self.apply(op)? {
+            MetaReply::Inode(inode) => Ok(*inode),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    /// Asks for an inode.
+    pub fn query_inode(&self, query: &MetaQuery) -> Result<Inode> {
+        match self.query(query)? {
+            MetaReply::Inode(inode) => Ok(*inode),
+            _ => Err(wrong_reply()),
+        }
+    }
+
+    /// Makes all changes answered so far durable.
+    pub fn sync(&self) -> Result<()> {
+        let applied = self.applied.load(Ordering::Acquire);
+        self.port.sync()?;
+        self.synced.fetch_max(applied, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Changes answered so far: equal before and after a question, nothing changed meanwhile.
+    pub fn changes(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    /// Whether the first `changes` changes are durable.
+    pub fn is_durable(&self, changes: u64) -> bool {
+        self.synced.load(Ordering::Acquire) >= changes
+    }
+
+    /// Whether a change was answered that may not be durable.
+    pub fn has_unsynced(&self) -> bool {
+        self.applied.load(Ordering::Acquire) > self.synced.load(Ordering::Acquire)
+    }
+}
+
+/// A reply that does not fit its question.
+pub fn wrong_reply() -> Error {
+    Error::new(ErrorKind::Internal, "the metadata gave a reply that does not fit the request")
+}

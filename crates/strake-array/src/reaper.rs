@@ -1,0 +1,115 @@
+//! The reaper of range deletions. It makes the metadata durable, tells the NSDs, makes what they
+//! did durable, and tells the metadata which NSDs are done. It also brings an NSD that was away up
+//! to date. [`crate::floors`] says why it is done in this order.
+
+use crate::array::Array;
+use crate::meta_link::wrong_reply;
+use std::collections::HashSet;
+use strake_proto::meta::{MetaOp, MetaQuery, MetaReply, PendingRange};
+use strake_proto::{Error, ErrorKind, NsdId, ObjectId, Result};
+
+/// Applies all pending deletions on the NSDs that can be written. Those away stay pending.
+/// Returns how many deletions are pending still.
+pub fn apply_pending(array: &Array) -> Result<usize> {
+    let _alone = array.reaping.lock();
+    if array.meta.has_unsynced() {
+        array.meta.sync()?;
+    }
+    let mut left = 0;
+    let mut after = 0;
+    let mut owed = HashSet::new();
+    loop {
+        let query = MetaQuery::PendingRanges { after, limit: 1000 };
+        let MetaReply::PendingRanges(page) = array.meta.query(&query)? else {
+            return Err(wrong_reply());
+        };
+        let Some(last) = page.last().map(|range| range.id) else { break };
+        after = last;
+        left += apply_page(array, &page, &mut owed)?;
+    }
+    Ok(left)
+}
+
+/// Applies all pending deletions on one NSD, those too that it has applied already: it may have
+/// come back as it was before. Accepted, not stable.
+pub fn apply_again(array: &Array, nsd: NsdId) -> Result<()> {
+    let mut after = 0;
+    loop {
+        let query = MetaQuery::PendingRanges { after, limit: 1000 };
+        let MetaReply::PendingRanges(page) = array.meta.query(&query)? else {
+            return Err(wrong_reply());
+        };
+        let Some(last) = page.last().map(|range| range.id) else { return Ok(()) };
+        after = last;
+        for PendingRange { layout, from, to, version, .. } in &page {
+            if array.io.delete_range(layout, (*from, *to), *version, Some(&[nsd])).is_empty() {
+                let detail = format!("NSD {nsd} was lost again");
+                return Err(Error::new(ErrorKind::Unreachable, detail));
+            }
+        }
+    }
+}
+
+/// Frees what deletions still hold, for somebody who finds no space; false if there was nothing
+/// to free. `before` are the metadata's changes when that somebody began: what another reaper
+/// has freed since counts, too. The caller holds no block and no content.
+pub fn reclaim(array: &Array, before: u64) -> bool {
+    let freed = apply_pending(array).is_ok() && array.meta.changes() != before;
+    if freed {
+        array.room.refresh();
+    }
+    freed
+}
+
+/// `owed` are the objects of which some deletion has not reached every NSD that may be read.
+fn apply_page(array: &Array, page: &[PendingRange], owed: &mut HashSet<ObjectId>) -> Result<usize> {
+    let restarts = array.io.nsds().restarts();
+    let mut done: Vec<(&PendingRange, Vec<NsdId>)> = Vec::new();
+    for range in page {
+        let applied = array.io.delete_range(
+            &range.layout,
+            (range.from, range.to),
+            range.version,
+            Some(&range.waiting),
+        );
+        done.push((range, applied));
+    }
+    if done.iter().any(|(_, applied)| !applied.is_empty()) {
+        // Stable before it is called applied; an NSD that fails now is asked again when it
+        // returns.
+        array.rounds.run(true)?;
+    }
+    let mut finished = 0;
+    for (range, mut nsds) in done {
+        let slot_of = |nsd: &NsdId| array.io.nsds().slot_of(*nsd);
+        // What one that was started anew had only accepted may be gone.
+        nsds.retain(|nsd| {
+            restarts == array.io.nsds().restarts()
+                && slot_of(nsd).is_some_and(|slot| array.io.nsds().availability(slot).writable())
+        });
+        // An NSD that is away and was not noted is read again as soon as it answers: the floor
+        // stays for it.
+        let is_owed = range
+            .waiting
+            .iter()
+            .filter(|nsd| !nsds.contains(nsd))
+            .any(|nsd| slot_of(nsd).is_some_and(|slot| !array.io.nsds().is_noted(slot)));
+        if is_owed {
+            owed.insert(range.layout.object);
+            array.floors.add(range.layout.object, range.from, range.to, range.version);
+        } else if !owed.contains(&range.layout.object) {
+            array.floors.remove(range.layout.object, range.version);
+        }
+        if range.waiting.iter().all(|nsd| nsds.contains(nsd)) {
+            finished += 1;
+            if range.object_gone {
+                // Nobody writes to an object that is gone, so its tombstones guard nothing.
+                let _ = array.io.forget_tombstones(&range.layout, range.version);
+            }
+        }
+        if !nsds.is_empty() {
+            array.meta.apply(MetaOp::RangeApplied { id: range.id, nsds })?;
+        }
+    }
+    Ok(page.len() - finished)
+}

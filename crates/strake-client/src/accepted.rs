@@ -1,0 +1,110 @@
+//! A block that was accepted, and what becomes of it after the round: stable, or dirty again.
+
+use crate::block::Block;
+use crate::file::FileState;
+use crate::inode::InodeState;
+use crate::pool::Page;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use strake_array::Array;
+use strake_array::round::{Accepted, Outcome};
+use strake_proto::nsd::SettledStripe;
+use strake_proto::{BlockIndex, Error, ObjectLayout, Version};
+
+/// See the file's head.
+pub(crate) struct AcceptedBlock {
+    pub(crate) array: Arc<Array>,
+    pub(crate) inode: Arc<InodeState>,
+    pub(crate) file: Arc<FileState>,
+    pub(crate) block: Arc<Block>,
+    /// Dirty bytes that it holds in the pool.
+    pub(crate) charge: usize,
+    /// Bytes on disks that are the inode's once it is stable.
+    pub(crate) gained: i64,
+    /// Whether another block may have its memory: see [`crate::pool::PagePool::leave_behind`]. So
+    /// for whole blocks that were not stored before, and those of which only parts were in memory.
+    pub(crate) reusable: bool,
+    /// Whether only parts of it were written.
+    pub(crate) in_parts: bool,
+}
+
+impl AcceptedBlock {
+    /// Hands a block that was just accepted, and is pinned already, to the next round. `restarts`
+    /// are those of the NSDs before it was sent.
+    pub(crate) fn hand_over(self, layout: &ObjectLayout, version: Version, restarts: u64) {
+        self.file.unstable.fetch_add(1, Ordering::AcqRel);
+        if self.reusable {
+            // What is used from now on stays in memory.
+            self.block.was_used();
+        }
+        let array = Arc::clone(&self.array);
+        array.rounds.add(Accepted {
+            layout: *layout,
+            block: BlockIndex(self.block.index),
+            version,
+            charge: self.charge,
+            restarts,
+            outcome: Box::new(self),
+        });
+    }
+
+    fn release(&self) {
+        self.block.pinned.fetch_sub(1, Ordering::AcqRel);
+        self.file.unstable.fetch_sub(1, Ordering::AcqRel);
+        self.file.pool().remove_dirty(self.charge);
+    }
+}
+
+impl Outcome for AcceptedBlock {
+    fn stable(self: Box<Self>, stripe: SettledStripe) {
+        let pool = Arc::clone(self.file.pool());
+        if self.gained != 0 {
+            let mut gain = self.block.gain.lock();
+            if let Some(sum) = &mut gain.unstable {
+                *sum -= self.gained;
+                let mut core = self.inode.core.lock();
+                core.unstable_gain -= self.gained;
+                core.allocated_delta += self.gained;
+                core.changes += 1;
+            }
+        }
+        let version = stripe.version;
+        self.file.unsettled.lock().push(stripe);
+        self.block.became_stable(version);
+        self.release();
+        if self.in_parts && pool.is_behind() {
+            // Kept, it would be dirty as a whole at the next write to a part of it.
+            if let Some(buffer) = self.block.take_clean() {
+                pool.release(buffer);
+            }
+        } else if self.reusable {
+            pool.leave_behind(self.block);
+        }
+    }
+
+    /// The NSDs may have lost it: the block is dirty again, unless it was dropped meanwhile.
+    fn lost(self: Box<Self>, fault: Option<Error>) {
+        if let Some(fault) = fault {
+            self.inode.core.lock().latch.set(fault);
+        }
+        self.block.gain.lock().owed += self.gained;
+        {
+            let mut data = self.block.data.write();
+            if !data.detached && data.buffer.is_some() {
+                data.whole = true;
+                if !data.dirty {
+                    data.dirty = true;
+                    data.charge = self.charge;
+                    data.dirtied = self.charge;
+                    self.file.pool().add_dirty(self.charge);
+                    // It is sent again, and so needs room again.
+                    self.array.room.owe(data.held());
+                    self.file.insert_dirty(self.block.index);
+                }
+                self.file.insert_unsaved(self.block.index);
+            }
+        }
+        self.file.lost.fetch_add(1, Ordering::AcqRel);
+        self.release();
+    }
+}

@@ -1,0 +1,74 @@
+//! Metadata in memory that loses in a crash what was not synced.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use strake_env::sync::Mutex;
+use strake_meta::MemoryMeta;
+use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
+use strake_proto::{Error, ErrorKind, Result};
+
+/// Metadata whose entries are lost in a crash unless they were synced.
+pub struct CrashMeta {
+    live: Mutex<Arc<MemoryMeta>>,
+    log: Mutex<(Vec<MetaEntry>, usize)>,
+    frozen: AtomicBool,
+}
+
+impl CrashMeta {
+    /// Empty metadata.
+    pub fn new() -> Arc<CrashMeta> {
+        let live = Mutex::new(Arc::new(MemoryMeta::new()));
+        Arc::new(CrashMeta { live, log: Mutex::default(), frozen: AtomicBool::new(false) })
+    }
+
+    /// Loses what was not synced, but for the first `more` entries of it.
+    pub fn crash(&self, more: usize) {
+        self.frozen.store(false, Ordering::SeqCst);
+        let mut log = self.log.lock();
+        log.1 = (log.1 + more).min(log.0.len());
+        let durable = log.1;
+        log.0.truncate(durable);
+        let meta = MemoryMeta::new();
+        for entry in &log.0 {
+            meta.apply(entry).expect("it was applied before");
+        }
+        *self.live.lock() = Arc::new(meta);
+    }
+}
+
+impl CrashMeta {
+    /// From now on nothing can be changed, until the next crash.
+    pub fn freeze(&self) {
+        self.frozen.store(true, Ordering::SeqCst);
+    }
+
+    fn check_power(&self) -> Result<()> {
+        if self.frozen.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Io, "injected: the power is gone"));
+        }
+        Ok(())
+    }
+}
+
+impl MetaPort for CrashMeta {
+    fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        let live = Arc::clone(&self.live.lock());
+        live.query(query)
+    }
+
+    fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        // Under one lock, so that the log has the order in which the entries were applied.
+        let mut log = self.log.lock();
+        self.check_power()?;
+        let reply = self.live.lock().apply(entry)?;
+        log.0.push(entry.clone());
+        Ok(reply)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let mut log = self.log.lock();
+        self.check_power()?;
+        log.1 = log.0.len();
+        Ok(())
+    }
+}

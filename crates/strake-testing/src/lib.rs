@@ -1,0 +1,8 @@
+//! Doubles for tests of the array, the client and the manager: NSDs in memory with faults to
+//! inject, and metadata that loses what was not synced. No product crate depends on it.
+
+pub mod crash_meta;
+pub mod memory_nsd;
+
+pub use crash_meta::CrashMeta;
+pub use memory_nsd::MemoryNsd;
