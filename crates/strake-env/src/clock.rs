@@ -15,7 +15,7 @@ pub trait Clock: Send + Sync {
     fn sleep(&self, duration: Duration);
 }
 
-/// The machine's clocks.
+/// The machine's clocks; for a simulated thread those of the simulation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RealClock;
 
@@ -28,22 +28,38 @@ impl RealClock {
 
 impl Clock for RealClock {
     fn monotonic(&self) -> Duration {
+        #[cfg(any(test, feature = "simulation"))]
+        if let Some(now) = crate::simulation::now() {
+            return now;
+        }
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
     }
 
     fn wall(&self) -> Timestamp {
+        #[cfg(any(test, feature = "simulation"))]
+        if let Some(now) = crate::simulation::now() {
+            return Timestamp {
+                seconds: 1_700_000_000 + now.as_secs() as i64,
+                nanos: now.subsec_nanos(),
+            };
+        }
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         Timestamp { seconds: now.tv_sec, nanos: now.tv_nsec.unsigned_abs() as u32 }
     }
 
     #[allow(clippy::disallowed_methods, reason = "this is the seam that the ban points to")]
     fn sleep(&self, duration: Duration) {
+        #[cfg(any(test, feature = "simulation"))]
+        if crate::simulation::sleep(duration) {
+            return;
+        }
         std::thread::sleep(duration);
     }
 }
 
-/// A clock that moves only when told, for tests. Sleeping advances it.
+/// A clock that moves only when told, for tests. Sleeping advances it. In a simulation its
+/// monotonic time moves with simulated time as well; the calendar's does not.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     now: Mutex<Duration>,
@@ -58,7 +74,11 @@ impl ManualClock {
 
 impl Clock for ManualClock {
     fn monotonic(&self) -> Duration {
-        *self.now.lock()
+        let now = *self.now.lock();
+        #[cfg(any(test, feature = "simulation"))]
+        return now + crate::simulation::now().unwrap_or_default();
+        #[cfg(not(any(test, feature = "simulation")))]
+        now
     }
 
     fn wall(&self) -> Timestamp {
@@ -67,6 +87,10 @@ impl Clock for ManualClock {
     }
 
     fn sleep(&self, duration: Duration) {
+        #[cfg(any(test, feature = "simulation"))]
+        if crate::simulation::sleep(duration) {
+            return;
+        }
         self.advance(duration);
     }
 }

@@ -12,6 +12,8 @@ pub mod net;
 pub mod process;
 pub mod rng;
 pub mod rpc;
+#[cfg(any(test, feature = "simulation"))]
+pub mod simulation;
 pub mod sync;
 pub mod thread;
 pub mod workers;

@@ -8,6 +8,9 @@ use strake_proto::{Error, ErrorKind, Result};
 
 /// A tenth of the share of others.
 const NICE: i32 = 10;
+/// What a simulated process has in memory.
+#[cfg(any(test, feature = "simulation"))]
+const SIMULATED_BYTES: u64 = 64 << 20;
 /// The first descriptor behind the standard ones.
 const FIRST_OTHER: libc::c_uint = 3;
 
@@ -15,6 +18,11 @@ const FIRST_OTHER: libc::c_uint = 3;
 /// threads that hold locks for moments only, since whoever waits for one waits for the processor as
 /// well.
 pub fn give_way() {
+    // A simulated thread has the processor whenever it is its turn.
+    #[cfg(any(test, feature = "simulation"))]
+    if crate::simulation::is_simulated() {
+        return;
+    }
     // On Linux both are about the calling thread. Where it is refused the thread is as good as any.
     let _ = setpriority_process(None, NICE);
     let parameters = libc::sched_param { sched_priority: 0 };
@@ -27,6 +35,10 @@ pub fn give_way() {
 
 /// The processor time that the calling thread has had.
 pub fn thread_time() -> Duration {
+    #[cfg(any(test, feature = "simulation"))]
+    if let Some(now) = crate::simulation::now() {
+        return now;
+    }
     let time = clock_gettime(ClockId::ThreadCPUTime);
     // Neither is ever negative.
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
@@ -37,6 +49,10 @@ pub fn thread_time() -> Duration {
 /// # Errors
 /// The host's, where it does not tell.
 pub fn resident_bytes() -> Result<u64> {
+    #[cfg(any(test, feature = "simulation"))]
+    if crate::simulation::is_simulated() {
+        return Ok(SIMULATED_BYTES);
+    }
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());

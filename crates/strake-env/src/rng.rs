@@ -27,9 +27,8 @@ impl Rng {
     /// # Errors
     /// When `/dev/urandom` cannot be read.
     pub fn from_entropy() -> std::io::Result<Rng> {
-        use std::io::Read;
         let mut seed = [0u8; 32];
-        std::fs::File::open("/dev/urandom")?.read_exact(&mut seed)?;
+        entropy(&mut seed)?;
         let mut words = seed.chunks_exact(8);
         let state = std::array::from_fn(|_| {
             words.next().map_or(1, |word| {
@@ -83,6 +82,19 @@ impl Rng {
             items.swap(last, self.index(last + 1));
         }
     }
+}
+
+/// Fills `bytes` from the operating system's entropy; in a simulation from its seed.
+///
+/// # Errors
+/// When `/dev/urandom` cannot be read.
+pub fn entropy(bytes: &mut [u8]) -> std::io::Result<()> {
+    use std::io::Read;
+    #[cfg(any(test, feature = "simulation"))]
+    if crate::simulation::fill_entropy(bytes) {
+        return Ok(());
+    }
+    std::fs::File::open("/dev/urandom")?.read_exact(bytes)
 }
 
 /// The seeds of a test that runs `count` of them: `first..first + count`, moved up by the number in

@@ -341,7 +341,7 @@ fn garbage_and_oversized_frames_end_one_connection_and_nothing_else() {
             Stream::Unix(socket) => {
                 socket.shutdown(crate::net::Shutdown::Write).expect("half closed");
             }
-            Stream::Tcp(_) => unreachable!("a Unix socket"),
+            _ => unreachable!("a Unix socket"),
         }
         ended(stream);
     }

@@ -1,5 +1,14 @@
 //! Locks and condition variables, as all product crates take them: locks that do not poison.
+//!
+//! In the product they are `parking_lot`'s. In tests with the feature `simulation` they ask the
+//! scheduler where a thread is simulated.
 
+#[cfg(any(test, feature = "simulation"))]
+pub use crate::simulation::seam::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard,
+    RwLockWriteGuard, WaitTimeoutResult,
+};
+#[cfg(not(any(test, feature = "simulation")))]
 pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard,
     RwLockWriteGuard, WaitTimeoutResult,

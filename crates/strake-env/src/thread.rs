@@ -4,7 +4,21 @@
 //! they take it from their [`Clock`](crate::Clock). There is no `park` either: a condition variable
 //! says what a thread waits for.
 
-pub use std::thread::{
-    Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, ThreadId, available_parallelism, current,
-    scope, spawn, yield_now,
+#[cfg(any(test, feature = "simulation"))]
+pub use crate::simulation::seam::{
+    Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, yield_now,
 };
+#[cfg(not(any(test, feature = "simulation")))]
+pub use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, yield_now};
+pub use std::thread::{Thread, ThreadId, available_parallelism, current};
+
+/// Calls `work` from within a call of another crate that may hold a lock of its own. A simulation
+/// lets nobody else run meanwhile, because that thread might wait for the lock, and the simulation
+/// would not know. In the product it is a plain call.
+#[inline]
+pub fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
+    #[cfg(any(test, feature = "simulation"))]
+    return crate::simulation::undisturbed(work);
+    #[cfg(not(any(test, feature = "simulation")))]
+    work()
+}

@@ -25,7 +25,7 @@ const SEAM: &[&str] = &[
     "crates/strake-env/src/channel.rs",
     "crates/strake-env/src/clock.rs",
     "crates/strake-env/src/net.rs",
-    "crates/strake-env/src/simulation/",
+    "crates/strake-env/src/simulation",
     "crates/strake-env/src/sync.rs",
     "crates/strake-env/src/thread.rs",
 ];
@@ -34,8 +34,31 @@ const SEAM: &[&str] = &[
 /// socket in it would measure nothing. The client follows.
 const FREE: &[&str] = &["crates/strake-bench/", "crates/strake-client/"];
 
+/// The one crate that is built with the scheduler.
+const SIMULATED: &str = "crates/strake-sim/";
+
 pub(super) fn faults(repository: &Repository) -> Faults {
-    repository.rust().flat_map(|(file, _)| seam_faults(file)).collect()
+    let manifests = repository.files.iter().filter(|file| file.path.ends_with("Cargo.toml"));
+    let sources = repository.rust().flat_map(|(file, _)| seam_faults(file));
+    sources.chain(manifests.flat_map(feature_faults)).collect()
+}
+
+/// The places where a manifest would bring the scheduler into the product.
+fn feature_faults(file: &File) -> Faults {
+    let File { path, text, .. } = file;
+    let mut faults = Faults::new();
+    for (index, line) in text.lines().enumerate() {
+        let asks = line.contains("strake-env") && line.contains("simulation");
+        let takes = line.starts_with("strake-sim") && path != "Cargo.toml";
+        if (asks || takes) && !path.starts_with(SIMULATED) {
+            faults.push(format!(
+                "{path}:{}: the scheduler for tests is for strake-sim alone: locks of the product \
+                 are the plain ones",
+                index + 1
+            ));
+        }
+    }
+    faults
 }
 
 /// The places where a file goes around the seam.
@@ -120,6 +143,15 @@ mod tests {
         ] {
             assert_eq!(count(line), 1, "{line}");
         }
+    }
+
+    #[test]
+    fn the_scheduler_stays_out_of_the_product() {
+        let feature = "strake-env = { workspace = true, features = [\"simulation\"] }\n";
+        assert_eq!(found("crates/strake-sim/Cargo.toml", feature), Faults::new());
+        assert_eq!(found("crates/strake/Cargo.toml", feature).len(), 1);
+        assert_eq!(found("crates/strake/Cargo.toml", "strake-sim.workspace = true\n").len(), 1);
+        assert_eq!(found("crates/strake/Cargo.toml", "strake-env.workspace = true\n").len(), 0);
     }
 
     #[test]

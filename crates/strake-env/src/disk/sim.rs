@@ -26,6 +26,14 @@ const PAGE_BYTES: usize = 4096;
 /// What a disk writes at once or not at all.
 pub const SECTOR_BYTES: usize = 512;
 
+/// The least and the most that I/Os take in a simulation ([`crate::simulation`]).
+#[cfg(any(test, feature = "simulation"))]
+const READ_TIMES: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(120)];
+#[cfg(any(test, feature = "simulation"))]
+const WRITE_TIMES: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(200)];
+#[cfg(any(test, feature = "simulation"))]
+const SYNC_TIMES: [Duration; 2] = [Duration::from_micros(100), Duration::from_micros(1500)];
+
 /// The counter of positions, shared by the disks of one simulated machine.
 #[derive(Clone, Debug, Default)]
 pub struct Sequence(Arc<AtomicU64>);
@@ -104,7 +112,7 @@ pub struct Faults {
     /// Every call waits until this is false again, at most `hang_limit`, then fails with
     /// `TimedOut`.
     pub hang: bool,
-    /// How long a hanging call waits (real time); `None` is 10 s.
+    /// How long a hanging call waits (real time, unless simulated); `None` is 10 s.
     pub hang_limit: Option<Duration>,
 }
 
@@ -320,6 +328,8 @@ fn apply_torn(image: &mut Image, offset: u64, bytes: &[u8], marks: &[bool]) {
 impl Disk for SimDisk {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let range = self.range(offset, bytes.len())?;
+        #[cfg(any(test, feature = "simulation"))]
+        crate::simulation::disk_io("disk read", offset, bytes, READ_TIMES);
         let state = self.enter()?;
         if touches(&state.faults.read_errors, &range) {
             return Err(eio());
@@ -335,6 +345,8 @@ impl Disk for SimDisk {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let range = self.range(offset, bytes.len())?;
+        #[cfg(any(test, feature = "simulation"))]
+        crate::simulation::disk_io("disk write", offset, bytes, WRITE_TIMES);
         let mut state = self.enter()?;
         if state.dead || touches(&state.faults.write_errors, &range) {
             return Err(eio());
@@ -353,6 +365,8 @@ impl Disk for SimDisk {
     }
 
     fn sync(&self) -> io::Result<()> {
+        #[cfg(any(test, feature = "simulation"))]
+        crate::simulation::disk_io("disk sync", 0, &[], SYNC_TIMES);
         let mut state = self.enter()?;
         if state.faults.sync_failure {
             state.dead = true;

@@ -120,7 +120,7 @@ impl SharedSecret {
 /// Bytes fit for keys.
 fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
     let mut bytes = [0; COUNT];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    crate::rng::entropy(&mut bytes)?;
     Ok(bytes)
 }
 

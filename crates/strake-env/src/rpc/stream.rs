@@ -2,6 +2,8 @@
 
 use crate::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use crate::net::{UnixListener, UnixStream};
+#[cfg(any(test, feature = "simulation"))]
+use crate::simulation::{SimListener, SimStream};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
@@ -34,6 +36,9 @@ pub enum Stream {
     Unix(UnixStream),
     /// A TCP connection.
     Tcp(TcpStream),
+    /// A connection of a simulated thread.
+    #[cfg(any(test, feature = "simulation"))]
+    Simulated(SimStream),
 }
 
 impl Stream {
@@ -42,11 +47,7 @@ impl Stream {
     /// # Errors
     /// `Unreachable` if nobody listens there, `TimedOut`, else the host's.
     pub fn connect(endpoint: &Endpoint, limit: Duration) -> Result<Stream> {
-        let connected = match endpoint {
-            Endpoint::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
-            Endpoint::Tcp(address) => TcpStream::connect_timeout(address, limit).map(Stream::Tcp),
-        };
-        let stream = connected.map_err(|error| {
+        let stream = Stream::open(endpoint, limit).map_err(|error| {
             // A Unix socket that is not there is a server that is not there.
             let kind = match error.kind() {
                 io::ErrorKind::NotFound => ErrorKind::Unreachable,
@@ -58,11 +59,24 @@ impl Stream {
         Ok(stream)
     }
 
+    fn open(endpoint: &Endpoint, limit: Duration) -> io::Result<Stream> {
+        #[cfg(any(test, feature = "simulation"))]
+        if let Some(connected) = SimStream::connect(&endpoint.to_string(), limit) {
+            return connected.map(Stream::Simulated);
+        }
+        match endpoint {
+            Endpoint::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Endpoint::Tcp(address) => TcpStream::connect_timeout(address, limit).map(Stream::Tcp),
+        }
+    }
+
     /// Frames are written whole, so waiting for more to fill a packet only costs time.
     fn without_delay(&self) -> io::Result<()> {
         match self {
             Stream::Unix(_) => Ok(()),
             Stream::Tcp(stream) => stream.set_nodelay(true),
+            #[cfg(any(test, feature = "simulation"))]
+            Stream::Simulated(_) => Ok(()),
         }
     }
 
@@ -74,6 +88,8 @@ impl Stream {
         match self {
             Stream::Unix(stream) => stream.try_clone().map(Stream::Unix),
             Stream::Tcp(stream) => stream.try_clone().map(Stream::Tcp),
+            #[cfg(any(test, feature = "simulation"))]
+            Stream::Simulated(stream) => Ok(Stream::Simulated(stream.try_clone())),
         }
     }
 
@@ -91,6 +107,11 @@ impl Stream {
                 stream.set_read_timeout(read)?;
                 stream.set_write_timeout(write)
             }
+            #[cfg(any(test, feature = "simulation"))]
+            Stream::Simulated(stream) => {
+                stream.set_limits(read, write);
+                Ok(())
+            }
         }
     }
 
@@ -100,6 +121,11 @@ impl Stream {
         let _ = match self {
             Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            #[cfg(any(test, feature = "simulation"))]
+            Stream::Simulated(stream) => {
+                stream.shutdown();
+                Ok(())
+            }
         };
     }
 }
@@ -109,6 +135,8 @@ impl Read for Stream {
         match self {
             Stream::Unix(stream) => stream.read(bytes),
             Stream::Tcp(stream) => stream.read(bytes),
+            #[cfg(any(test, feature = "simulation"))]
+            Stream::Simulated(stream) => stream.read(bytes),
         }
     }
 }
@@ -118,6 +146,8 @@ impl Write for Stream {
         match self {
             Stream::Unix(stream) => stream.write(bytes),
             Stream::Tcp(stream) => stream.write(bytes),
+            #[cfg(any(test, feature = "simulation"))]
+            Stream::Simulated(stream) => stream.write(bytes),
         }
     }
 
@@ -125,6 +155,8 @@ impl Write for Stream {
         match self {
             Stream::Unix(stream) => stream.write_vectored(parts),
             Stream::Tcp(stream) => stream.write_vectored(parts),
+            #[cfg(any(test, feature = "simulation"))]
+            Stream::Simulated(stream) => stream.write_vectored(parts),
         }
     }
 
@@ -140,6 +172,9 @@ pub enum Listener {
     Unix(UnixListener),
     /// A TCP port.
     Tcp(TcpListener),
+    /// A listener of a simulated thread.
+    #[cfg(any(test, feature = "simulation"))]
+    Simulated(SimListener, Endpoint),
 }
 
 impl Listener {
@@ -149,20 +184,28 @@ impl Listener {
     /// # Errors
     /// `Busy` if somebody listens there already; the host's.
     pub fn bind(endpoint: &Endpoint) -> Result<Listener> {
-        let bound = match endpoint {
-            Endpoint::Unix(path) => {
-                remove_stale(path)?;
-                UnixListener::bind(path).map(Listener::Unix)
-            }
-            Endpoint::Tcp(address) => TcpListener::bind(address).map(Listener::Tcp),
-        };
-        bound.map_err(|error| {
+        Listener::open(endpoint).map_err(|error| {
             let kind = match error.kind() {
                 io::ErrorKind::AddrInUse => ErrorKind::Busy,
                 _ => Error::from(io::Error::from(error.kind())).kind(),
             };
             Error::new(kind, format!("cannot listen at {endpoint}: {error}"))
         })
+    }
+
+    fn open(endpoint: &Endpoint) -> io::Result<Listener> {
+        #[cfg(any(test, feature = "simulation"))]
+        if crate::simulation::is_simulated() {
+            return SimListener::bind(endpoint)
+                .map(|(listener, endpoint)| Listener::Simulated(listener, endpoint));
+        }
+        match endpoint {
+            Endpoint::Unix(path) => {
+                remove_stale(path)?;
+                UnixListener::bind(path).map(Listener::Unix)
+            }
+            Endpoint::Tcp(address) => TcpListener::bind(address).map(Listener::Tcp),
+        }
     }
 
     /// Where it listens, with the port that the system chose.
@@ -176,6 +219,8 @@ impl Listener {
                 Endpoint::Unix(address.as_pathname().unwrap_or(Path::new("")).to_owned())
             }
             Listener::Tcp(listener) => Endpoint::Tcp(listener.local_addr()?),
+            #[cfg(any(test, feature = "simulation"))]
+            Listener::Simulated(_, endpoint) => endpoint.clone(),
         })
     }
 
@@ -187,6 +232,8 @@ impl Listener {
         let stream = match self {
             Listener::Unix(listener) => Stream::Unix(listener.accept()?.0),
             Listener::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
+            #[cfg(any(test, feature = "simulation"))]
+            Listener::Simulated(listener, _) => Stream::Simulated(listener.accept()?),
         };
         stream.without_delay()?;
         Ok(stream)
@@ -197,6 +244,8 @@ impl Listener {
         let descriptor = match self {
             Listener::Unix(listener) => listener.as_fd(),
             Listener::Tcp(listener) => listener.as_fd(),
+            #[cfg(any(test, feature = "simulation"))]
+            Listener::Simulated(listener, _) => return listener.stop(),
         };
         // An error means that it listens no more, which is what is wanted.
         let _ = rustix::net::shutdown(descriptor, rustix::net::Shutdown::Both);
@@ -204,12 +253,12 @@ impl Listener {
 }
 
 /// Removes the socket at `path` if nobody answers there.
-fn remove_stale(path: &Path) -> Result<()> {
+fn remove_stale(path: &Path) -> io::Result<()> {
     // Connecting to a plain file is refused as well, and that must not be removed.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     match UnixStream::connect(path) {
         Err(error) if is_socket && error.kind() == io::ErrorKind::ConnectionRefused => {
-            Ok(std::fs::remove_file(path)?)
+            std::fs::remove_file(path)
         }
         // Nothing there, or something that bind reports.
         _ => Ok(()),

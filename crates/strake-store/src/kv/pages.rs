@@ -33,6 +33,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use strake_env::sync::{Mutex, RwLock};
+use strake_env::thread::undisturbed;
 use strake_env::{AlignedBuffer, Disk};
 use strake_proto::ErrorKind;
 
@@ -318,25 +319,26 @@ impl Pages {
 #[derive(Debug)]
 pub(super) struct File(pub(super) Arc<Pages>);
 
+/// redb calls with locks of its own held, on which other threads would wait unseen by a simulation.
 impl StorageBackend for File {
     fn len(&self) -> io::Result<u64> {
-        self.0.len()
+        undisturbed(|| self.0.len())
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, out)
+        undisturbed(|| self.0.read(offset, out))
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)
+        undisturbed(|| self.0.set_len(length))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        undisturbed(|| self.0.sync_data())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write(offset, data)
+        undisturbed(|| self.0.write(offset, data))
     }
 }
 

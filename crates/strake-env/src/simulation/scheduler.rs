@@ -1,0 +1,545 @@
+//! The scheduler: one thread holds the baton, and the seed says who holds it next.
+//!
+//! Each simulated thread is a thread of the operating system that sleeps until it is handed the
+//! baton. It hands the baton on at *decision points* ([`Here::point`]) and where it must wait
+//! ([`Here::block`]). Between two points nobody else runs, so a simulated lock needs no atomic
+//! protocol, and "release the lock and wait" is one step.
+//!
+//! **Time** belongs to the scheduler. Each point takes a microsecond. When nobody can run, time
+//! jumps to the earliest limit that somebody waits for. When nobody has a limit either, the
+//! simulation fails with the name of each thread, what it waits for, and where.
+//!
+//! **Failure.** After a deadlock or a panic nobody is handed the baton again: the threads of a
+//! failed simulation stay where they are, and the process that found the failure ends soon.
+
+use super::trace::{Line, Trace};
+use super::{Options, Place};
+use crate::Rng;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a decision point takes in simulated time: so threads that look at a clock again and again
+/// do get on.
+const STEP: Duration = Duration::from_micros(1);
+
+/// What a thread waits for. Addresses are compared, never ordered or printed, because they differ
+/// between two runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// The lock at this address.
+    Lock(usize),
+    /// The read-write lock at this address, for writing: readers that come later wait, too.
+    Write(usize),
+    /// The condition variable at this address.
+    Condition(usize),
+    /// The end of this thread.
+    End(usize),
+    /// Nothing but time.
+    Time,
+    /// Something to happen at this end of a simulated connection, or at this listener.
+    Network(u64),
+}
+
+/// A thread's turn: it sleeps until somebody gives it the baton.
+#[derive(Default)]
+struct Turn {
+    given: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Turn {
+    fn give(&self) {
+        *self.given.lock() = true;
+        self.changed.notify_one();
+    }
+
+    fn take(&self) {
+        let mut given = self.given.lock();
+        self.changed.wait_while(&mut given, |given| !*given);
+        *given = false;
+    }
+}
+
+enum Status {
+    Ready,
+    Waiting { on: Awaited, what: &'static str, until: Option<Duration> },
+}
+
+struct Thread {
+    name: String,
+    /// The simulated process it belongs to.
+    process: u32,
+    /// The scope that spawned it, by its address.
+    scope: Option<usize>,
+    status: Status,
+    /// Whether its last wait ended by its limit.
+    timed_out: bool,
+    /// So many calls of [`Here::undisturbed`] are under way.
+    calm: usize,
+    /// Where its last decision point was.
+    place: Place,
+    turn: Arc<Turn>,
+}
+
+impl Thread {
+    fn awaits(&self, awaited: Awaited) -> bool {
+        matches!(self.status, Status::Waiting { on, .. } if on == awaited)
+    }
+}
+
+pub(crate) struct State {
+    options: Options,
+    pub(crate) rng: Rng,
+    pub(crate) now: Duration,
+    /// All threads that have not ended, by number.
+    live: std::collections::BTreeMap<usize, Thread>,
+    next_thread: usize,
+    /// No wait ends by its limit before this.
+    earliest: Option<Duration>,
+    /// Processes whose threads are not run.
+    paused: Vec<u32>,
+    pub(crate) trace: Trace,
+    points: u64,
+    main_ended: bool,
+    /// Why the simulation is over; `Err` says what failed.
+    over: Option<Result<(), String>>,
+}
+
+impl State {
+    /// Notes a step of a thread; time goes on. An error is the end of the simulation.
+    fn step(&mut self, id: usize, what: &'static str, place: Place) -> Result<(), String> {
+        self.points += 1;
+        self.trace.add(Line { thread: id as u32, what, place: Some(place), numbers: [0, 0] });
+        self.pass(self.now + STEP);
+        let thread = self.live.get_mut(&id).expect("invariant: a running thread has not ended");
+        thread.place = place;
+        if self.points > self.options.points_max {
+            return Err(self.report(&format!("no end after {} decisions", self.points - 1)));
+        }
+        if self.now > self.options.time_max {
+            return Err(self.report("no end in time"));
+        }
+        Ok(())
+    }
+
+    /// Lets time pass; waits whose limit is reached end.
+    fn pass(&mut self, now: Duration) {
+        self.now = now;
+        if self.earliest.is_none_or(|earliest| earliest > now) {
+            return;
+        }
+        self.earliest = None;
+        for thread in self.live.values_mut() {
+            let Status::Waiting { until: Some(until), .. } = thread.status else { continue };
+            if until <= now {
+                thread.status = Status::Ready;
+                thread.timed_out = true;
+            } else {
+                self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
+            }
+        }
+    }
+
+    /// One of the threads that can run.
+    fn pick(&mut self) -> Option<usize> {
+        let ready = self.live.iter().filter(|(_, thread)| {
+            matches!(thread.status, Status::Ready) && !self.paused.contains(&thread.process)
+        });
+        let ready: Vec<usize> = ready.map(|(id, _)| *id).collect();
+        (!ready.is_empty()).then(|| ready[self.rng.index(ready.len())])
+    }
+
+    /// The thread that runs next, if time has to pass for it.
+    fn next(&mut self) -> Option<usize> {
+        loop {
+            if let Some(next) = self.pick() {
+                return Some(next);
+            }
+            let earliest = self.earliest?;
+            self.pass(earliest);
+        }
+    }
+
+    /// Ends waits for `on`: one of them, drawn, or all.
+    pub(crate) fn wake(&mut self, on: Awaited, all: bool) -> usize {
+        let waits = self.live.iter().filter(|(_, thread)| thread.awaits(on));
+        let mut waiting: Vec<usize> = waits.map(|(id, _)| *id).collect();
+        if !all && waiting.len() > 1 {
+            waiting = vec![waiting[self.rng.index(waiting.len())]];
+        }
+        for id in &waiting {
+            let thread = self.live.get_mut(id).expect("invariant: just found");
+            thread.status = Status::Ready;
+            thread.timed_out = false;
+        }
+        waiting.len()
+    }
+
+    /// Whether a race is planted.
+    pub(crate) fn has_canary(&self) -> bool {
+        self.options.has_canary
+    }
+
+    fn report(&self, what: &str) -> String {
+        let mut report = format!("{what}, at {:?} of simulated time:", self.now);
+        for thread in self.live.values() {
+            let state = match &thread.status {
+                Status::Ready => "can run".to_owned(),
+                Status::Waiting { what, until: None, .. } => format!("waits for {what}"),
+                Status::Waiting { what, until: Some(until), .. } => {
+                    format!("waits for {what}, until {until:?}")
+                }
+            };
+            let paused = if self.paused.contains(&thread.process) { ", paused" } else { "" };
+            let (name, process, place) = (&thread.name, thread.process, thread.place);
+            // Writing to a string cannot fail.
+            let _ = write!(report, "\n  {name} (process {process}{paused}) {state}, at {place}");
+        }
+        report
+    }
+}
+
+/// One simulation.
+pub(crate) struct Scheduler {
+    state: Mutex<State>,
+    ended: Condvar,
+    pub(crate) network: super::network::Shared,
+}
+
+/// The simulated thread that runs here.
+#[derive(Clone)]
+pub(crate) struct Here {
+    scheduler: Arc<Scheduler>,
+    id: usize,
+}
+
+thread_local! {
+    static HERE: RefCell<Option<Here>> = const { RefCell::new(None) };
+}
+
+/// The simulated thread that this thread is, if it is one.
+pub(crate) fn here() -> Option<Here> {
+    // A thread that is ending has nothing more to decide.
+    HERE.try_with(|here| here.borrow().clone()).ok().flatten()
+}
+
+/// What became of a simulation.
+pub(crate) struct Ended {
+    pub(crate) result: Result<(), String>,
+    pub(crate) trace: Trace,
+    pub(crate) left: Vec<String>,
+    pub(crate) now: Duration,
+    pub(crate) points: u64,
+}
+
+impl Scheduler {
+    pub(crate) fn new(options: Options, rng: Rng) -> Arc<Scheduler> {
+        let state = State {
+            trace: Trace::new(options.keep_trace),
+            options,
+            rng,
+            now: Duration::ZERO,
+            live: std::collections::BTreeMap::new(),
+            next_thread: 0,
+            earliest: None,
+            paused: Vec::new(),
+            points: 0,
+            main_ended: false,
+            over: None,
+        };
+        let network = super::network::Shared::default();
+        Arc::new(Scheduler { state: Mutex::new(state), ended: Condvar::new(), network })
+    }
+
+    /// Adds a thread that can run.
+    fn add(self: &Arc<Scheduler>, name: String, process: u32, scope: Option<usize>) -> Here {
+        let mut state = self.state.lock();
+        let id = state.next_thread;
+        state.next_thread += 1;
+        let thread = Thread {
+            name,
+            process,
+            scope,
+            status: Status::Ready,
+            timed_out: false,
+            calm: 0,
+            place: std::panic::Location::caller(),
+            turn: Arc::default(),
+        };
+        state.live.insert(id, thread);
+        Here { scheduler: Arc::clone(self), id }
+    }
+
+    /// The first thread.
+    pub(crate) fn first(self: &Arc<Scheduler>) -> Here {
+        self.add("main".to_owned(), 0, None)
+    }
+
+    /// Gives the baton to the first thread and waits until the simulation is over.
+    pub(crate) fn drive(&self, first: &Here) -> Ended {
+        let turn = first.turn();
+        turn.give();
+        let mut state = self.state.lock();
+        while state.over.is_none() {
+            let points = state.points;
+            let timed_out = self.ended.wait_for(&mut state, super::STUCK_AFTER).timed_out();
+            if timed_out && state.over.is_none() && state.points == points {
+                let what = "a thread blocks outside the seam: no decision for a minute";
+                state.over = Some(Err(state.report(what)));
+            }
+        }
+        let result = state.over.clone().expect("invariant: looked at above");
+        let left = state.live.values().map(|thread| thread.name.clone()).collect();
+        let trace = std::mem::take(&mut state.trace);
+        Ended { result, trace, left, now: state.now, points: state.points }
+    }
+
+    fn end(&self, state: &mut State, result: Result<(), String>) {
+        state.over.get_or_insert(result);
+        self.ended.notify_all();
+    }
+}
+
+impl Here {
+    fn turn(&self) -> Arc<Turn> {
+        let state = self.scheduler.state.lock();
+        Arc::clone(&state.live[&self.id].turn)
+    }
+
+    /// The simulation that it belongs to.
+    pub(crate) fn scheduler(&self) -> &Arc<Scheduler> {
+        &self.scheduler
+    }
+
+    /// Looks at the simulation's state, or changes it.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.scheduler.state.lock())
+    }
+
+    /// Ends the simulation as failed; this thread stays here for ever.
+    pub(crate) fn fail(&self, report: String) -> ! {
+        let state = self.scheduler.state.lock();
+        self.fail_with(state, report)
+    }
+
+    fn fail_with(&self, mut state: MutexGuard<'_, State>, report: String) -> ! {
+        self.scheduler.end(&mut state, Err(report));
+        drop(state);
+        loop {
+            std::thread::park();
+        }
+    }
+
+    /// A decision point: somebody else may run now.
+    pub(crate) fn point(&self, what: &'static str, place: Place) {
+        let mut state = self.scheduler.state.lock();
+        if let Err(report) = state.step(self.id, what, place) {
+            self.fail_with(state, report);
+        }
+        let one_in = state.options.switch_one_in;
+        if state.live[&self.id].calm > 0 || !state.rng.one_in(one_in) {
+            return;
+        }
+        // This thread can run, so there is one.
+        let next = state.pick().unwrap_or(self.id);
+        self.hand_over(state, next);
+    }
+
+    /// Waits for `on`, at most `limit`; false if the limit was reached. `what` says it in words.
+    pub(crate) fn block(
+        &self,
+        on: Awaited,
+        what: &'static str,
+        limit: Option<Duration>,
+        place: Place,
+    ) -> bool {
+        let mut state = self.scheduler.state.lock();
+        if let Err(report) = state.step(self.id, what, place) {
+            self.fail_with(state, report);
+        }
+        let until = limit.map(|limit| state.now.saturating_add(limit));
+        if let Some(until) = until {
+            state.earliest = Some(state.earliest.map_or(until, |earliest| earliest.min(until)));
+        }
+        let thread = state.live.get_mut(&self.id).expect("invariant: it runs");
+        thread.status = Status::Waiting { on, what, until };
+        thread.timed_out = false;
+        let Some(next) = state.next() else {
+            let report = state.report("nobody can run");
+            self.fail_with(state, report);
+        };
+        self.hand_over(state, next);
+        !self.with(|state| state.live[&self.id].timed_out)
+    }
+
+    fn hand_over(&self, state: MutexGuard<'_, State>, next: usize) {
+        if next == self.id {
+            return;
+        }
+        let (mine, other) =
+            (Arc::clone(&state.live[&self.id].turn), Arc::clone(&state.live[&next].turn));
+        drop(state);
+        other.give();
+        mine.take();
+    }
+
+    /// Ends waits for `on`.
+    pub(crate) fn wake(&self, on: Awaited, all: bool) -> usize {
+        self.with(|state| state.wake(on, all))
+    }
+
+    /// Whether somebody waits for `on`.
+    pub(crate) fn is_awaited(&self, on: Awaited) -> bool {
+        self.with(|state| state.live.values().any(|thread| thread.awaits(on)))
+    }
+
+    /// Waits for so long.
+    pub(crate) fn sleep(&self, time: Duration, place: Place) {
+        self.block(Awaited::Time, "time to pass", Some(time), place);
+    }
+
+    /// Notes something in the trace.
+    pub(crate) fn note(&self, what: &'static str, numbers: [u64; 2]) {
+        let line = Line { thread: self.id as u32, what, place: None, numbers };
+        self.with(|state| state.trace.add(line));
+    }
+
+    /// Calls `work` with no decision points: nobody else runs unless this thread must wait.
+    pub(crate) fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
+        struct Calm<'a>(&'a Here);
+        impl Calm<'_> {
+            fn change(&self, change: fn(&mut usize)) {
+                self.0.with(|state| {
+                    let thread = state.live.get_mut(&self.0.id).expect("invariant: it runs");
+                    change(&mut thread.calm);
+                });
+            }
+        }
+        impl Drop for Calm<'_> {
+            fn drop(&mut self) {
+                self.change(|calm| *calm -= 1);
+            }
+        }
+        let calm = Calm(self);
+        calm.change(|calm| *calm += 1);
+        work()
+    }
+
+    /// Whether it is within [`Here::undisturbed`].
+    pub(crate) fn is_undisturbed(&self) -> bool {
+        self.with(|state| state.live[&self.id].calm > 0)
+    }
+
+    /// Adds a thread of the same process, which runs [`Here::run`] once it was started.
+    pub(crate) fn add(&self, name: Option<String>, scope: Option<usize>) -> Here {
+        let process = self.process();
+        let name = name.unwrap_or_else(|| "unnamed".to_owned());
+        self.scheduler.add(name, process, scope)
+    }
+
+    /// A thread that was added could not be started.
+    pub(crate) fn withdraw(&self) {
+        self.with(|state| state.live.remove(&self.id));
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> usize {
+        self.id
+    }
+
+    /// Is this thread from now on: waits for its turn, works, and hands the baton on for good.
+    pub(crate) fn run<T>(self, work: impl FnOnce() -> T) -> T {
+        let turn = self.turn();
+        HERE.set(Some(self.clone()));
+        turn.take();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        match result {
+            Ok(result) => {
+                self.finish();
+                result
+            }
+            Err(payload) => {
+                let name = self.with(|state| state.live[&self.id].name.clone());
+                self.fail(format!("the thread {name} panicked: {}", panic_text(&*payload)));
+            }
+        }
+    }
+
+    fn finish(&self) {
+        HERE.set(None);
+        let mut state = self.scheduler.state.lock();
+        let line = Line { thread: self.id as u32, what: "end", place: None, numbers: [0, 0] };
+        state.trace.add(line);
+        state.live.remove(&self.id);
+        state.wake(Awaited::End(self.id), true);
+        if self.id == 0 {
+            state.main_ended = true;
+        }
+        match state.next() {
+            Some(next) => {
+                let turn = Arc::clone(&state.live[&next].turn);
+                drop(state);
+                turn.give();
+            }
+            // What is left then waits for something that only a next call would bring.
+            None if state.main_ended => self.scheduler.end(&mut state, Ok(())),
+            None => {
+                let report = state.report("nobody can run");
+                self.scheduler.end(&mut state, Err(report));
+            }
+        }
+    }
+
+    /// Whether that thread has ended.
+    pub(crate) fn has_ended(&self, id: usize) -> bool {
+        self.with(|state| !state.live.contains_key(&id))
+    }
+
+    /// Waits for the end of a thread.
+    pub(crate) fn join(&self, id: usize, place: Place) {
+        while !self.has_ended(id) {
+            self.block(Awaited::End(id), "the end of a thread", None, place);
+        }
+    }
+
+    /// A thread of that scope which has not ended.
+    pub(crate) fn any_of_scope(&self, scope: usize) -> Option<usize> {
+        self.with(|state| {
+            let mut all = state.live.iter();
+            all.find(|(_, thread)| thread.scope == Some(scope)).map(|(id, _)| *id)
+        })
+    }
+
+    /// The simulated process that it belongs to.
+    pub(crate) fn process(&self) -> u32 {
+        self.with(|state| state.live[&self.id].process)
+    }
+
+    /// Moves this thread, and those that it spawns from now on, to another process.
+    pub(crate) fn set_process(&self, process: u32) -> u32 {
+        self.with(|state| {
+            let thread = state.live.get_mut(&self.id).expect("invariant: it runs");
+            std::mem::replace(&mut thread.process, process)
+        })
+    }
+
+    /// Stops running the threads of a process, or runs them again.
+    pub(crate) fn pause(&self, process: u32, is_paused: bool) {
+        self.with(|state| {
+            state.paused.retain(|other| *other != process);
+            if is_paused {
+                state.paused.push(process);
+            }
+        });
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no text".to_owned())
+}
