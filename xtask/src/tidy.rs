@@ -12,6 +12,7 @@ mod rust;
 mod seam;
 mod size;
 mod tests_place;
+mod voice;
 mod words;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ const RULES: &[fn(&Repository) -> Faults] = &[
     documents::faults,
     seam::faults,
     tests_place::faults,
+    voice::faults,
 ];
 
 /// Runs all rules on the repository.

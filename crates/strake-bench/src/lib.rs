@@ -133,13 +133,19 @@ Example:
   strake bench agent --dir /mnt/strake --secret-file secret        on every host
   strake bench io . --hosts node1,node2 --secret-file secret       on any host";
 
+/// Tells the person at the terminal something that is no result. `who` is the command: `bench`, or
+/// `bench agent`.
+pub(crate) fn tell(who: &str, message: &dyn std::fmt::Display) {
+    eprintln!("strake {who}: {message}");
+}
+
 /// Runs a benchmark and prints what it found. `relaunch` are the words with which this program
 /// is to be started again, before `worker`.
 pub fn run(bench: &Bench, relaunch: Relaunch<'_>) -> ExitCode {
     match dispatch(bench, relaunch) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("strake bench: {error}");
+            tell("bench", &error);
             match error {
                 BenchError::Usage(_) => ExitCode::from(2),
                 _ => ExitCode::FAILURE,

@@ -275,7 +275,7 @@ impl Drop for Unfinished<'_> {
             && let Err(error) = fs::remove_file(path)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            eprintln!("strake bench: cannot remove {}: {error}", path.display());
+            crate::tell("bench", &BenchError::path("remove", path, error));
         }
     }
 }

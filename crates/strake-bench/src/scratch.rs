@@ -63,7 +63,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
-            eprintln!("strake bench: {error}; remove it by hand");
+            crate::tell("bench", &format_args!("{error}; remove it by hand"));
         }
     }
 }

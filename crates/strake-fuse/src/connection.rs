@@ -11,6 +11,7 @@ use std::ffi::CString;
 use std::path::Path;
 use std::process::Command;
 use strake_proto::{Error, ErrorKind, Result};
+use tracing::warn;
 
 /// `_IOR(229, 0, uint32_t)`: gives a second descriptor of the same connection a queue of its own.
 const FUSE_DEV_IOC_CLONE: rustix::ioctl::Opcode = 0x8004_e500;
@@ -145,7 +146,7 @@ pub(crate) fn unmount(path: &Path, force: bool) -> Result<()> {
 pub(crate) fn raise_read_ahead(device: u64, kib: u32) {
     let knob = format!("/sys/class/bdi/{}/read_ahead_kb", numbers(device));
     if let Err(error) = std::fs::write(&knob, kib.to_string()) {
-        eprintln!("fuse: read-ahead stays at the kernel's default ({knob}: {error})");
+        warn!(target: "fuse", "read-ahead stays at the kernel's default ({knob}: {error})");
     }
 }
 

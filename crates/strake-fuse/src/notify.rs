@@ -30,6 +30,7 @@ use strake_client::invalidate::{Dropped, Dropping, Invalidate, Outdated};
 use strake_env::workers::{Refused, WorkerLimits, Workers};
 use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, Ino, Result};
+use tracing::warn;
 
 /// How long a write waits for the kernel to drop pages: what it has to write back first is copied
 /// into memory by another serving thread.
@@ -113,7 +114,7 @@ impl Notifier {
             if let Err(error) = outcome
                 && error.kind() == ErrorKind::TimedOut
             {
-                eprintln!("fuse: the kernel lets go of pages late: {error}");
+                warn!(target: "fuse", "the kernel lets go of pages late: {error}");
             }
         }
         self.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -186,7 +187,7 @@ impl Kernel {
             (_, Err(Errno::NODEV | Errno::NOTCONN)) => Err(gone()),
             (_, Err(error @ (Errno::INVAL | Errno::NOSYS))) => {
                 if !self.said_too_old.swap(true, Ordering::Relaxed) {
-                    eprintln!("fuse: this kernel is too old to be told of {what}: {error}");
+                    warn!(target: "fuse", "this kernel is too old to be told of {what}: {error}");
                 }
                 let detail = format!("this kernel is too old to be told of {what}");
                 Err(Error::new(ErrorKind::NotSupported, detail))
@@ -194,7 +195,7 @@ impl Kernel {
             (_, Err(error)) => {
                 let error = Error::from(std::io::Error::from(error));
                 let error = error.context(format!("the kernel does not drop {what}"));
-                eprintln!("fuse: {error}");
+                warn!(target: "fuse", "{error}");
                 Err(error)
             }
         }

@@ -31,6 +31,7 @@ use strake_env::{AlignedBuffer, LentBuffer};
 use strake_observe::{Observe, Operation};
 use strake_proto::errno::errno;
 use strake_proto::{Error, ErrorKind, Result};
+use tracing::{debug, error, warn};
 
 /// The largest read or write that travels in one message.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
@@ -127,7 +128,7 @@ impl FuseMount {
     pub fn wait(&self) {
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
-                eprintln!("fuse: a serving thread panicked");
+                error!(target: "fuse", "a serving thread panicked");
             }
         }
         self.notifier.join();
@@ -145,8 +146,9 @@ fn start(
     let mut entries = if options.io_uring { make_entries(count) } else { Vec::new() };
     let Agreed { flags: agreed, minor } = initialise(&connection, !entries.is_empty())?;
     if agreed & init_flag::OVER_IO_URING == 0 && !entries.is_empty() {
-        eprintln!(
-            "fuse: this kernel offers no FUSE over io_uring \
+        warn!(
+            target: "fuse",
+            "this kernel offers no FUSE over io_uring \
              (/sys/module/fuse/parameters/enable_uring): requests come through /dev/fuse"
         );
         entries.clear();
@@ -207,8 +209,9 @@ fn keep_awake(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
     let keeper =
         strake_env::thread::Builder::new().name("fuse-awake".to_owned()).spawn(move || {
             if let Err(error) = shared.awake.keep(awake::hold) {
-                eprintln!(
-                    "fuse: processors halt between requests, which makes them slower: {error}"
+                warn!(
+                    target: "fuse",
+                    "processors halt between requests, which makes them slower: {error}"
                 );
             }
         })?;
@@ -217,7 +220,7 @@ fn keep_awake(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
 
 fn make_entries(each: usize) -> Vec<uring::Entry> {
     uring::entries(each).unwrap_or_else(|error| {
-        eprintln!("fuse: no rings: {error}: requests come through /dev/fuse");
+        warn!(target: "fuse", "no rings: {error}: requests come through /dev/fuse");
         Vec::new()
     })
 }
@@ -311,9 +314,10 @@ impl Shared {
             (answer, took)
         });
         answer.map_err(|error| {
-            if is_worth_a_line(error.kind()) {
-                let (name, node) = (opcode.name(), header.nodeid);
-                eprintln!("fuse: {name} of inode {node}: {error}");
+            let (name, node) = (opcode.name(), header.nodeid);
+            match is_worth_a_line(error.kind()) {
+                true => error!(target: "fuse", "{name} of inode {node}: {error}"),
+                false => debug!(target: "fuse", "{name} of inode {node}: {error}"),
             }
             errno(error.kind())
         })
@@ -361,7 +365,7 @@ fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
     match sent {
         // ENOENT: the caller was killed meanwhile. ENODEV: the mount is gone.
         Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
-        Err(error) => eprintln!("fuse: the kernel refuses a reply: {error}"),
+        Err(error) => warn!(target: "fuse", "the kernel refuses a reply: {error}"),
     }
 }
 
@@ -464,7 +468,7 @@ fn serve(shared: &Shared, channel: &Channel) {
             }
             Ok(None) => return,
             Err(error) => {
-                eprintln!("fuse: the connection is lost: {error}");
+                error!(target: "fuse", "the connection is lost: {error}");
                 return;
             }
         }
@@ -487,7 +491,7 @@ fn serve_one(
     let Some((header, body)) = split(message) else {
         shared.readers.take(Length::Short);
         shared.readers.answered(Length::Short, || false);
-        eprintln!("fuse: a request of {} bytes has no header", message.len());
+        error!(target: "fuse", "a request of {} bytes has no header", message.len());
         return Length::Short;
     };
     let lasting = shared.lasting(&header);

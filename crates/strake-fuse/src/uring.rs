@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use std::ops::Range;
 use strake_env::AlignedBuffer;
 use strake_proto::{Error, Result};
+use tracing::warn;
 
 /// Makes an entry known and waits for its first request.
 const COMMAND_REGISTER: u32 = 1;
@@ -120,7 +121,7 @@ impl Entry {
                 Ok(Woken::Lost) => next = self.command(connection, COMMAND_REGISTER, 0),
                 Ok(Woken::End) => return,
                 Err(error) => {
-                    eprintln!("fuse: a ring of processor {} is lost: {error}", self.processor);
+                    warn!(target: "fuse", "a ring of processor {} is lost: {error}", self.processor);
                     return;
                 }
             }

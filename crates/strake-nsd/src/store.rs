@@ -59,6 +59,7 @@ use strake_store::{Batch, Container, Journal, Kv, KvRead, Lsn};
 use worker::Worker;
 
 pub use open::BlockStoreOptions;
+use tracing::error;
 
 /// Objects are spread over this many locks, so that writers of different ones seldom meet.
 const OBJECT_LOCKS: usize = 64;
@@ -202,7 +203,7 @@ impl BlockStore {
         failure
             .get_or_insert_with(|| {
                 let error = error.context(format!("NSD {} failed and takes no writes", self.nsd));
-                eprintln!("nsd: {error}");
+                error!(target: "nsd", "{error}");
                 error
             })
             .clone()

@@ -286,10 +286,15 @@ pub fn run(args: PlanArgs) -> ExitCode {
     match execute(&args) {
         Ok(out) => print(&out),
         Err(error) => {
-            eprintln!("strake plan: {error}");
+            tell(&error);
             ExitCode::from(if error.is_usage() { 2 } else { 1 })
         }
     }
+}
+
+/// Tells the person at the terminal something that is no result.
+fn tell(message: &dyn std::fmt::Display) {
+    eprintln!("strake plan: {message}");
 }
 
 /// Writes the answer; a reader that closed the pipe early (`| head`) is no failure.
@@ -299,7 +304,7 @@ fn print(out: &str) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("strake plan: standard output: {error}");
+            tell(&format_args!("standard output: {error}"));
             ExitCode::FAILURE
         }
     }

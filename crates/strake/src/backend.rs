@@ -28,6 +28,7 @@ use strake_observe::Observe;
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Error, ErrorKind, NsdId, Result};
+use tracing::error;
 
 /// How much longer a session waits than the disk behind it may take.
 const CALL_MARGIN: Duration = Duration::from_secs(5);
@@ -136,7 +137,7 @@ impl DiskUser for Servers {
             Ok(server) => {
                 self.nsds.lock().insert(nsd, server);
             }
-            Err(error) => eprintln!("disks: NSD {nsd} cannot be served: {error}"),
+            Err(error) => error!(target: "disks", "NSD {nsd} cannot be served: {error}"),
         }
     }
 
@@ -331,7 +332,7 @@ fn end_with_server(mut output: impl Read + Send + 'static, ending: Arc<AtomicBoo
         // Its standard output stays silent and open as long as it lives.
         let _ = std::io::copy(&mut output, &mut std::io::sink());
         if !ending.load(Ordering::Acquire) {
-            eprintln!("daemon: the server process is gone, so this one ends: `strake up` recovers");
+            error!(target: "daemon", "the server process is gone, so this one ends: `strake up` recovers");
             std::process::exit(1);
         }
     })?;

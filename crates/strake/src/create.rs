@@ -3,6 +3,7 @@
 
 use crate::assemble;
 use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
+use crate::output;
 use crate::settings::Settings;
 use std::path::{Path, PathBuf};
 use strake_env::Rng;
@@ -198,7 +199,7 @@ pub(crate) fn create(dir: &DataDir, wanted: &Wanted, mount: &Path) -> Result<Nod
             let removed =
                 if path.is_dir() { std::fs::remove_dir(path) } else { std::fs::remove_file(path) };
             if let Err(error) = removed {
-                eprintln!("strake: cannot remove {}: {error}", path.display());
+                output::tell(&format_args!("cannot remove {}: {error}", path.display()));
             }
         }
         if !existed {

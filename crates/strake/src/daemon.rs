@@ -8,6 +8,7 @@ mod serve;
 use crate::admin::{LINE_BYTES_MAX, Reply, Request};
 use crate::backend::Local;
 use crate::data_dir::DataDir;
+use crate::log;
 use crate::registry;
 use clap::Args;
 use serve::Daemon;
@@ -23,6 +24,7 @@ use strake_env::net::{UnixListener, UnixStream};
 use strake_env::sync::{Condvar, Mutex};
 use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, Result};
+use tracing::{error, info, warn};
 
 /// Serve a file system in the foreground (`strake up` starts it in the background).
 #[derive(Args, Debug)]
@@ -77,7 +79,7 @@ impl End {
         let mut answering = self.answering.lock();
         while *answering > 0 {
             if self.changed.wait_for(&mut answering, ANSWER_WAIT_MAX).timed_out() {
-                eprintln!("daemon: {} admin requests stay unanswered", *answering);
+                warn!(target: "daemon", "{} admin requests stay unanswered", *answering);
                 return;
             }
         }
@@ -109,6 +111,9 @@ impl Drop for Answering {
 /// Runs the daemon; tells its parent `ready`, or the error as one line of JSON.
 pub(crate) fn run(args: &DaemonArgs) -> ExitCode {
     abort_on_panic();
+    // Settings that cannot be read end the daemon below; the log tells it in its usual form.
+    let config = DataDir::at(&args.data).and_then(|dir| dir.read_config());
+    log::start(&config.map(|config| config.settings).unwrap_or_default());
     let served = match args.role {
         Role::Mount => serve_until_told(args),
         Role::Server => serve_disks(args),
@@ -116,7 +121,7 @@ pub(crate) fn run(args: &DaemonArgs) -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("daemon: {error}");
+            error!(target: "daemon", "{error}");
             // A parent that reads gets the error; one that is gone does not matter.
             let text = serde_json::to_string(&error).unwrap_or_default();
             let _ = writeln!(std::io::stdout(), "{text}");
@@ -165,7 +170,7 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
     })?;
     println!("ready");
     let reason = end.wait();
-    eprintln!("daemon: ending: {reason}");
+    info!(target: "daemon", "ending: {reason}");
     let result = daemon.stop(true).map(drop);
     end.wait_for_answers();
     registry::remove(&daemon.config().cluster);
@@ -226,11 +231,11 @@ fn accept(listener: &UnixListener, daemon: &Arc<Daemon>, end: &Arc<End>) {
         let answered = start_thread("admin-request", move || {
             let _answering = answering;
             if let Err(error) = answer(&stream, &daemon, &end) {
-                eprintln!("daemon: an admin request was not answered: {error}");
+                warn!(target: "daemon", "an admin request was not answered: {error}");
             }
         });
         if let Err(error) = answered {
-            eprintln!("daemon: no thread for an admin request: {error}");
+            error!(target: "daemon", "no thread for an admin request: {error}");
         }
     }
 }

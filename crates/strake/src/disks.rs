@@ -28,6 +28,7 @@ use strake_observe::Observe;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{ErrorKind, NsdId, Result};
 use strake_store::Container;
+use tracing::{error, info, warn};
 
 /// How often each NSD is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -135,7 +136,7 @@ impl Disks {
                     open.insert(NsdId(id), Held { nsd, withdrawn: false, member: false });
                 }
                 Err(error) => {
-                    eprintln!("disks: NSD missing: {error}");
+                    warn!(target: "disks", "NSD missing: {error}");
                     faults.insert(NsdId(id), error.to_string());
                 }
             }
@@ -241,10 +242,10 @@ impl Disks {
             Ok(config) => {
                 *self.config.lock() = (config, changed);
                 if let Err(error) = self.watch_all() {
-                    eprintln!("disks: {error}");
+                    error!(target: "disks", "{error}");
                 }
             }
-            Err(error) => eprintln!("disks: {error}"),
+            Err(error) => error!(target: "disks", "{error}"),
         }
     }
 
@@ -286,7 +287,7 @@ impl Disks {
             }
             Some(Some(fault)) => {
                 let path = self.dir.container_path(nsd);
-                eprintln!("disks: {} ({}) is not used any more: {fault}", nsd.name, path.display());
+                error!(target: "disks", "{} ({}) is not used any more: {fault}", nsd.name, path.display());
                 self.faults.lock().insert(watch.nsd, fault.clone());
                 watch.pause = (watch.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
                 watch.until = now + watch.pause;
@@ -316,7 +317,7 @@ impl Disks {
             (Ok(()), None, false) => Some(None),
             (Ok(()), None, true) => {
                 // The last copy of the metadata kept it open; it is the same file, so it goes on.
-                eprintln!("disks: NSD {nsd} is back");
+                info!(target: "disks", "NSD {nsd} is back");
                 self.open.lock().get_mut(&nsd)?.withdrawn = false;
                 self.user().came(nsd, store as Arc<dyn NsdPort>);
                 Some(None)
@@ -333,7 +334,7 @@ impl Disks {
         let meta = self.meta();
         let is_gone = if is_fit { meta.release(nsd, reason) } else { meta.detach(nsd, reason) };
         if !is_gone {
-            eprintln!("disks: NSD {nsd} holds the last copy of the metadata, which stays in use");
+            warn!(target: "disks", "NSD {nsd} holds the last copy of the metadata, which stays in use");
             if let Some(held) = self.open.lock().get_mut(&nsd) {
                 held.withdrawn = true;
             }
@@ -351,14 +352,14 @@ impl Disks {
         match self.try_take_in(config, nsd) {
             Ok(()) => {
                 self.faults.lock().remove(&watch.nsd);
-                eprintln!("disks: {} is back", nsd.name);
+                info!(target: "disks", "{} is back", nsd.name);
             }
             Err(error) => {
                 let fault = error.to_string();
                 let is_there = self.dir.container_path(nsd).exists();
                 let named = self.faults.lock().insert(watch.nsd, fault.clone());
                 if is_there && named.as_ref() != Some(&fault) {
-                    eprintln!("disks: {} cannot be used: {fault}", nsd.name);
+                    error!(target: "disks", "{} cannot be used: {fault}", nsd.name);
                 }
             }
         }

@@ -10,6 +10,7 @@ mod data_dir;
 mod disks;
 #[cfg(test)]
 mod documented_test;
+mod log;
 mod mounts;
 mod output;
 mod registry;

@@ -41,12 +41,17 @@ impl Table {
     }
 }
 
+/// Tells the person at the terminal something that is no result.
+pub(crate) fn tell(message: &dyn std::fmt::Display) {
+    eprintln!("strake: {message}");
+}
+
 /// Ends a command: 0; or the message on stderr and 2 for wrong usage, 1 for a failure.
 pub(crate) fn finish(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("strake: {error}");
+            tell(&error);
             ExitCode::from(exit_code(&error))
         }
     }

@@ -8,6 +8,7 @@
 use crate::data_dir::DataDir;
 use std::path::{Path, PathBuf};
 use strake_proto::{Error, ErrorKind, Result};
+use tracing::warn;
 
 fn directory() -> PathBuf {
     let user = rustix::process::geteuid();
@@ -41,7 +42,8 @@ pub(crate) fn add(cluster: &str, dir: &DataDir) {
         false => Err(std::io::Error::other("others can write to it")),
     });
     if let Err(error) = written {
-        eprintln!("strake: cannot note the file system in {}: {error}", directory.display());
+        let directory = directory.display();
+        warn!(target: "daemon", "cannot note the file system in {directory}: {error}");
     }
 }
 

@@ -65,6 +65,18 @@ pub(crate) const TABLE: &[Setting] = &[
         meaning: "threads that move the strips of one block side by side; auto is worker_threads",
     },
     Setting {
+        name: "log_format",
+        default: "text",
+        form: Form::Word(&["json", "text"]),
+        meaning: "how each line of the log is written",
+    },
+    Setting {
+        name: "log_level",
+        default: "info",
+        form: Form::Word(&["debug", "error", "info", "warn"]),
+        meaning: "the least that the log tells; debug: every failed request of a program as well",
+    },
+    Setting {
         name: "nsd_io_limit",
         default: "30s",
         form: Form::Time(Duration::ZERO, seconds(3600)),

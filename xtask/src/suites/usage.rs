@@ -25,6 +25,7 @@ const FRESH: &[(&str, &str)] = &[
     ("up --data DATA --mount MNT --set pagepol=1G", "pagepool"),
     ("up --data DATA --mount MNT --set pagepool=1", "16 MiB"),
     ("up --data DATA --mount MNT --set rpc=tcp", "socket"),
+    ("up --data DATA --mount MNT --set log_level=loud", "debug or error"),
     ("up --data DATA --mount MNT --name a/b", "letters"),
     ("down", "--data"),
     ("fs", "check"),

@@ -68,7 +68,7 @@ const TRANSFER: Duration = Duration::from_secs(60);
 pub fn run(args: &AgentArgs, stop: &Stop) -> Result<()> {
     let secret = secret::read(args.secret_file.as_deref())?;
     let agent = Agent::bind(args, secret)?;
-    eprintln!("strake bench agent: listening on {}", agent.address()?);
+    crate::tell("bench agent", &format_args!("listening on {}", agent.address()?));
     agent.serve(stop)
 }
 
@@ -137,7 +137,7 @@ impl Agent {
             let (stop, counted) = (stop.clone(), Counted(shared));
             let spawned = thread::Builder::new().name("session".into()).spawn(move || {
                 if let Err(error) = counted.0.session(stream, &stop) {
-                    eprintln!("strake bench agent: {error}");
+                    crate::tell("bench agent", &error);
                 }
             });
             if let Ok(handle) = spawned {

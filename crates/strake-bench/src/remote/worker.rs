@@ -92,7 +92,8 @@ impl Drop for Worker {
         // into the directory while the parent removes it.
         self.crew = None;
         if let Err(error) = self.child.wait() {
-            eprintln!("strake bench: cannot wait for worker {}: {error}", self.child.id());
+            let id = self.child.id();
+            crate::tell("bench", &format_args!("cannot wait for worker {id}: {error}"));
         }
     }
 }

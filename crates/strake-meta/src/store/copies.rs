@@ -13,6 +13,7 @@ use crate::query;
 use std::sync::Arc;
 use strake_proto::{ClusterId, Error, ErrorKind, NsdId, Result};
 use strake_store::{Batch, Container, Lsn};
+use tracing::{error, info};
 
 /// Records copied with the lock held at once.
 const COPY_RECORDS: usize = 1000;
@@ -40,7 +41,7 @@ impl MetaStore {
         }
         let reasons: Vec<String> =
             lost.iter().map(|(nsd, error)| format!("NSD {nsd}: {error}")).collect();
-        eprintln!("metadata: copy lost on {}", reasons.join("; "));
+        error!(target: "metadata", "copy lost on {}", reasons.join("; "));
         if left.is_empty() {
             // The last one still answers questions, as far as it can.
             let detail = format!("every metadata copy failed ({})", reasons.join("; "));
@@ -98,7 +99,7 @@ impl MetaStore {
                 // The first is made by `strake up` in front of its user, to whom it says nothing.
                 if state.generation > 1 {
                     let list = super::open::list(&holders);
-                    eprintln!("metadata: generation {} is on NSDs {list}", state.generation);
+                    info!(target: "metadata", "generation {} is on NSDs {list}", state.generation);
                 }
                 return Ok(());
             }
@@ -227,7 +228,7 @@ fn cluster(state: &State) -> ClusterId {
 
 /// Accepts nothing any more, until enough NSDs are back.
 fn stop(state: &mut State, detail: String) -> Error {
-    eprintln!("metadata: nothing can be changed: {detail}");
+    error!(target: "metadata", "nothing can be changed: {detail}");
     let error = Error::new(ErrorKind::Io, detail);
     state.stopped = Some(error.clone());
     error

@@ -13,6 +13,7 @@ use strake_proto::layout::{NsdAvailability, NsdState, PoolMap};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result, Timestamp};
 use strake_store::Container;
+use tracing::{info, warn};
 
 /// The setting that holds the mark.
 const MARK: &str = "nsd_generation";
@@ -100,7 +101,7 @@ impl MetaStore {
         }
         state.stopped = None;
         if self.begin_generation(&mut state).is_ok() {
-            eprintln!("metadata: enough NSDs are back; changes are accepted again");
+            info!(target: "metadata", "enough NSDs are back; changes are accepted again");
         }
         drop(state);
         if missed {
@@ -128,7 +129,7 @@ impl MetaStore {
     pub fn release(&self, nsd: NsdId, reason: &str) -> bool {
         let is_holder = self.state.read().holders.iter().any(|holder| holder.nsd == nsd);
         if is_holder && let Err(error) = self.add_copy() {
-            eprintln!("metadata: NSD {nsd} is let go before there is another copy: {error}");
+            warn!(target: "metadata", "NSD {nsd} is let go before there is another copy: {error}");
         }
         self.detach(nsd, reason)
     }
@@ -184,7 +185,7 @@ impl MetaStore {
         if slot.state.availability == NsdAvailability::Unrecovered {
             return Ok(());
         }
-        eprintln!("metadata: NSD {nsd} has missed writes: it is compared before it is read");
+        warn!(target: "metadata", "NSD {nsd} has missed writes: it is compared before it is read");
         let state = NsdState { availability: NsdAvailability::Unrecovered, ..slot.state };
         self.apply_own(MetaOp::SetNsdState { nsd, state }, now)?;
         self.sync()

@@ -14,6 +14,7 @@ use strake_proto::meta::MetaPort;
 use strake_proto::nsd::ScrubPart;
 use strake_proto::{Error, ErrorKind, NsdId, Result};
 use strake_store::Lsn;
+use tracing::{error, warn};
 
 /// Pages of a base in a part: 1 MiB.
 const PAGES_PER_PART: u64 = 256;
@@ -38,7 +39,7 @@ impl MetaStore {
             Some(run) => self.scrub_base(&holder, run)?,
         };
         if let Some(fault) = &found.fault {
-            eprintln!("metadata: the copy on NSD {}: {fault}", holder.nsd);
+            error!(target: "metadata", "the copy on NSD {}: {fault}", holder.nsd);
         }
         Ok(Some((holder.nsd, found)))
     }
@@ -151,7 +152,7 @@ impl MetaStore {
         for at in 1..state.holders.len() {
             if let Ok(answer) = ask(&state.holders[at]) {
                 let damaged = state.holders[0].nsd;
-                eprintln!("metadata: the copy on NSD {damaged} is damaged: it is made anew");
+                warn!(target: "metadata", "the copy on NSD {damaged} is damaged: it is made anew");
                 state.holders.swap(0, at);
                 if !state.damaged.contains(&damaged) {
                     state.damaged.push(damaged);

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_proto::meta::MetaOp;
 use strake_proto::{Error, ErrorKind, Result};
+use tracing::{error, info};
 
 /// Of what the metadata may become, so many eighths are for what has a name.
 const PART_FOR_NAMES: u64 = 7;
@@ -87,8 +88,12 @@ impl MetaStore {
     /// Notes whether the last checkpoint found space.
     pub(super) fn set_full(&self, is_full: bool) {
         if self.is_full.swap(is_full, Ordering::AcqRel) != is_full {
-            let what = if is_full { "finds no space: nothing is added" } else { "has space again" };
-            eprintln!("metadata: the checkpoint {what}");
+            match is_full {
+                true => {
+                    error!(target: "metadata", "the checkpoint finds no space: nothing is added")
+                }
+                false => info!(target: "metadata", "the checkpoint has space again"),
+            }
         }
     }
 

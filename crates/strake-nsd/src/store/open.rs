@@ -19,6 +19,7 @@ use strake_observe::Observe;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{Error, ErrorKind, Result, StripKey};
 use strake_store::{ChunkSource, Container, Journal, Kv, KvRead, KvRole};
+use tracing::error;
 
 /// Of so many chunks one is kept from data, so that deleting works on a full disk.
 const CHUNKS_PER_RESERVED: u32 = 64;
@@ -127,8 +128,9 @@ impl BlockStore {
         });
         if walk.damaged > 0 {
             let (nsd, count) = (store.nsd, walk.damaged);
-            eprintln!(
-                "nsd: NSD {nsd}: the records of {count} strips are damaged: they are rebuilt from \
+            error!(
+                target: "nsd",
+                "NSD {nsd}: the records of {count} strips are damaged: they are rebuilt from \
                  the other disks when they are read; `strake fs check` names them"
             );
         }
@@ -141,7 +143,7 @@ impl BlockStore {
     fn start_workers(self: &Arc<Self>) -> Result<()> {
         let checkpoint = |store: &BlockStore| {
             if let Err(error) = store.checkpoint() {
-                eprintln!("nsd: NSD {}: no checkpoint: {error}", store.nsd);
+                error!(target: "nsd", "NSD {}: no checkpoint: {error}", store.nsd);
             }
             None
         };

@@ -13,6 +13,7 @@ use super::BlockStore;
 use strake_proto::nsd::{NsdReply, ScrubPart};
 use strake_proto::{Error, ErrorKind, Result};
 use strake_store::{Lsn, Renewed};
+use tracing::error;
 
 /// Pages of the index in a part: 1 MiB.
 const PAGES_PER_PART: u64 = 256;
@@ -27,7 +28,7 @@ impl BlockStore {
             Some(run) => self.scrub_index(run)?,
         };
         if let Some(fault) = &found.fault {
-            eprintln!("nsd: NSD {}: {fault}", self.nsd);
+            error!(target: "nsd", "NSD {}: {fault}", self.nsd);
         }
         Ok(NsdReply::Scrubbed(found))
     }

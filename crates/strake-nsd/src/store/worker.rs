@@ -6,6 +6,7 @@ use std::time::Duration;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::JoinHandle;
 use strake_proto::Result;
+use tracing::error;
 
 #[derive(Default)]
 struct Signal {
@@ -60,7 +61,7 @@ impl Worker {
         if self.thread.thread().id() != strake_env::thread::current().id()
             && self.thread.join().is_err()
         {
-            eprintln!("nsd: a worker of a block store panicked");
+            error!(target: "nsd", "a worker of a block store panicked");
         }
     }
 }

@@ -189,7 +189,7 @@ fn list(target: &Target) -> Result<()> {
     }
     print!("{}", table.text());
     if let Some(warning) = warning {
-        eprintln!("strake: {warning}");
+        output::tell(&warning);
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use crate::admin::{self, Request, Status};
 use crate::create::{self, Wanted};
 use crate::data_dir::DataDir;
 use crate::mounts;
+use crate::output;
 use crate::show::Show;
 use clap::Args;
 use std::io::{BufRead, BufReader};
@@ -131,7 +132,7 @@ fn warn(dir: &DataDir) {
     if let Ok(show) = admin::ask::<Show>(dir, &Request::Show)
         && let Some(warning) = show.warning()
     {
-        eprintln!("strake: {warning}");
+        output::tell(&warning);
     }
 }
 
@@ -161,7 +162,7 @@ fn settled(dir: &DataDir) -> Result<Option<Status>> {
             ));
         }
         if !is_told {
-            eprintln!("strake: waiting for a daemon that is on its way up or down");
+            output::tell(&"waiting for a daemon that is on its way up or down");
             is_told = true;
         }
         RealClock.sleep(SETTLE_STEP);
@@ -171,7 +172,8 @@ fn settled(dir: &DataDir) -> Result<Option<Status>> {
 /// Makes the mount point, and clears a mount whose daemon is gone from it.
 fn prepare_mount_point(mount: &std::path::Path) -> Result<()> {
     if mounts::is_dead_strake_mount(mount) {
-        eprintln!("strake: detaching the mount of a daemon that is gone from {}", mount.display());
+        let path = mount.display();
+        output::tell(&format_args!("detaching the mount of a daemon that is gone from {path}"));
         mounts::detach(mount)?;
     }
     std::fs::create_dir_all(mount).map_err(|error| Error::from(error).context(mount.display()))?;

@@ -13,6 +13,7 @@ use strake_env::{Clock, RealClock};
 use strake_proto::layout::NsdAvailability;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdRequest};
 use strake_proto::{ByteCount, Error, ErrorKind, NsdId, Result};
+use tracing::error;
 
 /// How long `disk start` waits for the disk to answer.
 const START_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -39,7 +40,7 @@ pub(super) fn tend(daemon: &Weak<Daemon>) {
             return;
         }
         if let Err(error) = daemon.tend_disks() {
-            eprintln!("disks: {error}");
+            error!(target: "disks", "{error}");
         }
         drop(daemon);
         RealClock.sleep(TEND_INTERVAL);
