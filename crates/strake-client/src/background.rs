@@ -6,13 +6,13 @@ use crate::commit::sync_inodes;
 use crate::recovery::recover_nsd;
 use crate::shared::Shared;
 use crate::{harden, prefetch, write_behind};
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use strake_array::reaper;
 use strake_env::process;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::thread::JoinHandle;
 use strake_proto::layout::NsdAvailability;
 use strake_proto::{Error, ErrorKind, Result};
 
@@ -34,7 +34,7 @@ impl Background {
         let mut threads = Vec::new();
         let mut spawn = |name: String, work: Box<dyn FnOnce(&Shared) + Send>| -> Result<()> {
             let shared = Arc::clone(shared);
-            let thread = std::thread::Builder::new().name(name).spawn(move || work(&shared));
+            let thread = strake_env::thread::Builder::new().name(name).spawn(move || work(&shared));
             threads.push(thread.map_err(|error| {
                 Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
             })?);
@@ -110,7 +110,7 @@ impl Job {
         self.running.store(true, Ordering::Release);
         let running = Running(Arc::clone(&self.running));
         let shared = Arc::clone(shared);
-        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let spawned = strake_env::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _running = running;
             work(&shared);
         });

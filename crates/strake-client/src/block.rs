@@ -13,11 +13,11 @@
 
 use crate::file::FileState;
 use crate::pool::{Fill, Page, PagePool};
-use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use strake_array::room::Held;
 use strake_env::AlignedBuffer;
+use strake_env::sync::{Mutex, RwLock};
 use strake_proto::Version;
 use strake_proto::limits::UNIT_BYTES;
 

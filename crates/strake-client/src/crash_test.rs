@@ -137,10 +137,10 @@ impl Run {
         let steps = 5 + self.rng.index(40);
         // Syncs that nobody was told of, at any moment, as the tender makes them.
         let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Acquire) && vfs.sync().is_ok() {
-                    std::thread::yield_now();
+                    strake_env::thread::yield_now();
                 }
             });
             self.work(&vfs, steps);

@@ -270,7 +270,7 @@ fn run(seed: u64, code: &str, away: u32, threads: usize, steps: usize, disturban
     let mut workers: Vec<Worker> =
         (0..threads).map(|thread| Worker::new(&vfs, seed, thread)).collect();
     for round in 0..3u64 {
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             for worker in &mut workers {
                 scope.spawn(move || (0..steps).for_each(|_| worker.step()));
             }
@@ -278,7 +278,7 @@ fn run(seed: u64, code: &str, away: u32, threads: usize, steps: usize, disturban
                 let nsd = (seed + round) as usize % 10;
                 for _ in 0..3 {
                     rig.nsds[nsd].set_down(true);
-                    std::thread::yield_now();
+                    strake_env::thread::yield_now();
                     vfs.sync().expect("degraded");
                     rig.nsds[nsd].set_down(false);
                     vfs.recover_nsds();

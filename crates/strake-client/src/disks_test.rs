@@ -40,7 +40,7 @@ fn wait_until(vfs: &StrakeVfs, is_so: impl Fn(&crate::NsdView) -> bool) {
     let start = clock.monotonic();
     while !is_so(&vfs.nsds()[SLOT]) {
         assert!(clock.monotonic() - start < WAIT_MAX, "still {:?}", vfs.nsds()[SLOT]);
-        std::thread::yield_now();
+        strake_env::thread::yield_now();
     }
 }
 
@@ -94,7 +94,7 @@ fn a_disk_is_replaced_under_a_writer_and_the_new_one_has_everything() {
         let (rig, vfs) = filled(code);
         let new = MemoryNsd::new(NEW);
         let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             scope.spawn(|| {
                 let (_, handle) = create(&vfs, "busy");
                 for round in 0..ROUNDS_MAX {
@@ -179,7 +179,7 @@ fn a_new_disk_that_fails_replaces_nothing_and_an_old_one_that_fails_is_replaced_
     new.set_faults(Faults { write: Some(ErrorKind::Io), ..Faults::default() });
     replace(&vfs, &new, 0);
     while vfs.replacement().expect("known").expect("it stays noted").1 {
-        std::thread::yield_now();
+        strake_env::thread::yield_now();
     }
     assert_eq!(vfs.nsds()[SLOT].nsd, OLD);
     verify(&vfs, "the old one goes on");

@@ -120,7 +120,7 @@ fn several_who_write_it_anew_leave_each_other_room() {
     for_each_full(test_scale(), &CODES, |full| {
         let Full { rig: _rig, vfs, mut rng, handle, mut held } = full;
         let each = held.len().div_ceil(WRITERS);
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             for (number, part) in held.chunks_mut(each).enumerate() {
                 let (vfs, mut rng) = (&vfs, Rng::new(rng.next_u64()));
                 scope.spawn(move || {

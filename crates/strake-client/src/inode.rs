@@ -3,9 +3,9 @@
 //! `core` is held for moments only, never across I/O or another lock.
 
 use crate::file::FileState;
-use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::time::Duration;
+use strake_env::sync::{Mutex, RwLock};
 use strake_proto::acl::Acl;
 use strake_proto::meta::{AttrChange, Inode};
 use strake_proto::{Attr, Error, FileType, Generation, Ino, Result, Timestamp};

@@ -10,9 +10,9 @@ use crate::file::Content;
 use crate::numbers::NumberMap;
 use crate::shared::Shared;
 use crate::write_behind::Job;
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use strake_env::sync::Mutex;
 use strake_proto::meta::{FileData, Inode};
 use strake_proto::{Ino, Result};
 
@@ -198,7 +198,7 @@ mod tests {
             let file = vfs.shared.file(&inode).expect("a file");
             while file.find_block(0).is_none() {
                 assert!(clock.monotonic() - start < WAIT_MAX, "file {at} is not fetched");
-                std::thread::yield_now();
+                strake_env::thread::yield_now();
             }
             let handle = vfs.open(&strake_proto::Caller::ROOT, inode.ino, OpenFlags::READ_WRITE);
             let handle = handle.expect("opened").handle;

@@ -10,11 +10,11 @@
 
 use crate::inode::InodeState;
 use crate::numbers::NumberMap;
-use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use strake_env::sync::{Mutex, RwLock};
 use strake_proto::{ErrorKind, Ino, Result};
 
 use crate::vfs::Handle;

@@ -1,8 +1,8 @@
 //! A limit to how fast background work goes, so that it leaves the disks to others.
 
-use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 use strake_env::Clock;
+use strake_env::sync::{Condvar, Mutex};
 
 /// Work ahead of its rate by less than this goes on: waits shorter than this cost more than they
 /// give.

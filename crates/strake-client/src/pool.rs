@@ -23,12 +23,12 @@
 //! beyond that is *withheld* from the pool ([`PagePool::hold`]), but no more than a quarter, and
 //! never of the least that a pool has.
 
-use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use strake_env::AlignedBuffer;
+use strake_env::sync::{Condvar, Mutex};
 use strake_observe::Waiters;
 
 /// Whole blocks for which there is always room.

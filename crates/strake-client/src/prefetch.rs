@@ -4,8 +4,8 @@ use crate::file::Content;
 use crate::file_io::Of;
 use crate::shared::Shared;
 use crate::write_behind::{Job, Next, load};
-use parking_lot::Mutex;
 use std::sync::Arc;
+use strake_env::sync::Mutex;
 
 /// How far from the expected offset a read may be and still count as going on: kernels send the
 /// parts of one large read in any order.

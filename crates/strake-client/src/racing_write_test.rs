@@ -10,9 +10,9 @@ use crate::rehome::Deletion;
 use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::{Handle, Vfs};
 use crate::vfs_test::{create, open, pattern, read, write};
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex};
 use strake_proto::nsd::NsdRequest;
 use strake_proto::{BlockIndex, Ino, NsdId, ObjectId, ObjectLayout, SlotIndex};
 use strake_testing::MemoryNsd;
@@ -165,7 +165,7 @@ fn a_block_written_while_an_nsd_is_compared_keeps_its_strip_there() {
         }
         let object = layout_of(&vfs, ino).object;
         let order = Order::force(object, 1, &rig.nsds[1], &[&rig.nsds[0]]);
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             scope.spawn(|| order.write(&vfs, ino, handle));
             vfs.attach_nsd(SlotIndex(1), rig.port(1));
             vfs.recover_nsds();
@@ -197,7 +197,7 @@ fn a_block_written_while_an_heir_is_compared_keeps_its_strip_there() {
     let block = (1..100).find(is_theirs).expect("every third block is");
     let partners = [&rig.nsds[0], &rig.nsds[1]];
     let order = Order::force(layout.object, block, &rig.nsds[usize::from(heir.0)], &partners);
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         scope.spawn(|| order.write(&vfs, ino, handle));
         vfs.delete_nsd(Deletion { nsd: NsdId(1), rate: 0 }).expect("begins");
     });

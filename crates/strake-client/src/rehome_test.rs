@@ -32,7 +32,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let start = clock.monotonic();
     while !is_so() {
         assert!(clock.monotonic() - start < WAIT_MAX, "still not: {what}");
-        std::thread::yield_now();
+        strake_env::thread::yield_now();
     }
 }
 
@@ -111,7 +111,7 @@ fn a_disk_that_is_there_or_lost_is_deleted_under_a_writer() {
         let (_, handle) = create(&vfs, "busy");
         write(&vfs, handle, 0, &pattern(600_000, 76));
         let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             scope.spawn(|| {
                 for round in 0..ROUNDS_MAX {
                     write(&vfs, handle, u64::from(round % 3) * 70_000, &pattern(300_000, round));
@@ -320,7 +320,7 @@ fn an_heir_that_misses_writes_holds_the_deletion_up_and_votes_for_nothing() {
         if present {
             vfs.set_rebuild_rate(0);
             let status = || vfs.nsds()[2].state.status;
-            (0..20).for_each(|_| std::thread::yield_now());
+            (0..20).for_each(|_| strake_env::thread::yield_now());
             assert_eq!(status(), NsdStatus::BeingEmptied, "what only it has would be lost");
         }
         rig.nsds[4].set_faults(Faults::default());

@@ -9,13 +9,13 @@ use crate::replace::Replacer;
 use crate::scrub::Scrubber;
 use crate::settings::Settings;
 use crate::write_behind::Queue;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use strake_array::Array;
 use strake_env::FanOut;
+use strake_env::sync::Mutex;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery};
 use strake_proto::{Attr, ErrorKind, Ino, Result, Timestamp};
 

@@ -5,10 +5,10 @@ use crate::file_io::STREAM_BYTES_MIN;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{Handle, SetAttr, Vfs};
 use crate::vfs_test::{create, open, pattern, read, write};
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use strake_env::Rng;
+use strake_env::sync::Mutex;
 use strake_proto::{BlockIndex, ByteCount, Caller, ObjectId};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
@@ -287,7 +287,7 @@ fn run(seed: u64, code: &str) {
         crate::vfs::FallocateMode::Allocate { keep_size: false },
     )
     .expect("extended");
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let (vfs, model) = (&vfs, &model);
         let rng = |stream: u64| Rng::new(seed * 10 + stream);
         scope.spawn(move || change_at_random(vfs, model, &mut rng(0), 100));

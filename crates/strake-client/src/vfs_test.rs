@@ -392,7 +392,7 @@ fn appending_handles_write_at_the_end_whoever_else_does() {
     let vfs = rig.start(0);
     let (ino, handle) = create(&vfs, "log");
     vfs.release(handle);
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         for thread in 0..4u8 {
             let vfs = Arc::clone(&vfs);
             scope.spawn(move || {
@@ -486,7 +486,7 @@ fn no_fsync_succeeds_while_nothing_can_be_written() {
     });
     write(&vfs, handle, 0, &pattern(2 * BLOCK as usize, 2));
     // Several send the same blocks, and the threads that write behind do as well.
-    std::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..500 {
@@ -831,7 +831,7 @@ fn a_scrub_mends_every_bad_or_missing_strip_also_of_parity() {
     let scrub = || {
         vfs.start_scrub(0).expect("starts");
         while vfs.scrub().running {
-            std::thread::yield_now();
+            strake_env::thread::yield_now();
         }
         vfs.scrub()
     };
@@ -869,7 +869,7 @@ fn a_scrub_that_cannot_mend_says_so_and_one_that_is_stopped_ends() {
     let vfs = rig.start(0);
     vfs.start_scrub(0).expect("starts");
     while vfs.scrub().running {
-        std::thread::yield_now();
+        strake_env::thread::yield_now();
     }
     let view = vfs.scrub();
     assert_eq!((view.bad, view.mended, view.failed), (3, 0, 1), "{view:?}");

@@ -11,7 +11,6 @@ use crate::inode::InodeState;
 use crate::open_table::Pinned;
 use crate::pool::Fill;
 use crate::shared::Shared;
-use parking_lot::{Condvar, Mutex, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,6 +20,9 @@ use strake_array::reaper;
 use strake_array::room::Held;
 use strake_array::stripe_io::{Access, Found, padded_bytes};
 use strake_env::AlignedBuffer;
+use strake_env::sync::{
+    Condvar, Mutex, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
+};
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result};
 

@@ -30,9 +30,9 @@ const SEAM: &[&str] = &[
     "crates/strake-env/src/thread.rs",
 ];
 
-/// Crates that are not bound. The benchmark measures the real machine: a simulated thread, clock or
-/// socket in it would measure nothing. The client follows.
-const FREE: &[&str] = &["crates/strake-bench/", "crates/strake-client/"];
+/// The crate that is not bound. The benchmark measures the real machine: a simulated thread, clock
+/// or socket in it would measure nothing.
+const FREE: &[&str] = &["crates/strake-bench/"];
 
 /// The one crate that is built with the scheduler.
 const SIMULATED: &str = "crates/strake-sim/";

@@ -270,7 +270,7 @@ fn a_file_system_in_use_has_no_faults() {
         println!("seed {seed}");
         let bench = Bench::new("4+2p");
         let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             for thread in 0..3u64 {
                 let (vfs, done) = (&bench.vfs, &done);
                 scope.spawn(move || {

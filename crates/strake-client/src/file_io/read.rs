@@ -13,10 +13,10 @@ use crate::neighbours;
 use crate::pool::Page;
 use crate::prefetch::ReadAhead;
 use crate::write_behind::load;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::stripe_io::Access;
+use strake_env::sync::Mutex;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, ObjectLayout, Result};
 

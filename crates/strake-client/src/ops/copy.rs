@@ -2,7 +2,7 @@
 
 use crate::file_io::{Of, Position};
 use crate::prefetch::ReadAhead;
-use parking_lot::Mutex;
+use strake_env::sync::Mutex;
 use strake_proto::Result;
 
 /// Bytes moved at once.

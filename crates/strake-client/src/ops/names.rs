@@ -231,7 +231,7 @@ pub(crate) fn rename(
 fn lock_names<'a>(
     one: &'a Arc<InodeState>,
     other: &'a Arc<InodeState>,
-) -> (parking_lot::MutexGuard<'a, ()>, Option<parking_lot::MutexGuard<'a, ()>>) {
+) -> (strake_env::sync::MutexGuard<'a, ()>, Option<strake_env::sync::MutexGuard<'a, ()>>) {
     if one.ino == other.ino {
         return (one.names.lock(), None);
     }

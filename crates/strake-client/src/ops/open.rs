@@ -11,8 +11,8 @@ use crate::permissions::{EXECUTE, READ, WRITE};
 use crate::prefetch::ReadAhead;
 use crate::shared::Shared;
 use crate::vfs::{Entry, OpenFlags};
-use parking_lot::Mutex;
 use std::sync::Arc;
+use strake_env::sync::Mutex;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery};
 use strake_proto::{Caller, ErrorKind, FileType, Ino, Result};
 

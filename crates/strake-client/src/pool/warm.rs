@@ -26,7 +26,7 @@ pub(super) struct FirstTouch {
     per_mib: AtomicU64,
     /// Whatever is measured.
     #[cfg(test)]
-    assumed: parking_lot::Mutex<Option<bool>>,
+    assumed: strake_env::sync::Mutex<Option<bool>>,
 }
 
 impl FirstTouch {
