@@ -43,6 +43,7 @@ pub(super) fn faults(repository: &Repository) -> Faults {
         }
     }
     faults.extend(crate_faults(&files));
+    faults.extend(decision_faults(&files));
     faults.extend(name_faults(&files, "docs/ARCHITECTURE.md", "Threads", true));
     faults.extend(name_faults(&files, "docs/operating.md", "Waits", false));
     for (file, rust) in repository.rust() {
@@ -270,6 +271,17 @@ fn crate_faults(files: &Files) -> Vec<String> {
     let missing = there.difference(&listed).map(|name| format!("{page}: no row for {name}"));
     let gone = listed.difference(&there).filter(|name| **name != "xtask");
     missing.chain(gone.map(|name| format!("{page}: there is no crate {name}"))).collect()
+}
+
+/// Each decision is in the list of decisions.
+fn decision_faults(files: &Files) -> Faults {
+    let page = "docs/decisions/README.md";
+    let list = files.get(page).map_or("", String::as_str);
+    let names = files.keys().filter_map(|path| path.strip_prefix("docs/decisions/"));
+    names
+        .filter(|name| *name != "README.md" && !list.contains(&format!("]({name})")))
+        .map(|name| format!("{page}: {name} is not in the list"))
+        .collect()
 }
 
 /// The names in the first column of the table under a heading.

@@ -77,6 +77,17 @@ fn every_crate_has_a_row() {
 }
 
 #[test]
+fn every_decision_is_listed() {
+    let list = "| [0001](0001-a.md) | a |\n";
+    let files = files(&[
+        ("docs/decisions/README.md", list),
+        ("docs/decisions/0001-a.md", ""),
+        ("docs/decisions/0002-b.md", ""),
+    ]);
+    assert_eq!(decision_faults(&files).len(), 1);
+}
+
+#[test]
 fn runs_are_single_small_files_and_the_glossary_is_in_order() {
     assert!(is_run("bench/runs/2026-01-01.md", "x"));
     assert!(!is_run("bench/runs/2026-01-01/raw.json", "x"));
