@@ -1,7 +1,7 @@
 //! Ctrl-C: a flag that everything looks at, so that destructors run and files go away.
 //!
 //! The first signal asks every task to stop after its current operation; a second one ends the
-//! process at once (and then leaves files behind, for whoever cannot wait).
+//! process at once, and then leaves files behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
 //! `bench suite`: one command, ten minutes (two with `--quick`), a balanced selection, a summary
-//! and a report that can be sent to whoever sold the storage.
+//! and a report that can be sent to the seller of the storage.
 //!
 //! `stages` measures, `score` sums up (pure), `svg`, `markdown` and `html` draw (pure).
 

@@ -1,9 +1,10 @@
 //! Memory that direct I/O accepts: aligned to 4 KiB, zeroed, of fixed length.
 //!
-//! Small buffers come from the allocator. Large ones are mapped: the kernel hands out zeroed pages,
-//! so nobody has to fill them with zeros a second time, and huge pages, so that the first touch of
-//! a block of several MiB is a few faults instead of a thousand. Not for what is used here and
-//! there ([`AlignedBuffer::sparse`]), where each fault would bring 2 MiB for the sake of 4 KiB.
+//! Small buffers come from the allocator. Large ones are mapped. The kernel hands out zeroed pages,
+//! so nobody has to fill them with zeros a second time. It hands out huge pages, so the first touch
+//! of a block of several MiB is a few faults instead of a thousand. A buffer that is used here and
+//! there ([`AlignedBuffer::sparse`]) has small pages, because each fault would bring 2 MiB for the
+//! sake of 4 KiB.
 #![allow(unsafe_code, reason = "the allocator interface is unsafe; this is the one place for it")]
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

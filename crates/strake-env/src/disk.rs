@@ -22,7 +22,7 @@ pub struct RawBytes {
     pub length: usize,
 }
 
-// SAFETY: an address is a number; whoever looks at what is there answers for it.
+// SAFETY: an address is a number; the code that looks at what is there answers for it.
 unsafe impl Send for RawBytes {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for RawBytes {}
@@ -110,9 +110,9 @@ pub trait Disk: Send + Sync {
         false
     }
 
-    /// As [`Disk::write_both_at`], from memory that nobody promises to be there any more: then
-    /// arbitrary bytes are written, or it fails. For whoever may have to abandon a write that
-    /// hangs; all parts are aligned to 4 KiB.
+    /// Like [`Disk::write_both_at`], from memory that may be gone by the time of the write. If it
+    /// is gone, arbitrary bytes are written, or the write fails. This serves callers that may have
+    /// to abandon a write that hangs. All parts are aligned to 4 KiB.
     ///
     /// # Errors
     /// As [`Disk::write_at`]; `Unsupported` unless [`Disk::has_raw_writes`].

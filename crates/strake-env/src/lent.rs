@@ -92,7 +92,7 @@ impl Lending<'_> {
 }
 
 impl Drop for Lending<'_> {
-    /// Leaves the memory to whoever has kept it; also where the work has panicked.
+    /// If a disk has kept the memory, leaves it to that disk, also if the work has panicked.
     fn drop(&mut self) {
         if self.is_kept() {
             let fresh = AlignedBuffer::zeroed(self.owner.buffer.len());

@@ -14,9 +14,9 @@ const SIMULATED_BYTES: u64 = 64 << 20;
 /// The first descriptor behind the standard ones.
 const FIRST_OTHER: libc::c_uint = 3;
 
-/// The calling thread does what can as well be done later: others come first from now on. For
-/// threads that hold locks for moments only, since whoever waits for one waits for the processor as
-/// well.
+/// Lets others come first from now on: the calling thread does work that can as well be done later.
+/// Only threads that hold locks for moments may call this, because a thread that waits for such a
+/// lock waits for the processor as well.
 pub fn give_way() {
     // A simulated thread has the processor whenever it is its turn.
     #[cfg(any(test, feature = "simulation"))]
@@ -26,7 +26,7 @@ pub fn give_way() {
     // On Linux both are about the calling thread. Where it is refused the thread is as good as any.
     let _ = setpriority_process(None, NICE);
     let parameters = libc::sched_param { sched_priority: 0 };
-    // A small share alone does not help whoever wakes such a thread: one that has slept is owed
+    // A small share alone does not help the waker of such a thread. A thread that has slept is owed
     // time, and takes the processor from its waker at once, for as long as a turn. A batch thread
     // waits for its turn.
     // SAFETY: the parameters are read during the call only.

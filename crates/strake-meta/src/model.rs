@@ -29,9 +29,9 @@ struct Node {
     reserved: Vec<ObjectLayout>,
     /// Hardened units by number.
     hardened: BTreeMap<u64, Vec<u8>>,
-    /// While it has no name: who has it open, and whether it may get one.
+    /// While the inode has no name: the client that has it open, and whether it may get a name.
     orphan: Option<(ClientId, bool)>,
-    /// By whom each reserved object was reserved.
+    /// The client that reserved each reserved object.
     reserved_by: BTreeMap<ObjectId, ClientId>,
 }
 

@@ -1,8 +1,8 @@
 //! One entry's reads and changes: typed records over a store, with the entry's own changes seen by
 //! its later reads. Nothing reaches the store before the whole entry has succeeded.
 //!
-//! Inodes are kept decoded, so that an operation that touches a directory three times encodes it
-//! once. Ranges are scanned in the store alone: no operation scans what it has changed itself.
+//! Inodes are kept decoded. So an operation that touches a directory three times encodes it once.
+//! Ranges are scanned in the store alone, because no operation scans what it has changed itself.
 
 use crate::keys::{self, KeyRange};
 use crate::records::{

@@ -1,20 +1,20 @@
-//! Which units of an NSD are free. In memory only: rebuilt at every start from the index, which is
-//! the one truth about what is used.
+//! Which units of an NSD are free. This is in memory only. Every start rebuilds it from the index,
+//! which is the one truth about what is used.
 //!
 //! **Chunks.** The space is cut into equal chunks. A chunk belongs to a key-value region, or to
 //! data; one of data is *empty* (wholly free), or claimed by small or by large strips. Keeping the
 //! two apart keeps large strips contiguous; filling claimed chunks before claiming an empty one,
 //! lowest first, keeps whole chunks empty at the high end for the key-value regions to grow into.
 //!
-//! **Reserve.** Some empty chunks are kept from data, and key-value regions grow into them:
-//! deleting needs index space. What they took is kept anew from what becomes free, but never of
-//! what somebody was told is free ([`Allocator::tell_free`]), nor of the last that data has. For
-//! the metadata more is kept while data has plenty, and again after a restart
-//! ([`Allocator::keep_more`]).
+//! **Reserve.** Some empty chunks are kept from data, and key-value regions grow into them, because
+//! deleting needs index space. When regions have taken some, as much is kept anew from space that
+//! becomes free. It is never taken from space that somebody was told is free
+//! ([`Allocator::tell_free`]), nor from the last that data has. For the metadata more is kept while
+//! data has plenty, and again after a restart ([`Allocator::keep_more`]).
 //!
-//! **Withheld** units are free, but nobody gets them for a moment: the host is being told so. A
-//! chunk stays empty through it. While there are any, what can only be had in pieces is not given:
-//! who needs it waits for that moment to end.
+//! **Withheld** units are free, but nobody gets them for a moment, because the host is being told
+//! that they are free. A chunk stays empty through it. While there are withheld units, a request
+//! that could only be met in pieces is not met: its caller waits for that moment to end.
 //!
 //! **Order of the search** for n units: a free extent of n or more in a chunk of the class, from
 //! where the last search ended (next fit); a new chunk; a free extent in a chunk of the other
@@ -29,12 +29,14 @@ use std::collections::BTreeMap;
 
 /// Strips of up to this many units count as small.
 const SMALL_UNITS_MAX: u32 = 32;
-/// The reserve is filled again from what data has free beyond such a part of the whole,
+/// The reserve is filled again only from space that data has free beyond one part in this many of
+/// the whole. Writers to a full file system need the rest.
 const LEFT_PART: u64 = 32;
-/// and beyond 256 MiB: what whoever writes to a full file system needs.
+/// At most this many units (256 MiB) are left to them in that way.
 const LEFT_UNITS_MAX: u64 = 1 << 16;
-/// More than that is kept as long as such a part of the whole is free, and half of what was told:
-/// nobody holds more than that for what is yet to be written (`strake-array/src/room.rs`).
+/// More than the reserve is kept for the metadata only while data has one part in this many of the
+/// whole free, and half of what it was told. A client holds no more than the other half for data
+/// that is yet to be written (`strake-array/src/room.rs`).
 const PLENTY_PART: u64 = 8;
 
 /// Where the chunks lie.
@@ -415,8 +417,8 @@ impl Allocator {
         self.free_units + self.withheld - u64::from(self.kept) * u64::from(self.geometry.units)
     }
 
-    /// The same as whoever writes may rely on; `coming` units are about to be freed. What the
-    /// reserve lacks is not told, unless it is the last.
+    /// The free units on which writers may rely, `coming` units included that are about to be
+    /// freed. What the reserve lacks is left out, unless it is the last.
     pub fn tell_free(&mut self, coming: u64) -> u64 {
         self.refill_reserve();
         let lacking = self.least_reserve.saturating_sub(self.kept);

@@ -1,8 +1,9 @@
-//! Free units whose old contents the host may still hold: what it has yet to be told of.
+//! Free units of which the host has yet to be told: it may still hold their old contents.
 //!
-//! They can be allocated all the while; then they are forgotten here, for they are written anew.
-//! So giving space back to the host never holds up those who need the space. The set lives in
-//! memory only: what a crash forgets stays with the host until it is used again.
+//! These units can be allocated all the while. Then they are forgotten here, because they are
+//! written anew. So giving space back to the host never holds up a writer that needs the space. The
+//! set lives in memory only: units that a crash forgets stay with the host until they are used
+//! again.
 //!
 //! **Invariants** (`check`): ranges are not empty, ascending, never touching (coalesced, so that
 //! the host is told in few words); their lengths add up to the count of units.

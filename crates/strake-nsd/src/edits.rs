@@ -1,6 +1,6 @@
 //! A change of the index as the journal holds it: the keys put and deleted, as they were decided.
-//! Replaying decides nothing again, so that it cannot decide differently: what was kept depended on
-//! which commits had begun, and that is not in the journal.
+//! Replaying decides nothing again, so it cannot decide differently. The decision depended on which
+//! commits had begun, and that is not in the journal.
 //!
 //! ```text
 //! 0   1  format (1)

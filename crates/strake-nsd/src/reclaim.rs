@@ -1,12 +1,12 @@
-//! When freed units may be used again: after the journal entry that freed them is durable (before,
-//! a crash would bring the old record back), and after every read that may have found them in the
-//! index has ended (so that a read needs no lock and no second look).
+//! When freed units may be used again. The journal entry that freed them must be durable: before
+//! that, a crash would bring the old record back. And every read that may have found them in the
+//! index must have ended: so a read needs no lock and no second look.
 //!
 //! Freed units are *pending* until their entry is durable, then in *limbo* until the readers are
 //! gone. Readers are counted by epoch, in two counters. The epoch advances from e to e+1 only when
 //! no reader of e−1 is left; so units that entered limbo in epoch e are out of everybody's sight
-//! once the epoch is e+2. What cannot go yet goes at a later call; only who finds the disk full
-//! waits for readers.
+//! once the epoch is e+2. What cannot go yet goes at a later call. Only a writer that finds the
+//! disk full waits for readers.
 
 use crate::extent::{Extent, units_of};
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub struct Reclaim {
     queues: Mutex<Queues>,
     /// Freed and not yet given back by [`Reclaim::given_back`].
     units: AtomicU64,
-    /// Who waits for readers to end.
+    /// How many threads wait for readers to end.
     waiting: AtomicU64,
     reader_gone: Condvar,
 }
@@ -46,7 +46,7 @@ impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
         self.readers.fetch_sub(1, SeqCst);
         if self.reclaim.waiting.load(SeqCst) > 0 {
-            // Whoever counted this reader holds the lock until it waits.
+            // A thread that counted this reader holds the lock until it waits.
             drop(self.reclaim.queues.lock());
             self.reclaim.reader_gone.notify_all();
         }

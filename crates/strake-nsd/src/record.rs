@@ -1,8 +1,8 @@
 //! What the index stores: the record of a strip, of a tombstone, of a promise; and the trailer
 //! that lies behind the data of a long strip.
 //!
-//! Integers are little-endian. Every value ends with a CRC32C of its key and all bytes before, so
-//! that neither a flipped bit nor a value under the wrong key passes.
+//! Integers are little-endian. Every value ends with a CRC32C of its key and all bytes before. So
+//! neither a flipped bit nor a value under the wrong key passes.
 //!
 //! ```text
 //! strip value

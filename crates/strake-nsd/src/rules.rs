@@ -5,14 +5,14 @@
 //! learns that late, by *settling*. A newly written version therefore stands in front of the ones
 //! held, and of those:
 //!
-//! 1. what is older than a settled version goes when that is settled;
-//! 2. what is older than a version of which a writer says that it is stable everywhere goes when he
-//!    says it, with the next one: so what an NSD kept while it was away, of lives long ago, is not
-//!    among what it has to choose from;
-//! 3. a current version which no commit has begun to cover goes at once when it is overwritten:
+//! 1. when a version is settled, all older ones go;
+//! 2. with each version the writer says which one it knows to be stable everywhere, and all older
+//!    ones go. So an NSD does not have to choose among versions of lives long ago, which it kept
+//!    while it was away;
+//! 3. a current version that no commit has begun to cover goes at once when it is overwritten:
 //!    nobody was, or will be, told that it is stable here, so it was never acknowledged;
-//! 4. every other one stays, up to `VERSIONS_MAX`; then one goes of which it is unlikely that it is
-//!    the last acknowledged ([`least_needed`]).
+//! 4. every other one stays, up to `VERSIONS_MAX`. Then one goes that is unlikely to be the last
+//!    acknowledged one ([`least_needed`]).
 //!
 //! **What is refused:** versions not above the current one, and not above the *floor*: the higher
 //! of a tombstone that covers the block and a promise for the key.

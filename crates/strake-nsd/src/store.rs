@@ -11,11 +11,11 @@
 //!
 //! **Freed units** are reused after the entry that freed them is durable and every read that may
 //! have seen them has ended (`reclaim`). The host is told of them later, by a worker, a bounded
-//! piece at a time and slowly while others use the disk (`space`, [`crate::discards`]): nobody
-//! waits for that but who finds the disk or the host full.
+//! piece at a time and slowly while others use the disk (`space`, [`crate::discards`]). Only a
+//! writer that finds the disk or the host full waits for that.
 //!
-//! **A checkpoint** writes the index's changes to its base and trims the journal; a worker makes it
-//! when either is large, a writer that finds the journal full makes it itself.
+//! **A checkpoint** writes the index's changes to its base and trims the journal. A worker makes it
+//! when either is large. A writer that finds the journal full makes it itself.
 //!
 //! **Damage.** A record that cannot be what was written belongs to a strip that is lost: reading it
 //! is an error (readers rebuild it from the other disks), never "there is none", until it is
@@ -101,7 +101,7 @@ pub struct BlockStore {
     promises: AtomicU64,
     /// Range deletions under way.
     deletions: AtomicU64,
-    /// Held by whoever gives released units back.
+    /// A thread holds this while it gives released units back.
     releasing: Mutex<()>,
     /// Reads and writes of strips since the start, and what they were at the last discard.
     ios: AtomicU64,
@@ -226,7 +226,7 @@ impl BlockStore {
         })
     }
 
-    /// The same for those who need to know it.
+    /// The record of a strip. A damaged one is an error.
     fn record(&self, key: &StripKey) -> Result<Option<StripRecord>> {
         match self.look_up(key)? {
             Held::Nothing => Ok(None),
@@ -288,8 +288,8 @@ impl BlockStore {
         let unit = strake_proto::limits::UNIT_BYTES as u64;
         let mut allocator = self.space.allocator.lock();
         let total = allocator.total_for_data();
-        // What waits for a commit is free for whoever needs it: the writer makes that commit.
-        // So is what the host is yet to be told of.
+        // Units that wait for a commit count as free: a writer that needs them makes that commit.
+        // So do units of which the host is yet to be told.
         let free = allocator.tell_free(self.reclaim.units()).min(total);
         NsdStatusReply {
             cluster: self.cluster,

@@ -1,8 +1,8 @@
 //! The I/O history: a ring of the last I/Os of this process, each with its start, kind, place, size
-//! and duration. What `strake diag iohist` prints.
+//! and duration. `strake diag iohist` prints it.
 //!
-//! Recording takes a ticket (one atomic addition) and writes the slot that the ticket names under
-//! that slot's own lock, which only a snapshot or a recorder one whole lap away can hold. A
+//! Recording takes a ticket (one atomic addition) and writes the slot that the ticket names, under
+//! that slot's own lock. Only a snapshot, or a recorder one whole lap away, can hold that lock. A
 //! snapshot locks one slot at a time and never stops recording.
 
 use crate::format::{self, nanoseconds};
@@ -19,13 +19,13 @@ use strake_proto::{NsdId, Timestamp};
 pub const IO_HISTORY_SIZE_MIN: usize = 512;
 /// The most records a ring keeps: 4 MiB of memory.
 pub const IO_HISTORY_SIZE_MAX: usize = 65_536;
-/// What the setting `io_history_size` is if nobody set it.
+/// The default of the setting `io_history_size`.
 pub const IO_HISTORY_SIZE_DEFAULT: usize = 4096;
 
-/// Disks are addressed in sectors of this many bytes here, whatever theirs are.
+/// The history counts in sectors of this many bytes, whatever sectors the disk has.
 const SECTOR_BYTES: u64 = 512;
 
-/// From the disk or to it.
+/// The direction of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum IoDirection {
@@ -35,7 +35,7 @@ pub enum IoDirection {
     Write,
 }
 
-/// What the bytes are.
+/// What an I/O moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BufferType {
@@ -66,7 +66,7 @@ impl fmt::Display for BufferType {
     }
 }
 
-/// Who recorded it.
+/// The side that recorded an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum IoSide {

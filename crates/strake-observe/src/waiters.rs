@@ -1,5 +1,5 @@
-//! Everything that waits, by name: whoever may wait for another part of the system holds a guard
-//! meanwhile, so that `strake diag waiters` can tell at any time what nothing is moving for.
+//! Everything that waits, by name. A thread that may wait for another part of the system holds a
+//! guard meanwhile. So `strake diag waiters` can tell at any time why nothing moves.
 //!
 //! ```
 //! # let waiters = strake_observe::Waiters::new(strake_env::RealClock::shared());
@@ -27,13 +27,13 @@ use strake_proto::Timestamp;
 pub struct WaiterSnapshot {
     /// The name of the thread that waits.
     pub thread: String,
-    /// What for: one of a small set of names.
+    /// What it waits for: one of a small set of names.
     pub reason: String,
     /// Which one of those; may be empty.
     pub detail: String,
-    /// Since when, by the calendar.
+    /// When the wait began, by the calendar.
     pub since: Timestamp,
-    /// For how long.
+    /// How long it has lasted.
     #[serde(rename = "waitedNs", with = "nanoseconds")]
     pub waited: Duration,
 }

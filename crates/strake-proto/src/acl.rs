@@ -1,5 +1,5 @@
-//! POSIX access control lists as Linux keeps and obeys them: pure functions that metadata and
-//! client share, so that both decide alike.
+//! POSIX access control lists as Linux keeps and obeys them. Metadata and client share these pure
+//! functions, so both decide alike.
 //!
 //! The form is that of the extended attributes `system.posix_acl_access` and
 //! `system.posix_acl_default` (little-endian):
@@ -11,9 +11,10 @@
 //! 8+8i   4  user or group id; 0xFFFF_FFFF for the tags that have none
 //! ```
 //!
-//! Invariants of an [`Acl`]: one owner, owning-group and others entry each; a mask wherever a user
-//! or group is named; in the order of the tags above. Users and groups may stand in any order among
-//! themselves, because Linux accepts that and shows them as they were set.
+//! Invariants of an [`Acl`]: it has one owner, one owning-group and one others entry. It has a mask
+//! if it names a user or a group. Entries are in the order of the tags above. Users may stand in
+//! any order among themselves, and so may groups: Linux accepts that and shows them as they were
+//! set.
 
 use crate::attr::{Attr, FileType};
 use crate::error::{Error, ErrorKind, Result};

@@ -1,4 +1,4 @@
-//! What `stat` and `statfs` tell, and who asks.
+//! The attributes that `stat` and `statfs` show, and the credentials of a caller.
 
 use crate::ids::{Generation, Ino};
 use serde::{Deserialize, Serialize};
@@ -96,7 +96,7 @@ pub struct Attr {
     pub btime: Timestamp,
 }
 
-/// Who makes a call: the credentials of the process, as the kernel reports them.
+/// The credentials of the process that makes a call, as the kernel reports them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Caller {
     /// File-system user id.
@@ -111,8 +111,8 @@ pub struct Caller {
     pub groups: Groups,
 }
 
-/// Where a caller's supplementary groups stand. FUSE does not send them, and most checks are
-/// decided without them, so they are looked up only when one is not.
+/// A caller's supplementary groups. FUSE does not send them, and most checks need none of them.
+/// They are looked up only for a check that does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Groups {
     /// These.

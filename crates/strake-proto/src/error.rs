@@ -1,10 +1,10 @@
-//! The few prescriptive kinds of error that cross a boundary. What each becomes for an
-//! application stands in `errno.rs`, and nowhere else.
+//! The few kinds of error that cross a boundary. Each kind tells the caller what to do. `errno.rs`
+//! alone says which errno an application sees for it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What went wrong, as far as the caller needs to know to act.
+/// The kind of an error: as much as the caller must know to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorKind {
     /// No such name, inode, object or strip.
@@ -81,7 +81,7 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// An error with its kind and a sentence for whoever reads the log.
+/// An error: its kind, and a sentence for the reader of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
     kind: ErrorKind,

@@ -1,4 +1,5 @@
-//! The names of things. Each id is a type of its own, so that none is taken for another.
+//! The ids of things. Each id is a type of its own, so the compiler refuses one in the place of
+//! another.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

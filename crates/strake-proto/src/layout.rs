@@ -1,5 +1,5 @@
-//! Redundancy codes, the shape of a block, and the pool map. Plain data; the functions that
-//! encode and place stand in `strake-stripe`.
+//! Redundancy codes, the shape of a block, and the pool map. This is plain data. `strake-stripe`
+//! has the functions that encode and place.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{LayoutVersion, MapVersion, NsdId, ObjectId, SlotIndex};

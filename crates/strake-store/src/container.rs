@@ -1,4 +1,4 @@
-//! The container of one NSD: who it is, and where on the disk everything lies.
+//! The container of one NSD: its identity, and where on the disk everything lies.
 //!
 //! ```text
 //! 0          superblock A (4 KiB)
@@ -8,8 +8,8 @@
 //! …          chunks         clamp(length / 256, 1 MiB, 1 GiB), rounded up to a power of two
 //! ```
 //!
-//! Everything follows from the container's length at format time ([`Geometry`]), so nothing but the
-//! superblock is needed to find the rest. Chunks belong to data unless the superblock lists them
+//! Everything follows from the container's length at format time ([`Geometry`]). So the superblock
+//! alone is enough to find the rest. Chunks belong to data unless the superblock lists them
 //! as part of a KV. A KV grows by asking the [`ChunkSource`] (the block store's allocator) for a
 //! chunk, and owns it once the rewritten superblock is durable.
 //!
@@ -291,8 +291,8 @@ impl Container {
         *self.inner.source.write() = Some(Arc::downgrade(source));
     }
 
-    /// The block store's log. Its journal makes the disk's data durable before its entries: an
-    /// entry never tells of data that is not there, whoever's sync wrote it.
+    /// The block store's log. Its journal makes the disk's data durable before its entries. So an
+    /// entry never tells of data that is not there, no matter which thread's sync wrote the entry.
     pub fn index_log(&self) -> LogRegion {
         let log = self.log(MIB, self.superblock().index_log_seed);
         LogRegion { follows_data: true, ..log }

@@ -2,7 +2,7 @@
 //!
 //! Entries are collected in memory in chunks (bytes in `journal/chunk.rs`) and written by
 //! [`Journal::sync`]. Every flush begins at a fresh 4 KiB block and never touches a block that
-//! holds durable entries, so a torn write can only destroy what nobody was promised.
+//! holds durable entries. So a torn write can only destroy entries that nobody was promised.
 //!
 //! **Ring.** Chunks lie one after the other and never across the ring's end; the rest of a lap that
 //! a chunk does not fit is skipped. Positions count bytes as if there were no ring.
@@ -10,12 +10,13 @@
 //! is used again only once that header is durable, so recovery can tell a trimmed chunk from a lost
 //! one.
 //!
-//! **Group commit.** Whoever finds no flush under way takes all that is pending, writes and syncs
-//! it without holding the lock; others append meanwhile, or wait and lead the next flush.
+//! **Group commit.** A thread that finds no flush under way leads one: it takes all that is
+//! pending, writes it and syncs it without holding the lock. Others append meanwhile, or wait and
+//! lead the next flush.
 //!
-//! **Invariants.** `tail ≤ head ≤ tail + capacity`; sequences in `live` ascend by one; an entry is
-//! recovered after any crash if a `sync` that began after its `append` returned; what is recovered
-//! is a prefix of what was appended (see `journal/recover.rs`).
+//! **Invariants.** `tail ≤ head ≤ tail + capacity`. Sequences in `live` ascend by one. If a `sync`
+//! that began after an `append` has returned, the entry is recovered after any crash. The entries
+//! recovered are a prefix of those appended (see `journal/recover.rs`).
 
 mod chunk;
 mod recover;
@@ -253,7 +254,7 @@ impl Journal {
         Lsn(self.state.lock().next_lsn - 1)
     }
 
-    /// Writes nothing any more, whoever still has it: its place is to be another's.
+    /// Ends all writing, also by those that still have a handle: another log will take the place.
     pub fn close(&self) {
         let mut state = self.state.lock();
         while state.flushes_begun != state.flushes_done {

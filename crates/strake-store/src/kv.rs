@@ -44,8 +44,8 @@ pub use renew::Renewed;
 const SPACE_FACTOR: u64 = 2;
 /// space for so many times as much as is in here is kept while data has plenty;
 const GROWTH_FACTOR: u64 = 2;
-/// a checkpoint is due when it would write such a part of what the file can become, which two
-/// checkpoints, even if each is late, do not exceed.
+/// A checkpoint is due when it would write one part in this many of what the file can become. Two
+/// checkpoints do not exceed that space, even if each is late.
 const DUE_PART: u64 = 12;
 /// What a change makes a checkpoint write at most beside the pair: its page, and one more where
 /// that is split.

@@ -1,6 +1,6 @@
-//! CRC32C of each 4 KiB unit of a strip, seeded so that bytes which are whole but stand in the
-//! wrong place (another strip, an older version, another unit of the same strip) do not pass
-//! either.
+//! CRC32C of each 4 KiB unit of a strip. The seed names the place. So bytes that are whole but
+//! stand in the wrong place (another strip, an older version, another unit of the same strip) do
+//! not pass either.
 //!
 //! A unit's checksum is the CRC32C (Castagnoli, reflected, initial value and final xor all ones:
 //! the one of iSCSI, RFC 3720) of these bytes one after the other, integers little-endian:

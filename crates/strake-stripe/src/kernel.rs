@@ -10,9 +10,9 @@
 //! multiplies by the 8×8 bit matrix of `c` in one instruction. A row of ones is plain xor and
 //! costs no look-ups.
 //!
-//! One kernel is chosen per process, the widest that the processor has. Each candidate first
-//! computes all 65,536 products and is passed over if one of them differs from the scalar kernel: a
-//! processor or hypervisor that lies about its features must not cost data.
+//! Each process chooses one kernel, the widest that the processor has. A candidate first computes
+//! all 65,536 products. If one of them differs from the scalar kernel, the candidate is passed
+//! over: a processor or hypervisor that lies about its features must not cost data.
 //!
 //! This is the only module of the crate with `unsafe`: it calls vector intrinsics whose presence
 //! was detected, and moves vectors through pointers within slices whose lengths were checked.

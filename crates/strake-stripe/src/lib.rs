@@ -1,5 +1,6 @@
 //! Erasure codes, checksums and placement: the three pure functions that every strip passes on its
-//! way between a block and the disks. No clock, no I/O, no thread, no allocation on the hot paths.
+//! way between a block and the disks. They use no clock, no I/O and no thread, and allocate nothing
+//! on the hot paths.
 //!
 //! - [`checksum`]: CRC32C of each 4 KiB unit of a strip, seeded with the strip's key and version.
 //! - [`code`]: systematic Reed–Solomon over GF(2⁸); parity of a block and rebuilding of strips.

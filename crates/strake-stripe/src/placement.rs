@@ -1,5 +1,5 @@
-//! Which slots hold the strips of a block: a pure function of layout, object and block, so that no
-//! block map is kept anywhere and every client finds every strip without asking.
+//! Which slots hold the strips of a block. This is a pure function of layout, object and block. So
+//! no block map is kept anywhere, and every client finds every strip without asking.
 //!
 //! **Shuffled round robin.** The stripes of an object are taken in *rows*. A row has a seed of its
 //! own (layout version, object, row number) that puts all S slots of the layout on a *circle*: the

@@ -202,7 +202,7 @@ impl Phase {
         position * self.record_bytes
     }
 
-    /// The seed of an owner's order: the same for whoever visits its data.
+    /// The seed of an owner's order. Every task that visits its data uses the same one.
     pub fn order_seed(&self, owner: u32) -> u64 {
         crate::pattern::mix(self.seed ^ u64::from(owner))
     }

@@ -1,7 +1,7 @@
 //! One phase of a metadata job, and the tree that its items live in: pure.
 //!
 //! ```text
-//! i<iteration>/                 made by whoever comes first
+//! i<iteration>/                 made by the task that comes first
 //!   t/ or t<rank>/              node 0 of the shared tree, or of each task's own
 //!     n1/ n2/ …                 node k lies in node (k-1)/branching
 //!       f.<rank>.<item>         files

@@ -9,8 +9,8 @@
 //! refused unless forced: file systems, partition tables, volume managers and our own containers
 //! all leave something there.
 //!
-//! **One daemon.** Both hold an advisory exclusive lock while open, so that two daemons never write
-//! one container.
+//! **One daemon.** Both hold an advisory exclusive lock while open. So two daemons never write one
+//! container.
 //!
 //! **Failed sync.** The kernel forgets dirty pages of a failed `fsync`, so trying again would
 //! report success for lost data: the disk refuses all writes and syncs from then on.
@@ -360,7 +360,7 @@ fn write_parts(file: &File, offset: u64, parts: [RawBytes; 2]) -> io::Result<usi
     }
 }
 
-/// Who has the lock of a file that is locked, as far as the kernel tells.
+/// Names the process that has the lock of a file, as far as the kernel tells.
 fn holder(file: &OwnedFd) -> String {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let process = rustix::fs::fstat(file).ok().and_then(|found| {

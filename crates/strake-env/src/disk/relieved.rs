@@ -18,10 +18,10 @@ use std::sync::{Arc, Weak};
 /// Others may take what was given before the one who asked for it; so often it is asked again.
 const ATTEMPTS: u32 = 8;
 
-/// Somebody who may hold space of the host that is free.
+/// A store that may hold free space of the host.
 pub trait SpaceGiver: Send + Sync {
-    /// Gives the host what is free now; whether there was anything. Called while others, or the
-    /// giver itself, are writing: it waits for no write.
+    /// Gives the host all space that is free now, and returns whether there was any. It is called
+    /// while others, or the giver itself, are writing, so it waits for no write.
     fn give_space(&self) -> bool;
 }
 
@@ -34,7 +34,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Adds somebody who is asked for space from now on, as long as he lives.
+    /// Adds a giver that is asked for space from now on, as long as it lives.
     pub fn add(&self, giver: Weak<dyn SpaceGiver>) {
         let mut givers = self.givers.lock();
         givers.retain(|giver| giver.strong_count() > 0);

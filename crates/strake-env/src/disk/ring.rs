@@ -1,10 +1,10 @@
 //! Reads that the calling thread can give up, through io_uring: neither a change of threads nor a
 //! thread that is stuck in the kernel.
 //!
-//! A [`Lane`] is a ring with memory of its own, in use by one caller at a time. What the kernel
-//! reads into belongs to the lane, so that a caller who has waited long enough can leave: the lane
-//! is then leaked as a whole, and with it whatever the disk may yet write. Only what the caller has
-//! *lent* ([`crate::lent`]) is read into where it is; it is kept if the lane is leaked.
+//! A [`Lane`] is a ring with memory of its own, in use by one caller at a time. The kernel reads
+//! into memory of the lane. So a caller that has waited long enough can leave: the lane is then
+//! leaked as a whole, with all memory that the disk may yet write to. Only memory that the caller
+//! has *lent* ([`crate::lent`]) is read into where it is. It is kept if the lane is leaked.
 //!
 //! Where the system has no io_uring (old, or forbidden to this process) there are no lanes, and
 //! the guard's threads serve.

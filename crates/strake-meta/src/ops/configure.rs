@@ -109,7 +109,7 @@ fn slot_of(pool: &PoolMap, nsd: NsdId) -> Result<usize> {
         .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no slot is held by NSD {nsd}")))
 }
 
-/// Makes a new layout if those who take new data are others than before, and enough.
+/// Makes a new layout if other NSDs than before take new data, and if they are enough.
 fn lay_out(configuration: &mut Configuration) {
     let pool = &mut configuration.pool;
     let members: Vec<(SlotIndex, u32)> = (0..)
@@ -199,8 +199,8 @@ pub(crate) fn delete_nsd(txn: &mut Transaction<'_>, nsd: NsdId) -> Result<MetaRe
         }
         range.waiting.retain(|waiting| *waiting != nsd);
         if range.waiting.is_empty() {
-            // The others have applied it and still keep its tombstones. Whoever sees it applied
-            // once more has them forgotten.
+            // The others have applied it and still keep its tombstones. When a client has seen it
+            // applied once more, it has them forgotten.
             range.waiting = holders(&configuration.pool, &range.layout);
         }
         txn.put(key, &range);

@@ -29,7 +29,7 @@ pub(crate) fn link(
     }
     let target = Target { ino, generation: record.generation, file_type: record.file_type };
     if record.links == 0 {
-        // Who lost its last name never gets another, as on Linux.
+        // An inode that lost its last name never gets another, as on Linux.
         if !txn.orphan(ino)?.is_some_and(|orphan| orphan.linkable) {
             return Err(Error::new(ErrorKind::NotFound, format!("inode {ino} was unlinked")));
         }

@@ -200,8 +200,8 @@ impl MetaStore {
     }
 }
 
-/// Writes the generation to every superblock but the suspects', its holders' first. How many have
-/// it now, and who does not.
+/// Writes the generation to every superblock but those of suspects, its holders first. Returns how
+/// many superblocks have it now, and which NSDs do not.
 fn write_generation(state: &State, holders: &[NsdId]) -> (usize, Vec<NsdId>) {
     let generation = state.generation;
     let mut written = 0;

@@ -180,7 +180,7 @@ impl Holder {
         self.journal.trim(Lsn(in_base.min(synced).0 + 1))
     }
 
-    /// Writes nothing to its disk any more, whoever still has it.
+    /// Ends all writing to its disk, also by threads that still have the holder.
     pub(crate) fn close(&self) {
         self.journal.close();
         self.kv.close_base();
@@ -220,7 +220,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // Not joined: a disk that hangs must not hang whoever drops its copy.
+        // The thread is not joined: a disk that hangs must not hang the thread that drops its copy.
         self.syncer.state.lock().stopped = true;
         self.syncer.wanted.notify_one();
         // A copy that takes its place looks for space each second.

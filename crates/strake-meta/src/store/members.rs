@@ -119,7 +119,7 @@ impl MetaStore {
         }
         state.containers.retain(|container| container.superblock().nsd != nsd);
         let lost = [(nsd, Error::new(ErrorKind::Unreachable, reason))];
-        // Whether the others suffice is told to whoever changes something next.
+        // If the others do not suffice, the next change is told so.
         let _ = self.lose(&mut state, &lost);
         true
     }

@@ -1,10 +1,10 @@
-//! Copies with damage: found by a scrub or by whoever meets it, mended while in use.
+//! Copies with damage. A scrub or a reader finds the damage, and it is mended while in use.
 //!
 //! 1. *The log* has nothing that is not in memory: a checkpoint takes its place.
 //! 2. *The base* is written anew from itself where everything that counts can be read.
-//! 3. Else the copy is *made anew* from the others: where another NSD has room for one more copy,
-//!    that is made first and the damaged one let go then; else in the place of the damaged one.
-//!    That one never answers again: another holder goes first at once.
+//! 3. Otherwise the copy is *made anew* from the others. If another NSD has room for one more copy,
+//!    that copy is made first, and then the damaged one is let go. If not, it is made in the place
+//!    of the damaged one. The damaged one never answers again: another holder goes first at once.
 
 use super::holder::Holder;
 use super::{MetaStore, State};

@@ -1,17 +1,18 @@
 //! A witness of the newest generation that is no NSD: two blocks in a file beside the daemon's own
-//! files. It lets a file system start with fewer than p + 1 readable superblocks, which a small one
-//! (2x on two NSDs, 3x on three) has not after p losses.
+//! files. It lets a file system start with fewer than p + 1 readable superblocks. A small file
+//! system (2x on two NSDs, 3x on three) has no more of them after p losses.
 //!
 //! A generation is written here, with the holders it is to have, before it is written to any
-//! superblock. So a copy of generation g is the newest for sure if the witness says g. If it says
-//! more, say w, a crash may have come before any superblock had that: one of the holders of w that
-//! is there and has an older superblock proves it, because a generation comes into force, and
-//! anything is acknowledged under it, only once all its holders have it. If no such holder is
-//! there, a newer copy may exist elsewhere.
+//! superblock. So a copy of generation g is the newest for sure if the witness says g. The witness
+//! may say more, for example w, if a crash came before any superblock had w. A holder of w that is
+//! there and has an older superblock proves that: a generation comes into force, and anything is
+//! acknowledged under it, only once all its holders have it. If no such holder is there, a newer
+//! copy may exist elsewhere.
 //!
-//! Starts that are cut short one after the other leave it further ahead, and what they leave on
-//! superblocks need not have been in force. So it also says which generation was in force, as far
-//! as could be known, when w was begun: whatever is not older has everything acknowledged.
+//! Several starts that are cut short one after the other leave the witness further ahead, and the
+//! generations that they leave on superblocks need not have been in force. So the witness also says
+//! which generation was in force when w was begun, as far as could be known. Any copy that is not
+//! older has everything acknowledged.
 //!
 //! Two slots of 4 KiB, written alternately (generation modulo 2), integers little-endian:
 //!
@@ -49,7 +50,7 @@ const MAGIC: &[u8; 8] = b"STRAKEwg";
 pub(super) struct Testimony {
     /// The newest generation that was begun.
     pub(super) generation: u64,
-    /// Who was to hold it; empty if it does not say.
+    /// The NSDs that were to hold it; empty if the witness does not say.
     pub(super) holders: Vec<NsdId>,
     /// The newest generation that may have been in force when it was begun.
     pub(super) in_force: u64,

@@ -1,5 +1,5 @@
-//! Verifying everything while in use: records of strips, that what they name is allocated and
-//! nothing else is, tombstones, promises, and the data.
+//! Verifies everything while in use: records of strips, tombstones, promises and the data; and that
+//! exactly the units that records name are allocated.
 //!
 //! **The sum.** Units in use must be those that records name, those that writers hold and those
 //! that wait to be used again. To count the records of a store in use, a cursor goes through the
@@ -152,7 +152,7 @@ impl BlockStore {
                 keys += 1;
                 keys < KEYS_PER_SCAN
             })?;
-            // Whoever publishes holds the order lock, so nothing changes from here on.
+            // Publishing takes the order lock, so nothing changes from here on.
             let _order = held.or_else(|| Some(self.order.lock()));
             let mut audit = self.audit.lock();
             let audit = audit.as_mut().expect("invariant: made by this check");

@@ -114,7 +114,8 @@ impl BlockStore {
         Ok(count)
     }
 
-    /// After a full journal: a checkpoint, by whoever comes first; the others wait for it.
+    /// Makes room in a full journal: the first caller makes a checkpoint, and the others wait for
+    /// it.
     pub(super) fn make_room(&self) -> Result<()> {
         let _waiting = self.observe.waiters.enter("NSD journal space", format!("NSD {}", self.nsd));
         let before = self.journal.used();

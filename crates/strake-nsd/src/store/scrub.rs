@@ -1,13 +1,14 @@
-//! Verifying, while in use, what a disk holds beside strips: superblocks, log, pages of the index;
-//! past all caches, a part at a time. Strips are verified by whoever can rebuild them.
+//! Verifies, while in use, what a disk holds beside strips: superblocks, log, pages of the index.
+//! It reads past all caches, a part at a time. The client verifies strips, because it can rebuild
+//! them.
 //!
 //! 1. *Superblocks and log* are in memory as well, and are written again.
-//! 2. *The index.* Where no live page is lost (what is damaged was free, or a cache still has it)
-//!    it is written anew elsewhere. Else its records on that page are gone: the asker notes that
-//!    this disk has missed something, and only then asks for a *salvage*: the index is written anew
-//!    with what is left, and the store refuses everything, so that its owner opens it again and
-//!    nothing in memory still counts on what is gone. What is missing then is copied like
-//!    what a disk has missed.
+//! 2. *The index.* If no live page is lost (the damaged one was free, or a cache still has it), the
+//!    index is written anew elsewhere. Otherwise its records on that page are gone. The asker notes
+//!    that this disk has missed something, and only then asks for a *salvage*: the index is written
+//!    anew with what is left, and the store refuses everything. So its owner opens it again, and
+//!    nothing in memory still counts on what is gone. What is missing then is copied like what a
+//!    disk has missed.
 
 use super::BlockStore;
 use strake_proto::nsd::{NsdReply, ScrubPart};

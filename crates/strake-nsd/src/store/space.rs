@@ -32,7 +32,7 @@ pub(crate) struct Space {
     stale: Mutex<Discards>,
     /// Units withheld for the host are back.
     restored: Condvar,
-    /// Who waits for units that are withheld.
+    /// How many threads wait for units that are withheld.
     waiting: AtomicU64,
 }
 
@@ -152,7 +152,7 @@ impl SpaceGiver for BlockStore {
 impl BlockStore {
     /// Lets units be allocated again that nobody can need any more.
     pub(super) fn reuse_released(&self) {
-        // Whoever finds the disk full and comes here must not miss what another is about to give.
+        // A thread that found the disk full must not miss what another one is about to give.
         let _alone = self.releasing.lock();
         let released = self.reclaim.release(Lsn(self.durable.load(SeqCst)));
         if released.is_empty() {

@@ -1,5 +1,5 @@
-//! Reads back what a journal in use relies on after a crash, and writes it anew where the disk has
-//! lost it: the entries that count are still in memory, with whoever appended them.
+//! Reads back what a journal in use would rely on after a crash. Where the disk has lost some of
+//! it, it is written anew: the owner still has the entries that count in memory.
 
 use super::chunk::{self, BLOCK_BYTES, Header};
 use super::{Journal, Lsn};

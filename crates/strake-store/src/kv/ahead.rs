@@ -1,13 +1,14 @@
 //! Units read from the disk beside the one that was asked for.
 //!
-//! A checkpoint writes a tree's leaves one after the other, and a listing reads them so, one unit
-//! at a time: reading a run of units costs little more than one. How long runs are follows from
-//! what became of the last ones: one that is used doubles the length, one that is dropped unused
-//! halves it, down to none where the store is read in no order.
+//! A checkpoint writes a tree's leaves one after the other, and a listing reads them in that order,
+//! one unit at a time. Reading a run of units costs little more than reading one. The length of
+//! runs follows from what became of the last ones. A run that is used doubles the length. A run
+//! that is dropped unused halves it, down to none where the store is read in no order.
 //!
-//! What is here is what the disk has: whoever changes a unit calls [`Ahead::forget`] *after* the
-//! change is to be seen, and whoever fills takes [`Ahead::ticket`] *before* looking whether a unit
-//! is changed. A fill whose ticket is out of date is refused. Nothing is verified here.
+//! What is here equals what the disk has. A thread that changes a unit calls [`Ahead::forget`]
+//! *after* the change can be seen. A thread that fills takes [`Ahead::ticket`] *before* it looks
+//! whether a unit is changed. A fill whose ticket is out of date is refused. Nothing is verified
+//! here.
 
 use std::collections::VecDeque;
 use strake_env::AlignedBuffer;

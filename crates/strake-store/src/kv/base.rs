@@ -11,10 +11,10 @@
 //! turns to the new commit after a barrier of its own. With one phase the header could name pages
 //! whose CRCs were lost, and both commits would be gone.
 //!
-//! **Panics.** redb asserts on what pages hold that it wrote itself. Pages that lie under good
-//! checksums may so make it panic: every call of it is guarded, and after a panic nothing more is
-//! asked of the store, nor written, until it is opened again ([`Trust`]). Not excluded by that:
-//! pages that name each other in a circle (redb would descend until its stack ends).
+//! **Panics.** redb asserts on the contents of pages that it wrote itself. So pages that lie under
+//! good checksums may make it panic. Every call of redb is guarded. After a panic nothing more is
+//! asked of the store, nor written, until it is opened again ([`Trust`]). This does not exclude
+//! pages that name each other in a circle: redb would descend until its stack ends.
 //!
 //! redb refuses everything after any storage error, even after a growth that found no space; then
 //! the base is opened anew on what is durable (see `Kv::checkpoint`).

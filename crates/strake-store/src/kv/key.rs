@@ -1,5 +1,5 @@
-//! A key in memory. Short ones, which nearly all are, lie in the tree's node itself: a search
-//! compares a dozen keys, and each that lies elsewhere is a wait for memory.
+//! A key in memory. Nearly all keys are short, and short keys lie in the tree's node itself. A
+//! search compares a dozen keys, and each key that lies elsewhere is a wait for memory.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;

@@ -79,8 +79,8 @@ pub(super) struct Pages {
     ahead: Ahead,
     /// Set once nothing that redb would write is right any more.
     refused: AtomicBool,
-    /// Held by whoever changes or writes back units, so that none is dropped from `dirty`
-    /// unwritten; taken before `state`.
+    /// A thread holds this while it changes or writes back units, so no unit is dropped from
+    /// `dirty` unwritten. It is taken before `state`.
     writing: Mutex<()>,
 }
 

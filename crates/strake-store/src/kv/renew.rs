@@ -6,9 +6,9 @@
 //! Nothing of the old pages is left then, whichever were damaged: those that no live page names,
 //! redb's own, those that its cache still knew.
 //!
-//! **Salvaging.** Where a live page is lost, the pairs before the first and those behind the last
-//! such page are kept; what lay between is gone. Only for an owner who can get it elsewhere, and
-//! has seen to it that nobody takes what is left for everything.
+//! **Salvaging.** If a live page is lost, the pairs before the first lost page and those behind the
+//! last one are kept. The pairs between are gone. An owner may ask for this only if it can get them
+//! elsewhere, and after it has made sure that nobody takes the rest for everything.
 
 use super::base::{self, Base, Snapshot};
 use super::overlay::Overlay;
@@ -125,12 +125,12 @@ impl Kv {
         Ok(is_whole)
     }
 
-    /// Closes the base, whoever still has it: its place is to be another's.
+    /// Closes the base, also for those that still have a handle: another one will take the place.
     pub fn close_base(&self) {
         let mut guard = self.checkpointing.lock();
         if let Some(writer) = &mut *guard {
             close(writer, &mut self.layers.write());
-            // Who meets that it is gone must not open it again.
+            // A caller that finds the base gone must not open it again.
             writer.is_closed = true;
         }
     }
