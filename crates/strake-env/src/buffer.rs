@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 const ALIGNMENT: usize = 4096;
-/// From here on buffers are mapped.
+/// Buffers of this size and more are mapped.
 const MAPPED_BYTES_MIN: usize = 256 << 10;
 /// What one huge page holds, on every machine with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;

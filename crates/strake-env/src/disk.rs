@@ -10,7 +10,7 @@ pub mod sim;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// What offsets, lengths and memory are multiples of.
+/// Offsets, lengths and addresses of memory are multiples of this.
 const ALIGNMENT: usize = 4096;
 
 /// A place in memory that only the kernel looks into, and so may be gone.

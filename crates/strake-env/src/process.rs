@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// A tenth of the share of others.
+/// The nice value of a thread that gives way: it gets a tenth of the share of others.
 const NICE: i32 = 10;
 /// What a simulated process has in memory.
 #[cfg(any(test, feature = "simulation"))]

@@ -25,11 +25,11 @@ use strake_proto::{FileType, Ino, ObjectId, Result};
 use strake_store::KvRead;
 
 const FAULTS_MAX: usize = 1000;
-/// Numbers for which names and objects are counted in one pass: some 100 MiB of counts.
+/// One pass counts names and objects for this many numbers: some 100 MiB of counts.
 const WINDOW: u64 = 1 << 20;
-/// Records read at once.
+/// This many records are read at once.
 const BATCH: usize = 512;
-/// No way to the root is longer, unless it is a loop.
+/// A way to the root that is longer is a loop.
 const DEPTH_MAX: usize = 1 << 20;
 
 /// Checks everything.

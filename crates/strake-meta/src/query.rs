@@ -15,9 +15,10 @@ use strake_proto::meta::{
 use strake_proto::{Error, ErrorKind, FileType, Ino, ObjectId, Result};
 use strake_store::KvRead;
 
-/// Items of one reply, whatever was asked.
+/// One reply has at most this many items, whatever limit the query names.
 const ITEMS_MAX: usize = 4096;
-/// Bytes of one reply, about: inline data must not make it longer than a message may be.
+/// One reply has about this many bytes at most. Inline data must not make it longer than a message
+/// may be.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
 /// Answers a question. Of [`Counts`] the space of the store itself is 0 and without bound: its

@@ -56,17 +56,18 @@ use strake_proto::nsd::StripHeader;
 use strake_proto::{BlockIndex, GrantNumber, StripKey, Version};
 use strake_store::Lsn;
 
-/// Strips of more units than this keep their checksums in a trailer: 64 KiB, so that the record of
-/// a large strip stays small (an index of one record per MiB) and a small strip needs no trailer.
+/// A strip of more units than this (64 KiB) keeps its checksums in a trailer. So the record of a
+/// large strip stays small (an index of one record per MiB), and a small strip needs no trailer.
 pub const INLINE_CHECKSUMS_MAX: usize = 16;
-/// The current version and those kept. Writers settle a stripe with the next commit, so two kept
-/// ones are usual; with more the second oldest goes.
+/// At most this many versions are held: the current one and those kept. Writers settle a stripe
+/// with the next commit, so two kept ones are usual. `rules.rs` says which one goes if there are
+/// more.
 pub const VERSIONS_MAX: usize = 5;
 /// Bytes before the first checksum of a trailer.
 pub const TRAILER_HEADER_BYTES: usize = 64;
 
 const FORMAT: u8 = 1;
-/// In the place of the format of a strip record.
+/// This byte stands in the place of the format if a strip was given up.
 const GIVEN_UP: u8 = 0xff;
 const FORMAT_UNKNOWN: &str = "unknown format";
 const LOST: &str = "strip: given up when its disk was opened, for its record was damaged";

@@ -61,7 +61,7 @@ use worker::Worker;
 pub use open::BlockStoreOptions;
 use tracing::error;
 
-/// Objects are spread over this many locks, so that writers of different ones seldom meet.
+/// Objects are spread over this many locks. So writers of different objects seldom meet.
 const OBJECT_LOCKS: usize = 64;
 
 /// What a test does in the middle of something.

@@ -132,9 +132,9 @@ pub struct ServerChoice {
     pub switches_per_block: u64,
 }
 
-/// Most building blocks of a tier and clients of a system.
+/// A tier has at most this many building blocks, and a system at most this many clients.
 const BLOCKS_MAX: u64 = 100_000;
-/// Most parts of one kind in a block.
+/// A building block has at most this many parts of one kind.
 const PER_BLOCK_MAX: u64 = 1000;
 
 /// A count of the design must be something that can be built, and products of counts must stay

@@ -8,11 +8,11 @@ use crate::error::PlanError;
 use crate::library::Library;
 use crate::unit::{Rate, RawCapacity};
 
-/// Most strips of a code.
+/// A code has at most this many strips.
 const STRIPS_MAX: u64 = 255;
-/// Most bays, ports, units… of one component.
+/// One component has at most this many bays, ports, units and so on.
 const COUNT_MAX: u64 = 10_000;
-/// Largest rate or capacity of one component, in bytes.
+/// The largest rate or capacity of one component, in bytes.
 const BYTES_MAX: f64 = 1e18;
 
 /// A value of the library.

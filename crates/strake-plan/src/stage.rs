@@ -63,7 +63,7 @@ pub struct Lost {
     pub servers: f64,
 }
 
-/// A small transfer.
+/// The size of a small transfer.
 const TRANSFER_BYTES: f64 = 4.0 * KIB;
 
 /// What each stage of one block of `tier` carries. Never empty: disks always gate.

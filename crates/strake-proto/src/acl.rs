@@ -19,16 +19,16 @@
 use crate::attr::{Attr, FileType};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The access ACL's attribute.
+/// The name of the attribute that has the access ACL.
 pub const ACCESS_NAME: &[u8] = b"system.posix_acl_access";
-/// The attribute of the ACL that new entries of a directory inherit.
+/// The name of the attribute that has the ACL that new entries of a directory inherit.
 pub const DEFAULT_NAME: &[u8] = b"system.posix_acl_default";
 
-/// Wants to read.
+/// The caller wants to read.
 pub const READ: u32 = 4;
-/// Wants to write.
+/// The caller wants to write.
 pub const WRITE: u32 = 2;
-/// Wants to execute or search.
+/// The caller wants to execute or search.
 pub const EXECUTE: u32 = 1;
 
 const VERSION: u32 = 2;

@@ -5,7 +5,7 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserializer, Serializer};
 use std::fmt;
 
-/// A vector grows to no more than this on the word of a length alone.
+/// A length alone makes a vector reserve no more than this many bytes.
 const CAPACITY_MAX: usize = 1 << 16;
 
 pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {

@@ -30,10 +30,9 @@ use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId, Result};
 const MIB: u64 = 1 << 20;
 /// The smallest container: two logs of 4 MiB and room to work.
 pub const CONTAINER_BYTES_MIN: u64 = 32 * MIB;
-/// Such a part of a container is for the metadata while data does not need it.
+/// One part in this many of a container is for the metadata while data does not need it.
 const KEPT_PART: u64 = 16;
-/// The index KV owns at least this much from the start, so that the first opening needs no
-/// allocator.
+/// The index KV owns at least this much from the start. So the first opening needs no allocator.
 const INDEX_KV_BYTES_AT_FORMAT: u64 = 4 * MIB;
 
 /// What a container is made with.

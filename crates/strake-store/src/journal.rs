@@ -32,12 +32,12 @@ use strake_proto::{Error, ErrorKind, Result};
 
 pub use chunk::ENTRY_BYTES_MAX;
 
-/// Kept free beyond all appended entries: the rest of a lap that the longest chunk may skip, and
-/// an empty chunk that tells a trim.
+/// This much is kept free beyond all appended entries: the rest of a lap that the longest chunk may
+/// skip, and an empty chunk that tells of a trim.
 const RESERVE_BYTES: u64 = CHUNK_BYTES_MAX as u64 + 2 * chunk::BLOCK_BYTES as u64;
-/// Longer limits are none: a wait of this length is simply begun again.
+/// A limit longer than this counts as none: a wait of this length is simply begun again.
 const LIMIT_MAX: Duration = Duration::from_secs(3600);
-/// Buffers kept for reuse; a flush of more than this gives the others back.
+/// At most this many buffers are kept for reuse. A flush of more gives the others back.
 const SPARE_BUFFERS_MAX: usize = 4;
 
 /// The number of an entry: 1 for the first, ascending, never reused within a log.

@@ -39,16 +39,16 @@ pub use pages::Verified;
 pub(crate) use pages::{capacity_bytes, clear_chunk};
 pub use renew::Renewed;
 
-/// The base's file is to have so many times what its pairs take at most. A page is changed by
-/// writing it elsewhere, and what it replaces is free one checkpoint later;
+/// The base's file must be able to have this many times what its pairs take at most. A page is
+/// changed by writing it elsewhere, and the old page is free one checkpoint later.
 const SPACE_FACTOR: u64 = 2;
-/// space for so many times as much as is in here is kept while data has plenty;
+/// While data has plenty of space, space for this many times the present pairs is kept.
 const GROWTH_FACTOR: u64 = 2;
 /// A checkpoint is due when it would write one part in this many of what the file can become. Two
 /// checkpoints do not exceed that space, even if each is late.
 const DUE_PART: u64 = 12;
-/// What a change makes a checkpoint write at most beside the pair: its page, and one more where
-/// that is split.
+/// A change makes a checkpoint write at most this much beside the pair: its page, and one more if
+/// that page is split.
 const CHANGE_BYTES: u64 = 8 << 10;
 
 /// Changes that become visible together.

@@ -34,17 +34,17 @@
 
 use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId, Result};
 
-/// Bytes of one copy.
+/// One copy has this many bytes.
 pub const SUPERBLOCK_BYTES: usize = 4096;
-/// Where the two copies lie.
+/// The offsets of the two copies.
 pub const COPY_OFFSETS: [u64; 2] = [0, 64 << 10];
-/// Holders a superblock can name: far above the p + 1 = 4 that any code needs.
+/// A superblock can name this many holders, far more than the p + 1 = 4 that any code needs.
 pub const METADATA_HOLDERS_MAX: usize = 16;
-/// Chunks a KV can own: a whole container up to 256 GiB, 256 GiB of a larger one.
+/// A KV can own this many chunks: a whole container up to 256 GiB, or 256 GiB of a larger one.
 pub const KV_CHUNKS_MAX: usize = 256;
 
 const MAGIC: &[u8; 8] = b"STRAKEsb";
-/// The version of the form of containers, which every superblock names.
+/// The version of the container's form. Every superblock names it.
 pub const FORMAT_VERSION: u32 = 1;
 
 /// Space of one key-value store: chunks in order, of which the first `length` bytes are in use.

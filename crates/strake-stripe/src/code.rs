@@ -36,7 +36,7 @@ const fn generator(parity: usize, data: usize) -> u8 {
     gf256::power(2, (parity * data) as u32)
 }
 
-/// The generator's rows for parity, which all codes share.
+/// The rows of the generator that give parity. All codes share them.
 const GENERATOR: Factors = {
     let mut rows = [[0; SOURCES_MAX]; ROWS_MAX];
     let mut parity = 0;

@@ -1,6 +1,6 @@
 //! Arithmetic in GF(2⁸) with the polynomial x⁸+x⁴+x³+x²+1 (0x11d) and generator 2: addition is xor.
 
-/// The reduced part of the polynomial.
+/// The polynomial without its highest power, x⁸.
 const POLYNOMIAL: u8 = 0x1d;
 
 /// `a · b`, bit by bit: the reference for everything faster.

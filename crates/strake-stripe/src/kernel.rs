@@ -21,9 +21,9 @@
 use crate::gf256;
 use std::sync::OnceLock;
 
-/// Outputs per pass; no code has more parity strips.
+/// The most outputs of one pass. No code has more parity strips.
 pub const ROWS_MAX: usize = 3;
-/// Sources per pass; no code has more data strips.
+/// The most sources of one pass. No code has more data strips.
 pub const SOURCES_MAX: usize = 8;
 
 /// The factors of a pass by row and source.

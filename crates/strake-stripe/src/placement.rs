@@ -40,7 +40,7 @@
 use crate::code::WIDTH_MAX;
 use strake_proto::{BlockIndex, Code, Error, ErrorKind, LayoutMap, ObjectId, Result, SlotIndex};
 
-/// Up to this many slots a placement needs no memory from the heap.
+/// A placement over at most this many slots needs no memory from the heap.
 const STACK_SLOTS: usize = 128;
 
 /// The slots of one stripe, by position. At most [`WIDTH_MAX`], inline.

@@ -28,7 +28,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How much of a device's beginning and end must be empty, and is wiped when forced.
+/// This much of a device's beginning and end must be empty. `--force` wipes it.
 const PROBE_BYTES: usize = 1 << 20;
 
 /// Whether a container file owns its space from the start.

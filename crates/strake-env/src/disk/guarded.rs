@@ -26,13 +26,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Threads of one disk at most; with more I/Os than this at a time the others queue.
+/// A disk has at most this many threads. With more I/Os at a time, the others queue.
 const THREADS_MAX: usize = 32;
-/// Threads that stay when there is nothing to do.
+/// At most this many threads stay when there is nothing to do.
 const IDLE_THREADS_MAX: usize = 8;
-/// How often a waiting caller looks whether the disk died of somebody else's I/O.
+/// A waiting caller looks this often whether the disk died of somebody else's I/O.
 const LOOK: Duration = Duration::from_millis(250);
-/// Memory that is kept for the next I/Os.
+/// At most this much memory is kept for the next I/Os.
 const SPARE_BYTES_MAX: usize = 16 << 20;
 
 enum Operation {

@@ -15,7 +15,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Others may take what was given before the one who asked for it; so often it is asked again.
+/// Space is asked for this many times, because others may take the space before the writer that
+/// asked for it.
 const ATTEMPTS: u32 = 8;
 
 /// A store that may hold free space of the host.

@@ -19,17 +19,18 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Reads of one lane that may be under way, each with its place in the lane's memory.
+/// This many reads of one lane may be under way. Each has its place in the lane's memory.
 const DEPTH: usize = 4;
-/// What is longer is read in pieces of this size: one is copied while the next ones are on their
-/// way, and it still is in the processor's cache when it is looked at.
+/// A longer read is made in pieces of this size. One piece is copied while the next ones are on
+/// their way, and it still is in the processor's cache when it is looked at.
 pub(super) const PIECE_BYTES: usize = 512 << 10;
-/// Of lent memory more goes at once: nothing is copied.
+/// Reads into lent memory are made in larger pieces, because nothing is copied.
 const LENT_PIECE_BYTES: usize = 1 << 20;
-/// Lanes for reads up to this length have little memory.
+/// A lane for reads up to this length has little memory.
 const SMALL_BYTES: usize = 64 << 10;
-/// Idle lanes that are kept: of little memory, of much.
+/// At most this many idle lanes with little memory are kept.
 const SMALL_KEPT_MAX: usize = 32;
+/// At most this many idle lanes with much memory are kept.
 const LARGE_KEPT_MAX: usize = 8;
 
 struct Lane {

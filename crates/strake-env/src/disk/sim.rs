@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const PAGE_BYTES: usize = 4096;
-/// What a disk writes at once or not at all.
+/// A disk writes this much as a whole or not at all.
 pub const SECTOR_BYTES: usize = 512;
 
 /// The least and the most that I/Os take in a simulation ([`crate::simulation`]).

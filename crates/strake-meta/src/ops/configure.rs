@@ -11,7 +11,8 @@ use strake_proto::{
     SlotIndex,
 };
 
-/// The most settings, and the longest name and value: far above use, far below a message.
+/// The most settings, and the longest name and value. Both are far above any use and far below the
+/// length of a message.
 const SETTINGS_MAX: usize = 1000;
 const SETTING_BYTES_MAX: usize = 4096;
 

@@ -18,7 +18,7 @@ pub(crate) struct Name<'a> {
     pub(crate) name: &'a [u8],
 }
 
-/// No path is deeper than there are inodes; a damaged parent chain must not loop.
+/// No walk to the root is longer than this. A damaged chain of parents must not loop.
 const DEPTH_MAX: usize = 1 << 20;
 
 pub(crate) fn rename(

@@ -13,8 +13,8 @@ use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX};
 use strake_proto::meta::{FileData, MetaReply};
 use strake_proto::{Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, Timestamp};
 
-/// Objects one file may have, reserved ones counted by themselves. One is in use today; a few more
-/// leave room for a change of layout, and none for a client that reserves without end.
+/// One file may have this many objects, and reserve as many. One is in use today. A few more leave
+/// room for a change of layout, and stop a client that reserves without end.
 const OBJECTS_MAX: usize = 16;
 
 /// What an Update brings.

@@ -11,7 +11,7 @@ use strake_proto::limits::{NAME_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYT
 use strake_proto::meta::{MetaReply, XattrMode};
 use strake_proto::{Error, ErrorKind, FileType, Ino, Result};
 
-/// Bytes of all values of one inode: more belongs into a file.
+/// All values of one inode have at most this many bytes. More belongs into a file.
 pub(crate) const XATTR_TOTAL_BYTES_MAX: u32 = 1 << 20;
 
 const SETGID: u32 = 0o2000;

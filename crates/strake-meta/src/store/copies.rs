@@ -15,7 +15,7 @@ use strake_proto::{ClusterId, Error, ErrorKind, NsdId, Result};
 use strake_store::{Batch, Container, Lsn};
 use tracing::{error, info};
 
-/// Records copied with the lock held at once.
+/// This many records are copied each time the lock is held.
 const COPY_RECORDS: usize = 1000;
 
 impl MetaStore {

@@ -6,7 +6,7 @@ use strake_env::sync::{Condvar, Mutex};
 use strake_proto::{Error, ErrorKind, NsdId, Result};
 use strake_store::{Batch, Container, Journal, Kv, KvRead, KvRole, Lsn};
 
-/// Room that an append leaves free in the ring, for record headers and padding.
+/// An append leaves this much free in the ring, for record headers and padding.
 const LOG_MARGIN_BYTES: u64 = 64 << 10;
 
 pub(crate) struct Holder {

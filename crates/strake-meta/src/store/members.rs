@@ -15,7 +15,7 @@ use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result, Timestamp};
 use strake_store::Container;
 use tracing::{info, warn};
 
-/// The setting that holds the mark.
+/// The name of the setting that holds the mark.
 const MARK: &str = "nsd_generation";
 
 impl MetaStore {

@@ -16,7 +16,7 @@ use strake_proto::{Error, ErrorKind, NsdId, Result};
 use strake_store::Lsn;
 use tracing::{error, warn};
 
-/// Pages of a base in a part: 1 MiB.
+/// A part has this many pages of a base: 1 MiB.
 const PAGES_PER_PART: u64 = 256;
 
 /// Whether an error may be of the copy that was asked, and not of the question.

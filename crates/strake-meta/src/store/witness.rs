@@ -35,12 +35,12 @@ use strake_env::{AlignedBuffer, Disk};
 use strake_proto::{ClusterId, NsdId, Result};
 use strake_store::superblock::METADATA_HOLDERS_MAX;
 
-/// The bytes a witness's file needs.
+/// The file of a witness has this many bytes.
 pub const WITNESS_BYTES: u64 = 2 * SLOT_BYTES;
 
 const SLOT_BYTES: u64 = 4096;
 const FIXED_BYTES: usize = 48;
-/// A record of version 2, and where version 3 goes on.
+/// A record of version 2 ends here, and version 3 goes on.
 const HOLDERS_END: usize = FIXED_BYTES + 4 * METADATA_HOLDERS_MAX;
 const RECORD_BYTES: usize = HOLDERS_END + 8;
 const MAGIC: &[u8; 8] = b"STRAKEwg";

@@ -23,11 +23,11 @@ use strake_proto::{BlockIndex, FsId, ObjectId, Result, StripKey};
 use strake_store::KvRead;
 use strake_stripe::checksum::first_bad_unit;
 
-/// Faults and bad strips reported at most.
+/// At most this many faults and bad strips are reported.
 const FAULTS_MAX: usize = 1000;
-/// Keys looked at before the scan is begun anew, so that it never holds a snapshot for long.
+/// After this many keys the scan is begun anew, so it never holds a snapshot for long.
 const KEYS_PER_SCAN: usize = 256;
-/// After so many counts of a slice in which something changed it is counted under the order lock.
+/// If a slice has changed during this many counts, it is counted under the order lock.
 const COUNTS_MAX: usize = 16;
 
 /// The count of a check under way.

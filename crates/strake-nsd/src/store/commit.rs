@@ -10,9 +10,9 @@ use strake_proto::nsd::{NsdReply, SettledStripe};
 use strake_proto::{BlockIndex, Error, ErrorKind, Result, StripKey, Version};
 use strake_store::{KvRead, Lsn};
 
-/// The longest list of settled stripes; longer ones are refused.
+/// A longer list of settled stripes is refused.
 const SETTLED_MAX: usize = 65_536;
-/// The journal is trimmed when it is this full, in parts of its capacity.
+/// The journal is trimmed when one part in this many of its capacity is used.
 const JOURNAL_FILL_PARTS: u64 = 2;
 
 impl BlockStore {

@@ -21,12 +21,12 @@ use strake_proto::{Error, ErrorKind, Result, StripKey};
 use strake_store::{ChunkSource, Container, Journal, Kv, KvRead, KvRole};
 use tracing::error;
 
-/// Of so many chunks one is kept from data, so that deleting works on a full disk.
+/// One chunk in this many is kept from data. So deleting works on a full disk.
 const CHUNKS_PER_RESERVED: u32 = 64;
-/// Chunks kept from data at least: the index grows by doubling at first.
+/// At least this many chunks are kept from data, because the index grows by doubling at first.
 const RESERVED_CHUNKS_MIN: u32 = 2;
 
-/// Damaged records noted by one journal entry.
+/// One journal entry notes at most this many damaged records.
 const REPAIRS_PER_ENTRY: usize = 256;
 
 /// What may differ between two runs of one block store.

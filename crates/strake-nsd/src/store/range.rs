@@ -18,9 +18,9 @@ use strake_proto::nsd::NsdReply;
 use strake_proto::{BlockIndex, ErrorKind, FsId, ObjectId, Result, StripKey, Version};
 use strake_store::KvRead;
 
-/// Strips or promises deleted by one journal entry.
+/// One journal entry deletes at most this many strips or promises.
 const KEYS_PER_ENTRY: usize = 256;
-/// Tombstones changed by one journal entry; far below what an entry can hold.
+/// One journal entry changes at most this many tombstones, far fewer than an entry can hold.
 const PIECES_PER_ENTRY: usize = 1024;
 
 impl BlockStore {

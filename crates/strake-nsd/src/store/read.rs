@@ -16,10 +16,10 @@ use strake_proto::nsd::{KeptVersion, NsdReply, StripEntry};
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectId, Result, StripKey, Version};
 use strake_store::KvRead;
 
-/// Memory for checksums: two generations of so many bytes, so that what is in use survives a change
-/// of generation. Enough for 4 GiB of strips.
+/// Memory for checksums: two generations of this many bytes. So checksums in use survive a change
+/// of generation. This is enough for 4 GiB of strips.
 const CACHE_BYTES_PER_GENERATION: usize = 4 << 20;
-/// What an entry takes beside its checksums: key, version, places in the map.
+/// An entry takes this much beside its checksums: key, version, places in the map.
 const CACHE_ENTRY_BYTES: usize = 96;
 /// No listing is longer.
 const LIST_LIMIT_MAX: u32 = 4096;

@@ -16,9 +16,9 @@ use strake_proto::{Error, ErrorKind, Result};
 use strake_store::{Lsn, Renewed};
 use tracing::error;
 
-/// Pages of the index in a part: 1 MiB.
+/// A part has this many pages of the index: 1 MiB.
 const PAGES_PER_PART: u64 = 256;
-/// The length of a superblock's two copies.
+/// The two copies of the superblock have this many bytes.
 const SUPERBLOCKS_BYTES: u64 = 2 * strake_store::superblock::SUPERBLOCK_BYTES as u64;
 
 impl BlockStore {

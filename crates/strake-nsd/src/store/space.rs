@@ -11,16 +11,16 @@ use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_proto::limits::UNIT_BYTES;
 use strake_store::{ChunkSource, Lsn};
 
-/// The host is told of so many units at once: 16 MiB. Others wait for its locks no longer than that
-/// takes.
+/// The host is told of at most this many units at once: 16 MiB. Others wait for its locks no longer
+/// than that takes.
 const DISCARD_UNITS_MAX: u32 = 4096;
-/// Between two discards while others use the disk: so many times what the last one took, and at
-/// least [`PAUSE_MIN`], for hosts do part of the work behind one's back.
+/// The pause between two discards while others use the disk: this many times what the last one
+/// took, and at least [`PAUSE_MIN`], because hosts do a part of the work after they have answered.
 const PAUSE_FACTOR: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// An orderly end takes so much longer at most for what is left to discard.
+/// An orderly end takes at most this much longer to discard what is left.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(2);
-/// A key-value store waits so long for the last chunk to be whole again.
+/// A key-value store waits at most this long for the last chunk to be whole again.
 const KV_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Free units; key-value stores claim their chunks here.

@@ -17,7 +17,7 @@ use strake_proto::nsd::{NsdReply, StripHeader};
 use strake_proto::{Error, ErrorKind, Result, StripKey, Version};
 use strake_store::Lsn;
 
-/// How often freed space is waited for before the disk counts as full.
+/// A write waits for freed space this many times before the disk counts as full.
 const ALLOCATION_ATTEMPTS: u32 = 8;
 
 impl BlockStore {

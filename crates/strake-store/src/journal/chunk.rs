@@ -27,17 +27,16 @@ use strake_env::AlignedBuffer;
 
 /// Chunks begin and end at multiples of this.
 pub(super) const BLOCK_BYTES: usize = 4096;
-/// The longest chunk.
+/// No chunk is longer.
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
-/// The buffer a chunk begins with.
+/// The size of the buffer that a chunk begins with.
 pub(super) const BUFFER_BYTES_MIN: usize = 4 * BLOCK_BYTES;
 const HEADER_BYTES: usize = 80;
 const ENTRY_HEADER_BYTES: usize = 12;
-/// What is counted up with each chunk, entry or byte never comes near this; so adding to it is
-/// safe.
+/// Counters of chunks, entries and bytes never come near this, so adding to them is safe.
 const COUNT_END: u64 = 1 << 62;
 const MAGIC: &[u8; 8] = b"STRAKEjl";
-/// The longest entry.
+/// No entry is longer.
 pub const ENTRY_BYTES_MAX: usize = CHUNK_BYTES_MAX - HEADER_BYTES - ENTRY_HEADER_BYTES;
 
 /// A chunk's header without magic and checksum.

@@ -15,10 +15,10 @@ use strake_env::AlignedBuffer;
 use strake_env::sync::Mutex;
 
 pub(super) const UNIT_BYTES: u64 = 4096;
-/// 128 KiB.
+/// The longest run: 128 KiB.
 const RUN_UNITS_MAX: u64 = 32;
 const RUN_UNITS_FIRST: u64 = 8;
-/// 2 MiB at most.
+/// At most this many runs are kept: 2 MiB.
 const RUNS_MAX: usize = 16;
 
 /// See the module.

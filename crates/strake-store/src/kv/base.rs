@@ -36,13 +36,13 @@ use strake_proto::{Error, ErrorKind, Result};
 const PAIRS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("pairs");
 const STATE: TableDefinition<&str, u64> = TableDefinition::new("state");
 const APPLIED: &str = "applied";
-/// What all pairs weigh; see [`weight_of`]. Bases that were written before it was kept lack it.
+/// The name under which the weight of all pairs is kept; see [`weight_of`]. Older bases lack it.
 const WEIGHT: &str = "weight";
-/// How long the file can become of what is kept for it: as much is kept again after a restart.
-/// Lacking as the weight may be.
+/// The name under which stands how long the file can become with the space kept for it. As much is
+/// kept again after a restart. Older bases lack it.
 const PROMISED: &str = "promised";
 const PAGE_BYTES: u64 = 4096;
-/// What redb keeps beside the bytes of a pair.
+/// redb keeps this much beside the bytes of a pair.
 const PAIR_BYTES: u64 = 32;
 
 /// The bytes of pages that a pair of so many bytes takes at most: a page is half full after it was

@@ -4,7 +4,7 @@
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 
-/// Together with length and tag, five words.
+/// Keys of at most this many bytes are short. With length and tag they take five words.
 const SHORT_BYTES_MAX: usize = 38;
 
 /// A key; ordered as its bytes.

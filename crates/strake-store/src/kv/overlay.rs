@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// A value, or its absence where the base may have one.
 pub(super) type Change = Option<Arc<[u8]>>;
 
-/// What a pair costs beyond its bytes: the key's place, a fat pointer, allocations, its share of a
-/// node.
+/// A pair takes this much memory beyond its bytes: the key's place, a fat pointer, allocations, and
+/// its share of a node.
 const PAIR_OVERHEAD_BYTES: u64 = 96;
 
 /// Changes in key order.

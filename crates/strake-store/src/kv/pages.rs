@@ -40,9 +40,9 @@ use strake_proto::ErrorKind;
 pub use verify::Verified;
 
 const ENTRIES_PER_TABLE: u64 = UNIT_BYTES / 4;
-/// 4 MiB wait at most.
+/// At most this many changed units wait to be written: 4 MiB.
 const DIRTY_UNITS_MAX: usize = 1024;
-/// The longest run written at once.
+/// No longer run is written at once.
 const RUN_UNITS_MAX: usize = 256;
 
 /// How units lie in a chunk.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// Pairs written to a draft in one commit.
+/// One commit writes pairs of about this many bytes to a draft.
 const PART_BYTES: u64 = 8 << 20;
 
 /// What a renewed base has.

@@ -12,8 +12,8 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use strake_proto::Result;
 
-/// Changes copied by the first step, doubled for each further one up to the limit: short scans
-/// (a page of a directory) copy little, long ones lock rarely.
+/// The first step copies this many changes, and each further step twice as many up to the limit.
+/// So short scans (a page of a directory) copy little, and long ones lock rarely.
 const STEP_FIRST: usize = 16;
 const STEP_MAX: usize = 1024;
 
