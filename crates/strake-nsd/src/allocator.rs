@@ -39,14 +39,14 @@ const LEFT_UNITS_MAX: u64 = 1 << 16;
 /// that is yet to be written (`strake-array/src/room.rs`).
 const PLENTY_PART: u64 = 8;
 
-/// Where the chunks lie.
+/// The place and number of the chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkGeometry {
     /// The first unit of the first chunk.
     pub first_unit: u64,
-    /// Units of every chunk.
+    /// Every chunk has this many units.
     pub units: u32,
-    /// How many chunks.
+    /// There are this many chunks.
     pub count: u32,
 }
 
@@ -77,10 +77,10 @@ enum Class {
 struct Chunk {
     /// Owned by a key-value region: never allocated from.
     is_kv: bool,
-    /// Who claimed it; `None` while empty.
+    /// The class of strips that claimed the chunk; `None` while it is empty.
     class: Option<Class>,
     free_units: u32,
-    /// Free as well, and not to be had now.
+    /// Units that are free too, and that nobody can have now.
     withheld: u32,
     /// No free extent is longer; exact after a search that failed.
     longest_bound: u32,
@@ -93,12 +93,12 @@ impl Chunk {
         !self.is_kv && self.free_units + self.withheld == units
     }
 
-    /// Wholly free, and to be had as a whole.
+    /// Whether the chunk is wholly free and can be had as a whole.
     fn is_claimable(&self, units: u32) -> bool {
         self.is_empty(units) && self.withheld == 0
     }
 
-    /// Takes a part out of the free extent that holds it; false if there is none.
+    /// Takes a part out of the free extent that holds it. Returns false if no free extent holds it.
     fn cut_out(&mut self, start: u32, count: u32) -> bool {
         let Some((at, length)) = self.holder(start, count) else { return false };
         self.free.remove(&at);
@@ -136,7 +136,8 @@ impl Chunk {
         self.longest_bound = self.longest_bound.max(merged.1);
     }
 
-    /// The first free extent of at least `count` units at or after `from`, else from the start.
+    /// The first free extent of at least `count` units at or after `from`, otherwise the first from
+    /// the start.
     fn find(&mut self, count: u32, from: u32) -> Option<u32> {
         if self.longest_bound < count {
             return None;
@@ -182,27 +183,28 @@ pub struct Allocator {
     geometry: ChunkGeometry,
     chunks: Vec<Chunk>,
     empty_chunks: u32,
-    /// Over all data chunks.
+    /// Free units over all data chunks.
     free_units: u64,
-    /// The same.
+    /// Withheld units over all data chunks.
     withheld: u64,
     reserve_chunks: u32,
-    /// The reserve when nobody asks for more.
+    /// The least size of the reserve, in chunks.
     least_reserve: u32,
-    /// Of these, those that are there: empty, and kept from data.
+    /// How many chunks are kept from data now. All of them are empty.
     kept: u32,
-    /// What was told is free, less what was allocated since.
+    /// The units that somebody was told are free, without those allocated since.
     told: u64,
     small: Cursor,
     large: Cursor,
 }
 
-/// Why an extent cannot be what the index says: it lies outside all data chunks, or is in use.
+/// An extent cannot be what the index says: it lies outside all data chunks, or is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFree(pub Extent);
 
 impl Allocator {
-    /// All free, but for the chunks of key-value regions. `reserve_chunks` are kept from data.
+    /// An allocator in which everything is free except the chunks of key-value regions.
+    /// `reserve_chunks` are kept from data.
     pub fn new(
         geometry: ChunkGeometry,
         kv_chunks: impl IntoIterator<Item = u32>,
@@ -255,16 +257,16 @@ impl Allocator {
         Ok(())
     }
 
-    /// Ends a start: all that is used is marked. Where that left data less than it had, what the
-    /// key-value regions took of the reserve stays theirs.
+    /// Ends a start: all units in use are marked now. If data has less left than it had, the
+    /// key-value regions keep what they took of the reserve.
     pub fn settle_reserve(&mut self) {
         while self.kept > 0 && self.free_for_data() < self.left_for_data() {
             self.kept -= 1;
         }
     }
 
-    /// Space for `units` (> 0), contiguous if there is any such; `None` if there is not enough, or
-    /// not now.
+    /// Allocates `units` (> 0), contiguous if there is such space. Returns `None` if there is not
+    /// enough, or not now.
     pub fn allocate(&mut self, units: u32) -> Option<Vec<Extent>> {
         let extents = self.find_space(units)?;
         self.told = self.told.saturating_sub(units.into());
@@ -305,7 +307,7 @@ impl Allocator {
         self.refill_reserve();
     }
 
-    /// Gives back what was allocated in vain: as if it had not been.
+    /// Gives back units that were allocated in vain, as if they had not been allocated.
     pub fn give_back(&mut self, extent: Extent) {
         self.told += u64::from(extent.count);
         self.free(extent);
@@ -325,7 +327,7 @@ impl Allocator {
         self.free_units -= u64::from(extent.count);
     }
 
-    /// Ends that.
+    /// Ends the withholding.
     pub fn restore(&mut self, extent: Extent) {
         let (index, start) =
             self.geometry.locate(extent).expect("invariant: what was withheld lies in one chunk");
@@ -353,7 +355,7 @@ impl Allocator {
         Extent { start: self.geometry.start(index as usize), count: self.geometry.units }
     }
 
-    /// Gives the highest empty chunk to a key-value region; the reserve is there for this.
+    /// Gives the highest empty chunk to a key-value region. The reserve is there for this.
     pub fn claim_for_kv(&mut self) -> Option<u32> {
         let units = self.geometry.units;
         let index = self.chunks.iter().rposition(|chunk| chunk.is_claimable(units))?;
@@ -377,9 +379,10 @@ impl Allocator {
         self.kept = (self.kept + 1).min(self.reserve_chunks);
     }
 
-    /// Keeps so many more chunks than always, as long as data has plenty: then up to half of what
-    /// was told is free. Those `needed` were kept before a restart, and are kept again however
-    /// little that leaves, until somebody is told what is free. How many more are kept now.
+    /// Keeps this many more chunks than the least reserve while data has plenty, up to half of the
+    /// space that somebody was told is free. The chunks `needed` were kept before a restart. They
+    /// are kept again however little that leaves, until somebody is told what is free. Returns how
+    /// many more are kept now.
     pub fn keep_more(&mut self, needed: u32, wanted: u32) -> u32 {
         let and_always = |chunks: u32| self.least_reserve.saturating_add(chunks);
         let again = if needed > 0 && self.told == 0 { and_always(needed) } else { 0 };
@@ -401,18 +404,18 @@ impl Allocator {
         self.kept.saturating_sub(self.least_reserve)
     }
 
-    /// Units of all data chunks, used and free, the reserve taken off.
+    /// Units of all data chunks, used and free, without the reserve.
     pub fn total_for_data(&self) -> u64 {
         self.total_without(self.least_reserve.max(self.kept))
     }
 
-    /// Units of all data chunks but so many.
+    /// Units of all data chunks except this many chunks.
     fn total_without(&self, kept: u32) -> u64 {
         let chunks = self.chunks.iter().filter(|chunk| !chunk.is_kv).count() as u64;
         chunks.saturating_sub(u64::from(kept)) * u64::from(self.geometry.units)
     }
 
-    /// Free units that data may still take, those withheld included.
+    /// Free units that data may still take, withheld units included.
     pub fn free_for_data(&self) -> u64 {
         self.free_units + self.withheld - u64::from(self.kept) * u64::from(self.geometry.units)
     }
@@ -436,7 +439,7 @@ impl Allocator {
         }
     }
 
-    /// What the reserve leaves to data before it is filled again.
+    /// The reserve leaves this many units to data before it is filled again.
     fn left_for_data(&self) -> u64 {
         (self.total_without(self.least_reserve) / LEFT_PART).min(LEFT_UNITS_MAX)
     }
@@ -497,7 +500,7 @@ impl Allocator {
         self.free_units -= u64::from(self.geometry.units);
     }
 
-    /// One chunk is not empty any more.
+    /// Counts one empty chunk less.
     fn lose_empty(&mut self) {
         self.empty_chunks -= 1;
         self.kept = self.kept.min(self.empty_chunks);
@@ -546,7 +549,7 @@ impl Allocator {
         Extent { start: self.geometry.start(chunk) + u64::from(start), count }
     }
 
-    /// Pieces from wherever there is space. The caller made sure that there is enough.
+    /// Allocates pieces from wherever there is space. The caller made sure that there is enough.
     fn gather(&mut self, units: u32, class: Class) -> Vec<Extent> {
         let mut left = units;
         let mut pieces = Vec::new();

@@ -58,8 +58,8 @@ impl Discards {
         }
     }
 
-    /// Takes out the first units, `count_max` at most, none at or behind what `limit` says of
-    /// the first of them.
+    /// Takes out the first units, at most `count_max`. `limit` is asked about the first of them,
+    /// and none at or behind its answer is taken.
     pub fn take(&mut self, count_max: u32, limit: impl Fn(u64) -> u64) -> Option<Extent> {
         let (&start, &end) = self.ranges.first_key_value()?;
         let end = end.min(limit(start));

@@ -36,7 +36,7 @@ pub struct Reclaim {
     reader_gone: Condvar,
 }
 
-/// While it lives, no unit is reused that the index named at or after its making.
+/// While this lives, no unit is reused that the index named when this was made, or later.
 pub struct ReadGuard<'a> {
     reclaim: &'a Reclaim,
     readers: &'a AtomicU64,
@@ -79,8 +79,8 @@ impl Reclaim {
         queues.pending.push_back((lsn, extents));
     }
 
-    /// Takes out what nobody can need any more, now that entries up to `durable` are. Counted by
-    /// [`Reclaim::units`] until [`Reclaim::given_back`].
+    /// Takes out the units that nobody can need any more, now that entries up to `durable` are
+    /// durable. [`Reclaim::units`] counts them until [`Reclaim::given_back`].
     pub fn release(&self, durable: Lsn) -> Vec<Extent> {
         let mut queues = self.queues.lock();
         let epoch = self.epoch.load(SeqCst);
@@ -111,8 +111,8 @@ impl Reclaim {
         self.units.fetch_sub(units_of(extents), SeqCst);
     }
 
-    /// Waits until some reader ends, at most for `limit`; false if none did. Returns at once where
-    /// no units wait for readers.
+    /// Waits until some reader ends, at most for `limit`. Returns false if none did. Returns at
+    /// once if no units wait for readers.
     pub fn wait_for_a_reader(&self, limit: Duration) -> bool {
         let mut queues = self.queues.lock();
         self.waiting.fetch_add(1, SeqCst);

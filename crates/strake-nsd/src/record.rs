@@ -74,11 +74,11 @@ const LOST: &str = "strip: given up when its disk was opened, for its record was
 const TRAILER_MAGIC: &[u8; 4] = b"STTR";
 const FLAG_SETTLED: u8 = 1;
 
-/// A stored value that cannot be what was written.
+/// A stored value is not what was written; the text says what is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged(pub &'static str);
 
-/// Where a strip's checksums are.
+/// The place of a strip's checksums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checksums {
     /// In the record.
@@ -94,7 +94,8 @@ pub struct StripVersion {
     pub header: StripHeader,
     /// Bytes on disk, a multiple of 4 KiB.
     pub strip_bytes: u32,
-    /// The journal entry that accepted it: before that is durable, nobody was told that it is.
+    /// The journal entry that accepted it. Before that entry is durable, nobody was told that the
+    /// version is stable.
     pub accepted: Lsn,
     /// Whether its stripe is known to be stable everywhere.
     pub settled: bool,
@@ -111,7 +112,7 @@ impl StripVersion {
     }
 }
 
-/// What is held of one strip: versions, newest first, never none.
+/// The versions held of one strip, newest first. There is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripRecord {
     /// Strictly descending.
@@ -124,7 +125,7 @@ impl StripRecord {
         self.versions.first().expect("invariant: a record holds a version")
     }
 
-    /// The one asked for; the newest for `None`.
+    /// The version asked for, or the newest for `None`.
     pub fn version(&self, version: Option<Version>) -> Option<&StripVersion> {
         match version {
             None => self.versions.first(),

@@ -26,14 +26,14 @@ use crate::record::{StripRecord, StripVersion, Tombstone, VERSIONS_MAX};
 use strake_proto::{BlockIndex, Version};
 use strake_store::Lsn;
 
-/// What becomes of a write.
+/// The fate of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteVerdict {
-    /// Not above this version, which is held or refused.
+    /// Refused: the write is not above this version, which is held or refused.
     Stale(Version),
-    /// A copy of a version that is held.
+    /// Done already: it is a copy of a version that is held.
     Present,
-    /// To be put in front of what is held.
+    /// Accepted: the version goes in front of those held.
     Accepted,
 }
 
@@ -79,14 +79,14 @@ pub fn put_in_front(
     (StripRecord { versions }, freed)
 }
 
-/// Which of the versions that are held goes when there are too many.
+/// Names the version that goes when too many are held.
 ///
-/// The oldest stays: it may be the settled one. Of each writer's (a grant is one life of one
-/// client) the newest two stay: he sent the last one when the one before it was stable everywhere,
-/// so that one may be the last acknowledged, and the last one may have reached few NSDs before he
-/// died. What is older than these two is superseded; the oldest of it goes first. Where there is
-/// none, each life since has only tried to make the NSDs equal and died over it; what such a one
-/// left is what older versions hold as well, and goes, but for the newest.
+/// The oldest stays, because it may be the settled one. The newest two of each writer stay (a grant
+/// is one life of one client). A writer sent its last version when the one before was stable
+/// everywhere. So the one before may be the last acknowledged, and the last one may have reached
+/// few NSDs before the writer died. Versions older than these two are superseded, and the oldest of
+/// them goes first. If there are none, each life since has only tried to make the NSDs equal and
+/// died over it. What such a life left, older versions hold as well. So the second newest goes.
 fn least_needed(versions: &[StripVersion]) -> usize {
     let grant = |at: usize| versions[at].version().grant;
     (2..versions.len() - 1).rev().find(|&at| grant(at) == grant(at - 2)).unwrap_or(1)
@@ -95,7 +95,7 @@ fn least_needed(versions: &[StripVersion]) -> usize {
 /// A change of a record; `None` as the record removes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What is held from now on.
+    /// The versions held from now on.
     pub record: Option<StripRecord>,
     /// Units of versions that go.
     pub freed: Vec<Extent>,
@@ -138,9 +138,9 @@ fn drop_versions(held: &StripRecord, goes: impl Fn(&StripVersion) -> bool) -> Ch
 /// The answer to a request to refuse `version`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefuseVerdict {
-    /// It is held.
+    /// The version is held.
     Held,
-    /// It is refused already, for good.
+    /// The version is refused already, for good.
     Refused,
     /// A promise must be made durable first.
     Promise,

@@ -64,14 +64,14 @@ use tracing::error;
 /// Objects are spread over this many locks. So writers of different objects seldom meet.
 const OBJECT_LOCKS: usize = 64;
 
-/// What a test does in the middle of something.
+/// A step that a test inserts in the middle of an operation.
 #[cfg(test)]
 type Step = Box<dyn FnOnce(&BlockStore) + Send>;
 
-/// Where in the order of changes one stands.
+/// The place of a change in the order of changes.
 #[derive(Clone, Copy)]
 struct Moment {
-    /// Its own number.
+    /// The number of the change.
     lsn: Lsn,
     /// The last change that a commit has begun to cover.
     committing: Lsn,
@@ -79,7 +79,7 @@ struct Moment {
 
 /// See the module.
 pub struct BlockStore {
-    /// Kept also because it keeps the chunk source's other users alive.
+    /// The store also keeps this because it keeps the other users of the chunk source alive.
     container: Container,
     disk: Arc<dyn Disk>,
     cluster: ClusterId,
@@ -114,9 +114,9 @@ pub struct BlockStore {
     committing: AtomicU64,
     /// The last entry that is durable.
     durable: AtomicU64,
-    /// The last entry that it was opened with; 0 if it is doubted.
+    /// The last entry with which the store was opened; 0 if the store is doubted.
     recovered: AtomicU64,
-    /// Why nothing more is accepted; set by the first failed write or sync.
+    /// The reason why nothing more is accepted. The first failed write or sync sets it.
     failure: Mutex<Option<Error>>,
     epoch_min: AtomicU64,
     map_min: AtomicU64,
@@ -125,12 +125,12 @@ pub struct BlockStore {
     /// Tells the host what is free.
     discarder: Mutex<Option<Worker>>,
     clock: Arc<dyn Clock>,
-    /// Runs where a write has looked at what is held and has not yet its place in the order.
+    /// Runs after a write has looked at what is held, and before it has its place in the order.
     #[cfg(test)]
     before_publish: Mutex<Option<Step>>,
 }
 
-/// What the index has of a strip.
+/// What the index holds of a strip.
 enum Held {
     Nothing,
     Record(StripRecord),
@@ -154,7 +154,7 @@ impl From<Edits> for Decided {
 }
 
 impl BlockStore {
-    /// Which NSD this is.
+    /// The NSD of this store.
     pub fn nsd(&self) -> NsdId {
         self.nsd
     }
@@ -164,18 +164,18 @@ impl BlockStore {
         self.boot
     }
 
-    /// Why it takes no writes any more; `None` while it does.
+    /// The reason why the store takes no writes any more; `None` while it takes them.
     pub fn failure(&self) -> Option<Error> {
         self.failure.lock().clone()
     }
 
-    /// Says, from now on, that it cannot vouch for what it has: its disk may be another than the
-    /// one that was there before.
+    /// Makes the store say from now on that it cannot vouch for what it has: its disk may be
+    /// another one than was there before.
     pub fn doubt(&self) {
         self.recovered.store(0, SeqCst);
     }
 
-    /// Refuses, from now on, askers of an older epoch or with an older pool map.
+    /// Makes the store refuse askers of an older epoch, or with an older pool map, from now on.
     pub fn fence(&self, epoch: Epoch, map: MapVersion) {
         self.epoch_min.fetch_max(epoch.0, SeqCst);
         self.map_min.fetch_max(map.0, SeqCst);
@@ -197,7 +197,7 @@ impl BlockStore {
         self.failure.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// After a failed write or sync nothing on this disk can be relied upon to become durable.
+    /// Notes a failed write or sync. After it, nothing on this disk is sure to become durable.
     fn fail(&self, error: Error) -> Error {
         let mut failure = self.failure.lock();
         failure
@@ -214,7 +214,7 @@ impl BlockStore {
         self.objects[(object.0 % OBJECT_LOCKS as u64) as usize].lock()
     }
 
-    /// What is held of a strip.
+    /// Looks up what is held of a strip.
     fn look_up(&self, key: &StripKey) -> Result<Held> {
         let encoded = strip_key(Table::Strip, key);
         Ok(match self.index.get(&encoded)? {
@@ -239,9 +239,9 @@ impl BlockStore {
         Error::new(ErrorKind::Corrupt, format!("NSD {}, strip {key}: damaged {what}", self.nsd))
     }
 
-    /// The version that a tombstone over the block or a promise for the key refuses, with all
-    /// below it. Damaged ones refuse nothing: that is one disk too forgetful, which the code
-    /// tolerates, and `check` tells.
+    /// The highest version that a tombstone over the block, or a promise for the key, refuses. All
+    /// lower ones are refused too. Damaged tombstones and promises refuse nothing. Then one disk is
+    /// too forgetful, which the code tolerates, and `check` reports it.
     fn floor(&self, key: &StripKey) -> Result<Version> {
         let encoded = strip_key(Table::Promise, key);
         let mut floor = match self.index.get(&encoded)? {
@@ -261,9 +261,10 @@ impl BlockStore {
         Ok(floor)
     }
 
-    /// Numbers, journals and applies a change. `decide` is told its number and what commits cover
-    /// at that moment. Returns `NoSpace` with nothing done when the journal is full: the caller
-    /// lets go of its locks, calls [`BlockStore::make_room`] and decides anew.
+    /// Numbers, journals and applies a change. `decide` is told the number of the change, and what
+    /// commits cover at that moment. If the journal is full, nothing is done and `NoSpace` is
+    /// returned. The caller then lets go of its locks, calls [`BlockStore::make_room`] and decides
+    /// anew.
     fn publish(&self, decide: impl FnOnce(Moment) -> Decided) -> Result<()> {
         self.refuse_if_failed()?;
         let _order = self.order.lock();

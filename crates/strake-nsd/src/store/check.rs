@@ -34,7 +34,8 @@ const COUNTS_MAX: usize = 16;
 pub(super) struct Audit {
     /// Keys before it are counted.
     cursor: Vec<u8>,
-    /// What the records there name. Signed: corrections may come in any order.
+    /// The units that the records before it name. The number is signed, because corrections may
+    /// come in any order.
     units: i64,
     /// Keys from the cursor on that changed since the slice was begun.
     touched: Vec<Vec<u8>>,
@@ -173,7 +174,7 @@ impl BlockStore {
         unreachable!("the last attempt is made while nobody publishes")
     }
 
-    /// Told of every change, under the order lock, before the index is.
+    /// Takes note of every change, under the order lock, before the index is changed.
     pub(super) fn note_for_check(&self, edits: &Edits) {
         let mut audit = self.audit.lock();
         let Some(audit) = audit.as_mut() else { return };
@@ -294,8 +295,8 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Reads a version with its checksums from the disk and compares; what is wrong with it, if
-    /// anything.
+    /// Reads a version with its checksums from the disk and compares them. Returns what is wrong,
+    /// if anything.
     fn check_data(&self, key: &StripKey, held: &StripVersion) -> Result<Option<String>> {
         let mut bytes = AlignedBuffer::zeroed(held.strip_bytes as usize);
         let units = u64::from(held.strip_bytes) / UNIT_BYTES as u64;

@@ -27,8 +27,8 @@ impl BlockStore {
         Ok(NsdReply::Stable { boot: self.boot, stable: self.durable.load(SeqCst) })
     }
 
-    /// Makes every change accepted so far durable, and reuses what that frees. Free if there is
-    /// none.
+    /// Makes every change accepted so far durable, and lets the space that this frees be used
+    /// again. It costs nothing if there is no such change.
     pub(super) fn make_durable(&self) -> Result<()> {
         let target = {
             let _order = self.order.lock();
@@ -133,7 +133,7 @@ impl BlockStore {
     /// Writes the index's changes to its base and trims the journal.
     ///
     /// # Errors
-    /// `NoSpace` where the index cannot grow: nothing is lost; the disk's.
+    /// `NoSpace` if the index cannot grow; nothing is lost then. The disk's errors.
     pub fn checkpoint(&self) -> Result<()> {
         let _guard = self.checkpointing.lock();
         self.checkpoint_locked()
@@ -144,8 +144,8 @@ impl BlockStore {
         self.journal.trim(Lsn(applied.0 + 1)).map_err(|error| self.fail(error))
     }
 
-    /// Reads the log back. Where the disk has lost some of it, a checkpoint takes its place, and
-    /// the number of the first damaged chunk is returned.
+    /// Reads the log back. If the disk has lost some of it, a checkpoint takes its place, and the
+    /// number of the first damaged chunk is returned.
     pub(super) fn verify_log(&self) -> Result<Option<u64>> {
         let damaged = self.journal.verify()?;
         if damaged.is_some() {

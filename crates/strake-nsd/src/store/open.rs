@@ -29,20 +29,20 @@ const RESERVED_CHUNKS_MIN: u32 = 2;
 /// One journal entry notes at most this many damaged records.
 const REPAIRS_PER_ENTRY: usize = 256;
 
-/// What may differ between two runs of one block store.
+/// The options that may differ between two runs of one block store.
 #[derive(Clone)]
 pub struct BlockStoreOptions {
-    /// Page cache of the index's base.
+    /// The size of the page cache of the index's base.
     pub cache_bytes: usize,
-    /// Changes of the index in memory at which a checkpoint begins.
+    /// A checkpoint begins when the index has this many bytes of changes in memory.
     pub overlay_bytes_max: u64,
-    /// How long one waits for another's barrier, for space in the journal, or for a reader, before
-    /// it is an error: a disk that takes longer hangs.
+    /// The limit of a wait for another thread's barrier, for space in the journal, or for a reader.
+    /// A longer wait is an error, because a disk that takes longer hangs.
     pub wait_limit: Duration,
-    /// How long freed space may be used again before the host is told of it.
+    /// Freed space may be used again for this long before the host is told of it.
     pub discard_delay: Duration,
-    /// A commit tells the host itself of what is free, if that is no more than this altogether;
-    /// else the worker does, after the delay.
+    /// If the host is to be told of at most this much altogether, the commit itself tells it.
+    /// Otherwise the worker does, after the delay.
     pub discard_at_once_bytes_max: u64,
     /// Where I/Os are recorded and waits listed.
     pub observe: Arc<Observe>,
@@ -62,7 +62,7 @@ impl BlockStoreOptions {
     }
 }
 
-/// What a walk over the index finds.
+/// The results of a walk over the index.
 struct Walk {
     allocator: Allocator,
     unsettled: BTreeSet<StripKey>,
@@ -70,7 +70,7 @@ struct Walk {
     promises: u64,
     /// Strips that are lost because their record is damaged.
     damaged: u64,
-    /// What must be written so that damage found now is still damage next time.
+    /// Records to be written, so that damage found now is still damage next time.
     repairs: Vec<Edits>,
 }
 
@@ -78,8 +78,8 @@ impl BlockStore {
     /// Opens the block store on a container, at the last durable entry.
     ///
     /// # Errors
-    /// The disk's; `Corrupt` for a damaged journal or page of the index: the disk is to be treated
-    /// as lost then, and rebuilt from the others. A damaged record is one lost strip.
+    /// The disk's errors. `Corrupt` for a damaged journal or page of the index: the disk is then to
+    /// be treated as lost, and rebuilt from the others. A damaged record is one lost strip.
     pub fn open(container: Container, options: BlockStoreOptions) -> Result<Arc<BlockStore>> {
         let (journal, index) = replay(&container, &options)?;
         let walk = walk(&container, &index)?;
@@ -173,7 +173,7 @@ impl BlockStore {
     }
 }
 
-/// Opens the journal and the index, and applies to the index what only the journal has.
+/// Opens the journal and the index. Applies the changes to the index that only the journal has.
 fn replay(container: &Container, options: &BlockStoreOptions) -> Result<(Journal, Kv)> {
     let (journal, entries) = Journal::open(container.index_log())?;
     let index = Kv::open(container.kv_region(KvRole::Index), options.cache_bytes)?;
@@ -200,7 +200,7 @@ fn corrupt(Damaged(what): Damaged) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the index is damaged: {what}"))
 }
 
-/// Finds what is used, unsettled and how many strips there are.
+/// Finds the units in use, the unsettled strips, and the number of strips.
 fn walk(container: &Container, index: &Kv) -> Result<Walk> {
     let geometry = container.geometry();
     let superblock = container.superblock();
@@ -257,7 +257,7 @@ impl Walk {
         self.strips += 1;
     }
 
-    /// Marks the units of a record as used; false, with nothing marked, if some are not free.
+    /// Marks the units of a record as used. If some are not free, marks nothing and returns false.
     fn mark(&mut self, record: &StripRecord) -> bool {
         let extents: Vec<Extent> = record.extents().collect();
         let marked = extents.iter().take_while(|one| self.allocator.mark_used(**one).is_ok());

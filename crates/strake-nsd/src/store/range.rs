@@ -43,8 +43,9 @@ impl BlockStore {
         Ok(NsdReply::Accepted { boot: self.boot })
     }
 
-    /// The tombstone first: what is deleted behind it cannot come back. All in batches that let go
-    /// of the lock; writes above the tombstone may come between.
+    /// Deletes a range. The tombstone comes first, so what is deleted behind it cannot come back.
+    /// All of it is done in batches that let go of the lock, and writes above the tombstone may
+    /// come between.
     fn delete_blocks(
         &self,
         fs: FsId,
@@ -77,7 +78,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Runs `work` under the object's lock, again after making room where the journal was full.
+    /// Runs `work` under the object's lock. If the journal is full, makes room and runs it again.
     pub(super) fn retry_with_room<T>(
         &self,
         object: ObjectId,
@@ -95,7 +96,7 @@ impl BlockStore {
         }
     }
 
-    /// Lays a tombstone over the first of `blocks`; returns up to which.
+    /// Lays a tombstone over the first of `blocks`, and returns the block up to which it reaches.
     fn lay_tombstone(
         &self,
         fs: FsId,
@@ -192,7 +193,7 @@ impl BlockStore {
         Ok(last)
     }
 
-    /// Deletes promises that the tombstone keeps from now on.
+    /// Deletes promises that the tombstone covers from now on.
     fn delete_promises(&self, from: &[u8], to: &[u8], version: Version) -> Result<Option<Vec<u8>>> {
         let mut edits = Edits::default();
         let last = self.visit_some(from, to, &mut |encoded, value| {

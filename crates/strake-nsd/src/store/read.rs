@@ -30,16 +30,16 @@ pub(super) struct TrailerCache {
     young: HashMap<(StripKey, Version), Arc<[u32]>>,
     old: HashMap<(StripKey, Version), Arc<[u32]>>,
     young_bytes: usize,
-    /// Those that somebody is reading: the parts of a strip are often read side by side.
+    /// Checksums that some thread is reading: the parts of a strip are often read side by side.
     fetching: HashSet<(StripKey, Version)>,
 }
 
-/// What looking for checksums came to.
+/// The outcome of a look for checksums.
 enum Sought {
     Found(Arc<[u32]>),
     /// Somebody else is reading them; they may be there by the time they are needed.
     Fetched,
-    /// Nobody has them: the caller reads them, and says when it is done ([`Fetching`]).
+    /// Nobody has them. The caller reads them, and says when it is done ([`Fetching`]).
     Mine,
 }
 

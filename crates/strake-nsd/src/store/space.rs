@@ -63,7 +63,7 @@ impl Space {
         });
     }
 
-    /// Frees units; `also` is done under the same hold of the allocator.
+    /// Frees units, and does `also` under the same hold of the allocator.
     fn free(&self, extents: &[Extent], how: fn(&mut Allocator, Extent), also: impl FnOnce()) {
         let mut allocator = self.allocator.lock();
         let mut stale = self.stale.lock();
@@ -79,13 +79,13 @@ impl Space {
         self.stale.lock().units() * UNIT_BYTES as u64
     }
 
-    /// A record names so many more units.
+    /// Notes that a record names this many more units.
     pub(super) fn named(&self, units: u64) {
         let _allocator = self.allocator.lock();
         self.in_flight.fetch_sub(units, SeqCst);
     }
 
-    /// Withholds what the host is to be told of next; [`Space::end_discard`] gives it back.
+    /// Withholds the units that the host is told of next. [`Space::end_discard`] gives them back.
     fn begin_discard(&self) -> Option<Extent> {
         let mut allocator = self.allocator.lock();
         let chunk_end = |unit| allocator.chunk_end(unit);
@@ -99,8 +99,8 @@ impl Space {
         self.restored.notify_all();
     }
 
-    /// Waits until units come back that are withheld, at most for `limit`; false if none are, or
-    /// none came.
+    /// Waits until withheld units come back, at most for `limit`. Returns false if no units are
+    /// withheld, or if none came back.
     pub(super) fn wait_for_discard(&self, limit: Duration) -> bool {
         self.wait_locked(&mut self.allocator.lock(), limit)
     }
@@ -150,7 +150,7 @@ impl SpaceGiver for BlockStore {
 }
 
 impl BlockStore {
-    /// Lets units be allocated again that nobody can need any more.
+    /// Lets units that nobody can need any more be allocated again.
     pub(super) fn reuse_released(&self) {
         // A thread that found the disk full must not miss what another one is about to give.
         let _alone = self.releasing.lock();
@@ -168,7 +168,8 @@ impl BlockStore {
         }
     }
 
-    /// Tells the host of all free space that nobody tells it of already; whether there was any.
+    /// Tells the host of all free space that no other thread is telling it of. Returns whether
+    /// there was any.
     fn discard_listed(&self) -> bool {
         let mut any = false;
         while let Some(extent) = self.space.begin_discard() {
@@ -181,8 +182,8 @@ impl BlockStore {
         any
     }
 
-    /// Tells the host of one piece of free space. Returns after which pause there is more to do;
-    /// `None` if there is nothing.
+    /// Tells the host of one piece of free space. Returns the pause after which there is more to
+    /// do, or `None` if there is nothing.
     pub(super) fn discard_some(&self) -> Option<Duration> {
         // Nothing more is written; and what the disk forgot is not known.
         if self.failure.lock().is_some() {
@@ -201,8 +202,8 @@ impl BlockStore {
         Some(if is_idle { Duration::ZERO } else { PAUSE_MIN.max(took * PAUSE_FACTOR) })
     }
 
-    /// For an orderly end: tells the host of what is free, for two seconds at most. What it is not
-    /// told now it holds until it is used again.
+    /// Tells the host of free space at an orderly end, for two seconds at most. Space that the host
+    /// is not told of stays with it until it is used again.
     pub fn give_back(&self) {
         let end = self.clock.monotonic() + GIVE_BACK_MAX;
         while self.clock.monotonic() < end && self.discard_some().is_some() {}

@@ -21,7 +21,7 @@ struct State {
     stop: bool,
 }
 
-/// One piece of the work; returns after which pause there is more of it, `None` if there is none.
+/// Does one piece of the work. Returns the pause after which there is more of it, or `None`.
 type Turn = fn(&BlockStore) -> Option<Duration>;
 
 /// See the file's head.
@@ -31,7 +31,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts it: `delay` after a wake it does `turn` until there is no more to do.
+    /// Starts the worker. `delay` after a wake it does `turn` until there is no more to do.
     pub(super) fn start(
         store: &Arc<BlockStore>,
         name: &str,
@@ -67,7 +67,7 @@ impl Worker {
 }
 
 impl Signal {
-    /// Waits for a wake, or `pause`; false when it is to end.
+    /// Waits for a wake, or for `pause`. Returns false when the worker has to end.
     fn wait(&self, pause: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         match pause {

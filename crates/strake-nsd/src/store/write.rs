@@ -57,8 +57,8 @@ impl BlockStore {
         Ok(NsdReply::Accepted { boot: self.boot })
     }
 
-    /// Space for a strip. Units that wait only for a commit are worth one, and those that wait for
-    /// readers are worth waiting for.
+    /// Allocates space for a strip. If there is too little, makes a commit for units that wait only
+    /// for one, and waits for units that wait for readers.
     fn allocate(&self, units: u32) -> Result<Vec<Extent>> {
         let full = || Error::new(ErrorKind::NoSpace, format!("NSD {} is full", self.nsd));
         let mut attempts = 0;
@@ -87,8 +87,8 @@ impl BlockStore {
         Err(full())
     }
 
-    /// Writes the strip and its trailer; where the host is full, again after it was given what is
-    /// free here, and what a commit makes free.
+    /// Writes the strip and its trailer. If the host is full, gives it what is free here and what a
+    /// commit makes free, and tries again.
     fn store_data(
         &self,
         key: &StripKey,
@@ -181,10 +181,10 @@ impl BlockStore {
         })
     }
 
-    /// Decides and, if accepted, publishes; false if the version is there already.
+    /// Decides and, if the version is accepted, publishes it. Returns false if it is there already.
     ///
-    /// What is held cannot change under the object's lock. What commits cover can: so what stays
-    /// of the older versions is decided when this one has its place among them.
+    /// The versions held cannot change under the object's lock. What commits cover can change. So
+    /// the fate of the older versions is decided when this one has its place among them.
     fn accept(
         &self,
         key: &StripKey,
