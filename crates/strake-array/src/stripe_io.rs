@@ -15,9 +15,8 @@
 //!
 //! **Holes.** An NSD that is up holds everything that was acknowledged to it, or would be marked.
 //! So a block is a hole if all readable positions among those that *every* block stores (0 and
-//! parity) have nothing, and those not readable are within what the code tolerates (P). That is
-//! ARCHITECTURE's P+1 votes, with the NSDs known to be away counted into the tolerance instead of
-//! against it.
+//! parity) have nothing, and those not readable are within what the code tolerates (P): see
+//! docs/decisions/0007.
 //!
 //! **Unequal versions** (a writer died): see `resolve.rs`.
 

@@ -35,7 +35,7 @@ const KEPT_PART: u64 = 16;
 /// The index KV owns at least this much from the start. So the first opening needs no allocator.
 const INDEX_KV_BYTES_AT_FORMAT: u64 = 4 * MIB;
 
-/// What a container is made with.
+/// The choices with which a container is made.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// The cluster it will belong to.
@@ -50,12 +50,12 @@ pub struct FormatOptions {
     pub seed: u64,
 }
 
-/// Where everything lies; a function of the container's length.
+/// The place of everything: a function of the container's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of each of the two logs.
     pub log_bytes: u64,
-    /// Where the first chunk begins.
+    /// The offset of the first chunk.
     pub chunks_offset: u64,
     /// Bytes of a chunk, a power of two.
     pub chunk_bytes: u64,
@@ -97,16 +97,17 @@ struct Inner {
     update: Mutex<()>,
     current: RwLock<Arc<Superblock>>,
     source: RwLock<Option<Weak<dyn ChunkSource>>>,
-    /// Space of stores that are to take the place of those in the superblock, by [`KvRole`];
-    /// claimed here, nowhere on the disk: after a crash it is data's again. Changed under `update`.
+    /// Drafts by [`KvRole`]: the space of stores that will take the place of those in the
+    /// superblock. The space is claimed here and nowhere on the disk, so after a crash data has it
+    /// again. Changed under `update`.
     drafts: Mutex<[KvSpace; 2]>,
 }
 
 impl Container {
-    /// Makes a new, empty container on `disk`, whatever was there.
+    /// Makes a new, empty container on `disk`. Whatever was there is lost.
     ///
     /// # Errors
-    /// `Invalid` for a disk that is too small; the disk's errors.
+    /// `Invalid` for a disk that is too small. The disk's errors.
     pub fn format(disk: Arc<dyn Disk>, options: &FormatOptions) -> Result<Container> {
         let length = disk.len();
         let geometry = Geometry::of(length).ok_or_else(|| {
@@ -228,8 +229,8 @@ impl Container {
     /// Changes the superblock durably. Identity, length and sequence stay what they are.
     ///
     /// # Errors
-    /// `Invalid` if a list is too long or names chunks twice; the disk's. After an error the old
-    /// superblock is still current here, and one of the two on the disk.
+    /// `Invalid` if a list is too long or names chunks twice. The disk's errors. After an error the
+    /// old superblock is still current here, and the disk has one of the two.
     pub fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let _update = self.inner.update.lock();
         self.rewrite(change)
@@ -285,7 +286,7 @@ impl Container {
         chunks
     }
 
-    /// Names who gives chunks to KVs that grow. Without one they cannot grow (`NoSpace`).
+    /// Sets the source of chunks for KVs that grow. Without a source they cannot grow (`NoSpace`).
     pub fn set_chunk_source(&self, source: &Arc<dyn ChunkSource>) {
         *self.inner.source.write() = Some(Arc::downgrade(source));
     }
@@ -318,7 +319,7 @@ impl Container {
         KvRegion { container: self.clone(), role, is_draft: false }
     }
 
-    /// Where a store is, as far as is known in memory.
+    /// The place of a store, as memory knows it.
     pub(crate) fn kv_space(&self, role: KvRole, is_draft: bool) -> KvSpace {
         match is_draft {
             true => self.inner.drafts.lock()[role as usize].clone(),
@@ -352,8 +353,8 @@ impl Container {
         }
     }
 
-    /// Makes metadata log and metadata KV empty, as for a new copy; their chunks go back to data.
-    /// Journals and KVs opened on them before must be gone.
+    /// Makes the metadata log and the metadata KV empty, as for a new copy. Their chunks go back to
+    /// data. Journals and KVs that were opened on them before must be gone.
     ///
     /// # Errors
     /// The disk's.
@@ -369,10 +370,10 @@ impl Container {
         Journal::begin(self.metadata_log())
     }
 
-    /// Writes zeros over the metadata's log where a host keeps account of what was ever written.
-    /// Its space was taken when the container was made, but the host notes for each first write
-    /// there that it holds something now: a small fsync takes 190 µs instead of 90. So the host
-    /// can also not be too full for the log later, should it store what is written elsewhere.
+    /// Writes zeros over the metadata's log if the disk is a file of a host. The log's space was
+    /// taken when the container was made. But for each first write there the host notes that it
+    /// holds something now, and a small fsync takes 190 µs instead of 90. A host may also store
+    /// elsewhere what is written; after the zeros it cannot be too full for the log later.
     fn fill_metadata_log(&self) -> Result<()> {
         let (disk, log) = (self.disk(), self.metadata_log());
         if !disk.is_hosted() {
@@ -392,7 +393,7 @@ impl Container {
         self.inner.source.read().as_ref().and_then(Weak::upgrade)
     }
 
-    /// Sets the length of a KV, claiming chunks as needed. Chunks once claimed are kept.
+    /// Sets the length of a KV, and claims chunks as needed. Claimed chunks are kept.
     pub(crate) fn set_kv_length(&self, role: KvRole, is_draft: bool, length: u64) -> Result<()> {
         let _update = self.inner.update.lock();
         let space = self.kv_space(role, is_draft);
@@ -424,9 +425,10 @@ impl Container {
         })
     }
 
-    /// Keeps chunks from data, as far as data has plenty, so that a KV's file can grow to `wanted`
-    /// bytes; after a restart as many as were kept for one of `needed` bytes. Returns how long it
-    /// can become, as redb makes it longer, of what is its own and what is kept.
+    /// Keeps chunks from data while data has plenty, so that a KV's file can grow to `wanted`
+    /// bytes. After a restart, keeps as many as were kept for a file of `needed` bytes. Returns how
+    /// long the file can become with its own and the kept chunks, given the steps in which redb
+    /// grows it.
     pub(crate) fn keep_for_kv(&self, role: KvRole, needed: u64, wanted: u64) -> u64 {
         let space = self.kv_space(role, false);
         let capacity = |chunks: usize| capacity_bytes(&self.inner.geometry, chunks as u64);
@@ -451,12 +453,12 @@ impl Container {
         longest
     }
 
-    /// A KV's file is to be able to have so many bytes at least while data has plenty.
+    /// While data has plenty, a KV's file must be able to have at least this many bytes.
     pub(crate) fn least_for_kv(&self) -> u64 {
         self.inner.disk.len() / KEPT_PART
     }
 
-    /// Keeps nothing from data any more but what is always kept: there is no store here that grows.
+    /// Keeps only the least reserve from data from now on, because no store here grows any more.
     pub fn keep_for_none(&self) {
         if let Some(source) = self.source() {
             source.keep(0, 0);
@@ -500,8 +502,9 @@ impl Superblock {
     }
 }
 
-/// The lengths that redb's file of `length` bytes has, one after the other, while it grows: twice
-/// as long up to a region of 4 GiB, then by one of these; with room for what it adds to each.
+/// The lengths that redb's file of `length` bytes has, one after the other, while it grows. It
+/// doubles up to a region of 4 GiB, and then grows by one region at a time. Each length has room
+/// for what redb adds to a region.
 fn length_steps(length: u64) -> impl Iterator<Item = u64> {
     const REGION: u64 = 4096 * MIB;
     const HEADERS: u64 = MIB / 4;
@@ -510,7 +513,7 @@ fn length_steps(length: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Where the superblock of a sequence lies, and that of every second one before and after it.
+/// The offset of the superblock of a sequence number. Every second number has the same offset.
 fn copy_offset(sequence: u64) -> u64 {
     COPY_OFFSETS[(sequence % 2) as usize]
 }
@@ -521,7 +524,7 @@ fn write_copy(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
-/// Makes a data chunk ready to be a KV's.
+/// Makes a data chunk ready to belong to a KV.
 fn take_chunk(disk: &dyn Disk, geometry: &Geometry, chunk: u32) -> Result<()> {
     let range = geometry.chunk_range(chunk);
     disk.reserve(range.start, range.end - range.start)?;
@@ -537,7 +540,8 @@ fn data_chunks(superblock: &Superblock, geometry: &Geometry) -> Vec<u32> {
     (0..geometry.chunk_count).filter(|&chunk| data[chunk as usize]).collect()
 }
 
-/// No chunk is out of range or in two places, lengths fit, and lists fit the format.
+/// Checks that no chunk is out of range or in two places, that lengths fit, and that lists fit the
+/// format.
 fn check_chunks(superblock: &Superblock, geometry: &Geometry) -> Result<()> {
     let corrupt = |what: &str| Err(Error::new(ErrorKind::Corrupt, format!("superblock: {what}")));
     let mut owned = vec![false; geometry.chunk_count as usize];

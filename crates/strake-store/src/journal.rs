@@ -59,14 +59,14 @@ pub struct Journal {
 struct Live {
     sequence: u64,
     position: u64,
-    /// All its entries are numbered below.
+    /// All its entries have lower numbers than this.
     next_lsn: u64,
 }
 
 struct State {
-    /// Chunks not yet written, and the LSN after each; the last one is still being filled.
+    /// Chunks not yet written, with the LSN after each. The last one is still being filled.
     pending: VecDeque<(Builder, u64)>,
-    /// Their bytes on the disk.
+    /// The bytes that these chunks take on the disk.
     pending_bytes: u64,
     spare: Vec<AlignedBuffer>,
     next_lsn: u64,
@@ -79,7 +79,7 @@ struct State {
     live: VecDeque<Live>,
     /// All chunks up to here are durable.
     durable: u64,
-    /// A trim is not yet told by a durable chunk.
+    /// There was a trim of which no durable chunk tells yet.
     trim_pending: bool,
     /// Flushes begun and ended.
     flushes_begun: u64,
@@ -131,8 +131,8 @@ impl Journal {
         Ok((journal, found.entries))
     }
 
-    /// Begins the log of a new container with an empty chunk, so that a log of which nothing is
-    /// left can be told from one that was never written.
+    /// Begins the log of a new container with an empty chunk. So a log of which nothing is left can
+    /// be told from one that was never written.
     ///
     /// # Errors
     /// The disk's.
@@ -189,9 +189,9 @@ impl Journal {
         self.sync_within(Duration::MAX)
     }
 
-    /// As [`Journal::sync`]; where another caller's flush takes longer than `limit` from now on,
-    /// `TimedOut`. The entries stay; a later call may succeed. The limit does not end a flush of
-    /// one's own: that is the disk's to end.
+    /// Like [`Journal::sync`]. If another caller's flush takes longer than `limit` from now on,
+    /// returns `TimedOut`. The entries stay, and a later call may succeed. The limit does not end a
+    /// flush of the caller itself; only the disk can end that.
     ///
     /// # Errors
     /// As [`Journal::sync`], and `TimedOut`.
@@ -223,7 +223,7 @@ impl Journal {
         }
     }
 
-    /// Gives up the entries before `before`; durable when it returns.
+    /// Gives up the entries before `before`. This is durable when the call returns.
     ///
     /// # Errors
     /// As [`Journal::sync`].
@@ -242,8 +242,8 @@ impl Journal {
         self.sync()
     }
 
-    /// The next entry will be numbered above `lsn`. To be called with `Kv::applied_in_base` after
-    /// opening, so that no number that the KV counts as applied is given again.
+    /// Makes the next entry's number higher than `lsn`. Call this with `Kv::applied_in_base` after
+    /// opening. So no number that the KV counts as applied is given again.
     pub fn advance(&self, lsn: Lsn) {
         let mut state = self.state.lock();
         state.next_lsn = state.next_lsn.max(lsn.0 + 1);

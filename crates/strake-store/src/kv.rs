@@ -51,7 +51,7 @@ const DUE_PART: u64 = 12;
 /// that page is split.
 const CHANGE_BYTES: u64 = 8 << 10;
 
-/// Changes that become visible together.
+/// A set of changes that become visible together.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     changes: Vec<(Key, Change)>,
@@ -89,7 +89,7 @@ impl Batch {
     }
 }
 
-/// What a pure state machine may ask of a store.
+/// The questions that a pure state machine may ask of a store.
 pub trait KvRead {
     /// The value of a key.
     ///
@@ -140,11 +140,11 @@ pub struct Kv {
     /// Where the base lies; `None` for a store in memory alone.
     region: Option<KvRegion>,
     checkpoints: AtomicU64,
-    /// What the base's pairs weigh.
+    /// The weight of the base's pairs.
     base_weight: AtomicU64,
-    /// The most bytes that the base's file could have, when last looked.
+    /// The most bytes that the base's file could have at the last look.
     length_max: AtomicU64,
-    /// As many of these as the base says, or as are just being written to it.
+    /// The part of these bytes that the base promises, or that is just being written to it.
     promised: AtomicU64,
 }
 
@@ -154,7 +154,7 @@ struct Layers {
     snapshot: Option<Snapshot>,
     /// The base's file.
     pages: Option<Arc<Pages>>,
-    /// The last entry in `active`, or below where it is empty.
+    /// The last entry in `active`, or in the layers below if `active` is empty.
     applied: Lsn,
     applied_in_base: Lsn,
 }
@@ -163,7 +163,7 @@ struct Writer {
     region: KvRegion,
     cache_bytes: usize,
     trust: Trust,
-    /// Never opened again.
+    /// Set if the base must never be opened again.
     is_closed: bool,
     /// `None` after the base could not be opened again.
     base: Option<Base>,
@@ -173,7 +173,7 @@ impl Kv {
     /// Opens the store of a region, at its last checkpoint; `cache_bytes` bounds its page cache.
     ///
     /// # Errors
-    /// The disk's; `Corrupt`; `NoSpace` where a first chunk cannot be claimed.
+    /// The disk's errors. `Corrupt`. `NoSpace` if the first chunk cannot be claimed.
     pub fn open(region: KvRegion, cache_bytes: usize) -> Result<Kv> {
         let trust = Trust::default();
         let base = Base::open(region.clone(), cache_bytes, &trust)?;
@@ -188,7 +188,7 @@ impl Kv {
         Ok(kv)
     }
 
-    /// A store that is nowhere but in memory.
+    /// A store that is in memory alone.
     pub fn in_memory() -> Kv {
         Kv::with(None, Lsn(0), None)
     }
@@ -212,8 +212,8 @@ impl Kv {
         }
     }
 
-    /// Applies changes in memory, visible at once and together. `lsn` is the journal entry they
-    /// come from and never goes back.
+    /// Applies changes in memory. They become visible at once and together. `lsn` is the journal
+    /// entry they come from, and never goes back.
     pub fn apply(&self, batch: Batch, lsn: Lsn) {
         let mut layers = self.layers.write();
         for (key, change) in batch.changes {
@@ -226,13 +226,13 @@ impl Kv {
         layers.applied = layers.applied.max(lsn);
     }
 
-    /// Writes what was applied so far to the base, durably, while readers and appliers go on.
-    /// Returns the entry up to which the base now holds everything. The journal must have been
-    /// synced up to there before, else the base would be ahead of it.
+    /// Writes all changes applied so far to the base, durably, while readers and appliers go on.
+    /// Returns the entry up to which the base now holds everything. The journal must be synced up
+    /// to there before this call; otherwise the base would be ahead of it.
     ///
     /// # Errors
-    /// `NoSpace` where no chunk is free: nothing is lost, the changes stay in memory and another
-    /// try may succeed; the disk's.
+    /// `NoSpace` if no chunk is free. Nothing is lost then: the changes stay in memory, and another
+    /// try may succeed. The disk's errors.
     pub fn checkpoint(&self) -> Result<Lsn> {
         let mut writer = self.checkpointing.lock();
         let Some(writer) = &mut *writer else {
@@ -281,8 +281,8 @@ impl Kv {
         self.look_for_space();
     }
 
-    /// After a failed checkpoint: the frozen changes go back below the active ones, and the base,
-    /// which refuses everything now, is opened anew at what is durable.
+    /// Mends the store after a failed checkpoint. The frozen changes go back below the active ones.
+    /// The base refuses everything now, so it is opened anew at what is durable.
     fn undo_freeze(&self, writer: &mut Writer, frozen: Arc<Overlay>) {
         let mut layers = self.layers.write();
         layers.frozen = None;
@@ -291,8 +291,8 @@ impl Kv {
         reopen(writer, &mut layers);
     }
 
-    /// After a failed read: redb answers nothing more once one page was unreadable. Opened anew it
-    /// answers for all others, so that one bad page costs the keys on it only.
+    /// Mends the store after a failed read. redb answers nothing more once one page was unreadable.
+    /// Opened anew it answers for all other pages. So one bad page costs only the keys on it.
     fn revive(&self, snapshot: Snapshot) {
         let mut writer = self.checkpointing.lock();
         if let Some(writer) = &mut *writer
@@ -323,7 +323,7 @@ impl Kv {
         self.base_weight.load(Ordering::Acquire).saturating_add(overlay)
     }
 
-    /// How many pairs were changed since the last checkpoint, and what they weigh.
+    /// The number of pairs changed since the last checkpoint, and their weight.
     fn changes(&self) -> (u64, u64) {
         let layers = self.layers.read();
         let overlays = [Some(&layers.active), layers.frozen.as_deref()];
@@ -331,14 +331,14 @@ impl Kv {
         (sum(|overlay| overlay.len() as u64), sum(Overlay::weight))
     }
 
-    /// The most that may be in here ([`Kv::weight`]) if checkpoints are to find space whatever is
-    /// changed; `u64::MAX` for a store in memory alone.
+    /// The most weight ([`Kv::weight`]) with which checkpoints are sure to find space, whatever is
+    /// changed. `u64::MAX` for a store in memory alone.
     pub fn weight_max(&self) -> u64 {
         self.length_max.load(Ordering::Acquire) / SPACE_FACTOR
     }
 
     /// Whether a checkpoint is due because the next one may not find space if it has to write much
-    /// more: `times` as much as where it is due first.
+    /// more. With `times`, it is due at that many times the first threshold.
     pub fn is_due(&self, times: u64) -> bool {
         let due = self.length_max.load(Ordering::Acquire) / DUE_PART;
         let base = self.base_weight.load(Ordering::Acquire);
@@ -349,8 +349,8 @@ impl Kv {
         }
     }
 
-    /// Looks how far the base can grow, and sees to it that data leaves as much space as what is in
-    /// here needs, while there is some.
+    /// Looks how far the base can grow. Makes data leave as much space as the contents here need,
+    /// while there is some.
     pub fn look_for_space(&self) {
         let Some((region, wanted)) = self.wanted() else { return };
         let needed = self.promised.load(Ordering::Acquire);
@@ -358,16 +358,16 @@ impl Kv {
         self.length_max.store(length, Ordering::Release);
     }
 
-    /// How long the base's file is to be able to become while data has plenty. An index takes a
-    /// small part of what data takes: for one the reserve suffices.
+    /// The length that the base's file must be able to reach while data has plenty. An index takes
+    /// a small part of what data takes, so the reserve is enough for it.
     fn wanted(&self) -> Option<(&KvRegion, u64)> {
         let region = self.region.as_ref().filter(|region| region.role == KvRole::Metadata)?;
         let wanted = self.weight().saturating_mul(SPACE_FACTOR * GROWTH_FACTOR);
         Some((region, wanted.max(region.container.least_for_kv())))
     }
 
-    /// What a base that is written now is to promise. It is kept from now on, and no longer than
-    /// until the base has another.
+    /// The promise of a base that is written now. The space is kept from now on, until the base has
+    /// another promise.
     fn promise(&self) -> u64 {
         let Some((_, wanted)) = self.wanted() else { return 0 };
         let promised = wanted.min(self.length_max.load(Ordering::Acquire));
@@ -375,8 +375,8 @@ impl Kv {
         promised
     }
 
-    /// Whether less is kept now than the base says: a checkpoint is due, as after a restart it
-    /// would be taken from data.
+    /// Whether less is kept now than the base says. A checkpoint is due then: after a restart as
+    /// much as the base says would be taken from data.
     pub fn promises_too_much(&self) -> bool {
         self.promised.load(Ordering::Acquire) > self.length_max.load(Ordering::Acquire)
     }
@@ -414,7 +414,7 @@ impl Writer {
     }
 }
 
-/// Closes the base: it may write until then.
+/// Closes the base. It may write until it is closed.
 fn close(writer: &mut Writer, layers: &mut Layers) {
     layers.snapshot = None;
     layers.pages = None;

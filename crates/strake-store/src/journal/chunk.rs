@@ -119,8 +119,8 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// An empty chunk in `buffer`, which has at least [`BUFFER_BYTES_MIN`] bytes with any contents
-    /// and is replaced by a larger one as the chunk grows: most chunks hold a few entries.
+    /// An empty chunk in `buffer`, which has at least [`BUFFER_BYTES_MIN`] bytes with any contents.
+    /// As the chunk grows, a larger buffer replaces it: most chunks hold a few entries.
     pub(super) fn new(buffer: AlignedBuffer) -> Builder {
         assert!(buffer.len() >= BUFFER_BYTES_MIN, "a chunk begins with a block");
         Builder { buffer, used: HEADER_BYTES, entry_count: 0 }

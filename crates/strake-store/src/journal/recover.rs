@@ -27,7 +27,7 @@ use strake_proto::{Error, ErrorKind, Result};
 /// The ring is read in parts of this size: large enough for a disk, small enough for its caches.
 const READ_BYTES: usize = 256 << 10;
 
-/// What recovery found.
+/// The results of recovery.
 pub(super) struct Recovered {
     /// The chunks that count, ascending without a gap; the first is the first needed one.
     pub(super) chain: Vec<Header>,

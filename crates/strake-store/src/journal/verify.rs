@@ -7,8 +7,8 @@ use strake_env::AlignedBuffer;
 use strake_proto::Result;
 
 impl Journal {
-    /// Reads every durable chunk that a recovery would need; returns the sequence of the first that
-    /// is damaged. What is appended or trimmed meanwhile is left out.
+    /// Reads every durable chunk that a recovery would need, and returns the sequence of the first
+    /// damaged one. Chunks that are appended or trimmed meanwhile are left out.
     ///
     /// # Errors
     /// The disk's.
@@ -49,8 +49,8 @@ impl Journal {
         Ok(chunk::is_valid(bytes))
     }
 
-    /// As [`Journal::trim`], and the last chunk gives way to an empty one: nothing that was written
-    /// before this call counts any more, if it held entries below `before` only.
+    /// Like [`Journal::trim`]. The last chunk gives way to an empty one too. So no chunk that was
+    /// written before this call counts any more, if it held only entries below `before`.
     ///
     /// # Errors
     /// As [`Journal::sync`].

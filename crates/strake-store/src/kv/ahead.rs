@@ -31,7 +31,8 @@ struct State {
     runs: VecDeque<Run>,
     run_units: u64,
     changes: u64,
-    /// What the last run that was dropped lay in. A fresh buffer costs as much as reading into it.
+    /// The buffer of the last run that was dropped. A fresh buffer costs as much as reading into
+    /// it.
     spare: Option<AlignedBuffer>,
 }
 
@@ -69,7 +70,7 @@ impl Ahead {
         true
     }
 
-    /// What to pass to [`Ahead::fill`], and how many units to read.
+    /// The ticket for [`Ahead::fill`], and how many units to read.
     pub(super) fn ticket(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.changes, state.run_units)
@@ -98,14 +99,14 @@ impl Ahead {
         state.runs.push_back(Run { first, bytes, used: false });
     }
 
-    /// A unit has changed.
+    /// Notes that a unit has changed.
     pub(super) fn forget(&self, unit: u64) {
         let mut state = self.state.lock();
         state.changes += 1;
         state.runs.retain(|run| unit < run.first || run.first + run.units() <= unit);
     }
 
-    /// Everything has changed.
+    /// Notes that everything has changed.
     pub(super) fn clear(&self) {
         let mut state = self.state.lock();
         state.changes += 1;

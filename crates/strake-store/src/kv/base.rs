@@ -45,9 +45,9 @@ const PAGE_BYTES: u64 = 4096;
 /// redb keeps this much beside the bytes of a pair.
 const PAIR_BYTES: u64 = 32;
 
-/// The bytes of pages that a pair of so many bytes takes at most: a page is half full after it was
-/// split, and one for a large pair has the next power of two; those of several pages need not fit
-/// into what is free in pieces.
+/// The most bytes of pages that a pair of this many bytes takes. A page is half full after it was
+/// split. A page for a large pair has the next power of two, and a page of several units may not
+/// fit into space that is free in pieces.
 pub(super) fn weight_of(bytes: usize) -> u64 {
     let bytes = bytes as u64 + PAIR_BYTES;
     let pages = bytes.next_power_of_two().max(PAGE_BYTES);
@@ -170,7 +170,7 @@ pub(super) struct Base {
     database: Option<Database>,
     pages: Arc<Pages>,
     trust: Trust,
-    /// What all pairs weigh.
+    /// The weight of all pairs.
     weight: AtomicU64,
     /// See [`PROMISED`].
     promised: AtomicU64,

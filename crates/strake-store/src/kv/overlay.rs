@@ -18,7 +18,7 @@ const PAIR_OVERHEAD_BYTES: u64 = 96;
 pub(super) struct Overlay {
     changes: BTreeMap<Key, Change>,
     bytes: u64,
-    /// What the pairs weigh in a base: see [`weight_of`].
+    /// The weight of the pairs in a base: see [`weight_of`].
     weight: u64,
 }
 
@@ -61,12 +61,12 @@ impl Overlay {
         self.changes.len()
     }
 
-    /// Estimated memory.
+    /// An estimate of the memory in use.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What a base may take more for these.
+    /// How much more a base may take for these changes.
     pub(super) fn weight(&self) -> u64 {
         self.weight
     }

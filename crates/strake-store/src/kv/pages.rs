@@ -60,7 +60,7 @@ impl Layout {
     }
 }
 
-/// Makes a chunk that data left something in read as never written.
+/// Makes a chunk read as never written, although data may have left something in it.
 pub(crate) fn clear_chunk(disk: &dyn Disk, geometry: &Geometry, chunk: u32) -> io::Result<()> {
     let tables = Layout::of(geometry.chunk_bytes).table_units * UNIT_BYTES;
     disk.write_at(geometry.chunk_range(chunk).start, &AlignedBuffer::zeroed(tables as usize))
@@ -77,7 +77,7 @@ pub(super) struct Pages {
     layout: Layout,
     state: RwLock<State>,
     ahead: Ahead,
-    /// Set once nothing that redb would write is right any more.
+    /// Set when nothing that redb would write is right any more.
     refused: AtomicBool,
     /// A thread holds this while it changes or writes back units, so no unit is dropped from
     /// `dirty` unwritten. It is taken before `state`.
@@ -90,7 +90,7 @@ struct State {
     dirty: BTreeMap<u64, Box<[u8]>>,
     /// Table units read so far, by their index over all chunks.
     tables: BTreeMap<u64, Table>,
-    /// Unit 0 as it was last read by redb or written by it; nothing else can tell what it was.
+    /// Unit 0 as redb last read or wrote it. Nothing else can tell its contents.
     header: Option<Box<[u8]>>,
 }
 
@@ -120,7 +120,7 @@ impl Pages {
         Pages { region, layout, state, ahead, refused, writing: Mutex::new(()) }
     }
 
-    /// Writes nothing any more.
+    /// Ends all writing.
     pub(super) fn refuse_writes(&self) {
         self.refused.store(true, Ordering::Release);
     }
@@ -136,7 +136,7 @@ impl Pages {
         &**self.region.container.disk()
     }
 
-    /// Where a unit lies, and how many of the file's units follow it there, itself included.
+    /// The place of a unit, and how many of the file's units lie there in a row, this one included.
     fn place(&self, space: &KvSpace, unit: u64) -> (u64, u64) {
         let chunk = space.chunks[(unit / self.layout.data_units) as usize];
         let within = unit % self.layout.data_units;

@@ -23,7 +23,7 @@ use strake_proto::{Error, ErrorKind, Result};
 /// One commit writes pairs of about this many bytes to a draft.
 const PART_BYTES: u64 = 8 << 20;
 
-/// What a renewed base has.
+/// The contents of a renewed base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
     /// The entry up to which it has everything that is left.
@@ -33,8 +33,8 @@ pub struct Renewed {
 }
 
 impl Kv {
-    /// Reads up to `count` units of 4 KiB of the base from the disk, from `first` on, and verifies
-    /// them, whatever caches know. A store in memory has none.
+    /// Reads up to `count` units of 4 KiB of the base from the disk, from `first` on, past all
+    /// caches, and verifies them. A store in memory has none.
     ///
     /// # Errors
     /// The disk's; `Io` once the base is gone.
@@ -47,13 +47,13 @@ impl Kv {
         }
     }
 
-    /// Writes the base anew in other chunks, with everything applied so far, while readers and
-    /// appliers go on; for a base with damaged pages. With `salvage` what such pages held is given
-    /// up; see the file's head. The journal must have been synced as for a checkpoint.
+    /// Writes a base with damaged pages anew in other chunks, with everything applied so far, while
+    /// readers and appliers go on. With `salvage`, the contents of damaged pages are given up; see
+    /// the file's head. The journal must be synced before, as for a checkpoint.
     ///
     /// # Errors
-    /// `Corrupt` if something cannot be read and is not to be given up; `NoSpace` where no chunks
-    /// are free; the disk's. The base is what it was then.
+    /// `Corrupt` if something cannot be read and must not be given up. `NoSpace` if no chunks are
+    /// free. The disk's errors. After an error the base is as it was.
     pub fn renew(&self, salvage: bool) -> Result<Renewed> {
         let mut writer = self.checkpointing.lock();
         let Some(writer) = &mut *writer else {

@@ -9,10 +9,10 @@ use crate::superblock::u32_at;
 use std::io;
 use strake_env::AlignedBuffer;
 
-/// What was found in some units of a store.
+/// The findings in some units of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Where to go on; `None` at the end.
+    /// The unit to go on with; `None` at the end.
     pub next: Option<u64>,
     /// Bytes read.
     pub bytes: u64,
