@@ -8,6 +8,7 @@
 //! round, room, floors  accepted to stable; space; what is deleted in effect
 //! stripe_io, scratch   blocks to strips and back
 //! nsds                 a way to each NSD, and what may be done with it
+//! exclusion            what repair needs of whoever may hold dirty data
 //! meta_link            the way to the metadata
 //! ```
 //!
@@ -26,6 +27,7 @@
 //! | the lists of `Rounds`, `Floors`, `Room` | nothing |
 
 pub mod array;
+pub mod exclusion;
 pub mod floors;
 pub mod meta_link;
 pub mod nsds;
@@ -36,4 +38,5 @@ pub mod scratch;
 pub mod stripe_io;
 
 pub use array::{Array, ArrayOptions};
+pub use exclusion::Exclusion;
 pub use nsds::NsdView;

@@ -120,6 +120,11 @@ pub fn padded_bytes(code: Code, block_bytes: u32) -> usize {
     stripe.data_strips() * Geometry::of(code, u64::from(block_bytes)).strip_bytes
 }
 
+/// Bytes that a block of this length takes on disks, parity not counted.
+pub fn on_disk(length: u32) -> u32 {
+    length.next_multiple_of(UNIT_BYTES as u32)
+}
+
 impl StripeIo {
     /// Stripe I/O on these NSDs.
     pub fn new(nsds: Arc<NsdSet>, fan: FanOut, versions: Versions) -> StripeIo {

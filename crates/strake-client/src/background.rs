@@ -3,23 +3,18 @@
 //! that have returned up to date.
 
 use crate::commit::sync_inodes;
-use crate::recovery::recover_nsd;
 use crate::shared::Shared;
 use crate::{harden, prefetch, write_behind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_array::reaper;
 use strake_env::process;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::JoinHandle;
-use strake_proto::layout::NsdAvailability;
 use strake_proto::{Error, ErrorKind, Result};
 
 /// How often the tender looks.
 const TICK: Duration = Duration::from_millis(500);
-/// How often the mender asks NSDs that are away, if nobody calls it before.
-const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The running threads.
 pub(crate) struct Background {
@@ -50,8 +45,6 @@ impl Background {
         )?;
         let signal = Arc::clone(&stop);
         spawn("tender".to_owned(), Box::new(move |shared| tend(shared, &signal)))?;
-        let signal = Arc::clone(&stop);
-        spawn("mender".to_owned(), Box::new(move |shared| mend(shared, &signal)))?;
         Ok(Background { stop, threads: Mutex::new(threads) })
     }
 
@@ -59,76 +52,11 @@ impl Background {
     pub(crate) fn stop(&self, shared: &Shared) {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
-        shared.array.io.nsds().call_for_attention();
-        shared.scrubber.stop();
-        shared.replacer.stop();
         shared.write_behind.close();
         shared.prefetch.close();
         shared.pool.close();
         for thread in self.threads.lock().drain(..) {
             // A panic there has been printed; the process goes on to save what it can.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// A thread that is started on demand, one at a time.
-#[derive(Default)]
-pub(crate) struct Job {
-    thread: Mutex<Option<JoinHandle<()>>>,
-    /// Whether the work goes on. This alone decides, not the thread's end, which comes a moment
-    /// later: whoever sees that the work has ended may start the next.
-    running: Arc<AtomicBool>,
-}
-
-/// Ends a job's work when it goes, by a panic as well.
-struct Running(Arc<AtomicBool>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
-impl Job {
-    /// Starts it, after `begin`.
-    ///
-    /// # Errors
-    /// `Busy` if it runs; `NoMemory` when there are no more threads.
-    pub(crate) fn start(
-        &self,
-        name: &str,
-        shared: &Arc<Shared>,
-        begin: impl FnOnce(),
-        work: impl FnOnce(&Shared) + Send + 'static,
-    ) -> Result<()> {
-        let mut thread = self.thread.lock();
-        if self.is_running() {
-            return Err(Error::new(ErrorKind::Busy, format!("a {name} is under way already")));
-        }
-        begin();
-        self.running.store(true, Ordering::Release);
-        let running = Running(Arc::clone(&self.running));
-        let shared = Arc::clone(shared);
-        let spawned = strake_env::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let _running = running;
-            work(&shared);
-        });
-        *thread = Some(spawned.map_err(|error| {
-            Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
-        })?);
-        Ok(())
-    }
-
-    /// Whether the work goes on; all of it is visible to whoever sees that it does not.
-    pub(crate) fn is_running(&self) -> bool {
-        self.running.load(Ordering::Acquire)
-    }
-
-    /// Waits until it has ended.
-    pub(crate) fn join(&self) {
-        if let Some(thread) = self.thread.lock().take() {
-            // A panic there has been printed.
             let _ = thread.join();
         }
     }
@@ -180,15 +108,6 @@ fn hold_memory(shared: &Shared) {
     }
 }
 
-fn mend(shared: &Shared, stop: &(Mutex<bool>, Condvar)) {
-    while !*stop.0.lock() {
-        shared.array.io.nsds().wait_for_call(PROBE_INTERVAL);
-        if !*stop.0.lock() {
-            look_after_nsds(shared);
-        }
-    }
-}
-
 /// Makes durable what has been waiting for half of the sync interval, so that the work itself still
 /// ends within it.
 fn sync_due(shared: &Shared) {
@@ -211,30 +130,4 @@ pub(crate) fn tend_now(shared: &Shared) {
     // As in the tender: whoever lost something over it finds it dirty, and ranges are tried again.
     let _ = shared.array.rounds.run(false);
     let _ = reaper::apply_pending(&shared.array);
-    look_after_nsds(shared);
-}
-
-/// Asks NSDs that are away, and brings those that returned up to date.
-pub(crate) fn look_after_nsds(shared: &Shared) {
-    let nsds = shared.array.io.nsds();
-    let _alone = nsds.mending().lock();
-    for slot in nsds.slots() {
-        if nsds.availability(slot).writable() {
-            // One that went away is noticed also when nobody uses it.
-            nsds.check(slot);
-            continue;
-        }
-        if !nsds.probe(slot) {
-            continue;
-        }
-        if nsds.availability(slot) == NsdAvailability::Unrecovered {
-            // It is tried again at the next look.
-            if let Err(error) = recover_nsd(shared, slot) {
-                eprintln!("disks: NSD {}: recovery: {error}", nsds.nsd(slot));
-            }
-        } else {
-            // It missed nothing that was written; what was deleted meanwhile is deleted there now.
-            let _ = reaper::apply_pending(&shared.array);
-        }
-    }
 }

@@ -2,11 +2,10 @@
 //! may be there, byte by byte; no file shows a byte that nobody wrote to it, or a size it never
 //! had. A write that makes a file longer gives it the end of each of its blocks as a size.
 
-use crate::StrakeVfs;
 use crate::differential_test::{fill, length, place};
+use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_env::Rng;
@@ -65,7 +64,7 @@ struct Run {
 }
 
 impl Run {
-    fn open(&mut self, vfs: &StrakeVfs, at: usize) -> strake_proto::Result<Handle> {
+    fn open(&mut self, vfs: &Mounted, at: usize) -> strake_proto::Result<Handle> {
         let file = &mut self.files[at];
         if let Some(handle) = file.handle {
             return Ok(handle);
@@ -78,7 +77,7 @@ impl Run {
     }
 
     /// One operation. Fails only once the power is going.
-    fn step(&mut self, vfs: &StrakeVfs) -> strake_proto::Result<()> {
+    fn step(&mut self, vfs: &Mounted) -> strake_proto::Result<()> {
         let at = self.rng.index(self.files.len());
         let handle = self.open(vfs, at)?;
         let rng = &mut self.rng;
@@ -152,7 +151,7 @@ impl Run {
     }
 
     /// Operations, until the power goes.
-    fn work(&mut self, vfs: &StrakeVfs, steps: usize) {
+    fn work(&mut self, vfs: &Mounted, steps: usize) {
         for step in 0..steps {
             if step + 1 == steps && self.rng.one_in(2) {
                 self.rig.freeze();
@@ -180,7 +179,7 @@ impl Run {
     }
 }
 
-fn read_all(vfs: &Arc<StrakeVfs>, name: &str) -> Option<Vec<u8>> {
+fn read_all(vfs: &Mounted, name: &str) -> Option<Vec<u8>> {
     let entry = vfs.lookup(ROOT, Ino::ROOT, name.as_bytes()).ok()?;
     let handle = vfs.open(ROOT, entry.attr.ino, RW).expect("opened").handle;
     let mut out = vec![0; entry.attr.size as usize];
@@ -292,7 +291,7 @@ fn a_recovery_leaves_the_times_of_a_file() {
     drop(vfs);
     rig.crash();
     let vfs = rig.start(0);
-    assert_eq!(vfs.recovered().deleted, 1, "the metadata never knew of it");
+    assert_eq!(vfs.recovered.deleted, 1, "the metadata never knew of it");
     let after = vfs.getattr(entry.attr.ino).expect("there");
     assert_eq!((after.size, after.mtime, after.ctime), (10_000, before.mtime, before.ctime));
     vfs.shutdown().expect("ended");
@@ -358,7 +357,7 @@ fn a_block_that_grows_keeps_all_its_positions() {
         for end in (8u64..64).map(|unit| unit * 4096 + 1) {
             vfs.write(opened.handle, end - 4096, &[7; 4096], false).expect("written");
             vfs.fsync(opened.handle, false).expect("synced");
-            let check = vfs.check_strips().expect("checks");
+            let check = vfs.manager.check_strips().expect("checks");
             assert_eq!(check.faults, Vec::<String>::new(), "{code}: {end} bytes");
         }
         let attr = vfs.getattr(entry.attr.ino).expect("there");

@@ -2,6 +2,7 @@
 //! blocks, a tiny pool, NSDs that are missing, vanish and return, restarts.
 
 use crate::StrakeVfs;
+use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SeekFor, SetAttr, Vfs};
 use std::sync::Arc;
@@ -63,7 +64,7 @@ pub(crate) fn fill(bytes: &mut Vec<u8>, from: usize, to: usize, value: impl Fn(u
 }
 
 impl Worker {
-    fn new(vfs: &Arc<StrakeVfs>, seed: u64, thread: usize) -> Worker {
+    fn new(vfs: &Mounted, seed: u64, thread: usize) -> Worker {
         let files = (0..FILES).map(|at| {
             let name = format!("t{thread}f{at}");
             let (entry, opened) =
@@ -71,7 +72,7 @@ impl Worker {
             File { name, ino: entry.attr.ino, handle: opened.handle, bytes: Vec::new() }
         });
         let rng = Rng::new(seed * 100 + thread as u64);
-        Worker { vfs: Arc::clone(vfs), files: files.collect(), rng }
+        Worker { vfs: Arc::clone(&vfs.vfs), files: files.collect(), rng }
     }
 
     fn step(&mut self) {
@@ -226,13 +227,13 @@ impl Worker {
     }
 
     /// Opens everything again on another client.
-    fn moved_to(mut self, vfs: &Arc<StrakeVfs>) -> Worker {
+    fn moved_to(mut self, vfs: &Mounted) -> Worker {
         for file in &mut self.files {
             let entry = vfs.lookup(ROOT, Ino::ROOT, file.name.as_bytes()).expect("found");
             assert_eq!(entry.attr.size, file.bytes.len() as u64, "{}", file.name);
             file.handle = vfs.open(ROOT, entry.attr.ino, RW).expect("opened").handle;
         }
-        self.vfs = Arc::clone(vfs);
+        self.vfs = Arc::clone(&vfs.vfs);
         self
     }
 }
@@ -281,12 +282,12 @@ fn run(seed: u64, code: &str, away: u32, threads: usize, steps: usize, disturban
                     strake_env::thread::yield_now();
                     vfs.sync().expect("degraded");
                     rig.nsds[nsd].set_down(false);
-                    vfs.recover_nsds();
+                    vfs.manager.recover_nsds();
                 }
             }
         });
         workers.iter().for_each(Worker::verify);
-        vfs.recover_nsds();
+        vfs.manager.recover_nsds();
         vfs.shutdown().expect("ended");
         vfs = start();
         workers = workers.into_iter().map(|worker| worker.moved_to(&vfs)).collect();
@@ -296,7 +297,8 @@ fn run(seed: u64, code: &str, away: u32, threads: usize, steps: usize, disturban
     let pool = vfs.view().pool;
     assert_eq!(pool.dirty, 0, "everything is stable");
     if away == 0 {
-        let unready = vfs.nsds().iter().filter(|nsd| !nsd.state.availability.readable()).count();
+        let unready =
+            vfs.array().nsds().iter().filter(|nsd| !nsd.state.availability.readable()).count();
         assert!(unready == 0 || disturbance != Disturbance::None);
     }
     drop(workers);
@@ -342,8 +344,8 @@ fn with_nsds_that_vanish_and_return_all_agree_with_the_model() {
 fn names_of_slots_are_those_of_the_rig() {
     let rig = Rig::new("1", 3);
     let vfs = rig.start(0b100);
-    let slots: Vec<SlotIndex> = vfs.nsds().iter().map(|nsd| nsd.slot).collect();
+    let slots: Vec<SlotIndex> = vfs.array().nsds().iter().map(|nsd| nsd.slot).collect();
     assert_eq!(slots, [SlotIndex(0), SlotIndex(1), SlotIndex(2)]);
-    assert!(!vfs.nsds()[2].state.availability.readable());
+    assert!(!vfs.array().nsds()[2].state.availability.readable());
     vfs.shutdown().expect("ended");
 }

@@ -1,7 +1,6 @@
 //! Disks that are replaced, suspended and lost while files are in use.
 
-use crate::StrakeVfs;
-use crate::replace::Replacement;
+use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::Vfs;
 use crate::vfs_test::{create, open, pattern, read, write};
@@ -9,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_env::RealClock;
+use strake_manager::Replacement;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::meta::MetaOp;
 use strake_proto::nsd::NsdPort;
@@ -25,8 +25,8 @@ fn port(nsd: &Arc<MemoryNsd>) -> Arc<dyn NsdPort> {
     Arc::clone(nsd) as Arc<dyn NsdPort>
 }
 
-fn replace(vfs: &StrakeVfs, new: &Arc<MemoryNsd>, rate: u64) {
-    vfs.replace_nsd(Replacement { old: OLD, new: NEW, rate }, port(new)).expect("begins");
+fn replace(vfs: &Mounted, new: &Arc<MemoryNsd>, rate: u64) {
+    vfs.manager.replace_nsd(Replacement { old: OLD, new: NEW, rate }, port(new)).expect("begins");
 }
 
 /// Writes that a busy writer makes at most, so that a test that fails ends.
@@ -35,22 +35,22 @@ const ROUNDS_MAX: u8 = 250;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Waits until the slot's NSD is what is wanted.
-fn wait_until(vfs: &StrakeVfs, is_so: impl Fn(&crate::NsdView) -> bool) {
+fn wait_until(vfs: &Mounted, is_so: impl Fn(&strake_array::NsdView) -> bool) {
     let clock = RealClock::shared();
     let start = clock.monotonic();
-    while !is_so(&vfs.nsds()[SLOT]) {
-        assert!(clock.monotonic() - start < WAIT_MAX, "still {:?}", vfs.nsds()[SLOT]);
+    while !is_so(&vfs.array().nsds()[SLOT]) {
+        assert!(clock.monotonic() - start < WAIT_MAX, "still {:?}", vfs.array().nsds()[SLOT]);
         strake_env::thread::yield_now();
     }
 }
 
-fn is_done(view: &crate::NsdView) -> bool {
+fn is_done(view: &strake_array::NsdView) -> bool {
     let state = view.state;
     view.nsd == NEW && (state.status, state.availability) == (NsdStatus::Ready, NsdAvailability::Up)
 }
 
 /// A file system with a few files, one of which was deleted.
-fn filled(code: &str) -> (Rig, Arc<StrakeVfs>) {
+fn filled(code: &str) -> (Rig, Mounted) {
     let rig = Rig::new(code, 7);
     let vfs = rig.start(0);
     for at in 0..6u8 {
@@ -63,7 +63,7 @@ fn filled(code: &str) -> (Rig, Arc<StrakeVfs>) {
     (rig, vfs)
 }
 
-fn verify(vfs: &StrakeVfs, why: &str) {
+fn verify(vfs: &Mounted, why: &str) {
     for at in 0..5u8 {
         let (_, handle) = open(vfs, &format!("f{at}"));
         assert!(read(vfs, handle, 0, 4 * BLOCK) == pattern(3 * BLOCK + 5000, at), "{why}: f{at}");
@@ -72,7 +72,7 @@ fn verify(vfs: &StrakeVfs, why: &str) {
 }
 
 /// Starts anew with the new NSD in the slot and as many others away as the code tolerates.
-fn verify_without_others(mut rig: Rig, vfs: Arc<StrakeVfs>, new: Arc<MemoryNsd>, code: &str) {
+fn verify_without_others(mut rig: Rig, vfs: Mounted, new: Arc<MemoryNsd>, code: &str) {
     vfs.shutdown().expect("ended");
     drop(vfs);
     rig.nsds[SLOT] = new;
@@ -82,8 +82,8 @@ fn verify_without_others(mut rig: Rig, vfs: Arc<StrakeVfs>, new: Arc<MemoryNsd>,
         drop(vfs);
         // What this start noted of those away is forgotten again.
         let vfs = rig.start(0);
-        vfs.recover_nsds();
-        assert!(vfs.nsds().iter().all(|nsd| nsd.state.availability.readable()));
+        vfs.manager.recover_nsds();
+        assert!(vfs.array().nsds().iter().all(|nsd| nsd.state.availability.readable()));
         vfs.shutdown().expect("ended");
     }
 }
@@ -116,7 +116,7 @@ fn a_disk_is_replaced_under_a_writer_and_the_new_one_has_everything() {
         let (_, handle) = open(&vfs, "busy");
         assert!(read(&vfs, handle, 0, 600_000) == pattern(600_000, 77));
         vfs.release(handle);
-        wait_until(&vfs, |_| vfs.replacement() == Ok(None));
+        wait_until(&vfs, |_| vfs.manager.replacement() == Ok(None));
         verify_without_others(rig, vfs, new, code);
     }
 }
@@ -125,7 +125,7 @@ fn a_disk_is_replaced_under_a_writer_and_the_new_one_has_everything() {
 fn a_disk_that_is_lost_is_replaced_by_an_empty_one() {
     for code in ["2x", "4+2p"] {
         let (rig, vfs) = filled(code);
-        vfs.attach_nsd(SlotIndex(SLOT as u16), None);
+        vfs.array().attach_nsd(SlotIndex(SLOT as u16), None);
         let new = MemoryNsd::new(NEW);
         replace(&vfs, &new, 0);
         wait_until(&vfs, is_done);
@@ -141,15 +141,15 @@ fn a_replacement_that_was_interrupted_is_taken_up_again() {
     // A byte a second: it will not come far.
     replace(&vfs, &new, 1);
     wait_until(&vfs, |view| view.progress.is_some());
-    assert_eq!(vfs.nsds()[SLOT].state.status, NsdStatus::Replacing);
+    assert_eq!(vfs.array().nsds()[SLOT].state.status, NsdStatus::Replacing);
     let other = Replacement { old: NsdId(1), new: NsdId(10), rate: 0 };
-    let refused = vfs.replace_nsd(other, port(&MemoryNsd::new(NsdId(10))));
+    let refused = vfs.manager.replace_nsd(other, port(&MemoryNsd::new(NsdId(10))));
     assert_eq!(refused.expect_err("one at a time").kind(), ErrorKind::Busy);
     drop(vfs);
     rig.crash();
     new.crash();
     let vfs = rig.start(0);
-    let (pending, running) = vfs.replacement().expect("known").expect("it was noted");
+    let (pending, running) = vfs.manager.replacement().expect("known").expect("it was noted");
     assert_eq!((pending.old, pending.new, pending.rate, running), (OLD, NEW, 1, false));
     replace(&vfs, &new, 0);
     wait_until(&vfs, is_done);
@@ -164,11 +164,11 @@ fn a_replacement_whose_end_was_not_noted_ends() {
     let new = MemoryNsd::new(NEW);
     replace(&vfs, &new, 0);
     wait_until(&vfs, is_done);
-    wait_until(&vfs, |_| vfs.replacement() == Ok(None));
+    wait_until(&vfs, |_| vfs.manager.replacement() == Ok(None));
     let (name, value) = ("replacing".to_owned(), format!("{OLD} {NEW} 0"));
     vfs.shared.array.meta.apply(MetaOp::SetConfig { name, value }).expect("as before the crash");
     replace(&vfs, &new, 0);
-    wait_until(&vfs, |_| vfs.replacement() == Ok(None));
+    wait_until(&vfs, |_| vfs.manager.replacement() == Ok(None));
     verify(&vfs, "nothing was moved");
 }
 
@@ -178,10 +178,10 @@ fn a_new_disk_that_fails_replaces_nothing_and_an_old_one_that_fails_is_replaced_
     let new = MemoryNsd::new(NEW);
     new.set_faults(Faults { write: Some(ErrorKind::Io), ..Faults::default() });
     replace(&vfs, &new, 0);
-    while vfs.replacement().expect("known").expect("it stays noted").1 {
+    while vfs.manager.replacement().expect("known").expect("it stays noted").1 {
         strake_env::thread::yield_now();
     }
-    assert_eq!(vfs.nsds()[SLOT].nsd, OLD);
+    assert_eq!(vfs.array().nsds()[SLOT].nsd, OLD);
     verify(&vfs, "the old one goes on");
     vfs.shutdown().expect("ended");
     drop(vfs);
@@ -190,8 +190,8 @@ fn a_new_disk_that_fails_replaces_nothing_and_an_old_one_that_fails_is_replaced_
     let new = MemoryNsd::new(NEW);
     replace(&vfs, &new, 1);
     wait_until(&vfs, |view| view.progress.is_some());
-    vfs.attach_nsd(SlotIndex(SLOT as u16), None);
-    vfs.set_rebuild_rate(0);
+    vfs.array().attach_nsd(SlotIndex(SLOT as u16), None);
+    vfs.manager.set_rebuild_rate(0);
     wait_until(&vfs, is_done);
     verify_without_others(rig, vfs, new, "4+2p");
 }
@@ -201,8 +201,8 @@ fn a_suspended_disk_gets_no_new_files_and_is_read() {
     let (rig, vfs) = filled("4+2p");
     vfs.sync().expect("synced");
     let before = rig.nsds[SLOT].strips();
-    assert!(vfs.set_suspended(OLD, true).expect("set"), "six others are left");
-    assert_eq!(vfs.nsds()[SLOT].state.status, NsdStatus::Suspended);
+    assert!(vfs.manager.set_suspended(OLD, true).expect("set"), "six others are left");
+    assert_eq!(vfs.array().nsds()[SLOT].state.status, NsdStatus::Suspended);
     for at in 0..4u8 {
         let (_, handle) = create(&vfs, &format!("new{at}"));
         write(&vfs, handle, 0, &pattern(3 * BLOCK, at));
@@ -210,18 +210,18 @@ fn a_suspended_disk_gets_no_new_files_and_is_read() {
     }
     assert!(rig.nsds[SLOT].strips() <= before, "nothing new is on it");
     verify(&vfs, "what is there is read");
-    assert!(!vfs.set_suspended(NsdId(1), true).expect("set"), "five are too few for 4+2p");
+    assert!(!vfs.manager.set_suspended(NsdId(1), true).expect("set"), "five are too few for 4+2p");
     vfs.shutdown().expect("ended");
     drop(vfs);
     let vfs = rig.start(0b1);
-    assert_eq!(vfs.nsds()[SLOT].state.status, NsdStatus::Suspended, "it is remembered");
+    assert_eq!(vfs.array().nsds()[SLOT].state.status, NsdStatus::Suspended, "it is remembered");
     verify(&vfs, "after a start");
     for at in 0..4u8 {
         let (_, handle) = open(&vfs, &format!("new{at}"));
         assert!(read(&vfs, handle, 0, 3 * BLOCK) == pattern(3 * BLOCK, at));
     }
-    vfs.set_suspended(NsdId(1), false).expect("set");
-    assert!(vfs.set_suspended(OLD, false).expect("set"));
+    vfs.manager.set_suspended(NsdId(1), false).expect("set");
+    assert!(vfs.manager.set_suspended(OLD, false).expect("set"));
     let (_, handle) = create(&vfs, "newest");
     write(&vfs, handle, 0, &pattern(8 * BLOCK, 9));
     vfs.fsync(handle, false).expect("synced");

@@ -1,10 +1,9 @@
 //! A full file system: nothing makes it fuller, and what it holds can be written anew.
 
-use crate::StrakeVfs;
+use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{FallocateMode, Handle, SetAttr, Vfs};
 use crate::vfs_test::{create, lookup, open, read};
-use std::sync::Arc;
 use strake_env::Rng;
 use strake_env::rng::{test_scale, test_seeds};
 use strake_proto::{Caller, ErrorKind};
@@ -19,7 +18,7 @@ const WRITERS: usize = 4;
 /// A file system that is full of one file.
 struct Full {
     rig: Rig,
-    vfs: Arc<StrakeVfs>,
+    vfs: Mounted,
     rng: Rng,
     handle: Handle,
     /// What the file holds.
@@ -42,7 +41,7 @@ fn for_each_full(seeds: u64, codes: &[&str], test: impl Fn(Full)) {
 }
 
 /// Writes random bytes to the end of a file until there is no space; returns them.
-fn fill(vfs: &StrakeVfs, handle: Handle, rng: &mut Rng) -> Vec<u8> {
+fn fill(vfs: &Mounted, handle: Handle, rng: &mut Rng) -> Vec<u8> {
     let mut held = Vec::new();
     let mut bytes = vec![0; 100_000];
     loop {
@@ -59,7 +58,7 @@ fn fill(vfs: &StrakeVfs, handle: Handle, rng: &mut Rng) -> Vec<u8> {
 }
 
 /// One change of what a file holds from `from` on, which must succeed however full it is.
-fn change(vfs: &StrakeVfs, handle: Handle, rng: &mut Rng, from: usize, held: &mut [u8]) {
+fn change(vfs: &Mounted, handle: Handle, rng: &mut Rng, from: usize, held: &mut [u8]) {
     let is_zeroed = rng.one_in(20);
     // Less than a block is zeroed at once: that makes no room.
     let is_long = rng.one_in(3) && !is_zeroed;
@@ -81,7 +80,7 @@ fn change(vfs: &StrakeVfs, handle: Handle, rng: &mut Rng, from: usize, held: &mu
 }
 
 /// Takes so many bytes from the end of a file.
-fn cut(vfs: &StrakeVfs, handle: Handle, held: &mut Vec<u8>, bytes: usize) {
+fn cut(vfs: &Mounted, handle: Handle, held: &mut Vec<u8>, bytes: usize) {
     held.truncate(held.len() - bytes);
     let change = SetAttr { size: Some(held.len() as u64), ..SetAttr::default() };
     let ino = lookup(vfs, "f").attr.ino;

@@ -10,8 +10,7 @@
 //! file_io, prefetch    between applications and memory (neighbours: across small files)
 //! write_behind         from dirty to accepted by the NSDs (accepted: and from there to stable)
 //! commit, harden       from there to durable: the order that keeps promises
-//! recovery             what is put right after a crash or a loss
-//! check                the metadata against the strips, in use
+//! exclusion            what repair needs of a mount, granted with its locks
 //! ```
 //!
 //! # Promises and where they are kept
@@ -43,9 +42,9 @@
 mod accepted;
 mod background;
 mod block;
-mod check;
 pub mod client;
 mod commit;
+mod exclusion;
 mod file;
 mod file_io;
 mod harden;
@@ -56,20 +55,17 @@ mod neighbours;
 mod numbers;
 mod open_table;
 mod ops;
-mod pace;
 mod permissions;
 mod pool;
 mod prefetch;
-mod recovery;
-mod rehome;
-mod replace;
-mod scrub;
 pub mod settings;
 mod shared;
 pub mod vfs;
 mod vfs_impl;
 mod write_behind;
 
+#[cfg(test)]
+mod check_test;
 #[cfg(test)]
 mod crash_test;
 #[cfg(test)]
@@ -91,13 +87,7 @@ mod testing;
 #[cfg(test)]
 mod vfs_test;
 
-pub use check::StripCheck;
-pub use client::{ClientView, FlushReport, StartOptions, StrakeVfs};
+pub use client::{ClientView, FlushReport, StrakeVfs};
 pub use pool::PoolView;
-pub use recovery::RecoveryReport;
-pub use rehome::Deletion;
-pub use replace::Replacement;
-pub use scrub::ScrubView;
 pub use settings::Settings;
-pub use strake_array::NsdView;
 pub use vfs::Vfs;

@@ -4,15 +4,16 @@
 //! listed; its partners are listed before they accept theirs. So the strip looks like one that only
 //! this NSD has, although the write is about to be acknowledged.
 
-use crate::StrakeVfs;
 use crate::file::Content;
-use crate::rehome::Deletion;
+use crate::rehome_test::wait_for_end;
+use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::{Handle, Vfs};
 use crate::vfs_test::{create, open, pattern, read, write};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::sync::{Condvar, Mutex};
+use strake_manager::Deletion;
 use strake_proto::nsd::NsdRequest;
 use strake_proto::{BlockIndex, Ino, NsdId, ObjectId, ObjectLayout, SlotIndex};
 use strake_testing::MemoryNsd;
@@ -100,14 +101,14 @@ impl Order {
     }
 
     /// Writes the new block when its moment has come.
-    fn write(&self, vfs: &StrakeVfs, ino: Ino, handle: Handle) {
+    fn write(&self, vfs: &Mounted, ino: Ino, handle: Handle) {
         self.wait("the newcomer is compared", |steps| steps.begun);
         write(vfs, handle, self.block.0 * BLOCK, &pattern(LENGTH, 9));
         send_block(vfs, ino, self.block.0);
     }
 }
 
-fn layout_of(vfs: &StrakeVfs, ino: Ino) -> ObjectLayout {
+fn layout_of(vfs: &Mounted, ino: Ino) -> ObjectLayout {
     let inode = vfs.shared.table.pin(ino);
     let file = vfs.shared.file(&inode).expect("a file");
     let content = file.content.read();
@@ -124,11 +125,11 @@ fn quiet_rig(count: u16) -> Rig {
 }
 
 /// Every strip is there, and what was written is read from either NSD of a stripe.
-fn verify(rig: &Rig, vfs: Arc<StrakeVfs>, gone: u32, block: u64, why: &str) {
+fn verify(rig: &Rig, vfs: Mounted, gone: u32, block: u64, why: &str) {
     rig.nsds.iter().for_each(|nsd| nsd.set_watch(None));
     vfs.sync().expect("synced");
     vfs.tend();
-    let check = vfs.check_strips().expect("checks");
+    let check = vfs.manager.check_strips().expect("checks");
     assert_eq!(check.faults, Vec::<String>::new(), "{why}");
     vfs.shutdown().expect("ended");
     drop(vfs);
@@ -139,7 +140,7 @@ fn verify(rig: &Rig, vfs: Arc<StrakeVfs>, gone: u32, block: u64, why: &str) {
         assert!(found == pattern(LENGTH, 9), "{why}: without NSD {away}");
         drop(vfs);
         let vfs = rig.start(gone);
-        vfs.recover_nsds();
+        vfs.manager.recover_nsds();
         vfs.shutdown().expect("ended");
     }
 }
@@ -155,7 +156,7 @@ fn a_block_written_while_an_nsd_is_compared_keeps_its_strip_there() {
         let (ino, handle) = create(&vfs, "f");
         write(&vfs, handle, 0, &pattern(200_000, 1));
         vfs.fsync(handle, false).expect("synced");
-        vfs.attach_nsd(SlotIndex(1), None);
+        vfs.array().attach_nsd(SlotIndex(1), None);
         // Blocks that the NSD misses; the new one is between them.
         write(&vfs, handle, 0, &pattern(200_000, 2));
         write(&vfs, handle, 2 * BLOCK, &pattern(LENGTH, 3));
@@ -167,12 +168,12 @@ fn a_block_written_while_an_nsd_is_compared_keeps_its_strip_there() {
         let order = Order::force(object, 1, &rig.nsds[1], &[&rig.nsds[0]]);
         strake_env::thread::scope(|scope| {
             scope.spawn(|| order.write(&vfs, ino, handle));
-            vfs.attach_nsd(SlotIndex(1), rig.port(1));
-            vfs.recover_nsds();
+            vfs.array().attach_nsd(SlotIndex(1), rig.port(1));
+            vfs.manager.recover_nsds();
         });
         vfs.fsync(handle, false).expect("synced");
-        vfs.recover_nsds();
-        assert!(vfs.nsds()[1].state.availability.readable(), "{why}: it is up");
+        vfs.manager.recover_nsds();
+        assert!(vfs.array().nsds()[1].state.availability.readable(), "{why}: it is up");
         vfs.release(handle);
         verify(&rig, vfs, 0, 1, why);
     }
@@ -199,11 +200,11 @@ fn a_block_written_while_an_heir_is_compared_keeps_its_strip_there() {
     let order = Order::force(layout.object, block, &rig.nsds[usize::from(heir.0)], &partners);
     strake_env::thread::scope(|scope| {
         scope.spawn(|| order.write(&vfs, ino, handle));
-        vfs.delete_nsd(Deletion { nsd: NsdId(1), rate: 0 }).expect("begins");
+        vfs.manager.delete_nsd(Deletion { nsd: NsdId(1), rate: 0 }).expect("begins");
     });
     vfs.fsync(handle, false).expect("synced");
     vfs.release(handle);
-    vfs.shared.replacer.job.join();
-    assert_eq!(vfs.deletion(), Ok(None), "it is deleted");
+    wait_for_end(&vfs);
+    assert_eq!(vfs.manager.deletion(), Ok(None), "it is deleted");
     verify(&rig, vfs, 0b1, block, "deleted");
 }

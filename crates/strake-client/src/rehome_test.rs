@@ -1,8 +1,6 @@
 //! Disks that are deleted without another in their place, while files are in use.
 
-use crate::StrakeVfs;
-use crate::rehome::Deletion;
-use crate::replace::Replacement;
+use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::Vfs;
 use crate::vfs_test::{create, open, pattern, read, write};
@@ -10,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_env::{RealClock, Rng};
+use strake_manager::Deletion;
+use strake_manager::Replacement;
 use strake_proto::layout::NsdStatus;
 use strake_proto::meta::{FileData, MetaQuery};
 use strake_proto::nsd::NsdPort;
@@ -23,8 +23,8 @@ const ROUNDS_MAX: u8 = 250;
 /// A wait that lasts longer is a fault.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-fn delete(vfs: &StrakeVfs, slot: usize, rate: u64) -> strake_proto::Result<()> {
-    vfs.delete_nsd(Deletion { nsd: NsdId(slot as u32 + 1), rate })
+fn delete(vfs: &Mounted, slot: usize, rate: u64) -> strake_proto::Result<()> {
+    vfs.manager.delete_nsd(Deletion { nsd: NsdId(slot as u32 + 1), rate })
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
@@ -37,12 +37,12 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// Waits until the deletion has ended, and nothing else may be under way.
-fn wait_for_end(vfs: &StrakeVfs) {
-    wait_until("deleted", || vfs.deletion() == Ok(None) && !vfs.shared.replacer.is_running());
+pub(crate) fn wait_for_end(vfs: &Mounted) {
+    wait_until("deleted", || vfs.manager.deletion() == Ok(None) && !vfs.manager.is_rebuilding());
 }
 
 /// A file system with long and short files, one of which was deleted.
-fn filled(code: &str, count: u16) -> (Rig, Arc<StrakeVfs>) {
+fn filled(code: &str, count: u16) -> (Rig, Mounted) {
     let rig = Rig::new(code, count);
     let vfs = rig.start(0);
     for at in 0..6u8 {
@@ -59,7 +59,7 @@ fn length(at: u8) -> usize {
     if at.is_multiple_of(2) { 3 * BLOCK + 5000 } else { 9000 }
 }
 
-fn verify(vfs: &StrakeVfs, why: &str) {
+fn verify(vfs: &Mounted, why: &str) {
     for at in 0..5u8 {
         let (_, handle) = open(vfs, &format!("f{at}"));
         assert!(read(vfs, handle, 0, 4 * BLOCK) == pattern(length(at), at), "{why}: f{at}");
@@ -68,17 +68,17 @@ fn verify(vfs: &StrakeVfs, why: &str) {
 }
 
 /// Nothing is missing, and nothing lies where it does not belong.
-fn clean(vfs: &StrakeVfs) {
+fn clean(vfs: &Mounted) {
     vfs.sync().expect("synced");
     vfs.tend();
     vfs.sync().expect("synced");
-    let found = vfs.check_strips().expect("checks");
+    let found = vfs.manager.check_strips().expect("checks");
     assert_eq!((found.faults, found.notes), (vec![], vec![]));
 }
 
 /// Starts without the deleted ones and with as many others away as the code tolerates, several
 /// times.
-fn verify_without(rig: &Rig, vfs: Arc<StrakeVfs>, gone: &[usize], tolerated: usize) {
+fn verify_without(rig: &Rig, vfs: Mounted, gone: &[usize], tolerated: usize) {
     clean(&vfs);
     vfs.shutdown().expect("ended");
     drop(vfs);
@@ -93,8 +93,8 @@ fn verify_without(rig: &Rig, vfs: Arc<StrakeVfs>, gone: &[usize], tolerated: usi
         drop(vfs);
         // What this start noted of those away is forgotten again.
         let vfs = rig.start(gone_mask);
-        vfs.recover_nsds();
-        assert!(vfs.nsds().iter().all(|nsd| nsd.state.availability.readable()));
+        vfs.manager.recover_nsds();
+        assert!(vfs.array().nsds().iter().all(|nsd| nsd.state.availability.readable()));
         vfs.shutdown().expect("ended");
     }
 }
@@ -106,7 +106,7 @@ fn a_disk_that_is_there_or_lost_is_deleted_under_a_writer() {
     {
         let (rig, vfs) = filled(code, count);
         if lost {
-            vfs.attach_nsd(SlotIndex(2), None);
+            vfs.array().attach_nsd(SlotIndex(2), None);
         }
         let (_, handle) = create(&vfs, "busy");
         write(&vfs, handle, 0, &pattern(600_000, 76));
@@ -127,7 +127,10 @@ fn a_disk_that_is_there_or_lost_is_deleted_under_a_writer() {
             wait_for_end(&vfs);
             stop.store(true, Ordering::Relaxed);
         });
-        assert!(vfs.nsds().iter().all(|view| view.slot != SlotIndex(2)), "it is not listed");
+        assert!(
+            vfs.array().nsds().iter().all(|view| view.slot != SlotIndex(2)),
+            "it is not listed"
+        );
         rig.nsds[2].set_down(true);
         verify(&vfs, code);
         assert!(read(&vfs, handle, 0, 600_000) == pattern(600_000, 77));
@@ -153,7 +156,7 @@ fn disks_are_deleted_one_after_the_other_while_the_code_allows_it() {
     let refused = delete(&vfs, 1, 0).expect_err("six are left for 4+2p");
     assert_eq!(refused.kind(), ErrorKind::NotSupported);
     assert_eq!(delete(&vfs, 4, 0).expect_err("it is gone").kind(), ErrorKind::NotFound);
-    assert_eq!(vfs.deletion(), Ok(None));
+    assert_eq!(vfs.manager.deletion(), Ok(None));
     verify_without(&rig, vfs, &[4, 0, 7], 2);
 }
 
@@ -162,18 +165,21 @@ fn a_deletion_that_was_interrupted_is_taken_up_again() {
     for present in [true, false] {
         let (rig, vfs) = filled("4+2p", 7);
         if !present {
-            vfs.attach_nsd(SlotIndex(2), None);
+            vfs.array().attach_nsd(SlotIndex(2), None);
         }
         // A byte a second: it will not come far.
         delete(&vfs, 2, 1).expect("begins");
-        wait_until("at work", || vfs.nsds()[2].progress.is_some());
-        assert_eq!(vfs.nsds()[2].state.status, NsdStatus::BeingEmptied);
+        wait_until("at work", || vfs.array().nsds()[2].progress.is_some());
+        assert_eq!(vfs.array().nsds()[2].state.status, NsdStatus::BeingEmptied);
         assert_eq!(delete(&vfs, 3, 0).expect_err("one at a time").kind(), ErrorKind::Busy);
         let new = MemoryNsd::new(NsdId(10));
         let port = Arc::clone(&new) as Arc<dyn NsdPort>;
         let other = Replacement { old: NsdId(1), new: NsdId(10), rate: 0 };
-        assert_eq!(vfs.replace_nsd(other, port).expect_err("nor").kind(), ErrorKind::Busy);
-        assert_eq!(vfs.set_suspended(NsdId(3), false).expect_err("nor").kind(), ErrorKind::Busy);
+        assert_eq!(vfs.manager.replace_nsd(other, port).expect_err("nor").kind(), ErrorKind::Busy);
+        assert_eq!(
+            vfs.manager.set_suspended(NsdId(3), false).expect_err("nor").kind(),
+            ErrorKind::Busy
+        );
         let (_, handle) = create(&vfs, "meanwhile");
         write(&vfs, handle, 0, &pattern(BLOCK, 9));
         vfs.fsync(handle, false).expect("synced");
@@ -189,17 +195,17 @@ fn a_deletion_that_was_interrupted_is_taken_up_again() {
         verify(&vfs, "after a crash, with another away");
         drop(vfs);
         let vfs = rig.start(if present { 0 } else { 0b100 });
-        vfs.recover_nsds();
+        vfs.manager.recover_nsds();
         let deletion = Deletion { nsd: NsdId(3), rate: 1 };
-        assert_eq!(vfs.deletion(), Ok(Some((deletion, false))));
+        assert_eq!(vfs.manager.deletion(), Ok(Some((deletion, false))));
         delete(&vfs, 2, 0).expect("goes on");
         wait_for_end(&vfs);
         verify_without(&rig, vfs, &[2], 2);
     }
 }
 
-fn clean_but_for_notes(vfs: &StrakeVfs) {
-    let found = vfs.check_strips().expect("checks");
+fn clean_but_for_notes(vfs: &Mounted) {
+    let found = vfs.manager.check_strips().expect("checks");
     assert_eq!(found.faults, Vec::<String>::new());
 }
 
@@ -210,16 +216,16 @@ fn what_the_others_cannot_take_is_refused() {
     assert_eq!(refused.kind(), ErrorKind::NotSupported);
     assert!(refused.to_string().contains("too few"), "{refused}");
     let (rig, vfs) = filled("4+2p", 7);
-    vfs.attach_nsd(SlotIndex(5), None);
+    vfs.array().attach_nsd(SlotIndex(5), None);
     let refused = delete(&vfs, 2, 0).expect_err("another is away");
     assert!(refused.to_string().contains("NSD 6 is not up"), "{refused}");
-    vfs.attach_nsd(SlotIndex(5), rig.port(5));
-    vfs.recover_nsds();
+    vfs.array().attach_nsd(SlotIndex(5), rig.port(5));
+    vfs.manager.recover_nsds();
     rig.nsds[1].set_capacity(1 << 20);
     assert_eq!(delete(&vfs, 2, 0).expect_err("NSD 2 is full").kind(), ErrorKind::NoSpace);
-    assert_eq!(vfs.deletion(), Ok(None));
+    assert_eq!(vfs.manager.deletion(), Ok(None));
     let (_rig, vfs) = filled("1", 3);
-    vfs.attach_nsd(SlotIndex(2), None);
+    vfs.array().attach_nsd(SlotIndex(2), None);
     let refused = delete(&vfs, 2, 0).expect_err("nobody else has what it holds");
     assert_eq!(refused.kind(), ErrorKind::Unreachable);
     assert_eq!(delete(&vfs, 7, 0).expect_err("no such NSD").kind(), ErrorKind::NotFound);
@@ -235,7 +241,7 @@ fn a_disk_of_a_code_without_parity_is_deleted_while_it_is_there() {
 
 /// A deletion that has copied one strip and goes on when it is told to; the block of `f0` that it
 /// was of, and the slot of its heir.
-fn one_strip_copied(rig: &Rig, vfs: &StrakeVfs) -> (u64, usize) {
+fn one_strip_copied(rig: &Rig, vfs: &Mounted) -> (u64, usize) {
     let strips = || rig.nsds.iter().map(|nsd| nsd.strips()).sum::<usize>();
     let before = strips();
     // A byte a second: the second one is far away.
@@ -258,7 +264,7 @@ fn what_is_written_after_a_strip_was_copied_reaches_its_heir() {
     for present in [true, false] {
         let (rig, vfs) = filled("4+2p", 7);
         if !present {
-            vfs.attach_nsd(SlotIndex(2), None);
+            vfs.array().attach_nsd(SlotIndex(2), None);
         }
         one_strip_copied(&rig, &vfs);
         for salt in [90, 0] {
@@ -267,7 +273,7 @@ fn what_is_written_after_a_strip_was_copied_reaches_its_heir() {
             vfs.fsync(handle, false).expect("synced");
             vfs.release(handle);
         }
-        vfs.set_rebuild_rate(0);
+        vfs.manager.set_rebuild_rate(0);
         wait_for_end(&vfs);
         verify_without(&rig, vfs, &[2], 2);
     }
@@ -280,7 +286,7 @@ fn an_heir_that_missed_a_change_does_not_take_its_place_before_it_has_it() {
     for present in [true, false] {
         let (rig, vfs) = filled("4+2p", 7);
         if !present {
-            vfs.attach_nsd(SlotIndex(2), None);
+            vfs.array().attach_nsd(SlotIndex(2), None);
         }
         let (block, heir) = one_strip_copied(&rig, &vfs);
         rig.nsds[heir].set_faults(Faults { write: Some(ErrorKind::Io), ..Faults::default() });
@@ -291,8 +297,8 @@ fn an_heir_that_missed_a_change_does_not_take_its_place_before_it_has_it() {
         vfs.fsync(handle, false).expect("synced without the heir");
         vfs.release(handle);
         rig.nsds[heir].set_faults(Faults::default());
-        vfs.set_rebuild_rate(0);
-        vfs.recover_nsds();
+        vfs.manager.set_rebuild_rate(0);
+        vfs.manager.recover_nsds();
         wait_for_end(&vfs);
         verify_without(&rig, vfs, &[2], 2);
     }
@@ -305,10 +311,10 @@ fn an_heir_that_misses_writes_holds_the_deletion_up_and_votes_for_nothing() {
     for (present, answers) in [(true, true), (false, false)] {
         let (rig, vfs) = filled("4+2p", 7);
         if !present {
-            vfs.attach_nsd(SlotIndex(2), None);
+            vfs.array().attach_nsd(SlotIndex(2), None);
         }
         delete(&vfs, 2, 1).expect("begins");
-        wait_until("at work", || vfs.nsds()[2].progress.is_some());
+        wait_until("at work", || vfs.array().nsds()[2].progress.is_some());
         let fault = Faults { write: Some(ErrorKind::Io), down: !answers, ..Faults::default() };
         rig.nsds[4].set_faults(fault);
         let (_, handle) = open(&vfs, "f2");
@@ -318,16 +324,16 @@ fn an_heir_that_misses_writes_holds_the_deletion_up_and_votes_for_nothing() {
         vfs.fsync(handle, false).expect("two are away at most");
         vfs.release(handle);
         if present {
-            vfs.set_rebuild_rate(0);
-            let status = || vfs.nsds()[2].state.status;
+            vfs.manager.set_rebuild_rate(0);
+            let status = || vfs.array().nsds()[2].state.status;
             (0..20).for_each(|_| strake_env::thread::yield_now());
             assert_eq!(status(), NsdStatus::BeingEmptied, "what only it has would be lost");
         }
         rig.nsds[4].set_faults(Faults::default());
-        vfs.set_rebuild_rate(0);
-        vfs.recover_nsds();
+        vfs.manager.set_rebuild_rate(0);
+        vfs.manager.recover_nsds();
         wait_for_end(&vfs);
-        vfs.recover_nsds();
+        vfs.manager.recover_nsds();
         verify_without(&rig, vfs, &[2], 2);
     }
 }

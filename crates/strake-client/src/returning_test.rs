@@ -1,13 +1,12 @@
 //! What an NSD that is away misses, and what it has when it is back.
 
 use crate::differential_test::{fill, length, place, same};
-use crate::recovery::recover_nsd;
+use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::{Handle, SetAttr, Vfs};
 use crate::vfs_test::{create, lookup, open, pattern, read, write};
-use crate::{NsdView, StrakeVfs};
-use std::sync::Arc;
 use std::time::Duration;
+use strake_array::NsdView;
 use strake_env::Rng;
 use strake_proto::layout::NsdAvailability;
 use strake_proto::{ByteCount, Caller, Ino, Result, SlotIndex};
@@ -36,15 +35,15 @@ fn an_nsd_that_went_before_a_commit_has_missed_what_the_commit_made_stable() {
             send_block(&vfs, ino, 0);
             let at = SlotIndex(slot as u16);
             if noticed {
-                vfs.attach_nsd(at, None);
+                vfs.array().attach_nsd(at, None);
             } else {
                 rig.nsds[slot].set_down(true);
             }
             vfs.fsync(handle, false).expect("synced");
             rig.nsds[slot].crash();
-            vfs.attach_nsd(at, rig.port(slot));
-            vfs.recover_nsds();
-            assert!(vfs.nsds()[slot].state.availability.readable(), "{code}: it is back");
+            vfs.array().attach_nsd(at, rig.port(slot));
+            vfs.manager.recover_nsds();
+            assert!(vfs.array().nsds()[slot].state.availability.readable(), "{code}: it is back");
             vfs.sync().expect("synced");
             vfs.tend();
             vfs.shutdown().expect("ended");
@@ -55,7 +54,7 @@ fn an_nsd_that_went_before_a_commit_has_missed_what_the_commit_made_stable() {
                 assert!(read(&vfs, handle, 0, BLOCK) == pattern(BLOCK, 2), "{code} {slot} {other}");
                 drop(vfs);
                 let vfs = rig.start(0);
-                vfs.recover_nsds();
+                vfs.manager.recover_nsds();
             }
         }
     }
@@ -82,10 +81,10 @@ fn an_nsd_that_returns_keeps_no_strip_that_the_block_does_not_have() {
         rig.nsds[slot].keep_all();
         rig.crash();
         let vfs = rig.start(1 << slot);
-        vfs.attach_nsd(SlotIndex(slot as u16), rig.port(slot));
-        vfs.recover_nsds();
-        assert!(vfs.nsds()[slot].state.availability.readable(), "NSD {slot} is back");
-        let check = vfs.check_strips().expect("checks");
+        vfs.array().attach_nsd(SlotIndex(slot as u16), rig.port(slot));
+        vfs.manager.recover_nsds();
+        assert!(vfs.array().nsds()[slot].state.availability.readable(), "NSD {slot} is back");
+        let check = vfs.manager.check_strips().expect("checks");
         assert_eq!(check.faults, Vec::<String>::new(), "NSD {slot}");
         let (_, handle) = open(&vfs, "f");
         let longer = SetAttr { size: Some(BLOCK as u64), ..SetAttr::default() };
@@ -120,7 +119,7 @@ struct Tally {
 
 struct Rehearsal {
     rig: Rig,
-    vfs: Arc<StrakeVfs>,
+    vfs: Mounted,
     rng: Rng,
     files: Vec<(Handle, Vec<u8>)>,
     away: Vec<(usize, Loss)>,
@@ -146,10 +145,10 @@ impl Rehearsal {
     /// Does what must succeed while no more are away than the code tolerates. One more may be: a
     /// call that had met an NSD which did not answer says so when it is back and others have gone.
     /// Then it succeeds once they are back, as if it had not been tried.
-    fn must<T>(&mut self, what: &str, operation: impl Fn(&StrakeVfs) -> Result<T>) -> T {
+    fn must<T>(&mut self, what: &str, operation: impl Fn(&Mounted) -> Result<T>) -> T {
         let result = operation(&self.vfs);
         let is_readable = |nsd: &NsdView| nsd.state.availability.readable();
-        let lost = self.vfs.nsds().iter().filter(|nsd| !is_readable(nsd)).count();
+        let lost = self.vfs.array().nsds().iter().filter(|nsd| !is_readable(nsd)).count();
         if result.is_err() && lost > self.tolerance {
             println!("{what}: {lost} are away");
             while !self.away.is_empty() {
@@ -213,7 +212,7 @@ impl Rehearsal {
             return;
         }
         // Those that are back and not up yet count, too.
-        let views = self.vfs.nsds();
+        let views = self.vfs.array().nsds();
         let lost = views.iter().enumerate().filter(|(at, view)| {
             !view.state.availability.readable() || self.away.iter().any(|(away, _)| away == at)
         });
@@ -223,7 +222,7 @@ impl Rehearsal {
         }
         match loss {
             Loss::Silent => nsd.set_down(true),
-            _ => self.vfs.attach_nsd(SlotIndex(at as u16), None),
+            _ => self.vfs.array().attach_nsd(SlotIndex(at as u16), None),
         }
         self.away.push((at, loss));
     }
@@ -241,7 +240,7 @@ impl Rehearsal {
             nsd.set_faults(Faults { restart_after, ..Faults::default() });
         }
         self.tally.older += u64::from(loss == Loss::Older);
-        self.vfs.attach_nsd(slot, self.rig.port(at));
+        self.vfs.array().attach_nsd(slot, self.rig.port(at));
         // The mender waits for as long as this looks after the NSD.
         let nsds = self.vfs.shared.array.io.nsds();
         let _alone = nsds.mending().lock();
@@ -249,7 +248,7 @@ impl Rehearsal {
             if !nsds.probe(slot) || nsds.availability(slot) != NsdAvailability::Unrecovered {
                 break;
             }
-            match recover_nsd(&self.vfs.shared, slot) {
+            match self.vfs.manager.recover_nsd(slot) {
                 Ok(Some(report)) if report.full => self.tally.full += 1,
                 Ok(Some(_)) => self.tally.by_table += 1,
                 Ok(None) | Err(_) => {}
@@ -270,7 +269,7 @@ impl Rehearsal {
             self.bring_back();
         }
         let readable =
-            |vfs: &StrakeVfs| vfs.nsds().iter().all(|nsd| nsd.state.availability.readable());
+            |vfs: &Mounted| vfs.array().nsds().iter().all(|nsd| nsd.state.availability.readable());
         for _ in 0..5 {
             self.vfs.sync().expect("synced");
             self.vfs.tend();
@@ -278,8 +277,8 @@ impl Rehearsal {
                 break;
             }
         }
-        assert!(readable(&self.vfs), "{:?}", self.vfs.nsds());
-        let found = self.vfs.check_strips().expect("checked");
+        assert!(readable(&self.vfs), "{:?}", self.vfs.array().nsds());
+        let found = self.vfs.manager.check_strips().expect("checked");
         assert!(found.faults.is_empty() && found.notes.is_empty(), "{found:?}");
         for (at, (handle, bytes)) in self.files.iter().enumerate() {
             let out = read(&self.vfs, *handle, 0, bytes.len() + 1);
@@ -334,7 +333,7 @@ fn a_disk_that_went_full_does_not_keep_the_others_full() {
         vfs.sync().expect("synced");
         vfs.shared.array.room.refresh();
     }
-    vfs.attach_nsd(SlotIndex(1), None);
+    vfs.array().attach_nsd(SlotIndex(1), None);
     vfs.release(handle);
     vfs.unlink(ROOT, Ino::ROOT, b"fill").expect("deleting works");
     vfs.tend();

@@ -5,8 +5,6 @@ use crate::inode::{Core, InodeState};
 use crate::neighbours::Neighbours;
 use crate::open_table::{OpenTable, Pinned};
 use crate::pool::PagePool;
-use crate::replace::Replacer;
-use crate::scrub::Scrubber;
 use crate::settings::Settings;
 use crate::write_behind::Queue;
 use std::collections::HashMap;
@@ -32,8 +30,6 @@ pub(crate) struct Shared {
     pub(crate) prefetch: Queue,
     pub(crate) neighbours: Neighbours,
     pub(crate) flush_fan: FanOut,
-    pub(crate) scrubber: Scrubber,
-    pub(crate) replacer: Replacer,
     pub(crate) settings: Settings,
     /// Inodes with something to commit. A leaf under `InodeState::core`.
     pub(crate) dirty: Mutex<HashMap<Ino, Pinned>>,

@@ -1,7 +1,7 @@
 //! Large reads by those who keep the pages: past the pool, beside everything that changes a file.
 
-use crate::StrakeVfs;
 use crate::file_io::STREAM_BYTES_MIN;
+use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{Handle, SetAttr, Vfs};
 use crate::vfs_test::{create, open, pattern, read, write};
@@ -20,7 +20,7 @@ const RECORDS: usize = 12 * BLOCK / RECORD;
 const ROTTEN: usize = 2;
 const FLAPPING: usize = 4;
 
-fn open_kept(vfs: &StrakeVfs, name: &str) -> Handle {
+fn open_kept(vfs: &Mounted, name: &str) -> Handle {
     let handle = open(vfs, name).1;
     vfs.pages_are_kept(handle);
     handle
@@ -37,7 +37,7 @@ fn a_stream_leaves_nothing_in_the_pool_and_sees_what_is_there() {
         vfs.shutdown().expect("ended");
         let vfs = rig.start(away);
         let reader = open_kept(&vfs, "f");
-        let all = |vfs: &StrakeVfs, bytes: &[u8]| {
+        let all = |vfs: &Mounted, bytes: &[u8]| {
             for (at, part) in (0u64..).zip(bytes.chunks(STREAM_BYTES_MIN)) {
                 let offset = at * STREAM_BYTES_MIN as u64;
                 assert!(read(vfs, reader, offset, STREAM_BYTES_MIN) == part, "{code} at {offset}");
@@ -68,7 +68,7 @@ fn no_block_is_loaded_for_the_few_pages_that_a_kernel_gave_up() {
     vfs.shutdown().expect("ended");
     let vfs = rig.start(0);
     let reader = open_kept(&vfs, "f");
-    let loaded = |vfs: &StrakeVfs| {
+    let loaded = |vfs: &Mounted| {
         for (at, part) in (0u64..).zip(bytes.chunks(GAP)) {
             let offset = at * GAP as u64;
             assert!(read(vfs, reader, offset, GAP / 2) == part[..GAP / 2], "at {offset}");
@@ -177,7 +177,7 @@ impl Model {
 
     /// One read: each record of it must be whole, no older than what was acknowledged before, and
     /// no newer than what was begun before it ended.
-    fn check_read(&self, vfs: &StrakeVfs, handle: Handle, first: usize, count: usize) {
+    fn check_read(&self, vfs: &Mounted, handle: Handle, first: usize, count: usize) {
         let range = first..(first + count).min(RECORDS);
         let oldest: Vec<usize> =
             self.records[range.clone()].iter().map(|one| one.lock().acknowledged).collect();
@@ -211,7 +211,7 @@ fn value_of(index: usize, bytes: &[u8]) -> u64 {
 }
 
 /// Writes, cuts and extends.
-fn change_at_random(vfs: &StrakeVfs, model: &Model, rng: &mut Rng, steps: u64) {
+fn change_at_random(vfs: &Mounted, model: &Model, rng: &mut Rng, steps: u64) {
     let _ended = Ended(&model.ended);
     let (attr, handle) = open(vfs, "f");
     let resize = |records: usize| {
@@ -247,7 +247,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-fn read_at_random(vfs: &StrakeVfs, model: &Model, rng: &mut Rng) {
+fn read_at_random(vfs: &Mounted, model: &Model, rng: &mut Rng) {
     let handle = open_kept(vfs, "f");
     let mut next = 0;
     while !model.ended.load(Ordering::Acquire) {
@@ -260,7 +260,7 @@ fn read_at_random(vfs: &StrakeVfs, model: &Model, rng: &mut Rng) {
     vfs.release(handle);
 }
 
-fn disturb(rig: &Rig, vfs: &StrakeVfs, model: &Model, rng: &mut Rng) {
+fn disturb(rig: &Rig, vfs: &Mounted, model: &Model, rng: &mut Rng) {
     while !model.ended.load(Ordering::Acquire) {
         let (block, at) = (BlockIndex(rng.below(12)), rng.index(BLOCK));
         for strip in 0..6 {
@@ -269,7 +269,7 @@ fn disturb(rig: &Rig, vfs: &StrakeVfs, model: &Model, rng: &mut Rng) {
         rig.nsds[FLAPPING].set_down(true);
         vfs.sync().expect("degraded");
         rig.nsds[FLAPPING].set_down(false);
-        vfs.recover_nsds();
+        vfs.manager.recover_nsds();
     }
 }
 
@@ -297,13 +297,13 @@ fn run(seed: u64, code: &str) {
             disturb(&rig, vfs, model, &mut rng(3));
         }
     });
-    let check_all = |vfs: &StrakeVfs| {
+    let check_all = |vfs: &Mounted| {
         let reader = open_kept(vfs, "f");
         model.check_read(vfs, reader, 0, RECORDS);
         vfs.release(reader);
     };
     check_all(&vfs);
-    vfs.recover_nsds();
+    vfs.manager.recover_nsds();
     vfs.shutdown().expect("ended");
     let vfs = rig.start(0);
     check_all(&vfs);

@@ -1,15 +1,48 @@
 //! A client over NSDs and metadata in memory.
 
-use crate::client::{StartOptions, StrakeVfs};
+use crate::client::{FlushReport, StrakeVfs};
 use crate::settings::Settings;
 use crate::write_behind::flush_block;
+use std::ops::Deref;
 use std::sync::Arc;
+use strake_array::{Array, ArrayOptions, Exclusion};
 use strake_env::{Clock, RealClock, Rng};
+use strake_manager::{Manager, RecoveryReport, after_crash};
 use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, ClusterId, Code, Ino, NsdId, PoolMap, Result, SlotIndex, Timestamp};
 use strake_testing::{CrashMeta, MemoryNsd};
+
+/// A client and the manager on one array. Dropping it is a killed process: nothing is flushed.
+pub(crate) struct Mounted {
+    /// First, so that its threads end before what they use.
+    pub(crate) manager: Manager,
+    pub(crate) vfs: Arc<StrakeVfs>,
+    pub(crate) recovered: RecoveryReport,
+}
+
+impl Deref for Mounted {
+    type Target = StrakeVfs;
+
+    fn deref(&self) -> &StrakeVfs {
+        &self.vfs
+    }
+}
+
+impl Mounted {
+    /// What the threads do when their time has come, at once.
+    pub(crate) fn tend(&self) {
+        self.vfs.tend();
+        self.manager.recover_nsds();
+    }
+
+    /// An orderly end.
+    pub(crate) fn shutdown(&self) -> Result<FlushReport> {
+        self.manager.stop();
+        self.vfs.shutdown()
+    }
+}
 
 /// A file system in memory that can be started again and again.
 pub(crate) struct Rig {
@@ -39,25 +72,29 @@ impl Rig {
     }
 
     /// Starts with all NSDs but those in `away` (a mask).
-    pub(crate) fn start(&self, away: u32) -> Arc<StrakeVfs> {
+    pub(crate) fn start(&self, away: u32) -> Mounted {
         self.try_start(away).expect("starts")
     }
 
-    pub(crate) fn try_start(&self, away: u32) -> Result<Arc<StrakeVfs>> {
+    pub(crate) fn try_start(&self, away: u32) -> Result<Mounted> {
         let nsds = (0..self.nsds.len())
             .map(|at| {
                 let there = away >> at & 1 == 0;
                 (SlotIndex(at as u16), if there { self.port(at) } else { None })
             })
             .collect();
-        StrakeVfs::start(StartOptions {
+        let array = Array::open(ArrayOptions {
             meta: Arc::clone(&self.meta) as Arc<dyn MetaPort>,
             nsds,
             clock: Arc::clone(&self.clock),
-            settings: self.settings.clone(),
             observe: Observe::new(Arc::clone(&self.clock), 512),
             client: ClientId(1),
-        })
+            io_threads: self.settings.io_threads,
+        })?;
+        let recovered = after_crash::recover(&array)?;
+        let vfs = StrakeVfs::start(Arc::clone(&array), self.settings.clone())?;
+        let manager = Manager::start(array, Arc::clone(&vfs) as Arc<dyn Exclusion>)?;
+        Ok(Mounted { manager, vfs, recovered })
     }
 
     /// A power cut: everything not durable is lost everywhere.

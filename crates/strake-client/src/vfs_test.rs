@@ -131,17 +131,17 @@ fn an_nsd_that_returns_is_brought_up_to_date_and_can_then_stand_in_for_others() 
         let (_, gone) = create(&vfs, "gone");
         write(&vfs, gone, 0, &pattern(1_000_000, 9));
         vfs.sync().expect("synced");
-        vfs.attach_nsd(strake_proto::SlotIndex(2), None);
+        vfs.array().attach_nsd(strake_proto::SlotIndex(2), None);
         write(&vfs, handle, 300_000, &pattern(300_000, 2));
         let (_, during) = create(&vfs, "during");
         write(&vfs, during, 0, &pattern(2_000_000, 3));
         vfs.unlink(ROOT, Ino::ROOT, b"gone").expect("unlinked");
         vfs.release(gone);
         vfs.sync().expect("synced");
-        vfs.attach_nsd(strake_proto::SlotIndex(2), rig.port(2));
-        vfs.recover_nsds();
-        let up = vfs.nsds().iter().all(|nsd| nsd.state.availability.readable());
-        assert!(up, "{code}: {:?}", vfs.nsds());
+        vfs.array().attach_nsd(strake_proto::SlotIndex(2), rig.port(2));
+        vfs.manager.recover_nsds();
+        let up = vfs.array().nsds().iter().all(|nsd| nsd.state.availability.readable());
+        assert!(up, "{code}: {:?}", vfs.array().nsds());
         vfs.shutdown().expect("ended");
         drop(vfs);
         // Now others are away: the returned one must have everything.
@@ -394,7 +394,7 @@ fn appending_handles_write_at_the_end_whoever_else_does() {
     vfs.release(handle);
     strake_env::thread::scope(|scope| {
         for thread in 0..4u8 {
-            let vfs = Arc::clone(&vfs);
+            let vfs = Arc::clone(&vfs.vfs);
             scope.spawn(move || {
                 let flags = OpenFlags { append: true, ..RW };
                 let handle = vfs.open(ROOT, ino, flags).expect("opened").handle;
@@ -462,7 +462,7 @@ fn a_failed_write_behind_is_told_once_to_each_handle_and_the_data_is_kept() {
     vfs.flush(second).expect("told once");
     vfs.flush(third).expect("opened later");
     rig.nsds[0].set_faults(Default::default());
-    vfs.recover_nsds();
+    vfs.manager.recover_nsds();
     vfs.fsync(first, false).expect("works again");
     assert!(read(&vfs, third, 0, 200_000) == pattern(200_000, 1));
     drop(vfs);
@@ -497,7 +497,7 @@ fn no_fsync_succeeds_while_nothing_can_be_written() {
     });
     rig.nsds[0].set_faults(Default::default());
     let works = || {
-        vfs.recover_nsds();
+        vfs.manager.recover_nsds();
         vfs.fsync(handle, false).is_ok()
     };
     // Somebody who met the fault late may take the NSD away once more.
@@ -829,16 +829,16 @@ fn a_scrub_mends_every_bad_or_missing_strip_also_of_parity() {
     flip(4, 2, 5);
     assert_eq!(rig.nsds.iter().filter(|nsd| nsd.lose_strip(object(5), block(0), 4)).count(), 1);
     let scrub = || {
-        vfs.start_scrub(0).expect("starts");
-        while vfs.scrub().running {
+        vfs.manager.start_scrub(0).expect("starts");
+        while vfs.manager.scrub().running {
             strake_env::thread::yield_now();
         }
-        vfs.scrub()
+        vfs.manager.scrub()
     };
     let first = scrub();
     assert_eq!((first.bad, first.mended, first.failed), (6, 5, 0), "{first:?}");
     assert!(first.complete && first.done == first.total, "{first:?}");
-    assert_eq!(vfs.nsds().iter().map(|nsd| nsd.repaired).sum::<u64>(), 6);
+    assert_eq!(vfs.array().nsds().iter().map(|nsd| nsd.repaired).sum::<u64>(), 6);
     // Whoever sees that one has ended may start the next.
     for _ in 0..100 {
         let next = scrub();
@@ -867,17 +867,17 @@ fn a_scrub_that_cannot_mend_says_so_and_one_that_is_stopped_ends() {
     vfs.release(handle);
     vfs.shutdown().expect("ended");
     let vfs = rig.start(0);
-    vfs.start_scrub(0).expect("starts");
-    while vfs.scrub().running {
+    vfs.manager.start_scrub(0).expect("starts");
+    while vfs.manager.scrub().running {
         strake_env::thread::yield_now();
     }
-    let view = vfs.scrub();
+    let view = vfs.manager.scrub();
     assert_eq!((view.bad, view.mended, view.failed), (3, 0, 1), "{view:?}");
     // A byte a second: it would take weeks.
-    vfs.start_scrub(1).expect("starts");
-    assert_eq!(vfs.start_scrub(1).expect_err("one at a time").kind(), ErrorKind::Busy);
-    vfs.stop_scrub();
-    assert!(!vfs.scrub().running && !vfs.scrub().complete);
+    vfs.manager.start_scrub(1).expect("starts");
+    assert_eq!(vfs.manager.start_scrub(1).expect_err("one at a time").kind(), ErrorKind::Busy);
+    vfs.manager.stop_scrub();
+    assert!(!vfs.manager.scrub().running && !vfs.manager.scrub().complete);
     vfs.shutdown().expect("ended");
 }
 

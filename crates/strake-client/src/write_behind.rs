@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_array::reaper;
 use strake_array::room::Held;
-use strake_array::stripe_io::{Access, Found, padded_bytes};
+use strake_array::stripe_io::{Access, Found, on_disk, padded_bytes};
 use strake_env::AlignedBuffer;
 use strake_env::sync::{
     Condvar, Mutex, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
@@ -379,11 +379,6 @@ fn take_back(file: &FileState, block: &Block, data: &mut BlockData, held: Held, 
     data.dirtied = data.charge;
     data.fresh += fresh;
     block.pinned.fetch_sub(1, Ordering::AcqRel);
-}
-
-/// Bytes that a block of this length takes on disks, parity not counted.
-pub(crate) fn on_disk(length: u32) -> u32 {
-    length.next_multiple_of(UNIT_BYTES as u32)
 }
 
 /// The length under which a block is stored; asks the NSDs if it is not known.

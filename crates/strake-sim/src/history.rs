@@ -176,7 +176,7 @@ impl Actor {
             for handle in std::mem::take(&mut self.open).into_values() {
                 stack.vfs.release(handle);
             }
-            stack.vfs.shutdown().expect("shuts down");
+            stack.shutdown().expect("shuts down");
             stack.meta.end_life(self.machine.clock.wall()).expect("ends");
             stack.meta.checkpoint().expect("checkpoints");
         }
@@ -203,11 +203,16 @@ impl Actor {
             }
         }
         if before & !self.away != 0 {
-            stack.vfs.recover_nsds();
+            stack.manager.recover_nsds();
             // Missing copies of the metadata are made, as the worker does in time.
             (0..=parity).for_each(|_| stack.meta.tick());
-            let away =
-                stack.vfs.nsds().iter().filter(|it| !it.state.availability.readable()).count();
+            let away = stack
+                .vfs
+                .array()
+                .nsds()
+                .iter()
+                .filter(|it| !it.state.availability.readable())
+                .count();
             assert_eq!(away, self.away.count_ones() as usize, "what returned is up");
         }
         self.stack = Some(stack);
@@ -739,7 +744,7 @@ impl Actor {
             }
             _ => {
                 self.machine.clock.advance(Duration::from_secs(60));
-                stack.vfs.tend();
+                stack.tend();
             }
         }
         Some((format!("background work {what}"), Sync::Nothing))

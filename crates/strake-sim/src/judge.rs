@@ -312,12 +312,12 @@ fn check(stack: &Stack, found: &mut Found) {
     if let Err(error) = check_strips(stack, found) {
         found.faults.push(format!("strips: {error}"));
     }
-    let lost = stack.vfs.recovered().lost;
+    let lost = stack.recovered.lost;
     if lost > 0 {
         found.faults.push(format!("the start says that {lost} bytes are lost"));
     }
     // The product's own cross-check, as `fs check` runs it.
-    match stack.vfs.check_strips() {
+    match stack.manager.check_strips() {
         Ok(check) => found.faults.extend(check.faults.iter().map(|it| format!("check: {it}"))),
         Err(error) => found.faults.push(format!("check: {error}")),
     }
@@ -325,7 +325,7 @@ fn check(stack: &Stack, found: &mut Found) {
 
 /// The block stores that are up to date.
 fn current(stack: &Stack) -> impl Iterator<Item = &Arc<BlockStore>> {
-    let views = stack.vfs.nsds();
+    let views = stack.vfs.array().nsds();
     let readable = views.into_iter().filter(|view| view.state.availability.readable());
     readable.filter_map(|view| stack.stores[usize::from(view.slot.0)].as_ref())
 }

@@ -4,9 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use strake_client::{Settings, StartOptions, StrakeVfs};
+use strake_array::{Array, ArrayOptions, Exclusion};
+use strake_client::{FlushReport, Settings, StrakeVfs};
 use strake_env::disk::sim::Sequence;
 use strake_env::{Clock, Disk, ManualClock, SimDisk};
+use strake_manager::{Manager, RecoveryReport, after_crash};
 use strake_meta::{MetaOptions, MetaStore, WITNESS_BYTES};
 use strake_nsd::{BlockStore, BlockStoreOptions};
 use strake_observe::Observe;
@@ -41,8 +43,12 @@ pub struct Machine {
 
 /// The real stack, open on a machine. Dropping it is a killed process: nothing is flushed.
 pub struct Stack {
-    /// The client. First, so that its threads end before what they use.
+    /// Repair. First, so that its threads end before what they use.
+    pub manager: Manager,
+    /// The client.
     pub vfs: Arc<StrakeVfs>,
+    /// What the start found to recover.
+    pub recovered: RecoveryReport,
     /// The metadata.
     pub meta: Arc<MetaStore>,
     /// The block stores that could be opened, by slot.
@@ -182,15 +188,36 @@ impl Machine {
             .zip(&stores)
             .map(|(slot, store)| (SlotIndex(slot), store.as_ref().map(port)))
             .collect();
-        let vfs = StrakeVfs::start(StartOptions {
+        let settings = settings();
+        let array = Array::open(ArrayOptions {
             meta: Arc::clone(&meta) as Arc<dyn MetaPort>,
             nsds,
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
-            settings: settings(),
             observe,
             client: ClientId(1),
+            io_threads: settings.io_threads,
         })?;
-        Ok(Stack { vfs, meta, stores, spare, hardened })
+        let recovered = after_crash::recover(&array)?;
+        let vfs = StrakeVfs::start(Arc::clone(&array), settings)?;
+        let manager = Manager::start(array, Arc::clone(&vfs) as Arc<dyn Exclusion>)?;
+        Ok(Stack { manager, vfs, recovered, meta, stores, spare, hardened })
+    }
+}
+
+impl Stack {
+    /// What the threads do when their time has come, at once.
+    pub fn tend(&self) {
+        self.vfs.tend();
+        self.manager.recover_nsds();
+    }
+
+    /// An orderly end.
+    ///
+    /// # Errors
+    /// If something could not be made durable.
+    pub fn shutdown(&self) -> Result<FlushReport> {
+        self.manager.stop();
+        self.vfs.shutdown()
     }
 }
 

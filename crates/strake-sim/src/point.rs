@@ -342,7 +342,7 @@ fn start(machine: &Machine) -> Result<Stack, String> {
 /// Brings NSDs that were away up to date. Blocks that are written anew over it may grow; the
 /// metadata is told of that with the next sync.
 fn bring_back(stack: &Stack) -> Result<(), String> {
-    stack.vfs.recover_nsds();
+    stack.manager.recover_nsds();
     stack.vfs.sync().map(|_| ()).map_err(|error| format!("brought up to date: {error}"))
 }
 
@@ -425,15 +425,17 @@ fn come_back(
             .attach(container, false, machine.clock.wall())
             .map_err(|error| format!("the metadata takes an NSD in: {error}"))?;
         let port = Arc::clone(&store) as Arc<dyn NsdPort>;
-        stack.vfs.attach_nsd(SlotIndex(slot as u16), Some(port));
+        stack.vfs.array().attach_nsd(SlotIndex(slot as u16), Some(port));
         stack.stores[slot] = Some(store);
     }
     bring_back(&stack)?;
-    if let Some(view) = stack.vfs.nsds().iter().find(|view| !view.state.availability.readable()) {
+    if let Some(view) =
+        stack.vfs.array().nsds().iter().find(|view| !view.state.availability.readable())
+    {
         return Err(format!("NSD {} returned and is not up: {:?}", view.nsd, view.state));
     }
     judge(expected, &survey(&stack)).map_err(|fault| format!("NSDs returned: {fault}"))?;
-    stack.vfs.shutdown().map_err(|error| format!("an orderly end: {error}"))?;
+    stack.shutdown().map_err(|error| format!("an orderly end: {error}"))?;
     drop(stack);
     let whole = machine.whole();
     let stack = start(&whole)?;

@@ -6,9 +6,9 @@ use crate::machine::{BLOCK_SIZE, Machine, Stack};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_client::vfs::{SetAttr, Vfs};
-use strake_client::{Deletion, Replacement};
 use strake_env::disk::sim::{Event, Fate, Sequence};
 use strake_env::{AlignedBuffer, Clock, Disk, RealClock, Rng, SimDisk};
+use strake_manager::{Deletion, Replacement};
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, StripEntry};
 use strake_proto::{
@@ -64,9 +64,9 @@ fn get(stack: &Stack, name: &str) -> strake_proto::Result<Vec<u8>> {
 /// Puts what was lost back and brings it up to date.
 fn bring_back(machine: &Machine) -> Stack {
     let stack = machine.whole().open().expect("starts");
-    stack.vfs.recover_nsds();
+    stack.manager.recover_nsds();
     (0..NSDS).for_each(|_| stack.meta.tick());
-    let views = stack.vfs.nsds();
+    let views = stack.vfs.array().nsds();
     assert!(views.iter().all(|view| view.state.availability.readable()), "{views:?}");
     stack
 }
@@ -179,7 +179,7 @@ fn a_write_that_is_taken_forward_and_then_rolled_back_is_missed_by_nobody() {
     for position in begun..=machine.position() {
         let crashed = cut_at(&machine, position, &mut rng);
         let stack = crashed.open().expect("starts");
-        let rewritten = stack.vfs.recovered().rewritten;
+        let rewritten = stack.recovered.rewritten;
         drop(stack);
         if rewritten == 0 || forward == 3 {
             continue;
@@ -208,7 +208,7 @@ fn hole_or_lost_strip() {
     put(&stack, "file", BLOCK as u64, &pattern(3, BLOCK), true);
     let mut expected = vec![0; BLOCK];
     expected.extend(pattern(3, BLOCK));
-    stack.vfs.shutdown().expect("ends");
+    stack.shutdown().expect("ends");
     drop(stack);
     let mut rng = Rng::new(2);
     for lost in 0..=NSDS {
@@ -313,7 +313,7 @@ fn metadata_copies_lost_one_after_the_other() {
     for turn in 0..2 * NSDS {
         let stack = machine.less(1 << (turn % NSDS)).open().expect("starts");
         // The NSD of the turn before is back and is brought up to date; copies are made anew.
-        stack.vfs.recover_nsds();
+        stack.manager.recover_nsds();
         (0..NSDS).for_each(|_| stack.meta.tick());
         for before in 0..turn {
             let found = get(&stack, &format!("file {before}")).expect("it was synced");
@@ -333,7 +333,7 @@ fn two_bad_strips_found_by_one_read() {
     let stack = machine.open().expect("starts");
     let bytes = pattern(11, BLOCK);
     put(&stack, "file", 0, &bytes, true);
-    stack.vfs.shutdown().expect("ends");
+    stack.shutdown().expect("ends");
     drop(stack);
     let strip = BLOCK / 4;
     for data in [0, 2] {
@@ -343,11 +343,11 @@ fn two_bad_strips_found_by_one_read() {
     }
     let stack = machine.open().expect("starts");
     assert!(get(&stack, "file").expect("reads") == bytes);
-    let bad: Vec<u64> = stack.vfs.nsds().iter().map(|view| view.bad_strips).collect();
+    let bad: Vec<u64> = stack.vfs.array().nsds().iter().map(|view| view.bad_strips).collect();
     assert_eq!(bad.iter().filter(|count| **count > 0).count(), 2, "{bad:?}");
     stack.vfs.sync().expect("syncs");
     // The damaged versions go when the new ones are settled, with the next commit.
-    stack.vfs.tend();
+    stack.tend();
     clean(&stack);
     drop(stack);
     for away in pairs() {
@@ -386,9 +386,12 @@ fn disks_that_return_one_by_one_while_in_use_are_brought_up_to_date() {
         let disk = machine.lost[slot].as_ref().expect("it was lost");
         let (container, store) = machine.open_store(disk).expect("opens");
         stack.meta.attach(container, false, machine.clock.wall()).expect("takes it in");
-        stack.vfs.attach_nsd(SlotIndex(slot as u16), Some(Arc::clone(&store) as Arc<dyn NsdPort>));
+        stack
+            .vfs
+            .array()
+            .attach_nsd(SlotIndex(slot as u16), Some(Arc::clone(&store) as Arc<dyn NsdPort>));
         stack.stores[slot] = Some(store);
-        stack.vfs.recover_nsds();
+        stack.manager.recover_nsds();
     }
     clean(&stack);
     drop(stack);
@@ -444,7 +447,7 @@ fn an_old_copy_brings_nothing_back_that_was_deleted() {
     machine.disks[1] = Some(old);
     let stack = machine.open().expect("starts with the copy");
     assert!(!strips(&stack, 1).is_empty(), "the copy has something to lose");
-    stack.vfs.recover_nsds();
+    stack.manager.recover_nsds();
     clean(&stack);
     assert!(get(&stack, "gone").is_err());
     drop(stack);
@@ -486,23 +489,23 @@ fn a_flipped_bit_in_what_is_no_strip_is_mended_by_a_scrub() {
         store.forget_caches();
         disk.flip(place, 1 << rng.below(8));
         let why = format!("round {round}, NSD {}, byte {place}", slot + 1);
-        stack.vfs.start_scrub(0).expect("starts");
+        stack.manager.start_scrub(0).expect("starts");
         let start = RealClock.monotonic();
-        while stack.vfs.scrub().running {
-            assert!(RealClock.monotonic() - start < WAIT_MAX, "{why}: {:?}", stack.vfs.scrub());
+        while stack.manager.scrub().running {
+            assert!(RealClock.monotonic() - start < WAIT_MAX, "{why}: {:?}", stack.manager.scrub());
             strake_env::thread::yield_now();
         }
-        let view = stack.vfs.scrub();
+        let view = stack.manager.scrub();
         assert!(view.complete && view.own_bytes > 0, "{why}: {view:?}");
         assert_eq!(view.bad_pages, view.mended_pages, "{why}");
-        let counted: u64 = stack.vfs.nsds().iter().map(|nsd| nsd.mended_pages).sum();
+        let counted: u64 = stack.vfs.array().nsds().iter().map(|nsd| nsd.mended_pages).sum();
         assert_eq!(counted, view.mended_pages, "{why}");
         bad += view.bad_pages;
         // Whoever owns it opens it again then.
         salvaged += u64::from(store.failure().is_some());
         drop((store, stack));
         let stack = machine.open().expect("starts");
-        stack.vfs.recover_nsds();
+        stack.manager.recover_nsds();
         clean(&stack);
         drop(stack);
         let others: Vec<u32> = pairs().filter(|pair| pair >> slot & 1 == 0).collect();
@@ -549,19 +552,19 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 fn replace(stack: &Stack, machine: &Machine, begin: bool) {
     let spare = stack.spare.as_ref().filter(|(_, store)| store.nsd() == NEW);
     let store = spare.map(|(_, store)| store).or(stack.stores[GOES].as_ref());
-    let pending = stack.vfs.replacement().expect("known").is_some();
+    let pending = stack.manager.replacement().expect("known").is_some();
     if let Some(store) = store.filter(|store| store.nsd() == NEW && (begin || pending)) {
         let replacement = Replacement { old: OLD, new: NEW, rate: 0 };
         let port = Arc::clone(store) as Arc<dyn NsdPort>;
-        stack.vfs.replace_nsd(replacement, port).expect("begins");
+        stack.manager.replace_nsd(replacement, port).expect("begins");
         let start = RealClock.monotonic();
-        while stack.vfs.replacement().expect("known").is_some() {
-            assert!(RealClock.monotonic() - start < WAIT_MAX, "{:?}", stack.vfs.nsds());
+        while stack.manager.replacement().expect("known").is_some() {
+            assert!(RealClock.monotonic() - start < WAIT_MAX, "{:?}", stack.vfs.array().nsds());
             strake_env::thread::yield_now();
         }
-        stack.vfs.recover_nsds();
+        stack.manager.recover_nsds();
     }
-    if stack.vfs.nsds()[GOES].nsd != NEW {
+    if stack.vfs.array().nsds()[GOES].nsd != NEW {
         return;
     }
     if let Some((container, _)) = spare {
@@ -596,7 +599,7 @@ fn a_replacement_that_is_interrupted_goes_on_and_loses_nothing() {
         });
         files.collect()
     });
-    assert_eq!(stack.vfs.nsds()[GOES].nsd, NEW, "it was replaced");
+    assert_eq!(stack.vfs.array().nsds()[GOES].nsd, NEW, "it was replaced");
     drop(stack);
     let end = machine.position();
     let verify = |stack: &Stack, cut: u64, why: &str| {
@@ -621,12 +624,12 @@ fn a_replacement_that_is_interrupted_goes_on_and_loses_nothing() {
         drop(stack);
         let whole = away.whole();
         let stack = whole.open().unwrap_or_else(|error| panic!("{why}, all back: {error}"));
-        stack.vfs.recover_nsds();
+        stack.manager.recover_nsds();
         replace(&stack, &whole, false);
-        assert_eq!(stack.vfs.replacement(), Ok(None), "{why}: it goes on and ends");
+        assert_eq!(stack.manager.replacement(), Ok(None), "{why}: it goes on and ends");
         drop(stack);
         let stack = whole.open().expect("starts");
-        stack.vfs.recover_nsds();
+        stack.manager.recover_nsds();
         (0..NSDS).for_each(|_| stack.meta.tick());
         // Strips of a file that the crash took away may stay on the new disk: decision 0014.
         let mut found = survey(&stack);
@@ -642,15 +645,15 @@ fn a_replacement_that_is_interrupted_goes_on_and_loses_nothing() {
 
 /// Goes on with a deletion that is pending, and waits until it has ended; then the disk is let go.
 fn end_deletion(stack: &Stack) {
-    if let Some((deletion, false)) = stack.vfs.deletion().expect("known") {
-        stack.vfs.delete_nsd(deletion).expect("goes on");
+    if let Some((deletion, false)) = stack.manager.deletion().expect("known") {
+        stack.manager.delete_nsd(deletion).expect("goes on");
     }
     let start = RealClock.monotonic();
-    while stack.vfs.deletion().expect("known").is_some() {
-        assert!(RealClock.monotonic() - start < WAIT_MAX, "{:?}", stack.vfs.nsds());
+    while stack.manager.deletion().expect("known").is_some() {
+        assert!(RealClock.monotonic() - start < WAIT_MAX, "{:?}", stack.vfs.array().nsds());
         strake_env::thread::yield_now();
     }
-    if stack.vfs.nsds().iter().all(|view| view.nsd != OLD) {
+    if stack.vfs.array().nsds().iter().all(|view| view.nsd != OLD) {
         stack.meta.detach(OLD, "it was deleted");
     }
     (0..NSDS).for_each(|_| stack.meta.tick());
@@ -678,7 +681,7 @@ fn a_deletion_that_is_interrupted_goes_on_and_loses_nothing() {
         let machine = if is_lost { machine.less(1 << GOES) } else { machine };
         let stack = machine.open().expect("starts");
         let begun = machine.position();
-        stack.vfs.delete_nsd(Deletion { nsd: OLD, rate: 0 }).expect("begins");
+        stack.manager.delete_nsd(Deletion { nsd: OLD, rate: 0 }).expect("begins");
         // Where each file was durable.
         let synced: Vec<u64> = (0..FILES)
             .map(|at| {
@@ -707,18 +710,18 @@ fn a_deletion_that_is_interrupted_goes_on_and_loses_nothing() {
             let away = crashed.less(first);
             let stack = away.open().unwrap_or_else(|error| panic!("{why}: {error}"));
             verify(&stack, position, &why);
-            if let Some((deletion, _)) = stack.vfs.deletion().expect("known") {
+            if let Some((deletion, _)) = stack.manager.deletion().expect("known") {
                 // It waits for those that are away, ends, or is killed with the rest.
-                stack.vfs.delete_nsd(deletion).expect("goes on");
+                stack.manager.delete_nsd(deletion).expect("goes on");
             }
             put(&stack, "after", 0, &pattern(9, BLOCK), true);
             verify(&stack, position, &why);
             drop(stack);
             let mut whole = away.whole();
             let stack = whole.open().unwrap_or_else(|error| panic!("{why}, all back: {error}"));
-            stack.vfs.recover_nsds();
+            stack.manager.recover_nsds();
             end_deletion(&stack);
-            let is_deleted = stack.vfs.nsds().iter().all(|view| view.nsd != OLD);
+            let is_deleted = stack.vfs.array().nsds().iter().all(|view| view.nsd != OLD);
             ended += usize::from(is_deleted);
             drop(stack);
             // What is left of a deleted disk may be there or not.
@@ -726,7 +729,7 @@ fn a_deletion_that_is_interrupted_goes_on_and_loses_nothing() {
                 whole.disks[GOES] = None;
             }
             let stack = whole.open().expect("starts");
-            stack.vfs.recover_nsds();
+            stack.manager.recover_nsds();
             (0..NSDS).for_each(|_| stack.meta.tick());
             let found = survey(&stack);
             assert!(found.faults.is_empty(), "{why}: {:?}", found.faults);

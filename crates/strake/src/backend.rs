@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use strake_client::StrakeVfs;
+use strake_array::Array;
 use strake_env::rpc::{
     Endpoint, Listener, MetaClientSession, NsdClientSession, RpcServer, ServerOptions, SessionEnv,
     SessionLimits, SharedSecret, serve_meta, serve_nsd,
@@ -150,19 +150,19 @@ impl DiskUser for Servers {
     }
 }
 
-/// The client of disks in its own process.
-struct OwnClient(Weak<StrakeVfs>);
+/// The array on disks in its own process.
+struct OwnArray(Weak<Array>);
 
-impl DiskUser for OwnClient {
+impl DiskUser for OwnArray {
     fn came(&self, nsd: NsdId, port: Arc<dyn NsdPort>) {
-        if let Some(vfs) = self.0.upgrade() {
-            vfs.attach(nsd, Some(port));
+        if let Some(array) = self.0.upgrade() {
+            array.attach(nsd, Some(port));
         }
     }
 
     fn went(&self, nsd: NsdId) {
-        if let Some(vfs) = self.0.upgrade() {
-            vfs.attach(nsd, None);
+        if let Some(array) = self.0.upgrade() {
+            array.attach(nsd, None);
         }
     }
 }
@@ -272,14 +272,14 @@ impl Backend {
         }
     }
 
-    /// Tells `vfs` of disks that come and go from now on. (Sessions find out by themselves.)
+    /// Tells `array` of disks that come and go from now on. (Sessions find out by themselves.)
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn watch(&self, vfs: &Arc<StrakeVfs>) -> Result<()> {
+    pub(crate) fn watch(&self, array: &Arc<Array>) -> Result<()> {
         match self {
             Backend::Direct(local) => {
-                let user = Arc::new(OwnClient(Arc::downgrade(vfs)));
+                let user = Arc::new(OwnArray(Arc::downgrade(array)));
                 local.disks.watch(Arc::clone(&local.meta), user)
             }
             Backend::Socket { .. } => Ok(()),

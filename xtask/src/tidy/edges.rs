@@ -20,6 +20,7 @@ const CRATE_EDGES: &[(&str, &[&str])] = &[
         "strake-client",
         &["strake-proto", "strake-env", "strake-observe", "strake-stripe", "strake-array"],
     ),
+    ("strake-manager", &["strake-proto", "strake-env", "strake-stripe", "strake-array"]),
     ("strake-testing", &["strake-proto", "strake-env", "strake-meta"]),
     ("strake-fuse", &["strake-proto", "strake-env", "strake-observe", "strake-client"]),
     ("strake-plan", &["strake-env", "strake-proto"]),

@@ -1,6 +1,6 @@
 //! What the comparison with another file system found, each by itself.
 
-use crate::StrakeVfs;
+use crate::testing::Mounted;
 use crate::testing::Rig;
 use crate::vfs::{Entry, Handle, MakeNode, OpenFlags, SetAttr, Vfs};
 use strake_proto::{Caller, ErrorKind, FileType, Groups, Ino};
@@ -8,7 +8,7 @@ use strake_proto::{Caller, ErrorKind, FileType, Groups, Ino};
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 
-fn create(vfs: &StrakeVfs, name: &str, permissions: u32) -> (Ino, Handle) {
+fn create(vfs: &Mounted, name: &str, permissions: u32) -> (Ino, Handle) {
     let (entry, opened) =
         vfs.create(ROOT, Ino::ROOT, name.as_bytes(), permissions, RW, true).expect("created");
     (entry.attr.ino, opened.handle)

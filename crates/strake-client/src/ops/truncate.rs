@@ -13,7 +13,7 @@ use strake_proto::limits::FILE_BYTES_MAX;
 use strake_proto::meta::MetaOp;
 use strake_proto::{BlockIndex, ErrorKind, ObjectLayout, Result, Version};
 
-use crate::write_behind::on_disk;
+use strake_array::stripe_io::on_disk;
 
 impl Of<'_> {
     /// Sets the size.

@@ -1,7 +1,7 @@
 //! Blocks on their way to the disks: who sends them, when, and what of them is in memory meanwhile.
 
 use super::*;
-use crate::StrakeVfs;
+use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::Vfs;
 use crate::vfs_test::{create, lookup, open, pattern, read, write};
@@ -146,7 +146,7 @@ fn write_here_and_there(is_at_hand: bool) {
 
 /// `f` with such bytes on disks, none of them in memory; blocks are sent for want of memory alone,
 /// with a pool of so many.
-fn stored(pool_blocks: u64, bytes: &[u8]) -> (Rig, Arc<StrakeVfs>) {
+fn stored(pool_blocks: u64, bytes: &[u8]) -> (Rig, Mounted) {
     let mut rig = Rig::new("4+2p", 6);
     rig.settings.page_pool = ByteCount(pool_blocks * u64::from(BLOCK_SIZE));
     rig.settings.write_cache_threshold = ByteCount(0);

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use strake_client::{Deletion, NsdView, Replacement};
+use strake_array::NsdView;
 use strake_env::{Clock, RealClock};
+use strake_manager::{Deletion, Replacement};
 use strake_proto::layout::NsdAvailability;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdRequest};
 use strake_proto::{ByteCount, Error, ErrorKind, NsdId, Result};
@@ -50,16 +51,16 @@ pub(super) fn tend(daemon: &Weak<Daemon>) {
 impl Daemon {
     fn tend_disks(&self) -> Result<()> {
         let Some(_alone) = self.managing.try_lock() else { return Ok(()) };
-        let pending = self.vfs.replacement()?;
+        let pending = self.manager.replacement()?;
         if let Some((replacement, false)) = pending
             && let Some(port) = self.answering(replacement.new)
         {
-            self.vfs.replace_nsd(replacement, port)?;
+            self.manager.replace_nsd(replacement, port)?;
         }
-        if let Some((deletion, false)) = self.vfs.deletion()? {
-            self.vfs.delete_nsd(deletion)?;
+        if let Some((deletion, false)) = self.manager.deletion()? {
+            self.manager.delete_nsd(deletion)?;
         }
-        let held: Vec<NsdId> = self.vfs.nsds().iter().map(|view| view.nsd).collect();
+        let held: Vec<NsdId> = self.array.nsds().iter().map(|view| view.nsd).collect();
         let coming = pending.map(|(replacement, _)| replacement.new);
         let mut config = self.config();
         let before = config.nsd.len();
@@ -79,7 +80,7 @@ impl Daemon {
     /// `strake disk suspend` and `resume`.
     pub(super) fn suspend_disk(&self, disk: &str, suspended: bool) -> Result<Value> {
         let view = self.view(disk)?;
-        let is_so = self.vfs.set_suspended(view.nsd, suspended)?;
+        let is_so = self.manager.set_suspended(view.nsd, suspended)?;
         let message = match (suspended, is_so) {
             (true, true) => format!("{disk} is suspended: new files are placed on the others"),
             (true, false) => format!(
@@ -96,12 +97,12 @@ impl Daemon {
     pub(super) fn replace_disk(&self, disk: &str, new: NewDisk, rate: u64) -> Result<Value> {
         let _alone = self.managing.lock();
         let view = self.view(disk)?;
-        if let Some((pending, _)) = self.vfs.replacement()? {
+        if let Some((pending, _)) = self.manager.replacement()? {
             let name = self.nsd_name(pending.old);
             let detail = format!("{name} is being replaced: wait until that is done");
             return Err(Error::new(ErrorKind::Busy, detail));
         }
-        if let Some((deletion, _)) = self.vfs.deletion()?
+        if let Some((deletion, _)) = self.manager.deletion()?
             && (deletion.nsd == view.nsd || view.state.availability.readable())
         {
             let name = self.nsd_name(deletion.nsd);
@@ -125,7 +126,7 @@ impl Daemon {
         };
         let listed = config.nsd.iter().map(|nsd| nsd.id).max().unwrap_or(0);
         // Above those that were deleted, too.
-        let id = listed.max(self.vfs.largest_nsd().0) + 1;
+        let id = listed.max(self.array.largest_nsd().0) + 1;
         let old = config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
         let failure_group = old.map_or(id, |nsd| nsd.failure_group);
         let name = format!("nsd{id}");
@@ -152,7 +153,7 @@ impl Daemon {
             }
             RealClock.sleep(START_WAIT_STEP);
         };
-        self.vfs.replace_nsd(Replacement { old: view.nsd, new: NsdId(id), rate }, port)?;
+        self.manager.replace_nsd(Replacement { old: view.nsd, new: NsdId(id), rate }, port)?;
         let message = format!(
             "{disk} is being replaced by {name} ({}); `strake disk list` shows how far it is",
             path.display()
@@ -164,7 +165,7 @@ impl Daemon {
     pub(super) fn delete_disk(&self, disk: &str, rate: u64) -> Result<Value> {
         let _alone = self.managing.lock();
         let view = self.view(disk)?;
-        self.vfs.delete_nsd(Deletion { nsd: view.nsd, rate })?;
+        self.manager.delete_nsd(Deletion { nsd: view.nsd, rate })?;
         let message = format!(
             "{disk} is being deleted: what it holds gets places on the other disks; `strake disk \
              list` shows how far that is"
@@ -229,13 +230,13 @@ impl Daemon {
     fn is_needed(&self, old: &NsdView) -> Result<bool> {
         let is_short =
             |view: &NsdView| view.nsd != old.nsd && view.state.availability != NsdAvailability::Up;
-        let short = self.vfs.nsds().iter().filter(|view| is_short(view)).count();
+        let short = self.array.nsds().iter().filter(|view| is_short(view)).count();
         Ok(short >= usize::from(self.code()?.parity))
     }
 
     /// How far the scrub is.
     pub(super) fn scrub(&self) -> ScrubReport {
-        let view = self.vfs.scrub();
+        let view = self.manager.scrub();
         let state = match (view.running, view.started.is_some(), view.complete) {
             (true, _, _) => "running",
             (false, false, _) => "never",
@@ -261,7 +262,7 @@ impl Daemon {
 
     /// What is known of the disk of that name.
     fn view(&self, disk: &str) -> Result<NsdView> {
-        let views = self.vfs.nsds();
+        let views = self.array.nsds();
         let found = views.iter().find(|view| self.nsd_name(view.nsd) == disk);
         found.cloned().ok_or_else(|| {
             let names: Vec<String> = views.iter().map(|view| self.nsd_name(view.nsd)).collect();
@@ -275,7 +276,7 @@ impl Daemon {
         self.view(disk)?;
         let end = RealClock.monotonic() + START_WAIT_MAX;
         self.backend.lock().kick();
-        self.vfs.look_after_nsds();
+        self.manager.look_after_nsds();
         loop {
             let availability = self.view(disk)?.state.availability;
             let name = availability_name(availability);

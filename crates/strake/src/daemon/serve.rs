@@ -11,10 +11,12 @@ use crate::settings;
 use crate::show::{CheckReport, Show, ShowMemory, ShowNsd};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use strake_client::{StartOptions, StrakeVfs, Vfs};
+use strake_array::{Array, ArrayOptions, Exclusion};
+use strake_client::{StrakeVfs, Vfs};
 use strake_env::RealClock;
 use strake_env::sync::Mutex;
 use strake_fuse::{FuseMount, MountOptions, StayAwake};
+use strake_manager::{Manager, after_crash};
 use strake_observe::Observe;
 use strake_proto::layout::NsdStatus;
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
@@ -34,6 +36,9 @@ pub(crate) struct Daemon {
     observe: Arc<Observe>,
     pub(super) backend: Mutex<Backend>,
     meta: Arc<dyn MetaPort>,
+    /// Before what it repairs, so that its threads end first.
+    pub(super) manager: Manager,
+    pub(super) array: Arc<Array>,
     pub(super) vfs: Arc<StrakeVfs>,
     mount: FuseMount,
     stopped: Mutex<Option<u64>>,
@@ -49,15 +54,19 @@ impl Daemon {
         let meta = backend.meta();
         let pool = configuration(&*meta)?.pool;
         let nsds = (0..).map(SlotIndex).zip(pool.slots.iter().map(|slot| backend.port(slot.nsd)));
-        let vfs = StrakeVfs::start(StartOptions {
+        let settings = client_settings(&config)?;
+        let array = Array::open(ArrayOptions {
             meta: Arc::clone(&meta),
             nsds: nsds.collect(),
             clock,
-            settings: client_settings(&config)?,
             observe: Arc::clone(&observe),
             client: CLIENT,
+            io_threads: settings.io_threads,
         })?;
-        backend.watch(&vfs)?;
+        after_crash::recover(&array).map_err(|error| error.context("recovery at start"))?;
+        let vfs = StrakeVfs::start(Arc::clone(&array), settings)?;
+        let manager = Manager::start(Arc::clone(&array), Arc::clone(&vfs) as Arc<dyn Exclusion>)?;
+        backend.watch(&array)?;
         let options = MountOptions {
             name: config.name.clone(),
             path: config.mount.clone(),
@@ -78,6 +87,8 @@ impl Daemon {
             observe,
             backend: Mutex::new(backend),
             meta,
+            manager,
+            array,
             vfs,
             mount,
             stopped: Mutex::new(None),
@@ -125,6 +136,7 @@ impl Daemon {
             return Ok(bytes);
         }
         self.unmount(force)?;
+        self.manager.stop();
         let report = self.vfs.shutdown()?;
         self.backend.lock().finish()?;
         *stopped = Some(report.bytes);
@@ -173,12 +185,12 @@ impl Daemon {
             }
             Request::DiskDelete { disk, rate } => self.delete_disk(disk, *rate),
             Request::ScrubStart { rate } => {
-                self.vfs.start_scrub(*rate)?;
+                self.manager.start_scrub(*rate)?;
                 encode(&self.scrub())
             }
             Request::ScrubStatus => encode(&self.scrub()),
             Request::ScrubStop => {
-                self.vfs.stop_scrub();
+                self.manager.stop_scrub();
                 encode(&self.scrub())
             }
             Request::Down { force } => Ok(json!({ "flushedBytes": self.stop(*force)? })),
@@ -232,8 +244,9 @@ impl Daemon {
     fn show_nsds(&self, configuration: &Configuration, holders: &[NsdId]) -> Vec<ShowNsd> {
         let mut shown = Vec::new();
         let config = self.config();
-        let coming = self.vfs.replacement().ok().flatten().map(|(replacement, _)| replacement.new);
-        for view in self.vfs.nsds() {
+        let coming =
+            self.manager.replacement().ok().flatten().map(|(replacement, _)| replacement.new);
+        for view in self.array.nsds() {
             let config = config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
             let slot = configuration.pool.slots.get(usize::from(view.slot.0));
             let (port, fault) = {
@@ -304,7 +317,7 @@ impl Daemon {
             }
             other => report.faults.push(format!("metadata: answered {other:?}")),
         }
-        let found = self.vfs.check_strips()?;
+        let found = self.manager.check_strips()?;
         report.files = found.files;
         report.blocks = found.blocks;
         report.block_strips = found.strips;

@@ -14,8 +14,10 @@
 //! heirs missed anything, or lost what they had only accepted, 2 to 5 are done again; what is there
 //! is not copied again. After a restart it goes on in the same way.
 
-use crate::recovery::{RecoveryReport, Strip, allocated, bring, drop_surplus, scan_objects};
-use crate::shared::Shared;
+use crate::compare::{Strip, bring, drop_surplus};
+use crate::context::Repair;
+use crate::report::RecoveryReport;
+use crate::scan::{allocated, scan_objects};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,18 +45,18 @@ pub struct Deletion {
     pub rate: u64,
 }
 
-fn configuration(shared: &Shared) -> Result<Box<Configuration>> {
-    match shared.array.meta.query(&MetaQuery::Configuration)? {
+fn configuration(repair: &Repair) -> Result<Box<Configuration>> {
+    match repair.array.meta.query(&MetaQuery::Configuration)? {
         MetaReply::Configuration(configuration) => Ok(configuration),
         _ => Err(wrong_reply()),
     }
 }
 
 /// What the metadata says is being deleted.
-pub(crate) fn pending(shared: &Shared) -> Result<Option<Deletion>> {
-    let nsds = shared.array.io.nsds();
+pub(crate) fn pending(repair: &Repair) -> Result<Option<Deletion>> {
+    let nsds = repair.array.io.nsds();
     let Some(slot) = nsds.rehoming() else { return Ok(None) };
-    let settings = configuration(shared)?.settings;
+    let settings = configuration(repair)?.settings;
     let rate = settings.iter().find(|(name, _)| name == SETTING);
     let rate = rate.and_then(|(_, rate)| rate.parse().ok()).unwrap_or(0);
     Ok(Some(Deletion { nsd: nsds.nsd(slot), rate }))
@@ -63,18 +65,18 @@ pub(crate) fn pending(shared: &Shared) -> Result<Option<Deletion>> {
 /// Begins or takes up a deletion.
 ///
 /// # Errors
-/// See [`crate::StrakeVfs::delete_nsd`].
-pub(crate) fn start(shared: &Arc<Shared>, Deletion { nsd, rate }: Deletion) -> Result<()> {
-    let nsds = shared.array.io.nsds();
+/// See [`crate::Manager::delete_nsd`].
+pub(crate) fn start(repair: &Arc<Repair>, Deletion { nsd, rate }: Deletion) -> Result<()> {
+    let nsds = repair.array.io.nsds();
     let busy = |detail: String| Err(Error::new(ErrorKind::Busy, detail));
     let slot = nsds.slot_of(nsd).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("NSD {nsd} holds no slot of this file system"))
     })?;
-    if let Some(replacement) = crate::replace::pending(shared)? {
+    if let Some(replacement) = crate::replace::pending(repair)? {
         let detail = format!("NSD {} is being replaced: wait until that is done", replacement.old);
         return busy(detail);
     }
-    if shared.replacer.is_running() {
+    if repair.job.is_running() {
         return busy("a disk is being replaced or deleted: wait until that is done".to_owned());
     }
     match nsds.rehoming() {
@@ -84,17 +86,17 @@ pub(crate) fn start(shared: &Arc<Shared>, Deletion { nsd, rate }: Deletion) -> R
         }
         Some(_) => {}
         None => {
-            require_room(shared, slot)?;
+            require_room(repair, slot)?;
             let (name, value) = (SETTING.to_owned(), rate.to_string());
-            shared.array.meta.apply(MetaOp::SetConfig { name, value })?;
+            repair.array.meta.apply(MetaOp::SetConfig { name, value })?;
             nsds.begin_rehoming(slot)?;
         }
     }
-    let begin = || shared.replacer.pace.start(rate);
-    shared.replacer.job.start("deletion", shared, begin, move |shared| {
+    let begin = || repair.pace.start(rate);
+    repair.job.start("deletion", repair, begin, move |repair| {
         let mut named = None;
-        while let Err(error) = rehome(shared, slot) {
-            if shared.replacer.pace.is_stopped() {
+        while let Err(error) = rehome(repair, slot) {
+            if repair.pace.is_stopped() {
                 return;
             }
             // The same again is not worth a line.
@@ -102,7 +104,7 @@ pub(crate) fn start(shared: &Arc<Shared>, Deletion { nsd, rate }: Deletion) -> R
                 eprintln!("disks: NSD {nsd}, which is being deleted: {error}");
             }
             named = Some(error);
-            if !shared.replacer.pace.rest(REST) {
+            if !repair.pace.rest(REST) {
                 return;
             }
         }
@@ -110,12 +112,12 @@ pub(crate) fn start(shared: &Arc<Shared>, Deletion { nsd, rate }: Deletion) -> R
 }
 
 /// Refuses a deletion that the others cannot take.
-fn require_room(shared: &Shared, slot: SlotIndex) -> Result<()> {
-    let nsds = shared.array.io.nsds();
+fn require_room(repair: &Repair, slot: SlotIndex) -> Result<()> {
+    let nsds = repair.array.io.nsds();
     let refused = |kind: ErrorKind, why: String| {
         Err(Error::new(kind, format!("NSD {} is not deleted: {why}", nsds.nsd(slot))))
     };
-    let code = configuration(shared)?.code;
+    let code = configuration(repair)?.code;
     for other in nsds.slots().filter(|other| *other != slot) {
         if nsds.availability(other) != NsdAvailability::Up {
             let other = nsds.nsd(other);
@@ -136,7 +138,7 @@ fn require_room(shared: &Shared, slot: SlotIndex) -> Result<()> {
     }
     nsds.refresh_space();
     let views = nsds.views();
-    let held = |view: &crate::NsdView| view.total.saturating_sub(view.free);
+    let held = |view: &strake_array::NsdView| view.total.saturating_sub(view.free);
     let others = || views.iter().filter(|view| view.slot != slot);
     // What a disk holds that cannot be asked is about what the fullest of the others does.
     let known = views.iter().find(|view| view.slot == slot && view.total > 0).map(held);
@@ -152,14 +154,14 @@ fn require_room(shared: &Shared, slot: SlotIndex) -> Result<()> {
 }
 
 /// Steps 2 to 5 of the file's head.
-fn rehome(shared: &Shared, slot: SlotIndex) -> Result<()> {
-    let nsds = shared.array.io.nsds();
+fn rehome(repair: &Repair, slot: SlotIndex) -> Result<()> {
+    let nsds = repair.array.io.nsds();
     nsds.follow_with_heirs();
     // Whoever would have to be waited for at the end is waited for now.
     nsds.require_heirs(slot)?;
     let restarts = nsds.restarts();
     let mut report = RecoveryReport::default();
-    let copied = copy_all(shared, slot, &mut report);
+    let copied = copy_all(repair, slot, &mut report);
     nsds.show_progress(slot, None);
     copied?;
     if report.failed > 0 {
@@ -167,9 +169,9 @@ fn rehome(shared: &Shared, slot: SlotIndex) -> Result<()> {
         return Err(Error::new(ErrorKind::Io, detail));
     }
     let nsd = nsds.nsd(slot);
-    shared.array.meta.apply(MetaOp::VacateNsd { nsd })?;
-    shared.array.rounds.run(true)?;
-    finish(shared, slot, restarts)?;
+    repair.array.meta.apply(MetaOp::VacateNsd { nsd })?;
+    repair.array.rounds.run(true)?;
+    finish(repair, slot, restarts)?;
     eprintln!(
         "disks: NSD {nsd} is deleted: {} stripes compared, {} strips moved, {} deleted",
         report.stripes, report.rewritten, report.deleted
@@ -178,10 +180,10 @@ fn rehome(shared: &Shared, slot: SlotIndex) -> Result<()> {
 }
 
 /// Step 5: the heirs take their places.
-fn finish(shared: &Shared, slot: SlotIndex, restarts: u64) -> Result<()> {
-    let nsds = shared.array.io.nsds();
+fn finish(repair: &Repair, slot: SlotIndex, restarts: u64) -> Result<()> {
+    let nsds = repair.array.io.nsds();
     let _alone = nsds.gate().write();
-    let unreached = shared.array.io.commit(&[]).unreached;
+    let unreached = repair.array.io.commit(&[]).unreached;
     if unreached.iter().any(|other| *other != slot && !nsds.is_noted(*other))
         || nsds.restarts() != restarts
     {
@@ -193,16 +195,16 @@ fn finish(shared: &Shared, slot: SlotIndex, restarts: u64) -> Result<()> {
 }
 
 /// Step 3.
-fn copy_all(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) -> Result<()> {
-    let nsds = shared.array.io.nsds();
+fn copy_all(repair: &Repair, slot: SlotIndex, report: &mut RecoveryReport) -> Result<()> {
+    let nsds = repair.array.io.nsds();
     // Objects that are only reserved are unknown to the metadata's scan; after this they are known.
-    crate::commit::sync_all(shared)?;
-    let total = allocated(shared)?;
+    repair.exclusion.flush_all()?;
+    let total = allocated(&repair.array)?;
     let mut done = 0;
     nsds.show_progress(slot, Some((0, total)));
-    scan_objects(shared, &mut |inode, layout| {
+    scan_objects(&repair.array, &mut |inode, layout| {
         if nsds.is_member(layout, slot)? {
-            copy_object(shared, slot, inode.attr.ino, layout, report)?;
+            copy_object(repair, slot, inode.attr.ino, layout, report)?;
         }
         done += inode.attr.allocated;
         nsds.show_progress(slot, Some((done.min(total), total)));
@@ -212,16 +214,16 @@ fn copy_all(shared: &Shared, slot: SlotIndex, report: &mut RecoveryReport) -> Re
 
 /// Gives the heirs of one object's strips what they lack.
 fn copy_object(
-    shared: &Shared,
+    repair: &Repair,
     gone: SlotIndex,
     ino: Ino,
     layout: &ObjectLayout,
     report: &mut RecoveryReport,
 ) -> Result<()> {
-    let nsds = shared.array.io.nsds();
+    let nsds = repair.array.io.nsds();
     let all = (BlockIndex(0), BlockIndex::END);
     let mut go_on = |bytes| {
-        if shared.replacer.pace.moved(bytes, &*shared.array.clock) {
+        if repair.pace.moved(bytes, &*repair.array.clock) {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"))
@@ -230,10 +232,10 @@ fn copy_object(
     // The heirs first: what is written in between is then among the others'.
     let mut held: BTreeMap<BlockIndex, (SlotIndex, Version)> = BTreeMap::new();
     for heir in nsds.slots().filter(|heir| *heir != gone) {
-        if !nsds.is_member(layout, heir)? || !is_there(shared, heir)? {
+        if !nsds.is_member(layout, heir)? || !is_there(repair, heir)? {
             continue;
         }
-        shared.array.io.list_slot(
+        repair.array.io.list_slot(
             (heir, Place::Holder),
             layout.object,
             all,
@@ -247,26 +249,26 @@ fn copy_object(
             },
         )?;
     }
-    let floor = |block| shared.array.floors.floor(layout.object, block);
-    for (block, newest) in shared.array.io.blocks(layout, all, &floor)? {
+    let floor = |block| repair.array.floors.floor(layout.object, block);
+    for (block, newest) in repair.array.io.blocks(layout, all, &floor)? {
         let own = held.remove(&block).map(|(_, version)| version);
         let (_, Some((at, heir))) = nsds.stripe_and_heir(layout, block)? else { continue };
-        if !is_there(shared, heir)? {
+        if !is_there(repair, heir)? {
             continue;
         }
         let strip = Strip { ino, layout, block, at: at.0, newest, keeps_older: false };
-        bring(shared, &strip, (heir, Place::Holder), own, report, &mut go_on)?;
+        bring(repair, &strip, (heir, Place::Holder), own, report, &mut go_on)?;
     }
     for (block, (heir, _)) in held {
-        drop_surplus(shared, (ino, layout, block), (heir, Place::Holder), report, &mut go_on)?;
+        drop_surplus(repair, (ino, layout, block), (heir, Place::Holder), report, &mut go_on)?;
     }
     Ok(())
 }
 
 /// Whether an heir gets what it lacks now. One that is away and noted is compared in full before it
 /// is read; any other has to be there, or it could keep what nobody looked at.
-fn is_there(shared: &Shared, heir: SlotIndex) -> Result<bool> {
-    let nsds = shared.array.io.nsds();
+fn is_there(repair: &Repair, heir: SlotIndex) -> Result<bool> {
+    let nsds = repair.array.io.nsds();
     if nsds.availability(heir).writable() {
         return Ok(true);
     }

@@ -12,10 +12,9 @@
 //! What is to be replaced by what stands in the metadata ([`SETTING`]) before anything is copied,
 //! and is taken up again after a restart: what was copied is found there and not copied again.
 
-use crate::background::Job;
-use crate::pace::Pace;
-use crate::recovery::{RecoveryReport, compare_files, delete_nobodys};
-use crate::shared::Shared;
+use crate::compare::{compare_files, delete_nobodys};
+use crate::context::Repair;
+use crate::report::RecoveryReport;
 use std::sync::Arc;
 use strake_array::nsds::Place;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
@@ -37,30 +36,10 @@ pub struct Replacement {
     pub rate: u64,
 }
 
-/// The one replacement or deletion there can be at a time, and the pace of every rebuild.
-#[derive(Default)]
-pub(crate) struct Replacer {
-    pub(crate) pace: Pace,
-    pub(crate) job: Job,
-}
-
-impl Replacer {
-    /// Ends the copying; it is taken up again at the next start.
-    pub(crate) fn stop(&self) {
-        self.pace.stop();
-        self.job.join();
-    }
-
-    /// Whether a disk is being copied now.
-    pub(crate) fn is_running(&self) -> bool {
-        self.job.is_running()
-    }
-}
-
 /// What the metadata says is to be replaced, done or not begun.
-pub(crate) fn pending(shared: &Shared) -> Result<Option<Replacement>> {
+pub(crate) fn pending(repair: &Repair) -> Result<Option<Replacement>> {
     let MetaReply::Configuration(configuration) =
-        shared.array.meta.query(&MetaQuery::Configuration)?
+        repair.array.meta.query(&MetaQuery::Configuration)?
     else {
         return Err(strake_array::meta_link::wrong_reply());
     };
@@ -73,11 +52,11 @@ pub(crate) fn pending(shared: &Shared) -> Result<Option<Replacement>> {
     Ok(Some(Replacement { old, new, rate }))
 }
 
-fn note(shared: &Shared, replacement: Option<Replacement>) -> Result<()> {
+fn note(repair: &Repair, replacement: Option<Replacement>) -> Result<()> {
     let value =
         replacement.map(|it| format!("{} {} {}", it.old, it.new, it.rate)).unwrap_or_default();
-    shared.array.meta.apply(MetaOp::SetConfig { name: SETTING.to_owned(), value })?;
-    shared.array.meta.sync()
+    repair.array.meta.apply(MetaOp::SetConfig { name: SETTING.to_owned(), value })?;
+    repair.array.meta.sync()
 }
 
 /// Begins or takes up a replacement; `port` is the way to the new NSD, which is empty or has what
@@ -86,13 +65,13 @@ fn note(shared: &Shared, replacement: Option<Replacement>) -> Result<()> {
 /// # Errors
 /// `Busy` if another is under way; `NotFound` if the old one holds no slot; the new NSD's.
 pub(crate) fn start(
-    shared: &Arc<Shared>,
+    repair: &Arc<Repair>,
     replacement: Replacement,
     port: Arc<dyn NsdPort>,
 ) -> Result<()> {
-    let nsds = shared.array.io.nsds();
+    let nsds = repair.array.io.nsds();
     let Replacement { old, new, rate } = replacement;
-    if let Some(other) = pending(shared)?
+    if let Some(other) = pending(repair)?
         && (other.old, other.new) != (old, new)
     {
         let detail = format!("NSD {} is being replaced: wait until that is done", other.old);
@@ -107,56 +86,56 @@ pub(crate) fn start(
         return Err(Error::new(ErrorKind::Busy, format!("NSD {old} is being deleted")));
     }
     if taken.is_none() && !nsds.availability(slot).readable() {
-        shared.replacer.pace.start(rate);
+        repair.pace.start(rate);
         nsds.replace_lost(slot, new, port)?;
-        return note(shared, None);
+        return note(repair, None);
     }
     if let Some(leaving) = nsds.rehoming() {
         let detail = format!("NSD {} is being deleted: wait until that is done", nsds.nsd(leaving));
         return Err(Error::new(ErrorKind::Busy, detail));
     }
-    let begin = || shared.replacer.pace.start(rate);
+    let begin = || repair.pace.start(rate);
     if taken.is_none() {
-        note(shared, Some(replacement))?;
+        note(repair, Some(replacement))?;
         nsds.set_status(slot, NsdStatus::Replacing)?;
     }
-    shared.replacer.job.start("replacement", shared, begin, move |shared| {
+    repair.job.start("replacement", repair, begin, move |repair| {
         let result = match taken {
             Some(_) => Ok(()),
-            None => fill(shared, slot, new, Arc::clone(&port)),
+            None => fill(repair, slot, new, Arc::clone(&port)),
         };
-        shared.array.io.nsds().show_progress(slot, None);
-        shared.array.io.nsds().end_shadow(slot);
+        repair.array.io.nsds().show_progress(slot, None);
+        repair.array.io.nsds().end_shadow(slot);
         // Stable before the replacement is over: nobody comes back to it then.
         let sweep = || {
-            delete_nobodys(shared, slot, &mut RecoveryReport::default())?;
-            shared.array.rounds.run(true)
+            delete_nobodys(repair, slot, &mut RecoveryReport::default())?;
+            repair.array.rounds.run(true)
         };
         if result.is_ok()
             && let Err(error) = sweep()
         {
             eprintln!("disks: NSD {new} may hold strips that no file has: {error}");
         }
-        if let Err(error) = result.and_then(|()| note(shared, None)) {
+        if let Err(error) = result.and_then(|()| note(repair, None)) {
             eprintln!("disks: NSD {new}, which is to replace NSD {old}: {error}");
-            after_failure(shared, slot, new, port);
+            after_failure(repair, slot, new, port);
         }
     })
 }
 
-fn fill(shared: &Shared, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) -> Result<()> {
-    let nsds = shared.array.io.nsds();
-    let pace = &shared.replacer.pace;
+fn fill(repair: &Repair, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) -> Result<()> {
+    let nsds = repair.array.io.nsds();
+    let pace = &repair.pace;
     nsds.begin_shadow(slot, new, port)?;
     let mut report = RecoveryReport::default();
-    compare_files(shared, (slot, Place::Shadow), &mut report, &mut |bytes| {
+    compare_files(repair, (slot, Place::Shadow), &mut report, &mut |bytes| {
         if nsds.availability(slot) != NsdAvailability::Up {
             return Err(Error::new(ErrorKind::Unreachable, "the old disk failed meanwhile"));
         }
         if nsds.shadow(slot).is_none_or(|shadow| shadow.has_failed()) {
             return Err(Error::new(ErrorKind::Unreachable, "the new disk failed"));
         }
-        if !pace.moved(bytes, &*shared.array.clock) {
+        if !pace.moved(bytes, &*repair.array.clock) {
             return Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"));
         }
         Ok(())
@@ -173,13 +152,13 @@ fn fill(shared: &Shared, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) ->
 }
 
 /// With the old disk gone the new one takes its place as it is, and gets the rest from the others.
-fn after_failure(shared: &Shared, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) {
-    let nsds = shared.array.io.nsds();
-    if shared.replacer.pace.is_stopped() || nsds.nsd(slot) == new {
+fn after_failure(repair: &Repair, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) {
+    let nsds = repair.array.io.nsds();
+    if repair.pace.is_stopped() || nsds.nsd(slot) == new {
         return;
     }
     if !nsds.availability(slot).readable() {
-        let taken = nsds.replace_lost(slot, new, port).and_then(|()| note(shared, None));
+        let taken = nsds.replace_lost(slot, new, port).and_then(|()| note(repair, None));
         if let Err(error) = taken {
             eprintln!("disks: NSD {new}: {error}");
         }

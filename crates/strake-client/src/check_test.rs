@@ -1,15 +1,17 @@
 //! Each kind of damage is found and named; none is found where there is none, also in use and
 //! after power cuts.
 
-use super::*;
-use crate::StrakeVfs;
+use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use strake_env::Rng;
+use strake_manager::StripCheck;
+use strake_proto::meta::MetaQuery;
 use strake_proto::meta::{FileData, Inode, MetaOp};
+use strake_proto::nsd::NsdRequest;
 use strake_proto::nsd::{NsdContext, NsdPort, StripHeader};
+use strake_proto::{BlockIndex, Ino, ObjectId, ObjectLayout, SlotIndex, StripIndex, Version};
 use strake_proto::{Caller, GrantNumber, StripKey};
 use strake_stripe::strip_checksums;
 
@@ -19,7 +21,7 @@ const RW: OpenFlags = OpenFlags::READ_WRITE;
 
 struct Bench {
     rig: Rig,
-    vfs: Arc<StrakeVfs>,
+    vfs: Mounted,
 }
 
 impl Bench {
@@ -75,7 +77,7 @@ impl Bench {
     }
 
     fn check(&self) -> StripCheck {
-        self.vfs.check_strips().expect("checked")
+        self.vfs.manager.check_strips().expect("checked")
     }
 
     /// The only fault.
@@ -215,20 +217,20 @@ fn an_nsd_that_is_away_is_a_note() {
     let (ino, handle) = bench.create("f", 3 * BLOCK_SIZE as usize);
     let layout = bench.layout(ino);
     let away = bench.slot(&layout, 0, 2);
-    bench.vfs.attach_nsd(SlotIndex(away as u16), None);
+    bench.vfs.array().attach_nsd(SlotIndex(away as u16), None);
     bench.vfs.write(handle, 0, &[1; 5000], false).expect("written");
     bench.vfs.fsync(handle, false).expect("synced");
     let found = bench.check();
     assert_eq!(found.faults, Vec::<String>::new());
     assert!(found.notes.iter().any(|note| note.contains("left out")), "{:?}", found.notes);
-    bench.vfs.attach_nsd(SlotIndex(away as u16), bench.rig.port(away));
-    bench.vfs.recover_nsds();
+    bench.vfs.array().attach_nsd(SlotIndex(away as u16), bench.rig.port(away));
+    bench.vfs.manager.recover_nsds();
     let found = bench.check();
     assert_eq!((found.faults, found.notes), (vec![], vec![]));
 }
 
 /// One of the many things that applications do.
-fn act(vfs: &StrakeVfs, rng: &mut Rng, name: &str) {
+fn act(vfs: &Mounted, rng: &mut Rng, name: &str) {
     let found = vfs.lookup(ROOT, Ino::ROOT, name.as_bytes());
     let (ino, handle) = match found {
         Ok(entry) => (entry.attr.ino, vfs.open(ROOT, entry.attr.ino, RW).expect("opened").handle),
@@ -317,7 +319,7 @@ fn there_are_no_faults_after_power_cuts() {
             drop(bench.vfs);
             bench.rig.power_cut(&mut rng);
             bench.vfs = bench.rig.start(0);
-            assert_eq!(bench.vfs.recovered().lost, 0);
+            assert_eq!(bench.vfs.recovered.lost, 0);
             assert_eq!(bench.check().faults, Vec::<String>::new(), "seed {seed}");
         }
     }

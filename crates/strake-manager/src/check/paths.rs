@@ -1,7 +1,7 @@
 //! Names for inodes, as `find -inum` finds them: by going through all directories.
 
-use crate::shared::Shared;
 use std::collections::{BTreeSet, HashMap};
+use strake_array::Array;
 use strake_array::meta_link::wrong_reply;
 use strake_proto::meta::{Cookie, MetaQuery, MetaReply};
 use strake_proto::{FileType, Ino, Result};
@@ -12,7 +12,7 @@ const PAGE: u32 = 1024;
 const DEPTH_MAX: usize = 4096;
 
 /// A path for each of the inodes that has a name.
-pub(super) fn of(shared: &Shared, wanted: BTreeSet<Ino>) -> Result<HashMap<Ino, String>> {
+pub(super) fn of(array: &Array, wanted: BTreeSet<Ino>) -> Result<HashMap<Ino, String>> {
     let mut paths = HashMap::new();
     if wanted.is_empty() {
         return Ok(paths);
@@ -22,7 +22,7 @@ pub(super) fn of(shared: &Shared, wanted: BTreeSet<Ino>) -> Result<HashMap<Ino, 
     let mut after = Ino(0);
     loop {
         let query = MetaQuery::ScanInodes { after, limit: PAGE };
-        let MetaReply::Inodes(page) = shared.array.meta.query(&query)? else {
+        let MetaReply::Inodes(page) = array.meta.query(&query)? else {
             return Err(wrong_reply());
         };
         let Some(last) = page.last() else { break };
@@ -30,7 +30,7 @@ pub(super) fn of(shared: &Shared, wanted: BTreeSet<Ino>) -> Result<HashMap<Ino, 
         for inode in page.iter().filter(|one| one.attr.file_type == FileType::Directory) {
             let dir = inode.attr.ino;
             parents.insert(dir, inode.parent);
-            visit_names(shared, dir, &mut |name, ino| {
+            visit_names(array, dir, &mut |name, ino| {
                 if wanted.contains(&ino) {
                     names.insert(ino, (dir, String::from_utf8_lossy(name).into_owned()));
                 }
@@ -38,18 +38,18 @@ pub(super) fn of(shared: &Shared, wanted: BTreeSet<Ino>) -> Result<HashMap<Ino, 
         }
     }
     for (ino, (dir, name)) in names {
-        if let Some(above) = path_of_directory(shared, &parents, dir)? {
+        if let Some(above) = path_of_directory(array, &parents, dir)? {
             paths.insert(ino, format!("{above}/{name}"));
         }
     }
     Ok(paths)
 }
 
-fn visit_names(shared: &Shared, dir: Ino, visit: &mut dyn FnMut(&[u8], Ino)) -> Result<()> {
+fn visit_names(array: &Array, dir: Ino, visit: &mut dyn FnMut(&[u8], Ino)) -> Result<()> {
     let mut after: Cookie = 0;
     loop {
         let query = MetaQuery::ReadDir { dir, after, limit: PAGE, with_inodes: false };
-        let Ok(MetaReply::Entries { entries, end }) = shared.array.meta.query(&query) else {
+        let Ok(MetaReply::Entries { entries, end }) = array.meta.query(&query) else {
             // It was removed meanwhile.
             return Ok(());
         };
@@ -63,7 +63,7 @@ fn visit_names(shared: &Shared, dir: Ino, visit: &mut dyn FnMut(&[u8], Ino)) -> 
 
 /// The path of a directory, empty for the root; `None` if it has none.
 fn path_of_directory(
-    shared: &Shared,
+    array: &Array,
     parents: &HashMap<Ino, Ino>,
     dir: Ino,
 ) -> Result<Option<String>> {
@@ -75,7 +75,7 @@ fn path_of_directory(
         }
         let Some(parent) = parents.get(&at) else { return Ok(None) };
         let mut own = None;
-        visit_names(shared, *parent, &mut |name, ino| {
+        visit_names(array, *parent, &mut |name, ino| {
             if ino == at {
                 own = Some(String::from_utf8_lossy(name).into_owned());
             }

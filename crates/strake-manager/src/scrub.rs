@@ -12,11 +12,12 @@
 //! writer would, in new space and at a new version. Strips of parity are verified like the others.
 //! Disks that are away are left out: their recovery compares them.
 
-use crate::background::Job;
-use crate::commit::sync_all;
+use crate::context::Repair;
+use crate::job::Job;
 use crate::pace::Pace;
-use crate::recovery::{allocated, exclusively, rewrite, scan_objects};
-use crate::shared::Shared;
+use crate::salvage::salvage;
+use crate::scan::{allocated, scan_objects};
+use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
 use strake_array::stripe_io::Health;
 use strake_env::sync::Mutex;
@@ -58,14 +59,19 @@ pub struct ScrubView {
 }
 
 /// The one scrub there can be at a time.
-#[derive(Default)]
 pub(crate) struct Scrubber {
+    repair: Arc<Repair>,
     pace: Pace,
     view: Mutex<ScrubView>,
     job: Job,
 }
 
 impl Scrubber {
+    /// None at work.
+    pub(crate) fn new(repair: Arc<Repair>) -> Scrubber {
+        Scrubber { repair, pace: Pace::default(), view: Mutex::default(), job: Job::default() }
+    }
+
     /// How far it is.
     pub(crate) fn view(&self) -> ScrubView {
         // Asked first: the view of a scrub that has ended is complete.
@@ -84,18 +90,17 @@ impl Scrubber {
 ///
 /// # Errors
 /// `Busy` if one is at work.
-pub(crate) fn start(shared: &std::sync::Arc<Shared>, rate: u64) -> Result<()> {
-    let scrubber = &shared.scrubber;
+pub(crate) fn start(scrubber: &Arc<Scrubber>, rate: u64) -> Result<()> {
     let begin = || {
         scrubber.pace.start(rate);
-        let started = Some(shared.now());
+        let started = Some(scrubber.repair.array.clock.wall());
         *scrubber.view.lock() = ScrubView { started, ..ScrubView::default() };
     };
-    scrubber.job.start("scrub", shared, begin, |shared| {
+    scrubber.job.start("scrub", scrubber, begin, |scrubber| {
         eprintln!("scrub: begins");
-        let result = run(shared);
-        let mut view = shared.scrubber.view.lock();
-        view.ended = Some(shared.now());
+        let result = run(scrubber);
+        let mut view = scrubber.view.lock();
+        view.ended = Some(scrubber.repair.array.clock.wall());
         view.complete = matches!(result, Ok(true));
         if let Err(error) = result {
             eprintln!("scrub: {error}");
@@ -116,28 +121,28 @@ pub(crate) fn start(shared: &std::sync::Arc<Shared>, rate: u64) -> Result<()> {
 }
 
 /// Everything; false if it was stopped, or not all could be looked at.
-fn run(shared: &Shared) -> Result<bool> {
-    shared.scrubber.view.lock().total = allocated(shared)?;
+fn run(scrubber: &Scrubber) -> Result<bool> {
+    scrubber.view.lock().total = allocated(&scrubber.repair.array)?;
     let mut is_whole = true;
-    let mut stopped = !(nsds(shared, &mut is_whole)? && copies(shared)?);
-    scan_objects(shared, &mut |inode, layout| {
-        stopped = stopped || !object(shared, inode.attr.ino, layout)?;
+    let mut stopped = !(nsds(scrubber, &mut is_whole)? && copies(scrubber)?);
+    scan_objects(&scrubber.repair.array, &mut |inode, layout| {
+        stopped = stopped || !object(scrubber, inode.attr.ino, layout)?;
         if !stopped {
-            let mut view = shared.scrubber.view.lock();
+            let mut view = scrubber.view.lock();
             view.done = (view.done + inode.attr.allocated).min(view.total);
         }
         Ok(())
     })?;
     // What was mended becomes stable like any write, and then settled: the bad strips are freed.
-    sync_all(shared)?;
-    shared.array.rounds.run(false)?;
+    scrubber.repair.exclusion.flush_all()?;
+    scrubber.repair.array.rounds.run(false)?;
     Ok(!stopped && is_whole)
 }
 
 /// What is not strips on each NSD; false if the scrub is to end. `is_whole` becomes false where an
 /// NSD could not be asked for all of it.
-fn nsds(shared: &Shared, is_whole: &mut bool) -> Result<bool> {
-    let nsds = shared.array.io.nsds();
+fn nsds(scrubber: &Scrubber, is_whole: &mut bool) -> Result<bool> {
+    let nsds = scrubber.repair.array.io.nsds();
     for slot in nsds.slots() {
         let mut part = Some(0);
         while let Some(at) = part
@@ -156,37 +161,25 @@ fn nsds(shared: &Shared, is_whole: &mut bool) -> Result<bool> {
                 }
             };
             part = found.next;
-            let is_salvaged = found.is_lost && salvage(shared, slot);
+            let is_salvaged = found.is_lost && salvage(&scrubber.repair.array, slot);
             let found = match is_salvaged {
                 true => ScrubPart { mended: found.bad, ..found },
                 false => found,
             };
-            if !note(shared, slot, &found) {
+            if !note(scrubber, slot, &found) {
                 return Ok(false);
             }
         }
     }
-    Ok(!shared.scrubber.pace.is_stopped())
-}
-
-/// Has what is left of an index written anew, after everybody who could be misled by it was told;
-/// the rest is copied by the recovery. False, with nothing done, where the others are too few.
-pub(crate) fn salvage(shared: &Shared, slot: SlotIndex) -> bool {
-    let nsds = shared.array.io.nsds();
-    nsds.missed().distrust(slot);
-    let salvaged = nsds.note(slot).and_then(|()| nsds.call_holder(slot, &NsdRequest::Salvage));
-    if let Err(error) = &salvaged {
-        eprintln!("scrub: NSD {}: its index cannot be mended now: {error}", nsds.nsd(slot));
-    }
-    salvaged.is_ok()
+    Ok(!scrubber.pace.is_stopped())
 }
 
 /// Every copy of the metadata; false if the scrub is to end.
-fn copies(shared: &Shared) -> Result<bool> {
+fn copies(scrubber: &Scrubber) -> Result<bool> {
     let (mut nsd, mut part) = (NsdId(0), 0);
     loop {
         let query = MetaQuery::ScrubCopy { nsd, part };
-        let MetaReply::CopyScrubbed(found) = shared.array.meta.query(&query)? else {
+        let MetaReply::CopyScrubbed(found) = scrubber.repair.array.meta.query(&query)? else {
             return Err(wrong_reply());
         };
         let Some((at, found)) = found else { return Ok(true) };
@@ -194,61 +187,66 @@ fn copies(shared: &Shared) -> Result<bool> {
             Some(next) => (at, next),
             None => (NsdId(at.0.saturating_add(1)), 0),
         };
-        let slot = shared.array.io.nsds().slot_of(at);
-        if slot.is_some_and(|slot| !note(shared, slot, &found)) {
+        let slot = scrubber.repair.array.io.nsds().slot_of(at);
+        if slot.is_some_and(|slot| !note(scrubber, slot, &found)) {
             return Ok(false);
         }
     }
 }
 
 /// Counts what was found in a part; false if the scrub is to end.
-fn note(shared: &Shared, slot: SlotIndex, found: &ScrubPart) -> bool {
+fn note(scrubber: &Scrubber, slot: SlotIndex, found: &ScrubPart) -> bool {
     {
-        let mut view = shared.scrubber.view.lock();
+        let mut view = scrubber.view.lock();
         view.own_bytes += found.bytes;
         view.bad_pages += found.bad;
         view.mended_pages += found.mended;
     }
-    shared.array.io.nsds().count_pages(slot, found.bad, found.mended);
-    shared.scrubber.pace.moved(found.bytes, &*shared.array.clock)
+    scrubber.repair.array.io.nsds().count_pages(slot, found.bad, found.mended);
+    scrubber.pace.moved(found.bytes, &*scrubber.repair.array.clock)
 }
 
 /// One object; false if the scrub is to end.
-fn object(shared: &Shared, ino: Ino, layout: &ObjectLayout) -> Result<bool> {
-    let scrubber = &shared.scrubber;
+fn object(scrubber: &Scrubber, ino: Ino, layout: &ObjectLayout) -> Result<bool> {
     if scrubber.pace.is_stopped() {
         return Ok(false);
     }
-    let floor = |block| shared.array.floors.floor(layout.object, block);
-    let blocks = shared.array.io.blocks(layout, (BlockIndex(0), BlockIndex::END), &floor)?;
+    let floor = |block| scrubber.repair.array.floors.floor(layout.object, block);
+    let blocks =
+        scrubber.repair.array.io.blocks(layout, (BlockIndex(0), BlockIndex::END), &floor)?;
     for block in blocks.into_keys() {
-        let health = shared.array.io.examine(layout, block, floor(block))?;
+        let health = scrubber.repair.array.io.examine(layout, block, floor(block))?;
         if !health.is_whole() {
-            mend(shared, ino, layout, block)?;
+            mend(scrubber, ino, layout, block)?;
         }
         scrubber.view.lock().strips += health.strips;
-        if !scrubber.pace.moved(health.bytes, &*shared.array.clock) {
+        if !scrubber.pace.moved(health.bytes, &*scrubber.repair.array.clock) {
             return Ok(false);
         }
     }
     Ok(true)
 }
 
-fn mend(shared: &Shared, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()> {
-    let mut look =
-        |_| shared.array.io.examine(layout, block, shared.array.floors.floor(layout.object, block));
-    let health: Health = match exclusively(shared, ino, layout, block, &mut look)? {
+fn mend(scrubber: &Scrubber, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()> {
+    let mut look = |_| {
+        scrubber.repair.array.io.examine(
+            layout,
+            block,
+            scrubber.repair.array.floors.floor(layout.object, block),
+        )
+    };
+    let health: Health = match scrubber.repair.exclusively(ino, layout, block, &mut look)? {
         Some(health) if !health.is_whole() => health,
         _ => return Ok(()),
     };
-    let outcome = rewrite(shared, ino, layout, block);
-    let mut view = shared.scrubber.view.lock();
+    let outcome = scrubber.repair.exclusion.rewrite(ino, layout, block);
+    let mut view = scrubber.view.lock();
     view.bad += health.wrong.len() as u64;
     match outcome {
         Ok(()) => {
             view.mended += 1;
             drop(view);
-            shared.array.io.count_repaired(layout, block, &health.slots, &health.wrong);
+            scrubber.repair.array.io.count_repaired(layout, block, &health.slots, &health.wrong);
         }
         Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace) => {
             view.failed += 1;

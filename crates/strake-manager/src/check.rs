@@ -16,17 +16,15 @@
 
 mod paths;
 
-use crate::commit::sync_all;
-use crate::file::Content;
-use crate::recovery::scan_objects;
-use crate::shared::Shared;
-use crate::write_behind::on_disk;
+use crate::context::Repair;
+use crate::objects::{nobodys, object_from, objects_on};
+use crate::scan::scan_objects;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use strake_array::floors::FloorsOf;
-use strake_array::meta_link::wrong_reply;
 use strake_array::reaper;
-use strake_proto::meta::{MetaQuery, MetaReply};
-use strake_proto::nsd::{NsdReply, NsdRequest, StripEntry};
+use strake_array::stripe_io::on_disk;
+use strake_proto::meta::MetaQuery;
+use strake_proto::nsd::StripEntry;
 use strake_proto::{
     BlockIndex, ErrorKind, Geometry, Ino, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex,
     Version,
@@ -86,22 +84,22 @@ struct Expected {
 }
 
 /// Does it.
-pub(crate) fn check(shared: &Shared) -> Result<StripCheck> {
+pub(crate) fn check(repair: &Repair) -> Result<StripCheck> {
     let mut report = StripCheck::default();
-    if let Err(error) = sync_all(shared) {
+    if let Err(error) = repair.exclusion.flush_all() {
         report.notes.push(format!("not everything could be made durable: {error}"));
     }
-    reaper::apply_pending(&shared.array)?;
-    let nsds = shared.array.io.nsds();
+    reaper::apply_pending(&repair.array)?;
+    let nsds = repair.array.io.nsds();
     for slot in nsds.slots().filter(|slot| !nsds.availability(*slot).readable()) {
         report.notes.push(format!("NSD {} cannot be read and was left out", nsds.nsd(slot)));
     }
     let mut known: HashSet<ObjectId> = HashSet::new();
     let mut suspects: Vec<(Ino, ObjectLayout)> = Vec::new();
-    scan_objects(shared, &mut |inode, layout| {
+    scan_objects(&repair.array, &mut |inode, layout| {
         known.insert(layout.object);
         let (size, allocated) = (inode.attr.size, inode.attr.allocated as i64);
-        let look = look(shared, layout, Expected { size, allocated })?;
+        let look = look(repair, layout, Expected { size, allocated })?;
         if look.faults.is_empty() {
             report.take(&look);
         } else {
@@ -112,18 +110,18 @@ pub(crate) fn check(shared: &Shared) -> Result<StripCheck> {
     let mut at_fault: BTreeMap<Ino, Vec<String>> = BTreeMap::new();
     for (ino, layout) in suspects {
         report.again += 1;
-        let Some(look) = look_again(shared, ino, &layout)? else { continue };
+        let Some(look) = look_again(repair, ino, &layout)? else { continue };
         report.take(&look);
         if !look.faults.is_empty() {
             at_fault.entry(ino).or_default().extend(look.faults);
         }
     }
-    let paths = paths::of(shared, at_fault.keys().copied().collect())?;
+    let paths = paths::of(&repair.array, at_fault.keys().copied().collect())?;
     for (ino, faults) in at_fault {
         let path = paths.get(&ino).map(|path| format!(" ({path})")).unwrap_or_default();
         faults.iter().for_each(|text| report.fault(format!("inode {ino}{path}: {text}")));
     }
-    check_objects(shared, &known, &mut report)?;
+    check_objects(repair, &known, &mut report)?;
     Ok(report)
 }
 
@@ -148,55 +146,40 @@ impl StripCheck {
 
 /// The second look, while nobody is at work on the file; `None` if it is gone or has its bytes
 /// elsewhere by now.
-fn look_again(shared: &Shared, ino: Ino, layout: &ObjectLayout) -> Result<Option<Look>> {
-    let inode = shared.table.pin(ino);
-    let file = match shared.file(&inode) {
-        Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
-        file => file?,
-    };
-    // Held across NSD I/O, as a truncation does: readers and writers of this file wait.
-    let content = file.content.write();
-    let look = match &*content {
-        Content::Object(now) if now.object == layout.object => {
-            let told = match shared.array.meta.query_inode(&MetaQuery::GetInode { ino }) {
-                Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
-                told => told?,
-            };
-            let untold = {
-                let core = inode.core.lock();
-                core.allocated_delta + core.unstable_gain
-            };
-            let allocated = told.attr.allocated as i64 + untold;
-            let expected = Expected { size: file.size(), allocated };
-            let nsds = shared.array.io.nsds();
-            let deleted = nsds.deleted_count();
-            let found = look(shared, layout, expected)?;
-            // Strips have other places since an NSD was deleted meanwhile.
-            let moved = nsds.deleted_count() != deleted;
-            Some(if moved { look(shared, layout, expected)? } else { found })
-        }
-        _ => None,
-    };
-    drop(content);
-    drop(file);
-    shared.drop_idle_file(&inode);
-    Ok(look)
+fn look_again(repair: &Repair, ino: Ino, layout: &ObjectLayout) -> Result<Option<Look>> {
+    let mut found = None;
+    repair.exclusion.with_file(ino, layout, &mut |file| {
+        let told = match repair.array.meta.query_inode(&MetaQuery::GetInode { ino }) {
+            Err(error) if error.kind() == ErrorKind::Stale => return Ok(()),
+            told => told?,
+        };
+        let allocated = told.attr.allocated as i64 + file.untold;
+        let expected = Expected { size: file.size, allocated };
+        let nsds = repair.array.io.nsds();
+        let deleted = nsds.deleted_count();
+        let first = look(repair, layout, expected)?;
+        // Strips have other places since an NSD was deleted meanwhile.
+        let moved = nsds.deleted_count() != deleted;
+        found = Some(if moved { look(repair, layout, expected)? } else { first });
+        Ok(())
+    })?;
+    Ok(found)
 }
 
-fn look(shared: &Shared, layout: &ObjectLayout, expected: Expected) -> Result<Look> {
-    let nsds = shared.array.io.nsds();
+fn look(repair: &Repair, layout: &ObjectLayout, expected: Expected) -> Result<Look> {
+    let nsds = repair.array.io.nsds();
     // As they are before anything is listed: what a deletion takes away meanwhile was below its
     // floor, and an NSD that returns meanwhile was not asked.
-    let floors = shared.array.floors.floors_of(layout.object);
+    let floors = repair.array.floors.floors_of(layout.object);
     let readable = nsds.slots().filter(|slot| nsds.availability(*slot).readable()).collect();
-    let mut at = At { shared, layout, floors, readable, expected };
+    let mut at = At { repair, layout, floors, readable, expected };
     let mut found = Look::default();
     let mut from = BlockIndex(0);
     loop {
         let to = BlockIndex(from.0.saturating_add(WINDOW_BLOCKS));
         let mut blocks: BTreeMap<BlockIndex, Vec<(SlotIndex, StripEntry)>> = BTreeMap::new();
         for slot in at.readable.clone() {
-            shared.array.io.list_if_there(slot, layout, (from, to), 4096, &mut |entry| {
+            repair.array.io.list_if_there(slot, layout, (from, to), 4096, &mut |entry| {
                 blocks.entry(entry.key.block).or_default().push((slot, entry.clone()));
                 true
             })?;
@@ -209,7 +192,7 @@ fn look(shared: &Shared, layout: &ObjectLayout, expected: Expected) -> Result<Lo
         }
         // What lies between windows is skipped: files may be sparse beyond measure.
         let floor = |block| at.floors.at(block);
-        match shared.array.io.first_block(layout, (to, BlockIndex::END), &floor)? {
+        match repair.array.io.first_block(layout, (to, BlockIndex::END), &floor)? {
             Some(next) => from = next,
             None => break,
         }
@@ -258,7 +241,7 @@ impl Look {
 
 /// Where one looks.
 struct At<'a> {
-    shared: &'a Shared,
+    repair: &'a Repair,
     layout: &'a ObjectLayout,
     floors: FloorsOf,
     readable: BTreeSet<SlotIndex>,
@@ -299,7 +282,7 @@ impl At<'_> {
 
     /// Whether a strip is there for later, when its NSD is deleted.
     fn is_heirs(&self, slot: SlotIndex, entry: &StripEntry) -> bool {
-        let nsds = self.shared.array.io.nsds();
+        let nsds = self.repair.array.io.nsds();
         nsds.rehoming().is_some()
             && nsds
                 .stripe_and_heir(self.layout, entry.key.block)
@@ -313,7 +296,7 @@ impl At<'_> {
         live: &[&(SlotIndex, StripEntry)],
         found: &mut Look,
     ) -> Result<()> {
-        let nsds = self.shared.array.io.nsds();
+        let nsds = self.repair.array.io.nsds();
         let code = self.layout.code;
         let slots = nsds.stripe(self.layout, block)?;
         let strip_bytes = Geometry::of(code, u64::from(length)).strip_bytes;
@@ -366,15 +349,15 @@ impl At<'_> {
 
 /// Looks for objects on NSDs that no file has.
 fn check_objects(
-    shared: &Shared,
+    repair: &Repair,
     known: &HashSet<ObjectId>,
     report: &mut StripCheck,
 ) -> Result<()> {
     let mut all: BTreeSet<ObjectId> = BTreeSet::new();
     let mut strange: BTreeSet<(ObjectId, SlotIndex)> = BTreeSet::new();
-    let nsds = shared.array.io.nsds();
+    let nsds = repair.array.io.nsds();
     for slot in nsds.slots().filter(|slot| nsds.availability(*slot).readable()) {
-        for object in objects_on(shared, slot)? {
+        for object in objects_on(&repair.array, slot)? {
             all.insert(object);
             if !known.contains(&object) {
                 strange.insert((object, slot));
@@ -382,88 +365,12 @@ fn check_objects(
         }
     }
     report.objects = all.len() as u64;
-    let nobodys = nobodys(shared, strange.iter().map(|(object, _)| *object).collect())?;
+    let nobodys = nobodys(&repair.array, strange.iter().map(|(object, _)| *object).collect())?;
     for (object, slot) in strange.into_iter().filter(|(object, _)| nobodys.contains(object)) {
-        if object_from(shared, slot, object)? == Some(object) {
+        if object_from(&repair.array, slot, object)? == Some(object) {
             let nsd = nsds.nsd(slot);
             report.fault(format!("NSD {nsd} holds strips of object {object}, which no file has"));
         }
     }
     Ok(())
 }
-
-/// The objects of which an NSD holds strips.
-pub(crate) fn objects_on(shared: &Shared, slot: SlotIndex) -> Result<Vec<ObjectId>> {
-    let (mut objects, mut next) = (Vec::new(), ObjectId(0));
-    while let Some(object) = object_from(shared, slot, next)? {
-        objects.push(object);
-        next = ObjectId(object.0.saturating_add(1));
-    }
-    Ok(objects)
-}
-
-/// Those of `objects`, which NSDs hold strips of, that no file has or will have.
-pub(crate) fn nobodys(
-    shared: &Shared,
-    mut objects: BTreeSet<ObjectId>,
-) -> Result<BTreeSet<ObjectId>> {
-    if objects.is_empty() {
-        return Ok(objects);
-    }
-    // An object is reserved for a file, then the file's, then its deletion is pending, then its
-    // strips are gone. It only moves forward, so it is looked for in this order.
-    let mut found: HashSet<ObjectId> = HashSet::new();
-    for object in &objects {
-        match shared.array.meta.query(&MetaQuery::IsReserved { object: *object }) {
-            Ok(_) => {
-                found.insert(*object);
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    scan_objects(shared, &mut |_, layout| {
-        found.insert(layout.object);
-        Ok(())
-    })?;
-    found.extend(pending_objects(shared)?);
-    objects.retain(|object| !found.contains(object));
-    Ok(objects)
-}
-
-/// The first object at or after `from` of which the NSD holds a strip.
-fn object_from(shared: &Shared, slot: SlotIndex, from: ObjectId) -> Result<Option<ObjectId>> {
-    let request = NsdRequest::List {
-        fs: shared.array.io.nsds().fs(),
-        object: from,
-        block: BlockIndex(0),
-        strip: StripIndex(0),
-        until: ObjectId(u64::MAX),
-        limit: 1,
-    };
-    match shared.array.io.nsds().call(slot, &request, &[], &mut [])? {
-        NsdReply::Strips { entries, .. } => match entries.first() {
-            Some(entry) if entry.key.object < from => Err(wrong_reply()),
-            first => Ok(first.map(|entry| entry.key.object)),
-        },
-        _ => Err(wrong_reply()),
-    }
-}
-
-fn pending_objects(shared: &Shared) -> Result<HashSet<ObjectId>> {
-    let mut objects = HashSet::new();
-    let mut after = 0;
-    loop {
-        let query = MetaQuery::PendingRanges { after, limit: 1000 };
-        let MetaReply::PendingRanges(page) = shared.array.meta.query(&query)? else {
-            return Err(wrong_reply());
-        };
-        let Some(last) = page.last() else { return Ok(objects) };
-        after = last.id;
-        objects.extend(page.iter().map(|range| range.layout.object));
-    }
-}
-
-#[cfg(test)]
-#[path = "check/check_test.rs"]
-mod check_test;

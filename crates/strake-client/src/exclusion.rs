@@ -1,0 +1,113 @@
+//! What repair needs of a mount, granted with its locks: see [`strake_array::exclusion`].
+
+use crate::client::StrakeVfs;
+use crate::commit::sync_all;
+use crate::file::Content;
+use crate::file_io::Of;
+use crate::write_behind::{flush_block, load};
+use std::sync::atomic::Ordering;
+use strake_array::exclusion::{Exclusion, FileNow};
+use strake_proto::{BlockIndex, ErrorKind, Ino, ObjectLayout, Result};
+
+impl Exclusion for StrakeVfs {
+    fn flush_all(&self) -> Result<u64> {
+        sync_all(&self.shared)
+    }
+
+    fn with_block(
+        &self,
+        ino: Ino,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        work: &mut dyn FnMut(bool) -> Result<()>,
+    ) -> Result<bool> {
+        let shared = &*self.shared;
+        let inode = shared.table.pin(ino);
+        let file = match shared.file(&inode) {
+            Err(error) if error.kind() == ErrorKind::Stale => return Ok(false),
+            file => file?,
+        };
+        let result = loop {
+            let content = file.content.read();
+            if !matches!(&*content, Content::Object(now) if now.object == layout.object) {
+                break Ok(false);
+            }
+            let held = file.block(layout, block.0);
+            let mut data = held.data.write();
+            if data.detached {
+                continue;
+            }
+            let is_stable = !data.dirty && held.pinned.load(Ordering::Acquire) == 0;
+            let result = work(is_stable).map(|()| true);
+            if data.buffer.is_none() && !data.dirty && held.pinned.load(Ordering::Acquire) == 0 {
+                // It was made for its lock only.
+                data.detached = true;
+                file.forget_block(block.0);
+            }
+            break result;
+        };
+        drop(file);
+        shared.drop_idle_file(&inode);
+        result
+    }
+
+    fn with_file(
+        &self,
+        ino: Ino,
+        layout: &ObjectLayout,
+        work: &mut dyn FnMut(FileNow) -> Result<()>,
+    ) -> Result<bool> {
+        let shared = &*self.shared;
+        let inode = shared.table.pin(ino);
+        let file = match shared.file(&inode) {
+            Err(error) if error.kind() == ErrorKind::Stale => return Ok(false),
+            file => file?,
+        };
+        // Held across NSD I/O, as a truncation does: readers and writers of this file wait.
+        let content = file.content.write();
+        let result = match &*content {
+            Content::Object(now) if now.object == layout.object => {
+                let untold = {
+                    let core = inode.core.lock();
+                    core.allocated_delta + core.unstable_gain
+                };
+                work(FileNow { size: file.size(), untold }).map(|()| true)
+            }
+            _ => Ok(false),
+        };
+        drop(content);
+        drop(file);
+        shared.drop_idle_file(&inode);
+        result
+    }
+
+    fn rewrite(&self, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()> {
+        let shared = &*self.shared;
+        let inode = shared.table.pin(ino);
+        let file = match shared.file(&inode) {
+            Err(error) if error.kind() == ErrorKind::Stale => return Ok(()),
+            file => file?,
+        };
+        let of = Of { shared, inode: &inode, file: &file };
+        let found = loop {
+            let content = file.content.read();
+            let is_elsewhere =
+                !matches!(&*content, Content::Object(now) if now.object == layout.object);
+            if is_elsewhere || file.stored_limit(layout, block.0) == 0 {
+                return Ok(());
+            }
+            let found = file.block(layout, block.0);
+            let mut data = found.data.write();
+            if data.detached {
+                continue;
+            }
+            let end = data.limit as usize;
+            load(shared, &inode, &file, layout, &found, &mut data, 0, end)?;
+            let length = data.length;
+            of.make_whole_dirty(layout, &found, &mut data, length)?;
+            drop(data);
+            break found;
+        };
+        flush_block(shared, &inode, &file, &found)
+    }
+}

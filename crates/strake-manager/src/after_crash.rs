@@ -1,0 +1,133 @@
+//! Putting right what a crash left, before anything is served:
+//!
+//! 1. Range deletions that the metadata has are applied.
+//! 2. Every stripe that was never settled is looked at: its versions are made equal
+//!    ([`strake_array::stripe_io`]), and its file's allocated bytes are counted anew. Beyond the
+//!    end of its file it was never told to the metadata: deleted.
+
+use crate::report::RecoveryReport;
+use crate::scan::scan_objects;
+use std::collections::{BTreeSet, HashMap};
+use strake_array::stripe_io::on_disk;
+use strake_array::{Array, reaper};
+use strake_proto::meta::{Inode, MetaOp};
+use strake_proto::nsd::SettledStripe;
+use strake_proto::{BlockIndex, Error, ErrorKind, ObjectId, ObjectLayout, Result, Version};
+
+/// Does it; see the file's head.
+///
+/// # Errors
+/// Of the metadata; `Io` if too many NSDs are away to recover.
+pub fn recover(array: &Array) -> Result<RecoveryReport> {
+    let mut report = RecoveryReport::default();
+    let restarts = array.io.nsds().restarts();
+    reaper::apply_pending(array)?;
+    let mut unsettled: HashMap<ObjectId, BTreeSet<BlockIndex>> = HashMap::new();
+    for (object, block) in array.io.unsettled()? {
+        unsettled.entry(object).or_default().insert(block);
+    }
+    if unsettled.is_empty() {
+        return Ok(report);
+    }
+    let mut concerned: Vec<(Inode, ObjectLayout, BTreeSet<BlockIndex>)> = Vec::new();
+    scan_objects(array, &mut |inode, layout| {
+        if let Some(blocks) = unsettled.remove(&layout.object) {
+            concerned.push((inode.clone(), *layout, blocks));
+        }
+        Ok(())
+    })?;
+    let mut settled = Vec::new();
+    for (inode, layout, blocks) in &concerned {
+        report.stripes += blocks.len() as u64;
+        for &block in blocks.range(..end_of(inode, layout)) {
+            match array.io.recover(layout, block, Version::NONE) {
+                Ok(Some(found)) => {
+                    report.rewritten += u64::from(found.rewritten);
+                    let (fs, object) = (array.io.nsds().fs(), layout.object);
+                    settled.push(SettledStripe { fs, object, block, version: found.version });
+                }
+                Ok(None) => report.deleted += 1,
+                // It stays unsettled, and is looked at again when more NSDs are there.
+                Err(error) if error.kind() == ErrorKind::Io => report.failed += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    // What was written anew is stable before it is counted. Else the power could go again, and the
+    // count be all that is left of a stripe that nobody was ever told of.
+    array.rounds.run(true)?;
+    if array.io.nsds().restarts() != restarts {
+        let detail = "a disk was started anew meanwhile: start again";
+        return Err(Error::new(ErrorKind::Unreachable, detail));
+    }
+    for (inode, layout, blocks) in &concerned {
+        let end = end_of(inode, layout);
+        // Both are durable before anything is settled or deleted: as long as one of its stripes is
+        // neither, the file is counted anew by the next start.
+        report.lost += recount(array, inode, layout, end)?;
+        let beyond = blocks.range(end..).count();
+        if beyond > 0 {
+            report.deleted += beyond as u64;
+            delete_beyond(array, inode, end)?;
+        }
+    }
+    array.meta.sync()?;
+    reaper::apply_pending(array)?;
+    array.rounds.run(true)?;
+    array.rounds.settle(&mut settled);
+    array.rounds.run(true)?;
+    Ok(report)
+}
+
+/// The first block beyond a file.
+fn end_of(inode: &Inode, layout: &ObjectLayout) -> BlockIndex {
+    BlockIndex(inode.attr.size.div_ceil(u64::from(layout.block_size)))
+}
+
+fn delete_beyond(array: &Array, inode: &Inode, from: BlockIndex) -> Result<()> {
+    let version = array.io.versions().next();
+    array.meta.apply(MetaOp::DeleteBeyond { ino: inode.attr.ino, from, version }).map(|_| ())
+}
+
+/// Bytes that the blocks of a range take on disks.
+fn held_bytes(
+    array: &Array,
+    layout: &ObjectLayout,
+    range: (BlockIndex, BlockIndex),
+) -> Result<u64> {
+    let blocks = array.io.blocks(layout, range, &|_| Version::NONE)?;
+    Ok(blocks.values().map(|(_, length)| u64::from(on_disk(*length))).sum())
+}
+
+/// Counts a file's bytes on disks below the block `end` anew; returns how many are lost.
+///
+/// The metadata is told of bytes only when they are stable, so after a crash there may be more than
+/// it knows, never less. Less means that data was lost that was safe before: then its count stays
+/// as it is, and `fs check` names the file until it is written anew or deleted.
+fn recount(array: &Array, inode: &Inode, layout: &ObjectLayout, end: BlockIndex) -> Result<u64> {
+    let held = held_bytes(array, layout, (BlockIndex(0), end))?;
+    // What lies beyond may be among what the metadata counts.
+    let beyond = held_bytes(array, layout, (end, BlockIndex::END))?;
+    let lost = inode.attr.allocated.saturating_sub(held + beyond);
+    if lost > 0 {
+        eprintln!(
+            "recovery: inode {}: {lost} bytes that were stable are gone; `strake fs check` names \
+             its blocks",
+            inode.attr.ino
+        );
+        return Ok(lost);
+    }
+    let delta = held as i64 - inode.attr.allocated as i64;
+    if delta != 0 {
+        let (ino, size) = (inode.attr.ino, inode.attr.size);
+        array.meta.apply(MetaOp::Update {
+            ino,
+            size,
+            data: None,
+            allocated_delta: delta,
+            mtime: None,
+            ctime: None,
+        })?;
+    }
+    Ok(0)
+}

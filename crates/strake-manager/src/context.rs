@@ -1,0 +1,36 @@
+//! What all repair shares.
+
+use crate::job::Job;
+use crate::pace::Pace;
+use std::sync::Arc;
+use strake_array::{Array, Exclusion};
+use strake_proto::{BlockIndex, Ino, ObjectLayout, Result};
+
+/// See the file's head.
+pub(crate) struct Repair {
+    pub(crate) array: Arc<Array>,
+    /// Whoever may hold dirty data.
+    pub(crate) exclusion: Arc<dyn Exclusion>,
+    /// The pace of every rebuild.
+    pub(crate) pace: Pace,
+    /// The one replacement or deletion there can be at a time.
+    pub(crate) job: Job,
+}
+
+impl Repair {
+    /// As [`Exclusion::with_block`], with what `work` returns; `None` if it was not run.
+    pub(crate) fn exclusively<T>(
+        &self,
+        ino: Ino,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        work: &mut dyn FnMut(bool) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let mut done = None;
+        self.exclusion.with_block(ino, layout, block, &mut |is_stable| {
+            done = Some(work(is_stable)?);
+            Ok(())
+        })?;
+        Ok(done)
+    }
+}
