@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 const ALIGNMENT: usize = 4096;
 /// Buffers of this size and more are mapped.
 const MAPPED_BYTES_MIN: usize = 256 << 10;
-/// What one huge page holds, on every machine with 4 KiB pages.
+/// One huge page has this many bytes, on every machine with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A zeroed, 4 KiB-aligned run of bytes.
@@ -37,22 +37,23 @@ impl AlignedBuffer {
         AlignedBuffer::new(length, length)
     }
 
-    /// The same, for what is used in few places: only those take memory.
+    /// A buffer of `length` zero bytes that is used in few places. Only these take memory.
     pub fn sparse(length: usize) -> AlignedBuffer {
         AlignedBuffer::new(length, 0)
     }
 
-    /// Bytes that count as in memory: all, but of a [`AlignedBuffer::sparse`] one what was noted.
+    /// The bytes that count as in memory: all bytes, or those noted of an
+    /// [`AlignedBuffer::sparse`] one.
     pub fn touched(&self) -> usize {
         self.touched
     }
 
-    /// Notes that at least so many bytes have been used.
+    /// Notes that at least this many bytes have been used.
     pub fn note_touched(&mut self, bytes: usize) {
         self.touched = self.touched.max(bytes.min(self.length));
     }
 
-    /// Whether some of it may take no memory yet.
+    /// Whether some of the buffer may take no memory yet.
     pub fn is_sparse(&self) -> bool {
         self.touched < self.length
     }
@@ -85,7 +86,7 @@ impl AlignedBuffer {
     }
 }
 
-/// Zeroed pages from the kernel; `None` where it has none left.
+/// Zeroed pages from the kernel, or `None` if it has none left.
 fn map(length: usize, huge: bool) -> Option<NonNull<u8>> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new private mapping at an address of the kernel's choice touches no other memory.

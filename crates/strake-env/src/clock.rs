@@ -11,7 +11,7 @@ pub trait Clock: Send + Sync {
     fn monotonic(&self) -> Duration;
     /// The calendar's time, for what `stat` shows.
     fn wall(&self) -> Timestamp;
-    /// Waits. Only background workers with a rate or an interval may use it.
+    /// Waits this long. Only background workers with a rate or an interval may use it.
     fn sleep(&self, duration: Duration);
 }
 

@@ -13,10 +13,10 @@ use std::os::fd::BorrowedFd;
 /// Offsets, lengths and addresses of memory are multiples of this.
 const ALIGNMENT: usize = 4096;
 
-/// A place in memory that only the kernel looks into, and so may be gone.
+/// A place in memory that only the kernel looks into. So it may be gone by then.
 #[derive(Clone, Copy, Debug)]
 pub struct RawBytes {
-    /// Where it begins.
+    /// The address of the first byte.
     pub start: *const u8,
     /// Its bytes.
     pub length: usize,
@@ -28,7 +28,7 @@ unsafe impl Send for RawBytes {}
 unsafe impl Sync for RawBytes {}
 
 impl RawBytes {
-    /// Where `bytes` are now.
+    /// The place of `bytes` as it is now.
     pub fn of(bytes: &[u8]) -> RawBytes {
         RawBytes { start: bytes.as_ptr(), length: bytes.len() }
     }
@@ -47,10 +47,10 @@ pub trait Disk: Send + Sync {
     /// Fills `bytes` from `offset`. Never-written space reads as zeros.
     ///
     /// # Errors
-    /// The device's, or `UnexpectedEof` beyond the end.
+    /// The device's errors. `UnexpectedEof` beyond the end.
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
 
-    /// Fills two runs of bytes, each from its offset: side by side where the disk can.
+    /// Fills two runs of bytes, each from its offset, side by side if the disk can.
     ///
     /// # Errors
     /// As [`Disk::read_at`].
@@ -61,12 +61,12 @@ pub trait Disk: Send + Sync {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// The device's; `StorageFull` where a sparse container's host is full.
+    /// The device's errors. `StorageFull` if the host of a sparse container is full.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Writes `first` and, directly behind it, `second`: in one I/O where the disk can. If it fails
-    /// by taking too long, arbitrary bytes may be written there later: only to a place that nothing
-    /// durable names.
+    /// Writes `first` and, directly behind it, `second`, in one I/O if the disk can. If the write
+    /// fails because it takes too long, arbitrary bytes may be written there later. So call this
+    /// only for a place that nothing durable names.
     ///
     /// # Errors
     /// As [`Disk::write_at`].
@@ -78,21 +78,21 @@ pub trait Disk: Send + Sync {
         self.write_at(offset + first.len() as u64, second)
     }
 
-    /// [`Disk::write_at`], then [`Disk::sync`]: one call where each costs a change of threads.
+    /// Does [`Disk::write_at`] and then [`Disk::sync`]. One call saves a change of threads.
     ///
     /// # Errors
-    /// Of either.
+    /// The errors of either.
     fn write_and_sync(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.write_at(offset, bytes)?;
         self.sync()
     }
 
-    /// The open file behind it, if reads may go to the kernel by themselves.
+    /// The open file behind the disk, if reads may go to the kernel without the disk.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Checks what is asked of a disk of this length.
+    /// Checks a request to a disk of this length.
     ///
     /// # Errors
     /// `UnexpectedEof` beyond the end.
@@ -120,8 +120,8 @@ pub trait Disk: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Whether a host keeps account of which of its bytes were ever written, so that what is
-    /// written for the first time takes longer to become durable than what is overwritten.
+    /// Whether a host keeps account of the bytes that were ever written. Then a first write takes
+    /// longer to become durable than an overwrite.
     fn is_hosted(&self) -> bool {
         false
     }
@@ -129,7 +129,7 @@ pub trait Disk: Send + Sync {
     /// Makes every write that returned before this call durable.
     ///
     /// # Errors
-    /// The device's; afterwards the disk is dead (see the trait).
+    /// The device's errors. After an error the disk is dead (see the trait).
     fn sync(&self) -> io::Result<()>;
 
     /// Its size in bytes; fixed while open.
@@ -140,12 +140,12 @@ pub trait Disk: Send + Sync {
         self.len() == 0
     }
 
-    /// Tells that the contents of a range are not needed any more; reads may return anything
-    /// until it is written again. A hint.
+    /// Tells the disk that the contents of a range are not needed any more. Reads may return
+    /// anything until it is written again. This is a hint.
     fn discard(&self, offset: u64, length: u64);
 
-    /// Takes space for a range from the host now, so that writes there cannot find it full later;
-    /// its contents stay. Disks that own their space have nothing to do.
+    /// Takes space for a range from the host now. So writes there cannot find the host full later.
+    /// The contents stay. Disks that own their space have nothing to do.
     ///
     /// # Errors
     /// `StorageFull`; the device's.

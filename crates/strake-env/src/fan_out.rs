@@ -31,7 +31,7 @@ unsafe impl Send for Job {}
 unsafe impl Sync for Job {}
 
 impl Job {
-    /// Runs one part and counts it out.
+    /// Runs one part, and then counts it as ended.
     fn part(&self, index: usize) {
         // SAFETY: this part has not counted itself out yet, so `run` has not returned and the
         // closure it borrows is alive.

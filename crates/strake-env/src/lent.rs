@@ -21,7 +21,7 @@ struct Loan {
 }
 
 thread_local! {
-    /// What this thread lends just now.
+    /// The memory that this thread lends at this moment.
     static LOAN: Cell<Option<Loan>> = const { Cell::new(None) };
 }
 
@@ -33,7 +33,8 @@ pub(crate) fn is_lent(bytes: &[u8]) -> bool {
         && length.is_multiple_of(4096)
 }
 
-/// A disk leaves a read into what this thread lends to the kernel.
+/// Notes that a disk gives up a read into the memory that this thread lends: the kernel may still
+/// write there.
 pub(crate) fn keep() {
     LOAN.set(LOAN.get().map(|loan| Loan { kept: true, ..loan }));
 }
@@ -50,8 +51,9 @@ impl LentBuffer {
         LentBuffer { buffer: AlignedBuffer::zeroed(length) }
     }
 
-    /// Has `work` fill the buffer, lent meanwhile to the disks it reads from. Does it again if one
-    /// of them kept the memory, which then is dead: it ends when no more disks die.
+    /// Makes `work` fill the buffer, which is lent meanwhile to the disks that `work` reads from.
+    /// If a disk kept the memory, that disk is dead, and the work is done again in other memory.
+    /// This ends when no more disks die.
     ///
     /// # Panics
     /// If this thread lends something already.

@@ -47,7 +47,7 @@ pub fn thread_time() -> Duration {
 /// Bytes of this process that are in memory now, the program itself among them (proc(5), `VmRSS`).
 ///
 /// # Errors
-/// The host's, where it does not tell.
+/// The host's errors, if it does not tell.
 pub fn resident_bytes() -> Result<u64> {
     #[cfg(any(test, feature = "simulation"))]
     if crate::simulation::is_simulated() {
@@ -61,8 +61,8 @@ pub fn resident_bytes() -> Result<u64> {
         .ok_or_else(|| Error::new(ErrorKind::Internal, "/proc/self/status has no VmRSS"))
 }
 
-/// Programs started from now on get none of the open files of this process beyond the standard
-/// ones: a daemon must not hold the locks and pipes of a script that started it.
+/// Keeps the open files of this process, except the standard ones, from programs that it starts
+/// from now on. A daemon must not hold the locks and pipes of a script that started it.
 pub fn keep_descriptors() {
     // SAFETY: no descriptor is closed here and none changes what it refers to; only what exec(2)
     // does with them.

@@ -8,7 +8,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The generator whose whole future follows from `seed`.
+    /// A generator. All its numbers follow from `seed`.
     pub fn new(seed: u64) -> Rng {
         // SplitMix64 spreads the seed, so that seeds 0, 1, 2… give unrelated streams.
         let mut spread = seed;
@@ -109,7 +109,7 @@ pub fn test_seeds(first: u64, count: u64) -> std::ops::Range<u64> {
     from..from.saturating_add(count)
 }
 
-/// How many times as long as in `make test` a test is to run: the number in the environment
+/// How many times as long as in `make test` a test must run. This is the number in the environment
 /// variable `STRAKE_SIM_SCALE`, which `make soak` sets.
 ///
 /// # Panics

@@ -98,7 +98,7 @@ pub struct IoRecord {
     pub direction: IoDirection,
     /// What was read or written.
     pub buffer: BufferType,
-    /// On which NSD.
+    /// The NSD that it went to.
     pub nsd: NsdId,
     /// Offset on the NSD in 512-byte sectors; 0 on the client side, which does not know it.
     pub sector: u64,
@@ -107,7 +107,7 @@ pub struct IoRecord {
     /// How long it took.
     #[serde(rename = "durationNs", with = "nanoseconds")]
     pub duration: Duration,
-    /// Who recorded it.
+    /// The side that recorded it.
     pub side: IoSide,
 }
 

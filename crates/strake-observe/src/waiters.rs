@@ -29,7 +29,7 @@ pub struct WaiterSnapshot {
     pub thread: String,
     /// What it waits for: one of a small set of names.
     pub reason: String,
-    /// Which one of those; may be empty.
+    /// The detail, such as the NSD; it may be empty.
     pub detail: String,
     /// When the wait began, by the calendar.
     pub since: Timestamp,
@@ -72,7 +72,7 @@ impl Waiters {
         Waiters { clock, table: Mutex::default() }
     }
 
-    /// Notes that this thread begins to wait for `reason`; `detail` says which one.
+    /// Notes that this thread begins to wait for `reason`. `detail` says for which one.
     #[must_use = "the wait ends when the guard is dropped"]
     pub fn enter(
         &self,

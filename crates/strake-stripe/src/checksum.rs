@@ -22,7 +22,7 @@
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{StripKey, Version};
 
-/// The hashed prefix of all units of one strip at one version.
+/// The hash of the prefix that all units of one strip at one version share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChecksumSeed(u32);
 

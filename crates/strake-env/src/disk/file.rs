@@ -54,7 +54,8 @@ impl FileDisk {
     /// Makes a container file of `length` bytes.
     ///
     /// # Errors
-    /// `AlreadyExists` if there is a file; `StorageFull` if preallocation does not fit; the host's.
+    /// `AlreadyExists` if there is a file. `StorageFull` if preallocation does not fit. The host's
+    /// errors.
     pub fn create(path: &Path, length: u64, allocation: Allocation) -> io::Result<FileDisk> {
         assert_eq!(length % ALIGNMENT as u64, 0, "disks are multiples of 4 KiB");
         let flags = OFlags::CREATE | OFlags::EXCL;
@@ -84,7 +85,7 @@ impl FileDisk {
     /// Opens a container file or a device that holds a container.
     ///
     /// # Errors
-    /// `ResourceBusy` if another process uses it; the host's.
+    /// `ResourceBusy` if another process uses it. The host's errors.
     pub fn open(path: &Path) -> io::Result<FileDisk> {
         let is_device = std::fs::metadata(path)
             .map_err(|error| with_path(path, error))?
@@ -102,8 +103,8 @@ impl FileDisk {
             .map_err(|error| with_path(path, error))
     }
 
-    /// Opens a block device to make a container on it. Unless `is_forced`, it must be empty; if
-    /// forced, what marks its old contents is wiped.
+    /// Opens a block device to make a container on it. Unless `is_forced`, the device must be
+    /// empty. If forced, the marks of its old contents are wiped.
     ///
     /// # Errors
     /// `InvalidInput` if it is no block device; `AlreadyExists` if it holds anything;
@@ -133,12 +134,13 @@ impl FileDisk {
         Ok(disk)
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Which file this is: device and inode number, which no other file has at the same time.
+    /// The identity of the file: its device and inode number. No other file has both at the same
+    /// time.
     ///
     /// # Errors
     /// The host's.
@@ -192,7 +194,7 @@ impl FileDisk {
         Ok(FileDisk { file: file.into(), path, length: 0, is_direct, is_dead })
     }
 
-    /// Some hosts accept the flag and refuse the I/O; then the flag goes.
+    /// Drops the flag for direct I/O where the host accepts it and then refuses the I/O.
     fn probe_direct(&mut self) -> io::Result<()> {
         if !self.is_direct || self.length == 0 {
             return Ok(());
@@ -393,7 +395,7 @@ fn dead() -> io::Error {
     io::Error::other("an earlier sync failed; the disk is not written any more")
 }
 
-/// A host's quota that is used up is a full host as well.
+/// Treats a used-up quota of the host like a full host.
 fn host_error(error: Errno) -> io::Error {
     match error {
         Errno::DQUOT => io::Error::new(io::ErrorKind::StorageFull, "the host's quota is used up"),
@@ -407,7 +409,7 @@ fn with_path(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// What the bytes look like, for the message.
+/// Names the kind of contents that the bytes look like, for the message.
 fn signature(bytes: &[u8]) -> &'static str {
     const SIGNATURES: [(usize, &[u8], &str); 7] = [
         (0, b"STRAKEsb", "a Strake container"),

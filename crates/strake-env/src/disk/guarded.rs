@@ -75,7 +75,7 @@ struct Shared {
     filled: Condvar,
     lanes: Lanes,
     is_dead: AtomicBool,
-    /// Why it is dead.
+    /// The reason why the disk is dead.
     cause: Mutex<Option<(io::ErrorKind, String)>>,
 }
 
@@ -86,7 +86,7 @@ pub struct GuardedDisk {
 }
 
 impl GuardedDisk {
-    /// Guards `disk`: no I/O takes longer than `limit`; zero for no limit.
+    /// Guards `disk`: no I/O takes longer than `limit`. Zero means no limit.
     pub fn new(disk: Arc<dyn Disk>, limit: Duration) -> GuardedDisk {
         let shared = Shared {
             disk,
@@ -99,18 +99,18 @@ impl GuardedDisk {
         GuardedDisk { shared: Arc::new(shared), limit }
     }
 
-    /// Refuses every I/O from now on; those under way are not waited for.
+    /// Refuses every I/O from now on. It does not wait for those under way.
     pub fn retire(&self, reason: &str) {
         self.shared.die(io::ErrorKind::NotConnected, reason.to_owned());
     }
 
-    /// Why the disk is not used any more; `None` while it is.
+    /// The reason why the disk is not used any more; `None` while it is used.
     pub fn cause_of_death(&self) -> Option<String> {
         self.shared.cause.lock().as_ref().map(|(_, text)| text.clone())
     }
 
-    /// Does one I/O on a thread of the disk; `fill` puts the data to be written into the buffer,
-    /// `take` gets what was read.
+    /// Does one I/O on a thread of the disk. `fill` puts the data to be written into the buffer,
+    /// and `take` gets the data that was read.
     fn run(
         &self,
         operation: Operation,
@@ -149,7 +149,7 @@ impl GuardedDisk {
         result
     }
 
-    /// Reads on this thread, through a lane; else by the disk's threads.
+    /// Reads on this thread through a lane, or by the disk's threads if there is no lane.
     fn read(&self, mut parts: [(u64, &mut [u8]); 2]) -> io::Result<()> {
         if let Some(file) = self.shared.disk.descriptor() {
             self.shared.check()?;
@@ -181,7 +181,7 @@ impl GuardedDisk {
         Ok(())
     }
 
-    /// Writes a copy, which stays whatever the caller does after the limit.
+    /// Writes a copy. The copy stays, whatever the caller does after the limit.
     fn write(&self, offset: u64, [first, second]: [&[u8]; 2], sync: bool) -> io::Result<()> {
         let fill = |buffer: &mut [u8]| {
             let (front, back) = buffer.split_at_mut(first.len());
@@ -192,7 +192,7 @@ impl GuardedDisk {
         self.run(Operation::Write { offset, sync }, length, fill, |_| {})
     }
 
-    /// Whether I/O is done by the caller.
+    /// Whether the calling thread does the I/O itself.
     fn is_direct(&self) -> bool {
         self.limit.is_zero()
     }
@@ -378,7 +378,7 @@ impl Disk for GuardedDisk {
 }
 
 impl Drop for GuardedDisk {
-    /// Ends the threads that are not stuck. They are not waited for.
+    /// Ends the threads that are not stuck, without waiting for them.
     fn drop(&mut self) {
         self.shared.queue.lock().closed = true;
         self.shared.filled.notify_all();

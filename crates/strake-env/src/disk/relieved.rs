@@ -30,7 +30,7 @@ pub trait SpaceGiver: Send + Sync {
 #[derive(Default)]
 pub struct Host {
     givers: Mutex<Vec<Weak<dyn SpaceGiver>>>,
-    /// Bytes given back by anybody; it only grows.
+    /// The bytes that all givers gave back. It only grows.
     given: AtomicU64,
 }
 

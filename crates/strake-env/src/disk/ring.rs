@@ -35,8 +35,8 @@ const LARGE_KEPT_MAX: usize = 8;
 
 struct Lane {
     ring: IoUring,
-    /// One run of memory for all pieces: as a huge page it is one address to the disk where small
-    /// pages are hundreds.
+    /// One run of memory for all pieces. As a huge page it is one address to the disk; small pages
+    /// would be hundreds.
     memory: AlignedBuffer,
     /// Reads the kernel has not answered.
     pending: usize,
@@ -60,8 +60,8 @@ struct Piece<'a> {
 }
 
 impl Lanes {
-    /// Fills `parts`, each from its offset; `None` where there is no io_uring. `give_up` is asked
-    /// every `step` of waiting, and ends the read with its error.
+    /// Fills `parts`, each from its offset. Returns `None` if there is no io_uring. `give_up` is
+    /// asked every `step` of waiting, and ends the read with its error.
     pub(super) fn read(
         &self,
         file: BorrowedFd<'_>,
@@ -164,7 +164,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Has the kernel read what is missing of a piece.
+    /// Makes the kernel read the missing rest of a piece.
     fn begin(
         &mut self,
         file: BorrowedFd<'_>,
@@ -195,7 +195,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Waits for an answer: whose, and what; `None` after `step`.
+    /// Waits for an answer. Returns the piece and the result, or `None` after `step`.
     fn wait(&mut self, step: Duration) -> io::Result<Option<(usize, i32)>> {
         loop {
             if let Some(answer) = self.ring.completion().next() {
@@ -215,7 +215,8 @@ impl Lane {
     }
 }
 
-/// Whether a part is read into where it is. A short one costs more there than its copy.
+/// Whether a part is read directly into the caller's memory. For a short part that costs more than
+/// a copy.
 fn goes_in_place(out: &[u8]) -> bool {
     out.len() > SMALL_BYTES && lent::is_lent(out)
 }

@@ -68,14 +68,14 @@ pub enum Event {
     },
 }
 
-/// What becomes of one unsynced write in a power cut.
+/// The fate of one unsynced write in a power cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It reached the medium.
     Kept,
     /// It did not.
     Lost,
-    /// The sectors marked true did. Missing marks count as false.
+    /// The sectors marked true reached the medium. Missing marks count as false.
     Torn(Vec<bool>),
 }
 
@@ -103,11 +103,11 @@ pub struct Faults {
     pub read_errors: Vec<Range<u64>>,
     /// Writes that touch one of these ranges fail with EIO and change nothing.
     pub write_errors: Vec<Range<u64>>,
-    /// So many more writes succeed, then every one fails with EIO.
+    /// This many more writes succeed. Then every write fails with EIO.
     pub writes_until_error: Option<u64>,
     /// The next sync fails; the disk is dead afterwards.
     pub sync_failure: bool,
-    /// So many more bytes may be written to never-written pages; then `StorageFull`.
+    /// This many more bytes may be written to never-written pages. Then writes give `StorageFull`.
     pub host_bytes_left: Option<u64>,
     /// Every call waits until this is false again, at most `hang_limit`, then fails with
     /// `TimedOut`.
@@ -198,7 +198,8 @@ impl SimDisk {
         self.state.lock().log.clone()
     }
 
-    /// Forgets the log: what is there now is durable, and images can be made from here on.
+    /// Forgets the log. The contents as they are now become durable, and images can be made from
+    /// here on.
     pub fn forget_log(&self) {
         let mut state = self.state.lock();
         state.start = state.image.clone();
@@ -211,7 +212,7 @@ impl SimDisk {
         self.released.notify_all();
     }
 
-    /// Flips bits of one byte behind everybody's back (no event: it is not undone by a crash).
+    /// Flips bits of one byte without an event. So a crash does not undo it.
     pub fn flip(&self, offset: u64, mask: u8) {
         assert!(offset < self.length);
         let mut state = self.state.lock();
