@@ -5,7 +5,8 @@
 //! **Layers.** [`frame`] is the codec: one frame, its limits, checksums and authentication code.
 //! [`auth`] is the shared secret and the handshake. [`stream`] is what differs between Unix and TCP
 //! sockets. [`connection`] multiplexes calls over one authenticated stream; a *session* is a
-//! connection that is made anew when it is lost. [`server`] is the other end.
+//! connection that is made anew when it is lost. [`server`] is the other end; it may ask its
+//! clients something over the same connection ([`back`]).
 //!
 //! **A session's life.** The client connects, both prove that they know the secret (see
 //! [`auth`]), and the server says its *boot number*, drawn anew at each start. Then any number of
@@ -34,6 +35,8 @@
 //! trusted with everything.
 
 pub mod auth;
+pub mod back;
+mod calls;
 pub mod connection;
 pub mod frame;
 mod meta;
@@ -43,9 +46,10 @@ mod session;
 pub mod stream;
 
 pub use auth::{Service, SharedSecret};
+pub use calls::CallLimits;
 pub use meta::{MetaClientSession, serve_meta};
 pub use nsd::{NsdClientSession, serve_nsd};
-pub use server::{RpcServer, ServerOptions};
+pub use server::{ConnectedClient, RpcServer, ServerOptions};
 pub use session::{SessionEnv, SessionLimits};
 pub use stream::{Endpoint, Listener};
 

@@ -278,7 +278,7 @@ fn without_the_secret_there_is_no_session_in_either_direction() {
     assert_eq!(error.kind(), ErrorKind::Access);
     assert!(error.to_string().contains("secret"), "{error}");
 
-    // A client that ignores the server's wrong proof is refused by the server in its turn.
+    // Somebody else's service is named, not served.
     let mut stream = Stream::connect(&folder.socket(), PATIENT.connect).expect("listening");
     let wrong_service = greet(&mut stream, &secret(), Service::Meta).err().expect("an NSD");
     assert_eq!(wrong_service.kind(), ErrorKind::Access);
@@ -300,19 +300,21 @@ fn a_client_that_guesses_its_proof_is_turned_away() {
     crate::thread::scope(|scope| {
         let server = scope.spawn(|| {
             let mut stream = listener.accept().expect("a client");
-            auth::welcome(&mut stream, &secret(), Service::Meta, 1).err()
+            let limits = CallLimits { calls_max: 1, bytes_max: 1 };
+            let terms = auth::Terms { boot: 1, limits };
+            auth::welcome(&mut stream, &secret(), Service::Meta, terms).err()
         });
         let mut stream = Stream::connect(&folder.socket(), PATIENT.connect).expect("listening");
-        // It does not know the secret and sends the server's own proof back.
+        // It does not know the secret and sends the only thing it got back as its proof.
         let greeting = encode(&(0u32, Service::Meta, [5u8; 32])).expect("encodes");
         let mut open = Seal::none();
         write_frame(&mut stream, &mut open, FrameKind::Hello, 0, &greeting, &[]).expect("sent");
-        let mut challenge = [0; 56 + 1 + 64];
+        let mut challenge = [0; 56 + 1 + 32];
         stream.read_exact(&mut challenge).expect("a challenge");
         let mut proof = vec![2];
         proof.extend_from_slice(&challenge[challenge.len() - 32..]);
         write_frame(&mut stream, &mut open, FrameKind::Hello, 0, &proof, &[]).expect("sent");
-        let refused = server.join().expect("no panic").expect("the reflected proof is no proof");
+        let refused = server.join().expect("no panic").expect("the reflected nonce is no proof");
         assert_eq!(refused.kind(), ErrorKind::Access, "{refused}");
     });
 }

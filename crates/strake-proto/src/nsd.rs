@@ -9,8 +9,9 @@
 //! ```text
 //! 0   4  magic "SRPC"
 //! 4   2  protocol version (PROTOCOL_VERSION)
-//! 6   2  kind: 1 NSD request, 2 NSD reply, 3 metadata request, 4 metadata reply, 5 hello
-//! 8   8  request number, echoed by the reply
+//! 6   2  kind: 1 NSD request, 2 NSD reply, 3 metadata request, 4 metadata reply, 5 hello,
+//!        6 request of a server to its client, 7 reply to it
+//! 8   8  request number, echoed by the reply; each end numbers its own requests
 //! 16  4  header length, at most MESSAGE_BYTES_MAX
 //! 20  4  payload length, at most PAYLOAD_BYTES_MAX
 //! 24  4  CRC32C of the header
@@ -29,7 +30,7 @@ use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both ends must agree.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// What goes before every request on a wire: the asker's belief about the cluster. The NSD refuses
 /// an older epoch ([`crate::ErrorKind::Fenced`]) and an older map ([`crate::ErrorKind::Stale`]).

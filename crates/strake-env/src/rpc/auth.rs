@@ -2,18 +2,21 @@
 //!
 //! ```text
 //! client ▶ server   Greeting  { service, nonce C }
-//! server ▶ client   Challenge { nonce S, proof HMAC(secret, "strake server" ‖ transcript) }
+//! server ▶ client   Challenge { nonce S }
 //! client ▶ server   Proof     { proof HMAC(secret, "strake client" ‖ transcript) }
-//! server ▶ client   Welcome   { boot }          the first frame with an authentication code
+//! server ▶ client   Welcome   { boot, limits }  the first frame with an authentication code
 //! ```
 //!
 //! transcript = service (postcard) ‖ C ‖ S; labels are padded with zeros to 16 bytes. The nonces
 //! are 32 random bytes each, so no proof is ever of use twice, and different labels keep an
 //! attacker from reflecting one side's proof to the other. The keys of the two directions are
 //! HMAC(secret, "strake to server" ‖ transcript) and HMAC(secret, "strake to client" ‖
-//! transcript). A server that does not agree answers `Refused` with a reason instead, which
-//! proves nothing and is only shown.
+//! transcript). The welcome's code is the server's proof. The client proves itself first, so that
+//! a stranger gets nothing from a server by which the words of a weak secret could be guessed. A
+//! server that does not agree answers `Refused` with a reason instead, which proves nothing and is
+//! only shown.
 
+use crate::rpc::calls::CallLimits;
 use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
@@ -128,9 +131,9 @@ fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Hello {
     Greeting { service: Service, nonce: [u8; NONCE_BYTES] },
-    Challenge { nonce: [u8; NONCE_BYTES], proof: [u8; 32] },
+    Challenge { nonce: [u8; NONCE_BYTES] },
     Proof { proof: [u8; 32] },
-    Welcome { boot: u64 },
+    Welcome { boot: u64, calls_max: u32, bytes_max: u64 },
     Refused { reason: String },
 }
 
@@ -140,8 +143,17 @@ pub struct Agreed {
     pub sending: Seal,
     /// For frames it receives.
     pub receiving: Seal,
-    /// The server's boot number.
+    /// What the server said of itself.
+    pub terms: Terms,
+}
+
+/// What a server says of itself when it welcomes a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Its boot number.
     pub boot: u64,
+    /// What the client may have in flight.
+    pub limits: CallLimits,
 }
 
 fn transcript(service: Service, client: &[u8], server: &[u8]) -> Result<Vec<u8>> {
@@ -191,26 +203,31 @@ pub fn greet(
     let mut open = Seal::none();
     let client: [u8; NONCE_BYTES] = random_bytes()?;
     say(stream, &mut open, &Hello::Greeting { service, nonce: client })?;
-    let (server, proof) = match hear(stream, &mut open)? {
-        Hello::Challenge { nonce, proof } => (nonce, proof),
+    let server = match hear(stream, &mut open)? {
+        Hello::Challenge { nonce } => nonce,
         Hello::Refused { reason } => return Err(refused(&reason)),
         _ => return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED)),
     };
     let transcript = transcript(service, &client, &server)?;
-    if secret.code("strake server", &transcript).verify_slice(&proof).is_err() {
-        let detail = format!("the server of {service} does not know this cluster's secret");
-        return Err(Error::new(ErrorKind::Access, detail));
-    }
     let proof = secret.derive("strake client", &transcript);
     say(stream, &mut open, &Hello::Proof { proof })?;
     let mut receiving = Seal::new(&secret.derive("strake to client", &transcript));
-    match hear(stream, &mut receiving)? {
-        Hello::Welcome { boot } => {
-            let sending = Seal::new(&secret.derive("strake to server", &transcript));
-            Ok(Agreed { sending, receiving, boot })
+    // A server with another secret cannot make the code; nor does one that refuses our proof.
+    let welcome = hear(stream, &mut receiving).map_err(|error| match error.kind() {
+        ErrorKind::Access => {
+            let detail = format!("the server of {service} does not share this secret");
+            Error::new(ErrorKind::Access, detail)
         }
-        _ => Err(Error::new(ErrorKind::Corrupt, UNEXPECTED)),
-    }
+        _ => error,
+    })?;
+    let Hello::Welcome { boot, calls_max, bytes_max } = welcome else {
+        return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED));
+    };
+    let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let limits =
+        CallLimits { calls_max: size(calls_max.max(1).into()), bytes_max: size(bytes_max) };
+    let sending = Seal::new(&secret.derive("strake to server", &transcript));
+    Ok(Agreed { sending, receiving, terms: Terms { boot, limits } })
 }
 
 /// The server's half of the handshake.
@@ -222,7 +239,7 @@ pub fn welcome(
     stream: &mut (impl Read + Write),
     secret: &SharedSecret,
     service: Service,
-    boot: u64,
+    terms: Terms,
 ) -> Result<Agreed> {
     let mut open = Seal::none();
     let Hello::Greeting { service: wanted, nonce: client } = hear(stream, &mut open)? else {
@@ -235,18 +252,22 @@ pub fn welcome(
     }
     let server: [u8; NONCE_BYTES] = random_bytes()?;
     let transcript = transcript(service, &client, &server)?;
-    let proof = secret.derive("strake server", &transcript);
-    say(stream, &mut open, &Hello::Challenge { nonce: server, proof })?;
+    say(stream, &mut open, &Hello::Challenge { nonce: server })?;
     let Hello::Proof { proof } = hear(stream, &mut open)? else {
         return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED));
     };
     if secret.code("strake client", &transcript).verify_slice(&proof).is_err() {
-        return Err(Error::new(ErrorKind::Access, "a client does not know the secret"));
+        let reason = "a client does not know the secret".to_owned();
+        say(stream, &mut open, &Hello::Refused { reason: reason.clone() })?;
+        return Err(Error::new(ErrorKind::Access, reason));
     }
     let mut sending = Seal::new(&secret.derive("strake to client", &transcript));
     let receiving = Seal::new(&secret.derive("strake to server", &transcript));
-    say(stream, &mut sending, &Hello::Welcome { boot })?;
-    Ok(Agreed { sending, receiving, boot })
+    let Terms { boot, limits: CallLimits { calls_max, bytes_max } } = terms;
+    let calls_max = u32::try_from(calls_max).unwrap_or(u32::MAX);
+    let bytes_max = bytes_max as u64;
+    say(stream, &mut sending, &Hello::Welcome { boot, calls_max, bytes_max })?;
+    Ok(Agreed { sending, receiving, terms })
 }
 
 #[cfg(test)]

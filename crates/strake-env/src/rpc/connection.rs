@@ -3,17 +3,21 @@
 //! Callers write their own frames under the writer's lock. One reader thread per connection takes
 //! every reply and hands it to the call that waits for its number; a reply that nobody waits for
 //! any more (its call ran out of time) is dropped. The first error on the stream ends the
-//! connection for all calls.
+//! connection for all calls. Requests of the server come the same way and are answered by threads
+//! of their own ([`crate::rpc::back`]).
 //!
 //! Payload buffers go round: a reply's buffer comes back when the caller has copied it out, so that
 //! large reads do not fault in new memory each time.
 
 use crate::rpc::auth::{Service, SharedSecret, greet};
+use crate::rpc::back::{self, BACK_WORKERS, BackHandler, NoBackRequests};
+pub use crate::rpc::calls::CallError;
+use crate::rpc::calls::{Call, Calls};
 use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use crate::rpc::stream::{Endpoint, Stream};
-use crate::sync::{Condvar, Mutex};
-use crate::thread::JoinHandle;
-use std::collections::BTreeMap;
+use crate::sync::Mutex;
+use crate::thread::{Builder, JoinHandle};
+use crate::workers::Workers;
 use std::io::BufReader;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,19 +28,10 @@ const READ_BUFFER_BYTES: usize = 64 << 10;
 /// Payload buffers kept for the next reply.
 const SPARE_BUFFERS: usize = 4;
 
-/// Why a call did not return a reply.
-#[derive(Debug)]
-pub enum CallError {
-    /// The connection is gone; the request may have been executed or not.
-    Lost(Error),
-    /// The connection may be fine; the call is over.
-    Failed(Error),
-}
-
 /// An authenticated stream with calls in flight.
 pub struct Connection {
     shared: Arc<Shared>,
-    writer: Mutex<Writer>,
+    back: Arc<Workers<Frame>>,
     reader: Option<JoinHandle<()>>,
     boot: u64,
 }
@@ -44,57 +39,37 @@ pub struct Connection {
 struct Writer {
     stream: Stream,
     seal: Seal,
-    next_number: u64,
 }
 
-/// What callers and the reader share.
+/// What callers, the reader and those who answer the server share.
 struct Shared {
     /// A handle to end the stream with.
     stream: Stream,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// The calls in flight, by request number.
-    waiting: BTreeMap<u64, Arc<Slot>>,
-    /// Set once, when the connection ends.
-    lost: Option<Error>,
-    spare: Vec<Vec<u8>>,
-}
-
-/// Where a call's reply arrives.
-#[derive(Default)]
-struct Slot {
-    reply: Mutex<Option<std::result::Result<Frame, Error>>>,
-    arrived: Condvar,
+    writer: Mutex<Writer>,
+    calls: Calls,
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Shared {
     /// Ends the connection; every call in flight gets `error`.
     fn end(&self, error: &Error) {
         self.stream.shutdown();
-        let mut state = self.state.lock();
-        state.lost.get_or_insert_with(|| error.clone());
-        for slot in std::mem::take(&mut state.waiting).into_values() {
-            *slot.reply.lock() = Some(Err(error.clone()));
-            slot.arrived.notify_one();
-        }
+        self.calls.end(error);
     }
 
-    /// Takes replies until the stream ends.
-    fn read_replies(&self, stream: Stream, mut seal: Seal, from: &str) {
+    /// Takes replies, and the server's requests, until the stream ends.
+    fn read(&self, stream: Stream, mut seal: Seal, from: &str, back: &Workers<Frame>) {
         let mut input = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
         let error = loop {
             let mut buffer = |bytes| self.buffer(bytes);
             match read_frame(&mut input, &mut seal, FrameLimits::SESSION, &mut buffer) {
-                Ok(Some(frame)) => {
-                    let waiting = self.state.lock().waiting.remove(&frame.number);
-                    if let Some(slot) = waiting {
-                        *slot.reply.lock() = Some(Ok(frame));
-                        slot.arrived.notify_one();
+                Ok(Some(frame)) if frame.kind == FrameKind::BackRequest => {
+                    if back.submit(frame).is_err() {
+                        let detail = "the server has more requests in flight than it may";
+                        break Error::new(ErrorKind::Corrupt, detail);
                     }
                 }
+                Ok(Some(frame)) => self.calls.deliver(frame),
                 Ok(None) => break Error::new(ErrorKind::Unreachable, "the connection was closed"),
                 Err(error) => break error,
             }
@@ -102,8 +77,22 @@ impl Shared {
         self.end(&Error::new(ErrorKind::Unreachable, format!("{from}: {error}")));
     }
 
+    /// Answers one request of the server.
+    fn answer(&self, handler: &dyn BackHandler, request: &Frame, limit: Duration) {
+        let sent = back::reply(handler.answer(&request.message)).and_then(|message| {
+            let silent = || Error::new(ErrorKind::TimedOut, "the server takes no answer");
+            let mut writer = self.writer.try_lock_for(limit).ok_or_else(silent)?;
+            let Writer { stream, seal } = &mut *writer;
+            write_frame(stream, seal, FrameKind::BackReply, request.number, &message, &[])
+        });
+        if let Err(error) = sent {
+            // Part of a frame may be out: the stream has no meaning any more.
+            self.end(&Error::new(ErrorKind::Unreachable, format!("cannot answer: {error}")));
+        }
+    }
+
     fn buffer(&self, bytes: usize) -> Vec<u8> {
-        let mut buffer = self.state.lock().spare.pop().unwrap_or_default();
+        let mut buffer = self.spare.lock().pop().unwrap_or_default();
         buffer.resize(bytes, 0);
         buffer
     }
@@ -120,6 +109,20 @@ impl Connection {
         service: Service,
         limit: Duration,
     ) -> Result<Connection> {
+        Connection::answering(endpoint, secret, service, limit, Arc::new(NoBackRequests))
+    }
+
+    /// As [`Connection::open`]; `handler` answers what the server asks.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn answering(
+        endpoint: &Endpoint,
+        secret: &SharedSecret,
+        service: Service,
+        limit: Duration,
+        handler: Arc<dyn BackHandler>,
+    ) -> Result<Connection> {
         let mut stream = Stream::connect(endpoint, limit)?;
         stream.set_limits(Some(limit), Some(limit))?;
         let agreed = greet(&mut stream, secret, service).map_err(|error| {
@@ -135,15 +138,23 @@ impl Connection {
         // From here on the reader may wait for replies as long as it takes; the calls have limits.
         stream.set_limits(None, Some(limit))?;
         let (for_reader, for_end) = (stream.try_clone()?, stream.try_clone()?);
-        let shared = Arc::new(Shared { stream: for_end, state: Mutex::default() });
-        let name = format!("reply {service}");
-        let reader = crate::thread::Builder::new().name(name).spawn({
+        let shared = Arc::new(Shared {
+            stream: for_end,
+            writer: Mutex::new(Writer { stream, seal: agreed.sending }),
+            calls: Calls::new(agreed.terms.limits),
+            spare: Mutex::default(),
+        });
+        let back = Arc::new(Workers::new(format!("back {service}"), BACK_WORKERS, {
             let shared = Arc::clone(&shared);
+            move |request: Frame| shared.answer(&*handler, &request, limit)
+        }));
+        let name = format!("reply {service}");
+        let reader = Builder::new().name(name).spawn({
+            let (shared, back) = (Arc::clone(&shared), Arc::clone(&back));
             let from = format!("{service} at {endpoint}");
-            move || shared.read_replies(for_reader, agreed.receiving, &from)
+            move || shared.read(for_reader, agreed.receiving, &from, &back)
         })?;
-        let writer = Mutex::new(Writer { stream, seal: agreed.sending, next_number: 1 });
-        Ok(Connection { shared, writer, reader: Some(reader), boot: agreed.boot })
+        Ok(Connection { shared, back, reader: Some(reader), boot: agreed.terms.boot })
     }
 
     /// The boot number of the server at the other end.
@@ -153,11 +164,11 @@ impl Connection {
 
     /// Whether calls are of use yet.
     pub fn is_lost(&self) -> bool {
-        self.shared.state.lock().lost.is_some()
+        self.shared.calls.is_lost()
     }
 
-    /// Sends a request and waits for its reply, at most `limit` for each of: its turn to write, the
-    /// writing, the reply.
+    /// Sends a request and waits for its reply, at most `limit` for each of: room among those in
+    /// flight, its turn to write, the writing, the reply.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -168,22 +179,9 @@ impl Connection {
         payload: &[u8],
         limit: Duration,
     ) -> std::result::Result<Frame, CallError> {
-        let slot = Arc::new(Slot::default());
-        let number = self.send(kind, message, payload, limit, &slot)?;
-        let mut reply = slot.reply.lock();
-        if reply.is_none() {
-            slot.arrived.wait_while_for(&mut reply, |reply| reply.is_none(), limit);
-        }
-        match reply.take() {
-            Some(Ok(frame)) => Ok(frame),
-            Some(Err(error)) => Err(CallError::Lost(error)),
-            None => {
-                drop(reply);
-                self.shared.state.lock().waiting.remove(&number);
-                let detail = format!("no reply within {:.1} s", limit.as_secs_f64());
-                Err(CallError::Failed(Error::new(ErrorKind::TimedOut, detail)))
-            }
-        }
+        let call = self.shared.calls.begin(message.len() + payload.len(), limit)?;
+        self.send(kind, message, payload, limit, &call)?;
+        self.shared.calls.wait(&call, limit)
     }
 
     fn send(
@@ -192,28 +190,18 @@ impl Connection {
         message: &[u8],
         payload: &[u8],
         limit: Duration,
-        slot: &Arc<Slot>,
-    ) -> std::result::Result<u64, CallError> {
-        let Some(mut writer) = self.writer.try_lock_for(limit) else {
+        call: &Call,
+    ) -> std::result::Result<(), CallError> {
+        let Some(mut writer) = self.shared.writer.try_lock_for(limit) else {
+            self.shared.calls.withdraw(call);
             let detail = "the connection takes no more requests";
             return Err(CallError::Failed(Error::new(ErrorKind::TimedOut, detail)));
         };
-        let number = writer.next_number;
-        writer.next_number += 1;
-        {
-            // Registered before it is sent, or a quick reply would find nobody; and under the lock
-            // that `end` takes, so that none is registered after the connection ended.
-            let mut state = self.shared.state.lock();
-            if let Some(error) = &state.lost {
-                return Err(CallError::Lost(error.clone()));
-            }
-            state.waiting.insert(number, Arc::clone(slot));
-        }
-        let Writer { stream, seal, .. } = &mut *writer;
-        match write_frame(stream, seal, kind, number, message, payload) {
-            Ok(()) => Ok(number),
+        let Writer { stream, seal } = &mut *writer;
+        match write_frame(stream, seal, kind, call.number(), message, payload) {
+            Ok(()) => Ok(()),
             Err(error) if error.kind() == ErrorKind::TooBig => {
-                self.shared.state.lock().waiting.remove(&number);
+                self.shared.calls.withdraw(call);
                 Err(CallError::Failed(error))
             }
             Err(error) => {
@@ -227,9 +215,9 @@ impl Connection {
 
     /// Takes a reply's payload buffer back for the next reply.
     pub fn recycle(&self, buffer: Vec<u8>) {
-        let mut state = self.shared.state.lock();
-        if buffer.capacity() > 0 && state.spare.len() < SPARE_BUFFERS {
-            state.spare.push(buffer);
+        let mut spare = self.shared.spare.lock();
+        if buffer.capacity() > 0 && spare.len() < SPARE_BUFFERS {
+            spare.push(buffer);
         }
     }
 }
@@ -241,5 +229,8 @@ impl Drop for Connection {
             // The reader ends with the stream; a panic in it was reported when it happened.
             let _ = reader.join();
         }
+        // Requests that nobody began have no answer to wait for. Those being answered end by
+        // themselves: one of them may be what drops this connection.
+        drop(self.back.end());
     }
 }

@@ -21,6 +21,8 @@ const MAGIC: [u8; 4] = *b"SRPC";
 const COVERED_BYTES: usize = 40;
 /// What its own CRC covers.
 const CHECKED_BYTES: usize = 36;
+/// The longest message of a request from server to client, or of its reply; they have no payload.
+pub const BACK_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Bytes before the message.
 pub const HEAD_BYTES: usize = 56;
 const CODE_BYTES: usize = HEAD_BYTES - COVERED_BYTES;
@@ -38,6 +40,10 @@ pub enum FrameKind {
     MetaReply = 4,
     /// Handshake, both ways.
     Hello = 5,
+    /// Server to client; see [`crate::rpc::back`].
+    BackRequest = 6,
+    /// Client to server.
+    BackReply = 7,
 }
 
 impl FrameKind {
@@ -48,6 +54,8 @@ impl FrameKind {
             FrameKind::MetaRequest,
             FrameKind::MetaReply,
             FrameKind::Hello,
+            FrameKind::BackRequest,
+            FrameKind::BackReply,
         ];
         all.into_iter().find(|known| *known as u16 == kind)
     }
@@ -81,6 +89,17 @@ impl FrameLimits {
         FrameLimits { message_bytes: MESSAGE_BYTES_MAX, payload_bytes: PAYLOAD_BYTES_MAX };
     /// Of strangers: a hello is short, and takes no memory worth the name.
     pub const HELLO: FrameLimits = FrameLimits { message_bytes: 1024, payload_bytes: 0 };
+
+    /// These, or those of the kind if they are lower.
+    fn of(self, kind: FrameKind) -> FrameLimits {
+        match kind {
+            FrameKind::BackRequest | FrameKind::BackReply => FrameLimits {
+                message_bytes: self.message_bytes.min(BACK_MESSAGE_BYTES_MAX),
+                payload_bytes: 0,
+            },
+            _ => self,
+        }
+    }
 }
 
 /// One direction's key and frame counter.
@@ -141,7 +160,8 @@ pub fn write_frame(
     message: &[u8],
     payload: &[u8],
 ) -> Result<()> {
-    if message.len() > MESSAGE_BYTES_MAX || payload.len() > PAYLOAD_BYTES_MAX {
+    let limits = FrameLimits::SESSION.of(kind);
+    if message.len() > limits.message_bytes || payload.len() > limits.payload_bytes {
         let (message, payload) = (message.len(), payload.len());
         let detail = format!("a message of {message} bytes with {payload} of payload is too long");
         return Err(Error::new(ErrorKind::TooBig, detail));
@@ -213,6 +233,7 @@ impl Head {
         }
         let kind = FrameKind::from_wire(u16::from_le_bytes([head[6], head[7]]))
             .ok_or_else(|| corrupt("a frame of unknown kind"))?;
+        let limits = limits.of(kind);
         let (message_bytes, payload_bytes) = (word(16) as usize, word(20) as usize);
         if message_bytes > limits.message_bytes || payload_bytes > limits.payload_bytes {
             let detail =

@@ -6,8 +6,11 @@ use crate::Rng;
 const KEY: [u8; 32] = [7; 32];
 
 fn written(seal: &mut Seal, message: &[u8], payload: &[u8]) -> Vec<u8> {
+    written_as(FrameKind::NsdRequest, seal, message, payload)
+}
+
+fn written_as(kind: FrameKind, seal: &mut Seal, message: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    let kind = FrameKind::NsdRequest;
     write_frame(&mut out, seal, kind, 0x0102_0304_0506_0708, message, payload).expect("a Vec");
     out
 }
@@ -23,23 +26,29 @@ fn read(mut bytes: &[u8], seal: &mut Seal, limits: FrameLimits) -> Result<Option
 fn golden_frames() {
     let plain = written(&mut Seal::none(), b"header", b"payload");
     let mut seal = Seal::new(&KEY);
-    let sealed = [written(&mut seal, b"header", b"payload"), written(&mut seal, b"", b"")];
+    let sealed = [
+        written(&mut seal, b"header", b"payload"),
+        written(&mut seal, b"", b""),
+        written_as(FrameKind::BackRequest, &mut seal, b"header", b""),
+        written_as(FrameKind::BackReply, &mut seal, b"header", b""),
+    ];
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(
         hex(&plain),
-        "53525043040001000807060504030201060000000700000042e15f1c7069e3f4000000003cf32eaa\
+        "53525043050001000807060504030201060000000700000042e15f1c7069e3f400000000f7238897\
          000000000000000000000000000000006865616465727061796c6f6164"
     );
-    assert_eq!(
-        hex(&sealed[0]),
-        "53525043040001000807060504030201060000000700000042e15f1c7069e3f4000000003cf32eaa\
-         f491e9683cdc9a7e9c84091ee6e1bf7f6865616465727061796c6f6164"
-    );
-    assert_eq!(
-        hex(&sealed[1]),
-        "535250430400010008070605040302010000000000000000000000000000000000000000e77cdd90\
-         3bd60587940693dbac75bb112be8eddb"
-    );
+    let golden = [
+        "53525043050001000807060504030201060000000700000042e15f1c7069e3f400000000f7238897\
+         c1f14490eb30e42a44cae856aa8e2cc46865616465727061796c6f6164",
+        "5352504305000100080706050403020100000000000000000000000000000000000000002cac7bad\
+         ee23a72a172440365f727830b9246a0b",
+        "53525043050006000807060504030201060000000000000042e15f1c00000000000000003f3e9856\
+         e6703f56bcf8c96c2c00f5918e24ecc7686561646572",
+        "53525043050007000807060504030201060000000000000042e15f1c0000000000000000367f2343\
+         7bfdc913bddaf2164079906af9f3308d686561646572",
+    ];
+    assert_eq!(sealed.map(|frame| hex(&frame)), golden);
 }
 
 #[test]
@@ -151,6 +160,38 @@ fn limits_hold_before_memory_is_taken() {
     let error = write_frame(&mut out, &mut Seal::none(), FrameKind::Hello, 0, &message, &[]);
     assert_eq!(error.expect_err("too long").kind(), ErrorKind::TooBig);
     assert!(out.is_empty());
+}
+
+#[test]
+fn requests_of_servers_and_their_replies_are_short() {
+    for kind in [FrameKind::BackRequest, FrameKind::BackReply] {
+        let longest = written_as(kind, &mut Seal::none(), &[1; BACK_MESSAGE_BYTES_MAX], b"");
+        let frame = read(&longest, &mut Seal::none(), FrameLimits::SESSION).expect("valid");
+        assert_eq!(frame.expect("one").message.len(), BACK_MESSAGE_BYTES_MAX);
+        for (message, payload) in [(BACK_MESSAGE_BYTES_MAX + 1, 0), (0, 1)] {
+            let (message, payload) = (vec![1; message], vec![1; payload]);
+            let error =
+                write_frame(&mut Vec::new(), &mut Seal::none(), kind, 0, &message, &payload);
+            assert_eq!(error.expect_err("too long").kind(), ErrorKind::TooBig);
+            // As somebody would write it who does not look.
+            let mut frame = written(&mut Seal::none(), &message, &payload);
+            frame[6] = kind as u8;
+            let check = crc32c::crc32c(&frame[..CHECKED_BYTES]);
+            frame[CHECKED_BYTES..COVERED_BYTES].copy_from_slice(&check.to_le_bytes());
+            let error = read(&frame, &mut Seal::none(), FrameLimits::SESSION);
+            assert_eq!(error.expect_err("too long").kind(), ErrorKind::Corrupt);
+        }
+    }
+}
+
+#[test]
+fn the_version_before_is_refused_with_advice() {
+    let mut frame = written(&mut Seal::none(), b"", b"");
+    frame[4..6].copy_from_slice(&(PROTOCOL_VERSION - 1).to_le_bytes());
+    let check = crc32c::crc32c(&frame[..CHECKED_BYTES]);
+    frame[CHECKED_BYTES..COVERED_BYTES].copy_from_slice(&check.to_le_bytes());
+    let error = read(&frame, &mut Seal::none(), FrameLimits::HELLO).expect_err("other version");
+    assert!(error.to_string().contains("same version of strake on both sides"), "{error}");
 }
 
 #[test]

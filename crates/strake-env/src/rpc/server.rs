@@ -3,10 +3,14 @@
 //! One thread accepts; one thread per connection greets and then reads requests; a fixed crew of
 //! workers, shared by all connections, executes them and writes the replies. A connection whose
 //! requests in progress reach a limit is not read until some are answered, so that a client cannot
-//! make the server hold more than that for it. Strangers have little time and memory for greeting,
-//! and only so many may be connected at a time.
+//! make the server hold more than that for it. Clients are told the limit and keep to it, so that
+//! their answers to the server's own requests ([`ConnectedClient::call`]) are always read.
+//! Strangers have little time and memory for greeting, and only so many may be connected at a time.
 
-use crate::rpc::auth::{Agreed, Service, SharedSecret, welcome};
+use crate::rpc::WaitNames;
+use crate::rpc::auth::{Agreed, Service, SharedSecret, Terms, welcome};
+use crate::rpc::back::{self, BACK_CALLS};
+use crate::rpc::calls::{CallLimits, Calls};
 use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use crate::rpc::stream::{Endpoint, Listener, Stream};
 use crate::sync::{Condvar, Mutex};
@@ -82,6 +86,40 @@ pub struct RpcServer {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// A client that can be asked something.
+#[derive(Clone)]
+pub struct ConnectedClient {
+    id: u64,
+    peer: Arc<Peer>,
+}
+
+impl ConnectedClient {
+    /// Names the connection; never used again by this server.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Asks the client and waits for its answer, at most `limit` for each of: room among the
+    /// requests in flight, a turn to write, the answer. The wait has the name `reason`. Not to be
+    /// called where requests are executed: the client may need one of them executed before it
+    /// can answer.
+    ///
+    /// # Errors
+    /// The client's own; `TimedOut`; `Unreachable` if it is gone; `TooBig`.
+    pub fn call(
+        &self,
+        message: &[u8],
+        limit: Duration,
+        waits: &dyn WaitNames,
+        reason: &'static str,
+    ) -> Result<Vec<u8>> {
+        let wait = waits.begin_wait(reason, &format!("client {}", self.id));
+        let result = self.peer.ask(message, limit);
+        waits.end_wait(wait);
+        result
+    }
+}
+
 struct Core {
     listener: Listener,
     service: Service,
@@ -116,6 +154,8 @@ struct Peer {
     writer: Mutex<Option<(Stream, Seal)>>,
     progress: Mutex<Progress>,
     answered: Condvar,
+    /// Requests of the server to this client.
+    back: Calls,
 }
 
 #[derive(Default)]
@@ -166,6 +206,17 @@ impl RpcServer {
     /// Connections closed for breaking the protocol or not knowing the secret.
     pub fn rejected(&self) -> u64 {
         self.core.rejected.load(Relaxed)
+    }
+
+    /// The clients that are connected and welcome.
+    pub fn clients(&self) -> Vec<ConnectedClient> {
+        let state = self.core.state.lock();
+        let peers = state.connections.iter().map(|(id, (peer, _))| (*id, peer));
+        peers
+            // A writer that is in use belongs to a client that was welcomed.
+            .filter(|(_, peer)| peer.writer.try_lock().is_none_or(|writer| writer.is_some()))
+            .map(|(id, peer)| ConnectedClient { id, peer: Arc::clone(peer) })
+            .collect()
     }
 
     /// Ends all connections and threads; requests being executed are finished first.
@@ -238,6 +289,7 @@ impl Core {
             writer: Mutex::new(None),
             progress: Mutex::default(),
             answered: Condvar::new(),
+            back: Calls::new(BACK_CALLS),
         });
         let mut state = self.state.lock();
         if state.stopped || state.connections.len() >= self.options.connections_max {
@@ -263,9 +315,11 @@ impl Core {
 
     /// Greets a client and reads its requests until it leaves.
     fn converse(&self, peer: &Arc<Peer>, mut stream: Stream) -> Result<()> {
-        let boot = self.options.boot;
+        let ServerOptions { boot, requests_max, request_bytes_max, .. } = self.options;
+        let limits = CallLimits { calls_max: requests_max, bytes_max: request_bytes_max };
+        let terms = Terms { boot, limits };
         let Agreed { sending, mut receiving, .. } =
-            welcome(&mut stream, &self.secret, self.service, boot)?;
+            welcome(&mut stream, &self.secret, self.service, terms)?;
         // A client may be silent for as long as it likes now.
         stream.set_limits(None, Some(self.options.limit))?;
         *peer.writer.lock() = Some((stream.try_clone()?, sending));
@@ -280,6 +334,10 @@ impl Core {
                     Err(error) if error.kind() == ErrorKind::Unreachable => return Ok(()),
                     Err(error) => return Err(error),
                 };
+            if frame.kind == FrameKind::BackReply {
+                peer.back.deliver(frame);
+                continue;
+            }
             if frame.kind != self.handler.kinds().0 {
                 return Err(Error::new(ErrorKind::Corrupt, "a request of the wrong kind"));
             }
@@ -345,6 +403,31 @@ impl Peer {
         self.stream.shutdown();
         self.progress.lock().closed = true;
         self.answered.notify_all();
+        self.back.end(&Error::new(ErrorKind::Unreachable, "the client is gone"));
+    }
+
+    /// Sends a request to the client and waits for its answer.
+    fn ask(&self, message: &[u8], limit: Duration) -> Result<Vec<u8>> {
+        let call = self.back.begin(message.len(), limit)?;
+        let sent = match self.writer.try_lock_for(limit) {
+            None => Err(Error::new(ErrorKind::TimedOut, "the client takes no requests")),
+            Some(mut writer) => {
+                let (stream, seal) = writer.as_mut().expect("invariant: it was welcomed");
+                let kind = FrameKind::BackRequest;
+                let sent = write_frame(stream, seal, kind, call.number(), message, &[]);
+                // Part of a frame may be out: the stream has no meaning any more.
+                if sent.as_ref().is_err_and(|error| error.kind() != ErrorKind::TooBig) {
+                    self.close();
+                }
+                sent
+            }
+        };
+        if let Err(error) = sent {
+            self.back.withdraw(&call);
+            return Err(error);
+        }
+        let reply = self.back.wait(&call, limit)?;
+        back::decode_reply(reply.kind, &reply.message)
     }
 
     /// Waits until the request may be in progress beside the others; false if the connection was

@@ -1,0 +1,176 @@
+//! The calls that one end of a connection has in flight, matched to their replies by number. Each
+//! end numbers its own calls, so the two directions know nothing of each other.
+//!
+//! The calls in flight, and their bytes, have a limit; who begins one more waits for room. A call
+//! whose time ran out keeps its place until its reply comes, because the other end works on it
+//! still: what it holds for us is bounded by what we count here.
+
+use crate::rpc::frame::Frame;
+use crate::sync::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use strake_proto::{Error, ErrorKind, Result};
+
+/// How much may be in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallLimits {
+    /// Calls, at least 1.
+    pub calls_max: usize,
+    /// Bytes of their requests; a single one may exceed it.
+    pub bytes_max: usize,
+}
+
+/// The calls of one end of a connection.
+pub(crate) struct Calls {
+    limits: CallLimits,
+    state: Mutex<State>,
+    room: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    in_flight: BTreeMap<u64, Entry>,
+    bytes: usize,
+    last: u64,
+    /// Set once, when the connection ends.
+    lost: Option<Error>,
+}
+
+struct Entry {
+    bytes: usize,
+    /// `None` if nobody waits any more.
+    slot: Option<Arc<Slot>>,
+}
+
+/// Where a reply arrives.
+#[derive(Default)]
+struct Slot {
+    reply: Mutex<Option<Result<Frame>>>,
+    arrived: Condvar,
+}
+
+/// A call in flight.
+pub(crate) struct Call {
+    number: u64,
+    slot: Arc<Slot>,
+}
+
+/// Why a call has no reply.
+#[derive(Debug)]
+pub enum CallError {
+    /// The connection is gone; the request may have been executed or not.
+    Lost(Error),
+    /// The connection may be fine; the call is over.
+    Failed(Error),
+}
+
+impl Calls {
+    pub(crate) fn new(limits: CallLimits) -> Calls {
+        assert!(limits.calls_max > 0, "a call must be possible");
+        Calls { limits, state: Mutex::default(), room: Condvar::new() }
+    }
+
+    /// Registers a call of `bytes` before it is sent, or a quick reply would find nobody. Waits for
+    /// room, at most for `limit`.
+    pub(crate) fn begin(
+        &self,
+        bytes: usize,
+        limit: Duration,
+    ) -> std::result::Result<Call, CallError> {
+        let is_full = |state: &mut State| {
+            let count = state.in_flight.len();
+            let is_over = count >= self.limits.calls_max
+                || state.bytes.saturating_add(bytes) > self.limits.bytes_max;
+            state.lost.is_none() && count > 0 && is_over
+        };
+        let mut state = self.state.lock();
+        if is_full(&mut state) {
+            self.room.wait_while_for(&mut state, is_full, limit);
+        }
+        if let Some(error) = &state.lost {
+            return Err(CallError::Lost(error.clone()));
+        }
+        if is_full(&mut state) {
+            let detail = "the connection takes no more requests";
+            return Err(CallError::Failed(Error::new(ErrorKind::TimedOut, detail)));
+        }
+        state.last += 1;
+        state.bytes += bytes;
+        let (number, slot) = (state.last, Arc::new(Slot::default()));
+        state.in_flight.insert(number, Entry { bytes, slot: Some(Arc::clone(&slot)) });
+        Ok(Call { number, slot })
+    }
+
+    /// Takes a reply, or what nobody asked for, which is dropped.
+    pub(crate) fn deliver(&self, frame: Frame) {
+        let Some(entry) = self.remove(frame.number) else { return };
+        if let Some(slot) = entry.slot {
+            *slot.reply.lock() = Some(Ok(frame));
+            slot.arrived.notify_one();
+        }
+    }
+
+    fn remove(&self, number: u64) -> Option<Entry> {
+        let mut state = self.state.lock();
+        let entry = state.in_flight.remove(&number)?;
+        state.bytes -= entry.bytes;
+        self.room.notify_one();
+        Some(entry)
+    }
+
+    /// Takes a call back that was never sent.
+    pub(crate) fn withdraw(&self, call: &Call) {
+        drop(self.remove(call.number));
+    }
+
+    /// Waits for the reply, at most for `limit`.
+    pub(crate) fn wait(
+        &self,
+        call: &Call,
+        limit: Duration,
+    ) -> std::result::Result<Frame, CallError> {
+        let mut reply = call.slot.reply.lock();
+        if reply.is_none() {
+            call.slot.arrived.wait_while_for(&mut reply, |reply| reply.is_none(), limit);
+        }
+        match reply.take() {
+            Some(Ok(frame)) => Ok(frame),
+            Some(Err(error)) => Err(CallError::Lost(error)),
+            None => {
+                drop(reply);
+                if let Some(entry) = self.state.lock().in_flight.get_mut(&call.number) {
+                    entry.slot = None;
+                }
+                let detail = format!("no reply within {:.1} s", limit.as_secs_f64());
+                Err(CallError::Failed(Error::new(ErrorKind::TimedOut, detail)))
+            }
+        }
+    }
+
+    /// The connection is gone: every call in flight, and each one after, gets `error`.
+    pub(crate) fn end(&self, error: &Error) {
+        let mut state = self.state.lock();
+        state.lost.get_or_insert_with(|| error.clone());
+        state.bytes = 0;
+        for entry in std::mem::take(&mut state.in_flight).into_values() {
+            if let Some(slot) = entry.slot {
+                *slot.reply.lock() = Some(Err(error.clone()));
+                slot.arrived.notify_one();
+            }
+        }
+        self.room.notify_all();
+    }
+
+    /// Whether [`Calls::end`] was called.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.state.lock().lost.is_some()
+    }
+}
+
+impl Call {
+    /// The number that its request carries and its reply echoes.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
