@@ -5,8 +5,8 @@
 //! are never compared: each host times its own tasks, from its own barrier to its own end.
 
 pub mod agent;
+pub mod channel;
 pub mod driver;
-pub mod frame;
 pub mod message;
 pub mod secret;
 pub mod serve;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use parking_lot::{Condvar, Mutex};
+use strake_env::rpc::SharedSecret;
 
 use crate::clock::Tick;
 use crate::error::{BenchError, Result};
@@ -18,7 +19,6 @@ use crate::histogram::Histogram;
 use crate::host::{self, CpuTimes};
 use crate::metric::TaskSample;
 use crate::outcome::{HostOutcome, TaskOutcome};
-use crate::remote::secret::Secret;
 use crate::stop::Stop;
 use crate::work::Assignment;
 
@@ -228,7 +228,7 @@ pub struct Team {
     host: String,
     directory: PathBuf,
     /// What opens other agents, where this is one.
-    secret: Option<Secret>,
+    secret: Option<SharedSecret>,
     stop: Stop,
     progress: Arc<Progress>,
     running: Option<Running>,
@@ -248,7 +248,7 @@ impl Team {
     }
 
     /// A team whose tasks call other agents.
-    pub fn with_secret(mut self, secret: Secret) -> Team {
+    pub fn with_secret(mut self, secret: SharedSecret) -> Team {
         self.secret = Some(secret);
         self
     }

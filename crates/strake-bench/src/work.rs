@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use strake_env::rpc::SharedSecret;
 
 use crate::error::{BenchError, Result};
 use crate::host;
 use crate::io;
 use crate::md;
 use crate::net;
-use crate::remote::secret::Secret;
 use crate::team::Task;
 
 /// The work of one phase, the same for every task; what differs follows from the rank.
@@ -111,7 +111,12 @@ pub struct Assignment {
 
 impl Assignment {
     /// The task of one rank, working in `directory`; `secret` opens other agents.
-    pub fn task(&self, rank: u32, directory: &Path, secret: Option<&Secret>) -> Box<dyn Task> {
+    pub fn task(
+        &self,
+        rank: u32,
+        directory: &Path,
+        secret: Option<&SharedSecret>,
+    ) -> Box<dyn Task> {
         match &self.work {
             Work::Io(phase) => {
                 Box::new(io::task::IoTask::new(phase.clone(), rank, self.tasks_total, directory))

@@ -6,7 +6,8 @@
 //! [`auth`] is the shared secret and the handshake. [`stream`] is what differs between Unix and TCP
 //! sockets. [`connection`] multiplexes calls over one authenticated stream; a *session* is a
 //! connection that is made anew when it is lost. [`server`] is the other end; it may ask its
-//! clients something over the same connection ([`back`]).
+//! clients something over the same connection ([`back`]). [`talk`] is for two ends that need no
+//! calls in flight: the benchmark's agents.
 //!
 //! **A session's life.** The client connects, both prove that they know the secret (see
 //! [`auth`]), and the server says its *boot number*, drawn anew at each start. Then any number of
@@ -44,6 +45,7 @@ mod nsd;
 pub mod server;
 mod session;
 pub mod stream;
+pub mod talk;
 
 pub use auth::{Service, SharedSecret};
 pub use calls::CallLimits;
@@ -51,7 +53,8 @@ pub use meta::{MetaClientSession, serve_meta};
 pub use nsd::{NsdClientSession, serve_nsd};
 pub use server::{ConnectedClient, RpcServer, ServerOptions};
 pub use session::{SessionEnv, SessionLimits};
-pub use stream::{Endpoint, Listener};
+pub use stream::{Endpoint, Listener, Stream};
+pub use talk::Talk;
 
 /// Where waits are named; `strake-observe`'s registry is one.
 pub trait WaitNames: Send + Sync {

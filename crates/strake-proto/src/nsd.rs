@@ -10,7 +10,7 @@
 //! 0   4  magic "SRPC"
 //! 4   2  protocol version (PROTOCOL_VERSION)
 //! 6   2  kind: 1 NSD request, 2 NSD reply, 3 metadata request, 4 metadata reply, 5 hello,
-//!        6 request of a server to its client, 7 reply to it
+//!        6 request of a server to its client, 7 reply to it, 8 part of a conversation
 //! 8   8  request number, echoed by the reply; each end numbers its own requests
 //! 16  4  header length, at most MESSAGE_BYTES_MAX
 //! 20  4  payload length, at most PAYLOAD_BYTES_MAX

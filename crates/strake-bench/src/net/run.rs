@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use strake_env::rpc::SharedSecret;
 
 use super::facts::NetFacts;
 use super::gate::{self, Evidence, Gate, HostResult};
@@ -14,7 +15,7 @@ use crate::error::{BenchError, Result};
 use crate::histogram::Histogram;
 use crate::outcome::LatencySummary;
 use crate::remote::driver::{NetCrew, ServerSession};
-use crate::remote::secret::{self, Secret};
+use crate::remote::secret;
 use crate::report::{Better, Report, value_of};
 use crate::scratch;
 use crate::size::{self, ByteSize};
@@ -104,7 +105,7 @@ impl Measured {
 /// The driver's view of the agents of one run.
 struct Drive<'a> {
     args: &'a NetArgs,
-    secret: Secret,
+    secret: SharedSecret,
     stop: &'a Stop,
 }
 

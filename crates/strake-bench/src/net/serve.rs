@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use strake_env::rpc::Stream;
 
 use super::facts::{self, NetCounters};
 use super::phase::ServePlan;
@@ -20,6 +21,8 @@ use crate::content::Content;
 use crate::error::{BenchError, Result};
 use crate::host::CpuTimes;
 use crate::outcome::CpuUse;
+use crate::remote::channel::Channel;
+use crate::remote::message::Answer;
 use crate::stop::Stop;
 
 /// Tests that one agent serves at the same time.
@@ -78,23 +81,21 @@ impl Registry {
         })
     }
 
-    /// Serves a data connection until its caller hangs up or the test ends. `admitted` is called
-    /// once the test is known.
-    pub fn connection(
-        &self,
-        mut stream: TcpStream,
-        id: u64,
-        admitted: impl FnOnce(bool) -> Result<()>,
-    ) -> Result<()> {
+    /// Serves a data connection until its caller hangs up or the test ends. What follows the answer
+    /// are the bytes that are measured, without frames.
+    pub fn connection(&self, mut channel: Channel, id: u64) -> Result<()> {
         let test = self.tests.lock().get(&id).cloned();
         let Some(test) = test else {
-            admitted(false)?;
+            channel.send(&Answer::Failed("no such test".into()))?;
             return Err(BenchError::Protocol("a data connection for an unknown test".into()));
         };
-        set_buffers(&stream, test.plan.socket_bytes)?;
         let mut buffer = vec![0; test.plan.buffer_bytes as usize];
         Content::new(id, 0, 0).fill(0, &mut buffer);
-        admitted(true)?;
+        channel.send(&Answer::Done)?;
+        let Stream::Tcp(mut stream) = channel.into_stream() else {
+            return Err(BenchError::Protocol("a data connection that is not TCP".into()));
+        };
+        set_buffers(&stream, test.plan.socket_bytes)?;
         stream.set_read_timeout(Some(LOOK)).map_err(broken)?;
         loop {
             // A look at the first byte only: a header that has begun is then read whole.

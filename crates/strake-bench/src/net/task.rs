@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use strake_env::rpc::{SharedSecret, Stream};
+
 use super::phase::Phase;
 use super::wire::{Header, Kind, broken};
 use crate::content::Content;
@@ -10,14 +12,13 @@ use crate::error::{BenchError, Result};
 use crate::remote::agent::Purpose;
 use crate::remote::driver;
 use crate::remote::message::Answer;
-use crate::remote::secret::Secret;
 use crate::team::{Meter, Task};
 
 /// The thread of one rank.
 pub struct NetTask {
     phase: Phase,
     rank: u32,
-    secret: Option<Secret>,
+    secret: Option<SharedSecret>,
     /// `parallel` connections to each server, by server.
     connections: Vec<Vec<TcpStream>>,
     buffer: Vec<u8>,
@@ -25,18 +26,20 @@ pub struct NetTask {
 
 impl NetTask {
     /// The thread of `rank`; `secret` is what the agent shares with the servers' agents.
-    pub fn new(phase: Phase, rank: u32, secret: Option<Secret>) -> Self {
+    pub fn new(phase: Phase, rank: u32, secret: Option<SharedSecret>) -> Self {
         NetTask { phase, rank, secret, connections: Vec::new(), buffer: Vec::new() }
     }
 
-    fn connect(&self, server: &str, secret: &Secret) -> Result<TcpStream> {
+    fn connect(&self, server: &str, secret: &SharedSecret) -> Result<TcpStream> {
         let mut channel = driver::connect(server, secret)?;
         channel.send(&Purpose::Data(self.phase.id))?;
         match channel.receive()? {
             Answer::Done => {}
             answer => return Err(BenchError::Protocol(format!("{server} answers {answer:?}"))),
         }
-        let stream = channel.into_stream();
+        let Stream::Tcp(stream) = channel.into_stream() else {
+            return Err(BenchError::Protocol("a data connection that is not TCP".into()));
+        };
         set_buffers(&stream, self.phase.socket_bytes)?;
         let patience = Some(driver::SILENCE);
         stream

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
+use strake_env::rpc::{Service, SharedSecret, Stream, Talk};
 
-use super::frame::Channel;
-use super::message::Answer;
-use super::secret::{self, Secret};
+use super::channel::{Channel, broken};
+use super::secret;
 use super::serve::{Limits, Root, Session};
 use crate::error::{BenchError, Result};
 use crate::net::serve::Registry;
@@ -79,7 +79,7 @@ pub struct Agent {
 }
 
 struct Shared {
-    secret: Secret,
+    secret: SharedSecret,
     root: PathBuf,
     limits: Limits,
     registry: Arc<Registry>,
@@ -89,7 +89,7 @@ struct Shared {
 
 impl Agent {
     /// Binds the address and finds the directory.
-    pub fn bind(args: &AgentArgs, secret: Secret) -> Result<Agent> {
+    pub fn bind(args: &AgentArgs, secret: SharedSecret) -> Result<Agent> {
         let root = args.dir.canonicalize();
         let root = root.map_err(|error| BenchError::path("find", &args.dir, error))?;
         let listener = TcpListener::bind(&args.listen).map_err(|error| {
@@ -161,18 +161,14 @@ impl Drop for Counted {
 }
 
 impl Shared {
-    fn session(&self, mut stream: TcpStream, stop: &Stop) -> Result<()> {
-        let set = |stream: &TcpStream, limit| {
-            stream
-                .set_read_timeout(Some(limit))
-                .and_then(|()| stream.set_write_timeout(Some(limit)))
-                .and_then(|()| stream.set_nodelay(true))
-                .map_err(|error| BenchError::system("cannot set up a connection", error))
-        };
-        set(&stream, PROOF)?;
-        let key = secret::demand(&mut stream, &self.secret)?;
-        set(&stream, TRANSFER)?;
-        let mut channel = Channel::agent(stream, key);
+    fn session(&self, stream: TcpStream, stop: &Stop) -> Result<()> {
+        stream
+            .set_nodelay(true)
+            .map_err(|error| BenchError::system("cannot set up a connection", error))?;
+        let talk = Talk::welcome(Stream::Tcp(stream), &self.secret, Service::Agent, PROOF)
+            .map_err(broken)?;
+        talk.set_limit(TRANSFER).map_err(broken)?;
+        let mut channel = Channel::new(talk);
         match channel.receive()? {
             Purpose::Tasks => {
                 let root = Root::Below {
@@ -182,18 +178,7 @@ impl Shared {
                 };
                 Session::new(&mut channel, root, self.limits.clone(), stop).run()
             }
-            Purpose::Data(test) => {
-                let stream = channel.stream().try_clone();
-                let stream = stream.map_err(|error| {
-                    BenchError::system("cannot set up a data connection", error)
-                })?;
-                self.registry.connection(stream, test, |known| {
-                    channel.send(&match known {
-                        true => Answer::Done,
-                        false => Answer::Failed("no such test".into()),
-                    })
-                })
-            }
+            Purpose::Data(test) => self.registry.connection(channel, test),
         }
     }
 }

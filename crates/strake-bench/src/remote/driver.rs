@@ -1,13 +1,15 @@
 //! The driver's side of a session with an agent.
 
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::path::Path;
 use std::time::Duration;
 
+use strake_env::rpc::{Endpoint, Service, SharedSecret, Talk};
+use strake_proto::ErrorKind;
+
 use super::agent::PORT_DEFAULT;
-use super::frame::{Channel, Transport};
+use super::channel::{Channel, broken};
 use super::message::{Answer, Request};
-use super::secret::{self, Secret};
 use crate::clock::Tick;
 use crate::crew::Crew;
 use crate::error::{BenchError, Result};
@@ -44,46 +46,43 @@ pub fn with_port(host: &str) -> String {
 }
 
 /// Opens a proven connection to an agent.
-pub fn connect(host: &str, secret: &Secret) -> Result<Channel<TcpStream>> {
+pub fn connect(host: &str, secret: &SharedSecret) -> Result<Channel> {
     let address = with_port(host);
     let at = |message: String| BenchError::Host { host: host.into(), message };
     let mut addresses = address
         .to_socket_addrs()
         .map_err(|error| at(format!("{address} is no address: {error}")))?;
     let first = addresses.next().ok_or_else(|| at(format!("{address} has no address")))?;
-    let mut stream = TcpStream::connect_timeout(&first, CONNECT).map_err(|error| {
-        at(format!("no agent answers at {first}: {error}; start `strake bench agent` there"))
+    let talk = Talk::call(&Endpoint::Tcp(first), secret, Service::Agent, CONNECT);
+    let talk = talk.map_err(|error| match error.kind() {
+        ErrorKind::Access | ErrorKind::Corrupt | ErrorKind::NotSupported => at(error.to_string()),
+        _ => at(format!("no agent answers at {first}: {error}; start `strake bench agent` there")),
     })?;
-    let prepared = stream
-        .set_nodelay(true)
-        .and_then(|()| stream.set_read_timeout(Some(PREPARE)))
-        .and_then(|()| stream.set_write_timeout(Some(PREPARE)));
-    prepared.map_err(|error| at(error.to_string()))?;
-    let key = secret::prove(&mut stream, secret).map_err(|error| at(error.to_string()))?;
-    Ok(Channel::caller(stream, key))
+    talk.set_limit(PREPARE).map_err(broken)?;
+    Ok(Channel::new(talk))
 }
 
 /// A session with an agent or a worker.
-pub struct Session<S = TcpStream> {
+pub struct Session {
     host: String,
-    channel: Channel<S>,
+    channel: Channel,
     progress: (u64, u64),
     heard: Tick,
     outcome: Option<HostOutcome>,
 }
 
-impl Session<TcpStream> {
+impl Session {
     /// Connects to the agent of `host` for tasks.
-    pub fn connect(host: &str, secret: &Secret) -> Result<Self> {
+    pub fn connect(host: &str, secret: &SharedSecret) -> Result<Self> {
         let mut channel = connect(host, secret)?;
         channel.send(&super::agent::Purpose::Tasks)?;
         Ok(Session::new(host, channel))
     }
 }
 
-impl<S: Transport> Session<S> {
+impl Session {
     /// A session on a channel that is ready.
-    pub fn new(host: &str, channel: Channel<S>) -> Self {
+    pub fn new(host: &str, channel: Channel) -> Self {
         Session { host: host.into(), channel, progress: (0, 0), heard: Tick::now(), outcome: None }
     }
 
@@ -127,11 +126,11 @@ impl<S: Transport> Session<S> {
 }
 
 /// Tasks of an agent or a worker.
-pub struct RemoteCrew<S = TcpStream> {
-    session: Session<S>,
+pub struct RemoteCrew {
+    session: Session,
 }
 
-impl RemoteCrew<TcpStream> {
+impl RemoteCrew {
     /// Opens the run's directory at an agent.
     pub fn open(mut session: Session, directory: &Path, scratch: &str) -> Result<Self> {
         session.open(directory, scratch)?;
@@ -139,14 +138,14 @@ impl RemoteCrew<TcpStream> {
     }
 }
 
-impl<S: Transport> RemoteCrew<S> {
+impl RemoteCrew {
     /// A crew on a session whose directory is known.
-    pub fn new(session: Session<S>) -> Self {
+    pub fn new(session: Session) -> Self {
         RemoteCrew { session }
     }
 }
 
-impl<S: Transport> Crew for RemoteCrew<S> {
+impl Crew for RemoteCrew {
     fn begin(&mut self, assignment: &Assignment) -> Result<()> {
         self.session.send(&Request::Begin(assignment.clone()))
     }
@@ -214,7 +213,7 @@ pub struct NetCrew;
 
 impl NetCrew {
     /// A session with an agent whose tasks call other agents.
-    pub fn connect(host: &str, secret: &Secret) -> Result<RemoteCrew> {
+    pub fn connect(host: &str, secret: &SharedSecret) -> Result<RemoteCrew> {
         let mut session = Session::connect(host, secret)?;
         session.send(&Request::OpenNet)?;
         session.done()?;
@@ -229,13 +228,13 @@ pub struct ServerSession {
 
 impl ServerSession {
     /// A session that asks only.
-    pub fn connect(host: &str, secret: &Secret) -> Result<Self> {
+    pub fn connect(host: &str, secret: &SharedSecret) -> Result<Self> {
         let session = Session::connect(host, secret)?;
         Ok(ServerSession { session })
     }
 
     /// Lets an agent serve a test for as long as this session lives.
-    pub fn serve(host: &str, secret: &Secret, plan: &ServePlan) -> Result<Self> {
+    pub fn serve(host: &str, secret: &SharedSecret, plan: &ServePlan) -> Result<Self> {
         let mut server = ServerSession::connect(host, secret)?;
         server.session.send(&Request::Serve(plan.clone()))?;
         server.session.done()?;

@@ -6,9 +6,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::frame::{Channel, Transport};
+use strake_env::rpc::SharedSecret;
+
+use super::channel::Channel;
 use super::message::{Answer, Request};
-use super::secret::Secret;
 use crate::clock::Tick;
 use crate::crew::{self, check_space};
 use crate::error::{BenchError, Result};
@@ -37,7 +38,7 @@ pub enum Root {
         /// The directory, with links followed.
         directory: PathBuf,
         /// What opens other agents.
-        secret: Secret,
+        secret: SharedSecret,
         /// The network tests of this agent.
         registry: Arc<Registry>,
     },
@@ -51,8 +52,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const REPORT_NS: u64 = 500_000_000;
 
 /// One driver's session.
-pub struct Session<'a, S> {
-    channel: &'a mut Channel<S>,
+pub struct Session<'a> {
+    channel: &'a mut Channel,
     root: Root,
     limits: Limits,
     stop: Stop,
@@ -61,9 +62,9 @@ pub struct Session<'a, S> {
     serving: Option<Serving>,
 }
 
-impl<'a, S: Transport> Session<'a, S> {
+impl<'a> Session<'a> {
     /// A session on a channel whose peer proved itself.
-    pub fn new(channel: &'a mut Channel<S>, root: Root, limits: Limits, stop: &Stop) -> Self {
+    pub fn new(channel: &'a mut Channel, root: Root, limits: Limits, stop: &Stop) -> Self {
         let stop = stop.for_session();
         let team = match &root {
             Root::Given(directory) => Some(Team::new(directory.clone(), stop.clone())),

@@ -4,11 +4,11 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
-use super::super::secret::Key;
 use super::*;
 use crate::io::phase::phase_test::phase;
 use crate::pattern::Dice;
 use crate::scratch::fresh_name;
+use strake_env::rpc::Stream;
 
 fn assignment() -> Assignment {
     Assignment { work: Work::Io(phase()), first_rank: 0, tasks_here: 2, tasks_total: 4 }
@@ -75,15 +75,15 @@ fn no_sequence_of_requests_breaks_a_session() {
         let (near, far) = UnixStream::pair().unwrap();
         let session_root = Root::Below {
             directory: root.clone(),
-            secret: Secret::new("a secret of the test, long").unwrap(),
+            secret: SharedSecret::of_words(b"a secret of the test"),
             registry: Arc::default(),
         };
         let server = thread::spawn(move || {
-            let mut channel = Channel::agent(far, Key::of_child());
+            let mut channel = Channel::with_child(Stream::Unix(far));
             let limits = Limits { tasks_max: 4, bytes_max: 1 << 20 };
             Session::new(&mut channel, session_root, limits, &Stop::default()).run()
         });
-        let mut caller = Channel::caller(near, Key::of_child());
+        let mut caller = Channel::with_child(Stream::Unix(near));
         for _ in 0..dice.below(8) {
             let request = match dice.below(8) {
                 0 => Request::Facts,
@@ -118,7 +118,7 @@ fn no_sequence_of_requests_breaks_a_session() {
 }
 
 /// The next answer that is not progress.
-fn answer_of(caller: &mut Channel<UnixStream>) -> Result<Answer> {
+fn answer_of(caller: &mut Channel) -> Result<Answer> {
     loop {
         match caller.receive()? {
             Answer::Progress { .. } => {}

@@ -5,9 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use strake_env::rpc::Stream;
+
+use super::channel::Channel;
 use super::driver::{RemoteCrew, Session};
-use super::frame::Channel;
-use super::secret::Key;
 use super::serve::{self, Root};
 use crate::crew::{Crew, Relaunch};
 use crate::error::{BenchError, Result};
@@ -27,7 +28,7 @@ pub struct WorkerArgs {
 /// The parent's side of a worker.
 pub struct Worker {
     /// Nothing once the worker was hung up on.
-    crew: Option<RemoteCrew<UnixStream>>,
+    crew: Option<RemoteCrew>,
     child: Child,
 }
 
@@ -47,11 +48,11 @@ impl Worker {
             .spawn()
             .map_err(failed)?;
         let host = format!("worker {}", child.id());
-        let session = Session::new(&host, Channel::caller(near, Key::of_child()));
+        let session = Session::new(&host, Channel::with_child(Stream::Unix(near)));
         Ok(Worker { crew: Some(RemoteCrew::new(session)), child })
     }
 
-    fn crew(&mut self) -> &mut RemoteCrew<UnixStream> {
+    fn crew(&mut self) -> &mut RemoteCrew {
         self.crew.as_mut().expect("invariant: only drop hangs up")
     }
 }
@@ -105,7 +106,7 @@ pub fn run(args: &WorkerArgs, stop: &Stop) -> Result<()> {
         .as_fd()
         .try_clone_to_owned()
         .map_err(|error| BenchError::system("a worker is started by its driver", error))?;
-    let mut channel = Channel::agent(UnixStream::from(stream), Key::of_child());
+    let mut channel = Channel::with_child(Stream::Unix(UnixStream::from(stream)));
     let root = Root::Given(args.directory.clone());
     serve::Session::new(&mut channel, root, serve::worker_limits(), stop).run()
 }

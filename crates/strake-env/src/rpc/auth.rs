@@ -20,7 +20,7 @@ use crate::rpc::calls::CallLimits;
 use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -37,6 +37,8 @@ pub enum Service {
     Nsd(NsdId),
     /// The metadata.
     Meta,
+    /// A benchmark's agent.
+    Agent,
 }
 
 impl std::fmt::Display for Service {
@@ -44,6 +46,7 @@ impl std::fmt::Display for Service {
         match self {
             Service::Nsd(nsd) => write!(out, "nsd {nsd}"),
             Service::Meta => out.write_str("metadata"),
+            Service::Agent => out.write_str("the benchmark's agent"),
         }
     }
 }
@@ -65,6 +68,12 @@ impl SharedSecret {
     /// When the operating system gives no random bytes.
     pub fn generate() -> Result<SharedSecret> {
         random_bytes().map(SharedSecret)
+    }
+
+    /// A secret of words that people chose: as good as the words are.
+    pub fn of_words(words: &[u8]) -> SharedSecret {
+        let digest = Sha256::new().chain_update("strake secret of words\0").chain_update(words);
+        SharedSecret(digest.finalize().into())
     }
 
     /// Writes the secret to a new file that only its owner can read: 64 hexadecimal digits.

@@ -42,6 +42,13 @@ impl Write for Recorded {
 }
 
 #[test]
+fn golden_secret_of_words() {
+    let secret = SharedSecret::of_words(b"correct horse battery staple").0;
+    let digits: String = secret[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(digits, "ba75d0b5f12cb504");
+}
+
+#[test]
 fn golden_codes_of_the_handshake() {
     let transcript = transcript(SERVICE, &[2; 32], &[3; 32]).expect("encodes");
     assert_eq!(transcript[..3], [0, 0xac, 0x02], "the service, variant and id in LEB128");

@@ -44,6 +44,8 @@ pub enum FrameKind {
     BackRequest = 6,
     /// Client to server.
     BackReply = 7,
+    /// Part of a conversation, both ways; see [`crate::rpc::talk`].
+    Talk = 8,
 }
 
 impl FrameKind {
@@ -56,6 +58,7 @@ impl FrameKind {
             FrameKind::Hello,
             FrameKind::BackRequest,
             FrameKind::BackReply,
+            FrameKind::Talk,
         ];
         all.into_iter().find(|known| *known as u16 == kind)
     }

@@ -115,6 +115,28 @@ impl Stream {
         }
     }
 
+    /// Whether bytes, or the end, wait to be read; waits for them up to `patience`. A signal ends
+    /// the wait early.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn is_readable(&self, patience: Duration) -> io::Result<bool> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let descriptor = match self {
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tcp(stream) => stream.as_fd(),
+            // Only the benchmark asks, which is not simulated.
+            #[cfg(any(test, feature = "simulation"))]
+            Stream::Simulated(_) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&patience)) {
+            Ok(count) => Ok(count > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Ends both directions; every read and write on any handle returns.
     pub fn shutdown(&self) {
         // An error means that the connection is gone already, which is what is wanted.
