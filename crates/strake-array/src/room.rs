@@ -9,6 +9,12 @@
 //! already: what is stored is freed once the new version is durable. So that a full file system can
 //! still be written to where it holds something, a *reserve* is kept from whatever makes it fuller.
 //! What only replaces something takes its turns in there.
+//!
+//! **Overwriting.** A block that is overwritten within its stored length makes the file system no
+//! fuller, and what it replaces is freed two rounds after it was sent ([`crate::round`]). Such a
+//! block holds nothing while it is dirty (`Held::overwrites`). It takes room off when it is sent
+//! ([`Room::take_off`]): as much as is left beside what others hold, and the reserve at least. A
+//! sender that finds none has the rounds run, which free what was sent before.
 
 use crate::stripe_io::StripeIo;
 use std::sync::Arc;
@@ -42,6 +48,9 @@ pub struct Held {
     pub bytes: u64,
     /// Of these, what makes the file system no fuller: once it is durable, as much is freed.
     pub replaces: u64,
+    /// It replaces a settled version of the same length, so that it needs room from when it is sent
+    /// until the rounds have settled it, and holds none before.
+    pub overwrites: bool,
 }
 
 impl Held {
@@ -50,11 +59,13 @@ impl Held {
     }
 
     fn plus(self, other: Held) -> Held {
-        Held { bytes: self.bytes + other.bytes, replaces: self.replaces + other.replaces }
+        let (bytes, replaces) = (self.bytes + other.bytes, self.replaces + other.replaces);
+        Held { bytes, replaces, overwrites: false }
     }
 
     fn minus(self, other: Held) -> Held {
-        Held { bytes: self.bytes - other.bytes, replaces: self.replaces - other.replaces }
+        let (bytes, replaces) = (self.bytes - other.bytes, self.replaces - other.replaces);
+        Held { bytes, replaces, overwrites: false }
     }
 }
 
@@ -66,8 +77,10 @@ struct State {
     total: u64,
     /// Raw bytes per NSD; see the file's head.
     reserve: u64,
-    /// By all blocks together.
+    /// By all blocks together, without those that overwrite.
     held: Held,
+    /// Bytes of strips that overwrite and are being sent: neither held nor taken off `free` yet.
+    flying: u64,
     /// As much was sent so far.
     sent: u64,
     /// Of these, those that replace nothing any more that is not free: they are durable.
@@ -83,6 +96,12 @@ impl State {
     /// as long as a part of the whole is left (`keep_more` of its allocator).
     fn holdable(&self) -> u64 {
         self.free.min((self.free / 2).max(self.total / LEFT_PART))
+    }
+
+    /// Whether so much may be held. The reserve is kept for what overwrites; what flies beyond it
+    /// is in the way until it has landed and the rounds have settled it.
+    fn fits(&self, held: Held) -> bool {
+        held.bytes <= self.holdable() && held.growth() + self.reserve.max(self.flying) <= self.free
     }
 }
 
@@ -127,11 +146,14 @@ impl Room {
 
     /// What a block holds of an NSD.
     fn strips(&self, of_data: Held) -> Held {
+        if of_data.overwrites {
+            return Held::default();
+        }
         let bytes = self.strip(of_data.bytes);
         let strips = if of_data.bytes > SHORT_BLOCK_BYTES_MAX { self.code.data.into() } else { 1 };
         let growth = of_data.growth().div_ceil(strips).next_multiple_of(UNIT_BYTES as u64);
         let replaces = if of_data.replaces == 0 { 0 } else { bytes.saturating_sub(growth) };
-        Held { bytes, replaces }
+        Held { bytes, replaces, overwrites: false }
     }
 
     /// Asks the NSDs again.
@@ -161,15 +183,43 @@ impl Room {
         let mut state = self.state.lock();
         let held = state.held.minus(old).plus(new);
         let grows = new.growth() > old.growth();
+        let is_less = new.bytes <= old.bytes && !grows;
         let waits = state.turn.is_some_and(|thread| thread != strake_env::thread::current().id());
-        let fits = !waits
-            && held.bytes <= state.holdable()
-            && (!grows || held.growth() + state.reserve <= state.free);
+        let fits = is_less
+            || !waits && if grows { state.fits(held) } else { held.bytes <= state.holdable() };
         if fits || state.owing {
             state.held = held;
             return true;
         }
         false
+    }
+
+    /// Whether a block of up to `bytes` could grow by all of them, and half of the room would be
+    /// left: then it need not be known what is stored of it.
+    pub fn is_plentiful(&self, bytes: u64) -> bool {
+        let strip = self.strip(bytes);
+        let state = self.state.lock();
+        let room = state.holdable().saturating_sub(state.reserve.max(state.flying));
+        state.held.bytes + strip <= room / 2
+    }
+
+    /// Finds room for a block that is about to be sent, if it overwrites; `None` if there is none
+    /// now. With `alone` there is if nothing else flies: the reserve has room for one once all is
+    /// settled.
+    pub fn take_off(&self, held: Held, alone: bool) -> Option<Flight<'_>> {
+        if !held.overwrites {
+            return Some(Flight { room: self, held });
+        }
+        let strip = self.strip(held.bytes);
+        let mut state = self.state.lock();
+        // In a turn somebody looks for room to grow: beside the reserve nothing takes any.
+        let kept = if state.turn.is_some() { state.reserve } else { 0 };
+        let taken = state.held.growth() + state.flying + strip + kept;
+        if taken <= state.holdable() || alone && state.flying == 0 {
+            state.flying += strip;
+            return Some(Flight { room: self, held });
+        }
+        None
     }
 
     /// The same; asks the NSDs again if there is none.
@@ -202,7 +252,7 @@ impl Room {
     }
 
     /// What was held is on the NSDs.
-    pub fn sent(&self, held: Held) {
+    fn sent(&self, held: Held) {
         self.release(held);
         let bytes = self.strip(held.bytes);
         let mut state = self.state.lock();
@@ -262,6 +312,27 @@ impl Room {
         }
         state.freed = state.sent;
         true
+    }
+}
+
+/// A block on its way to the NSDs, and the room that it needs there.
+pub struct Flight<'a> {
+    room: &'a Room,
+    held: Held,
+}
+
+impl Flight<'_> {
+    /// The block is on the NSDs; what was held for it is not held any more.
+    pub fn sent(self) {
+        self.room.sent(self.held);
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        if self.held.overwrites {
+            self.room.state.lock().flying -= self.room.strip(self.held.bytes);
+        }
     }
 }
 

@@ -26,6 +26,9 @@ pub(crate) struct AcceptedBlock {
     pub(crate) reusable: bool,
     /// Whether only parts of it were written.
     pub(crate) in_parts: bool,
+    /// Whether it replaces a settled version of the same length. The metadata has all that it must
+    /// know of such a one.
+    pub(crate) in_place: bool,
 }
 
 impl AcceptedBlock {
@@ -69,7 +72,11 @@ impl Outcome for AcceptedBlock {
             }
         }
         let version = stripe.version;
-        self.file.unsettled.lock().push(stripe);
+        if self.in_place {
+            self.array.rounds.settle(&mut vec![stripe]);
+        } else {
+            self.file.unsettled.lock().push(stripe);
+        }
         self.block.became_stable(version);
         self.release();
         if self.in_parts && pool.is_behind() {

@@ -113,6 +113,8 @@ pub(crate) struct BlockData {
     /// Of these, what makes the file system no fuller: see [`strake_array::room`]. 0 unless it is
     /// full.
     pub(crate) replaces: usize,
+    /// Whether it overwrites a settled version of its length: see [`Held::overwrites`].
+    pub(crate) overwrites: bool,
     /// Bytes of `charge` counted in the pool as dirty: all, unless only parts are in memory.
     pub(crate) dirtied: usize,
     /// Whether it has a buffer that nobody may take yet: see [`Block::enter`].
@@ -137,6 +139,8 @@ pub(crate) struct Block {
     pub(crate) queued: AtomicU64,
     /// Accepted writes not yet stable.
     pub(crate) pinned: AtomicU32,
+    /// Whether the write that is pinned replaces a settled version of the same length.
+    pub(crate) in_place: AtomicBool,
     /// How often it was sent and accepted; changed under the lock of `data`.
     pub(crate) sends: AtomicU64,
     /// The stored length; 0 for none, [`STORED_UNKNOWN`].
@@ -240,7 +244,14 @@ impl BlockData {
 
     /// What is held for it until it is sent.
     pub(crate) fn held(&self) -> Held {
-        Held { bytes: self.charge as u64, replaces: self.replaces as u64 }
+        let (bytes, replaces) = (self.charge as u64, self.replaces as u64);
+        Held { bytes, replaces, overwrites: self.overwrites }
+    }
+
+    /// Notes what is held for it.
+    pub(crate) fn set_held(&mut self, held: Held) {
+        (self.charge, self.replaces) = (held.bytes as usize, held.replaces as usize);
+        self.overwrites = held.overwrites;
     }
 
     /// Whether something of it is on no disk.
@@ -293,6 +304,7 @@ impl Block {
             me: Weak::clone(me),
             file: Arc::downgrade(file),
             used: AtomicBool::new(true),
+            in_place: AtomicBool::new(false),
             served: AtomicU32::new(0),
             queued: AtomicU64::new(0),
             pinned: AtomicU32::new(0),

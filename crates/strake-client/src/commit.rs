@@ -12,13 +12,13 @@ use crate::harden::{fold, harden};
 use crate::inode::InodeState;
 use crate::open_table::Pinned;
 use crate::shared::Shared;
+use crate::unsettled::Settling;
 use crate::write_behind::flush_block;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::reaper;
 use strake_env::sync::Mutex;
 use strake_proto::meta::{AttrChange, FileData, HardenedUnit, Inode, MetaOp};
-use strake_proto::nsd::SettledStripe;
 use strake_proto::{Error, ErrorKind, Ino, Result, Timestamp};
 
 /// Steps 1 and 2 are tried again if an NSD was lost or started anew meanwhile.
@@ -37,9 +37,9 @@ pub(crate) fn sync_inode_whole(shared: &Shared, inode: &Arc<InodeState>) -> Resu
 
 fn sync_one(shared: &Shared, inode: &Arc<InodeState>, may_harden: bool) -> Result<()> {
     let _settling = shared.array.rounds.begin_settling();
-    let mut settled = commit_inode(shared, inode, may_harden)?;
+    let settling = commit_inode(shared, inode, may_harden)?;
     shared.array.meta.sync()?;
-    shared.array.rounds.settle(&mut settled);
+    settling.into_iter().for_each(|stripes| stripes.settle(&shared.array.rounds));
     shared.unregister_if_clean(inode);
     Ok(())
 }
@@ -59,15 +59,13 @@ pub(crate) fn sync_inodes(shared: &Shared, inodes: &[Pinned]) -> Result<u64> {
     }
     // A block that did not become stable is found dirty by its own file's commit below.
     let _ = shared.array.rounds.run(false);
-    let mut settled = Vec::new();
+    let mut settling = Vec::new();
     for inode in inodes {
         let result = commit_inode(shared, inode, false);
-        if let Some(mut stripes) = latch(inode, result, &mut failure) {
-            settled.append(&mut stripes);
-        }
+        settling.extend(latch(inode, result, &mut failure).flatten());
     }
     shared.array.meta.sync()?;
-    shared.array.rounds.settle(&mut settled);
+    settling.into_iter().for_each(|stripes| stripes.settle(&shared.array.rounds));
     inodes.iter().for_each(|inode| shared.unregister_if_clean(inode));
     failure.map_or(Ok(bytes), Err)
 }
@@ -87,41 +85,36 @@ fn latch<T>(
     }
 }
 
-/// Steps 1 to 3 for one file, or hardening. Returns the stripes to be settled after step 4.
+/// Steps 1 to 3 for one file, or hardening. Returns the stripes to be settled after step 4; where
+/// a step fails they stay the file's.
 fn commit_inode(
     shared: &Shared,
     inode: &Arc<InodeState>,
     may_harden: bool,
-) -> Result<Vec<SettledStripe>> {
+) -> Result<Option<Settling>> {
     let file = inode.core.lock().file.clone();
     let settled = match file {
-        None => Vec::new(),
+        None => None,
         Some(file) => {
             let _one_at_a_time = file.commit.lock();
             let hardened = may_harden && harden(shared, inode, &file)?;
             let settled = loop {
                 if hardened {
-                    break std::mem::take(&mut *file.unsettled.lock());
+                    break Settling::take(&file);
                 }
                 let moves = file.moves.load(Ordering::Acquire);
                 inode.core.lock().commit_target = Some(file.size());
                 make_stable(shared, inode, &file)?;
-                let settled = std::mem::take(&mut *file.unsettled.lock());
-                match update(shared, inode, &file, moves) {
-                    Ok(true) => break settled,
-                    // The bytes moved meanwhile: what was made stable is not where they are now.
-                    Ok(false) => file.unsettled.lock().extend(settled),
-                    Err(error) => {
-                        file.unsettled.lock().extend(settled);
-                        return Err(error);
-                    }
+                let settled = Settling::take(&file);
+                // If the bytes moved meanwhile, what was made stable is not where they are now.
+                if update(shared, inode, &file, moves)? {
+                    break settled;
                 }
             };
-            if !hardened && let Err(error) = fold(shared, inode, &file) {
-                file.unsettled.lock().extend(settled);
-                return Err(error);
+            if !hardened {
+                fold(shared, inode, &file)?;
             }
-            settled
+            Some(settled)
         }
     };
     commit_atime(shared, inode)?;

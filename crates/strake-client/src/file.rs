@@ -11,14 +11,14 @@ use crate::block::Block;
 use crate::inode::InodeState;
 use crate::pool::PagePool;
 use crate::shared::Shared;
+use crate::unsettled::Unsettled;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use strake_array::meta_link::MetaLink;
 use strake_env::sync::{Mutex, RwLock};
 use strake_proto::meta::{FileData, Inode};
-use strake_proto::nsd::SettledStripe;
-use strake_proto::{Error, ErrorKind, ObjectLayout, Result};
+use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result};
 
 /// A byte in an inode takes so much of the metadata at most: pages are half full.
 const INLINE_PAGES_FACTOR: u64 = 2;
@@ -75,7 +75,7 @@ pub(crate) struct FileState {
     /// How often a block that was accepted did not become stable and is dirty again.
     pub(crate) lost: AtomicU64,
     /// Stripes that are stable, to be settled when the metadata is durable.
-    pub(crate) unsettled: Mutex<Vec<SettledStripe>>,
+    pub(crate) unsettled: Mutex<Unsettled>,
     pool: Arc<PagePool>,
 }
 
@@ -160,6 +160,21 @@ impl FileState {
         }
         let start = index * u64::from(layout.block_size);
         self.size().saturating_sub(start).min(u64::from(layout.block_size)) as u32
+    }
+
+    /// Whether what is stored of a block is settled, or will be by the rounds alone: then nothing
+    /// that the metadata has to be told hangs on it.
+    pub(crate) fn is_settled(&self, block: &Block) -> bool {
+        // In this order: a stripe is among the unsettled before its block is unpinned.
+        let pinned = block.pinned.load(Ordering::Acquire) > 0;
+        (!pinned || block.in_place.load(Ordering::Acquire))
+            && !self.unsettled.lock().has(BlockIndex(block.index))
+    }
+
+    /// Notes that a block is about to be sent.
+    pub(crate) fn note_sending(&self, index: u64) {
+        self.stored_blocks.fetch_max(index + 1, Ordering::AcqRel);
+        self.sent.store(true, Ordering::Release);
     }
 
     /// Forgets a block; its owner has marked it detached.
@@ -305,7 +320,7 @@ impl FileState {
         data.dirty = false;
         data.set_saved();
         data.valid.clear();
-        (data.charge, data.replaces) = (0, 0);
+        data.set_held(strake_array::room::Held::default());
         self.pool.remove_dirty(std::mem::take(&mut data.dirtied));
         if let Some(buffer) = data.buffer.take() {
             self.pool.release(buffer);

@@ -8,7 +8,7 @@ mod read;
 #[cfg(test)]
 pub(crate) use read::STREAM_BYTES_MIN;
 
-use crate::block::{Block, BlockData};
+use crate::block::{Block, BlockData, STORED_UNKNOWN};
 use crate::file::{Content, FileState};
 use crate::inode::InodeState;
 use crate::make_room::with_room;
@@ -204,7 +204,7 @@ impl Of<'_> {
         if !held.is_empty() {
             // An object that is not used stays the file's: none is asked for in vain.
             let bytes = held.len().next_multiple_of(UNIT_BYTES) as u64;
-            let room = Held { bytes, replaces: 0 };
+            let room = Held { bytes, ..Held::default() };
             shared.array.room.hold(Held::default(), room)?;
             shared.array.room.release(room);
         }
@@ -401,12 +401,33 @@ impl Of<'_> {
             let stored = stored_length(self.shared, layout, block)?;
             Ok(on_disk(length).saturating_sub(on_disk(stored)) as usize)
         };
-        if data.charge == charge && (data.replaces == 0 || growth()? <= charge - data.replaces) {
+        let is_held = || -> Result<bool> {
+            Ok(match data.held() {
+                Held { overwrites: true, .. } => {
+                    length <= stored_length(self.shared, layout, block)?
+                }
+                Held { replaces: 0, .. } => true,
+                _ => growth()? <= charge - data.replaces,
+            })
+        };
+        if data.charge == charge && is_held()? {
             return Ok(());
         }
-        let all = Held { bytes: charge as u64, replaces: 0 };
+        let all = Held { bytes: charge as u64, ..Held::default() };
+        // While there is plenty the NSDs are not asked what they have of it.
+        let is_known = block.stored.load(Ordering::Acquire) != STORED_UNKNOWN;
+        if (is_known || !space.is_plentiful(all.bytes))
+            && let Ok(stored) = stored_length(self.shared, layout, block)
+            && length <= stored
+            && self.file.is_settled(block)
+        {
+            let held = Held { replaces: all.bytes, overwrites: true, ..all };
+            assert!(space.try_hold(data.held(), held), "who overwrites holds nothing");
+            data.set_held(held);
+            return Ok(());
+        }
         if space.hold(data.held(), all).is_ok() {
-            (data.charge, data.replaces) = (charge, 0);
+            data.set_held(all);
             return Ok(());
         }
         // Too full for as much as that; what is stored of it is freed, though.
@@ -414,7 +435,7 @@ impl Of<'_> {
         if !space.try_hold(data.held(), held) {
             return Err(ErrorKind::NoSpace.into());
         }
-        (data.charge, data.replaces) = (charge, held.replaces as usize);
+        data.set_held(held);
         Ok(())
     }
 

@@ -60,6 +60,7 @@ mod pool;
 mod prefetch;
 pub mod settings;
 mod shared;
+mod unsettled;
 pub mod vfs;
 mod vfs_impl;
 mod write_behind;
@@ -74,6 +75,8 @@ mod differential_test;
 mod disks_test;
 #[cfg(test)]
 mod full_test;
+#[cfg(test)]
+mod overwrite_test;
 #[cfg(test)]
 mod racing_write_test;
 #[cfg(test)]

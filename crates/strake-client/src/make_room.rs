@@ -1,18 +1,28 @@
-//! Room for what is written to a full file system: what deletions still hold is freed, and what was
-//! replaced by making everything durable.
+//! Room for what makes a full file system fuller: what deletions still hold is freed, and what was
+//! replaced.
+//!
+//! A writer that finds no room takes a turn, in which nobody else finds room to grow. It frees in
+//! slices and looks for room after each: first what was overwritten and only waits for the rounds;
+//! then what some dirty blocks hold too much, by sending them; at last what only a commit of all
+//! files settles. So it seldom waits for more than a slice, and writers that only overwrite never
+//! wait for it.
 
 use crate::commit::sync_inodes;
+use crate::open_table::Pinned;
 use crate::shared::Shared;
+use crate::write_behind::{flush_or_latch, free_overwritten};
 use strake_array::reaper;
 use strake_array::room::Turn;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// How often room is made for one operation: the largest write has five blocks of the smallest
-/// size, and the reserve has room for one at least.
+/// How often everything is committed for one operation: the largest write has five blocks of the
+/// smallest size, and the reserve has room for one at least.
 const FREEING_MAX: usize = 8;
+/// Dirty blocks that are sent at a time.
+const SLICE_BLOCKS: usize = 16;
 
-/// Does what needs room, and does it again if there is none and something can be freed: what
-/// deletions still hold, and what was replaced. The caller holds no block and no content.
+/// Does what needs room, and does it again if there is none and something can be freed. The caller
+/// holds no block and no content.
 pub(crate) fn with_room<T>(shared: &Shared, mut work: impl FnMut() -> Result<T>) -> Result<T> {
     let before = shared.array.meta.changes();
     let is_full =
@@ -27,6 +37,14 @@ pub(crate) fn with_room<T>(shared: &Shared, mut work: impl FnMut() -> Result<T>)
     let _turn = take_turn(shared)?;
     // Somebody else's turn may have been all that was in the way.
     result = work();
+    if is_full(&result) {
+        free_overwritten(shared);
+        result = work();
+    }
+    let mut slices = Slices::of(shared);
+    while is_full(&result) && slices.send_next(shared) {
+        result = work();
+    }
     for _ in 0..FREEING_MAX {
         if !is_full(&result) || !free_replaced(shared) {
             break;
@@ -42,6 +60,44 @@ fn take_turn(shared: &Shared) -> Result<Turn<'_>> {
     let _wait = shared.array.observe.waiters.enter("turn to find space", "");
     let turn = shared.array.room.take_turn(shared.settings.standstill_max);
     turn.ok_or_else(|| Error::new(ErrorKind::Io, "what is dirty cannot be made durable"))
+}
+
+/// The blocks that hold room when a turn begins, those last that have been dirty for longest.
+struct Slices(Vec<(Pinned, u64)>);
+
+impl Slices {
+    fn of(shared: &Shared) -> Slices {
+        let mut blocks = Vec::new();
+        for inode in shared.dirty_inodes(None).into_iter().rev() {
+            let Some(file) = inode.core.lock().file.clone() else { continue };
+            let holds = |index: &u64| {
+                let Some(block) = file.find_block(*index) else { return false };
+                let held = block.data.try_read().map(|data| data.held());
+                held.is_none_or(|held| held.bytes > 0 && !held.overwrites)
+            };
+            let dirty = file.dirty_blocks().into_iter().rev().filter(holds);
+            blocks.extend(dirty.map(|index| (inode.clone(), index)));
+        }
+        Slices(blocks)
+    }
+
+    /// Sends some of the blocks, and frees what they replace. False when there are none left.
+    fn send_next(&mut self, shared: &Shared) -> bool {
+        let _wait = shared.array.observe.waiters.enter("space of what was written anew", "");
+        let slice = self.0.split_off(self.0.len().saturating_sub(SLICE_BLOCKS));
+        if slice.is_empty() {
+            return false;
+        }
+        shared.flush_fan.run(slice.len(), &|at| {
+            let (inode, index) = &slice[at];
+            let Some(file) = inode.core.lock().file.clone() else { return };
+            // A block that is gone from the map was dropped with what it held, or is clean.
+            let Some(block) = file.find_block(*index) else { return };
+            flush_or_latch(shared, inode, &file, &block, None);
+        });
+        free_overwritten(shared);
+        true
+    }
 }
 
 /// Makes everything durable, so that nothing is held and what was replaced is freed. False if there

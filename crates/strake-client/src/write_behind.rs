@@ -133,7 +133,19 @@ fn run(shared: &Shared, job: Job) {
     // Whoever has sent it since did what it was queued for; what was written after that waits for a
     // reason of its own, a small `fsync` perhaps that need not send the block.
     let Some(sends) = block.queued.swap(0, Ordering::AcqRel).checked_sub(1) else { return };
-    let flush = || flush_block_with(shared, &job.inode, &job.file, &block, Some(sends), &mut || {});
+    flush_or_latch(shared, &job.inode, &job.file, &block, Some(sends));
+}
+
+/// Sends a block for nobody in particular: what goes wrong is latched at its inode. `since`: see
+/// [`flush_block_with`].
+pub(crate) fn flush_or_latch(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    block: &Arc<Block>,
+    since: Option<u64>,
+) {
+    let flush = || flush_block_with(shared, inode, file, block, since, &mut || {});
     let before = shared.array.meta.changes();
     let result = match flush() {
         Err(error)
@@ -144,7 +156,7 @@ fn run(shared: &Shared, job: Job) {
         result => result,
     };
     if let Err(error) = result {
-        job.inode.core.lock().latch.set(error);
+        inode.core.lock().latch.set(error);
     }
 }
 
@@ -242,12 +254,26 @@ fn flush_block_with(
         let _ = shared.array.rounds.run(false);
         shared.pool.make_room_for_block();
     }
-    for _ in 0..STABLE_ATTEMPTS {
-        if send_block(shared, inode, file, block, since)? {
-            return Ok(());
+    let (mut unstable, mut had_no_room) = (0, None);
+    while unstable < STABLE_ATTEMPTS {
+        match send_block(shared, inode, file, block, since, had_no_room.is_some())? {
+            Sending::Done => return Ok(()),
+            Sending::Unstable => {
+                unstable += 1;
+                // If the round fails for some blocks, they are dirty again, perhaps ours as well.
+                let _ = shared.array.rounds.run(false);
+            }
+            Sending::NoRoom => {
+                // Others who overwrite may take what this frees; they send and end, too.
+                let now = shared.array.clock.monotonic();
+                let since = *had_no_room.get_or_insert(now);
+                if now.saturating_sub(since) > shared.settings.standstill_max {
+                    let detail = "what is overwritten cannot be made durable";
+                    return Err(Error::new(ErrorKind::Io, detail));
+                }
+                free_overwritten(shared);
+            }
         }
-        // Whoever lost a block over it finds it dirty, this one among them.
-        let _ = shared.array.rounds.run(false);
         after_commit();
         if block.sends.load(Ordering::Acquire) != sends {
             return Ok(());
@@ -257,34 +283,44 @@ fn flush_block_with(
     Err(Error::new(ErrorKind::Retry, detail))
 }
 
-/// See [`flush_block`]; false if an accepted version must become stable first.
+/// What came of sending a block.
+enum Sending {
+    /// It is accepted, or there was nothing to send.
+    Done,
+    /// A version of it that is accepted must become stable first.
+    Unstable,
+    /// There is no room on the NSDs for it beside what it replaces.
+    NoRoom,
+}
+
+/// See [`flush_block`]. `alone`: room was made for it; see [`strake_array::room::Room::take_off`].
 fn send_block(
     shared: &Shared,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Arc<Block>,
     since: Option<u64>,
-) -> Result<bool> {
+    alone: bool,
+) -> Result<Sending> {
     let content = durable_content(shared, file)?;
-    let Content::Object(layout) = &*content else { return Ok(true) };
+    let Content::Object(layout) = &*content else { return Ok(Sending::Done) };
     let mut data = block.data.write();
-    // Under the lock under which it changes.
-    let is_sent = since.is_some_and(|sends| block.sends.load(Ordering::Acquire) != sends);
-    if data.detached || !data.dirty || data.length == 0 || is_sent {
-        return Ok(true);
+    if let Some(reason) = why_not_sent(block, &data, since) {
+        return Ok(reason);
     }
-    if block.pinned.load(Ordering::Acquire) > 0 {
-        return Ok(false);
-    }
+    let Some(flight) = shared.array.room.take_off(data.held(), alone) else {
+        return Ok(Sending::NoRoom);
+    };
     let (has_holes, in_parts) = (data.has_holes(), data.is_written_in_parts());
     let before = complete(shared, inode, file, layout, block, &mut data)?;
     // Again: reading what was missing may have had to write the block anew.
     if block.pinned.load(Ordering::Acquire) > 0 {
-        return Ok(false);
+        return Ok(Sending::Unstable);
     }
     let length = data.length;
-    file.stored_blocks.fetch_max(block.index + 1, Ordering::AcqRel);
-    file.sent.store(true, Ordering::Release);
+    let in_place = before == length && file.is_settled(block);
+    block.in_place.store(in_place, Ordering::Release);
+    file.note_sending(block.index);
     data.dirty = false;
     data.set_saved();
     let held = take_held(shared, &mut data);
@@ -292,13 +328,13 @@ fn send_block(
     block.pinned.fetch_add(1, Ordering::AcqRel);
 
     let data = RwLockWriteGuard::downgrade_to_upgradable(data);
-    let restarts = shared.array.io.nsds().restarts();
+    let (index, io) = (BlockIndex(block.index), &shared.array.io);
+    let restarts = io.nsds().restarts();
     let buffer = data.buffer.as_ref().expect("invariant: a complete block has a buffer");
     let bytes = &buffer[..padded_bytes(layout.code, length)];
-    let (index, io) = (BlockIndex(block.index), &shared.array.io);
     match io.write_block(layout, index, length, bytes, block.stable()) {
         Ok(version) => {
-            shared.array.room.sent(held);
+            flight.sent();
             block.stored.store(length, Ordering::Release);
             let gained = note_gain(inode, block, (before, length), fresh);
             let accepted = AcceptedBlock {
@@ -309,6 +345,7 @@ fn send_block(
                 charge: held.bytes as usize,
                 gained,
                 in_parts,
+                in_place,
                 reusable: buffer.len() == layout.block_size as usize
                     && (has_holes || (before == 0 && length == layout.block_size)),
             };
@@ -317,8 +354,7 @@ fn send_block(
             // among the dirty or among the accepted.
             file.remove_dirty(block.index);
             block.sends.fetch_add(1, Ordering::AcqRel);
-            drop(data);
-            Ok(true)
+            Ok(Sending::Done)
         }
         Err(error) => {
             // The lock is kept: another sender would find the block clean and call it stable.
@@ -329,11 +365,31 @@ fn send_block(
     }
 }
 
+/// Why a block is not sent now, if it is not. The caller holds its lock, under which that changes.
+fn why_not_sent(block: &Block, data: &BlockData, since: Option<u64>) -> Option<Sending> {
+    let is_sent = since.is_some_and(|sends| block.sends.load(Ordering::Acquire) != sends);
+    if data.detached || !data.dirty || data.length == 0 || is_sent {
+        return Some(Sending::Done);
+    }
+    (block.pinned.load(Ordering::Acquire) > 0).then_some(Sending::Unstable)
+}
+
+/// Frees what was overwritten: the first round makes what was sent stable, the second settles it.
+pub(crate) fn free_overwritten(shared: &Shared) {
+    let array = &*shared.array;
+    let _wait = array.observe.waiters.enter("space of what was overwritten", "");
+    for _ in 0..2 {
+        // If a round fails for some blocks, they are dirty again.
+        let _ = array.rounds.run(false);
+    }
+    array.room.refresh();
+}
+
 /// What a block that is about to be sent holds on disks, all of it dirty in the pool from now on.
 fn take_held(shared: &Shared, data: &mut BlockData) -> Held {
     let held = data.held();
     shared.pool.add_dirty(data.charge - std::mem::take(&mut data.dirtied));
-    (data.charge, data.replaces) = (0, 0);
+    data.set_held(Held::default());
     held
 }
 
@@ -375,7 +431,7 @@ fn take_back(file: &FileState, block: &Block, data: &mut BlockData, held: Held, 
     data.whole = true;
     file.insert_unsaved(block.index);
     data.dirty = true;
-    (data.charge, data.replaces) = (held.bytes as usize, held.replaces as usize);
+    data.set_held(held);
     data.dirtied = data.charge;
     data.fresh += fresh;
     block.pinned.fetch_sub(1, Ordering::AcqRel);
@@ -535,8 +591,9 @@ fn note_rewritten(
     let (inode, file) = (Arc::clone(inode), Arc::clone(file));
     let restarts = shared.array.io.nsds().restarts();
     let array = Arc::clone(&shared.array);
-    let (charge, gained, in_parts, reusable) = (0, 0, false, false);
-    let accepted = AcceptedBlock { array, inode, file, block, charge, gained, in_parts, reusable };
+    let (charge, gained, in_parts, in_place, reusable) = (0, 0, false, false, false);
+    let accepted =
+        AcceptedBlock { array, inode, file, block, charge, gained, in_parts, in_place, reusable };
     accepted.hand_over(layout, version, restarts);
 }
 
