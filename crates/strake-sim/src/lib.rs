@@ -7,7 +7,9 @@
 //! recording   the disks' one log and the operations' places in it
 //! point       a moment of the log, what became of unsynced writes, which NSDs are lost
 //! judge       what was promised there, and whether the recovered file system keeps it
-//! stripe_model  every state of the stripe-commit protocol, for one block
+//! explore     visits every state of a model
+//! stripe_model  every state of the stripe-commit protocol, for one block and one writer
+//! handover_model  the same for two clients that hand the block over
 //! ```
 //!
 //! A history runs once. Every crash of it is then derived from its log, so a point costs one
@@ -16,6 +18,8 @@
 //!
 //! Tests only: nothing of this is in the product.
 
+pub mod explore;
+pub mod handover_model;
 pub mod history;
 pub mod judge;
 pub mod machine;

@@ -1,0 +1,115 @@
+//! Visits every state that a model can reach, breadth first, and tells how a fault came to be.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::rc::Rc;
+
+/// A scope with more states is too large for a test.
+const STATES_MAX: usize = 4_000_000;
+
+/// What leads from one state to the next, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    what: &'static str,
+    /// The number of a client or an NSD, if the step is of one.
+    who: Option<u8>,
+}
+
+impl Step {
+    /// A step of the whole.
+    pub fn new(what: &'static str) -> Step {
+        Step { what, who: None }
+    }
+
+    /// A step of one client or NSD.
+    pub fn of(what: &'static str, who: usize) -> Step {
+        Step { what, who: u8::try_from(who).ok() }
+    }
+
+    fn text(self) -> String {
+        match self.who {
+            Some(who) => self.what.replace("{}", &who.to_string()),
+            None => self.what.to_owned(),
+        }
+    }
+}
+
+/// What an exploration came to.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// Different states visited.
+    pub states: usize,
+    /// What is wrong and which steps lead there, if anything is.
+    pub fault: Option<String>,
+}
+
+/// The next states and the steps that lead there, or what is wrong.
+pub type Next<S> = Result<Vec<(Step, S)>, String>;
+
+/// Visits all states from `first` on. `successors` finds the next ones.
+///
+/// # Panics
+/// If there are more states than a test has time for.
+pub fn explore<S: Clone + Eq + Hash + Debug>(
+    first: S,
+    successors: &dyn Fn(&S) -> Next<S>,
+) -> Verdict {
+    let first = Rc::new(first);
+    let mut came_by: Vec<(usize, Step)> = vec![(0, Step::new(""))];
+    let mut seen = HashMap::from([(Rc::clone(&first), 0usize)]);
+    let mut queue = VecDeque::from([(0usize, first)]);
+    while let Some((at, state)) = queue.pop_front() {
+        assert!(seen.len() < STATES_MAX, "too many states to visit");
+        let next = match successors(&state) {
+            Ok(next) => next,
+            Err(fault) => {
+                let steps = path(&came_by, at).join("; ");
+                let fault = Some(format!("{fault}. Steps: {steps}. State: {state:?}"));
+                return Verdict { states: seen.len(), fault };
+            }
+        };
+        for (step, state) in next {
+            let state = Rc::new(state);
+            let number = seen.len();
+            seen.entry(state).or_insert_with_key(|state| {
+                queue.push_back((number, Rc::clone(state)));
+                came_by.push((at, step));
+                number
+            });
+        }
+    }
+    Verdict { states: seen.len(), fault: None }
+}
+
+/// The steps that lead to a state.
+fn path(came_by: &[(usize, Step)], mut at: usize) -> Vec<String> {
+    let mut steps = Vec::new();
+    while at != 0 {
+        let (before, step) = came_by[at];
+        steps.push(step.text());
+        at = before;
+    }
+    steps.reverse();
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_is_visited_once_and_a_fault_tells_its_shortest_way() {
+        let count = |limit: u8, bad: u8| {
+            explore(0u8, &|at| match *at {
+                at if at == bad => Err("bad".to_owned()),
+                at if at >= limit => Ok(Vec::new()),
+                at => Ok(vec![(Step::of("add {}", 1), at + 1), (Step::of("add {}", 2), at + 2)]),
+            })
+        };
+        let whole = count(10, 200);
+        assert_eq!((whole.states, whole.fault), (12, None));
+        let fault = count(10, 3).fault.expect("it is reached");
+        assert!(fault.starts_with("bad. Steps: add 1; add 2."), "{fault}");
+    }
+}

@@ -1,0 +1,89 @@
+//! NSD servers: what they publish, keep and make durable.
+
+use super::invariants::{at_publish, at_stale};
+use super::{Bug, COUNTERS, Message, Nsd, Scope, State, Steps, Strip, Write, has};
+use crate::explore::Step;
+
+pub(super) fn steps(scope: &Scope, state: &State, next: &mut Steps) -> Result<(), String> {
+    for message in &state.network {
+        if state.nsds[usize::from(message.to)].serving {
+            next.push((
+                Step::of("NSD {} gets a strip", message.to.into()),
+                deliver(scope, state, message)?,
+            ));
+        }
+    }
+    for (at, nsd) in state.nsds.iter().enumerate().filter(|(_, nsd)| nsd.serving) {
+        let waits = |write: &Write| has(write.accepted & !write.stable, at);
+        let is_waited_for = state.clients.iter().filter_map(|it| it.write.as_ref()).any(waits);
+        if is_waited_for || nsd.strips.iter().any(|strip| !strip.durable) {
+            let mut after = state.clone();
+            after.nsds[at].strips.iter_mut().for_each(|strip| strip.durable = true);
+            for write in after.clients.iter_mut().filter_map(|client| client.write.as_mut()) {
+                write.stable |= write.accepted & 1 << at;
+            }
+            next.push((Step::of("NSD {} makes durable what it has", at), after));
+        }
+    }
+    Ok(())
+}
+
+fn deliver(scope: &Scope, state: &State, message: &Message) -> Result<State, String> {
+    let mut after = state.clone();
+    after.network.retain(|other| other != message);
+    let (to, client) = (usize::from(message.to), usize::from(message.client));
+    let nsd = &mut after.nsds[to];
+    let is_below = message.map < nsd.floor && !scope.has(Bug::TestsNoFloor);
+    let is_fenced = has(nsd.fenced, client) && !scope.has(Bug::TestsNoFence);
+    let is_stale = message.version <= nsd.current().max(nsd.tombstone);
+    if is_below || is_fenced || is_stale {
+        if !is_below && !is_fenced {
+            at_stale(state, message)?;
+        }
+        let client = &mut after.clients[client];
+        let write = client.write.as_mut().filter(|write| write.version == message.version);
+        if let Some(write) = write {
+            write.refused = true;
+            // It knows now that it was declared dead.
+            client.holding &= !is_fenced;
+        }
+        return Ok(after);
+    }
+    at_publish(state, message)?;
+    let Message { version, value, lacks, stable, .. } = *message;
+    put(scope, nsd, Strip { version, value, durable: false, settled: false, lacks }, stable);
+    let write = after.clients[client].write.as_mut();
+    if let Some(write) = write.filter(|write| write.version == message.version) {
+        write.accepted |= 1 << to;
+    }
+    Ok(after)
+}
+
+/// The rules of an NSD for a version that it accepts; those of `strake-nsd`'s `put_in_front`.
+pub(super) fn put(scope: &Scope, nsd: &mut Nsd, strip: Strip, stable: u8) {
+    if nsd.holds(stable).is_some() {
+        nsd.strips.retain(|held| held.version >= stable);
+    }
+    if nsd.strips.last().is_some_and(|last| !last.settled && !last.durable) {
+        nsd.strips.pop();
+    }
+    if nsd.strips.len() == scope.kept {
+        nsd.strips.remove(least_needed(scope, &nsd.strips));
+    }
+    nsd.strips.push(strip);
+}
+
+/// Which version goes where there are too many: the one before the current. No grants are compared.
+///
+/// The oldest stays: it may be the last acknowledged, for every writer names what it found (R7), so
+/// that nothing older is held. The current one stays: it may be an outcome that is stable
+/// everywhere. What is between these is of a write that nobody was told of, or of managers that
+/// died over a resolving.
+fn least_needed(scope: &Scope, strips: &[Strip]) -> usize {
+    let before_current = strips.len() - 2;
+    if !scope.has(Bug::ComparesGrants) {
+        return before_current;
+    }
+    let grant = |at: usize| strips[at].version / COUNTERS;
+    (1..strips.len() - 2).find(|at| grant(*at) == grant(at + 2)).unwrap_or(before_current)
+}
