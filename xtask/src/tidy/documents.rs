@@ -3,6 +3,7 @@
 //! - Links between documents lead to a file, and to a heading where they name one.
 //! - Tests cited as `crate/file::test` exist, in the file that the citation names.
 //! - Source files, decisions and suites that documents or comments name exist.
+//! - What documents name as `crate/src/file.rs::name` is defined in that file.
 //! - ARCHITECTURE lists each crate, and the threads it lists are names that the code gives.
 //! - Waits that `operating.md` explains are names that the code gives.
 //! - Listings are at most 100 columns wide, the glossary is in order, and `bench/runs` holds
@@ -34,6 +35,7 @@ pub(super) fn faults(repository: &Repository) -> Faults {
             faults.extend(link_faults(&files, path, text));
             faults.extend(listing_faults(path, text));
             faults.extend(citation_faults(&files, path, text));
+            faults.extend(definition_faults(&files, path, text));
         }
         if !path.starts_with("xtask/src/tidy") {
             faults.extend(path_faults(&files, path, text));
@@ -228,6 +230,35 @@ fn path_faults(files: &Files, path: &str, text: &str) -> Vec<String> {
         }
     }
     faults
+}
+
+/// What documents name as `strake-nsd/src/keys.rs::strip`: a function, a type, a constant, a field
+/// or the arm of a match.
+fn definition_faults(files: &Files, path: &str, text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for word in quoted(line) {
+            let Some((file, name)) = word.split_once(".rs::") else { continue };
+            let Some(code) = files.get(&format!("crates/{file}.rs")) else { continue };
+            if !code.lines().any(|line| defines(line, name)) {
+                faults.push(format!("{path}:{}: {file}.rs defines no {name}", number + 1));
+            }
+        }
+    }
+    faults
+}
+
+fn defines(line: &str, name: &str) -> bool {
+    let line = line.trim_start();
+    let is_word_end = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    let heads = ["fn ", "struct ", "enum ", "trait ", "const ", "static "];
+    let mut items =
+        heads.iter().flat_map(|head| line.match_indices(head).map(|(at, _)| at + head.len()));
+    let is_item = items.any(|at| line[at..].strip_prefix(name).is_some_and(is_word_end));
+    let field = line.strip_prefix("pub(crate) ").or(line.strip_prefix("pub ")).unwrap_or(line);
+    let is_field = field.strip_prefix(name).is_some_and(|rest| rest.starts_with(": "));
+    let is_arm = line.contains(&format!("::{name} =>"));
+    !line.starts_with("//") && (is_item || is_field || is_arm)
 }
 
 fn is_named(files: &Files, word: &str) -> bool {

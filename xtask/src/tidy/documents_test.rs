@@ -47,6 +47,19 @@ fn named_files_exist() {
 }
 
 #[test]
+fn what_is_named_with_its_file_is_defined_there() {
+    let code =
+        "pub(crate) fn list(&self) {}\n    pub size: u64,\n    Opcode::Open => {}\n// fn gone(";
+    let files = files(&[("crates/strake-nsd/src/keys.rs", code)]);
+    let found = |name: &str| {
+        definition_faults(&files, "a.md", &format!("see `strake-nsd/src/keys.rs::{name}`, too"))
+            .len()
+    };
+    assert_eq!(["list", "size", "Open"].map(found), [0; 3]);
+    assert_eq!(["lis", "gone", "u64", "listed"].map(found), [1; 4]);
+}
+
+#[test]
 fn listings_are_narrow_and_prose_may_be_wide() {
     let wide = "w".repeat(101);
     let text = format!("{wide}\n```\n{wide}\n```\n");
