@@ -59,8 +59,8 @@ impl MetaLink {
         self.port.query(query)
     }
 
-    /// Changes. Not counted (`sequence` 0): the way is a direct call, so no request is ever sent
-    /// twice; a session that resends numbers them.
+    /// Changes. Nothing is counted here (`sequence` 0): a direct call is made once, and a session
+    /// counts by itself what it sends.
     pub fn apply(&self, op: MetaOp) -> Result<MetaReply> {
         self.apply_timed(op).map(|(reply, _)| reply)
     }

@@ -21,7 +21,8 @@ use strake_env::sync::Mutex;
 use strake_proto::meta::{AttrChange, FileData, HardenedUnit, Inode, MetaOp};
 use strake_proto::{Error, ErrorKind, Ino, Result, Timestamp};
 
-/// Steps 1 and 2 are tried again if an NSD was lost or started anew meanwhile.
+/// Steps 1 and 2 are tried again if an NSD was lost meanwhile. An attempt during which an NSD was
+/// started anew does not count: whoever starts NSDs gives up when they keep dying.
 const ATTEMPTS: u32 = 4;
 
 /// Makes one file durable: what is little by hardening it ([`crate::harden`]), else by all of the
@@ -122,7 +123,10 @@ fn commit_inode(
 }
 
 fn make_stable(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<()> {
-    for attempt in 1.. {
+    let nsds = shared.array.io.nsds();
+    let mut attempts = 0;
+    loop {
+        let restarts = nsds.restarts();
         // A block may be lost in anybody's round; then it is dirty, and counted here after that.
         let lost = file.lost.load(Ordering::Acquire);
         let is_whole = || file.lost.load(Ordering::Acquire) == lost;
@@ -130,19 +134,20 @@ fn make_stable(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) 
         if file.unstable.load(Ordering::Acquire) == 0 && is_whole() {
             return Ok(());
         }
-        match shared.array.rounds.run(false) {
+        let committed = shared.array.rounds.run(false);
+        attempts += u32::from(nsds.restarts() == restarts);
+        match committed {
             Ok(()) if is_whole() => return Ok(()),
-            Ok(()) if attempt == ATTEMPTS => {
+            Ok(()) if attempts == ATTEMPTS => {
                 let detail = format!("inode {} does not become stable", inode.ino);
                 return Err(Error::new(ErrorKind::Retry, detail));
             }
-            Err(error) if attempt == ATTEMPTS || error.kind() != ErrorKind::Retry => {
+            Err(error) if attempts == ATTEMPTS || error.kind() != ErrorKind::Retry => {
                 return Err(error);
             }
             Ok(()) | Err(_) => {}
         }
     }
-    Ok(())
 }
 
 /// Sends all blocks of a file that are dirty now; returns the bytes. Where there is no space,

@@ -254,14 +254,17 @@ fn flush_block_with(
         let _ = shared.array.rounds.run(false);
         shared.pool.make_room_for_block();
     }
+    let nsds = shared.array.io.nsds();
     let (mut unstable, mut had_no_room) = (0, None);
     while unstable < STABLE_ATTEMPTS {
+        let restarts = nsds.restarts();
         match send_block(shared, inode, file, block, since, had_no_room.is_some())? {
             Sending::Done => return Ok(()),
             Sending::Unstable => {
-                unstable += 1;
                 // If the round fails for some blocks, they are dirty again, perhaps ours as well.
                 let _ = shared.array.rounds.run(false);
+                // An attempt during which an NSD was started anew says nothing.
+                unstable += u32::from(nsds.restarts() == restarts);
             }
             Sending::NoRoom => {
                 // Others who overwrite may take what this frees; they send and end, too.

@@ -20,10 +20,13 @@
 //! - NSD requests are idempotent but for `Write`, which is repeated as put-if-newer (`copy`):
 //!   versions are never reused, so an equal version is the same write. What a restarted server
 //!   forgot shows in the boot number of its replies, as everywhere.
-//! - Metadata queries and `sync` are idempotent. A counted entry is repeated with the same
-//!   sequence, so that it applies once; one entry is in flight at a time, because the server
-//!   remembers the last. Entries answered but not yet synced are kept, and replayed first when
-//!   the server comes back with another boot number (they may have died with it).
+//! - Metadata queries and `sync` are idempotent. Changes are counted: the metadata applies each
+//!   once, however often it is sent. Changes that were answered and are not yet durable are kept,
+//!   and replayed first when the server comes back with another boot number (they may have died
+//!   with it). See `rpc/meta.rs`.
+//!
+//! Where the services live in a process that is started anew when it dies, calls wait through that
+//! (`rpc/server_process.rs`).
 //!
 //! **Threat model.** Whoever lacks the secret cannot open a session, learn the secret from one,
 //! or insert, repeat, reorder or drop frames of one: every frame carries an HMAC-SHA256 code
@@ -40,9 +43,11 @@ pub mod back;
 mod calls;
 pub mod connection;
 pub mod frame;
+mod journal;
 mod meta;
 mod nsd;
 pub mod server;
+mod server_process;
 mod session;
 pub mod stream;
 pub mod talk;
@@ -52,6 +57,7 @@ pub use calls::CallLimits;
 pub use meta::{MetaClientSession, serve_meta};
 pub use nsd::{NsdClientSession, serve_nsd};
 pub use server::{ConnectedClient, RpcServer, ServerOptions};
+pub use server_process::ServerProcess;
 pub use session::{SessionEnv, SessionLimits};
 pub use stream::{Endpoint, Listener, Stream};
 pub use talk::Talk;

@@ -144,7 +144,7 @@ pub(super) fn secret() -> SharedSecret {
 }
 
 pub(super) fn env() -> SessionEnv {
-    SessionEnv { secret: secret(), clock: RealClock::shared(), waits: Arc::new(()) }
+    SessionEnv { secret: secret(), clock: RealClock::shared(), waits: Arc::new(()), process: None }
 }
 
 /// Listens as soon as a server that is being stopped does not any more.

@@ -12,10 +12,12 @@
 //!        H inode number(8) unit(8)   ▶ a hardened unit's bytes
 //!        P id(8)                      ▶ pending range deletion
 //!        N object(8)                  ▶ object reserved for a file
-//!        R client(8)                  ▶ a client's last request
+//!        R client(8)                  ▶ a client's life
+//!        R client(8) place(8)         ▶ the answer of a counted change, by its place in the window
 //!        G name                       ▶ counters, configuration
 //! ```
 
+use strake_proto::limits::WINDOW_CHANGES;
 use strake_proto::meta::Cookie;
 use strake_proto::{ClientId, Ino, ObjectId};
 
@@ -39,7 +41,7 @@ pub enum Table {
     Pending = b'P',
     /// Objects that no file names yet.
     Reserved = b'N',
-    /// The last request of each client.
+    /// The life of each client, and the answers that it may ask for again.
     Session = b'R',
     /// Single records.
     Global = b'G',
@@ -121,6 +123,11 @@ pub fn reserved(object: ObjectId) -> Vec<u8> {
 /// A client's key.
 pub fn session(client: ClientId) -> Vec<u8> {
     numbered(Table::Session, client.0)
+}
+
+/// The key of a counted change's answer. Changes that are a whole window apart have one place.
+pub fn answer(client: ClientId, sequence: u64) -> Vec<u8> {
+    named(Table::Session, client.0, &(sequence % WINDOW_CHANGES).to_be_bytes())
 }
 
 /// A single record's key.
@@ -213,6 +220,8 @@ mod tests {
         assert_eq!(pending(1), b"P\0\0\0\0\0\0\0\0\0\x01");
         assert_eq!(reserved(ObjectId(1)), b"N\0\0\0\0\0\0\0\0\0\x01");
         assert_eq!(session(ClientId(1)), b"R\0\0\0\0\0\0\0\0\0\x01");
+        let place = b"R\0\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02";
+        assert_eq!(answer(ClientId(1), WINDOW_CHANGES + 2), place);
         assert_eq!(global("counters"), b"G\0\0counters");
     }
 }

@@ -1,22 +1,63 @@
-//! Entries as bytes in the journal: a version byte, 1 today, then [`MetaEntry`] in postcard's
-//! encoding. The journal below adds number and checksum.
+//! Entries as bytes in the journal: a version byte, then the entry in postcard's encoding. The
+//! journal below adds number and checksum.
+//!
+//! | version | what follows |
+//! |---|---|
+//! | 1 | [`MetaEntry`] with sequence 0: a change that is not counted. All that version 0.1 wrote. |
+//! | 2 | [`CountedEntry`]. Version 0.1 refuses a log with one, until a clean end has emptied it. |
 
-use strake_proto::meta::MetaEntry;
+use strake_proto::meta::{CountedEntry, MetaEntry};
 use strake_proto::{Error, ErrorKind, Result};
 
 const ENTRY_VERSION: u8 = 1;
+const COUNTED_VERSION: u8 = 2;
 /// The largest change is an attribute of 64 KiB or a configuration; four such fit the smallest
 /// journal.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 /// Most entries are shorter: those on names.
 const ENTRY_BYTES_USUAL: usize = 128;
 
+/// An entry of the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LogEntry {
+    /// A change that is not counted.
+    Plain(MetaEntry),
+    /// A change that is counted.
+    Counted(CountedEntry),
+}
+
+/// The same, borrowed.
+#[derive(Clone, Copy)]
+pub(crate) enum LogEntryRef<'a> {
+    Plain(&'a MetaEntry),
+    Counted(&'a CountedEntry),
+}
+
+impl<'a> LogEntryRef<'a> {
+    /// The change itself.
+    pub(crate) fn entry(self) -> &'a MetaEntry {
+        match self {
+            LogEntryRef::Plain(entry) => entry,
+            LogEntryRef::Counted(counted) => &counted.entry,
+        }
+    }
+}
+
 /// An entry's bytes.
-pub(crate) fn encode_entry(entry: &MetaEntry) -> Result<Vec<u8>> {
+pub(crate) fn encode_entry(entry: LogEntryRef<'_>) -> Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(ENTRY_BYTES_USUAL);
-    bytes.push(ENTRY_VERSION);
-    let bytes = postcard::to_extend(entry, bytes)
-        .map_err(|error| Error::new(ErrorKind::Internal, format!("an entry: {error}")))?;
+    let encoded = match entry {
+        LogEntryRef::Plain(entry) => {
+            bytes.push(ENTRY_VERSION);
+            postcard::to_extend(entry, bytes)
+        }
+        LogEntryRef::Counted(counted) => {
+            bytes.push(COUNTED_VERSION);
+            postcard::to_extend(counted, bytes)
+        }
+    };
+    let bytes =
+        encoded.map_err(|error| Error::new(ErrorKind::Internal, format!("an entry: {error}")))?;
     if bytes.len() > ENTRY_BYTES_MAX {
         return Err(Error::new(ErrorKind::TooBig, "one change takes 1 MiB at most"));
     }
@@ -24,15 +65,23 @@ pub(crate) fn encode_entry(entry: &MetaEntry) -> Result<Vec<u8>> {
 }
 
 /// Reads an entry's bytes.
-pub(crate) fn decode_entry(bytes: &[u8]) -> Result<MetaEntry> {
-    let corrupt = |detail: String| Error::new(ErrorKind::Corrupt, detail);
+pub(crate) fn decode_entry(bytes: &[u8]) -> Result<LogEntry> {
     match bytes.split_first() {
-        Some((&ENTRY_VERSION, rest)) => match postcard::take_from_bytes(rest) {
-            Ok((entry, [])) => Ok(entry),
-            Ok(_) => Err(corrupt("a log entry has too many bytes".to_owned())),
-            Err(error) => Err(corrupt(format!("a log entry does not decode: {error}"))),
-        },
+        Some((&ENTRY_VERSION, rest)) => whole(rest).map(LogEntry::Plain),
+        Some((&COUNTED_VERSION, rest)) => whole(rest).map(LogEntry::Counted),
         Some((version, _)) => Err(corrupt(format!("a log entry has unknown version {version}"))),
         None => Err(corrupt("a log entry is empty".to_owned())),
     }
+}
+
+fn whole<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((entry, [])) => Ok(entry),
+        Ok(_) => Err(corrupt("a log entry has too many bytes".to_owned())),
+        Err(error) => Err(corrupt(format!("a log entry does not decode: {error}"))),
+    }
+}
+
+fn corrupt(detail: String) -> Error {
+    Error::new(ErrorKind::Corrupt, detail)
 }

@@ -1,61 +1,87 @@
 //! The deterministic state machine: entry and store in, reply and changes out.
 //!
 //! Equal stores and equal entries give equal replies and equal bytes: no clock, no chance, no
-//! order of a hash table. An error changes nothing. A client's last counted request is answered
-//! again from its record, so that a retry is applied once.
+//! order of a hash table. An error changes nothing. A counted entry is applied once and answered
+//! alike each time it comes (`ops/window.rs`).
 
 use crate::keys;
 use crate::ops::harden::NewHardened;
 use crate::ops::rename::Name;
 use crate::ops::truncate::{Hole, NewSize};
 use crate::ops::update::NewContent;
+use crate::ops::window::Admission;
 use crate::ops::xattr::NewXattr;
 use crate::ops::{
-    configure, create, harden, link, rename, session, set_attr, truncate, unlink, update, xattr,
+    configure, create, harden, link, rename, session, set_attr, truncate, unlink, update, window,
+    xattr,
 };
-use crate::records::{CONFIGURATION, SessionRecord};
-use crate::transaction::{Transaction, unformatted};
-use strake_proto::meta::{MetaEntry, MetaOp, MetaReply};
+use crate::records::SessionRecord;
+use crate::transaction::Transaction;
+use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaReply};
 use strake_proto::{Error, ErrorKind, Result};
 use strake_store::{Batch, KvRead};
 
-/// Applies an entry.
+/// Applies an entry that is not counted.
 ///
 /// # Errors
 /// As [`MetaOp`] says for each; nothing is changed then.
 pub fn apply(kv: &dyn KvRead, entry: &MetaEntry) -> Result<(MetaReply, Batch)> {
-    set_attr::check_time(entry.time)?;
+    if entry.sequence != 0 {
+        return Err(Error::new(ErrorKind::Invalid, "a counted change without its life"));
+    }
     let mut txn = Transaction::new(kv, entry.client, entry.time);
-    // Every other operation meets the lack of a format by itself, if it changes anything.
-    if matches!(entry.op, MetaOp::Join) && txn.get_raw(&keys::global(CONFIGURATION))?.is_none() {
-        return Err(unformatted());
-    }
+    let reply = decide(&mut txn, entry)?;
     if matches!(entry.op, MetaOp::Join) {
-        let reply = session::join(&mut txn)?;
-        session::begin_count(&mut txn, entry.sequence);
-        return Ok((reply, txn.finish()));
+        txn.put_raw(keys::session(entry.client), SessionRecord::default().encode());
     }
-    if entry.sequence == 0 {
-        let reply = dispatch(&mut txn, &entry.op)?;
-        return Ok((reply, txn.finish()));
-    }
-    let key = keys::session(entry.client);
-    if let Some(last) = txn.get::<SessionRecord>(&key)? {
-        if last.sequence == entry.sequence {
-            return Ok((last.reply, Batch::new()));
+    Ok((reply, txn.finish()))
+}
+
+/// Applies a counted entry, unless it was applied before; see `ops/window.rs`. `position` is its
+/// place among all entries, if it is new. Where nothing is changed, it was answered before.
+///
+/// # Errors
+/// As [`strake_proto::meta::MetaPort::apply_counted`] says, and the store's; nothing is changed
+/// then, and no answer is kept.
+pub fn apply_counted(
+    kv: &dyn KvRead,
+    counted: &CountedEntry,
+    position: u64,
+) -> Result<(CountedAnswer, Batch)> {
+    let entry = &counted.entry;
+    let begin = || Transaction::new(kv, entry.client, entry.time);
+    let mut txn = begin();
+    let session = match window::admit(&txn, counted)? {
+        Admission::New(session) => session,
+        Admission::Again(answer) => return Ok((answer, Batch::new())),
+    };
+    let outcome = decide(&mut txn, entry);
+    if let Err(error) = &outcome {
+        // A life that cannot be opened has no answers.
+        if !window::is_refusal(error) || matches!(entry.op, MetaOp::Join) {
+            return Err(error.clone());
         }
-        if last.sequence > entry.sequence {
-            let detail = format!(
-                "request {} of client {} comes after its request {}",
-                entry.sequence, entry.client, last.sequence
-            );
-            return Err(Error::new(ErrorKind::Stale, detail));
-        }
+        txn = begin();
     }
-    let reply = dispatch(&mut txn, &entry.op)?;
-    let record = SessionRecord { sequence: entry.sequence, reply };
-    txn.put(key, &record);
-    Ok((record.reply, txn.finish()))
+    let outcome = window::remember(&mut txn, session, counted, position, outcome);
+    Ok((CountedAnswer { position, outcome }, txn.finish()))
+}
+
+/// The answer of a counted entry that was applied before.
+///
+/// # Errors
+/// As [`apply_counted`] for an entry that is not admitted.
+pub fn answer_of(kv: &dyn KvRead, counted: &CountedEntry) -> Result<Option<CountedAnswer>> {
+    let txn = Transaction::new(kv, counted.entry.client, counted.entry.time);
+    match window::admit(&txn, counted)? {
+        Admission::New(_) => Ok(None),
+        Admission::Again(answer) => Ok(Some(answer)),
+    }
+}
+
+fn decide(txn: &mut Transaction<'_>, entry: &MetaEntry) -> Result<MetaReply> {
+    set_attr::check_time(entry.time)?;
+    dispatch(txn, &entry.op)
 }
 
 fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {

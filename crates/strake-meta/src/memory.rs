@@ -3,14 +3,17 @@
 
 use crate::kv::MemoryKv;
 use crate::{machine, query};
+use std::sync::atomic::{AtomicU64, Ordering};
 use strake_env::sync::RwLock;
 use strake_proto::Result;
-use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
+use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaPort, MetaQuery, MetaReply};
 
 /// See the module. Everything is durable as long as the value lives.
 #[derive(Debug, Default)]
 pub struct MemoryMeta {
     kv: RwLock<MemoryKv>,
+    /// The position of the last counted change.
+    position: AtomicU64,
 }
 
 impl MemoryMeta {
@@ -35,6 +38,17 @@ impl MetaPort for MemoryMeta {
         let (reply, changes) = machine::apply(&*kv, entry)?;
         kv.apply(&changes);
         Ok(reply)
+    }
+
+    fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
+        let mut kv = self.kv.write();
+        let position = self.position.load(Ordering::Relaxed) + 1;
+        let (answer, changes) = machine::apply_counted(&*kv, counted, position)?;
+        kv.apply(&changes);
+        if !changes.is_empty() {
+            self.position.store(position, Ordering::Relaxed);
+        }
+        Ok(answer)
     }
 
     fn sync(&self) -> Result<()> {

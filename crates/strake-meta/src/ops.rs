@@ -15,6 +15,7 @@ pub(crate) mod set_attr;
 pub(crate) mod truncate;
 pub(crate) mod unlink;
 pub(crate) mod update;
+pub(crate) mod window;
 pub(crate) mod xattr;
 
 use crate::keys;

@@ -188,11 +188,64 @@ pub(crate) struct ReservedRecord {
     pub(crate) layout: ObjectLayout,
 }
 
-/// A client's last counted request that changed something (table R).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A client's life (table R, without a place).
+///
+/// A life whose changes are not counted is stored as version 0.1 stored every life: version 1, a
+/// sequence of 0 and the reply `Done`. A life whose changes are counted has version 2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SessionRecord {
+    /// The life's number; 0 if its changes are not counted.
+    pub(crate) life: u64,
+    /// The lowest sequence of which the client may lack the answer.
+    pub(crate) oldest: u64,
+}
+
+/// The version byte of a life whose changes are counted.
+const COUNTED_LIFE: u8 = 2;
+/// All lives that are not counted.
+const UNCOUNTED_LIFE: [u8; 3] = [RECORD_VERSION, 0, 14];
+
+impl SessionRecord {
+    /// The value to store.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        if self.life == 0 {
+            return UNCOUNTED_LIFE.to_vec();
+        }
+        let bytes = vec![COUNTED_LIFE];
+        postcard::to_extend(self, bytes).expect("invariant: records of plain data always encode")
+    }
+
+    /// Reads a stored value.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<SessionRecord> {
+        match bytes.split_first() {
+            Some((&COUNTED_LIFE, rest)) => match postcard::take_from_bytes(rest) {
+                Ok((record, [])) => Ok(record),
+                _ => Err(corrupt("a client's life does not decode")),
+            },
+            // Whatever it says: version 0.1 counted nothing.
+            _ => decode::<(u64, MetaReply)>(bytes).map(|_| SessionRecord::default()),
+        }
+    }
+}
+
+/// The answer of a counted change (table R, with a place).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AnswerRecord {
     pub(crate) sequence: u64,
-    pub(crate) reply: MetaReply,
+    pub(crate) position: u64,
+    pub(crate) outcome: Outcome,
+}
+
+/// What a counted change came to, as far as it must be kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Outcome {
+    /// A reply. Those of changes are small: the largest is an inode with its inline data.
+    Reply(MetaReply),
+    /// The file system's description, as it is when it is asked for again: it may be long, and
+    /// nothing relies on an older one.
+    Configuration,
+    /// The change was refused.
+    Refused(ErrorKind, String),
 }
 
 /// Sums and next numbers (table G, "counters").

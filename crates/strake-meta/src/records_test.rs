@@ -1,18 +1,29 @@
 //! Golden bytes of records and entries, and fuzzing of whatever reads them.
 
 use super::*;
-use crate::log_entry::{decode_entry, encode_entry};
+use crate::log_entry::{LogEntry, LogEntryRef, decode_entry, encode_entry};
 use crate::memory::MemoryMeta;
 use crate::testing::{TestFs, configuration, create, entry, link, new_inode, unlink};
 use crate::{keys, machine, query};
 use strake_env::Rng;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
-use strake_proto::meta::{DELETED_NSDS, MetaOp, MetaPort, MetaQuery};
+use strake_proto::meta::{
+    CountedEntry, DELETED_NSDS, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
+};
 use strake_proto::{Code, LayoutVersion};
 use strake_store::Batch;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn plain(entry: &MetaEntry) -> Vec<u8> {
+    encode_entry(LogEntryRef::Plain(entry)).expect("fits")
+}
+
+fn counted_bytes(sequence: u64, life: u64, op: MetaOp) -> Vec<u8> {
+    let entry = MetaEntry { sequence, ..entry(3, op) };
+    encode_entry(LogEntryRef::Counted(&CountedEntry { life, oldest: 1, entry })).expect("fits")
 }
 
 fn time(seconds: i64) -> Timestamp {
@@ -89,10 +100,37 @@ fn the_bytes_of_records_never_change() {
         allocated: 0,
     };
     assert_eq!(hex(&encode(&counters)), "01020101030100");
-    let session = SessionRecord { sequence: 9, reply: MetaReply::Done };
-    assert_eq!(hex(&encode(&session)), "01090e");
     let entry = entry(3, unlink(Ino(1), "a", true));
-    assert_eq!(hex(&encode_entry(&entry).expect("fits")), "01070006000301016101");
+    let bytes = encode_entry(LogEntryRef::Plain(&entry)).expect("fits");
+    assert_eq!(hex(&bytes), "01070006000301016101");
+}
+
+/// Of a client whose changes are not counted the bytes are those of version 0.1, which kept a
+/// sequence and a whole reply.
+#[test]
+fn the_bytes_of_counted_changes_never_change() {
+    assert_eq!(hex(&SessionRecord::default().encode()), "01000e");
+    let old = (9_u64, MetaReply::Session { grant: strake_proto::GrantNumber(3) });
+    assert_eq!(SessionRecord::decode(&encode(&old)), Ok(SessionRecord::default()));
+    let session = SessionRecord { life: 300, oldest: 7 };
+    assert_eq!(hex(&session.encode()), "02ac0207");
+    assert_eq!(SessionRecord::decode(&session.encode()), Ok(session));
+    let answer = |outcome| AnswerRecord { sequence: 9, position: 300, outcome };
+    for (outcome, golden) in [
+        (Outcome::Reply(MetaReply::Done), "0109ac02000e"),
+        (Outcome::Configuration, "0109ac0201"),
+        (Outcome::Refused(ErrorKind::Exists, "ab".to_owned()), "0109ac020201026162"),
+        (Outcome::Refused(ErrorKind::Internal, String::new()), "0109ac02022300"),
+    ] {
+        let record = answer(outcome);
+        assert_eq!(hex(&encode(&record)), golden);
+        assert_eq!(decode(&encode(&record)), Ok(record));
+    }
+    let entry = MetaEntry { sequence: 9, ..entry(3, unlink(Ino(1), "a", true)) };
+    let counted = CountedEntry { life: 300, oldest: 8, entry };
+    let bytes = encode_entry(LogEntryRef::Counted(&counted)).expect("fits");
+    assert_eq!(hex(&bytes), "02ac0208070906000301016101");
+    assert_eq!(decode_entry(&bytes), Ok(LogEntry::Counted(counted)));
 }
 
 /// The bytes of a pool map before any NSD was deleted are still read, and those of one with a
@@ -145,8 +183,15 @@ fn malformed_records_and_entries_are_errors() {
     let mut rng = Rng::new(3);
     let good: Vec<Vec<u8>> = vec![
         inode().encode(),
-        encode_entry(&entry(1, MetaOp::Format(Box::new(configuration())))).expect("fits"),
-        encode_entry(&entry(2, create(Ino(1), "a", new_inode(FileType::Symlink)))).expect("fits"),
+        plain(&entry(1, MetaOp::Format(Box::new(configuration())))),
+        plain(&entry(2, create(Ino(1), "a", new_inode(FileType::Symlink)))),
+        counted_bytes(3, 1, link(Ino(2), Ino(1), "b")),
+        SessionRecord { life: 3, oldest: 2 }.encode(),
+        encode(&AnswerRecord {
+            sequence: 4,
+            position: 9,
+            outcome: Outcome::Refused(ErrorKind::NotFound, "b".to_owned()),
+        }),
         encode(&configuration()),
     ];
     let mut decoded = 0;
@@ -160,7 +205,8 @@ fn malformed_records_and_entries_are_errors() {
         decoded += usize::from(decode_entry(&bytes).is_ok());
         decoded += usize::from(decode::<strake_proto::meta::Configuration>(&bytes).is_ok());
         decoded += usize::from(decode::<strake_proto::meta::PendingRange>(&bytes).is_ok());
-        decoded += usize::from(decode::<SessionRecord>(&bytes).is_ok());
+        decoded += usize::from(SessionRecord::decode(&bytes).is_ok());
+        decoded += usize::from(decode::<AnswerRecord>(&bytes).is_ok());
     }
     assert!(decoded > 1000, "the fuzzer reaches what decodes: {decoded}");
 }
@@ -189,13 +235,18 @@ fn entries_of_any_content_leave_the_store_sound() {
                 allocated_delta: rng.next_u64() as i64,
             },
         };
-        let mut bytes = encode_entry(&entry(step, op)).expect("fits");
+        let mut bytes = match rng.one_in(3) {
+            true => counted_bytes(rng.below(20) + 1, rng.below(3), op),
+            false => plain(&entry(step, op)),
+        };
         if rng.one_in(2) {
             mutate(&mut rng, &mut bytes);
         }
-        if let Ok(entry) = decode_entry(&bytes) {
-            applied += usize::from(meta.apply(&entry).is_ok());
-        }
+        applied += usize::from(match decode_entry(&bytes) {
+            Ok(LogEntry::Plain(entry)) => meta.apply(&entry).is_ok(),
+            Ok(LogEntry::Counted(counted)) => meta.apply_counted(&counted).is_ok(),
+            Err(_) => false,
+        });
         if step % 500 == 0 {
             let faults = crate::check::check(&meta.snapshot()).expect("walks").faults;
             assert!(faults.is_empty(), "step {step}: {faults:?}");

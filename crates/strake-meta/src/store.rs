@@ -21,16 +21,18 @@ mod copies;
 mod holder;
 mod members;
 mod open;
+mod refusals;
 mod scrub;
 mod space;
 mod witness;
 
 use crate::kv::MemoryKv;
-use crate::log_entry::encode_entry;
+use crate::log_entry::{LogEntryRef, encode_entry};
 use crate::{machine, query};
 use holder::Holder;
+use refusals::Refusals;
 use scrub::is_damage;
-use space::Space;
+use space::{Space, part_for};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -38,7 +40,9 @@ use strake_env::Disk;
 use strake_env::sync::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use strake_env::thread::JoinHandle;
 use strake_observe::Waiters;
-use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::meta::{
+    CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
+};
 use strake_proto::{Error, ErrorKind, NsdId, Result};
 use strake_store::{Batch, Container, Lsn};
 
@@ -52,7 +56,7 @@ const CHECKPOINTS_PER_CHANGE_MAX: usize = 4;
 
 /// What came of an attempt to apply.
 enum Tried {
-    Applied(MetaReply),
+    Applied(CountedAnswer),
     /// A checkpoint must be made before, for want of this.
     Lacks(&'static str),
 }
@@ -126,6 +130,7 @@ struct State {
     /// one.
     in_force: u64,
     last: Lsn,
+    refusals: Refusals,
     /// Set while no sufficient set of copies is left: nothing is accepted then.
     stopped: Option<Error>,
 }
@@ -275,11 +280,11 @@ impl MetaStore {
     }
 
     /// Applies, after a checkpoint where the journals or the stores need one.
-    fn apply_logged(&self, entry: &MetaEntry) -> Result<MetaReply> {
+    fn apply_logged(&self, entry: LogEntryRef<'_>) -> Result<CountedAnswer> {
         let bytes = encode_entry(entry)?;
         for made in 0..CHECKPOINTS_PER_CHANGE_MAX {
             let lacking = match self.try_apply(entry, &bytes, made)? {
-                Tried::Applied(reply) => return Ok(reply),
+                Tried::Applied(answer) => return Ok(answer),
                 Tried::Lacks(what) => what,
             };
             let _wait = self.options.waiters.enter(lacking, "waits for a checkpoint");
@@ -293,20 +298,27 @@ impl MetaStore {
     }
 
     /// Applies with the lock held, after so many checkpoints were made for it.
-    fn try_apply(&self, entry: &MetaEntry, bytes: &[u8], made: usize) -> Result<Tried> {
+    fn try_apply(&self, entry: LogEntryRef<'_>, bytes: &[u8], made: usize) -> Result<Tried> {
         let mut state = self.state.write();
         if let Some(error) = &state.stopped {
             return Err(error.clone());
         }
-        let decide = |holder: &Holder| machine::apply(&holder.kv, entry);
-        let (reply, changes) = match decide(&state.holders[0]) {
+        if let LogEntryRef::Counted(counted) = entry
+            && let Some(error) = state.refusals.of(counted)
+        {
+            return Err(error.clone());
+        }
+        let lsn = Lsn(state.last.0 + 1);
+        let decide = |holder: &Holder| decide(holder, entry, lsn);
+        let (answer, changes) = match decide(&state.holders[0]) {
             Err(error) if is_damage(&error) => self.ask_others(&mut state, &decide).ok_or(error)?,
             decided => decided?,
         };
         if changes.is_empty() {
-            return Ok(Tried::Applied(reply));
+            return Ok(Tried::Applied(answer));
         }
-        let space = self.space_for(&state, &entry.op, bytes.len(), made)?;
+        let part = answer.outcome.as_ref().map_or(0, |_| part_for(&entry.entry().op));
+        let space = self.space_for(&state, part, bytes.len(), made)?;
         if matches!(space, Space::AfterCheckpoint) {
             return Ok(Tried::Lacks("metadata space"));
         }
@@ -314,7 +326,6 @@ impl MetaStore {
         if !everyone().all(|holder| holder.has_room(bytes.len())) {
             return Ok(Tried::Lacks("metadata log full"));
         }
-        let lsn = Lsn(state.last.0 + 1);
         let mut lost = Vec::new();
         let mut left = everyone().count();
         let mut changes = changes;
@@ -336,7 +347,34 @@ impl MetaStore {
             self.worker.state.lock().checkpoint_due = true;
             self.worker.changed.notify_one();
         }
-        Ok(Tried::Applied(reply))
+        Ok(Tried::Applied(answer))
+    }
+
+    /// What must happen before a change that concerns the copies themselves.
+    fn before(&self, op: &MetaOp) -> Result<()> {
+        match op {
+            MetaOp::VacateNsd { nsd } => self.vacate(*nsd),
+            _ => Ok(()),
+        }
+    }
+
+    /// What follows from a change that concerns the copies themselves.
+    fn after(&self, op: &MetaOp, reply: &MetaReply) -> Result<()> {
+        if let (MetaOp::DeleteNsd { nsd }, MetaReply::Configuration(after)) = (op, reply) {
+            self.sync()?;
+            self.forget(*nsd, &after.pool);
+        }
+        Ok(())
+    }
+}
+
+/// Runs the state machine on a holder's store.
+fn decide(holder: &Holder, entry: LogEntryRef<'_>, lsn: Lsn) -> Result<(CountedAnswer, Batch)> {
+    match entry {
+        LogEntryRef::Plain(entry) => machine::apply(&holder.kv, entry).map(|(reply, changes)| {
+            (CountedAnswer { position: lsn.0, outcome: Ok(reply) }, changes)
+        }),
+        LogEntryRef::Counted(counted) => machine::apply_counted(&holder.kv, counted, lsn.0),
     }
 }
 
@@ -366,16 +404,25 @@ impl MetaPort for MetaStore {
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
-        if let MetaOp::VacateNsd { nsd } = entry.op {
-            self.vacate(nsd)?;
-        }
-        let reply = self.apply_logged(entry)?;
-        if let (MetaOp::DeleteNsd { nsd }, MetaReply::Configuration(after)) = (&entry.op, &reply) {
-            self.sync()?;
-            self.forget(*nsd, &after.pool);
-        }
+        self.before(&entry.op)?;
+        let reply = self.apply_logged(LogEntryRef::Plain(entry))?.outcome?;
+        self.after(&entry.op, &reply)?;
         Ok(reply)
     }
+
+    fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
+        let op = &counted.entry.op;
+        self.before(op)?;
+        let answer = match self.apply_logged(LogEntryRef::Counted(counted)) {
+            Ok(answer) => answer,
+            Err(error) => self.refuse(counted, error)?,
+        };
+        if let Ok(reply) = &answer.outcome {
+            self.after(op, reply)?;
+        }
+        Ok(answer)
+    }
+
     fn sync(&self) -> Result<()> {
         let (last, holders) = {
             let state = self.state.read();

@@ -14,6 +14,10 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 pub const INLINE_BYTES_MAX: usize = 4000;
 /// The most 4 KiB units that one entry of the metadata's log hardens: 512 KiB.
 pub const HARDENED_UNITS_MAX: usize = 128;
+/// Counted changes of one client that may lack an answer at one time. The metadata keeps as many
+/// answers of up to about 4 KiB for each client, 256 KiB in all; a mount seldom has more than its
+/// request threads and flushers in the metadata at once, which are fewer than 64.
+pub const WINDOW_CHANGES: u64 = 64;
 /// `XATTR_SIZE_MAX` of Linux.
 pub const XATTR_VALUE_BYTES_MAX: usize = 65536;
 /// `XATTR_LIST_MAX` of Linux.

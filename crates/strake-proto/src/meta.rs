@@ -4,7 +4,7 @@
 //! (*queries*) are not logged. Names and values are bytes: Linux promises no encoding.
 
 use crate::attr::{Attr, FileType, Timestamp};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{ClientId, ClusterId, Generation, GrantNumber, Ino, NsdId, ObjectId, Version};
 use crate::layout::{Code, NsdState, ObjectLayout, PoolMap};
 use crate::nsd::ScrubPart;
@@ -464,13 +464,40 @@ pub struct HardenedUnit {
 pub struct MetaEntry {
     /// Who asks.
     pub client: ClientId,
-    /// The asker's count, from 1; the last one again gets the same reply, an older is refused
-    /// (`Stale`). 0 = not counted.
+    /// The asker's count, from 1, in a [`CountedEntry`]. 0 = not counted.
     pub sequence: u64,
     /// When, by the asker's clock; all times that the change sets.
     pub time: Timestamp,
     /// What.
     pub op: MetaOp,
+}
+
+/// A change that is counted, so that it can be sent again until its answer has come, and again
+/// after a crash that forgot it, and is applied once.
+///
+/// The state machine keeps the answers of a client's changes from `oldest` on. A change that it
+/// has applied before gets the same answer again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountedEntry {
+    /// The client's life: a number drawn anew for each session, never 0. The client's `Join` opens
+    /// a life and closes the one before. Changes of a closed life are refused.
+    pub life: u64,
+    /// The lowest sequence of which the client lacks the answer. The client promises never to ask
+    /// for the answer of a lower one.
+    pub oldest: u64,
+    /// The change. Its sequence is at least `oldest`, and less than
+    /// [`crate::limits::WINDOW_CHANGES`] above it.
+    pub entry: MetaEntry,
+}
+
+/// What a counted change came to. It is the same however often the change is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountedAnswer {
+    /// The change's place in the order in which all changes were applied. A client that sends
+    /// changes again after a crash sends them in this order.
+    pub position: u64,
+    /// The reply, or why the change was refused; then it changed nothing.
+    pub outcome: Result<MetaReply>,
 }
 
 /// Incompat flag: the pool map has deleted slots, so stripes lie elsewhere than their layout says.
@@ -583,7 +610,7 @@ pub enum MetaReply {
     Checked(MetaCheckReply),
     /// Done.
     Done,
-    // Replies are kept in session records: new ones go here, behind those that disks have.
+    // Replies are kept in answer records: new ones go here, behind those that disks have.
     /// What a scrub found, and on which NSD; `None` where there is no further copy.
     CopyScrubbed(Option<(NsdId, ScrubPart)>),
 }
@@ -615,6 +642,19 @@ pub trait MetaPort: Send + Sync {
     /// # Errors
     /// As POSIX names them for the operation; nothing is changed then.
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply>;
+
+    /// Applies a counted change once, however often it comes. Sessions send these for their
+    /// callers' plain changes, so only what sessions lead to must offer it.
+    ///
+    /// # Errors
+    /// `Fenced` if the client's life was closed; `Stale` for a change below the oldest that the
+    /// client needs, which was answered before; `Invalid` for one beyond the window. Any other
+    /// error says that the change was refused before it had a position: it has changed nothing, and
+    /// will not.
+    fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
+        let detail = format!("change {} cannot be counted here", counted.entry.sequence);
+        Err(Error::new(ErrorKind::NotSupported, detail))
+    }
 
     /// Makes every change answered before the call durable on all copies.
     ///

@@ -8,18 +8,15 @@
 use crate::assemble;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::disks::{DiskUser, Disks};
+use crate::supervisor::Supervisor;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_array::Array;
 use strake_env::rpc::{
-    Endpoint, Listener, MetaClientSession, NsdClientSession, RpcServer, ServerOptions, SessionEnv,
-    SessionLimits, SharedSecret, serve_meta, serve_nsd,
+    Endpoint, Listener, MetaClientSession, NsdClientSession, RpcServer, ServerOptions,
+    ServerProcess, Service, SessionEnv, SessionLimits, SharedSecret, serve_meta, serve_nsd,
 };
 use strake_env::sync::Mutex;
 use strake_env::{Clock, RealClock, Rng};
@@ -27,9 +24,12 @@ use strake_meta::{MetaStore, MetaWorker};
 use strake_observe::Observe;
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
-use strake_proto::{Error, ErrorKind, NsdId, Result};
+use strake_proto::{Error, NsdId, Result};
 use tracing::error;
 
+/// How long calls wait for a server process that has died to serve again. A start replays logs,
+/// which takes seconds; the supervisor gives up in less than this where every start fails.
+const RESTART_WAIT_MAX: Duration = Duration::from_secs(300);
 /// How much longer a session waits than the disk behind it may take.
 const CALL_MARGIN: Duration = Duration::from_secs(5);
 
@@ -91,18 +91,19 @@ impl Local {
         let secret = SharedSecret::load(&dir.secret_path())?;
         // Zero means that no server was met yet.
         let options = ServerOptions::new(Rng::from_entropy()?.next_u64().max(1));
-        let meta = Arc::clone(&self.meta) as Arc<dyn MetaPort>;
-        let meta_server = serve_meta(bind(dir, "meta")?, meta, secret.clone(), options)?;
         let servers = Arc::new(Servers {
             dir: dir.clone(),
-            secret,
+            secret: secret.clone(),
             options,
-            meta: Mutex::new(Some(meta_server)),
+            meta: Mutex::new(None),
             nsds: Mutex::default(),
         });
         for (nsd, port) in self.disks.ports() {
             servers.came(nsd, port);
         }
+        // Last: clients that can greet it take an NSD that is not served for one that is gone.
+        let meta = Arc::clone(&self.meta) as Arc<dyn MetaPort>;
+        *servers.meta.lock() = Some(serve_meta(bind(dir, "meta")?, meta, secret, options)?);
         self.disks.watch(Arc::clone(&self.meta), Arc::clone(&servers) as Arc<dyn DiskUser>)?;
         Ok(servers)
     }
@@ -188,12 +189,10 @@ fn bind(dir: &DataDir, name: &str) -> Result<Listener> {
 pub(crate) enum Backend {
     /// In this process.
     Direct(Local),
-    /// In a child process; dropping its standard input ends it.
+    /// In a process of its own.
     Socket {
         /// The server process.
-        child: Child,
-        /// Set when we end it.
-        ending: Arc<AtomicBool>,
+        server: Supervisor,
         /// What sessions need.
         dir: DataDir,
         env: SessionEnv,
@@ -215,29 +214,31 @@ impl Backend {
         if config.settings.get("rpc") == "direct" {
             return Local::open(dir, config, observe).map(Backend::Direct);
         }
-        let mut child = start_server(dir)?;
-        let ending = Arc::new(AtomicBool::new(false));
-        let served = wait_until_served(&mut child)
-            .and_then(|output| end_with_server(output, Arc::clone(&ending)));
-        if let Err(error) = served {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(error);
-        }
+        let server = Supervisor::start(dir)?;
         let env = SessionEnv {
             secret: SharedSecret::load(&dir.secret_path())?,
             clock: RealClock::shared(),
             waits: Arc::clone(observe) as _,
+            process: None,
         };
+        let meta_endpoint = endpoint(dir, "meta");
+        let limits = SessionLimits {
+            absent: RESTART_WAIT_MAX,
+            lost: RESTART_WAIT_MAX,
+            ..SessionLimits::META
+        };
+        let meta = Arc::new(MetaClientSession::new(meta_endpoint.clone(), limits, env.clone()));
+        let (secret, clock, waits) =
+            (env.secret.clone(), Arc::clone(&env.clock), Arc::clone(&env.waits));
+        let last = (meta_endpoint, Service::Meta);
+        let process = ServerProcess::new(last, secret, clock, waits, RESTART_WAIT_MAX);
+        let env = SessionEnv { process: Some(Arc::new(process)), ..env };
         // The server's own limit must run out first: it knows which of its disks hangs.
         let disk = config.settings.time("nsd_io_limit");
         let call = if disk.is_zero() { Duration::MAX } else { disk * 2 + CALL_MARGIN };
         let limits = SessionLimits { call, ..SessionLimits::NSD };
-        let meta_endpoint = endpoint(dir, "meta");
-        let meta =
-            Arc::new(MetaClientSession::new(meta_endpoint, SessionLimits::META, env.clone()));
         let (dir, sessions) = (dir.clone(), Mutex::default());
-        Ok(Backend::Socket { child, ending, dir, env, limits, sessions, meta })
+        Ok(Backend::Socket { server, dir, env, limits, sessions, meta })
     }
 
     /// Why an NSD is not used, where that is known: the server process of `rpc=socket` says it in
@@ -300,55 +301,7 @@ impl Backend {
     pub(crate) fn finish(&mut self) -> Result<()> {
         match self {
             Backend::Direct(local) => local.finish(),
-            Backend::Socket { child, ending, .. } => {
-                ending.store(true, Ordering::Release);
-                drop(child.stdin.take());
-                let status = child.wait()?;
-                if status.success() {
-                    return Ok(());
-                }
-                Err(Error::new(ErrorKind::Io, format!("the server process failed: {status}")))
-            }
+            Backend::Socket { server, .. } => server.finish(),
         }
     }
-}
-
-/// Starts the server process. It lives as long as our end of its standard input.
-fn start_server(dir: &DataDir) -> Result<Child> {
-    let child = Command::new(std::env::current_exe()?)
-        .args(["daemon", "--role", "server", "--data"])
-        .arg(dir.root())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .spawn()?;
-    Ok(child)
-}
-
-/// Ends this process when the server ends unasked. What the server had not made durable is gone,
-/// and what we know of it is not to be trusted: this is a crash, and the next start recovers.
-fn end_with_server(mut output: impl Read + Send + 'static, ending: Arc<AtomicBool>) -> Result<()> {
-    strake_env::thread::Builder::new().name("server-watch".to_owned()).spawn(move || {
-        // Its standard output stays silent and open as long as it lives.
-        let _ = std::io::copy(&mut output, &mut std::io::sink());
-        if !ending.load(Ordering::Acquire) {
-            error!(target: "daemon", "the server process is gone, so this one ends: `strake up` recovers");
-            std::process::exit(1);
-        }
-    })?;
-    Ok(())
-}
-
-/// Waits until the server serves: one line `ready`, or its error as JSON.
-fn wait_until_served(child: &mut Child) -> Result<impl Read + Send + 'static> {
-    let stdout = child.stdout.take().expect("invariant: stdout is piped");
-    let mut line = String::new();
-    let mut output = BufReader::new(stdout);
-    output.read_line(&mut line)?;
-    if line.trim_end() == "ready" {
-        return Ok(output);
-    }
-    Err(serde_json::from_str::<Error>(&line).unwrap_or_else(|_| {
-        Error::new(ErrorKind::Internal, "the server process ended before it served; see the log")
-    }))
 }

@@ -16,6 +16,7 @@ mod output;
 mod registry;
 mod settings;
 mod show;
+mod supervisor;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -162,6 +162,11 @@ impl Connection {
         self.boot
     }
 
+    /// Ends the connection for all calls: `error` says why.
+    pub(crate) fn end(&self, error: &Error) {
+        self.shared.end(error);
+    }
+
     /// Whether calls are of use yet.
     pub fn is_lost(&self) -> bool {
         self.shared.calls.is_lost()

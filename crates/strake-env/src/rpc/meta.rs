@@ -1,36 +1,46 @@
 //! Metadata ports over a socket, both ends.
 //!
-//! Request message: `MetaRequest` in postcard; reply message: `Result<MetaReply, Error>`; no
-//! payload.
+//! Request message: `MetaRequest` in postcard; reply message: `Result<MetaReply, Error>`, to a
+//! counted change `Result<CountedAnswer, Error>`; no payload.
 //!
-//! **The journal.** An entry that was answered is visible but not yet durable: a server that dies
-//! and restarts may have forgotten it, and everything that this client did afterwards builds on
-//! it. The session therefore keeps every counted entry until a `sync` covers it, and when it
-//! meets another boot number sends all of them again, in order, before anything else. The server
-//! applies those it forgot and refuses (`Stale`) or repeats those it has; the state machine is
-//! deterministic, so each forgotten entry gets the reply it got before. If one does not (another
-//! client changed something between), the session says so and accepts nothing more: what this
-//! client was told is not true any more. Entries with sequence 0 are not counted, not kept and
-//! not repeated.
+//! **Counted changes.** From the client's `Join` on, the session counts every change and keeps it
+//! until a sync covers it (rpc/journal.rs); the state machine knows which it has applied. So a
+//! change may be sent again whenever its answer did not come, and again after a crash of the server
+//! that forgot it. The caller notices only that the answer takes longer.
+//!
+//! **Order after a crash.** A forgotten change must be applied again in a state that gives it the
+//! reply it had. The order is known as far as answers are known, and three rules make that enough:
+//!
+//! 1. The server writes the answers of one connection in the order in which it applied the changes
+//!    (rpc/server.rs). So what is answered was applied before what is not.
+//! 2. On a fresh connection, before anything else, the session sends again what was under way on
+//!    the lost one. These answers count once all of them are there: a single one that counted
+//!    could be of a later change than one that is missing.
+//! 3. Before that, at a server process with another boot number, the session replays what was
+//!    answered, in the order of the answers' positions.
+//!
+//! A replayed change that gets another reply than the first time ends the session: what its client
+//! was told is not true any more.
 
 use crate::rpc::auth::{Service, SharedSecret};
 use crate::rpc::connection::{CallError, Connection};
 use crate::rpc::frame::{Frame, FrameKind};
+use crate::rpc::journal::{Journal, Message, fingerprint};
 use crate::rpc::server::{Answer, Handler, RpcServer, ServerOptions};
-use crate::rpc::session::{Session, SessionEnv, SessionLimits, decode, encode};
+use crate::rpc::session::{Attempt, Session, SessionEnv, SessionLimits, decode, encode};
 use crate::rpc::stream::{Endpoint, Listener};
-use crate::sync::Mutex;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 use strake_proto::limits::MESSAGE_BYTES_MAX;
-use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::meta::{
+    CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
+};
+use strake_proto::{Error, ErrorKind, Result, Timestamp};
 
-/// The journal is synced away when it holds this many entries,
-const JOURNAL_ENTRIES_MAX: usize = 16_384;
-/// or this many encoded bytes.
-const JOURNAL_BYTES_MAX: usize = 16 << 20;
+/// A wait for the window or the journal lasts this long before the waiter looks again.
+const WAIT_STEP: Duration = Duration::from_millis(200);
 
 /// What a client asks; borrowed when sent, owned when received.
 #[derive(Serialize)]
@@ -38,6 +48,7 @@ enum MetaRequestRef<'a> {
     Query(&'a MetaQuery),
     Apply(&'a MetaEntry),
     Sync,
+    Counted(CountedEntryRef<'a>),
 }
 
 #[derive(Deserialize)]
@@ -45,34 +56,29 @@ enum MetaRequest {
     Query(MetaQuery),
     Apply(MetaEntry),
     Sync,
+    Counted(CountedEntry),
 }
 
-/// An entry that no sync covers yet.
-struct Kept {
+/// The first byte of a [`MetaRequest::Counted`].
+const COUNTED: u8 = 3;
+
+/// A [`CountedEntry`] whose count is not the caller's.
+#[derive(Serialize)]
+struct CountedEntryRef<'a> {
+    life: u64,
+    oldest: u64,
+    client: u64,
     sequence: u64,
-    /// As it was sent.
-    message: Arc<[u8]>,
-    /// CRC32C of the encoded reply, once there is one.
-    reply: Option<u32>,
-}
-
-#[derive(Default)]
-struct Journal {
-    entries: VecDeque<Kept>,
-    bytes: usize,
-    /// The server that has seen all of them.
-    boot: Option<u64>,
-    /// Set when a replay had another outcome than the first time.
-    broken: Option<Error>,
+    time: Timestamp,
+    op: &'a MetaOp,
 }
 
 /// The metadata behind a socket.
 pub struct MetaClientSession {
     session: Session,
-    /// Held while a counted entry is in flight: the server remembers only the last reply, so only
-    /// the last entry may be unanswered.
-    turn: Mutex<()>,
     journal: Mutex<Journal>,
+    /// Something in the journal has changed that somebody may wait for.
+    moved: Condvar,
 }
 
 impl MetaClientSession {
@@ -80,91 +86,227 @@ impl MetaClientSession {
     pub fn new(endpoint: Endpoint, limits: SessionLimits, env: SessionEnv) -> MetaClientSession {
         MetaClientSession {
             session: Session::new(endpoint, Service::Meta, limits, env),
-            turn: Mutex::new(()),
             journal: Mutex::default(),
+            moved: Condvar::default(),
         }
     }
 
     fn call(&self, reason: &'static str, message: &[u8], repeatable: bool) -> Result<MetaReply> {
         let again = |repeated: bool| Ok((repeatable || !repeated).then(|| message.to_vec()));
-        let prepare = |connection: &Connection| self.replay(connection);
+        let prepare = |connection: &Connection| self.prepare(connection);
         let reply = self.session.call(FrameKind::MetaRequest, reason, &again, &[], &prepare)?;
-        decode_reply(&reply.frame)
+        decode_reply(&reply.frame)?
     }
 
-    /// Brings a server that may have forgotten entries up to date. Runs before a fresh connection
-    /// is used, and nothing else is sent meanwhile.
-    fn replay(&self, connection: &Connection) -> Result<()> {
-        let messages: Vec<(u64, Arc<[u8]>, Option<u32>)> = {
+    /// Counts a change and waits for its answer, through the loss of connections and servers.
+    fn apply_counted_here(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        let (sequence, message) = self.begin(entry)?;
+        let prepare = |connection: &Connection| self.prepare(connection);
+        let mut is_over = false;
+        let outcome = self.session.persist("for a change of", &prepare, &mut |connection| {
+            let attempt = self.attempt(connection, sequence, &message);
+            is_over = matches!(attempt, Attempt::Over(_));
+            attempt
+        });
+        if is_over {
+            return outcome;
+        }
+        // Time has run out, and it may yet be applied: it is sent again on the next connection.
+        let mut journal = self.journal.lock();
+        let delivered = journal.give_up(sequence);
+        self.moved.notify_all();
+        delivered.unwrap_or(outcome)
+    }
+
+    /// Sends a counted change once.
+    fn attempt(
+        &self,
+        connection: &Arc<Connection>,
+        sequence: u64,
+        message: &Message,
+    ) -> Attempt<MetaReply> {
+        if let Some(outcome) = self.journal.lock().ask(sequence) {
+            return Attempt::Over(outcome);
+        }
+        let limit = self.session.limits().call;
+        let answer = connection.call(FrameKind::MetaRequest, message, &[], limit);
+        let mut journal = self.journal.lock();
+        let attempt = match answer {
+            Ok(frame) => match decode_reply(&frame) {
+                Ok(answer) => Attempt::Over(journal.answered(sequence, answer)),
+                Err(error) => {
+                    connection.end(&error);
+                    journal.lost(sequence);
+                    Attempt::Lost(Error::new(ErrorKind::Unreachable, error.to_string()))
+                }
+            },
+            Err(CallError::Failed(error)) if error.kind() != ErrorKind::TimedOut => {
+                // It was never sent.
+                journal.forget(sequence);
+                Attempt::Over(Err(error))
+            }
+            Err(CallError::Failed(error)) => {
+                // A late answer would find nobody, and rule 1 would be broken.
+                connection.end(&error);
+                journal.lost(sequence);
+                Attempt::Lost(error)
+            }
+            Err(CallError::Lost(error)) => {
+                journal.lost(sequence);
+                Attempt::Lost(error)
+            }
+        };
+        self.moved.notify_all();
+        attempt
+    }
+
+    /// Waits until one more change may be sent, and takes it into the journal.
+    fn begin(&self, entry: &MetaEntry) -> Result<(u64, Message)> {
+        let mut journal = self.journal.lock();
+        if !journal.has_window() || journal.is_full() {
+            let wait = self.session.waits().begin_wait("for the window of changes to", "metadata");
+            let waited = self.wait_for_room(journal);
+            self.session.waits().end_wait(wait);
+            journal = waited?;
+        }
+        if let Some(error) = &journal.broken {
+            return Err(error.clone());
+        }
+        let life = journal.life;
+        journal.begin(&|sequence, oldest| {
+            let MetaEntry { client, time, op, .. } = entry;
+            let counted =
+                CountedEntryRef { life, oldest, client: client.0, sequence, time: *time, op };
+            Ok(encode(&MetaRequestRef::Counted(counted))?.into())
+        })
+    }
+
+    fn wait_for_room<'a>(
+        &'a self,
+        mut journal: MutexGuard<'a, Journal>,
+    ) -> Result<MutexGuard<'a, Journal>> {
+        let limits = self.session.limits();
+        let end = self.session.now() + limits.call.saturating_add(limits.lost);
+        loop {
+            if journal.broken.is_some() || (journal.has_window() && !journal.is_full()) {
+                return Ok(journal);
+            }
+            if self.session.now() >= end {
+                let detail = "too many changes wait for the metadata: see `strake diag waiters`";
+                return Err(Error::new(ErrorKind::TimedOut, detail));
+            }
+            if journal.is_full() && !journal.syncing {
+                journal.syncing = true;
+                drop(journal);
+                let synced = self.sync();
+                journal = self.journal.lock();
+                journal.syncing = false;
+                self.moved.notify_all();
+                synced?;
+            } else if journal.has_forsaken() {
+                // Nobody else may be there to connect, which sends it again.
+                drop(journal);
+                self.call("for a connection with", &encode(&MetaRequestRef::Sync)?, true)?;
+                journal = self.journal.lock();
+            } else {
+                self.moved.wait_for(&mut journal, WAIT_STEP);
+            }
+        }
+    }
+
+    /// Brings the server at the other end of a fresh connection up to date; see the file's head.
+    /// Nothing else is sent meanwhile.
+    fn prepare(&self, connection: &Connection) -> Result<()> {
+        let boot = connection.boot();
+        let (replay, adrift) = {
             let mut journal = self.journal.lock();
             if let Some(error) = &journal.broken {
                 return Err(error.clone());
             }
-            if journal.boot.is_none() {
-                journal.boot = Some(connection.boot());
+            // The last connection is lost, so its callers learn how they stand at once.
+            let end = self.session.now() + self.session.limits().connect;
+            while journal.asked() > 0 {
+                if self.session.now() >= end {
+                    let detail = "calls on the lost connection with the metadata do not end";
+                    return Err(Error::new(ErrorKind::TimedOut, detail));
+                }
+                self.moved.wait_for(&mut journal, WAIT_STEP);
             }
-            if journal.boot == Some(connection.boot()) {
-                return Ok(());
-            }
-            let kept = journal.entries.iter();
-            kept.map(|kept| (kept.sequence, Arc::clone(&kept.message), kept.reply)).collect()
+            let is_other = journal.boot.is_some_and(|before| before != boot);
+            let replay = if is_other { journal.to_replay() } else { Vec::new() };
+            (replay, journal.adrift())
         };
-        for (sequence, message, before) in messages {
-            let limit = self.session.limits().call;
-            let frame = match connection.call(FrameKind::MetaRequest, &message, &[], limit) {
-                Ok(frame) => frame,
-                Err(CallError::Lost(error) | CallError::Failed(error)) => return Err(error),
-            };
-            let answer = decode_reply(&frame);
-            let has_it = matches!(&answer, Err(error) if error.kind() == ErrorKind::Stale);
-            let same = before.is_none_or(|before| before == crc32c::crc32c(&frame.message));
-            if !has_it && !same {
-                let detail = format!(
-                    "the metadata server lost change {sequence} in a crash and it cannot be \
-                     repeated: unmount and mount again"
-                );
-                let error = Error::new(ErrorKind::Io, detail);
-                self.journal.lock().broken = Some(error.clone());
-                return Err(error);
+        for (sequence, message, before) in replay {
+            self.replay(connection, sequence, &message, before)?;
+        }
+        {
+            let mut journal = self.journal.lock();
+            if journal.boot != Some(boot) {
+                journal.replayed(boot);
             }
         }
-        self.journal.lock().boot = Some(connection.boot());
-        Ok(())
+        let mut answers = Vec::with_capacity(adrift.len());
+        for (sequence, message) in adrift {
+            answers.push((sequence, self.ask_on(connection, &message)?));
+        }
+        let mut journal = self.journal.lock();
+        answers.into_iter().for_each(|(sequence, answer)| journal.deliver(sequence, answer));
+        self.moved.notify_all();
+        journal.broken.clone().map_or(Ok(()), Err)
     }
 
-    /// Notes an entry that is about to be sent.
-    fn keep(&self, sequence: u64, message: &Arc<[u8]>) -> Result<()> {
-        let mut journal = self.journal.lock();
-        if let Some(error) = &journal.broken {
-            return Err(error.clone());
-        }
-        journal.bytes += message.len();
-        journal.entries.push_back(Kept { sequence, message: Arc::clone(message), reply: None });
-        Ok(())
+    /// Replays a change that was answered.
+    fn replay(
+        &self,
+        connection: &Connection,
+        sequence: u64,
+        message: &Message,
+        before: u32,
+    ) -> Result<()> {
+        let outcome = match self.ask_on(connection, message)? {
+            // Below the oldest that the server keeps answers of: it has it.
+            Err(error) if error.kind() == ErrorKind::Stale => return Ok(()),
+            Ok(answer) => answer.outcome,
+            Err(error) => Err(error),
+        };
+        let what = match outcome {
+            Ok(reply) if fingerprint(&reply) == before => return Ok(()),
+            Ok(_) => "it had another outcome".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let detail = format!(
+            "the metadata server lost change {sequence} in a crash and it cannot be repeated \
+             ({what}): unmount and mount again"
+        );
+        let error = Error::new(ErrorKind::Io, detail);
+        self.journal.lock().broken = Some(error.clone());
+        Err(error)
     }
 
-    /// Notes how the entry that was kept last ended.
-    fn answered(&self, answer: &Result<MetaReply>) -> Result<()> {
-        let mut journal = self.journal.lock();
-        if answer.is_ok() {
-            let reply = crc32c::crc32c(&encode(answer)?);
-            let last = journal.entries.back_mut().expect("invariant: it was kept under `turn`");
-            last.reply = Some(reply);
-        } else if let Some(refused) = journal.entries.pop_back() {
-            // An entry that was refused changed nothing. One whose fate is unknown is gone as well:
-            // its caller was told of the failure.
-            journal.bytes -= refused.message.len();
+    fn ask_on(&self, connection: &Connection, message: &Message) -> Result<Result<CountedAnswer>> {
+        let limit = self.session.limits().call;
+        match connection.call(FrameKind::MetaRequest, message, &[], limit) {
+            Ok(frame) => decode_reply(&frame),
+            Err(CallError::Lost(error) | CallError::Failed(error)) => Err(error),
         }
-        Ok(())
     }
 
-    /// Forgets the entries that a sync made durable.
-    fn forget(&self, through: u64) {
-        let mut journal = self.journal.lock();
-        while journal.entries.front().is_some_and(|kept| kept.sequence <= through) {
-            let durable = journal.entries.pop_front().expect("invariant: there is a first");
-            journal.bytes -= durable.message.len();
+    /// Begins the life of the client, with which counting begins.
+    fn join(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        let life = crate::Rng::from_entropy()?.next_u64().max(1);
+        {
+            let mut journal = self.journal.lock();
+            if journal.life != 0 {
+                let detail = "a session serves one life of a client";
+                return Err(Error::new(ErrorKind::Invalid, detail));
+            }
+            journal.life = life;
         }
+        let joined = self.apply_counted_here(entry);
+        if joined.is_err() {
+            self.journal.lock().life = 0;
+        }
+        joined
     }
 }
 
@@ -175,48 +317,33 @@ impl MetaPort for MetaClientSession {
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
-        let message: Arc<[u8]> = encode(&MetaRequestRef::Apply(entry))?.into();
-        if entry.sequence == 0 {
+        if matches!(entry.op, MetaOp::Join) {
+            return self.join(entry);
+        }
+        if self.journal.lock().life == 0 {
+            let message = encode(&MetaRequestRef::Apply(entry))?;
             return self.call("for a change of", &message, false);
         }
-        let _turn = self.turn.lock();
-        let full = {
-            let journal = self.journal.lock();
-            journal.entries.len() >= JOURNAL_ENTRIES_MAX || journal.bytes >= JOURNAL_BYTES_MAX
-        };
-        if full {
-            self.sync()?;
-        }
-        self.keep(entry.sequence, &message)?;
-        let answer = self.call("for a change of", &message, true);
-        self.answered(&answer)?;
-        answer
+        self.apply_counted_here(entry)
     }
 
     fn sync(&self) -> Result<()> {
         // Only what was answered before is promised; what is in flight may miss this sync.
-        let through = {
-            let journal = self.journal.lock();
-            journal
-                .entries
-                .iter()
-                .take_while(|kept| kept.reply.is_some())
-                .last()
-                .map(|kept| kept.sequence)
-        };
+        let answered = self.journal.lock().to_sync();
         self.call("for a sync of", &encode(&MetaRequestRef::Sync)?, true)?;
-        if let Some(through) = through {
-            self.forget(through);
-        }
+        let mut journal = self.journal.lock();
+        answered.into_iter().for_each(|sequence| journal.forget(sequence));
+        self.moved.notify_all();
         Ok(())
     }
 }
 
-fn decode_reply(frame: &Frame) -> Result<MetaReply> {
+/// The inner result is the server's.
+fn decode_reply<T: for<'a> Deserialize<'a>>(frame: &Frame) -> Result<Result<T>> {
     if frame.kind != FrameKind::MetaReply || !frame.payload.is_empty() {
         return Err(Error::new(ErrorKind::Corrupt, "a reply of the wrong kind"));
     }
-    decode::<Result<MetaReply>>(&frame.message)?
+    decode(&frame.message)
 }
 
 /// Serves `port` as the metadata to whoever connects and knows the secret.
@@ -241,11 +368,19 @@ impl Handler for MetaHandler {
         (FrameKind::MetaRequest, FrameKind::MetaReply)
     }
 
+    fn is_ordered(&self, message: &[u8]) -> bool {
+        message.first() == Some(&COUNTED)
+    }
+
     fn handle(&self, message: &[u8], _payload: &[u8], buffer: Vec<u8>) -> Result<Answer> {
         let mut reply = match decode(message)? {
             MetaRequest::Query(query) => self.port.query(&query),
             MetaRequest::Apply(entry) => self.port.apply(&entry),
             MetaRequest::Sync => self.port.sync().map(|()| MetaReply::Done),
+            MetaRequest::Counted(counted) => {
+                let message = encode(&self.port.apply_counted(&counted))?;
+                return Ok(Answer { message, payload: Vec::new() });
+            }
         };
         let mut message = encode(&reply)?;
         while message.len() > MESSAGE_BYTES_MAX {

@@ -1,35 +1,70 @@
 //! Metadata sessions: entries apply once, and survive a server that forgets.
 
 use super::*;
-use crate::Rng;
+use crate::rpc::journal::Rule;
 use crate::rpc::rpc_test::{Folder, Gate, PATIENT, bind_after, env, secret};
+use crate::{Clock, RealClock, Rng};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
-use strake_proto::meta::{Counts, MetaOp};
+use strake_proto::limits::WINDOW_CHANGES;
+use strake_proto::meta::Counts;
 use strake_proto::{ClientId, GrantNumber, Timestamp};
 
-/// Metadata whose state is the list of applied sequences. A reply tells its place in the list, so
-/// an entry that is applied twice or out of order is seen.
+/// Metadata whose state is the list of applied changes. A reply tells its place in the list, so a
+/// change that is applied twice or in another order is seen.
 #[derive(Default)]
 struct ListMeta {
     state: Mutex<ListState>,
     gate: Gate,
     /// Whether changes wait at the gate after they were applied.
     gated: std::sync::atomic::AtomicBool,
+    /// Whether changes take a random time before and after they are applied.
+    slow: bool,
     long: bool,
 }
 
 #[derive(Default)]
 struct ListState {
-    applied: Vec<u64>,
+    /// The times of entries, by which tests tell them apart; below 0 for refused ones.
+    applied: Vec<i64>,
+    /// The state after each change: the oldest that the client needs, and the answers from there.
+    answers: Vec<Answers>,
     durable: usize,
 }
 
+#[derive(Clone, Default)]
+struct Answers {
+    life: u64,
+    oldest: u64,
+    kept: BTreeMap<u64, CountedAnswer>,
+}
+
 impl ListMeta {
-    /// What a crash leaves: the durable entries.
-    fn crash(&self) {
+    /// What a crash leaves: the durable changes, and `more` of the others.
+    fn crash(&self, more: usize) {
         let mut state = self.state.lock();
+        state.durable = (state.durable + more).min(state.applied.len());
         let durable = state.durable;
         state.applied.truncate(durable);
+        state.answers.truncate(durable);
+    }
+
+    fn rest(&self) {
+        if self.slow {
+            let mut rng = Rng::from_entropy().expect("random bytes");
+            RealClock.sleep(Duration::from_micros(rng.below(300)));
+        }
+    }
+
+    fn applied(&self) -> Vec<i64> {
+        self.state.lock().done()
+    }
+}
+
+impl ListState {
+    /// What was not refused.
+    fn done(&self) -> Vec<i64> {
+        self.applied.iter().copied().filter(|number| *number >= 0).collect()
     }
 }
 
@@ -52,26 +87,65 @@ impl MetaPort for ListMeta {
         if self.long {
             return Ok(MetaReply::Bytes(vec![0; 5 << 20]));
         }
-        let inodes = self.state.lock().applied.len() as u64;
+        let inodes = self.applied().len() as u64;
         Ok(MetaReply::Counts(Counts { inodes, ..Counts::default() }))
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
         let reply = {
             let mut state = self.state.lock();
-            match state.applied.iter().rfind(|sequence| **sequence > 0).copied() {
-                Some(last) if entry.sequence > 0 && entry.sequence < last => {
-                    return Err(Error::new(ErrorKind::Stale, "an old entry"));
-                }
-                Some(last) if entry.sequence == last => {}
-                _ => state.applied.push(entry.sequence),
-            }
-            grant(state.applied.len())
+            state.applied.push(entry.time.seconds);
+            let answers = state.answers.last().cloned().unwrap_or_default();
+            state.answers.push(answers);
+            grant(state.done().len())
         };
         if self.gated.load(SeqCst) {
             self.gate.pass();
         }
         Ok(reply)
+    }
+
+    fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
+        self.rest();
+        let answer = {
+            let mut state = self.state.lock();
+            let mut answers = state.answers.last().cloned().unwrap_or_default();
+            let sequence = counted.entry.sequence;
+            if matches!(counted.entry.op, MetaOp::Join) && answers.life != counted.life {
+                answers = Answers { life: counted.life, oldest: 1, ..Answers::default() };
+            }
+            if answers.life != counted.life {
+                return Err(Error::new(ErrorKind::Fenced, "another life"));
+            }
+            if sequence < answers.oldest {
+                return Err(Error::new(ErrorKind::Stale, "an old change"));
+            }
+            match answers.kept.get(&sequence) {
+                Some(answer) => answer.clone(),
+                None => {
+                    answers.oldest = answers.oldest.max(counted.oldest);
+                    answers.kept = answers.kept.split_off(&answers.oldest);
+                    assert!(sequence - answers.oldest < WINDOW_CHANGES, "the window is kept");
+                    let number = counted.entry.time.seconds;
+                    let is_refused = matches!(counted.entry.op, MetaOp::SetConfig { .. });
+                    state.applied.push(if is_refused { -number } else { number });
+                    let position = state.applied.len() as u64;
+                    let outcome = match is_refused {
+                        true => Err(ErrorKind::Exists.into()),
+                        false => Ok(grant(state.done().len())),
+                    };
+                    let answer = CountedAnswer { position, outcome };
+                    answers.kept.insert(sequence, answer.clone());
+                    state.answers.push(answers);
+                    answer
+                }
+            }
+        };
+        self.rest();
+        if self.gated.load(SeqCst) {
+            self.gate.pass();
+        }
+        Ok(answer)
     }
 
     fn sync(&self) -> Result<()> {
@@ -91,8 +165,18 @@ fn session(folder: &Folder) -> MetaClientSession {
     MetaClientSession::new(folder.socket(), PATIENT, env())
 }
 
-fn entry(sequence: u64) -> MetaEntry {
-    MetaEntry { client: ClientId(1), sequence, time: Timestamp::default(), op: MetaOp::Join }
+fn entry(number: i64) -> MetaEntry {
+    let op = MetaOp::Reap { ino: strake_proto::Ino(1) };
+    let time = Timestamp { seconds: number, nanos: 0 };
+    MetaEntry { client: ClientId(1), sequence: 0, time, op }
+}
+
+/// A session that has joined: the first change in the list is number 0.
+fn joined(folder: &Folder) -> MetaClientSession {
+    let session = session(folder);
+    let join = MetaEntry { op: MetaOp::Join, ..entry(0) };
+    session.apply(&join).expect("joins");
+    session
 }
 
 fn count(port: &dyn MetaPort) -> u64 {
@@ -103,11 +187,11 @@ fn count(port: &dyn MetaPort) -> u64 {
 }
 
 #[test]
-fn an_entry_that_a_dying_server_applied_is_not_applied_again() {
+fn a_change_that_a_dying_server_applied_is_not_applied_again() {
     let (folder, port) = (Folder::new(), Arc::<ListMeta>::default());
-    port.gated.store(true, SeqCst);
     let server = serve(&folder, &port, 1);
-    let session = session(&folder);
+    let session = joined(&folder);
+    port.gated.store(true, SeqCst);
     crate::thread::scope(|scope| {
         let caller = scope.spawn(|| session.apply(&entry(1)));
         port.gate.wait_for_callers(1);
@@ -117,54 +201,51 @@ fn an_entry_that_a_dying_server_applied_is_not_applied_again() {
         port.gate.wait_for_callers(2);
         port.gate.open();
         stopping.join().expect("no panic");
-        assert_eq!(caller.join().expect("no panic").expect("applied"), grant(1));
-        assert_eq!(session.apply(&entry(2)).expect("applied"), grant(2));
+        assert_eq!(caller.join().expect("no panic").expect("applied"), grant(2));
+        assert_eq!(session.apply(&entry(2)).expect("applied"), grant(3));
     });
-    assert_eq!(port.state.lock().applied, [1, 2]);
+    assert_eq!(port.applied(), [0, 1, 2]);
 }
 
 #[test]
-fn entries_that_a_crash_lost_are_replayed_before_anything_else() {
+fn changes_that_a_crash_lost_are_replayed_before_anything_else() {
     let (folder, port) = (Folder::new(), Arc::<ListMeta>::default());
     let mut server = serve(&folder, &port, 1);
-    let session = session(&folder);
-    for sequence in 1..=5 {
-        session.apply(&entry(sequence)).expect("applied");
+    let session = joined(&folder);
+    for number in 1..=5 {
+        session.apply(&entry(number)).expect("applied");
     }
     session.sync().expect("synced");
-    for (boot, durable) in [(2, None), (3, Some(7)), (4, Some(8))] {
-        let applied = port.state.lock().applied.len() as u64;
-        for sequence in applied + 1..=8 {
-            session.apply(&entry(sequence)).expect("applied");
+    for (boot, more) in [(2, 0), (3, 2), (4, 1)] {
+        for number in port.applied().len() as i64..=8 {
+            session.apply(&entry(number)).expect("applied");
         }
         server.stop();
         // The log may have reached the disk further than the last sync.
-        if let Some(durable) = durable {
-            port.state.lock().durable = durable;
-        }
-        port.crash();
+        port.crash(more);
         server = serve(&folder, &port, boot);
-        assert_eq!(count(&session), 8, "boot {boot}");
-        assert_eq!(port.state.lock().applied, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(count(&session), 9, "boot {boot}");
+        assert_eq!(port.applied(), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
     }
     session.sync().expect("synced");
     server.stop();
-    port.crash();
+    port.crash(0);
     let _server = serve(&folder, &port, 5);
-    assert_eq!(count(&session), 8);
-    assert_eq!(session.apply(&entry(9)).expect("applied"), grant(9));
+    assert_eq!(count(&session), 9);
+    assert_eq!(session.apply(&entry(9)).expect("applied"), grant(10));
 }
 
 #[test]
 fn a_replay_with_another_outcome_ends_the_session() {
     let (folder, port) = (Folder::new(), Arc::<ListMeta>::default());
     let server = serve(&folder, &port, 1);
-    let session = session(&folder);
+    let session = joined(&folder);
+    session.sync().expect("synced");
     session.apply(&entry(1)).expect("applied");
     server.stop();
-    port.crash();
+    port.crash(0);
     // Somebody else's change took the place of the one that was lost.
-    port.state.lock().applied.push(0);
+    port.apply(&entry(77)).expect("applied");
     let _server = serve(&folder, &port, 2);
     for _ in 0..2 {
         let error = session.query(&MetaQuery::Counts).expect_err("the client was told otherwise");
@@ -176,13 +257,155 @@ fn a_replay_with_another_outcome_ends_the_session() {
 }
 
 #[test]
+fn a_change_whose_caller_gave_up_is_applied_once_all_the_same() {
+    let (folder, port) = (Folder::new(), Arc::<ListMeta>::default());
+    let server = serve(&folder, &port, 1);
+    let impatient = SessionLimits {
+        call: Duration::from_millis(300),
+        lost: Duration::ZERO,
+        absent: Duration::from_secs(20),
+        ..PATIENT
+    };
+    let session = MetaClientSession::new(folder.socket(), impatient, env());
+    session.apply(&MetaEntry { op: MetaOp::Join, ..entry(0) }).expect("joins");
+    port.gated.store(true, SeqCst);
+    let error = session.apply(&entry(1)).expect_err("nobody answers");
+    assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable), "{error}");
+    port.gated.store(false, SeqCst);
+    assert_eq!(session.apply(&entry(2)).expect("applied"), grant(3));
+    port.gate.open();
+    assert_eq!(port.applied(), [0, 1, 2]);
+    drop(server);
+}
+
+#[test]
+fn a_session_has_one_life() {
+    let (folder, port) = (Folder::new(), Arc::<ListMeta>::default());
+    let _server = serve(&folder, &port, 1);
+    let first = joined(&folder);
+    let again = first.apply(&MetaEntry { op: MetaOp::Join, ..entry(0) });
+    assert_eq!(again.expect_err("one life").kind(), ErrorKind::Invalid);
+    let second = joined(&folder);
+    let error = first.apply(&entry(1)).expect_err("closed by the second");
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert_eq!(second.apply(&entry(2)).expect("applied"), grant(3));
+}
+
+fn is_refused(change: i64) -> bool {
+    change % 7 == 3
+}
+
+/// Callers at work while the server dies again and again, each time with a part of what was not
+/// synced. Returns what is wrong in the end.
+fn restarts(seed: u64, without: Option<Rule>) -> std::result::Result<(), String> {
+    const CALLERS: i64 = 6;
+    const CHANGES: i64 = 120;
+    const KILLS: u64 = 12;
+    let (folder, port) = (Folder::new(), Arc::new(ListMeta { slow: true, ..ListMeta::default() }));
+    let mut rng = Rng::new(seed);
+    let mut server = Some(serve(&folder, &port, 1));
+    let session = joined(&folder);
+    session.sync().expect("synced");
+    session.journal.lock().without = without;
+    let call = |caller: i64| {
+        let mut told = Vec::new();
+        for at in 0..CHANGES {
+            let mut change = entry(1 + caller * 1000 + at);
+            if is_refused(at) {
+                let (name, value) = (String::new(), String::new());
+                change.op = MetaOp::SetConfig { name, value };
+            }
+            match session.apply(&change) {
+                Ok(MetaReply::Session { grant }) => told.push((change.time.seconds, grant.0)),
+                Err(error) if error.kind() == ErrorKind::Exists => {}
+                other => return Err(format!("seed {seed}: {change:?}: {other:?}")),
+            }
+            if at % 17 == 16 {
+                session.sync().map_err(|error| format!("seed {seed}: {error}"))?;
+            }
+        }
+        Ok(told)
+    };
+    let told = crate::thread::scope(|scope| {
+        let callers: Vec<_> =
+            (0..CALLERS).map(|caller| scope.spawn(move || call(caller))).collect();
+        for boot in 2..2 + KILLS {
+            RealClock.sleep(Duration::from_micros(rng.below(20_000)));
+            drop(server.take());
+            let unsynced = {
+                let state = port.state.lock();
+                state.applied.len() - state.durable
+            };
+            port.crash(rng.index(unsynced + 1));
+            server = Some(serve(&folder, &port, boot));
+        }
+        let ended = callers.into_iter().map(|caller| caller.join().expect("no panic"));
+        ended.collect::<std::result::Result<Vec<_>, String>>()
+    })?;
+    session.sync().expect("synced");
+    drop(server);
+    port.crash(0);
+    let applied = port.applied();
+    let mut once = applied.clone();
+    once.sort_unstable();
+    once.dedup();
+    let wanted = 1 + CALLERS * (0..CHANGES).filter(|at| !is_refused(*at)).count() as i64;
+    if once.len() != applied.len() || applied.len() as i64 != wanted {
+        return Err(format!("seed {seed}: {} changes, {} of them once", applied.len(), once.len()));
+    }
+    for (number, place) in told.into_iter().flatten() {
+        if applied[place as usize - 1] != number {
+            return Err(format!("seed {seed}: change {number} is not at {place} as it was told"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn changes_under_way_survive_servers_that_die_and_forget() {
+    for seed in crate::rng::test_seeds(0, 6) {
+        restarts(seed, None).unwrap_or_else(|fault| panic!("{fault}"));
+    }
+}
+
+#[test]
+fn every_rule_of_the_journal_is_needed() {
+    for rule in [Rule::ReplayInOrder, Rule::OldestIsOpen] {
+        let found = (0..40).find_map(|seed| restarts(seed, Some(rule)).err());
+        println!("{rule:?}: {}", found.unwrap_or_else(|| panic!("the loss of {rule:?} is found")));
+    }
+}
+
+#[test]
+fn a_full_window_and_a_full_journal_make_callers_wait() {
+    let (folder, port) = (Folder::new(), Arc::<ListMeta>::default());
+    let _server = serve(&folder, &port, 1);
+    let session = joined(&folder);
+    port.gated.store(true, SeqCst);
+    let session = &session;
+    crate::thread::scope(|scope| {
+        let callers: Vec<_> = (1..=WINDOW_CHANGES as i64 + 8)
+            .map(|number| scope.spawn(move || session.apply(&entry(number)).expect("applied")))
+            .collect();
+        port.gate.wait_for_callers(1);
+        port.gate.open();
+        callers.into_iter().for_each(|caller| drop(caller.join().expect("no panic")));
+    });
+    // Answered and not synced: more than the journal takes.
+    for number in 100..20_000 {
+        session.apply(&entry(number)).expect("applied");
+    }
+    assert!(port.state.lock().durable > 0, "the journal was synced away");
+}
+
+#[test]
 fn an_uncounted_entry_is_never_repeated() {
     let (folder, port) = (Folder::new(), Arc::<ListMeta>::default());
     port.gated.store(true, SeqCst);
     let server = serve(&folder, &port, 1);
     let session = session(&folder);
     crate::thread::scope(|scope| {
-        let caller = scope.spawn(|| session.apply(&entry(0)));
+        let caller = scope.spawn(|| session.apply(&entry(1)));
         port.gate.wait_for_callers(1);
         let stopping = scope.spawn(|| server.stop());
         let _again = serve(&folder, &port, 2);
@@ -191,7 +414,7 @@ fn an_uncounted_entry_is_never_repeated() {
         stopping.join().expect("no panic");
         assert_eq!(error.kind(), ErrorKind::Unreachable);
     });
-    assert_eq!(port.state.lock().applied, [0]);
+    assert_eq!(port.applied(), [1]);
 }
 
 #[test]
@@ -216,31 +439,6 @@ fn listings_too_long_for_a_message_are_cut_and_other_answers_refused() {
 }
 
 #[test]
-fn changes_of_many_threads_stay_in_order_when_the_caller_numbers_them_in_order() {
-    let (folder, port) = (Folder::new(), Arc::<ListMeta>::default());
-    let _server = serve(&folder, &port, 1);
-    let session = session(&folder);
-    let next = Mutex::new(1);
-    crate::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for round in 0..50 {
-                    let mut next = next.lock();
-                    session.apply(&entry(*next)).expect("applied");
-                    *next += 1;
-                    drop(next);
-                    if round % 10 == 0 {
-                        session.sync().expect("synced");
-                    }
-                    count(&session);
-                }
-            });
-        }
-    });
-    assert_eq!(port.state.lock().applied, (1..=200).collect::<Vec<u64>>());
-}
-
-#[test]
 fn mutated_requests_are_answered_or_end_the_connection() {
     let (folder, port) = (Folder::new(), Arc::<ListMeta>::default());
     let server = serve(&folder, &port, 1);
@@ -253,13 +451,16 @@ fn mutated_requests_are_answered_or_end_the_connection() {
     let mut connection = open();
     let (mut answered, mut ended) = (0, 0);
     for _ in 0..1000 {
-        let mut message = vec![rng.below(4) as u8];
+        let mut message = vec![rng.below(5) as u8];
         message.extend(
-            match rng.index(2) {
+            match rng.index(3) {
+                1 => {
+                    encode(&CountedEntry { life: 1, oldest: 1, entry: entry(rng.below(9) as i64) })
+                }
                 0 => {
                     encode(&MetaQuery::GetXattr { ino: strake_proto::Ino(1), name: vec![b'x'; 20] })
                 }
-                _ => encode(&entry(rng.below(300))),
+                _ => encode(&entry(rng.below(300) as i64)),
             }
             .expect("encodes"),
         );

@@ -71,6 +71,12 @@ pub(crate) trait Handler: Send + Sync {
     /// The kind of its requests and of its replies.
     fn kinds(&self) -> (FrameKind, FrameKind);
 
+    /// Whether the answers to such requests of one connection are written in the order in which the
+    /// requests were executed. They are executed one at a time then.
+    fn is_ordered(&self, _message: &[u8]) -> bool {
+        false
+    }
+
     /// Executes one request. `buffer` is memory to be used for the reply's payload, if any.
     ///
     /// # Errors
@@ -152,6 +158,8 @@ struct Peer {
     stream: Stream,
     /// Present once it was welcomed.
     writer: Mutex<Option<(Stream, Seal)>>,
+    /// Held from the execution of an ordered request until its answer is written.
+    order: Mutex<()>,
     progress: Mutex<Progress>,
     answered: Condvar,
     /// Requests of the server to this client.
@@ -287,6 +295,7 @@ impl Core {
         let peer = Arc::new(Peer {
             stream: stream.try_clone()?,
             writer: Mutex::new(None),
+            order: Mutex::new(()),
             progress: Mutex::default(),
             answered: Condvar::new(),
             back: Calls::new(BACK_CALLS),
@@ -374,6 +383,7 @@ impl Core {
     fn execute(&self, Job { peer, frame }: Job) {
         let Frame { number, message, payload, .. } = frame;
         let size = message.len() + payload.len();
+        let in_order = self.handler.is_ordered(&message).then(|| peer.order.lock());
         let sent = self.handler.handle(&message, &payload, peer.buffer(0)).and_then(|answer| {
             assert!(answer.message.len() <= MESSAGE_BYTES_MAX, "handlers keep to the limit");
             let mut writer = peer.writer.lock();
@@ -382,6 +392,7 @@ impl Core {
             write_frame(stream, seal, kind, number, &answer.message, &answer.payload)?;
             Ok(answer.payload)
         });
+        drop(in_order);
         match sent {
             Ok(buffer) => peer.finish(size, [payload, buffer]),
             Err(_) => {

@@ -5,6 +5,7 @@ use crate::rpc::WaitNames;
 use crate::rpc::auth::{Service, SharedSecret};
 use crate::rpc::connection::{CallError, Connection};
 use crate::rpc::frame::{Frame, FrameKind};
+use crate::rpc::server_process::ServerProcess;
 use crate::rpc::stream::Endpoint;
 use crate::sync::Mutex;
 use std::sync::Arc;
@@ -46,6 +47,14 @@ impl SessionLimits {
     };
 }
 
+/// What came of one attempt of a call.
+pub(crate) enum Attempt<T> {
+    /// It was the last.
+    Over(Result<T>),
+    /// The connection is lost.
+    Lost(Error),
+}
+
 /// What sessions take from above.
 #[derive(Clone)]
 pub struct SessionEnv {
@@ -55,6 +64,9 @@ pub struct SessionEnv {
     pub clock: Arc<dyn Clock>,
     /// Where their waits are named.
     pub waits: Arc<dyn WaitNames>,
+    /// The process that the services of these sessions live in, if it is started anew when it
+    /// dies. Calls wait through that.
+    pub process: Option<Arc<ServerProcess>>,
 }
 
 /// What a fresh connection must have done on it before calls may use it.
@@ -100,6 +112,15 @@ impl Session {
         self.limits
     }
 
+    /// The time, for limits.
+    pub(crate) fn now(&self) -> Duration {
+        self.env.clock.monotonic()
+    }
+
+    pub(crate) fn waits(&self) -> &dyn WaitNames {
+        &*self.env.waits
+    }
+
     /// Sends a request until there is a reply or the limits are reached. `message(true)` is what
     /// may be sent when an earlier attempt may have been executed; `None` if that is not allowed.
     pub(crate) fn call(
@@ -110,43 +131,72 @@ impl Session {
         payload: &[u8],
         prepare: Prepare<'_>,
     ) -> Result<Reply> {
+        let mut lost = None;
+        self.persist(reason, prepare, &mut |connection| {
+            let message = match message(lost.is_some()) {
+                Ok(Some(message)) => message,
+                Ok(None) => {
+                    let error = lost.take().unwrap_or_else(|| ErrorKind::Internal.into());
+                    return Attempt::Over(Err(error));
+                }
+                Err(error) => return Attempt::Over(Err(error)),
+            };
+            match connection.call(kind, &message, payload, self.limits.call) {
+                Ok(frame) => Attempt::Over(Ok(Reply { frame, connection: Arc::clone(connection) })),
+                Err(CallError::Failed(error)) => Attempt::Over(Err(error)),
+                Err(CallError::Lost(error)) => {
+                    lost = Some(error.clone());
+                    Attempt::Lost(error)
+                }
+            }
+        })
+    }
+
+    /// Makes attempts, each on a connection, until one is the last or the limits are reached.
+    pub(crate) fn persist<T>(
+        &self,
+        reason: &'static str,
+        prepare: Prepare<'_>,
+        attempt: &mut dyn FnMut(&Arc<Connection>) -> Attempt<T>,
+    ) -> Result<T> {
         let wait = self.env.waits.begin_wait(reason, &self.service.to_string());
-        let result = self.call_until_answered(kind, message, payload, prepare);
+        let result = self.attempt_until_over(prepare, attempt);
         self.env.waits.end_wait(wait);
         result
     }
 
-    fn call_until_answered(
+    fn attempt_until_over<T>(
         &self,
-        kind: FrameKind,
-        message: &dyn Fn(bool) -> Result<Option<Vec<u8>>>,
-        payload: &[u8],
         prepare: Prepare<'_>,
-    ) -> Result<Reply> {
-        let (mut since, mut lost, mut pause) = (None, None, PAUSE_MIN);
+        attempt: &mut dyn FnMut(&Arc<Connection>) -> Attempt<T>,
+    ) -> Result<T> {
+        let (mut since, mut was_lost, mut pause) = (None, false, PAUSE_MIN);
+        let mut served = None;
         loop {
             let error = match self.connected(prepare) {
-                Ok(connection) => {
-                    let Some(message) = message(lost.is_some())? else {
-                        return Err(lost.unwrap_or_else(|| ErrorKind::Internal.into()));
-                    };
-                    match connection.call(kind, &message, payload, self.limits.call) {
-                        Ok(frame) => return Ok(Reply { frame, connection }),
-                        Err(CallError::Failed(error)) => return Err(error),
-                        Err(CallError::Lost(error)) => {
-                            lost = Some(error.clone());
-                            error
-                        }
+                Ok(connection) => match attempt(&connection) {
+                    Attempt::Over(result) => return result,
+                    Attempt::Lost(error) => {
+                        was_lost = true;
+                        error
                     }
-                }
+                },
                 Err(error) => error,
             };
             // Waiting helps against absence and silence, not against a refusal.
             if !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut) {
                 return Err(error);
             }
+            if let Some(process) = &self.env.process {
+                // A server process that is started anew brings the service back.
+                let now = process.wait_until_it_serves()?;
+                if served.replace(now) != Some(now) {
+                    since = None;
+                    continue;
+                }
+            }
             let now = self.env.clock.monotonic();
-            let patience = if lost.is_some() { self.limits.lost } else { self.limits.absent };
+            let patience = if was_lost { self.limits.lost } else { self.limits.absent };
             if now.saturating_sub(*since.get_or_insert(now)) >= patience {
                 return Err(error);
             }

@@ -1,14 +1,20 @@
 //! Join, Reap, RangeApplied: the beginnings and ends that no application sees.
 
 use crate::keys::{self, Table};
-use crate::records::{OrphanRecord, ReservedRecord, SessionRecord, decode};
-use crate::transaction::Transaction;
+use crate::ops::window;
+use crate::records::{CONFIGURATION, OrphanRecord, ReservedRecord, decode};
+use crate::transaction::{Transaction, unformatted};
 use strake_proto::meta::{MetaReply, PendingRange};
 use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, ObjectId, Result};
 
-/// Begins a client's life and ends its predecessor's. Never answered from the record of the last
-/// request: two lives must not get one grant, while a grant too many costs nothing.
+/// Begins a client's life and ends its predecessor's. Two lives never get one grant; a grant too
+/// many costs nothing.
 pub(crate) fn join(txn: &mut Transaction<'_>) -> Result<MetaReply> {
+    // Every other operation meets the lack of a format by itself, if it changes anything.
+    if txn.get_raw(&keys::global(CONFIGURATION))?.is_none() {
+        return Err(unformatted());
+    }
+    window::close_lives(txn)?;
     for (key, value) in txn.collect(&keys::whole(Table::Orphan))? {
         let orphan: OrphanRecord = decode(&value)?;
         if orphan.client == txn.client {
@@ -31,13 +37,6 @@ pub(crate) fn join(txn: &mut Transaction<'_>) -> Result<MetaReply> {
     let grant = GrantNumber(counters.next_grant);
     counters.next_grant += 1;
     Ok(MetaReply::Session { grant })
-}
-
-/// Starts the count of a client's requests at its Join's.
-pub(crate) fn begin_count(txn: &mut Transaction<'_>, sequence: u64) {
-    let record = SessionRecord { sequence, reply: MetaReply::Done };
-    let key = keys::session(txn.client);
-    txn.put(key, &record);
 }
 
 pub(crate) fn reap(txn: &mut Transaction<'_>, ino: Ino) -> Result<MetaReply> {

@@ -12,9 +12,10 @@
 
 use super::holder::Holder;
 use super::members::{is_outdated, mark};
+use super::refusals::Refusals;
 use super::witness::{self, Testimony};
 use super::{MetaOptions, MetaStore, State, WorkerSignal};
-use crate::log_entry::{decode_entry, encode_entry};
+use crate::log_entry::{LogEntry, LogEntryRef, decode_entry, encode_entry};
 use crate::ops::configure::require_known;
 use crate::{machine, query};
 use std::sync::Arc;
@@ -61,7 +62,7 @@ impl MetaStore {
             time: configuration.created,
             op: MetaOp::Format(Box::new(configuration.clone())),
         };
-        let bytes = encode_entry(&entry)?;
+        let bytes = encode_entry(LogEntryRef::Plain(&entry))?;
         let mut holders = Vec::new();
         for container in choose(&containers, copies_wanted(configuration, nsds.len())) {
             container.reset_metadata()?;
@@ -183,6 +184,7 @@ impl MetaStore {
                 generation,
                 in_force: generation,
                 last,
+                refusals: Refusals::default(),
                 stopped: None,
             }),
             checkpointing: Mutex::new(()),
@@ -238,7 +240,13 @@ fn apply_next(holder: &Holder, at: Lsn, lsn: Lsn, bytes: &[u8]) -> Result<()> {
         let detail = format!("metadata entry {} is missing before {}", at.0 + 1, lsn.0);
         return Err(Error::new(ErrorKind::Corrupt, detail));
     }
-    let (_, changes) = machine::apply(&holder.kv, &decode_entry(bytes)?).map_err(|error| {
+    let applied = match decode_entry(bytes)? {
+        LogEntry::Plain(entry) => machine::apply(&holder.kv, &entry).map(|(_, changes)| changes),
+        LogEntry::Counted(counted) => {
+            machine::apply_counted(&holder.kv, &counted, lsn.0).map(|(_, changes)| changes)
+        }
+    };
+    let changes = applied.map_err(|error| {
         Error::new(ErrorKind::Corrupt, format!("metadata entry {lsn:?}: {error}"))
     })?;
     holder.apply(changes, lsn);

@@ -23,7 +23,7 @@ const PART_FOR_NAMES: u64 = 7;
 /// How many eighths of what the metadata may become are for an operation that makes it larger for
 /// good; 0 for others. What a client tells of contents that it took over when there was space
 /// ([`MetaOp::Update`]) is among those.
-fn part_for(op: &MetaOp) -> u64 {
+pub(super) fn part_for(op: &MetaOp) -> u64 {
     match op {
         // There is another way for these.
         MetaOp::Harden { .. } => 6,
@@ -52,20 +52,20 @@ pub(super) enum Space {
 
 impl MetaStore {
     /// Whether there is space for an entry of so many bytes in all copies, after so many
-    /// checkpoints were `made` for it.
+    /// checkpoints were `made` for it. `part` is [`part_for`] its operation, or 0 if the operation
+    /// is refused.
     ///
     /// # Errors
     /// `NoSpace` for what makes the metadata larger than it may be.
     pub(super) fn space_for(
         &self,
         state: &State,
-        op: &MetaOp,
+        part: u64,
         bytes: usize,
         made: usize,
     ) -> Result<Space> {
         let copies = || state.holders.iter().chain(&state.joining);
         let is_full = self.is_full.load(Ordering::Acquire);
-        let part = part_for(op);
         if part > 0 && (is_full || !copies().all(|copy| copy.may_grow(bytes, part))) {
             // What was removed lately counts until then; but hardening has another way.
             let in_memory = |copy: &Arc<Holder>| match part >= PART_FOR_NAMES {

@@ -1,0 +1,207 @@
+//! The server process of `rpc=socket`: started, watched, and started anew when it dies.
+//!
+//! One thread, `server-watch`, has the process from its start to its end:
+//!
+//! 1. The process says `ready` on its standard output, or its error as one line of JSON. Then its
+//!    output stays silent and open as long as it lives.
+//! 2. If it ends unasked, another is started: the first time at once, then after a pause that
+//!    doubles with each failure. Calls of the mount wait meanwhile (strake-env, `rpc.rs`).
+//! 3. After [`FAILURES_MAX`] failures in a row this process ends, too: `strake up` recovers then. A
+//!    process that served for [`SERVED_MIN`] was no failure.
+//! 4. It is asked to end by closing its standard input. If it dies before it has ended in order,
+//!    another is started just to do that.
+
+use crate::data_dir::DataDir;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::thread::JoinHandle;
+use strake_env::{Clock, RealClock};
+use strake_proto::{Error, ErrorKind, Result};
+use tracing::{error, warn};
+
+/// How long a process must serve for its end to be no failure. A process with a fault that every
+/// start meets dies sooner.
+const SERVED_MIN: Duration = Duration::from_secs(1);
+/// After so many failures in a row no further process is started: about a quarter of a minute.
+const FAILURES_MAX: u32 = 10;
+/// The pause after the second failure in a row, doubled up to the maximum.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(crate) struct Supervisor {
+    shared: Arc<Shared>,
+    watch: Option<JoinHandle<Result<()>>>,
+}
+
+struct Shared {
+    dir: DataDir,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The process is to end in order.
+    ending: bool,
+    /// The standard input of the process that serves; closing it ends the process.
+    stdin: Option<ChildStdin>,
+}
+
+/// A process that serves.
+struct Server {
+    child: Child,
+    output: Box<dyn Read + Send>,
+}
+
+impl Supervisor {
+    /// Starts the server process; returns when it serves.
+    ///
+    /// # Errors
+    /// What the process said; the host's.
+    pub(crate) fn start(dir: &DataDir) -> Result<Supervisor> {
+        let state = Mutex::new(State::default());
+        let shared = Arc::new(Shared { dir: dir.clone(), state, changed: Condvar::default() });
+        let server = shared.start_server()?;
+        let watched = strake_env::thread::Builder::new().name("server-watch".to_owned()).spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.watch(server)
+        });
+        Ok(Supervisor { shared, watch: Some(watched?) })
+    }
+
+    /// Ends the server process in order; everything is durable already.
+    ///
+    /// # Errors
+    /// `Io` when it fails.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        {
+            let mut state = self.shared.state.lock();
+            state.ending = true;
+            state.stdin = None;
+            self.shared.changed.notify_all();
+        }
+        match self.watch.take() {
+            Some(watch) => watch.join().expect("invariant: a panic ends the process"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Supervisor {
+    /// A start that failed leaves no process behind.
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}
+
+impl Shared {
+    /// Follows a process, and those that take its place, to the last one's end.
+    fn watch(&self, server: Server) -> Result<()> {
+        let mut failures = 0;
+        let mut serving = Some(server);
+        loop {
+            let started = RealClock.monotonic();
+            let ended = match serving.take() {
+                Some(server) => self.follow(server),
+                None => self.start_server().and_then(|server| self.follow(server)),
+            };
+            let served = RealClock.monotonic() - started >= SERVED_MIN;
+            failures = if served && ended.is_ok() { 1 } else { failures + 1 };
+            let ending = self.state.lock().ending;
+            let what = match &ended {
+                Ok(status) if ending && status.success() => return Ok(()),
+                Ok(status) => format!("has ended ({status})"),
+                Err(error) => format!("does not start: {error}"),
+            };
+            // One that fails while it ends in order has said why, and would fail again.
+            let hopeless = ending && ended.is_ok_and(|status| status.code().is_some());
+            if hopeless || failures >= FAILURES_MAX {
+                let detail = format!("the server process {what}");
+                if ending {
+                    return Err(Error::new(ErrorKind::Io, detail));
+                }
+                error!(
+                    target: "daemon",
+                    "{detail}, for the {failures}th time in a row; this process ends, too: \
+                     `strake up` recovers"
+                );
+                std::process::exit(1);
+            }
+            warn!(target: "daemon", "the server process {what}: it is started anew");
+            self.pause(failures);
+        }
+    }
+
+    /// Waits until a process that serves has ended.
+    fn follow(&self, mut server: Server) -> Result<ExitStatus> {
+        {
+            let mut state = self.state.lock();
+            let stdin = server.child.stdin.take();
+            state.stdin = stdin.filter(|_| !state.ending);
+        }
+        // An error tells no more than the end of the output.
+        let _ = std::io::copy(&mut server.output, &mut std::io::sink());
+        let status = server.child.wait()?;
+        self.state.lock().stdin = None;
+        Ok(status)
+    }
+
+    fn pause(&self, failures: u32) {
+        let doublings = failures.saturating_sub(2).min(16);
+        let pause = if failures < 2 { Duration::ZERO } else { PAUSE_MIN * (1 << doublings) };
+        let end = RealClock.monotonic() + pause.min(PAUSE_MAX);
+        let mut state = self.state.lock();
+        while !state.ending {
+            let left = end.saturating_sub(RealClock.monotonic());
+            if left.is_zero() || self.changed.wait_for(&mut state, left).timed_out() {
+                return;
+            }
+        }
+    }
+
+    /// Starts a process and waits until it serves.
+    fn start_server(&self) -> Result<Server> {
+        let mut child = Command::new(own_program()?)
+            .args(["daemon", "--role", "server", "--data"])
+            .arg(self.dir.root())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        match wait_until_served(&mut child) {
+            Ok(output) => Ok(Server { child, output: Box::new(output) }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error)
+            }
+        }
+    }
+}
+
+/// This program's file. It may have been replaced while this process runs, by one of another
+/// version; the kernel still knows the old one.
+fn own_program() -> Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    Ok(if path.exists() { path } else { PathBuf::from("/proc/self/exe") })
+}
+
+/// Waits until the server serves: one line `ready`, or its error as JSON.
+fn wait_until_served(child: &mut Child) -> Result<impl Read + Send + 'static> {
+    let stdout = child.stdout.take().expect("invariant: stdout is piped");
+    let mut line = String::new();
+    let mut output = BufReader::new(stdout);
+    output.read_line(&mut line)?;
+    if line.trim_end() == "ready" {
+        return Ok(output);
+    }
+    Err(serde_json::from_str::<Error>(&line).unwrap_or_else(|_| {
+        Error::new(ErrorKind::Internal, "the server process ended before it served; see the log")
+    }))
+}
