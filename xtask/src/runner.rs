@@ -136,6 +136,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("faults", 10),
         ("faults-socket", 10),
         ("crashes", 10),
+        ("restart-server", 10),
         ("lifecycle", 10),
     ] {
         let words =

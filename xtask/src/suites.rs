@@ -31,6 +31,7 @@ mod pjdfstest;
 mod processes;
 mod programs;
 mod reference;
+mod restart_server;
 mod rings;
 mod session;
 mod usage;
@@ -86,6 +87,11 @@ const SUITES: &[Suite] = &[
         name: "crashes",
         about: "kill -9 under fio, sqlite3, git, tar and small writes",
         run: crashes::run,
+    },
+    Suite {
+        name: "restart-server",
+        about: "kill -9 of the server process, which no program may notice",
+        run: restart_server::run,
     },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];

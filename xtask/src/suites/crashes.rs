@@ -1,5 +1,6 @@
-//! `kill -9` of the daemon (or, with servers in a process of their own, of either process) at
-//! random moments under real programs; some starts after it with an NSD away, which returns later.
+//! `kill -9` of the daemon (with servers in a process of their own: of the daemon or of both
+//! processes) at random moments under real programs; some starts after it with an NSD away, which
+//! returns later. What happens when the server alone is killed is in `restart_server`.
 //!
 //! Each program has its checker, which stands outside and knows what the program was told is
 //! durable: see `loads`. The seed of the moments is printed; `STRAKE_SEED` sets it.
@@ -53,13 +54,17 @@ const CASES: [Case; 4] = [
 ];
 
 /// Random numbers that follow from a seed.
-struct Draw {
+pub(super) struct Draw {
     seed: u64,
     drawn: u64,
 }
 
 impl Draw {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn new(seed: u64) -> Draw {
+        Draw { seed, drawn: 0 }
+    }
+
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.drawn += 1;
         let bytes = contents(self.seed << 20 | self.drawn, 8);
         bytes.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte)) % limit
@@ -69,7 +74,7 @@ impl Draw {
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
     println!("STRAKE_SEED={}", session.seed);
     for (index, case) in CASES.iter().enumerate() {
-        let mut draw = Draw { seed: session.seed << 8 | index as u64, drawn: 0 };
+        let mut draw = Draw::new(session.seed << 8 | index as u64);
         let rounds = if session.quick { case.rounds.0 } else { case.rounds.1 };
         let mounted = Mounted::create(session, checks, case.name, &case.shape)?;
         if let Err(reason) = one(session, &mounted, checks, case, rounds, &mut draw) {
@@ -106,15 +111,15 @@ fn one(
         }
         let time = WORK_MILLIS.start + draw.below(WORK_MILLIS.end - WORK_MILLIS.start);
         pause(Duration::from_millis(time));
-        let victim = if case.shape.socket { draw.below(2) as usize } else { 0 };
-        let killed = mounted.kill_process(victim);
+        let with_server = case.shape.socket && draw.below(2) == 1;
+        let killed = if with_server { mounted.kill_all() } else { mounted.kill() };
         wait_for_ends(session, &mut running)?;
         killed?;
         let away = (draw.below(2) == 0).then(|| 1 + draw.below(case.shape.nsds.into()) as u16);
         away.map_or(Ok(()), |nsd| mounted.remove_nsd(nsd))?;
         let what = format!(
             "{name} {round}: up after kill -9 of {} at {time} ms, NSD away: {away:?}",
-            ["the daemon", "the server"][victim]
+            if with_server { "the daemon and its server" } else { "the daemon" }
         );
         if !checks.record(&what, mounted.up().map(drop)) {
             return Err("the file system does not come up again".to_owned());

@@ -135,7 +135,7 @@ fn fill_with_small_files(checks: &mut Checks, mounted: &Mounted<'_>) {
         }
         mounted.sync()?;
         mounted.check()?;
-        mounted.kill_process(0)?;
+        mounted.kill()?;
         mounted.up()?;
         (0..made).try_for_each(|number| verify_small(&mounted.mount, number))?;
         mounted.check()?;

@@ -239,31 +239,63 @@ impl<'a> Mounted<'a> {
             .ok_or_else(|| format!("`up` of what is up names no process: {output}"))
     }
 
-    /// Ends the daemon as a crash would, with all its helper processes.
+    /// Ends the daemon as a crash would; all its helper processes must end then.
     ///
     /// # Errors
     /// It does not run, or outlives the signal.
     pub(crate) fn kill(&self) -> Result<(), String> {
-        self.kill_process(0)
+        let daemon = self.daemon()?;
+        let helpers = children_of(daemon);
+        self.kill_and_wait(&[daemon], &helpers)
     }
 
-    /// Ends one of the processes as a crash would: the daemon (0) or a helper of its (from 1). The
-    /// others must end then, too.
+    /// Ends the daemon and all its helper processes as a crash of them all would.
     ///
     /// # Errors
-    /// It does not run, or one of them goes on.
-    pub(crate) fn kill_process(&self, index: usize) -> Result<(), String> {
+    /// They do not run, or outlive the signal.
+    pub(crate) fn kill_all(&self) -> Result<(), String> {
         let daemon = self.daemon()?;
-        let mut processes = vec![daemon];
-        processes.extend(children_of(daemon));
-        let victim = processes.get(index).ok_or_else(|| format!("there is no process {index}"))?;
+        // The helpers first: else they could end in order.
+        let mut processes = children_of(daemon);
+        processes.push(daemon);
+        self.kill_and_wait(&processes, &[])
+    }
+
+    /// The server process of a daemon with `rpc=socket`, if one runs.
+    pub(crate) fn server(&self, daemon: u32) -> Option<u32> {
+        let is_server = |process: &u32| {
+            let words = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            words.split(|byte| *byte == 0).any(|word| word == b"server") && is_alive(*process)
+        };
+        children_of(daemon).into_iter().find(is_server)
+    }
+
+    /// Ends one process as a crash would.
+    ///
+    /// # Errors
+    /// It does not run, or outlives the signal.
+    pub(crate) fn kill_one(&self, process: u32) -> Result<(), String> {
+        self.kill_and_wait(&[process], &[])
+    }
+
+    fn kill_and_wait(&self, victims: &[u32], others: &[u32]) -> Result<(), String> {
         let mut kill = self.session.command("sh");
-        kill.arg("-c").arg(format!("kill -9 {victim}"));
+        kill.args(["-c", "kill -9 \"$@\"", "sh"]).args(victims.iter().map(u32::to_string));
         self.run("kill", &mut kill)?;
+        let mut all = victims.iter().chain(others);
+        all.try_for_each(|process| self.wait_for_end(*process))
+            .map_err(|error| format!("{error}, after kill -9 of {victims:?}"))
+    }
+
+    /// Waits until a process has ended.
+    ///
+    /// # Errors
+    /// It goes on.
+    pub(crate) fn wait_for_end(&self, process: u32) -> Result<(), String> {
         let end = crate::runner::now() + std::time::Duration::from_secs(COMMAND_SECONDS_MAX);
-        while let Some(alive) = processes.iter().find(|process| is_alive(**process)) {
+        while is_alive(process) {
             if crate::runner::now() >= end {
-                return Err(format!("process {alive} outlives kill -9 of {victim}"));
+                return Err(format!("{}: process {process} goes on", self.name));
             }
             super::command::pause(std::time::Duration::from_millis(5));
         }
