@@ -13,6 +13,7 @@ const HELP: &str = "xtask COMMAND
   test         check, documentation, and the suites on real mounts
   suites       the suites on real mounts: [--quick] [--only NAME]...
   soak         long versions: --seed N --minutes M
+  arrows       which crates, and which folders of the client, use which; fails on a circle
   tidy         the rules that clippy does not know, on all files of the repository
 ";
 
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         Some("test") => runner::run(&runner::test_steps()),
         Some("soak") => soak::main(&arguments[1..]),
         Some("tidy") => tidy::main(),
+        Some("arrows") => tidy::arrows::main(),
         Some("suites") => suites::main(&arguments[1..]),
         Some(suites::janitor::COMMAND) => suites::janitor::main(&arguments[1..]),
         Some(suites::writer::COMMAND) => suites::writer::main(&arguments[1..]),

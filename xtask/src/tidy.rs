@@ -3,6 +3,7 @@
 //!
 //! Each rule is a file of its own in `tidy/` with its test, and one line in `RULES`.
 
+pub(crate) mod arrows;
 mod blanks;
 pub(crate) mod documents;
 mod edges;
@@ -28,6 +29,7 @@ const RULES: &[fn(&Repository) -> Faults] = &[
     size::faults,
     words::faults,
     edges::faults,
+    arrows::faults,
     blanks::faults,
     documents::faults,
     seam::faults,

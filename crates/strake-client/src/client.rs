@@ -1,19 +1,16 @@
 //! [`StrakeVfs`]: the client as a whole, its start and its end.
 
-use crate::background::{Background, tend_now};
-use crate::commit::sync_all;
-use crate::file::FileState;
-use crate::harden::fold_at_start;
-use crate::inode::InodeState;
-use crate::neighbours::Neighbours;
-use crate::open_table::{HandleTable, OpenTable};
-use crate::pool::{PagePool, PoolView};
-use crate::prefetch::ReadAhead;
+use crate::context::Shared;
+use crate::data::fold::fold_at_start;
+use crate::flush::settle::sync_all;
+use crate::inode::listed::Neighbours;
+use crate::inode::open_table::{HandleTable, OpenTable};
+use crate::inode::queue::Queue;
+use crate::memory::pool::{PagePool, PoolView};
+use crate::open_file::OpenFile;
 use crate::settings::Settings;
-use crate::shared::Shared;
-use crate::vfs::OpenFlags;
-use crate::vfs_impl::Timings;
-use crate::write_behind::Queue;
+use crate::tender::{Background, tend_now};
+use crate::timings::Timings;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use strake_array::Array;
@@ -44,16 +41,6 @@ pub struct ClientView {
     pub dirty_inodes: u64,
     /// Blocks rewritten because a strip was bad.
     pub mended: u64,
-}
-
-/// An open file.
-pub(crate) struct OpenFile {
-    pub(crate) inode: Arc<InodeState>,
-    pub(crate) file: Arc<FileState>,
-    pub(crate) flags: OpenFlags,
-    /// Errors of write-behind that this handle knows of.
-    pub(crate) seen: Mutex<u64>,
-    pub(crate) ahead: Mutex<ReadAhead>,
 }
 
 /// A mounted Strake file system. See the crate's head.

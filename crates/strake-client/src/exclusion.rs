@@ -1,10 +1,12 @@
 //! What repair needs of a mount, granted with its locks: see [`strake_array::exclusion`].
 
+use crate::block_io::load::load;
+use crate::block_io::send::flush_block;
 use crate::client::StrakeVfs;
-use crate::commit::sync_all;
-use crate::file::Content;
-use crate::file_io::Of;
-use crate::write_behind::{flush_block, load};
+use crate::data::of::Of;
+use crate::flush::settle::sync_all;
+use crate::memory::block::Owner;
+use crate::memory::file::Content;
 use std::sync::atomic::Ordering;
 use strake_array::exclusion::{Exclusion, FileNow};
 use strake_proto::{BlockIndex, ErrorKind, Ino, ObjectLayout, Result};

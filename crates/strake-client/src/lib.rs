@@ -4,18 +4,22 @@
 //! Data flows one way: adapter ▶ `Vfs` ▶ page pool ▶ array (stripe ▶ NSD session).
 //!
 //! ```text
-//! vfs_impl, ops/*      what an operation is, permissions
-//! inode, open_table    attributes as they are now; what is in use
-//! file, block, pool    contents in memory
-//! file_io, prefetch    between applications and memory (neighbours: across small files)
-//! write_behind         from dirty to accepted by the NSDs (accepted: and from there to stable)
-//! commit, harden       from there to durable: the order that keeps promises
-//! exclusion            what repair needs of a mount, granted with its locks
+//! exclusion, vfs_impl      what repair needs of a mount; the calls of `Vfs`
+//! client, tender           start and end; the threads that work unasked
+//! ops, permissions         what an operation is
+//! data                     between applications and memory: write, read, prefetch, fold
+//! flush                    from dirty to durable: the order that keeps promises
+//! block_io                 between a block in memory and its stripe
+//! context                  what all parts share
+//! inode                    attributes as they are now; what is in use; what is queued
+//! memory                   contents in memory: pool, blocks, files
 //! ```
+//!
+//! Each line uses those below it (`xtask tidy`, arrows.rs).
 //!
 //! # Promises and where they are kept
 //!
-//! A size reaches the metadata after the data below it is stable (`commit`). A block reaches the
+//! A size reaches the metadata after the data below it is stable (`flush`). A block reaches the
 //! NSDs after the truncations of its file, and the reservation of its object, are durable
 //! (`FileState::barrier`). The others are the array's ([`strake_array`]).
 //!
@@ -39,31 +43,23 @@
 
 #![warn(missing_docs)]
 
-mod accepted;
-mod background;
-mod block;
+mod block_io;
 pub mod client;
-mod commit;
+mod context;
+mod data;
 mod exclusion;
-mod file;
-mod file_io;
-mod harden;
+mod flush;
 mod inode;
 pub mod invalidate;
-mod make_room;
-mod neighbours;
-mod numbers;
-mod open_table;
+mod memory;
+mod open_file;
 mod ops;
 mod permissions;
-mod pool;
-mod prefetch;
 pub mod settings;
-mod shared;
-mod unsettled;
+mod tender;
+mod timings;
 pub mod vfs;
 mod vfs_impl;
-mod write_behind;
 
 #[cfg(test)]
 mod check_test;
@@ -91,6 +87,6 @@ mod testing;
 mod vfs_test;
 
 pub use client::{ClientView, FlushReport, StrakeVfs};
-pub use pool::PoolView;
+pub use memory::pool::PoolView;
 pub use settings::Settings;
 pub use vfs::Vfs;

@@ -2,8 +2,8 @@
 //!
 //! A FUSE mount with `default_permissions` checks before us; everybody else is checked here alone.
 
-use crate::inode::{Core, InodeState};
-use crate::shared::Shared;
+use crate::context::Shared;
+use crate::inode::core::{Core, InodeState};
 use std::sync::Arc;
 use strake_proto::acl::{self, Acl};
 use strake_proto::meta::{MetaQuery, MetaReply};

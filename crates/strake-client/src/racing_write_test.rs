@@ -4,7 +4,7 @@
 //! listed; its partners are listed before they accept theirs. So the strip looks like one that only
 //! this NSD has, although the write is about to be acknowledged.
 
-use crate::file::Content;
+use crate::memory::file::Content;
 use crate::rehome_test::wait_for_end;
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig, send_block};

@@ -1,6 +1,6 @@
 //! Large reads by those who keep the pages: past the pool, beside everything that changes a file.
 
-use crate::file_io::STREAM_BYTES_MIN;
+use crate::data::read::STREAM_BYTES_MIN;
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::{Handle, SetAttr, Vfs};

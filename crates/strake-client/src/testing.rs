@@ -1,8 +1,8 @@
 //! A client over NSDs and metadata in memory.
 
+use crate::block_io::send::flush_block;
 use crate::client::{FlushReport, StrakeVfs};
 use crate::settings::Settings;
-use crate::write_behind::flush_block;
 use std::ops::Deref;
 use std::sync::Arc;
 use strake_array::{Array, ArrayOptions, Exclusion};

@@ -1,9 +1,11 @@
 //! [`Vfs`] for [`StrakeVfs`]: each call finds what it is about, and hands over to its file in
 //! `ops`.
 
-use crate::client::{OpenFile, StrakeVfs};
-use crate::commit::{sync_all, sync_inode};
-use crate::file_io::{Of, Position};
+use crate::client::StrakeVfs;
+use crate::data::of::Of;
+use crate::data::write::Position;
+use crate::flush::settle::{sync_all, sync_inode};
+use crate::open_file::OpenFile;
 use crate::ops::{attributes, copy, directory, names, open, xattr};
 use crate::vfs::{
     DirItem, Entry, FallocateMode, Handle, MakeNode, OpenFlags, Opened, SeekFor, SetAttr, Vfs,
@@ -11,31 +13,9 @@ use crate::vfs::{
 use std::ops::Range;
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
-use strake_observe::{Observe, Operation};
 use strake_proto::limits::SYMLINK_BYTES_MAX;
 use strake_proto::meta::{Cookie, MetaQuery, MetaReply, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, StatFs};
-
-macro_rules! timings {
-    ($($name:ident = $text:literal),* $(,)?) => {
-        /// The histograms of the operations.
-        pub(crate) struct Timings { $($name: Arc<Operation>,)* }
-        impl Timings {
-            /// Finds them all once.
-            pub(crate) fn new(observe: &Observe) -> Timings {
-                Timings { $($name: observe.operations.operation($text),)* }
-            }
-        }
-    };
-}
-
-timings! {
-    lookup = "lookup", getattr = "getattr", setattr = "setattr", mknod = "mknod", mkdir = "mkdir",
-    symlink = "symlink", link = "link", unlink = "unlink", rmdir = "rmdir", rename = "rename",
-    create = "create", open = "open", read = "read", write = "write", fsync = "fsync",
-    fallocate = "fallocate", copy_range = "copyRange", readdir = "readdir", getxattr = "getxattr",
-    listxattr = "listxattr", setxattr = "setxattr", removexattr = "removexattr", sync = "sync",
-}
 
 impl StrakeVfs {
     fn of<'a>(&'a self, open: &'a OpenFile) -> Of<'a> {

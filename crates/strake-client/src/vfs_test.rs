@@ -649,7 +649,8 @@ fn an_nsd_that_starts_anew_is_sent_again_what_it_had_only_accepted() {
         let file = vfs.shared.file(&inode).expect("a file");
         for index in file.dirty_blocks() {
             let Some(block) = file.find_block(index) else { continue };
-            crate::write_behind::flush_block(&vfs.shared, &inode, &file, &block).expect("accepted");
+            crate::block_io::send::flush_block(&vfs.shared, &inode, &file, &block)
+                .expect("accepted");
         }
         assert!(!file.has_dirty_blocks());
         let held = vfs.shared.array.room.held();

@@ -1,10 +1,12 @@
 //! The rule that the arrows between crates point only downwards (docs/ARCHITECTURE.md, crates).
 
+use std::collections::BTreeSet;
+
 use super::Faults;
 use super::repository::{File, Repository};
 
 /// Which crate may use which in its product. Tests may use more.
-const CRATE_EDGES: &[(&str, &[&str])] = &[
+pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ("strake-proto", &[]),
     ("strake-env", &["strake-proto"]),
     ("strake-observe", &["strake-proto", "strake-env"]),
@@ -55,6 +57,22 @@ fn edge_faults(file: &File) -> Faults {
         }
     }
     faults
+}
+
+/// The crates of ours that a manifest's product uses.
+pub(super) fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut section = "";
+    let mut found = BTreeSet::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+        }
+        let name = line.split(['.', ' ', '=']).next().unwrap_or("");
+        if section == "[dependencies]" && name.starts_with("strake") {
+            found.insert(name.to_owned());
+        }
+    }
+    found
 }
 
 #[cfg(test)]

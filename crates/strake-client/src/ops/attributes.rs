@@ -1,11 +1,12 @@
 //! Attributes: reading, changing, checking.
 
-use crate::client::OpenFile;
-use crate::file_io::Of;
-use crate::inode::InodeState;
-use crate::ops::{require_regular, xattr};
+use crate::context::Shared;
+use crate::data::of::Of;
+use crate::inode::core::InodeState;
+use crate::inode::require_regular;
+use crate::open_file::OpenFile;
+use crate::ops::xattr;
 use crate::permissions::{WRITE, check_owner, has_privileges, in_group};
-use crate::shared::Shared;
 use crate::vfs::{SetAttr, SetTime};
 use std::sync::Arc;
 use strake_proto::meta::{AttrChange, MetaOp};

@@ -1,7 +1,8 @@
 //! Copying between files of this file system.
 
-use crate::file_io::{Of, Position};
-use crate::prefetch::ReadAhead;
+use crate::data::of::Of;
+use crate::data::prefetch::ReadAhead;
+use crate::data::write::Position;
 use strake_env::sync::Mutex;
 use strake_proto::Result;
 

@@ -1,7 +1,7 @@
 //! Listing directories.
 
-use crate::inode::InodeState;
-use crate::shared::Shared;
+use crate::context::Shared;
+use crate::inode::core::InodeState;
 use crate::vfs::DirItem;
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;

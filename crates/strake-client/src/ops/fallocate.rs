@@ -4,10 +4,10 @@
 //! zeroed in memory. Allocation promises no blocks of its own (every write goes to new space
 //! anyway): it makes sure that there is room now, and extends the file.
 
-use crate::file::Content;
-use crate::file_io::Of;
-use crate::make_room::with_room;
-use crate::pool::Fill;
+use crate::data::of::Of;
+use crate::flush::make_room::with_room;
+use crate::memory::file::Content;
+use crate::memory::pool::Fill;
 use crate::vfs::FallocateMode;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -117,8 +117,9 @@ impl Of<'_> {
 
     fn delete_blocks(&self, layout: &ObjectLayout, from: u64, to: u64) -> Result<()> {
         let (shared, file) = (self.shared, self.file);
-        let gains = file.take_gains(self.inode, from, to);
-        let fresh = file.drop_blocks(shared, from, to);
+        let gains = file.take_gains(from, to);
+        self.inode.core.lock().unstable_gain -= gains;
+        let fresh = file.drop_blocks(&shared.array.room, from, to);
         {
             let mut core = self.inode.core.lock();
             core.fresh = core.fresh.saturating_sub(fresh);

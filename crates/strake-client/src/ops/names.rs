@@ -1,9 +1,9 @@
 //! Names: looking up, making, linking, removing, renaming.
 
-use crate::inode::{Core, InodeState};
-use crate::open_table::Pinned;
+use crate::context::Shared;
+use crate::inode::core::{Core, InodeState};
+use crate::inode::open_table::Pinned;
 use crate::permissions::{EXECUTE, WRITE, check_sticky};
-use crate::shared::Shared;
 use crate::vfs::Entry;
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;

@@ -1,15 +1,15 @@
 //! Opening, closing and syncing files.
 
-use crate::client::OpenFile;
-use crate::commit::sync_inode;
-use crate::file::FileState;
-use crate::file_io::Of;
-use crate::inode::InodeState;
+use crate::context::Shared;
+use crate::data::of::Of;
+use crate::data::prefetch::ReadAhead;
+use crate::flush::settle::sync_inode;
+use crate::inode::core::InodeState;
+use crate::inode::require_regular;
+use crate::memory::file::FileState;
+use crate::open_file::OpenFile;
 use crate::ops::names::{enter, make, new_inode};
-use crate::ops::require_regular;
 use crate::permissions::{EXECUTE, READ, WRITE};
-use crate::prefetch::ReadAhead;
-use crate::shared::Shared;
 use crate::vfs::{Entry, OpenFlags};
 use std::sync::Arc;
 use strake_env::sync::Mutex;

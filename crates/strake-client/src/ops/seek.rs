@@ -1,7 +1,7 @@
 //! The next data and the next hole, to the block.
 
-use crate::file::Content;
-use crate::file_io::Of;
+use crate::data::of::Of;
+use crate::memory::file::Content;
 use crate::vfs::SeekFor;
 use std::collections::BTreeSet;
 use strake_proto::{BlockIndex, ErrorKind, ObjectLayout, Result};

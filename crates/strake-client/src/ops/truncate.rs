@@ -5,9 +5,9 @@
 //! because what was written since may not be stable. Extending is a change in memory, told with the
 //! next commit.
 
-use crate::file::Content;
-use crate::file_io::Of;
-use crate::make_room::with_room;
+use crate::data::of::Of;
+use crate::flush::make_room::with_room;
+use crate::memory::file::Content;
 use std::sync::atomic::Ordering;
 use strake_proto::limits::FILE_BYTES_MAX;
 use strake_proto::meta::MetaOp;
@@ -100,7 +100,9 @@ impl Of<'_> {
         let version = shared.array.io.versions().next();
         // Of what is removed the metadata counts, or is told with this, only what is stable.
         let first = from.map_or(u64::MAX, |from| from.0);
-        let removed = removed - self.file.take_gains(self.inode, first, u64::MAX);
+        let gains = self.file.take_gains(first, u64::MAX);
+        self.inode.core.lock().unstable_gain -= gains;
+        let removed = removed - gains;
         let delta = self.told_delta(removed);
         let result = match from {
             Some(from) if size >= committed => {
@@ -159,7 +161,7 @@ impl Of<'_> {
             Content::Object(layout) => {
                 let block_size = u64::from(layout.block_size);
                 let from = size.div_ceil(block_size);
-                let fresh = file.drop_blocks(self.shared, from, u64::MAX);
+                let fresh = file.drop_blocks(&self.shared.array.room, from, u64::MAX);
                 {
                     let mut core = self.inode.core.lock();
                     core.fresh = core.fresh.saturating_sub(fresh);

@@ -4,9 +4,9 @@
 //! hidden from others; `security.` readable by all, changed by root; POSIX ACLs changed by the
 //! owner.
 
-use crate::inode::{Core, InodeState};
+use crate::context::Shared;
+use crate::inode::core::{Core, InodeState};
 use crate::permissions::{ACL_ACCESS, ACL_DEFAULT, READ, WRITE, check_owner, in_group};
-use crate::shared::Shared;
 use strake_array::meta_link::wrong_reply;
 use strake_proto::limits::{NAME_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use strake_proto::meta::{CAPABILITY_NAME, MetaOp, MetaQuery, MetaReply, XattrMode};

@@ -7,10 +7,11 @@
 //! files settles. So it seldom waits for more than a slice, and writers that only overwrite never
 //! wait for it.
 
-use crate::commit::sync_inodes;
-use crate::open_table::Pinned;
-use crate::shared::Shared;
-use crate::write_behind::{flush_or_latch, free_overwritten};
+use crate::block_io::send::free_overwritten;
+use crate::context::Shared;
+use crate::flush::settle::sync_inodes;
+use crate::flush::writers::flush_or_latch;
+use crate::inode::open_table::Pinned;
 use strake_array::reaper;
 use strake_array::room::Turn;
 use strake_proto::{Error, ErrorKind, Result};

@@ -1,12 +1,12 @@
 //! What all parts of the client share.
 
-use crate::file::FileState;
-use crate::inode::{Core, InodeState};
-use crate::neighbours::Neighbours;
-use crate::open_table::{OpenTable, Pinned};
-use crate::pool::PagePool;
+use crate::inode::core::{Core, InodeState};
+use crate::inode::listed::Neighbours;
+use crate::inode::open_table::{OpenTable, Pinned};
+use crate::inode::queue::Queue;
+use crate::memory::file::FileState;
+use crate::memory::pool::PagePool;
 use crate::settings::Settings;
-use crate::write_behind::Queue;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,7 +97,7 @@ impl Shared {
                 core.epoch()
             };
             let found = self.array.meta.query_inode(&MetaQuery::GetInode { ino: inode.ino })?;
-            crate::ops::require_regular(found.attr.file_type)?;
+            crate::inode::require_regular(found.attr.file_type)?;
             let made = FileState::new(&found, Arc::clone(&self.pool))?;
             let mut core = inode.core.lock();
             if core.epoch() == epoch && core.file.is_none() {
@@ -190,7 +190,7 @@ impl Shared {
         };
         if let Some(file) = &file {
             let content = file.content.write();
-            file.drop_blocks(self, 0, u64::MAX);
+            file.drop_blocks(&self.array.room, 0, u64::MAX);
             drop(content);
             file.unsettled.lock().clear();
         }

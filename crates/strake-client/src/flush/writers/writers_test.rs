@@ -1,10 +1,13 @@
 //! Blocks on their way to the disks: who sends them, when, and what of them is in memory meanwhile.
 
 use super::*;
+use crate::block_io::send::flush_block;
+use crate::memory::pool::Fill;
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::Vfs;
 use crate::vfs_test::{create, lookup, open, pattern, read, write};
+use std::time::Duration;
 use strake_env::Rng;
 use strake_proto::{ByteCount, Caller, Ino};
 use strake_testing::memory_nsd::Faults;

@@ -8,8 +8,8 @@
 //!
 //! The shards' locks are leaves: nothing else is locked under them.
 
-use crate::inode::InodeState;
-use crate::numbers::NumberMap;
+use crate::inode::core::InodeState;
+use crate::memory::numbers::NumberMap;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;

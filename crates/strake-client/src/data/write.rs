@@ -1,35 +1,21 @@
-//! Reading and writing the contents of a file in memory, block by block.
+//! Writing the contents of a file in memory, block by block.
 //!
 //! Each step makes room in the pool first, without a lock, then locks `content` (shared) and one
 //! block, and works on that block alone.
 
-mod read;
-
-#[cfg(test)]
-pub(crate) use read::STREAM_BYTES_MIN;
-
-use crate::block::{Block, BlockData, STORED_UNKNOWN};
-use crate::file::{Content, FileState};
-use crate::inode::InodeState;
-use crate::make_room::with_room;
-use crate::pool::{Fill, PARTS_BYTES_MIN};
-use crate::shared::Shared;
-use crate::write_behind::{enqueue, load, stored_length};
-use std::sync::Arc;
+use crate::block_io::load::{load, stored_length};
+use crate::data::of::Of;
+use crate::flush::make_room::with_room;
+use crate::flush::writers::enqueue;
+use crate::memory::block::{Block, BlockData, STORED_UNKNOWN};
+use crate::memory::file::Content;
+use crate::memory::pool::{Fill, PARTS_BYTES_MIN};
 use std::sync::atomic::Ordering;
 use strake_array::room::Held;
 use strake_array::stripe_io::on_disk;
 use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, UNIT_BYTES};
 use strake_proto::meta::{MetaOp, MetaReply};
 use strake_proto::{Error, ErrorKind, ObjectLayout, Result};
-
-/// A file and its inode, as every function here needs them.
-#[derive(Clone, Copy)]
-pub(crate) struct Of<'a> {
-    pub(crate) shared: &'a Shared,
-    pub(crate) inode: &'a Arc<InodeState>,
-    pub(crate) file: &'a Arc<FileState>,
-}
 
 /// Where to write.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,8 +35,6 @@ const SMALL_BYTES: usize = 1 << 20;
 /// What a step came to.
 enum Step {
     Done(usize),
-    /// The same, by a read that went past the pool.
-    Past(usize),
     /// A buffer of so many bytes is needed: make room and come again.
     Room(usize),
     /// The content changed its kind or the block left the map: look again.
@@ -120,7 +104,6 @@ impl Of<'_> {
                     room = true;
                 }
                 Ok(Step::Again) => {}
-                Ok(Step::Past(_)) => unreachable!("a step of reading"),
                 Err(error) => {
                     result = Err(error);
                     break;

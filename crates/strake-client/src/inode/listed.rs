@@ -6,15 +6,11 @@
 //! one. Nobody's order but a listing's is guessed at, and each file is fetched once for each
 //! listing, so a guess that is wrong costs [`AHEAD`] small reads.
 
-use crate::file::Content;
-use crate::numbers::NumberMap;
-use crate::shared::Shared;
-use crate::write_behind::Job;
+use crate::memory::numbers::NumberMap;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use strake_env::sync::Mutex;
+use strake_proto::Ino;
 use strake_proto::meta::{FileData, Inode};
-use strake_proto::{Ino, Result};
 
 /// Files listed lately that are remembered.
 const LISTED_MAX: usize = 8192;
@@ -92,33 +88,11 @@ impl Neighbours {
             self.state.lock().list(inode.attr.ino);
         }
     }
-}
 
-/// A file is read from its beginning: asks for the next ones, if they are likely to be read.
-pub(crate) fn run_ahead(shared: &Shared, ino: Ino) {
-    if shared.settings.prefetch_blocks == 0 {
-        return;
+    /// Notes that a file is read from its beginning; returns those to be fetched now.
+    pub(crate) fn read(&self, ino: Ino) -> Vec<Ino> {
+        self.state.lock().read(ino)
     }
-    let wanted = shared.neighbours.state.lock().read(ino);
-    for ino in wanted {
-        // Whoever reads it in earnest finds out what is wrong with it.
-        let _ = fetch(shared, ino);
-    }
-}
-
-fn fetch(shared: &Shared, ino: Ino) -> Result<()> {
-    let inode = shared.table.pin(ino);
-    let file = shared.file(&inode)?;
-    let job = {
-        let Some(content) = file.content.try_read() else { return Ok(()) };
-        let Content::Object(layout) = &*content else { return Ok(()) };
-        let cold = file.find_block(0).is_none() && file.stored_limit(layout, 0) > 0;
-        cold.then(|| Job { inode, file: Arc::clone(&file), index: 0 })
-    };
-    if let Some(job) = job {
-        shared.prefetch.push(job);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

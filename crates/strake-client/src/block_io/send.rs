@@ -1,218 +1,23 @@
-//! Writing behind the application, and the queues of the background threads.
-//!
-//! A block is queued when its last byte is written, or when dirty pages press. The threads send
-//! blocks, and commit the NSDs when enough is accepted. A failure is latched at the inode; the
-//! block stays dirty and is tried again.
+//! From a block in memory to the NSDs: complete it, send it, and hand it to the next round.
 
-use crate::accepted::AcceptedBlock;
-use crate::block::{Block, BlockData, STORED_UNKNOWN};
-use crate::file::{Content, FileState};
-use crate::inode::InodeState;
-use crate::open_table::Pinned;
-use crate::pool::Fill;
-use crate::shared::Shared;
-use std::cmp::Reverse;
-use std::collections::VecDeque;
+use crate::block_io::accepted::AcceptedBlock;
+use crate::block_io::load::{load, stored_length};
+use crate::context::Shared;
+use crate::inode::core::InodeState;
+use crate::memory::block::{Block, BlockData};
+use crate::memory::file::{Content, FileState};
+use crate::memory::pool::Fill;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-use strake_array::reaper;
 use strake_array::room::Held;
-use strake_array::stripe_io::{Access, Found, on_disk, padded_bytes};
+use strake_array::stripe_io::{on_disk, padded_bytes};
 use strake_env::AlignedBuffer;
-use strake_env::sync::{
-    Condvar, Mutex, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
-};
+use strake_env::sync::{RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result};
 
-/// Blocks that one press puts into the queue.
-const PRESS_BLOCKS_MAX: usize = 32;
-/// How long an idle thread sleeps before it looks again.
-const WAIT_STEP: Duration = Duration::from_secs(1);
 /// Commits that sending one block is worth: each makes stable what is accepted, unless NSDs fail.
 const STABLE_ATTEMPTS: u32 = 8;
-
-/// A block to be sent or fetched.
-pub(crate) struct Job {
-    pub(crate) inode: Pinned,
-    pub(crate) file: Arc<FileState>,
-    pub(crate) index: u64,
-}
-
-#[derive(Default)]
-struct QueueState {
-    jobs: VecDeque<Job>,
-    pressed: bool,
-    closed: bool,
-}
-
-/// What a thread is to do next.
-pub(crate) enum Next {
-    Job(Job),
-    /// Nothing is queued, and somebody waits for clean pages.
-    Press,
-    Idle,
-    End,
-}
-
-/// Jobs for background threads.
-#[derive(Default)]
-pub(crate) struct Queue {
-    state: Mutex<QueueState>,
-    changed: Condvar,
-}
-
-impl Queue {
-    /// Puts a job at the end.
-    pub(crate) fn push(&self, job: Job) {
-        self.state.lock().jobs.push_back(job);
-        self.changed.notify_one();
-    }
-
-    /// Jobs that wait.
-    pub(crate) fn len(&self) -> usize {
-        self.state.lock().jobs.len()
-    }
-
-    /// Says that somebody waits for clean pages.
-    pub(crate) fn press(&self) {
-        let mut state = self.state.lock();
-        if !state.pressed {
-            state.pressed = true;
-            self.changed.notify_one();
-        }
-    }
-
-    /// Ends the threads once the queue is empty.
-    pub(crate) fn close(&self) {
-        self.state.lock().closed = true;
-        self.changed.notify_all();
-    }
-
-    /// What to do next; waits a limited time for something.
-    pub(crate) fn next(&self) -> Next {
-        let mut state = self.state.lock();
-        for _ in 0..2 {
-            if let Some(job) = state.jobs.pop_front() {
-                return Next::Job(job);
-            }
-            if std::mem::take(&mut state.pressed) {
-                return Next::Press;
-            }
-            if state.closed {
-                return Next::End;
-            }
-            self.changed.wait_for(&mut state, WAIT_STEP);
-        }
-        Next::Idle
-    }
-}
-
-/// The life of a thread that writes behind.
-pub(crate) fn serve(shared: &Shared) {
-    loop {
-        match shared.write_behind.next() {
-            Next::Job(job) => {
-                run(shared, job);
-                let last = shared.pool.is_waited_for() && shared.write_behind.len() == 0;
-                if last || shared.is_round_due() {
-                    // Whoever lost a block over it finds the block dirty.
-                    let _ = shared.array.rounds.run(false);
-                }
-            }
-            Next::Press => press(shared),
-            Next::Idle => {}
-            Next::End => return,
-        }
-    }
-}
-
-fn run(shared: &Shared, job: Job) {
-    let Some(block) = job.file.find_block(job.index) else { return };
-    // Whoever has sent it since did what it was queued for; what was written after that waits for a
-    // reason of its own, a small `fsync` perhaps that need not send the block.
-    let Some(sends) = block.queued.swap(0, Ordering::AcqRel).checked_sub(1) else { return };
-    flush_or_latch(shared, &job.inode, &job.file, &block, Some(sends));
-}
-
-/// Sends a block for nobody in particular: what goes wrong is latched at its inode. `since`: see
-/// [`flush_block_with`].
-pub(crate) fn flush_or_latch(
-    shared: &Shared,
-    inode: &Arc<InodeState>,
-    file: &Arc<FileState>,
-    block: &Arc<Block>,
-    since: Option<u64>,
-) {
-    let flush = || flush_block_with(shared, inode, file, block, since, &mut || {});
-    let before = shared.array.meta.changes();
-    let result = match flush() {
-        Err(error)
-            if error.kind() == ErrorKind::NoSpace && reaper::reclaim(&shared.array, before) =>
-        {
-            flush()
-        }
-        result => result,
-    };
-    if let Err(error) = result {
-        inode.core.lock().latch.set(error);
-    }
-}
-
-/// Queues dirty blocks of the inodes that have been dirty for longest. If there are none left, what
-/// is accepted is made stable.
-fn press(shared: &Shared) {
-    let mut queued = 0;
-    let mut inodes = shared.dirty_inodes(None);
-    // In turns, for one that is written to without pause always has dirty blocks.
-    let last = shared.pressed_last.load(Ordering::Relaxed);
-    if let Some(at) = inodes.iter().position(|inode| inode.ino.0 == last) {
-        inodes.rotate_left(at + 1);
-    }
-    for inode in inodes {
-        let Some(file) = inode.core.lock().file.clone() else { continue };
-        // What must become stable before it is sent again comes last, with the commit below.
-        let free = |index| {
-            let block = file.find_block(index)?;
-            let bytes = block.data.try_read()?.dirtied;
-            (block.pinned.load(Ordering::Acquire) == 0).then_some((index, bytes))
-        };
-        let mut dirty: Vec<(u64, usize)> =
-            file.dirty_blocks().into_iter().filter_map(free).collect();
-        // Sending a block of which parts are in memory costs as much as sending a whole one.
-        dirty.sort_by_key(|(_, bytes)| Reverse(*bytes));
-        for (index, _) in dirty {
-            if enqueue(shared, &inode, &file, index) {
-                queued += 1;
-            }
-            if queued >= PRESS_BLOCKS_MAX {
-                shared.pressed_last.store(inode.ino.0, Ordering::Relaxed);
-                return;
-            }
-        }
-    }
-    if queued == 0 && shared.array.rounds.accepted_bytes() > 0 {
-        let _ = shared.array.rounds.run(false);
-    }
-}
-
-/// Queues a block for the threads that write behind; false if it stands in the queue already.
-pub(crate) fn enqueue(
-    shared: &Shared,
-    inode: &Arc<InodeState>,
-    file: &Arc<FileState>,
-    index: u64,
-) -> bool {
-    let Some(block) = file.find_block(index) else { return false };
-    let sends = block.sends.load(Ordering::Acquire);
-    if block.queued.swap(sends + 1, Ordering::AcqRel) != 0 {
-        return false;
-    }
-    let inode = shared.table.pin(inode.ino);
-    shared.write_behind.push(Job { inode, file: Arc::clone(file), index });
-    true
-}
 
 /// Sends a block if it is dirty: reads what is missing of it, encodes it, writes it. Afterwards it
 /// is accepted; a round ([`strake_array::round`]) makes it stable.
@@ -238,7 +43,7 @@ pub(crate) fn flush_block(
 
 /// The same; if `since` is given, only unless it was sent after it had been sent so often.
 /// `after_commit` runs where others may come between.
-fn flush_block_with(
+pub(crate) fn flush_block_with(
     shared: &Shared,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
@@ -440,17 +245,6 @@ fn take_back(file: &FileState, block: &Block, data: &mut BlockData, held: Held, 
     block.pinned.fetch_sub(1, Ordering::AcqRel);
 }
 
-/// The length under which a block is stored; asks the NSDs if it is not known.
-pub(crate) fn stored_length(shared: &Shared, layout: &ObjectLayout, block: &Block) -> Result<u32> {
-    let stored = block.stored.load(Ordering::Acquire);
-    if stored != STORED_UNKNOWN {
-        return Ok(stored);
-    }
-    let index = BlockIndex(block.index);
-    let floor = shared.array.floors.floor(layout.object, index);
-    Ok(block.note_stored(shared.array.io.head(layout, index, floor)?))
-}
-
 /// Brings a dirty block to the state in which it can be sent: every unit below its length in the
 /// buffer, at least as long as it is stored, zeros behind. Returns the stored length.
 fn complete(
@@ -516,105 +310,3 @@ fn put_together(
     shared.pool.release(parts);
     loaded
 }
-
-/// Reads what is missing in `from..to` of a block from the NSDs into its buffer. The caller holds
-/// the block's lock exclusively.
-#[allow(clippy::too_many_arguments, reason = "the block, its place and the range")]
-pub(crate) fn load(
-    shared: &Shared,
-    inode: &Arc<InodeState>,
-    file: &Arc<FileState>,
-    layout: &ObjectLayout,
-    block: &Block,
-    data: &mut BlockData,
-    from: usize,
-    to: usize,
-) -> Result<()> {
-    let to = to.min(data.limit as usize).next_multiple_of(UNIT_BYTES);
-    let mut first = from / UNIT_BYTES;
-    let mut end = to / UNIT_BYTES;
-    while first < end && data.valid.contains(first) {
-        first += 1;
-    }
-    while first < end && data.valid.contains(end - 1) {
-        end -= 1;
-    }
-    if first == end {
-        return Ok(());
-    }
-    block.grow(data, &shared.pool, end * UNIT_BYTES, Fill::Whole);
-    let (start, stop) = (first * UNIT_BYTES, end * UNIT_BYTES);
-    let index = BlockIndex(block.index);
-    let floor = shared.array.floors.floor(layout.object, index);
-    let expected = expected_length(file, layout, block, data.limit);
-    let read = |out: &mut [u8]| {
-        shared.array.io.read(layout, index, floor, expected, start, out, Access::Exclusive)
-    };
-    let untouched = (first..end).all(|unit| !data.valid.contains(unit));
-    let limit = data.limit as usize;
-    let buffer = data.buffer.as_mut().expect("invariant: just grown");
-    let found = if untouched {
-        read(&mut buffer[start..stop])?
-    } else {
-        let mut bytes = shared.array.io.scratch().take(stop - start);
-        let found = read(&mut bytes)?;
-        for unit in (first..end).filter(|unit| !data.valid.contains(*unit)) {
-            let at = unit * UNIT_BYTES;
-            buffer[at..at + UNIT_BYTES]
-                .copy_from_slice(&bytes[at - start..at - start + UNIT_BYTES]);
-        }
-        found
-    };
-    // Stale bytes beyond the end of the file are in the last unit at most.
-    if limit < stop {
-        buffer[limit..stop].fill(0);
-    }
-    data.valid.insert_range(first, end);
-    data.count(&shared.pool);
-    if let Some(Found { version, rewritten: true, .. }) = found {
-        note_rewritten(shared, inode, file, block, layout, version);
-    }
-    // After that: what was written anew is pinned, and so does not count as stable yet.
-    block.note_stored(found.map(|found| (found.version, found.block_bytes)));
-    Ok(())
-}
-
-/// A read had to write the block anew: that is accepted and becomes stable like any other write.
-fn note_rewritten(
-    shared: &Shared,
-    inode: &Arc<InodeState>,
-    file: &Arc<FileState>,
-    block: &Block,
-    layout: &ObjectLayout,
-    version: strake_proto::Version,
-) {
-    let Some(block) = block.shared() else { return };
-    block.pinned.fetch_add(1, Ordering::AcqRel);
-    shared.register(inode, &mut inode.core.lock());
-    let (inode, file) = (Arc::clone(inode), Arc::clone(file));
-    let restarts = shared.array.io.nsds().restarts();
-    let array = Arc::clone(&shared.array);
-    let (charge, gained, in_parts, in_place, reusable) = (0, 0, false, false, false);
-    let accepted =
-        AcceptedBlock { array, inode, file, block, charge, gained, in_parts, in_place, reusable };
-    accepted.hand_over(layout, version, restarts);
-}
-
-/// The likely stored length of a block.
-pub(crate) fn expected_length(
-    file: &FileState,
-    layout: &ObjectLayout,
-    block: &Block,
-    limit: u32,
-) -> u32 {
-    match block.stored.load(Ordering::Acquire) {
-        0 | STORED_UNKNOWN => {}
-        stored => return stored,
-    }
-    let start = block.index * u64::from(layout.block_size);
-    let whole = file.committed_size.load(Ordering::Acquire).saturating_sub(start);
-    whole.min(u64::from(layout.block_size)).max(u64::from(limit)) as u32
-}
-
-#[cfg(test)]
-mod write_behind_test;

@@ -2,9 +2,10 @@
 //! what has a time (the sync interval, the reaper of ranges), and the *mender*, which brings NSDs
 //! that have returned up to date.
 
-use crate::commit::sync_inodes;
-use crate::shared::Shared;
-use crate::{harden, prefetch, write_behind};
+use crate::context::Shared;
+use crate::data::prefetch;
+use crate::flush::settle::sync_inodes;
+use crate::flush::{harden, writers};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_array::reaper;
@@ -36,7 +37,7 @@ impl Background {
             Ok(())
         };
         for number in 0..shared.settings.flushers.max(1) {
-            spawn(format!("flusher-{number}"), Box::new(write_behind::serve))?;
+            spawn(format!("flusher-{number}"), Box::new(writers::serve))?;
             spawn(format!("prefetch-{number}"), Box::new(prefetch::serve))?;
         }
         spawn(

@@ -6,13 +6,13 @@
 //! meanwhile; a write that crosses it may be seen or not, each strip being of one version. It
 //! takes no lock of a block, and mends nothing: what needs that is loaded instead.
 
-use super::{Of, Step};
-use crate::block::Block;
-use crate::file::Content;
-use crate::neighbours;
-use crate::pool::Page;
-use crate::prefetch::ReadAhead;
-use crate::write_behind::load;
+use crate::block_io::load::load;
+use crate::data::neighbours;
+use crate::data::of::Of;
+use crate::data::prefetch::ReadAhead;
+use crate::memory::block::Block;
+use crate::memory::file::Content;
+use crate::memory::pool::Page;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::stripe_io::Access;
@@ -32,6 +32,17 @@ struct Way {
 const READ_WHOLE_BYTES: usize = 64 << 10;
 /// From here on a read by one who keeps the pages is worth an I/O of its own: see [`Of::streams`].
 pub(crate) const STREAM_BYTES_MIN: usize = 128 << 10;
+
+/// What a step came to.
+enum Step {
+    Done(usize),
+    /// The same, by a read that went past the pool.
+    Past(usize),
+    /// A buffer of so many bytes is needed: make room and come again.
+    Room(usize),
+    /// The content changed its kind or the block left the map: look again.
+    Again,
+}
 
 impl Of<'_> {
     /// Reads at `offset`; fewer bytes only at the end of the file.
@@ -73,7 +84,7 @@ impl Of<'_> {
         }
         // Who streams has a kernel that reads ahead.
         if sequential && done > 0 && !past {
-            crate::prefetch::run_ahead(self, ahead, offset + done as u64);
+            crate::data::prefetch::run_ahead(self, ahead, offset + done as u64);
         }
         Ok(done)
     }

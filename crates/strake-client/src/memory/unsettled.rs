@@ -1,14 +1,11 @@
-//! Stable stripes of a file that wait for the metadata, and their way to the rounds.
+//! Stable stripes of a file that wait for the metadata. See also `flush/settling.rs`.
 //!
 //! A stripe is settled when the metadata that names its bytes is durable. A commit takes what is
 //! unsettled of a file, makes the metadata durable, and hands the stripes to the rounds. Until then
 //! their blocks count as unsettled here, also while the commit has them: what overwrites a block in
 //! between must not be settled before its predecessor.
 
-use crate::file::FileState;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use strake_array::round::Rounds;
 use strake_proto::BlockIndex;
 use strake_proto::nsd::SettledStripe;
 
@@ -42,44 +39,24 @@ impl Unsettled {
         *self = Unsettled::default();
     }
 
-    fn remove(&mut self, stripe: &SettledStripe) {
+    /// Takes those that wait here; their blocks go on counting as unsettled.
+    pub(crate) fn take(&mut self) -> Vec<SettledStripe> {
+        std::mem::take(&mut self.stripes)
+    }
+
+    /// Takes back what was not settled.
+    pub(crate) fn put_back(&mut self, mut stripes: Vec<SettledStripe>) {
+        self.stripes.append(&mut stripes);
+    }
+
+    /// A stripe that was taken is settled.
+    pub(crate) fn remove(&mut self, stripe: &SettledStripe) {
         // Gone already where the file was discarded meanwhile.
         if let Some(count) = self.blocks.get_mut(&stripe.block) {
             *count -= 1;
             if *count == 0 {
                 self.blocks.remove(&stripe.block);
             }
-        }
-    }
-}
-
-/// What a commit has taken of a file. It goes back to the file unless it is settled.
-pub(crate) struct Settling {
-    file: Arc<FileState>,
-    stripes: Vec<SettledStripe>,
-}
-
-impl Settling {
-    /// Takes what is unsettled of a file.
-    pub(crate) fn take(file: &Arc<FileState>) -> Settling {
-        let stripes = std::mem::take(&mut file.unsettled.lock().stripes);
-        Settling { file: Arc::clone(file), stripes }
-    }
-
-    /// Hands the stripes to the rounds: the metadata that names their bytes is durable.
-    pub(crate) fn settle(mut self, rounds: &Rounds) {
-        let mut stripes = std::mem::take(&mut self.stripes);
-        let mut unsettled = self.file.unsettled.lock();
-        stripes.iter().for_each(|stripe| unsettled.remove(stripe));
-        // Under the lock: a successor that finds its predecessor settled comes after it.
-        rounds.settle(&mut stripes);
-    }
-}
-
-impl Drop for Settling {
-    fn drop(&mut self) {
-        if !self.stripes.is_empty() {
-            self.file.unsettled.lock().stripes.append(&mut self.stripes);
         }
     }
 }

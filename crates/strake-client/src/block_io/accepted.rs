@@ -1,9 +1,9 @@
 //! A block that was accepted, and what becomes of it after the round: stable, or dirty again.
 
-use crate::block::Block;
-use crate::file::FileState;
-use crate::inode::InodeState;
-use crate::pool::Page;
+use crate::inode::core::InodeState;
+use crate::memory::block::Block;
+use crate::memory::file::FileState;
+use crate::memory::pool::Page;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::Array;
@@ -21,8 +21,9 @@ pub(crate) struct AcceptedBlock {
     pub(crate) charge: usize,
     /// Bytes on disks that are the inode's once it is stable.
     pub(crate) gained: i64,
-    /// Whether another block may have its memory: see [`crate::pool::PagePool::leave_behind`]. So
-    /// for whole blocks that were not stored before, and those of which only parts were in memory.
+    /// Whether another block may have its memory: see
+    /// [`crate::memory::pool::PagePool::leave_behind`]. So for whole blocks that were not stored
+    /// before, and those of which only parts were in memory.
     pub(crate) reusable: bool,
     /// Whether only parts of it were written.
     pub(crate) in_parts: bool,

@@ -7,15 +7,14 @@
 //! `size` is the truth while the file is in use; the metadata's follows when the data below it is
 //! stable. A writer that extends the file holds `extend`, copies its bytes, and raises `size` last.
 
-use crate::block::Block;
-use crate::inode::InodeState;
-use crate::pool::PagePool;
-use crate::shared::Shared;
-use crate::unsettled::Unsettled;
+use crate::memory::block::{Block, Owner};
+use crate::memory::pool::PagePool;
+use crate::memory::unsettled::Unsettled;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use strake_array::meta_link::MetaLink;
+use strake_array::room::{Held, Room};
 use strake_env::sync::{Mutex, RwLock};
 use strake_proto::meta::{FileData, Inode};
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result};
@@ -148,7 +147,7 @@ impl FileState {
         if let Some(found) = blocks.get(&index) {
             return Arc::clone(found);
         }
-        let made = Block::new(index, self, self.stored_limit(layout, index));
+        let made = Block::new(index, self.as_owner(), self.stored_limit(layout, index));
         blocks.insert(index, Arc::clone(&made));
         made
     }
@@ -177,9 +176,9 @@ impl FileState {
         self.sent.store(true, Ordering::Release);
     }
 
-    /// Forgets a block; its owner has marked it detached.
-    pub(crate) fn forget_block(&self, index: u64) {
-        self.blocks.lock().remove(&index);
+    fn as_owner(self: &Arc<FileState>) -> Weak<dyn Owner> {
+        let owner: Weak<FileState> = Arc::downgrade(self);
+        owner
     }
 
     /// Notes that a block is dirty.
@@ -269,7 +268,7 @@ impl FileState {
     /// Drops the blocks `from..to` with whatever is dirty in them; returns the bytes that `stat`
     /// counted for those that were never stored. The caller holds `content` exclusively, so nobody
     /// is at work on them.
-    pub(crate) fn drop_blocks(&self, shared: &Shared, from: u64, to: u64) -> u64 {
+    pub(crate) fn drop_blocks(&self, room: &Room, from: u64, to: u64) -> u64 {
         let dropped: Vec<Arc<Block>> = {
             let mut blocks = self.blocks.lock();
             let indexes: Vec<u64> =
@@ -281,16 +280,17 @@ impl FileState {
             self.remove_dirty(block.index);
             let mut data = block.data.write();
             fresh += u64::from(std::mem::take(&mut data.fresh));
-            shared.array.room.release(data.held());
+            room.release(data.held());
             self.discard(&mut data);
         }
         fresh
     }
 
     /// Takes from the blocks `from..to`, which are about to be deleted, what they gained by writes
-    /// not yet stable: it will never be the inode's. Returns the sum. The caller holds `content`
-    /// exclusively, and drops the blocks before it lets go.
-    pub(crate) fn take_gains(&self, inode: &InodeState, from: u64, to: u64) -> i64 {
+    /// not yet stable: it will never be the inode's. Returns the sum, which the caller takes from
+    /// the inode's `unstable_gain`. The caller holds `content` exclusively, and drops the blocks
+    /// before it lets go.
+    pub(crate) fn take_gains(&self, from: u64, to: u64) -> i64 {
         let blocks: Vec<Arc<Block>> = {
             let blocks = self.blocks.lock();
             let inside = blocks.iter().filter(|(index, _)| (from..to).contains(index));
@@ -298,9 +298,7 @@ impl FileState {
         };
         let mut sum = 0;
         for block in blocks {
-            let taken = block.gain.lock().unstable.take().unwrap_or(0);
-            inode.core.lock().unstable_gain -= taken;
-            sum += taken;
+            sum += block.gain.lock().unstable.take().unwrap_or(0);
         }
         sum
     }
@@ -315,16 +313,22 @@ impl FileState {
     }
 
     /// Empties a block that has left the map.
-    fn discard(&self, data: &mut crate::block::BlockData) {
+    fn discard(&self, data: &mut crate::memory::block::BlockData) {
         data.detached = true;
         data.dirty = false;
         data.set_saved();
         data.valid.clear();
-        data.set_held(strake_array::room::Held::default());
+        data.set_held(Held::default());
         self.pool.remove_dirty(std::mem::take(&mut data.dirtied));
         if let Some(buffer) = data.buffer.take() {
             self.pool.release(buffer);
         }
+    }
+}
+
+impl Owner for FileState {
+    fn forget_block(&self, index: u64) {
+        self.blocks.lock().remove(&index);
     }
 }
 

@@ -11,8 +11,7 @@
 //! States: *clean* (evictable) ▶ *dirty* (`dirty`) ▶ *accepted* (`pinned` > 0: sent, may be lost by
 //! an NSD until the commit) ▶ clean. A block that is written to again while accepted is both.
 
-use crate::file::FileState;
-use crate::pool::{Fill, Page, PagePool};
+use crate::memory::pool::{Fill, Page, PagePool};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use strake_array::room::Held;
@@ -125,12 +124,18 @@ pub(crate) struct BlockData {
     pub(crate) detached: bool,
 }
 
+/// Whoever has a block in a map.
+pub(crate) trait Owner: Send + Sync {
+    /// Forgets a block; it is marked detached already.
+    fn forget_block(&self, index: u64);
+}
+
 /// See the file's head. `data` may be held across NSD I/O: shared while the block is sent,
 /// exclusively while it is read from the NSDs.
 pub(crate) struct Block {
     pub(crate) index: u64,
     me: Weak<Block>,
-    file: Weak<FileState>,
+    owner: Weak<dyn Owner>,
     used: AtomicBool,
     /// Bytes that went to sequential readers who keep them.
     pub(crate) served: AtomicU32,
@@ -297,12 +302,12 @@ impl BlockData {
 }
 
 impl Block {
-    /// A block of `file` of which the first `limit` bytes are on the NSDs.
-    pub(crate) fn new(index: u64, file: &Arc<FileState>, limit: u32) -> Arc<Block> {
+    /// A block of `owner` of which the first `limit` bytes are on the NSDs.
+    pub(crate) fn new(index: u64, owner: Weak<dyn Owner>, limit: u32) -> Arc<Block> {
         Arc::new_cyclic(|me| Block {
             index,
             me: Weak::clone(me),
-            file: Arc::downgrade(file),
+            owner,
             used: AtomicBool::new(true),
             in_place: AtomicBool::new(false),
             served: AtomicU32::new(0),
@@ -390,8 +395,8 @@ impl Page for Block {
         let buffer = data.buffer.take()?;
         data.valid.clear();
         data.detached = true;
-        if let Some(file) = self.file.upgrade() {
-            file.forget_block(self.index);
+        if let Some(owner) = self.owner.upgrade() {
+            owner.forget_block(self.index);
         }
         Some(buffer)
     }

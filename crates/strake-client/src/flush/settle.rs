@@ -7,26 +7,27 @@
 //!    stable.
 //! 4. Make the metadata durable. Only then are the stripes settled.
 
-use crate::file::{Content, FileState};
-use crate::harden::{fold, harden};
-use crate::inode::InodeState;
-use crate::open_table::Pinned;
-use crate::shared::Shared;
-use crate::unsettled::Settling;
-use crate::write_behind::flush_block;
+use crate::block_io::send::flush_block;
+use crate::context::Shared;
+use crate::flush::harden::{fold, harden};
+use crate::flush::settling::Settling;
+use crate::flush::told::{lacking, took};
+use crate::inode::core::InodeState;
+use crate::inode::open_table::Pinned;
+use crate::memory::file::FileState;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::reaper;
 use strake_env::sync::Mutex;
-use strake_proto::meta::{AttrChange, FileData, HardenedUnit, Inode, MetaOp};
-use strake_proto::{Error, ErrorKind, Ino, Result, Timestamp};
+use strake_proto::meta::{AttrChange, MetaOp};
+use strake_proto::{Error, ErrorKind, Result};
 
 /// Steps 1 and 2 are tried again if an NSD was lost meanwhile. An attempt during which an NSD was
 /// started anew does not count: whoever starts NSDs gives up when they keep dying.
 const ATTEMPTS: u32 = 4;
 
-/// Makes one file durable: what is little by hardening it ([`crate::harden`]), else by all of the
-/// steps.
+/// Makes one file durable: what is little by hardening it ([`crate::flush::harden`]), else by all
+/// of the steps.
 pub(crate) fn sync_inode(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
     sync_one(shared, inode, true)
 }
@@ -189,66 +190,6 @@ fn send_blocks_once(
     failure.into_inner().map_or(Ok(sent.min(file.size())), Err)
 }
 
-/// What the metadata is told of a file, and what must be so for it to know all then.
-pub(crate) struct Told {
-    size: u64,
-    data: Option<FileData>,
-    delta: i64,
-    mtime: Option<Timestamp>,
-    ctime: Option<Timestamp>,
-    changes: u64,
-    epoch: u64,
-}
-
-impl Told {
-    /// What does not change a file of which the metadata lacks nothing.
-    pub(crate) fn nothing(inode: &InodeState, file: &FileState) -> Told {
-        let core = inode.core.lock();
-        let size = file.committed_size.load(Ordering::Acquire);
-        let (changes, epoch) = (core.changes, core.epoch());
-        Told { size, data: None, delta: 0, mtime: None, ctime: None, changes, epoch }
-    }
-
-    fn update(&self, ino: Ino) -> MetaOp {
-        let (size, data, allocated_delta) = (self.size, self.data.clone(), self.delta);
-        MetaOp::Update { ino, size, data, allocated_delta, mtime: self.mtime, ctime: self.ctime }
-    }
-
-    /// The entry that hardens `units` with it.
-    pub(crate) fn hardening(&self, ino: Ino, units: Vec<HardenedUnit>) -> MetaOp {
-        let (size, allocated_delta, mtime, ctime) = (self.size, self.delta, self.mtime, self.ctime);
-        MetaOp::Harden { ino, size, allocated_delta, mtime, ctime, units }
-    }
-}
-
-/// What the metadata lacks of a file whose `content` the caller holds.
-pub(crate) fn lacking(inode: &InodeState, file: &FileState, content: &Content) -> Option<Told> {
-    let mut core = inode.core.lock();
-    let size = match content {
-        Content::Object(_) => core.commit_target.take().unwrap_or(file.size()),
-        // Nothing else need be stable; the size and the bytes are of the same moment.
-        _ => file.size(),
-    };
-    let content_changed = file.content_changed.swap(false, Ordering::AcqRel);
-    let lacks = content_changed
-        || size != file.committed_size.load(Ordering::Acquire)
-        || core.mtime.is_some()
-        || core.ctime.is_some()
-        || core.allocated_delta != 0;
-    if !lacks {
-        core.committed = core.changes.wrapping_sub(u64::from(core.atime.is_some()));
-        return None;
-    }
-    let data = content_changed.then(|| match content {
-        Content::Empty => FileData::Empty,
-        Content::Inline(bytes) => FileData::Inline(bytes.clone()),
-        Content::Object(layout) => FileData::Objects(vec![*layout]),
-    });
-    let delta = std::mem::take(&mut core.allocated_delta);
-    let (mtime, ctime) = (core.mtime, core.ctime);
-    Some(Told { size, data, delta, mtime, ctime, changes: core.changes, epoch: core.epoch() })
-}
-
 /// Tells the metadata what it lacks of a file. Holds `content` shared across the metadata call, so
 /// that inline data, size and place belong together. False if the bytes have moved since `moves`.
 fn update(
@@ -265,48 +206,6 @@ fn update(
     let Some(told) = lacking(inode, file, &content) else { return Ok(true) };
     let result = shared.array.meta.apply_inode(told.update(inode.ino));
     took(inode, file, &content, &told, result).map(|()| true)
-}
-
-/// Takes in what the metadata answered to what it was told.
-pub(crate) fn took(
-    inode: &InodeState,
-    file: &FileState,
-    content: &Content,
-    told: &Told,
-    result: Result<Inode>,
-) -> Result<()> {
-    let mut core = inode.core.lock();
-    match result {
-        Ok(updated) => {
-            file.committed_size.store(told.size, Ordering::Release);
-            if told.data.is_some() {
-                file.release_inline();
-            }
-            if matches!(content, Content::Object(_)) {
-                file.linked.store(true, Ordering::Release);
-            }
-            core.absorb_change(&updated, told.epoch);
-            if core.changes == told.changes {
-                core.mtime = None;
-                core.ctime = None;
-                core.size_changed = file.size() != told.size;
-                let left = core.size_changed || core.atime.is_some();
-                core.committed = told.changes.wrapping_sub(u64::from(left));
-            }
-            Ok(())
-        }
-        // The inode is gone, and with it whatever it lacked.
-        Err(error) if error.kind() == ErrorKind::Stale => {
-            core.committed = core.changes;
-            Ok(())
-        }
-        Err(error) => {
-            core.allocated_delta += told.delta;
-            core.forget();
-            file.content_changed.fetch_or(told.data.is_some(), Ordering::AcqRel);
-            Err(error)
-        }
-    }
 }
 
 /// Tells the metadata an access time that reads have moved.

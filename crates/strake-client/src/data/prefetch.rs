@@ -1,9 +1,10 @@
 //! Reading ahead of sequential readers.
 
-use crate::file::Content;
-use crate::file_io::Of;
-use crate::shared::Shared;
-use crate::write_behind::{Job, Next, load};
+use crate::block_io::load::load;
+use crate::context::Shared;
+use crate::data::of::Of;
+use crate::inode::queue::{Job, Next};
+use crate::memory::file::Content;
 use std::sync::Arc;
 use strake_env::sync::Mutex;
 

@@ -1,0 +1,123 @@
+//! From the NSDs to a block in memory.
+
+use crate::block_io::accepted::AcceptedBlock;
+use crate::context::Shared;
+use crate::inode::core::InodeState;
+use crate::memory::block::{Block, BlockData, STORED_UNKNOWN};
+use crate::memory::file::FileState;
+use crate::memory::pool::Fill;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use strake_array::stripe_io::{Access, Found};
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::{BlockIndex, ObjectLayout, Result, Version};
+
+/// The length under which a block is stored; asks the NSDs if it is not known.
+pub(crate) fn stored_length(shared: &Shared, layout: &ObjectLayout, block: &Block) -> Result<u32> {
+    let stored = block.stored.load(Ordering::Acquire);
+    if stored != STORED_UNKNOWN {
+        return Ok(stored);
+    }
+    let index = BlockIndex(block.index);
+    let floor = shared.array.floors.floor(layout.object, index);
+    Ok(block.note_stored(shared.array.io.head(layout, index, floor)?))
+}
+
+/// Reads what is missing in `from..to` of a block from the NSDs into its buffer. The caller holds
+/// the block's lock exclusively.
+#[allow(clippy::too_many_arguments, reason = "the block, its place and the range")]
+pub(crate) fn load(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    layout: &ObjectLayout,
+    block: &Block,
+    data: &mut BlockData,
+    from: usize,
+    to: usize,
+) -> Result<()> {
+    let to = to.min(data.limit as usize).next_multiple_of(UNIT_BYTES);
+    let mut first = from / UNIT_BYTES;
+    let mut end = to / UNIT_BYTES;
+    while first < end && data.valid.contains(first) {
+        first += 1;
+    }
+    while first < end && data.valid.contains(end - 1) {
+        end -= 1;
+    }
+    if first == end {
+        return Ok(());
+    }
+    block.grow(data, &shared.pool, end * UNIT_BYTES, Fill::Whole);
+    let (start, stop) = (first * UNIT_BYTES, end * UNIT_BYTES);
+    let index = BlockIndex(block.index);
+    let floor = shared.array.floors.floor(layout.object, index);
+    let expected = expected_length(file, layout, block, data.limit);
+    let read = |out: &mut [u8]| {
+        shared.array.io.read(layout, index, floor, expected, start, out, Access::Exclusive)
+    };
+    let untouched = (first..end).all(|unit| !data.valid.contains(unit));
+    let limit = data.limit as usize;
+    let buffer = data.buffer.as_mut().expect("invariant: just grown");
+    let found = if untouched {
+        read(&mut buffer[start..stop])?
+    } else {
+        let mut bytes = shared.array.io.scratch().take(stop - start);
+        let found = read(&mut bytes)?;
+        for unit in (first..end).filter(|unit| !data.valid.contains(*unit)) {
+            let at = unit * UNIT_BYTES;
+            buffer[at..at + UNIT_BYTES]
+                .copy_from_slice(&bytes[at - start..at - start + UNIT_BYTES]);
+        }
+        found
+    };
+    // Stale bytes beyond the end of the file are in the last unit at most.
+    if limit < stop {
+        buffer[limit..stop].fill(0);
+    }
+    data.valid.insert_range(first, end);
+    data.count(&shared.pool);
+    if let Some(Found { version, rewritten: true, .. }) = found {
+        note_rewritten(shared, inode, file, block, layout, version);
+    }
+    // After that: what was written anew is pinned, and so does not count as stable yet.
+    block.note_stored(found.map(|found| (found.version, found.block_bytes)));
+    Ok(())
+}
+
+/// A read had to write the block anew: that is accepted and becomes stable like any other write.
+fn note_rewritten(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    block: &Block,
+    layout: &ObjectLayout,
+    version: Version,
+) {
+    let Some(block) = block.shared() else { return };
+    block.pinned.fetch_add(1, Ordering::AcqRel);
+    shared.register(inode, &mut inode.core.lock());
+    let (inode, file) = (Arc::clone(inode), Arc::clone(file));
+    let restarts = shared.array.io.nsds().restarts();
+    let array = Arc::clone(&shared.array);
+    let (charge, gained, in_parts, in_place, reusable) = (0, 0, false, false, false);
+    let accepted =
+        AcceptedBlock { array, inode, file, block, charge, gained, in_parts, in_place, reusable };
+    accepted.hand_over(layout, version, restarts);
+}
+
+/// The likely stored length of a block.
+pub(crate) fn expected_length(
+    file: &FileState,
+    layout: &ObjectLayout,
+    block: &Block,
+    limit: u32,
+) -> u32 {
+    match block.stored.load(Ordering::Acquire) {
+        0 | STORED_UNKNOWN => {}
+        stored => return stored,
+    }
+    let start = block.index * u64::from(layout.block_size);
+    let whole = file.committed_size.load(Ordering::Acquire).saturating_sub(start);
+    whole.min(u64::from(layout.block_size)).max(u64::from(limit)) as u32
+}

@@ -1,0 +1,8 @@
+//! Between applications and the contents of files in memory.
+
+pub(crate) mod fold;
+pub(crate) mod neighbours;
+pub(crate) mod of;
+pub(crate) mod prefetch;
+pub(crate) mod read;
+pub(crate) mod write;

@@ -1,0 +1,8 @@
+//! From dirty to durable.
+
+pub(crate) mod harden;
+pub(crate) mod make_room;
+pub(crate) mod settle;
+pub(crate) mod settling;
+pub(crate) mod told;
+pub(crate) mod writers;

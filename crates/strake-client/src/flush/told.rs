@@ -1,0 +1,110 @@
+//! What the metadata lacks of a file, and what it was told.
+
+use crate::inode::core::InodeState;
+use crate::memory::file::{Content, FileState};
+use std::sync::atomic::Ordering;
+use strake_proto::meta::{FileData, HardenedUnit, Inode, MetaOp};
+use strake_proto::{ErrorKind, Ino, Result, Timestamp};
+
+/// What the metadata is told of a file, and what must be so for it to know all then.
+pub(crate) struct Told {
+    size: u64,
+    data: Option<FileData>,
+    delta: i64,
+    mtime: Option<Timestamp>,
+    ctime: Option<Timestamp>,
+    changes: u64,
+    epoch: u64,
+}
+
+impl Told {
+    /// What does not change a file of which the metadata lacks nothing.
+    pub(crate) fn nothing(inode: &InodeState, file: &FileState) -> Told {
+        let core = inode.core.lock();
+        let size = file.committed_size.load(Ordering::Acquire);
+        let (changes, epoch) = (core.changes, core.epoch());
+        Told { size, data: None, delta: 0, mtime: None, ctime: None, changes, epoch }
+    }
+
+    /// The entry that tells it.
+    pub(crate) fn update(&self, ino: Ino) -> MetaOp {
+        let (size, data, allocated_delta) = (self.size, self.data.clone(), self.delta);
+        MetaOp::Update { ino, size, data, allocated_delta, mtime: self.mtime, ctime: self.ctime }
+    }
+
+    /// The entry that hardens `units` with it.
+    pub(crate) fn hardening(&self, ino: Ino, units: Vec<HardenedUnit>) -> MetaOp {
+        let (size, allocated_delta, mtime, ctime) = (self.size, self.delta, self.mtime, self.ctime);
+        MetaOp::Harden { ino, size, allocated_delta, mtime, ctime, units }
+    }
+}
+
+/// What the metadata lacks of a file whose `content` the caller holds.
+pub(crate) fn lacking(inode: &InodeState, file: &FileState, content: &Content) -> Option<Told> {
+    let mut core = inode.core.lock();
+    let size = match content {
+        Content::Object(_) => core.commit_target.take().unwrap_or(file.size()),
+        // Nothing else need be stable; the size and the bytes are of the same moment.
+        _ => file.size(),
+    };
+    let content_changed = file.content_changed.swap(false, Ordering::AcqRel);
+    let lacks = content_changed
+        || size != file.committed_size.load(Ordering::Acquire)
+        || core.mtime.is_some()
+        || core.ctime.is_some()
+        || core.allocated_delta != 0;
+    if !lacks {
+        core.committed = core.changes.wrapping_sub(u64::from(core.atime.is_some()));
+        return None;
+    }
+    let data = content_changed.then(|| match content {
+        Content::Empty => FileData::Empty,
+        Content::Inline(bytes) => FileData::Inline(bytes.clone()),
+        Content::Object(layout) => FileData::Objects(vec![*layout]),
+    });
+    let delta = std::mem::take(&mut core.allocated_delta);
+    let (mtime, ctime) = (core.mtime, core.ctime);
+    Some(Told { size, data, delta, mtime, ctime, changes: core.changes, epoch: core.epoch() })
+}
+
+/// Takes in what the metadata answered to what it was told.
+pub(crate) fn took(
+    inode: &InodeState,
+    file: &FileState,
+    content: &Content,
+    told: &Told,
+    result: Result<Inode>,
+) -> Result<()> {
+    let mut core = inode.core.lock();
+    match result {
+        Ok(updated) => {
+            file.committed_size.store(told.size, Ordering::Release);
+            if told.data.is_some() {
+                file.release_inline();
+            }
+            if matches!(content, Content::Object(_)) {
+                file.linked.store(true, Ordering::Release);
+            }
+            core.absorb_change(&updated, told.epoch);
+            if core.changes == told.changes {
+                core.mtime = None;
+                core.ctime = None;
+                core.size_changed = file.size() != told.size;
+                let left = core.size_changed || core.atime.is_some();
+                core.committed = told.changes.wrapping_sub(u64::from(left));
+            }
+            Ok(())
+        }
+        // The inode is gone, and with it whatever it lacked.
+        Err(error) if error.kind() == ErrorKind::Stale => {
+            core.committed = core.changes;
+            Ok(())
+        }
+        Err(error) => {
+            core.allocated_delta += told.delta;
+            core.forget();
+            file.content_changed.fetch_or(told.data.is_some(), Ordering::AcqRel);
+            Err(error)
+        }
+    }
+}

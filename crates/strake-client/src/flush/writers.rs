@@ -1,0 +1,128 @@
+//! Writing behind the application.
+//!
+//! A block is queued when its last byte is written, or when dirty pages press. The threads send
+//! blocks, and run a round when enough is accepted. A failure is latched at the inode; the block
+//! stays dirty and is tried again.
+
+use crate::block_io::send::flush_block_with;
+use crate::context::Shared;
+use crate::inode::core::InodeState;
+use crate::inode::queue::{Job, Next};
+use crate::memory::block::Block;
+use crate::memory::file::FileState;
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use strake_array::reaper;
+use strake_proto::ErrorKind;
+
+/// Blocks that one press puts into the queue.
+const PRESS_BLOCKS_MAX: usize = 32;
+
+/// The life of a thread that writes behind.
+pub(crate) fn serve(shared: &Shared) {
+    loop {
+        match shared.write_behind.next() {
+            Next::Job(job) => {
+                run(shared, job);
+                let last = shared.pool.is_waited_for() && shared.write_behind.len() == 0;
+                if last || shared.is_round_due() {
+                    // Whoever lost a block over it finds the block dirty.
+                    let _ = shared.array.rounds.run(false);
+                }
+            }
+            Next::Press => press(shared),
+            Next::Idle => {}
+            Next::End => return,
+        }
+    }
+}
+
+fn run(shared: &Shared, job: Job) {
+    let Some(block) = job.file.find_block(job.index) else { return };
+    // Whoever has sent it since did what it was queued for; what was written after that waits for a
+    // reason of its own, a small `fsync` perhaps that need not send the block.
+    let Some(sends) = block.queued.swap(0, Ordering::AcqRel).checked_sub(1) else { return };
+    flush_or_latch(shared, &job.inode, &job.file, &block, Some(sends));
+}
+
+/// Sends a block for nobody in particular: what goes wrong is latched at its inode. `since`: see
+/// [`flush_block_with`].
+pub(crate) fn flush_or_latch(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    block: &Arc<Block>,
+    since: Option<u64>,
+) {
+    let flush = || flush_block_with(shared, inode, file, block, since, &mut || {});
+    let before = shared.array.meta.changes();
+    let result = match flush() {
+        Err(error)
+            if error.kind() == ErrorKind::NoSpace && reaper::reclaim(&shared.array, before) =>
+        {
+            flush()
+        }
+        result => result,
+    };
+    if let Err(error) = result {
+        inode.core.lock().latch.set(error);
+    }
+}
+
+/// Queues dirty blocks of the inodes that have been dirty for longest. If there are none left, what
+/// is accepted is made stable.
+fn press(shared: &Shared) {
+    let mut queued = 0;
+    let mut inodes = shared.dirty_inodes(None);
+    // In turns, for one that is written to without pause always has dirty blocks.
+    let last = shared.pressed_last.load(Ordering::Relaxed);
+    if let Some(at) = inodes.iter().position(|inode| inode.ino.0 == last) {
+        inodes.rotate_left(at + 1);
+    }
+    for inode in inodes {
+        let Some(file) = inode.core.lock().file.clone() else { continue };
+        // What must become stable before it is sent again comes last, with the commit below.
+        let free = |index| {
+            let block = file.find_block(index)?;
+            let bytes = block.data.try_read()?.dirtied;
+            (block.pinned.load(Ordering::Acquire) == 0).then_some((index, bytes))
+        };
+        let mut dirty: Vec<(u64, usize)> =
+            file.dirty_blocks().into_iter().filter_map(free).collect();
+        // Sending a block of which parts are in memory costs as much as sending a whole one.
+        dirty.sort_by_key(|(_, bytes)| Reverse(*bytes));
+        for (index, _) in dirty {
+            if enqueue(shared, &inode, &file, index) {
+                queued += 1;
+            }
+            if queued >= PRESS_BLOCKS_MAX {
+                shared.pressed_last.store(inode.ino.0, Ordering::Relaxed);
+                return;
+            }
+        }
+    }
+    if queued == 0 && shared.array.rounds.accepted_bytes() > 0 {
+        let _ = shared.array.rounds.run(false);
+    }
+}
+
+/// Queues a block for the threads that write behind; false if it stands in the queue already.
+pub(crate) fn enqueue(
+    shared: &Shared,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    index: u64,
+) -> bool {
+    let Some(block) = file.find_block(index) else { return false };
+    let sends = block.sends.load(Ordering::Acquire);
+    if block.queued.swap(sends + 1, Ordering::AcqRel) != 0 {
+        return false;
+    }
+    let inode = shared.table.pin(inode.ino);
+    shared.write_behind.push(Job { inode, file: Arc::clone(file), index });
+    true
+}
+
+#[cfg(test)]
+mod writers_test;

@@ -1,0 +1,272 @@
+//! An inode in use: its attributes as they are now, of which the metadata may know an older state.
+//!
+//! `core` is held for moments only, never across I/O or another lock.
+
+use crate::memory::file::FileState;
+use std::sync::Arc;
+use std::time::Duration;
+use strake_env::sync::{Mutex, RwLock};
+use strake_proto::acl::Acl;
+use strake_proto::meta::{AttrChange, Inode};
+use strake_proto::{Attr, Error, FileType, Generation, Ino, Result, Timestamp};
+
+/// What a failed write-behind left for `fsync` and `close` to report, once per handle that was
+/// open.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ErrorLatch {
+    count: u64,
+    last: Option<Error>,
+}
+
+impl ErrorLatch {
+    /// Latches an error.
+    pub(crate) fn set(&mut self, error: Error) {
+        self.count += 1;
+        self.last = Some(error);
+    }
+
+    /// What a handle opened now has seen.
+    pub(crate) fn seen(&self) -> u64 {
+        self.count
+    }
+
+    /// The error that happened since `seen`, which is brought up to date.
+    pub(crate) fn report(&self, seen: &mut u64) -> Result<()> {
+        if *seen == self.count {
+            return Ok(());
+        }
+        *seen = self.count;
+        self.last.clone().map_or(Ok(()), Err)
+    }
+}
+
+/// The changing part of an inode.
+pub(crate) struct Core {
+    attr: Attr,
+    /// Whether `attr` and what follows are what the metadata has (with our changes on top).
+    loaded: bool,
+    /// Raised by every change at the metadata: an answer that was asked for before is stale.
+    epoch: u64,
+    pub(crate) parent: Ino,
+    pub(crate) has_acl: bool,
+    pub(crate) has_xattrs: bool,
+    /// None of them is a capability: that was looked up since they last changed.
+    pub(crate) no_capability: bool,
+    /// The access ACL, if it was fetched.
+    pub(crate) acl: Option<Arc<Acl>>,
+    /// It has no name any more. `attr` stays as it was last known.
+    pub(crate) removed: bool,
+    /// The metadata keeps it without a name until it is reaped.
+    pub(crate) orphan: bool,
+    /// Changes not yet told to the metadata.
+    pub(crate) size_changed: bool,
+    pub(crate) mtime: Option<Timestamp>,
+    pub(crate) ctime: Option<Timestamp>,
+    pub(crate) atime: Option<Timestamp>,
+    /// Bytes on disks, stable, gained since the last `Update`. What is only accepted is not told: a
+    /// crash may lose it, and then the metadata would count bytes that nobody has.
+    pub(crate) allocated_delta: i64,
+    /// Bytes on disks gained by blocks that are accepted and not yet stable.
+    pub(crate) unstable_gain: i64,
+    /// Bytes of dirty blocks that were never stored.
+    pub(crate) fresh: u64,
+    /// Raised by every change; equal to `committed` when the metadata knows all.
+    pub(crate) changes: u64,
+    pub(crate) committed: u64,
+    /// The size that a running commit may tell the metadata; lowered by truncations.
+    pub(crate) commit_target: Option<u64>,
+    pub(crate) latch: ErrorLatch,
+    pub(crate) file: Option<Arc<FileState>>,
+    /// Since when something waits to be committed.
+    pub(crate) dirty_since: Option<Duration>,
+}
+
+/// See the file's head.
+pub(crate) struct InodeState {
+    pub(crate) ino: Ino,
+    /// Shared: opening. Exclusive: taking the last name away, or reaping. Held across one metadata
+    /// call, so that what is opened is never removed as unused.
+    pub(crate) lifetime: RwLock<()>,
+    /// Of a directory: held while names in it are taken away or replaced, from the look at what
+    /// they lead to until the metadata has answered.
+    pub(crate) names: Mutex<()>,
+    pub(crate) core: Mutex<Core>,
+}
+
+impl InodeState {
+    /// An inode about which nothing is known yet.
+    pub(crate) fn new(ino: Ino) -> InodeState {
+        let attr = Attr {
+            ino,
+            generation: Generation(0),
+            file_type: FileType::Regular,
+            permissions: 0,
+            links: 0,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+            btime: Timestamp::default(),
+        };
+        let core = Core {
+            attr,
+            loaded: false,
+            epoch: 0,
+            parent: Ino(0),
+            has_acl: false,
+            has_xattrs: false,
+            no_capability: false,
+            acl: None,
+            removed: false,
+            orphan: false,
+            size_changed: false,
+            mtime: None,
+            ctime: None,
+            atime: None,
+            allocated_delta: 0,
+            unstable_gain: 0,
+            fresh: 0,
+            changes: 0,
+            committed: 0,
+            commit_target: None,
+            latch: ErrorLatch::default(),
+            file: None,
+            dirty_since: None,
+        };
+        InodeState { ino, lifetime: RwLock::new(()), names: Mutex::new(()), core: Mutex::new(core) }
+    }
+
+    /// Whether nothing would be lost if it were made anew: the metadata has all of it, and no
+    /// contents are in memory.
+    pub(crate) fn is_forgettable(&mut self) -> bool {
+        let core = self.core.get_mut();
+        let empty = |file: &Arc<FileState>| Arc::strong_count(file) == 1 && !file.has_blocks();
+        !core.removed
+            && !core.is_dirty()
+            && core.dirty_since.is_none()
+            && core.file.as_ref().is_none_or(empty)
+    }
+}
+
+impl Core {
+    /// The epoch to remember before asking the metadata; see [`Core::absorb`].
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether the attributes are known.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+
+    /// Takes in an inode that was asked for at `epoch`; not if something changed since.
+    pub(crate) fn absorb(&mut self, inode: &Inode, epoch: u64) {
+        if self.epoch == epoch && (!self.removed || self.orphan) {
+            self.attr = inode.attr;
+            self.parent = inode.parent;
+            self.has_acl = inode.has_acl;
+            self.has_xattrs = inode.has_xattrs;
+            if !inode.has_acl {
+                self.acl = None;
+            }
+            self.loaded = true;
+        }
+    }
+
+    /// Takes in the reply to a change, before which the epoch was `epoch`. If another change was
+    /// taken in meanwhile it is not known which of the two replies is newer: both are forgotten.
+    pub(crate) fn absorb_change(&mut self, inode: &Inode, epoch: u64) {
+        if self.epoch == epoch {
+            self.absorb(inode, epoch);
+            // A chmod changes the ACL as well.
+            self.acl = None;
+            self.epoch += 1;
+        } else {
+            self.forget();
+        }
+    }
+
+    /// The metadata changed: what is known is stale.
+    pub(crate) fn forget(&mut self) {
+        self.epoch += 1;
+        self.no_capability = false;
+        if !self.removed || self.orphan {
+            self.loaded = false;
+            self.acl = None;
+        }
+    }
+
+    /// Notes that the last name is gone; the attributes, last known as `last`, stay readable.
+    pub(crate) fn set_removed(&mut self, last: Attr, now: Timestamp) {
+        if !self.loaded {
+            self.attr = last;
+        }
+        self.keep_last();
+        self.attr.links = 0;
+        self.attr.ctime = now;
+        self.loaded = true;
+        self.removed = true;
+        self.epoch += 1;
+    }
+
+    /// Keeps what is known now: the contents, which have the size, are let go of.
+    pub(crate) fn keep_last(&mut self) {
+        self.attr = Attr { allocated: self.attr.allocated, ..self.attr() };
+    }
+
+    /// Changes the attributes of an inode that only this client still knows: it has no name and
+    /// the metadata does not keep it. False if it is another.
+    pub(crate) fn change_removed(&mut self, change: &AttrChange, now: Timestamp) -> bool {
+        if !self.removed || self.orphan {
+            return false;
+        }
+        let attr = &mut self.attr;
+        if change.kill_privileges && attr.file_type != FileType::Directory {
+            let setgid = if attr.permissions & 0o010 != 0 { 0o2000 } else { 0 };
+            attr.permissions &= !(0o4000 | setgid);
+        }
+        attr.permissions = change.permissions.unwrap_or(attr.permissions);
+        attr.uid = change.uid.unwrap_or(attr.uid);
+        attr.gid = change.gid.unwrap_or(attr.gid);
+        attr.atime = change.atime.unwrap_or(attr.atime);
+        attr.mtime = change.mtime.unwrap_or(attr.mtime);
+        if !change.quiet {
+            attr.ctime = change.ctime.unwrap_or(now);
+        }
+        true
+    }
+
+    /// The attributes of the metadata with our own changes on top.
+    pub(crate) fn attr(&self) -> Attr {
+        self.merge(self.attr)
+    }
+
+    /// `attr` as the metadata has it, with our own changes on top.
+    pub(crate) fn merge(&self, mut attr: Attr) -> Attr {
+        if let Some(file) = &self.file {
+            attr.size = file.size();
+        }
+        attr.mtime = self.mtime.unwrap_or(attr.mtime);
+        attr.ctime = self.ctime.map_or(attr.ctime, |ctime| ctime.max(attr.ctime));
+        attr.atime = self.atime.unwrap_or(attr.atime);
+        let gained = self.allocated_delta + self.unstable_gain;
+        attr.allocated = attr.allocated.saturating_add_signed(gained) + self.fresh;
+        attr
+    }
+
+    /// Whether the metadata lacks something.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.changes != self.committed
+    }
+
+    /// Notes a change of the contents at `now`.
+    pub(crate) fn note_write(&mut self, now: Timestamp) {
+        self.mtime = Some(now);
+        self.ctime = Some(now);
+        self.changes += 1;
+    }
+}

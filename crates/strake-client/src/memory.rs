@@ -1,0 +1,7 @@
+//! Contents of files in memory. Knows no inode and no I/O.
+
+pub(crate) mod block;
+pub(crate) mod file;
+pub(crate) mod numbers;
+pub(crate) mod pool;
+pub(crate) mod unsettled;
