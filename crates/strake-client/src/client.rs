@@ -24,7 +24,7 @@ use strake_proto::{Error, ErrorKind, Result};
 pub struct FlushReport {
     /// Bytes of file data that had to be sent.
     pub bytes: u64,
-    /// Files that had something to commit.
+    /// Files that had something to sync.
     pub files: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct ClientView {
     pub inodes: u64,
     /// Open files and directories.
     pub handles: u64,
-    /// Inodes with something to commit.
+    /// Inodes with something to sync.
     pub dirty_inodes: u64,
     /// Blocks rewritten because a strip was bad.
     pub mended: u64,
@@ -89,7 +89,7 @@ impl StrakeVfs {
         self.background.stop(&self.shared);
         let files = self.shared.dirty.lock().len() as u64;
         let bytes = sync_all(&self.shared)?;
-        // Once more for what these commits have settled, so that the next start finds nothing to
+        // Once more for what these syncs have settled, so that the next start finds nothing to
         // do.
         reaper::apply_pending(&self.shared.array)?;
         self.shared.array.rounds.run(false)?;

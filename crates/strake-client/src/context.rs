@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) neighbours: Neighbours,
     pub(crate) flush_fan: FanOut,
     pub(crate) settings: Settings,
-    /// Inodes with something to commit. A leaf under `InodeState::core`.
+    /// Inodes with something to sync. A leaf under `InodeState::core`.
     pub(crate) dirty: Mutex<HashMap<Ino, Pinned>>,
     /// The inode of which dirty pages were queued last because they pressed.
     pub(crate) pressed_last: AtomicU64,
@@ -125,7 +125,7 @@ impl Shared {
         drop(dropped);
     }
 
-    /// Puts an inode on the list of those with something to commit.
+    /// Puts an inode on the list of those with something to sync.
     pub(crate) fn register(&self, inode: &Arc<InodeState>, core: &mut Core) {
         if core.dirty_since.is_none() {
             core.dirty_since = Some(self.array.clock.monotonic());
@@ -133,7 +133,7 @@ impl Shared {
         }
     }
 
-    /// Takes an inode off that list if it has nothing left to commit.
+    /// Takes an inode off that list if it has nothing left to sync.
     pub(crate) fn unregister_if_clean(&self, inode: &InodeState) {
         let mut core = inode.core.lock();
         let file_clean = core.file.as_ref().is_none_or(|file| {
@@ -154,7 +154,7 @@ impl Shared {
         self.drop_idle_file(inode);
     }
 
-    /// The inodes with something to commit since before `before`.
+    /// The inodes with something to sync since before `before`.
     pub(crate) fn dirty_inodes(&self, before: Option<Duration>) -> Vec<Pinned> {
         let all: Vec<Pinned> = self.dirty.lock().values().cloned().collect();
         let mut dated: Vec<(Duration, Pinned)> = all
@@ -184,7 +184,7 @@ impl Shared {
     pub(crate) fn discard(&self, inode: &InodeState) {
         let file = {
             let mut core = inode.core.lock();
-            core.committed = core.changes;
+            core.told = core.changes;
             core.atime = None;
             core.file.take()
         };

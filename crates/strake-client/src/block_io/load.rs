@@ -118,6 +118,6 @@ pub(crate) fn expected_length(
         stored => return stored,
     }
     let start = block.index * u64::from(layout.block_size);
-    let whole = file.committed_size.load(Ordering::Acquire).saturating_sub(start);
+    let whole = file.told_size.load(Ordering::Acquire).saturating_sub(start);
     whole.min(u64::from(layout.block_size)).max(u64::from(limit)) as u32
 }

@@ -42,14 +42,14 @@ pub(crate) fn flush_block(
 }
 
 /// The same; if `since` is given, only unless it was sent after it had been sent so often.
-/// `after_commit` runs where others may come between.
+/// `after_round` runs where others may come between.
 pub(crate) fn flush_block_with(
     shared: &Shared,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Arc<Block>,
     since: Option<u64>,
-    after_commit: &mut dyn FnMut(),
+    after_round: &mut dyn FnMut(),
 ) -> Result<()> {
     let sends = block.sends.load(Ordering::Acquire);
     let is_sparse = block.data.read().is_sparse();
@@ -82,7 +82,7 @@ pub(crate) fn flush_block_with(
                 free_overwritten(shared);
             }
         }
-        after_commit();
+        after_round();
         if block.sends.load(Ordering::Acquire) != sends {
             return Ok(());
         }

@@ -56,7 +56,7 @@ fn fold_files(shared: &Shared) -> Result<u64> {
 }
 
 /// A file whose units are being written again. Until that has been done with all of them, it does
-/// not count as hardened: whoever commits it would have the metadata forget them all.
+/// not count as hardened: a sync of it would have the metadata forget them all.
 struct Unfolded {
     inode: Pinned,
     file: Arc<FileState>,

@@ -237,9 +237,9 @@ impl Of<'_> {
     ) -> Result<()> {
         let block = BlockIndex(index);
         let floor = self.shared.array.floors.floor(layout.object, block);
-        let committed = self.file.committed_size.load(Ordering::Acquire);
+        let told = self.file.told_size.load(Ordering::Acquire);
         let start = index * u64::from(layout.block_size);
-        let expected = committed.saturating_sub(start).min(u64::from(layout.block_size));
+        let expected = told.saturating_sub(start).min(u64::from(layout.block_size));
         let expected = (expected as u32).max(limit as u32);
         let (from, end) = (within / UNIT_BYTES * UNIT_BYTES, within + out.len());
         let to = end.next_multiple_of(UNIT_BYTES);

@@ -121,7 +121,7 @@ impl Of<'_> {
         let now = self.shared.now();
         let mut core = self.inode.core.lock();
         self.raise_size(end);
-        core.size_changed = self.file.size() != self.file.committed_size.load(Ordering::Acquire);
+        core.size_changed = self.file.size() != self.file.told_size.load(Ordering::Acquire);
         core.note_write(now);
         self.shared.register(self.inode, &mut core);
     }

@@ -9,7 +9,7 @@
 //! The entry may be made only if afterwards everything below the file's size is on some disk: in
 //! the entry, in an earlier one, or in stable stripes; and if nothing kept is older than what is in
 //! stable stripes, since it would be written over that at a start. So it is refused, and the file
-//! committed the long way, where a block was sent and is not stable, or was sent since something
+//! synced the long way, where a block was sent and is not stable, or was sent since something
 //! of the file was kept; where the metadata does not name the object yet; and where a block must
 //! be sent whole because what is stored of it is stale.
 
@@ -24,7 +24,7 @@ use strake_proto::limits::{HARDENED_UNITS_MAX, UNIT_BYTES};
 use strake_proto::meta::{HardenedUnit, MetaOp};
 use strake_proto::{ErrorKind, Result};
 
-/// The most bytes of all files that are kept; beyond, files are committed the long way.
+/// The most bytes of all files that are kept; beyond, files are synced the long way.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
 /// What was taken from blocks for an entry.
@@ -34,8 +34,8 @@ struct Taken {
     from: Vec<(Arc<Block>, Vec<usize>)>,
 }
 
-/// Hardens a file's small write; false if it must be committed the long way. The caller holds
-/// `file.commit`.
+/// Hardens a file's small write; false if it must be synced the long way. The caller holds
+/// `file.syncing`.
 pub(crate) fn harden(
     shared: &Shared,
     inode: &Arc<InodeState>,
@@ -59,7 +59,7 @@ pub(crate) fn harden(
     }
     // Before the blocks are looked at: a writer raises the size after its bytes are in place.
     let size = file.size();
-    inode.core.lock().commit_target = Some(size);
+    inode.core.lock().size_target = Some(size);
     let block_size = u64::from(layout.block_size);
     let mut taken = Taken::default();
     let complete = take(file, block_size, size, units_max, &mut taken);
@@ -92,7 +92,7 @@ pub(crate) fn harden(
     }
 }
 
-/// Whether so much is kept that files with hardened units should be committed.
+/// Whether so much is kept that files with hardened units should be synced.
 pub(crate) fn is_full(shared: &Shared) -> bool {
     shared.pool.hardened.load(Ordering::Acquire) >= KEPT_BYTES_MAX.min(shared.pool.dirty_max() / 2)
 }
@@ -168,7 +168,7 @@ fn give_back(file: &FileState, taken: Taken) {
 }
 
 /// Tells the metadata that everything hardened of a file is in stable stripes. The caller holds
-/// `file.commit`, and has made all of the file stable since it took that.
+/// `file.syncing`, and has made all of the file stable since it took that.
 pub(crate) fn fold(shared: &Shared, inode: &InodeState, file: &FileState) -> Result<()> {
     if !file.is_hardened() {
         return Ok(());

@@ -3,7 +3,7 @@
 //!
 //! A writer that finds no room takes a turn, in which nobody else finds room to grow. It frees in
 //! slices and looks for room after each: first what was overwritten and only waits for the rounds;
-//! then what some dirty blocks hold too much, by sending them; at last what only a commit of all
+//! then what some dirty blocks hold too much, by sending them; at last what only a sync of all
 //! files settles. So it seldom waits for more than a slice, and writers that only overwrite never
 //! wait for it.
 
@@ -16,7 +16,7 @@ use strake_array::reaper;
 use strake_array::room::Turn;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// How often everything is committed for one operation: the largest write has five blocks of the
+/// How often everything is synced for one operation: the largest write has five blocks of the
 /// smallest size, and the reserve has room for one at least.
 const FREEING_MAX: usize = 8;
 /// Dirty blocks that are sent at a time.

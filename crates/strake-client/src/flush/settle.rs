@@ -39,7 +39,7 @@ pub(crate) fn sync_inode_whole(shared: &Shared, inode: &Arc<InodeState>) -> Resu
 
 fn sync_one(shared: &Shared, inode: &Arc<InodeState>, may_harden: bool) -> Result<()> {
     let _settling = shared.array.rounds.begin_settling();
-    let settling = commit_inode(shared, inode, may_harden)?;
+    let settling = make_durable(shared, inode, may_harden)?;
     shared.array.meta.sync()?;
     settling.into_iter().for_each(|stripes| stripes.settle(&shared.array.rounds));
     shared.unregister_if_clean(inode);
@@ -59,11 +59,11 @@ pub(crate) fn sync_inodes(shared: &Shared, inodes: &[Pinned]) -> Result<u64> {
         bytes += result.as_ref().map_or(0, |sent| *sent);
         latch(inode, result, &mut failure);
     }
-    // A block that did not become stable is found dirty by its own file's commit below.
+    // A block that did not become stable is found dirty by its own file's sync below.
     let _ = shared.array.rounds.run(false);
     let mut settling = Vec::new();
     for inode in inodes {
-        let result = commit_inode(shared, inode, false);
+        let result = make_durable(shared, inode, false);
         settling.extend(latch(inode, result, &mut failure).flatten());
     }
     shared.array.meta.sync()?;
@@ -89,7 +89,7 @@ fn latch<T>(
 
 /// Steps 1 to 3 for one file, or hardening. Returns the stripes to be settled after step 4; where
 /// a step fails they stay the file's.
-fn commit_inode(
+fn make_durable(
     shared: &Shared,
     inode: &Arc<InodeState>,
     may_harden: bool,
@@ -98,14 +98,14 @@ fn commit_inode(
     let settled = match file {
         None => None,
         Some(file) => {
-            let _one_at_a_time = file.commit.lock();
+            let _one_at_a_time = file.syncing.lock();
             let hardened = may_harden && harden(shared, inode, &file)?;
             let settled = loop {
                 if hardened {
                     break Settling::take(&file);
                 }
                 let moves = file.moves.load(Ordering::Acquire);
-                inode.core.lock().commit_target = Some(file.size());
+                inode.core.lock().size_target = Some(file.size());
                 make_stable(shared, inode, &file)?;
                 let settled = Settling::take(&file);
                 // If the bytes moved meanwhile, what was made stable is not where they are now.
@@ -119,7 +119,7 @@ fn commit_inode(
             Some(settled)
         }
     };
-    commit_atime(shared, inode)?;
+    tell_atime(shared, inode)?;
     Ok(settled)
 }
 
@@ -135,9 +135,9 @@ fn make_stable(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) 
         if file.unstable.load(Ordering::Acquire) == 0 && is_whole() {
             return Ok(());
         }
-        let committed = shared.array.rounds.run(false);
+        let ran = shared.array.rounds.run(false);
         attempts += u32::from(nsds.restarts() == restarts);
-        match committed {
+        match ran {
             Ok(()) if is_whole() => return Ok(()),
             Ok(()) if attempts == ATTEMPTS => {
                 let detail = format!("inode {} does not become stable", inode.ino);
@@ -209,7 +209,7 @@ fn update(
 }
 
 /// Tells the metadata an access time that reads have moved.
-fn commit_atime(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
+fn tell_atime(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
     let (atime, changes, other) = {
         let core = inode.core.lock();
         let Some(atime) = core.atime else { return Ok(()) };
@@ -225,7 +225,7 @@ fn commit_atime(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
     if core.atime == Some(atime) {
         core.atime = None;
         if core.changes == changes && !other {
-            core.committed = changes;
+            core.told = changes;
         }
     }
     Ok(())

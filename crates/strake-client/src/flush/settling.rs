@@ -1,11 +1,11 @@
-//! What a commit has taken of a file to settle it.
+//! What a sync has taken of a file to settle it.
 
 use crate::memory::file::FileState;
 use std::sync::Arc;
 use strake_array::round::Rounds;
 use strake_proto::nsd::SettledStripe;
 
-/// What a commit has taken of a file. It goes back to the file unless it is settled.
+/// What a sync has taken of a file. It goes back to the file unless it is settled.
 pub(crate) struct Settling {
     file: Arc<FileState>,
     stripes: Vec<SettledStripe>,

@@ -21,7 +21,7 @@ impl Told {
     /// What does not change a file of which the metadata lacks nothing.
     pub(crate) fn nothing(inode: &InodeState, file: &FileState) -> Told {
         let core = inode.core.lock();
-        let size = file.committed_size.load(Ordering::Acquire);
+        let size = file.told_size.load(Ordering::Acquire);
         let (changes, epoch) = (core.changes, core.epoch());
         Told { size, data: None, delta: 0, mtime: None, ctime: None, changes, epoch }
     }
@@ -43,18 +43,18 @@ impl Told {
 pub(crate) fn lacking(inode: &InodeState, file: &FileState, content: &Content) -> Option<Told> {
     let mut core = inode.core.lock();
     let size = match content {
-        Content::Object(_) => core.commit_target.take().unwrap_or(file.size()),
+        Content::Object(_) => core.size_target.take().unwrap_or(file.size()),
         // Nothing else need be stable; the size and the bytes are of the same moment.
         _ => file.size(),
     };
     let content_changed = file.content_changed.swap(false, Ordering::AcqRel);
     let lacks = content_changed
-        || size != file.committed_size.load(Ordering::Acquire)
+        || size != file.told_size.load(Ordering::Acquire)
         || core.mtime.is_some()
         || core.ctime.is_some()
         || core.allocated_delta != 0;
     if !lacks {
-        core.committed = core.changes.wrapping_sub(u64::from(core.atime.is_some()));
+        core.told = core.changes.wrapping_sub(u64::from(core.atime.is_some()));
         return None;
     }
     let data = content_changed.then(|| match content {
@@ -78,7 +78,7 @@ pub(crate) fn took(
     let mut core = inode.core.lock();
     match result {
         Ok(updated) => {
-            file.committed_size.store(told.size, Ordering::Release);
+            file.told_size.store(told.size, Ordering::Release);
             if told.data.is_some() {
                 file.release_inline();
             }
@@ -91,13 +91,13 @@ pub(crate) fn took(
                 core.ctime = None;
                 core.size_changed = file.size() != told.size;
                 let left = core.size_changed || core.atime.is_some();
-                core.committed = told.changes.wrapping_sub(u64::from(left));
+                core.told = told.changes.wrapping_sub(u64::from(left));
             }
             Ok(())
         }
         // The inode is gone, and with it whatever it lacked.
         Err(error) if error.kind() == ErrorKind::Stale => {
-            core.committed = core.changes;
+            core.told = core.changes;
             Ok(())
         }
         Err(error) => {

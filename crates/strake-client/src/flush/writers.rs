@@ -82,7 +82,7 @@ fn press(shared: &Shared) {
     }
     for inode in inodes {
         let Some(file) = inode.core.lock().file.clone() else { continue };
-        // What must become stable before it is sent again comes last, with the commit below.
+        // What must become stable before it is sent again comes last, with the round below.
         let free = |index| {
             let block = file.find_block(index)?;
             let bytes = block.data.try_read()?.dirtied;

@@ -70,14 +70,14 @@ pub(crate) struct Core {
     pub(crate) unstable_gain: i64,
     /// Bytes of dirty blocks that were never stored.
     pub(crate) fresh: u64,
-    /// Raised by every change; equal to `committed` when the metadata knows all.
+    /// Raised by every change; equal to `told` when the metadata knows all.
     pub(crate) changes: u64,
-    pub(crate) committed: u64,
-    /// The size that a running commit may tell the metadata; lowered by truncations.
-    pub(crate) commit_target: Option<u64>,
+    pub(crate) told: u64,
+    /// The size that a running sync may tell the metadata; lowered by truncations.
+    pub(crate) size_target: Option<u64>,
     pub(crate) latch: ErrorLatch,
     pub(crate) file: Option<Arc<FileState>>,
-    /// Since when something waits to be committed.
+    /// Since when something waits to be synced.
     pub(crate) dirty_since: Option<Duration>,
 }
 
@@ -131,8 +131,8 @@ impl InodeState {
             unstable_gain: 0,
             fresh: 0,
             changes: 0,
-            committed: 0,
-            commit_target: None,
+            told: 0,
+            size_target: None,
             latch: ErrorLatch::default(),
             file: None,
             dirty_since: None,
@@ -260,7 +260,7 @@ impl Core {
 
     /// Whether the metadata lacks something.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.changes != self.committed
+        self.changes != self.told
     }
 
     /// Notes a change of the contents at `now`.

@@ -1,5 +1,5 @@
 //! Which inodes are in use: by lookups the adapter has not given back, by open handles, by calls
-//! under way or by changes not yet committed (pins). One [`InodeState`] per inode, as long as any.
+//! under way or by changes not yet told (pins). One [`InodeState`] per inode, as long as any.
 //!
 //! The kernel remembers a million inodes where a few are at work. Of an inode that is only looked
 //! up, with nothing that the metadata does not have, the state is let go of and made anew when it
@@ -318,10 +318,10 @@ mod tests {
         assert!(known(held) && !known(Ino(3)) && known(Ino(many)));
         let states = (1..=many).filter(|&ino| known(Ino(ino))).count();
         assert!(states <= IDLE_STATES_MAX + 1, "{states} states");
-        // What is made anew takes the place of another; what became committed goes.
+        // What is made anew takes the place of another; what was told goes.
         drop((table.pin(Ino(3)), pinned));
         assert!(known(Ino(3)));
-        table.find(changed).expect("known").core.lock().committed = 1;
+        table.find(changed).expect("known").core.lock().told = 1;
         (many / 2..many).for_each(|ino| drop(table.pin(Ino(ino))));
         assert!(!known(changed) && !known(held) && !known(Ino(3)));
         (1..=many).for_each(|ino| table.remove_lookups(Ino(ino), 1));

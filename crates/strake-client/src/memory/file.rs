@@ -38,8 +38,8 @@ pub(crate) struct FileState {
     pub(crate) content: RwLock<Content>,
     pub(crate) size: AtomicU64,
     pub(crate) extend: Mutex<()>,
-    /// One commit of this file at a time.
-    pub(crate) commit: Mutex<()>,
+    /// One sync of this file at a time.
+    pub(crate) syncing: Mutex<()>,
     /// One size-changing metadata entry of this file at a time.
     pub(crate) meta: Mutex<()>,
     blocks: Mutex<HashMap<u64, Arc<Block>>>,
@@ -64,11 +64,11 @@ pub(crate) struct FileState {
     pub(crate) content_changed: AtomicBool,
     /// Whether the metadata names the object.
     pub(crate) linked: AtomicBool,
-    /// Raised when the bytes go from the inode to an object or back: a commit that began before
+    /// Raised when the bytes go from the inode to an object or back: a sync that began before
     /// must begin anew.
     pub(crate) moves: AtomicU64,
     /// The size the metadata has.
-    pub(crate) committed_size: AtomicU64,
+    pub(crate) told_size: AtomicU64,
     /// Blocks that are accepted and not yet stable.
     pub(crate) unstable: AtomicU64,
     /// How often a block that was accepted did not become stable and is dirty again.
@@ -104,7 +104,7 @@ impl FileState {
             content: RwLock::new(content),
             size: AtomicU64::new(size),
             extend: Mutex::new(()),
-            commit: Mutex::new(()),
+            syncing: Mutex::new(()),
             meta: Mutex::new(()),
             blocks: Mutex::default(),
             dirty: Mutex::default(),
@@ -118,7 +118,7 @@ impl FileState {
             content_changed: AtomicBool::new(false),
             linked: AtomicBool::new(matches!(inode.data, FileData::Objects(_))),
             moves: AtomicU64::new(0),
-            committed_size: AtomicU64::new(size),
+            told_size: AtomicU64::new(size),
             unstable: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             unsettled: Mutex::default(),

@@ -1,8 +1,8 @@
 //! Stable stripes of a file that wait for the metadata. See also `flush/settling.rs`.
 //!
-//! A stripe is settled when the metadata that names its bytes is durable. A commit takes what is
+//! A stripe is settled when the metadata that names its bytes is durable. A sync takes what is
 //! unsettled of a file, makes the metadata durable, and hands the stripes to the rounds. Until then
-//! their blocks count as unsettled here, also while the commit has them: what overwrites a block in
+//! their blocks count as unsettled here, also while the sync has them: what overwrites a block in
 //! between must not be settled before its predecessor.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use strake_proto::nsd::SettledStripe;
 #[derive(Default)]
 pub(crate) struct Unsettled {
     stripes: Vec<SettledStripe>,
-    /// How many stripes of each block wait here or with a commit.
+    /// How many stripes of each block wait here or with a sync.
     blocks: BTreeMap<BlockIndex, u32>,
 }
 
@@ -24,12 +24,12 @@ impl Unsettled {
         self.stripes.push(stripe);
     }
 
-    /// Whether no stripe waits for a commit.
+    /// Whether no stripe waits for a sync.
     pub(crate) fn is_empty(&self) -> bool {
         self.stripes.is_empty()
     }
 
-    /// Whether a stripe of the block waits here or with a commit.
+    /// Whether a stripe of the block waits here or with a sync.
     pub(crate) fn has(&self, block: BlockIndex) -> bool {
         self.blocks.contains_key(&block)
     }

@@ -117,7 +117,7 @@ fn asks_nothing(wanted: &SetAttr) -> bool {
     ids && times && size.is_none() && !kill_privileges
 }
 
-/// Applies a change, and lets go of what it overrides. Serialised with the commits of the file's
+/// Applies a change, and lets go of what it overrides. Serialised with the syncs of the file's
 /// own times, so that an older time never comes after this one.
 fn apply(shared: &Shared, inode: &InodeState, change: AttrChange) -> Result<()> {
     let file = inode.core.lock().file.clone();

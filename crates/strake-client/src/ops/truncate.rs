@@ -3,7 +3,7 @@
 //! Cutting is one metadata entry and a floor for what the NSDs still hold beyond
 //! ([`strake_array::floors`]). The size that the metadata gets is never above the one it has,
 //! because what was written since may not be stable. Extending is a change in memory, told with the
-//! next commit.
+//! next sync.
 
 use crate::data::of::Of;
 use crate::flush::make_room::with_room;
@@ -43,15 +43,15 @@ impl Of<'_> {
         let mut content = file.content.write();
         let _serial = file.meta.lock();
         let mut op = None;
-        let committed = file.committed_size.load(Ordering::Acquire);
+        let told = file.told_size.load(Ordering::Acquire);
         // A cut to 0 makes the metadata drop an object that it knows; one that is only reserved
         // stays.
-        let dropped = size == 0 && committed > 0 && file.linked.load(Ordering::Acquire);
+        let dropped = size == 0 && told > 0 && file.linked.load(Ordering::Acquire);
         if let Content::Object(layout) = &*content {
             let block_size = u64::from(layout.block_size);
             let from = size.div_ceil(block_size);
             let stored = file.stored_blocks.load(Ordering::Acquire);
-            if stored > from || size < committed {
+            if stored > from || size < told {
                 let range = (BlockIndex(from), BlockIndex::END);
                 let removed =
                     if stored > from && !dropped { self.allocated(layout, range)? } else { 0 };
@@ -59,8 +59,8 @@ impl Of<'_> {
             }
         }
         if let Some((layout, from, removed)) = op {
-            self.record_cut(&layout, size, committed, from, removed)?;
-        } else if size < committed {
+            self.record_cut(&layout, size, told, from, removed)?;
+        } else if size < told {
             self.apply_cut(size, None, shared.array.io.versions().next(), 0)?;
         }
         self.cut_memory(&mut content, size, dropped);
@@ -68,8 +68,8 @@ impl Of<'_> {
         // No block is sent before the cut is durable: see `crate::ranges`.
         file.barrier.store(shared.array.meta.changes(), Ordering::Release);
         let mut core = self.inode.core.lock();
-        core.commit_target = core.commit_target.map(|target| target.min(size));
-        core.size_changed = size != file.committed_size.load(Ordering::Acquire);
+        core.size_target = core.size_target.map(|target| target.min(size));
+        core.size_changed = size != file.told_size.load(Ordering::Acquire);
         core.note_write(shared.now());
         shared.register(self.inode, &mut core);
         Ok(())
@@ -92,7 +92,7 @@ impl Of<'_> {
         &self,
         layout: &ObjectLayout,
         size: u64,
-        committed: u64,
+        told: u64,
         from: Option<BlockIndex>,
         removed: i64,
     ) -> Result<()> {
@@ -105,7 +105,7 @@ impl Of<'_> {
         let removed = removed - gains;
         let delta = self.told_delta(removed);
         let result = match from {
-            Some(from) if size >= committed => {
+            Some(from) if size >= told => {
                 let (ino, to, allocated_delta) = (self.inode.ino, BlockIndex::END, delta);
                 let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta };
                 shared.change(self.inode, op).map(|_| ())
@@ -145,7 +145,7 @@ impl Of<'_> {
         let ino = self.inode.ino;
         let op = MetaOp::Truncate { ino, size, from_block, version, allocated_delta };
         self.shared.change(self.inode, op)?;
-        self.file.committed_size.store(size, Ordering::Release);
+        self.file.told_size.store(size, Ordering::Release);
         Ok(())
     }
 
