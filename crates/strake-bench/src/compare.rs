@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::error::{BenchError, Result};
+use crate::figures::figure;
 use crate::report::{Better, Metric, Report};
 use crate::statistics::{Difference, difference, summarize};
-use crate::table::{Table, figure};
+use strake_report::Table;
 
 /// `bench compare` on the command line.
 #[derive(Debug, Clone, clap::Args)]

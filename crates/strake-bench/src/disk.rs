@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::crew::{self, Crews};
 use crate::error::{BenchError, Result};
+use crate::figures::figure;
 use crate::host::HostFacts;
 use crate::io::phase::{Counting, Files, Layout, Operation, Phase};
 use crate::outcome::PhaseOutcome;
@@ -23,8 +24,8 @@ use crate::scratch;
 use crate::size;
 use crate::statistics::summarize;
 use crate::stop::Stop;
-use crate::table::{Table, figure};
 use crate::work::{CacheFlush, Work};
+use strake_report::Table;
 
 /// `bench disk` on the command line.
 #[derive(Debug, Clone, clap::Args)]

@@ -15,7 +15,7 @@ pub mod content;
 pub mod crew;
 pub mod disk;
 pub mod error;
-pub mod histogram;
+pub mod figures;
 pub mod host;
 pub mod io;
 pub mod md;
@@ -32,7 +32,6 @@ pub mod size;
 pub mod statistics;
 pub mod stop;
 pub mod suite;
-pub mod table;
 pub mod team;
 pub mod work;
 

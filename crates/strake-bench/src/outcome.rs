@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::histogram::Histogram;
 use crate::metric::{self, Rates, TaskSample};
+use strake_proto::histogram::Histogram;
 
 /// One task's account of one phase.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -15,12 +15,12 @@ use strake_env::rpc::SharedSecret;
 
 use crate::clock::Tick;
 use crate::error::{BenchError, Result};
-use crate::histogram::Histogram;
 use crate::host::{self, CpuTimes};
 use crate::metric::TaskSample;
 use crate::outcome::{HostOutcome, TaskOutcome};
 use crate::stop::Stop;
 use crate::work::Assignment;
+use strake_proto::histogram::Histogram;
 
 /// What one task of a phase does.
 pub trait Task: Send {

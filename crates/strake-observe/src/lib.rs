@@ -6,12 +6,11 @@
 #![warn(missing_docs)]
 
 mod format;
-pub mod histogram;
+mod histogram;
 pub mod iohist;
 pub mod operations;
 pub mod waiters;
 
-pub use histogram::{Histogram, HistogramSnapshot};
 pub use iohist::{BufferType, IoDirection, IoHistory, IoRecord, IoSide, print_io_history};
 pub use operations::{Operation, OperationSnapshot, OperationStats, print_operations};
 pub use waiters::{WaitGuard, WaiterSnapshot, Waiters, print_waiters};

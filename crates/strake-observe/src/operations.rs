@@ -2,7 +2,7 @@
 //! prints. Callers fetch an operation's counters once and keep the handle; recording then takes
 //! two readings of the clock and a few atomic additions.
 
-use crate::histogram::{Histogram, HistogramSnapshot};
+use crate::histogram::Recorder;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use strake_env::Clock;
 use strake_env::sync::RwLock;
+use strake_proto::histogram::Histogram;
 
 /// The counters of one operation. Get it once with [`OperationStats::operation`], record often.
 pub struct Operation {
     clock: Arc<dyn Clock>,
     /// Of all operations.
     begun: Arc<AtomicU64>,
-    histogram: Histogram,
+    histogram: Recorder,
     failures: AtomicU64,
     bytes: AtomicU64,
 }
@@ -74,7 +75,7 @@ impl OperationStats {
             Arc::new(Operation {
                 clock: Arc::clone(&self.clock),
                 begun: Arc::clone(&self.begun),
-                histogram: Histogram::new(),
+                histogram: Recorder::new(),
                 failures: AtomicU64::new(0),
                 bytes: AtomicU64::new(0),
             })
@@ -97,12 +98,12 @@ impl OperationStats {
             bytes: operation.bytes.load(Relaxed),
             durations: operation.histogram.snapshot(),
         });
-        all.filter(|operation| !operation.durations.counts.is_empty()).collect()
+        all.filter(|operation| operation.durations.count() > 0).collect()
     }
 }
 
 /// The counters of one operation as plain data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OperationSnapshot {
     /// Its name.
@@ -112,7 +113,7 @@ pub struct OperationSnapshot {
     /// Bytes moved, where it moves any.
     pub bytes: u64,
     /// How long each took.
-    pub durations: HistogramSnapshot,
+    pub durations: Histogram,
 }
 
 /// Prints a line per operation; durations in milliseconds.
@@ -127,7 +128,7 @@ pub fn print_operations(out: &mut dyn fmt::Write, operations: &[OperationSnapsho
     )?;
     for operation in operations {
         let durations = &operation.durations;
-        let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+        let ms = |nanos: u64| nanos as f64 / 1e6;
         writeln!(
             out,
             "{:<20} {:>10} {:>8} {:>14} {:>10.3} {:>10.3} {:>10.3} {:>10.3}",
@@ -135,10 +136,10 @@ pub fn print_operations(out: &mut dyn fmt::Write, operations: &[OperationSnapsho
             durations.count(),
             operation.failures,
             operation.bytes,
-            ms(durations.mean()),
-            ms(durations.percentile(50.0)),
-            ms(durations.percentile(99.0)),
-            ms(Duration::from_nanos(durations.max)),
+            durations.mean_ns() / 1e6,
+            ms(durations.quantile_ns(0.5)),
+            ms(durations.quantile_ns(0.99)),
+            ms(durations.max_ns()),
         )?;
     }
     Ok(())
@@ -169,7 +170,7 @@ mod tests {
             .map(|operation| (operation.name.as_str(), operation.failures, operation.bytes))
             .collect();
         assert_eq!(seen, [("mkdir", 1, 0), ("read", 1, 4096)]);
-        assert_eq!(listed[1].durations.mean(), Duration::from_millis(2));
+        assert_eq!(listed[1].durations.mean_ns(), 2e6);
         let mut text = String::new();
         print_operations(&mut text, &listed).expect("a string takes all");
         assert!(text.lines().nth(2).expect("read's line").starts_with("read  "));

@@ -5,10 +5,11 @@ use crate::elevation::elevation;
 use crate::evaluate::{Evaluation, TIE, TierEvaluation};
 use crate::figure::{Derivation, Figure};
 use crate::stage::Metric;
-use crate::svg::{Bar, bars, chain, escape, racks};
+use crate::svg::{Bar, bars, chain, racks};
 use crate::text::span;
 use crate::unit::Unit;
 use std::fmt::Write as _;
+use strake_report::escape;
 
 /// Racks drawn at most; the rest look the same.
 const RACKS_DRAWN: usize = 6;

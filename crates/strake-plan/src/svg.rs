@@ -7,56 +7,7 @@ use crate::design::{System, Tier};
 use crate::elevation::{Part, RackView};
 use crate::evaluate::{TIE, TierEvaluation};
 use crate::stage::Metric;
-use std::fmt::Write as _;
-
-/// Text made safe for HTML and SVG.
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-/// A drawing under construction; y grows downwards.
-struct Drawing {
-    width: f64,
-    height: f64,
-    body: String,
-}
-
-impl Drawing {
-    fn new(width: f64, height: f64) -> Drawing {
-        Drawing { width, height, body: String::new() }
-    }
-
-    fn rect(&mut self, [x, y, width, height]: [f64; 4], class: &str, title: &str) {
-        let title = escape(title);
-        let _ = writeln!(
-            self.body,
-            "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" \
-             height=\"{height:.1}\"><title>{title}</title></rect>"
-        );
-    }
-
-    fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
-        let text = escape(text);
-        let _ =
-            writeln!(self.body, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>");
-    }
-
-    fn line(&mut self, [x1, y1, x2, y2]: [f64; 4]) {
-        let _ = writeln!(
-            self.body,
-            "<line class=\"link\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
-        );
-    }
-
-    fn finish(self, label: &str) -> String {
-        let (width, height, body) = (self.width, self.height, self.body);
-        format!(
-            "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {width} {height}\" \
-             style=\"max-width:{width}px\">\n{body}</svg>\n",
-            escape(label)
-        )
-    }
-}
+use strake_report::Drawing;
 
 /// One bar of a chart.
 pub(crate) struct Bar {
@@ -108,7 +59,7 @@ pub(crate) fn chain(system: &System, tier: &Tier, evaluation: &TierEvaluation) -
     for (index, part) in boxes.iter().enumerate() {
         let x = 2.0 + index as f64 * (width + gap);
         if index > 0 {
-            drawing.line([x - gap, 60.0, x, 60.0]);
+            drawing.line([x - gap, 60.0, x, 60.0], "link");
         }
         let class = if part.gates.is_empty() { "box" } else { "box gate" };
         drawing.rect([x, 10.0, width, 100.0], class, &part.name);

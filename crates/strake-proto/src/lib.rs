@@ -12,6 +12,7 @@ pub mod attr;
 mod byte_string;
 pub mod errno;
 pub mod error;
+pub mod histogram;
 pub mod ids;
 pub mod layout;
 pub mod limits;

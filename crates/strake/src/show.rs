@@ -1,10 +1,10 @@
 //! What a daemon tells about its file system: the one record behind `fs`, `nsd` and `disk`
 //! listings, and their `--json`.
 
-use crate::output::Table;
 use serde::{Deserialize, Serialize};
 use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::{ByteCount, Code};
+use strake_report::Table;
 
 /// A file system, its settings and disks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -230,7 +230,7 @@ impl ShowMemory {
     /// As a table.
     pub(crate) fn table(&self) -> Table {
         let size = |bytes: u64| ByteCount(bytes).to_string();
-        let mut table = Table::new(&["what", "value", "description"]);
+        let mut table = Table::listing(&["what", "value", "description"]);
         let mut row = |what: &str, value: String, description: &str| {
             table.row(vec![what.to_owned(), value, description.to_owned()]);
         };

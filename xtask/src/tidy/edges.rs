@@ -25,8 +25,9 @@ pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ("strake-manager", &["strake-proto", "strake-env", "strake-stripe", "strake-array"]),
     ("strake-testing", &["strake-proto", "strake-env", "strake-meta"]),
     ("strake-fuse", &["strake-proto", "strake-env", "strake-observe", "strake-client"]),
-    ("strake-plan", &["strake-env", "strake-proto"]),
-    ("strake-bench", &["strake-env", "strake-proto"]),
+    ("strake-report", &[]),
+    ("strake-plan", &["strake-env", "strake-proto", "strake-report"]),
+    ("strake-bench", &["strake-env", "strake-proto", "strake-report"]),
     ("xtask", &[]),
 ];
 

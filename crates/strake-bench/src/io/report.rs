@@ -6,9 +6,10 @@ use std::path::Path;
 use super::job::Job;
 use super::phase::Operation;
 use super::run::{Measured, Mixed};
+use crate::figures::{figure, mib, micros};
 use crate::metric::{Rates, ratio};
 use crate::size::ByteSize;
-use crate::table::{Table, figure, mib, micros};
+use strake_report::Table;
 
 /// The report of one job.
 pub fn table(place: &str, job: &Job, measured: &[Measured]) -> String {

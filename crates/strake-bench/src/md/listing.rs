@@ -19,8 +19,8 @@ use crate::io::run::head;
 use crate::report::{Better, Report, value_of};
 use crate::size::{self, ByteSize};
 use crate::stop::Stop;
-use crate::table::Table;
 use crate::work::Work;
+use strake_report::Table;
 
 /// The options of the test.
 #[derive(Debug, Clone, clap::Args)]

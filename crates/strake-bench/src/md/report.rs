@@ -3,8 +3,9 @@
 use super::job::Job;
 use super::phase::Step;
 use super::run::Measured;
+use crate::figures::micros;
 use crate::statistics::summarize;
-use crate::table::{Table, micros};
+use strake_report::Table;
 
 /// The report of one job: one summary per number of tasks.
 pub fn summary(place: &str, job: &Job, measured: &[Measured]) -> String {

@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::gate::{Gate, HostResult};
 use super::phase::Test;
-use crate::histogram::Histogram;
+use crate::figures::figure;
 use crate::metric::ratio;
-use crate::table::{Table, figure};
+use strake_proto::histogram::Histogram;
+use strake_report::Table;
 
 /// What a result line says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

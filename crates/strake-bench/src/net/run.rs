@@ -12,7 +12,6 @@ use super::report::{self, Line, THREADS_DEFAULT};
 use super::serve::Served;
 use crate::crew::{Crew, Crews};
 use crate::error::{BenchError, Result};
-use crate::histogram::Histogram;
 use crate::outcome::LatencySummary;
 use crate::remote::driver::{NetCrew, ServerSession};
 use crate::remote::secret;
@@ -21,6 +20,7 @@ use crate::scratch;
 use crate::size::{self, ByteSize};
 use crate::stop::Stop;
 use crate::work::Work;
+use strake_proto::histogram::Histogram;
 
 /// `bench net` on the command line.
 #[derive(Debug, Clone, clap::Args)]

@@ -4,11 +4,12 @@ use std::fmt::Write;
 
 use super::score::Score;
 use super::stages::{Results, Stage};
+use crate::figures::{figure, micros};
 use crate::md::listing;
 use crate::report::Report;
 use crate::size::ByteSize;
 use crate::statistics::summarize;
-use crate::table::{Table, figure, micros};
+use strake_report::Table;
 
 /// What all forms of the report are drawn from.
 pub struct Document<'a> {

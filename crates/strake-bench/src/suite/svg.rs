@@ -1,13 +1,19 @@
 //! Two kinds of plots as inline SVG: bars with their scatter, and lines over a count. Pure.
+//!
+//! [`STYLE`] has the looks of their shapes, for the page's style sheet.
 
-use std::fmt::Write;
+use crate::figures::figure;
+use strake_report::Drawing;
 
-use crate::table::figure;
-
-/// Text that may stand between tags and in attributes.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
+/// The looks of the plots' shapes.
+pub const STYLE: &str = "svg{font:13px sans-serif}svg .head{font-weight:bold}svg .bar{fill:#4477aa}\
+    svg .whisker{stroke:#222;stroke-width:2}svg .end{text-anchor:end}\
+    svg .middle{text-anchor:middle}svg polyline{fill:none;stroke-width:2}\
+    svg .axis{stroke:#999;stroke-width:1}\
+    text.series0{fill:#4477aa}text.series1{fill:#cc6677}text.series2{fill:#117733}\
+    text.series3{fill:#aa7700}polyline.series0{stroke:#4477aa}polyline.series1{stroke:#cc6677}\
+    polyline.series2{stroke:#117733}polyline.series3{stroke:#aa7700}circle.series0{fill:#4477aa}\
+    circle.series1{fill:#cc6677}circle.series2{fill:#117733}circle.series3{fill:#aa7700}";
 
 /// One bar: its mean, and the least and greatest sample.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,15 +33,6 @@ const LABEL: f64 = 170.0;
 const FIGURE: f64 = 90.0;
 const ROW: f64 = 26.0;
 const TOP: f64 = 34.0;
-
-fn open(height: f64, title: &str) -> String {
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH:.0} {height:.0}\" \
-         role=\"img\" font-family=\"sans-serif\" font-size=\"13\">\n<title>{0}</title>\n<text \
-         x=\"0\" y=\"18\" font-weight=\"bold\">{0}</text>\n",
-        escape(title)
-    )
-}
 
 /// How lengths grow with figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,35 +63,29 @@ pub fn bars(title: &str, scale: Scale, bars: &[Bar]) -> String {
     let most = bars.iter().map(|bar| bar.max.max(bar.mean)).fold(0.0, f64::max);
     let least = bars.iter().map(|bar| bar.min).fold(f64::INFINITY, f64::min);
     let length = |figure: f64| scale.length(figure, least, most);
-    let mut svg = open(TOP + ROW * bars.len() as f64 + 6.0, title);
+    let mut drawing = open(TOP + ROW * bars.len() as f64 + 6.0, title);
     for (row, bar) in bars.iter().enumerate() {
         let y = TOP + ROW * row as f64;
         let middle = y + ROW / 2.0;
         let (left, right) = (LABEL + length(bar.min), LABEL + length(bar.max));
-        write!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n<rect x=\"{LABEL:.1}\" \
-             y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"#4477aa\"/>\n<line x1=\"{left:.1}\" \
-             x2=\"{right:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\" stroke=\"#222\" \
-             stroke-width=\"2\"/>\n<text x=\"{:.1}\" y=\"{:.1}\">{}</text>\n",
-            LABEL - 8.0,
-            middle + 4.0,
-            escape(&bar.label),
-            y + 4.0,
-            length(bar.mean),
-            ROW - 8.0,
-            right.max(LABEL + length(bar.mean)) + 6.0,
-            middle + 4.0,
-            figure(bar.mean),
-        )
-        .expect("invariant: writing to a string does not fail");
+        let end = LABEL + length(bar.mean);
+        drawing.text(LABEL - 8.0, middle + 4.0, "end", &bar.label);
+        drawing.rect([LABEL, y + 4.0, length(bar.mean), ROW - 8.0], "bar", "");
+        drawing.line([left, middle, right, middle], "whisker");
+        drawing.text(right.max(end) + 6.0, middle + 4.0, "figure", &figure(bar.mean));
     }
-    svg.push_str("</svg>\n");
-    svg
+    drawing.finish(title)
+}
+
+fn open(height: f64, title: &str) -> Drawing {
+    let mut drawing = Drawing::new(WIDTH, height);
+    drawing.text(0.0, 18.0, "head", title);
+    drawing
 }
 
 const PLOT_HEIGHT: f64 = 220.0;
-const COLOURS: [&str; 4] = ["#4477aa", "#cc6677", "#117733", "#aa7700"];
+/// Classes of the lines, which come around again after the last.
+const SERIES: [&str; 4] = ["series0", "series1", "series2", "series3"];
 
 /// Lines over equally spaced labels, with the figure at every point.
 pub fn lines(title: &str, labels: &[String], series: &[(&str, Vec<f64>)]) -> String {
@@ -103,52 +94,26 @@ pub fn lines(title: &str, labels: &[String], series: &[(&str, Vec<f64>)]) -> Str
     let x = |index: usize| 40.0 + step * index as f64;
     let y = |value: f64| TOP + PLOT_HEIGHT * (1.0 - if most > 0.0 { value / most } else { 0.0 });
     let bottom = TOP + PLOT_HEIGHT;
-    let mut svg = open(bottom + 30.0, title);
+    let mut drawing = open(bottom + 30.0, title);
     let end = x(labels.len().saturating_sub(1));
-    let mut add = |text: String| svg.push_str(&text);
-    add(format!(
-        "<path d=\"M40 {TOP:.1} V{bottom:.1} H{end:.1}\" fill=\"none\" stroke=\"#999\"/>\n"
-    ));
+    drawing.lines(&[[40.0, TOP], [40.0, bottom], [end, bottom]], "axis");
     for (index, label) in labels.iter().enumerate() {
-        add(format!(
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
-            x(index),
-            bottom + 18.0,
-            escape(label)
-        ));
+        drawing.text(x(index), bottom + 18.0, "middle", label);
     }
     for (number, (name, points)) in series.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
-        let path: Vec<String> = points
-            .iter()
-            .enumerate()
-            .map(|(index, value)| format!("{:.1},{:.1}", x(index), y(*value)))
-            .collect();
-        add(format!(
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\n",
-            path.join(" ")
-        ));
-        for (index, value) in points.iter().enumerate() {
-            add(format!(
-                "<circle cx=\"{0:.1}\" cy=\"{1:.1}\" r=\"3\" fill=\"{colour}\"/><text \
-                 x=\"{0:.1}\" y=\"{2:.1}\" font-size=\"11\" fill=\"{colour}\">{3}</text>\n",
-                x(index),
-                y(*value),
-                y(*value) - 7.0,
-                figure(*value)
-            ));
+        let class = SERIES[number % SERIES.len()];
+        let places: Vec<[f64; 2]> =
+            points.iter().enumerate().map(|(index, value)| [x(index), y(*value)]).collect();
+        drawing.lines(&places, class);
+        for ([x, y], value) in places.iter().zip(points) {
+            drawing.dot(*x, *y, class);
+            drawing.text(*x, y - 7.0, class, &figure(*value));
         }
-        if let Some(last) = points.last() {
-            add(format!(
-                "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{}</text>\n",
-                end + 40.0,
-                y(*last) + 4.0,
-                escape(name)
-            ));
+        if let Some([_, y]) = places.last() {
+            drawing.text(end + 40.0, y + 4.0, class, name);
         }
     }
-    svg.push_str("</svg>\n");
-    svg
+    drawing.finish(title)
 }
 
 #[cfg(test)]
@@ -164,10 +129,10 @@ mod tests {
             &[bar("a", 50.0, 40.0, 60.0), bar("b", 92.0, 92.0, 92.0)],
         );
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-        assert!(svg.contains("<title>MiB/s &lt;test&gt;</title>"));
+        assert!(svg.contains("aria-label=\"MiB/s &lt;test&gt;\""));
         // 460 points are 92 MiB/s: bar a is 250 long, its whisker goes from 200 to 300.
         assert!(svg.contains("width=\"250.0\""), "{svg}");
-        assert!(svg.contains("x1=\"370.0\" x2=\"470.0\""), "{svg}");
+        assert!(svg.contains("x1=\"370.0\" y1=\"47.0\" x2=\"470.0\" y2=\"47.0\""), "{svg}");
         assert!(svg.contains("width=\"460.0\""));
     }
 

@@ -1,10 +1,11 @@
 //! `strake config`: the settings there are, and those in force.
 
 use crate::commands::fs::Target;
-use crate::output::{self, Table};
+use crate::output;
 use crate::settings;
 use clap::Subcommand;
 use strake_proto::Result;
+use strake_report::Table;
 
 /// The settings there are, and those in force.
 #[derive(Subcommand, Debug)]
@@ -39,7 +40,7 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<()> {
             output::print_json(&rows)
         }
         ConfigCommand::List { json: false } => {
-            let mut table = Table::new(&["setting", "default", "meaning"]);
+            let mut table = Table::listing(&["setting", "default", "meaning"]);
             for setting in settings::TABLE {
                 table.row(vec![
                     setting.name.into(),
@@ -47,7 +48,7 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<()> {
                     setting.meaning.into(),
                 ]);
             }
-            print!("{}", table.text());
+            print!("{}", table.render());
             Ok(())
         }
         ConfigCommand::Show(target) => {

@@ -68,7 +68,7 @@ pub(crate) fn run(command: &DiagCommand) -> Result<()> {
         }
         DiagCommand::Memory(_) => {
             let memory: ShowMemory = serde_json::from_value(value).map_err(unreadable)?;
-            text = memory.table().text();
+            text = memory.table().render();
             Ok(())
         }
     };

@@ -2,13 +2,14 @@
 
 use crate::admin::{self, Request};
 use crate::commands::fs::{Target, yes};
-use crate::output::{self, Table};
+use crate::output;
 use crate::registry;
 use crate::show::{ShowNsd, availability_name, status_name};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use strake_proto::layout::NsdStatus;
 use strake_proto::{ByteCount, Result};
+use strake_report::Table;
 
 /// NSDs: which disks belong to which file system, and who serves them.
 #[derive(Subcommand, Debug)]
@@ -98,7 +99,8 @@ pub(crate) fn run_nsd(command: &NsdCommand) -> Result<()> {
     if target.json {
         return output::print_json(&show.nsds);
     }
-    let mut table = Table::new(&["file system", "disk name", "NSD id", "NSD servers", "device"]);
+    let mut table =
+        Table::listing(&["file system", "disk name", "NSD id", "NSD servers", "device"]);
     for nsd in show.nsds {
         table.row(vec![
             show.name.clone(),
@@ -108,7 +110,7 @@ pub(crate) fn run_nsd(command: &NsdCommand) -> Result<()> {
             nsd.path,
         ]);
     }
-    print!("{}", table.text());
+    print!("{}", table.render());
     Ok(())
 }
 
@@ -157,7 +159,7 @@ fn list(target: &Target) -> Result<()> {
     if target.json {
         return output::print_json(&show.nsds);
     }
-    let mut table = Table::new(&[
+    let mut table = Table::listing(&[
         "disk name",
         "driver type",
         "sector size",
@@ -187,7 +189,7 @@ fn list(target: &Target) -> Result<()> {
             remark,
         ]);
     }
-    print!("{}", table.text());
+    print!("{}", table.render());
     if let Some(warning) = warning {
         output::tell(&warning);
     }

@@ -1,12 +1,13 @@
 //! `strake fs`: the file system as a whole.
 
 use crate::admin::{self, Request};
-use crate::output::{self, Table};
+use crate::output;
 use crate::registry;
 use crate::show::{CheckReport, ScrubReport, Show, ShowNsd};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use strake_proto::{ByteCount, Error, ErrorKind, Result};
+use strake_report::Table;
 
 /// Which file system a command means, and how it answers.
 #[derive(Args, Debug)]
@@ -101,12 +102,13 @@ fn list(json: bool) -> Result<()> {
     if json {
         return output::print_json(&shows);
     }
-    let mut table = Table::new(&["file system", "code", "NSDs", "mount point", "data directory"]);
+    let mut table =
+        Table::listing(&["file system", "code", "NSDs", "mount point", "data directory"]);
     for show in shows {
         let count = show.nsds.len().to_string();
         table.row(vec![show.name, show.code, count, show.mount, show.data]);
     }
-    print!("{}", table.text());
+    print!("{}", table.render());
     Ok(())
 }
 
@@ -117,7 +119,7 @@ fn show(target: &Target) -> Result<()> {
     }
     let disks: Vec<&str> = show.nsds.iter().map(|nsd| nsd.name.as_str()).collect();
     let copies = show.nsds.iter().filter(|nsd| nsd.holds_metadata).count();
-    let mut table = Table::new(&["flag", "value", "description"]);
+    let mut table = Table::listing(&["flag", "value", "description"]);
     let mut row = |flag: &str, value: String, description: &str| {
         table.row(vec![flag.into(), value, description.into()]);
     };
@@ -138,7 +140,7 @@ fn show(target: &Target) -> Result<()> {
     row("--free", ByteCount(show.free_bytes).to_string(), "Of it, free");
     row("--inodes", show.inodes.to_string(), "Inodes in use");
     println!("file system attributes for {}:", show.name);
-    print!("{}", table.text());
+    print!("{}", table.render());
     Ok(())
 }
 
@@ -164,7 +166,7 @@ fn df(target: &Target) -> Result<()> {
     if target.json {
         return output::print_json(&show.nsds);
     }
-    let mut table = Table::new(&[
+    let mut table = Table::listing(&[
         "disk name",
         "disk size in KB",
         "failure group",
@@ -185,7 +187,7 @@ fn df(target: &Target) -> Result<()> {
             percent(nsd),
         ]);
     }
-    print!("{}", table.text());
+    print!("{}", table.render());
     println!(
         "\nusable after code {}: {} of {} free; {} inodes in use",
         show.code,

@@ -1,16 +1,22 @@
-//! Latencies, counted in buckets of constant relative width.
+//! Durations, counted in buckets of constant relative width.
 //!
-//! 32 buckets per power of two: a percentile is at most 1/32 (3.2 %) above the exact value,
-//! whatever its size, in 15 KiB per task and one increment per operation. Histograms of tasks
-//! and hosts add up without loss, which percentiles do not.
+//! Below 32 ns every value has its own bucket. Above, each power of two is cut into 32 equal ones.
+//! A percentile is therefore at most 1/32 (3.2 %) above the exact value, whatever its size, in
+//! 1,920 buckets (15 KiB). Histograms of tasks, threads and hosts add up without loss, which
+//! percentiles do not.
+//!
+//! The same buckets serve who counts alone ([`Histogram::add`]) and who counts with atomic
+//! additions from many threads (`strake-observe`, through [`bucket_of`] and
+//! [`Histogram::from_counts`]).
 
 use serde::{Deserialize, Serialize};
 
 /// Buckets per power of two.
 const STEPS: u64 = 32;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
-/// The linear part below 32 ns, then 32 buckets for each of the 59 higher powers of two.
-const BUCKETS: usize = (STEPS + (64 - STEP_BITS as u64) * STEPS) as usize;
+/// How many buckets there are: the linear part below 32 ns, then 32 for each of the 59 higher
+/// powers of two.
+pub const BUCKETS: usize = (STEPS + (64 - STEP_BITS as u64) * STEPS) as usize;
 
 /// A histogram of nanoseconds with exact count, sum, least, greatest and sum of squares.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -58,6 +64,24 @@ impl Histogram {
         self.sum_of_squares += nanos as f64 * nanos as f64;
         self.min_ns = self.min_ns.min(nanos);
         self.max_ns = self.max_ns.max(nanos);
+    }
+
+    /// What was counted elsewhere: how often for each bucket, the sum, and the greatest. The least
+    /// is that of its bucket, and the deviation is that of the buckets' middles.
+    pub fn from_counts(counts: impl Iterator<Item = u64>, sum_ns: u64, max_ns: u64) -> Histogram {
+        let mut histogram = Histogram { max_ns, ..Histogram::default() };
+        for (bucket, count) in counts.enumerate().filter(|(_, count)| *count > 0) {
+            let (start, end) = (start_of(bucket), end_of(bucket).min(max_ns));
+            let middle = (start as f64 + end as f64) / 2.0;
+            histogram.buckets[bucket] = count;
+            histogram.count += count;
+            histogram.sum_of_squares += middle * middle * count as f64;
+            histogram.min_ns = histogram.min_ns.min(start);
+            // What is being recorded right now may be in its bucket and not yet the greatest.
+            histogram.max_ns = histogram.max_ns.max(start);
+        }
+        histogram.sum_ns = u128::from(sum_ns);
+        histogram
     }
 
     /// Adds all of another's operations.
@@ -117,7 +141,7 @@ impl Histogram {
         for (bucket, count) in self.buckets.iter().enumerate() {
             passed += count;
             if passed >= wanted {
-                return upper_end(bucket).min(self.max_ns);
+                return end_of(bucket).min(self.max_ns);
             }
         }
         self.max_ns
@@ -128,7 +152,7 @@ impl Histogram {
     pub fn by_millisecond(&self) -> Vec<(u64, u64)> {
         let mut rows: Vec<(u64, u64)> = Vec::new();
         for (bucket, &count) in self.buckets.iter().enumerate() {
-            let ms = upper_end(bucket).min(self.max_ns) / 1_000_000;
+            let ms = end_of(bucket).min(self.max_ns) / 1_000_000;
             match rows.last_mut() {
                 _ if count == 0 => {}
                 Some(row) if row.0 == ms => row.1 += count,
@@ -150,7 +174,9 @@ impl Histogram {
     }
 }
 
-fn bucket_of(nanos: u64) -> usize {
+/// The bucket that counts a duration.
+#[inline]
+pub fn bucket_of(nanos: u64) -> usize {
     if nanos < STEPS {
         return nanos as usize;
     }
@@ -159,8 +185,13 @@ fn bucket_of(nanos: u64) -> usize {
     (u64::from(magnitude - STEP_BITS) * STEPS + step) as usize
 }
 
+/// The smallest value that falls into a bucket.
+fn start_of(bucket: usize) -> u64 {
+    bucket.checked_sub(1).map_or(0, |before| end_of(before) + 1)
+}
+
 /// The largest value that falls into a bucket.
-fn upper_end(bucket: usize) -> u64 {
+fn end_of(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < STEPS {
         return bucket;
@@ -171,10 +202,11 @@ fn upper_end(bucket: usize) -> u64 {
     u64::try_from(((u128::from(step) + 1) << shift) - 1).unwrap_or(u64::MAX)
 }
 
-/// How a histogram travels: only the buckets in use, as (bucket, count).
+/// How a histogram travels and shows in JSON: only the buckets in use, as the smallest duration of
+/// each and how many fell into it.
 #[derive(Serialize, Deserialize)]
 struct Sparse {
-    buckets: Vec<(u32, u64)>,
+    counts: Vec<(u64, u64)>,
     sum_ns: u64,
     sum_of_squares: f64,
     min_ns: u64,
@@ -185,9 +217,9 @@ impl From<Histogram> for Sparse {
     fn from(histogram: Histogram) -> Sparse {
         let used = histogram.buckets.iter().enumerate();
         Sparse {
-            buckets: used
+            counts: used
                 .filter(|(_, count)| **count > 0)
-                .map(|(bucket, count)| (bucket as u32, *count))
+                .map(|(bucket, count)| (start_of(bucket), *count))
                 .collect(),
             sum_ns: histogram.sum_ns(),
             sum_of_squares: histogram.sum_of_squares,
@@ -202,11 +234,12 @@ impl TryFrom<Sparse> for Histogram {
 
     fn try_from(sparse: Sparse) -> Result<Self, String> {
         let mut histogram = Histogram::default();
-        for (bucket, count) in sparse.buckets {
-            let slot = histogram
-                .buckets
-                .get_mut(bucket as usize)
-                .ok_or_else(|| format!("histogram bucket {bucket} does not exist"))?;
+        for (start, count) in sparse.counts {
+            let bucket = bucket_of(start);
+            if start_of(bucket) != start {
+                return Err(format!("no bucket of a histogram begins at {start}"));
+            }
+            let slot = &mut histogram.buckets[bucket];
             *slot = slot.checked_add(count).ok_or("histogram count overflows")?;
             histogram.count =
                 histogram.count.checked_add(count).ok_or("histogram count overflows")?;
@@ -224,13 +257,32 @@ impl TryFrom<Sparse> for Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pattern::Dice;
+
+    /// Marsaglia's xorshift: this crate has no other randomness.
+    struct Dice(u64);
+
+    impl Dice {
+        fn new(seed: u64) -> Dice {
+            Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        }
+
+        fn roll(&mut self) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0
+        }
+
+        fn below(&mut self, bound: u64) -> u64 {
+            self.roll() % bound
+        }
+    }
 
     #[test]
     fn buckets_partition_all_nanoseconds() {
         let mut last = None;
         for bucket in 0..BUCKETS {
-            let end = upper_end(bucket);
+            let end = end_of(bucket);
             assert_eq!(bucket_of(end), bucket);
             if let Some(last) = last {
                 assert!(end > last);
@@ -278,8 +330,8 @@ mod tests {
                 one.add(nanos);
                 part.add(nanos);
             }
-            let text = serde_json::to_string(&part).unwrap();
-            let back: Histogram = serde_json::from_str(&text).unwrap();
+            let bytes = postcard::to_allocvec(&part).expect("plain data");
+            let back: Histogram = postcard::from_bytes(&bytes).expect("as sent");
             assert_eq!((&back.buckets, back.sum_ns), (&part.buckets, part.sum_ns));
             parts.merge(&back);
         }
@@ -302,8 +354,28 @@ mod tests {
     }
 
     #[test]
+    fn counts_from_elsewhere_keep_sum_and_percentiles() {
+        let mut dice = Dice::new(9);
+        let mut one = Histogram::default();
+        (0..2_000).for_each(|_| one.add(dice.below(1 << 35)));
+        let counts = one.buckets.iter().copied();
+        let other = Histogram::from_counts(counts, one.sum_ns(), one.max_ns());
+        other.check();
+        assert_eq!((other.count(), other.mean_ns()), (one.count(), one.mean_ns()));
+        for fraction in [0.0, 0.5, 0.99, 1.0] {
+            assert_eq!(other.quantile_ns(fraction), one.quantile_ns(fraction));
+        }
+        assert!(other.min_ns() <= one.min_ns() && one.min_ns() <= other.min_ns() * 33 / 32);
+        assert!((other.deviation_ns() / one.deviation_ns() - 1.0).abs() < 0.02);
+    }
+
+    #[test]
     fn a_malformed_histogram_is_refused() {
-        let text = r#"{"buckets":[[99999,1]],"sum_ns":0,"sum_of_squares":0,"min_ns":0,"max_ns":0}"#;
-        assert!(serde_json::from_str::<Histogram>(text).is_err());
+        let sparse =
+            |counts| Sparse { counts, sum_ns: 0, sum_of_squares: 0.0, min_ns: 0, max_ns: 0 };
+        // 65 lies inside the bucket of 64 and 65.
+        assert!(Histogram::try_from(sparse(vec![(65, 1)])).is_err());
+        assert!(Histogram::try_from(sparse(vec![(64, u64::MAX), (66, 1)])).is_err());
+        assert!(Histogram::try_from(sparse(vec![(64, 1), (66, 1)])).is_ok());
     }
 }
