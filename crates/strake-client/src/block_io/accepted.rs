@@ -4,7 +4,7 @@ use crate::inode::core::InodeState;
 use crate::memory::block::Block;
 use crate::memory::file::FileState;
 use crate::memory::pool::Page;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::Ordering;
 use strake_array::Array;
 use strake_array::round::{Accepted, Outcome};
@@ -13,7 +13,8 @@ use strake_proto::{BlockIndex, Error, ObjectLayout, Version};
 
 /// See the file's head.
 pub(crate) struct AcceptedBlock {
-    pub(crate) array: Arc<Array>,
+    /// Not owned: the array keeps what was accepted until the next round, and would keep itself.
+    pub(crate) array: Weak<Array>,
     pub(crate) inode: Arc<InodeState>,
     pub(crate) file: Arc<FileState>,
     pub(crate) block: Arc<Block>,
@@ -41,7 +42,7 @@ impl AcceptedBlock {
             // What is used from now on stays in memory.
             self.block.was_used();
         }
-        let array = Arc::clone(&self.array);
+        let array = self.array();
         array.rounds.add(Accepted {
             layout: *layout,
             block: BlockIndex(self.block.index),
@@ -50,6 +51,10 @@ impl AcceptedBlock {
             restarts,
             outcome: Box::new(self),
         });
+    }
+
+    fn array(&self) -> Arc<Array> {
+        self.array.upgrade().expect("invariant: whoever calls this has the array")
     }
 
     fn release(&self) {
@@ -74,7 +79,7 @@ impl Outcome for AcceptedBlock {
         }
         let version = stripe.version;
         if self.in_place {
-            self.array.rounds.settle(&mut vec![stripe]);
+            self.array().rounds.settle(&mut vec![stripe]);
         } else {
             self.file.unsettled.lock().push(stripe);
         }
@@ -106,7 +111,7 @@ impl Outcome for AcceptedBlock {
                     data.dirtied = self.charge;
                     self.file.pool().add_dirty(self.charge);
                     // It is sent again, and so needs room again.
-                    self.array.room.owe(data.held());
+                    self.array().room.owe(data.held());
                     self.file.insert_dirty(self.block.index);
                 }
                 self.file.insert_unsaved(self.block.index);

@@ -99,7 +99,7 @@ fn note_rewritten(
     shared.register(inode, &mut inode.core.lock());
     let (inode, file) = (Arc::clone(inode), Arc::clone(file));
     let restarts = shared.array.io.nsds().restarts();
-    let array = Arc::clone(&shared.array);
+    let array = Arc::downgrade(&shared.array);
     let (charge, gained, in_parts, in_place, reusable) = (0, 0, false, false, false);
     let accepted =
         AcceptedBlock { array, inode, file, block, charge, gained, in_parts, in_place, reusable };

@@ -146,7 +146,7 @@ fn send_block(
             block.stored.store(length, Ordering::Release);
             let gained = note_gain(inode, block, (before, length), fresh);
             let accepted = AcceptedBlock {
-                array: Arc::clone(&shared.array),
+                array: Arc::downgrade(&shared.array),
                 inode: Arc::clone(inode),
                 file: Arc::clone(file),
                 block: Arc::clone(block),
