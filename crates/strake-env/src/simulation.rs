@@ -109,7 +109,7 @@ pub struct Outcome<T> {
     pub result: Result<T, String>,
     /// Every decision and every I/O.
     pub trace: Trace,
-    /// The threads that were still waiting when everything else had ended.
+    /// The threads that were still waiting when everything else had ended, and what for.
     pub left: Vec<String>,
     /// What it took in simulated time.
     pub time: Duration,

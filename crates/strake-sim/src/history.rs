@@ -3,10 +3,11 @@
 //! The universe is small, so that operations meet: a few names in a few directories, files of up to
 //! two and a half blocks, exactly one block among them again and again.
 
+mod names_together;
 mod together;
 
 use crate::judge::{Promise, judge, survey};
-use crate::machine::{BLOCK_SIZE, Machine, Stack};
+use crate::machine::{BLOCK_SIZE, Machine, SERVER, Stack};
 use crate::point::draw_away;
 use crate::recording::{Mark, Recording, Sync};
 use crate::tree::{Contents, Kind, Node, Times, Tree};
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_client::vfs::{FallocateMode, Handle, MakeNode, OpenFlags, SetAttr, Vfs};
 use strake_env::disk::sim::Sequence;
+use strake_env::simulation::network;
 use strake_env::{Clock, RealClock, Rng};
 use strake_proto::meta::{RenameMode, XattrMode};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdRequest};
@@ -49,6 +51,8 @@ struct Actor {
     /// Open files without a name.
     nameless: BTreeMap<u64, Node>,
     salt: u64,
+    /// Whether most operations are those of several threads.
+    is_crowded: bool,
 }
 
 /// Runs a history of `steps` operations with `count` NSDs.
@@ -57,6 +61,37 @@ struct Actor {
 /// If the stack does not do what the model does: that is a failed test.
 pub fn run(code: Code, count: usize, seed: u64, steps: usize) -> Recording {
     let mut actor = Actor::begin(code, count, seed);
+    for _ in 0..steps {
+        actor.step();
+    }
+    actor.end()
+}
+
+/// Runs a history in which every third step is one of two to four threads.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_crowd(code: Code, count: usize, seed: u64, steps: usize) -> Recording {
+    crowd(code, count, seed, steps, false)
+}
+
+/// The same, with metadata and NSDs in another simulated process, behind a network that loses a
+/// packet now and then.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_remote_crowd(code: Code, count: usize, seed: u64, steps: usize) -> Recording {
+    for (from, to) in [(0, SERVER), (SERVER, 0)] {
+        network().set_link(from, to, |link| link.loss_one_in = 200);
+    }
+    crowd(code, count, seed, steps, true)
+}
+
+fn crowd(code: Code, count: usize, seed: u64, steps: usize, is_remote: bool) -> Recording {
+    let mut actor = Actor::format(code, count, seed);
+    actor.is_crowded = true;
+    actor.machine.is_remote = is_remote;
+    actor.start();
     for _ in 0..steps {
         actor.step();
     }
@@ -97,6 +132,13 @@ pub fn run_overwrites(code: Code, count: usize, seed: u64, steps: usize) -> Reco
 impl Actor {
     /// A new file system, open.
     fn begin(code: Code, count: usize, seed: u64) -> Actor {
+        let mut actor = Actor::format(code, count, seed);
+        actor.start();
+        actor
+    }
+
+    /// A new file system.
+    fn format(code: Code, count: usize, seed: u64) -> Actor {
         let sequence = Sequence::default();
         let machine = Machine::format(code, count, &sequence).expect("formats");
         let root = Node::new(Kind::Directory(BTreeMap::new()), 0o755);
@@ -114,10 +156,10 @@ impl Actor {
             away: 0,
             nameless: BTreeMap::new(),
             salt: seed << 20,
+            is_crowded: false,
         };
         let end = actor.sequence.position();
         actor.mark("format".to_owned(), end, Sync::All);
-        actor.start();
         actor
     }
 
@@ -131,10 +173,14 @@ impl Actor {
     }
 
     fn mark(&mut self, what: String, begin: u64, sync: Sync) {
-        self.note_times();
         let (end, tree) = (self.sequence.position(), Arc::clone(&self.tree));
         let begins_life = what.starts_with("start") || what.starts_with("restart");
-        self.marks.push(Mark { what, begin, end, sync, begins_life, away: self.away, tree });
+        self.push(Mark { what, begin, end, sync, begins_life, away: self.away, tree });
+    }
+
+    fn push(&mut self, mark: Mark) {
+        self.note_times();
+        self.marks.push(mark);
     }
 
     /// Notes the times that inodes have once the present operation is done.
@@ -225,6 +271,13 @@ impl Actor {
     fn step(&mut self) {
         // Each operation has a time of its own.
         self.machine.clock.advance(Duration::from_millis(1));
+        if self.is_crowded && self.rng.one_in(3) {
+            match self.rng.below(4) {
+                0 => self.names_together(),
+                _ => self.together(),
+            }
+            return;
+        }
         let begin = self.sequence.position();
         let draw = self.rng.below(104);
         let done = match draw {

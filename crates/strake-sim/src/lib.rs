@@ -16,6 +16,10 @@
 //! recovery and no rerun. A failure writes the recording to a file and prints the command that
 //! replays exactly that point.
 //!
+//! A history of several application threads can run under the scheduler
+//! ([`strake_env::simulation`]): then its seed decides the order of the threads as well, and two
+//! runs of it are equal (`determinism_test.rs`).
+//!
 //! Tests only: nothing of this is in the product.
 
 pub mod explore;
@@ -28,6 +32,8 @@ pub mod recording;
 pub mod stripe_model;
 pub mod tree;
 
+#[cfg(test)]
+mod determinism_test;
 #[cfg(test)]
 mod power_cut_test;
 #[cfg(test)]

@@ -7,6 +7,11 @@ use std::time::Duration;
 use strake_array::{Array, ArrayOptions, Exclusion};
 use strake_client::{FlushReport, Settings, StrakeVfs};
 use strake_env::disk::sim::Sequence;
+use strake_env::rpc::{
+    Endpoint, Listener, MetaClientSession, NsdClientSession, RpcServer, ServerOptions, SessionEnv,
+    SessionLimits, SharedSecret, WaitNames, serve_meta, serve_nsd,
+};
+use strake_env::simulation::{in_process, is_simulated};
 use strake_env::{Clock, Disk, ManualClock, SimDisk};
 use strake_manager::{Manager, RecoveryReport, after_crash};
 use strake_meta::{MetaOptions, MetaStore, WITNESS_BYTES};
@@ -39,7 +44,12 @@ pub struct Machine {
     pub witness: Arc<SimDisk>,
     /// Moves when the history says so.
     pub clock: Arc<ManualClock>,
+    /// Whether metadata and NSDs are reached over the simulated network ([`SERVER`]).
+    pub is_remote: bool,
 }
+
+/// The simulated process in which the servers of a remote machine run.
+pub const SERVER: u32 = 1;
 
 /// The real stack, open on a machine. Dropping it is a killed process: nothing is flushed.
 pub struct Stack {
@@ -49,6 +59,8 @@ pub struct Stack {
     pub vfs: Arc<StrakeVfs>,
     /// What the start found to recover.
     pub recovered: RecoveryReport,
+    /// What serves the client of a remote machine.
+    pub servers: Vec<RpcServer>,
     /// The metadata.
     pub meta: Arc<MetaStore>,
     /// The block stores that could be opened, by slot.
@@ -100,7 +112,8 @@ impl Machine {
     /// A machine of these disks.
     pub fn new(code: Code, disks: Vec<Option<Arc<SimDisk>>>, witness: Arc<SimDisk>) -> Machine {
         let lost = vec![None; disks.len()];
-        Machine { code, disks, lost, witness, clock: Arc::new(ManualClock::default()) }
+        let clock = Arc::new(ManualClock::default());
+        Machine { code, disks, lost, witness, clock, is_remote: false }
     }
 
     /// The same machine with these slots (a mask) lost.
@@ -108,6 +121,7 @@ impl Machine {
     pub fn less(&self, away: u32) -> Machine {
         let mut machine = Machine::new(self.code, self.disks.clone(), Arc::clone(&self.witness));
         machine.clock = Arc::clone(&self.clock);
+        machine.is_remote = self.is_remote;
         for slot in (0..machine.disks.len()).filter(|slot| away >> slot & 1 == 1) {
             machine.lost[slot] = machine.disks[slot].take();
         }
@@ -184,14 +198,18 @@ impl Machine {
         let spare = opened.pop();
         let hardened = hardened(&meta)?;
         let port = |store: &Arc<BlockStore>| Arc::clone(store) as Arc<dyn NsdPort>;
-        let nsds = (0..)
-            .zip(&stores)
-            .map(|(slot, store)| (SlotIndex(slot), store.as_ref().map(port)))
-            .collect();
+        let mut ports = Ports {
+            meta: Arc::clone(&meta) as Arc<dyn MetaPort>,
+            nsds: (0..)
+                .zip(&stores)
+                .map(|(slot, store)| (SlotIndex(slot), store.as_ref().map(port)))
+                .collect(),
+        };
+        let servers = if self.is_remote { self.serve(&mut ports, &observe)? } else { Vec::new() };
         let settings = settings();
         let array = Array::open(ArrayOptions {
-            meta: Arc::clone(&meta) as Arc<dyn MetaPort>,
-            nsds,
+            meta: ports.meta,
+            nsds: ports.nsds,
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             observe,
             client: ClientId(1),
@@ -200,7 +218,37 @@ impl Machine {
         let recovered = after_crash::recover(&array)?;
         let vfs = StrakeVfs::start(Arc::clone(&array), settings)?;
         let manager = Manager::start(array, Arc::clone(&vfs) as Arc<dyn Exclusion>)?;
-        Ok(Stack { manager, vfs, recovered, meta, stores, spare, hardened })
+        Ok(Stack { manager, vfs, recovered, servers, meta, stores, spare, hardened })
+    }
+
+    /// Puts servers in a process of their own before the ports.
+    fn serve(&self, ports: &mut Ports, observe: &Arc<Observe>) -> Result<Vec<RpcServer>> {
+        let env = SessionEnv {
+            secret: SharedSecret::generate()?,
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            waits: Arc::clone(&observe.waiters) as Arc<dyn WaitNames>,
+            process: None,
+        };
+        let options = ServerOptions { workers: 2, ..ServerOptions::new(1) };
+        let at = |name: &str| Endpoint::Unix(format!("/simulated/{name}").into());
+        let mut servers = Vec::new();
+        for (slot, port) in &mut ports.nsds {
+            let Some(served) = port.take() else { continue };
+            let (endpoint, id) = (at(&format!("nsd-{}", slot.0)), nsd(usize::from(slot.0)));
+            servers.push(in_process(SERVER, || {
+                let secret = env.secret.clone();
+                serve_nsd(Listener::bind(&endpoint)?, id, served, secret, options)
+            })?);
+            let session = NsdClientSession::new(endpoint, id, SessionLimits::NSD, env.clone());
+            *port = Some(Arc::new(session));
+        }
+        let endpoint = at("meta");
+        servers.push(in_process(SERVER, || {
+            let (served, secret) = (Arc::clone(&ports.meta), env.secret.clone());
+            serve_meta(Listener::bind(&endpoint)?, served, secret, options)
+        })?);
+        ports.meta = Arc::new(MetaClientSession::new(endpoint, SessionLimits::META, env));
+        Ok(servers)
     }
 }
 
@@ -219,6 +267,12 @@ impl Stack {
         self.manager.stop();
         self.vfs.shutdown()
     }
+}
+
+/// What a client is started on.
+struct Ports {
+    meta: Arc<dyn MetaPort>,
+    nsds: Vec<(SlotIndex, Option<Arc<dyn NsdPort>>)>,
 }
 
 fn format_disk(disk: &Arc<SimDisk>, at: usize, failure_group: usize) -> Result<Container> {
@@ -251,18 +305,19 @@ pub fn nsd(slot: usize) -> NsdId {
     NsdId(slot as u32 + 1)
 }
 
-/// Few threads: a point is one of tens of thousands.
 /// Discards at once, so that power cuts find them beside everything else.
 fn store_options(observe: &Arc<Observe>) -> BlockStoreOptions {
     BlockStoreOptions { discard_delay: Duration::ZERO, ..BlockStoreOptions::new(observe) }
 }
 
 fn settings() -> Settings {
+    // Few threads, because a point is one of tens of thousands; but a scheduler is to have some.
+    let threads = if is_simulated() { 2 } else { 0 };
     Settings {
         page_pool: ByteCount::mib(4),
-        flushers: 0,
-        io_threads: 0,
-        prefetch_blocks: 0,
+        flushers: threads,
+        io_threads: threads,
+        prefetch_blocks: threads as u64,
         ..Settings::test_min()
     }
 }

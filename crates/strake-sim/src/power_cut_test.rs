@@ -33,7 +33,7 @@ fn cut_power(code: &str, count: usize, seeds: std::ops::Range<u64>, points: u64)
     }
 }
 
-fn fail(recording: &Recording, point: Point, fault: &str) -> ! {
+pub(crate) fn fail(recording: &Recording, point: Point, fault: &str) -> ! {
     let name = format!("strake-sim-{}-{}.recording", recording.code, recording.seed);
     let path = std::env::temp_dir().join(name);
     recording.save(&path).expect("saves the recording");

@@ -1,7 +1,8 @@
 //! What is kept of a history: the disks' logs in one order, and each operation's place in them.
 //!
 //! A recording that failed a check can be written to a file and read back, since the threads of
-//! the stack make no two runs of one seed alike to the last event.
+//! the stack make no two runs of one seed alike to the last event, unless they run under the
+//! scheduler.
 
 use crate::machine::Machine;
 use crate::tree::{Contents, Times, Tree};

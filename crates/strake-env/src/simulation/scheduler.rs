@@ -17,7 +17,6 @@ use super::{Options, Place};
 use crate::Rng;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::RefCell;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -186,19 +185,24 @@ impl State {
     fn report(&self, what: &str) -> String {
         let mut report = format!("{what}, at {:?} of simulated time:", self.now);
         for thread in self.live.values() {
-            let state = match &thread.status {
-                Status::Ready => "can run".to_owned(),
-                Status::Waiting { what, until: None, .. } => format!("waits for {what}"),
-                Status::Waiting { what, until: Some(until), .. } => {
-                    format!("waits for {what}, until {until:?}")
-                }
-            };
-            let paused = if self.paused.contains(&thread.process) { ", paused" } else { "" };
-            let (name, process, place) = (&thread.name, thread.process, thread.place);
-            // Writing to a string cannot fail.
-            let _ = write!(report, "\n  {name} (process {process}{paused}) {state}, at {place}");
+            report.push_str("\n  ");
+            report.push_str(&self.describe(thread));
         }
         report
+    }
+
+    /// A thread, what it waits for, and where.
+    fn describe(&self, thread: &Thread) -> String {
+        let state = match &thread.status {
+            Status::Ready => "can run".to_owned(),
+            Status::Waiting { what, until: None, .. } => format!("waits for {what}"),
+            Status::Waiting { what, until: Some(until), .. } => {
+                format!("waits for {what}, until {until:?}")
+            }
+        };
+        let paused = if self.paused.contains(&thread.process) { ", paused" } else { "" };
+        let (name, process, place) = (&thread.name, thread.process, thread.place);
+        format!("{name} (process {process}{paused}) {state}, at {place}")
     }
 }
 
@@ -292,7 +296,7 @@ impl Scheduler {
             }
         }
         let result = state.over.clone().expect("invariant: looked at above");
-        let left = state.live.values().map(|thread| thread.name.clone()).collect();
+        let left = state.live.values().map(|thread| state.describe(thread)).collect();
         let trace = std::mem::take(&mut state.trace);
         Ended { result, trace, left, now: state.now, points: state.points }
     }

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use strake_client::vfs::{Handle, Vfs};
 use strake_env::disk::sim::Sequence;
 
-/// Threads of one step.
+/// Threads of one step, and parts of a file that is theirs together.
 const THREADS: usize = 3;
+/// The most threads in a crowd.
+const CROWD_MAX: usize = 4;
 /// Operations of each.
 const OPERATIONS: usize = 3;
 
@@ -31,7 +33,8 @@ impl Actor {
     /// Threads with a file each.
     fn apart(&mut self) {
         let mut work: Vec<Work> = Vec::new();
-        for _ in 0..THREADS {
+        let threads = if self.is_crowded { 2 + self.rng.index(CROWD_MAX - 1) } else { THREADS };
+        for _ in 0..threads {
             let Some(ino) = self.any_file() else { return };
             if work.iter().any(|(other, ..)| *other == ino) {
                 continue;
@@ -122,10 +125,9 @@ impl Actor {
 
     /// As `mark`, for an operation that is over.
     fn mark_between(&mut self, what: String, (begin, end): (u64, u64), sync: Sync) {
-        self.note_times();
         let tree = Arc::clone(&self.tree);
         let (begins_life, away) = (false, self.away);
-        self.marks.push(Mark { what, begin, end, sync, begins_life, away, tree });
+        self.push(Mark { what, begin, end, sync, begins_life, away, tree });
     }
 }
 
