@@ -1,6 +1,5 @@
-//! The threads that work unasked: writers behind, readers ahead, the *tender*, which looks after
-//! what has a time (the sync interval, the reaper of ranges), and the *mender*, which brings NSDs
-//! that have returned up to date.
+//! The threads that work unasked: writers behind, readers ahead, and the *tender*, which looks
+//! after what has a time (the sync interval, the reaper of ranges).
 
 use crate::context::Shared;
 use crate::data::prefetch;

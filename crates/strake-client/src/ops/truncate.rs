@@ -65,7 +65,7 @@ impl Of<'_> {
         }
         self.cut_memory(&mut content, size, dropped);
         file.size.store(size, Ordering::Release);
-        // No block is sent before the cut is durable: see `crate::ranges`.
+        // No block is sent before the cut is durable: see `strake_array::floors`.
         file.barrier.store(shared.array.meta.changes(), Ordering::Release);
         let mut core = self.inode.core.lock();
         core.size_target = core.size_target.map(|target| target.min(size));
