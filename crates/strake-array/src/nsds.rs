@@ -21,6 +21,7 @@ mod returning;
 mod shadow;
 
 use heirs::Heirs;
+use tracing::{info, warn};
 
 pub(crate) use missed::Sent;
 pub use missed::{Missed, Table};
@@ -299,7 +300,11 @@ impl NsdSet {
     fn set_availability(&self, slot: SlotIndex, availability: NsdAvailability) {
         let code = code_of(availability);
         if self.slot(slot).availability.swap(code, Ordering::AcqRel) != code {
-            eprintln!("disks: NSD {} is {}", self.nsd(slot), name_of(availability));
+            let (nsd, state) = (self.nsd(slot), name_of(availability));
+            match availability {
+                NsdAvailability::Up => info!(target: "disks", "NSD {nsd} is {state}"),
+                _ => warn!(target: "disks", "NSD {nsd} is {state}"),
+            }
         }
     }
 
@@ -651,7 +656,7 @@ impl NsdSet {
         }
         let before = self.slot(slot).bad_strips.fetch_add(1, Ordering::Relaxed);
         if before < BAD_STRIPS_LOGGED {
-            eprintln!("disks: NSD {}: strip {key} is bad: {what}", self.nsd(slot));
+            warn!(target: "disks", "NSD {}: strip {key} is bad: {what}", self.nsd(slot));
         }
     }
 
@@ -662,7 +667,7 @@ impl NsdSet {
         }
         let before = self.slot(slot).repaired.fetch_add(1, Ordering::Relaxed);
         if before < BAD_STRIPS_LOGGED {
-            eprintln!("disks: NSD {}: strip {key} was rebuilt and rewritten", self.nsd(slot));
+            info!(target: "disks", "NSD {}: strip {key} was rebuilt and rewritten", self.nsd(slot));
         }
     }
 

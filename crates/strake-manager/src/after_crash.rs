@@ -13,6 +13,7 @@ use strake_array::{Array, reaper};
 use strake_proto::meta::{Inode, MetaOp};
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectId, ObjectLayout, Result, Version};
+use tracing::error;
 
 /// Does it; see the file's head.
 ///
@@ -110,8 +111,9 @@ fn recount(array: &Array, inode: &Inode, layout: &ObjectLayout, end: BlockIndex)
     let beyond = held_bytes(array, layout, (end, BlockIndex::END))?;
     let lost = inode.attr.allocated.saturating_sub(held + beyond);
     if lost > 0 {
-        eprintln!(
-            "recovery: inode {}: {lost} bytes that were stable are gone; `strake fs check` names \
+        error!(
+            target: "recovery",
+            "inode {}: {lost} bytes that were stable are gone; `strake fs check` names \
              its blocks",
             inode.attr.ino
         );

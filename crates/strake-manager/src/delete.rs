@@ -28,6 +28,7 @@ use strake_proto::meta::{Configuration, MetaOp, MetaQuery, MetaReply};
 use strake_proto::{
     BlockIndex, ByteCount, Error, ErrorKind, Ino, NsdId, ObjectLayout, Result, SlotIndex, Version,
 };
+use tracing::{error, info};
 
 /// The setting that holds the rate of the deletion under way; which NSD it is says the pool map.
 const SETTING: &str = "deleting";
@@ -101,7 +102,7 @@ pub(crate) fn start(repair: &Arc<Repair>, Deletion { nsd, rate }: Deletion) -> R
             }
             // The same again is not worth a line.
             if named.as_ref() != Some(&error) {
-                eprintln!("disks: NSD {nsd}, which is being deleted: {error}");
+                error!(target: "disks", "NSD {nsd}, which is being deleted: {error}");
             }
             named = Some(error);
             if !repair.pace.rest(REST) {
@@ -172,8 +173,9 @@ fn rehome(repair: &Repair, slot: SlotIndex) -> Result<()> {
     repair.array.meta.apply(MetaOp::VacateNsd { nsd })?;
     repair.array.rounds.run(true)?;
     finish(repair, slot, restarts)?;
-    eprintln!(
-        "disks: NSD {nsd} is deleted: {} stripes compared, {} strips moved, {} deleted",
+    info!(
+        target: "disks",
+        "NSD {nsd} is deleted: {} stripes compared, {} strips moved, {} deleted",
         report.stripes, report.rewritten, report.deleted
     );
     Ok(())

@@ -11,6 +11,7 @@ use strake_env::sync::Mutex;
 use strake_env::thread::{Builder, JoinHandle};
 use strake_proto::layout::NsdAvailability;
 use strake_proto::{Error, ErrorKind, Result};
+use tracing::error;
 
 /// How often the mender asks NSDs that are away, if nobody calls it before.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
@@ -76,7 +77,7 @@ pub(crate) fn look_after_nsds(repair: &Repair) {
         if nsds.availability(slot) == NsdAvailability::Unrecovered {
             // It is tried again at the next look.
             if let Err(error) = recover_nsd(repair, slot) {
-                eprintln!("disks: NSD {}: recovery: {error}", nsds.nsd(slot));
+                error!(target: "disks", "NSD {}: recovery: {error}", nsds.nsd(slot));
             }
         } else {
             // It missed nothing that was written; what was deleted meanwhile is deleted there now.

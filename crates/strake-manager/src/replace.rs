@@ -21,6 +21,7 @@ use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::meta::{MetaOp, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
+use tracing::{error, info};
 
 /// The setting that names the replacement under way: `OLD NEW RATE`, in numbers; empty for none.
 const SETTING: &str = "replacing";
@@ -114,10 +115,10 @@ pub(crate) fn start(
         if result.is_ok()
             && let Err(error) = sweep()
         {
-            eprintln!("disks: NSD {new} may hold strips that no file has: {error}");
+            error!(target: "disks", "NSD {new} may hold strips that no file has: {error}");
         }
         if let Err(error) = result.and_then(|()| note(repair, None)) {
-            eprintln!("disks: NSD {new}, which is to replace NSD {old}: {error}");
+            error!(target: "disks", "NSD {new}, which is to replace NSD {old}: {error}");
             after_failure(repair, slot, new, port);
         }
     })
@@ -144,8 +145,9 @@ fn fill(repair: &Repair, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) ->
         let detail = format!("{} stripes cannot be copied", report.failed);
         return Err(Error::new(ErrorKind::Io, detail));
     }
-    eprintln!(
-        "disks: NSD {new}: {} stripes compared, {} copied, {} deleted",
+    info!(
+        target: "disks",
+        "NSD {new}: {} stripes compared, {} copied, {} deleted",
         report.stripes, report.rewritten, report.deleted
     );
     nsds.promote_shadow(slot)
@@ -160,7 +162,7 @@ fn after_failure(repair: &Repair, slot: SlotIndex, new: NsdId, port: Arc<dyn Nsd
     if !nsds.availability(slot).readable() {
         let taken = nsds.replace_lost(slot, new, port).and_then(|()| note(repair, None));
         if let Err(error) = taken {
-            eprintln!("disks: NSD {new}: {error}");
+            error!(target: "disks", "NSD {new}: {error}");
         }
     }
 }

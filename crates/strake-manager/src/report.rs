@@ -1,6 +1,7 @@
 //! What a recovery did, counted.
 
 use strake_proto::{Error, ErrorKind, NsdId, Result};
+use tracing::error;
 
 /// What a recovery did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +27,7 @@ impl RecoveryReport {
             return Err(error);
         }
         if self.failed == 0 {
-            eprintln!("disks: NSD {nsd}: recovery: {error}");
+            error!(target: "disks", "NSD {nsd}: recovery: {error}");
         }
         self.failed += 1;
         Ok(())

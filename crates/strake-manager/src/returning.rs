@@ -13,6 +13,7 @@ use strake_array::nsds::{Place, RecoveryEnd, Table};
 use strake_array::reaper;
 use strake_proto::layout::NsdAvailability;
 use strake_proto::{BlockIndex, Error, ErrorKind, Result, SlotIndex};
+use tracing::info;
 
 /// Brings an NSD that missed writes up to date; `None` if it was not one, or was lost again.
 pub(crate) fn recover_nsd(repair: &Repair, slot: SlotIndex) -> Result<Option<RecoveryReport>> {
@@ -36,8 +37,9 @@ pub(crate) fn recover_nsd(repair: &Repair, slot: SlotIndex) -> Result<Option<Rec
     };
     match done {
         Ok(RecoveryEnd::Up) => {
-            eprintln!(
-                "disks: NSD {} is up to date: {} stripes compared{}, {} copied, {} deleted",
+            info!(
+                target: "disks",
+                "NSD {} is up to date: {} stripes compared{}, {} copied, {} deleted",
                 nsds.nsd(slot),
                 report.stripes,
                 if report.full { "" } else { " that it had missed" },

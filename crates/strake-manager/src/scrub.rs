@@ -24,6 +24,7 @@ use strake_env::sync::Mutex;
 use strake_proto::meta::{MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdReply, NsdRequest, ScrubPart};
 use strake_proto::{BlockIndex, ErrorKind, Ino, NsdId, ObjectLayout, Result, SlotIndex, Timestamp};
+use tracing::{error, info};
 
 /// How far a scrub is, and what it found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,16 +98,17 @@ pub(crate) fn start(scrubber: &Arc<Scrubber>, rate: u64) -> Result<()> {
         *scrubber.view.lock() = ScrubView { started, ..ScrubView::default() };
     };
     scrubber.job.start("scrub", scrubber, begin, |scrubber| {
-        eprintln!("scrub: begins");
+        info!(target: "scrub", "begins");
         let result = run(scrubber);
         let mut view = scrubber.view.lock();
         view.ended = Some(scrubber.repair.array.clock.wall());
         view.complete = matches!(result, Ok(true));
         if let Err(error) = result {
-            eprintln!("scrub: {error}");
+            error!(target: "scrub", "{error}");
         }
-        eprintln!(
-            "scrub: {}: {} strips verified, {} bad or missing, {} blocks mended, {} not; {} bytes \
+        info!(
+            target: "scrub",
+            "{}: {} strips verified, {} bad or missing, {} blocks mended, {} not; {} bytes \
              of indexes, logs and metadata verified, {} pages damaged, {} mended",
             if view.complete { "complete" } else { "ended early" },
             view.strips,
@@ -155,7 +157,7 @@ fn nsds(scrubber: &Scrubber, is_whole: &mut bool) -> Result<bool> {
                 Err(error) if error.kind() == ErrorKind::NotSupported => break,
                 Err(error) => {
                     // Its next use tells whether it is fit.
-                    eprintln!("scrub: NSD {}: {error}", nsds.nsd(slot));
+                    error!(target: "scrub", "NSD {}: {error}", nsds.nsd(slot));
                     *is_whole = false;
                     break;
                 }
@@ -251,7 +253,7 @@ fn mend(scrubber: &Scrubber, ino: Ino, layout: &ObjectLayout, block: BlockIndex)
         Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace) => {
             view.failed += 1;
             if view.failed == 1 {
-                eprintln!("scrub: {error}");
+                error!(target: "scrub", "{error}");
             }
         }
         Err(error) => return Err(error),

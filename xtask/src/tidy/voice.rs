@@ -14,16 +14,12 @@ const VOICES: &[&str] = &[
     "crates/strake-plan/src/cli.rs",
 ];
 
-/// Crates that still write to standard error.
-const LATER: &[&str] = &["crates/strake-array/", "crates/strake-client/", "crates/strake-manager/"];
-
 pub(super) fn faults(repository: &Repository) -> Faults {
     let mut faults = Faults::new();
     for (file, rust) in repository.rust() {
         let path = file.path.as_str();
         let is_product = path.starts_with("crates/") && path.contains("/src/");
-        let is_free = VOICES.contains(&path) || LATER.iter().any(|later| path.starts_with(later));
-        if !is_product || is_free {
+        if !is_product || VOICES.contains(&path) {
             continue;
         }
         let mut lines = Vec::new();

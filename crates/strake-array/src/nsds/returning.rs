@@ -7,6 +7,7 @@ use strake_env::sync::MutexGuard;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::nsd::NsdStatusReply;
 use strake_proto::{Result, SlotIndex};
+use tracing::warn;
 
 /// What the end of a recovery came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +90,7 @@ impl NsdSet {
         if is_older {
             self.missed().distrust(slot);
             self.note(slot)?;
-            eprintln!("disks: NSD {} has come back older than it went", self.nsd(slot));
+            warn!(target: "disks", "NSD {} has come back older than it went", self.nsd(slot));
         }
         let mut vouched = vouched.lock();
         *vouched = vouched.after(status);

@@ -11,6 +11,7 @@ use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::MetaOp;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
 use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
+use tracing::{error, info};
 
 /// An NSD that is to take over a slot.
 pub struct Shadow {
@@ -50,7 +51,7 @@ impl Shadow {
         match self.port.call(context, request, send, &mut []) {
             Ok(reply) => self.check_boot(&reply),
             Err(error) => {
-                eprintln!("disks: NSD {}, which replaces another: {error}", self.nsd);
+                error!(target: "disks", "NSD {}, which replaces another: {error}", self.nsd);
                 self.failed.store(true, Ordering::Release);
             }
         }
@@ -122,7 +123,7 @@ impl NsdSet {
         *entry.vouched.lock() = Vouched::stable(boot, stable);
         entry.nsd.store(shadow.nsd.0, Ordering::Release);
         *entry.route.write() = Route { port: Some(Arc::clone(&shadow.port)), shadow: None };
-        eprintln!("disks: NSD {} has replaced NSD {old}", shadow.nsd);
+        info!(target: "disks", "NSD {} has replaced NSD {old}", shadow.nsd);
         Ok(())
     }
 
@@ -152,7 +153,7 @@ impl NsdSet {
         entry.noted.store(true, Ordering::Release);
         *entry.route.write() = Route { port: Some(port), shadow: None };
         self.set_availability(slot, availability);
-        eprintln!("disks: NSD {nsd} has taken the place of NSD {old} and is filled now");
+        info!(target: "disks", "NSD {nsd} has taken the place of NSD {old} and is filled now");
         drop(serial);
         self.call_for_attention();
         Ok(())
