@@ -27,6 +27,7 @@ mod resolve;
 mod write;
 
 #[cfg(test)]
+#[path = "stripe_io_test.rs"]
 mod stripe_io_test;
 
 pub use examine::Health;

@@ -3,7 +3,7 @@
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::Vfs;
-use crate::vfs_test::{create, open, pattern, read, write};
+use crate::vfs::vfs_test::{create, open, pattern, read, write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

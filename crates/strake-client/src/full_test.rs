@@ -2,8 +2,8 @@
 
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
+use crate::vfs::vfs_test::{create, lookup, open, read};
 use crate::vfs::{FallocateMode, Handle, SetAttr, Vfs};
-use crate::vfs_test::{create, lookup, open, read};
 use strake_env::Rng;
 use strake_env::rng::{test_scale, test_seeds};
 use strake_proto::{Caller, ErrorKind};

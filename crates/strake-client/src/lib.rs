@@ -83,8 +83,6 @@ mod returning_test;
 mod stream_test;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod vfs_test;
 
 pub use client::{ClientView, FlushReport, StrakeVfs};
 pub use memory::pool::PoolView;

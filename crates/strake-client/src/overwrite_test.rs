@@ -4,7 +4,7 @@
 use crate::StrakeVfs;
 use crate::testing::{BLOCK_SIZE, Mounted, Rig, send_block};
 use crate::vfs::Vfs;
-use crate::vfs_test::{create, open, pattern, read, write};
+use crate::vfs::vfs_test::{create, open, pattern, read, write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

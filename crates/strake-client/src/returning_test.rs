@@ -3,8 +3,8 @@
 use crate::differential_test::{fill, length, place, same};
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig, send_block};
+use crate::vfs::vfs_test::{create, lookup, open, pattern, read, write};
 use crate::vfs::{Handle, SetAttr, Vfs};
-use crate::vfs_test::{create, lookup, open, pattern, read, write};
 use std::time::Duration;
 use strake_array::NsdView;
 use strake_env::Rng;

@@ -3,8 +3,8 @@
 use crate::data::read::STREAM_BYTES_MIN;
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
+use crate::vfs::vfs_test::{create, open, pattern, read, write};
 use crate::vfs::{Handle, SetAttr, Vfs};
-use crate::vfs_test::{create, open, pattern, read, write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use strake_env::Rng;

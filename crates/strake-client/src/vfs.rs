@@ -290,3 +290,7 @@ pub trait Vfs: Send + Sync {
     /// bytes of file data that it had to write.
     fn sync(&self) -> Result<u64>;
 }
+
+#[cfg(test)]
+#[path = "vfs_test.rs"]
+pub(crate) mod vfs_test;

@@ -13,15 +13,11 @@ use super::rust::{attribute, first_line, is_cfg_test, is_punct, last_line};
 
 const INLINE_LINES_MAX: usize = 200;
 
-/// Crates whose tests do not stand this way yet.
-const LATER: &[&str] = &["crates/strake-array/", "crates/strake-client/", "crates/strake-manager/"];
-
 pub(super) fn faults(repository: &Repository) -> Faults {
     let mut faults = Faults::new();
     let units: Vec<Unit> = repository
         .rust()
         .filter(|(file, _)| file.path.contains("/src/"))
-        .filter(|(file, _)| !LATER.iter().any(|later| file.path.starts_with(later)))
         .map(|(file, rust)| Unit { path: &file.path, modules: modules(rust.tokens.clone()) })
         .collect();
     for unit in &units {

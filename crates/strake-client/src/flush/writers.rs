@@ -125,4 +125,5 @@ pub(crate) fn enqueue(
 }
 
 #[cfg(test)]
+#[path = "writers_test.rs"]
 mod writers_test;

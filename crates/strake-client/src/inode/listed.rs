@@ -99,8 +99,8 @@ impl Neighbours {
 mod tests {
     use super::*;
     use crate::testing::Rig;
+    use crate::vfs::vfs_test::{create, lookup, open, pattern, read, write};
     use crate::vfs::{OpenFlags, Vfs};
-    use crate::vfs_test::{create, lookup, open, pattern, read, write};
     use std::time::Duration;
     use strake_env::RealClock;
 

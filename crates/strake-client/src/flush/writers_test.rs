@@ -6,7 +6,7 @@ use crate::memory::pool::Fill;
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::Vfs;
-use crate::vfs_test::{create, lookup, open, pattern, read, write};
+use crate::vfs::vfs_test::{create, lookup, open, pattern, read, write};
 use std::time::Duration;
 use strake_env::Rng;
 use strake_proto::{ByteCount, Caller, Ino};
