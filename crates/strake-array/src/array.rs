@@ -14,7 +14,7 @@ use strake_proto::meta::{Configuration, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result, SlotIndex};
 
-/// What an array is opened with.
+/// The parts and settings that an array is opened with.
 pub struct ArrayOptions {
     /// The metadata.
     pub meta: Arc<dyn MetaPort>,

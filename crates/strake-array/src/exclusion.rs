@@ -1,5 +1,5 @@
-//! What repair needs of whoever may hold dirty data: that it is flushed, and that nobody changes a
-//! block or a file while it is looked at. A mount grants it with its locks.
+//! Repair needs this of whatever may hold dirty data: that it is flushed, and that nobody changes
+//! a block or a file while it is looked at. A mount grants it with its locks.
 
 use strake_proto::{BlockIndex, Ino, ObjectLayout, Result};
 

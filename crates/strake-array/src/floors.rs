@@ -46,7 +46,7 @@ impl Floors {
     pub fn add(&self, object: ObjectId, from: BlockIndex, to: BlockIndex, version: Version) {
         let mut floors = self.floors.lock();
         let list = floors.entry(object).or_default();
-        // What the new one covers says nothing more; a file cut again and again stays one floor.
+        // The new floor replaces those it covers, so a file cut again and again keeps one floor.
         list.retain(|old| !(from <= old.from && old.to <= to));
         list.push(Floor { from, to, version });
         self.count.store(floors.len(), Ordering::Release);

@@ -16,7 +16,7 @@ pub struct MetaLink {
     /// Changes answered, and of these those known to be durable.
     applied: AtomicU64,
     synced: AtomicU64,
-    /// What the metadata has to give to contents, and when it told so.
+    /// Bytes that the metadata can give to contents, and when it said so.
     room: Mutex<(u64, Duration)>,
 }
 

@@ -82,7 +82,7 @@ fn apply_page(array: &Array, page: &[PendingRange], owed: &mut HashSet<ObjectId>
     let mut finished = 0;
     for (range, mut nsds) in done {
         let slot_of = |nsd: &NsdId| array.io.nsds().slot_of(*nsd);
-        // What one that was started anew had only accepted may be gone.
+        // An NSD that was started anew may have lost what it had only accepted.
         nsds.retain(|nsd| {
             restarts == array.io.nsds().restarts()
                 && slot_of(nsd).is_some_and(|slot| array.io.nsds().availability(slot).writable())

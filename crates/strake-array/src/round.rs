@@ -23,7 +23,7 @@ const SETTLED_MAX: usize = 65_536;
 /// How long one wait for another's round lasts before the waiter looks again.
 const WAIT_STEP: Duration = Duration::from_secs(1);
 
-/// What becomes of a stripe that was accepted. Its owner is told once, after the round.
+/// The owner of an accepted stripe is told here, once, what became of it after the round.
 pub trait Outcome: Send {
     /// It is stable. `stripe` is to be settled once the metadata that names its bytes is durable.
     fn stable(self: Box<Self>, stripe: SettledStripe);

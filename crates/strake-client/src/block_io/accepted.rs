@@ -39,7 +39,7 @@ impl AcceptedBlock {
     pub(crate) fn hand_over(self, layout: &ObjectLayout, version: Version, restarts: u64) {
         self.file.unstable.fetch_add(1, Ordering::AcqRel);
         if self.reusable {
-            // What is used from now on stays in memory.
+            // A block that is used from now on stays in memory.
             self.block.was_used();
         }
         let array = self.array();

@@ -215,7 +215,7 @@ impl Of<'_> {
         }
         if self.has_other_handles() {
             if before < limit {
-                // What is used from now on stays in memory.
+                // A block that is used from now on stays in memory.
                 block.was_used();
                 self.shared.pool.leave_behind(Arc::clone(block) as Arc<dyn Page>);
             } else {
