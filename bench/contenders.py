@@ -45,15 +45,16 @@ class Xfs:
 class Strake:
     """Strake with its data directory on the XFS."""
 
-    def __init__(self, stage, code, nsds):
+    def __init__(self, stage, code, nsds, program=None):
         self.stage, self.code, self.nsds = stage, code, nsds
+        self.program = program or stage.strake
         self.mount, self.data = stage.mount, stage.host / "strake"
 
     def up(self):
         self.start("--code", self.code, "--nsds", self.nsds)
 
     def start(self, *words):
-        run(self.stage.strake, "up", "--data", self.data, "--mount", self.mount, *words)
+        run(self.program, "up", "--data", self.data, "--mount", self.mount, *words)
 
     def cold(self):
         self.down()
@@ -62,7 +63,14 @@ class Strake:
         self.start()
 
     def down(self):
-        run(self.stage.strake, "down", "--data", self.data)
+        run(self.program, "down", "--data", self.data)
+
+
+class Before(Strake):
+    """Another Strake, of an earlier version: what the present one must not be slower than."""
+
+    def __init__(self, stage):
+        super().__init__(stage, "1", 4, stage.before)
 
 
 class StrakeRings(Strake):
@@ -164,6 +172,7 @@ class Juicefs:
 # Name ▶ how to make it; the order of the columns.
 ALL = {
     "xfs": Xfs,
+    "before": Before,
     "strake": lambda stage: Strake(stage, "1", 4),
     "strake-rings": lambda stage: StrakeRings(stage, "1", 4),
     "strake-4+2p": lambda stage: Strake(stage, "4+2p", 6),
@@ -175,8 +184,8 @@ ALL = {
 class Stage:
     """The loop device, its XFS, and the mount point of the contender whose turn it is."""
 
-    def __init__(self, work, strake):
-        self.work, self.strake = work.resolve(), strake
+    def __init__(self, work, strake, before):
+        self.work, self.strake, self.before = work.resolve(), strake, before
         self.host, self.mount = self.work / "host", self.work / "mount"
         self.backing, self.device = self.work / "backing.img", None
         self.juicefs = self.work / "python/bin/juicefs"

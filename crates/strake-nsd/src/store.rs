@@ -317,6 +317,8 @@ impl NsdPort for BlockStore {
             NsdRequest::Write { key, header, checksums, copy, stable } => {
                 self.write(key, header, checksums, (*copy, *stable), send)
             }
+            // Strips are not patched yet: the whole block is written instead.
+            NsdRequest::Patch { .. } => Err(ErrorKind::NotBase.into()),
             NsdRequest::Read { key, version, offset, length } => {
                 self.read(key, *version, *offset, *length, receive)
             }

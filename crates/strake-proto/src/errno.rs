@@ -38,7 +38,7 @@ pub const fn errno(kind: ErrorKind) -> i32 {
         ErrorKind::NoAttribute => 61,
         ErrorKind::NotSupported => 95,
         ErrorKind::TimedOut => 110,
-        ErrorKind::Stale => 116,
+        ErrorKind::Stale | ErrorKind::NotBase => 116,
         ErrorKind::Quota => 122,
     }
 }

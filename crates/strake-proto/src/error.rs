@@ -47,6 +47,9 @@ pub enum ErrorKind {
     Busy,
     /// The handle's inode is gone, or the message is of an older epoch or map.
     Stale,
+    /// A patch does not fit: the NSD does not hold the version that it changes, or cannot take
+    /// more patches of the strip now. The sender writes the whole block instead.
+    NotBase,
     /// The data cannot be had: too many strips are gone, or a disk failed.
     Io,
     /// Bytes on disk or wire do not match their checksum or form.

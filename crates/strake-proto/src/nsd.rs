@@ -30,7 +30,7 @@ use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both ends must agree.
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
 
 /// What goes before every request on a wire: the asker's belief about the cluster. The NSD refuses
 /// an older epoch ([`crate::ErrorKind::Fenced`]) and an older map ([`crate::ErrorKind::Stale`]).
@@ -73,6 +73,27 @@ pub enum NsdRequest {
         /// A version of the stripe, this one or an older, that the sender knows to be stable on
         /// every NSD but those noted as having missed writes; [`Version::NONE`] if it knows of
         /// none. If it is held, what is older is freed.
+        stable: Version,
+    },
+    /// Stores a new version of a strip that differs from the one it has in some units only; replies
+    /// [`NsdReply::Accepted`]. The payload is these units, in order. The strip keeps its length.
+    /// Refuses ([`crate::ErrorKind::NotBase`]) unless the newest version it holds is `base`, whole
+    /// and above every tombstone and promise that covers the key; refuses a version like `Write`.
+    /// If the new version is held already, the patch has been done, and that is success. The base
+    /// is kept until the stripe is settled.
+    Patch {
+        /// Where.
+        key: StripKey,
+        /// Version, block length (that of the base), skipped positions.
+        header: StripHeader,
+        /// The version that is patched. The sender knows that it is stable.
+        base: Version,
+        /// Units of the strip, ascending, each below the strip's length; none where only other
+        /// positions of the stripe change.
+        units: Vec<u32>,
+        /// CRC32C of each of these units, seeded with key and the new version.
+        checksums: Vec<u32>,
+        /// As in `Write`.
         stable: Version,
     },
     /// Reads `payload_len` bytes from `offset` of the strip (both multiples of 4 KiB); replies

@@ -39,6 +39,15 @@ impl ChecksumSeed {
         ChecksumSeed(crc32c::crc32c(&bytes))
     }
 
+    /// Turns checksums of units under this seed into checksums of the same units under `other`:
+    /// each is xored with the result. That is one number for all units, because a CRC is linear:
+    /// the difference of two CRCs depends on the difference of their seeds and on the number of
+    /// bytes that follow, and not on these bytes.
+    pub fn difference(self, other: ChecksumSeed) -> u32 {
+        const ZEROS: [u8; 4 + UNIT_BYTES] = [0; 4 + UNIT_BYTES];
+        crc32c::crc32c_append(self.0, &ZEROS) ^ crc32c::crc32c_append(other.0, &ZEROS)
+    }
+
     /// The checksum of the unit with that index in the strip.
     pub fn unit(self, unit_index: u32, unit: &[u8]) -> u32 {
         debug_assert_eq!(unit.len(), UNIT_BYTES, "a unit has 4 KiB");
@@ -94,6 +103,16 @@ mod tests {
             strip_checksums(&KEY, VERSION, &strip()),
             [0x1875_a1e9, 0x5da7_73c9, 0x326e_ea0b]
         );
+    }
+
+    #[test]
+    fn checksums_of_one_version_become_those_of_another() {
+        let newer = Version { grant: GrantNumber(9), counter: 1 };
+        let seed = ChecksumSeed::new(&KEY, VERSION);
+        let change = seed.difference(ChecksumSeed::new(&KEY, newer));
+        let changed: Vec<u32> =
+            strip_checksums(&KEY, VERSION, &strip()).iter().map(|sum| sum ^ change).collect();
+        assert_eq!(changed, strip_checksums(&KEY, newer, &strip()));
     }
 
     #[test]

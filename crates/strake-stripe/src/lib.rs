@@ -14,6 +14,6 @@ mod gf256;
 pub mod kernel;
 pub mod placement;
 
-pub use checksum::{first_bad_unit, strip_checksums};
+pub use checksum::{ChecksumSeed, first_bad_unit, strip_checksums};
 pub use code::StripeCode;
 pub use placement::{Placement, StripeSlots};

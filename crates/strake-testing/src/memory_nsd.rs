@@ -10,6 +10,7 @@ use strake_proto::nsd::{
 use strake_proto::{
     BlockIndex, ClusterId, Error, ErrorKind, NsdId, ObjectId, Result, StripIndex, StripKey, Version,
 };
+use strake_stripe::ChecksumSeed;
 
 #[derive(Clone)]
 struct Stored {
@@ -70,6 +71,8 @@ struct Inner {
     capacity: u64,
     /// Versions that were overwritten before any commit covered them.
     superseded: u64,
+    /// Patches that were accepted.
+    patches: u64,
 }
 
 /// See [`MemoryNsd::copy`].
@@ -93,6 +96,7 @@ impl MemoryNsd {
             faults: Faults::default(),
             capacity: 1 << 40,
             superseded: 0,
+            patches: 0,
         };
         Arc::new(MemoryNsd { nsd, inner: Mutex::new(inner), watch: Mutex::default() })
     }
@@ -100,6 +104,11 @@ impl MemoryNsd {
     /// How many versions were overwritten before any commit covered them.
     pub fn superseded(&self) -> u64 {
         self.inner.lock().superseded
+    }
+
+    /// How many patches were accepted.
+    pub fn patches(&self) -> u64 {
+        self.inner.lock().patches
     }
 
     pub fn id(&self) -> NsdId {
@@ -281,6 +290,43 @@ impl Inner {
         accepted
     }
 
+    /// A patch is a write of the base with some units changed.
+    fn patch(
+        &mut self,
+        key: &StripKey,
+        header: &StripHeader,
+        base: Version,
+        units: (&[u32], &[u32]),
+        stable: Version,
+        payload: &[u8],
+    ) -> Result<NsdReply> {
+        let held = self.state.strips.get(&(key.object, key.block, key.strip));
+        let Some(newest) = held.and_then(|versions| versions.first()) else {
+            return Err(ErrorKind::NotBase.into());
+        };
+        if newest.header.version != header.version
+            && (newest.header.version != base
+                || base <= self.floor(key)
+                || newest.header.block_bytes != header.block_bytes)
+        {
+            return Err(ErrorKind::NotBase.into());
+        }
+        let (mut bytes, mut checksums) = (newest.bytes.to_vec(), newest.checksums.to_vec());
+        // The checksums of the other units are not computed anew: damage would pass as good.
+        let seed = ChecksumSeed::new(key, base);
+        let change = seed.difference(ChecksumSeed::new(key, header.version));
+        checksums.iter_mut().for_each(|checksum| *checksum ^= change);
+        for ((unit, checksum), data) in
+            units.0.iter().zip(units.1).zip(payload.chunks_exact(UNIT_BYTES))
+        {
+            let unit = *unit as usize;
+            bytes[unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES].copy_from_slice(data);
+            checksums[unit] = *checksum;
+        }
+        self.patches += 1;
+        self.write(key, header, &checksums, (true, stable), &bytes)
+    }
+
     fn read(
         &self,
         key: &StripKey,
@@ -403,6 +449,9 @@ impl MemoryNsd {
                     None => {}
                 }
                 reply
+            }
+            NsdRequest::Patch { key, header, base, units, checksums, stable } => {
+                inner.patch(key, header, *base, (units, checksums), *stable, send)
             }
             NsdRequest::Read { key, version, offset, length } => {
                 inner.read(key, *version, (*offset, *length), receive)

@@ -73,7 +73,7 @@ impl NsdPort for NsdClientSession {
 /// The name of the wait for a reply.
 fn waiting_for(request: &NsdRequest) -> &'static str {
     match request {
-        NsdRequest::Write { .. } => "for a strip write on",
+        NsdRequest::Write { .. } | NsdRequest::Patch { .. } => "for a strip write on",
         NsdRequest::Read { .. } => "for a strip read on",
         NsdRequest::Commit { .. } => "for a commit on",
         NsdRequest::DeleteRange { .. } => "for a range deletion on",
