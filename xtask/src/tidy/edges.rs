@@ -23,7 +23,7 @@ pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
         &["strake-proto", "strake-env", "strake-observe", "strake-stripe", "strake-array"],
     ),
     ("strake-manager", &["strake-proto", "strake-env", "strake-stripe", "strake-array"]),
-    ("strake-testing", &["strake-proto", "strake-env", "strake-meta"]),
+    ("strake-testing", &["strake-proto", "strake-env", "strake-stripe", "strake-meta"]),
     ("strake-fuse", &["strake-proto", "strake-env", "strake-observe", "strake-client"]),
     ("strake-report", &[]),
     ("strake-plan", &["strake-env", "strake-proto", "strake-report"]),
