@@ -54,7 +54,8 @@ class Strake:
         self.start("--code", self.code, "--nsds", self.nsds)
 
     def start(self, *words):
-        run(self.program, "up", "--data", self.data, "--mount", self.mount, *words)
+        run(self.program, "up", "--data", self.data, "--mount", self.mount, *words,
+            *self.stage.settings)
 
     def cold(self):
         self.down()
@@ -184,8 +185,10 @@ ALL = {
 class Stage:
     """The loop device, its XFS, and the mount point of the contender whose turn it is."""
 
-    def __init__(self, work, strake, before):
+    def __init__(self, work, strake, before, backing_gib):
         self.work, self.strake, self.before = work.resolve(), strake, before
+        self.backing_gib = backing_gib
+        self.settings = []  # words for `strake up`
         self.host, self.mount = self.work / "host", self.work / "mount"
         self.backing, self.device = self.work / "backing.img", None
         self.juicefs = self.work / "python/bin/juicefs"
@@ -208,14 +211,15 @@ class Stage:
 
     def write_backing(self):
         """Space that was never written is slower at its first write, on virtual disks above all."""
-        size = BACKING_GIB << 30
+        size = self.backing_gib << 30
         done = self.work / "backing.written"
         if done.exists() and self.backing.exists() and self.backing.stat().st_size == size:
             return
         free = shutil.disk_usage(self.work).free
         if free < size + (1 << 30):
-            sys.exit(f"compare: {self.work} needs {BACKING_GIB + 1} GiB of room; --work names another")
-        print(f"compare: writing {BACKING_GIB} GiB once, kept for later runs", flush=True)
+            sys.exit(f"compare: {self.work} needs {self.backing_gib + 1} GiB of room; "
+                     "--work names another place, --backing a smaller file")
+        print(f"compare: writing {self.backing_gib} GiB once, kept for later runs", flush=True)
         done.unlink(missing_ok=True)
         with open(self.backing, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, size)

@@ -29,7 +29,7 @@ class Samples:
         pairs = [(ours[number], theirs[number]) for number in ours if number in theirs]
         if not pairs:
             return None
-        less_is_better = self.units[name].startswith(("s", "µs"))
+        less_is_better = self.units[name].startswith(("s", "ms", "µs", "KiB"))
         return statistics.median(b / a if less_is_better else a / b for a, b in pairs)
 
 
@@ -68,7 +68,7 @@ def number(value):
     return "–" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def table(samples, names, verdicts):
+def table(samples, names, verdicts, more_goals=()):
     """Markdown: one line per workload, one column per contender, ratio and goal."""
     lines = [
         "| workload | unit | " + " | ".join(names) + " | ratio to XFS | goal | |",
@@ -94,6 +94,11 @@ def table(samples, names, verdicts):
         shown = "" if ratio is None else f"{ratio:.2f}"
         lines.append(f"| {name} | {unit} | " + " | ".join(cells)
                      + f" | {shown} | {'; '.join(wanted)} | {verdict(met)} |")
+    more = list(more_goals)
+    if more:
+        lines += ["", "| goal | figure | wanted | |", "|---|--:|--:|---|"]
+        lines += [f"| {what} | {figure} | {goal} | {verdict(met)} |"
+                  for what, figure, goal, met in more]
     coded = [(name, samples.ratio(name, "strake-4+2p", "strake"), goal) for name, goal in CODED.items()]
     coded = [line for line in coded if line[1] is not None]
     if coded:

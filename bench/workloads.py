@@ -116,9 +116,10 @@ class Runner:
         self.busy = 0.0  # processor seconds of the machine during the last program
         raw.mkdir(parents=True, exist_ok=True)
 
-    def run(self, group, found):
+    def run(self, rows, found):
+        """Runs the rows of a function like those in `GROUPS`."""
         self.directory.mkdir(exist_ok=True)
-        for name, value, unit in GROUPS[group](self):
+        for name, value, unit in rows(self):
             print(f"  {name:<28} {value:12.5g} {unit}", flush=True)
             found(name, value, unit)
         shutil.rmtree(self.directory)
@@ -177,7 +178,7 @@ def streaming(it):
     yield "read cold 4", rate(it.fio("read-4", *four, "--rw=read"), "read"), "MiB/s"
 
 
-def small(it):
+def scattered(it):
     four = [f"--directory={it.directory}", "--filename_format=m.$jobnum", f"--numjobs={JOBS}",
             f"--size={it.scale.megabytes // JOBS}M"]
     rand = [*four, "--bs=4k", "--time_based", f"--runtime={it.scale.seconds}", "--norandommap"]
@@ -246,4 +247,5 @@ def tree(it):
 
 
 # In this order: what leaves little behind first.
-GROUPS = {"metadata": metadata, "tree": tree, "small": small, "streaming": streaming, "shared": shared}
+GROUPS = {"metadata": metadata, "tree": tree, "scattered": scattered, "streaming": streaming,
+          "shared": shared}
