@@ -1,20 +1,21 @@
-//! Whether what is written will have room: ENOSPC belongs to `write`, not to a later flush.
+//! Whether what is written will have room: `write` answers ENOSPC, never a later flush.
 //!
-//! Each block that is dirty holds room until it is on the NSDs, as if all that is held had to fit
-//! on the one that is fullest. So no block that was accepted finds an NSD full. Where the estimate
-//! does not suffice the NSDs are asked again; where that does not, all is made durable, after which
-//! nothing is held, and nothing kept that has been replaced (`make_room.rs` of the client).
+//! A dirty block *claims* room ([`Claim`]) until it is on the NSDs. Claims are counted as if all of
+//! them had to fit on the fullest NSD, so a block that was accepted from an application never finds
+//! an NSD full. If the last known free space does not suffice, the NSDs are asked again. If that
+//! does not suffice either, the client makes everything durable (`make_room.rs` of the client).
+//! After that nothing is claimed, and everything that was replaced is free.
 //!
-//! **What replaces something.** Every write goes to new space, also where a block is stored
-//! already: what is stored is freed once the new version is durable. So that a full file system can
-//! still be written to where it holds something, a *reserve* is kept from whatever makes it fuller.
-//! What only replaces something takes its turns in there.
+//! **What replaces something.** Every write goes to new space, also where a block is already
+//! stored. The old space is freed once the new version is durable. A *reserve* is therefore kept
+//! from every write that makes the file system fuller, so that a full file system can still be
+//! written anew. Writes that only replace something use the reserve one after the other.
 //!
-//! **Overwriting.** A block that is overwritten within its stored length makes the file system no
-//! fuller, and what it replaces is freed two rounds after it was sent ([`crate::round`]). Such a
-//! block holds nothing while it is dirty (`Held::overwrites`). It takes room off when it is sent
-//! ([`Room::take_off`]): as much as is left beside what others hold, and the reserve at least. A
-//! sender that finds none has the rounds run, which free what was sent before.
+//! **Overwriting.** A block that is overwritten within its stored length does not make the file
+//! system fuller. What it replaces is freed two rounds after it was sent ([`crate::round`]). Such a
+//! block claims nothing while it is dirty ([`Claim::overwrites`]). It takes room when it is sent
+//! ([`Room::take_off`]): up to what the claims of others leave, and at least the reserve. A sender
+//! that finds no room has the rounds run, which free what earlier sends replaced.
 
 use crate::stripe_io::StripeIo;
 use std::sync::Arc;
@@ -24,48 +25,49 @@ use strake_env::thread::ThreadId;
 use strake_proto::limits::{SHORT_BLOCK_BYTES_MAX, UNIT_BYTES};
 use strake_proto::{Code, ErrorKind, Geometry, Result};
 
-/// Raw bytes per NSD that data never takes: room for what else an NSD notes.
+/// Data never takes the last so many raw bytes of an NSD. They are room for its other records.
 const MARGIN_PER_SLOT: u64 = 1 << 20;
-/// The reserve of an NSD: such a part of it,
+/// The reserve of an NSD is one part in so many of its space.
 const RESERVE_PART: u64 = 32;
-/// at least so many strips of a whole block, though no more than
+/// The reserve has room for at least so many strips of a whole block.
 const RESERVE_STRIPS: u64 = 2;
-/// this part of a small one,
+/// On a small NSD the reserve is at most one part in so many, even if it holds fewer strips then.
 const RESERVE_PART_MAX: u64 = 8;
-/// and so many bytes of a large one.
+/// On a large NSD the reserve is at most so many bytes.
 const RESERVE_MAX: u64 = 256 << 20;
 
-/// Longer strips take one more unit on an NSD.
+/// A strip of more units takes one more unit on an NSD, for its checksums.
 const UNITS_WITHOUT_TRAILER: u64 = 16;
 
-/// An NSD keeps nothing for the metadata where less than such a part of the whole is free.
+/// An NSD keeps space for the metadata only while at least one part in so many is free.
 const LEFT_PART: u64 = 8;
 
-/// What a dirty block holds until it is sent: in bytes of data; within [`Room`], in bytes of
-/// strips on one NSD, of which a short block takes as many as it has.
+/// The room that a dirty block claims until it is sent. Callers count bytes of data. Within
+/// [`Room`] a claim counts bytes of strips on one NSD.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct Claim {
     pub bytes: u64,
-    /// Of these, what makes the file system no fuller: once it is durable, as much is freed.
+    /// The part of `bytes` that does not make the file system fuller: as much is freed once the
+    /// block is durable.
     pub replaces: u64,
-    /// It replaces a settled version of the same length, so that it needs room from when it is sent
-    /// until the rounds have settled it, and holds none before.
+    /// The block replaces a settled version of the same length. It claims nothing before it is
+    /// sent. From then on it takes room until the rounds have settled it.
     pub overwrites: bool,
 }
 
-impl Held {
+impl Claim {
     fn growth(self) -> u64 {
         self.bytes - self.replaces
     }
 
-    fn plus(self, other: Held) -> Held {
+    fn plus(self, other: Claim) -> Claim {
         let (bytes, replaces) = (self.bytes + other.bytes, self.replaces + other.replaces);
-        Held { bytes, replaces, overwrites: false }
+        Claim { bytes, replaces, overwrites: false }
     }
 
-    fn minus(self, other: Held) -> Held {
+    fn minus(self, other: Claim) -> Claim {
         let (bytes, replaces) = (self.bytes - other.bytes, self.replaces - other.replaces);
-        Held { bytes, replaces, overwrites: false }
+        Claim { bytes, replaces, overwrites: false }
     }
 }
 
@@ -77,31 +79,33 @@ struct State {
     total: u64,
     /// Raw bytes per NSD; see the file's head.
     reserve: u64,
-    /// By all blocks together, without those that overwrite.
-    held: Held,
-    /// Bytes of strips that overwrite and are being sent: neither held nor taken off `free` yet.
+    /// The claims of all blocks together, without those that overwrite.
+    claimed: Claim,
+    /// Bytes of strips that overwrite and are being sent. They are neither claimed nor taken off
+    /// `free` yet.
     flying: u64,
-    /// As much was sent so far.
+    /// Bytes of strips sent so far.
     sent: u64,
-    /// Of these, those that replace nothing any more that is not free: they are durable.
+    /// Of `sent`, the bytes that are durable: what they replaced is free.
     freed: u64,
-    /// Whose turn it is: nobody else finds room.
+    /// The thread whose turn it is. No other thread finds room.
     turn: Option<ThreadId>,
-    /// Nothing is refused: what is written was acknowledged before a crash.
+    /// Nothing is refused, because what is written was acknowledged before a crash.
     owing: bool,
 }
 
 impl State {
-    /// The most that may be held. Of what an NSD tells is free it may keep half for the metadata,
-    /// as long as a part of the whole is left (`keep_more` of its allocator).
-    fn holdable(&self) -> u64 {
+    /// The most that may be claimed. An NSD may keep half of its free space for the metadata, as
+    /// long as a part of the whole is left (`keep_more` of its allocator).
+    fn claimable(&self) -> u64 {
         self.free.min((self.free / 2).max(self.total / LEFT_PART))
     }
 
-    /// Whether so much may be held. The reserve is kept for what overwrites; what flies beyond it
-    /// is in the way until it has landed and the rounds have settled it.
-    fn fits(&self, held: Held) -> bool {
-        held.bytes <= self.holdable() && held.growth() + self.reserve.max(self.flying) <= self.free
+    /// Whether so much may be claimed. The reserve is kept for what overwrites. Overwriting strips
+    /// in flight beyond the reserve take room until the rounds have settled them.
+    fn fits(&self, claim: Claim) -> bool {
+        claim.bytes <= self.claimable()
+            && claim.growth() + self.reserve.max(self.flying) <= self.free
     }
 }
 
@@ -112,12 +116,12 @@ pub struct Room {
     slots: u64,
     block_size: u64,
     state: Mutex<State>,
-    /// Held by whose turn it is.
+    /// Held by the thread whose turn it is.
     turns: Mutex<()>,
 }
 
 impl Room {
-    /// Asks the NSDs.
+    /// Asks the NSDs how much room there is.
     pub fn new(code: Code, block_size: u32, io: &Arc<StripeIo>) -> Room {
         let room = Room {
             io: Arc::clone(io),
@@ -140,20 +144,20 @@ impl Room {
         let short = Geometry::of(self.code, block_bytes.min(SHORT_BLOCK_BYTES_MAX)).strip_bytes;
         let strip = Geometry::of(self.code, block_bytes).strip_bytes.max(short) as u64;
         let unit = UNIT_BYTES as u64;
-        // The checksums of a long one stand behind it.
+        // The checksums of a long strip stand behind it.
         strip + if strip > UNITS_WITHOUT_TRAILER * unit { unit } else { 0 }
     }
 
-    /// What a block holds of an NSD.
-    fn strips(&self, of_data: Held) -> Held {
+    /// What a block claims of one NSD.
+    fn strips(&self, of_data: Claim) -> Claim {
         if of_data.overwrites {
-            return Held::default();
+            return Claim::default();
         }
         let bytes = self.strip(of_data.bytes);
         let strips = if of_data.bytes > SHORT_BLOCK_BYTES_MAX { self.code.data.into() } else { 1 };
         let growth = of_data.growth().div_ceil(strips).next_multiple_of(UNIT_BYTES as u64);
         let replaces = if of_data.replaces == 0 { 0 } else { bytes.saturating_sub(growth) };
-        Held { bytes, replaces, overwrites: false }
+        Claim { bytes, replaces, overwrites: false }
     }
 
     /// Asks the NSDs again.
@@ -163,8 +167,8 @@ impl Room {
         self.learn(sent);
     }
 
-    /// Takes over what the NSDs told last, which may lack what was sent after the first `sent`
-    /// bytes.
+    /// Takes over what the NSDs told last. Their numbers may lack what was sent after the first
+    /// `sent` bytes.
     fn learn(&self, sent: u64) {
         let (total, free) = self.io.nsds().space();
         let (total, free) = (total / self.slots, free / self.slots);
@@ -177,84 +181,85 @@ impl Room {
         state.free = free.saturating_sub(MARGIN_PER_SLOT + since);
     }
 
-    /// Holds room for a block that held `old` so far, if there is as far as is known.
-    pub fn try_hold(&self, old: Held, new: Held) -> bool {
+    /// Changes a block's claim from `old` to `new`, if there is room as far as is known.
+    pub fn try_claim(&self, old: Claim, new: Claim) -> bool {
         let (old, new) = (self.strips(old), self.strips(new));
         let mut state = self.state.lock();
-        let held = state.held.minus(old).plus(new);
+        let claimed = state.claimed.minus(old).plus(new);
         let grows = new.growth() > old.growth();
         let is_less = new.bytes <= old.bytes && !grows;
         let waits = state.turn.is_some_and(|thread| thread != strake_env::thread::current().id());
         let fits = is_less
-            || !waits && if grows { state.fits(held) } else { held.bytes <= state.holdable() };
+            || !waits
+                && if grows { state.fits(claimed) } else { claimed.bytes <= state.claimable() };
         if fits || state.owing {
-            state.held = held;
+            state.claimed = claimed;
             return true;
         }
         false
     }
 
-    /// Whether a block of up to `bytes` could grow by all of them, and half of the room would be
-    /// left: then it need not be known what is stored of it.
+    /// Whether half of the room would be left if a block of `bytes` were wholly new. If so, the
+    /// caller need not find out how much of the block is already stored.
     pub fn is_plentiful(&self, bytes: u64) -> bool {
         let strip = self.strip(bytes);
         let state = self.state.lock();
-        let room = state.holdable().saturating_sub(state.reserve.max(state.flying));
-        state.held.bytes + strip <= room / 2
+        let room = state.claimable().saturating_sub(state.reserve.max(state.flying));
+        state.claimed.bytes + strip <= room / 2
     }
 
-    /// Finds room for a block that is about to be sent, if it overwrites; `None` if there is none
-    /// now. With `alone` there is if nothing else flies: the reserve has room for one once all is
-    /// settled.
-    pub fn take_off(&self, held: Held, alone: bool) -> Option<Flight<'_>> {
-        if !held.overwrites {
-            return Some(Flight { room: self, held });
+    /// Takes room for a block that is about to be sent, if it overwrites. `None` if there is none
+    /// now. With `alone` there is always room while nothing else is in flight: the reserve has room
+    /// for one block once everything is settled.
+    pub fn take_off(&self, claim: Claim, alone: bool) -> Option<Flight<'_>> {
+        if !claim.overwrites {
+            return Some(Flight { room: self, claim });
         }
-        let strip = self.strip(held.bytes);
+        let strip = self.strip(claim.bytes);
         let mut state = self.state.lock();
-        // In a turn somebody looks for room to grow: beside the reserve nothing takes any.
+        // The thread whose turn it is looks for room to grow, so the reserve is left alone.
         let kept = if state.turn.is_some() { state.reserve } else { 0 };
-        let taken = state.held.growth() + state.flying + strip + kept;
-        if taken <= state.holdable() || alone && state.flying == 0 {
+        let taken = state.claimed.growth() + state.flying + strip + kept;
+        if taken <= state.claimable() || alone && state.flying == 0 {
             state.flying += strip;
-            return Some(Flight { room: self, held });
+            return Some(Flight { room: self, claim });
         }
         None
     }
 
-    /// The same; asks the NSDs again if there is none.
+    /// Like [`Room::try_claim`], but asks the NSDs again if there is no room.
     ///
     /// # Errors
-    /// `NoSpace`; it holds `old` then.
-    pub fn hold(&self, old: Held, new: Held) -> Result<()> {
-        if self.try_hold(old, new) {
+    /// `NoSpace`. The claim is `old` then.
+    pub fn claim(&self, old: Claim, new: Claim) -> Result<()> {
+        if self.try_claim(old, new) {
             return Ok(());
         }
         self.refresh();
-        if self.try_hold(old, new) { Ok(()) } else { Err(ErrorKind::NoSpace.into()) }
+        if self.try_claim(old, new) { Ok(()) } else { Err(ErrorKind::NoSpace.into()) }
     }
 
-    /// Gives back what was held for data that was dropped.
-    pub fn release(&self, held: Held) {
+    /// Gives back the claim of data that was dropped.
+    pub fn release(&self, claim: Claim) {
         let mut state = self.state.lock();
-        state.held = state.held.minus(self.strips(held));
+        state.claimed = state.claimed.minus(self.strips(claim));
     }
 
-    /// Holds room for data that was on the NSDs, and is dirty again.
-    pub fn owe(&self, held: Held) {
+    /// Claims room for data that was on the NSDs and is dirty again, whether there is room or not.
+    pub fn owe(&self, claim: Claim) {
         let mut state = self.state.lock();
-        state.held = state.held.plus(self.strips(held));
+        state.claimed = state.claimed.plus(self.strips(claim));
     }
 
-    /// While `owing`, [`Room::hold`] refuses nothing.
+    /// While `owing`, [`Room::claim`] refuses nothing.
     pub fn set_owing(&self, owing: bool) {
         self.state.lock().owing = owing;
     }
 
-    /// What was held is on the NSDs.
-    fn sent(&self, held: Held) {
-        self.release(held);
-        let bytes = self.strip(held.bytes);
+    /// Notes that what was claimed is on the NSDs.
+    fn sent(&self, claim: Claim) {
+        self.release(claim);
+        let bytes = self.strip(claim.bytes);
         let mut state = self.state.lock();
         state.sent += bytes;
         state.free = state.free.saturating_sub(bytes);
@@ -262,11 +267,11 @@ impl Room {
 
     /// Whether `bytes` more would fit.
     pub fn would_fit(&self, bytes: u64) -> bool {
-        // Spread over all NSDs, as so much will be.
+        // So many bytes are spread over all NSDs.
         let on_all = u128::from(bytes) * self.code.width() as u128 / u128::from(self.code.data);
         let fits = || {
             let state = self.state.lock();
-            let needed = state.held.growth() + state.reserve;
+            let needed = state.claimed.growth() + state.reserve;
             on_all <= u128::from(state.free.saturating_sub(needed)) * u128::from(self.slots)
         };
         fits() || {
@@ -275,13 +280,13 @@ impl Room {
         }
     }
 
-    /// Held by all blocks.
-    pub fn held(&self) -> Held {
-        self.state.lock().held
+    /// The claims of all blocks together.
+    pub fn claimed(&self) -> Claim {
+        self.state.lock().claimed
     }
 
-    /// Total and free bytes for data, as the NSDs tell, without what data never takes and the
-    /// reserve.
+    /// Total and free bytes for data: what the NSDs tell, less the reserve, the margin that data
+    /// never takes, and what is claimed.
     pub fn usable(&self) -> (u64, u64) {
         self.refresh();
         let (total, free) = self.io.nsds().space();
@@ -291,23 +296,23 @@ impl Room {
         };
         let kept = (state.reserve + MARGIN_PER_SLOT) * self.slots;
         let (total, free) = (total.saturating_sub(kept), free.saturating_sub(kept));
-        let growth = state.held.growth() * u64::from(self.code.data);
+        let growth = state.claimed.growth() * u64::from(self.code.data);
         (data(total), data(free).saturating_sub(growth))
     }
 
-    /// Takes a turn in which nobody else finds room; `None` if it takes longer than `limit` until
-    /// those of others have ended.
+    /// Takes a turn, in which no other thread finds room. `None` if the turns of others have not
+    /// ended within `limit`.
     pub fn take_turn(&self, limit: Duration) -> Option<Turn<'_>> {
         let _alone = self.turns.try_lock_for(limit)?;
         self.state.lock().turn = Some(strake_env::thread::current().id());
         Some(Turn { room: self, _alone })
     }
 
-    /// Begins to make durable all that was sent, so that what it replaced is freed. False if there
-    /// is nothing that could be. In the caller's turn.
+    /// Notes that the caller is about to make everything sent durable, which frees what it
+    /// replaced. False if nothing can be freed. Called in the caller's turn.
     pub fn begin_freeing(&self) -> bool {
         let mut state = self.state.lock();
-        if state.held.bytes == 0 && state.sent == state.freed {
+        if state.claimed.bytes == 0 && state.sent == state.freed {
             return false;
         }
         state.freed = state.sent;
@@ -318,25 +323,25 @@ impl Room {
 /// A block on its way to the NSDs, and the room that it needs there.
 pub struct Flight<'a> {
     room: &'a Room,
-    held: Held,
+    claim: Claim,
 }
 
 impl Flight<'_> {
-    /// The block is on the NSDs; what was held for it is not held any more.
+    /// Notes that the block is on the NSDs: its claim ends.
     pub fn sent(self) {
-        self.room.sent(self.held);
+        self.room.sent(self.claim);
     }
 }
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        if self.held.overwrites {
-            self.room.state.lock().flying -= self.room.strip(self.held.bytes);
+        if self.claim.overwrites {
+            self.room.state.lock().flying -= self.room.strip(self.claim.bytes);
         }
     }
 }
 
-/// While it lives nobody else finds room.
+/// While a turn lives, no other thread finds room.
 pub struct Turn<'a> {
     room: &'a Room,
     _alone: MutexGuard<'a, ()>,

@@ -42,7 +42,7 @@ impl Bench {
 
     fn layout(&self, ino: Ino) -> ObjectLayout {
         let found: Inode =
-            self.vfs.shared.array.meta.query_inode(&MetaQuery::GetInode { ino }).expect("there");
+            self.vfs.mount.array.meta.query_inode(&MetaQuery::GetInode { ino }).expect("there");
         match found.data {
             FileData::Objects(layouts) => layouts[0],
             other => panic!("{other:?}"),
@@ -52,7 +52,7 @@ impl Bench {
     /// Where a strip lies.
     fn slot(&self, layout: &ObjectLayout, block: u64, strip: u8) -> usize {
         let slots =
-            self.vfs.shared.array.io.nsds().stripe(layout, BlockIndex(block)).expect("placed");
+            self.vfs.mount.array.io.nsds().stripe(layout, BlockIndex(block)).expect("placed");
         usize::from(slots[usize::from(strip)].0)
     }
 
@@ -205,7 +205,7 @@ fn sums_that_do_not_add_up_are_named() {
             mtime: None,
             ctime: None,
         };
-        bench.vfs.shared.array.meta.apply(op).expect("told");
+        bench.vfs.mount.array.meta.apply(op).expect("told");
         let fault = bench.fault();
         assert!(fault.contains("are allocated"), "{fault}");
     }

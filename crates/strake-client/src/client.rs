@@ -1,12 +1,12 @@
 //! [`StrakeVfs`]: the client as a whole, its start and its end.
 
-use crate::context::Shared;
 use crate::data::fold::fold_at_start;
-use crate::flush::settle::sync_all;
+use crate::flush::sync::sync_all;
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{HandleTable, OpenTable};
 use crate::inode::queue::Queue;
-use crate::memory::pool::{PagePool, PoolView};
+use crate::memory::page_pool::{PagePool, PagePoolView};
+use crate::mount::Mount;
 use crate::open_file::OpenFile;
 use crate::settings::Settings;
 use crate::tender::{Background, tend_now};
@@ -32,7 +32,7 @@ pub struct FlushReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientView {
     /// The page pool.
-    pub pool: PoolView,
+    pub page_pool: PagePoolView,
     /// Inodes in use.
     pub inodes: u64,
     /// Open files and directories.
@@ -45,7 +45,7 @@ pub struct ClientView {
 
 /// A mounted Strake file system. See the crate's head.
 pub struct StrakeVfs {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) mount: Arc<Mount>,
     pub(crate) files: HandleTable<OpenFile>,
     pub(crate) timings: Timings,
     background: Background,
@@ -61,8 +61,8 @@ impl StrakeVfs {
             |error| Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"));
         let flush_fan = FanOut::new("flush", settings.flushers).map_err(no_threads)?;
         let budget = usize::try_from(settings.page_pool.0).unwrap_or(usize::MAX / 2);
-        let shared = Arc::new(Shared {
-            pool: Arc::new(PagePool::new(budget, array.block_size as usize)),
+        let mount = Arc::new(Mount {
+            page_pool: Arc::new(PagePool::new(budget, array.block_size as usize)),
             table: OpenTable::new(),
             write_behind: Queue::default(),
             prefetch: Queue::default(),
@@ -73,11 +73,11 @@ impl StrakeVfs {
             dirty: Mutex::default(),
             pressed_last: AtomicU64::new(0),
         });
-        let background = Background::start(&shared)?;
-        fold_at_start(&shared).map_err(|error| error.context("hardened writes at start"))?;
-        let timings = Timings::new(&shared.array.observe);
+        let background = Background::start(&mount)?;
+        fold_at_start(&mount).map_err(|error| error.context("hardened writes at start"))?;
+        let timings = Timings::new(&mount.array.observe);
         let files = HandleTable::new();
-        Ok(Arc::new(StrakeVfs { shared, files, timings, background }))
+        Ok(Arc::new(StrakeVfs { mount, files, timings, background }))
     }
 
     /// Ends: makes everything durable and stops all threads. Calls after this fail or are not
@@ -86,36 +86,36 @@ impl StrakeVfs {
     /// # Errors
     /// If something could not be made durable.
     pub fn shutdown(&self) -> Result<FlushReport> {
-        self.background.stop(&self.shared);
-        let files = self.shared.dirty.lock().len() as u64;
-        let bytes = sync_all(&self.shared)?;
+        self.background.stop(&self.mount);
+        let files = self.mount.dirty.lock().len() as u64;
+        let bytes = sync_all(&self.mount)?;
         // Once more for what these syncs have settled, so that the next start finds nothing to
         // do.
-        reaper::apply_pending(&self.shared.array)?;
-        self.shared.array.rounds.run(false)?;
-        self.shared.array.meta.sync()?;
+        reaper::apply_pending(&self.mount.array)?;
+        self.mount.array.rounds.run(false)?;
+        self.mount.array.meta.sync()?;
         Ok(FlushReport { bytes, files })
     }
 
     /// The array that it stands on.
     pub fn array(&self) -> &Arc<Array> {
-        &self.shared.array
+        &self.mount.array
     }
 
     /// Does at once what the background does when its time has come: makes durable what has been
     /// dirty for long enough by the clock, runs a round, applies range deletions.
     pub fn tend(&self) {
-        tend_now(&self.shared);
+        tend_now(&self.mount);
     }
 
     /// What is in memory.
     pub fn view(&self) -> ClientView {
         ClientView {
-            pool: self.shared.pool.view(),
-            inodes: self.shared.table.count() as u64,
+            page_pool: self.mount.page_pool.view(),
+            inodes: self.mount.table.count() as u64,
             handles: self.files.count() as u64,
-            dirty_inodes: self.shared.dirty.lock().len() as u64,
-            mended: self.shared.array.io.mended(),
+            dirty_inodes: self.mount.dirty.lock().len() as u64,
+            mended: self.mount.array.io.mended(),
         }
     }
 }
@@ -123,6 +123,6 @@ impl StrakeVfs {
 impl Drop for StrakeVfs {
     /// Stops the threads. Nothing is flushed: that is what [`StrakeVfs::shutdown`] is for.
     fn drop(&mut self) {
-        self.background.stop(&self.shared);
+        self.background.stop(&self.mount);
     }
 }

@@ -261,7 +261,7 @@ fn what_is_older_than_the_last_stable_version_is_forgotten_with_the_next() {
     for byte in 1..7u8 {
         send(byte);
         // Stable, and not named by the metadata: never settled.
-        vfs.shared.array.rounds.run(false).expect("stable");
+        vfs.mount.array.rounds.run(false).expect("stable");
     }
     let kept: Vec<usize> = rig.nsds.iter().map(|nsd| nsd.kept()).collect();
     assert_eq!(kept, [1; 6], "the last but one was stable when the last was sent");
@@ -287,7 +287,7 @@ fn a_recovery_leaves_the_times_of_a_file() {
     let before = vfs.getattr(entry.attr.ino).expect("there");
     vfs.write(opened.handle, u64::from(BLOCK_SIZE), &[2; 10_000], false).expect("written");
     send_block(&vfs, entry.attr.ino, 1);
-    vfs.shared.array.rounds.run(false).expect("stable");
+    vfs.mount.array.rounds.run(false).expect("stable");
     drop(vfs);
     rig.crash();
     let vfs = rig.start(0);
@@ -384,7 +384,7 @@ fn a_hardened_unit_is_written_again_as_a_whole() {
     let newer = vec![9; BLOCK_SIZE as usize];
     vfs.write(opened.handle, 0, &newer, false).expect("written");
     send_block(&vfs, entry.attr.ino, 0);
-    vfs.shared.array.rounds.run(false).expect("stable");
+    vfs.mount.array.rounds.run(false).expect("stable");
     drop(vfs);
     rig.crash();
     let vfs = rig.start(0);

@@ -264,7 +264,7 @@ fn run(seed: u64, code: &str, away: u32, threads: usize, steps: usize, disturban
     }
     let start = || {
         let vfs = rig.start(away);
-        vfs.shared.pool.assume_memory(is_slow);
+        vfs.mount.page_pool.assume_memory(is_slow);
         vfs
     };
     let mut vfs = start();
@@ -294,8 +294,8 @@ fn run(seed: u64, code: &str, away: u32, threads: usize, steps: usize, disturban
         workers.iter().for_each(Worker::verify);
     }
     vfs.shutdown().expect("ended");
-    let pool = vfs.view().pool;
-    assert_eq!(pool.dirty, 0, "everything is stable");
+    let page_pool = vfs.view().page_pool;
+    assert_eq!(page_pool.dirty, 0, "everything is stable");
     if away == 0 {
         let unready =
             vfs.array().nsds().iter().filter(|nsd| !nsd.state.availability.readable()).count();

@@ -166,7 +166,7 @@ fn a_replacement_whose_end_was_not_noted_ends() {
     wait_until(&vfs, is_done);
     wait_until(&vfs, |_| vfs.manager.replacement() == Ok(None));
     let (name, value) = ("replacing".to_owned(), format!("{OLD} {NEW} 0"));
-    vfs.shared.array.meta.apply(MetaOp::SetConfig { name, value }).expect("as before the crash");
+    vfs.mount.array.meta.apply(MetaOp::SetConfig { name, value }).expect("as before the crash");
     replace(&vfs, &new, 0);
     wait_until(&vfs, |_| vfs.manager.replacement() == Ok(None));
     verify(&vfs, "nothing was moved");

@@ -4,7 +4,7 @@ use crate::block_io::load::load;
 use crate::block_io::send::flush_block;
 use crate::client::StrakeVfs;
 use crate::data::of::Of;
-use crate::flush::settle::sync_all;
+use crate::flush::sync::sync_all;
 use crate::memory::block::Owner;
 use crate::memory::file::Content;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use strake_proto::{BlockIndex, ErrorKind, Ino, ObjectLayout, Result};
 
 impl Exclusion for StrakeVfs {
     fn flush_all(&self) -> Result<u64> {
-        sync_all(&self.shared)
+        sync_all(&self.mount)
     }
 
     fn with_block(
@@ -23,9 +23,9 @@ impl Exclusion for StrakeVfs {
         block: BlockIndex,
         work: &mut dyn FnMut(bool) -> Result<()>,
     ) -> Result<bool> {
-        let shared = &*self.shared;
-        let inode = shared.table.pin(ino);
-        let file = match shared.file(&inode) {
+        let mount = &*self.mount;
+        let inode = mount.table.pin(ino);
+        let file = match mount.file(&inode) {
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(false),
             file => file?,
         };
@@ -49,7 +49,7 @@ impl Exclusion for StrakeVfs {
             break result;
         };
         drop(file);
-        shared.drop_idle_file(&inode);
+        mount.drop_idle_file(&inode);
         result
     }
 
@@ -59,9 +59,9 @@ impl Exclusion for StrakeVfs {
         layout: &ObjectLayout,
         work: &mut dyn FnMut(FileNow) -> Result<()>,
     ) -> Result<bool> {
-        let shared = &*self.shared;
-        let inode = shared.table.pin(ino);
-        let file = match shared.file(&inode) {
+        let mount = &*self.mount;
+        let inode = mount.table.pin(ino);
+        let file = match mount.file(&inode) {
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(false),
             file => file?,
         };
@@ -79,18 +79,18 @@ impl Exclusion for StrakeVfs {
         };
         drop(content);
         drop(file);
-        shared.drop_idle_file(&inode);
+        mount.drop_idle_file(&inode);
         result
     }
 
     fn rewrite(&self, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()> {
-        let shared = &*self.shared;
-        let inode = shared.table.pin(ino);
-        let file = match shared.file(&inode) {
+        let mount = &*self.mount;
+        let inode = mount.table.pin(ino);
+        let file = match mount.file(&inode) {
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(()),
             file => file?,
         };
-        let of = Of { shared, inode: &inode, file: &file };
+        let of = Of { mount, inode: &inode, file: &file };
         let found = loop {
             let content = file.content.read();
             let is_elsewhere =
@@ -104,12 +104,12 @@ impl Exclusion for StrakeVfs {
                 continue;
             }
             let end = data.limit as usize;
-            load(shared, &inode, &file, layout, &found, &mut data, 0, end)?;
+            load(mount, &inode, &file, layout, &found, &mut data, 0, end)?;
             let length = data.length;
             of.make_whole_dirty(layout, &found, &mut data, length)?;
             drop(data);
             break found;
         };
-        flush_block(shared, &inode, &file, &found)
+        flush_block(mount, &inode, &file, &found)
     }
 }

@@ -2,7 +2,7 @@
 
 pub(crate) mod harden;
 pub(crate) mod make_room;
-pub(crate) mod settle;
 pub(crate) mod settling;
+pub(crate) mod sync;
 pub(crate) mod told;
 pub(crate) mod writers;

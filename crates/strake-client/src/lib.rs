@@ -10,9 +10,9 @@
 //! data                     between applications and memory: write, read, prefetch, fold
 //! flush                    from dirty to durable: the order that keeps promises
 //! block_io                 between a block in memory and its stripe
-//! context                  what all parts share
+//! mount                    what all parts share
 //! inode                    attributes as they are now; what is in use; what is queued
-//! memory                   contents in memory: pool, blocks, files
+//! memory                   contents in memory: page pool, blocks, files
 //! ```
 //!
 //! Each line uses those below it (`xtask tidy`, arrows.rs).
@@ -36,7 +36,7 @@
 //! | `Block::data` | NSD I/O of that block: shared while sent, exclusively while read |
 //! | the array's `NsdSet::gate` (shared), `NsdSet::noting` | NSD writes; a metadata call per loss |
 //! | `InodeState::core`, then the list of dirty inodes, the shards of the tables | nothing |
-//! | the pool, the queues, the maps of blocks, the array's lists | nothing |
+//! | the page pool, the queues, the maps of blocks, the array's lists | nothing |
 //!
 //! Nobody waits for memory, for clean pages or for a round while holding a lock that a flush takes
 //! (`content` exclusively, `Block::data`).
@@ -45,13 +45,13 @@
 
 mod block_io;
 pub mod client;
-mod context;
 mod data;
 mod exclusion;
 mod flush;
 mod inode;
 pub mod invalidate;
 mod memory;
+mod mount;
 mod open_file;
 mod ops;
 mod permissions;
@@ -85,6 +85,6 @@ mod stream_test;
 mod testing;
 
 pub use client::{ClientView, FlushReport, StrakeVfs};
-pub use memory::pool::PoolView;
+pub use memory::page_pool::PagePoolView;
 pub use settings::Settings;
 pub use vfs::Vfs;

@@ -3,5 +3,5 @@
 pub(crate) mod block;
 pub(crate) mod file;
 pub(crate) mod numbers;
-pub(crate) mod pool;
+pub(crate) mod page_pool;
 pub(crate) mod unsettled;

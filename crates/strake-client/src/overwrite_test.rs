@@ -108,7 +108,7 @@ fn what_is_overwritten_leaves_growth_its_room() {
 }
 
 fn round(vfs: &StrakeVfs) {
-    vfs.shared.array.rounds.run(false).expect("a round");
+    vfs.mount.array.rounds.run(false).expect("a round");
 }
 
 /// A file of two blocks that are settled, and some bytes that are overwritten in the first.
@@ -128,16 +128,16 @@ fn kept(rig: &Rig) -> usize {
 }
 
 #[test]
-fn what_is_overwritten_is_settled_by_two_rounds_and_no_commit() {
+fn what_is_overwritten_is_settled_by_two_rounds_without_the_metadata() {
     let rig = quiet_rig("4+2p");
     let (vfs, ino) = overwritten(&rig);
-    let changes = vfs.shared.array.meta.changes();
+    let changes = vfs.mount.array.meta.changes();
     send_block(&vfs, ino, 0);
     round(&vfs);
     assert!(kept(&rig) > 0, "stable, and its predecessor is there still");
     round(&vfs);
     assert_eq!((rig.unsettled(), kept(&rig)), (0, 0), "settled");
-    assert_eq!(vfs.shared.array.meta.changes(), changes, "the metadata was told nothing");
+    assert_eq!(vfs.mount.array.meta.changes(), changes, "the metadata was told nothing");
     vfs.shutdown().expect("ended");
 }
 

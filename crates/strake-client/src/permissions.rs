@@ -2,8 +2,8 @@
 //!
 //! A FUSE mount with `default_permissions` checks before us; everybody else is checked here alone.
 
-use crate::context::Shared;
 use crate::inode::core::{Core, InodeState};
+use crate::mount::Mount;
 use std::sync::Arc;
 use strake_proto::acl::{self, Acl};
 use strake_proto::meta::{MetaQuery, MetaReply};
@@ -32,7 +32,7 @@ fn process_groups(pid: u32) -> Vec<u32> {
     line.into_iter().flat_map(str::split_whitespace).filter_map(|gid| gid.parse().ok()).collect()
 }
 
-impl Shared {
+impl Mount {
     /// Checks that the caller has all of `want` on an inode; returns its attributes.
     ///
     /// # Errors

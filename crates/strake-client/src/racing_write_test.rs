@@ -109,8 +109,8 @@ impl Order {
 }
 
 fn layout_of(vfs: &Mounted, ino: Ino) -> ObjectLayout {
-    let inode = vfs.shared.table.pin(ino);
-    let file = vfs.shared.file(&inode).expect("a file");
+    let inode = vfs.mount.table.pin(ino);
+    let file = vfs.mount.file(&inode).expect("a file");
     let content = file.content.read();
     match &*content {
         Content::Object(layout) => *layout,
@@ -162,7 +162,7 @@ fn a_block_written_while_an_nsd_is_compared_keeps_its_strip_there() {
         write(&vfs, handle, 2 * BLOCK, &pattern(LENGTH, 3));
         vfs.fsync(handle, false).expect("one may be away");
         if !by_table {
-            vfs.shared.array.io.nsds().missed().distrust(SlotIndex(1));
+            vfs.mount.array.io.nsds().missed().distrust(SlotIndex(1));
         }
         let object = layout_of(&vfs, ino).object;
         let order = Order::force(object, 1, &rig.nsds[1], &[&rig.nsds[0]]);
@@ -192,7 +192,7 @@ fn a_block_written_while_an_heir_is_compared_keeps_its_strip_there() {
     // tells what the others have.
     let (gone, partner, heir) = (SlotIndex(0), SlotIndex(1), SlotIndex(2));
     let is_theirs = |block: &u64| {
-        let slots = vfs.shared.array.io.nsds().stripe(&layout, BlockIndex(*block)).expect("placed");
+        let slots = vfs.mount.array.io.nsds().stripe(&layout, BlockIndex(*block)).expect("placed");
         slots.contains(&gone) && slots.contains(&partner)
     };
     let block = (1..100).find(is_theirs).expect("every third block is");

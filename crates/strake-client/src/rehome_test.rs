@@ -250,10 +250,10 @@ fn one_strip_copied(rig: &Rig, vfs: &Mounted) -> (u64, usize) {
     let (attr, handle) = open(vfs, "f0");
     vfs.release(handle);
     let query = MetaQuery::GetInode { ino: attr.ino };
-    let inode = vfs.shared.array.meta.query_inode(&query).expect("it is there");
+    let inode = vfs.mount.array.meta.query_inode(&query).expect("it is there");
     let FileData::Objects(layouts) = inode.data else { panic!("f0 has blocks") };
     let heir = |block| {
-        let found = vfs.shared.array.io.nsds().stripe_and_heir(&layouts[0], BlockIndex(block));
+        let found = vfs.mount.array.io.nsds().stripe_and_heir(&layouts[0], BlockIndex(block));
         found.expect("placed").1.map(|(_, heir)| (block, usize::from(heir.0)))
     };
     (0..4).find_map(heir).expect("some strip of f0 was on it")

@@ -193,7 +193,7 @@ impl Rehearsal {
         match self.rng.below(5) {
             0 => self.must("fsync", |vfs| vfs.fsync(handle, false)),
             1 => drop(self.must("sync", |vfs| vfs.sync())),
-            2 => self.vfs.shared.array.rounds.run(false).unwrap_or_default(),
+            2 => self.vfs.mount.array.rounds.run(false).unwrap_or_default(),
             3 => send_block(&self.vfs, ino, 0),
             _ => {}
         }
@@ -242,7 +242,7 @@ impl Rehearsal {
         self.tally.older += u64::from(loss == Loss::Older);
         self.vfs.array().attach_nsd(slot, self.rig.port(at));
         // The mender waits for as long as this looks after the NSD.
-        let nsds = self.vfs.shared.array.io.nsds();
+        let nsds = self.vfs.mount.array.io.nsds();
         let _alone = nsds.mending().lock();
         for _ in 0..10 {
             if !nsds.probe(slot) || nsds.availability(slot) != NsdAvailability::Unrecovered {
@@ -331,7 +331,7 @@ fn a_disk_that_went_full_does_not_keep_the_others_full() {
         offset += BLOCK as u64;
         assert!(offset < 64 * BLOCK as u64, "it is never full");
         vfs.sync().expect("synced");
-        vfs.shared.array.room.refresh();
+        vfs.mount.array.room.refresh();
     }
     vfs.array().attach_nsd(SlotIndex(1), None);
     vfs.release(handle);

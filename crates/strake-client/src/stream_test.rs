@@ -43,10 +43,10 @@ fn a_stream_leaves_nothing_in_the_pool_and_sees_what_is_there() {
                 assert!(read(vfs, reader, offset, STREAM_BYTES_MIN) == part, "{code} at {offset}");
             }
         };
-        let before = vfs.view().pool.used;
+        let before = vfs.view().page_pool.used;
         all(&vfs, &bytes[..3 * BLOCK]);
         // Who has to rebuild loads whole blocks.
-        assert!(away != 0 || vfs.view().pool.used == before, "{code}: nothing is kept twice");
+        assert!(away != 0 || vfs.view().page_pool.used == before, "{code}: nothing is kept twice");
         // Dirty, and not on any disk.
         let writer = open(&vfs, "f").1;
         write(&vfs, writer, BLOCK as u64 + 100, &[9; 70_000]);
@@ -73,7 +73,7 @@ fn no_block_is_loaded_for_the_few_pages_that_a_kernel_gave_up() {
             let offset = at * GAP as u64;
             assert!(read(vfs, reader, offset, GAP / 2) == part[..GAP / 2], "at {offset}");
         }
-        vfs.view().pool.used
+        vfs.view().page_pool.used
     };
     assert_eq!(loaded(&vfs), 0);
     // Where others read, they may want what is between.
@@ -91,7 +91,7 @@ fn a_stream_that_is_written_goes_on_in_its_own_memory() {
     rig.settings.page_pool = ByteCount::mib(512);
     let vfs = rig.start(0);
     // A stream whose writer is held up would go on in its own memory already.
-    vfs.shared.pool.assume_memory(false);
+    vfs.mount.page_pool.assume_memory(false);
     let put = |name: &str, seed| {
         let (_, handle) = create(&vfs, name);
         let bytes = pattern(BYTES, seed);
@@ -102,14 +102,14 @@ fn a_stream_that_is_written_goes_on_in_its_own_memory() {
         (handle, bytes)
     };
     let mut files = vec![put("first", 1)];
-    let before = vfs.view().pool.used;
+    let before = vfs.view().page_pool.used;
     assert!(before >= BYTES as u64, "what was just written is in memory");
-    vfs.shared.pool.assume_memory(true);
+    vfs.mount.page_pool.assume_memory(true);
     // What is used again stays.
     let (handle, bytes) = &files[0];
     assert!(read(&vfs, *handle, 5 * BLOCK as u64, 100) == bytes[5 * BLOCK..5 * BLOCK + 100]);
     files.push(put("second", 2));
-    let after = vfs.view().pool.used;
+    let after = vfs.view().page_pool.used;
     assert!(after < before + BYTES as u64, "{before} to {after} bytes");
     for (handle, bytes) in &files {
         assert!(read(&vfs, *handle, 0, BYTES) == *bytes);
@@ -130,7 +130,7 @@ fn readers_in_turns_go_on_in_the_memory_that_they_left_behind() {
     vfs.shutdown().expect("ended");
     for is_slow in [true, false] {
         let vfs = rig.start(0);
-        vfs.shared.pool.assume_memory(is_slow);
+        vfs.mount.page_pool.assume_memory(is_slow);
         let readers = [open_kept(&vfs, "f"), open_kept(&vfs, "f")];
         // Short enough to be loaded with their blocks.
         let parts = bytes.chunks(STREAM_BYTES_MIN / 2);
@@ -138,7 +138,7 @@ fn readers_in_turns_go_on_in_the_memory_that_they_left_behind() {
             let offset = (at * part.len()) as u64;
             assert!(read(&vfs, readers[at % 2], offset, part.len()) == part, "at {offset}");
         }
-        let used = vfs.view().pool.used;
+        let used = vfs.view().page_pool.used;
         assert_eq!(used < BYTES as u64, is_slow, "{used} bytes");
         vfs.shutdown().expect("ended");
     }

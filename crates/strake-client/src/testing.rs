@@ -133,10 +133,10 @@ impl Rig {
 /// Sends a block, if it is in memory, as a writer behind does it: it is accepted then, and nobody
 /// has committed yet.
 pub(crate) fn send_block(vfs: &StrakeVfs, ino: Ino, index: u64) {
-    let inode = vfs.shared.table.pin(ino);
-    let file = vfs.shared.file(&inode).expect("a file");
+    let inode = vfs.mount.table.pin(ino);
+    let file = vfs.mount.file(&inode).expect("a file");
     if let Some(block) = file.find_block(index) {
-        flush_block(&vfs.shared, &inode, &file, &block).expect("sent");
+        flush_block(&vfs.mount, &inode, &file, &block).expect("sent");
     }
 }
 

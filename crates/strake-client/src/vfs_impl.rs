@@ -4,7 +4,7 @@
 use crate::client::StrakeVfs;
 use crate::data::of::Of;
 use crate::data::write::Position;
-use crate::flush::settle::{sync_all, sync_inode};
+use crate::flush::sync::{sync_all, sync_inode};
 use crate::open_file::OpenFile;
 use crate::ops::{attributes, copy, directory, names, open, xattr};
 use crate::vfs::{
@@ -19,7 +19,7 @@ use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, StatFs};
 
 impl StrakeVfs {
     fn of<'a>(&'a self, open: &'a OpenFile) -> Of<'a> {
-        Of { shared: &self.shared, inode: &open.inode, file: &open.file }
+        Of { mount: &self.mount, inode: &open.inode, file: &open.file }
     }
 
     fn opened(&self, open: OpenFile) -> Opened {
@@ -39,14 +39,14 @@ impl StrakeVfs {
         name: &[u8],
         new: strake_proto::meta::NewInode,
     ) -> Result<Entry> {
-        Ok(names::make(&self.shared, caller, parent, name, new)?.1)
+        Ok(names::make(&self.mount, caller, parent, name, new)?.1)
     }
 }
 
 impl Vfs for StrakeVfs {
     fn statfs(&self) -> Result<StatFs> {
-        let counts = self.shared.array.meta.counts()?;
-        let (total, free) = self.shared.array.room.usable();
+        let counts = self.mount.array.meta.counts()?;
+        let (total, free) = self.mount.array.room.usable();
         // An inode with its name takes about half a KiB of metadata, in pages that are half full;
         // more is kept for them as long as data has plenty.
         let plenty = free.saturating_sub(total / 8);
@@ -57,24 +57,24 @@ impl Vfs for StrakeVfs {
             available: free,
             inodes_used: counts.inodes,
             inodes_free,
-            block_size: self.shared.array.block_size,
+            block_size: self.mount.array.block_size,
         })
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Entry> {
-        self.timings.lookup.run(|| names::lookup(&self.shared, caller, parent, name))
+        self.timings.lookup.run(|| names::lookup(&self.mount, caller, parent, name))
     }
 
     fn remember(&self, ino: Ino) {
-        self.shared.table.remember(ino);
+        self.mount.table.remember(ino);
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        self.shared.table.remove_lookups(ino, count);
+        self.mount.table.remove_lookups(ino, count);
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.timings.getattr.run(|| self.shared.attr(&self.shared.table.pin(ino)))
+        self.timings.getattr.run(|| self.mount.attr(&self.mount.table.pin(ino)))
     }
 
     fn setattr(
@@ -86,18 +86,18 @@ impl Vfs for StrakeVfs {
     ) -> Result<Attr> {
         self.timings.setattr.run(|| {
             let open = handle.map(|handle| self.files.get(handle)).transpose()?;
-            let inode = self.shared.table.pin(ino);
+            let inode = self.mount.table.pin(ino);
             let open = open.as_deref().filter(|open| open.inode.ino == ino);
-            attributes::setattr(&self.shared, caller, &inode, open, change)
+            attributes::setattr(&self.mount, caller, &inode, open, change)
         })
     }
 
     fn access(&self, caller: &Caller, ino: Ino, mask: u32) -> Result<()> {
-        attributes::access(&self.shared, caller, &self.shared.table.pin(ino), mask)
+        attributes::access(&self.mount, caller, &self.mount.table.pin(ino), mask)
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        match self.shared.array.meta.query(&MetaQuery::ReadLink { ino })? {
+        match self.mount.array.meta.query(&MetaQuery::ReadLink { ino })? {
             MetaReply::Bytes(target) => Ok(target),
             _ => Err(wrong_reply()),
         }
@@ -134,15 +134,15 @@ impl Vfs for StrakeVfs {
     }
 
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
-        self.timings.link.run(|| names::link(&self.shared, caller, ino, parent, name))
+        self.timings.link.run(|| names::link(&self.mount, caller, ino, parent, name))
     }
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        self.timings.unlink.run(|| names::remove(&self.shared, caller, parent, name, false))
+        self.timings.unlink.run(|| names::remove(&self.mount, caller, parent, name, false))
     }
 
     fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        self.timings.rmdir.run(|| names::remove(&self.shared, caller, parent, name, true))
+        self.timings.rmdir.run(|| names::remove(&self.mount, caller, parent, name, true))
     }
 
     fn rename(
@@ -152,7 +152,7 @@ impl Vfs for StrakeVfs {
         target: (Ino, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.timings.rename.run(|| names::rename(&self.shared, caller, source, target, mode))
+        self.timings.rename.run(|| names::rename(&self.mount, caller, source, target, mode))
     }
 
     fn create(
@@ -166,7 +166,7 @@ impl Vfs for StrakeVfs {
     ) -> Result<(Entry, Opened)> {
         self.timings.create.run(|| {
             let place = (parent, name);
-            let made = open::create(&self.shared, caller, place, permissions, flags, exclusive)?;
+            let made = open::create(&self.mount, caller, place, permissions, flags, exclusive)?;
             Ok((made.0, self.opened(made.1)))
         })
     }
@@ -178,14 +178,14 @@ impl Vfs for StrakeVfs {
         permissions: u32,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
-        let made = open::tmpfile(&self.shared, caller, parent, permissions, flags)?;
+        let made = open::tmpfile(&self.mount, caller, parent, permissions, flags)?;
         Ok((made.0, self.opened(made.1)))
     }
 
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         self.timings.open.run(|| {
-            let inode = self.shared.table.pin(ino);
-            Ok(self.opened(open::open(&self.shared, caller, &inode, flags)?))
+            let inode = self.mount.table.pin(ino);
+            Ok(self.opened(open::open(&self.mount, caller, &inode, flags)?))
         })
     }
 
@@ -222,14 +222,14 @@ impl Vfs for StrakeVfs {
         let start = self.timings.write.begin();
         let result = self.writable(handle).and_then(|open| {
             if kill_privileges {
-                attributes::kill_privileges(&self.shared, &open.inode)?;
+                attributes::kill_privileges(&self.mount, &open.inode)?;
             } else {
-                xattr::remove_capability(&self.shared, &open.inode)?;
+                xattr::remove_capability(&self.mount, &open.inode)?;
             }
             let position = if open.flags.append { Position::End } else { Position::At(offset) };
             let count = self.of(&open).write(position, bytes)?;
             if open.flags.sync {
-                sync_inode(&self.shared, &open.inode)?;
+                sync_inode(&self.mount, &open.inode)?;
             }
             Ok(count)
         });
@@ -253,15 +253,15 @@ impl Vfs for StrakeVfs {
     }
 
     fn fsync(&self, handle: Handle, _data_only: bool) -> Result<()> {
-        self.timings.fsync.run(|| open::fsync(&self.shared, &*self.files.get(handle)?))
+        self.timings.fsync.run(|| open::fsync(&self.mount, &*self.files.get(handle)?))
     }
 
     fn release(&self, handle: Handle) {
         if let Some(open) = self.files.remove(handle) {
-            open::release(&self.shared, &open);
+            open::release(&self.mount, &open);
             let inode = Arc::clone(&open.inode);
             drop(open);
-            self.shared.drop_idle_file(&inode);
+            self.mount.drop_idle_file(&inode);
         }
     }
 
@@ -296,8 +296,8 @@ impl Vfs for StrakeVfs {
         take: &mut dyn FnMut(&DirItem) -> bool,
     ) -> Result<()> {
         self.timings.readdir.run(|| {
-            let dir = self.shared.table.pin(ino);
-            directory::readdir(&self.shared, &dir, cookie, with_attrs, take)
+            let dir = self.mount.table.pin(ino);
+            directory::readdir(&self.mount, &dir, cookie, with_attrs, take)
         })
     }
 
@@ -305,17 +305,17 @@ impl Vfs for StrakeVfs {
         if ino == Ino::ROOT {
             return self.sync().map(|_| ());
         }
-        self.timings.fsync.run(|| self.shared.array.meta.sync())
+        self.timings.fsync.run(|| self.mount.array.meta.sync())
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.shared.table.pin(ino);
-        self.timings.getxattr.run(|| xattr::get(&self.shared, caller, &inode, name))
+        let inode = self.mount.table.pin(ino);
+        self.timings.getxattr.run(|| xattr::get(&self.mount, caller, &inode, name))
     }
 
     fn listxattr(&self, caller: &Caller, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        let inode = self.shared.table.pin(ino);
-        self.timings.listxattr.run(|| xattr::list(&self.shared, caller, &inode))
+        let inode = self.mount.table.pin(ino);
+        self.timings.listxattr.run(|| xattr::list(&self.mount, caller, &inode))
     }
 
     fn setxattr(
@@ -327,18 +327,18 @@ impl Vfs for StrakeVfs {
         mode: XattrMode,
         clear_setgid: bool,
     ) -> Result<()> {
-        let inode = self.shared.table.pin(ino);
+        let inode = self.mount.table.pin(ino);
         self.timings
             .setxattr
-            .run(|| xattr::set(&self.shared, caller, &inode, (name, value), mode, clear_setgid))
+            .run(|| xattr::set(&self.mount, caller, &inode, (name, value), mode, clear_setgid))
     }
 
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        let inode = self.shared.table.pin(ino);
-        self.timings.removexattr.run(|| xattr::remove(&self.shared, caller, &inode, name))
+        let inode = self.mount.table.pin(ino);
+        self.timings.removexattr.run(|| xattr::remove(&self.mount, caller, &inode, name))
     }
 
     fn sync(&self) -> Result<u64> {
-        self.timings.sync.run(|| sync_all(&self.shared))
+        self.timings.sync.run(|| sync_all(&self.mount))
     }
 }

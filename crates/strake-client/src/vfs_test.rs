@@ -437,8 +437,8 @@ fn a_full_file_system_refuses_at_write_and_works_again_after_a_deletion() {
     vfs.release(handle);
     vfs.unlink(ROOT, Ino::ROOT, b"f").expect("deleting works");
     vfs.sync().expect("synced");
-    strake_array::reaper::apply_pending(&vfs.shared.array).expect("reaped");
-    vfs.shared.array.rounds.run(true).expect("committed");
+    strake_array::reaper::apply_pending(&vfs.mount.array).expect("reaped");
+    vfs.mount.array.rounds.run(true).expect("committed");
     write(&vfs, other, 0, &[1; 600_000]);
     vfs.fsync(other, false).expect("there is room");
     vfs.shutdown().expect("ended");
@@ -645,20 +645,20 @@ fn an_nsd_that_starts_anew_is_sent_again_what_it_had_only_accepted() {
         let vfs = rig.start(0);
         let (_, handle) = create(&vfs, "f");
         write(&vfs, handle, 0, &pattern(5 * BLOCK as usize, 1));
-        let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
-        let file = vfs.shared.file(&inode).expect("a file");
+        let inode = vfs.mount.table.pin(lookup(&vfs, "f").attr.ino);
+        let file = vfs.mount.file(&inode).expect("a file");
         for index in file.dirty_blocks() {
             let Some(block) = file.find_block(index) else { continue };
-            crate::block_io::send::flush_block(&vfs.shared, &inode, &file, &block)
+            crate::block_io::send::flush_block(&vfs.mount, &inode, &file, &block)
                 .expect("accepted");
         }
         assert!(!file.has_dirty_blocks());
-        let held = vfs.shared.array.room.held();
+        let claimed = vfs.mount.array.room.claimed();
         rig.nsds.iter().for_each(|nsd| nsd.crash());
         vfs.fsync(handle, false).expect("sent again");
-        let now = vfs.shared.array.room.held();
+        let now = vfs.mount.array.room.claimed();
         let room = "all is sent, and its room given back";
-        assert!(now.bytes <= held.bytes, "{room}: {now:?} of {held:?}");
+        assert!(now.bytes <= claimed.bytes, "{room}: {now:?} of {claimed:?}");
         drop((file, inode, vfs));
         rig.crash();
         let vfs = rig.start(0);
@@ -705,7 +705,7 @@ fn what_is_closed_and_committed_holds_no_memory_but_its_attributes() {
     assert_eq!(vfs.view().dirty_inodes, 0);
     for at in 0..50 {
         let ino = lookup(&vfs, &format!("f{at}")).attr.ino;
-        let inode = vfs.shared.table.find(ino).expect("looked up");
+        let inode = vfs.mount.table.find(ino).expect("looked up");
         assert!(inode.core.lock().file.is_none(), "its contents are let go");
         drop(inode);
         vfs.forget(ino, 2);
@@ -892,7 +892,7 @@ fn what_the_kernel_keeps_is_not_kept_twice_unless_several_have_the_file_open() {
         write(&vfs, writer, 0, &bytes);
         vfs.sync().expect("synced");
         vfs.release(writer);
-        let before = vfs.view().pool.used;
+        let before = vfs.view().page_pool.used;
         let handles: Vec<Handle> = (0..readers).map(|_| open(&vfs, name).1).collect();
         for handle in &handles {
             vfs.pages_are_kept(*handle);
@@ -901,7 +901,7 @@ fn what_the_kernel_keeps_is_not_kept_twice_unless_several_have_the_file_open() {
             let handle = handles[index as usize % readers];
             assert!(read(&vfs, handle, index * BLOCK, part.len()) == part);
         }
-        let given_up = before.saturating_sub(vfs.view().pool.used);
+        let given_up = before.saturating_sub(vfs.view().page_pool.used);
         assert_eq!(given_up > 0, readers == 1, "{name}: {given_up} of {before}");
         handles.into_iter().for_each(|handle| vfs.release(handle));
     }

@@ -24,7 +24,7 @@ const CLIENT_LAYERS: &[&str] = &[
     "vfs",
     "memory",
     "inode",
-    "context",
+    "mount",
     "block_io",
     "flush",
     "data",

@@ -3,7 +3,7 @@
 use crate::inode::core::InodeState;
 use crate::memory::block::Block;
 use crate::memory::file::FileState;
-use crate::memory::pool::Page;
+use crate::memory::page_pool::Page;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use strake_array::Array;
@@ -23,8 +23,8 @@ pub(crate) struct AcceptedBlock {
     /// Bytes on disks that are the inode's once it is stable.
     pub(crate) gained: i64,
     /// Whether another block may have its memory: see
-    /// [`crate::memory::pool::PagePool::leave_behind`]. So for whole blocks that were not stored
-    /// before, and those of which only parts were in memory.
+    /// [`PagePool::leave_behind`](crate::memory::page_pool::PagePool::leave_behind). So for whole
+    /// blocks that were not stored before, and those of which only parts were in memory.
     pub(crate) reusable: bool,
     /// Whether only parts of it were written.
     pub(crate) in_parts: bool,
@@ -60,13 +60,13 @@ impl AcceptedBlock {
     fn release(&self) {
         self.block.pinned.fetch_sub(1, Ordering::AcqRel);
         self.file.unstable.fetch_sub(1, Ordering::AcqRel);
-        self.file.pool().remove_dirty(self.charge);
+        self.file.page_pool().remove_dirty(self.charge);
     }
 }
 
 impl Outcome for AcceptedBlock {
     fn stable(self: Box<Self>, stripe: SettledStripe) {
-        let pool = Arc::clone(self.file.pool());
+        let page_pool = Arc::clone(self.file.page_pool());
         if self.gained != 0 {
             let mut gain = self.block.gain.lock();
             if let Some(sum) = &mut gain.unstable {
@@ -85,13 +85,13 @@ impl Outcome for AcceptedBlock {
         }
         self.block.became_stable(version);
         self.release();
-        if self.in_parts && pool.is_behind() {
+        if self.in_parts && page_pool.is_behind() {
             // Kept, it would be dirty as a whole at the next write to a part of it.
             if let Some(buffer) = self.block.take_clean() {
-                pool.release(buffer);
+                page_pool.release(buffer);
             }
         } else if self.reusable {
-            pool.leave_behind(self.block);
+            page_pool.leave_behind(self.block);
         }
     }
 
@@ -109,9 +109,9 @@ impl Outcome for AcceptedBlock {
                     data.dirty = true;
                     data.charge = self.charge;
                     data.dirtied = self.charge;
-                    self.file.pool().add_dirty(self.charge);
+                    self.file.page_pool().add_dirty(self.charge);
                     // It is sent again, and so needs room again.
-                    self.array().room.owe(data.held());
+                    self.array().room.owe(data.claim());
                     self.file.insert_dirty(self.block.index);
                 }
                 self.file.insert_unsaved(self.block.index);

@@ -1,11 +1,11 @@
 //! From the NSDs to a block in memory.
 
 use crate::block_io::accepted::AcceptedBlock;
-use crate::context::Shared;
 use crate::inode::core::InodeState;
 use crate::memory::block::{Block, BlockData, STORED_UNKNOWN};
 use crate::memory::file::FileState;
-use crate::memory::pool::Fill;
+use crate::memory::page_pool::Fill;
+use crate::mount::Mount;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::stripe_io::{Access, Found};
@@ -13,21 +13,21 @@ use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, ObjectLayout, Result, Version};
 
 /// The length under which a block is stored; asks the NSDs if it is not known.
-pub(crate) fn stored_length(shared: &Shared, layout: &ObjectLayout, block: &Block) -> Result<u32> {
+pub(crate) fn stored_length(mount: &Mount, layout: &ObjectLayout, block: &Block) -> Result<u32> {
     let stored = block.stored.load(Ordering::Acquire);
     if stored != STORED_UNKNOWN {
         return Ok(stored);
     }
     let index = BlockIndex(block.index);
-    let floor = shared.array.floors.floor(layout.object, index);
-    Ok(block.note_stored(shared.array.io.head(layout, index, floor)?))
+    let floor = mount.array.floors.floor(layout.object, index);
+    Ok(block.note_stored(mount.array.io.head(layout, index, floor)?))
 }
 
 /// Reads what is missing in `from..to` of a block from the NSDs into its buffer. The caller holds
 /// the block's lock exclusively.
 #[allow(clippy::too_many_arguments, reason = "the block, its place and the range")]
 pub(crate) fn load(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     layout: &ObjectLayout,
@@ -48,13 +48,13 @@ pub(crate) fn load(
     if first == end {
         return Ok(());
     }
-    block.grow(data, &shared.pool, end * UNIT_BYTES, Fill::Whole);
+    block.grow(data, &mount.page_pool, end * UNIT_BYTES, Fill::Whole);
     let (start, stop) = (first * UNIT_BYTES, end * UNIT_BYTES);
     let index = BlockIndex(block.index);
-    let floor = shared.array.floors.floor(layout.object, index);
+    let floor = mount.array.floors.floor(layout.object, index);
     let expected = expected_length(file, layout, block, data.limit);
     let read = |out: &mut [u8]| {
-        shared.array.io.read(layout, index, floor, expected, start, out, Access::Exclusive)
+        mount.array.io.read(layout, index, floor, expected, start, out, Access::Exclusive)
     };
     let untouched = (first..end).all(|unit| !data.valid.contains(unit));
     let limit = data.limit as usize;
@@ -62,7 +62,7 @@ pub(crate) fn load(
     let found = if untouched {
         read(&mut buffer[start..stop])?
     } else {
-        let mut bytes = shared.array.io.scratch().take(stop - start);
+        let mut bytes = mount.array.io.scratch().take(stop - start);
         let found = read(&mut bytes)?;
         for unit in (first..end).filter(|unit| !data.valid.contains(*unit)) {
             let at = unit * UNIT_BYTES;
@@ -76,9 +76,9 @@ pub(crate) fn load(
         buffer[limit..stop].fill(0);
     }
     data.valid.insert_range(first, end);
-    data.count(&shared.pool);
+    data.count(&mount.page_pool);
     if let Some(Found { version, rewritten: true, .. }) = found {
-        note_rewritten(shared, inode, file, block, layout, version);
+        note_rewritten(mount, inode, file, block, layout, version);
     }
     // After that: what was written anew is pinned, and so does not count as stable yet.
     block.note_stored(found.map(|found| (found.version, found.block_bytes)));
@@ -87,7 +87,7 @@ pub(crate) fn load(
 
 /// A read had to write the block anew: that is accepted and becomes stable like any other write.
 fn note_rewritten(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Block,
@@ -96,10 +96,10 @@ fn note_rewritten(
 ) {
     let Some(block) = block.shared() else { return };
     block.pinned.fetch_add(1, Ordering::AcqRel);
-    shared.register(inode, &mut inode.core.lock());
+    mount.register(inode, &mut inode.core.lock());
     let (inode, file) = (Arc::clone(inode), Arc::clone(file));
-    let restarts = shared.array.io.nsds().restarts();
-    let array = Arc::downgrade(&shared.array);
+    let restarts = mount.array.io.nsds().restarts();
+    let array = Arc::downgrade(&mount.array);
     let (charge, gained, in_parts, in_place, reusable) = (0, 0, false, false, false);
     let accepted =
         AcceptedBlock { array, inode, file, block, charge, gained, in_parts, in_place, reusable };

@@ -2,14 +2,14 @@
 
 use crate::block_io::accepted::AcceptedBlock;
 use crate::block_io::load::{load, stored_length};
-use crate::context::Shared;
 use crate::inode::core::InodeState;
 use crate::memory::block::{Block, BlockData};
 use crate::memory::file::{Content, FileState};
-use crate::memory::pool::Fill;
+use crate::memory::page_pool::Fill;
+use crate::mount::Mount;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use strake_array::room::Held;
+use strake_array::room::Claim;
 use strake_array::stripe_io::{on_disk, padded_bytes};
 use strake_env::AlignedBuffer;
 use strake_env::sync::{RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
@@ -33,18 +33,18 @@ const STABLE_ATTEMPTS: u32 = 8;
 /// sent, for it was written before. So whoever comes too late each time, because a writer sends
 /// and writes without pause, is done as soon as that writer has sent once more.
 pub(crate) fn flush_block(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Arc<Block>,
 ) -> Result<()> {
-    flush_block_with(shared, inode, file, block, None, &mut || {})
+    flush_block_with(mount, inode, file, block, None, &mut || {})
 }
 
 /// The same; if `since` is given, only unless it was sent after it had been sent so often.
 /// `after_round` runs where others may come between.
 pub(crate) fn flush_block_with(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Arc<Block>,
@@ -53,33 +53,33 @@ pub(crate) fn flush_block_with(
 ) -> Result<()> {
     let sends = block.sends.load(Ordering::Acquire);
     let is_sparse = block.data.read().is_sparse();
-    if is_sparse && !shared.pool.make_room_for_block() {
+    if is_sparse && !mount.page_pool.make_room_for_block() {
         // Completed it takes a whole buffer. Whoever sends blocks waits for no room, which others
         // have only once they are sent; but what is accepted need not stay longer.
-        let _ = shared.array.rounds.run(false);
-        shared.pool.make_room_for_block();
+        let _ = mount.array.rounds.run(false);
+        mount.page_pool.make_room_for_block();
     }
-    let nsds = shared.array.io.nsds();
+    let nsds = mount.array.io.nsds();
     let (mut unstable, mut had_no_room) = (0, None);
     while unstable < STABLE_ATTEMPTS {
         let restarts = nsds.restarts();
-        match send_block(shared, inode, file, block, since, had_no_room.is_some())? {
+        match send_block(mount, inode, file, block, since, had_no_room.is_some())? {
             Sending::Done => return Ok(()),
             Sending::Unstable => {
                 // If the round fails for some blocks, they are dirty again, perhaps ours as well.
-                let _ = shared.array.rounds.run(false);
+                let _ = mount.array.rounds.run(false);
                 // An attempt during which an NSD was started anew says nothing.
                 unstable += u32::from(nsds.restarts() == restarts);
             }
             Sending::NoRoom => {
                 // Others who overwrite may take what this frees; they send and end, too.
-                let now = shared.array.clock.monotonic();
+                let now = mount.array.clock.monotonic();
                 let since = *had_no_room.get_or_insert(now);
-                if now.saturating_sub(since) > shared.settings.standstill_max {
+                if now.saturating_sub(since) > mount.settings.standstill_max {
                     let detail = "what is overwritten cannot be made durable";
                     return Err(Error::new(ErrorKind::Io, detail));
                 }
-                free_overwritten(shared);
+                free_overwritten(mount);
             }
         }
         after_round();
@@ -103,24 +103,24 @@ enum Sending {
 
 /// See [`flush_block`]. `alone`: room was made for it; see [`strake_array::room::Room::take_off`].
 fn send_block(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Arc<Block>,
     since: Option<u64>,
     alone: bool,
 ) -> Result<Sending> {
-    let content = durable_content(shared, file)?;
+    let content = durable_content(mount, file)?;
     let Content::Object(layout) = &*content else { return Ok(Sending::Done) };
     let mut data = block.data.write();
     if let Some(reason) = why_not_sent(block, &data, since) {
         return Ok(reason);
     }
-    let Some(flight) = shared.array.room.take_off(data.held(), alone) else {
+    let Some(flight) = mount.array.room.take_off(data.claim(), alone) else {
         return Ok(Sending::NoRoom);
     };
     let (has_holes, in_parts) = (data.has_holes(), data.is_written_in_parts());
-    let before = complete(shared, inode, file, layout, block, &mut data)?;
+    let before = complete(mount, inode, file, layout, block, &mut data)?;
     // Again: reading what was missing may have had to write the block anew.
     if block.pinned.load(Ordering::Acquire) > 0 {
         return Ok(Sending::Unstable);
@@ -131,12 +131,12 @@ fn send_block(
     file.note_sending(block.index);
     data.dirty = false;
     data.set_saved();
-    let held = take_held(shared, &mut data);
+    let claim = take_claim(mount, &mut data);
     let fresh = std::mem::take(&mut data.fresh);
     block.pinned.fetch_add(1, Ordering::AcqRel);
 
     let data = RwLockWriteGuard::downgrade_to_upgradable(data);
-    let (index, io) = (BlockIndex(block.index), &shared.array.io);
+    let (index, io) = (BlockIndex(block.index), &mount.array.io);
     let restarts = io.nsds().restarts();
     let buffer = data.buffer.as_ref().expect("invariant: a complete block has a buffer");
     let bytes = &buffer[..padded_bytes(layout.code, length)];
@@ -146,11 +146,11 @@ fn send_block(
             block.stored.store(length, Ordering::Release);
             let gained = note_gain(inode, block, (before, length), fresh);
             let accepted = AcceptedBlock {
-                array: Arc::downgrade(&shared.array),
+                array: Arc::downgrade(&mount.array),
                 inode: Arc::clone(inode),
                 file: Arc::clone(file),
                 block: Arc::clone(block),
-                charge: held.bytes as usize,
+                charge: claim.bytes as usize,
                 gained,
                 in_parts,
                 in_place,
@@ -167,7 +167,7 @@ fn send_block(
         Err(error) => {
             // The lock is kept: another sender would find the block clean and call it stable.
             let mut data = RwLockUpgradableReadGuard::upgrade(data);
-            take_back(file, block, &mut data, held, fresh);
+            take_back(file, block, &mut data, claim, fresh);
             Err(error)
         }
     }
@@ -183,8 +183,8 @@ fn why_not_sent(block: &Block, data: &BlockData, since: Option<u64>) -> Option<S
 }
 
 /// Frees what was overwritten: the first round makes what was sent stable, the second settles it.
-pub(crate) fn free_overwritten(shared: &Shared) {
-    let array = &*shared.array;
+pub(crate) fn free_overwritten(mount: &Mount) {
+    let array = &*mount.array;
     let _wait = array.observe.waiters.enter("space of what was overwritten", "");
     for _ in 0..2 {
         // If a round fails for some blocks, they are dirty again.
@@ -194,11 +194,11 @@ pub(crate) fn free_overwritten(shared: &Shared) {
 }
 
 /// What a block that is about to be sent holds on disks, all of it dirty in the pool from now on.
-fn take_held(shared: &Shared, data: &mut BlockData) -> Held {
-    let held = data.held();
-    shared.pool.add_dirty(data.charge - std::mem::take(&mut data.dirtied));
-    data.set_held(Held::default());
-    held
+fn take_claim(mount: &Mount, data: &mut BlockData) -> Claim {
+    let claim = data.claim();
+    mount.page_pool.add_dirty(data.charge - std::mem::take(&mut data.dirtied));
+    data.set_claim(Claim::default());
+    claim
 }
 
 /// Notes what an accepted write gained on disks that changed a block's stored length; returns what
@@ -218,28 +218,25 @@ fn note_gain(inode: &InodeState, block: &Block, (from, to): (u32, u32), fresh: u
 
 /// The content of a file, held shared, once everything is durable that must be before a block is
 /// sent.
-fn durable_content<'a>(
-    shared: &Shared,
-    file: &'a FileState,
-) -> Result<RwLockReadGuard<'a, Content>> {
+fn durable_content<'a>(mount: &Mount, file: &'a FileState) -> Result<RwLockReadGuard<'a, Content>> {
     loop {
         let content = file.content.read();
         // Looked at under `content`, which whoever raises it holds exclusively.
-        if shared.array.meta.is_durable(file.barrier.load(Ordering::Acquire)) {
+        if mount.array.meta.is_durable(file.barrier.load(Ordering::Acquire)) {
             return Ok(content);
         }
         drop(content);
-        shared.array.meta.sync()?;
+        mount.array.meta.sync()?;
     }
 }
 
 /// A block could not be sent: it is dirty as before. It has never left the list of dirty ones.
-fn take_back(file: &FileState, block: &Block, data: &mut BlockData, held: Held, fresh: u32) {
+fn take_back(file: &FileState, block: &Block, data: &mut BlockData, claim: Claim, fresh: u32) {
     assert!(!data.dirty, "nobody writes to a block while it is sent");
     data.whole = true;
     file.insert_unsaved(block.index);
     data.dirty = true;
-    data.set_held(held);
+    data.set_claim(claim);
     data.dirtied = data.charge;
     data.fresh += fresh;
     block.pinned.fetch_sub(1, Ordering::AcqRel);
@@ -248,7 +245,7 @@ fn take_back(file: &FileState, block: &Block, data: &mut BlockData, held: Held, 
 /// Brings a dirty block to the state in which it can be sent: every unit below its length in the
 /// buffer, at least as long as it is stored, zeros behind. Returns the stored length.
 fn complete(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     layout: &ObjectLayout,
@@ -257,14 +254,14 @@ fn complete(
 ) -> Result<u32> {
     let limit = data.limit as usize;
     if data.is_missing(0, limit) {
-        let touched = if data.is_sparse() { shared.pool.take_touched() } else { None };
-        let load = |data: &mut BlockData| load(shared, inode, file, layout, block, data, 0, limit);
+        let touched = if data.is_sparse() { mount.page_pool.take_touched() } else { None };
+        let load = |data: &mut BlockData| load(mount, inode, file, layout, block, data, 0, limit);
         match touched {
-            Some(buffer) => put_together(shared, data, buffer, load)?,
+            Some(buffer) => put_together(mount, data, buffer, load)?,
             None => load(data)?,
         }
     }
-    let stored = stored_length(shared, layout, block)?;
+    let stored = stored_length(mount, layout, block)?;
     // Shapes only widen: see `stripe_io`.
     data.length = data.length.max(stored);
     if stored > 0 {
@@ -272,7 +269,7 @@ fn complete(
         data.length = u32::try_from(widened).expect("invariant: at most a block");
     }
     let padded = padded_bytes(layout.code, data.length);
-    block.grow(data, &shared.pool, padded, Fill::Whole);
+    block.grow(data, &mount.page_pool, padded, Fill::Whole);
     for unit in 0..(data.length as usize).div_ceil(UNIT_BYTES) {
         if !data.valid.contains(unit) {
             data.zero_unit(unit);
@@ -284,16 +281,16 @@ fn complete(
         buffer[end..padded].fill(0);
     }
     if buffer.is_sparse() {
-        shared.pool.note_touched(buffer, usize::MAX);
+        mount.page_pool.note_touched(buffer, usize::MAX);
     }
-    block.enter(data, &shared.pool);
+    block.enter(data, &mount.page_pool);
     Ok(stored)
 }
 
 /// Moves a block of which parts are in memory to a buffer that has been touched, and has `load`
 /// read the rest of it there: in its own each page would be a first touch.
 fn put_together(
-    shared: &Shared,
+    mount: &Mount,
     data: &mut BlockData,
     buffer: AlignedBuffer,
     load: impl FnOnce(&mut BlockData) -> Result<()>,
@@ -307,6 +304,6 @@ fn put_together(
         whole[bytes.clone()].copy_from_slice(&parts[bytes]);
         data.valid.insert(unit);
     }
-    shared.pool.release(parts);
+    mount.page_pool.release(parts);
     loaded
 }

@@ -1,26 +1,26 @@
 //! Reading ahead of programs that read small files one after the other: see `inode/listed.rs`.
 
-use crate::context::Shared;
 use crate::inode::queue::Job;
 use crate::memory::file::Content;
+use crate::mount::Mount;
 use std::sync::Arc;
 use strake_proto::{Ino, Result};
 
 /// A file is read from its beginning: asks for the next ones, if they are likely to be read.
-pub(crate) fn run_ahead(shared: &Shared, ino: Ino) {
-    if shared.settings.prefetch_blocks == 0 {
+pub(crate) fn run_ahead(mount: &Mount, ino: Ino) {
+    if mount.settings.prefetch_blocks == 0 {
         return;
     }
-    let wanted = shared.neighbours.read(ino);
+    let wanted = mount.neighbours.read(ino);
     for ino in wanted {
         // Whoever reads it in earnest finds out what is wrong with it.
-        let _ = fetch(shared, ino);
+        let _ = fetch(mount, ino);
     }
 }
 
-fn fetch(shared: &Shared, ino: Ino) -> Result<()> {
-    let inode = shared.table.pin(ino);
-    let file = shared.file(&inode)?;
+fn fetch(mount: &Mount, ino: Ino) -> Result<()> {
+    let inode = mount.table.pin(ino);
+    let file = mount.file(&inode)?;
     let job = {
         let Some(content) = file.content.try_read() else { return Ok(()) };
         let Content::Object(layout) = &*content else { return Ok(()) };
@@ -28,7 +28,7 @@ fn fetch(shared: &Shared, ino: Ino) -> Result<()> {
         cold.then(|| Job { inode, file: Arc::clone(&file), index: 0 })
     };
     if let Some(job) = job {
-        shared.prefetch.push(job);
+        mount.prefetch.push(job);
     }
     Ok(())
 }

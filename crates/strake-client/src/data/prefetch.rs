@@ -1,10 +1,10 @@
 //! Reading ahead of sequential readers.
 
 use crate::block_io::load::load;
-use crate::context::Shared;
 use crate::data::of::Of;
 use crate::inode::queue::{Job, Next};
 use crate::memory::file::Content;
+use crate::mount::Mount;
 use std::sync::Arc;
 use strake_env::sync::Mutex;
 
@@ -43,8 +43,8 @@ impl ReadAhead {
 
 /// Asks for the blocks behind `offset`.
 pub(crate) fn run_ahead(of: &Of<'_>, ahead: &Mutex<ReadAhead>, offset: u64) {
-    let shared = of.shared;
-    let count = shared.settings.prefetch_blocks;
+    let mount = of.mount;
+    let count = mount.settings.prefetch_blocks;
     let Some(content) = of.file.content.try_read() else { return };
     let Content::Object(layout) = &*content else { return };
     let block_size = u64::from(layout.block_size);
@@ -52,7 +52,7 @@ pub(crate) fn run_ahead(of: &Of<'_>, ahead: &Mutex<ReadAhead>, offset: u64) {
     let stored = of.file.size().div_ceil(block_size);
     let end = (first + count).min(stored);
     // The whole window must fit beside what others hold.
-    if count == 0 || shared.prefetch.len() as u64 > 4 * count {
+    if count == 0 || mount.prefetch.len() as u64 > 4 * count {
         return;
     }
     let from = {
@@ -63,17 +63,17 @@ pub(crate) fn run_ahead(of: &Of<'_>, ahead: &Mutex<ReadAhead>, offset: u64) {
     };
     for index in from..end {
         if of.file.find_block(index).is_none() && of.file.stored_limit(layout, index) > 0 {
-            let inode = shared.table.pin(of.inode.ino);
-            shared.prefetch.push(Job { inode, file: Arc::clone(of.file), index });
+            let inode = mount.table.pin(of.inode.ino);
+            mount.prefetch.push(Job { inode, file: Arc::clone(of.file), index });
         }
     }
 }
 
 /// The life of a thread that reads ahead.
-pub(crate) fn serve(shared: &Shared) {
+pub(crate) fn serve(mount: &Mount) {
     loop {
-        match shared.prefetch.next() {
-            Next::Job(job) => fetch(shared, &job),
+        match mount.prefetch.next() {
+            Next::Job(job) => fetch(mount, &job),
             Next::Press | Next::Idle => {}
             Next::End => return,
         }
@@ -81,7 +81,7 @@ pub(crate) fn serve(shared: &Shared) {
 }
 
 /// Reads a block into the pool. A failure is left to whoever reads the block in earnest.
-fn fetch(shared: &Shared, job: &Job) {
+fn fetch(mount: &Mount, job: &Job) {
     if job.file.find_block(job.index).is_some() {
         return;
     }
@@ -90,14 +90,14 @@ fn fetch(shared: &Shared, job: &Job) {
         let Content::Object(layout) = &*content else { return };
         job.file.stored_limit(layout, job.index) as usize
     };
-    shared.admit(bytes);
+    mount.admit(bytes);
     let content = job.file.content.read();
     let Content::Object(layout) = &*content else { return };
     let block = job.file.block(layout, job.index);
     let mut data = block.data.write();
     if !data.detached {
         let end = data.limit as usize;
-        let _ = load(shared, &job.inode, &job.file, layout, &block, &mut data, 0, end);
+        let _ = load(mount, &job.inode, &job.file, layout, &block, &mut data, 0, end);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::data::of::Of;
 use crate::data::prefetch::ReadAhead;
 use crate::memory::block::Block;
 use crate::memory::file::Content;
-use crate::memory::pool::Page;
+use crate::memory::page_pool::Page;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::stripe_io::Access;
@@ -59,7 +59,7 @@ impl Of<'_> {
         let sequential = goes_on && !(kept && self.fills_gaps(out.len()));
         let way = Way { sequential, kept };
         if offset == 0 {
-            neighbours::run_ahead(self.shared, self.inode.ino);
+            neighbours::run_ahead(self.mount, self.inode.ino);
         }
         let mut done = 0;
         let mut room = false;
@@ -76,7 +76,7 @@ impl Of<'_> {
                     past = true;
                 }
                 Step::Room(bytes) => {
-                    self.shared.admit(bytes);
+                    self.mount.admit(bytes);
                     room = true;
                 }
                 Step::Again => {}
@@ -98,7 +98,7 @@ impl Of<'_> {
     }
 
     fn has_other_handles(&self) -> bool {
-        self.shared.table.handles(self.inode.ino) > 1
+        self.mount.table.handles(self.inode.ino) > 1
     }
 
     fn read_step(&self, offset: u64, out: &mut [u8], way: Way, room: bool) -> Result<Step> {
@@ -176,7 +176,7 @@ impl Of<'_> {
         // A buffer of which only parts are in memory grows by what is read.
         let (wanted, has_room) = if data.is_sparse() {
             let more = (to - from).next_multiple_of(UNIT_BYTES);
-            (more, self.shared.pool.has_room(more))
+            (more, self.mount.page_pool.has_room(more))
         } else {
             let wanted = (data.limit as usize).max(end).next_multiple_of(UNIT_BYTES);
             (wanted, data.capacity() >= wanted)
@@ -184,7 +184,7 @@ impl Of<'_> {
         if !room && !has_room {
             return Ok(Step::Room(wanted));
         }
-        load(self.shared, self.inode, self.file, layout, &block, &mut data, from, to)?;
+        load(self.mount, self.inode, self.file, layout, &block, &mut data, from, to)?;
         data.copy_out(within, out);
         drop(data);
         self.note_served(&block, way, out.len(), limit);
@@ -197,7 +197,7 @@ impl Of<'_> {
     fn streams(&self, layout: &ObjectLayout, index: u64, way: Way, count: usize) -> bool {
         way.kept
             && count >= STREAM_BYTES_MIN
-            && self.shared.array.io.is_whole(layout, BlockIndex(index))
+            && self.mount.array.io.is_whole(layout, BlockIndex(index))
     }
 
     /// Notes that `count` bytes of a block of `limit` went to a reader. Once all of it went in
@@ -217,12 +217,12 @@ impl Of<'_> {
             if before < limit {
                 // A block that is used from now on stays in memory.
                 block.was_used();
-                self.shared.pool.leave_behind(Arc::clone(block) as Arc<dyn Page>);
+                self.mount.page_pool.leave_behind(Arc::clone(block) as Arc<dyn Page>);
             } else {
                 block.touch();
             }
         } else if let Some(buffer) = block.take_clean() {
-            self.shared.pool.release(buffer);
+            self.mount.page_pool.release(buffer);
         }
     }
 
@@ -236,14 +236,14 @@ impl Of<'_> {
         limit: usize,
     ) -> Result<()> {
         let block = BlockIndex(index);
-        let floor = self.shared.array.floors.floor(layout.object, block);
+        let floor = self.mount.array.floors.floor(layout.object, block);
         let told = self.file.told_size.load(Ordering::Acquire);
         let start = index * u64::from(layout.block_size);
         let expected = told.saturating_sub(start).min(u64::from(layout.block_size));
         let expected = (expected as u32).max(limit as u32);
         let (from, end) = (within / UNIT_BYTES * UNIT_BYTES, within + out.len());
         let to = end.next_multiple_of(UNIT_BYTES);
-        let io = &self.shared.array.io;
+        let io = &self.mount.array.io;
         if from == within && to == end {
             io.read(layout, block, floor, expected, from, out, Access::Shared)?;
         } else {
@@ -257,7 +257,7 @@ impl Of<'_> {
     /// Notes the access time of a read, as `relatime` has it.
     pub(crate) fn note_read(&self) {
         const DAY: i64 = 24 * 3600;
-        let now = self.shared.now();
+        let now = self.mount.now();
         let mut core = self.inode.core.lock();
         if !core.is_loaded() {
             return;
@@ -269,7 +269,7 @@ impl Of<'_> {
         if due && now > attr.atime {
             core.atime = Some(now);
             core.changes += 1;
-            self.shared.register(self.inode, &mut core);
+            self.mount.register(self.inode, &mut core);
         }
     }
 }

@@ -9,9 +9,9 @@ use crate::flush::make_room::with_room;
 use crate::flush::writers::enqueue;
 use crate::memory::block::{Block, BlockData, STORED_UNKNOWN};
 use crate::memory::file::Content;
-use crate::memory::pool::{Fill, PARTS_BYTES_MIN};
+use crate::memory::page_pool::{Fill, PARTS_BYTES_MIN};
 use std::sync::atomic::Ordering;
-use strake_array::room::Held;
+use strake_array::room::Claim;
 use strake_array::stripe_io::on_disk;
 use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, UNIT_BYTES};
 use strake_proto::meta::{MetaOp, MetaReply};
@@ -46,7 +46,7 @@ impl Of<'_> {
     /// written.
     pub(crate) fn write(&self, position: Position, bytes: &[u8]) -> Result<usize> {
         let mut done = 0;
-        let result = with_room(self.shared, || match position {
+        let result = with_room(self.mount, || match position {
             // Somebody else may have appended since.
             Position::End if done > 0 => Ok(()),
             _ => self.write_rest(position, bytes, &mut done),
@@ -56,13 +56,13 @@ impl Of<'_> {
 
     /// Writes what is left after the first `done` bytes, which it counts up.
     fn write_rest(&self, position: Position, bytes: &[u8], done: &mut usize) -> Result<()> {
-        let shared = self.shared;
+        let mount = self.mount;
         if bytes.is_empty() {
             return Ok(());
         }
-        let waiters = &shared.array.observe.waiters;
-        let limit = shared.settings.standstill_max;
-        if !shared.pool.wait_for_clean(waiters, limit, &|| shared.kick()) {
+        let waiters = &mount.array.observe.waiters;
+        let limit = mount.settings.standstill_max;
+        if !mount.page_pool.wait_for_clean(waiters, limit, &|| mount.kick()) {
             return Err(Error::new(ErrorKind::Io, "dirty pages cannot be written to the NSDs"));
         }
         if let Position::At(offset) = position {
@@ -100,7 +100,7 @@ impl Of<'_> {
                     room = false;
                 }
                 Ok(Step::Room(size)) => {
-                    self.shared.admit(size);
+                    self.mount.admit(size);
                     room = true;
                 }
                 Ok(Step::Again) => {}
@@ -118,12 +118,12 @@ impl Of<'_> {
 
     /// Raises the size and notes the times, after the bytes are in place.
     pub(crate) fn note_written(&self, end: u64) {
-        let now = self.shared.now();
+        let now = self.mount.now();
         let mut core = self.inode.core.lock();
         self.raise_size(end);
         core.size_changed = self.file.size() != self.file.told_size.load(Ordering::Acquire);
         core.note_write(now);
-        self.shared.register(self.inode, &mut core);
+        self.mount.register(self.inode, &mut core);
     }
 
     /// `Done(0)` says that the file is too short.
@@ -157,7 +157,7 @@ impl Of<'_> {
         };
         let more = usize::try_from(end).unwrap_or(usize::MAX).saturating_sub(before);
         let fits = end <= INLINE_BYTES_MAX as u64
-            && (more == 0 || self.file.hold_inline(&self.shared.array.meta, more)?);
+            && (more == 0 || self.file.hold_inline(&self.mount.array.meta, more)?);
         let mut held = match &mut *content {
             Content::Inline(held) => std::mem::take(held),
             _ => Vec::new(),
@@ -183,19 +183,19 @@ impl Of<'_> {
     /// Gets an object for a file that has none and puts what the inode held into its first block.
     /// Holds `content` exclusively across a metadata call.
     fn leave_inode(&self, held: &[u8]) -> Result<ObjectLayout> {
-        let shared = self.shared;
+        let mount = self.mount;
         if !held.is_empty() {
             // An object that is not used stays the file's: none is asked for in vain.
             let bytes = held.len().next_multiple_of(UNIT_BYTES) as u64;
-            let room = Held { bytes, ..Held::default() };
-            shared.array.room.hold(Held::default(), room)?;
-            shared.array.room.release(room);
+            let room = Claim { bytes, ..Claim::default() };
+            mount.array.room.claim(Claim::default(), room)?;
+            mount.array.room.release(room);
         }
-        let reply = shared.array.meta.apply(MetaOp::NewObject { ino: self.inode.ino })?;
+        let reply = mount.array.meta.apply(MetaOp::NewObject { ino: self.inode.ino })?;
         let MetaReply::Object(layout) = reply else {
             return Err(strake_array::meta_link::wrong_reply());
         };
-        self.file.barrier.store(shared.array.meta.changes(), Ordering::Release);
+        self.file.barrier.store(mount.array.meta.changes(), Ordering::Release);
         self.file.moves.fetch_add(1, Ordering::AcqRel);
         self.file.linked.store(false, Ordering::Release);
         self.file.content_changed.store(true, Ordering::Release);
@@ -238,20 +238,20 @@ impl Of<'_> {
             Fill::Parts => (PARTS_BYTES_MIN, false),
             Fill::Whole if data.is_sparse() => {
                 let more = bytes.len().next_multiple_of(UNIT_BYTES);
-                (more, self.shared.pool.has_room(more))
+                (more, self.mount.page_pool.has_room(more))
             }
             Fill::Whole => (capacity, data.capacity() >= capacity),
         };
         if !room && !has_room {
             return Ok(Step::Room(wanted));
         }
-        block.grow(&mut data, &self.shared.pool, capacity, fill);
+        block.grow(&mut data, &self.mount.page_pool, capacity, fill);
         let put = self
             .fill_edges(layout, &block, &mut data, within, end)
             .and_then(|()| self.put(layout, &block, &mut data, within, bytes));
         if put.is_err() && !data.dirty {
             // Nobody completes what is clean.
-            block.enter(&mut data, &self.shared.pool);
+            block.enter(&mut data, &self.mount.page_pool);
         }
         put?;
         // Before anybody can send and evict the block: what is beyond the size does not count.
@@ -260,7 +260,7 @@ impl Of<'_> {
         drop(data);
         block.touch();
         if full {
-            enqueue(self.shared, self.inode, self.file, index);
+            enqueue(self.mount, self.inode, self.file, index);
         }
         Ok(Step::Done(bytes.len()))
     }
@@ -286,10 +286,10 @@ impl Of<'_> {
             let covered = from <= start && to >= data.limit as usize;
             if start < data.limit as usize && !covered {
                 let stop = start + UNIT_BYTES;
-                load(self.shared, self.inode, self.file, layout, block, data, start, stop)?;
+                load(self.mount, self.inode, self.file, layout, block, data, start, stop)?;
             }
             if !data.valid.contains(unit) {
-                block.grow(data, &self.shared.pool, start + UNIT_BYTES, Fill::Whole);
+                block.grow(data, &self.mount.page_pool, start + UNIT_BYTES, Fill::Whole);
                 data.zero_unit(unit);
             }
         }
@@ -307,7 +307,7 @@ impl Of<'_> {
     ) -> Result<()> {
         let end = within + bytes.len();
         let capacity = wanted_capacity(data, block.index, end, layout.block_size);
-        block.grow(data, &self.shared.pool, capacity, Fill::Whole);
+        block.grow(data, &self.mount.page_pool, capacity, Fill::Whole);
         self.make_dirty(layout, block, data, end as u32)?;
         let (first, last) = (within / UNIT_BYTES, end.div_ceil(UNIT_BYTES));
         let buffer = data.buffer.as_mut().expect("invariant: just grown");
@@ -349,7 +349,7 @@ impl Of<'_> {
         data: &mut BlockData,
         length: u32,
     ) -> Result<()> {
-        let shared = self.shared;
+        let mount = self.mount;
         self.hold_room(layout, block, data, data.length.max(length))?;
         self.count_dirty(data);
         if !data.dirty {
@@ -363,7 +363,7 @@ impl Of<'_> {
             core.fresh += u64::from(on_disk(data.length) - data.fresh);
             data.fresh = on_disk(data.length);
         }
-        shared.register(self.inode, &mut core);
+        mount.register(self.inode, &mut core);
         Ok(())
     }
 
@@ -378,54 +378,54 @@ impl Of<'_> {
         data: &mut BlockData,
         length: u32,
     ) -> Result<()> {
-        let space = &self.shared.array.room;
+        let space = &self.mount.array.room;
         let charge = data.charge.max(data.capacity()).max(UNIT_BYTES);
         let growth = || -> Result<usize> {
-            let stored = stored_length(self.shared, layout, block)?;
+            let stored = stored_length(self.mount, layout, block)?;
             Ok(on_disk(length).saturating_sub(on_disk(stored)) as usize)
         };
-        let is_held = || -> Result<bool> {
-            Ok(match data.held() {
-                Held { overwrites: true, .. } => {
-                    length <= stored_length(self.shared, layout, block)?
+        let is_claimed = || -> Result<bool> {
+            Ok(match data.claim() {
+                Claim { overwrites: true, .. } => {
+                    length <= stored_length(self.mount, layout, block)?
                 }
-                Held { replaces: 0, .. } => true,
+                Claim { replaces: 0, .. } => true,
                 _ => growth()? <= charge - data.replaces,
             })
         };
-        if data.charge == charge && is_held()? {
+        if data.charge == charge && is_claimed()? {
             return Ok(());
         }
-        let all = Held { bytes: charge as u64, ..Held::default() };
+        let all = Claim { bytes: charge as u64, ..Claim::default() };
         // While there is plenty the NSDs are not asked what they have of it.
         let is_known = block.stored.load(Ordering::Acquire) != STORED_UNKNOWN;
         if (is_known || !space.is_plentiful(all.bytes))
-            && let Ok(stored) = stored_length(self.shared, layout, block)
+            && let Ok(stored) = stored_length(self.mount, layout, block)
             && length <= stored
             && self.file.is_settled(block)
         {
-            let held = Held { replaces: all.bytes, overwrites: true, ..all };
-            assert!(space.try_hold(data.held(), held), "who overwrites holds nothing");
-            data.set_held(held);
+            let claim = Claim { replaces: all.bytes, overwrites: true, ..all };
+            assert!(space.try_claim(data.claim(), claim), "who overwrites holds nothing");
+            data.set_claim(claim);
             return Ok(());
         }
-        if space.hold(data.held(), all).is_ok() {
-            data.set_held(all);
+        if space.claim(data.claim(), all).is_ok() {
+            data.set_claim(all);
             return Ok(());
         }
         // Too full for as much as that; what is stored of it is freed, though.
-        let held = Held { replaces: charge.saturating_sub(growth()?) as u64, ..all };
-        if !space.try_hold(data.held(), held) {
+        let claim = Claim { replaces: charge.saturating_sub(growth()?) as u64, ..all };
+        if !space.try_claim(data.claim(), claim) {
             return Err(ErrorKind::NoSpace.into());
         }
-        data.set_held(held);
+        data.set_claim(claim);
         Ok(())
     }
 
     /// Counts what of a dirty block's memory cannot be had until it is sent.
     fn count_dirty(&self, data: &mut BlockData) {
-        if data.count(&self.shared.pool) && self.shared.pool.is_pressed() {
-            self.shared.kick();
+        if data.count(&self.mount.page_pool) && self.mount.page_pool.is_pressed() {
+            self.mount.kick();
         }
     }
 
@@ -451,7 +451,11 @@ impl Of<'_> {
                     .try_read()
                     .is_none_or(|data| data.valid.contains(block_size / UNIT_BYTES - 1))
             });
-        if goes_on || !self.shared.pool.has_parts(block_size) { Fill::Whole } else { Fill::Parts }
+        if goes_on || !self.mount.page_pool.has_parts(block_size) {
+            Fill::Whole
+        } else {
+            Fill::Parts
+        }
     }
 
     /// Before the file grows beyond `size`: if the block at the end is stored longer than that,
@@ -480,7 +484,7 @@ impl Of<'_> {
                 continue;
             }
             data.cut(within as usize);
-            if stored_length(self.shared, layout, &block)? > within {
+            if stored_length(self.mount, layout, &block)? > within {
                 self.make_whole_dirty(layout, &block, &mut data, within)?;
             }
             return Ok(());

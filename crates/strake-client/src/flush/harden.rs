@@ -13,11 +13,11 @@
 //! of the file was kept; where the metadata does not name the object yet; and where a block must
 //! be sent whole because what is stored of it is stale.
 
-use crate::context::Shared;
 use crate::flush::told::{Told, lacking, took};
 use crate::inode::core::InodeState;
 use crate::memory::block::{Block, BlockData};
 use crate::memory::file::{Content, FileState};
+use crate::mount::Mount;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_proto::limits::{HARDENED_UNITS_MAX, UNIT_BYTES};
@@ -37,13 +37,13 @@ struct Taken {
 /// Hardens a file's small write; false if it must be synced the long way. The caller holds
 /// `file.syncing`.
 pub(crate) fn harden(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
 ) -> Result<bool> {
-    let threshold = usize::try_from(shared.settings.write_cache_threshold.0).unwrap_or(usize::MAX);
+    let threshold = usize::try_from(mount.settings.write_cache_threshold.0).unwrap_or(usize::MAX);
     let units_max = (threshold / UNIT_BYTES).min(HARDENED_UNITS_MAX);
-    if units_max == 0 || !file.has_dirty_blocks() || is_full(shared) {
+    if units_max == 0 || !file.has_dirty_blocks() || is_full(mount) {
         return Ok(false);
     }
     // Held until the entry is made: what is below the size stays what it is.
@@ -78,7 +78,7 @@ pub(crate) fn harden(
     let bytes = taken.units.iter().map(|unit| unit.bytes.len()).sum();
     let told = told.unwrap_or_else(|| Told::nothing(inode, file));
     let units = std::mem::take(&mut taken.units);
-    let result = shared.array.meta.apply_inode(told.hardening(inode.ino, units));
+    let result = mount.array.meta.apply_inode(told.hardening(inode.ino, units));
     let full = matches!(&result, Err(error) if error.kind() == ErrorKind::NoSpace);
     match took(inode, file, &content, &told, result) {
         Ok(()) => {
@@ -93,8 +93,9 @@ pub(crate) fn harden(
 }
 
 /// Whether so much is kept that files with hardened units should be synced.
-pub(crate) fn is_full(shared: &Shared) -> bool {
-    shared.pool.hardened.load(Ordering::Acquire) >= KEPT_BYTES_MAX.min(shared.pool.dirty_max() / 2)
+pub(crate) fn is_full(mount: &Mount) -> bool {
+    mount.page_pool.hardened.load(Ordering::Acquire)
+        >= KEPT_BYTES_MAX.min(mount.page_pool.dirty_max() / 2)
 }
 
 /// Takes the unsaved units below the size; false if there are more than `units_max`, or a block
@@ -169,11 +170,11 @@ fn give_back(file: &FileState, taken: Taken) {
 
 /// Tells the metadata that everything hardened of a file is in stable stripes. The caller holds
 /// `file.syncing`, and has made all of the file stable since it took that.
-pub(crate) fn fold(shared: &Shared, inode: &InodeState, file: &FileState) -> Result<()> {
+pub(crate) fn fold(mount: &Mount, inode: &InodeState, file: &FileState) -> Result<()> {
     if !file.is_hardened() {
         return Ok(());
     }
-    match shared.change(inode, MetaOp::Folded { ino: inode.ino }) {
+    match mount.change(inode, MetaOp::Folded { ino: inode.ino }) {
         Ok(_) => {}
         // The file is gone, and what was kept of it.
         Err(error) if error.kind() == ErrorKind::Stale => {}

@@ -5,11 +5,11 @@
 //! stays dirty and is tried again.
 
 use crate::block_io::send::flush_block_with;
-use crate::context::Shared;
 use crate::inode::core::InodeState;
 use crate::inode::queue::{Job, Next};
 use crate::memory::block::Block;
 use crate::memory::file::FileState;
+use crate::mount::Mount;
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,46 +20,46 @@ use strake_proto::ErrorKind;
 const PRESS_BLOCKS_MAX: usize = 32;
 
 /// The life of a thread that writes behind.
-pub(crate) fn serve(shared: &Shared) {
+pub(crate) fn serve(mount: &Mount) {
     loop {
-        match shared.write_behind.next() {
+        match mount.write_behind.next() {
             Next::Job(job) => {
-                run(shared, job);
-                let last = shared.pool.is_waited_for() && shared.write_behind.len() == 0;
-                if last || shared.is_round_due() {
+                run(mount, job);
+                let last = mount.page_pool.is_waited_for() && mount.write_behind.len() == 0;
+                if last || mount.is_round_due() {
                     // Whoever lost a block over it finds the block dirty.
-                    let _ = shared.array.rounds.run(false);
+                    let _ = mount.array.rounds.run(false);
                 }
             }
-            Next::Press => press(shared),
+            Next::Press => press(mount),
             Next::Idle => {}
             Next::End => return,
         }
     }
 }
 
-fn run(shared: &Shared, job: Job) {
+fn run(mount: &Mount, job: Job) {
     let Some(block) = job.file.find_block(job.index) else { return };
     // Whoever has sent it since did what it was queued for; what was written after that waits for a
     // reason of its own, a small `fsync` perhaps that need not send the block.
     let Some(sends) = block.queued.swap(0, Ordering::AcqRel).checked_sub(1) else { return };
-    flush_or_latch(shared, &job.inode, &job.file, &block, Some(sends));
+    flush_or_latch(mount, &job.inode, &job.file, &block, Some(sends));
 }
 
 /// Sends a block for nobody in particular: what goes wrong is latched at its inode. `since`: see
 /// [`flush_block_with`].
 pub(crate) fn flush_or_latch(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Arc<Block>,
     since: Option<u64>,
 ) {
-    let flush = || flush_block_with(shared, inode, file, block, since, &mut || {});
-    let before = shared.array.meta.changes();
+    let flush = || flush_block_with(mount, inode, file, block, since, &mut || {});
+    let before = mount.array.meta.changes();
     let result = match flush() {
         Err(error)
-            if error.kind() == ErrorKind::NoSpace && reaper::reclaim(&shared.array, before) =>
+            if error.kind() == ErrorKind::NoSpace && reaper::reclaim(&mount.array, before) =>
         {
             flush()
         }
@@ -72,11 +72,11 @@ pub(crate) fn flush_or_latch(
 
 /// Queues dirty blocks of the inodes that have been dirty for longest. If there are none left, what
 /// is accepted is made stable.
-fn press(shared: &Shared) {
+fn press(mount: &Mount) {
     let mut queued = 0;
-    let mut inodes = shared.dirty_inodes(None);
+    let mut inodes = mount.dirty_inodes(None);
     // In turns, for one that is written to without pause always has dirty blocks.
-    let last = shared.pressed_last.load(Ordering::Relaxed);
+    let last = mount.pressed_last.load(Ordering::Relaxed);
     if let Some(at) = inodes.iter().position(|inode| inode.ino.0 == last) {
         inodes.rotate_left(at + 1);
     }
@@ -93,23 +93,23 @@ fn press(shared: &Shared) {
         // Sending a block of which parts are in memory costs as much as sending a whole one.
         dirty.sort_by_key(|(_, bytes)| Reverse(*bytes));
         for (index, _) in dirty {
-            if enqueue(shared, &inode, &file, index) {
+            if enqueue(mount, &inode, &file, index) {
                 queued += 1;
             }
             if queued >= PRESS_BLOCKS_MAX {
-                shared.pressed_last.store(inode.ino.0, Ordering::Relaxed);
+                mount.pressed_last.store(inode.ino.0, Ordering::Relaxed);
                 return;
             }
         }
     }
-    if queued == 0 && shared.array.rounds.accepted_bytes() > 0 {
-        let _ = shared.array.rounds.run(false);
+    if queued == 0 && mount.array.rounds.accepted_bytes() > 0 {
+        let _ = mount.array.rounds.run(false);
     }
 }
 
 /// Queues a block for the threads that write behind; false if it stands in the queue already.
 pub(crate) fn enqueue(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     index: u64,
@@ -119,8 +119,8 @@ pub(crate) fn enqueue(
     if block.queued.swap(sends + 1, Ordering::AcqRel) != 0 {
         return false;
     }
-    let inode = shared.table.pin(inode.ino);
-    shared.write_behind.push(Job { inode, file: Arc::clone(file), index });
+    let inode = mount.table.pin(inode.ino);
+    mount.write_behind.push(Job { inode, file: Arc::clone(file), index });
     true
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::block_io::send::flush_block;
-use crate::memory::pool::Fill;
+use crate::memory::page_pool::Fill;
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig};
 use crate::vfs::Vfs;
@@ -19,8 +19,8 @@ fn a_sender_that_always_comes_too_late_is_done_when_another_has_sent() {
     rig.settings.write_cache_threshold = ByteCount(0);
     let vfs = rig.start(0);
     let (_, handle) = create(&vfs, "f");
-    let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
-    let file = vfs.shared.file(&inode).expect("a file");
+    let inode = vfs.mount.table.pin(lookup(&vfs, "f").attr.ino);
+    let file = vfs.mount.file(&inode).expect("a file");
     let mut round = 0;
     let mut put = || {
         round += 1;
@@ -29,13 +29,13 @@ fn a_sender_that_always_comes_too_late_is_done_when_another_has_sent() {
     put();
     let index = file.dirty_blocks()[0];
     let block = file.find_block(index).expect("just written");
-    flush_block(&vfs.shared, &inode, &file, &block).expect("accepted");
+    flush_block(&vfs.mount, &inode, &file, &block).expect("accepted");
     put();
     let mut between = || {
-        flush_block(&vfs.shared, &inode, &file, &block).expect("sent by the writer");
+        flush_block(&vfs.mount, &inode, &file, &block).expect("sent by the writer");
         put();
     };
-    flush_block_with(&vfs.shared, &inode, &file, &block, None, &mut between).expect("all was sent");
+    flush_block_with(&vfs.mount, &inode, &file, &block, None, &mut between).expect("all was sent");
     assert_eq!(round, 3, "it took the writer one more turn");
     vfs.fsync(handle, false).expect("synced");
     assert!(read(&vfs, handle, 0, 20_000) == pattern(20_000, 3));
@@ -50,22 +50,22 @@ fn a_job_that_comes_late_leaves_what_was_written_since() {
     rig.settings.sync_interval = Duration::from_secs(3600);
     let vfs = rig.start(0);
     let (_, handle) = create(&vfs, "f");
-    let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
-    let file = vfs.shared.file(&inode).expect("a file");
+    let inode = vfs.mount.table.pin(lookup(&vfs, "f").attr.ino);
+    let file = vfs.mount.file(&inode).expect("a file");
     write(&vfs, handle, 0, &pattern(20_000, 1));
     let block = file.find_block(0).expect("just written");
     let late = |block: &Block| {
         block.queued.store(block.sends.load(Ordering::Acquire) + 1, Ordering::Release);
-        let inode = vfs.shared.table.pin(inode.ino);
+        let inode = vfs.mount.table.pin(inode.ino);
         Job { inode, file: Arc::clone(&file), index: 0 }
     };
     let job = late(&block);
-    flush_block(&vfs.shared, &inode, &file, &block).expect("accepted");
+    flush_block(&vfs.mount, &inode, &file, &block).expect("accepted");
     vfs.fsync(handle, false).expect("synced");
     write(&vfs, handle, 5000, &pattern(100, 2));
-    run(&vfs.shared, job);
+    run(&vfs.mount, job);
     assert_eq!(file.dirty_blocks(), [0], "it was queued for what was sent before");
-    run(&vfs.shared, late(&block));
+    run(&vfs.mount, late(&block));
     assert!(!file.has_dirty_blocks(), "one that was queued since is sent");
     drop((block, file, inode));
     vfs.shutdown().expect("ended");
@@ -96,8 +96,8 @@ fn write_here_and_there(is_at_hand: bool) {
     vfs.shutdown().expect("ended");
     let vfs = rig.start(0);
     let handle = open(&vfs, "f").1;
-    let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
-    let file = vfs.shared.file(&inode).expect("a file");
+    let inode = vfs.mount.table.pin(lookup(&vfs, "f").attr.ino);
+    let file = vfs.mount.file(&inode).expect("a file");
     let found = |at| {
         let block = file.find_block(at).expect("in memory");
         let data = block.data.read();
@@ -119,9 +119,9 @@ fn write_here_and_there(is_at_hand: bool) {
     let before = buffers();
     assert!(before.iter().all(|(is_sparse, _)| *is_sparse));
     if is_at_hand {
-        let pool = &vfs.shared.pool;
-        let touched = [(); 3].map(|()| pool.allocate(BLOCK, Fill::Whole));
-        touched.into_iter().for_each(|buffer| pool.release(buffer));
+        let page_pool = &vfs.mount.page_pool;
+        let touched = [(); 3].map(|()| page_pool.allocate(BLOCK, Fill::Whole));
+        touched.into_iter().for_each(|buffer| page_pool.release(buffer));
     }
     // While the rest cannot be read: what was written stays.
     let all_read = |read| {
@@ -131,7 +131,7 @@ fn write_here_and_there(is_at_hand: bool) {
     };
     all_read(Some(ErrorKind::Corrupt));
     let block = file.find_block(1).expect("just written");
-    assert!(flush_block(&vfs.shared, &inode, &file, &block).is_err());
+    assert!(flush_block(&vfs.mount, &inode, &file, &block).is_err());
     assert!(read(&vfs, handle, BLOCK as u64 + 65_536, 4096) == pattern(4096, 2));
     all_read(None);
     put(3);
@@ -181,7 +181,7 @@ fn reading_blocks_written_here_and_there_stays_within_the_pool() {
     for at in 0..=PARTS {
         let from = at * BLOCK;
         assert!(read(&vfs, handle, from as u64, BLOCK) == bytes[from..from + BLOCK]);
-        let used = vfs.view().pool.used;
+        let used = vfs.view().page_pool.used;
         assert!(used <= most, "{used} of {most} after block {at}");
     }
     vfs.shutdown().expect("ended");
@@ -195,11 +195,11 @@ fn blocks_written_here_and_there_take_what_was_written() {
     let mut bytes = pattern(BLOCKS * BLOCK - 5000, 1);
     let (rig, vfs) = stored(8, &bytes);
     let (attr, handle) = open(&vfs, "f");
-    let file = vfs.shared.file(&vfs.shared.table.pin(attr.ino)).expect("a file");
+    let file = vfs.mount.file(&vfs.mount.table.pin(attr.ino)).expect("a file");
     for at in 1..11 {
         write(&vfs, handle, (at * BLOCK + 8192) as u64, &pattern(4096, at as u8));
     }
-    let view = vfs.view().pool;
+    let view = vfs.view().page_pool;
     assert_eq!((view.used, view.dirty), (640 << 10, 640 << 10), "{view:?}");
     assert_eq!(file.dirty_blocks(), (1..11).collect::<Vec<u64>>());
     for at in 1..11 {
@@ -219,7 +219,7 @@ fn blocks_written_here_and_there_take_what_was_written() {
             assert!(read(&vfs, handle, at as u64, 9000) == bytes[at..at + 9000]);
         }
         vfs.fsync(handle, false).expect("synced");
-        assert_eq!(vfs.view().pool.dirty, 0);
+        assert_eq!(vfs.view().page_pool.dirty, 0);
     }
     drop(file);
     vfs.shutdown().expect("ended");
@@ -229,7 +229,7 @@ fn blocks_written_here_and_there_take_what_was_written() {
     write(&vfs, handle, 9 * BLOCK as u64 + 8192, &pattern(4096, 1));
     vfs.unlink(&Caller::ROOT, Ino::ROOT, b"f").expect("unlinked");
     vfs.release(handle);
-    let view = vfs.view().pool;
+    let view = vfs.view().page_pool;
     assert_eq!((view.used, view.dirty), (0, 0), "{view:?}");
     vfs.shutdown().expect("ended");
 }
@@ -241,8 +241,8 @@ fn a_first_block_written_here_and_there_has_its_whole_buffer() {
     let rig = Rig::new("4+2p", 6);
     let vfs = rig.start(0);
     let (_, handle) = create(&vfs, "f");
-    let inode = vfs.shared.table.pin(lookup(&vfs, "f").attr.ino);
-    let file = vfs.shared.file(&inode).expect("a file");
+    let inode = vfs.mount.table.pin(lookup(&vfs, "f").attr.ino);
+    let file = vfs.mount.file(&inode).expect("a file");
     let places = [BLOCK_SIZE as u64 / 3, BLOCK_SIZE as u64 / 2, BLOCK_SIZE as u64 - 100];
     for at in places {
         write(&vfs, handle, at, &pattern(100, at as u8));
@@ -254,7 +254,7 @@ fn a_first_block_written_here_and_there_has_its_whole_buffer() {
     for at in places {
         assert!(read(&vfs, handle, at, 100) == pattern(100, at as u8));
     }
-    vfs.shared.pool.check();
+    vfs.mount.page_pool.check();
     drop((file, inode));
     vfs.shutdown().expect("ended");
 }

@@ -168,8 +168,8 @@ mod tests {
         let clock = RealClock::shared();
         let start = clock.monotonic();
         for at in 2..12 {
-            let inode = vfs.shared.table.pin(lookup(&vfs, &name(at)).attr.ino);
-            let file = vfs.shared.file(&inode).expect("a file");
+            let inode = vfs.mount.table.pin(lookup(&vfs, &name(at)).attr.ino);
+            let file = vfs.mount.file(&inode).expect("a file");
             while file.find_block(0).is_none() {
                 assert!(clock.monotonic() - start < WAIT_MAX, "file {at} is not fetched");
                 strake_env::thread::yield_now();

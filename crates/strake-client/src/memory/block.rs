@@ -11,10 +11,10 @@
 //! States: *clean* (evictable) ▶ *dirty* (`dirty`) ▶ *accepted* (`pinned` > 0: sent, may be lost by
 //! an NSD until the commit) ▶ clean. A block that is written to again while accepted is both.
 
-use crate::memory::pool::{Fill, Page, PagePool};
+use crate::memory::page_pool::{Fill, Page, PagePool};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use strake_array::room::Held;
+use strake_array::room::Claim;
 use strake_env::AlignedBuffer;
 use strake_env::sync::{Mutex, RwLock};
 use strake_proto::Version;
@@ -112,7 +112,7 @@ pub(crate) struct BlockData {
     /// Of these, what makes the file system no fuller: see [`strake_array::room`]. 0 unless it is
     /// full.
     pub(crate) replaces: usize,
-    /// Whether it overwrites a settled version of its length: see [`Held::overwrites`].
+    /// Whether it overwrites a settled version of its length: see [`Claim::overwrites`].
     pub(crate) overwrites: bool,
     /// Bytes of `charge` counted in the pool as dirty: all, unless only parts are in memory.
     pub(crate) dirtied: usize,
@@ -217,46 +217,46 @@ impl BlockData {
 
     /// Counts what of it is in memory, and if it is dirty what of that cannot be had until it is
     /// sent. Returns whether that is more than before.
-    pub(crate) fn count(&mut self, pool: &PagePool) -> bool {
+    pub(crate) fn count(&mut self, page_pool: &PagePool) -> bool {
         let Some(buffer) = &mut self.buffer else { return false };
         if buffer.is_sparse() {
-            pool.note_touched(buffer, self.valid.count() * UNIT_BYTES);
+            page_pool.note_touched(buffer, self.valid.count() * UNIT_BYTES);
         }
         let more = buffer.touched().min(self.charge).saturating_sub(self.dirtied);
         if more > 0 {
             self.dirtied += more;
-            pool.add_dirty(more);
+            page_pool.add_dirty(more);
         }
         more > 0
     }
 
     /// See [`Block::grow`]. Returns whether there was no buffer before.
-    fn grow(&mut self, pool: &PagePool, bytes: usize, fill: Fill) -> bool {
+    fn grow(&mut self, page_pool: &PagePool, bytes: usize, fill: Fill) -> bool {
         let have = self.capacity();
         if have >= bytes.max(1) {
             return false;
         }
         // Room was made for what is used of it, not for all of a larger one.
         assert!(!self.is_sparse(), "a buffer for parts is for a whole block");
-        let mut larger = pool.allocate(bytes, fill);
+        let mut larger = page_pool.allocate(bytes, fill);
         if let Some(old) = self.buffer.take() {
             larger[..old.len()].copy_from_slice(&old);
-            pool.release(old);
+            page_pool.release(old);
         }
         self.buffer = Some(larger);
         have == 0
     }
 
     /// What is held for it until it is sent.
-    pub(crate) fn held(&self) -> Held {
+    pub(crate) fn claim(&self) -> Claim {
         let (bytes, replaces) = (self.charge as u64, self.replaces as u64);
-        Held { bytes, replaces, overwrites: self.overwrites }
+        Claim { bytes, replaces, overwrites: self.overwrites }
     }
 
     /// Notes what is held for it.
-    pub(crate) fn set_held(&mut self, held: Held) {
-        (self.charge, self.replaces) = (held.bytes as usize, held.replaces as usize);
-        self.overwrites = held.overwrites;
+    pub(crate) fn set_claim(&mut self, claim: Claim) {
+        (self.charge, self.replaces) = (claim.bytes as usize, claim.replaces as usize);
+        self.overwrites = claim.overwrites;
     }
 
     /// Whether something of it is on no disk.
@@ -323,24 +323,30 @@ impl Block {
 
     /// Gives the buffer at least `bytes` bytes of capacity; valid units are kept. With its first
     /// buffer the block enters the pool's clock, unless it is for parts.
-    pub(crate) fn grow(&self, data: &mut BlockData, pool: &PagePool, bytes: usize, fill: Fill) {
-        let is_new = data.grow(pool, bytes, fill);
+    pub(crate) fn grow(
+        &self,
+        data: &mut BlockData,
+        page_pool: &PagePool,
+        bytes: usize,
+        fill: Fill,
+    ) {
+        let is_new = data.grow(page_pool, bytes, fill);
         if is_new && self.index > 0 && fill == Fill::Whole {
-            pool.note_stream();
+            page_pool.note_stream();
         }
         data.outside |= is_new;
         if !data.is_sparse() {
-            self.enter(data, pool);
+            self.enter(data, page_pool);
         }
     }
 
     /// From now on its buffer may be taken while it is clean. Where only parts of it are in memory
     /// that is never so, until it is completed to be sent.
-    pub(crate) fn enter(&self, data: &mut BlockData, pool: &PagePool) {
+    pub(crate) fn enter(&self, data: &mut BlockData, page_pool: &PagePool) {
         if std::mem::take(&mut data.outside)
             && let Some(me) = self.me.upgrade()
         {
-            pool.enter(me as Arc<dyn Page>);
+            page_pool.enter(me as Arc<dyn Page>);
         }
     }
 
@@ -423,9 +429,9 @@ mod tests {
 
     #[test]
     fn what_is_neither_valid_nor_below_the_limit_is_zero() {
-        let pool = PagePool::new(1 << 20, 64 << 10);
+        let page_pool = PagePool::new(1 << 20, 64 << 10);
         let mut data = BlockData { limit: 5000, length: 20_000, ..BlockData::default() };
-        data.grow(&pool, 20_000, Fill::Whole);
+        data.grow(&page_pool, 20_000, Fill::Whole);
         let buffer = data.buffer.as_mut().expect("grown");
         buffer.fill(7);
         data.valid.insert(2);

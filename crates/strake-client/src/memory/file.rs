@@ -8,13 +8,13 @@
 //! stable. A writer that extends the file holds `extend`, copies its bytes, and raises `size` last.
 
 use crate::memory::block::{Block, Owner};
-use crate::memory::pool::PagePool;
+use crate::memory::page_pool::PagePool;
 use crate::memory::unsettled::Unsettled;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use strake_array::meta_link::MetaLink;
-use strake_array::room::{Held, Room};
+use strake_array::room::{Claim, Room};
 use strake_env::sync::{Mutex, RwLock};
 use strake_proto::meta::{FileData, Inode};
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result};
@@ -75,7 +75,7 @@ pub(crate) struct FileState {
     pub(crate) lost: AtomicU64,
     /// Stripes that are stable, to be settled when the metadata is durable.
     pub(crate) unsettled: Mutex<Unsettled>,
-    pool: Arc<PagePool>,
+    page_pool: Arc<PagePool>,
 }
 
 impl FileState {
@@ -83,7 +83,7 @@ impl FileState {
     ///
     /// # Errors
     /// `NotSupported` for a file of more than one object.
-    pub(crate) fn new(inode: &Inode, pool: Arc<PagePool>) -> Result<Arc<FileState>> {
+    pub(crate) fn new(inode: &Inode, page_pool: Arc<PagePool>) -> Result<Arc<FileState>> {
         let size = inode.attr.size;
         let content = match &inode.data {
             FileData::Empty => Content::Empty,
@@ -122,13 +122,13 @@ impl FileState {
             unstable: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             unsettled: Mutex::default(),
-            pool,
+            page_pool,
         }))
     }
 
     /// The pool that its blocks' memory is of.
-    pub(crate) fn pool(&self) -> &Arc<PagePool> {
-        &self.pool
+    pub(crate) fn page_pool(&self) -> &Arc<PagePool> {
+        &self.page_pool
     }
 
     /// The size, as reads see it.
@@ -216,25 +216,25 @@ impl FileState {
     /// Notes bytes that the metadata keeps.
     pub(crate) fn add_hardened(&self, bytes: usize) {
         self.hardened.fetch_add(bytes, Ordering::AcqRel);
-        self.pool.hardened.fetch_add(bytes, Ordering::AcqRel);
+        self.page_pool.hardened.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// Notes that the metadata keeps nothing of it any more.
     pub(crate) fn clear_hardened(&self) {
         let bytes = self.hardened.swap(0, Ordering::AcqRel);
-        self.pool.hardened.fetch_sub(bytes, Ordering::AcqRel);
+        self.page_pool.hardened.fetch_sub(bytes, Ordering::AcqRel);
     }
 
     /// Whether the metadata has room for contents of so many bytes more in the inode; if so, holds
     /// that. The caller holds `content` exclusively.
     pub(crate) fn hold_inline(&self, meta: &MetaLink, more: usize) -> Result<bool> {
         let more = INLINE_PAGES_FACTOR * more as u64;
-        let all = self.pool.untold.fetch_add(more, Ordering::AcqRel) + more;
+        let all = self.page_pool.untold.fetch_add(more, Ordering::AcqRel) + more;
         self.untold.fetch_add(more, Ordering::AcqRel);
         let fits = meta.inline_room().map(|room| all <= room);
         if !matches!(fits, Ok(true)) {
             self.untold.fetch_sub(more, Ordering::AcqRel);
-            self.pool.untold.fetch_sub(more, Ordering::AcqRel);
+            self.page_pool.untold.fetch_sub(more, Ordering::AcqRel);
         }
         fits
     }
@@ -242,7 +242,7 @@ impl FileState {
     /// The metadata was told of the contents, or never will be.
     pub(crate) fn release_inline(&self) {
         let held = self.untold.swap(0, Ordering::AcqRel);
-        self.pool.untold.fetch_sub(held, Ordering::AcqRel);
+        self.page_pool.untold.fetch_sub(held, Ordering::AcqRel);
     }
 
     /// The dirty blocks, in order.
@@ -280,7 +280,7 @@ impl FileState {
             self.remove_dirty(block.index);
             let mut data = block.data.write();
             fresh += u64::from(std::mem::take(&mut data.fresh));
-            room.release(data.held());
+            room.release(data.claim());
             self.discard(&mut data);
         }
         fresh
@@ -318,10 +318,10 @@ impl FileState {
         data.dirty = false;
         data.set_saved();
         data.valid.clear();
-        data.set_held(Held::default());
-        self.pool.remove_dirty(std::mem::take(&mut data.dirtied));
+        data.set_claim(Claim::default());
+        self.page_pool.remove_dirty(std::mem::take(&mut data.dirtied));
         if let Some(buffer) = data.buffer.take() {
-            self.pool.release(buffer);
+            self.page_pool.release(buffer);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Attributes: reading, changing, checking.
 
-use crate::context::Shared;
 use crate::data::of::Of;
 use crate::inode::core::InodeState;
 use crate::inode::require_regular;
+use crate::mount::Mount;
 use crate::open_file::OpenFile;
 use crate::ops::xattr;
 use crate::permissions::{WRITE, check_owner, has_privileges, in_group};
@@ -17,38 +17,38 @@ const SETGID: u32 = 0o2000;
 
 /// Changes attributes; see [`crate::Vfs::setattr`].
 pub(crate) fn setattr(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     inode: &Arc<InodeState>,
     open: Option<&OpenFile>,
     wanted: &SetAttr,
 ) -> Result<Attr> {
-    let attr = shared.attr(inode)?;
-    let change = permitted(shared, caller, inode, &attr, wanted)?;
+    let attr = mount.attr(inode)?;
+    let change = permitted(mount, caller, inode, &attr, wanted)?;
     if let Some(size) = wanted.size {
         require_regular(attr.file_type)?;
         match open {
             Some(open) if open.flags.write => {}
             Some(_) => return Err(ErrorKind::Invalid.into()),
             None => {
-                shared.check_access(caller, inode, WRITE)?;
+                mount.check_access(caller, inode, WRITE)?;
             }
         }
         let file = match open {
             Some(open) => Arc::clone(&open.file),
-            None => shared.file(inode)?,
+            None => mount.file(inode)?,
         };
-        Of { shared, inode, file: &file }.set_size(size)?;
+        Of { mount, inode, file: &file }.set_size(size)?;
     }
     if let Some(change) = change {
-        apply(shared, inode, change)?;
+        apply(mount, inode, change)?;
     }
-    shared.attr(inode)
+    mount.attr(inode)
 }
 
 /// The change of everything but the size, if the caller may make it.
 fn permitted(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     inode: &InodeState,
     attr: &Attr,
@@ -82,24 +82,24 @@ fn permitted(
     for time in [wanted.atime, wanted.mtime].into_iter().flatten() {
         if check_owner(caller, attr).is_err() {
             match time {
-                SetTime::Now => shared.check_access(caller, inode, WRITE).map(|_| ())?,
+                SetTime::Now => mount.check_access(caller, inode, WRITE).map(|_| ())?,
                 SetTime::At(_) => return Err(ErrorKind::NotPermitted.into()),
             }
         }
     }
     let at = |time: SetTime| match time {
-        SetTime::Now => shared.now(),
+        SetTime::Now => mount.now(),
         SetTime::At(at) => at,
     };
     change.atime = wanted.atime.map(at);
     change.mtime = wanted.mtime.map(at);
     if asks_nothing(wanted) {
         // `chown(-1, -1)`: Linux moves the change time and clears privileges all the same.
-        change.ctime = Some(shared.now());
+        change.ctime = Some(mount.now());
         change.kill_privileges = true;
     } else if change.kill_privileges && !moves_owner && !has_privileges(attr.permissions) {
         // Only taking privileges that are not there is no change at all.
-        change.kill_privileges = xattr::has_capability(shared, inode)?;
+        change.kill_privileges = xattr::has_capability(mount, inode)?;
     }
     // Without group execution setgid is no privilege, but only who is in the group may keep it.
     let marked = attr.permissions & SETGID != 0 && attr.file_type != FileType::Directory;
@@ -119,12 +119,12 @@ fn asks_nothing(wanted: &SetAttr) -> bool {
 
 /// Applies a change, and lets go of what it overrides. Serialised with the syncs of the file's
 /// own times, so that an older time never comes after this one.
-fn apply(shared: &Shared, inode: &InodeState, change: AttrChange) -> Result<()> {
+fn apply(mount: &Mount, inode: &InodeState, change: AttrChange) -> Result<()> {
     let file = inode.core.lock().file.clone();
     let serial = file.as_ref().map(|file| file.meta.lock());
     let (atime, mtime) = (change.atime.is_some(), change.mtime.is_some());
-    let now = shared.now();
-    match shared.change(inode, MetaOp::SetAttr { ino: inode.ino, change: change.clone() }) {
+    let now = mount.now();
+    match mount.change(inode, MetaOp::SetAttr { ino: inode.ino, change: change.clone() }) {
         // Its last name is gone, but the kernel still has it: an open FIFO, device or directory.
         Err(error) if error.kind() == ErrorKind::Stale => {
             if !inode.core.lock().change_removed(&change, now) {
@@ -146,24 +146,19 @@ fn apply(shared: &Shared, inode: &InodeState, change: AttrChange) -> Result<()> 
 }
 
 /// Clears setuid, setgid and capabilities, if there are any.
-pub(crate) fn kill_privileges(shared: &Shared, inode: &InodeState) -> Result<()> {
-    let due = shared.loaded(inode, |core| has_privileges(core.attr().permissions))?
-        || xattr::has_capability(shared, inode)?;
+pub(crate) fn kill_privileges(mount: &Mount, inode: &InodeState) -> Result<()> {
+    let due = mount.loaded(inode, |core| has_privileges(core.attr().permissions))?
+        || xattr::has_capability(mount, inode)?;
     if due {
         let change = AttrChange { kill_privileges: true, ..AttrChange::default() };
-        apply(shared, inode, change)?;
+        apply(mount, inode, change)?;
     }
     Ok(())
 }
 
 /// As `access(2)`.
-pub(crate) fn access(
-    shared: &Shared,
-    caller: &Caller,
-    inode: &InodeState,
-    mask: u32,
-) -> Result<()> {
-    shared.check_access(caller, inode, mask & 7).map(|_| ())
+pub(crate) fn access(mount: &Mount, caller: &Caller, inode: &InodeState, mask: u32) -> Result<()> {
+    mount.check_access(caller, inode, mask & 7).map(|_| ())
 }
 
 #[cfg(test)]

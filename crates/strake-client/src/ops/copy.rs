@@ -20,7 +20,7 @@ pub(crate) fn copy_range(
 ) -> Result<u64> {
     let ahead = Mutex::new(ReadAhead::default());
     let length = length.min(CALL_BYTES_MAX);
-    let mut buffer = source.shared.array.io.scratch().take(STEP_BYTES);
+    let mut buffer = source.mount.array.io.scratch().take(STEP_BYTES);
     let mut done = 0;
     while done < length {
         let step = usize::try_from(length - done).unwrap_or(STEP_BYTES).min(STEP_BYTES);

@@ -1,7 +1,7 @@
 //! Listing directories.
 
-use crate::context::Shared;
 use crate::inode::core::InodeState;
+use crate::mount::Mount;
 use crate::vfs::DirItem;
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
@@ -21,13 +21,13 @@ const PAGE_FIRST_WITH_INODES: u32 = 24;
 
 /// See [`crate::Vfs::readdir`].
 pub(crate) fn readdir(
-    shared: &Shared,
+    mount: &Mount,
     dir: &Arc<InodeState>,
     cookie: Cookie,
     with_attrs: bool,
     take: &mut dyn FnMut(&DirItem) -> bool,
 ) -> Result<()> {
-    let (parent, removed) = shared.loaded(dir, |core| (core.parent, core.removed))?;
+    let (parent, removed) = mount.loaded(dir, |core| (core.parent, core.removed))?;
     for (own, name, ino) in [(SELF, &b"."[..], dir.ino), (PARENT, &b".."[..], parent)] {
         let item = DirItem {
             cookie: own,
@@ -47,15 +47,15 @@ pub(crate) fn readdir(
     let (mut limit, limit_max) =
         if with_attrs { (PAGE_FIRST_WITH_INODES, PAGE_WITH_INODES) } else { (PAGE_FIRST, PAGE) };
     loop {
-        let before = shared.array.meta.changes();
+        let before = mount.array.meta.changes();
         let query = MetaQuery::ReadDir { dir: dir.ino, after, limit, with_inodes: with_attrs };
-        let (entries, end) = match shared.array.meta.query(&query)? {
+        let (entries, end) = match mount.array.meta.query(&query)? {
             MetaReply::Entries { entries, end } => (entries, end),
             _ => return Err(wrong_reply()),
         };
         for entry in entries {
             after = entry.cookie;
-            if !take(&item(shared, entry, before)) {
+            if !take(&item(mount, entry, before)) {
                 return Ok(());
             }
         }
@@ -66,10 +66,10 @@ pub(crate) fn readdir(
     }
 }
 
-fn item(shared: &Shared, entry: DirEntry, before: u64) -> DirItem {
+fn item(mount: &Mount, entry: DirEntry, before: u64) -> DirItem {
     let attr = entry.inode.map(|inode| {
-        shared.neighbours.list(&inode);
-        current(shared, entry.ino, &inode.attr, before)
+        mount.neighbours.list(&inode);
+        current(mount, entry.ino, &inode.attr, before)
     });
     DirItem {
         cookie: entry.cookie,
@@ -81,15 +81,15 @@ fn item(shared: &Shared, entry: DirEntry, before: u64) -> DirItem {
 }
 
 /// An entry's attributes with what is known here and not yet there.
-fn current(shared: &Shared, ino: Ino, listed: &Attr, before: u64) -> Attr {
-    let Some(inode) = shared.table.find(ino) else { return *listed };
+fn current(mount: &Mount, ino: Ino, listed: &Attr, before: u64) -> Attr {
+    let Some(inode) = mount.table.find(ino) else { return *listed };
     let core = inode.core.lock();
-    if core.is_loaded() || shared.array.meta.changes() != before {
+    if core.is_loaded() || mount.array.meta.changes() != before {
         if core.is_loaded() {
             return core.attr();
         }
         drop(core);
-        return shared.attr(&inode).unwrap_or(*listed);
+        return mount.attr(&inode).unwrap_or(*listed);
     }
     core.merge(*listed)
 }

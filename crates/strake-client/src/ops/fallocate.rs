@@ -7,7 +7,7 @@
 use crate::data::of::Of;
 use crate::flush::make_room::with_room;
 use crate::memory::file::Content;
-use crate::memory::pool::Fill;
+use crate::memory::page_pool::Fill;
 use crate::vfs::FallocateMode;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -24,14 +24,14 @@ impl Of<'_> {
         if range.end > FILE_BYTES_MAX {
             return Err(ErrorKind::FileTooBig.into());
         }
-        with_room(self.shared, || self.fallocate_once(range.clone(), mode))
+        with_room(self.mount, || self.fallocate_once(range.clone(), mode))
     }
 
     fn fallocate_once(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         match mode {
             FallocateMode::Allocate { keep_size } => {
                 let new = range.end.saturating_sub(range.start.max(self.file.size()));
-                if !self.shared.array.room.would_fit(new) {
+                if !self.mount.array.room.would_fit(new) {
                     return Err(ErrorKind::NoSpace.into());
                 }
                 self.grow_to(range.end, keep_size)
@@ -64,10 +64,10 @@ impl Of<'_> {
     }
 
     fn punch(&self, range: Range<u64>) -> Result<()> {
-        let (shared, file) = (self.shared, self.file);
-        let block_size = u64::from(shared.array.block_size);
+        let (mount, file) = (self.mount, self.file);
+        let block_size = u64::from(mount.array.block_size);
         for _ in 0..2 {
-            shared.admit(block_size as usize);
+            mount.admit(block_size as usize);
         }
         let mut content = file.content.write();
         let size = file.size();
@@ -116,10 +116,10 @@ impl Of<'_> {
     }
 
     fn delete_blocks(&self, layout: &ObjectLayout, from: u64, to: u64) -> Result<()> {
-        let (shared, file) = (self.shared, self.file);
+        let (mount, file) = (self.mount, self.file);
         let gains = file.take_gains(from, to);
         self.inode.core.lock().unstable_gain -= gains;
-        let fresh = file.drop_blocks(&shared.array.room, from, to);
+        let fresh = file.drop_blocks(&mount.array.room, from, to);
         {
             let mut core = self.inode.core.lock();
             core.fresh = core.fresh.saturating_sub(fresh);
@@ -131,15 +131,15 @@ impl Of<'_> {
         // Of this the metadata counts, or is told with this, only what is stable.
         let removed = self.allocated(layout, (from, to))? - gains;
         let _serial = file.meta.lock();
-        let version = shared.array.io.versions().next();
+        let version = mount.array.io.versions().next();
         let ino = self.inode.ino;
         let allocated_delta = self.told_delta(removed);
         let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta };
-        shared.change(self.inode, op).inspect_err(|_| {
+        mount.change(self.inode, op).inspect_err(|_| {
             self.inode.core.lock().allocated_delta += allocated_delta + removed;
         })?;
-        file.barrier.store(shared.array.meta.changes(), Ordering::Release);
-        shared.array.floors.add(layout.object, from, to, version);
+        file.barrier.store(mount.array.meta.changes(), Ordering::Release);
+        mount.array.floors.add(layout.object, from, to, version);
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Of<'_> {
         from: usize,
         to: usize,
     ) -> Result<()> {
-        let shared = self.shared;
+        let mount = self.mount;
         if self.file.find_block(index).is_none() && self.is_hole(layout, index)? {
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl Of<'_> {
             }
             self.fill_edges(layout, &block, &mut data, from, to)?;
             let end = to.next_multiple_of(UNIT_BYTES);
-            block.grow(&mut data, &shared.pool, end, Fill::Whole);
+            block.grow(&mut data, &mount.page_pool, end, Fill::Whole);
             self.make_whole_dirty(layout, &block, &mut data, 0)?;
             let (first, last) = (from.div_ceil(UNIT_BYTES), to / UNIT_BYTES);
             for unit in first..last {
@@ -184,7 +184,7 @@ impl Of<'_> {
             return Ok(true);
         }
         let block = BlockIndex(index);
-        let floor = self.shared.array.floors.floor(layout.object, block);
-        Ok(self.shared.array.io.head(layout, block, floor)?.is_none())
+        let floor = self.mount.array.floors.floor(layout.object, block);
+        Ok(self.mount.array.io.head(layout, block, floor)?.is_none())
     }
 }

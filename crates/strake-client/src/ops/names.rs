@@ -1,8 +1,8 @@
 //! Names: looking up, making, linking, removing, renaming.
 
-use crate::context::Shared;
 use crate::inode::core::{Core, InodeState};
 use crate::inode::open_table::Pinned;
+use crate::mount::Mount;
 use crate::permissions::{EXECUTE, WRITE, check_sticky};
 use crate::vfs::Entry;
 use std::sync::Arc;
@@ -11,59 +11,59 @@ use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed,
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
 
 /// What `name` leads to, as the metadata has it, with the count of changes before the question.
-fn find(shared: &Shared, parent: Ino, name: &[u8]) -> Result<(Inode, u64)> {
-    let before = shared.array.meta.changes();
+fn find(mount: &Mount, parent: Ino, name: &[u8]) -> Result<(Inode, u64)> {
+    let before = mount.array.meta.changes();
     let query = MetaQuery::Lookup { parent, name: name.to_vec() };
-    Ok((shared.array.meta.query_inode(&query)?, before))
+    Ok((mount.array.meta.query_inode(&query)?, before))
 }
 
 /// Counts a lookup of an inode that was just found or made.
-pub(crate) fn enter(shared: &Shared, found: &Inode, before: u64) -> (Pinned, Entry) {
-    let inode = shared.table.pin(found.attr.ino);
-    shared.table.add_lookups(found.attr.ino, 1);
-    let attr = shared.learn(&inode, found, before);
+pub(crate) fn enter(mount: &Mount, found: &Inode, before: u64) -> (Pinned, Entry) {
+    let inode = mount.table.pin(found.attr.ino);
+    mount.table.add_lookups(found.attr.ino, 1);
+    let attr = mount.learn(&inode, found, before);
     (inode, Entry { attr })
 }
 
 /// See [`crate::Vfs::lookup`].
-pub(crate) fn lookup(shared: &Shared, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Entry> {
+pub(crate) fn lookup(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Entry> {
     if name == b"." {
-        let before = shared.array.meta.changes();
-        let found = shared.array.meta.query_inode(&MetaQuery::GetInode { ino: parent })?;
-        return Ok(enter(shared, &found, before).1);
+        let before = mount.array.meta.changes();
+        let found = mount.array.meta.query_inode(&MetaQuery::GetInode { ino: parent })?;
+        return Ok(enter(mount, &found, before).1);
     }
-    let dir = shared.table.pin(parent);
-    let attr = shared.loaded(&dir, Core::attr)?;
+    let dir = mount.table.pin(parent);
+    let attr = mount.loaded(&dir, Core::attr)?;
     if attr.file_type != FileType::Directory {
         return Err(ErrorKind::NotDirectory.into());
     }
-    shared.check_access(caller, &dir, EXECUTE)?;
+    mount.check_access(caller, &dir, EXECUTE)?;
     if dir.core.lock().removed {
         return Err(ErrorKind::NotFound.into());
     }
-    let (found, before) = find(shared, parent, name)?;
-    Ok(enter(shared, &found, before).1)
+    let (found, before) = find(mount, parent, name)?;
+    Ok(enter(mount, &found, before).1)
 }
 
 /// Makes an inode with a name; returns it in use, with one lookup counted.
 pub(crate) fn make(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     parent: Ino,
     name: &[u8],
     new: NewInode,
 ) -> Result<(Pinned, Entry, Inode)> {
-    let dir = shared.table.pin(parent);
+    let dir = mount.table.pin(parent);
     let device = matches!(new.file_type, FileType::CharDevice | FileType::BlockDevice);
-    shared.check_directory_change(caller, &dir)?;
+    mount.check_directory_change(caller, &dir)?;
     if device && caller.uid != 0 {
         return Err(ErrorKind::NotPermitted.into());
     }
-    let result = shared.array.meta.apply_inode(MetaOp::Create { parent, name: name.to_vec(), new });
+    let result = mount.array.meta.apply_inode(MetaOp::Create { parent, name: name.to_vec(), new });
     let made = result?;
     dir.core.lock().forget();
     // Nobody else knows the inode yet, so whatever else changed, this is what it is.
-    let (inode, entry) = enter(shared, &made, shared.array.meta.changes());
+    let (inode, entry) = enter(mount, &made, mount.array.meta.changes());
     Ok((inode, entry, made))
 }
 
@@ -82,20 +82,19 @@ pub(crate) fn new_inode(caller: &Caller, file_type: FileType, permissions: u32) 
 
 /// See [`crate::Vfs::link`].
 pub(crate) fn link(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     ino: Ino,
     parent: Ino,
     name: &[u8],
 ) -> Result<Entry> {
-    let dir = shared.table.pin(parent);
-    shared.check_directory_change(caller, &dir)?;
-    let inode = shared.table.pin(ino);
+    let dir = mount.table.pin(parent);
+    mount.check_directory_change(caller, &dir)?;
+    let inode = mount.table.pin(ino);
     let epoch = inode.core.lock().epoch();
-    let linked =
-        shared.array.meta.apply_inode(MetaOp::Link { ino, parent, name: name.to_vec() })?;
+    let linked = mount.array.meta.apply_inode(MetaOp::Link { ino, parent, name: name.to_vec() })?;
     dir.core.lock().forget();
-    shared.table.add_lookups(ino, 1);
+    mount.table.add_lookups(ino, 1);
     let mut core = inode.core.lock();
     // An orphan has a name again.
     core.removed = false;
@@ -106,31 +105,31 @@ pub(crate) fn link(
 
 /// Removes a name; see [`crate::Vfs::unlink`] and [`crate::Vfs::rmdir`].
 pub(crate) fn remove(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     parent: Ino,
     name: &[u8],
     directory: bool,
 ) -> Result<()> {
-    let dir = shared.table.pin(parent);
-    let dir_attr = shared.check_directory_change(caller, &dir)?;
+    let dir = mount.table.pin(parent);
+    let dir_attr = mount.check_directory_change(caller, &dir)?;
     let _names = dir.names.lock();
     if name == b"." || name == b".." {
         // The metadata knows which error each of them is.
-        shared.array.meta.apply(removal(parent, name, directory, false))?;
+        mount.array.meta.apply(removal(parent, name, directory, false))?;
         return Ok(());
     }
-    let (found, _) = find(shared, parent, name)?;
+    let (found, _) = find(mount, parent, name)?;
     check_sticky(caller, &dir_attr, &found.attr)?;
-    let inode = shared.table.pin(found.attr.ino);
+    let inode = mount.table.pin(found.attr.ino);
     let _last_name = inode.lifetime.write();
     // A directory that is open stays listable as empty without the metadata's help.
-    let open = !directory && shared.table.handles(inode.ino) > 0;
-    let reply = shared.array.meta.apply_timed(removal(parent, name, directory, open));
+    let open = !directory && mount.table.handles(inode.ino) > 0;
+    let reply = mount.array.meta.apply_timed(removal(parent, name, directory, open));
     dir.core.lock().forget();
     match reply? {
         (MetaReply::Removed(Some(removed)), time) => {
-            lost_name(shared, &inode, (&found.attr, time), removed, open);
+            lost_name(mount, &inode, (&found.attr, time), removed, open);
             Ok(())
         }
         _ => Err(wrong_reply()),
@@ -148,7 +147,7 @@ fn removal(parent: Ino, name: &[u8], directory: bool, open: bool) -> MetaOp {
 
 /// Notes that an inode lost a name. The caller holds `lifetime` exclusively.
 fn lost_name(
-    shared: &Shared,
+    mount: &Mount,
     inode: &InodeState,
     (last, time): (&Attr, Timestamp),
     removed: Removed,
@@ -164,46 +163,46 @@ fn lost_name(
         core.orphan = open;
     }
     if !open {
-        shared.discard(inode);
+        mount.discard(inode);
     }
 }
 
 /// See [`crate::Vfs::rename`].
 pub(crate) fn rename(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     (parent, name): (Ino, &[u8]),
     (new_parent, new_name): (Ino, &[u8]),
     mode: RenameMode,
 ) -> Result<()> {
-    let dirs = (shared.table.pin(parent), shared.table.pin(new_parent));
-    let attr = shared.check_directory_change(caller, &dirs.0)?;
-    let new_attr = shared.check_directory_change(caller, &dirs.1)?;
+    let dirs = (mount.table.pin(parent), mount.table.pin(new_parent));
+    let attr = mount.check_directory_change(caller, &dirs.0)?;
+    let new_attr = mount.check_directory_change(caller, &dirs.1)?;
     let _names = lock_names(&dirs.0, &dirs.1);
-    let (source, _) = find(shared, parent, name)?;
-    let target = match find(shared, new_parent, new_name) {
+    let (source, _) = find(mount, parent, name)?;
+    let target = match find(mount, new_parent, new_name) {
         Ok((target, _)) => Some(target),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
     check_sticky(caller, &attr, &source.attr)?;
-    let moved = shared.table.pin(source.attr.ino);
-    check_parent_change(shared, caller, &moved, &source.attr, parent != new_parent)?;
+    let moved = mount.table.pin(source.attr.ino);
+    check_parent_change(mount, caller, &moved, &source.attr, parent != new_parent)?;
     if let Some(target) = target.as_ref().filter(|_| mode != RenameMode::NoReplace) {
         check_sticky(caller, &new_attr, &target.attr)?;
         if mode == RenameMode::Exchange {
-            let other = shared.table.pin(target.attr.ino);
-            check_parent_change(shared, caller, &other, &target.attr, parent != new_parent)?;
+            let other = mount.table.pin(target.attr.ino);
+            check_parent_change(mount, caller, &other, &target.attr, parent != new_parent)?;
         }
     }
     let victim = target
         .filter(|target| target.attr.ino != source.attr.ino)
-        .map(|target| (shared.table.pin(target.attr.ino), target.attr));
+        .map(|target| (mount.table.pin(target.attr.ino), target.attr));
     let _last_name = victim.as_ref().map(|(victim, _)| victim.lifetime.write());
     let open = victim.as_ref().is_some_and(|(victim, attr)| {
-        attr.file_type != FileType::Directory && shared.table.handles(victim.ino) > 0
+        attr.file_type != FileType::Directory && mount.table.handles(victim.ino) > 0
     });
-    let reply = shared.array.meta.apply_timed(MetaOp::Rename {
+    let reply = mount.array.meta.apply_timed(MetaOp::Rename {
         parent,
         name: name.to_vec(),
         new_parent,
@@ -218,7 +217,7 @@ pub(crate) fn rename(
         ((MetaReply::Removed(Some(removed)), time), Some((victim, attr)))
             if removed.ino == victim.ino =>
         {
-            lost_name(shared, victim, (attr, time), removed, open);
+            lost_name(mount, victim, (attr, time), removed, open);
         }
         ((MetaReply::Removed(_), _), Some((victim, _))) => victim.core.lock().forget(),
         ((MetaReply::Removed(_), _), None) => {}
@@ -242,14 +241,14 @@ fn lock_names<'a>(
 
 /// A directory that gets another parent is itself written to: its `..` changes.
 fn check_parent_change(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     inode: &InodeState,
     attr: &Attr,
     moves: bool,
 ) -> Result<()> {
     if moves && attr.file_type == FileType::Directory {
-        shared.check_access(caller, inode, WRITE)?;
+        mount.check_access(caller, inode, WRITE)?;
     }
     Ok(())
 }

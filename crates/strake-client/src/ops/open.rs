@@ -1,12 +1,12 @@
 //! Opening, closing and syncing files.
 
-use crate::context::Shared;
 use crate::data::of::Of;
 use crate::data::prefetch::ReadAhead;
-use crate::flush::settle::sync_inode;
+use crate::flush::sync::sync_inode;
 use crate::inode::core::InodeState;
 use crate::inode::require_regular;
 use crate::memory::file::FileState;
+use crate::mount::Mount;
 use crate::open_file::OpenFile;
 use crate::ops::names::{enter, make, new_inode};
 use crate::permissions::{EXECUTE, READ, WRITE};
@@ -18,19 +18,19 @@ use strake_proto::{Caller, ErrorKind, FileType, Ino, Result};
 
 /// Opens an inode that may be opened; the handle is counted.
 fn open_inode(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     flags: OpenFlags,
     made: Option<&Inode>,
 ) -> Result<OpenFile> {
     let _no_removal = inode.lifetime.read();
-    shared.table.add_handle(inode.ino);
+    mount.table.add_handle(inode.ino);
     let file = match made {
-        Some(made) => fresh_file(shared, inode, made),
-        None => shared.file(inode),
+        Some(made) => fresh_file(mount, inode, made),
+        None => mount.file(inode),
     };
     let file = file.inspect_err(|_| {
-        shared.table.remove_handle(inode.ino);
+        mount.table.remove_handle(inode.ino);
     })?;
     let seen = inode.core.lock().latch.seen();
     Ok(OpenFile {
@@ -43,15 +43,15 @@ fn open_inode(
 }
 
 /// The contents of a file just made, without asking for what was just told.
-fn fresh_file(shared: &Shared, inode: &InodeState, made: &Inode) -> Result<Arc<FileState>> {
-    let file = FileState::new(made, Arc::clone(&shared.pool))?;
+fn fresh_file(mount: &Mount, inode: &InodeState, made: &Inode) -> Result<Arc<FileState>> {
+    let file = FileState::new(made, Arc::clone(&mount.page_pool))?;
     let mut core = inode.core.lock();
     Ok(Arc::clone(core.file.get_or_insert(file)))
 }
 
 /// See [`crate::Vfs::open`].
 pub(crate) fn open(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     inode: &Arc<InodeState>,
     flags: OpenFlags,
@@ -65,13 +65,13 @@ pub(crate) fn open(
     if flags.write || flags.truncate {
         want |= WRITE;
     }
-    let attr = shared.check_access(caller, inode, want)?;
+    let attr = mount.check_access(caller, inode, want)?;
     require_regular(attr.file_type)?;
-    let open = open_inode(shared, inode, flags, None)?;
+    let open = open_inode(mount, inode, flags, None)?;
     if flags.truncate {
-        let of = Of { shared, inode, file: &open.file };
+        let of = Of { mount, inode, file: &open.file };
         if let Err(error) = of.set_size(0) {
-            release(shared, &open);
+            release(mount, &open);
             return Err(error);
         }
     }
@@ -80,7 +80,7 @@ pub(crate) fn open(
 
 /// See [`crate::Vfs::create`].
 pub(crate) fn create(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     (parent, name): (Ino, &[u8]),
     permissions: u32,
@@ -88,18 +88,18 @@ pub(crate) fn create(
     exclusive: bool,
 ) -> Result<(Entry, OpenFile)> {
     let new = new_inode(caller, FileType::Regular, permissions);
-    match make(shared, caller, parent, name, new) {
+    match make(mount, caller, parent, name, new) {
         Ok((inode, entry, made)) => {
             // Whoever makes a file may open it, whatever its mode says.
-            let open = open_inode(shared, &inode, flags, Some(&made)).inspect_err(|_| {
-                shared.table.remove_lookups(inode.ino, 1);
+            let open = open_inode(mount, &inode, flags, Some(&made)).inspect_err(|_| {
+                mount.table.remove_lookups(inode.ino, 1);
             })?;
             Ok((entry, open))
         }
         Err(error)
             if !exclusive && matches!(error.kind(), ErrorKind::Exists | ErrorKind::Access) =>
         {
-            open_existing(shared, caller, (parent, name), flags, error)
+            open_existing(mount, caller, (parent, name), flags, error)
         }
         Err(error) => Err(error),
     }
@@ -107,25 +107,25 @@ pub(crate) fn create(
 
 /// Opens what has the name already. If nothing has, `refusal` is why it could not be made.
 fn open_existing(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     (parent, name): (Ino, &[u8]),
     flags: OpenFlags,
     refusal: strake_proto::Error,
 ) -> Result<(Entry, OpenFile)> {
-    let dir = shared.table.pin(parent);
-    shared.check_access(caller, &dir, EXECUTE)?;
-    let before = shared.array.meta.changes();
+    let dir = mount.table.pin(parent);
+    mount.check_access(caller, &dir, EXECUTE)?;
+    let before = mount.array.meta.changes();
     let query = MetaQuery::Lookup { parent, name: name.to_vec() };
-    let found = match shared.array.meta.query_inode(&query) {
+    let found = match mount.array.meta.query_inode(&query) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Err(refusal),
         found => found?,
     };
-    let (inode, entry) = enter(shared, &found, before);
-    match open(shared, caller, &inode, flags) {
-        Ok(open) => Ok((Entry { attr: shared.attr(&inode).unwrap_or(entry.attr) }, open)),
+    let (inode, entry) = enter(mount, &found, before);
+    match open(mount, caller, &inode, flags) {
+        Ok(open) => Ok((Entry { attr: mount.attr(&inode).unwrap_or(entry.attr) }, open)),
         Err(error) => {
-            shared.table.remove_lookups(inode.ino, 1);
+            mount.table.remove_lookups(inode.ino, 1);
             Err(error)
         }
     }
@@ -133,18 +133,18 @@ fn open_existing(
 
 /// See [`crate::Vfs::tmpfile`].
 pub(crate) fn tmpfile(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     parent: Ino,
     permissions: u32,
     flags: OpenFlags,
 ) -> Result<(Entry, OpenFile)> {
-    let dir = shared.table.pin(parent);
-    shared.check_directory_change(caller, &dir)?;
+    let dir = mount.table.pin(parent);
+    mount.check_directory_change(caller, &dir)?;
     let new = new_inode(caller, FileType::Regular, permissions);
-    let made = shared.array.meta.apply_inode(MetaOp::CreateOrphan { parent, new })?;
-    let (inode, entry) = enter(shared, &made, shared.array.meta.changes());
-    let open = open_inode(shared, &inode, flags, Some(&made))?;
+    let made = mount.array.meta.apply_inode(MetaOp::CreateOrphan { parent, new })?;
+    let (inode, entry) = enter(mount, &made, mount.array.meta.changes());
+    let open = open_inode(mount, &inode, flags, Some(&made))?;
     let mut core = inode.core.lock();
     core.set_removed(made.attr, made.attr.ctime);
     core.orphan = true;
@@ -153,42 +153,42 @@ pub(crate) fn tmpfile(
 }
 
 /// The last close of a handle.
-pub(crate) fn release(shared: &Shared, open: &OpenFile) {
+pub(crate) fn release(mount: &Mount, open: &OpenFile) {
     let inode = &open.inode;
     // Pinned, so that the entry stays while the last handle's end is looked after.
-    let pinned = shared.table.pin(inode.ino);
-    if shared.table.remove_handle(inode.ino) > 0 {
+    let pinned = mount.table.pin(inode.ino);
+    if mount.table.remove_handle(inode.ino) > 0 {
         return;
     }
     let removed = inode.core.lock().removed;
     if removed {
-        reap(shared, &pinned);
+        reap(mount, &pinned);
     }
 }
 
 /// Removes an orphan that nobody has open any more.
-fn reap(shared: &Shared, inode: &Arc<InodeState>) {
+fn reap(mount: &Mount, inode: &Arc<InodeState>) {
     let _last_use = inode.lifetime.write();
     // The kernel may ask again for what only a path descriptor holds: keep the last answer.
-    let _ = shared.attr(inode);
+    let _ = mount.attr(inode);
     let orphan = {
         let mut core = inode.core.lock();
-        if !core.removed || shared.table.handles(inode.ino) > 0 {
+        if !core.removed || mount.table.handles(inode.ino) > 0 {
             return;
         }
         core.keep_last();
         std::mem::take(&mut core.orphan)
     };
-    shared.discard(inode);
+    mount.discard(inode);
     if orphan {
         // A failure leaves it to the next start, which reaps all of this client's orphans.
-        let _ = shared.array.meta.apply(MetaOp::Reap { ino: inode.ino });
+        let _ = mount.array.meta.apply(MetaOp::Reap { ino: inode.ino });
     }
 }
 
 /// See [`crate::Vfs::fsync`].
-pub(crate) fn fsync(shared: &Shared, open: &OpenFile) -> Result<()> {
-    let result = sync_inode(shared, &open.inode);
+pub(crate) fn fsync(mount: &Mount, open: &OpenFile) -> Result<()> {
+    let result = sync_inode(mount, &open.inode);
     let mut core = open.inode.core.lock();
     if let Err(error) = result {
         core.latch.set(error);

@@ -40,11 +40,11 @@ impl Of<'_> {
     fn seek_data(&self, layout: &ObjectLayout, offset: u64) -> Result<Option<u64>> {
         let block_size = u64::from(layout.block_size);
         let from = offset / block_size;
-        let floor = |block| self.shared.array.floors.floor(layout.object, block);
+        let floor = |block| self.mount.array.floors.floor(layout.object, block);
         let range = (BlockIndex(from), BlockIndex::END);
         // Dirty ones first: a block that is sent in between is then found stored.
         let dirty = self.file.first_dirty_block(from);
-        let stored = self.shared.array.io.first_block(layout, range, &floor)?.map(|block| block.0);
+        let stored = self.mount.array.io.first_block(layout, range, &floor)?.map(|block| block.0);
         let first = stored.into_iter().chain(dirty).min();
         Ok(first.map(|index| offset.max(index * block_size)))
     }
@@ -56,10 +56,10 @@ impl Of<'_> {
         while index < end {
             let until = (index + WINDOW).min(end);
             let range = (BlockIndex(index), BlockIndex(until));
-            let floor = |block| self.shared.array.floors.floor(layout.object, block);
+            let floor = |block| self.mount.array.floors.floor(layout.object, block);
             // Dirty ones first, as above.
             let mut data: BTreeSet<u64> = self.file.dirty_blocks().into_iter().collect();
-            let stored = self.shared.array.io.blocks(layout, range, &floor)?;
+            let stored = self.mount.array.io.blocks(layout, range, &floor)?;
             data.extend(stored.keys().map(|block| block.0));
             if let Some(hole) = (index..until).find(|index| !data.contains(index)) {
                 return Ok(offset.max(hole * block_size));

@@ -21,7 +21,7 @@ impl Of<'_> {
         if size > FILE_BYTES_MAX {
             return Err(ErrorKind::FileTooBig.into());
         }
-        with_room(self.shared, || self.set_size_once(size))
+        with_room(self.mount, || self.set_size_once(size))
     }
 
     fn set_size_once(&self, size: u64) -> Result<()> {
@@ -39,7 +39,7 @@ impl Of<'_> {
 
     /// Holds `content` exclusively across metadata and, for a sparse accounting, NSD calls.
     fn shrink(&self, size: u64) -> Result<()> {
-        let (shared, file) = (self.shared, self.file);
+        let (mount, file) = (self.mount, self.file);
         let mut content = file.content.write();
         let _serial = file.meta.lock();
         let mut op = None;
@@ -61,17 +61,17 @@ impl Of<'_> {
         if let Some((layout, from, removed)) = op {
             self.record_cut(&layout, size, told, from, removed)?;
         } else if size < told {
-            self.apply_cut(size, None, shared.array.io.versions().next(), 0)?;
+            self.apply_cut(size, None, mount.array.io.versions().next(), 0)?;
         }
         self.cut_memory(&mut content, size, dropped);
         file.size.store(size, Ordering::Release);
         // No block is sent before the cut is durable: see `strake_array::floors`.
-        file.barrier.store(shared.array.meta.changes(), Ordering::Release);
+        file.barrier.store(mount.array.meta.changes(), Ordering::Release);
         let mut core = self.inode.core.lock();
         core.size_target = core.size_target.map(|target| target.min(size));
         core.size_changed = size != file.told_size.load(Ordering::Acquire);
-        core.note_write(shared.now());
-        shared.register(self.inode, &mut core);
+        core.note_write(mount.now());
+        mount.register(self.inode, &mut core);
         Ok(())
     }
 
@@ -81,8 +81,8 @@ impl Of<'_> {
         layout: &ObjectLayout,
         range: (BlockIndex, BlockIndex),
     ) -> Result<i64> {
-        let floor = |block| self.shared.array.floors.floor(layout.object, block);
-        let blocks = self.shared.array.io.blocks(layout, range, &floor)?;
+        let floor = |block| self.mount.array.floors.floor(layout.object, block);
+        let blocks = self.mount.array.io.blocks(layout, range, &floor)?;
         Ok(blocks.values().map(|(_, length)| i64::from(on_disk(*length))).sum())
     }
 
@@ -96,8 +96,8 @@ impl Of<'_> {
         from: Option<BlockIndex>,
         removed: i64,
     ) -> Result<()> {
-        let shared = self.shared;
-        let version = shared.array.io.versions().next();
+        let mount = self.mount;
+        let version = mount.array.io.versions().next();
         // Of what is removed the metadata counts, or is told with this, only what is stable.
         let first = from.map_or(u64::MAX, |from| from.0);
         let gains = self.file.take_gains(first, u64::MAX);
@@ -108,7 +108,7 @@ impl Of<'_> {
             Some(from) if size >= told => {
                 let (ino, to, allocated_delta) = (self.inode.ino, BlockIndex::END, delta);
                 let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta };
-                shared.change(self.inode, op).map(|_| ())
+                mount.change(self.inode, op).map(|_| ())
             }
             _ => self.apply_cut(size, from, version, delta),
         };
@@ -117,7 +117,7 @@ impl Of<'_> {
             self.inode.core.lock().allocated_delta += delta + removed;
         })?;
         if let Some(from) = from {
-            shared.array.floors.add(layout.object, from, BlockIndex::END, version);
+            mount.array.floors.add(layout.object, from, BlockIndex::END, version);
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Of<'_> {
     ) -> Result<()> {
         let ino = self.inode.ino;
         let op = MetaOp::Truncate { ino, size, from_block, version, allocated_delta };
-        self.shared.change(self.inode, op)?;
+        self.mount.change(self.inode, op)?;
         self.file.told_size.store(size, Ordering::Release);
         Ok(())
     }
@@ -161,7 +161,7 @@ impl Of<'_> {
             Content::Object(layout) => {
                 let block_size = u64::from(layout.block_size);
                 let from = size.div_ceil(block_size);
-                let fresh = file.drop_blocks(&self.shared.array.room, from, u64::MAX);
+                let fresh = file.drop_blocks(&self.mount.array.room, from, u64::MAX);
                 {
                     let mut core = self.inode.core.lock();
                     core.fresh = core.fresh.saturating_sub(fresh);

@@ -4,8 +4,8 @@
 //! hidden from others; `security.` readable by all, changed by root; POSIX ACLs changed by the
 //! owner.
 
-use crate::context::Shared;
 use crate::inode::core::{Core, InodeState};
+use crate::mount::Mount;
 use crate::permissions::{ACL_ACCESS, ACL_DEFAULT, READ, WRITE, check_owner, in_group};
 use strake_array::meta_link::wrong_reply;
 use strake_proto::limits::{NAME_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
@@ -39,7 +39,7 @@ fn space_of(name: &[u8]) -> Result<Space> {
 
 /// See [`crate::Vfs::getxattr`].
 pub(crate) fn get(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     inode: &InodeState,
     name: &[u8],
@@ -47,15 +47,15 @@ pub(crate) fn get(
     match space_of(name)? {
         Space::Trusted if caller.uid != 0 => return Err(ErrorKind::NoAttribute.into()),
         Space::User => {
-            let attr = shared.loaded(inode, Core::attr)?;
+            let attr = mount.loaded(inode, Core::attr)?;
             if !has_user_attributes(&attr) {
                 return Err(ErrorKind::NoAttribute.into());
             }
-            shared.check_access(caller, inode, READ)?;
+            mount.check_access(caller, inode, READ)?;
         }
         _ => {}
     }
-    match shared.array.meta.query(&MetaQuery::GetXattr { ino: inode.ino, name: name.to_vec() })? {
+    match mount.array.meta.query(&MetaQuery::GetXattr { ino: inode.ino, name: name.to_vec() })? {
         MetaReply::Bytes(bytes) => Ok(bytes),
         _ => Err(wrong_reply()),
     }
@@ -67,14 +67,14 @@ fn has_user_attributes(attr: &Attr) -> bool {
 
 /// Whether a file has capabilities; asked before each change of its contents, so what was found is
 /// kept.
-pub(crate) fn has_capability(shared: &Shared, inode: &InodeState) -> Result<bool> {
+pub(crate) fn has_capability(mount: &Mount, inode: &InodeState) -> Result<bool> {
     let look = |core: &Core| (core.has_xattrs && !core.no_capability, core.epoch());
-    let (is_possible, epoch) = shared.loaded(inode, look)?;
+    let (is_possible, epoch) = mount.loaded(inode, look)?;
     if !is_possible {
         return Ok(false);
     }
     let query = MetaQuery::GetXattr { ino: inode.ino, name: CAPABILITY_NAME.to_vec() };
-    match shared.array.meta.query(&query) {
+    match mount.array.meta.query(&query) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == ErrorKind::NoAttribute => {
             let mut core = inode.core.lock();
@@ -88,11 +88,11 @@ pub(crate) fn has_capability(shared: &Shared, inode: &InodeState) -> Result<bool
 }
 
 /// Takes away a file's capabilities, as Linux does when its contents change, whoever changes them.
-pub(crate) fn remove_capability(shared: &Shared, inode: &InodeState) -> Result<()> {
-    if !has_capability(shared, inode)? {
+pub(crate) fn remove_capability(mount: &Mount, inode: &InodeState) -> Result<()> {
+    if !has_capability(mount, inode)? {
         return Ok(());
     }
-    match remove(shared, &Caller::ROOT, inode, CAPABILITY_NAME) {
+    match remove(mount, &Caller::ROOT, inode, CAPABILITY_NAME) {
         // Somebody else did.
         Err(error) if error.kind() == ErrorKind::NoAttribute => Ok(()),
         result => result,
@@ -100,9 +100,9 @@ pub(crate) fn remove_capability(shared: &Shared, inode: &InodeState) -> Result<(
 }
 
 /// See [`crate::Vfs::listxattr`].
-pub(crate) fn list(shared: &Shared, caller: &Caller, inode: &InodeState) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn list(mount: &Mount, caller: &Caller, inode: &InodeState) -> Result<Vec<Vec<u8>>> {
     let MetaReply::Names(mut names) =
-        shared.array.meta.query(&MetaQuery::ListXattr { ino: inode.ino })?
+        mount.array.meta.query(&MetaQuery::ListXattr { ino: inode.ino })?
     else {
         return Err(wrong_reply());
     };
@@ -116,8 +116,8 @@ pub(crate) fn list(shared: &Shared, caller: &Caller, inode: &InodeState) -> Resu
 }
 
 /// Checks that the caller may change the attribute.
-fn check_change(shared: &Shared, caller: &Caller, inode: &InodeState, name: &[u8]) -> Result<Attr> {
-    let attr = shared.loaded(inode, Core::attr)?;
+fn check_change(mount: &Mount, caller: &Caller, inode: &InodeState, name: &[u8]) -> Result<Attr> {
+    let attr = mount.loaded(inode, Core::attr)?;
     let not_permitted = || Err(ErrorKind::NotPermitted.into());
     match space_of(name)? {
         Space::Trusted | Space::Security if caller.uid != 0 => return not_permitted(),
@@ -139,7 +139,7 @@ fn check_change(shared: &Shared, caller: &Caller, inode: &InodeState, name: &[u8
             if sticky {
                 check_owner(caller, &attr)?;
             }
-            shared.check_access(caller, inode, WRITE)?;
+            mount.check_access(caller, inode, WRITE)?;
         }
     }
     Ok(attr)
@@ -147,7 +147,7 @@ fn check_change(shared: &Shared, caller: &Caller, inode: &InodeState, name: &[u8
 
 /// See [`crate::Vfs::setxattr`].
 pub(crate) fn set(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     inode: &InodeState,
     (name, value): (&[u8], &[u8]),
@@ -157,9 +157,9 @@ pub(crate) fn set(
     if value.len() > XATTR_VALUE_BYTES_MAX {
         return Err(ErrorKind::TooBig.into());
     }
-    let attr = check_change(shared, caller, inode, name)?;
+    let attr = check_change(mount, caller, inode, name)?;
     let outside = name == ACL_ACCESS && caller.uid != 0 && !in_group(caller, attr.gid);
-    let result = shared.array.meta.apply(MetaOp::SetXattr {
+    let result = mount.array.meta.apply(MetaOp::SetXattr {
         ino: inode.ino,
         name: name.to_vec(),
         value: value.to_vec(),
@@ -172,7 +172,7 @@ pub(crate) fn set(
 
 /// See [`crate::Vfs::removexattr`].
 pub(crate) fn remove(
-    shared: &Shared,
+    mount: &Mount,
     caller: &Caller,
     inode: &InodeState,
     name: &[u8],
@@ -180,10 +180,10 @@ pub(crate) fn remove(
     // In whoever's name: the kernel takes a file's capabilities away when its contents change, and
     // asks root's rights of those who do it themselves.
     if name != CAPABILITY_NAME {
-        check_change(shared, caller, inode, name)?;
+        check_change(mount, caller, inode, name)?;
     }
     let result =
-        shared.array.meta.apply(MetaOp::RemoveXattr { ino: inode.ino, name: name.to_vec() });
+        mount.array.meta.apply(MetaOp::RemoveXattr { ino: inode.ino, name: name.to_vec() });
     inode.core.lock().forget();
     result.map(|_| ())
 }

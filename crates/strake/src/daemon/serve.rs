@@ -201,12 +201,12 @@ impl Daemon {
         let view = self.vfs.view();
         Ok(ShowMemory {
             resident_bytes: strake_env::process::resident_bytes()?,
-            pool_budget_bytes: view.pool.budget,
-            pool_used_bytes: view.pool.used,
-            pool_spare_bytes: view.pool.spare,
-            pool_withheld_bytes: view.pool.withheld,
-            pool_dirty_bytes: view.pool.dirty,
-            first_touch_bytes_per_second: view.pool.first_touch,
+            pool_budget_bytes: view.page_pool.budget,
+            pool_used_bytes: view.page_pool.used,
+            pool_spare_bytes: view.page_pool.spare,
+            pool_withheld_bytes: view.page_pool.withheld,
+            pool_dirty_bytes: view.page_pool.dirty,
+            first_touch_bytes_per_second: view.page_pool.first_touch,
             inodes: view.inodes,
             dirty_inodes: view.dirty_inodes,
             handles: view.handles,

@@ -127,7 +127,7 @@ pub(crate) struct PagePool {
 
 /// What the pool holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolView {
+pub struct PagePoolView {
     /// The budget.
     pub budget: u64,
     /// Bytes of buffers in use.
@@ -461,9 +461,9 @@ impl PagePool {
     }
 
     /// For listings.
-    pub(crate) fn view(&self) -> PoolView {
+    pub(crate) fn view(&self) -> PagePoolView {
         let state = self.state.lock();
-        PoolView {
+        PagePoolView {
             budget: self.budget as u64,
             used: state.used as u64,
             spare: state.spare as u64,
@@ -524,5 +524,5 @@ fn drop_spare(state: &mut PoolState) -> bool {
 }
 
 #[cfg(test)]
-mod pool_model_test;
+mod page_pool_model_test;
 mod warm;

@@ -8,13 +8,13 @@
 //! 4. Make the metadata durable. Only then are the stripes settled.
 
 use crate::block_io::send::flush_block;
-use crate::context::Shared;
 use crate::flush::harden::{fold, harden};
 use crate::flush::settling::Settling;
 use crate::flush::told::{lacking, took};
 use crate::inode::core::InodeState;
 use crate::inode::open_table::Pinned;
 use crate::memory::file::FileState;
+use crate::mount::Mount;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::reaper;
@@ -28,47 +28,47 @@ const ATTEMPTS: u32 = 4;
 
 /// Makes one file durable: what is little by hardening it ([`crate::flush::harden`]), else by all
 /// of the steps.
-pub(crate) fn sync_inode(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
-    sync_one(shared, inode, true)
+pub(crate) fn sync_inode(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
+    sync_one(mount, inode, true)
 }
 
 /// Makes one file durable by all of the steps.
-pub(crate) fn sync_inode_whole(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
-    sync_one(shared, inode, false)
+pub(crate) fn sync_inode_whole(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
+    sync_one(mount, inode, false)
 }
 
-fn sync_one(shared: &Shared, inode: &Arc<InodeState>, may_harden: bool) -> Result<()> {
-    let _settling = shared.array.rounds.begin_settling();
-    let settling = make_durable(shared, inode, may_harden)?;
-    shared.array.meta.sync()?;
-    settling.into_iter().for_each(|stripes| stripes.settle(&shared.array.rounds));
-    shared.unregister_if_clean(inode);
+fn sync_one(mount: &Mount, inode: &Arc<InodeState>, may_harden: bool) -> Result<()> {
+    let _settling = mount.array.rounds.begin_settling();
+    let settling = make_durable(mount, inode, may_harden)?;
+    mount.array.meta.sync()?;
+    settling.into_iter().for_each(|stripes| stripes.settle(&mount.array.rounds));
+    mount.unregister_if_clean(inode);
     Ok(())
 }
 
 /// Makes many files durable with one commit of the NSDs and one sync of the metadata for all.
 /// Returns the bytes that had to be sent. A file that fails has its error latched; the first is
 /// returned.
-pub(crate) fn sync_inodes(shared: &Shared, inodes: &[Pinned]) -> Result<u64> {
-    let _settling = shared.array.rounds.begin_settling();
+pub(crate) fn sync_inodes(mount: &Mount, inodes: &[Pinned]) -> Result<u64> {
+    let _settling = mount.array.rounds.begin_settling();
     let mut bytes = 0;
     let mut failure = None;
     for inode in inodes {
         let Some(file) = inode.core.lock().file.clone() else { continue };
-        let result = send_blocks(shared, inode, &file);
+        let result = send_blocks(mount, inode, &file);
         bytes += result.as_ref().map_or(0, |sent| *sent);
         latch(inode, result, &mut failure);
     }
     // A block that did not become stable is found dirty by its own file's sync below.
-    let _ = shared.array.rounds.run(false);
+    let _ = mount.array.rounds.run(false);
     let mut settling = Vec::new();
     for inode in inodes {
-        let result = make_durable(shared, inode, false);
+        let result = make_durable(mount, inode, false);
         settling.extend(latch(inode, result, &mut failure).flatten());
     }
-    shared.array.meta.sync()?;
-    settling.into_iter().for_each(|stripes| stripes.settle(&shared.array.rounds));
-    inodes.iter().for_each(|inode| shared.unregister_if_clean(inode));
+    mount.array.meta.sync()?;
+    settling.into_iter().for_each(|stripes| stripes.settle(&mount.array.rounds));
+    inodes.iter().for_each(|inode| mount.unregister_if_clean(inode));
     failure.map_or(Ok(bytes), Err)
 }
 
@@ -90,7 +90,7 @@ fn latch<T>(
 /// Steps 1 to 3 for one file, or hardening. Returns the stripes to be settled after step 4; where
 /// a step fails they stay the file's.
 fn make_durable(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     may_harden: bool,
 ) -> Result<Option<Settling>> {
@@ -99,43 +99,43 @@ fn make_durable(
         None => None,
         Some(file) => {
             let _one_at_a_time = file.syncing.lock();
-            let hardened = may_harden && harden(shared, inode, &file)?;
+            let hardened = may_harden && harden(mount, inode, &file)?;
             let settled = loop {
                 if hardened {
                     break Settling::take(&file);
                 }
                 let moves = file.moves.load(Ordering::Acquire);
                 inode.core.lock().size_target = Some(file.size());
-                make_stable(shared, inode, &file)?;
+                make_stable(mount, inode, &file)?;
                 let settled = Settling::take(&file);
                 // If the bytes moved meanwhile, what was made stable is not where they are now.
-                if update(shared, inode, &file, moves)? {
+                if update(mount, inode, &file, moves)? {
                     break settled;
                 }
             };
             if !hardened {
-                fold(shared, inode, &file)?;
+                fold(mount, inode, &file)?;
             }
             Some(settled)
         }
     };
-    tell_atime(shared, inode)?;
+    tell_atime(mount, inode)?;
     Ok(settled)
 }
 
-fn make_stable(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<()> {
-    let nsds = shared.array.io.nsds();
+fn make_stable(mount: &Mount, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<()> {
+    let nsds = mount.array.io.nsds();
     let mut attempts = 0;
     loop {
         let restarts = nsds.restarts();
         // A block may be lost in anybody's round; then it is dirty, and counted here after that.
         let lost = file.lost.load(Ordering::Acquire);
         let is_whole = || file.lost.load(Ordering::Acquire) == lost;
-        send_blocks(shared, inode, file)?;
+        send_blocks(mount, inode, file)?;
         if file.unstable.load(Ordering::Acquire) == 0 && is_whole() {
             return Ok(());
         }
-        let ran = shared.array.rounds.run(false);
+        let ran = mount.array.rounds.run(false);
         attempts += u32::from(nsds.restarts() == restarts);
         match ran {
             Ok(()) if is_whole() => return Ok(()),
@@ -153,47 +153,43 @@ fn make_stable(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) 
 
 /// Sends all blocks of a file that are dirty now; returns the bytes. Where there is no space,
 /// what deletions still hold is freed first.
-fn send_blocks(shared: &Shared, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<u64> {
-    let before = shared.array.meta.changes();
-    match send_blocks_once(shared, inode, file) {
+fn send_blocks(mount: &Mount, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<u64> {
+    let before = mount.array.meta.changes();
+    match send_blocks_once(mount, inode, file) {
         Err(error)
-            if error.kind() == ErrorKind::NoSpace && reaper::reclaim(&shared.array, before) =>
+            if error.kind() == ErrorKind::NoSpace && reaper::reclaim(&mount.array, before) =>
         {
-            send_blocks_once(shared, inode, file)
+            send_blocks_once(mount, inode, file)
         }
         result => result,
     }
 }
 
-fn send_blocks_once(
-    shared: &Shared,
-    inode: &Arc<InodeState>,
-    file: &Arc<FileState>,
-) -> Result<u64> {
+fn send_blocks_once(mount: &Mount, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<u64> {
     let indexes = file.dirty_blocks();
     let failure = Mutex::new(None);
-    shared.flush_fan.run(indexes.len(), &|at| {
+    mount.flush_fan.run(indexes.len(), &|at| {
         // A block that is gone from the map was dropped with what it held, or is clean.
         let Some(block) = file.find_block(indexes[at]) else { return };
-        if let Err(error) = flush_block(shared, inode, file, &block) {
+        if let Err(error) = flush_block(mount, inode, file, &block) {
             failure.lock().get_or_insert(error);
         }
         // Whoever lost a block over it (Retry) finds the block dirty, this file among them.
-        if shared.is_round_due()
-            && let Err(error) = shared.array.rounds.run(false)
+        if mount.is_round_due()
+            && let Err(error) = mount.array.rounds.run(false)
             && error.kind() != ErrorKind::Retry
         {
             failure.lock().get_or_insert(error);
         }
     });
-    let sent = indexes.len() as u64 * u64::from(shared.array.block_size);
+    let sent = indexes.len() as u64 * u64::from(mount.array.block_size);
     failure.into_inner().map_or(Ok(sent.min(file.size())), Err)
 }
 
 /// Tells the metadata what it lacks of a file. Holds `content` shared across the metadata call, so
 /// that inline data, size and place belong together. False if the bytes have moved since `moves`.
 fn update(
-    shared: &Shared,
+    mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     moves: u64,
@@ -204,19 +200,19 @@ fn update(
     }
     let _serial = file.meta.lock();
     let Some(told) = lacking(inode, file, &content) else { return Ok(true) };
-    let result = shared.array.meta.apply_inode(told.update(inode.ino));
+    let result = mount.array.meta.apply_inode(told.update(inode.ino));
     took(inode, file, &content, &told, result).map(|()| true)
 }
 
 /// Tells the metadata an access time that reads have moved.
-fn tell_atime(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
+fn tell_atime(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
     let (atime, changes, other) = {
         let core = inode.core.lock();
         let Some(atime) = core.atime else { return Ok(()) };
         (atime, core.changes, core.mtime.is_some() || core.ctime.is_some() || core.size_changed)
     };
     let change = AttrChange { atime: Some(atime), quiet: true, ..AttrChange::default() };
-    match shared.change(inode, MetaOp::SetAttr { ino: inode.ino, change }) {
+    match mount.change(inode, MetaOp::SetAttr { ino: inode.ino, change }) {
         Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::Stale => {}
         Err(error) => return Err(error),
@@ -232,7 +228,7 @@ fn tell_atime(shared: &Shared, inode: &Arc<InodeState>) -> Result<()> {
 }
 
 /// Makes everything durable: `sync`. Returns the bytes that had to be sent.
-pub(crate) fn sync_all(shared: &Shared) -> Result<u64> {
-    let bytes = sync_inodes(shared, &shared.dirty_inodes(None))?;
+pub(crate) fn sync_all(mount: &Mount) -> Result<u64> {
+    let bytes = sync_inodes(mount, &mount.dirty_inodes(None))?;
     Ok(bytes)
 }

@@ -32,7 +32,7 @@ const BUDGET: usize = 16 * BLOCK;
 const SLOW: Duration = Duration::from_micros(160);
 
 struct Model {
-    pool: PagePool,
+    page_pool: PagePool,
     waiters: Waiters,
     pages: Vec<Arc<FakePage>>,
     dirty: usize,
@@ -41,7 +41,7 @@ struct Model {
 impl Model {
     fn new(budget: usize) -> Model {
         Model {
-            pool: PagePool::new(budget, BLOCK),
+            page_pool: PagePool::new(budget, BLOCK),
             waiters: Waiters::new(Arc::new(ManualClock::default())),
             pages: Vec::new(),
             dirty: 0,
@@ -55,8 +55,8 @@ impl Model {
     }
 
     fn check(&self) {
-        self.pool.check();
-        let view = self.pool.view();
+        self.page_pool.check();
+        let view = self.page_pool.view();
         assert_eq!(view.used, self.resident() as u64, "every buffer is accounted for");
         assert_eq!(view.dirty, self.dirty as u64);
         assert!(view.used + view.spare + view.withheld <= BUDGET as u64, "{view:?}");
@@ -73,12 +73,12 @@ impl Model {
     }
 
     fn put(&mut self, bytes: usize, fill: Fill) {
-        self.pool.admit(bytes, &self.waiters, WAIT_STEP, &|| {});
-        let buffer = self.pool.allocate(bytes, fill);
+        self.page_pool.admit(bytes, &self.waiters, WAIT_STEP, &|| {});
+        let buffer = self.page_pool.allocate(bytes, fill);
         assert!(buffer.len() >= bytes && buffer.len().is_power_of_two());
         let page = Arc::new(FakePage::default());
         *page.buffer.lock() = Some(buffer);
-        self.pool.enter(Arc::clone(&page) as Arc<dyn Page>);
+        self.page_pool.enter(Arc::clone(&page) as Arc<dyn Page>);
         self.pages.push(page);
     }
 
@@ -90,8 +90,8 @@ impl Model {
         {
             let bytes = rng.index(2 * buffer.len());
             let more = bytes.min(buffer.len()).saturating_sub(buffer.touched());
-            if self.pool.has_room(more) {
-                self.pool.note_touched(buffer, bytes);
+            if self.page_pool.has_room(more) {
+                self.page_pool.note_touched(buffer, bytes);
             }
         }
     }
@@ -100,9 +100,10 @@ impl Model {
         let page = &self.pages[rng.index(self.pages.len())];
         let whole = |buffer: &AlignedBuffer| (!buffer.is_sparse()).then(|| buffer.len());
         let Some(length) = page.buffer.lock().as_ref().and_then(whole) else { return };
-        if self.dirty + length <= self.pool.dirty_max() && !page.dirty.swap(true, Ordering::Relaxed)
+        if self.dirty + length <= self.page_pool.dirty_max()
+            && !page.dirty.swap(true, Ordering::Relaxed)
         {
-            self.pool.add_dirty(length);
+            self.page_pool.add_dirty(length);
             self.dirty += length;
         }
     }
@@ -111,7 +112,7 @@ impl Model {
         let page = &self.pages[rng.index(self.pages.len())];
         if page.dirty.swap(false, Ordering::Relaxed) {
             let length = page.buffer.lock().as_ref().map_or(0, |buffer| buffer.len());
-            self.pool.remove_dirty(length);
+            self.page_pool.remove_dirty(length);
             self.dirty -= length;
         }
     }
@@ -119,11 +120,11 @@ impl Model {
     /// The process has more than it may have, or less.
     fn hold(&self, rng: &mut Rng) {
         let resident = BUDGET + REST_BYTES_MIN + BUDGET / 8 - rng.index(BUDGET / 2);
-        let before = self.pool.view();
-        self.pool.hold(resident, 0);
+        let before = self.page_pool.view();
+        self.page_pool.hold(resident, 0);
         let above = before.withheld as i64 + resident as i64 - (BUDGET + REST_BYTES_MIN) as i64;
-        let withheld = above.clamp(0, self.pool.withheld_max as i64);
-        assert_eq!(self.pool.view().withheld as i64, withheld);
+        let withheld = above.clamp(0, self.page_pool.withheld_max as i64);
+        assert_eq!(self.page_pool.view().withheld as i64, withheld);
     }
 
     fn give_up(&mut self, rng: &mut Rng) {
@@ -131,7 +132,7 @@ impl Model {
         if page.dirty.load(Ordering::Relaxed) {
             self.pages.push(page);
         } else if let Some(buffer) = page.buffer.lock().take() {
-            self.pool.release(buffer);
+            self.page_pool.release(buffer);
         }
     }
 }
@@ -178,56 +179,56 @@ fn a_page_in_use_outlives_the_others() {
 
 #[test]
 fn writers_wait_until_pages_are_clean_and_no_longer_than_the_limit() {
-    let pool = PagePool::new(BUDGET, BLOCK);
+    let page_pool = PagePool::new(BUDGET, BLOCK);
     let waiters = Waiters::new(Arc::new(ManualClock::default()));
-    pool.add_dirty(pool.dirty_max() + 1);
-    assert!(!pool.wait_for_clean(&waiters, WAIT_STEP, &|| {}), "nothing moves");
+    page_pool.add_dirty(page_pool.dirty_max() + 1);
+    assert!(!page_pool.wait_for_clean(&waiters, WAIT_STEP, &|| {}), "nothing moves");
     let cleaned = || {
-        if pool.dirty() > pool.dirty_max() {
-            pool.remove_dirty(1);
+        if page_pool.dirty() > page_pool.dirty_max() {
+            page_pool.remove_dirty(1);
         }
     };
-    assert!(pool.wait_for_clean(&waiters, WAIT_STEP, &cleaned));
+    assert!(page_pool.wait_for_clean(&waiters, WAIT_STEP, &cleaned));
 }
 
 /// Where memory is touched ahead, a stream goes on in the memory that it left behind.
 #[test]
 fn a_new_block_takes_what_was_left_behind_and_nobody_uses() {
     let mut model = Model::new(WARM_BUDGET_MIN);
-    model.pool.assume_memory(true);
+    model.page_pool.assume_memory(true);
     (0..4).for_each(|_| model.put(BLOCK, Fill::Whole));
     let admit = |model: &Model, bytes| {
-        model.pool.admit(bytes, &model.waiters, WAIT_STEP, &|| {});
+        model.page_pool.admit(bytes, &model.waiters, WAIT_STEP, &|| {});
     };
     let [used, written, first, second] = &model.pages.clone()[..] else { unreachable!() };
     for page in [used, written, first, second] {
-        model.pool.leave_behind(Arc::clone(page) as Arc<dyn Page>);
+        model.page_pool.leave_behind(Arc::clone(page) as Arc<dyn Page>);
     }
     used.used.store(true, Ordering::Relaxed);
     written.dirty.store(true, Ordering::Relaxed);
     let resident = || [used, written, first, second].map(|page| page.is_resident());
     admit(&model, BLOCK / 2);
     assert_eq!(resident(), [true; 4], "a smaller buffer would not fit");
-    assert!(!model.pool.warm_one(false), "a stream goes on: nothing is touched");
+    assert!(!model.page_pool.warm_one(false), "a stream goes on: nothing is touched");
     admit(&model, BLOCK);
     assert_eq!(resident(), [true, true, false, true]);
     admit(&model, BLOCK);
     assert_eq!(resident(), [true, true, false, true], "one is at hand");
-    drop(model.pool.allocate(BLOCK, Fill::Whole));
+    drop(model.page_pool.allocate(BLOCK, Fill::Whole));
     admit(&model, BLOCK);
     assert_eq!(resident(), [true, true, false, false]);
-    assert!(model.pool.warm_one(true), "when all is quiet the pool grows");
-    model.pool.check();
+    assert!(model.page_pool.warm_one(true), "when all is quiet the pool grows");
+    model.page_pool.check();
 }
 
 /// Nobody touches memory ahead for a small pool, so it would never grow.
 #[test]
 fn in_a_small_pool_what_was_left_behind_stays_until_the_budget_is_used() {
     let mut model = Model::new(BUDGET);
-    model.pool.assume_memory(true);
+    model.page_pool.assume_memory(true);
     model.put(BLOCK, Fill::Whole);
     let page = Arc::clone(&model.pages[0]);
-    model.pool.leave_behind(Arc::clone(&page) as Arc<dyn Page>);
+    model.page_pool.leave_behind(Arc::clone(&page) as Arc<dyn Page>);
     model.put(BLOCK, Fill::Whole);
     assert!(page.is_resident());
 }
@@ -239,21 +240,21 @@ fn where_memory_is_fast_the_pool_grows_to_its_budget() {
     let leave = |model: &mut Model| {
         model.put(BLOCK, Fill::Whole);
         let page = Arc::clone(model.pages.last().expect("just put"));
-        model.pool.leave_behind(Arc::clone(&page) as Arc<dyn Page>);
+        model.page_pool.leave_behind(Arc::clone(&page) as Arc<dyn Page>);
         page
     };
     let first = leave(&mut model);
-    assert!(model.pool.warm_one(true));
+    assert!(model.page_pool.warm_one(true));
     // Whatever it took here.
-    (0..32).for_each(|_| model.pool.first_touch.note(BLOCK, SLOW / 100));
-    drop(model.pool.allocate(BLOCK, Fill::Whole));
+    (0..32).for_each(|_| model.page_pool.first_touch.note(BLOCK, SLOW / 100));
+    drop(model.page_pool.allocate(BLOCK, Fill::Whole));
     let second = leave(&mut model);
     assert!(first.is_resident());
     // It becomes slow: a host that has no memory left, say.
-    (0..8).for_each(|_| model.pool.first_touch.note(BLOCK, SLOW));
+    (0..8).for_each(|_| model.page_pool.first_touch.note(BLOCK, SLOW));
     model.put(BLOCK, Fill::Whole);
     assert!(!first.is_resident() && second.is_resident());
-    (0..32).for_each(|_| model.pool.first_touch.note(BLOCK, SLOW / 100));
+    (0..32).for_each(|_| model.page_pool.first_touch.note(BLOCK, SLOW / 100));
     model.put(BLOCK, Fill::Whole);
     assert!(second.is_resident());
 }

@@ -5,7 +5,7 @@ use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{OpenTable, Pinned};
 use crate::inode::queue::Queue;
 use crate::memory::file::FileState;
-use crate::memory::pool::PagePool;
+use crate::memory::page_pool::PagePool;
 use crate::settings::Settings;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use strake_proto::{Attr, ErrorKind, Ino, Result, Timestamp};
 const DUE_BYTES: usize = 64 << 20;
 
 /// See the file's head.
-pub(crate) struct Shared {
+pub(crate) struct Mount {
     pub(crate) array: Arc<Array>,
-    pub(crate) pool: Arc<PagePool>,
+    pub(crate) page_pool: Arc<PagePool>,
     pub(crate) table: Arc<OpenTable>,
     pub(crate) write_behind: Queue,
     pub(crate) prefetch: Queue,
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) pressed_last: AtomicU64,
 }
 
-impl Shared {
+impl Mount {
     /// The time, for `stat`.
     pub(crate) fn now(&self) -> Timestamp {
         self.array.clock.wall()
@@ -98,7 +98,7 @@ impl Shared {
             };
             let found = self.array.meta.query_inode(&MetaQuery::GetInode { ino: inode.ino })?;
             crate::inode::require_regular(found.attr.file_type)?;
-            let made = FileState::new(&found, Arc::clone(&self.pool))?;
+            let made = FileState::new(&found, Arc::clone(&self.page_pool))?;
             let mut core = inode.core.lock();
             if core.epoch() == epoch && core.file.is_none() {
                 core.absorb(&found, epoch);
@@ -206,12 +206,12 @@ impl Shared {
     /// Makes room for a buffer; see [`PagePool::admit`].
     pub(crate) fn admit(&self, bytes: usize) {
         let limit = self.settings.standstill_max;
-        self.pool.admit(bytes, &self.array.observe.waiters, limit, &|| self.kick());
+        self.page_pool.admit(bytes, &self.array.observe.waiters, limit, &|| self.kick());
     }
 
     /// Whether a round would relieve the pool, and none is under way.
     pub(crate) fn is_round_due(&self) -> bool {
-        self.array.rounds.is_due(DUE_BYTES.min(self.pool.dirty_max() / 4))
+        self.array.rounds.is_due(DUE_BYTES.min(self.page_pool.dirty_max() / 4))
     }
 
     /// Asks the writers behind to make pages clean.
