@@ -82,8 +82,8 @@ struct Route {
 /// Which NSD of a slot is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The one that holds it.
-    Holder,
+    /// The one that holds the slot now.
+    Current,
     /// The one that is to replace it.
     Shadow,
 }
@@ -102,7 +102,7 @@ pub struct NsdSet {
     clock: Arc<dyn Clock>,
     placements: RwLock<HashMap<(LayoutVersion, Code), Arc<Placement>>>,
     /// The slots that are deleted, in their order.
-    lost: RwLock<Vec<SlotIndex>>,
+    deleted: RwLock<Vec<SlotIndex>>,
     heirs: Heirs,
     missed: Mutex<Missed>,
     gate: RwLock<()>,
@@ -220,7 +220,7 @@ impl NsdSet {
         client: ClientId,
         clock: Arc<dyn Clock>,
     ) -> NsdSet {
-        let lost = pool.lost();
+        let deleted = pool.deleted();
         let slots: Vec<NsdSlot> = pool.slots.iter().map(NsdSlot::new).collect();
         let mut missed = Missed::new(slots.len());
         for (at, slot) in (0..).map(SlotIndex).zip(&slots) {
@@ -231,8 +231,8 @@ impl NsdSet {
         let set = NsdSet {
             slots,
             missed: Mutex::new(missed),
-            heirs: Heirs::of(pool.rehoming()),
-            lost: RwLock::new(lost),
+            heirs: Heirs::of(pool.being_emptied()),
+            deleted: RwLock::new(deleted),
             map: AtomicU64::new(pool.version.0),
             pool: RwLock::new(pool),
             tolerance,
@@ -249,7 +249,7 @@ impl NsdSet {
             mending: Mutex::new(()),
         };
         for (slot, port) in ports {
-            if set.lost.read().contains(&slot) {
+            if set.deleted.read().contains(&slot) {
                 continue;
             }
             if let (Some(port), Some(entry)) = (port, set.slots.get(usize::from(slot.0))) {
@@ -268,8 +268,8 @@ impl NsdSet {
 
     /// All slots but those that are deleted.
     pub fn slots(&self) -> impl Iterator<Item = SlotIndex> + use<> {
-        let lost = self.lost.read().clone();
-        (0..self.slots.len() as u16).map(SlotIndex).filter(move |slot| !lost.contains(slot))
+        let deleted = self.deleted.read().clone();
+        (0..self.slots.len() as u16).map(SlotIndex).filter(move |slot| !deleted.contains(slot))
     }
 
     fn slot(&self, slot: SlotIndex) -> &NsdSlot {
@@ -322,9 +322,9 @@ impl NsdSet {
     pub fn stripe(&self, layout: &ObjectLayout, block: BlockIndex) -> Result<StripeSlots> {
         let placement = self.placement(layout)?;
         let mut slots = placement.stripe(layout.object, block);
-        let lost = self.lost.read();
-        if !lost.is_empty() {
-            placement.substitute(layout.object, block, &mut slots, &lost);
+        let deleted = self.deleted.read();
+        if !deleted.is_empty() {
+            placement.substitute(layout.object, block, &mut slots, &deleted);
         }
         Ok(slots)
     }
@@ -396,7 +396,7 @@ impl NsdSet {
         send: &[u8],
         receive: &mut [u8],
     ) -> Result<NsdReply> {
-        if place == Place::Holder {
+        if place == Place::Current {
             return self.call(slot, request, send, receive);
         }
         let Some(shadow) = self.shadow(slot) else {
@@ -469,7 +469,7 @@ impl NsdSet {
     /// Takes one of the NSDs of a slot out of use.
     pub fn fail_at(&self, (slot, place): (SlotIndex, Place)) {
         match (place, self.shadow(slot)) {
-            (Place::Holder, _) => self.fail(slot),
+            (Place::Current, _) => self.fail(slot),
             (Place::Shadow, Some(shadow)) => shadow.failed.store(true, Ordering::Release),
             (Place::Shadow, None) => {}
         }
@@ -533,7 +533,7 @@ impl NsdSet {
 
     /// Puts a new way to the NSD of `slot` in place; [`NsdSet::probe`] brings it into use.
     pub fn attach(&self, slot: SlotIndex, port: Option<Arc<dyn NsdPort>>) {
-        if self.lost.read().contains(&slot) {
+        if self.deleted.read().contains(&slot) {
             return;
         }
         if let Some(entry) = self.slots.get(usize::from(slot.0)) {
@@ -695,7 +695,7 @@ impl NsdSet {
     /// Total and free raw bytes. Placement is even, so the fullest NSD decides what is free, and of
     /// how much: those with more cannot be filled.
     pub fn space(&self) -> (u64, u64) {
-        let live = || self.slots().filter(|slot| self.rehoming() != Some(*slot));
+        let live = || self.slots().filter(|slot| self.being_emptied() != Some(*slot));
         // What one that is away had when it went says nothing: deletions wait for it.
         let told = live().filter(|slot| self.availability(*slot).writable()).map(|slot| {
             let entry = self.slot(slot);

@@ -43,7 +43,7 @@ pub fn apply_again(array: &Array, nsd: NsdId) -> Result<()> {
         after = last;
         for PendingRange { layout, from, to, version, .. } in &page {
             if array.io.delete_range(layout, (*from, *to), *version, Some(&[nsd])).is_empty() {
-                let detail = format!("NSD {nsd} was lost again");
+                let detail = format!("NSD {nsd} went down again");
                 return Err(Error::new(ErrorKind::Unreachable, detail));
             }
         }

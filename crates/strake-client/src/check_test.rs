@@ -35,8 +35,8 @@ impl Bench {
         let (entry, opened) =
             self.vfs.create(ROOT, Ino::ROOT, name.as_bytes(), 0o644, RW, true).expect("created");
         let data = vec![7; bytes];
-        assert_eq!(self.vfs.write(opened.handle, 0, &data, false).expect("written"), bytes);
-        self.vfs.fsync(opened.handle, false).expect("synced");
+        assert_eq!(self.vfs.write(opened.handle, 0, &data).expect("written"), bytes);
+        self.vfs.fsync(opened.handle).expect("synced");
         (entry.attr.ino, opened.handle)
     }
 
@@ -218,8 +218,8 @@ fn an_nsd_that_is_away_is_a_note() {
     let layout = bench.layout(ino);
     let away = bench.slot(&layout, 0, 2);
     bench.vfs.array().attach_nsd(SlotIndex(away as u16), None);
-    bench.vfs.write(handle, 0, &[1; 5000], false).expect("written");
-    bench.vfs.fsync(handle, false).expect("synced");
+    bench.vfs.write(handle, 0, &[1; 5000]).expect("written");
+    bench.vfs.fsync(handle).expect("synced");
     let found = bench.check();
     assert_eq!(found.faults, Vec::<String>::new());
     assert!(found.notes.iter().any(|note| note.contains("left out")), "{:?}", found.notes);
@@ -244,7 +244,7 @@ fn act(vfs: &Mounted, rng: &mut Rng, name: &str) {
     match rng.below(10) {
         0..=4 => {
             let data = vec![rng.next_u64() as u8; 1 + rng.index(2 * BLOCK_SIZE as usize)];
-            vfs.write(handle, offset, &data, false).expect("written");
+            vfs.write(handle, offset, &data).expect("written");
         }
         5 => {
             let size = if rng.one_in(4) { 0 } else { offset };
@@ -257,10 +257,10 @@ fn act(vfs: &Mounted, rng: &mut Rng, name: &str) {
                 vfs.fallocate(handle, hole, FallocateMode::PunchHole).expect("punched");
             }
         }
-        7 => vfs.fsync(handle, false).expect("synced"),
+        7 => vfs.fsync(handle).expect("synced"),
         8 => vfs.unlink(ROOT, Ino::ROOT, name.as_bytes()).expect("unlinked"),
         _ => {
-            vfs.write(handle, 0, &[1; 100], false).expect("written");
+            vfs.write(handle, 0, &[1; 100]).expect("written");
         }
     }
     vfs.release(handle);

@@ -95,7 +95,7 @@ impl Run {
                     file.will_be(|bytes| fill(bytes, offset, end, |at| at as u8 ^ salt));
                 }
                 let data: Vec<u8> = (offset..offset + length).map(|at| at as u8 ^ salt).collect();
-                vfs.write(handle, offset as u64, &data, false)?;
+                vfs.write(handle, offset as u64, &data)?;
             }
             5 => {
                 let size = if rng.one_in(3) { 0 } else { offset };
@@ -112,7 +112,7 @@ impl Run {
                 vfs.fallocate(handle, range, FallocateMode::PunchHole)?;
             }
             7 | 8 => {
-                vfs.fsync(handle, false)?;
+                vfs.fsync(handle)?;
                 let last = file.latest().clone();
                 file.states = vec![last];
                 file.synced = true;
@@ -237,7 +237,7 @@ fn a_block_is_sent_again_only_when_its_last_version_is_stable() {
     let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
     for byte in 1..4u8 {
         // Not to its end, so that no writer behind sends it.
-        vfs.write(opened.handle, 0, &vec![byte; 200_000], false).expect("written");
+        vfs.write(opened.handle, 0, &vec![byte; 200_000]).expect("written");
         send_block(&vfs, entry.attr.ino, 0);
     }
     let strips: usize = rig.nsds.iter().map(|nsd| nsd.strips()).sum();
@@ -255,7 +255,7 @@ fn what_is_older_than_the_last_stable_version_is_forgotten_with_the_next() {
     let vfs = rig.start(0);
     let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
     let send = |byte: u8| {
-        vfs.write(opened.handle, 0, &vec![byte; 200_000], false).expect("written");
+        vfs.write(opened.handle, 0, &vec![byte; 200_000]).expect("written");
         send_block(&vfs, entry.attr.ino, 0);
     };
     for byte in 1..7u8 {
@@ -282,10 +282,10 @@ fn a_recovery_leaves_the_times_of_a_file() {
     rig.settings.sync_interval = Duration::from_secs(3600);
     let vfs = rig.start(0);
     let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
-    vfs.write(opened.handle, 0, &[1; 10_000], false).expect("written");
-    vfs.fsync(opened.handle, false).expect("synced");
+    vfs.write(opened.handle, 0, &[1; 10_000]).expect("written");
+    vfs.fsync(opened.handle).expect("synced");
     let before = vfs.getattr(entry.attr.ino).expect("there");
-    vfs.write(opened.handle, u64::from(BLOCK_SIZE), &[2; 10_000], false).expect("written");
+    vfs.write(opened.handle, u64::from(BLOCK_SIZE), &[2; 10_000]).expect("written");
     send_block(&vfs, entry.attr.ino, 1);
     vfs.mount.array.rounds.run(false).expect("stable");
     drop(vfs);
@@ -309,16 +309,16 @@ fn all_hardened_units_of_a_file_are_written_again_however_many() {
     let mut files = Vec::new();
     for name in [b"f".as_slice(), b"g"] {
         let (entry, opened) = vfs.create(ROOT, Ino::ROOT, name, 0o644, RW, true).expect("created");
-        vfs.write(opened.handle, 0, &vec![1; UNITS as usize * 4096], false).expect("written");
-        vfs.fsync(opened.handle, false).expect("synced");
+        vfs.write(opened.handle, 0, &vec![1; UNITS as usize * 4096]).expect("written");
+        vfs.fsync(opened.handle).expect("synced");
         files.push((entry.attr.ino, opened.handle));
     }
     // Not the last of a block, so that no writer behind sends it.
     let is_written = |unit: u64| unit % u64::from(BLOCK_SIZE / 4096) < 60;
     for unit in (0..UNITS).filter(|unit| is_written(*unit)) {
         for (_, handle) in &files {
-            vfs.write(*handle, unit * 4096, &[unit as u8; 4096], false).expect("written");
-            vfs.fsync(*handle, false).expect("synced");
+            vfs.write(*handle, unit * 4096, &[unit as u8; 4096]).expect("written");
+            vfs.fsync(*handle).expect("synced");
         }
     }
     drop(vfs);
@@ -355,8 +355,8 @@ fn a_block_that_grows_keeps_all_its_positions() {
         let vfs = rig.start(0);
         let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
         for end in (8u64..64).map(|unit| unit * 4096 + 1) {
-            vfs.write(opened.handle, end - 4096, &[7; 4096], false).expect("written");
-            vfs.fsync(opened.handle, false).expect("synced");
+            vfs.write(opened.handle, end - 4096, &[7; 4096]).expect("written");
+            vfs.fsync(opened.handle).expect("synced");
             let check = vfs.manager.check_strips().expect("checks");
             assert_eq!(check.faults, Vec::<String>::new(), "{code}: {end} bytes");
         }
@@ -374,15 +374,15 @@ fn a_hardened_unit_is_written_again_as_a_whole() {
     let vfs = rig.start(0);
     let (entry, opened) = vfs.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
     let put = |at: u64, bytes: &[u8]| {
-        vfs.write(opened.handle, at, bytes, false).expect("written");
-        vfs.fsync(opened.handle, false).expect("synced");
+        vfs.write(opened.handle, at, bytes).expect("written");
+        vfs.fsync(opened.handle).expect("synced");
     };
     put(0, &[1; 8817]);
     put(8000, &[2; 817]);
     put(20_000, &[3; 100]);
     // Nobody syncs what comes then, but it reaches the disks.
     let newer = vec![9; BLOCK_SIZE as usize];
-    vfs.write(opened.handle, 0, &newer, false).expect("written");
+    vfs.write(opened.handle, 0, &newer).expect("written");
     send_block(&vfs, entry.attr.ino, 0);
     vfs.mount.array.rounds.run(false).expect("stable");
     drop(vfs);

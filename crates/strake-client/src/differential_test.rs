@@ -83,7 +83,7 @@ impl Worker {
             9 => self.truncate(at),
             10 => self.punch(at),
             11 => self.append(at),
-            12 => self.vfs.fsync(self.files[at].handle, false).expect("synced"),
+            12 => self.vfs.fsync(self.files[at].handle).expect("synced"),
             13 => self.reopen(at),
             14 => self.copy(at),
             _ => self.seek(at),
@@ -99,8 +99,7 @@ impl Worker {
         let salt = self.rng.next_u64() as u8;
         let data: Vec<u8> = (0..length).map(|at| (at / 7) as u8 ^ salt).collect();
         let file = &mut self.files[at];
-        let count =
-            self.vfs.write(file.handle, offset as u64, &data, false).expect("there is room");
+        let count = self.vfs.write(file.handle, offset as u64, &data).expect("there is room");
         assert_eq!(count, length);
         fill(&mut file.bytes, offset, offset + length, |at| data[at - offset]);
     }
@@ -112,7 +111,7 @@ impl Worker {
         let data: Vec<u8> = (0..length).map(|at| (at / 5) as u8 ^ salt).collect();
         let flags = OpenFlags { append: true, ..RW };
         let handle = self.vfs.open(ROOT, file.ino, flags).expect("opened").handle;
-        assert_eq!(self.vfs.write(handle, 0, &data, false).expect("there is room"), length);
+        assert_eq!(self.vfs.write(handle, 0, &data).expect("there is room"), length);
         file.bytes.extend_from_slice(&data);
         self.vfs.release(handle);
     }

@@ -99,13 +99,13 @@ fn a_disk_is_replaced_under_a_writer_and_the_new_one_has_everything() {
                 let (_, handle) = create(&vfs, "busy");
                 for round in 0..ROUNDS_MAX {
                     write(&vfs, handle, u64::from(round % 3) * 70_000, &pattern(300_000, round));
-                    vfs.fsync(handle, false).expect("synced");
+                    vfs.fsync(handle).expect("synced");
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
                 }
                 write(&vfs, handle, 0, &pattern(600_000, 77));
-                vfs.fsync(handle, false).expect("synced");
+                vfs.fsync(handle).expect("synced");
             });
             replace(&vfs, &new, 0);
             wait_until(&vfs, is_done);
@@ -206,7 +206,7 @@ fn a_suspended_disk_gets_no_new_files_and_is_read() {
     for at in 0..4u8 {
         let (_, handle) = create(&vfs, &format!("new{at}"));
         write(&vfs, handle, 0, &pattern(3 * BLOCK, at));
-        vfs.fsync(handle, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
     }
     assert!(rig.nsds[SLOT].strips() <= before, "nothing new is on it");
     verify(&vfs, "what is there is read");
@@ -224,7 +224,7 @@ fn a_suspended_disk_gets_no_new_files_and_is_read() {
     assert!(vfs.manager.set_suspended(OLD, false).expect("set"));
     let (_, handle) = create(&vfs, "newest");
     write(&vfs, handle, 0, &pattern(8 * BLOCK, 9));
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     assert!(rig.nsds[SLOT].strips() > before);
     vfs.shutdown().expect("ended");
 }

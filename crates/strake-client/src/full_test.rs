@@ -46,7 +46,7 @@ fn fill(vfs: &Mounted, handle: Handle, rng: &mut Rng) -> Vec<u8> {
     let mut bytes = vec![0; 100_000];
     loop {
         rng.fill(&mut bytes);
-        match vfs.write(handle, held.len() as u64, &bytes, false) {
+        match vfs.write(handle, held.len() as u64, &bytes) {
             Ok(count) => held.extend_from_slice(&bytes[..count]),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::NoSpace);
@@ -74,7 +74,7 @@ fn change(vfs: &Mounted, handle: Handle, rng: &mut Rng, from: usize, held: &mut 
         return zeroed.unwrap_or_else(|error| panic!("{offset}..{end} zeroed: {error}"));
     }
     rng.fill(bytes);
-    let count = vfs.write(handle, offset, bytes, false);
+    let count = vfs.write(handle, offset, bytes);
     let count = count.unwrap_or_else(|error| panic!("{offset}..{end} written: {error}"));
     assert_eq!(count, bytes.len(), "{offset}..{end} written");
 }
@@ -94,17 +94,17 @@ fn what_it_holds_can_be_written_anew_and_nothing_can_be_added() {
         for _ in 0..STEPS {
             change(&vfs, handle, &mut rng, 0, &mut held);
             if rng.one_in(30) {
-                vfs.fsync(handle, false).expect("durable");
+                vfs.fsync(handle).expect("durable");
             }
         }
         vfs.sync().expect("durable");
         let free = vfs.statfs().expect("told").available;
         assert!(free < 2 * u64::from(BLOCK_SIZE), "as full as before: {free}");
         let (_, other) = create(&vfs, "g");
-        let added = vfs.write(other, 0, &held[..2 * BLOCK], false).unwrap_or(0);
+        let added = vfs.write(other, 0, &held[..2 * BLOCK]).unwrap_or(0);
         assert!(added < 2 * BLOCK, "it was full");
         cut(&vfs, handle, &mut held, 1234);
-        vfs.fsync(handle, false).expect("durable");
+        vfs.fsync(handle).expect("durable");
         drop(vfs);
         rig.crash();
         let vfs = rig.start(0);
@@ -126,13 +126,13 @@ fn several_who_write_it_anew_leave_each_other_room() {
                     for _ in 0..STEPS / 4 {
                         change(vfs, handle, &mut rng, number * each, part);
                         if rng.one_in(30) {
-                            vfs.fsync(handle, false).expect("durable");
+                            vfs.fsync(handle).expect("durable");
                         }
                     }
                 });
             }
         });
-        vfs.fsync(handle, false).expect("what was accepted had its room");
+        vfs.fsync(handle).expect("what was accepted had its room");
         assert!(read(&vfs, handle, 0, held.len()) == held);
         vfs.shutdown().expect("ended");
     });
@@ -142,16 +142,16 @@ fn several_who_write_it_anew_leave_each_other_room() {
 fn what_a_nearly_full_file_system_accepted_has_room_on_each_disk() {
     for_each_full(4 * test_scale(), &["1", "2x"], |full| {
         let Full { rig: _rig, vfs, mut rng, handle, mut held } = full;
-        vfs.fsync(handle, false).expect("durable");
+        vfs.fsync(handle).expect("durable");
         let quarter = held.len() / 4;
         cut(&vfs, handle, &mut held, quarter);
         for _ in 0..STEPS {
             let start = rng.index(held.len() - 10);
             rng.fill(&mut held[start..start + 10]);
             let bytes = &held[start..start + 10];
-            assert_eq!(vfs.write(handle, start as u64, bytes, false).expect("room"), 10);
+            assert_eq!(vfs.write(handle, start as u64, bytes).expect("room"), 10);
         }
-        vfs.fsync(handle, false).expect("what was accepted has its room");
+        vfs.fsync(handle).expect("what was accepted has its room");
         assert!(read(&vfs, handle, 0, held.len() + 1) == held);
         vfs.shutdown().expect("ended");
     });
@@ -166,11 +166,11 @@ fn what_was_synced_while_it_was_full_outlives_a_power_cut() {
         let units = held.len() / UNIT;
         let numbered = |number: u32| number.to_le_bytes().repeat(UNIT / 4);
         let set = |at: usize, number: u32| {
-            let count = vfs.write(handle, (at * UNIT) as u64, &numbered(number), false);
+            let count = vfs.write(handle, (at * UNIT) as u64, &numbered(number));
             assert_eq!(count.expect("room"), UNIT);
         };
         (0..units).for_each(|at| set(at, 0));
-        vfs.fsync(handle, false).expect("durable");
+        vfs.fsync(handle).expect("durable");
         let (mut newest, steps) = (vec![0; units], 1 + rng.below(STEPS) as u32);
         let mut synced = newest.clone();
         for number in 1..=steps {
@@ -178,7 +178,7 @@ fn what_was_synced_while_it_was_full_outlives_a_power_cut() {
             set(at, number);
             newest[at] = number;
             if rng.one_in(8) {
-                vfs.fsync(handle, false).expect("durable");
+                vfs.fsync(handle).expect("durable");
                 synced.clone_from(&newest);
             }
         }
@@ -204,21 +204,21 @@ fn contents_that_find_no_room_outside_the_inode_stay_in_there_however_often_it_i
     rig.nsds.iter().for_each(|nsd| nsd.set_capacity(CAPACITY));
     let vfs = rig.start(0);
     let small = create(&vfs, "small").1;
-    assert_eq!(vfs.write(small, 0, &[7; 3000], false).expect("room"), 3000);
+    assert_eq!(vfs.write(small, 0, &[7; 3000]).expect("room"), 3000);
     let mut rng = Rng::new(1);
     let handle = create(&vfs, "f").1;
     let mut held = fill(&vfs, handle, &mut rng);
-    while let Ok(count) = vfs.write(handle, held.len() as u64, &[1], false) {
+    while let Ok(count) = vfs.write(handle, held.len() as u64, &[1]) {
         held.extend(std::iter::repeat_n(1, count));
     }
     for _ in 0..50 {
-        let refused = vfs.write(small, 3000, &[8; 2000], false).expect_err("it is full");
+        let refused = vfs.write(small, 3000, &[8; 2000]).expect_err("it is full");
         assert_eq!(refused.kind(), ErrorKind::NoSpace);
     }
     assert_eq!(read(&vfs, small, 0, 5000), [7; 3000]);
     let half = held.len() / 2;
     cut(&vfs, handle, &mut held, half);
-    assert_eq!(vfs.write(small, 3000, &[8; 2000], false).expect("room again"), 2000);
+    assert_eq!(vfs.write(small, 3000, &[8; 2000]).expect("room again"), 2000);
     vfs.sync().expect("durable");
     assert_eq!(read(&vfs, small, 0, 6000)[2999..], [&[7][..], &[8; 2000]].concat());
     vfs.shutdown().expect("ended");

@@ -66,6 +66,8 @@ mod check_test;
 #[cfg(test)]
 mod crash_test;
 #[cfg(test)]
+mod delete_test;
+#[cfg(test)]
 mod differential_test;
 #[cfg(test)]
 mod disks_test;
@@ -75,8 +77,6 @@ mod full_test;
 mod overwrite_test;
 #[cfg(test)]
 mod racing_write_test;
-#[cfg(test)]
-mod rehome_test;
 #[cfg(test)]
 mod returning_test;
 #[cfg(test)]

@@ -68,7 +68,7 @@ fn overwriting_more_blocks_than_there_is_room_for_sends_none_of_them() {
             }
         }
         assert_eq!(sent.load(Ordering::Acquire), 0, "{code}: written to memory alone");
-        vfs.fsync(handle, false).expect("each finds room when it is sent");
+        vfs.fsync(handle).expect("each finds room when it is sent");
         assert!(sent.load(Ordering::Acquire) >= blocks, "{code}: sent");
         assert!(read(&vfs, handle, 0, held.len() + 1) == held, "{code}");
         vfs.shutdown().expect("ended");
@@ -88,19 +88,19 @@ fn what_is_overwritten_leaves_growth_its_room() {
     let vfs = rig.start(0);
     let (_, handle) = create(&vfs, "f");
     write(&vfs, handle, 0, &pattern((BLOCKS * BLOCK) as usize, 1));
-    vfs.fsync(handle, false).expect("durable");
+    vfs.fsync(handle).expect("durable");
     let (_, other) = create(&vfs, "g");
     let mut grown = 0;
     for index in 0..BLOCKS {
         write(&vfs, handle, index * BLOCK, &pattern(UNIT, 2));
         let more = pattern(UNIT, 3);
-        if vfs.write(other, grown, &more, false).is_ok_and(|count| count == UNIT) {
+        if vfs.write(other, grown, &more).is_ok_and(|count| count == UNIT) {
             grown += UNIT as u64;
         }
     }
     assert!(grown > 0);
-    vfs.fsync(other, false).expect("what was accepted has its room");
-    vfs.fsync(handle, false).expect("what was accepted has its room");
+    vfs.fsync(other).expect("what was accepted has its room");
+    vfs.fsync(handle).expect("what was accepted has its room");
     assert!(
         read(&vfs, other, 0, grown as usize + 1) == pattern(UNIT, 3).repeat(grown as usize / UNIT)
     );
@@ -116,7 +116,7 @@ fn overwritten(rig: &Rig) -> (Mounted, Ino) {
     let vfs = rig.start(0);
     let (ino, handle) = create(&vfs, "f");
     write(&vfs, handle, 0, &pattern(2 * BLOCK as usize, 1));
-    vfs.fsync(handle, false).expect("durable");
+    vfs.fsync(handle).expect("durable");
     round(&vfs);
     assert_eq!((rig.unsettled(), kept(rig)), (0, 0));
     write(&vfs, handle, 5 * UNIT as u64, &pattern(UNIT, 2));

@@ -4,8 +4,8 @@
 //! listed; its partners are listed before they accept theirs. So the strip looks like one that only
 //! this NSD has, although the write is about to be acknowledged.
 
+use crate::delete_test::wait_for_end;
 use crate::memory::file::Content;
-use crate::rehome_test::wait_for_end;
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::vfs_test::{create, open, pattern, read, write};
@@ -155,12 +155,12 @@ fn a_block_written_while_an_nsd_is_compared_keeps_its_strip_there() {
         let vfs = rig.start(0);
         let (ino, handle) = create(&vfs, "f");
         write(&vfs, handle, 0, &pattern(200_000, 1));
-        vfs.fsync(handle, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
         vfs.array().attach_nsd(SlotIndex(1), None);
         // Blocks that the NSD misses; the new one is between them.
         write(&vfs, handle, 0, &pattern(200_000, 2));
         write(&vfs, handle, 2 * BLOCK, &pattern(LENGTH, 3));
-        vfs.fsync(handle, false).expect("one may be away");
+        vfs.fsync(handle).expect("one may be away");
         if !by_table {
             vfs.mount.array.io.nsds().missed().distrust(SlotIndex(1));
         }
@@ -171,7 +171,7 @@ fn a_block_written_while_an_nsd_is_compared_keeps_its_strip_there() {
             vfs.array().attach_nsd(SlotIndex(1), rig.port(1));
             vfs.manager.recover_nsds();
         });
-        vfs.fsync(handle, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
         vfs.manager.recover_nsds();
         assert!(vfs.array().nsds()[1].state.availability.readable(), "{why}: it is up");
         vfs.release(handle);
@@ -186,7 +186,7 @@ fn a_block_written_while_an_heir_is_compared_keeps_its_strip_there() {
     let vfs = rig.start(0);
     let (ino, handle) = create(&vfs, "f");
     write(&vfs, handle, 0, &pattern(200_000, 1));
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     let layout = layout_of(&vfs, ino);
     // The heir is listed after its partner, so that the partner's next listing is the one that
     // tells what the others have.
@@ -202,7 +202,7 @@ fn a_block_written_while_an_heir_is_compared_keeps_its_strip_there() {
         scope.spawn(|| order.write(&vfs, ino, handle));
         vfs.manager.delete_nsd(Deletion { nsd: NsdId(1), rate: 0 }).expect("begins");
     });
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     vfs.release(handle);
     wait_for_end(&vfs);
     assert_eq!(vfs.manager.deletion(), Ok(None), "it is deleted");

@@ -27,7 +27,7 @@ fn an_nsd_that_went_before_a_commit_has_missed_what_the_commit_made_stable() {
             let vfs = rig.start(0);
             let (ino, handle): (Ino, Handle) = create(&vfs, "f");
             write(&vfs, handle, 0, &pattern(BLOCK, 1));
-            vfs.fsync(handle, false).expect("synced");
+            vfs.fsync(handle).expect("synced");
             vfs.sync().expect("synced");
             // Settled, so that no start looks at the stripe again.
             vfs.tend();
@@ -39,7 +39,7 @@ fn an_nsd_that_went_before_a_commit_has_missed_what_the_commit_made_stable() {
             } else {
                 rig.nsds[slot].set_down(true);
             }
-            vfs.fsync(handle, false).expect("synced");
+            vfs.fsync(handle).expect("synced");
             rig.nsds[slot].crash();
             vfs.array().attach_nsd(at, rig.port(slot));
             vfs.manager.recover_nsds();
@@ -71,7 +71,7 @@ fn an_nsd_that_returns_keeps_no_strip_that_the_block_does_not_have() {
         let vfs = rig.start(0);
         let (ino, handle): (Ino, Handle) = create(&vfs, "f");
         write(&vfs, handle, 0, &pattern(10_000, 1));
-        vfs.fsync(handle, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
         vfs.sync().expect("synced");
         vfs.tend();
         // Not to its end, so that no writer behind sends it.
@@ -182,7 +182,7 @@ impl Rehearsal {
                 self.must("write", |vfs| {
                     let mut done = 0;
                     while done < bytes.len() {
-                        done += vfs.write(handle, (from + done) as u64, &bytes[done..], false)?;
+                        done += vfs.write(handle, (from + done) as u64, &bytes[done..])?;
                     }
                     Ok(())
                 });
@@ -191,7 +191,7 @@ impl Rehearsal {
         }
         let (handle, ino) = (self.files[at].0, lookup(&self.vfs, &format!("f{at}")).attr.ino);
         match self.rng.below(5) {
-            0 => self.must("fsync", |vfs| vfs.fsync(handle, false)),
+            0 => self.must("fsync", |vfs| vfs.fsync(handle)),
             1 => drop(self.must("sync", |vfs| vfs.sync())),
             2 => self.vfs.mount.array.rounds.run(false).unwrap_or_default(),
             3 => send_block(&self.vfs, ino, 0),
@@ -327,7 +327,7 @@ fn a_disk_that_went_full_does_not_keep_the_others_full() {
     let (_, handle) = create(&vfs, "fill");
     let bytes = pattern(BLOCK, 1);
     let mut offset = 0;
-    while vfs.write(handle, offset, &bytes, false).is_ok_and(|count| count == BLOCK) {
+    while vfs.write(handle, offset, &bytes).is_ok_and(|count| count == BLOCK) {
         offset += BLOCK as u64;
         assert!(offset < 64 * BLOCK as u64, "it is never full");
         vfs.sync().expect("synced");
@@ -339,5 +339,5 @@ fn a_disk_that_went_full_does_not_keep_the_others_full() {
     vfs.tend();
     let (_, handle) = create(&vfs, "next");
     write(&vfs, handle, 0, &pattern(2 * BLOCK, 2));
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
 }

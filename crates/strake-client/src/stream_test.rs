@@ -98,7 +98,7 @@ fn a_stream_that_is_written_goes_on_in_its_own_memory() {
         for (at, part) in (0u64..).zip(bytes.chunks(BLOCK)) {
             write(&vfs, handle, at * BLOCK as u64, part);
         }
-        vfs.fsync(handle, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
         (handle, bytes)
     };
     let mut files = vec![put("first", 1)];
@@ -229,7 +229,7 @@ fn change_at_random(vfs: &Mounted, model: &Model, rng: &mut Rng, steps: u64) {
                 resize(from);
                 resize(RECORDS);
             }),
-            1 => vfs.fsync(handle, false).expect("synced"),
+            1 => vfs.fsync(handle).expect("synced"),
             _ => {
                 let bytes: Vec<u8> = (from..to).flat_map(|at| stamped(at, step)).collect();
                 model.change((from, to), step, || {

@@ -229,23 +229,17 @@ pub trait Vfs: Send + Sync {
     /// Tells that whoever reads through this handle keeps what it has read (the kernel's page
     /// cache), so that keeping it here as well is of little use.
     fn pages_are_kept(&self, _handle: Handle) {}
-    /// Writes at `offset`, or at the end for `append` handles, all or as much as there is space
-    /// for (an error only if nothing was written). Clears capabilities; `kill_privileges` also
-    /// setuid and setgid.
-    fn write(
-        &self,
-        handle: Handle,
-        offset: u64,
-        bytes: &[u8],
-        kill_privileges: bool,
-    ) -> Result<usize>;
+    /// Writes at `offset`, or at the end for `append` handles. Writes all bytes, or as many as
+    /// there is space for. Fails only if nothing was written. Clears capabilities, but not setuid
+    /// and setgid: see [`SetAttr::kill_privileges`].
+    fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize>;
     /// Writes pages that a mapping changed: exactly at `offset`, through an `append` handle as well
     /// (the kernel takes any handle that may write), and not durable on return.
     fn write_mapped(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize>;
     /// On every `close(2)`: reports a latched write error.
     fn flush(&self, handle: Handle) -> Result<()>;
     /// Makes the file and the path to it durable.
-    fn fsync(&self, handle: Handle, data_only: bool) -> Result<()>;
+    fn fsync(&self, handle: Handle) -> Result<()>;
     /// The last close of a handle.
     fn release(&self, handle: Handle);
     /// See [`FallocateMode`].

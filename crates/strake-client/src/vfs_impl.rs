@@ -212,20 +212,10 @@ impl Vfs for StrakeVfs {
         result
     }
 
-    fn write(
-        &self,
-        handle: Handle,
-        offset: u64,
-        bytes: &[u8],
-        kill_privileges: bool,
-    ) -> Result<usize> {
+    fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
         let start = self.timings.write.begin();
         let result = self.writable(handle).and_then(|open| {
-            if kill_privileges {
-                attributes::kill_privileges(&self.mount, &open.inode)?;
-            } else {
-                xattr::remove_capability(&self.mount, &open.inode)?;
-            }
+            xattr::remove_capability(&self.mount, &open.inode)?;
             let position = if open.flags.append { Position::End } else { Position::At(offset) };
             let count = self.of(&open).write(position, bytes)?;
             if open.flags.sync {
@@ -252,7 +242,7 @@ impl Vfs for StrakeVfs {
         core.latch.report(&mut open.seen.lock())
     }
 
-    fn fsync(&self, handle: Handle, _data_only: bool) -> Result<()> {
+    fn fsync(&self, handle: Handle) -> Result<()> {
         self.timings.fsync.run(|| open::fsync(&self.mount, &*self.files.get(handle)?))
     }
 

@@ -39,7 +39,7 @@ pub(crate) fn read(vfs: &StrakeVfs, handle: Handle, offset: u64, length: usize) 
 }
 
 pub(crate) fn write(vfs: &StrakeVfs, handle: Handle, offset: u64, bytes: &[u8]) {
-    assert_eq!(vfs.write(handle, offset, bytes, false).expect("written"), bytes.len());
+    assert_eq!(vfs.write(handle, offset, bytes).expect("written"), bytes.len());
 }
 
 pub(crate) fn pattern(length: usize, salt: u8) -> Vec<u8> {
@@ -99,8 +99,8 @@ fn fsync_survives_a_power_cut_and_the_loss_of_what_the_code_tolerates() {
         let (_, small) = create(&vfs, "small");
         write(&vfs, handle, 0, &pattern(700_000, 1));
         write(&vfs, small, 0, b"in the inode");
-        vfs.fsync(handle, false).expect("synced");
-        vfs.fsync(small, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
+        vfs.fsync(small).expect("synced");
         write(&vfs, handle, 600_000, &pattern(700_000, 2));
         drop(vfs);
         rig.crash();
@@ -111,7 +111,7 @@ fn fsync_survives_a_power_cut_and_the_loss_of_what_the_code_tolerates() {
         let (_, small) = open(&vfs, "small");
         assert_eq!(read(&vfs, small, 0, 100), b"in the inode");
         write(&vfs, handle, 0, &pattern(1_000_000, 3));
-        vfs.fsync(handle, false).expect("degraded");
+        vfs.fsync(handle).expect("degraded");
         drop(vfs);
         rig.crash();
         let vfs = rig.start(away);
@@ -163,7 +163,7 @@ fn what_was_cut_off_never_comes_back() {
     let vfs = rig.start(0);
     let (ino, handle) = create(&vfs, "f");
     write(&vfs, handle, 0, &pattern(3 * BLOCK as usize, 1));
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     let cut = |size| SetAttr { size: Some(size), ..SetAttr::default() };
     for size in [2 * BLOCK + 5000, BLOCK + 1, 100, 5000, 3 * BLOCK] {
         let attr = vfs.setattr(ROOT, ino, Some(handle), &cut(size)).expect("cut");
@@ -172,7 +172,7 @@ fn what_was_cut_off_never_comes_back() {
     let mut expected = pattern(100, 1);
     expected.resize(3 * BLOCK as usize, 0);
     assert!(read(&vfs, handle, 0, 3 * BLOCK as usize) == expected);
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     drop(vfs);
     rig.crash();
     let vfs = rig.start(0);
@@ -189,7 +189,7 @@ fn a_truncation_that_was_not_synced_leaves_the_synced_bytes_alone() {
     let (ino, handle) = create(&vfs, "f");
     let bytes = pattern(3 * BLOCK as usize, 1);
     write(&vfs, handle, 0, &bytes);
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     let cut = SetAttr { size: Some(10), ..SetAttr::default() };
     vfs.setattr(ROOT, ino, None, &cut).expect("cut");
     drop(vfs);
@@ -212,7 +212,7 @@ fn unlinked_files_live_until_the_last_close_and_leave_nothing() {
     assert_eq!(vfs.getattr(ino).expect("still there").links, 0);
     assert!(read(&vfs, handle, 0, 600_000) == pattern(600_000, 1));
     write(&vfs, handle, 600_000, b"more");
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     let mode = SetAttr { permissions: Some(0o600), ..SetAttr::default() };
     assert_eq!(vfs.setattr(ROOT, ino, None, &mode).expect("changed").permissions, 0o600);
     vfs.release(handle);
@@ -339,7 +339,7 @@ fn holes_are_found_punched_and_counted() {
     let hole = |offset| vfs.seek(handle, offset, SeekFor::Hole);
     for synced in [false, true] {
         if synced {
-            vfs.fsync(handle, false).expect("synced");
+            vfs.fsync(handle).expect("synced");
         }
         assert_eq!(data(5).expect("data"), 10 * BLOCK);
         assert_eq!(hole(5).expect("hole"), 5);
@@ -354,7 +354,7 @@ fn holes_are_found_punched_and_counted() {
     assert!(read(&vfs, handle, 10 * BLOCK, 3 * BLOCK as usize) == expected);
     assert_eq!(hole(10 * BLOCK).expect("hole"), 11 * BLOCK);
     assert_eq!(data(11 * BLOCK).expect("data"), 12 * BLOCK);
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     assert_eq!(vfs.getattr(ino).expect("attr").allocated, 2 * BLOCK);
     vfs.shutdown().expect("ended");
     let vfs = rig.start(0b100_001);
@@ -373,13 +373,13 @@ fn sparse_files_to_the_largest_size_cost_nothing() {
     let last = i64::MAX as u64 - 1;
     write(&vfs, handle, last, b"x");
     assert_eq!(vfs.getattr(ino).expect("attr").size, last + 1);
-    let refused = vfs.write(handle, last + 1, b"y", false).expect_err("too far");
+    let refused = vfs.write(handle, last + 1, b"y").expect_err("too far");
     assert_eq!(refused.kind(), ErrorKind::FileTooBig);
     assert_eq!(vfs.seek(handle, 0, SeekFor::Data).expect("data"), last / BLOCK * BLOCK);
     assert_eq!(vfs.seek(handle, 0, SeekFor::Hole).expect("hole"), 0);
     let whole = 0..i64::MAX as u64;
     vfs.fallocate(handle, whole, FallocateMode::PunchHole).expect("punched");
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     assert_eq!(read(&vfs, handle, last, 10), [0]);
     let cut = SetAttr { size: Some(1), ..SetAttr::default() };
     assert_eq!(vfs.setattr(ROOT, ino, None, &cut).expect("cut").size, 1);
@@ -422,7 +422,7 @@ fn a_full_file_system_refuses_at_write_and_works_again_after_a_deletion() {
     let (_, handle) = create(&vfs, "f");
     let mut written = 0;
     let error = loop {
-        match vfs.write(handle, written, &[7; 100_000], false) {
+        match vfs.write(handle, written, &[7; 100_000]) {
             Ok(count) => written += count as u64,
             Err(error) => break error,
         }
@@ -430,9 +430,9 @@ fn a_full_file_system_refuses_at_write_and_works_again_after_a_deletion() {
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(written > 4 << 20, "{written}");
-    vfs.fsync(handle, false).expect("what was accepted fits");
+    vfs.fsync(handle).expect("what was accepted fits");
     let (_, other) = create(&vfs, "g");
-    let full = vfs.write(other, 0, &[1; 600_000], false);
+    let full = vfs.write(other, 0, &[1; 600_000]);
     assert!(full.map_or(true, |count| count < 600_000));
     vfs.release(handle);
     vfs.unlink(ROOT, Ino::ROOT, b"f").expect("deleting works");
@@ -440,7 +440,7 @@ fn a_full_file_system_refuses_at_write_and_works_again_after_a_deletion() {
     strake_array::reaper::apply_pending(&vfs.mount.array).expect("reaped");
     vfs.mount.array.rounds.run(true).expect("committed");
     write(&vfs, other, 0, &[1; 600_000]);
-    vfs.fsync(other, false).expect("there is room");
+    vfs.fsync(other).expect("there is room");
     vfs.shutdown().expect("ended");
 }
 
@@ -456,14 +456,14 @@ fn a_failed_write_behind_is_told_once_to_each_handle_and_the_data_is_kept() {
         write: Some(ErrorKind::Io),
         ..Default::default()
     });
-    assert_eq!(vfs.fsync(first, false).expect_err("fails").kind(), ErrorKind::Io);
+    assert_eq!(vfs.fsync(first).expect_err("fails").kind(), ErrorKind::Io);
     let third = vfs.open(ROOT, ino, RW).expect("opened").handle;
     assert_eq!(vfs.flush(second).expect_err("told").kind(), ErrorKind::Io);
     vfs.flush(second).expect("told once");
     vfs.flush(third).expect("opened later");
     rig.nsds[0].set_faults(Default::default());
     vfs.manager.recover_nsds();
-    vfs.fsync(first, false).expect("works again");
+    vfs.fsync(first).expect("works again");
     assert!(read(&vfs, third, 0, 200_000) == pattern(200_000, 1));
     drop(vfs);
     rig.crash();
@@ -479,7 +479,7 @@ fn no_fsync_succeeds_while_nothing_can_be_written() {
     let vfs = rig.start(0);
     let (_, handle) = create(&vfs, "f");
     write(&vfs, handle, 0, &pattern(2 * BLOCK as usize, 1));
-    vfs.fsync(handle, false).expect("works");
+    vfs.fsync(handle).expect("works");
     rig.nsds[0].set_faults(strake_testing::memory_nsd::Faults {
         write: Some(ErrorKind::Io),
         ..Default::default()
@@ -490,7 +490,7 @@ fn no_fsync_succeeds_while_nothing_can_be_written() {
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..500 {
-                    assert!(vfs.fsync(handle, false).is_err(), "nothing was stored");
+                    assert!(vfs.fsync(handle).is_err(), "nothing was stored");
                 }
             });
         }
@@ -498,7 +498,7 @@ fn no_fsync_succeeds_while_nothing_can_be_written() {
     rig.nsds[0].set_faults(Default::default());
     let works = || {
         vfs.manager.recover_nsds();
-        vfs.fsync(handle, false).is_ok()
+        vfs.fsync(handle).is_ok()
     };
     // Somebody who met the fault late may take the NSD away once more.
     assert!((0..100).any(|_| works()));
@@ -540,13 +540,14 @@ fn permissions_are_checked_for_everybody_but_root() {
     assert_eq!(attr.permissions, 0o6755);
     let flags = OpenFlags { read: false, ..RW };
     let handle = vfs.open(&alice, own.attr.ino, flags).expect("opened").handle;
-    vfs.write(handle, 0, b"x", true).expect("written");
+    let kill = SetAttr { kill_privileges: true, ..SetAttr::default() };
+    vfs.setattr(&alice, own.attr.ino, Some(handle), &kill).expect("cleared");
     assert_eq!(vfs.getattr(own.attr.ino).expect("attr").permissions, 0o755);
     let then = Timestamp { seconds: 5, nanos: 6 };
     let at = SetAttr { mtime: Some(SetTime::At(then)), ..SetAttr::default() };
     assert!(vfs.setattr(&bob, own.attr.ino, None, &at).is_err());
     assert_eq!(vfs.setattr(&alice, own.attr.ino, None, &at).expect("set").mtime, then);
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     assert_eq!(vfs.getattr(own.attr.ino).expect("attr").mtime, then, "not moved by the commit");
     vfs.shutdown().expect("ended");
 }
@@ -602,7 +603,7 @@ fn access_times_move_as_relatime_has_it() {
     assert!(first.atime > written.mtime);
     read(&vfs, handle, 0, 5);
     assert_eq!(vfs.getattr(ino).expect("attr").atime, first.atime, "not again within a day");
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     let synced = vfs.getattr(ino).expect("attr");
     assert_eq!((synced.atime, synced.mtime, synced.ctime), (first.atime, first.mtime, first.ctime));
     vfs.shutdown().expect("ended");
@@ -655,7 +656,7 @@ fn an_nsd_that_starts_anew_is_sent_again_what_it_had_only_accepted() {
         assert!(!file.has_dirty_blocks());
         let claimed = vfs.mount.array.room.claimed();
         rig.nsds.iter().for_each(|nsd| nsd.crash());
-        vfs.fsync(handle, false).expect("sent again");
+        vfs.fsync(handle).expect("sent again");
         let now = vfs.mount.array.room.claimed();
         let room = "all is sent, and its room given back";
         assert!(now.bytes <= claimed.bytes, "{room}: {now:?} of {claimed:?}");
@@ -682,7 +683,7 @@ fn more_nsds_away_than_tolerated_are_no_reason_to_distrust_them_when_they_return
     let mut out = vec![0; BLOCK as usize];
     assert_eq!(vfs.read(handle, 0, &mut out).expect_err("lost").kind(), ErrorKind::Io);
     write(&vfs, handle, 0, b"this cannot be written");
-    assert_eq!(vfs.fsync(handle, false).expect_err("lost").kind(), ErrorKind::Io);
+    assert_eq!(vfs.fsync(handle).expect_err("lost").kind(), ErrorKind::Io);
     drop(vfs);
     rig.crash();
     let vfs = rig.start(0);
@@ -767,13 +768,13 @@ fn a_small_fsync_goes_to_the_metadata_and_survives_there() {
     let (ino, cut) = create(&vfs, "cut");
     for handle in [handle, gone, cut] {
         write(&vfs, handle, 0, &pattern(2 * BLOCK as usize, 1));
-        vfs.fsync(handle, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
     }
     assert_eq!(kept(&rig), 0, "what names the object is committed the long way");
     for handle in [handle, gone, cut] {
         write(&vfs, handle, 5000, &pattern(100, 2));
         write(&vfs, handle, 2 * BLOCK, &pattern(5000, 3));
-        vfs.fsync(handle, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
     }
     assert_eq!(kept(&rig), 9);
     vfs.unlink(ROOT, Ino::ROOT, b"gone").expect("unlinked");
@@ -782,16 +783,16 @@ fn a_small_fsync_goes_to_the_metadata_and_survives_there() {
     let change = SetAttr { size: Some(2 * BLOCK + 7), ..SetAttr::default() };
     vfs.setattr(ROOT, ino, Some(cut), &change).expect("cut");
     assert_eq!(kept(&rig), 5);
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     // More than the threshold: stripes, and nothing is kept any more.
     let (_, large) = create(&vfs, "large");
     write(&vfs, large, 0, &pattern(5000, 4));
-    vfs.fsync(large, false).expect("synced");
+    vfs.fsync(large).expect("synced");
     write(&vfs, large, 0, &pattern(100, 5));
-    vfs.fsync(large, false).expect("synced");
+    vfs.fsync(large).expect("synced");
     assert_eq!(kept(&rig), 6);
     write(&vfs, large, 0, &pattern(BLOCK as usize, 6));
-    vfs.fsync(large, false).expect("synced");
+    vfs.fsync(large).expect("synced");
     assert_eq!(kept(&rig), 5);
     drop(vfs);
     rig.crash();

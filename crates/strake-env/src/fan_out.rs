@@ -67,14 +67,14 @@ struct Queue {
     closed: bool,
 }
 
-struct Shared {
+struct Inner {
     queue: Mutex<Queue>,
     filled: Condvar,
 }
 
 /// The threads. Dropping it ends them.
 pub struct FanOut {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
     threads: Vec<crate::thread::JoinHandle<()>>,
 }
 
@@ -84,14 +84,13 @@ impl FanOut {
     /// # Errors
     /// When the system gives no more threads.
     pub fn new(name: &str, threads: usize) -> std::io::Result<FanOut> {
-        let shared =
-            Arc::new(Shared { queue: Mutex::new(Queue::default()), filled: Condvar::new() });
+        let inner = Arc::new(Inner { queue: Mutex::new(Queue::default()), filled: Condvar::new() });
         let spawn = |_| {
-            let shared = Arc::clone(&shared);
-            crate::thread::Builder::new().name(name.to_owned()).spawn(move || shared.serve())
+            let inner = Arc::clone(&inner);
+            crate::thread::Builder::new().name(name.to_owned()).spawn(move || inner.serve())
         };
         let threads = (0..threads).map(spawn).collect::<std::io::Result<Vec<_>>>()?;
-        Ok(FanOut { shared, threads })
+        Ok(FanOut { inner, threads })
     }
 
     /// Calls `work` with each of `0..count`, in any order and side by side, and returns when all
@@ -111,11 +110,11 @@ impl FanOut {
         let state = Mutex::new(JobState { remaining: count, panicked: false });
         let job = Arc::new(Job { work, state, ended: Condvar::new() });
         {
-            let mut queue = self.shared.queue.lock();
+            let mut queue = self.inner.queue.lock();
             queue.parts.extend((0..count - 1).map(|index| (Arc::clone(&job), index)));
         }
         for _ in 0..count - 1 {
-            self.shared.filled.notify_one();
+            self.inner.filled.notify_one();
         }
         job.part(count - 1);
         while let Some(index) = self.take_part(&job) {
@@ -130,13 +129,13 @@ impl FanOut {
 
     /// A part of `job` that nobody has begun.
     fn take_part(&self, job: &Arc<Job>) -> Option<usize> {
-        let mut queue = self.shared.queue.lock();
+        let mut queue = self.inner.queue.lock();
         let at = queue.parts.iter().position(|(other, _)| Arc::ptr_eq(other, job))?;
         queue.parts.remove(at).map(|(_, index)| index)
     }
 }
 
-impl Shared {
+impl Inner {
     fn serve(&self) {
         loop {
             let (job, index) = {
@@ -158,8 +157,8 @@ impl Shared {
 
 impl Drop for FanOut {
     fn drop(&mut self) {
-        self.shared.queue.lock().closed = true;
-        self.shared.filled.notify_all();
+        self.inner.queue.lock().closed = true;
+        self.inner.filled.notify_all();
         for thread in self.threads.drain(..) {
             // A thread ends only by returning: panics of parts are caught.
             let _ = thread.join();

@@ -5,7 +5,7 @@
 //! **Layers.** [`frame`] is the codec: one frame, its limits, checksums and authentication code.
 //! [`auth`] is the shared secret and the handshake. [`stream`] is what differs between Unix and TCP
 //! sockets. [`connection`] multiplexes calls over one authenticated stream; a *session* is a
-//! connection that is made anew when it is lost. [`server`] is the other end; it may ask its
+//! connection that is made anew when it breaks. [`server`] is the other end; it may ask its
 //! clients something over the same connection ([`back`]). [`talk`] is for two ends that need no
 //! calls in flight: the benchmark's agents.
 //!
@@ -14,7 +14,7 @@
 //! calls are in flight; replies come in any order and are matched by request number. Every call
 //! has a time limit and, while it waits, a name among the waiters.
 //!
-//! **Lost connections.** A call that was in flight may or may not have been executed. It is sent
+//! **Broken connections.** A call that was in flight may or may not have been executed. It is sent
 //! again on a new connection for as long as [`SessionLimits`] allow, because every request can be
 //! made safe to repeat:
 //! - NSD requests are idempotent but for `Write`, which is repeated as put-if-newer (`copy`):

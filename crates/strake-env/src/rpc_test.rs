@@ -25,7 +25,7 @@ pub(super) const PATIENT: SessionLimits = SessionLimits {
     connect: Duration::from_secs(20),
     call: Duration::from_secs(60),
     absent: Duration::from_secs(60),
-    lost: Duration::from_secs(60),
+    broken: Duration::from_secs(60),
 };
 
 /// A directory of this test's own; gone at its end.
@@ -256,7 +256,7 @@ fn a_write_survives_a_server_killed_and_restarted_while_it_has_it() {
 #[test]
 fn an_absent_server_is_unreachable_at_once_where_patience_is_zero() {
     let folder = Folder::new();
-    let limits = SessionLimits { lost: Duration::ZERO, ..SessionLimits::NSD };
+    let limits = SessionLimits { broken: Duration::ZERO, ..SessionLimits::NSD };
     let session = session(&folder.socket(), limits);
     let error = call(&session, &NsdRequest::Status, &[]).expect_err("nobody there");
     assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -400,7 +400,7 @@ fn mutated_requests_of_an_authenticated_client_are_answered_or_end_its_connectio
         message.truncate(message.len() - rng.index(2) * rng.index(8));
         match connection.call(FrameKind::NsdRequest, &message, &[7; 64], PATIENT.call) {
             Ok(_) => answered += 1,
-            Err(CallError::Lost(_)) => {
+            Err(CallError::Disconnected(_)) => {
                 ended += 1;
                 connection = open();
             }
@@ -440,7 +440,7 @@ fn a_client_with_too_many_requests_waits_its_turn_and_the_server_can_stop_meanwh
     let options = ServerOptions { workers: 1, requests_max: 2, ..ServerOptions::new(1) };
     let served = Arc::clone(&port) as Arc<dyn NsdPort>;
     let server = serve_nsd(listener, NSD, served, secret(), options).expect("threads");
-    let limits = SessionLimits { lost: Duration::ZERO, absent: Duration::ZERO, ..PATIENT };
+    let limits = SessionLimits { broken: Duration::ZERO, absent: Duration::ZERO, ..PATIENT };
     let session = session(server.endpoint(), limits);
     crate::thread::scope(|scope| {
         let calls: Vec<_> = (0..20)

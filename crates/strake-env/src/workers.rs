@@ -35,7 +35,7 @@ struct State<T> {
     ended: bool,
 }
 
-struct Shared<T> {
+struct Inner<T> {
     name: String,
     limits: WorkerLimits,
     work: Box<dyn Fn(T) + Send + Sync>,
@@ -46,7 +46,7 @@ struct Shared<T> {
 
 /// See the module.
 pub struct Workers<T> {
-    shared: Arc<Shared<T>>,
+    inner: Arc<Inner<T>>,
 }
 
 impl<T: Send + 'static> Workers<T> {
@@ -60,7 +60,7 @@ impl<T: Send + 'static> Workers<T> {
         let state = State { waiting: VecDeque::new(), idle: 0, threads: 0, ended: false };
         let (name, work) = (name.into(), Box::new(work));
         let (state, came, left) = (Mutex::new(state), Condvar::new(), Condvar::new());
-        Workers { shared: Arc::new(Shared { name, limits, work, state, came, left }) }
+        Workers { inner: Arc::new(Inner { name, limits, work, state, came, left }) }
     }
 
     /// Has `job` worked on by a thread; returns at once.
@@ -68,17 +68,17 @@ impl<T: Send + 'static> Workers<T> {
     /// # Errors
     /// [`Refused`], with the job.
     pub fn submit(&self, job: T) -> Result<(), Refused<T>> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.inner.state.lock();
         if state.ended {
             return Err(Refused::Ended(job));
         }
-        if state.waiting.len() >= self.shared.limits.waiting_max {
+        if state.waiting.len() >= self.inner.limits.waiting_max {
             return Err(Refused::Full(job));
         }
         state.waiting.push_back(job);
         if state.waiting.len() <= state.idle {
-            self.shared.came.notify_one();
-        } else if state.threads < self.shared.limits.threads_max {
+            self.inner.came.notify_one();
+        } else if state.threads < self.inner.limits.threads_max {
             if self.start().is_ok() {
                 state.threads += 1;
             } else if state.threads == 0 {
@@ -90,11 +90,11 @@ impl<T: Send + 'static> Workers<T> {
     }
 
     fn start(&self) -> std::io::Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let name = shared.name.clone();
+        let inner = Arc::clone(&self.inner);
+        let name = inner.name.clone();
         thread::Builder::new().name(name).spawn(move || {
             // Counts the thread out however it ends; a panic has said so.
-            let leaving = Leaving(&shared);
+            let leaving = Leaving(&inner);
             leaving.0.serve();
         })?;
         Ok(())
@@ -103,32 +103,32 @@ impl<T: Send + 'static> Workers<T> {
     /// Takes no more jobs and ends each thread after the job that it works on. Returns the jobs
     /// that nobody began.
     pub fn end(&self) -> Vec<T> {
-        let mut state = self.shared.state.lock();
+        let mut state = self.inner.state.lock();
         state.ended = true;
-        self.shared.came.notify_all();
+        self.inner.came.notify_all();
         state.waiting.drain(..).collect()
     }
 
     /// Waits until the last thread has ended. Call [`Workers::end`] before.
     pub fn join(&self) {
-        let mut state = self.shared.state.lock();
-        self.shared.left.wait_while(&mut state, |state| state.threads > 0);
+        let mut state = self.inner.state.lock();
+        self.inner.left.wait_while(&mut state, |state| state.threads > 0);
     }
 
     /// Threads that there are now.
     pub fn threads(&self) -> usize {
-        self.shared.state.lock().threads
+        self.inner.state.lock().threads
     }
 }
 
 impl<T> Drop for Workers<T> {
     fn drop(&mut self) {
-        self.shared.state.lock().ended = true;
-        self.shared.came.notify_all();
+        self.inner.state.lock().ended = true;
+        self.inner.came.notify_all();
     }
 }
 
-struct Leaving<'a, T>(&'a Shared<T>);
+struct Leaving<'a, T>(&'a Inner<T>);
 
 impl<T> Drop for Leaving<'_, T> {
     fn drop(&mut self) {
@@ -137,7 +137,7 @@ impl<T> Drop for Leaving<'_, T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> Inner<T> {
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {

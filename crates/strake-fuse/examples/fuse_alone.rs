@@ -256,7 +256,7 @@ impl Vfs for Names {
         let size = self.state.lock().node(inode(handle))?.attr.size;
         Ok(out.len().min(size.saturating_sub(offset) as usize))
     }
-    fn write(&self, handle: Handle, offset: u64, bytes: &[u8], _: bool) -> Result<usize> {
+    fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
         let mut state = self.state.lock();
         let time = state.now();
         let attr = &mut state.node(inode(handle))?.attr;
@@ -270,7 +270,7 @@ impl Vfs for Names {
     fn flush(&self, _: Handle) -> Result<()> {
         Ok(())
     }
-    fn fsync(&self, _: Handle, _: bool) -> Result<()> {
+    fn fsync(&self, _: Handle) -> Result<()> {
         Ok(())
     }
     fn release(&self, _: Handle) {}

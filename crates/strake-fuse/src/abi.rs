@@ -526,8 +526,6 @@ pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;
 pub(crate) const MINOR_WITH_EPOCHS: u32 = 44;
 /// `WriteIn::write_flags`: clear setuid and setgid.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// `FsyncIn::fsync_flags`: `fdatasync`.
-pub(crate) const FSYNC_DATA_ONLY: u32 = 1 << 0;
 /// `SetxattrIn::setxattr_flags`: clear setgid with this access ACL.
 pub(crate) const SETXATTR_KILL_SGID: u32 = 1 << 0;
 /// `STATX_BASIC_STATS | STATX_BTIME`.

@@ -431,9 +431,8 @@ impl Adapter {
             Opcode::Write => self.write(caller, ino, body),
             Opcode::Flush => self.vfs.flush(Handle(take!(body, FlushIn)?.fh)).map(empty),
             Opcode::Fsync => {
-                let asked = take!(body, FsyncIn)?;
-                let data_only = asked.fsync_flags & abi::FSYNC_DATA_ONLY != 0;
-                self.vfs.fsync(Handle(asked.fh), data_only).map(empty)
+                // `fdatasync` (a flag) does the same.
+                self.vfs.fsync(Handle(take!(body, FsyncIn)?.fh)).map(empty)
             }
             Opcode::FsyncDir => self.vfs.fsyncdir(ino).map(empty),
             Opcode::Release => {
@@ -481,7 +480,7 @@ impl Adapter {
         }
         let pages = has(abi::WRITE_LOCKOWNER).then(|| self.modes.pages(ino)).flatten();
         let under_way = pages.map(|pages| pages.begin(range));
-        let written = self.vfs.write(handle, start, bytes, false);
+        let written = self.vfs.write(handle, start, bytes);
         // Also if it failed: then its bytes may be there, but not durable as they have to be.
         let dropped = match under_way {
             Some(write) if write.has_pages() => self.notifier.drop_pages_after(ino, write),

@@ -135,7 +135,7 @@ impl Vfs for Agreeing {
         Ok(out.len().min((offset % 8192) as usize))
     }
     /// Of one byte it says that it is not durable.
-    fn write(&self, _: Handle, _: u64, bytes: &[u8], _: bool) -> Result<usize> {
+    fn write(&self, _: Handle, _: u64, bytes: &[u8]) -> Result<usize> {
         if bytes.len() == 1 { Err(ErrorKind::Io.into()) } else { Ok(bytes.len()) }
     }
     fn write_mapped(&self, _: Handle, _: u64, bytes: &[u8]) -> Result<usize> {
@@ -144,7 +144,7 @@ impl Vfs for Agreeing {
     fn flush(&self, _: Handle) -> Result<()> {
         Ok(())
     }
-    fn fsync(&self, _: Handle, _: bool) -> Result<()> {
+    fn fsync(&self, _: Handle) -> Result<()> {
         Ok(())
     }
     fn release(&self, handle: Handle) {

@@ -163,7 +163,7 @@ fn start(
     let notifier = Arc::new(Notifier::new(Box::new(tell), has_epochs, count, observe));
     vfs.attach_adapter(Arc::clone(&notifier) as Arc<dyn Invalidate>);
     let processors = strake_env::thread::available_parallelism().map_or(1, usize::from);
-    let shared = Arc::new(Shared {
+    let server = Arc::new(Server {
         adapter: Adapter::new(vfs, direct_maps, Arc::clone(&notifier)),
         operations,
         lasting: std::array::from_fn(|_| Lasting::default()),
@@ -175,40 +175,40 @@ fn start(
     // Of what does not come through rings there is little.
     let readers = if entries.is_empty() { count } else { 1 };
     for entry in entries {
-        let (shared, descriptor) = (Arc::clone(&shared), connection::duplicate(&connection)?);
+        let (server, descriptor) = (Arc::clone(&server), connection::duplicate(&connection)?);
         let thread =
             strake_env::thread::Builder::new().name("fuse-ring".to_owned()).spawn(move || {
                 this_thread_serves();
-                entry.serve(&shared, &descriptor);
+                entry.serve(&server, &descriptor);
             })?;
         threads.push(thread);
     }
     let channels: Result<Vec<Channel>> = (0..readers).map(|_| Channel::open(&connection)).collect();
     for (index, channel) in channels?.into_iter().enumerate() {
-        let shared = Arc::clone(&shared);
+        let server = Arc::clone(&server);
         let thread =
             strake_env::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
                 this_thread_serves();
-                serve(&shared, &channel);
-                shared.end();
+                serve(&server, &channel);
+                server.end();
             })?;
         threads.push(thread);
     }
     if options.stay_awake.is_wanted() {
-        threads.push(keep_awake(&shared)?);
+        threads.push(keep_awake(&server)?);
     }
     let watch = strake_env::thread::Builder::new()
         .name("fuse-watch".to_owned())
-        .spawn(move || shared.readers.watch())?;
+        .spawn(move || server.readers.watch())?;
     threads.push(watch);
     Ok((threads, notifier))
 }
 
-fn keep_awake(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
-    let shared = Arc::clone(shared);
+fn keep_awake(server: &Arc<Server>) -> Result<JoinHandle<()>> {
+    let server = Arc::clone(server);
     let keeper =
         strake_env::thread::Builder::new().name("fuse-awake".to_owned()).spawn(move || {
-            if let Err(error) = shared.awake.keep(awake::hold) {
+            if let Err(error) = server.awake.keep(awake::hold) {
                 warn!(
                     target: "fuse",
                     "processors halt between requests, which makes them slower: {error}"
@@ -264,7 +264,7 @@ impl Channel {
 const OPERATIONS: usize = 256;
 
 /// What all serving threads use.
-pub(crate) struct Shared {
+pub(crate) struct Server {
     adapter: Adapter,
     /// By the operation's number.
     operations: Vec<Option<Arc<Operation>>>,
@@ -275,7 +275,7 @@ pub(crate) struct Shared {
     notifier: Arc<Notifier>,
 }
 
-impl Shared {
+impl Server {
     /// The connection is gone.
     fn end(&self) {
         self.readers.end();
@@ -456,15 +456,15 @@ fn agree(init: &InitIn, rings: bool) -> InitOut {
     }
 }
 
-fn serve(shared: &Shared, channel: &Channel) {
+fn serve(server: &Server, channel: &Channel) {
     let mut request = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
     let mut data = LentBuffer::new(DATA_BYTES);
     let mut last = Length::Short;
     loop {
-        shared.readers.enter(last);
+        server.readers.enter(last);
         match channel.receive(&mut request) {
             Ok(Some((length, connection))) => {
-                last = serve_one(shared, connection, &request[..length], &mut data);
+                last = serve_one(server, connection, &request[..length], &mut data);
             }
             Ok(None) => return,
             Err(error) => {
@@ -483,27 +483,27 @@ fn comes_alone(opcode: Opcode) -> bool {
 
 /// Answers a request that this thread has read; returns how long the next one like it may last.
 fn serve_one(
-    shared: &Shared,
+    server: &Server,
     connection: &OwnedFd,
     message: &[u8],
     data: &mut LentBuffer,
 ) -> Length {
     let Some((header, body)) = split(message) else {
-        shared.readers.take(Length::Short);
-        shared.readers.answered(Length::Short, || false);
+        server.readers.take(Length::Short);
+        server.readers.answered(Length::Short, || false);
         error!(target: "fuse", "a request of {} bytes has no header", message.len());
         return Length::Short;
     };
-    let lasting = shared.lasting(&header);
+    let lasting = server.lasting(&header);
     let alone = Opcode::from_number(header.opcode).is_some_and(comes_alone);
     let length = lasting.expected(alone);
-    shared.readers.take(length);
+    server.readers.take(length);
     // What is read may come from a disk that is given up, and is then read once more.
     let answer = match Opcode::from_number(header.opcode) {
-        Some(Opcode::Read) => data.fill(|data| shared.serve(&header, body, data)),
-        _ => shared.serve(&header, body, &mut []),
+        Some(Opcode::Read) => data.fill(|data| server.serve(&header, body, data)),
+        _ => server.serve(&header, body, &mut []),
     };
-    shared.readers.answered(length, || is_waiting(connection));
+    server.readers.answered(length, || is_waiting(connection));
     match answer {
         Ok(Answer::Silence) => {}
         Ok(Answer::Empty) => send(connection, header.unique, 0, &[]),

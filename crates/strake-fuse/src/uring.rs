@@ -22,7 +22,7 @@
 
 use crate::abi::{InHeader, OutHeader, RingCommand, RingInOut};
 use crate::adapter::Answer;
-use crate::session::{Shared, TRANSFER_BYTES_MAX};
+use crate::session::{Server, TRANSFER_BYTES_MAX};
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -60,7 +60,7 @@ pub(crate) struct Entry {
 enum Woken {
     Request,
     /// The reply was not wanted any more, and the entry is not the kernel's now.
-    Lost,
+    Unregistered,
     End,
 }
 
@@ -106,7 +106,7 @@ impl Entry {
     }
 
     /// Serves until the mount is gone.
-    pub(crate) fn serve(mut self, shared: &Shared, connection: &OwnedFd) {
+    pub(crate) fn serve(mut self, server: &Server, connection: &OwnedFd) {
         let mut processors = rustix::thread::CpuSet::new();
         processors.set(usize::from(self.processor));
         // A processor that is off or not for us: its queue must be served all the same.
@@ -115,10 +115,10 @@ impl Entry {
         loop {
             match self.exchange(&next) {
                 Ok(Woken::Request) => {
-                    let id = self.answer(shared);
+                    let id = self.answer(server);
                     next = self.command(connection, COMMAND_COMMIT_AND_FETCH, id);
                 }
-                Ok(Woken::Lost) => next = self.command(connection, COMMAND_REGISTER, 0),
+                Ok(Woken::Unregistered) => next = self.command(connection, COMMAND_REGISTER, 0),
                 Ok(Woken::End) => return,
                 Err(error) => {
                     warn!(target: "fuse", "a ring of processor {} is lost: {error}", self.processor);
@@ -159,14 +159,14 @@ impl Entry {
                 Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED | Errno::NODEV => {
                     Ok(Woken::End)
                 }
-                Errno::NOENT => Ok(Woken::Lost),
+                Errno::NOENT => Ok(Woken::Unregistered),
                 error => Err(error.into()),
             };
         }
     }
 
     /// Has the request in the entry answered and puts the reply there; returns the request's id.
-    fn answer(&mut self, shared: &Shared) -> u64 {
+    fn answer(&mut self, server: &Server) -> u64 {
         let header = InHeader::decode(&self.head).expect("invariant: the head is long enough");
         let sizes = RingInOut::decode(&self.head[IN_OUT]).expect("invariant: as long");
         let payload = (sizes.payload_size as usize).min(TRANSFER_BYTES_MAX);
@@ -175,7 +175,7 @@ impl Entry {
         let start = PAYLOAD - own;
         self.body[start..PAYLOAD].copy_from_slice(&self.head[OPERATION][..own]);
         let (request, data) = self.body.split_at_mut(PAYLOAD + payload);
-        let (error, length) = match shared.serve(&header, &request[start..], data) {
+        let (error, length) = match server.serve(&header, &request[start..], data) {
             Ok(Answer::Silence | Answer::Empty) => (0, 0),
             Ok(Answer::Bytes(reply)) => {
                 self.body[PAYLOAD..][..reply.len()].copy_from_slice(&reply);

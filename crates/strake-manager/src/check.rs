@@ -283,7 +283,7 @@ impl At<'_> {
     /// Whether a strip is there for later, when its NSD is deleted.
     fn is_heirs(&self, slot: SlotIndex, entry: &StripEntry) -> bool {
         let nsds = self.repair.array.io.nsds();
-        nsds.rehoming().is_some()
+        nsds.being_emptied().is_some()
             && nsds
                 .stripe_and_heir(self.layout, entry.key.block)
                 .is_ok_and(|(_, heir)| heir == Some((entry.key.strip, slot)))
@@ -311,8 +311,8 @@ impl At<'_> {
         let (mut good, mut away) = (0, 0);
         for (at, slot) in (0u8..).zip(slots.iter()) {
             let stored = Geometry::is_stored(code, u64::from(length), at);
-            let is_own = |(holder, entry): &&&(SlotIndex, StripEntry)| {
-                holder == slot && entry.key.strip == StripIndex(at)
+            let is_own = |(place, entry): &&&(SlotIndex, StripEntry)| {
+                place == slot && entry.key.strip == StripIndex(at)
             };
             let own = live.iter().find(is_own).map(|(_, entry)| entry);
             let place = format!("strip {at} on NSD {}", nsds.nsd(*slot));

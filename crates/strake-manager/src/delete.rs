@@ -56,7 +56,7 @@ fn configuration(repair: &Repair) -> Result<Box<Configuration>> {
 /// What the metadata says is being deleted.
 pub(crate) fn pending(repair: &Repair) -> Result<Option<Deletion>> {
     let nsds = repair.array.io.nsds();
-    let Some(slot) = nsds.rehoming() else { return Ok(None) };
+    let Some(slot) = nsds.being_emptied() else { return Ok(None) };
     let settings = configuration(repair)?.settings;
     let rate = settings.iter().find(|(name, _)| name == SETTING);
     let rate = rate.and_then(|(_, rate)| rate.parse().ok()).unwrap_or(0);
@@ -80,7 +80,7 @@ pub(crate) fn start(repair: &Arc<Repair>, Deletion { nsd, rate }: Deletion) -> R
     if repair.job.is_running() {
         return busy("a disk is being replaced or deleted: wait until that is done".to_owned());
     }
-    match nsds.rehoming() {
+    match nsds.being_emptied() {
         Some(other) if other != slot => {
             let other = nsds.nsd(other);
             return busy(format!("NSD {other} is being deleted: wait until that is done"));
@@ -90,13 +90,13 @@ pub(crate) fn start(repair: &Arc<Repair>, Deletion { nsd, rate }: Deletion) -> R
             require_room(repair, slot)?;
             let (name, value) = (SETTING.to_owned(), rate.to_string());
             repair.array.meta.apply(MetaOp::SetConfig { name, value })?;
-            nsds.begin_rehoming(slot)?;
+            nsds.begin_deletion(slot)?;
         }
     }
     let begin = || repair.pace.start(rate);
     repair.job.start("deletion", repair, begin, move |repair| {
         let mut named = None;
-        while let Err(error) = rehome(repair, slot) {
+        while let Err(error) = empty(repair, slot) {
             if repair.pace.is_stopped() {
                 return;
             }
@@ -130,7 +130,7 @@ fn require_room(repair: &Repair, slot: SlotIndex) -> Result<()> {
         let why = "it cannot be read, and code 1 has no other copy of what it holds; bring it back";
         return refused(ErrorKind::Unreachable, why.to_owned());
     }
-    if !nsds.can_lose(slot, code)? {
+    if !nsds.can_delete(slot, code)? {
         let why = format!(
             "the other disks of its files are too few for code {code}, or their failure groups \
              are; replace it instead"
@@ -155,7 +155,7 @@ fn require_room(repair: &Repair, slot: SlotIndex) -> Result<()> {
 }
 
 /// Steps 2 to 5 of the file's head.
-fn rehome(repair: &Repair, slot: SlotIndex) -> Result<()> {
+fn empty(repair: &Repair, slot: SlotIndex) -> Result<()> {
     let nsds = repair.array.io.nsds();
     nsds.follow_with_heirs();
     // Whoever would have to be waited for at the end is waited for now.
@@ -170,7 +170,7 @@ fn rehome(repair: &Repair, slot: SlotIndex) -> Result<()> {
         return Err(Error::new(ErrorKind::Io, detail));
     }
     let nsd = nsds.nsd(slot);
-    repair.array.meta.apply(MetaOp::VacateNsd { nsd })?;
+    repair.array.meta.apply(MetaOp::MoveMetadataCopy { nsd })?;
     repair.array.rounds.run(true)?;
     finish(repair, slot, restarts)?;
     info!(
@@ -193,7 +193,7 @@ fn finish(repair: &Repair, slot: SlotIndex, restarts: u64) -> Result<()> {
         return Err(Error::new(ErrorKind::Unreachable, detail));
     }
     nsds.require_heirs(slot)?;
-    nsds.delete_rehomed(slot)
+    nsds.end_deletion(slot)
 }
 
 /// Step 3.
@@ -238,7 +238,7 @@ fn copy_object(
             continue;
         }
         repair.array.io.list_slot(
-            (heir, Place::Holder),
+            (heir, Place::Current),
             layout.object,
             all,
             1024,
@@ -259,10 +259,10 @@ fn copy_object(
             continue;
         }
         let strip = Strip { ino, layout, block, at: at.0, newest, keeps_older: false };
-        bring(repair, &strip, (heir, Place::Holder), own, report, &mut go_on)?;
+        bring(repair, &strip, (heir, Place::Current), own, report, &mut go_on)?;
     }
     for (block, (heir, _)) in held {
-        drop_surplus(repair, (ino, layout, block), (heir, Place::Holder), report, &mut go_on)?;
+        drop_surplus(repair, (ino, layout, block), (heir, Place::Current), report, &mut go_on)?;
     }
     Ok(())
 }

@@ -53,7 +53,7 @@ impl Manager {
         look_after_nsds(&self.repair);
     }
 
-    /// Brings one NSD that missed writes up to date; `None` if it was not one, or was lost again.
+    /// Brings one NSD that missed writes up to date; `None` if it was not one, or went down again.
     ///
     /// # Errors
     /// Of the comparison: it is tried again at the next look.
@@ -144,7 +144,7 @@ impl Manager {
         let slot = nsds
             .slot_of(nsd)
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("NSD {nsd} holds no slot")))?;
-        if nsds.rehoming() == Some(slot) {
+        if nsds.being_emptied() == Some(slot) {
             return Err(Error::new(ErrorKind::Busy, format!("NSD {nsd} is being deleted")));
         }
         let status = if suspended { NsdStatus::Suspended } else { NsdStatus::Ready };

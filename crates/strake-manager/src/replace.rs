@@ -83,7 +83,7 @@ pub(crate) fn start(
     let slot = taken.or_else(|| nsds.slot_of(old)).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("NSD {old} holds no slot of this file system"))
     })?;
-    if nsds.rehoming() == Some(slot) {
+    if nsds.being_emptied() == Some(slot) {
         return Err(Error::new(ErrorKind::Busy, format!("NSD {old} is being deleted")));
     }
     if taken.is_none() && !nsds.availability(slot).readable() {
@@ -91,7 +91,7 @@ pub(crate) fn start(
         nsds.replace_lost(slot, new, port)?;
         return note(repair, None);
     }
-    if let Some(leaving) = nsds.rehoming() {
+    if let Some(leaving) = nsds.being_emptied() {
         let detail = format!("NSD {} is being deleted: wait until that is done", nsds.nsd(leaving));
         return Err(Error::new(ErrorKind::Busy, detail));
     }

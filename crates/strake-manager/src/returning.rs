@@ -15,7 +15,7 @@ use strake_proto::layout::NsdAvailability;
 use strake_proto::{BlockIndex, Error, ErrorKind, Result, SlotIndex};
 use tracing::info;
 
-/// Brings an NSD that missed writes up to date; `None` if it was not one, or was lost again.
+/// Brings an NSD that missed writes up to date; `None` if it was not one, or went down again.
 pub(crate) fn recover_nsd(repair: &Repair, slot: SlotIndex) -> Result<Option<RecoveryReport>> {
     let nsds = repair.array.io.nsds();
     if !nsds.begin_recovery(slot) {
@@ -48,7 +48,7 @@ pub(crate) fn recover_nsd(repair: &Repair, slot: SlotIndex) -> Result<Option<Rec
             );
             Ok(Some(report))
         }
-        Ok(RecoveryEnd::More | RecoveryEnd::Lost) => {
+        Ok(RecoveryEnd::More | RecoveryEnd::Down) => {
             nsds.fail(slot);
             Ok(None)
         }
@@ -79,17 +79,17 @@ fn catch_up(
             return Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"));
         }
         if nsds.availability(slot) != NsdAvailability::Recovering {
-            return Err(Error::new(ErrorKind::Unreachable, "it was lost again"));
+            return Err(Error::new(ErrorKind::Unreachable, "it went down again"));
         }
         Ok(())
     };
     // What it is to take over from an NSD that is being deleted is in no table.
-    if table.is_complete() && nsds.rehoming().is_none() {
+    if table.is_complete() && nsds.being_emptied().is_none() {
         compare_missed(repair, slot, table, report, &mut go_on)?;
     } else {
         report.full = true;
         reaper::apply_again(&repair.array, nsds.nsd(slot))?;
-        compare_files(repair, (slot, Place::Holder), report, &mut go_on)?;
+        compare_files(repair, (slot, Place::Current), report, &mut go_on)?;
         delete_nobodys(repair, slot, report)?;
     }
     repair.array.rounds.run(true)?;
@@ -125,7 +125,7 @@ fn compare_missed(
     scan_objects(&repair.array, &mut |inode, layout| {
         let Some(blocks) = table.blocks_of(layout.object) else { return Ok(()) };
         for run in runs(blocks) {
-            let target = (slot, Place::Holder);
+            let target = (slot, Place::Current);
             compare(repair, target, inode.attr.ino, layout, run, report, go_on)?;
             go_on(0)?;
         }

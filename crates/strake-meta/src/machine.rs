@@ -148,7 +148,7 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
         MetaOp::SetConfig { name, value } => configure::set_config(txn, name, value),
         MetaOp::ReplaceNsd { old, new, state } => configure::replace_nsd(txn, *old, *new, *state),
         // The copies are not the state machine's; the store moves them (store/members.rs).
-        MetaOp::VacateNsd { .. } => Ok(MetaReply::Done),
+        MetaOp::MoveMetadataCopy { .. } => Ok(MetaReply::Done),
         MetaOp::DeleteNsd { nsd } => configure::delete_nsd(txn, *nsd),
         MetaOp::Format(configuration) => configure::format(txn, configuration),
     }

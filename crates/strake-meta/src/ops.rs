@@ -218,7 +218,7 @@ impl Transaction<'_> {
         version: Version,
         object_gone: bool,
     ) -> Result<()> {
-        let waiting = holders(&self.configuration()?.pool, &layout);
+        let waiting = layout_nsds(&self.configuration()?.pool, &layout);
         if waiting.is_empty() || from >= to {
             return Ok(());
         }
@@ -258,7 +258,7 @@ impl Transaction<'_> {
 }
 
 /// The NSDs that hold the slots of an object's layout, ascending; without those that are deleted.
-pub(crate) fn holders(pool: &PoolMap, layout: &ObjectLayout) -> Vec<NsdId> {
+pub(crate) fn layout_nsds(pool: &PoolMap, layout: &ObjectLayout) -> Vec<NsdId> {
     let map = pool.layout(layout.layout);
     let is_member = |slot: SlotIndex| {
         map.is_none_or(|map| map.members.iter().any(|(member, _)| *member == slot))

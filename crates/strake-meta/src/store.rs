@@ -32,7 +32,7 @@ use crate::{machine, query};
 use holder::Holder;
 use refusals::Refusals;
 use scrub::is_damage;
-use space::{Space, part_for};
+use space::{Admission, part_for};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -318,8 +318,8 @@ impl MetaStore {
             return Ok(Tried::Applied(answer));
         }
         let part = answer.outcome.as_ref().map_or(0, |_| part_for(&entry.entry().op));
-        let space = self.space_for(&state, part, bytes.len(), made)?;
-        if matches!(space, Space::AfterCheckpoint) {
+        let admission = self.space_for(&state, part, bytes.len(), made)?;
+        if matches!(admission, Admission::AfterCheckpoint) {
             return Ok(Tried::Lacks("metadata space"));
         }
         let everyone = || state.holders.iter().chain(&state.joining);
@@ -353,7 +353,7 @@ impl MetaStore {
     /// What must happen before a change that concerns the copies themselves.
     fn before(&self, op: &MetaOp) -> Result<()> {
         match op {
-            MetaOp::VacateNsd { nsd } => self.vacate(*nsd),
+            MetaOp::MoveMetadataCopy { nsd } => self.move_copy(*nsd),
             _ => Ok(()),
         }
     }

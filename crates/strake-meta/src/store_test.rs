@@ -715,7 +715,7 @@ fn a_deleted_nsd_gives_its_copy_to_another_before_it_goes() {
         let status = NsdStatus::BeingEmptied;
         let state = NsdState { status, availability: NsdAvailability::Up };
         store.apply(&entry(100, MetaOp::SetNsdState { nsd: gone, state })).expect("sets");
-        store.apply(&entry(101, MetaOp::VacateNsd { nsd: gone })).expect("moves its copy");
+        store.apply(&entry(101, MetaOp::MoveMetadataCopy { nsd: gone })).expect("moves its copy");
         let holders = store.holders().1;
         assert!(holders.len() == 2 && !holders.contains(&gone), "{holders:?}");
         store.apply(&entry(102, MetaOp::DeleteNsd { nsd: gone })).expect("deletes");

@@ -100,7 +100,7 @@ impl Chunk {
 
     /// Takes a part out of the free extent that holds it. Returns false if no free extent holds it.
     fn cut_out(&mut self, start: u32, count: u32) -> bool {
-        let Some((at, length)) = self.holder(start, count) else { return false };
+        let Some((at, length)) = self.containing(start, count) else { return false };
         self.free.remove(&at);
         if at < start {
             self.free.insert(at, start - at);
@@ -165,7 +165,7 @@ impl Chunk {
     }
 
     /// The free extent that holds all of `start..start + count`.
-    fn holder(&self, start: u32, count: u32) -> Option<(u32, u32)> {
+    fn containing(&self, start: u32, count: u32) -> Option<(u32, u32)> {
         let (&at, &length) = self.free.range(..=start).next_back()?;
         (at + length >= start + count).then_some((at, length))
     }

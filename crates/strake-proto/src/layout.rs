@@ -238,7 +238,7 @@ impl PoolMap {
 
     /// The slots that are deleted, in the order in which they were: every reader of a stripe
     /// applies them in this order, for ever.
-    pub fn lost(&self) -> Vec<SlotIndex> {
+    pub fn deleted(&self) -> Vec<SlotIndex> {
         let order = |slot: &Slot| match slot.state.status {
             NsdStatus::Deleted { order } => Some(order),
             _ => None,
@@ -252,7 +252,7 @@ impl PoolMap {
     }
 
     /// The slot whose strips are being given other places, before it is deleted.
-    pub fn rehoming(&self) -> Option<SlotIndex> {
+    pub fn being_emptied(&self) -> Option<SlotIndex> {
         let found = self.indexed().find(|(_, slot)| slot.state.status == NsdStatus::BeingEmptied);
         found.map(|(index, _)| index)
     }
@@ -320,12 +320,12 @@ mod tests {
     #[test]
     fn deleted_slots_are_told_in_the_order_in_which_they_went() {
         let mut pool = PoolMap::new((0..5).map(|at| (NsdId(at + 1), at)));
-        assert_eq!((pool.lost(), pool.rehoming(), pool.live().count()), (vec![], None, 5));
+        assert_eq!((pool.deleted(), pool.being_emptied(), pool.live().count()), (vec![], None, 5));
         pool.slots[3].state.status = NsdStatus::Deleted { order: 0 };
         pool.slots[1].state.status = NsdStatus::Deleted { order: 1 };
         pool.slots[4].state.status = NsdStatus::BeingEmptied;
-        assert_eq!(pool.lost(), [SlotIndex(3), SlotIndex(1)]);
-        assert_eq!(pool.rehoming(), Some(SlotIndex(4)));
+        assert_eq!(pool.deleted(), [SlotIndex(3), SlotIndex(1)]);
+        assert_eq!(pool.being_emptied(), Some(SlotIndex(4)));
         let live: Vec<u16> = pool.live().map(|(index, _)| index.0).collect();
         assert_eq!(live, [0, 2, 4]);
     }

@@ -426,7 +426,7 @@ pub enum MetaOp {
     },
     /// Asks whoever keeps copies of the metadata on this NSD, which is being emptied, to keep them
     /// elsewhere; has happened on return ▶ `Done`. Changes no record.
-    VacateNsd {
+    MoveMetadataCopy {
         /// Which.
         nsd: NsdId,
     },

@@ -224,7 +224,7 @@ struct State {
     network: Vec<Message>,
     // What the leader knows.
     map: u8,
-    holder: Option<usize>,
+    token_holder: Option<usize>,
     /// A number that was drawn before the token was free, and for whom.
     drawn: Option<(usize, u8)>,
     next_grant: u8,
@@ -261,7 +261,7 @@ impl State {
             clients: Default::default(),
             network: Vec::new(),
             map: 0,
-            holder: None,
+            token_holder: None,
             drawn: None,
             next_grant: 1,
             dead: 0,

@@ -430,7 +430,7 @@ impl Actor {
             return None;
         }
         let data = self.fresh_bytes(length as usize);
-        let written = self.vfs().write(handle, offset, &data, false).expect("writes");
+        let written = self.vfs().write(handle, offset, &data).expect("writes");
         assert_eq!(written, data.len(), "there is room");
         let end = (offset + length) as usize;
         if bytes.len() < end {
@@ -452,7 +452,7 @@ impl Actor {
         let data = self.fresh_bytes(length as usize);
         let flags = OpenFlags { sync: true, ..READ_WRITE };
         let handle = self.vfs().open(ROOT, Ino(ino), flags).expect("opens").handle;
-        let written = self.vfs().write(handle, offset, &data, false).expect("writes");
+        let written = self.vfs().write(handle, offset, &data).expect("writes");
         assert_eq!(written, data.len(), "there is room");
         self.vfs().release(handle);
         let end = (offset + length) as usize;
@@ -470,7 +470,7 @@ impl Actor {
         for _ in 0..2 + self.rng.index(2) {
             let begin = self.sequence.position();
             let data = self.fresh_bytes(BLOCK_SIZE as usize);
-            self.vfs().write(handle, 0, &data, false).expect("writes");
+            self.vfs().write(handle, 0, &data).expect("writes");
             let mut bytes = self.latest(ino);
             bytes.resize(bytes.len().max(data.len()), 0);
             bytes[..data.len()].copy_from_slice(&data);
@@ -539,7 +539,7 @@ impl Actor {
     fn fsync(&mut self) -> Option<(String, Sync)> {
         let ino = self.any_file()?;
         let handle = self.handle(ino);
-        self.vfs().fsync(handle, self.salt.is_multiple_of(2)).expect("syncs");
+        self.vfs().fsync(handle).expect("syncs");
         Some((format!("fsync {ino}"), Sync::File(ino)))
     }
 
@@ -681,7 +681,7 @@ impl Actor {
         self.open.insert(ino, opened.handle);
         let length = 1 + self.rng.below(u64::from(BLOCK_SIZE)) as usize;
         let data = self.fresh_bytes(length);
-        self.vfs().write(opened.handle, 0, &data, false).expect("writes");
+        self.vfs().write(opened.handle, 0, &data).expect("writes");
         self.now_holds(ino, Vec::new());
         self.now_holds(ino, data);
         let node = Node::new(Kind::File, 0o600);

@@ -38,8 +38,8 @@ pub struct Machine {
     pub code: Code,
     /// One per NSD, by slot, and then those that are to replace others.
     pub disks: Vec<Option<Arc<SimDisk>>>,
-    /// The disks that are away, by slot: as they were when they were lost.
-    pub lost: Vec<Option<Arc<SimDisk>>>,
+    /// The disks that are away, by slot: as they were when they went.
+    pub away: Vec<Option<Arc<SimDisk>>>,
     /// Beside the NSDs, as in the daemon's data directory.
     pub witness: Arc<SimDisk>,
     /// Moves when the history says so.
@@ -105,25 +105,25 @@ impl Machine {
         let disk = SimDisk::with_sequence(CONTAINER_BYTES_MIN, sequence);
         format_disk(&disk, self.disks.len(), slot)?;
         self.disks.push(Some(disk));
-        self.lost.push(None);
+        self.away.push(None);
         Ok(())
     }
 
     /// A machine of these disks.
     pub fn new(code: Code, disks: Vec<Option<Arc<SimDisk>>>, witness: Arc<SimDisk>) -> Machine {
-        let lost = vec![None; disks.len()];
+        let away = vec![None; disks.len()];
         let clock = Arc::new(ManualClock::default());
-        Machine { code, disks, lost, witness, clock, is_remote: false }
+        Machine { code, disks, away, witness, clock, is_remote: false }
     }
 
-    /// The same machine with these slots (a mask) lost.
+    /// The same machine with these slots (a mask) away.
     #[must_use]
     pub fn less(&self, away: u32) -> Machine {
         let mut machine = Machine::new(self.code, self.disks.clone(), Arc::clone(&self.witness));
         machine.clock = Arc::clone(&self.clock);
         machine.is_remote = self.is_remote;
         for slot in (0..machine.disks.len()).filter(|slot| away >> slot & 1 == 1) {
-            machine.lost[slot] = machine.disks[slot].take();
+            machine.away[slot] = machine.disks[slot].take();
         }
         machine
     }
@@ -135,11 +135,11 @@ impl Machine {
         Machine::new(self.code, disks, self.witness.copy())
     }
 
-    /// The same machine with all that was lost.
+    /// The same machine with all disks back.
     #[must_use]
     pub fn whole(&self) -> Machine {
-        let disks = self.disks.iter().zip(&self.lost);
-        let disks = disks.map(|(disk, lost)| disk.clone().or_else(|| lost.clone())).collect();
+        let disks = self.disks.iter().zip(&self.away);
+        let disks = disks.map(|(disk, away)| disk.clone().or_else(|| away.clone())).collect();
         Machine::new(self.code, disks, Arc::clone(&self.witness))
     }
 

@@ -416,7 +416,7 @@ fn come_back(
     expected: &Promise,
     rng: &mut Rng,
 ) -> Result<(), String> {
-    for (slot, disk) in machine.lost.iter().enumerate() {
+    for (slot, disk) in machine.away.iter().enumerate() {
         let Some(disk) = disk else { continue };
         let (container, store) =
             machine.open_store(disk).map_err(|error| format!("a return: {error}"))?;
@@ -459,8 +459,8 @@ fn use_it(stack: &Stack, found: &Found, name: &[u8]) -> Result<Promise, String> 
     let ino = entry.attr.ino.0;
     after.tree.make(1, name, ino, crate::tree::Node::new(crate::tree::Kind::File, 0o600));
     let bytes: Vec<u8> = (0..BLOCK_SIZE as usize / 2 + 77).map(|at| at as u8 | 1).collect();
-    vfs.write(opened.handle, 0, &bytes, false).map_err(say)?;
-    vfs.fsync(opened.handle, false).map_err(say)?;
+    vfs.write(opened.handle, 0, &bytes).map_err(say)?;
+    vfs.fsync(opened.handle).map_err(say)?;
     let mut read = vec![0; bytes.len()];
     let count = vfs.read(opened.handle, 0, &mut read).map_err(say)?;
     if count != bytes.len() || read != bytes {
@@ -471,9 +471,9 @@ fn use_it(stack: &Stack, found: &Found, name: &[u8]) -> Result<Promise, String> 
     // An overwrite within what was recovered.
     if let Some((ino, bytes)) = after.files.iter_mut().find(|(_, bytes)| bytes.len() > 5000) {
         let handle = vfs.open(ROOT, Ino(*ino), READ_WRITE).map_err(say)?.handle;
-        vfs.write(handle, 4000, &[0xa5; 200], false).map_err(say)?;
+        vfs.write(handle, 4000, &[0xa5; 200]).map_err(say)?;
         bytes[4000..4200].fill(0xa5);
-        vfs.fsync(handle, false).map_err(say)?;
+        vfs.fsync(handle).map_err(say)?;
         vfs.release(handle);
     }
     after.faults.clear();

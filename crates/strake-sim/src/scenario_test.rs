@@ -42,9 +42,9 @@ fn put(stack: &Stack, name: &str, offset: u64, bytes: &[u8], sync: bool) -> Ino 
     let vfs = &*stack.vfs;
     let made = vfs.create(ROOT, Ino::ROOT, name.as_bytes(), 0o600, READ_WRITE, false);
     let (entry, opened) = made.expect("opens");
-    assert_eq!(vfs.write(opened.handle, offset, bytes, false).expect("writes"), bytes.len());
+    assert_eq!(vfs.write(opened.handle, offset, bytes).expect("writes"), bytes.len());
     if sync {
-        vfs.fsync(opened.handle, false).expect("syncs");
+        vfs.fsync(opened.handle).expect("syncs");
     }
     vfs.release(opened.handle);
     entry.attr.ino
@@ -88,7 +88,7 @@ fn cut(machine: &Machine) -> Machine {
     let disks = machine.disks.iter().map(|disk| disk.as_ref().map(image)).collect();
     let mut after = Machine::new(machine.code, disks, image(&machine.witness));
     // What is lost misses the power cut, and everything after it.
-    after.lost = machine.lost.iter().map(|disk| disk.as_ref().map(|it| it.copy())).collect();
+    after.away = machine.away.iter().map(|disk| disk.as_ref().map(|it| it.copy())).collect();
     after
 }
 
@@ -383,7 +383,7 @@ fn disks_that_return_one_by_one_while_in_use_are_brought_up_to_date() {
     let mut expected = pattern(3, BLOCK);
     expected[5000..14_000].copy_from_slice(&pattern(5, 9000));
     for slot in 0..2 {
-        let disk = machine.lost[slot].as_ref().expect("it was lost");
+        let disk = machine.away[slot].as_ref().expect("it was lost");
         let (container, store) = machine.open_store(disk).expect("opens");
         stack.meta.attach(container, false, machine.clock.wall()).expect("takes it in");
         stack

@@ -29,10 +29,10 @@
 //! other slots, as above. L is P, or the least limit above it for which enough slots exist at
 //! all.
 //!
-//! **Losses.** A slot that is lost for good is substituted stripe by stripe: by the member of the
-//! layout that holds no strip of the stripe, is not lost, keeps the group limit if any can, and
-//! has the highest hash of (object, block, slot) (rendezvous hashing). Losses are applied in the
-//! order in which they happened, so a later loss moves only strips of the slot then lost.
+//! **Deleted slots.** A slot that is deleted is substituted stripe by stripe. The substitute is the
+//! member of the layout that holds no strip of the stripe, is not deleted, keeps the group limit if
+//! any can, and has the highest hash of (object, block, slot) (rendezvous hashing). Deletions are
+//! applied in the order in which they happened, so a later one moves only strips of its own slot.
 //!
 //! All of this decides where bytes are, and never changes: golden vectors in the test guard it.
 //! Decision record 0004.
@@ -214,19 +214,19 @@ impl Placement {
         draw.shuffle(out);
     }
 
-    /// Replaces the slots that are lost for good, in the order in which they were lost, by others
-    /// of the same layout that hold no strip of this stripe. Only lost strips move. With no
-    /// candidate left the position keeps its lost slot: the stripe stays degraded there.
+    /// Replaces the deleted slots, in the order in which they were deleted, by others of the same
+    /// layout that hold no strip of this stripe. Only strips of deleted slots move. With no
+    /// candidate left the position keeps its deleted slot: the stripe stays degraded there.
     pub fn substitute(
         &self,
         object: ObjectId,
         block: BlockIndex,
         stripe: &mut StripeSlots,
-        lost: &[SlotIndex],
+        deleted: &[SlotIndex],
     ) {
-        for (done, gone) in lost.iter().enumerate() {
+        for (done, gone) in deleted.iter().enumerate() {
             let Some(at) = stripe.iter().position(|slot| slot == gone) else { continue };
-            let gone_so_far = &lost[..=done];
+            let gone_so_far = &deleted[..=done];
             let seed = mix(mix(self.seed ^ object.0) ^ block.0);
             let candidates = self
                 .members
@@ -247,9 +247,9 @@ impl Placement {
     /// Whether [`Placement::substitute`] finds a place for every strip of these slots, and none
     /// that breaks the group limit. A stripe whose other strips keep the limit uses less of some
     /// group than the group has room for, if all groups together have room for a stripe.
-    pub fn can_lose(&self, lost: &[SlotIndex]) -> bool {
+    pub fn can_delete(&self, deleted: &[SlotIndex]) -> bool {
         let left: Vec<(SlotIndex, u32)> =
-            self.members.iter().filter(|(slot, _)| !lost.contains(slot)).copied().collect();
+            self.members.iter().filter(|(slot, _)| !deleted.contains(slot)).copied().collect();
         let groups = groups_of(&left);
         let room: usize = groups.iter().map(|group| group.count.min(self.group_limit)).sum();
         room >= self.width
@@ -260,10 +260,10 @@ impl Placement {
         self.members.iter().any(|(member, _)| *member == slot)
     }
 
-    /// How many strips of the stripe, the lost ones left out, are in failure group `group`.
-    fn group_load(&self, stripe: &StripeSlots, lost: &[SlotIndex], group: u32) -> usize {
+    /// How many strips of the stripe are in failure group `group`, without those of deleted slots.
+    fn group_load(&self, stripe: &StripeSlots, deleted: &[SlotIndex], group: u32) -> usize {
         let in_group = |slot: &&SlotIndex| self.members.contains(&(**slot, group));
-        stripe.iter().filter(|slot| !lost.contains(slot)).filter(in_group).count()
+        stripe.iter().filter(|slot| !deleted.contains(slot)).filter(in_group).count()
     }
 }
 

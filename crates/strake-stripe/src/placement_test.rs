@@ -188,32 +188,36 @@ fn first_blocks_of_many_small_files_spread_evenly() {
 }
 
 #[test]
-fn only_lost_strips_move() {
+fn only_strips_of_deleted_slots_move() {
     for (name, code) in Code::ALL {
         for (round, layout) in layouts(code.width(), 23).into_iter().enumerate() {
             let placement = Placement::new(&layout, code).expect("wide enough");
             let mut draw = Draw::new(round as u64);
-            let mut losses: Vec<SlotIndex> = layout.members.iter().map(|member| member.0).collect();
-            draw.shuffle(&mut losses);
-            losses.truncate(6);
+            let mut deleted: Vec<SlotIndex> =
+                layout.members.iter().map(|member| member.0).collect();
+            draw.shuffle(&mut deleted);
+            deleted.truncate(6);
             for block in (0..40).map(BlockIndex) {
                 let object = ObjectId(round as u64);
                 let original = placement.stripe(object, block);
                 let mut before = original;
-                for lost in 1..=losses.len() {
+                for count in 1..=deleted.len() {
                     let mut after = original;
-                    placement.substitute(object, block, &mut after, &losses[..lost]);
+                    placement.substitute(object, block, &mut after, &deleted[..count]);
                     let distinct: BTreeSet<_> = after.iter().collect();
                     assert_eq!(distinct.len(), code.width(), "{name}: {after:?}");
                     for (old, new) in before.iter().zip(after.iter()) {
                         assert!(
-                            old == new || *old == losses[lost - 1],
+                            old == new || *old == deleted[count - 1],
                             "{name}: {before:?} {after:?}"
                         );
                         let room = layout.members.iter().any(|(slot, _)| {
-                            !before.contains(slot) && !losses[..lost].contains(slot)
+                            !before.contains(slot) && !deleted[..count].contains(slot)
                         });
-                        assert!(!room || *new != losses[lost - 1], "{name}: a lost slot was left");
+                        assert!(
+                            !room || *new != deleted[count - 1],
+                            "{name}: a deleted slot was left"
+                        );
                     }
                     before = after;
                 }
@@ -223,16 +227,17 @@ fn only_lost_strips_move() {
 }
 
 #[test]
-fn where_slots_can_be_lost_every_strip_has_a_place_and_the_group_rule_holds() {
+fn where_slots_can_be_deleted_every_strip_has_a_place_and_the_group_rule_holds() {
     let (mut can, mut cannot) = (0, 0);
     for (name, code) in Code::ALL {
         for (round, layout) in layouts(code.width(), 31).into_iter().enumerate() {
             let placement = Placement::new(&layout, code).expect("wide enough");
             let mut draw = Draw::new(round as u64);
-            let mut losses: Vec<SlotIndex> = layout.members.iter().map(|member| member.0).collect();
-            draw.shuffle(&mut losses);
-            losses.truncate(1 + draw.below(4));
-            if !placement.can_lose(&losses) {
+            let mut deleted: Vec<SlotIndex> =
+                layout.members.iter().map(|member| member.0).collect();
+            draw.shuffle(&mut deleted);
+            deleted.truncate(1 + draw.below(4));
+            if !placement.can_delete(&deleted) {
                 cannot += 1;
                 continue;
             }
@@ -240,12 +245,12 @@ fn where_slots_can_be_lost_every_strip_has_a_place_and_the_group_rule_holds() {
             for block in (0..30).map(BlockIndex) {
                 let object = ObjectId(round as u64);
                 let mut stripe = placement.stripe(object, block);
-                placement.substitute(object, block, &mut stripe, &losses);
+                placement.substitute(object, block, &mut stripe, &deleted);
                 let distinct: BTreeSet<_> = stripe.iter().collect();
                 assert_eq!(distinct.len(), code.width(), "{name}: {stripe:?}");
-                assert!(stripe.iter().all(|slot| !losses.contains(slot)), "{name}: {stripe:?}");
+                assert!(stripe.iter().all(|slot| !deleted.contains(slot)), "{name}: {stripe:?}");
                 let most = strips_per_group(&layout, &stripe).into_values().max();
-                assert!(most <= Some(placement.group_limit()), "{name} {losses:?}: {stripe:?}");
+                assert!(most <= Some(placement.group_limit()), "{name} {deleted:?}: {stripe:?}");
             }
         }
     }
@@ -256,16 +261,16 @@ fn where_slots_can_be_lost_every_strip_has_a_place_and_the_group_rule_holds() {
 fn substitutes_keep_the_failure_group_rule_while_they_can_and_share_the_load() {
     let layout = layout(&[4; 5]);
     let placement = Placement::new(&layout, code("4+2p")).expect("wide enough");
-    let lost = [SlotIndex(3)];
+    let deleted = [SlotIndex(3)];
     let mut heirs = BTreeMap::new();
     for block in (0..20_000).map(BlockIndex) {
         let mut stripe = placement.stripe(ObjectId(1), block);
-        let Some(at) = stripe.iter().position(|slot| *slot == lost[0]) else { continue };
-        placement.substitute(ObjectId(1), block, &mut stripe, &lost);
+        let Some(at) = stripe.iter().position(|slot| *slot == deleted[0]) else { continue };
+        placement.substitute(ObjectId(1), block, &mut stripe, &deleted);
         assert!(strips_per_group(&layout, &stripe).into_values().all(|count| count <= 2));
         *heirs.entry(stripe[at].0).or_insert(0u64) += 1;
     }
-    // 6000 strips were lost; all other 19 slots take some, none more than twice the mean.
+    // The deleted slot had 6000 strips. The other 19 slots take some each, none twice the mean.
     assert_eq!(heirs.len(), 19);
     assert!(heirs.values().all(|count| (100..640).contains(count)), "{heirs:?}");
 }

@@ -224,7 +224,7 @@ impl Backend {
         let meta_endpoint = endpoint(dir, "meta");
         let limits = SessionLimits {
             absent: RESTART_WAIT_MAX,
-            lost: RESTART_WAIT_MAX,
+            broken: RESTART_WAIT_MAX,
             ..SessionLimits::META
         };
         let meta = Arc::new(MetaClientSession::new(meta_endpoint.clone(), limits, env.clone()));

@@ -47,7 +47,7 @@ pub(crate) trait DiskUser: Send + Sync {
 }
 
 /// One NSD that is open.
-struct Held {
+struct OpenDisk {
     nsd: OpenNsd,
     /// Not used for data: it is kept open for the last copy of the metadata only.
     withdrawn: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Disks {
     /// The file systems that the containers lie on.
     hosts: Arc<Hosts>,
     config: Mutex<(NodeConfig, Option<SystemTime>)>,
-    open: Mutex<BTreeMap<NsdId, Held>>,
+    open: Mutex<BTreeMap<NsdId, OpenDisk>>,
     /// The files of NSDs that went.
     identities: Mutex<BTreeMap<NsdId, (u64, u64)>>,
     /// Why NSDs that are not used are not, as the log named it last, so that it is named once.
@@ -133,7 +133,7 @@ impl Disks {
         while let Ok((id, opened)) = receiver.recv_timeout(limit) {
             match opened {
                 Ok(nsd) => {
-                    open.insert(NsdId(id), Held { nsd, withdrawn: false, member: false });
+                    open.insert(NsdId(id), OpenDisk { nsd, withdrawn: false, member: false });
                 }
                 Err(error) => {
                     warn!(target: "disks", "NSD missing: {error}");
@@ -377,7 +377,7 @@ impl Disks {
         let member = joined != Joined::Stranger;
         let port = Arc::clone(&opened.store) as Arc<dyn NsdPort>;
         self.identities.lock().remove(&id);
-        self.open.lock().insert(id, Held { nsd: opened, withdrawn: false, member });
+        self.open.lock().insert(id, OpenDisk { nsd: opened, withdrawn: false, member });
         self.user().came(id, port);
         Ok(())
     }

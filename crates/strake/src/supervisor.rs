@@ -35,11 +35,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// See the module.
 pub(crate) struct Supervisor {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
     watch: Option<JoinHandle<Result<()>>>,
 }
 
-struct Shared {
+struct Inner {
     dir: DataDir,
     state: Mutex<State>,
     changed: Condvar,
@@ -66,13 +66,13 @@ impl Supervisor {
     /// What the process said; the host's.
     pub(crate) fn start(dir: &DataDir) -> Result<Supervisor> {
         let state = Mutex::new(State::default());
-        let shared = Arc::new(Shared { dir: dir.clone(), state, changed: Condvar::default() });
-        let server = shared.start_server()?;
+        let inner = Arc::new(Inner { dir: dir.clone(), state, changed: Condvar::default() });
+        let server = inner.start_server()?;
         let watched = strake_env::thread::Builder::new().name("server-watch".to_owned()).spawn({
-            let shared = Arc::clone(&shared);
-            move || shared.watch(server)
+            let inner = Arc::clone(&inner);
+            move || inner.watch(server)
         });
-        Ok(Supervisor { shared, watch: Some(watched?) })
+        Ok(Supervisor { inner, watch: Some(watched?) })
     }
 
     /// Ends the server process in order; everything is durable already.
@@ -81,10 +81,10 @@ impl Supervisor {
     /// `Io` when it fails.
     pub(crate) fn finish(&mut self) -> Result<()> {
         {
-            let mut state = self.shared.state.lock();
+            let mut state = self.inner.state.lock();
             state.ending = true;
             state.stdin = None;
-            self.shared.changed.notify_all();
+            self.inner.changed.notify_all();
         }
         match self.watch.take() {
             Some(watch) => watch.join().expect("invariant: a panic ends the process"),
@@ -100,7 +100,7 @@ impl Drop for Supervisor {
     }
 }
 
-impl Shared {
+impl Inner {
     /// Follows a process, and those that take its place, to the last one's end.
     fn watch(&self, server: Server) -> Result<()> {
         let mut failures = 0;

@@ -52,7 +52,7 @@ impl Heirs {
 
 impl NsdSet {
     /// The slot that is being deleted.
-    pub fn rehoming(&self) -> Option<SlotIndex> {
+    pub fn being_emptied(&self) -> Option<SlotIndex> {
         u16::try_from(self.heirs.slot.load(Ordering::Acquire)).ok().map(SlotIndex)
     }
 
@@ -65,14 +65,14 @@ impl NsdSet {
     ) -> Result<(StripeSlots, Option<(StripIndex, SlotIndex)>)> {
         let placement = self.placement(layout)?;
         let mut slots = placement.stripe(layout.object, block);
-        let lost = self.lost.read();
-        placement.substitute(layout.object, block, &mut slots, &lost);
-        let Some(gone) = self.rehoming() else { return Ok((slots, None)) };
+        let deleted = self.deleted.read();
+        placement.substitute(layout.object, block, &mut slots, &deleted);
+        let Some(gone) = self.being_emptied() else { return Ok((slots, None)) };
         let Some(at) = slots.iter().position(|slot| *slot == gone) else {
             return Ok((slots, None));
         };
         let mut after = slots;
-        let and_gone: Vec<SlotIndex> = lost.iter().copied().chain([gone]).collect();
+        let and_gone: Vec<SlotIndex> = deleted.iter().copied().chain([gone]).collect();
         placement.substitute(layout.object, block, &mut after, &and_gone);
         let heir = (after[at] != gone).then_some((StripIndex(at as u8), after[at]));
         Ok((slots, heir))
@@ -93,17 +93,17 @@ impl NsdSet {
 
     /// How many slots were deleted: changes when heirs take their places.
     pub fn deleted_count(&self) -> usize {
-        self.lost.read().len()
+        self.deleted.read().len()
     }
 
     /// Whether every strip of `slot` has a place elsewhere, in every layout that has the slot and
     /// for files of this code, and none that makes failure groups weaker.
-    pub fn can_lose(&self, slot: SlotIndex, code: Code) -> Result<bool> {
-        let lost: Vec<SlotIndex> = self.lost.read().iter().copied().chain([slot]).collect();
+    pub fn can_delete(&self, slot: SlotIndex, code: Code) -> Result<bool> {
+        let deleted: Vec<SlotIndex> = self.deleted.read().iter().copied().chain([slot]).collect();
         let layouts = self.configuration()?.pool.layouts;
         for layout in layouts.iter().filter(|layout| layout.members.len() >= code.width()) {
             let placement = Placement::new(layout, code)?;
-            if placement.has(slot) && !placement.can_lose(&lost) {
+            if placement.has(slot) && !placement.can_delete(&deleted) {
                 return Ok(false);
             }
         }
@@ -119,7 +119,7 @@ impl NsdSet {
     ///
     /// # Errors
     /// `Busy` if another is being deleted; the metadata's.
-    pub fn begin_rehoming(&self, slot: SlotIndex) -> Result<()> {
+    pub fn begin_deletion(&self, slot: SlotIndex) -> Result<()> {
         use strake_proto::layout::NsdStatus::BeingEmptied;
         self.set_status(slot, BeingEmptied)?;
         self.heirs.slot.store(u32::from(slot.0), Ordering::Release);
@@ -178,14 +178,14 @@ impl NsdSet {
     ///
     /// # Errors
     /// The metadata's. It may or may not have happened then; the caller tries again.
-    pub fn delete_rehomed(&self, slot: SlotIndex) -> Result<()> {
+    pub fn end_deletion(&self, slot: SlotIndex) -> Result<()> {
         let _serial = self.noting.lock();
         self.heirs.decided.store(true, Ordering::Release);
         self.distrust_absent();
         self.change_pool(MetaOp::DeleteNsd { nsd: self.nsd(slot) })?;
         {
-            let mut lost = self.lost.write();
-            lost.push(slot);
+            let mut deleted = self.deleted.write();
+            deleted.push(slot);
             self.heirs.slot.store(NOBODY, Ordering::Release);
         }
         let entry = self.slot(slot);

@@ -16,8 +16,8 @@ pub enum RecoveryEnd {
     Up,
     /// There is more to compare.
     More,
-    /// It was lost again.
-    Lost,
+    /// It went down again.
+    Down,
 }
 
 /// How much an NSD is to have when it comes back.
@@ -109,7 +109,7 @@ impl NsdSet {
     }
 
     /// Begins to write to an NSD that missed writes, without reading it. False if it is not one, or
-    /// has been lost again.
+    /// went down again.
     pub fn begin_recovery(&self, slot: SlotIndex) -> bool {
         let _alone = self.gate.write();
         let _serial = self.noting.lock();
@@ -126,7 +126,7 @@ impl NsdSet {
     pub fn end_recovery(&self, slot: SlotIndex) -> Result<RecoveryEnd> {
         let _serial = self.noting.lock();
         if self.availability(slot) != NsdAvailability::Recovering {
-            return Ok(RecoveryEnd::Lost);
+            return Ok(RecoveryEnd::Down);
         }
         // Whoever notes something from now on takes it out of use after that, and finds it up.
         if !self.missed().is_clean(slot) {

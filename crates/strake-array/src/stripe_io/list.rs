@@ -107,7 +107,7 @@ impl StripeIo {
     pub fn counts(&self, layout: &ObjectLayout, slot: SlotIndex, entry: &StripEntry) -> bool {
         let nsds = self.nsds();
         let StripKey { block, strip, .. } = entry.key;
-        nsds.rehoming().is_none()
+        nsds.being_emptied().is_none()
             || nsds
                 .stripe(layout, block)
                 .is_ok_and(|slots| slots.get(usize::from(strip.0)) == Some(&slot))
@@ -148,7 +148,7 @@ impl StripeIo {
         page: u32,
         visit: &mut dyn FnMut(&StripEntry) -> bool,
     ) -> Result<()> {
-        match self.list_slot((slot, Place::Holder), layout.object, range, page, visit) {
+        match self.list_slot((slot, Place::Current), layout.object, range, page, visit) {
             Err(error) if crate::nsds::is_nsd_fault(error.kind()) => {
                 self.nsds().fail(slot);
                 self.readable(layout).map(|_| ())

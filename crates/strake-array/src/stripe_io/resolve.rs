@@ -94,11 +94,11 @@ impl StripeIo {
             self.write_strip(layout, block, StripIndex(at), target, &header, strip, how)
                 .map(|()| strip_bytes as u64)
         };
-        let holder = survey.slots[usize::from(at)];
-        if target != (holder, Place::Holder) {
+        let slot = survey.slots[usize::from(at)];
+        if target != (slot, Place::Current) {
             let mut strip = self.scratch().take(strip_bytes);
             let key = self.key(layout, block, StripIndex(at));
-            if self.read_strip(holder, key, Some(header.version), 0, &mut strip).is_ok() {
+            if self.read_strip(slot, key, Some(header.version), 0, &mut strip).is_ok() {
                 return send(&strip);
             }
         }
@@ -136,11 +136,11 @@ impl StripeIo {
         let stable = settled.map_or(Version::NONE, |(version, _)| *version);
         for (version, Seen { block_bytes, settled }) in seen.into_iter().rev() {
             let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
-            let holders = stripe
+            let strips = stripe
                 .positions()
                 .filter(|at| self.holds(layout, block, survey, *at, version))
                 .count();
-            if holders < stripe.data_strips() {
+            if strips < stripe.data_strips() {
                 if settled {
                     // It was stable everywhere: its strips are lost, not unwritten.
                     return Err(gone(layout, block));

@@ -73,7 +73,7 @@ impl StripeIo {
         let results: Vec<Mutex<Result<()>>> = all.iter().map(|_| Mutex::new(Ok(()))).collect();
         self.fan.run(all.len(), &|index| {
             let (at, slot) = all[index];
-            let (target, how) = ((slot, Place::Holder), (index >= sent.len(), stable));
+            let (target, how) = ((slot, Place::Current), (index >= sent.len(), stable));
             let result = self.write_strip(layout, block, at, target, &header, strip(at), how);
             *results[index].lock() = result;
         });
@@ -157,7 +157,7 @@ impl StripeIo {
         match self.nsds.call_at(target, &request, strip, &mut [])? {
             NsdReply::Accepted { boot } => {
                 // A new boot is found out again by the commit, which judges all writes before it.
-                if target.1 == Place::Holder {
+                if target.1 == Place::Current {
                     self.nsds.saw_boot(target.0, boot);
                 }
                 Ok(())

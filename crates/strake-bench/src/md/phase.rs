@@ -170,7 +170,7 @@ impl Phase {
     }
 
     /// The nodes that hold items: first and count.
-    fn holders(&self) -> (u64, u64) {
+    fn nodes_with_items(&self) -> (u64, u64) {
         let nodes = self.nodes().expect("invariant: the phase was validated");
         if !self.leaf_only {
             return (0, nodes);
@@ -181,7 +181,7 @@ impl Phase {
 
     /// The node of an item.
     pub fn node_of(&self, item: u64) -> u64 {
-        let (first, count) = self.holders();
+        let (first, count) = self.nodes_with_items();
         first + item / self.items.div_ceil(count).max(1)
     }
 
@@ -261,7 +261,7 @@ mod tests {
             phase.branching = 1 + dice.below(5) as u32;
             phase.leaf_only = dice.below(2) == 1;
             phase.items = dice.below(400);
-            let (first, count) = phase.holders();
+            let (first, count) = phase.nodes_with_items();
             let mut filled = vec![0u64; phase.nodes().unwrap() as usize];
             for item in 0..phase.items {
                 filled[phase.node_of(item) as usize] += 1;
@@ -281,7 +281,7 @@ mod tests {
         let wanted = ["t3", "t3/n1", "t3/n2", "t3/n1/n3", "t3/n1/n4", "t3/n2/n5", "t3/n2/n6"];
         assert_eq!(phase.node_paths(3), wanted);
         phase.leaf_only = true;
-        assert_eq!(phase.holders(), (3, 4));
+        assert_eq!(phase.nodes_with_items(), (3, 4));
         let mut path = "x".to_string();
         phase.push_name(&mut path, 3, 9);
         assert_eq!(path, "x/f.3.9");

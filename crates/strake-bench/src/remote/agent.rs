@@ -75,10 +75,10 @@ pub fn run(args: &AgentArgs, stop: &Stop) -> Result<()> {
 /// A listening agent.
 pub struct Agent {
     listener: TcpListener,
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
 }
 
-struct Shared {
+struct Inner {
     secret: SharedSecret,
     root: PathBuf,
     limits: Limits,
@@ -97,7 +97,7 @@ impl Agent {
         })?;
         Ok(Agent {
             listener,
-            shared: Arc::new(Shared {
+            inner: Arc::new(Inner {
                 secret,
                 root,
                 limits: Limits { tasks_max: args.max_tasks, bytes_max: args.max_bytes.0 },
@@ -129,12 +129,12 @@ impl Agent {
             sessions.retain(|session| !session.is_finished());
             // A caller that hung up again is no reason to end.
             let Ok((stream, _)) = self.listener.accept() else { continue };
-            let shared = Arc::clone(&self.shared);
-            if shared.connections.fetch_add(1, Ordering::SeqCst) >= shared.connections_max {
-                shared.connections.fetch_sub(1, Ordering::SeqCst);
+            let inner = Arc::clone(&self.inner);
+            if inner.connections.fetch_add(1, Ordering::SeqCst) >= inner.connections_max {
+                inner.connections.fetch_sub(1, Ordering::SeqCst);
                 continue;
             }
-            let (stop, counted) = (stop.clone(), Counted(shared));
+            let (stop, counted) = (stop.clone(), Counted(inner));
             let spawned = thread::Builder::new().name("session".into()).spawn(move || {
                 if let Err(error) = counted.0.session(stream, &stop) {
                     crate::tell("bench agent", &error);
@@ -152,7 +152,7 @@ impl Agent {
 }
 
 /// Gives a connection's place back however its thread ends.
-struct Counted(Arc<Shared>);
+struct Counted(Arc<Inner>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
@@ -160,7 +160,7 @@ impl Drop for Counted {
     }
 }
 
-impl Shared {
+impl Inner {
     fn session(&self, stream: TcpStream, stop: &Stop) -> Result<()> {
         stream
             .set_nodelay(true)

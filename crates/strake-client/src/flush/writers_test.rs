@@ -37,7 +37,7 @@ fn a_sender_that_always_comes_too_late_is_done_when_another_has_sent() {
     };
     flush_block_with(&vfs.mount, &inode, &file, &block, None, &mut between).expect("all was sent");
     assert_eq!(round, 3, "it took the writer one more turn");
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     assert!(read(&vfs, handle, 0, 20_000) == pattern(20_000, 3));
     drop((file, inode));
     vfs.shutdown().expect("ended");
@@ -61,7 +61,7 @@ fn a_job_that_comes_late_leaves_what_was_written_since() {
     };
     let job = late(&block);
     flush_block(&vfs.mount, &inode, &file, &block).expect("accepted");
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     write(&vfs, handle, 5000, &pattern(100, 2));
     run(&vfs.mount, job);
     assert_eq!(file.dirty_blocks(), [0], "it was queued for what was sent before");
@@ -135,7 +135,7 @@ fn write_here_and_there(is_at_hand: bool) {
     assert!(read(&vfs, handle, BLOCK as u64 + 65_536, 4096) == pattern(4096, 2));
     all_read(None);
     put(3);
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     for (before, (is_sparse, at)) in before.iter().zip(buffers()) {
         assert!(!is_sparse && (at != before.1) == is_at_hand);
     }
@@ -218,7 +218,7 @@ fn blocks_written_here_and_there_take_what_was_written() {
             let at = rng.index(bytes.len() - 9000);
             assert!(read(&vfs, handle, at as u64, 9000) == bytes[at..at + 9000]);
         }
-        vfs.fsync(handle, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
         assert_eq!(vfs.view().page_pool.dirty, 0);
     }
     drop(file);
@@ -250,7 +250,7 @@ fn a_first_block_written_here_and_there_has_its_whole_buffer() {
         let data = block.data.read();
         assert!(data.is_sparse() && data.capacity() == BLOCK_SIZE as usize);
     }
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     for at in places {
         assert!(read(&vfs, handle, at, 100) == pattern(100, at as u8));
     }

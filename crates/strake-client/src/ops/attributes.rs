@@ -145,17 +145,6 @@ fn apply(mount: &Mount, inode: &InodeState, change: AttrChange) -> Result<()> {
     Ok(())
 }
 
-/// Clears setuid, setgid and capabilities, if there are any.
-pub(crate) fn kill_privileges(mount: &Mount, inode: &InodeState) -> Result<()> {
-    let due = mount.loaded(inode, |core| has_privileges(core.attr().permissions))?
-        || xattr::has_capability(mount, inode)?;
-    if due {
-        let change = AttrChange { kill_privileges: true, ..AttrChange::default() };
-        apply(mount, inode, change)?;
-    }
-    Ok(())
-}
-
 /// As `access(2)`.
 pub(crate) fn access(mount: &Mount, caller: &Caller, inode: &InodeState, mask: u32) -> Result<()> {
     mount.check_access(caller, inode, mask & 7).map(|_| ())

@@ -23,7 +23,7 @@ fn pages_of_a_mapping_stay_in_place_through_an_appending_handle() {
     let rig = Rig::new("2x", 4);
     let vfs = rig.start(0);
     let (ino, handle) = create(&vfs, "mapped", 0o644);
-    vfs.write(handle, 0, &[1; 5000], false).expect("written");
+    vfs.write(handle, 0, &[1; 5000]).expect("written");
     let appending = vfs.open(ROOT, ino, OpenFlags { append: true, ..RW }).expect("opened").handle;
     assert_eq!(vfs.write_mapped(appending, 100, &[2; 50]).expect("written"), 50);
     assert_eq!(vfs.getattr(ino).expect("attr").size, 5000);
@@ -94,13 +94,13 @@ fn what_the_kernel_still_has_open_changes_its_attributes_without_a_name() {
     assert_eq!(vfs.getattr(attr.ino).expect("attr").permissions, 0o640);
     // What only an O_PATH descriptor holds keeps the size it had, committed or not.
     let (ino, handle) = create(&vfs, "path only", 0o644);
-    vfs.write(handle, 0, &[1; 9000], false).expect("written");
+    vfs.write(handle, 0, &[1; 9000]).expect("written");
     vfs.release(handle);
     vfs.unlink(ROOT, Ino::ROOT, b"path only").expect("removed");
     assert_eq!(vfs.getattr(ino).expect("attr").size, 9000);
     // So does what was open beside it when its name went, after the last close.
     let (ino, handle) = create(&vfs, "open and path", 0o644);
-    vfs.write(handle, 0, &[1; 9000], false).expect("written");
+    vfs.write(handle, 0, &[1; 9000]).expect("written");
     vfs.unlink(ROOT, Ino::ROOT, b"open and path").expect("removed");
     let change = SetAttr { permissions: Some(0o600), ..SetAttr::default() };
     vfs.setattr(ROOT, ino, None, &change).expect("changed");
@@ -111,6 +111,6 @@ fn what_the_kernel_still_has_open_changes_its_attributes_without_a_name() {
     let (ino, handle) = create(&vfs, "open", 0o644);
     vfs.unlink(ROOT, Ino::ROOT, b"open").expect("removed");
     let removed = vfs.getattr(ino).expect("attr").ctime;
-    vfs.fsync(handle, false).expect("synced");
+    vfs.fsync(handle).expect("synced");
     assert_eq!(vfs.getattr(ino).expect("attr").ctime, removed);
 }

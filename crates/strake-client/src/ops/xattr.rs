@@ -12,26 +12,26 @@ use strake_proto::limits::{NAME_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYT
 use strake_proto::meta::{CAPABILITY_NAME, MetaOp, MetaQuery, MetaReply, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Result};
 
-enum Space {
+enum Namespace {
     User,
     Trusted,
     Security,
     Acl,
 }
 
-fn space_of(name: &[u8]) -> Result<Space> {
+fn namespace_of(name: &[u8]) -> Result<Namespace> {
     let within = |prefix: &[u8]| name.len() > prefix.len() && name.starts_with(prefix);
     if name.len() > NAME_BYTES_MAX {
         return Err(ErrorKind::Range.into());
     }
     if within(b"user.") {
-        Ok(Space::User)
+        Ok(Namespace::User)
     } else if within(b"trusted.") {
-        Ok(Space::Trusted)
+        Ok(Namespace::Trusted)
     } else if within(b"security.") {
-        Ok(Space::Security)
+        Ok(Namespace::Security)
     } else if name == ACL_ACCESS || name == ACL_DEFAULT {
-        Ok(Space::Acl)
+        Ok(Namespace::Acl)
     } else {
         Err(ErrorKind::NotSupported.into())
     }
@@ -44,9 +44,9 @@ pub(crate) fn get(
     inode: &InodeState,
     name: &[u8],
 ) -> Result<Vec<u8>> {
-    match space_of(name)? {
-        Space::Trusted if caller.uid != 0 => return Err(ErrorKind::NoAttribute.into()),
-        Space::User => {
+    match namespace_of(name)? {
+        Namespace::Trusted if caller.uid != 0 => return Err(ErrorKind::NoAttribute.into()),
+        Namespace::User => {
             let attr = mount.loaded(inode, Core::attr)?;
             if !has_user_attributes(&attr) {
                 return Err(ErrorKind::NoAttribute.into());
@@ -119,10 +119,10 @@ pub(crate) fn list(mount: &Mount, caller: &Caller, inode: &InodeState) -> Result
 fn check_change(mount: &Mount, caller: &Caller, inode: &InodeState, name: &[u8]) -> Result<Attr> {
     let attr = mount.loaded(inode, Core::attr)?;
     let not_permitted = || Err(ErrorKind::NotPermitted.into());
-    match space_of(name)? {
-        Space::Trusted | Space::Security if caller.uid != 0 => return not_permitted(),
-        Space::Trusted | Space::Security => {}
-        Space::Acl => {
+    match namespace_of(name)? {
+        Namespace::Trusted | Namespace::Security if caller.uid != 0 => return not_permitted(),
+        Namespace::Trusted | Namespace::Security => {}
+        Namespace::Acl => {
             if attr.file_type == FileType::Symlink {
                 return Err(ErrorKind::NotSupported.into());
             }
@@ -131,7 +131,7 @@ fn check_change(mount: &Mount, caller: &Caller, inode: &InodeState, name: &[u8])
                 return Err(ErrorKind::Access.into());
             }
         }
-        Space::User => {
+        Namespace::User => {
             if !has_user_attributes(&attr) {
                 return not_permitted();
             }

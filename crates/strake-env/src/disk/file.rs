@@ -185,7 +185,9 @@ impl FileDisk {
         };
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
             match error {
-                Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::ResourceBusy, holder(&file)),
+                Errno::WOULDBLOCK => {
+                    io::Error::new(io::ErrorKind::ResourceBusy, lock_holder(&file))
+                }
                 other => other.into(),
             }
         })?;
@@ -363,7 +365,7 @@ fn write_parts(file: &File, offset: u64, parts: [RawBytes; 2]) -> io::Result<usi
 }
 
 /// Names the process that has the lock of a file, as far as the kernel tells.
-fn holder(file: &OwnedFd) -> String {
+fn lock_holder(file: &OwnedFd) -> String {
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
     let process = rustix::fs::fstat(file).ok().and_then(|found| {
         let (major, minor) = (rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev));

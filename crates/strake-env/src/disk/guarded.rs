@@ -69,7 +69,7 @@ struct Queue {
     spare_bytes: usize,
 }
 
-struct Shared {
+struct Inner {
     disk: Arc<dyn Disk>,
     queue: Mutex<Queue>,
     filled: Condvar,
@@ -81,14 +81,14 @@ struct Shared {
 
 /// See the module.
 pub struct GuardedDisk {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
     limit: Duration,
 }
 
 impl GuardedDisk {
     /// Guards `disk`: no I/O takes longer than `limit`. Zero means no limit.
     pub fn new(disk: Arc<dyn Disk>, limit: Duration) -> GuardedDisk {
-        let shared = Shared {
+        let inner = Inner {
             disk,
             queue: Mutex::default(),
             filled: Condvar::new(),
@@ -96,17 +96,17 @@ impl GuardedDisk {
             is_dead: AtomicBool::new(false),
             cause: Mutex::new(None),
         };
-        GuardedDisk { shared: Arc::new(shared), limit }
+        GuardedDisk { inner: Arc::new(inner), limit }
     }
 
     /// Refuses every I/O from now on. It does not wait for those under way.
     pub fn retire(&self, reason: &str) {
-        self.shared.die(io::ErrorKind::NotConnected, reason.to_owned());
+        self.inner.die(io::ErrorKind::NotConnected, reason.to_owned());
     }
 
     /// The reason why the disk is not used any more; `None` while it is used.
     pub fn cause_of_death(&self) -> Option<String> {
-        self.shared.cause.lock().as_ref().map(|(_, text)| text.clone())
+        self.inner.cause.lock().as_ref().map(|(_, text)| text.clone())
     }
 
     /// Does one I/O on a thread of the disk. `fill` puts the data to be written into the buffer,
@@ -118,12 +118,12 @@ impl GuardedDisk {
         fill: impl FnOnce(&mut [u8]),
         take: impl FnOnce(&[u8]),
     ) -> io::Result<()> {
-        self.shared.check()?;
-        let mut buffer = self.shared.buffer(length);
+        self.inner.check()?;
+        let mut buffer = self.inner.buffer(length);
         fill(&mut buffer[..length]);
         let state = Mutex::new(JobState { buffer: Some(buffer), result: None });
         let job = Arc::new(Job { operation, length, state, ended: Condvar::new() });
-        Shared::submit(&self.shared, Arc::clone(&job))?;
+        Inner::submit(&self.inner, Arc::clone(&job))?;
         let mut waited = Duration::ZERO;
         let mut state = job.state.lock();
         while state.result.is_none() {
@@ -131,12 +131,12 @@ impl GuardedDisk {
             if step.is_zero() {
                 drop(state);
                 let text = format!("the disk does not answer within {:?}", self.limit);
-                self.shared.die(io::ErrorKind::TimedOut, text);
-                return self.shared.check();
+                self.inner.die(io::ErrorKind::TimedOut, text);
+                return self.inner.check();
             }
             if job.ended.wait_for(&mut state, step).timed_out() && state.result.is_none() {
                 waited += step;
-                self.shared.check()?;
+                self.inner.check()?;
             }
         }
         let result = state.result.take().expect("invariant: looked at above");
@@ -144,29 +144,29 @@ impl GuardedDisk {
             if result.is_ok() {
                 take(&buffer[..length]);
             }
-            self.shared.keep(buffer);
+            self.inner.keep(buffer);
         }
         result
     }
 
     /// Reads on this thread through a lane, or by the disk's threads if there is no lane.
     fn read(&self, mut parts: [(u64, &mut [u8]); 2]) -> io::Result<()> {
-        if let Some(file) = self.shared.disk.descriptor() {
-            self.shared.check()?;
+        if let Some(file) = self.inner.disk.descriptor() {
+            self.inner.check()?;
             for (offset, bytes) in &parts {
-                self.shared.disk.check_range(*offset, bytes.len())?;
+                self.inner.disk.check_range(*offset, bytes.len())?;
             }
             let mut waited = Duration::ZERO;
             let mut give_up = || {
                 waited += LOOK;
                 if waited >= self.limit {
                     let text = format!("the disk does not answer within {:?}", self.limit);
-                    self.shared.die(io::ErrorKind::TimedOut, text);
+                    self.inner.die(io::ErrorKind::TimedOut, text);
                 }
-                self.shared.check()
+                self.inner.check()
             };
             let step = LOOK.min(self.limit);
-            let read = self.shared.lanes.read(file, &mut parts, step, &mut give_up);
+            let read = self.inner.lanes.read(file, &mut parts, step, &mut give_up);
             if let Some(result) = read {
                 return result;
             }
@@ -198,7 +198,7 @@ impl GuardedDisk {
     }
 }
 
-impl Shared {
+impl Inner {
     fn die(&self, kind: io::ErrorKind, text: String) {
         self.cause.lock().get_or_insert((kind, text));
         self.is_dead.store(true, Ordering::Release);
@@ -233,22 +233,22 @@ impl Shared {
         }
     }
 
-    fn submit(shared: &Arc<Shared>, job: Arc<Job>) -> io::Result<()> {
-        let mut queue = shared.queue.lock();
+    fn submit(inner: &Arc<Inner>, job: Arc<Job>) -> io::Result<()> {
+        let mut queue = inner.queue.lock();
         queue.jobs.push_back(job);
         if queue.idle >= queue.jobs.len() || queue.threads >= THREADS_MAX {
             drop(queue);
-            shared.filled.notify_one();
+            inner.filled.notify_one();
             return Ok(());
         }
         queue.threads += 1;
         drop(queue);
-        let thread_shared = Arc::clone(shared);
+        let thread_shared = Arc::clone(inner);
         let spawned = crate::thread::Builder::new()
             .name("disk".to_owned())
             .spawn(move || thread_shared.serve())
             .map(drop);
-        spawned.inspect_err(|_| shared.queue.lock().threads -= 1)
+        spawned.inspect_err(|_| inner.queue.lock().threads -= 1)
     }
 
     fn serve(&self) {
@@ -297,36 +297,36 @@ impl Shared {
 impl Disk for GuardedDisk {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         if self.is_direct() {
-            self.shared.check()?;
-            return self.shared.disk.read_at(offset, bytes);
+            self.inner.check()?;
+            return self.inner.disk.read_at(offset, bytes);
         }
         self.read([(offset, bytes), (offset, &mut [])])
     }
 
     fn read_two_at(&self, parts: [(u64, &mut [u8]); 2]) -> io::Result<()> {
         if self.is_direct() {
-            self.shared.check()?;
-            return self.shared.disk.read_two_at(parts);
+            self.inner.check()?;
+            return self.inner.disk.read_two_at(parts);
         }
         self.read(parts)
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if self.is_direct() {
-            self.shared.check()?;
-            return self.shared.disk.write_at(offset, bytes);
+            self.inner.check()?;
+            return self.inner.disk.write_at(offset, bytes);
         }
         self.write(offset, [bytes, &[]], false)
     }
 
     fn write_both_at(&self, offset: u64, first: &[u8], second: &[u8]) -> io::Result<()> {
         if self.is_direct() {
-            self.shared.check()?;
-            return self.shared.disk.write_both_at(offset, first, second);
+            self.inner.check()?;
+            return self.inner.disk.write_both_at(offset, first, second);
         }
         let aligned = |part: &[u8]| (part.as_ptr() as usize).is_multiple_of(ALIGNMENT);
         let parts = [first, second];
-        if self.shared.disk.has_raw_writes() && parts.iter().all(|p| p.is_empty() || aligned(p)) {
+        if self.inner.disk.has_raw_writes() && parts.iter().all(|p| p.is_empty() || aligned(p)) {
             let parts = parts.map(RawBytes::of);
             return self.run(Operation::WriteRaw { offset, parts }, 0, |_| {}, |_| {});
         }
@@ -335,28 +335,28 @@ impl Disk for GuardedDisk {
 
     fn write_and_sync(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if self.is_direct() {
-            self.shared.check()?;
-            return self.shared.disk.write_and_sync(offset, bytes);
+            self.inner.check()?;
+            return self.inner.disk.write_and_sync(offset, bytes);
         }
         self.write(offset, [bytes, &[]], true)
     }
 
     fn sync(&self) -> io::Result<()> {
         if self.is_direct() {
-            self.shared.check()?;
-            return self.shared.disk.sync();
+            self.inner.check()?;
+            return self.inner.disk.sync();
         }
         self.run(Operation::Sync, 0, |_| {}, |_| {})
     }
 
     fn len(&self) -> u64 {
-        self.shared.disk.len()
+        self.inner.disk.len()
     }
 
     fn discard(&self, offset: u64, length: u64) {
         if self.is_direct() {
-            if self.shared.check().is_ok() {
-                self.shared.disk.discard(offset, length);
+            if self.inner.check().is_ok() {
+                self.inner.disk.discard(offset, length);
             }
             return;
         }
@@ -365,13 +365,13 @@ impl Disk for GuardedDisk {
     }
 
     fn is_hosted(&self) -> bool {
-        self.shared.disk.is_hosted()
+        self.inner.disk.is_hosted()
     }
 
     fn reserve(&self, offset: u64, length: u64) -> io::Result<()> {
         if self.is_direct() {
-            self.shared.check()?;
-            return self.shared.disk.reserve(offset, length);
+            self.inner.check()?;
+            return self.inner.disk.reserve(offset, length);
         }
         self.run(Operation::Reserve(offset, length), 0, |_| {}, |_| {})
     }
@@ -380,8 +380,8 @@ impl Disk for GuardedDisk {
 impl Drop for GuardedDisk {
     /// Ends the threads that are not stuck, without waiting for them.
     fn drop(&mut self) {
-        self.shared.queue.lock().closed = true;
-        self.shared.filled.notify_all();
+        self.inner.queue.lock().closed = true;
+        self.inner.filled.notify_all();
     }
 }
 

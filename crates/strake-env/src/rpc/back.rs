@@ -66,7 +66,7 @@ pub(crate) fn decode_reply(kind: FrameKind, message: &[u8]) -> Result<Vec<u8>> {
 impl From<CallError> for Error {
     fn from(error: CallError) -> Error {
         match error {
-            CallError::Lost(error) | CallError::Failed(error) => error,
+            CallError::Disconnected(error) | CallError::Failed(error) => error,
         }
     }
 }

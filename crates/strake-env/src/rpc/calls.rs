@@ -34,7 +34,7 @@ struct State {
     bytes: usize,
     last: u64,
     /// Set once, when the connection ends.
-    lost: Option<Error>,
+    broken: Option<Error>,
 }
 
 struct Entry {
@@ -60,7 +60,7 @@ pub(crate) struct Call {
 #[derive(Debug)]
 pub enum CallError {
     /// The connection is gone; the request may have been executed or not.
-    Lost(Error),
+    Disconnected(Error),
     /// The connection may be fine; the call is over.
     Failed(Error),
 }
@@ -82,14 +82,14 @@ impl Calls {
             let count = state.in_flight.len();
             let is_over = count >= self.limits.calls_max
                 || state.bytes.saturating_add(bytes) > self.limits.bytes_max;
-            state.lost.is_none() && count > 0 && is_over
+            state.broken.is_none() && count > 0 && is_over
         };
         let mut state = self.state.lock();
         if is_full(&mut state) {
             self.room.wait_while_for(&mut state, is_full, limit);
         }
-        if let Some(error) = &state.lost {
-            return Err(CallError::Lost(error.clone()));
+        if let Some(error) = &state.broken {
+            return Err(CallError::Disconnected(error.clone()));
         }
         if is_full(&mut state) {
             let detail = "the connection takes no more requests";
@@ -136,7 +136,7 @@ impl Calls {
         }
         match reply.take() {
             Some(Ok(frame)) => Ok(frame),
-            Some(Err(error)) => Err(CallError::Lost(error)),
+            Some(Err(error)) => Err(CallError::Disconnected(error)),
             None => {
                 drop(reply);
                 if let Some(entry) = self.state.lock().in_flight.get_mut(&call.number) {
@@ -151,7 +151,7 @@ impl Calls {
     /// The connection is gone: every call in flight, and each one after, gets `error`.
     pub(crate) fn end(&self, error: &Error) {
         let mut state = self.state.lock();
-        state.lost.get_or_insert_with(|| error.clone());
+        state.broken.get_or_insert_with(|| error.clone());
         state.bytes = 0;
         for entry in std::mem::take(&mut state.in_flight).into_values() {
             if let Some(slot) = entry.slot {
@@ -163,8 +163,8 @@ impl Calls {
     }
 
     /// Whether [`Calls::end`] was called.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.state.lock().lost.is_some()
+    pub(crate) fn is_broken(&self) -> bool {
+        self.state.lock().broken.is_some()
     }
 }
 

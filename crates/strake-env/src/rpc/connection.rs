@@ -30,7 +30,7 @@ const SPARE_BUFFERS: usize = 4;
 
 /// An authenticated stream with calls in flight.
 pub struct Connection {
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
     back: Arc<Workers<Frame>>,
     reader: Option<JoinHandle<()>>,
     boot: u64,
@@ -42,7 +42,7 @@ struct Writer {
 }
 
 /// What callers, the reader and those who answer the server share.
-struct Shared {
+struct Inner {
     /// A handle to end the stream with.
     stream: Stream,
     writer: Mutex<Writer>,
@@ -50,7 +50,7 @@ struct Shared {
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Shared {
+impl Inner {
     /// Ends the connection; every call in flight gets `error`.
     fn end(&self, error: &Error) {
         self.stream.shutdown();
@@ -138,23 +138,23 @@ impl Connection {
         // From here on the reader may wait for replies as long as it takes; the calls have limits.
         stream.set_limits(None, Some(limit))?;
         let (for_reader, for_end) = (stream.try_clone()?, stream.try_clone()?);
-        let shared = Arc::new(Shared {
+        let inner = Arc::new(Inner {
             stream: for_end,
             writer: Mutex::new(Writer { stream, seal: agreed.sending }),
             calls: Calls::new(agreed.terms.limits),
             spare: Mutex::default(),
         });
         let back = Arc::new(Workers::new(format!("back {service}"), BACK_WORKERS, {
-            let shared = Arc::clone(&shared);
-            move |request: Frame| shared.answer(&*handler, &request, limit)
+            let inner = Arc::clone(&inner);
+            move |request: Frame| inner.answer(&*handler, &request, limit)
         }));
         let name = format!("reply {service}");
         let reader = Builder::new().name(name).spawn({
-            let (shared, back) = (Arc::clone(&shared), Arc::clone(&back));
+            let (inner, back) = (Arc::clone(&inner), Arc::clone(&back));
             let from = format!("{service} at {endpoint}");
-            move || shared.read(for_reader, agreed.receiving, &from, &back)
+            move || inner.read(for_reader, agreed.receiving, &from, &back)
         })?;
-        Ok(Connection { shared, back, reader: Some(reader), boot: agreed.terms.boot })
+        Ok(Connection { inner, back, reader: Some(reader), boot: agreed.terms.boot })
     }
 
     /// The boot number of the server at the other end.
@@ -164,12 +164,12 @@ impl Connection {
 
     /// Ends the connection for all calls: `error` says why.
     pub(crate) fn end(&self, error: &Error) {
-        self.shared.end(error);
+        self.inner.end(error);
     }
 
     /// Whether calls are of use yet.
-    pub fn is_lost(&self) -> bool {
-        self.shared.calls.is_lost()
+    pub fn is_broken(&self) -> bool {
+        self.inner.calls.is_broken()
     }
 
     /// Sends a request and waits for its reply, at most `limit` for each of: room among those in
@@ -184,9 +184,9 @@ impl Connection {
         payload: &[u8],
         limit: Duration,
     ) -> std::result::Result<Frame, CallError> {
-        let call = self.shared.calls.begin(message.len() + payload.len(), limit)?;
+        let call = self.inner.calls.begin(message.len() + payload.len(), limit)?;
         self.send(kind, message, payload, limit, &call)?;
-        self.shared.calls.wait(&call, limit)
+        self.inner.calls.wait(&call, limit)
     }
 
     fn send(
@@ -197,8 +197,8 @@ impl Connection {
         limit: Duration,
         call: &Call,
     ) -> std::result::Result<(), CallError> {
-        let Some(mut writer) = self.shared.writer.try_lock_for(limit) else {
-            self.shared.calls.withdraw(call);
+        let Some(mut writer) = self.inner.writer.try_lock_for(limit) else {
+            self.inner.calls.withdraw(call);
             let detail = "the connection takes no more requests";
             return Err(CallError::Failed(Error::new(ErrorKind::TimedOut, detail)));
         };
@@ -206,21 +206,21 @@ impl Connection {
         match write_frame(stream, seal, kind, call.number(), message, payload) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == ErrorKind::TooBig => {
-                self.shared.calls.withdraw(call);
+                self.inner.calls.withdraw(call);
                 Err(CallError::Failed(error))
             }
             Err(error) => {
                 // Part of a frame may be out: the stream has no meaning any more.
                 let error = Error::new(ErrorKind::Unreachable, format!("cannot send: {error}"));
-                self.shared.end(&error);
-                Err(CallError::Lost(error))
+                self.inner.end(&error);
+                Err(CallError::Disconnected(error))
             }
         }
     }
 
     /// Takes a reply's payload buffer back for the next reply.
     pub fn recycle(&self, buffer: Vec<u8>) {
-        let mut spare = self.shared.spare.lock();
+        let mut spare = self.inner.spare.lock();
         if buffer.capacity() > 0 && spare.len() < SPARE_BUFFERS {
             spare.push(buffer);
         }
@@ -229,7 +229,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.shared.end(&Error::new(ErrorKind::Unreachable, "the session was closed"));
+        self.inner.end(&Error::new(ErrorKind::Unreachable, "the session was closed"));
         if let Some(reader) = self.reader.take() {
             // The reader ends with the stream; a panic in it was reported when it happened.
             let _ = reader.join();

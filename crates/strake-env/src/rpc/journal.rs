@@ -8,7 +8,7 @@
 //! ```text
 //! New ──sent──▶ Asked ──answer──▶ Answered ──sync──▶ gone
 //!                │   ──refusal──▶ gone
-//!                └──connection lost──▶ Adrift ──sent again, see rpc/meta.rs──▶ Answered or gone
+//!                └──connection broke─▶ Adrift ──sent again, see rpc/meta.rs──▶ Answered or gone
 //! ```
 //!
 //! **Order.** Answers of one server process are ordered by the position that it gave. After a
@@ -45,7 +45,7 @@ enum State {
     New,
     /// Sent, and its caller waits for the answer.
     Asked,
-    /// Sent, and the connection was lost.
+    /// Sent, and then the connection broke.
     Adrift,
     /// Answered in this era, at this position, with a reply of this fingerprint.
     Answered(u64, u64, u32),
@@ -132,8 +132,8 @@ impl Journal {
         None
     }
 
-    /// Notes that the connection was lost that a change was asked on.
-    pub(crate) fn lost(&mut self, sequence: u64) {
+    /// Notes that the connection on which a change was asked broke.
+    pub(crate) fn disconnected(&mut self, sequence: u64) {
         self.set(sequence, State::Adrift);
     }
 

@@ -14,7 +14,7 @@
 //! 1. The server writes the answers of one connection in the order in which it applied the changes
 //!    (rpc/server.rs). So what is answered was applied before what is not.
 //! 2. On a fresh connection, before anything else, the session sends again what was under way on
-//!    the lost one. These answers count once all of them are there: a single one that counted
+//!    the broken one. These answers count once all of them are there: a single one that counted
 //!    could be of a later change than one that is missing.
 //! 3. Before that, at a server process with another boot number, the session replays what was
 //!    answered, in the order of the answers' positions.
@@ -136,8 +136,8 @@ impl MetaClientSession {
                 Ok(answer) => Attempt::Over(journal.answered(sequence, answer)),
                 Err(error) => {
                     connection.end(&error);
-                    journal.lost(sequence);
-                    Attempt::Lost(Error::new(ErrorKind::Unreachable, error.to_string()))
+                    journal.disconnected(sequence);
+                    Attempt::Disconnected(Error::new(ErrorKind::Unreachable, error.to_string()))
                 }
             },
             Err(CallError::Failed(error)) if error.kind() != ErrorKind::TimedOut => {
@@ -148,12 +148,12 @@ impl MetaClientSession {
             Err(CallError::Failed(error)) => {
                 // A late answer would find nobody, and rule 1 would be broken.
                 connection.end(&error);
-                journal.lost(sequence);
-                Attempt::Lost(error)
+                journal.disconnected(sequence);
+                Attempt::Disconnected(error)
             }
-            Err(CallError::Lost(error)) => {
-                journal.lost(sequence);
-                Attempt::Lost(error)
+            Err(CallError::Disconnected(error)) => {
+                journal.disconnected(sequence);
+                Attempt::Disconnected(error)
             }
         };
         self.moved.notify_all();
@@ -186,7 +186,7 @@ impl MetaClientSession {
         mut journal: MutexGuard<'a, Journal>,
     ) -> Result<MutexGuard<'a, Journal>> {
         let limits = self.session.limits();
-        let end = self.session.now() + limits.call.saturating_add(limits.lost);
+        let end = self.session.now() + limits.call.saturating_add(limits.broken);
         loop {
             if journal.broken.is_some() || (journal.has_window() && !journal.is_full()) {
                 return Ok(journal);
@@ -223,11 +223,11 @@ impl MetaClientSession {
             if let Some(error) = &journal.broken {
                 return Err(error.clone());
             }
-            // The last connection is lost, so its callers learn how they stand at once.
+            // The last connection broke, so its callers learn how they stand at once.
             let end = self.session.now() + self.session.limits().connect;
             while journal.asked() > 0 {
                 if self.session.now() >= end {
-                    let detail = "calls on the lost connection with the metadata do not end";
+                    let detail = "calls on the broken connection with the metadata do not end";
                     return Err(Error::new(ErrorKind::TimedOut, detail));
                 }
                 self.moved.wait_for(&mut journal, WAIT_STEP);
@@ -287,7 +287,7 @@ impl MetaClientSession {
         let limit = self.session.limits().call;
         match connection.call(FrameKind::MetaRequest, message, &[], limit) {
             Ok(frame) => decode_reply(&frame),
-            Err(CallError::Lost(error) | CallError::Failed(error)) => Err(error),
+            Err(CallError::Disconnected(error) | CallError::Failed(error)) => Err(error),
         }
     }
 

@@ -262,7 +262,7 @@ fn a_change_whose_caller_gave_up_is_applied_once_all_the_same() {
     let server = serve(&folder, &port, 1);
     let impatient = SessionLimits {
         call: Duration::from_millis(300),
-        lost: Duration::ZERO,
+        broken: Duration::ZERO,
         absent: Duration::from_secs(20),
         ..PATIENT
     };
@@ -470,7 +470,7 @@ fn mutated_requests_are_answered_or_end_the_connection() {
         }
         match connection.call(FrameKind::MetaRequest, &message, &[], PATIENT.call) {
             Ok(_) => answered += 1,
-            Err(CallError::Lost(_)) => {
+            Err(CallError::Disconnected(_)) => {
                 ended += 1;
                 connection = open();
             }

@@ -1,4 +1,4 @@
-//! A session: a connection that is made anew when it is lost, and calls that survive that.
+//! A session: a connection that is made anew when it breaks, and calls that survive that.
 
 use crate::clock::Clock;
 use crate::rpc::WaitNames;
@@ -26,8 +26,8 @@ pub struct SessionLimits {
     pub call: Duration,
     /// For a server that cannot be reached when a call begins.
     pub absent: Duration,
-    /// For a server to come back that was lost while it had the call.
-    pub lost: Duration,
+    /// For a server to come back after the connection broke during the call.
+    pub broken: Duration,
 }
 
 impl SessionLimits {
@@ -36,14 +36,14 @@ impl SessionLimits {
         connect: Duration::from_secs(5),
         call: Duration::from_secs(30),
         absent: Duration::ZERO,
-        lost: Duration::from_secs(2),
+        broken: Duration::from_secs(2),
     };
     /// For the metadata, without which nothing works: its return is awaited.
     pub const META: SessionLimits = SessionLimits {
         connect: Duration::from_secs(5),
         call: Duration::from_secs(60),
         absent: Duration::from_secs(30),
-        lost: Duration::from_secs(30),
+        broken: Duration::from_secs(30),
     };
 }
 
@@ -51,8 +51,8 @@ impl SessionLimits {
 pub(crate) enum Attempt<T> {
     /// It was the last.
     Over(Result<T>),
-    /// The connection is lost.
-    Lost(Error),
+    /// The connection broke.
+    Disconnected(Error),
 }
 
 /// What sessions take from above.
@@ -131,12 +131,12 @@ impl Session {
         payload: &[u8],
         prepare: Prepare<'_>,
     ) -> Result<Reply> {
-        let mut lost = None;
+        let mut broken = None;
         self.persist(reason, prepare, &mut |connection| {
-            let message = match message(lost.is_some()) {
+            let message = match message(broken.is_some()) {
                 Ok(Some(message)) => message,
                 Ok(None) => {
-                    let error = lost.take().unwrap_or_else(|| ErrorKind::Internal.into());
+                    let error = broken.take().unwrap_or_else(|| ErrorKind::Internal.into());
                     return Attempt::Over(Err(error));
                 }
                 Err(error) => return Attempt::Over(Err(error)),
@@ -144,9 +144,9 @@ impl Session {
             match connection.call(kind, &message, payload, self.limits.call) {
                 Ok(frame) => Attempt::Over(Ok(Reply { frame, connection: Arc::clone(connection) })),
                 Err(CallError::Failed(error)) => Attempt::Over(Err(error)),
-                Err(CallError::Lost(error)) => {
-                    lost = Some(error.clone());
-                    Attempt::Lost(error)
+                Err(CallError::Disconnected(error)) => {
+                    broken = Some(error.clone());
+                    Attempt::Disconnected(error)
                 }
             }
         })
@@ -170,14 +170,14 @@ impl Session {
         prepare: Prepare<'_>,
         attempt: &mut dyn FnMut(&Arc<Connection>) -> Attempt<T>,
     ) -> Result<T> {
-        let (mut since, mut was_lost, mut pause) = (None, false, PAUSE_MIN);
+        let (mut since, mut was_connected, mut pause) = (None, false, PAUSE_MIN);
         let mut served = None;
         loop {
             let error = match self.connected(prepare) {
                 Ok(connection) => match attempt(&connection) {
                     Attempt::Over(result) => return result,
-                    Attempt::Lost(error) => {
-                        was_lost = true;
+                    Attempt::Disconnected(error) => {
+                        was_connected = true;
                         error
                     }
                 },
@@ -196,7 +196,7 @@ impl Session {
                 }
             }
             let now = self.env.clock.monotonic();
-            let patience = if was_lost { self.limits.lost } else { self.limits.absent };
+            let patience = if was_connected { self.limits.broken } else { self.limits.absent };
             if now.saturating_sub(*since.get_or_insert(now)) >= patience {
                 return Err(error);
             }
@@ -209,7 +209,7 @@ impl Session {
     fn connected(&self, prepare: Prepare<'_>) -> Result<Arc<Connection>> {
         let attempts = self.attempts.load(SeqCst);
         let mut place = self.connection.lock();
-        if let Some(connection) = place.as_ref().filter(|connection| !connection.is_lost()) {
+        if let Some(connection) = place.as_ref().filter(|connection| !connection.is_broken()) {
             return Ok(Arc::clone(connection));
         }
         *place = None;

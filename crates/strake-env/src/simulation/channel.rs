@@ -14,19 +14,19 @@ struct State<T> {
     has_receiver: bool,
 }
 
-struct Shared<T> {
+struct Inner<T> {
     state: Mutex<State<T>>,
     came: Condvar,
     left: Condvar,
 }
 
-impl<T> Shared<T> {
-    fn new(room: Option<usize>) -> Arc<Shared<T>> {
+impl<T> Inner<T> {
+    fn new(room: Option<usize>) -> Arc<Inner<T>> {
         let state = State { messages: VecDeque::new(), room, senders: 1, has_receiver: true };
-        Arc::new(Shared { state: Mutex::new(state), came: Condvar::new(), left: Condvar::new() })
+        Arc::new(Inner { state: Mutex::new(state), came: Condvar::new(), left: Condvar::new() })
     }
 
-    fn begin(self: &Arc<Shared<T>>) -> Arc<Shared<T>> {
+    fn begin(self: &Arc<Inner<T>>) -> Arc<Inner<T>> {
         self.state.lock().senders += 1;
         Arc::clone(self)
     }
@@ -52,7 +52,7 @@ impl<T> Shared<T> {
 }
 
 /// The sending end, as [`std::sync::mpsc::Sender`].
-pub struct Sender<T>(Arc<Shared<T>>);
+pub struct Sender<T>(Arc<Inner<T>>);
 
 impl<T> Sender<T> {
     /// Sends; never waits.
@@ -77,7 +77,7 @@ impl<T> Drop for Sender<T> {
 }
 
 /// The sending end of a bounded channel, as [`std::sync::mpsc::SyncSender`].
-pub struct SyncSender<T>(Arc<Shared<T>>);
+pub struct SyncSender<T>(Arc<Inner<T>>);
 
 impl<T> SyncSender<T> {
     /// Sends; waits for room.
@@ -120,7 +120,7 @@ impl<T> Drop for SyncSender<T> {
 }
 
 /// The receiving end, as [`std::sync::mpsc::Receiver`].
-pub struct Receiver<T>(Arc<Shared<T>>);
+pub struct Receiver<T>(Arc<Inner<T>>);
 
 impl<T> Receiver<T> {
     /// The next message; waits for one.
@@ -207,8 +207,8 @@ impl<'a, T> IntoIterator for &'a Receiver<T> {
 
 /// A channel of any number of messages.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let shared = Shared::new(None);
-    (Sender(Arc::clone(&shared)), Receiver(shared))
+    let inner = Inner::new(None);
+    (Sender(Arc::clone(&inner)), Receiver(inner))
 }
 
 /// A channel in which at most `room` messages wait.
@@ -217,6 +217,6 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
 /// If `room` is 0: a sender that waits for its receiver is not simulated.
 pub fn sync_channel<T>(room: usize) -> (SyncSender<T>, Receiver<T>) {
     assert!(room > 0, "channels without room are not simulated");
-    let shared = Shared::new(Some(room));
-    (SyncSender(Arc::clone(&shared)), Receiver(shared))
+    let inner = Inner::new(Some(room));
+    (SyncSender(Arc::clone(&inner)), Receiver(inner))
 }

@@ -101,7 +101,7 @@ impl State {
 
 /// The network of one simulation.
 #[derive(Default)]
-pub(crate) struct Shared(Mutex<State>);
+pub(crate) struct Links(Mutex<State>);
 
 fn simulated() -> Here {
     here().expect("invariant: simulated sockets are used by simulated threads")

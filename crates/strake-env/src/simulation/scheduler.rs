@@ -210,7 +210,7 @@ impl State {
 pub(crate) struct Scheduler {
     state: Mutex<State>,
     ended: Condvar,
-    pub(crate) network: super::network::Shared,
+    pub(crate) network: super::network::Links,
 }
 
 /// The simulated thread that runs here.
@@ -254,7 +254,7 @@ impl Scheduler {
             main_ended: false,
             over: None,
         };
-        let network = super::network::Shared::default();
+        let network = super::network::Links::default();
         Arc::new(Scheduler { state: Mutex::new(state), ended: Condvar::new(), network })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::mapping::Mapping;
 use crate::probes::{contents, hold, name};
-use crate::world::{Held, ROOT};
+use crate::world::{HeldBack, ROOT};
 use crate::{LIMIT, Outcome, Probe};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -220,23 +220,23 @@ pub(crate) fn unmount_held(probe: &Probe) -> Outcome {
     let world = &probe.world;
     let ino = world.put(ROOT, "file", &[1; 4096]);
     let file = File::open(probe.at("file"))?;
-    world.hold(Held::Read(ino));
+    world.hold(HeldBack::Read(ino));
     std::thread::scope(|scope| -> Outcome {
         let reads = scope.spawn(move || {
             let mut bytes = [0; 4096];
             file.read_exact_at(&mut bytes, 0).map(|()| bytes[0])
         });
         let checked = (|| -> Outcome {
-            hold(world.meets(Held::Read(ino), 1, LIMIT), "the read arrives")?;
+            hold(world.meets(HeldBack::Read(ino), 1, LIMIT), "the read arrives")?;
             let stuck = probe.order(contents(ino))?;
             hold(probe.is_held_up(&stuck), "pages wait for a read of them")?;
             probe.mount.unmount(true)?;
             hold(probe.is_held_up(&stuck), "also when the mount is out of the tree")?;
-            world.let_go(Held::Read(ino));
+            world.let_go(HeldBack::Read(ino));
             probe.confirm(&stuck)?;
             Ok(())
         })();
-        world.let_go(Held::Read(ino));
+        world.let_go(HeldBack::Read(ino));
         let byte = reads.join().map_err(|_| "the program panicked")??;
         hold(byte == 1, "the program reads its bytes")?;
         checked

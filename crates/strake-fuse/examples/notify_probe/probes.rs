@@ -1,7 +1,7 @@
 //! The probes: what is cached, what changes elsewhere, what is seen before and after.
 
 use crate::mapping::Mapping;
-use crate::world::{Held, ROOT};
+use crate::world::{HeldBack, ROOT};
 use crate::{HELD_UP, LIMIT, Outcome, Probe, busy};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -318,11 +318,11 @@ fn mount_below(probe: &Probe) -> Outcome {
 
 /// R23: a CREATE that waits in the client holds the directory's lock in the kernel.
 fn create_waits(probe: &Probe) -> Outcome {
-    waits_in_directory(probe, Held::Create, |path| fs::write(path.join("new"), "made"))
+    waits_in_directory(probe, HeldBack::Create, |path| fs::write(path.join("new"), "made"))
 }
 
 fn lookup_waits(probe: &Probe) -> Outcome {
-    waits_in_directory(probe, Held::Lookup, |path| {
+    waits_in_directory(probe, HeldBack::Lookup, |path| {
         // Not there, which is no fault.
         let _ = fs::metadata(path.join("unknown"));
         Ok(())
@@ -331,7 +331,7 @@ fn lookup_waits(probe: &Probe) -> Outcome {
 
 fn waits_in_directory(
     probe: &Probe,
-    held: Held,
+    held: HeldBack,
     request: fn(&Path) -> std::io::Result<()>,
 ) -> Outcome {
     let world = &probe.world;
@@ -356,7 +356,7 @@ fn waits_in_directory(
                 world.remove(other, "known");
                 world.put(other, "known", b"new");
                 probe.invalidate(Outdated::AllNames)?;
-                world.let_go(Held::Lookup);
+                world.let_go(HeldBack::Lookup);
                 let new = fs::read(other_path.join("known"))? == b"new";
                 hold(new, "all names are dropped although a request waits")?;
             }
@@ -374,11 +374,11 @@ fn read_waits(probe: &Probe) -> Outcome {
     let world = &probe.world;
     let [ino, other] = ["file", "other"].map(|name| world.put(ROOT, name, &[1; PAGE]));
     let path = probe.at("file");
-    world.hold(Held::Read(ino));
+    world.hold(HeldBack::Read(ino));
     std::thread::scope(|scope| {
         let reads = scope.spawn(|| fs::read(&path));
         let checked = (|| -> Outcome {
-            hold(world.meets(Held::Read(ino), 1, LIMIT), "the read arrives")?;
+            hold(world.meets(HeldBack::Read(ino), 1, LIMIT), "the read arrives")?;
             let stuck = probe.order(contents(ino))?;
             hold(probe.is_held_up(&stuck), "pages wait for a read of them")?;
             let range = 1 << 30..u64::MAX;
@@ -386,11 +386,11 @@ fn read_waits(probe: &Probe) -> Outcome {
             probe.invalidate(Outdated::Attributes(ino))?;
             probe.invalidate(contents(other))?;
             probe.invalidate(name(ROOT, "file"))?;
-            world.let_go(Held::Read(ino));
+            world.let_go(HeldBack::Read(ino));
             probe.confirm(&stuck)?;
             Ok(())
         })();
-        world.let_go(Held::Read(ino));
+        world.let_go(HeldBack::Read(ino));
         reads.join().map_err(|_| "the program panicked")??;
         checked
     })
@@ -403,11 +403,11 @@ fn write_back_waits(probe: &Probe) -> Outcome {
     let file = OpenOptions::new().read(true).write(true).open(probe.at("file"))?;
     let map = Mapping::of(&file, PAGE)?;
     map.store(0, 9);
-    world.hold(Held::WriteBack(ino));
+    world.hold(HeldBack::WriteBack(ino));
     std::thread::scope(|scope| {
         let checked = (|| -> Outcome {
             let stuck = probe.order(contents(ino))?;
-            hold(world.meets(Held::WriteBack(ino), 1, LIMIT), "the page is written back")?;
+            hold(world.meets(HeldBack::WriteBack(ino), 1, LIMIT), "the page is written back")?;
             hold(probe.is_held_up(&stuck), "pages wait for their write-back")?;
             probe.invalidate(contents(other))?;
             probe.invalidate(Outdated::Attributes(ino))?;
@@ -419,12 +419,12 @@ fn write_back_waits(probe: &Probe) -> Outcome {
             });
             let waits = stored.recv_timeout(HELD_UP).is_err();
             println!("fact: a store to a page that is being dropped waits for that: {waits}");
-            world.let_go(Held::WriteBack(ino));
+            world.let_go(HeldBack::WriteBack(ino));
             probe.confirm(&stuck)?;
             stored.recv_timeout(LIMIT)?;
             Ok(())
         })();
-        world.let_go(Held::WriteBack(ino));
+        world.let_go(HeldBack::WriteBack(ino));
         checked
     })?;
     map.sync()?;

@@ -25,7 +25,7 @@ struct Node {
 
 /// Requests that are held up while they stand in [`World::hold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Held {
+pub(crate) enum HeldBack {
     Lookup,
     Create,
     Read(Ino),
@@ -36,9 +36,9 @@ struct State {
     nodes: HashMap<Ino, Node>,
     /// The last number given to an inode or a handle; also the time.
     last: u64,
-    held: BTreeSet<Held>,
+    held: BTreeSet<HeldBack>,
     /// How many requests of each kind are held up, or were.
-    met: BTreeMap<Held, u64>,
+    met: BTreeMap<HeldBack, u64>,
 }
 
 /// See the module.
@@ -193,24 +193,24 @@ impl World {
     }
 
     /// Requests of this kind are held up until [`World::let_go`].
-    pub(crate) fn hold(&self, what: Held) {
+    pub(crate) fn hold(&self, what: HeldBack) {
         self.state.lock().held.insert(what);
     }
 
-    pub(crate) fn let_go(&self, what: Held) {
+    pub(crate) fn let_go(&self, what: HeldBack) {
         self.state.lock().held.remove(&what);
         self.changed.notify_all();
     }
 
     /// Waits until `count` requests of this kind were held up; false if there is none in time.
-    pub(crate) fn meets(&self, what: Held, count: u64, limit: Duration) -> bool {
+    pub(crate) fn meets(&self, what: HeldBack, count: u64, limit: Duration) -> bool {
         let mut state = self.state.lock();
         let is_missing = |state: &mut State| state.met.get(&what).is_none_or(|met| *met < count);
         self.changed.wait_while_for(&mut state, is_missing, limit);
         !is_missing(&mut state)
     }
 
-    fn pass(&self, what: Held) {
+    fn pass(&self, what: HeldBack) {
         let mut state = self.state.lock();
         if state.held.contains(&what) {
             *state.met.entry(what).or_default() += 1;
@@ -243,7 +243,7 @@ impl Vfs for World {
         Ok(StatFs { total, free, available, inodes_used, inodes_free, block_size: 4 << 20 })
     }
     fn lookup(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<Entry> {
-        self.pass(Held::Lookup);
+        self.pass(HeldBack::Lookup);
         let mut state = self.state.lock();
         let ino = state.find(parent, name)?;
         Ok(Entry { attr: state.node(ino)?.attr })
@@ -308,7 +308,7 @@ impl Vfs for World {
         _: OpenFlags,
         _: bool,
     ) -> Result<(Entry, Opened)> {
-        self.pass(Held::Create);
+        self.pass(HeldBack::Create);
         let mut state = self.state.lock();
         let attr = match state.find(parent, name) {
             Ok(ino) => state.node(ino)?.attr,
@@ -323,7 +323,7 @@ impl Vfs for World {
         Ok(World::opened(&mut self.state.lock(), ino))
     }
     fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
-        self.pass(Held::Read(inode(handle)));
+        self.pass(HeldBack::Read(inode(handle)));
         let mut state = self.state.lock();
         let bytes = &state.node(inode(handle))?.bytes;
         let tail = &bytes[(offset as usize).min(bytes.len())..];
@@ -331,12 +331,12 @@ impl Vfs for World {
         out[..count].copy_from_slice(&tail[..count]);
         Ok(count)
     }
-    fn write(&self, handle: Handle, offset: u64, bytes: &[u8], _: bool) -> Result<usize> {
+    fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
         self.state.lock().write(inode(handle), offset, bytes)
     }
     /// The kernel writes whole pages; what is beyond the end is not the file's.
     fn write_mapped(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
-        self.pass(Held::WriteBack(inode(handle)));
+        self.pass(HeldBack::WriteBack(inode(handle)));
         let mut state = self.state.lock();
         let size = state.node(inode(handle))?.bytes.len() as u64;
         let inside = bytes.len().min(size.saturating_sub(offset) as usize);
@@ -346,7 +346,7 @@ impl Vfs for World {
     fn flush(&self, _: Handle) -> Result<()> {
         Ok(())
     }
-    fn fsync(&self, _: Handle, _: bool) -> Result<()> {
+    fn fsync(&self, _: Handle) -> Result<()> {
         Ok(())
     }
     fn release(&self, _: Handle) {}

@@ -1,6 +1,6 @@
 //! Format, SetNsdState, ReplaceNsd, DeleteNsd, SetConfig: the file system's own description.
 
-use super::{FIRST_COOKIE, holders};
+use super::{FIRST_COOKIE, layout_nsds};
 use crate::keys;
 use crate::records::{CONFIGURATION, Counters, InodeRecord, Place};
 use crate::transaction::Transaction;
@@ -87,7 +87,10 @@ pub(crate) fn set_nsd_state(
             return Err(Error::new(ErrorKind::Invalid, "an NSD is emptied before it is deleted"));
         }
         NsdStatus::BeingEmptied
-            if configuration.pool.rehoming().is_some_and(|other| usize::from(other.0) != at) =>
+            if configuration
+                .pool
+                .being_emptied()
+                .is_some_and(|other| usize::from(other.0) != at) =>
         {
             return Err(Error::new(ErrorKind::Busy, "another NSD is being emptied"));
         }
@@ -175,7 +178,7 @@ pub(crate) fn replace_nsd(
 pub(crate) fn delete_nsd(txn: &mut Transaction<'_>, nsd: NsdId) -> Result<MetaReply> {
     let mut configuration = txn.configuration()?;
     let pool = &mut configuration.pool;
-    let order = u16::try_from(pool.lost().len()).unwrap_or(u16::MAX);
+    let order = u16::try_from(pool.deleted().len()).unwrap_or(u16::MAX);
     let Some(slot) = pool.slots.iter_mut().find(|slot| slot.nsd == nsd) else {
         return Err(Error::new(ErrorKind::NotFound, format!("no slot is held by NSD {nsd}")));
     };
@@ -202,7 +205,7 @@ pub(crate) fn delete_nsd(txn: &mut Transaction<'_>, nsd: NsdId) -> Result<MetaRe
         if range.waiting.is_empty() {
             // The others have applied it and still keep its tombstones. When a client has seen it
             // applied once more, it has them forgotten.
-            range.waiting = holders(&configuration.pool, &range.layout);
+            range.waiting = layout_nsds(&configuration.pool, &range.layout);
         }
         txn.put(key, &range);
     }

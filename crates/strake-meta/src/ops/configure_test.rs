@@ -84,7 +84,7 @@ fn a_deleted_nsd_holds_no_slot_and_nothing_waits_for_it() {
     assert_eq!(fs.kind(delete(9)), ErrorKind::NotFound);
     assert_eq!(fs.kind(delete(2)), ErrorKind::Invalid, "it must be emptied before");
     set(&mut fs, 2, NsdStatus::BeingEmptied);
-    assert_eq!(pool(&fs).rehoming(), Some(SlotIndex(1)));
+    assert_eq!(pool(&fs).being_emptied(), Some(SlotIndex(1)));
     assert_eq!(pool(&fs).layouts.len(), 2, "new files do without it");
     let emptied = |status| MetaOp::SetNsdState {
         nsd: NsdId(3),
@@ -98,10 +98,10 @@ fn a_deleted_nsd_holds_no_slot_and_nothing_waits_for_it() {
     // The others have applied the deletion; only the one that goes has not.
     fs.apply(MetaOp::RangeApplied { id, nsds: vec![NsdId(1), NsdId(3)] }).expect("notes");
     assert_eq!(ranges(&fs)[0].waiting, [NsdId(2)]);
-    fs.apply(MetaOp::VacateNsd { nsd: NsdId(2) }).expect("has no copy to move");
+    fs.apply(MetaOp::MoveMetadataCopy { nsd: NsdId(2) }).expect("has no copy to move");
     for _ in 0..2 {
         fs.apply(delete(2)).expect("deletes, and again changes nothing");
-        assert_eq!((pool(&fs).lost(), pool(&fs).rehoming()), (vec![SlotIndex(1)], None));
+        assert_eq!((pool(&fs).deleted(), pool(&fs).being_emptied()), (vec![SlotIndex(1)], None));
         assert_eq!(ranges(&fs)[0].waiting, [NsdId(1), NsdId(3)], "for the tombstones' sake");
     }
     assert_eq!(fs.kind(replace), ErrorKind::Busy);

@@ -127,7 +127,7 @@ impl MetaStore {
     pub(super) fn candidate(&self) -> Option<Container> {
         let state = self.state.read();
         let pool = query::configuration(&state.holders[0].kv).ok()?.pool;
-        let emptied = pool.rehoming().map(|slot| pool.slots[usize::from(slot.0)].nsd);
+        let emptied = pool.being_emptied().map(|slot| pool.slots[usize::from(slot.0)].nsd);
         let groups: Vec<u32> = state
             .holders
             .iter()

@@ -139,7 +139,7 @@ impl MetaStore {
     ///
     /// # Errors
     /// `Unreachable` where no other NSD can take one; the disks' own.
-    pub(super) fn vacate(&self, nsd: NsdId) -> Result<()> {
+    pub(super) fn move_copy(&self, nsd: NsdId) -> Result<()> {
         let others = |state: &State| state.holders.iter().filter(|it| it.nsd != nsd).count();
         let before = {
             let state = self.state.read();

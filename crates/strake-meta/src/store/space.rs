@@ -44,8 +44,8 @@ pub(super) fn part_for(op: &MetaOp) -> u64 {
 const OVERDUE_TIMES: [u64; 2] = [2, 3];
 
 /// Whether an entry may be made.
-pub(super) enum Space {
-    Enough,
+pub(super) enum Admission {
+    Now,
     /// After a checkpoint, which tells what is taken indeed.
     AfterCheckpoint,
 }
@@ -63,7 +63,7 @@ impl MetaStore {
         part: u64,
         bytes: usize,
         made: usize,
-    ) -> Result<Space> {
+    ) -> Result<Admission> {
         let copies = || state.holders.iter().chain(&state.joining);
         let is_full = self.is_full.load(Ordering::Acquire);
         if part > 0 && (is_full || !copies().all(|copy| copy.may_grow(bytes, part))) {
@@ -73,15 +73,15 @@ impl MetaStore {
                 false => copy.has_much_in_memory(),
             };
             if !is_full && made == 0 && copies().any(in_memory) {
-                return Ok(Space::AfterCheckpoint);
+                return Ok(Admission::AfterCheckpoint);
             }
             let detail = "no space for more metadata: delete something, or add disks";
             return Err(Error::new(ErrorKind::NoSpace, detail));
         }
         let overdue = |times: &u64| copies().any(|copy| copy.kv.is_due(*times));
         match !is_full && OVERDUE_TIMES.get(made).is_some_and(overdue) {
-            true => Ok(Space::AfterCheckpoint),
-            false => Ok(Space::Enough),
+            true => Ok(Admission::AfterCheckpoint),
+            false => Ok(Admission::Now),
         }
     }
 

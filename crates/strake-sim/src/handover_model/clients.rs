@@ -147,8 +147,8 @@ fn give_back(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
     let mut after = state.clone();
     let client = &mut after.clients[who];
     (client.holding, client.write) = (false, None);
-    if state.holder == Some(who) {
-        after.holder = None;
+    if state.token_holder == Some(who) {
+        after.token_holder = None;
     }
     next.push((Step::of("client {} gives the token back", who), after));
 }

@@ -43,7 +43,7 @@ fn found(nsd: &Nsd) -> (u8, u8) {
 /// Of a strip that a server publishes.
 pub(super) fn at_publish(state: &State, message: &Message) -> Result<(), String> {
     let (to, client) = (usize::from(message.to), usize::from(message.client));
-    if state.nsds[to].is_reached() && state.holder != Some(client) {
+    if state.nsds[to].is_reached() && state.token_holder != Some(client) {
         return Err(format!(
             "NSD {} publishes a strip of client {} without a grant",
             message.to, message.client
@@ -57,7 +57,7 @@ pub(super) fn at_stale(state: &State, message: &Message) -> Result<(), String> {
     let (to, client) = (usize::from(message.to), usize::from(message.client));
     let write = state.clients[client].write;
     let is_newest = write.is_some_and(|write| write.version == message.version);
-    if is_newest && state.nsds[to].is_reached() && state.holder == Some(client) {
+    if is_newest && state.nsds[to].is_reached() && state.token_holder == Some(client) {
         return Err(format!(
             "NSD {} refuses the holder's version {} as too old",
             message.to, message.version

@@ -22,7 +22,7 @@ pub(super) fn steps(scope: &Scope, state: &State, next: &mut Steps) -> Result<()
 }
 
 fn draw_early(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
-    let is_held = state.holder.is_some_and(|holder| holder != who);
+    let is_held = state.token_holder.is_some_and(|holder| holder != who);
     if scope.has(Bug::DrawsEarly) && is_held && state.drawn.is_none() {
         let mut after = state.clone();
         after.drawn = Some((who, after.draw()));
@@ -33,7 +33,7 @@ fn draw_early(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
 /// The number is drawn when the token is free (R6). The grant names the newest map; what the client
 /// finds is read at once, for it could be.
 fn grant(scope: &Scope, state: &State, who: usize, next: &mut Steps) -> Result<(), String> {
-    let is_free = state.holder.is_none() && state.outcome.is_none() && !state.orphaned;
+    let is_free = state.token_holder.is_none() && state.outcome.is_none() && !state.orphaned;
     let is_for_another = state.drawn.is_some_and(|(other, _)| other != who);
     if !is_free || is_for_another || state.clients[who].holding || state.grants >= scope.grants {
         return Ok(());
@@ -42,7 +42,7 @@ fn grant(scope: &Scope, state: &State, who: usize, next: &mut Steps) -> Result<(
     let mut after = state.clone();
     after.grants += 1;
     after.promised = after.promised.max(value);
-    after.holder = Some(who);
+    after.token_holder = Some(who);
     let number = match after.drawn.take() {
         Some((_, number)) => number,
         None => after.draw(),
@@ -57,7 +57,7 @@ fn grant(scope: &Scope, state: &State, who: usize, next: &mut Steps) -> Result<(
 }
 
 fn grant_another(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
-    if state.holder == Some(who) && state.others < scope.others {
+    if state.token_holder == Some(who) && state.others < scope.others {
         let mut after = state.clone();
         after.others += 1;
         after.clients[who].newest = after.draw();
@@ -124,7 +124,7 @@ fn renew(state: &State, at: usize, next: &mut Steps) {
 
 /// The holder does not renew its lease. It may go on: it does not know.
 fn declare_dead(scope: &Scope, state: &State, next: &mut Steps) {
-    let Some(who) = state.holder.filter(|who| !has(state.dead, *who)) else { return };
+    let Some(who) = state.token_holder.filter(|who| !has(state.dead, *who)) else { return };
     if state.dead.count_ones() < u32::from(scope.deaths) {
         let mut after = state.clone();
         after.dead |= 1 << who;
@@ -134,11 +134,11 @@ fn declare_dead(scope: &Scope, state: &State, next: &mut Steps) {
 
 /// The token of a dead client is free when every server has fenced it, or has no lease (R9).
 fn free(scope: &Scope, state: &State, next: &mut Steps) {
-    let Some(who) = state.holder.filter(|who| has(state.dead, *who)) else { return };
+    let Some(who) = state.token_holder.filter(|who| has(state.dead, *who)) else { return };
     let is_fenced = state.all_serving(|nsd| has(nsd.fenced, who));
     if is_fenced || scope.has(Bug::FreesBeforeTheFence) {
         let mut after = state.clone();
-        (after.holder, after.orphaned) = (None, true);
+        (after.token_holder, after.orphaned) = (None, true);
         next.push((Step::of("the token of client {} is free", who), after));
     }
 }

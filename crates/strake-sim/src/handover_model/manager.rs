@@ -22,7 +22,7 @@ fn is_unsettled(nsd: &Nsd) -> bool {
 
 /// Decides between the versions that are held, if nobody living holds the token (R4).
 fn decide(scope: &Scope, state: &State, next: &mut Steps) -> Result<(), String> {
-    let is_held = state.holder.is_some() && !scope.has(Bug::ResolvesWhatIsHeld);
+    let is_held = state.token_holder.is_some() && !scope.has(Bug::ResolvesWhatIsHeld);
     let readable = || state.nsds.iter().filter(|nsd| nsd.is_up());
     if is_held || state.outcome.is_some() || !(state.orphaned || readable().any(is_unsettled)) {
         return Ok(());
@@ -39,9 +39,9 @@ fn decide(scope: &Scope, state: &State, next: &mut Steps) -> Result<(), String> 
         return Ok(());
     }
     // Those away are within what the code tolerates, and the others lack what is rolled back.
-    let holders = |version: u8| readable().filter_map(move |nsd| nsd.holds(version));
-    let chosen = versions.iter().rev().find(|at| holders(**at).count() >= scope.data);
-    let value = chosen.and_then(|at| holders(*at).next()).map(|strip| strip.value);
+    let strips = |version: u8| readable().filter_map(move |nsd| nsd.holds(version));
+    let chosen = versions.iter().rev().find(|at| strips(**at).count() >= scope.data);
+    let value = chosen.and_then(|at| strips(*at).next()).map(|strip| strip.value);
     if value.is_none() && !scope.is_new {
         return Err("a block that was written is lost".to_owned());
     }
@@ -147,7 +147,7 @@ fn list_partners(scope: &Scope, state: &State, next: &mut Steps) {
 /// Under the token: the NSD gets what it lacks, and what only it has is deleted.
 fn compare(state: &State, next: &mut Steps) {
     let Some(Recovery { at, phase: Phase::Needed }) = state.recovery else { return };
-    if state.holder.is_some() || state.orphaned || state.outcome.is_some() {
+    if state.token_holder.is_some() || state.orphaned || state.outcome.is_some() {
         return;
     }
     let newest = state.nsds.iter().filter(|nsd| nsd.is_up()).filter_map(|nsd| nsd.strips.last());

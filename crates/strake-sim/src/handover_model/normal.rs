@@ -93,14 +93,20 @@ fn order_clients(state: &mut State) {
         let messages = state.network.iter().filter(|message| usize::from(message.client) == who);
         let fenced: Vec<bool> = state.nsds.iter().map(|nsd| has(nsd.fenced, who)).collect();
         let versions: Vec<(u8, u8)> = messages.map(|one| (one.version, one.to)).collect();
-        (&state.clients[who], state.holder == Some(who), has(state.dead, who), fenced, versions)
+        (
+            &state.clients[who],
+            state.token_holder == Some(who),
+            has(state.dead, who),
+            fenced,
+            versions,
+        )
     };
     if key(0) <= key(1) {
         return;
     }
     let swapped = |mask: u8| (mask & 1) << 1 | mask >> 1 & 1;
     state.clients.swap(0, 1);
-    state.holder = state.holder.map(|who| 1 - who);
+    state.token_holder = state.token_holder.map(|who| 1 - who);
     state.drawn = state.drawn.map(|(who, number)| (1 - who, number));
     state.dead = swapped(state.dead);
     state.nsds.iter_mut().for_each(|nsd| nsd.fenced = swapped(nsd.fenced));

@@ -96,10 +96,10 @@ impl Actor {
             for (offset, writes) in &parts {
                 scope.spawn(move || {
                     for data in writes {
-                        let written = vfs.write(handle, *offset as u64, data, false);
+                        let written = vfs.write(handle, *offset as u64, data);
                         assert_eq!(written.expect("writes"), data.len());
                         // Whether the other's writes are in it nobody can tell.
-                        vfs.fsync(handle, false).expect("syncs");
+                        vfs.fsync(handle).expect("syncs");
                     }
                 });
             }
@@ -147,7 +147,7 @@ fn one_file(
             continue;
         }
         let begin = sequence.position();
-        let written = vfs.write(handle, *offset as u64, data, false).expect("writes");
+        let written = vfs.write(handle, *offset as u64, data).expect("writes");
         assert_eq!(written, data.len(), "there is room");
         bytes.resize(bytes.len().max(offset + data.len()), 0);
         bytes[*offset..offset + data.len()].copy_from_slice(data);
@@ -155,7 +155,7 @@ fn one_file(
         done.push((what, begin, sequence.position(), Sync::Nothing, Some(bytes.clone())));
         if !(ino as usize + index).is_multiple_of(3) {
             let begin = sequence.position();
-            vfs.fsync(handle, false).expect("syncs");
+            vfs.fsync(handle).expect("syncs");
             let what = format!("a thread syncs {ino}");
             done.push((what, begin, sequence.position(), Sync::File(ino), None));
         }

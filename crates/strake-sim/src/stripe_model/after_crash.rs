@@ -72,12 +72,12 @@ pub(super) fn recover(scope: &Scope, mut state: State) -> Result<Option<Vec<Stat
     });
     let mut decided = None;
     for version in versions.iter().rev() {
-        let holders: Vec<Strip> = readable
+        let strips: Vec<Strip> = readable
             .iter()
             .filter_map(|nsd| nsd.strips.iter().find(|strip| strip.version == *version).copied())
             .collect();
-        if holders.len() >= scope.data || scope.has(Bug::BelievesTheNewest) {
-            decided = Some((*version, holders));
+        if strips.len() >= scope.data || scope.has(Bug::BelievesTheNewest) {
+            decided = Some((*version, strips));
             break;
         }
         // Everybody else that can be read lacks it and promises to refuse it; those away are
@@ -87,14 +87,14 @@ pub(super) fn recover(scope: &Scope, mut state: State) -> Result<Option<Vec<Stat
             return Ok(None);
         }
     }
-    let Some((version, holders)) = decided else {
+    let Some((version, strips)) = decided else {
         return Err("a block that was written reads as a hole".to_owned());
     };
-    if holders.len() < scope.data {
-        return Err(format!("version {version} has {} strips", holders.len()));
+    if strips.len() < scope.data {
+        return Err(format!("version {version} has {} strips", strips.len()));
     }
-    let value = holders[0].value;
-    if holders.iter().any(|strip| strip.value != value) {
+    let value = strips[0].value;
+    if strips.iter().any(|strip| strip.value != value) {
         return Err(format!("version {version} is a mixture of values"));
     }
     if value < state.promised {

@@ -115,13 +115,13 @@ fn a_disk_that_is_there_or_lost_is_deleted_under_a_writer() {
             scope.spawn(|| {
                 for round in 0..ROUNDS_MAX {
                     write(&vfs, handle, u64::from(round % 3) * 70_000, &pattern(300_000, round));
-                    vfs.fsync(handle, false).expect("synced");
+                    vfs.fsync(handle).expect("synced");
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
                 }
                 write(&vfs, handle, 0, &pattern(600_000, 77));
-                vfs.fsync(handle, false).expect("synced");
+                vfs.fsync(handle).expect("synced");
             });
             delete(&vfs, 2, 0).expect("begins");
             wait_for_end(&vfs);
@@ -150,7 +150,7 @@ fn disks_are_deleted_one_after_the_other_while_the_code_allows_it() {
         let name = format!("after {slot}");
         let (_, handle) = create(&vfs, &name);
         write(&vfs, handle, 0, &pattern(2 * BLOCK, slot as u8));
-        vfs.fsync(handle, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
         vfs.release(handle);
     }
     let refused = delete(&vfs, 1, 0).expect_err("six are left for 4+2p");
@@ -182,10 +182,10 @@ fn a_deletion_that_was_interrupted_is_taken_up_again() {
         );
         let (_, handle) = create(&vfs, "meanwhile");
         write(&vfs, handle, 0, &pattern(BLOCK, 9));
-        vfs.fsync(handle, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
         let (_, handle) = open(&vfs, "f0");
         write(&vfs, handle, 0, &pattern(length(0), 0));
-        vfs.fsync(handle, false).expect("synced");
+        vfs.fsync(handle).expect("synced");
         // It is in use as before: nobody looks for what heirs may have.
         verify(&vfs, "while it is being deleted");
         clean_but_for_notes(&vfs);
@@ -270,7 +270,7 @@ fn what_is_written_after_a_strip_was_copied_reaches_its_heir() {
         for salt in [90, 0] {
             let (_, handle) = open(&vfs, "f0");
             write(&vfs, handle, 0, &pattern(length(0), salt));
-            vfs.fsync(handle, false).expect("synced");
+            vfs.fsync(handle).expect("synced");
             vfs.release(handle);
         }
         vfs.manager.set_rebuild_rate(0);
@@ -294,7 +294,7 @@ fn an_heir_that_missed_a_change_does_not_take_its_place_before_it_has_it() {
         let bytes =
             &pattern(length(0), 0)[..BLOCK * (block as usize + 1)][BLOCK * block as usize..];
         write(&vfs, handle, block * BLOCK as u64, bytes);
-        vfs.fsync(handle, false).expect("synced without the heir");
+        vfs.fsync(handle).expect("synced without the heir");
         vfs.release(handle);
         rig.nsds[heir].set_faults(Faults::default());
         vfs.manager.set_rebuild_rate(0);
@@ -319,9 +319,9 @@ fn an_heir_that_misses_writes_holds_the_deletion_up_and_votes_for_nothing() {
         rig.nsds[4].set_faults(fault);
         let (_, handle) = open(&vfs, "f2");
         write(&vfs, handle, 0, &pattern(length(2), 78));
-        vfs.fsync(handle, false).expect("two are away at most");
+        vfs.fsync(handle).expect("two are away at most");
         write(&vfs, handle, 0, &pattern(length(2), 2));
-        vfs.fsync(handle, false).expect("two are away at most");
+        vfs.fsync(handle).expect("two are away at most");
         vfs.release(handle);
         if present {
             vfs.manager.set_rebuild_rate(0);
