@@ -1,5 +1,7 @@
-//! Commands to a running daemon: one JSON request a line on the socket in the data directory, one
-//! JSON reply a line. The socket's mode keeps others out: who can open it may do everything.
+//! Commands to a running daemon. A client connects to the socket in the data directory, sends one
+//! line with a JSON request, and reads one line with a JSON reply.
+//!
+//! The socket's mode keeps other users out. A process that can open the socket may do everything.
 
 use crate::data_dir::DataDir;
 use serde::{Deserialize, Serialize};
@@ -9,58 +11,59 @@ use std::time::Duration;
 use strake_env::net::UnixStream;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// A longer line is refused.
+/// The longest request or reply, in bytes. A longer line is refused.
 pub(crate) const LINE_BYTES_MAX: u64 = 64 << 20;
 
-/// What can be asked.
+/// A request to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub(crate) enum Request {
-    /// Who are you, where is it mounted.
+    /// Report the file system's name, its mount point and the daemon's process.
     Status,
-    /// Configuration, space and disks: all that `fs`, `nsd` and `disk` list.
+    /// Report configuration, space and disks: everything that `fs`, `nsd` and `disk` list.
     Show,
     /// Make everything durable.
     Sync,
-    /// Verify everything; with `data` every byte.
+    /// Verify everything.
     Check {
-        /// Read and verify all strips.
+        /// Also read every strip and verify its checksums.
         data: bool,
     },
-    /// The last I/Os.
+    /// List the last I/Os.
     IoHistory,
-    /// What waits now.
+    /// List everything that waits now.
     Waiters,
-    /// Histograms per operation.
+    /// Report a histogram for each operation.
     Stats,
-    /// What is held in memory.
+    /// Report what the daemon holds in memory.
     Memory,
     /// Look for a disk that was away, and use it again.
     DiskStart {
         /// Its name.
         disk: String,
     },
-    /// Place no new data on a disk, or do so again.
+    /// Stop placing new data on a disk, or start again.
     DiskSuspend {
         /// Its name.
         disk: String,
-        /// Which of the two.
+        /// True to stop, false to start again.
         suspended: bool,
     },
     /// Replace a disk by a new one.
     DiskReplace {
         /// The old one's name.
         disk: String,
-        /// The new one: a directory or a block device, absolute; `None` for the old one's place.
+        /// The new disk's directory or block device, absolute. `None` makes it in the old one's
+        /// place.
         path: Option<PathBuf>,
-        /// Bytes of the new one's container; as the old one's if it is not named.
+        /// Bytes of the new container. `None` makes it as large as the old one.
         size: Option<u64>,
         /// Bytes per second; 0 for no limit.
         rate: u64,
-        /// Use a device that holds something else.
+        /// Use the device even if it holds something else.
         force: bool,
     },
-    /// Delete a disk; what it holds gets other places.
+    /// Delete a disk. Its strips get places on other disks.
     DiskDelete {
         /// Its name.
         disk: String,
@@ -72,39 +75,40 @@ pub(crate) enum Request {
         /// Bytes per second; 0 for no limit.
         rate: u64,
     },
-    /// How far that is.
+    /// Report how far the scrub is.
     ScrubStatus,
-    /// End it.
+    /// End the scrub.
     ScrubStop,
-    /// Flush, unmount, end.
+    /// Flush, unmount, and end the daemon.
     Down {
-        /// Even if the mount is busy.
+        /// Do so even if the mount is busy.
         force: bool,
     },
 }
 
-/// What is answered.
+/// The daemon's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reply {
-    /// The answer, shaped as the request wants it.
+    /// The request succeeded. The form of the value depends on the request.
     Done(serde_json::Value),
-    /// It failed; a sentence says why and what to do.
+    /// The request failed.
     Failed {
-        /// What kind of error.
+        /// The kind of error.
         kind: ErrorKind,
-        /// The sentence.
+        /// A sentence that says why it failed and what to do.
         message: String,
     },
 }
 
-/// What [`Request::Status`] answers.
+/// The answer to [`Request::Status`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) name: String,
     pub(crate) mount: String,
     pub(crate) pid: u32,
-    /// False once it is on its way down, whoever took the mount away. Older daemons do not say.
+    /// True while the mount is in the tree of directories. It is false while the daemon ends, no
+    /// matter why it ends. Older daemons do not send it.
     #[serde(default = "yes")]
     pub(crate) serves: bool,
 }
@@ -116,7 +120,7 @@ fn yes() -> bool {
 /// Sends a request to the daemon of `dir` and waits at most `limit` for the answer.
 ///
 /// # Errors
-/// `Unreachable` where no daemon answers; else what the daemon says.
+/// `Unreachable` if no daemon answers. Otherwise the error that the daemon reports.
 pub(crate) fn call(dir: &DataDir, request: &Request, limit: Duration) -> Result<serde_json::Value> {
     let mut stream = UnixStream::connect(dir.socket_path()).map_err(|_| {
         Error::new(
@@ -148,7 +152,7 @@ pub(crate) fn call(dir: &DataDir, request: &Request, limit: Duration) -> Result<
     }
 }
 
-/// Asks, and reads the answer as a `T`.
+/// Sends a request and reads the answer as a `T`.
 ///
 /// # Errors
 /// As [`call`].

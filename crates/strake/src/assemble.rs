@@ -1,4 +1,5 @@
-//! Puts the parts together: disks ▶ containers ▶ block stores and metadata ▶ client.
+//! Makes and opens the parts that lie on disks: containers, block stores, metadata. The client on
+//! top of them is put together in `daemon/serve.rs`.
 
 use crate::create::Wanted;
 use crate::data_dir::{CONTAINER_FILE, DataDir, NodeConfig, NsdConfig};
@@ -18,17 +19,18 @@ use strake_store::Container;
 use strake_store::container::FormatOptions;
 use strake_store::superblock::{COPY_OFFSETS, SUPERBLOCK_BYTES, Superblock};
 
-/// The only file system of a cluster so far.
+/// The id of the only file system that a cluster has today.
 const FS: FsId = FsId(1);
-/// The witness of the newest metadata generation, a file in the data directory.
+/// The file in the data directory that knows the newest generation of the metadata.
 const WITNESS_FILE: &str = "witness";
-/// Each copy of the metadata caches this part of the page pool's size, within these limits.
+/// The cache of each copy of the metadata takes one part in so many of the page pool's size, but
+/// no less and no more than the two limits below.
 const META_CACHE_PARTS: u64 = 64;
 const META_CACHE_BYTES_MIN: u64 = 32 << 20;
 const META_CACHE_BYTES_MAX: u64 = 1 << 30;
 
-/// Makes containers, block stores and the first metadata; notes in `made` what to remove should a
-/// later step fail, parents before children.
+/// Makes containers, block stores and the first metadata. `made` collects what the caller removes
+/// if a later step fails, parents before children.
 pub(crate) fn format(
     dir: &DataDir,
     config: &NodeConfig,
@@ -75,8 +77,8 @@ pub(crate) fn format(
     Ok(())
 }
 
-/// The root directory belongs to whoever makes the file system: an ordinary user could do nothing
-/// in it otherwise.
+/// Gives the root directory to the user who makes the file system. Otherwise an ordinary user
+/// could do nothing in it.
 fn give_root_directory(meta: &MetaStore) -> Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     if (uid, gid) == (0, 0) {
@@ -88,10 +90,11 @@ fn give_root_directory(meta: &MetaStore) -> Result<()> {
     meta.apply(&entry).map(drop)
 }
 
-/// Makes the container of one more NSD, as large as the largest there is if no size is named.
+/// Makes the container of one more NSD. Without `size` it gets as large as the largest container
+/// there is.
 ///
 /// # Errors
-/// `Invalid` for a place that is used; the host's.
+/// `Invalid` if the place is in use. Otherwise the host's errors.
 pub(crate) fn format_one(
     dir: &DataDir,
     config: &NodeConfig,
@@ -129,7 +132,7 @@ pub(crate) fn format_one(
     })
 }
 
-/// A place where no container can be made is the caller's to choose anew.
+/// Adds advice to an error that is about the place of a new container.
 fn advise(error: Error, path: &std::path::Path) -> Error {
     use ErrorKind as Kind;
     let path = path.display();
@@ -157,13 +160,14 @@ fn advise(error: Error, path: &std::path::Path) -> Error {
     }
 }
 
-/// The length of an NSD's container, if it is a file that is there.
+/// The length of an NSD's container. `None` if it is missing or is not a file.
 pub(crate) fn container_bytes(dir: &DataDir, nsd: &NsdConfig) -> Option<u64> {
     let found = std::fs::metadata(dir.container_path(nsd)).ok()?;
     found.is_file().then_some(found.len())
 }
 
-/// Deletes a container that cannot be used, so that another can be made in its place.
+/// Deletes a container that cannot be used, so that another can be made in its place. A block
+/// device is left as it is.
 ///
 /// # Errors
 /// The host's.
@@ -224,7 +228,7 @@ fn make_disk(
     Ok(disk)
 }
 
-/// Opens the witness, making it where it is missing (`made` notes a new one).
+/// Opens the witness, and makes it if it is missing. A new one is added to `made`.
 fn witness(dir: &DataDir, made: Option<&mut Vec<PathBuf>>) -> Result<Arc<dyn Disk>> {
     let path = dir.root().join(WITNESS_FILE);
     if !path.exists() {
@@ -241,7 +245,8 @@ fn witness(dir: &DataDir, made: Option<&mut Vec<PathBuf>>) -> Result<Arc<dyn Dis
 pub(crate) struct OpenNsd {
     /// The file or device.
     pub(crate) file: Arc<FileDisk>,
-    /// What stands between it and everything else, so that a hang stays its own.
+    /// Stands between the file and everything else, so that a hang of this disk blocks nothing
+    /// else.
     pub(crate) guard: Arc<GuardedDisk>,
     /// Its container, for the metadata's copies.
     pub(crate) container: Container,
@@ -295,7 +300,7 @@ pub(crate) fn open_nsd(
     })
 }
 
-/// The page pool: as configured, or a quarter of the machine's memory.
+/// The size of the page pool: the setting `pagepool`, or a quarter of the machine's memory.
 pub(crate) fn page_pool_bytes(config: &NodeConfig) -> Result<u64> {
     if let Some(bytes) = config.settings.number("pagepool") {
         return Ok(bytes);
@@ -307,7 +312,7 @@ pub(crate) fn page_pool_bytes(config: &NodeConfig) -> Result<u64> {
     Ok(memory / 4)
 }
 
-/// Opens the metadata on the NSDs that are there.
+/// Opens the metadata on the containers that are there.
 pub(crate) fn open_meta(
     dir: &DataDir,
     config: &NodeConfig,
@@ -316,15 +321,15 @@ pub(crate) fn open_meta(
 ) -> Result<Arc<MetaStore>> {
     let mut options = MetaOptions::new(Arc::clone(&observe.waiters));
     options.witness = Some(witness(dir, None)?);
-    // What a directory with a few ten thousand files takes, and more where there is more memory;
-    // all copies together stay well below the tenth of the pool that everything else may take.
+    // The minimum suits a directory with some ten thousand files, and more memory gives more. All
+    // copies together stay well below the tenth of the pool that everything else may take.
     let cache = page_pool_bytes(config)? / META_CACHE_PARTS;
     options.cache_bytes = cache.clamp(META_CACHE_BYTES_MIN, META_CACHE_BYTES_MAX) as usize;
     Ok(Arc::new(MetaStore::open(containers, options)?))
 }
 
-/// The NSDs that hold the metadata, as the newest superblock on any of them says. Read from
-/// outside, so that it works whichever process has the disks open.
+/// The NSDs that hold the metadata, according to the newest superblock on any of them. The
+/// function reads the files itself, so it works no matter which process has the disks open.
 pub(crate) fn metadata_holders(dir: &DataDir, config: &NodeConfig) -> Vec<NsdId> {
     use std::os::unix::fs::FileExt;
     let mut newest = Superblock::default();

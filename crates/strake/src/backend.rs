@@ -1,9 +1,9 @@
-//! Where the NSDs and the metadata are: in this process (`rpc=direct`), or in a server process of
-//! their own behind authenticated sockets (`rpc=socket`). Above and below this file the code is the
-//! same.
+//! Hides where the NSDs and the metadata are. With `rpc=direct` they are in this process. With
+//! `rpc=socket` they are in a server process of their own, behind authenticated sockets. The code
+//! above and below this file is the same in both cases.
 //!
-//! The server process holds the metadata *and* all NSDs: on one machine the metadata's copies lie
-//! inside the NSDs' containers, and a container has one owner.
+//! One server process holds the metadata *and* all NSDs. The copies of the metadata lie inside the
+//! NSDs' containers, and a container can have only one owner.
 
 use crate::assemble;
 use crate::data_dir::{DataDir, NodeConfig};
@@ -27,13 +27,14 @@ use strake_proto::nsd::NsdPort;
 use strake_proto::{Error, NsdId, Result};
 use tracing::error;
 
-/// How long calls wait for a server process that has died to serve again. A start replays logs,
-/// which takes seconds; the supervisor gives up in less than this where every start fails.
+/// How long calls wait until a server process that died serves again. A start replays logs, which
+/// takes seconds. If every start fails, the supervisor gives up sooner than this.
 const RESTART_WAIT_MAX: Duration = Duration::from_secs(300);
-/// How much longer a session waits than the disk behind it may take.
+/// How much longer a session waits than the disk behind it is allowed to take.
 const CALL_MARGIN: Duration = Duration::from_secs(5);
 
-/// An error of the start, with the disks that were not there before it: those to look for.
+/// Puts the names of missing disks in front of an error of the start, so that the user knows which
+/// disks to look for.
 fn name_missing(dir: &DataDir, config: &NodeConfig, present: &[NsdId], error: Error) -> Error {
     let missing: Vec<String> = config
         .nsd
@@ -52,7 +53,7 @@ pub(crate) struct Local {
     disks: Arc<Disks>,
     meta: Arc<MetaStore>,
     _worker: MetaWorker,
-    /// Let go last, when the NSDs are closed.
+    /// Declared last, so that it is released after the NSDs are closed.
     _lock: File,
 }
 
@@ -75,7 +76,7 @@ impl Local {
         Ok(Local { disks, meta, _worker: worker, _lock: lock })
     }
 
-    /// Leaves as little as possible to replay at the next start.
+    /// Ends in order and takes checkpoints, so that the next start has little to replay.
     pub(crate) fn finish(&self) -> Result<()> {
         self.disks.stop();
         self.meta.sync()?;
@@ -89,7 +90,7 @@ impl Local {
     pub(crate) fn serve(&self, dir: &DataDir) -> Result<Arc<Servers>> {
         std::fs::create_dir_all(dir.run_path())?;
         let secret = SharedSecret::load(&dir.secret_path())?;
-        // Zero means that no server was met yet.
+        // Zero is reserved: to a client it means that it has met no server yet.
         let options = ServerOptions::new(Rng::from_entropy()?.next_u64().max(1));
         let servers = Arc::new(Servers {
             dir: dir.clone(),
@@ -101,7 +102,8 @@ impl Local {
         for (nsd, port) in self.disks.ports() {
             servers.came(nsd, port);
         }
-        // Last: clients that can greet it take an NSD that is not served for one that is gone.
+        // The metadata is served last. Once a client can connect to it, the client takes an NSD
+        // that is not served for one that is gone.
         let meta = Arc::clone(&self.meta) as Arc<dyn MetaPort>;
         *servers.meta.lock() = Some(serve_meta(bind(dir, "meta")?, meta, secret, options)?);
         self.disks.watch(Arc::clone(&self.meta), Arc::clone(&servers) as Arc<dyn DiskUser>)?;
@@ -109,7 +111,7 @@ impl Local {
     }
 }
 
-/// The servers of a process that serves its disks to others.
+/// The servers for the metadata and each NSD in a server process.
 pub(crate) struct Servers {
     dir: DataDir,
     secret: SharedSecret,
@@ -144,14 +146,14 @@ impl DiskUser for Servers {
 
     fn went(&self, nsd: NsdId) {
         let server = self.nsds.lock().remove(&nsd);
-        // Requests under way end within the limit of the disk's I/O.
+        // `stop` waits for requests under way. They end within the limit for the disk's I/O.
         if let Some(server) = server {
             server.stop();
         }
     }
 }
 
-/// The array on disks in its own process.
+/// Tells the array in this process about disks in this process.
 struct OwnArray(Weak<Array>);
 
 impl DiskUser for OwnArray {
@@ -179,13 +181,13 @@ fn endpoint(dir: &DataDir, name: &str) -> Endpoint {
 fn bind(dir: &DataDir, name: &str) -> Result<Listener> {
     let endpoint = endpoint(dir, name);
     if let Endpoint::Unix(path) = &endpoint {
-        // The data directory's lock is ours: whoever made it is gone.
+        // We hold the data directory's lock, so the process that made this socket is gone.
         let _ = std::fs::remove_file(path);
     }
     Listener::bind(&endpoint)
 }
 
-/// The disks and the metadata, wherever they are.
+/// The disks and the metadata, in this process or in another.
 pub(crate) enum Backend {
     /// In this process.
     Direct(Local),
@@ -205,7 +207,7 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
-    /// Opens or starts what the settings ask for.
+    /// Opens the disks here or starts the server process, as the setting `rpc` says.
     pub(crate) fn open(
         dir: &DataDir,
         config: &NodeConfig,
@@ -233,7 +235,7 @@ impl Backend {
         let last = (meta_endpoint, Service::Meta);
         let process = ServerProcess::new(last, secret, clock, waits, RESTART_WAIT_MAX);
         let env = SessionEnv { process: Some(Arc::new(process)), ..env };
-        // The server's own limit must run out first: it knows which of its disks hangs.
+        // The server's own limit must run out first, because the server knows which disk hangs.
         let disk = config.settings.time("nsd_io_limit");
         let call = if disk.is_zero() { Duration::MAX } else { disk * 2 + CALL_MARGIN };
         let limits = SessionLimits { call, ..SessionLimits::NSD };
@@ -241,8 +243,8 @@ impl Backend {
         Ok(Backend::Socket { server, dir, env, limits, sessions, meta })
     }
 
-    /// Why an NSD is not used, where that is known: the server process of `rpc=socket` says it in
-    /// the log only.
+    /// Why an NSD is not used. `None` if that is not known here: with `rpc=socket` the server
+    /// process reports it only in the log.
     pub(crate) fn fault_of(&self, nsd: NsdId) -> Option<String> {
         match self {
             Backend::Direct(local) => local.disks.fault_of(nsd),
@@ -250,7 +252,7 @@ impl Backend {
         }
     }
 
-    /// The way to an NSD; `None` where it is not there for sure.
+    /// The way to an NSD. `None` if the NSD is certainly not there.
     pub(crate) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
         match self {
             Backend::Direct(local) => local.disks.ports().remove(&nsd),
@@ -273,7 +275,8 @@ impl Backend {
         }
     }
 
-    /// Tells `array` of disks that come and go from now on. (Sessions find out by themselves.)
+    /// From now on tells `array` about disks that come and go. With `rpc=socket` there is nothing
+    /// to tell, because the sessions notice it themselves.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -287,14 +290,14 @@ impl Backend {
         }
     }
 
-    /// Has all disks looked at now.
+    /// Has all disks looked at now instead of at the next interval.
     pub(crate) fn kick(&self) {
         if let Backend::Direct(local) = self {
             local.disks.kick();
         }
     }
 
-    /// Ends what was started; everything is durable already.
+    /// Closes the disks or ends the server process. The caller has made everything durable before.
     ///
     /// # Errors
     /// The disks'; `Io` when the server process failed.

@@ -1,4 +1,5 @@
-//! One file per command group; each turns arguments into calls and results into text.
+//! The commands, one file for each group. Each file turns arguments into calls and results into
+//! text.
 
 pub(crate) mod bench;
 pub(crate) mod config;

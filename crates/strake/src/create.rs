@@ -1,5 +1,5 @@
-//! Making a file system: what was wanted is checked before anything is touched, and a failure
-//! leaves nothing behind.
+//! Makes a file system. All options are checked before anything is touched, and a failure leaves
+//! nothing behind.
 
 use crate::assemble;
 use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
@@ -11,16 +11,17 @@ use strake_env::rpc::SharedSecret;
 use strake_proto::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN};
 use strake_proto::{ByteCount, Code, Error, ErrorKind, Result};
 
-/// The code if none is named.
+/// The code if `--code` is not given.
 const CODE_DEFAULT: Code = Code { data: 4, parity: 2 };
-/// Directory NSDs made if no number is named, at least.
+/// The least number of directory NSDs that are made if `--nsds` is not given.
 const NSDS_MIN: u16 = 4;
-/// NSDs one file system can have.
+/// The most NSDs that one file system can have.
 const NSDS_MAX: u16 = 1024;
-/// The part of the free space that default-sized containers share; the rest stays the host's.
+/// The percentage of the free space that containers of default size share. The host keeps the
+/// rest.
 const FREE_SPACE_PERCENT: u64 = 90;
 
-/// The options of `strake up` that make a file system what it is.
+/// The options of `strake up` that apply when a file system is made.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) nsds: Option<u16>,
@@ -50,10 +51,10 @@ fn invalid(message: String) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Refuses what cannot be made.
+/// Refuses options of which no file system can be made.
 ///
 /// # Errors
-/// `Invalid` with what to write instead.
+/// `Invalid`; the message says what to write instead.
 pub(crate) fn check(wanted: &Wanted) -> Result<()> {
     let (code, count) = (wanted.code(), wanted.count());
     if usize::from(count) < code.width() {
@@ -116,7 +117,7 @@ fn parse_nsd(text: &str, default_group: u32) -> Result<(PathBuf, u32)> {
 /// Refuses options that contradict the file system that is there.
 ///
 /// # Errors
-/// `Invalid` naming the option and what the file system has.
+/// `Invalid`; the message names the option and what the file system has.
 pub(crate) fn agree(dir: &DataDir, config: &NodeConfig, wanted: &Wanted) -> Result<()> {
     let there = |option: &str, has: String| {
         Err(invalid(format!(
@@ -171,7 +172,7 @@ fn round_size(bytes: u64) -> u64 {
 /// Refuses a directory that holds anything.
 ///
 /// # Errors
-/// `Invalid` with what is there.
+/// `Invalid`; the message names something that is there.
 pub(crate) fn refuse_used_directory(dir: &DataDir) -> Result<()> {
     let Ok(mut entries) = std::fs::read_dir(dir.root()) else { return Ok(()) };
     if let Some(entry) = entries.find_map(|entry| entry.ok()) {
@@ -184,10 +185,10 @@ pub(crate) fn refuse_used_directory(dir: &DataDir) -> Result<()> {
     Ok(())
 }
 
-/// Makes the file system; on failure removes what it made.
+/// Makes the file system. On failure it removes what it made.
 ///
 /// # Errors
-/// The host's, and those of devices that are in use.
+/// The host's errors, and refusals of devices that are in use.
 pub(crate) fn create(dir: &DataDir, wanted: &Wanted, mount: &Path) -> Result<NodeConfig> {
     let existed = dir.root().exists();
     std::fs::create_dir_all(dir.root())

@@ -1,6 +1,9 @@
-//! The daemon behind a mount: opens everything, serves the mount and the admin socket, and ends
-//! when told, when the mount is taken away, or on SIGTERM or SIGINT; in each case everything is
-//! flushed first.
+//! The daemon behind a mount. It opens everything and serves the mount and the admin socket. It
+//! ends on `strake down`, when the mount is taken away, or on SIGTERM or SIGINT. In each case it
+//! flushes everything first.
+//!
+//! With `rpc=socket` the same program also runs as a server process for the disks and the
+//! metadata ([`Role::Server`]).
 
 mod manage;
 mod serve;
@@ -26,33 +29,33 @@ use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::{error, info, warn};
 
-/// Serve a file system in the foreground (`strake up` starts it in the background).
+/// Serve a file system in the foreground. `strake up` starts it in the background.
 #[derive(Args, Debug)]
 pub(crate) struct DaemonArgs {
     /// The data directory.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// What this process is.
+    /// The part that this process plays.
     #[arg(long, value_enum, default_value = "mount")]
     role: Role,
 }
 
-/// What a daemon process is.
+/// The part that a daemon process plays.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Role {
-    /// Serves the mount; has the disks too, unless `rpc=socket`.
+    /// Serves the mount. It has the disks too, unless `rpc=socket`.
     Mount,
     /// Serves the disks and the metadata on sockets until its standard input ends.
     Server,
 }
 
-/// The usual reason to end.
+/// The reason for an end by `strake down`.
 const DOWN_ASKED: &str = "`strake down` asked for it";
 
-/// An answer may take this long to reach its asker while the daemon ends.
+/// While the daemon ends, it waits this long for answers to be sent.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Why the daemon ends (the first reason counts), and what must be answered before it may.
+/// Holds the reason to end and the requests that must be answered before. The first reason counts.
 #[derive(Default)]
 struct End {
     reason: Mutex<Option<&'static str>>,
@@ -68,13 +71,13 @@ impl End {
         self.changed.notify_all();
     }
 
-    /// Counts an admin request from its arrival until it is answered.
+    /// Counts an admin request as unanswered until the returned value is dropped.
     fn begin_answer(self: &Arc<Self>) -> Answering {
         *self.answering.lock() += 1;
         Answering { end: Arc::clone(self) }
     }
 
-    /// Waits until what arrived is answered: `strake down` itself is among it.
+    /// Waits until all requests that have arrived are answered. `strake down` is one of them.
     fn wait_for_answers(&self) {
         let mut answering = self.answering.lock();
         while *answering > 0 {
@@ -108,10 +111,11 @@ impl Drop for Answering {
     }
 }
 
-/// Runs the daemon; tells its parent `ready`, or the error as one line of JSON.
+/// Runs the daemon. It prints `ready` for its parent, or its error as one line of JSON.
 pub(crate) fn run(args: &DaemonArgs) -> ExitCode {
     abort_on_panic();
-    // Settings that cannot be read end the daemon below; the log tells it in its usual form.
+    // If the settings cannot be read, the daemon ends below. The log starts with the defaults, so
+    // that it can report this.
     let config = DataDir::at(&args.data).and_then(|dir| dir.read_config());
     log::start(&config.map(|config| config.settings).unwrap_or_default());
     let served = match args.role {
@@ -122,7 +126,7 @@ pub(crate) fn run(args: &DaemonArgs) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!(target: "daemon", "{error}");
-            // A parent that reads gets the error; one that is gone does not matter.
+            // The parent may be gone. Then nobody needs the line.
             let text = serde_json::to_string(&error).unwrap_or_default();
             let _ = writeln!(std::io::stdout(), "{text}");
             ExitCode::FAILURE
@@ -130,7 +134,8 @@ pub(crate) fn run(args: &DaemonArgs) -> ExitCode {
     }
 }
 
-/// A panic anywhere means that an invariant is broken: nothing may be acknowledged after it.
+/// Has a panic on any thread abort the process. A panic means that an invariant is broken, so
+/// nothing may be acknowledged after it.
 fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -179,7 +184,7 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
     result
 }
 
-/// The server process of `rpc=socket`. The mount's daemon holds the data directory's lock.
+/// Runs the server process of `rpc=socket`. The mount's daemon holds the data directory's lock.
 fn serve_disks(args: &DaemonArgs) -> Result<()> {
     let dir = DataDir::at(&args.data)?;
     let config = dir.read_config()?;
@@ -187,7 +192,7 @@ fn serve_disks(args: &DaemonArgs) -> Result<()> {
     let local = Local::open(&dir, &config, &observe)?;
     let servers = local.serve(&dir)?;
     println!("ready");
-    // Signals are the parent's business: it must be able to flush through us first.
+    // Signals end the parent, which then flushes through this process and closes our input.
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
     servers.stop();
     local.finish()
@@ -213,7 +218,7 @@ fn end_on_signals(end: &Arc<End>) -> Result<()> {
 
 fn listen(dir: &DataDir) -> Result<UnixListener> {
     let path = dir.socket_path();
-    // We hold the lock, so a socket that is there belongs to a daemon that is gone.
+    // We hold the lock. If there is a socket, it belongs to a daemon that is gone.
     let _ = std::fs::remove_file(&path);
     let listener =
         UnixListener::bind(&path).map_err(|error| Error::from(error).context(path.display()))?;
@@ -221,8 +226,8 @@ fn listen(dir: &DataDir) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Answers one connection after the other, each on a thread of its own: a long check must not keep
-/// `diag waiters` from answering.
+/// Accepts connections and answers each on a thread of its own. So `diag waiters` answers while a
+/// long check runs.
 fn accept(listener: &UnixListener, daemon: &Arc<Daemon>, end: &Arc<End>) {
     for stream in listener.incoming() {
         let Ok(stream) = stream else { continue };
@@ -244,7 +249,7 @@ fn answer(stream: &UnixStream, daemon: &Daemon, end: &End) -> Result<()> {
     let mut line = String::new();
     BufReader::new(stream.take(LINE_BYTES_MAX)).read_line(&mut line)?;
     if line.is_empty() {
-        // Somebody only looked whether we are here.
+        // A command connected only to see whether a daemon runs.
         return Ok(());
     }
     let request: Request = serde_json::from_str(&line)

@@ -25,13 +25,13 @@ use strake_proto::{ClusterId, Error, ErrorKind, NsdId, Result};
 /// The name of a directory NSD's container file.
 pub(crate) const CONTAINER_FILE: &str = "container";
 
-/// How long a process that lost its daemon may take to let go of the NSDs.
+/// How long a server process whose daemon died may take to close the NSDs.
 const DISKS_WAIT_MAX: Duration = Duration::from_secs(30);
-/// How long others may hold the lock of a daemon that is none.
+/// How long a command may hold the daemon's lock while it looks whether a daemon runs.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 const LOCK_WAIT_STEP: Duration = Duration::from_millis(20);
 
-/// One NSD as this node finds it.
+/// One NSD and the place where this node finds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NsdConfig {
@@ -45,21 +45,21 @@ pub(crate) struct NsdConfig {
     pub(crate) failure_group: u32,
 }
 
-/// What this node knows before it has read any metadata.
+/// The configuration that this node needs before it can read any metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NodeConfig {
-    /// The version of this file's form; 1.
+    /// The version of the form of `strake.toml`, which is 1.
     pub(crate) version: u32,
     /// The file system's name.
     pub(crate) name: String,
     /// The cluster's identity, in hexadecimal.
     pub(crate) cluster: String,
-    /// Redundancy code of new files; the metadata has the truth.
+    /// Redundancy code of new files. If the metadata differs, the metadata counts.
     pub(crate) code: String,
-    /// Block size in bytes; the metadata has the truth.
+    /// Block size in bytes. If the metadata differs, the metadata counts.
     pub(crate) block_size: u32,
-    /// Where it was mounted last.
+    /// The last mount point.
     pub(crate) mount: PathBuf,
     /// The disks, in slot order.
     pub(crate) nsd: Vec<NsdConfig>,
@@ -72,7 +72,7 @@ impl NodeConfig {
     /// The cluster's identity.
     ///
     /// # Errors
-    /// `Corrupt` when the file was edited into something else.
+    /// `Corrupt` if the text in the file is no identity.
     pub(crate) fn cluster_id(&self) -> Result<ClusterId> {
         let bad = || Error::new(ErrorKind::Corrupt, "strake.toml: `cluster` is not 32 hex digits");
         if self.cluster.len() != 32 || !self.cluster.is_ascii() {
@@ -100,10 +100,10 @@ pub(crate) struct DataDir {
 }
 
 impl DataDir {
-    /// The directory at `path`, made absolute; it need not exist.
+    /// The data directory at `path`, made absolute. It need not exist.
     ///
     /// # Errors
-    /// The host's, when the current directory is gone.
+    /// The host's errors, if the current directory is gone.
     pub(crate) fn at(path: &Path) -> Result<DataDir> {
         Ok(DataDir { root: std::path::absolute(path)? })
     }
@@ -132,23 +132,23 @@ impl DataDir {
         self.root.join("run")
     }
 
-    /// Where an NSD's container is: a file in its directory, or the device itself.
+    /// The path of an NSD's container: a file in its directory, or the device itself.
     pub(crate) fn container_path(&self, nsd: &NsdConfig) -> PathBuf {
         let path = self.root.join(&nsd.path);
-        // A device is there, or its directory is; where nothing is, it was a directory unless it
-        // was named as a device is.
+        // If nothing is at the path now, a path below `/dev` was a device and any other path was a
+        // directory.
         let is_device = std::fs::metadata(&path).map_or(path.starts_with("/dev"), |found| {
             std::os::unix::fs::FileTypeExt::is_block_device(&found.file_type())
         });
         if is_device { path } else { path.join(CONTAINER_FILE) }
     }
 
-    /// Whether a file system was made here.
+    /// True if a file system was made here.
     pub(crate) fn is_formatted(&self) -> bool {
         self.config_path().exists()
     }
 
-    /// What to do where no file system was made.
+    /// The message for a directory without a file system: what is wrong and what to do.
     pub(crate) fn advice(&self) -> String {
         let root = self.root.display();
         format!(
@@ -161,7 +161,7 @@ impl DataDir {
     /// Reads the node's configuration.
     ///
     /// # Errors
-    /// `NotFound` with what to do where there is none; `Corrupt` for a damaged one.
+    /// `NotFound` if there is none; the message says what to do. `Corrupt` if it is damaged.
     pub(crate) fn read_config(&self) -> Result<NodeConfig> {
         let path = self.config_path();
         let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
@@ -172,7 +172,7 @@ impl DataDir {
             .map_err(|error| Error::new(ErrorKind::Corrupt, format!("{}: {error}", path.display())))
     }
 
-    /// Writes the node's configuration so that a crash leaves the old or the new one.
+    /// Writes the node's configuration. After a crash either the old or the new one is there.
     ///
     /// # Errors
     /// The host's.
@@ -193,7 +193,7 @@ impl DataDir {
         Ok(())
     }
 
-    /// Takes the lock that a running daemon holds; `None` if another has it.
+    /// Takes the lock that a running daemon holds. Returns `None` if another process has it.
     ///
     /// # Errors
     /// The host's.
@@ -201,11 +201,11 @@ impl DataDir {
         self.try_lock_file("daemon.lock")
     }
 
-    /// The same for a daemon that starts: commands hold it for a moment, to see whether one is
-    /// there.
+    /// Takes the same lock for a daemon that starts. It waits a moment, because commands take the
+    /// lock briefly to see whether a daemon runs.
     ///
     /// # Errors
-    /// `Busy` if another daemon has it; the host's.
+    /// `Busy` if another daemon has the lock. Otherwise the host's errors.
     pub(crate) fn lock(&self, clock: &dyn Clock) -> Result<File> {
         self.lock_within(clock, "daemon.lock", LOCK_WAIT_MAX)?.ok_or_else(|| {
             let detail = format!("another daemon serves {} already", self.root.display());
@@ -213,11 +213,11 @@ impl DataDir {
         })
     }
 
-    /// Takes the lock that whoever has the NSDs open holds. After a crash of the daemon, its server
-    /// process ends a moment later: that is waited for.
+    /// Takes the lock that a process holds while it has the NSDs open. It waits, because after a
+    /// crash of the daemon its server process ends a moment later.
     ///
     /// # Errors
-    /// `Busy` if another process keeps them open; the host's.
+    /// `Busy` if another process keeps the NSDs open. Otherwise the host's errors.
     pub(crate) fn lock_disks(&self, clock: &dyn Clock) -> Result<File> {
         self.lock_within(clock, "disks.lock", DISKS_WAIT_MAX)?.ok_or_else(|| {
             let seconds = DISKS_WAIT_MAX.as_secs();

@@ -1,16 +1,18 @@
-//! The disks of this process: opened at the start, watched while in use, let go when they fail or
-//! vanish, and taken in again when they are back.
+//! The disks of this process. They are opened at the start, watched while they are in use, let go
+//! when they fail or vanish, and taken in again when they are back.
 //!
-//! Each NSD has a thread of its own that looks after it, so that one that hangs keeps nobody else
-//! from being looked after. Every second it compares the path with the file that is open (a
-//! removed container works on unnoticed otherwise) and asks whether the disk has failed.
+//! Each NSD has a thread of its own that watches it, so a disk that hangs does not delay the
+//! others. Every second the thread compares the path with the file that is open, because a removed
+//! container would go on working unnoticed. It also asks whether the disk has failed.
 //!
-//! **One goes:** the user of the disks (client or servers) is told first, then the metadata, which
-//! makes its copy elsewhere. **One returns:** it is opened as at a start, the metadata takes it in
-//! and says whether it can have missed anything, and the user gets the way to it. If another file
-//! is in its place than the one that went, it is doubted.
+//! **A disk goes.** The user of the disks (the array, or the servers) is told first. Then the
+//! metadata is told, and makes its copy elsewhere.
 //!
-//! The list of NSDs is read again from `strake.toml` when that changes: so the server process of
+//! **A disk returns.** It is opened as at a start. The metadata takes it in and says whether it can
+//! have missed anything. Then the user gets the way to it. If the file in its place is not the one
+//! that went, everything on the disk is doubted.
+//!
+//! The list of NSDs is read again when `strake.toml` changes. In this way the server process of
 //! `rpc=socket` learns of a new disk.
 
 use crate::assemble::{self, OpenNsd};
@@ -32,30 +34,31 @@ use tracing::{error, info, warn};
 
 /// How often each NSD is looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long an NSD that failed is left alone; doubled with each failure, up to the maximum.
+/// How long an NSD that failed is left alone. Each further failure doubles it, up to the maximum.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// How long the start waits for disks to open where there is no limit for I/O.
+/// How long the start waits for disks to open if `nsd_io_limit` is 0.
 const OPEN_WAIT_MAX: Duration = Duration::from_secs(120);
 
-/// Who uses the disks.
+/// The user of the disks: the array in this process, or the servers for another process.
 pub(crate) trait DiskUser: Send + Sync {
-    /// There is a way to this NSD.
+    /// The NSD can be used through `port` from now on.
     fn came(&self, nsd: NsdId, port: Arc<dyn NsdPort>);
-    /// There is none any more.
+    /// The NSD cannot be used any more.
     fn went(&self, nsd: NsdId);
 }
 
 /// One NSD that is open.
 struct OpenDisk {
     nsd: OpenNsd,
-    /// Not used for data: it is kept open for the last copy of the metadata only.
+    /// True if it is not used for data and stays open only for the last copy of the metadata.
     withdrawn: bool,
-    /// Known to the metadata. A disk that is to replace another is not, until it has.
+    /// True if the metadata knows it. The new disk of a replacement becomes known when it takes
+    /// over.
     member: bool,
 }
 
-/// See the module.
+/// The disks of this process; see the head of this file.
 pub(crate) struct Disks {
     dir: DataDir,
     observe: Arc<Observe>,
@@ -65,35 +68,36 @@ pub(crate) struct Disks {
     hosts: Arc<Hosts>,
     config: Mutex<(NodeConfig, Option<SystemTime>)>,
     open: Mutex<BTreeMap<NsdId, OpenDisk>>,
-    /// The files of NSDs that went.
+    /// The identities of the files of NSDs that went.
     identities: Mutex<BTreeMap<NsdId, (u64, u64)>>,
-    /// Why NSDs that are not used are not, as the log named it last, so that it is named once.
+    /// Why each unused NSD is not used. The log names a fault only when it differs from this.
     faults: Mutex<BTreeMap<NsdId, String>>,
     watched: Mutex<BTreeSet<NsdId>>,
-    /// Raised to have all NSDs looked at now, without a pause.
+    /// Increased to have all NSDs looked at now, without a pause.
     kicks: Mutex<u64>,
     kicked: Condvar,
     stopped: AtomicBool,
 }
 
-/// What the metadata says of an NSD that is there.
+/// The metadata's answer about an NSD that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Joined {
-    /// It is in the pool.
+    /// The NSD is in the pool.
     Member,
-    /// It is, and it cannot be what it was when it went.
+    /// The NSD is in the pool, and its contents cannot be what they were when it went.
     Missed,
-    /// It is not.
+    /// The NSD is not in the pool.
     Stranger,
 }
 
-/// How one watcher's last attempts went.
+/// The state of the thread that watches one NSD.
 #[derive(Default)]
 struct Watch {
     nsd: NsdId,
     pause: Duration,
-    /// Not tried again before this.
+    /// The NSD is not tried again before this time.
     until: Duration,
+    /// The kick that was last seen.
     kicks: u64,
     /// The kick that was last acted upon.
     kicked: u64,
@@ -117,7 +121,8 @@ impl Disks {
             let hosts = Arc::clone(&hosts);
             strake_env::thread::Builder::new().name(format!("open {}", nsd.name)).spawn(
                 move || {
-                    // If nobody listens any more, it is closed again, and opened by its watcher.
+                    // If the start does not wait any more, the NSD is closed again here, and its
+                    // watcher opens it later.
                     let opened = assemble::open_nsd(&dir, &config, &nsd, &hosts, &observe);
                     let _ = sender.send((nsd.id, opened));
                 },
@@ -170,12 +175,13 @@ impl Disks {
         usable.map(|(nsd, held)| (*nsd, Arc::clone(&held.nsd.store) as Arc<dyn NsdPort>)).collect()
     }
 
-    /// Why an NSD is not used.
+    /// Why an NSD is not used, if it has a fault.
     pub(crate) fn fault_of(&self, nsd: NsdId) -> Option<String> {
         self.faults.lock().get(&nsd).cloned()
     }
 
-    /// Tells the hosts of the containers what is free in them; all at once: it takes its time.
+    /// Tells the hosts of the containers which space in them is free. All disks do so at the same
+    /// time, because it takes long.
     pub(crate) fn give_back(&self) {
         let open = self.open.lock();
         let stores: Vec<_> = open.values().map(|held| Arc::clone(&held.nsd.store)).collect();
@@ -187,7 +193,7 @@ impl Disks {
         });
     }
 
-    /// Begins to watch, for the metadata and `user`.
+    /// Begins to watch the disks, and from now on tells `meta` and `user` what happens to them.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -249,23 +255,24 @@ impl Disks {
         }
     }
 
-    /// Has every NSD looked at now, also those that are left alone for a while.
+    /// Has every NSD looked at now, including those that are being left alone for a while.
     pub(crate) fn kick(&self) {
         *self.kicks.lock() += 1;
         self.kicked.notify_all();
     }
 
-    /// Ends the watching. Threads that are stuck in a disk are not waited for.
+    /// Ends the watching. It does not wait for threads that are stuck in a disk.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.kick();
     }
 
-    /// Looks after one NSD; false if it is not on the list any more.
+    /// Checks one NSD and acts on what it finds. False if the NSD is not on the list any more.
     fn look(&self, watch: &mut Watch) -> bool {
         let config = self.config.lock().0.clone();
         let Some(nsd) = config.nsd.iter().find(|nsd| nsd.id == watch.nsd.0) else {
-            // The one in its place may be the next to hold a copy of the metadata.
+            // The disk that took its place may be the next to hold a copy of the metadata, so it
+            // must be known first.
             let open: Vec<NsdId> = self.open.lock().keys().copied().collect();
             open.into_iter().for_each(|nsd| self.join_if_new(nsd));
             self.let_go(watch.nsd, "it was taken off the list", true);
@@ -279,7 +286,7 @@ impl Disks {
         }
         match self.fault(watch.nsd) {
             Some(None) => {
-                // One that has lasted for a while has its failures forgiven.
+                // An NSD that has worked for a while starts again with the shortest pause.
                 if now >= watch.until + PAUSE_MAX {
                     watch.pause = Duration::ZERO;
                 }
@@ -299,7 +306,7 @@ impl Disks {
         true
     }
 
-    /// What is wrong with an open NSD, if anything; `None` if it is not open.
+    /// The fault of an open NSD: `Some(None)` if it has none, `None` if the NSD is not open.
     fn fault(&self, nsd: NsdId) -> Option<Option<String>> {
         let (file, guard, store, withdrawn) = {
             let open = self.open.lock();
@@ -307,7 +314,7 @@ impl Disks {
             let OpenNsd { file, guard, store, .. } = &held.nsd;
             (Arc::clone(file), Arc::clone(guard), Arc::clone(store), held.withdrawn)
         };
-        // Without the lock: asking a host that hangs would hold up everybody.
+        // The lock is not held here, because a host that hangs would then delay all other disks.
         let there = file.verify().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => "its container is gone".to_owned(),
             _ => error.to_string(),
@@ -316,7 +323,8 @@ impl Disks {
         match (there, failed, withdrawn) {
             (Ok(()), None, false) => Some(None),
             (Ok(()), None, true) => {
-                // The last copy of the metadata kept it open; it is the same file, so it goes on.
+                // The NSD stayed open for the last copy of the metadata. Its file is still the
+                // same, so it goes on.
                 info!(target: "disks", "NSD {nsd} is back");
                 self.open.lock().get_mut(&nsd)?.withdrawn = false;
                 self.user().came(nsd, store as Arc<dyn NsdPort>);
@@ -327,8 +335,8 @@ impl Disks {
         }
     }
 
-    /// Closes an NSD, unless the metadata cannot do without it. One that `is_fit` has its copy of
-    /// the metadata made elsewhere first.
+    /// Closes an NSD, unless it holds the last copy of the metadata. If the NSD still works
+    /// (`is_fit`), its copy of the metadata is made elsewhere first.
     fn let_go(&self, nsd: NsdId, reason: &str, is_fit: bool) {
         self.user().went(nsd);
         let meta = self.meta();
@@ -347,7 +355,7 @@ impl Disks {
         }
     }
 
-    /// Opens an NSD that is not open, if it is there.
+    /// Opens an NSD that is not open. If that fails, notes why.
     fn take_in(&self, config: &NodeConfig, nsd: &NsdConfig, watch: &Watch) {
         match self.try_take_in(config, nsd) {
             Ok(()) => {
@@ -382,7 +390,7 @@ impl Disks {
         Ok(())
     }
 
-    /// Makes an NSD known to the metadata.
+    /// Makes an NSD known to the metadata. `doubted` says that its file is not the one that went.
     fn join(&self, container: &Container, doubted: bool) -> Result<Joined> {
         match self.meta().attach(container.clone(), doubted, RealClock.wall()) {
             Ok(true) => Ok(Joined::Missed),
@@ -392,7 +400,7 @@ impl Disks {
         }
     }
 
-    /// Makes a disk known to the metadata that has replaced another by now.
+    /// Makes an NSD known to the metadata if it is a new disk that has taken over by now.
     fn join_if_new(&self, nsd: NsdId) {
         let container = {
             let open = self.open.lock();
@@ -416,7 +424,7 @@ impl Disks {
     }
 }
 
-/// Waits for the next look; `None` when there is none.
+/// Waits until the next look is due. `None` if the watching has ended.
 fn next_look(disks: &Weak<Disks>, seen: &mut u64) -> Option<Arc<Disks>> {
     let disks = disks.upgrade()?;
     let mut kicks = disks.kicks.lock();

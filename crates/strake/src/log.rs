@@ -1,15 +1,15 @@
-//! The daemon's log: what happened that an operator may have to act on, with time, level and part
-//! (`disks`, `metadata`, `fuse`…). `strake up` hands the daemon `DIR/strake.log` as its standard
-//! error, so text that is not ours, such as a panic, is in the same file.
+//! The daemon's log. It has what an operator may have to act on, each message with its time, level
+//! and part (`disks`, `metadata`, `fuse`…). `strake up` gives the daemon `DIR/strake.log` as its
+//! standard error, so other text, such as that of a panic, is in the same file.
 //!
-//! Commands have no log. What they tell goes to the terminal, through `output::tell`.
+//! Commands have no log. Their messages go to the terminal, through `output::tell`.
 
 use crate::settings::Settings;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::Subscriber;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Begins to log, as the settings `log_level` and `log_format` say. Called once a process.
+/// Begins to log as the settings `log_level` and `log_format` say. Each process calls it once.
 pub(crate) fn start(settings: &Settings) {
     let subscriber = subscriber(settings, std::io::stderr);
     tracing::subscriber::set_global_default(subscriber).expect("invariant: the log starts once");
@@ -53,7 +53,7 @@ mod tests {
         }
     }
 
-    /// What the log holds after one message of each level.
+    /// The lines of the log after one message of each level.
     fn logged(values: &[&str]) -> Vec<String> {
         let mut settings = Settings::default();
         values.iter().for_each(|value| settings.set(value).expect("valid"));

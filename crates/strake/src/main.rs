@@ -1,4 +1,5 @@
-//! The `strake` binary: command line, daemon roles, and the only wiring of the crates.
+//! The `strake` binary: the command line, the daemon, and the only place that puts the crates
+//! together.
 
 mod admin;
 mod assemble;
@@ -32,9 +33,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     arg_required_else_help = true,
     after_help = "Examples:
   strake up --data /srv/strake --mount /mnt/strake      from nothing to a mounted file system
-  strake fs show                                        what it is made of
-  strake diag waiters                                   what it waits for
-  strake down --data /srv/strake                        flush, unmount, end"
+  strake fs show                                        the attributes of the file system
+  strake diag waiters                                   everything that waits now
+  strake down --data /srv/strake                        flush, unmount, and end the daemon"
 )]
 struct Cli {
     #[command(subcommand)]

@@ -1,4 +1,5 @@
-//! Mount points of this machine, as far as `up` and `down` need them.
+//! Looks at this machine's mount points for `up` and `down`: which are Strake's, whether their
+//! daemon is gone, and which processes use them.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -41,28 +42,28 @@ fn unescape(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether a Strake mount is at `path` whose daemon is gone.
+/// True if a Strake mount is at `path` and its daemon is gone.
 pub(crate) fn is_dead_strake_mount(path: &Path) -> bool {
     use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
     use rustix::io::Errno;
-    // The kernel lists mounts by their real paths; finding that asks no daemon.
+    // The kernel lists mounts by their real paths. To find the real path asks no daemon.
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    // Else the kernel answers for a daemon that is gone, from what it remembers.
+    // Without FORCE_SYNC the kernel would answer from its cache, even if the daemon is gone.
     let asked = AtFlags::STATX_FORCE_SYNC | AtFlags::SYMLINK_NOFOLLOW;
-    // The last two for a moment only, while the kernel takes the daemon's io_uring down.
+    // The last two appear only for a moment, while the kernel takes down the daemon's io_uring.
     let gone = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
     strake_mounts().contains(&real)
         && statx(CWD, &real, asked, StatxFlags::BASIC_STATS).is_err_and(|it| gone.contains(&it))
 }
 
-/// Whether anything is mounted at `path`.
+/// True if anything is mounted at `path`.
 pub(crate) fn is_mount_point(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let (Ok(own), Some(parent)) = (std::fs::metadata(path), path.parent()) else { return false };
     std::fs::metadata(parent).is_ok_and(|parent| parent.dev() != own.dev())
 }
 
-/// Takes a mount out of the tree, whoever uses it.
+/// Takes a mount out of the tree of directories, even if programs use it.
 ///
 /// # Errors
 /// The host's.

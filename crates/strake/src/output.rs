@@ -1,14 +1,15 @@
-//! How results reach a person or a program: text, JSON, exit codes.
+//! Gives results to a person or a program: as text, JSON and exit codes.
 
 use std::process::ExitCode;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// Tells the person at the terminal something that is no result.
+/// Prints a message for the person at the terminal, on stderr. Results go to stdout.
 pub(crate) fn tell(message: &dyn std::fmt::Display) {
     eprintln!("strake: {message}");
 }
 
-/// Ends a command: 0; or the message on stderr and 2 for wrong usage, 1 for a failure.
+/// Ends a command. The exit code is 0 for success, 2 for wrong usage and 1 for a failure. An
+/// error's message goes to stderr.
 pub(crate) fn finish(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

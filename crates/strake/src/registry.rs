@@ -1,9 +1,12 @@
-//! Which file systems are up on this machine, so that commands find theirs without `--data`.
+//! Lists the file systems that are up on this machine, so that commands find them without `--data`.
 //!
-//! One file a file system, named after its cluster, holding the data directory; in `/run/strake`
-//! (root), `$XDG_RUNTIME_DIR/strake`, `/run/user/UID/strake`, or where a session has neither, in
-//! `/tmp/strake-UID`, which counts only if it is the user's own and nobody else can write to it.
-//! Entries of daemons that are gone are left out of listings: only the socket tells who is up.
+//! Each file system has one file. Its name is the cluster's identity, and it holds the path of the
+//! data directory. For root the files are in `/run/strake`. For other users they are in
+//! `$XDG_RUNTIME_DIR/strake`, else in `/run/user/UID/strake`, else in `/tmp/strake-UID`. The
+//! directory counts only if it belongs to the user and nobody else can write to it.
+//!
+//! A file may outlive its daemon. So commands also try the admin socket, which shows whether the
+//! daemon is there.
 
 use crate::data_dir::DataDir;
 use std::path::{Path, PathBuf};
@@ -23,7 +26,7 @@ fn directory() -> PathBuf {
     )
 }
 
-/// Whether what a directory says can be believed: in `/tmp` anybody could have made it.
+/// True if the directory's contents can be trusted. Anybody could have made one in `/tmp`.
 fn is_own(directory: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let own = rustix::process::geteuid().as_raw();
@@ -31,8 +34,8 @@ fn is_own(directory: &Path) -> bool {
         .is_ok_and(|found| found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0)
 }
 
-/// Notes that the file system of `cluster` is served from `dir`. Best effort: without it, commands
-/// need `--data`.
+/// Notes that the file system of `cluster` is served from `dir`. If that fails, commands need
+/// `--data`, and nothing else is lost.
 pub(crate) fn add(cluster: &str, dir: &DataDir) {
     use std::os::unix::fs::DirBuilderExt;
     let directory = directory();
@@ -71,14 +74,15 @@ pub(crate) fn list() -> Vec<DataDir> {
 /// The data directory that was named: `--data`, else `STRAKE_DATA`.
 ///
 /// # Errors
-/// `Invalid` where no file system was made there, with what to do; those of [`DataDir::at`].
+/// `Invalid` if no file system was made there; the message says what to do. Otherwise the errors
+/// of [`DataDir::at`].
 pub(crate) fn named(data: Option<&Path>) -> Result<Option<DataDir>> {
     let path = data.map(PathBuf::from).or_else(|| std::env::var_os("STRAKE_DATA").map(Into::into));
     let Some(path) = path else { return Ok(None) };
     let dir = DataDir::at(&path)?;
     match dir.config_path().try_exists() {
         Ok(false) => Err(Error::new(ErrorKind::Invalid, dir.advice())),
-        // One that cannot be looked at is told by its first use.
+        // If the path cannot be looked at, its first use reports why.
         _ => Ok(Some(dir)),
     }
 }
@@ -86,7 +90,7 @@ pub(crate) fn named(data: Option<&Path>) -> Result<Option<DataDir>> {
 /// The data directory a command means: `--data`, else `STRAKE_DATA`, else the only one that is up.
 ///
 /// # Errors
-/// `Invalid` where none or several are up, with what to write.
+/// `Invalid` if no file system or more than one is up; the message says what to write.
 pub(crate) fn find(data: Option<&Path>) -> Result<DataDir> {
     if let Some(dir) = named(data)? {
         return Ok(dir);

@@ -1,12 +1,12 @@
-//! The settings of a node: one table gives their names, defaults, ranges and documentation;
-//! `--set KEY=VALUE` and `strake.toml` are read through it, `strake config list` prints it.
+//! The settings of a node. One table has their names, defaults, ranges and documentation.
+//! `--set KEY=VALUE` and `strake.toml` are checked against it, and `strake config list` prints it.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use strake_proto::{ByteCount, Error, ErrorKind, Result, parse_size};
 
-/// What values a setting takes.
+/// The values that a setting takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// Bytes, as `64M`, from..=to.
@@ -31,13 +31,13 @@ const fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-/// Every setting there is. All are read at `up`; none changes while the daemon runs.
+/// All settings. They are read at `up`, and none changes while the daemon runs.
 pub(crate) const TABLE: &[Setting] = &[
     Setting {
         name: "flushers",
         default: "auto",
         form: Form::Number(1, 64),
-        meaning: "threads that write behind, and as many that read ahead; auto is half of \
+        meaning: "how many threads write behind, and how many read ahead; auto is half of \
                   worker_threads",
     },
     Setting {
@@ -50,55 +50,58 @@ pub(crate) const TABLE: &[Setting] = &[
         name: "fuse_threads",
         default: "8",
         form: Form::Number(1, 256),
-        meaning: "threads that answer the kernel; with fuse_io_uring, for each processor",
+        meaning: "how many threads answer the kernel; with fuse_io_uring, how many for each \
+                  processor",
     },
     Setting {
         name: "io_history_size",
         default: "4096",
         form: Form::Number(512, 65536),
-        meaning: "I/Os that `strake diag iohist` remembers",
+        meaning: "how many I/Os `strake diag iohist` remembers",
     },
     Setting {
         name: "io_threads",
         default: "auto",
         form: Form::Number(0, 256),
-        meaning: "threads that move the strips of one block side by side; auto is worker_threads",
+        meaning: "how many threads move the strips of one block side by side; auto is \
+                  worker_threads",
     },
     Setting {
         name: "log_format",
         default: "text",
         form: Form::Word(&["json", "text"]),
-        meaning: "how each line of the log is written",
+        meaning: "the form of each line of the log",
     },
     Setting {
         name: "log_level",
         default: "info",
         form: Form::Word(&["debug", "error", "info", "warn"]),
-        meaning: "the least that the log tells; debug: every failed request of a program as well",
+        meaning: "the least severe messages that the log takes; debug also logs requests that \
+                  fail for a usual reason",
     },
     Setting {
         name: "nsd_io_limit",
         default: "30s",
         form: Form::Time(Duration::ZERO, seconds(3600)),
-        meaning: "a disk that does not answer for so long is down; 0s waits for ever",
+        meaning: "a disk that does not answer for this long is down; 0s disables the limit",
     },
     Setting {
         name: "pagepool",
         default: "auto",
         form: Form::Size(16 << 20, 1 << 44),
-        meaning: "memory for file data; auto is a quarter of the machine's",
+        meaning: "memory for file data; auto is a quarter of the machine's memory",
     },
     Setting {
         name: "prefetch_blocks",
         default: "4",
         form: Form::Number(0, 1024),
-        meaning: "blocks that a sequential reader is kept ahead",
+        meaning: "how many blocks a sequential reader is kept ahead",
     },
     Setting {
         name: "rpc",
         default: "direct",
         form: Form::Word(&["direct", "socket"]),
-        meaning: "direct: all in one process; socket: metadata and NSD servers in processes of \
+        meaning: "direct: everything in one process; socket: metadata and disks in a process of \
                   their own",
     },
     Setting {
@@ -124,13 +127,13 @@ pub(crate) const TABLE: &[Setting] = &[
         name: "worker_threads",
         default: "8",
         form: Form::Number(1, 256),
-        meaning: "threads that write behind and read ahead",
+        meaning: "how many threads write behind and read ahead",
     },
     Setting {
         name: "write_cache_threshold",
         default: "64K",
         form: Form::Size(0, 512 << 10),
-        meaning: "an fsync of so little goes into the metadata log first; 0: never",
+        meaning: "an fsync of at most this much goes into the metadata's log first; 0: never",
     },
 ];
 
@@ -142,10 +145,10 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Sets what `text` (`KEY=VALUE`) says.
+    /// Changes one setting; `text` has the form `KEY=VALUE`.
     ///
     /// # Errors
-    /// `Invalid` with the names there are, or the values that one takes.
+    /// `Invalid`; the message lists the settings, or the values that this one takes.
     pub(crate) fn set(&mut self, text: &str) -> Result<()> {
         let (name, value) = text.split_once('=').ok_or_else(|| {
             Error::new(ErrorKind::Invalid, format!("'{text}': write a setting as KEY=VALUE"))
@@ -156,7 +159,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Refuses values that an edited file may have.
+    /// Checks all values, because `strake.toml` may have been edited.
     ///
     /// # Errors
     /// As [`Settings::set`].
@@ -164,7 +167,7 @@ impl Settings {
         self.values.iter().try_for_each(|(name, value)| check(find(name)?, value))
     }
 
-    /// The value of a setting, its default where none was set.
+    /// The value of a setting, or its default if none was set.
     pub(crate) fn get(&self, name: &str) -> &str {
         let setting = find(name).expect("invariant: product code names settings of the table");
         self.values.get(name).map_or(setting.default, String::as_str)

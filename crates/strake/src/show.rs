@@ -1,5 +1,5 @@
-//! What a daemon tells about its file system: the one record behind `fs`, `nsd` and `disk`
-//! listings, and their `--json`.
+//! The records that a daemon answers with. [`Show`] is behind the listings of `fs`, `nsd` and
+//! `disk`, and their `--json`; the others are for scrub, check and memory.
 
 use serde::{Deserialize, Serialize};
 use strake_proto::layout::{NsdAvailability, NsdStatus};
@@ -58,11 +58,11 @@ pub(crate) struct ShowNsd {
     pub(crate) failure_group: u32,
     /// Whether it holds a copy of the metadata.
     pub(crate) holds_metadata: bool,
-    /// The administrator's will.
+    /// What the administrator wants of the disk.
     pub(crate) status: NsdStatus,
-    /// What is the case.
+    /// What the disk can do now.
     pub(crate) availability: NsdAvailability,
-    /// Bytes for strips; absent where it does not answer.
+    /// Bytes for strips; absent if the disk does not answer.
     pub(crate) total_bytes: Option<u64>,
     /// Of these, free.
     pub(crate) free_bytes: Option<u64>,
@@ -79,16 +79,16 @@ pub(crate) struct ShowNsd {
     /// Of these, mended.
     #[serde(default)]
     pub(crate) mended_pages: u64,
-    /// While it is brought up to date: bytes of files compared so far.
+    /// While the disk is brought up to date: bytes of files compared so far.
     pub(crate) recovered_bytes: Option<u64>,
-    /// Of so many.
+    /// All bytes of files that are to be compared.
     pub(crate) recovery_bytes: Option<u64>,
-    /// Why it is not used, where that is known.
+    /// Why the disk is not used, if that is known.
     pub(crate) fault: Option<String>,
 }
 
 impl Show {
-    /// What is to be said aloud where more disks are missing than the code tolerates.
+    /// A warning that names the missing disks, if more are missing than the code tolerates.
     pub(crate) fn warning(&self) -> Option<String> {
         let code: Code = self.code.parse().ok()?;
         let is_missing = |nsd: &&ShowNsd| {
@@ -101,9 +101,9 @@ impl Show {
         }
         let named = missing.iter().map(|nsd| format!("{} ({})", nsd.name, nsd.path));
         Some(format!(
-            "warning: {} disks are missing and code {code} tolerates {tolerated}: what lies on \
-             too many of them is EIO, the rest can be read. Bring back {}; `strake disk start` \
-             looks for a disk at once, `strake fs check` names what cannot be read",
+            "warning: {} disks are missing and code {code} tolerates {tolerated}. Files with data \
+             on too many of them give EIO; the rest can be read. Bring back {}. `strake disk \
+             start` looks for a disk at once, and `strake fs check` names what cannot be read",
             missing.len(),
             named.collect::<Vec<_>>().join(", ")
         ))
@@ -132,7 +132,7 @@ pub(crate) fn availability_name(availability: NsdAvailability) -> &'static str {
     }
 }
 
-/// How far a scrub is.
+/// The progress and findings of a scrub.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ScrubReport {
@@ -167,7 +167,7 @@ pub(crate) struct ScrubReport {
     pub(crate) mended_pages: u64,
 }
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CheckReport {
@@ -195,12 +195,12 @@ pub(crate) struct CheckReport {
     pub(crate) bytes: u64,
     /// One sentence for each fault.
     pub(crate) faults: Vec<String>,
-    /// What was looked at but is no fault, such as a missing disk.
+    /// Remarks that are no faults, such as a missing disk.
     pub(crate) notes: Vec<String>,
 }
 
-/// What the daemon's process holds in memory. With `rpc=socket` the servers of disks and metadata
-/// are processes of their own, which do not count here.
+/// What the daemon's process holds in memory. With `rpc=socket` the server process does not count
+/// here.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ShowMemory {
@@ -216,7 +216,7 @@ pub(crate) struct ShowMemory {
     pub(crate) pool_withheld_bytes: u64,
     /// Bytes of file data that are not on disk yet.
     pub(crate) pool_dirty_bytes: u64,
-    /// How fast fresh memory was had when some was touched last; 0 if none was touched ahead yet.
+    /// How fast the machine gave fresh memory the last time; 0 if none was touched ahead yet.
     pub(crate) first_touch_bytes_per_second: u64,
     /// Inodes in use: known to the kernel, open, or with something to commit.
     pub(crate) inodes: u64,
@@ -235,11 +235,10 @@ impl ShowMemory {
             table.row(vec![what.to_owned(), value, description.to_owned()]);
         };
         row("resident", size(self.resident_bytes), "Memory of the daemon's process");
-        row("pagepool", size(self.pool_budget_bytes), "What file data may take of it");
+        row("pagepool", size(self.pool_budget_bytes), "The most that file data may take of it");
         row("used", size(self.pool_used_bytes), "File data held");
         row("spare", size(self.pool_spare_bytes), "Buffers kept for the next file data");
-        let withheld =
-            "Of the page pool, left to the rest of the process, which takes more than its part";
+        let withheld = "Left out of the page pool, because the rest of the process takes too much";
         row("withheld", size(self.pool_withheld_bytes), withheld);
         row("dirty", size(self.pool_dirty_bytes), "File data that is not on disk yet");
         if self.first_touch_bytes_per_second > 0 {

@@ -1,15 +1,15 @@
-//! The server process of `rpc=socket`: started, watched, and started anew when it dies.
+//! Starts the server process of `rpc=socket`, watches it, and starts it anew when it dies.
 //!
-//! One thread, `server-watch`, has the process from its start to its end:
+//! One thread, `server-watch`, follows the process from its start to its end:
 //!
 //! 1. The process says `ready` on its standard output, or its error as one line of JSON. Then its
 //!    output stays silent and open as long as it lives.
 //! 2. If it ends unasked, another is started: the first time at once, then after a pause that
 //!    doubles with each failure. Calls of the mount wait meanwhile (strake-env, `rpc.rs`).
-//! 3. After [`FAILURES_MAX`] failures in a row this process ends, too: `strake up` recovers then. A
-//!    process that served for [`SERVED_MIN`] was no failure.
-//! 4. It is asked to end by closing its standard input. If it dies before it has ended in order,
-//!    another is started just to do that.
+//! 3. After [`FAILURES_MAX`] failures in a row this process ends, too, and `strake up` recovers. A
+//!    process that served for [`SERVED_MIN`] does not count as a failure.
+//! 4. To end the process, the daemon closes its standard input. If the process dies before it has
+//!    ended in order, another is started just to end in order.
 
 use crate::data_dir::DataDir;
 use std::io::{BufRead, BufReader, Read};
@@ -24,16 +24,17 @@ use strake_env::{Clock, RealClock};
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::{error, warn};
 
-/// How long a process must serve for its end to be no failure. A process with a fault that every
+/// If a process served for this long, its end is no failure. A process with a fault that every
 /// start meets dies sooner.
 const SERVED_MIN: Duration = Duration::from_secs(1);
-/// After so many failures in a row no further process is started: about a quarter of a minute.
+/// After this many failures in a row no further process is started. The pauses between them add
+/// up to about a quarter of a minute.
 const FAILURES_MAX: u32 = 10;
 /// The pause after the second failure in a row, doubled up to the maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// Keeps the server process running; see the head of this file.
 pub(crate) struct Supervisor {
     inner: Arc<Inner>,
     watch: Option<JoinHandle<Result<()>>>,
@@ -47,7 +48,7 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// The process is to end in order.
+    /// True once the process is to end in order.
     ending: bool,
     /// The standard input of the process that serves; closing it ends the process.
     stdin: Option<ChildStdin>,
@@ -60,10 +61,10 @@ struct Server {
 }
 
 impl Supervisor {
-    /// Starts the server process; returns when it serves.
+    /// Starts the server process and returns when it serves.
     ///
     /// # Errors
-    /// What the process said; the host's.
+    /// The error that the process reports. Otherwise the host's errors.
     pub(crate) fn start(dir: &DataDir) -> Result<Supervisor> {
         let state = Mutex::new(State::default());
         let inner = Arc::new(Inner { dir: dir.clone(), state, changed: Condvar::default() });
@@ -75,10 +76,10 @@ impl Supervisor {
         Ok(Supervisor { inner, watch: Some(watched?) })
     }
 
-    /// Ends the server process in order; everything is durable already.
+    /// Ends the server process in order. The caller has made everything durable before.
     ///
     /// # Errors
-    /// `Io` when it fails.
+    /// `Io` if the process fails.
     pub(crate) fn finish(&mut self) -> Result<()> {
         {
             let mut state = self.inner.state.lock();
@@ -94,14 +95,14 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// A start that failed leaves no process behind.
+    /// Ends the process, so that a daemon whose start fails leaves none behind.
     fn drop(&mut self) {
         let _ = self.finish();
     }
 }
 
 impl Inner {
-    /// Follows a process, and those that take its place, to the last one's end.
+    /// Follows a process, and each process that takes its place, until the last one has ended.
     fn watch(&self, server: Server) -> Result<()> {
         let mut failures = 0;
         let mut serving = Some(server);
@@ -119,7 +120,8 @@ impl Inner {
                 Ok(status) => format!("has ended ({status})"),
                 Err(error) => format!("does not start: {error}"),
             };
-            // One that fails while it ends in order has said why, and would fail again.
+            // A process that fails while it ends in order has reported why, and another would fail
+            // in the same way.
             let hopeless = ending && ended.is_ok_and(|status| status.code().is_some());
             if hopeless || failures >= FAILURES_MAX {
                 let detail = format!("the server process {what}");
@@ -145,7 +147,7 @@ impl Inner {
             let stdin = server.child.stdin.take();
             state.stdin = stdin.filter(|_| !state.ending);
         }
-        // An error tells no more than the end of the output.
+        // An error means the same as the end of the output: the process is gone.
         let _ = std::io::copy(&mut server.output, &mut std::io::sink());
         let status = server.child.wait()?;
         self.state.lock().stdin = None;
@@ -185,8 +187,8 @@ impl Inner {
     }
 }
 
-/// This program's file. It may have been replaced while this process runs, by one of another
-/// version; the kernel still knows the old one.
+/// The path of this program. While this process runs, the file may have been replaced by one of
+/// another version. Then the kernel still has the old one.
 fn own_program() -> Result<PathBuf> {
     let path = std::env::current_exe()?;
     Ok(if path.exists() { path } else { PathBuf::from("/proc/self/exe") })

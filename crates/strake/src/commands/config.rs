@@ -1,4 +1,4 @@
-//! `strake config`: the settings there are, and those in force.
+//! `strake config`: lists the settings, and shows the values in force.
 
 use crate::commands::fs::Target;
 use crate::output;
@@ -7,19 +7,19 @@ use clap::Subcommand;
 use strake_proto::Result;
 use strake_report::Table;
 
-/// The settings there are, and those in force.
+/// List the settings, and show the values in force.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:
   strake config list             every setting with its default and meaning
-  strake config show             the values in force of the file system that is up")]
+  strake config show             the values that the running file system uses")]
 pub(crate) enum ConfigCommand {
-    /// Every setting with its default and meaning.
+    /// List every setting with its default and meaning.
     List {
         /// Answer in JSON.
         #[arg(long)]
         json: bool,
     },
-    /// The values in force.
+    /// Show the values that the running file system uses.
     Show(Target),
 }
 

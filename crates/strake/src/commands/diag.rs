@@ -1,4 +1,4 @@
-//! `strake diag`: what the daemon did, does and waits for.
+//! `strake diag`: shows what the daemon did, what it does, and what it waits for.
 
 use crate::admin::{self, Request};
 use crate::commands::fs::Target;
@@ -11,21 +11,21 @@ use strake_observe::{
 };
 use strake_proto::{Error, ErrorKind, NsdId, Result};
 
-/// What the daemon did, does and waits for.
+/// Show what the daemon did, what it does, and what it waits for.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:
   strake diag iohist | tail      the last I/Os: which disk, how large, how long
   strake diag waiters            everything that waits, and for what
   strake diag stats              count, rate and latency of every operation
-  strake diag memory             the page pool, inodes in use, and what all of it takes")]
+  strake diag memory             the page pool, inodes in use, and the memory of the process")]
 pub(crate) enum DiagCommand {
-    /// The last I/Os, oldest first.
+    /// List the last I/Os, oldest first.
     Iohist(Target),
-    /// Everything that waits now.
+    /// List everything that waits now, longest first.
     Waiters(Target),
-    /// Count and latency of every operation since the start.
+    /// Show the count and latency of every operation since the start.
     Stats(Target),
-    /// What the daemon holds in memory.
+    /// Show what the daemon holds in memory.
     Memory(Target),
 }
 

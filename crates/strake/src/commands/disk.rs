@@ -1,4 +1,5 @@
-//! `strake nsd list` and `strake disk list`: the disks by identity, and by state.
+//! `strake nsd` and `strake disk`: list the disks by identity or by state, and change how they are
+//! used.
 
 use crate::admin::{self, Request};
 use crate::commands::fs::{Target, yes};
@@ -11,72 +12,73 @@ use strake_proto::layout::NsdStatus;
 use strake_proto::{ByteCount, Result};
 use strake_report::Table;
 
-/// NSDs: which disks belong to which file system, and who serves them.
+/// List the NSDs: to which file system each disk belongs, and which machine serves it.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:
   strake nsd list
   strake nsd list --json")]
 pub(crate) enum NsdCommand {
-    /// File system, name and servers of each NSD.
+    /// List the file system, name and servers of each NSD.
     List(Target),
 }
 
-/// The disks of a file system and their state.
+/// List the disks of a file system, and change how they are used.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:
   strake disk list
   strake disk list --data /srv/strake --json
-  strake disk start nsd3                       use it again at once, not at the next look
-  strake disk suspend nsd3                     place no new files on it; reads go on
-  strake disk resume nsd3                      and do so again
+  strake disk start nsd3                       look for a disk that was away, and use it again
+  strake disk suspend nsd3                     place no new files on it; it is still read
+  strake disk resume nsd3                      place new files on it again
   strake disk replace nsd3 /mnt/new --rate 50M move what nsd3 holds to a new disk
-  strake disk replace nsd3 /dev/sdf            onto a block device
-  strake disk replace nsd3 --in-place          fill a disk that cannot be used anew where it is
-  strake disk delete nsd3 --rate 50M           give what it holds, or held, to the other disks")]
+  strake disk replace nsd3 /dev/sdf            the same, onto a block device
+  strake disk replace nsd3 --in-place          rebuild a damaged disk where it is
+  strake disk delete nsd3 --rate 50M           move what it holds, or held, to the other disks")]
 pub(crate) enum DiskCommand {
-    /// Status and availability of each disk.
+    /// Show the status and availability of each disk.
     List(Target),
     /// Look for a disk that was away and bring it up to date.
     Start(Named),
-    /// Place no new data on a disk; what is there is read.
+    /// Place no new data on a disk. The data on it is still read.
     Suspend(Named),
-    /// Place new data on it again.
+    /// Place new data on a suspended disk again.
     Resume(Named),
     /// Replace a disk by a new one while the file system is in use.
     ///
-    /// What cannot be read from the old one is rebuilt from the others. Goes on in the background,
-    /// after a restart too; `strake disk list` shows how far it is. The old disk is not used any
-    /// more afterwards.
+    /// Data that cannot be read from the old disk is rebuilt from the others. The work goes on in
+    /// the background, also after a restart. `strake disk list` shows how far it is. When the work
+    /// is done, the old disk is not used any more.
     Replace {
         #[command(flatten)]
         old: Named,
         /// The new disk: an empty or new directory, or a block device.
         #[arg(value_name = "NEW", required_unless_present = "in_place")]
         new: Option<PathBuf>,
-        /// Make the new disk where the old one is, which cannot be used: what it holds is deleted
-        /// and rebuilt from the others.
+        /// Make the new disk in the place of the old one. The old one must be unusable: its
+        /// contents are deleted and rebuilt from the other disks.
         #[arg(long, conflicts_with_all = ["new", "force"])]
         in_place: bool,
-        /// Size of the new container [default: as the others].
+        /// Size of the new container [default: that of the largest one].
         #[arg(long, value_name = "SIZE")]
         size: Option<ByteCount>,
-        /// Copy at most so much a second [default: as fast as it goes].
+        /// Copy at most this much per second [default: no limit].
         #[arg(long, value_name = "SIZE")]
         rate: Option<ByteCount>,
-        /// Use a device that holds something else, which is lost.
+        /// Use the device even if it holds something else. Its contents are lost.
         #[arg(long)]
         force: bool,
     },
-    /// Delete a disk that is lost, or is to go, without a new one in its place.
+    /// Delete a disk without a new one in its place.
     ///
-    /// Each strip of it gets a place on another disk: copied while the disk can be read, else
-    /// rebuilt from the others. Goes on in the background, after a restart too; `strake disk list`
-    /// shows how far it is, and the disk no more when it is done. Refused where the other disks are
-    /// too few for the code, have too little space, or are not all up.
+    /// Each of its strips gets a place on another disk. The strips are copied while the disk can
+    /// be read, and rebuilt from the others if it cannot. The work goes on in the background, also
+    /// after a restart. `strake disk list` shows how far it is; when the work is done, the disk is
+    /// off the list. The command is refused if the other disks are too few for the code, have too
+    /// little space, or are not all up.
     Delete {
         #[command(flatten)]
         disk: Named,
-        /// Move at most so much a second [default: as fast as it goes].
+        /// Move at most this much per second [default: no limit].
         #[arg(long, value_name = "SIZE")]
         rate: Option<ByteCount>,
     },
@@ -142,7 +144,7 @@ pub(crate) fn run_disk(command: &DiskCommand) -> Result<()> {
 }
 
 impl Named {
-    /// Has the daemon do something with the disk, and prints its sentence.
+    /// Sends a request about the disk to the daemon, and prints the sentence that it answers.
     fn ask(&self, request: &Request) -> Result<()> {
         let dir = registry::find(self.target.data.as_deref())?;
         let value: serde_json::Value = admin::ask(&dir, request)?;
@@ -196,7 +198,7 @@ fn list(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// What else is to be said of a disk.
+/// The remarks column: progress of a job, a fault, or damage.
 fn remarks(nsd: &ShowNsd) -> String {
     match (nsd.recovered_bytes, nsd.recovery_bytes) {
         (Some(_), Some(0)) => "being compared".to_owned(),
@@ -209,7 +211,7 @@ fn remarks(nsd: &ShowNsd) -> String {
     }
 }
 
-/// What scrubs have found in a disk's own records.
+/// The damage that scrubs have found in a disk's own records.
 fn damage(nsd: &ShowNsd) -> String {
     match (nsd.bad_pages, nsd.mended_pages) {
         (0, _) => String::new(),

@@ -1,4 +1,4 @@
-//! `strake down`: flushes, unmounts, ends the daemon.
+//! `strake down`: flushes everything, unmounts, and ends the daemon.
 
 use crate::admin::{self, Request, Status};
 use crate::data_dir::DataDir;
@@ -16,16 +16,16 @@ const END_SECONDS_MAX: i64 = 60;
 
 /// Flush everything, unmount and end the daemon.
 ///
-/// Refuses while a program uses the mount, and names it.
+/// The command refuses while programs use the mount, and names them.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   strake down --data /srv/strake
   strake down --data /srv/strake --force     even while programs use the mount")]
 pub(crate) struct DownArgs {
-    /// The data directory [default: $STRAKE_DATA; never simply the one that is up].
+    /// The data directory [default: $STRAKE_DATA]. The command never guesses it.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Unmount even if the mount is busy; programs there get errors. Data is flushed all the same.
+    /// Unmount even if the mount is busy. Programs that use it get errors; data is still flushed.
     #[arg(long)]
     force: bool,
 }
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
     }
 }
 
-/// A handle on the daemon's process, which stays its own however numbers are reused.
+/// A handle on the daemon's process. Unlike a process number, it is never reused.
 fn daemon_process(dir: &DataDir) -> Option<OwnedFd> {
     let value = admin::call(dir, &Request::Status, Duration::from_secs(60)).ok()?;
     let status: Status = serde_json::from_value(value).ok()?;
@@ -73,7 +73,8 @@ fn daemon_process(dir: &DataDir) -> Option<OwnedFd> {
     rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// The daemon answers before it ends, and its disks are free when it has.
+/// Waits until the daemon has ended. The daemon answers `down` before it ends, and its disks are
+/// free only afterwards.
 fn wait_for_end(daemon: &OwnedFd) -> Result<()> {
     let limit = Timespec { tv_sec: END_SECONDS_MAX, tv_nsec: 0 };
     let mut ended = [PollFd::new(daemon, PollFlags::IN)];

@@ -1,4 +1,4 @@
-//! `strake fs`: the file system as a whole.
+//! `strake fs`: commands about the file system as a whole.
 
 use crate::admin::{self, Request};
 use crate::output;
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use strake_proto::{ByteCount, Error, ErrorKind, Result};
 use strake_report::Table;
 
-/// Which file system a command means, and how it answers.
+/// Selects a file system and the form of the answer.
 #[derive(Args, Debug)]
 pub(crate) struct Target {
-    /// The data directory [default: $STRAKE_DATA, else the only file system that is up].
+    /// The data directory [default: $STRAKE_DATA, or the only file system that is up].
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// Answer in JSON.
@@ -21,7 +21,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Asks the daemon for everything listings need.
+    /// Asks the daemon for everything that listings need.
     pub(crate) fn show(&self) -> Result<Show> {
         admin::ask(&registry::find(self.data.as_deref())?, &Request::Show)
     }
@@ -33,26 +33,26 @@ impl Target {
   strake fs list
   strake fs show --data /srv/strake
   strake fs df --json
-  strake fs check                verify metadata, strips, one against the other, and every checksum
+  strake fs check                verify metadata, strips and every checksum
   strake fs scrub start --rate 100M   verify and mend everything in the background
   strake fs scrub status
   strake fs sync                 make everything written so far durable")]
 pub(crate) enum FsCommand {
-    /// The file systems that are up on this machine.
+    /// List the file systems that are up on this machine.
     List {
         /// Answer in JSON.
         #[arg(long)]
         json: bool,
     },
-    /// What a file system is made of.
+    /// Show the attributes of a file system.
     Show(Target),
-    /// Space, disk by disk.
+    /// Show the space on each disk.
     Df(Target),
-    /// Verify everything while in use; changes nothing.
+    /// Verify everything while the file system is in use. Changes nothing.
     Check {
         #[command(flatten)]
         target: Target,
-        /// Skip reading the data: verify metadata and indexes only.
+        /// Verify only metadata and indexes; do not read the data.
         #[arg(long)]
         quick: bool,
     },
@@ -66,17 +66,17 @@ pub(crate) enum FsCommand {
 /// Verify every strip in the background and mend what is bad.
 #[derive(Subcommand, Debug)]
 pub(crate) enum ScrubCommand {
-    /// Begin.
+    /// Begin a scrub.
     Start {
         #[command(flatten)]
         target: Target,
-        /// Read at most so much a second from all disks together [default: as fast as it goes].
+        /// Read at most this much per second from all disks together [default: no limit].
         #[arg(long, value_name = "SIZE")]
         rate: Option<ByteCount>,
     },
-    /// How far it is, and what was found.
+    /// Show how far the scrub is, and what it found.
     Status(Target),
-    /// End it early.
+    /// End the scrub early.
     Stop(Target),
 }
 
@@ -207,7 +207,7 @@ fn percent(nsd: &ShowNsd) -> String {
     }
 }
 
-/// The yes and no of listings.
+/// `yes` or `no`, as listings show it.
 pub(crate) fn yes(value: bool) -> String {
     if value { "yes" } else { "no" }.to_owned()
 }

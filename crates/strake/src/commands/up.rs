@@ -1,4 +1,4 @@
-//! `strake up`: makes the file system in an empty directory, or starts the one that is there.
+//! `strake up`: makes a file system in an empty directory, or starts the one that is there.
 
 use crate::admin::{self, Request, Status};
 use crate::create::{self, Wanted};
@@ -15,15 +15,15 @@ use std::time::Duration;
 use strake_env::{Clock, RealClock};
 use strake_proto::{ByteCount, Code, Error, ErrorKind, Result};
 
-/// How long a daemon may take to say whether it serves.
+/// How long a daemon may take to answer whether it serves.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How long one may take to come up, or to write what it holds and end.
+/// How long a daemon may take to come up, or to flush its data and end.
 const SETTLE_MAX: Duration = Duration::from_secs(120);
 const SETTLE_STEP: Duration = Duration::from_millis(20);
 
-/// Make a file system in an empty directory, or start the one there, and mount it.
+/// Make a file system in an empty directory, or start the one that is there, and mount it.
 ///
-/// Returns when the mount serves. A background daemon keeps its log in DIR/strake.log.
+/// The command returns when the mount serves. A background daemon writes its log to DIR/strake.log.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   strake up --data /srv/strake --mount /mnt/strake
@@ -31,10 +31,10 @@ const SETTLE_STEP: Duration = Duration::from_millis(20);
   strake up --data /srv/strake --mount /mnt/strake --code 2x --nsd /dev/sdb:1 --nsd /dev/sdc:2
   strake up --data /srv/strake --mount /mnt/strake --set pagepool=2G --set sync_interval=10s")]
 pub(crate) struct UpArgs {
-    /// The data directory: NSDs, configuration, log.
+    /// The data directory, for NSDs, configuration and log.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Where to mount; made if missing.
+    /// The mount point. It is made if it is missing.
     #[arg(long, value_name = "MNT")]
     mount: PathBuf,
     /// How many directory NSDs to make [default: as many as the code is wide, at least 4].
@@ -43,13 +43,13 @@ pub(crate) struct UpArgs {
     /// Size of each NSD [default: an equal part of the free space].
     #[arg(long, value_name = "SIZE")]
     nsd_size: Option<ByteCount>,
-    /// An NSD: a directory or a block device, and which failure group it is in; repeatable.
+    /// A directory or block device for one NSD, and its failure group. Repeat it for each NSD.
     #[arg(long, value_name = "PATH[:GROUP]")]
     nsd: Vec<String>,
     /// Redundancy code of new files: 1 2x 3x 4x 4+1p 4+2p 4+3p 8+2p 8+3p [default: 4+2p].
     #[arg(long, value_name = "CODE")]
     code: Option<Code>,
-    /// Bytes of a block, a power of two from 256K to 16M [default: 4M].
+    /// Size of a block, a power of two from 256K to 16M [default: 4M].
     #[arg(long, value_name = "SIZE")]
     block_size: Option<ByteCount>,
     /// The file system's name in listings, `df` and `findmnt` [default: strake].
@@ -58,10 +58,10 @@ pub(crate) struct UpArgs {
     /// Reserve the disk space of container files now instead of as they fill.
     #[arg(long)]
     prealloc: bool,
-    /// Use devices that hold something else, which is lost.
+    /// Use devices even if they hold something else. Their contents are lost.
     #[arg(long)]
     force: bool,
-    /// A setting, kept for later starts; `strake config list` explains them.
+    /// Change a setting for this and later starts. `strake config list` explains the settings.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -126,9 +126,9 @@ pub(crate) fn run(args: UpArgs) -> Result<()> {
     Ok(())
 }
 
-/// Says aloud what is amiss with a file system that is up.
+/// Warns if too many disks of a file system that is up are missing.
 fn warn(dir: &DataDir) {
-    // Whoever has just answered and does not now is down again: the next command tells.
+    // If the daemon does not answer any more, it is down again. The next command reports that.
     if let Ok(show) = admin::ask::<Show>(dir, &Request::Show)
         && let Some(warning) = show.warning()
     {
@@ -136,7 +136,8 @@ fn warn(dir: &DataDir) {
     }
 }
 
-/// The daemon's own word, if one serves; waits for one that is on its way up or down.
+/// The status of the daemon that serves `dir`; `None` if no daemon runs. Waits for a daemon that
+/// is starting or ending.
 fn settled(dir: &DataDir) -> Result<Option<Status>> {
     let end = RealClock.monotonic() + SETTLE_MAX;
     let mut is_told = false;
@@ -169,7 +170,7 @@ fn settled(dir: &DataDir) -> Result<Option<Status>> {
     }
 }
 
-/// Makes the mount point, and clears a mount whose daemon is gone from it.
+/// Makes the mount point. If a mount is there whose daemon is gone, it is detached first.
 fn prepare_mount_point(mount: &std::path::Path) -> Result<()> {
     if mounts::is_dead_strake_mount(mount) {
         let path = mount.display();
@@ -186,7 +187,8 @@ fn prepare_mount_point(mount: &std::path::Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts the daemon in the background and waits until it serves or says why not.
+/// Starts the daemon in the background. Waits until it serves, or returns the error that it
+/// reports.
 fn start_daemon(dir: &DataDir) -> Result<()> {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.log_path())?;
     let program = std::env::current_exe()?;

@@ -1,4 +1,4 @@
-//! Answers to the requests that change what disks there are and how they are used.
+//! Answers the requests that add and delete disks, or change how they are used.
 
 use super::serve::Daemon;
 use crate::assemble;
@@ -20,21 +20,21 @@ use tracing::error;
 const START_WAIT_MAX: Duration = Duration::from_secs(10);
 const START_WAIT_STEP: Duration = Duration::from_millis(50);
 
-/// How often replacements are looked after.
+/// How often replacements and deletions are checked.
 const TEND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A disk that is to be taken into use.
+/// The new disk of a replacement.
 pub(super) struct NewDisk {
     /// A directory or a block device; `None` for the place of the old disk.
     pub(super) path: Option<PathBuf>,
     /// Bytes of its container.
     pub(super) size: Option<u64>,
-    /// Whatever it holds.
+    /// Use the device even if it holds something else.
     pub(super) force: bool,
 }
 
-/// Takes up replacements and deletions that are not at work (after a start, or when a disk was
-/// away), and takes disks off the list that have been replaced or deleted.
+/// Starts pending replacements and deletions that are not running, after a start of the daemon or
+/// when a disk was away. Takes disks off the list that have been replaced or deleted.
 pub(super) fn tend(daemon: &Weak<Daemon>) {
     while let Some(daemon) = daemon.upgrade() {
         if daemon.is_stopped() {
@@ -71,13 +71,13 @@ impl Daemon {
         Ok(())
     }
 
-    /// The way to an NSD that answers.
+    /// The way to an NSD; `None` if the NSD does not answer.
     fn answering(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
         let port = self.backend.lock().port(nsd)?;
         port.call(NsdContext::default(), &NsdRequest::Status, &[], &mut []).ok().map(|_| port)
     }
 
-    /// `strake disk suspend` and `resume`.
+    /// Answers `strake disk suspend` and `resume`.
     pub(super) fn suspend_disk(&self, disk: &str, suspended: bool) -> Result<Value> {
         let view = self.view(disk)?;
         let is_so = self.manager.set_suspended(view.nsd, suspended)?;
@@ -93,7 +93,8 @@ impl Daemon {
                    "message": message }))
     }
 
-    /// `strake disk replace`: makes the new disk, has it opened, and begins.
+    /// Answers `strake disk replace`: makes the new disk, waits until it answers, and begins the
+    /// replacement.
     pub(super) fn replace_disk(&self, disk: &str, new: NewDisk, rate: u64) -> Result<Value> {
         let _alone = self.managing.lock();
         let view = self.view(disk)?;
@@ -125,7 +126,7 @@ impl Daemon {
             None => self.place_of_lost(&config, &view)?,
         };
         let listed = config.nsd.iter().map(|nsd| nsd.id).max().unwrap_or(0);
-        // Above those that were deleted, too.
+        // Ids are never reused, so the new one is above those of deleted disks, too.
         let id = listed.max(self.array.largest_nsd().0) + 1;
         let old = config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
         let failure_group = old.map_or(id, |nsd| nsd.failure_group);
@@ -161,7 +162,7 @@ impl Daemon {
         Ok(json!({ "old": disk, "new": name, "message": message }))
     }
 
-    /// `strake disk delete`.
+    /// Answers `strake disk delete`.
     pub(super) fn delete_disk(&self, disk: &str, rate: u64) -> Result<Value> {
         let _alone = self.managing.lock();
         let view = self.view(disk)?;
@@ -173,7 +174,7 @@ impl Daemon {
         Ok(json!({ "disk": disk, "message": message }))
     }
 
-    /// Refuses a new disk that cannot take the place of an old one, before anything is changed.
+    /// Refuses a new disk that cannot take the place of the old one. Nothing has changed then.
     fn check_new_disk(
         &self,
         config: &NodeConfig,
@@ -204,7 +205,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Where a disk is that cannot be used, and which the others can do without.
+    /// The place of a disk that is to be made anew there. Refuses if the disk can be used, or if
+    /// the others may need what it holds.
     fn place_of_lost(&self, config: &NodeConfig, old: &NsdView) -> Result<PathBuf> {
         let name = self.nsd_name(old.nsd);
         let refused = |why: &str| {
@@ -225,8 +227,8 @@ impl Daemon {
         Ok(nsd.path.clone())
     }
 
-    /// Whether so many others are not whole that what a disk holds may be needed, although it
-    /// cannot be read now.
+    /// True if as many other disks are missing or behind as the code has parity strips. Then the
+    /// contents of `old` may be needed, although it cannot be read now.
     fn is_needed(&self, old: &NsdView) -> Result<bool> {
         let is_short =
             |view: &NsdView| view.nsd != old.nsd && view.state.availability != NsdAvailability::Up;
@@ -234,7 +236,7 @@ impl Daemon {
         Ok(short >= usize::from(self.code()?.parity))
     }
 
-    /// How far the scrub is.
+    /// The progress and findings of the scrub.
     pub(super) fn scrub(&self) -> ScrubReport {
         let view = self.manager.scrub();
         let state = match (view.running, view.started.is_some(), view.complete) {
@@ -260,7 +262,7 @@ impl Daemon {
         }
     }
 
-    /// What is known of the disk of that name.
+    /// The state of the disk with that name.
     fn view(&self, disk: &str) -> Result<NsdView> {
         let views = self.array.nsds();
         let found = views.iter().find(|view| self.nsd_name(view.nsd) == disk);
@@ -271,7 +273,7 @@ impl Daemon {
         })
     }
 
-    /// `strake disk start`.
+    /// Answers `strake disk start`.
     pub(super) fn start_disk(&self, disk: &str) -> Result<Value> {
         self.view(disk)?;
         let end = RealClock.monotonic() + START_WAIT_MAX;

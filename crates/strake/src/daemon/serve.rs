@@ -1,4 +1,4 @@
-//! The parts of a running file system, and the answers to admin requests.
+//! Puts the parts of a running file system together, and answers admin requests.
 
 use super::manage::NewDisk;
 use crate::admin::{Request, Status};
@@ -23,20 +23,20 @@ use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
 use strake_proto::{ByteCount, ClientId, Code, Error, ErrorKind, NsdId, Result, SlotIndex};
 
-/// The only client of a file system on one machine.
+/// The id of the only client that a file system on one machine has.
 const CLIENT: ClientId = ClientId(1);
 
-/// Everything that runs.
+/// A running file system.
 pub(crate) struct Daemon {
     pub(super) dir: DataDir,
     /// Changes when a disk is replaced.
     config: Mutex<NodeConfig>,
-    /// Held by whoever changes which disks there are.
+    /// Held while a request or a job changes the list of disks.
     pub(super) managing: Mutex<()>,
     observe: Arc<Observe>,
     pub(super) backend: Mutex<Backend>,
     meta: Arc<dyn MetaPort>,
-    /// Before what it repairs, so that its threads end first.
+    /// Declared before the array, which it repairs, so that its threads end first.
     pub(super) manager: Manager,
     pub(super) array: Arc<Array>,
     pub(super) vfs: Arc<StrakeVfs>,
@@ -95,12 +95,12 @@ impl Daemon {
         })
     }
 
-    /// The node's configuration as it is now.
+    /// The node's present configuration.
     pub(crate) fn config(&self) -> NodeConfig {
         self.config.lock().clone()
     }
 
-    /// Writes another configuration; it counts from now on.
+    /// Writes a new configuration durably and uses it from now on.
     pub(super) fn change_config(&self, config: NodeConfig) -> Result<()> {
         self.dir.write_config(&config)?;
         *self.config.lock() = config;
@@ -108,12 +108,12 @@ impl Daemon {
         Ok(())
     }
 
-    /// Whether it has ended.
+    /// True once [`Daemon::stop`] has succeeded.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.lock().is_some()
     }
 
-    /// Redundancy of new files.
+    /// The redundancy code of new files.
     pub(super) fn code(&self) -> Result<Code> {
         Ok(configuration(&*self.meta)?.code)
     }
@@ -128,8 +128,8 @@ impl Daemon {
         self.mount.wait();
     }
 
-    /// Unmounts and makes everything durable; returns the bytes that had to be written. Once it
-    /// succeeded, further calls return the same.
+    /// Unmounts, makes everything durable, and returns the bytes that had to be written. After it
+    /// has succeeded once, further calls return the same number.
     pub(crate) fn stop(&self, force: bool) -> Result<u64> {
         let mut stopped = self.stopped.lock();
         if let Some(bytes) = *stopped {
@@ -261,7 +261,8 @@ impl Daemon {
                 path: path.to_string_lossy().into_owned(),
                 failure_group: slot.map_or(0, |slot| slot.failure_group),
                 holds_metadata: holders.contains(&view.nsd),
-                // It has its place before the replacement is over: until then no other can begin.
+                // The new disk has the slot before the replacement is over, and no other
+                // replacement can begin until then.
                 status: if coming == Some(view.nsd) {
                     NsdStatus::Replacement
                 } else {
@@ -284,8 +285,8 @@ impl Daemon {
     }
 
     fn check(&self, data: bool) -> Result<CheckReport> {
-        // Twice: what the first makes durable, the second settles, so that no strip is looked at
-        // whose successor is there already.
+        // The first sync makes everything durable and the second settles it. Afterwards no strip
+        // is left whose successor is there already.
         self.vfs.sync()?;
         self.vfs.sync()?;
         let mut report = CheckReport::default();
