@@ -1,10 +1,11 @@
-//! The kernel's FUSE protocol, version 7.45, byte by byte: every struct with its size and the
-//! offset of each field, and every number that is sent or understood. Source: `linux/fuse.h`.
+//! The kernel's FUSE protocol, version 7.45, byte by byte. The file has every struct with its size
+//! and the offset of each field, and every number that is sent or understood. The source is
+//! `linux/fuse.h`.
 //!
-//! Nothing is cast: bytes are read and written at the offsets given here with bounds checks, so
-//! a short or malformed message is an error and never a wild read. Integers have the machine's
-//! byte order, as the device speaks to its own kernel only. Fields that nobody needs are left
-//! out; bytes between the fields are zero in what we send and ignored in what we get.
+//! Nothing is cast. Bytes are read and written at the offsets given here with bounds checks, so a
+//! short or malformed message is an error and never a wild read. Integers have the machine's byte
+//! order, because the device speaks only to its own kernel. Fields that we do not need are left
+//! out. The bytes between the fields are zero in what we send and ignored in what we receive.
 
 /// Declares structs with the size and field offsets of the protocol.
 macro_rules! layouts {
@@ -21,7 +22,7 @@ macro_rules! layouts {
         impl $name {
             pub(crate) const SIZE: usize = $size;
 
-            /// Reads the struct at the start of `bytes`; `None` if they are too few.
+            /// Reads the struct at the start of `bytes`. `None` if there are too few bytes.
             pub(crate) fn decode(bytes: &[u8]) -> Option<$name> {
                 let bytes = bytes.first_chunk::<$size>()?;
                 Some($name {
@@ -41,7 +42,7 @@ macro_rules! layouts {
 }
 
 layouts! {
-    /// Before every request.
+    /// Stands before every request.
     InHeader[40] {
         0 len: u32,
         4 opcode: u32,
@@ -52,23 +53,24 @@ layouts! {
         32 pid: u32,
         36 total_extlen: u16,
     }
-    /// Beside every request and reply that travels through a ring.
+    /// Stands beside every request and reply that travels through a ring.
     RingInOut[32] {
         8 commit_id: u64,
         16 payload_size: u32,
     }
-    /// What a ring is told with each command.
+    /// Goes to the ring with each command.
     RingCommand[80] {
         8 commit_id: u64,
         16 queue: u16,
     }
-    /// Before every reply and notification (`unique` 0, `error` = the notification's code).
+    /// Stands before every reply and notification. In a notification `unique` is 0 and `error` is
+    /// the notification's code.
     OutHeader[16] {
         0 len: u32,
         4 error: i32,
         8 unique: u64,
     }
-    /// What `stat` tells.
+    /// The attributes that `stat` shows.
     AttrOut[88] {
         0 ino: u64,
         8 size: u64,
@@ -236,20 +238,20 @@ layouts! {
         24 lock_owner: u64,
         32 flags: u32,
     }
-    /// After a header with [`NOTIFY_INVAL_INODE`]: drop the attributes; unless `offset` is
-    /// negative also the pages of a range. `length` 0 means to the end.
+    /// Follows a header with [`NOTIFY_INVAL_INODE`]. The kernel drops the attributes, and also the
+    /// pages of the range unless `offset` is negative. `length` 0 means to the end.
     InvalInodeOut[24] {
         0 ino: u64,
         8 offset: i64,
         16 length: i64,
     }
-    /// After a header with [`NOTIFY_INVAL_ENTRY`], followed by the name and a zero byte.
+    /// Follows a header with [`NOTIFY_INVAL_ENTRY`]. The name and a zero byte come after it.
     InvalEntryOut[16] {
         0 parent: u64,
         8 namelen: u32,
         12 flags: u32,
     }
-    /// After a header with [`NOTIFY_DELETE`], followed by the name and a zero byte.
+    /// Follows a header with [`NOTIFY_DELETE`]. The name and a zero byte come after it.
     DeleteOut[24] {
         0 parent: u64,
         8 child: u64,
@@ -285,7 +287,7 @@ layouts! {
     GetxattrIn[8] {
         0 size: u32,
     }
-    /// The size of a value or list, where only that was asked for.
+    /// The size of a value or list, if only the size was asked for.
     GetxattrOut[8] {
         0 size: u32,
     }
@@ -293,7 +295,7 @@ layouts! {
     AccessIn[8] {
         0 mask: u32,
     }
-    /// INIT, as extended by `INIT_EXT`; shorter from kernels before 7.36.
+    /// INIT, as extended by `INIT_EXT`. Kernels before 7.36 send a shorter one.
     InitIn[64] {
         0 major: u32,
         4 minor: u32,
@@ -326,7 +328,7 @@ layouts! {
         16 length: u64,
         24 mode: u32,
     }
-    /// Before each name in READDIR's answer; padded to 8 bytes after the name.
+    /// Stands before each name in READDIR's answer. After the name follows padding to 8 bytes.
     DirentOut[24] {
         0 ino: u64,
         8 cookie: u64,
@@ -369,7 +371,7 @@ layouts! {
 
 }
 
-/// The major version this file describes; only this one is spoken.
+/// The major version that this file describes. No other is supported.
 pub(crate) const MAJOR: u32 = 7;
 /// The newest minor version this file describes.
 pub(crate) const MINOR: u32 = 45;
@@ -379,12 +381,12 @@ pub(crate) const MINOR_OLDEST: u32 = 36;
 /// Declares the operations once: number, variant and the name shown in statistics.
 macro_rules! opcodes {
     ($( $number:literal $variant:ident $name:literal )*) => {
-        /// What a request wants.
+        /// The operation that a request asks for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Opcode { $( $variant, )* }
 
         impl Opcode {
-            /// The operation with this number; `None` for one we do not know.
+            /// The operation with this number. `None` if we do not know it.
             pub(crate) fn from_number(number: u32) -> Option<Opcode> {
                 Some(match number { $( $number => Opcode::$variant, )* _ => return None })
             }
@@ -443,7 +445,7 @@ opcodes! {
     53 CopyFileRange64 "copy_file_range_64"
 }
 
-/// INIT flags; those above bit 31 travel in `flags2`.
+/// Flags of INIT. Those above bit 31 travel in `flags2`.
 pub(crate) mod init_flag {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
     pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
@@ -481,7 +483,7 @@ pub(crate) mod setattr_flag {
     pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// Bits of `open(2)`'s flags, as Linux numbers them on x86-64 and aarch64 alike, except for
+/// Bits of `open(2)`'s flags. Linux has the same numbers on x86-64 and aarch64, except for
 /// `O_DIRECT`.
 pub(crate) mod open_flag {
     pub(crate) const ACCESS_MODE: u32 = 0o3;
@@ -508,19 +510,23 @@ pub(crate) mod fopen {
     pub(crate) const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// `FUSE_WRITE_CACHE`: pages that a mapping changed, through whichever handle may write.
+/// `WriteIn::write_flags`, `FUSE_WRITE_CACHE`: the kernel writes back pages that a mapping changed.
+/// The handle is any that may write.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
-/// `ReadIn::read_flags`, `FUSE_READ_LOCKOWNER`: past the pages; they are filled without it.
+/// `ReadIn::read_flags`, `FUSE_READ_LOCKOWNER`: the read goes past the pages. Reads that fill pages
+/// lack this flag.
 pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
-/// `WriteIn::write_flags`, `FUSE_WRITE_LOCKOWNER`: past the pages; one through them goes without.
+/// `WriteIn::write_flags`, `FUSE_WRITE_LOCKOWNER`: the write goes past the pages. Writes through
+/// pages lack this flag.
 pub(crate) const WRITE_LOCKOWNER: u32 = 1 << 1;
-/// `OutHeader::error` of messages that are no replies: notifications. `FUSE_NOTIFY_INVAL_INODE`,
+/// `OutHeader::error` of a notification: `FUSE_NOTIFY_INVAL_INODE`.
 pub(crate) const NOTIFY_INVAL_INODE: i32 = 2;
-/// `FUSE_NOTIFY_INVAL_ENTRY`,
+/// `OutHeader::error` of a notification: `FUSE_NOTIFY_INVAL_ENTRY`.
 pub(crate) const NOTIFY_INVAL_ENTRY: i32 = 3;
-/// `FUSE_NOTIFY_DELETE`,
+/// `OutHeader::error` of a notification: `FUSE_NOTIFY_DELETE`.
 pub(crate) const NOTIFY_DELETE: i32 = 6;
-/// `FUSE_NOTIFY_INC_EPOCH`, without a body, which kernels know that speak at least 7.44.
+/// `OutHeader::error` of a notification: `FUSE_NOTIFY_INC_EPOCH`. It has no body. Kernels know it
+/// from version 7.44 on.
 pub(crate) const NOTIFY_INC_EPOCH: i32 = 8;
 /// The first minor version with [`NOTIFY_INC_EPOCH`].
 pub(crate) const MINOR_WITH_EPOCHS: u32 = 44;

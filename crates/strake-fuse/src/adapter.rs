@@ -1,4 +1,5 @@
-//! One request, one call: unpacks the arguments, calls the [`Vfs`], packs the answer.
+//! Turns each request into one call of the [`Vfs`]: unpacks the arguments, makes the call, and
+//! packs the answer.
 
 use crate::abi::{self, InHeader, Opcode, fopen, open_flag, setattr_flag};
 use crate::notify::Notifier;
@@ -16,12 +17,12 @@ use strake_env::sync::Mutex;
 use strake_proto::meta::{RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, Error, ErrorKind, FileType, Groups, Ino, Result, Timestamp};
 
-/// `fuse_dirent` aligns every name's end to this.
+/// The end of every name in a listing is aligned to this many bytes (`fuse_dirent`).
 const DIRENT_ALIGNMENT: usize = 8;
 
-/// What goes back to the kernel.
+/// The answer to a request.
 pub(crate) enum Answer {
-    /// Nothing at all: FORGET and INTERRUPT have no reply.
+    /// No reply. FORGET and INTERRUPT have none.
     Silence,
     /// Success without contents.
     Empty,
@@ -29,20 +30,20 @@ pub(crate) enum Answer {
     Bytes(Vec<u8>),
     /// The first bytes of the data buffer.
     Data(usize),
-    /// So many bytes were written.
+    /// The number of bytes that were written.
     Written(u32),
 }
 
-/// The adapter; see the module.
+/// Answers requests; see the head of this file.
 pub(crate) struct Adapter {
     vfs: Arc<dyn Vfs>,
     modes: OpenModes,
-    /// Which open files go the direct way; those are few beside the cached ones.
+    /// The handles of files that are open the direct way. They are few beside the cached ones.
     direct: Mutex<HashMap<Handle, ()>>,
     notifier: Arc<Notifier>,
 }
 
-/// The request's body, taken apart from the front.
+/// The request's body. Its parts are taken from the front.
 struct Body<'a> {
     rest: &'a [u8],
 }
@@ -80,12 +81,13 @@ macro_rules! take {
 }
 
 impl Adapter {
-    /// `direct_maps`: whether the kernel maps files that are open the direct way.
+    /// An adapter to `vfs`. `direct_maps` says whether the kernel can map files that are open the
+    /// direct way.
     pub(crate) fn new(vfs: Arc<dyn Vfs>, direct_maps: bool, notifier: Arc<Notifier>) -> Adapter {
         Adapter { vfs, modes: OpenModes::new(direct_maps), direct: Mutex::default(), notifier }
     }
 
-    /// Has one request answered; `data` is where reads put their bytes.
+    /// Answers one request. Reads put their bytes into `data`.
     pub(crate) fn answer(
         &self,
         header: &InHeader,
@@ -126,7 +128,7 @@ impl Adapter {
             Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr => {
                 self.xattr(opcode, caller, ino, &mut body)
             }
-            // Cookies hold for ever, so there is nothing to keep for an open directory. Told so,
+            // Cookies hold for ever, so an open directory needs no state here. After this answer
             // the kernel opens directories by itself and remembers listings until they change.
             Opcode::OpenDir => Err(ErrorKind::NoSystem.into()),
             Opcode::ReleaseDir => Ok(Answer::Empty),
@@ -145,8 +147,8 @@ impl Adapter {
         }
     }
 
-    /// Clears setuid, setgid and capabilities before contents change. Here and not in the write,
-    /// because what is cleared depends on the groups of the caller.
+    /// Clears setuid, setgid and capabilities before contents change. The write itself does not do
+    /// that, because what is cleared depends on the groups of the caller.
     fn kill_privileges(&self, caller: &Caller, ino: Ino, handle: u64) -> Result<()> {
         let change = SetAttr { kill_privileges: true, ..SetAttr::default() };
         self.vfs.setattr(caller, ino, Some(Handle(handle)), &change).map(drop)
@@ -301,7 +303,8 @@ impl Adapter {
     }
 
     fn opened(&self, ino: Ino, flags: OpenFlags, opened: Opened) -> [u8; abi::OpenOut::SIZE] {
-        // close(2) has nothing to report: fsync(2) does (docs/decisions/0015-short-requests.md).
+        // close(2) has no error to report. fsync(2) reports them
+        // (docs/decisions/0015-short-requests.md).
         let mut open_flags = fopen::NOFLUSH;
         let is_empty = || self.vfs.getattr(ino).is_ok_and(|attr| attr.size == 0);
         if self.modes.open(ino, flags, is_empty) {
@@ -370,7 +373,7 @@ impl Adapter {
 
     fn readdir(&self, ino: Ino, body: &mut Body<'_>, plus: bool) -> Result<Answer> {
         let asked = take!(body, ReadIn)?;
-        // What a request claims is not what it may have.
+        // A request may claim any size. The reply must stay within our limit.
         let room = (asked.size as usize).min(TRANSFER_BYTES_MAX);
         let mut out = Vec::with_capacity(room);
         self.vfs.readdir(ino, asked.offset, plus, &mut |item| {
@@ -394,7 +397,8 @@ impl Adapter {
 
     fn statfs(&self) -> Result<Answer> {
         let space = self.vfs.statfs()?;
-        // Linux counts `f_blocks` in units of `f_bsize`, POSIX in `f_frsize`: make them equal.
+        // Linux counts `f_blocks` in units of `f_bsize`, and POSIX in units of `f_frsize`. So both
+        // are equal here.
         let unit = 4096;
         let out = abi::StatFsOut {
             blocks: space.total / unit,
@@ -481,7 +485,8 @@ impl Adapter {
         let pages = has(abi::WRITE_LOCKOWNER).then(|| self.modes.pages(ino)).flatten();
         let under_way = pages.map(|pages| pages.begin(range));
         let written = self.vfs.write(handle, start, bytes);
-        // Also if it failed: then its bytes may be there, but not durable as they have to be.
+        // Pages are dropped after a failed write, too. Its bytes may be there, although not
+        // durable as they should be.
         let dropped = match under_way {
             Some(write) if write.has_pages() => self.notifier.drop_pages_after(ino, write),
             _ => Ok(()),
@@ -491,7 +496,7 @@ impl Adapter {
     }
 
     fn fallocate(&self, caller: &Caller, ino: Ino, body: &mut Body<'_>) -> Result<Answer> {
-        // FALLOC_FL_*: KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16; the rest is not offered.
+        // FALLOC_FL_*: KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16. Other flags are not supported.
         let asked = take!(body, FallocateIn)?;
         let mode = match asked.mode {
             0 | 1 => FallocateMode::Allocate { keep_size: asked.mode == 1 },
@@ -500,7 +505,7 @@ impl Adapter {
             _ => return Err(ErrorKind::NotSupported.into()),
         };
         let end = asked.offset.checked_add(asked.length).ok_or(ErrorKind::FileTooBig)?;
-        // The kernel does not ask for it here; a superuser keeps them.
+        // The kernel does not ask us to clear the bits here. The superuser keeps them.
         if caller.uid != 0 {
             self.kill_privileges(caller, ino, asked.fh)?;
         }
@@ -512,7 +517,7 @@ impl Adapter {
         if asked.flags != 0 {
             return Err(ErrorKind::Invalid.into());
         }
-        // The 32-bit reply of the older form cannot tell of more.
+        // The older form's reply has only 32 bits for the number of bytes.
         let most = if opcode == Opcode::CopyFileRange { 1 << 30 } else { u64::MAX };
         if caller.uid != 0 {
             self.kill_privileges(caller, Ino(asked.nodeid_out), asked.fh_out)?;

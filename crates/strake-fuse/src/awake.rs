@@ -1,14 +1,16 @@
 //! Keeps the processors from halting while requests follow each other closely.
 //!
-//! A request takes two wake-ups, of who serves it and of who asked. On a virtual machine a
-//! processor that has nothing to do goes back to the host, and both to wake it and to be woken are
-//! calls of the host: tens of µs where the answer takes five. Kernels wait a little before they
-//! halt (`haltpoll`), unless they are told not to. A process may ask for the same, as a limit to
-//! the time that waking takes (PM QoS, the kernel's `power/pm_qos_interface`): it holds as long as
-//! the file is open into which it was written.
+//! A request takes two wake-ups: one of the thread that serves it, and one of the program that
+//! asked. On a virtual machine an idle processor goes back to the host. To wake it takes calls of
+//! the host, and so tens of µs, while the answer itself takes five.
 //!
-//! It is asked for only while requests come: a processor that waits awake takes its whole share
-//! from the host.
+//! A kernel can wait a little before it halts (`haltpoll`), but some are configured not to. A
+//! process can have the same effect: it limits the time that waking may take (PM QoS, the kernel's
+//! `power/pm_qos_interface`). It writes the limit into a file, and the limit holds as long as the
+//! file is open.
+//!
+//! We hold the limit only while requests come, because a processor that waits awake takes its whole
+//! share from the host.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,30 +19,30 @@ use std::time::Duration;
 use strake_env::sync::{Condvar, Mutex};
 use strake_proto::{Error, Result};
 
-/// Where the limit is written, in µs, as a 32-bit number.
+/// The file for the limit, which is a 32-bit number of µs.
 const LIMIT_PATH: &str = "/dev/cpu_dma_latency";
-/// What does the halting, and for how many ns it waits before.
+/// The name of the driver that halts processors, and how many ns it waits before it does.
 const DRIVER_PATH: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 const POLL_PATH: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
-/// So many requests in a window are close together.
+/// Requests are close together if this many or more come within a window.
 const WINDOW: Duration = Duration::from_millis(10);
 const REQUESTS_MIN: u64 = 10;
-/// Every so many requests the keeper looks whether they are.
+/// A sleeping keeper is woken every this many requests, to see whether they are close together.
 const CALL_EVERY: u64 = 32;
 
-/// Whether processors may halt between requests.
+/// Says whether processors may halt between requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StayAwake {
-    /// They stay awake where waking is slow: on a virtual machine that halts at once.
+    /// They stay awake on a virtual machine that halts at once, because waking is slow there.
     Auto,
-    /// They may.
+    /// They may halt.
     Off,
-    /// They stay awake, on any machine.
+    /// They stay awake on any machine.
     On,
 }
 
 impl StayAwake {
-    /// Whether that is to be done here.
+    /// True if the processors of this machine are to stay awake.
     pub(crate) fn is_wanted(self) -> bool {
         let reads = |path: &str, text: &str| {
             std::fs::read_to_string(path).is_ok_and(|found| found.trim() == text)
@@ -53,11 +55,12 @@ impl StayAwake {
     }
 }
 
-/// See the file's head.
+/// Counts requests and keeps processors awake; see the head of this file. The *keeper* is the
+/// thread that runs [`Awake::keep`].
 #[derive(Default)]
 pub(crate) struct Awake {
     requests: AtomicU64,
-    /// The keeper waits to be called.
+    /// True while the keeper waits to be called.
     asleep: AtomicBool,
     ended: Mutex<bool>,
     called: Condvar,
@@ -77,17 +80,17 @@ impl Awake {
         }
     }
 
-    /// The connection is gone: the keeper ends.
+    /// Ends the keeper, because the connection is gone.
     pub(crate) fn end(&self) {
         *self.ended.lock() = true;
         self.called.notify_one();
     }
 
-    /// The life of the keeper: holds what `hold` returns while requests come close together. Ends
-    /// with the connection, or if it is refused.
+    /// Runs the keeper until the connection ends. While requests are close together, it keeps the
+    /// value that `hold` returned.
     ///
     /// # Errors
-    /// Of `hold`.
+    /// Those of `hold`, which also end the keeper.
     pub(crate) fn keep<T>(&self, hold: impl Fn() -> Result<T>) -> Result<()> {
         let mut ended = self.ended.lock();
         while !*ended {
@@ -113,10 +116,10 @@ impl Awake {
     }
 }
 
-/// Asks that no processor halts, for as long as the file is open.
+/// Asks the kernel that no processor halts as long as the returned file is open.
 ///
 /// # Errors
-/// Who is not root may not, as a rule.
+/// The host's. Usually only root may open the file.
 pub(crate) fn hold() -> Result<File> {
     let held = File::options().write(true).open(LIMIT_PATH).and_then(|mut file| {
         file.write_all(&0i32.to_ne_bytes())?;
@@ -138,7 +141,7 @@ mod tests {
             let (awake, token) = (Arc::clone(&awake), Arc::clone(&token));
             move || awake.keep(|| Ok(Arc::clone(&token)))
         });
-        // One is the test's, one the keeper's own.
+        // The test has one reference, and the closure has one.
         let is_held = || Arc::strong_count(&token) > 2;
         for _ in 0..2 {
             while !is_held() {

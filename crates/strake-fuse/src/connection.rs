@@ -1,7 +1,8 @@
-//! Getting a `/dev/fuse` descriptor that is mounted, and taking the mount away again.
+//! Mounts a `/dev/fuse` descriptor, and takes the mount away again.
 //!
-//! The superuser mounts with mount(2); an ordinary user through `fusermount3`, which hands the
-//! descriptor back over a socket (`_FUSE_COMMFD`), without other users and device files.
+//! The superuser mounts with mount(2). An ordinary user mounts through `fusermount3`, which returns
+//! the descriptor over a socket (`_FUSE_COMMFD`). Such a mount is closed to other users and has no
+//! device files.
 #![allow(unsafe_code, reason = "one ioctl that has no safe form")]
 
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -13,7 +14,7 @@ use std::process::Command;
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::warn;
 
-/// `_IOR(229, 0, uint32_t)`: gives a second descriptor of the same connection a queue of its own.
+/// `_IOR(229, 0, uint32_t)`: attaches a new descriptor to the connection of another.
 const FUSE_DEV_IOC_CLONE: rustix::ioctl::Opcode = 0x8004_e500;
 
 fn host(error: rustix::io::Errno) -> Error {
@@ -30,8 +31,8 @@ fn open_device() -> Result<OwnedFd> {
     })
 }
 
-/// Mounts at `path` and returns the connection's descriptor; INIT waits to be read from it. `name`
-/// (without commas and backslashes) is what listings of mounts and `df` show as the device.
+/// Mounts at `path` and returns the connection's descriptor, from which INIT can be read. Listings
+/// of mounts and `df` show `name` as the device. It has no commas and no backslashes.
 pub(crate) fn mount(name: &str, path: &Path) -> Result<OwnedFd> {
     if rustix::process::geteuid().is_root() {
         mount_as_root(name, path)
@@ -57,9 +58,10 @@ fn mount_as_user(name: &str, path: &Path) -> Result<OwnedFd> {
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags,
         SocketType, recvmsg, socketpair,
     };
-    // It opens the device as its user, and says what is wrong where nobody sees it.
+    // fusermount3 opens the device itself, but its message about a failure gets lost. So we try it
+    // here first.
     drop(open_device()?);
-    // No CLOEXEC: fusermount3 inherits its end under the number we name.
+    // The sockets lack CLOEXEC, because fusermount3 inherits its end under the number that we pass.
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None)
             .map_err(host)?;
@@ -97,14 +99,15 @@ fn mount_as_user(name: &str, path: &Path) -> Result<OwnedFd> {
         })
 }
 
-/// Whether a list of mounts, as `/proc/self/mountinfo` has it (proc(5)), has one of this device.
+/// True if a list of mounts has one of this device. The list has the form of
+/// `/proc/self/mountinfo` (proc(5)).
 pub(crate) fn is_listed(mountinfo: &[u8], device: u64) -> bool {
     let number = numbers(device);
     let third = |line: &[u8]| line.split(|&byte| byte == b' ').nth(2) == Some(number.as_bytes());
     mountinfo.split(|&byte| byte == b'\n').any(third)
 }
 
-/// A further descriptor of the same connection, for another thread.
+/// Opens another descriptor of the same connection, for another thread.
 pub(crate) fn duplicate(connection: &OwnedFd) -> Result<OwnedFd> {
     let device = open_device()?;
     let number = connection.as_raw_fd().unsigned_abs();
@@ -120,12 +123,12 @@ pub(crate) fn duplicate(connection: &OwnedFd) -> Result<OwnedFd> {
     Ok(device)
 }
 
-/// Unmounts. With `force` the mount leaves the tree even while it is busy.
+/// Unmounts. With `force` the mount leaves the tree of directories even while it is busy.
 pub(crate) fn unmount(path: &Path, force: bool) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         let flags = if force { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         return match rustix::mount::unmount(path, flags) {
-            // Somebody unmounted it already.
+            // INVAL: it is unmounted already.
             Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
             Err(error) => Err(host(error)),
         };
@@ -142,7 +145,8 @@ pub(crate) fn unmount(path: &Path, force: bool) -> Result<()> {
     Err(Error::new(ErrorKind::Busy, format!("fusermount3 cannot unmount {}", path.display())))
 }
 
-/// Raises the kernel's read-ahead for a mount, which INIT can only lower (128 KiB). Best effort.
+/// Raises the kernel's read-ahead for a mount. INIT can only lower it from 128 KiB. A failure costs
+/// speed only, so it is ignored.
 pub(crate) fn raise_read_ahead(device: u64, kib: u32) {
     let knob = format!("/sys/class/bdi/{}/read_ahead_kb", numbers(device));
     if let Err(error) = std::fs::write(&knob, kib.to_string()) {
@@ -150,7 +154,7 @@ pub(crate) fn raise_read_ahead(device: u64, kib: u32) {
     }
 }
 
-/// A device as the kernel writes it.
+/// A device number in the kernel's form, `MAJOR:MINOR`.
 fn numbers(device: u64) -> String {
     format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
 }

@@ -1,10 +1,15 @@
 //! The thin adapter from the kernel's FUSE protocol to [`strake_client::Vfs`].
 //!
-//! `abi` describes the messages, `connection` mounts and unmounts, `session` reads requests and
-//! writes replies on a few threads (`uring` is the other way to do that), `adapter` turns each
-//! request into one call of the `Vfs`. No file-system logic lives here; what the kernel may cache
-//! and for how long is `policy`, and `pages` keeps what it caches equal to what is written past it.
-//! What the kernel must let go of is told by `notify`, the way back from the `Vfs`.
+//! - `abi` describes the messages.
+//! - `connection` mounts and unmounts.
+//! - `session` reads requests and writes replies on a few threads; `uring` does the same over
+//!   io_uring. `readers` decides how many threads read, and `awake` keeps processors awake.
+//! - `adapter` turns each request into one call of the `Vfs`, and `reply` builds the answers.
+//! - `policy` decides what the kernel may cache and for how long. `pages` keeps its pages equal to
+//!   what is written past them.
+//! - `notify` tells the kernel what to drop from its caches. It is the way back from the `Vfs`.
+//!
+//! No file-system logic lives here.
 
 mod abi;
 mod adapter;

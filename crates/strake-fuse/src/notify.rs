@@ -1,21 +1,23 @@
-//! What the kernel is told without having asked: names, attributes and pages that it must not keep.
+//! Tells the kernel to drop names, attributes and pages from its caches.
 //!
-//! A notification is a message written to `/dev/fuse` (also where requests come through rings). The
-//! write returns when the kernel has let go, and until then it may wait for requests in flight:
+//! A notification is a message that is written to `/dev/fuse`, also if requests come through rings.
+//! The write returns when the kernel has dropped what the message names. Until then the kernel may
+//! wait for requests in flight. Notifications are sorted into three lanes by what they wait for:
 //!
-//! | lane | what it tells | what the kernel waits for meanwhile |
+//! | lane | the kernel drops | the kernel may wait for |
 //! |---|---|---|
-//! | `at_once` | a new epoch of all names; attributes | nothing |
-//! | `names` | names, removed names | requests that hold the directory's lock: create, lookup, … |
+//! | `at_once` | all names (by a new epoch); attributes | nothing |
+//! | `names` | a name; a removed name | requests with the directory locked: create, lookup, … |
 //! | `pages` | pages of a range | reads of these pages; their write-back, if they are dirty |
 //!
-//! So each lane has threads of its own, no thread that serves requests ever tells the kernel
-//! anything, and no lock is held across the write. A lane starts a further thread when an order
-//! finds all of them held up; beyond its limits orders are refused (see [`strake_env::workers`]).
+//! Each lane has threads of its own. No thread that serves requests ever writes a notification, and
+//! no lock is held across the write. A lane starts a further thread when an order finds all its
+//! threads held up. Beyond the lane's limits, orders are refused (see [`strake_env::workers`]).
 //!
-//! The kernel's answers: ENOENT means that nothing of the kind was cached, which is as good as
-//! dropped. After ENODEV or ENOTCONN the mount is gone, and with it all caches that programs could
-//! look into. EINVAL and ENOSYS mean that the kernel is too old; the log says so once.
+//! The kernel answers with an errno. ENOENT means that nothing of the kind was cached, which is as
+//! good as dropped. After ENODEV or ENOTCONN the mount is gone, and with it all caches that
+//! programs could look into. EINVAL and ENOSYS mean that the kernel is too old; the log says so
+//! once.
 
 use crate::abi::{
     DeleteOut, InvalEntryOut, InvalInodeOut, NOTIFY_DELETE, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY,
@@ -32,48 +34,51 @@ use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, Ino, Result};
 use tracing::warn;
 
-/// How long a write waits for the kernel to drop pages: what it has to write back first is copied
-/// into memory by another serving thread.
+/// How long a write waits for the kernel to drop pages. The kernel may write pages back first, and
+/// then another serving thread copies them into memory.
 const DROP_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// What takes no time needs no second thread.
+/// The limits of lane `at_once`. Its notifications take no time, so one thread is enough.
 const AT_ONCE: WorkerLimits = WorkerLimits { threads_max: 1, waiting_max: 4096 };
-/// Directories in which a request may hold up the names' lane before others wait for them.
+/// The limits of lane `names`. If requests hold up notifications in this many directories,
+/// notifications about further directories wait.
 const NAMES: WorkerLimits = WorkerLimits { threads_max: 16, waiting_max: 4096 };
-/// Files whose reads may hold up the pages' lane before others wait for them. The queue has room
-/// for a direct write of each of many more programs than there are requests under way.
+/// The limits of lane `pages`. If reads hold up notifications about this many files, notifications
+/// about further files wait. The queue has room for far more direct writes than there are requests
+/// under way.
 const PAGES: WorkerLimits = WorkerLimits { threads_max: 16, waiting_max: 4096 };
 
-/// Writes one notification; returns when the kernel is done with it.
+/// Writes one notification and returns when the kernel is done with it.
 type Tell = Box<dyn Fn(&[u8]) -> std::result::Result<(), Errno> + Send + Sync>;
 
 struct Kernel {
     tell: Tell,
-    /// The log has said that the kernel is too old.
+    /// True once the log has said that the kernel is too old.
     said_too_old: AtomicBool,
 }
 
 struct Order {
     dropped: Dropped,
-    /// A direct write that is under way until the pages are dropped.
+    /// The direct write that has caused the order. It stays under way until the pages are dropped.
     _write: Option<UnderWay>,
 }
 
-/// See the module.
+/// Takes orders and tells the kernel; see the head of this file.
 pub(crate) struct Notifier {
     at_once: Workers<Order>,
     names: Workers<Order>,
     pages: Workers<Order>,
     has_epochs: bool,
-    /// Serving threads that wait for dropped pages, and how many of them may.
+    /// The serving threads that wait until pages are dropped, and how many may wait at a time.
     waiting: AtomicUsize,
     waiting_max: usize,
     observe: Arc<Observe>,
 }
 
 impl Notifier {
-    /// All but one of `serving` threads may wait for pages to be dropped. `has_epochs`: the kernel
-    /// knows [`NOTIFY_INC_EPOCH`].
+    /// A notifier that writes with `tell`. There are `serving` threads that serve requests, and all
+    /// but one of them may wait until pages are dropped. `has_epochs` says that the kernel knows
+    /// [`NOTIFY_INC_EPOCH`].
     pub(crate) fn new(
         tell: Tell,
         has_epochs: bool,
@@ -99,12 +104,13 @@ impl Notifier {
         }
     }
 
-    /// Has the pages of a direct write's range dropped. Waits for that, unless this is the last
-    /// serving thread that does not: the kernel may have to write pages back first.
+    /// Has the kernel drop the pages of a direct write's range, and waits for that. If all other
+    /// serving threads wait already, it does not wait, because the kernel may have to write pages
+    /// back first.
     ///
     /// # Errors
-    /// `Io` if the kernel has so many to drop that the order was not taken: what was written is
-    /// there, but a page may show older bytes.
+    /// `Io` if so many orders wait that this one is refused. The bytes are written then, but a page
+    /// may show older ones.
     pub(crate) fn drop_pages_after(&self, ino: Ino, write: UnderWay) -> Result<()> {
         let may_wait = self.waiting.fetch_add(1, Ordering::AcqRel) < self.waiting_max;
         let what = Outdated::Contents { ino, range: write.range() };
@@ -119,7 +125,7 @@ impl Notifier {
         }
         self.waiting.fetch_sub(1, Ordering::AcqRel);
         match ordered {
-            // No mount, no pages.
+            // Unreachable: the mount is gone, and its pages with it.
             Err(error) if error.kind() != ErrorKind::Unreachable => {
                 Err(Error::new(ErrorKind::Io, error.to_string()))
             }
@@ -144,7 +150,8 @@ impl Notifier {
         }
     }
 
-    /// The mount is gone: orders that nobody began end as `Unreachable`.
+    /// Ends the lanes, because the mount is gone. Orders that no thread has begun end as
+    /// `Unreachable`.
     pub(crate) fn end(&self) {
         for lane in [&self.at_once, &self.names, &self.pages] {
             drop(lane.end());
@@ -182,7 +189,8 @@ impl Kernel {
         let Some(message) = message(what) else { return Ok(()) };
         match (what, (self.tell)(&message)) {
             (_, Ok(()) | Err(Errno::NOENT)) => Ok(()),
-            // The name is dropped. What it led to is a mount point here, or has names in use.
+            // The kernel has dropped the name. The directory behind it is a mount point, or has
+            // names in use.
             (Outdated::Gone { .. }, Err(Errno::NOTEMPTY | Errno::BUSY)) => Ok(()),
             (_, Err(Errno::NODEV | Errno::NOTCONN)) => Err(gone()),
             (_, Err(error @ (Errno::INVAL | Errno::NOSYS))) => {
@@ -202,7 +210,7 @@ impl Kernel {
     }
 }
 
-/// The notification; `None` if nothing of the kind can be cached.
+/// The bytes of a notification. `None` if the kernel can have cached nothing of the kind.
 fn message(what: &Outdated) -> Option<Vec<u8>> {
     let (code, body) = match what {
         Outdated::AllNames => (NOTIFY_INC_EPOCH, Vec::new()),
@@ -211,7 +219,8 @@ fn message(what: &Outdated) -> Option<Vec<u8>> {
             (NOTIFY_INVAL_INODE, body.encode().to_vec())
         }
         Outdated::Contents { ino, range } => {
-            // Files end before i64::MAX; a range that does not means "to the end", which is 0.
+            // Files end at i64::MAX at the latest. A range beyond that means "to the end", for
+            // which the length is 0.
             let offset = i64::try_from(range.start).ok().filter(|_| !range.is_empty())?;
             let length = i64::try_from(range.end).map_or(0, |end| end - offset);
             let body = InvalInodeOut { ino: ino.0, offset, length };

@@ -1,17 +1,18 @@
-//! Writes that go past the kernel's pages, and pages that it fills meanwhile.
+//! Keeps the kernel's pages equal to what direct writes put past them.
 //!
-//! Before such a write (of a file that is open the direct way, or with `O_DIRECT`) the kernel
-//! writes back and drops its pages of the range; then it hands us the bytes. In between somebody
-//! who has the file mapped, or reads it through pages, may have a page filled with what was there
-//! before. Nobody drops that one, and where a mapping changes another part of it, it is written
-//! back with the old bytes. So here
+//! A write is *direct* if the file is open the direct way or with `O_DIRECT`. Before a direct write
+//! the kernel writes back and drops its pages of the range. Then it sends us the bytes. In between,
+//! a program that has the file mapped, or reads it through pages, may fill a page with the old
+//! bytes. The kernel does not drop that page by itself. If a mapping then changes another part of
+//! the page, the kernel writes it back with the old bytes. So this file does four things:
 //!
-//! - it is noted *before* it is read that pages of the file are filled ([`Pages::note_filled`]);
-//! - a direct write is *under way* ([`Pages::begin`]) from before its bytes are there;
-//! - when they are there, and pages were ever filled while the file was open, the kernel has to
-//!   drop those of the range ([`crate::notify`]), and the write is answered after that;
-//! - what is written back leaves out what is under way ([`Pages::write_back`]): there the page has
-//!   bytes from before, or what was stored before the write was answered, which may come first.
+//! - Before bytes are read for a page, [`Pages::note_filled`] notes that pages of the file exist.
+//! - [`Pages::begin`] notes that a direct write is *under way*, before its bytes are there.
+//! - When the bytes are there, and pages were ever filled while the file was open, the kernel is
+//!   told to drop the pages of the range ([`crate::notify`]). The write is answered after that.
+//! - [`Pages::write_back`] leaves out the ranges that are under way. There the page has either old
+//!   bytes, or bytes that a mapping stored before the write was answered. The latter count as
+//!   written before the direct write.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use strake_env::sync::RwLock;
 use strake_proto::Result;
 
-/// What is known of the pages of one open inode.
+/// The state of the kernel's pages of one open inode.
 #[derive(Default)]
 pub(crate) struct Pages {
     filled: AtomicBool,
@@ -27,26 +28,27 @@ pub(crate) struct Pages {
     under_way: RwLock<Vec<Range<u64>>>,
 }
 
-/// A direct write from before its bytes are there until no page has older ones.
+/// A direct write under way. It begins before its bytes are there, and ends when no page has older
+/// ones.
 pub(crate) struct UnderWay {
     pages: Arc<Pages>,
     range: Range<u64>,
 }
 
 impl Pages {
-    /// Notes that the kernel fills pages, before what they get is read.
+    /// Notes that the kernel fills pages. Called before the bytes for the pages are read.
     pub(crate) fn note_filled(&self) {
         self.filled.store(true, Ordering::SeqCst);
     }
 
-    /// Begins a direct write, when no write-back is half done.
+    /// Begins a direct write. Waits for write-backs that have begun.
     pub(crate) fn begin(self: Arc<Self>, range: Range<u64>) -> UnderWay {
         self.under_way.write().push(range.clone());
         UnderWay { pages: self, range }
     }
 
-    /// Has `write` called for the parts of pages that no direct write is about to replace; returns
-    /// how many bytes are done with, fewer than asked for where `write` did fewer.
+    /// Calls `write` for the parts of `range` that no direct write under way covers. Returns how
+    /// many bytes are done with: all, unless `write` wrote fewer than it was given.
     pub(crate) fn write_back(
         &self,
         range: Range<u64>,
@@ -71,12 +73,12 @@ impl Pages {
 }
 
 impl UnderWay {
-    /// Where the write goes.
+    /// The range that the write covers.
     pub(crate) fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// Whether pages may hold older bytes; asked when those of the write are there.
+    /// True if pages may hold older bytes. Asked when the bytes of the write are there.
     pub(crate) fn has_pages(&self) -> bool {
         self.pages.filled.load(Ordering::SeqCst)
     }
@@ -97,17 +99,18 @@ mod tests {
     use strake_env::rng::{test_scale, test_seeds};
 
     const PAGE: usize = 8;
-    /// The bytes that direct writes have, of those of a page; a mapping stores to the others.
+    /// The bytes of a page that direct writes change. A mapping stores to the others.
     const WRITTEN: Range<usize> = 2..5;
     const STEPS: usize = 60;
 
-    /// One page of a file, as the kernel, the daemon, one who writes and one who maps it see it.
+    /// One page of a file, as seen by the kernel, the daemon, a writer and a program with a
+    /// mapping.
     #[derive(Default)]
     struct World {
         pages: Arc<Pages>,
         stored: [u8; PAGE],
         page: Option<Kept>,
-        /// The bytes of what is being written, and where that is.
+        /// The bytes that are being written, and how far the write is.
         write: Option<(u8, Option<UnderWay>, bool)>,
         expected: [u8; PAGE],
     }
@@ -118,7 +121,8 @@ mod tests {
     }
 
     impl World {
-        /// As the kernel does before it drops a page, or when it likes.
+        /// Writes the page back, as the kernel may do at any time and does before it drops the
+        /// page.
         fn write_back(&mut self) {
             let Some(kept) = self.page.as_mut().filter(|kept| kept.is_dirty) else { return };
             kept.is_dirty = false;
@@ -136,7 +140,7 @@ mod tests {
             self.page = None;
         }
 
-        /// One step of whoever writes past the pages.
+        /// One step of the writer that goes past the pages.
         fn write(&mut self, rng: &mut Rng) {
             self.write = match self.write.take() {
                 None => {
@@ -157,7 +161,7 @@ mod tests {
                     }
                     self.expected[WRITTEN].fill(byte);
                     drop(under_way);
-                    // From now on whoever looks has to see it.
+                    // From now on every reader must see the bytes.
                     let seen = self.page.as_ref().map_or(self.stored, |kept| kept.bytes);
                     assert_eq!(seen[WRITTEN], self.expected[WRITTEN]);
                     None
@@ -165,7 +169,7 @@ mod tests {
             };
         }
 
-        /// One look or store of whoever maps it.
+        /// One load or store of the program with the mapping.
         fn touch(&mut self, rng: &mut Rng) {
             let stored = self.stored;
             let pages = &self.pages;

@@ -1,17 +1,19 @@
-//! What the kernel may cache.
+//! Decides what the kernel may cache.
 //!
-//! *Names and attributes*: with a single mount nothing changes behind the kernel's back, so they
-//! hold for a day; whoever adds a second mount ties them to tokens here.
+//! **Names and attributes** may be cached for a day, because with a single mount nothing changes
+//! behind the kernel's back. With a second mount, tokens will decide that here.
 //!
-//! *Pages*: a file opened for writing only bypasses the page cache (`FOPEN_DIRECT_IO`), which is
-//! several times as fast for streams and leaves caching to the page pool. So does an empty file
-//! opened for both, since it is about to be written, if the kernel lets such files be mapped; one
-//! that has bytes is opened for both by programs that look at them again and again. The kernel
-//! drops cached pages before such a write, but a reader that fills them again *during* the write
-//! would keep old bytes. So the two ways are never open on one inode at once: a writer gets the
-//! direct way only while nobody has the inode open the cached way, and while a direct writer has it
-//! open, everyone else goes the direct way too. What is mapped meanwhile is the business of
-//! [`crate::pages`].
+//! **Pages.** A file is open either the *cached way*, through the kernel's page cache, or the
+//! *direct way*, past it (`FOPEN_DIRECT_IO`). The direct way is several times as fast for streams,
+//! and leaves caching to the page pool. It is chosen for a file that is opened for writing only. It
+//! is also chosen for an empty file that is opened for reading and writing, because such a file is
+//! about to be written; the kernel must be able to map it. A file with contents that is opened for
+//! both belongs to a program that looks at the contents again and again, so it is cached.
+//!
+//! The kernel drops cached pages before a direct write. But a reader that fills them again *during*
+//! the write would keep old bytes. So one inode is never open both ways at once. A writer gets the
+//! direct way only while nobody has the inode open the cached way. While it is open the direct way,
+//! everybody else gets the direct way, too. [`crate::pages`] takes care of mappings meanwhile.
 
 use crate::pages::Pages;
 use std::collections::HashMap;
@@ -21,10 +23,10 @@ use strake_client::vfs::OpenFlags;
 use strake_env::sync::Mutex;
 use strake_proto::Ino;
 
-/// How long names (also those that do not exist) and attributes hold.
+/// How long the kernel may cache names and attributes. The names include those that do not exist.
 pub(crate) const CACHE_TIME: Duration = Duration::from_secs(86_400);
 
-/// Inodes are spread over this many tables, so that opens seldom meet at a lock.
+/// Inodes are spread over this many tables, so that two opens seldom need the same lock.
 const SHARDS: usize = 16;
 
 #[derive(Default)]
@@ -35,10 +37,10 @@ struct Opens {
     pages: Option<Arc<Pages>>,
 }
 
-/// How each open inode is open.
+/// Knows for each open inode which way it is open.
 #[derive(Default)]
 pub(crate) struct OpenModes {
-    /// Whether the kernel maps what is open the direct way.
+    /// True if the kernel can map files that are open the direct way.
     direct_maps: bool,
     shards: [Mutex<HashMap<Ino, Opens>>; SHARDS],
 }
@@ -52,8 +54,8 @@ impl OpenModes {
         &self.shards[(ino.0 % SHARDS as u64) as usize]
     }
 
-    /// Counts an open and says whether it goes the direct way; `is_empty` tells whether the file
-    /// has no bytes yet.
+    /// Counts an open. True if it goes the direct way. `is_empty` says whether the file has no
+    /// bytes yet.
     pub(crate) fn open(&self, ino: Ino, flags: OpenFlags, is_empty: impl FnOnce() -> bool) -> bool {
         let mut table = self.shard(ino).lock();
         let opens = table.entry(ino).or_default();
@@ -63,15 +65,15 @@ impl OpenModes {
         direct
     }
 
-    /// What is known of the pages of an open inode; `None` if it is not open, which a request may
-    /// say all the same.
+    /// The state of the pages of an open inode. `None` if the inode is not open, which happens only
+    /// if a request names a wrong one.
     pub(crate) fn pages(&self, ino: Ino) -> Option<Arc<Pages>> {
         let mut table = self.shard(ino).lock();
         table.get_mut(&ino).map(|opens| Arc::clone(opens.pages.get_or_insert_default()))
     }
 
-    /// Forgets an open that was counted as `direct` says; false if none was, which a request may
-    /// say all the same.
+    /// Forgets an open of the way that `direct` says. False if there was none, which happens only
+    /// if a request names a wrong one.
     pub(crate) fn close(&self, ino: Ino, direct: bool) -> bool {
         let mut table = self.shard(ino).lock();
         let Some(opens) = table.get_mut(&ino) else { return false };

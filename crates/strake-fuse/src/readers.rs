@@ -1,45 +1,52 @@
-//! Who reads from `/dev/fuse`: few threads while requests are short, more as soon as some last.
+//! Decides how many threads read from `/dev/fuse`: few while requests are short, more as soon as
+//! some last.
 //!
-//! Every thread that sleeps in the kernel's queue costs a wake-up for each request, often on a
-//! processor that sleeps as well; a thread that has answered and looks again finds the next request
-//! in its own caches. So the threads beyond those wanted *park* here. What must not happen is that
-//! requests wait because all who read are held up, by a disk for instance:
+//! If a thread sleeps in the kernel's queue, each request costs a wake-up, often of a processor
+//! that sleeps as well. A thread that has answered and looks again has the next request in warm
+//! caches. So threads beyond the wanted number *park* here. But requests must not wait because all
+//! readers are held up, for example by a disk. Three rules prevent that:
 //!
-//! - Whoever takes a request of a kind that *lasted* lately ([`Lasting`]) and leaves nobody reading
-//!   wakes another; waking one for every request would cost as much as a short one does.
-//! - Where requests come one at a time whoever is woken finds nothing, and takes the processor from
-//!   the disk's thread, or from the program. So for some ([`Length::LongAlone`]) one is woken only
-//!   where requests come side by side: `fsync` and the pieces of a listing, since a program waits
-//!   for each before it asks for more; and what lasts because a processor is busy with it, in
-//!   copies or in fresh memory, not because its thread is held up. That they come so shows in two
-//!   ways: one is taken while another request is being answered; or a request is found waiting when
-//!   its answer is ready (not when it was sent: who got it may have asked again already). It is
-//!   believed for the next [`CROWD_MAX`] of them.
-//! - For all else there is a *watch*: when nobody reads and nothing was taken for a [`TICK`], it
-//!   wakes another.
+//! - **A kind that lasts.** A thread may take a request of a kind that *lasted* lately
+//!   ([`Lasting`]) and leave no reader behind. Then it wakes another thread. To wake one for every
+//!   request would cost as much as a short request does.
+//! - **A kind that may come alone** ([`Length::LongAlone`]). If requests come one at a time, a
+//!   woken thread finds nothing to do, and takes the processor from the disk's thread or from the
+//!   program. So for two kinds of request a thread is woken only if requests come side by side. The
+//!   first kind is `fsync` and the pieces of a listing, because a program waits for each before it
+//!   asks for more. The second kind lasts because a processor is busy with it (copies, fresh
+//!   memory), and not because its thread is held up.
 //!
-//! `state` counts the threads that read in its low bits and the requests taken above them, so that
-//! taking a request is one atomic addition. A thread decides to park under the lock of `parked`,
-//! and whoever wakes another takes that lock after having left `state`: one of the two sees the
-//! other.
+//!   Two observations show that requests come side by side. A request is taken while another is
+//!   being answered. Or a request waits at the moment when an answer is ready and not yet sent;
+//!   after it is sent, the program may have asked again already. Each observation counts for the
+//!   next [`CROWD_MAX`] requests.
+//! - **All other kinds.** A *watch* wakes a thread if nobody reads and nothing was taken for a
+//!   [`TICK`].
+//!
+//! `state` counts the threads that read in its low bits, and the requests taken above them. So
+//! taking a request is one atomic addition. A thread decides to park under the lock of `parked`. A
+//! thread that wakes another changes `state` first and takes that lock afterwards. So one of the
+//! two always sees the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::process;
 use strake_env::sync::{Condvar, Mutex};
 
-/// How long all readers may be held up before the watch wakes another.
+/// How long all readers may be held up before the watch wakes another thread.
 const TICK: Duration = Duration::from_millis(4);
-/// Ticks without a need after which the watch sleeps until it is called.
+/// After this many ticks in which somebody read, the watch sleeps until it is called.
 const QUIET_TICKS_MAX: u32 = 50;
 
-/// From here on a request lasted: what waking another thread for it costs, a few times over.
+/// A request that takes this long *lasts*. It is a few times what waking another thread costs.
 const LONG: Duration = Duration::from_micros(60);
-/// A processor is hardly busy for so long with one request.
+/// If a request takes this long, its thread was probably held up and not busy.
 const BUSY_MAX: Duration = Duration::from_micros(500);
-/// Short requests of a kind after one that lasted, before its kind is believed to be short.
+/// After a request that lasted, this many short ones of its kind must follow before the kind counts
+/// as short.
 const SHORT_ONES_MIN: u8 = 8;
-/// Requests, one after the other, after which they are believed to come so.
+/// After this many requests of [`Length::LongAlone`] one by one, such requests count as coming
+/// alone.
 const CROWD_MAX: u32 = 16;
 
 const ONE_READER: u64 = 1;
@@ -50,25 +57,25 @@ const ONE_TAKEN: u64 = READERS_MASK + 1;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
     Short,
-    /// Its thread is held up.
+    /// It lasts, and its thread is held up.
     Long,
-    /// And another thread is of use only if other requests come meanwhile.
+    /// It lasts, but another thread is of use only if other requests come meanwhile.
     LongAlone,
 }
 
-/// See the module.
+/// The threads that read and those that are parked; see the head of this file.
 pub(crate) struct Readers {
-    /// Threads that may read when none of them is needed.
+    /// How many threads read while requests are short.
     wanted: u64,
     state: AtomicU64,
-    /// Threads that answer a request.
+    /// The number of threads that answer a request.
     answering: AtomicU32,
-    /// [`Length::LongAlone`] requests until they are believed to come one after the other. A hint:
-    /// updates that cross each other may be lost.
+    /// How many more [`Length::LongAlone`] requests wake a thread. At 0 they count as coming alone.
+    /// This is a hint: concurrent updates may be lost.
     crowd: AtomicU32,
     parked: Mutex<Parked>,
     unparked: Condvar,
-    /// Whether the watch looks at each tick; it is called by whoever sets this.
+    /// True while the watch looks at each tick. A thread that sets it also calls the watch.
     watching: AtomicBool,
     called: Condvar,
 }
@@ -76,13 +83,13 @@ pub(crate) struct Readers {
 #[derive(Default)]
 struct Parked {
     count: usize,
-    /// Of these, woken and not yet on their way.
+    /// Of these, how many are woken and have not left yet.
     leaving: usize,
     ended: bool,
 }
 
 impl Readers {
-    /// Nobody reads; `wanted` (at least 1) is how many do while requests are short.
+    /// No readers yet. While requests are short, `wanted` threads read, and at least one.
     pub(crate) fn new(wanted: usize) -> Readers {
         Readers {
             wanted: wanted.max(1) as u64,
@@ -100,8 +107,9 @@ impl Readers {
         self.state.load(Ordering::SeqCst) & READERS_MASK
     }
 
-    /// Before a thread reads: parks it while enough others do. Where its last request was long, the
-    /// next ones may be, and one more reads: else each of them had to wake another.
+    /// Called before a thread reads. Parks the thread while enough others read. If its last request
+    /// was long, the next ones may be long, too. Then one more thread reads, so that not each of
+    /// them has to wake another.
     pub(crate) fn enter(&self, last: Length) {
         let enough = self.wanted + u64::from(self.wants_another(last));
         if self.reading() >= enough {
@@ -118,7 +126,7 @@ impl Readers {
         self.state.fetch_add(ONE_READER, Ordering::SeqCst);
     }
 
-    /// Whether somebody should read beside whoever answers such a request.
+    /// True if a thread should read while another answers a request of this length.
     fn wants_another(&self, length: Length) -> bool {
         match length {
             Length::Short => false,
@@ -127,7 +135,7 @@ impl Readers {
         }
     }
 
-    /// After a thread has read a request, before it answers.
+    /// Called after a thread has read a request and before it answers.
     pub(crate) fn take(&self, length: Length) {
         if self.answering.fetch_add(1, Ordering::Relaxed) > 0 {
             self.crowd.store(CROWD_MAX, Ordering::Relaxed);
@@ -149,8 +157,8 @@ impl Readers {
         }
     }
 
-    /// When the answer to a request is ready and not yet sent. `is_waiting` is asked whether
-    /// another request came, where that tells something and nobody read meanwhile.
+    /// Called when the answer to a request is ready and not yet sent. `is_waiting` says whether
+    /// another request waits. It is asked only if that matters and nobody reads.
     pub(crate) fn answered(&self, length: Length, is_waiting: impl FnOnce() -> bool) {
         if length == Length::LongAlone && self.reading() == 0 && is_waiting() {
             self.crowd.store(CROWD_MAX, Ordering::Relaxed);
@@ -166,14 +174,15 @@ impl Readers {
         }
     }
 
-    /// The connection is gone: nobody parks any more, and the watch ends.
+    /// Ends all waiting, because the connection is gone: no thread parks any more, and the watch
+    /// ends.
     pub(crate) fn end(&self) {
         self.parked.lock().ended = true;
         self.unparked.notify_all();
         self.called.notify_all();
     }
 
-    /// One look of the watch: wakes a reader if nobody reads and nothing was taken since the look
+    /// One look of the watch. Wakes a thread if nobody reads and nothing was taken since the look
     /// that returned `seen`.
     fn look(&self, seen: u64) -> u64 {
         let state = self.state.load(Ordering::SeqCst);
@@ -183,7 +192,7 @@ impl Readers {
         state
     }
 
-    /// The watch; returns when the connection has ended.
+    /// Runs the watch until the connection has ended.
     pub(crate) fn watch(&self) {
         let mut seen = u64::MAX;
         let mut quiet = 0;
@@ -191,7 +200,8 @@ impl Readers {
         while !parked.ended {
             if quiet >= QUIET_TICKS_MAX {
                 self.watching.store(false, Ordering::SeqCst);
-                // Whoever left nobody reading before that line did not call.
+                // A thread that left no reader before the line above did not call the watch. So
+                // look once more before sleeping.
                 if self.reading() > 0 {
                     while !self.watching.load(Ordering::SeqCst) && !parked.ended {
                         self.called.wait(&mut parked);
@@ -208,18 +218,19 @@ impl Readers {
     }
 }
 
-/// Whether requests of one kind lasted lately, and whether whoever answered them was held up. A
-/// hint: updates that cross each other may be lost.
+/// Knows whether requests of one kind lasted lately, and whether their threads were held up. This
+/// is a hint: concurrent updates may be lost.
 #[derive(Default)]
 pub(crate) struct Lasting {
-    /// Short requests until it is believed to be short again.
+    /// How many more short requests must follow until the kind counts as short again.
     left: AtomicU8,
-    /// Requests that held nobody up until it is believed that none does.
+    /// How many more requests must hold up no thread until the kind counts as holding up none.
     held_up: AtomicU8,
 }
 
 impl Lasting {
-    /// How long the next one probably lasts; `alone` if who asks for it asks for nothing else.
+    /// How long the next request probably lasts. `alone` says that a program which asks for it asks
+    /// for nothing else meanwhile.
     pub(crate) fn expected(&self, alone: bool) -> Length {
         if self.left.load(Ordering::Relaxed) == 0 {
             Length::Short
@@ -230,9 +241,9 @@ impl Lasting {
         }
     }
 
-    /// Runs `answer`, which tells how long it took as well, and notes that.
+    /// Runs `answer`, which also returns how long it took, and notes the time.
     ///
-    /// Of a kind that lasts it is noted too how much of the time a processor had, which takes two
+    /// If the kind lasts, it also notes how much of the time a processor was busy. That takes two
     /// system calls.
     pub(crate) fn note<T>(&self, answer: impl FnOnce() -> (T, Duration)) -> T {
         let is_lasting = self.left.load(Ordering::Relaxed) > 0;
@@ -242,7 +253,8 @@ impl Lasting {
         value
     }
 
-    /// One took so long; `busy` tells how much of that a processor had, if that is known.
+    /// Notes how long a request took. `busy` says how much of the time a processor was busy, if
+    /// that is known.
     fn took(&self, took: Duration, busy: impl FnOnce() -> Option<Duration>) {
         let is_long = took >= LONG;
         count_down(&self.left, is_long);
@@ -255,7 +267,7 @@ impl Lasting {
     }
 }
 
-/// Begins anew with [`SHORT_ONES_MIN`], or goes one step towards 0.
+/// Sets the counter to [`SHORT_ONES_MIN`] if `anew`, else takes it one step towards 0.
 fn count_down(counter: &AtomicU8, anew: bool) {
     let left = counter.load(Ordering::Relaxed);
     if anew {
@@ -273,7 +285,7 @@ mod tests {
     use strake_env::thread::JoinHandle;
     use strake_env::{Clock, RealClock};
 
-    /// A thread that reads until the end; `entered` counts how often one got as far as reading.
+    /// A thread that reads until the end. `entered` counts how often it began to read.
     fn reader(readers: &Arc<Readers>, entered: &Arc<AtomicUsize>) -> JoinHandle<()> {
         let (readers, entered) = (Arc::clone(readers), Arc::clone(entered));
         strake_env::thread::spawn(move || {
@@ -299,7 +311,8 @@ mod tests {
         readers.take(Length::Long);
         wait_until(|| entered.load(Ordering::SeqCst) == 1);
         assert_eq!(readers.parked.lock().count, 1, "one is enough");
-        // It reads, so the first parks; with what lasted it would not.
+        // That thread reads, so a thread whose last request was short would park. After a long one
+        // it does not.
         readers.enter(Length::Long);
         assert_eq!(readers.reading(), 2);
         readers.take(Length::Long);
@@ -360,7 +373,7 @@ mod tests {
             assert_eq!(one(false), 1, "that is believed {left} times more");
         }
         assert_eq!(one(false), 0);
-        // One is taken while another is being answered.
+        // A request is taken while another is being answered.
         readers.enter(Length::LongAlone);
         readers.take(Length::LongAlone);
         readers.enter(Length::LongAlone);
@@ -388,7 +401,7 @@ mod tests {
         assert!(readers.wants_another(Length::LongAlone));
     }
 
-    /// The lengths expected of a kind that comes side by side, and of one that comes alone.
+    /// The lengths expected if the kind comes side by side, and if it comes alone.
     fn expected(kind: &Lasting) -> (Length, Length) {
         (kind.expected(false), kind.expected(true))
     }
@@ -408,7 +421,7 @@ mod tests {
     #[test]
     fn only_what_holds_its_thread_up_wants_another_in_any_case() {
         let kind = Lasting::default();
-        // A processor may have been busy with it, until more is known.
+        // Until more is known, a processor may have been busy with it.
         kind.took(LONG, || None);
         assert!(expected(&kind) == (Length::LongAlone, Length::LongAlone));
         kind.took(3 * LONG, || Some(2 * LONG));
@@ -435,7 +448,7 @@ mod tests {
             let start = process::thread_time();
             while process::thread_time() - start < LONG {}
         };
-        // Others may take the processor from it now and then, but not each time.
+        // Other threads may take the processor now and then, but not each time.
         let is_believed = (0..10_000).any(|_| {
             one(&busy);
             kind.expected(false) == Length::LongAlone

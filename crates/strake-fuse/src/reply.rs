@@ -1,11 +1,11 @@
-//! Pieces that replies are built of.
+//! Builds the parts that several replies have in common: attributes and entries.
 
 use crate::abi::{AttrOut, AttrReply, EntryOut, STATX_MASK, StatxOut};
 use crate::policy::CACHE_TIME;
 use strake_client::vfs::Entry;
 use strake_proto::Attr;
 
-/// `st_blksize`: what programs that ask use as buffer size; stdio allocates it for every stream.
+/// `st_blksize`, the size of buffers that we recommend. Stdio allocates this much for every stream.
 const IO_SIZE_HINT: u32 = 128 << 10;
 
 fn mode(attr: &Attr) -> u32 {
@@ -78,14 +78,14 @@ pub(crate) fn entry_reply(entry: &Entry) -> Vec<u8> {
     out
 }
 
-/// A name that does not exist, which the kernel may remember.
+/// The reply for a name that does not exist. The kernel may cache it.
 pub(crate) fn negative_entry_reply() -> Vec<u8> {
     let mut out = Vec::with_capacity(EntryOut::SIZE + AttrOut::SIZE);
     put_entry(&mut out, None);
     out
 }
 
-/// Appends a `fuse_entry_out`; without attributes one that the kernel does not count as lookup.
+/// Appends a `fuse_entry_out`. The kernel does not count one without attributes as a lookup.
 pub(crate) fn put_entry(out: &mut Vec<u8>, attr: Option<&Attr>) {
     let head = EntryOut {
         nodeid: attr.map_or(0, |attr| attr.ino.0),

@@ -1,10 +1,10 @@
-//! The session: threads that each read a request from `/dev/fuse`, have it answered, and write
-//! the reply. Every thread has descriptors of its own, so the kernel wakes one, not all; how many
-//! read at a time is `readers.rs`.
+//! The session of a mount. Each of its threads reads a request from `/dev/fuse`, has it answered,
+//! and writes the reply. Every thread has descriptors of its own, so the kernel wakes one thread
+//! and not all. `readers.rs` decides how many threads read at a time.
 //!
-//! A request is one `read`, a reply one `writev`; the kernel hands out whole messages only. The
-//! connection ends when the mount is gone: reads then fail with ENODEV. What the kernel is told
-//! without having asked is `notify.rs`.
+//! A request is one `read` and a reply is one `writev`, because the kernel hands out whole messages
+//! only. The connection ends when the mount is gone; then reads fail with ENODEV. `notify.rs` tells
+//! the kernel what it has not asked for.
 
 use crate::abi::{
     InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_OLDEST, MINOR_WITH_EPOCHS, Opcode, OutHeader,
@@ -35,32 +35,32 @@ use tracing::{debug, error, warn};
 
 /// The largest read or write that travels in one message.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
-/// Room for what is read: twice the largest read, which is what a huge page holds.
+/// Room for the bytes of a read. It is twice the largest read, which is the size of a huge page.
 const DATA_BYTES: usize = 2 * TRANSFER_BYTES_MAX;
-/// Room for the headers before a write's bytes; the kernel insists on at least this.
+/// Room for the headers before a write's bytes. The kernel demands at least this much.
 const HEADERS_BYTES: usize = 4096;
-/// Requests the kernel may have under way in the background (read-ahead, direct I/O).
+/// How many requests the kernel may have under way in the background (read-ahead, direct I/O).
 const BACKGROUND_MAX: u16 = 64;
-/// Looks for a request before a thread waits for one: some 30 µs, twice what a request takes that
-/// needs no disk.
+/// How often a thread looks for a request before it waits for one. The looks take some 30 µs, twice
+/// as long as a request that needs no disk.
 const LOOKS: u32 = 50;
-/// A second reader on two processors takes requests from the one whose caches are warm, and time
-/// from those who ask.
+/// One thread reads for this many processors. A second reader on two processors would take requests
+/// from the reader whose caches are warm, and time from the programs that ask.
 const PROCESSORS_PER_READER: usize = 2;
-/// Replies up to this length are sent in one piece: all that tell of one file are shorter.
+/// Replies up to this length are copied and sent in one piece. Replies about one file are shorter.
 const SMALL_REPLY_BYTES: usize = 256;
-/// Read-ahead of one sequential reader: four of the largest requests, so that while one of them is
-/// copied by its reader the next ones are filled.
+/// The kernel's read-ahead for one sequential reader. It is four of the largest requests, so that
+/// the next ones are filled while the reader copies one of them.
 const READ_AHEAD_KIB: u32 = 4096;
 
-/// How to mount.
+/// The options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// What listings of mounts and `df` show as the device: letters, digits, `-`, `_`, `.`.
+    /// The device that listings of mounts and `df` show. It has letters, digits, `-`, `_` and `.`.
     pub name: String,
-    /// Where.
+    /// The mount point.
     pub path: PathBuf,
-    /// Threads that serve requests; with `io_uring` for each processor.
+    /// How many threads serve requests. With `io_uring` it is the number for each processor.
     pub threads: usize,
     /// Use FUSE over io_uring if the kernel offers it.
     pub io_uring: bool,
@@ -71,17 +71,17 @@ pub struct MountOptions {
 /// A mounted file system.
 pub struct FuseMount {
     path: PathBuf,
-    /// The device number of its files, which no other file system has while it is there.
+    /// The device number of its files. No other file system has it while this one is mounted.
     device: u64,
     threads: Mutex<Vec<JoinHandle<()>>>,
     notifier: Arc<Notifier>,
 }
 
 impl FuseMount {
-    /// Mounts `vfs` and starts serving; when this returns, the mount answers.
+    /// Mounts `vfs` and starts serving. When this returns, the mount answers.
     ///
     /// # Errors
-    /// The host's, with what could not be done.
+    /// The host's errors; the message says what could not be done.
     pub fn mount(
         vfs: Arc<dyn Vfs>,
         observe: Arc<Observe>,
@@ -102,13 +102,13 @@ impl FuseMount {
         Ok(FuseMount { path, device, threads, notifier })
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it is still in the tree of mounts. Programs that had files open when it was taken
-    /// out are served all the same.
+    /// True if the mount is still in the tree of mounts. After it was taken out, programs that had
+    /// files open are still served.
     ///
     /// # Errors
     /// The host's.
@@ -116,15 +116,15 @@ impl FuseMount {
         Ok(connection::is_listed(&std::fs::read("/proc/self/mountinfo")?, self.device))
     }
 
-    /// Unmounts; the session ends by itself then.
+    /// Unmounts. The session ends by itself afterwards.
     ///
     /// # Errors
-    /// `Busy` while programs use it, unless `force`.
+    /// `Busy` while programs use the mount, unless `force`.
     pub fn unmount(&self, force: bool) -> Result<()> {
         connection::unmount(&self.path, force)
     }
 
-    /// Returns when the mount is gone, whoever took it away, and every request is answered.
+    /// Waits until the mount is gone, no matter how, and every request is answered.
     pub fn wait(&self) {
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
@@ -142,7 +142,8 @@ fn start(
     options: &MountOptions,
 ) -> Result<(Vec<JoinHandle<()>>, Arc<Notifier>)> {
     let count = options.threads.max(1);
-    // Made before the kernel is asked: it must not wait for rings that cannot be made.
+    // The rings are made before INIT is answered. Once the answer offers rings, the kernel waits
+    // for them.
     let mut entries = if options.io_uring { make_entries(count) } else { Vec::new() };
     let Agreed { flags: agreed, minor } = initialise(&connection, !entries.is_empty())?;
     if agreed & init_flag::OVER_IO_URING == 0 && !entries.is_empty() {
@@ -172,7 +173,7 @@ fn start(
         notifier: Arc::clone(&notifier),
     });
     let mut threads = Vec::new();
-    // Of what does not come through rings there is little.
+    // With rings only few requests come through `/dev/fuse`.
     let readers = if entries.is_empty() { count } else { 1 };
     for entry in entries {
         let (server, descriptor) = (Arc::clone(&server), connection::duplicate(&connection)?);
@@ -225,11 +226,12 @@ fn make_entries(each: usize) -> Vec<uring::Entry> {
     })
 }
 
-/// A thread's descriptors of the connection. A reply goes to the one its request came from.
+/// A thread's descriptors of the connection. A reply goes to the descriptor from which its request
+/// came.
 struct Channel {
-    /// Reading from it waits for a request.
+    /// Reading from this one waits for a request.
     waiting: OwnedFd,
-    /// Reading from it does not.
+    /// Reading from this one does not wait.
     looking: OwnedFd,
 }
 
@@ -241,18 +243,18 @@ impl Channel {
         Ok(Channel { waiting, looking })
     }
 
-    /// Reads one request and tells where it came from; `None` when the mount is gone.
+    /// Reads one request and returns its length and its descriptor. `None` if the mount is gone.
     ///
-    /// Looks a few times before it waits. Who waits must be woken by whoever asks, which on a
-    /// processor that has gone to sleep takes longer than most answers do; and the next request
-    /// follows the last answer closely. Not `sched_yield` between the looks: on a busy machine it
-    /// gives away a whole turn, and the request that comes then waits for that long.
+    /// It looks a few times before it waits, because the next request follows the last answer
+    /// closely. A thread that waits must be woken, and if its processor sleeps, that takes longer
+    /// than most answers do. There is no `sched_yield` between the looks: on a busy machine it
+    /// gives away a whole turn, and a request that comes meanwhile waits that long.
     fn receive(&self, buffer: &mut [u8]) -> Result<Option<(usize, &OwnedFd)>> {
         for _ in 0..LOOKS {
             match rustix::io::read(&self.looking, &mut *buffer) {
                 Ok(length) => return Ok(Some((length, &self.looking))),
                 Err(Errno::AGAIN) => {}
-                // The other descriptor tells what is wrong.
+                // Reading from the other descriptor reports the error.
                 Err(_) => break,
             }
         }
@@ -260,15 +262,15 @@ impl Channel {
     }
 }
 
-/// Numbers that operations may have.
+/// The numbers of operations are below this.
 const OPERATIONS: usize = 256;
 
-/// What all serving threads use.
+/// The state that all serving threads share.
 pub(crate) struct Server {
     adapter: Adapter,
-    /// By the operation's number.
+    /// The counters of each operation, by its number.
     operations: Vec<Option<Arc<Operation>>>,
-    /// As well.
+    /// For each operation, by its number: whether its requests lasted lately.
     lasting: [Lasting; OPERATIONS],
     readers: Readers,
     awake: Awake,
@@ -276,19 +278,20 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// The connection is gone.
+    /// Ends all threads that wait, because the connection is gone.
     fn end(&self) {
         self.readers.end();
         self.awake.end();
         self.notifier.end();
     }
 
-    /// What is known of the requests of an operation.
+    /// Whether requests of this operation lasted lately.
     fn lasting(&self, header: &InHeader) -> &Lasting {
         &self.lasting[header.opcode as usize % OPERATIONS]
     }
 
-    /// Has one request answered; `data` is where reads put their bytes. An error is an errno.
+    /// Has one request answered, and counts and logs it. Reads put their bytes into `data`. An
+    /// error is an errno.
     pub(crate) fn serve(
         &self,
         header: &InHeader,
@@ -324,7 +327,7 @@ impl Server {
     }
 }
 
-/// Reads one request; `None` when the mount is gone.
+/// Reads one request and returns its length. `None` if the mount is gone.
 fn receive(connection: &OwnedFd, buffer: &mut [u8]) -> Result<Option<usize>> {
     loop {
         match rustix::io::read(connection, &mut *buffer) {
@@ -337,14 +340,14 @@ fn receive(connection: &OwnedFd, buffer: &mut [u8]) -> Result<Option<usize>> {
     }
 }
 
-/// Whether a request waits to be read.
+/// True if a request waits to be read.
 fn is_waiting(connection: &OwnedFd) -> bool {
     let mut looked = [PollFd::new(connection, PollFlags::IN)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut looked, Some(&at_once)).is_ok_and(|ready| ready > 0)
 }
 
-/// Writes one reply: `error` is 0 or an errno.
+/// Writes one reply; `error` is 0 or an errno.
 fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
     let length = OutHeader::SIZE + bytes.len();
     let header = OutHeader {
@@ -354,7 +357,8 @@ fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
     }
     .encode();
     let mut small = [0u8; SMALL_REPLY_BYTES];
-    // The kernel pins every piece of a reply by itself, which costs more than copying a short one.
+    // The kernel pins each piece of a reply. For a short reply that costs more than to copy it into
+    // one piece.
     let sent = if length <= small.len() {
         small[..header.len()].copy_from_slice(&header);
         small[header.len()..length].copy_from_slice(bytes);
@@ -363,19 +367,19 @@ fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
         rustix::io::writev(connection, &[IoSlice::new(&header), IoSlice::new(bytes)])
     };
     match sent {
-        // ENOENT: the caller was killed meanwhile. ENODEV: the mount is gone.
+        // ENOENT: the calling program was killed meanwhile. ENODEV: the mount is gone.
         Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
         Err(error) => warn!(target: "fuse", "the kernel refuses a reply: {error}"),
     }
 }
 
-/// What both sides can do.
+/// What the kernel and we agreed on in INIT.
 struct Agreed {
     flags: u64,
     minor: u32,
 }
 
-/// Answers INIT: agrees on the version and on what both sides can do.
+/// Answers INIT, and so agrees with the kernel on the version and on what both sides can do.
 fn initialise(connection: &OwnedFd, rings: bool) -> Result<Agreed> {
     let mut buffer = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
     let gone = || Error::new(ErrorKind::Io, "the mount was gone before it began");
@@ -387,14 +391,14 @@ fn initialise(connection: &OwnedFd, rings: bool) -> Result<Agreed> {
         if Opcode::from_number(header.opcode) != Some(Opcode::Init) {
             return Err(malformed());
         }
-        // Kernels before 7.36 send a shorter one; missing fields read as zeros.
+        // Kernels before 7.36 send a shorter struct. Its missing fields read as zeros.
         let mut body = [0u8; InitIn::SIZE];
         let sent = &message[InHeader::SIZE..];
         let known = sent.len().min(body.len());
         body[..known].copy_from_slice(&sent[..known]);
         let init = InitIn::decode(&body).ok_or_else(malformed)?;
         if init.major > MAJOR {
-            // The kernel asks again with the version we name.
+            // The kernel asks again, with the version that we answer.
             let answer = InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() };
             send(connection, header.unique, 0, &answer.encode());
             continue;
@@ -418,8 +422,8 @@ fn initialise(connection: &OwnedFd, rings: bool) -> Result<Agreed> {
 
 fn agree(init: &InitIn, rings: bool) -> InitOut {
     use init_flag as flag;
-    // Not ATOMIC_O_TRUNC: with it the kernel sends the truncation before it asks whether the file
-    // is a running program, which then dies of an open(O_RDONLY | O_TRUNC) that fails.
+    // ATOMIC_O_TRUNC is left out. With it the kernel sends the truncation before it checks whether
+    // the file is a running program. So an open(O_RDONLY | O_TRUNC) that fails would kill it.
     let wanted = flag::ASYNC_READ
         | flag::EXPORT_SUPPORT
         | flag::BIG_WRITES
@@ -475,13 +479,13 @@ fn serve(server: &Server, channel: &Channel) {
     }
 }
 
-/// Whether a program that asks for this mostly waits for the answer before it asks for more: it
-/// makes things durable one by one, or walks through a tree.
+/// True if a program that sends this request usually waits for the answer before it asks for more.
+/// Such a program makes files durable one by one, or walks through a tree.
 fn comes_alone(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Fsync | Opcode::ReadDir | Opcode::ReadDirPlus)
 }
 
-/// Answers a request that this thread has read; returns how long the next one like it may last.
+/// Answers a request that this thread has read. Returns how long the next one of its kind may last.
 fn serve_one(
     server: &Server,
     connection: &OwnedFd,
@@ -498,7 +502,8 @@ fn serve_one(
     let alone = Opcode::from_number(header.opcode).is_some_and(comes_alone);
     let length = lasting.expected(alone);
     server.readers.take(length);
-    // What is read may come from a disk that is given up, and is then read once more.
+    // A disk may be given up during a read and still write into the buffer. `fill` then reads again
+    // into another one.
     let answer = match Opcode::from_number(header.opcode) {
         Some(Opcode::Read) => data.fill(|data| server.serve(&header, body, data)),
         _ => server.serve(&header, body, &mut []),
@@ -518,15 +523,15 @@ fn serve_one(
     lasting.expected(alone)
 }
 
-/// A request's header and body; `None` if it is too short for one.
+/// A request's header and body. `None` if the message is too short for a header.
 pub(crate) fn split(message: &[u8]) -> Option<(InHeader, &[u8])> {
     let header = InHeader::decode(message)?;
-    // Extensions (none is asked for) stand after the body.
+    // Extensions stand after the body. We ask for none.
     let end = message.len().saturating_sub(usize::from(header.total_extlen) * 8);
     Some((header, message.get(InHeader::SIZE..end).unwrap_or(&[])))
 }
 
-/// Errors that say something about the system, not about the caller's request.
+/// True for errors that say something about the system, and not about the program's request.
 fn is_worth_a_line(kind: ErrorKind) -> bool {
     matches!(
         kind,

@@ -1,11 +1,11 @@
-//! FUSE over io_uring: requests arrive in memory shared with the kernel, on the processor where
-//! they were made, and one system call hands over a reply and fetches the next request.
+//! FUSE over io_uring. Requests arrive in memory that is shared with the kernel, on the processor
+//! where they were made. One system call hands over a reply and fetches the next request.
 //!
-//! The kernel has a queue per processor and puts a request into any entry of the queue that waits.
-//! Here every thread owns one entry, with a ring of its own, and is pinned to the queue's
+//! The kernel has a queue for each processor. It puts a request into any entry of that queue that
+//! waits. Here every thread owns one entry, with a ring of its own, and is pinned to the queue's
 //! processor. A thread that blocks in a request holds up no other: its entry does not wait, so the
-//! kernel chooses another one. Entries that become free are used again first, so a lone client is
-//! served by one thread with warm caches.
+//! kernel chooses another one. The kernel uses first the entry that became free last, so one thread
+//! with warm caches serves a single program.
 //!
 //! FORGET and INTERRUPT still come through `/dev/fuse`; see [`crate::session`].
 //!
@@ -32,23 +32,23 @@ use strake_env::AlignedBuffer;
 use strake_proto::{Error, Result};
 use tracing::warn;
 
-/// Makes an entry known and waits for its first request.
+/// The command that makes an entry known and waits for its first request.
 const COMMAND_REGISTER: u32 = 1;
-/// Hands over a reply and waits for the next request.
+/// The command that hands over a reply and waits for the next request.
 const COMMAND_COMMIT_AND_FETCH: u32 = 2;
 
 const HEAD_BYTES: usize = 4096;
 const OPERATION: Range<usize> = 128..256;
 const IN_OUT: Range<usize> = 256..288;
 const IOVECS: Range<usize> = 1024..1056;
-/// Where the payload stands in the body; the operation's own struct ends here.
+/// The offset of the payload in the body. The operation's own struct ends here.
 const PAYLOAD: usize = 4096;
 /// Offset of `len` in `struct io_uring_sqe`.
 const SQE_LEN: usize = 24;
 
 const _: () = assert!(size_of::<Entry128>() == 128, "an entry is what the kernel reads");
 
-/// One entry of a queue, with the ring through which it is handed back and forth.
+/// One entry of a queue, with the ring through which it goes to the kernel and back.
 pub(crate) struct Entry {
     processor: u16,
     ring: IoUring<Entry128, cqueue::Entry>,
@@ -56,18 +56,18 @@ pub(crate) struct Entry {
     body: AlignedBuffer,
 }
 
-/// What became of a wait for a request.
+/// The outcome of a wait for a request.
 enum Woken {
     Request,
-    /// The reply was not wanted any more, and the entry is not the kernel's now.
-    Unregistered,
+    /// The kernel did not want the reply any more. It does not know the entry now.
+    Lost,
     End,
 }
 
-/// Entries for all processors, `each` of them a processor. Nothing is told to the kernel yet.
+/// Makes `each` entries for every processor. The kernel does not know them yet.
 ///
 /// # Errors
-/// The host's, where rings cannot be made.
+/// The host's errors, if rings cannot be made.
 pub(crate) fn entries(each: usize) -> Result<Vec<Entry>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let mut entries = Vec::new();
@@ -79,7 +79,7 @@ pub(crate) fn entries(each: usize) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// How many queues the kernel has, from its list of possible processors: `0-3` are four.
+/// The number of queues that the kernel has, from its list of possible processors: `0-3` are four.
 fn processors(list: &str) -> u16 {
     let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u16>().ok());
     last.map_or(1, |last| last.saturating_add(1))
@@ -109,7 +109,8 @@ impl Entry {
     pub(crate) fn serve(mut self, server: &Server, connection: &OwnedFd) {
         let mut processors = rustix::thread::CpuSet::new();
         processors.set(usize::from(self.processor));
-        // A processor that is off or not for us: its queue must be served all the same.
+        // This fails if the processor is off or not available to us. The queue must be served all
+        // the same.
         let _ = rustix::thread::sched_setaffinity(None, &processors);
         let mut next = self.command(connection, COMMAND_REGISTER, 0);
         loop {
@@ -142,8 +143,8 @@ impl Entry {
 
     /// Hands a command over and waits until the kernel has put a request into the entry.
     fn exchange(&mut self, command: &Entry128) -> std::io::Result<Woken> {
-        // SAFETY: what the command names is `head` and `body`, which live as long as the ring and
-        // are touched by nobody until the completion is here: `self` is ours alone.
+        // SAFETY: the command names `head` and `body`, which live as long as the ring. Nobody else
+        // touches them until the completion is here, because `self` is borrowed exclusively.
         unsafe { self.ring.submission().push(command) }.map_err(std::io::Error::other)?;
         loop {
             match self.ring.submit_and_wait(1) {
@@ -165,7 +166,7 @@ impl Entry {
         }
     }
 
-    /// Has the request in the entry answered and puts the reply there; returns the request's id.
+    /// Has the request in the entry answered, puts the reply there, and returns the request's id.
     fn answer(&mut self, server: &Server) -> u64 {
         let header = InHeader::decode(&self.head).expect("invariant: the head is long enough");
         let sizes = RingInOut::decode(&self.head[IN_OUT]).expect("invariant: as long");
