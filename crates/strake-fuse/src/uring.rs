@@ -60,7 +60,7 @@ pub(crate) struct Entry {
 enum Woken {
     Request,
     /// The kernel did not want the reply any more. It does not know the entry now.
-    Lost,
+    Unregistered,
     End,
 }
 
