@@ -24,9 +24,9 @@ pub struct ArrayOptions {
     pub clock: Arc<dyn Clock>,
     /// Where waits and operations are recorded.
     pub observe: Arc<Observe>,
-    /// Under which name the metadata knows this life.
+    /// The name under which the metadata knows this life.
     pub client: ClientId,
-    /// Threads that send the strips of stripes side by side.
+    /// The number of threads that send the strips of a stripe side by side.
     pub io_threads: usize,
 }
 
@@ -40,7 +40,7 @@ pub struct Array {
     pub rounds: Rounds,
     /// Deletions that not every NSD has applied.
     pub floors: Floors,
-    /// Space on the NSDs.
+    /// Room on the NSDs.
     pub room: Room,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -93,13 +93,13 @@ impl Array {
         }))
     }
 
-    /// Puts a way to an NSD in place, or takes it away (`None`). One that returns is brought up to
-    /// date in the background.
+    /// Puts a way to an NSD in place, or takes it away (`None`). An NSD that returns is brought up
+    /// to date in the background.
     pub fn attach_nsd(&self, slot: SlotIndex, port: Option<Arc<dyn NsdPort>>) {
         self.io.nsds().attach(slot, port);
     }
 
-    /// As [`Array::attach_nsd`], for the slot that `nsd` holds; nothing if it holds none.
+    /// Like [`Array::attach_nsd`], for the slot of `nsd`. Does nothing if the NSD has no slot.
     pub fn attach(&self, nsd: NsdId, port: Option<Arc<dyn NsdPort>>) {
         if let Some(slot) = self.io.nsds().slot_of(nsd) {
             self.attach_nsd(slot, port);
@@ -111,7 +111,7 @@ impl Array {
         self.io.nsds().views()
     }
 
-    /// The largest id that an NSD of the pool has or had, those that are deleted among them.
+    /// The largest id that an NSD of the pool has or had. Deleted NSDs count.
     pub fn largest_nsd(&self) -> NsdId {
         self.io.nsds().largest_nsd()
     }

@@ -1,28 +1,30 @@
-//! Repair needs this of whatever may hold dirty data: that it is flushed, and that nobody changes
-//! a block or a file while it is looked at. A mount grants it with its locks.
+//! What repair needs of a client that may have dirty data: it can have the data flushed, and look
+//! at a block or a file while no other thread changes it. A mount implements this with its locks.
 
 use strake_proto::{BlockIndex, Ino, ObjectLayout, Result};
 
-/// A file as its holder has it, which may be ahead of the metadata.
+/// A file as the client has it in memory. The metadata may not know of all of it yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileNow {
-    /// Its size.
+    /// The file's size.
     pub size: u64,
-    /// Bytes on disks that it has gained and the metadata was not told of yet.
+    /// Bytes on disks that the file has gained since the metadata was last told.
     pub untold: i64,
 }
 
 /// See the file's head.
 pub trait Exclusion: Send + Sync {
-    /// Makes everything durable that was written before. Returns the bytes that had to be sent.
+    /// Makes everything durable that was written before this call. Returns the bytes that had to be
+    /// sent.
     ///
     /// # Errors
     /// If something could not be made durable.
     fn flush_all(&self) -> Result<u64>;
 
-    /// Runs `work` once while nobody else writes this block or moves the file's bytes. `work` is
-    /// told whether what the NSDs have of the block is stable: nothing of it is on its way, nor was
-    /// lost there. Returns false, with nothing run, if the file is gone or has its bytes elsewhere.
+    /// Runs `work` once while no other thread writes this block or moves the file's bytes. `work`
+    /// is told whether the block is stable on the NSDs, which means that no part of it is on its
+    /// way to them and they have lost none. Returns false without running `work` if the file is
+    /// gone or has its bytes elsewhere.
     ///
     /// # Errors
     /// Those of `work`.
@@ -34,8 +36,8 @@ pub trait Exclusion: Send + Sync {
         work: &mut dyn FnMut(bool) -> Result<()>,
     ) -> Result<bool>;
 
-    /// Runs `work` once while nobody else reads, writes or cuts the file. Returns false, with
-    /// nothing run, if the file is gone or has its bytes elsewhere.
+    /// Runs `work` once while no other thread reads, writes or cuts the file. Returns false without
+    /// running `work` if the file is gone or has its bytes elsewhere.
     ///
     /// # Errors
     /// Those of `work`.
@@ -46,10 +48,10 @@ pub trait Exclusion: Send + Sync {
         work: &mut dyn FnMut(FileNow) -> Result<()>,
     ) -> Result<bool>;
 
-    /// Writes a block anew at a version above all others, as any writer does. Does nothing if the
-    /// file is gone or has its bytes elsewhere.
+    /// Writes a block anew. Like every write, this makes a version above all others. Does nothing
+    /// if the file is gone or has its bytes elsewhere.
     ///
     /// # Errors
-    /// `Io` where too many strips are away; `NoSpace`.
+    /// `Io` if too many strips are away; `NoSpace`.
     fn rewrite(&self, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()>;
 }

@@ -1,13 +1,13 @@
-//! Range deletions on their way: recorded in the metadata, not yet applied by every NSD.
+//! Range deletions that the metadata has recorded and that not every NSD has applied yet.
 //!
-//! A truncate or punch is one metadata entry; the NSDs delete later. Until then two rules keep it
-//! exact:
+//! A truncate or punch is one metadata entry. The NSDs delete later. Until then two rules keep
+//! readers exact:
 //!
-//! * **Floor.** Whatever is stored in the range below the deletion's version does not count. Floors
-//!   are kept here per object and asked by every read of a block.
-//! * **Durable first.** NSDs are told only after the metadata entry is durable, and whoever deleted
-//!   sends no block of the file before either: else a crash could forget the truncation and
-//!   remember that its data is gone.
+//! * **Floor.** Strips in the range with a version below the deletion's do not count. This file
+//!   keeps the floors of each object, and every read of a block asks for them.
+//! * **Durable first.** NSDs are told only after the metadata entry is durable. The client that
+//!   deleted sends no block of the file before that either. Otherwise a crash could undo the
+//!   truncation while its data is already gone.
 //!
 //! [`crate::reaper`] applies them.
 
@@ -27,7 +27,7 @@ struct Floor {
 pub struct FloorsOf(Vec<Floor>);
 
 impl FloorsOf {
-    /// As [`Floors::floor`].
+    /// Like [`Floors::floor`], for this object.
     pub fn at(&self, block: BlockIndex) -> Version {
         let covering = self.0.iter().filter(|floor| floor.from <= block && block < floor.to);
         covering.map(|floor| floor.version).max().unwrap_or(Version::NONE)
@@ -52,12 +52,12 @@ impl Floors {
         self.count.store(floors.len(), Ordering::Release);
     }
 
-    /// The floors of an object as they are now.
+    /// A copy of the current floors of an object.
     pub fn floors_of(&self, object: ObjectId) -> FloorsOf {
         FloorsOf(self.floors.lock().get(&object).cloned().unwrap_or_default())
     }
 
-    /// Strips of this block below this version are deleted in effect.
+    /// The floor of a block: its strips below this version count as deleted.
     pub fn floor(&self, object: ObjectId, block: BlockIndex) -> Version {
         if self.count.load(Ordering::Acquire) == 0 {
             return Version::NONE;
@@ -71,7 +71,7 @@ impl Floors {
         covering.map(|floor| floor.version).max().unwrap_or(Version::NONE)
     }
 
-    /// An object has no deletions pending up to `version`.
+    /// Notes that no deletions of the object up to `version` are pending any more.
     pub(crate) fn remove(&self, object: ObjectId, version: Version) {
         let mut floors = self.floors.lock();
         if let Some(list) = floors.get_mut(&object) {

@@ -1,6 +1,6 @@
 //! The array: blocks of objects as stripes of strips on NSDs, and the ways to the NSDs and to the
-//! metadata. A client and the manager both stand on it. It knows versions, slots and positions; no
-//! file, no page, and no inode beside the number that a change of the metadata names.
+//! metadata. A client and the manager both stand on it. It knows versions, slots and positions. It
+//! knows no files and no pages. Of an inode it knows only the number that a change names.
 //!
 //! ```text
 //! array                the parts below as one context
@@ -8,7 +8,7 @@
 //! round, room, floors  accepted to stable; space; what is deleted in effect
 //! stripe_io, scratch   blocks to strips and back
 //! nsds                 a way to each NSD, and what may be done with it
-//! exclusion            what repair needs of whoever may hold dirty data
+//! exclusion            what repair needs of a client that may have dirty data
 //! meta_link            the way to the metadata
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! The way to the metadata, under one client's name and with its clock.
+//! The way to the metadata. It puts a client's name and time under each change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ pub struct MetaLink {
     /// Changes answered, and of these those known to be durable.
     applied: AtomicU64,
     synced: AtomicU64,
-    /// Bytes that the metadata can give to contents, and when it said so.
+    /// Bytes that the metadata can give to contents, and the time of that answer.
     room: Mutex<(u64, Duration)>,
 }
 
@@ -32,8 +32,8 @@ impl MetaLink {
         MetaLink { port, client, clock, applied, synced, room: Mutex::default() }
     }
 
-    /// Bytes that contents of files may take of the metadata: a third of all that it may become is
-    /// for names and inodes.
+    /// Bytes that contents of files may still take of the metadata's space. A third of that space,
+    /// used and free, is kept for names and inodes.
     pub fn inline_room(&self) -> Result<u64> {
         let now = self.clock.monotonic();
         let (room, told) = *self.room.lock();
@@ -54,18 +54,18 @@ impl MetaLink {
         }
     }
 
-    /// Asks.
+    /// Asks the metadata.
     pub fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
         self.port.query(query)
     }
 
-    /// Changes. Nothing is counted here (`sequence` 0): a direct call is made once, and a session
-    /// counts by itself what it sends.
+    /// Changes the metadata. The change has no number here (`sequence` 0): a direct call is made
+    /// once, and a session numbers what it sends.
     pub fn apply(&self, op: MetaOp) -> Result<MetaReply> {
         self.apply_timed(op).map(|(reply, _)| reply)
     }
 
-    /// As [`MetaLink::apply`]; also tells the time that the change has in the metadata.
+    /// Like [`MetaLink::apply`], and returns the time that the change has in the metadata.
     pub fn apply_timed(&self, op: MetaOp) -> Result<(MetaReply, Timestamp)> {
         let time = self.clock.wall();
         let entry = MetaEntry { client: self.client, sequence: 0, time, op };
@@ -74,7 +74,7 @@ impl MetaLink {
         Ok((reply, time))
     }
 
-    /// Changes, answered by an inode.
+    /// Makes a change that is answered by an inode.
     pub fn apply_inode(&self, op: MetaOp) -> Result<Inode> {
         match self.apply(op)? {
             MetaReply::Inode(inode) => Ok(*inode),
@@ -82,7 +82,7 @@ impl MetaLink {
         }
     }
 
-    /// Asks for an inode.
+    /// Makes a query that is answered by an inode.
     pub fn query_inode(&self, query: &MetaQuery) -> Result<Inode> {
         match self.query(query)? {
             MetaReply::Inode(inode) => Ok(*inode),
@@ -98,7 +98,8 @@ impl MetaLink {
         Ok(())
     }
 
-    /// Changes answered so far: equal before and after a question, nothing changed meanwhile.
+    /// The number of changes answered so far. If it is the same before and after a query, nothing
+    /// changed meanwhile.
     pub fn changes(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
     }
@@ -108,7 +109,7 @@ impl MetaLink {
         self.synced.load(Ordering::Acquire) >= changes
     }
 
-    /// Whether a change was answered that may not be durable.
+    /// Whether some change was answered and may not be durable yet.
     pub fn has_unsynced(&self) -> bool {
         self.applied.load(Ordering::Acquire) > self.synced.load(Ordering::Acquire)
     }

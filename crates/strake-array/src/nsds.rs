@@ -1,19 +1,19 @@
-//! The NSDs of the pool as this client sees them: a port per slot, what may be done with each, and
-//! the one rule that makes degraded writes safe:
+//! The NSDs of the pool as this client sees them: a port for each slot, and how each NSD may be
+//! used now. One rule makes degraded writes safe:
 //!
 //! **Noted before acknowledged.** Before a write that left out a slot is acknowledged, the metadata
-//! says durably that the slot's NSD is `Unrecovered` ([`NsdSet::note`]). So an NSD that is `Up`
-//! holds everything that was ever acknowledged, and one that missed anything is not read before a
-//! recovery has copied it.
+//! durably says that the slot's NSD is `Unrecovered` ([`NsdSet::note`]). So an NSD that is `Up`
+//! holds everything that was ever acknowledged. An NSD that missed something is not read until a
+//! recovery has copied what it missed.
 //!
 //! ```text
 //! Up ──fault──▶ Down ──note──▶ Unrecovered ──port answers──▶ Recovering ──all copied──▶ Up
 //!                └──answers, nothing missed (not noted)──▶ Up
 //! ```
 //!
-//! `gate` is held shared by every stripe write, from the choice of its positions to its end, and
-//! exclusively for the moment in which an NSD becomes `Recovering`: afterwards no write is under
-//! way that left it out. A slot changes hands, or is deleted, while it is held so as well.
+//! Every stripe write holds `gate` shared, from the choice of its positions to its end. An NSD
+//! becomes `Recovering` while `gate` is held exclusively, so afterwards no write is under way that
+//! left the NSD out. A slot gets another NSD, or is deleted, under the exclusive gate, too.
 
 mod heirs;
 mod missed;
@@ -52,7 +52,7 @@ struct NsdSlot {
     status: Mutex<NsdStatus>,
     route: RwLock<Route>,
     availability: AtomicU8,
-    /// Whether the metadata says durably that this NSD is not up.
+    /// Whether the metadata durably says that this NSD is not up.
     noted: AtomicBool,
     /// The boot number last seen; 0 for none.
     boot: AtomicU64,
@@ -63,11 +63,11 @@ struct NsdSlot {
     repaired: AtomicU64,
     bad_pages: AtomicU64,
     mended_pages: AtomicU64,
-    /// The strip found bad, and the one repaired, last: the reader that met it and the scrub that
-    /// caused the reading name it once.
+    /// The strip that was last found bad, and the one last repaired. The reader that met it and the
+    /// scrub that caused the reading would both log it; so it is logged once.
     bad_last: Mutex<Option<StripKey>>,
     repaired_last: Mutex<Option<StripKey>>,
-    /// Bytes of files compared by a recovery, and those there are.
+    /// Bytes of files that a recovery has compared, and the bytes of all files.
     progress: Mutex<Option<(u64, u64)>>,
 }
 
@@ -75,16 +75,16 @@ struct NsdSlot {
 #[derive(Clone, Default)]
 struct Route {
     port: Option<Arc<dyn NsdPort>>,
-    /// The NSD that is to replace this one; it gets every change as well.
+    /// The NSD that is to replace this one. It gets every change, too.
     shadow: Option<Arc<Shadow>>,
 }
 
-/// Which NSD of a slot is meant.
+/// The NSD of a slot that a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The one that holds the slot now.
+    /// The NSD that has the slot now.
     Current,
-    /// The one that is to replace it.
+    /// The NSD that is to replace the current one.
     Shadow,
 }
 
@@ -92,8 +92,8 @@ pub enum Place {
 pub struct NsdSet {
     slots: Vec<NsdSlot>,
     pool: RwLock<PoolMap>,
-    /// Most NSDs that may have missed writes at one time: the P of the code. With more, what they
-    /// hold would be needed to rebuild each other.
+    /// The most NSDs that may have missed writes at one time: the P of the code. With more, their
+    /// strips would be needed to rebuild each other.
     tolerance: usize,
     map: AtomicU64,
     fs: FsId,
@@ -101,37 +101,37 @@ pub struct NsdSet {
     client: ClientId,
     clock: Arc<dyn Clock>,
     placements: RwLock<HashMap<(LayoutVersion, Code), Arc<Placement>>>,
-    /// The slots that are deleted, in their order.
+    /// The deleted slots, in the order of their deletions.
     deleted: RwLock<Vec<SlotIndex>>,
     heirs: Heirs,
     missed: Mutex<Missed>,
     gate: RwLock<()>,
-    /// How often an NSD was found started anew.
+    /// How often some NSD was found started anew.
     restarts: AtomicU64,
     /// Serialises all changes of `availability` and `noted` that depend on each other.
     noting: Mutex<()>,
-    /// Whether somebody should look after the NSDs now.
+    /// Whether the mender should look after the NSDs now.
     attention: Mutex<bool>,
     called: Condvar,
-    /// One at a time looks after them.
+    /// Only one thread at a time looks after them.
     mending: Mutex<()>,
 }
 
-/// Bad strips of one NSD that the log names; more are only counted.
+/// The log names at most so many bad strips of one NSD. Further ones are only counted.
 const BAD_STRIPS_LOGGED: u64 = 1000;
 
-/// What a listing shows of an NSD; one that is deleted is in none.
+/// What a listing shows of an NSD. Listings leave out deleted NSDs.
 #[derive(Clone, Debug)]
 pub struct NsdView {
     /// Its slot.
     pub slot: SlotIndex,
     /// Its id.
     pub nsd: NsdId,
-    /// What may be done with it now.
+    /// How it may be used now.
     pub state: NsdState,
-    /// Bytes that strips can take in all; 0 if it never answered.
+    /// All bytes for strips, used and free; 0 if the NSD never answered.
     pub total: u64,
-    /// Of these, free.
+    /// The free bytes among them.
     pub free: u64,
     /// How often a bad strip was met on it since the start.
     pub bad_strips: u64,
@@ -140,9 +140,9 @@ pub struct NsdView {
     /// Damaged pages of its index, logs, superblock or copy of the metadata that scrubs have found
     /// since the start.
     pub bad_pages: u64,
-    /// Of these, mended.
+    /// The mended pages among them.
     pub mended_pages: u64,
-    /// While it recovers: bytes of files compared, and all there are.
+    /// While it recovers: bytes of files that were compared, and the bytes of all files.
     pub progress: Option<(u64, u64)>,
 }
 
@@ -211,7 +211,7 @@ impl NsdSlot {
 }
 
 impl NsdSet {
-    /// The slots of `pool` with the ports there are.
+    /// The slots of `pool`, with a port for each NSD that can be reached.
     pub fn new(
         pool: PoolMap,
         tolerance: usize,
@@ -276,23 +276,23 @@ impl NsdSet {
         &self.slots[usize::from(slot.0)]
     }
 
-    /// The id of the NSD that holds `slot`.
+    /// The id of the slot's current NSD.
     pub fn nsd(&self, slot: SlotIndex) -> NsdId {
         NsdId(self.slot(slot).nsd.load(Ordering::Acquire))
     }
 
-    /// The largest id of an NSD, those that are deleted among them: ids are not used again.
+    /// The largest id that any NSD has or had. Deleted NSDs count, because ids are not used again.
     pub fn largest_nsd(&self) -> NsdId {
         let ids = self.slots.iter().map(|slot| slot.nsd.load(Ordering::Acquire));
         NsdId(ids.max().unwrap_or(0))
     }
 
-    /// The slot that `nsd` holds.
+    /// The slot of which `nsd` is the current NSD.
     pub fn slot_of(&self, nsd: NsdId) -> Option<SlotIndex> {
         self.slots().find(|slot| self.nsd(*slot) == nsd)
     }
 
-    /// What may be done with the NSD of `slot`.
+    /// How the NSD of `slot` may be used.
     pub fn availability(&self, slot: SlotIndex) -> NsdAvailability {
         AVAILABILITIES[usize::from(self.slot(slot).availability.load(Ordering::Acquire))]
     }
@@ -313,12 +313,12 @@ impl NsdSet {
         self.slot(slot).noted.load(Ordering::Acquire)
     }
 
-    /// Held shared during every stripe write.
+    /// The gate. Every stripe write holds it shared; see the file's head.
     pub fn gate(&self) -> &RwLock<()> {
         &self.gate
     }
 
-    /// Where the strips of a block are, by position.
+    /// The slots of the strips of a block, by position.
     pub fn stripe(&self, layout: &ObjectLayout, block: BlockIndex) -> Result<StripeSlots> {
         let placement = self.placement(layout)?;
         let mut slots = placement.stripe(layout.object, block);
@@ -349,10 +349,10 @@ impl NsdSet {
         Ok(Arc::clone(self.placements.write().entry(key).or_insert(made)))
     }
 
-    /// Sends a request to the NSD of `slot`; a change goes to its shadow as well.
+    /// Sends a request to the NSD of `slot`. A change goes to its shadow, too.
     ///
     /// # Errors
-    /// The NSD's, or `Unreachable` where there is no way to it.
+    /// The NSD's, or `Unreachable` if there is no way to it.
     pub fn call(
         &self,
         slot: SlotIndex,
@@ -372,11 +372,11 @@ impl NsdSet {
         Ok(reply)
     }
 
-    /// Sends a request that concerns the NSD of `slot` itself and none that is to replace it.
+    /// Sends a request to the current NSD of `slot` and not to its shadow.
     ///
     /// # Errors
-    /// As [`NsdSet::call`].
-    pub fn call_holder(&self, slot: SlotIndex, request: &NsdRequest) -> Result<NsdReply> {
+    /// Like [`NsdSet::call`].
+    pub fn call_current(&self, slot: SlotIndex, request: &NsdRequest) -> Result<NsdReply> {
         let port = self.slot(slot).route.read().port.clone();
         let Some(port) = port else {
             let detail = format!("NSD {} is not there", self.nsd(slot));
@@ -385,10 +385,10 @@ impl NsdSet {
         port.call(self.context(), request, &[], &mut [])
     }
 
-    /// Sends a request to one of the NSDs of `slot`.
+    /// Sends a request to the current NSD of a slot, or to its shadow.
     ///
     /// # Errors
-    /// As [`NsdSet::call`].
+    /// Like [`NsdSet::call`].
     pub fn call_at(
         &self,
         (slot, place): (SlotIndex, Place),
@@ -426,7 +426,7 @@ impl NsdSet {
         Ok(())
     }
 
-    /// Whether new files leave out the NSD of `slot`.
+    /// Whether new files get no strips on `slot`.
     pub fn is_left_out(&self, slot: SlotIndex) -> bool {
         let pool = self.pool.read();
         let last = pool.layouts.last();
@@ -466,7 +466,7 @@ impl NsdSet {
         }
     }
 
-    /// Takes one of the NSDs of a slot out of use.
+    /// Takes the current NSD of a slot, or its shadow, out of use.
     pub fn fail_at(&self, (slot, place): (SlotIndex, Place)) {
         match (place, self.shadow(slot)) {
             (Place::Current, _) => self.fail(slot),
@@ -475,8 +475,8 @@ impl NsdSet {
         }
     }
 
-    /// Makes durable that the NSD of `slot` has missed a write. Held across a metadata sync, which
-    /// happens once per loss.
+    /// Durably notes that the NSD of `slot` has missed a write. This syncs the metadata, once each
+    /// time an NSD goes away.
     pub fn note(&self, slot: SlotIndex) -> Result<()> {
         let entry = self.slot(slot);
         if entry.noted.load(Ordering::Acquire) {
@@ -500,9 +500,9 @@ impl NsdSet {
         self.slots().filter(|slot| self.is_noted(*slot)).count()
     }
 
-    /// Notes all NSDs that are away at the start, if the others suffice: what an NSD holds that
-    /// nobody saw then must not be believed when it returns, or a reader would see first the one
-    /// version of a stripe and then the other.
+    /// Notes all NSDs that are away at the start, if the others suffice. Recovery has not seen
+    /// their strips. If these were believed later, a reader could see first one version of a stripe
+    /// and then another.
     pub fn note_missing(&self) -> Result<()> {
         let missing: Vec<SlotIndex> =
             self.slots().filter(|slot| !self.availability(*slot).readable()).collect();
@@ -547,18 +547,18 @@ impl NsdSet {
         }
     }
 
-    /// Has somebody look after the NSDs soon.
+    /// Has the mender look after the NSDs soon.
     pub fn call_for_attention(&self) {
         *self.attention.lock() = true;
         self.called.notify_all();
     }
 
-    /// Held by whoever looks after the NSDs; across all of their recovery.
+    /// The lock of the thread that looks after the NSDs. It is held across their whole recovery.
     pub fn mending(&self) -> &Mutex<()> {
         &self.mending
     }
 
-    /// Waits until somebody calls for attention, at most for `limit`.
+    /// Waits until the NSDs need attention, at most for `limit`.
     pub fn wait_for_call(&self, limit: Duration) {
         let mut attention = self.attention.lock();
         if !*attention {
@@ -567,7 +567,7 @@ impl NsdSet {
         *attention = false;
     }
 
-    /// Asks an NSD in use for its space; one that does not answer is taken out of use.
+    /// Asks an NSD in use for its space. If it does not answer, it is taken out of use.
     pub fn check(&self, slot: SlotIndex) {
         match self.call(slot, &NsdRequest::Status, &[], &mut []) {
             Ok(NsdReply::Status(status)) if status.nsd == self.nsd(slot) => {
@@ -582,10 +582,10 @@ impl NsdSet {
         }
     }
 
-    /// Asks an NSD for its space. One that is `Down` and missed nothing is up again if it answers.
+    /// Asks an NSD for its space. If it answers, was `Down` and missed nothing, it is up again.
     /// Returns whether it answers.
     pub fn probe(&self, slot: SlotIndex) -> bool {
-        // Whoever opened the disk may have found that it is out of date, and said so there.
+        // The server that opened the disk may have told the metadata that the disk is out of date.
         self.probe_knowing(slot, &|| {
             let configuration = self.configuration()?;
             let known = configuration.pool.slots.get(usize::from(slot.0));
@@ -635,8 +635,8 @@ impl NsdSet {
         self.saw_boot(slot, status.boot);
     }
 
-    /// Notes a boot number in a reply. If it is not the one seen before, the NSD was started anew,
-    /// and what it had only accepted may be gone.
+    /// Notes the boot number of a reply. If it differs from the one seen before, the NSD was
+    /// started anew, and strips that it had only accepted may be gone.
     pub(crate) fn saw_boot(&self, slot: SlotIndex, boot: u64) {
         let before = self.slot(slot).boot.swap(boot, Ordering::AcqRel);
         if before != 0 && before != boot {
@@ -644,12 +644,12 @@ impl NsdSet {
         }
     }
 
-    /// How often an NSD was found started anew: what was accepted at a lower count may be gone.
+    /// How often some NSD was found started anew. Strips accepted at a lower count may be gone.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Acquire)
     }
 
-    /// Counts a bad strip; the log names it and `what` is wrong.
+    /// Counts a bad strip. The log names the strip and the fault, `what`.
     pub(crate) fn count_bad_strip(&self, slot: SlotIndex, key: &StripKey, what: &str) {
         if self.slot(slot).bad_last.lock().replace(*key) == Some(*key) {
             return;
@@ -677,12 +677,12 @@ impl NsdSet {
         self.slot(slot).mended_pages.fetch_add(mended, Ordering::Relaxed);
     }
 
-    /// Shows how far a recovery is; `None` when it has ended.
+    /// Shows the progress of a recovery; `None` when it has ended.
     pub fn show_progress(&self, slot: SlotIndex, progress: Option<(u64, u64)>) {
         *self.slot(slot).progress.lock() = progress;
     }
 
-    /// Asks all NSDs in use for their space. Those that do not answer are taken out of use.
+    /// Asks all NSDs in use for their space. What an NSD that does not answer said last stays.
     pub fn refresh_space(&self) {
         for slot in self.slots().filter(|slot| self.availability(*slot).writable()) {
             if let Ok(NsdReply::Status(status)) = self.call(slot, &NsdRequest::Status, &[], &mut [])
@@ -692,22 +692,23 @@ impl NsdSet {
         }
     }
 
-    /// Total and free raw bytes. Placement is even, so the fullest NSD decides what is free, and of
-    /// how much: those with more cannot be filled.
+    /// Total and free raw bytes of all NSDs. Placement is even, so the NSD with the least free
+    /// space decides: the others are counted as if each had its numbers, because they cannot be
+    /// filled.
     pub fn space(&self) -> (u64, u64) {
         let live = || self.slots().filter(|slot| self.being_emptied() != Some(*slot));
-        // What one that is away had when it went says nothing: deletions wait for it.
+        // The numbers of an NSD that is away say nothing: deletions wait for it.
         let told = live().filter(|slot| self.availability(*slot).writable()).map(|slot| {
             let entry = self.slot(slot);
             (entry.free.load(Ordering::Relaxed), entry.total.load(Ordering::Relaxed))
         });
         let Some((free, total)) = told.filter(|(_, total)| *total > 0).min() else { return (0, 0) };
-        // NSDs that do not answer are taken to be like the others.
+        // NSDs that do not answer count like the others.
         let all = live().count() as u64;
         (total.saturating_mul(all), free.saturating_mul(all))
     }
 
-    /// For listings.
+    /// All NSDs, for listings.
     pub fn views(&self) -> Vec<NsdView> {
         let view = |slot: SlotIndex| {
             let entry = self.slot(slot);

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use strake_proto::meta::{MetaOp, MetaQuery, MetaReply, PendingRange};
 use strake_proto::{Error, ErrorKind, NsdId, ObjectId, Result};
 
-/// Applies all pending deletions on the NSDs that can be written. Those away stay pending.
-/// Returns how many deletions are pending still.
+/// Applies all pending deletions on the NSDs that can be written. A deletion stays pending while
+/// one of its NSDs is away. Returns how many are still pending.
 pub fn apply_pending(array: &Array) -> Result<usize> {
     let _alone = array.reaping.lock();
     if array.meta.has_unsynced() {
@@ -30,8 +30,8 @@ pub fn apply_pending(array: &Array) -> Result<usize> {
     Ok(left)
 }
 
-/// Applies all pending deletions on one NSD, those too that it has applied already: it may have
-/// come back as it was before. Accepted, not stable.
+/// Applies all pending deletions on one NSD. Deletions that it has already applied are repeated,
+/// because the NSD may have come back in an older state. Afterwards they are accepted, not stable.
 pub fn apply_again(array: &Array, nsd: NsdId) -> Result<()> {
     let mut after = 0;
     loop {
@@ -50,9 +50,9 @@ pub fn apply_again(array: &Array, nsd: NsdId) -> Result<()> {
     }
 }
 
-/// Frees what deletions still hold, for somebody who finds no space; false if there was nothing
-/// to free. `before` are the metadata's changes when that somebody began: what another reaper
-/// has freed since counts, too. The caller holds no block and no content.
+/// Frees the space of pending deletions, for a caller that found no space. False if there was
+/// nothing to free. `before` is the metadata's count of changes when the caller began, so that what
+/// another reaper has freed since counts, too. The caller holds neither a block nor `content`.
 pub fn reclaim(array: &Array, before: u64) -> bool {
     let freed = apply_pending(array).is_ok() && array.meta.changes() != before;
     if freed {
@@ -75,8 +75,8 @@ fn apply_page(array: &Array, page: &[PendingRange], owed: &mut HashSet<ObjectId>
         done.push((range, applied));
     }
     if done.iter().any(|(_, applied)| !applied.is_empty()) {
-        // Stable before it is called applied; an NSD that fails now is asked again when it
-        // returns.
+        // A deletion is stable before it is reported as applied. An NSD that fails now is asked
+        // again when it returns.
         array.rounds.run(true)?;
     }
     let mut finished = 0;
@@ -87,8 +87,8 @@ fn apply_page(array: &Array, page: &[PendingRange], owed: &mut HashSet<ObjectId>
             restarts == array.io.nsds().restarts()
                 && slot_of(nsd).is_some_and(|slot| array.io.nsds().availability(slot).writable())
         });
-        // An NSD that is away and was not noted is read again as soon as it answers: the floor
-        // stays for it.
+        // An NSD that is away without being noted is read again as soon as it answers. The floor
+        // stays until then.
         let is_owed = range
             .waiting
             .iter()

@@ -1,14 +1,15 @@
-//! From accepted to stable: one commit of all NSDs for everybody who waits for one.
+//! From accepted to stable: one commit of all NSDs serves all callers that wait for one.
 //!
-//! A *round* takes all stripes accepted so far, commits every NSD (handing over the stripes that
-//! are settled), and then each stripe is stable, unless an NSD was started anew since it was sent
-//! (what it had only accepted may be gone) or more of its NSDs failed than the code tolerates.
-//! The owner of each stripe is told which ([`Outcome`]). A caller is served by a round that begins
-//! after its call; callers during a round share the next one.
+//! A *round* takes all stripes accepted so far and commits every NSD. With the commit it hands over
+//! the stripes that are settled. Afterwards each stripe is stable, with two exceptions: an NSD was
+//! started anew since the stripe was sent, so strips that it had only accepted may be gone; or more
+//! of the stripe's NSDs failed than the code tolerates. The owner of each stripe is told the result
+//! ([`Outcome`]). A call is served by a round that begins after it. All calls during a round share
+//! the next one.
 //!
-//! A stable stripe is *settled* (its predecessor may be freed) only when the metadata that names
-//! its bytes is durable. So after a crash everything beyond what the metadata knows is among the
-//! stripes never settled, where recovery finds it.
+//! A stable stripe is *settled* only when the metadata that names its bytes is durable. Then its
+//! predecessor may be freed. So after a crash recovery finds everything that the metadata does not
+//! know of among the stripes that were never settled.
 
 use crate::stripe_io::{Committed, StripeIo};
 use std::sync::Arc;
@@ -18,18 +19,20 @@ use strake_observe::Observe;
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result, SlotIndex, Version};
 
-/// Settled stripes handed over in one commit.
+/// The most settled stripes that one commit hands over.
 const SETTLED_MAX: usize = 65_536;
-/// How long one wait for another's round lasts before the waiter looks again.
+/// A caller that waits for the round of another thread looks again after this time.
 const WAIT_STEP: Duration = Duration::from_secs(1);
 
-/// The owner of an accepted stripe is told here, once, what became of it after the round.
+/// How the owner of an accepted stripe learns what the round made of it. One of the two functions
+/// is called, once.
 pub trait Outcome: Send {
-    /// It is stable. `stripe` is to be settled once the metadata that names its bytes is durable.
+    /// The stripe is stable. The owner settles it once the metadata that names its bytes is
+    /// durable.
     fn stable(self: Box<Self>, stripe: SettledStripe);
 
-    /// The NSDs may have lost it. `fault` says why; it is `None` where an NSD was merely started
-    /// anew.
+    /// The NSDs may have lost the stripe. `fault` says why. It is `None` if an NSD was merely
+    /// started anew.
     fn lost(self: Box<Self>, fault: Option<Error>);
 }
 
@@ -38,9 +41,9 @@ pub struct Accepted {
     pub layout: ObjectLayout,
     pub block: BlockIndex,
     pub version: Version,
-    /// Dirty bytes that its owner holds until it is stable.
+    /// Dirty bytes that its owner keeps in memory until the stripe is stable.
     pub charge: usize,
-    /// `NsdSet::restarts` before it was sent.
+    /// `NsdSet::restarts` before the stripe was sent.
     pub restarts: u64,
     pub outcome: Box<dyn Outcome>,
 }
@@ -50,7 +53,7 @@ struct State {
     running: bool,
     started: u64,
     finished: u64,
-    /// The last round that failed for someone, and how.
+    /// The last round that failed for some stripe, and its error.
     failed: Option<(u64, Error)>,
 }
 
@@ -87,9 +90,9 @@ impl Rounds {
         list.0.push(accepted);
     }
 
-    /// Held by whoever makes files durable, from before it takes what is unsettled of them until
-    /// that is settled. Only one that waits for all of them is in the way, and no longer than its
-    /// limit.
+    /// The guard of a thread that makes files durable. The thread takes it before it collects the
+    /// unsettled stripes of the files, and keeps it until these are settled. Such threads do not
+    /// wait for each other. They wait only for [`Rounds::wait_for_settling`], up to its limit.
     pub fn begin_settling(&self) -> RwLockReadGuard<'_, ()> {
         self.settling.try_read().unwrap_or_else(|| {
             let _wait = self.observe.waiters.enter("others who settle", "");
@@ -97,7 +100,7 @@ impl Rounds {
         })
     }
 
-    /// Waits until all is settled that somebody has begun to settle, or until `limit`.
+    /// Waits until every thread that has begun to settle has done so, at most for `limit`.
     pub fn wait_for_settling(&self, limit: Duration) {
         let _wait = self.observe.waiters.enter("others who settle", "");
         drop(self.settling.try_write_for(limit));
@@ -113,7 +116,7 @@ impl Rounds {
         self.accepted.lock().1
     }
 
-    /// Whether `bytes` at least wait for a round, and none is under way.
+    /// Whether at least `bytes` wait for a round, and no round is under way.
     pub fn is_due(&self, bytes: usize) -> bool {
         self.accepted_bytes() >= bytes && !self.state.lock().running
     }
@@ -123,11 +126,12 @@ impl Rounds {
         !self.settled.lock().is_empty() || !self.accepted.lock().0.is_empty()
     }
 
-    /// Makes everything accepted before this call stable. `always`: also if nothing was written,
-    /// for range deletions.
+    /// Makes everything accepted before this call stable. With `always` the NSDs commit even if
+    /// nothing was written, which range deletions need.
     ///
     /// # Errors
-    /// Of the round, for whatever stripe: callers look at their own blocks again.
+    /// The error of the round. It may concern stripes of others, so the caller looks at its own
+    /// blocks again.
     pub fn run(&self, always: bool) -> Result<()> {
         let mut rounds = self.state.lock();
         let needed = rounds.started + 1;
@@ -194,7 +198,7 @@ impl Rounds {
                 }));
             }
         }
-        // Also for stripes that no file waits for: those that a reader mended.
+        // This covers stripes that no file waits for, too: those that a reader mended.
         let lacking = lacking.into_iter().try_for_each(|slot| self.io.nsds().note(slot));
         noted.and(lacking)?;
         if lost > 0 {
@@ -204,8 +208,8 @@ impl Rounds {
         Ok(())
     }
 
-    /// Whether a stripe is safe although the commit did not reach these NSDs; notes durably that
-    /// they lack it if so.
+    /// Whether a stripe is safe although the commit did not reach these NSDs. If it is, the
+    /// metadata durably records that they lack it.
     fn tolerated(&self, stripe: &Accepted, unreached: &[SlotIndex]) -> Result<bool> {
         if unreached.is_empty() {
             return Ok(true);

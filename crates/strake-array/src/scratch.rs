@@ -1,13 +1,14 @@
-//! Buffers for a moment: parity on its way out, strips on their way in. Kept for reuse by power of
-//! two, because the first touch of fresh memory costs more than the copy into it.
+//! Short-lived buffers: parity on its way out, strips on their way in. Their lengths are rounded up
+//! to powers of two. They are kept for reuse, because the first touch of fresh memory costs more
+//! than the copy into it.
 
 use std::ops::{Deref, DerefMut};
 use strake_env::AlignedBuffer;
 use strake_env::sync::Mutex;
 
-/// Kept bytes are bounded: what comes back beyond this is given to the system.
+/// At most so many bytes are kept. Buffers beyond that go back to the system.
 const KEPT_BYTES_MAX: usize = 64 << 20;
-/// Smaller ones are cheap to allocate.
+/// Buffers smaller than this are cheap to allocate and are not kept.
 const KEPT_BUFFER_MIN: usize = 32 << 10;
 
 #[derive(Default)]

@@ -10,7 +10,7 @@ use tracing::error;
 pub(crate) fn salvage(array: &Array, slot: SlotIndex) -> bool {
     let nsds = array.io.nsds();
     nsds.missed().distrust(slot);
-    let salvaged = nsds.note(slot).and_then(|()| nsds.call_holder(slot, &NsdRequest::Salvage));
+    let salvaged = nsds.note(slot).and_then(|()| nsds.call_current(slot, &NsdRequest::Salvage));
     if let Err(error) = &salvaged {
         error!(target: "scrub", "NSD {}: its index cannot be mended now: {error}", nsds.nsd(slot));
     }

@@ -150,7 +150,7 @@ fn nsds(scrubber: &Scrubber, is_whole: &mut bool) -> Result<bool> {
         while let Some(at) = part
             && nsds.availability(slot).readable()
         {
-            let reply = nsds.call_holder(slot, &NsdRequest::Scrub { part: at });
+            let reply = nsds.call_current(slot, &NsdRequest::Scrub { part: at });
             let found = match reply {
                 Ok(NsdReply::Scrubbed(found)) => found,
                 Ok(_) => return Err(wrong_reply()),

@@ -1,19 +1,19 @@
-//! The slot that is being deleted, and who takes over its strips.
+//! The slot that is being emptied, and the NSDs that take over its strips.
 //!
-//! The *heir* of a strip is the NSD that the placement gives it once the slot is lost. Until the
-//! slot is deleted, heirs *follow*: they get every change that the slot's own NSD would get, and
-//! what was there before is copied to them, but nobody reads them or asks them what there is. So
-//! an heir that lacks a strip tells nothing, and what is deleted stays as readable as it was.
-//! Then, in one metadata entry and with no write under way, all heirs take their places at once.
+//! The *heir* of a strip is the NSD that the placement gives it once the slot is deleted. Until
+//! then heirs *follow*: they get every change that the slot's own NSD gets, and older strips are
+//! copied to them. No reader reads them or asks them which strips there are. So a strip that an
+//! heir still lacks misleads no reader, and the strips of the slot stay as readable as they were.
+//! At the end one metadata entry, with no write under way, gives all heirs their places at once.
 //!
-//! **An heir that misses a change** must not take its place: that is noted here ([`Heirs::missed`])
-//! before the change is acknowledged, and everything is compared again. One that is noted in the
-//! metadata as out of date needs no other note: it is compared in full before it is read, its
-//! inheritance included.
+//! **An heir that misses a change** must not take its place. The miss is noted in memory
+//! ([`Heirs::missed`]) before the change is acknowledged, and then everything is compared again. An
+//! heir whose NSD the metadata calls out of date needs no other note: before it is read, its
+//! recovery compares all of it, including the strips that it takes over.
 //!
 //! **Decided.** From the moment at which the metadata is asked to delete the slot, a crash may find
-//! either placement in force. If it could not be asked to the end, an heir that misses a change is
-//! therefore noted like any NSD, before anything is acknowledged.
+//! either placement in force. So while the answer is not known, an heir that misses a change is
+//! noted in the metadata like any NSD, before the change is acknowledged.
 
 use super::{NsdSet, Route};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,25 +24,25 @@ use strake_proto::{
 };
 use strake_stripe::{Placement, StripeSlots};
 
-/// What `slot` holds if none is being deleted.
-const NOBODY: u32 = u32::MAX;
+/// The value of `slot` while no slot is being emptied.
+const NONE: u32 = u32::MAX;
 
 /// See the file's head.
 pub(super) struct Heirs {
-    /// Whose strips they take over.
+    /// The slot whose strips the heirs take over.
     slot: AtomicU32,
-    /// Whether they get changes.
+    /// Whether the heirs get changes.
     following: AtomicBool,
-    /// Whether one of them missed a change since they follow.
+    /// Whether an heir has missed a change since the heirs follow.
     missed: AtomicBool,
-    /// Whether the metadata was asked to delete the slot.
+    /// Whether the metadata was asked to delete the slot, and the answer is not known.
     decided: AtomicBool,
 }
 
 impl Heirs {
     pub(super) fn of(slot: Option<SlotIndex>) -> Heirs {
         Heirs {
-            slot: AtomicU32::new(slot.map_or(NOBODY, |slot| u32::from(slot.0))),
+            slot: AtomicU32::new(slot.map_or(NONE, |slot| u32::from(slot.0))),
             following: AtomicBool::new(false),
             missed: AtomicBool::new(false),
             decided: AtomicBool::new(false),
@@ -51,13 +51,13 @@ impl Heirs {
 }
 
 impl NsdSet {
-    /// The slot that is being deleted.
+    /// The slot that is being emptied.
     pub fn being_emptied(&self) -> Option<SlotIndex> {
         u16::try_from(self.heirs.slot.load(Ordering::Acquire)).ok().map(SlotIndex)
     }
 
-    /// Where the strips of a block are, by position; which of them has an heir, and who that is.
-    /// Both as of one moment.
+    /// The slots of the strips of a block, by position, and the strip that has an heir with the
+    /// heir's slot. Both are of the same moment.
     pub fn stripe_and_heir(
         &self,
         layout: &ObjectLayout,
@@ -78,8 +78,8 @@ impl NsdSet {
         Ok((slots, heir))
     }
 
-    /// As [`NsdSet::stripe_and_heir`], for who writes the block: without an heir also while heirs
-    /// do not follow. The caller holds the gate.
+    /// Like [`NsdSet::stripe_and_heir`], for a writer of the block. There is no heir while heirs do
+    /// not follow. The caller holds the gate.
     pub(crate) fn stripe_to_write(
         &self,
         layout: &ObjectLayout,
@@ -91,13 +91,13 @@ impl NsdSet {
         self.stripe_and_heir(layout, block)
     }
 
-    /// How many slots were deleted: changes when heirs take their places.
+    /// How many slots were deleted. This changes when heirs take their places.
     pub fn deleted_count(&self) -> usize {
         self.deleted.read().len()
     }
 
-    /// Whether every strip of `slot` has a place elsewhere, in every layout that has the slot and
-    /// for files of this code, and none that makes failure groups weaker.
+    /// Whether `slot` can be deleted: in every layout that has the slot, each strip of a file of
+    /// this code has a place on another slot, and no such place breaks the limit per failure group.
     pub fn can_delete(&self, slot: SlotIndex, code: Code) -> Result<bool> {
         let deleted: Vec<SlotIndex> = self.deleted.read().iter().copied().chain([slot]).collect();
         let layouts = self.configuration()?.pool.layouts;
@@ -115,10 +115,10 @@ impl NsdSet {
         Ok(self.placement(layout)?.has(slot))
     }
 
-    /// Begins to delete a slot, durably. Nothing is copied yet.
+    /// Durably begins to delete a slot: it is being emptied from now on. Nothing is copied yet.
     ///
     /// # Errors
-    /// `Busy` if another is being deleted; the metadata's.
+    /// `Busy` if another slot is being emptied; the metadata's.
     pub fn begin_deletion(&self, slot: SlotIndex) -> Result<()> {
         use strake_proto::layout::NsdStatus::BeingEmptied;
         self.set_status(slot, BeingEmptied)?;
@@ -126,8 +126,8 @@ impl NsdSet {
         Ok(())
     }
 
-    /// Has the heirs follow from now on; changes under way are waited for. What they missed before
-    /// is forgotten: the caller compares everything.
+    /// Has the heirs follow from now on. This waits for changes under way. What heirs missed before
+    /// is forgotten, because the caller compares everything.
     pub fn follow_with_heirs(&self) {
         let _alone = self.gate.write();
         self.distrust_absent();
@@ -135,10 +135,10 @@ impl NsdSet {
         self.heirs.following.store(true, Ordering::Release);
     }
 
-    /// Notes that an heir did not get a change; before the change is acknowledged.
+    /// Notes that an heir did not get a change. Called before the change is acknowledged.
     ///
     /// # Errors
-    /// Where that has to be durable: as [`NsdSet::note`].
+    /// Those of [`NsdSet::note`], if the note has to be durable.
     pub(crate) fn heir_missed(&self, heir: SlotIndex) -> Result<()> {
         self.missed().distrust(heir);
         if self.is_noted(heir) {
@@ -151,11 +151,13 @@ impl NsdSet {
         Ok(())
     }
 
-    /// Whether all heirs have everything, those apart that are compared before they are read. With
-    /// the slot's own NSD readable there are none of these: what only it has would be lost.
+    /// Checks that all heirs have everything. An heir whose NSD the metadata calls out of date does
+    /// not count, because it is compared before it is read. It counts, however, while the slot's
+    /// own NSD is readable: a strip that only this NSD has would be lost.
     ///
     /// # Errors
-    /// `Unreachable` if not. Whoever relies on it holds the gate alone.
+    /// `Unreachable` if an heir lacks something. A caller that relies on the answer holds the gate
+    /// alone.
     pub fn require_heirs(&self, gone: SlotIndex) -> Result<()> {
         let not_yet = |detail: String| Err(Error::new(ErrorKind::Unreachable, detail));
         if self.heirs.missed.load(Ordering::Acquire) {
@@ -173,11 +175,11 @@ impl NsdSet {
         Ok(())
     }
 
-    /// Deletes the slot, durably: the heirs have their places when it returns. The caller holds the
-    /// gate alone, and all heirs have everything.
+    /// Durably deletes the slot: the heirs have their places when this returns. The caller holds
+    /// the gate alone, and all heirs have everything.
     ///
     /// # Errors
-    /// The metadata's. It may or may not have happened then; the caller tries again.
+    /// The metadata's. The slot may be deleted or not in that case, so the caller tries again.
     pub fn end_deletion(&self, slot: SlotIndex) -> Result<()> {
         let _serial = self.noting.lock();
         self.heirs.decided.store(true, Ordering::Release);
@@ -186,7 +188,7 @@ impl NsdSet {
         {
             let mut deleted = self.deleted.write();
             deleted.push(slot);
-            self.heirs.slot.store(NOBODY, Ordering::Release);
+            self.heirs.slot.store(NONE, Ordering::Release);
         }
         let entry = self.slot(slot);
         entry.noted.store(false, Ordering::Release);

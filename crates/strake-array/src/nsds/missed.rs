@@ -1,29 +1,32 @@
-//! Missed-writes tables: which blocks an NSD that is away may lack, so that only these are compared
-//! when it is back. Pure: no lock, no clock, no I/O.
+//! Missed-writes tables: the blocks that an NSD which is away may lack, so that only these are
+//! compared when it is back. Pure: no lock, no clock, no I/O.
 //!
-//! **Invariant.** For every NSD with a complete table, and every block: the NSD has made the newest
-//! acknowledged version of its strip stable, or the block is in its table, or among those *sent*
-//! (accepted since the last commit). It holds because
+//! **Invariant.** For every NSD with a complete table, and for every block, one of three things is
+//! true: the NSD has made the newest acknowledged version of its strip stable; or the block is in
+//! the NSD's table; or the block is among those *sent* (accepted since the last commit). The
+//! invariant holds because of three rules.
 //!
-//! * a write notes its block for every NSD that it left out or that failed it, and as sent for
-//!   those that accepted it, before it lets others come between ([`super::NsdSet::gate`]);
-//! * a commit moves what was sent before it to the tables of all NSDs that it did not reach, and of
-//!   all where an NSD was started anew since it was sent;
-//! * deletions are not in it: each waits in the metadata for those who are away.
+//! * A write notes its block in the table of every NSD that it left out or that failed it, and as
+//!   sent for the NSDs that accepted it. It does so before it lets go of the gate
+//!   ([`super::NsdSet::gate`]).
+//! * A commit moves the blocks sent before it to the tables of the NSDs that it did not reach. If
+//!   an NSD was started anew since a block was sent, the block goes to the tables of all NSDs that
+//!   accepted it.
+//! * Deletions are in no table: each waits in the metadata for the NSDs that are away.
 //!
-//! A table is *incomplete*, and everything is compared, where this cannot be known: the NSD was
-//! away when this client began, came back older than it went, changed hands or lost a part of its
-//! index, an heir missed what it was to take over, or the table grew too long. Tables live as long
-//! as the client; what it would cost to make each entry durable before a degraded write is more
-//! than they save (decision 0018).
+//! A table is *incomplete*, and everything is compared, where the invariant cannot be known to
+//! hold. The NSD was away when this client began, came back older than it went, or lost a part of
+//! its index; the slot got another NSD; an heir missed a strip that it was to take over; or the
+//! table grew too long. Tables live as long as the client. Making each entry durable before a
+//! degraded write would cost more than tables save (decision 0018).
 
 use std::collections::{BTreeMap, BTreeSet};
 use strake_proto::{BlockIndex, ObjectId, SlotIndex};
 
-/// The longest table, in blocks, and the longest list of what was sent. At some 50 bytes each.
+/// The most blocks in a table, and in the list of those sent. A block takes some 50 bytes.
 const BLOCKS_MAX: usize = 1 << 18;
 
-/// What one NSD may lack.
+/// The blocks that one NSD may lack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     objects: BTreeMap<ObjectId, BTreeSet<BlockIndex>>,
@@ -32,27 +35,27 @@ pub struct Table {
 }
 
 impl Table {
-    /// Nothing is missing.
+    /// A complete table without an entry.
     fn complete() -> Table {
         Table { objects: BTreeMap::new(), count: 0, complete: true }
     }
 
-    /// Whether everything else is known to be there.
+    /// Whether the NSD lacks nothing but the blocks in the table.
     pub fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Whether nothing is missing.
+    /// Whether the NSD lacks nothing.
     pub fn is_clean(&self) -> bool {
         self.complete && self.count == 0
     }
 
-    /// How many blocks are in it.
+    /// How many blocks are in the table.
     pub fn blocks(&self) -> u64 {
         self.count as u64
     }
 
-    /// Those of an object.
+    /// The blocks of one object.
     pub fn blocks_of(&self, object: ObjectId) -> Option<&BTreeSet<BlockIndex>> {
         self.objects.get(&object)
     }
@@ -77,9 +80,9 @@ impl Table {
 pub(crate) struct Sent {
     pub object: ObjectId,
     pub block: BlockIndex,
-    /// Who accepted a strip of it.
+    /// The slots that accepted a strip of it.
     pub accepted: Vec<SlotIndex>,
-    /// `NsdSet::restarts` before it was sent.
+    /// `NsdSet::restarts` before the block was sent.
     pub restarts: u64,
 }
 
@@ -87,18 +90,18 @@ pub(crate) struct Sent {
 pub struct Missed {
     tables: Vec<Table>,
     sent: Vec<Sent>,
-    /// Not all of `sent` is known: the count of restarts when the first was left out.
+    /// Set if `sent` grew too long: the count of restarts when the first block was left out.
     overflow: Option<u64>,
 }
 
-/// What was sent before a commit began.
+/// The blocks sent before a commit began.
 pub(crate) struct Batch {
     sent: Vec<Sent>,
     overflow: Option<u64>,
 }
 
 impl Missed {
-    /// Complete tables without an entry, for so many slots.
+    /// A complete table without an entry for each of so many slots.
     pub(crate) fn new(slots: usize) -> Missed {
         Missed { tables: vec![Table::complete(); slots], sent: Vec::new(), overflow: None }
     }
@@ -107,17 +110,17 @@ impl Missed {
         &mut self.tables[usize::from(slot.0)]
     }
 
-    /// A slot may lack this block.
+    /// Notes that a slot may lack this block.
     pub fn note(&mut self, slot: SlotIndex, object: ObjectId, block: BlockIndex) {
         self.table(slot).add(object, block);
     }
 
-    /// What a slot lacks is not known.
+    /// Notes that it is not known what a slot lacks.
     pub fn distrust(&mut self, slot: SlotIndex) {
         self.table(slot).give_up();
     }
 
-    /// A stripe was accepted by some.
+    /// Notes a block of which strips were accepted.
     pub(crate) fn sent(&mut self, sent: Sent) {
         if self.sent.len() < BLOCKS_MAX {
             self.sent.push(sent);
@@ -126,14 +129,14 @@ impl Missed {
         }
     }
 
-    /// Takes what was sent, at the begin of a commit.
+    /// Takes the blocks sent so far. Called when a commit begins.
     pub(crate) fn begin_commit(&mut self) -> Batch {
         Batch { sent: std::mem::take(&mut self.sent), overflow: self.overflow.take() }
     }
 
-    /// Notes what a commit did not make stable: on the slots that it did not reach, and everywhere
-    /// what was sent at another count of restarts than `restarts`. Returns the unreached slots that
-    /// lack something because of it.
+    /// Notes what a commit did not make stable: all blocks of the slots that it did not reach, and
+    /// on every slot the blocks that were sent at another count of restarts than `restarts`.
+    /// Returns the unreached slots that lack something because of it.
     pub(crate) fn end_commit(
         &mut self,
         batch: Batch,
@@ -166,12 +169,12 @@ impl Missed {
         lacking
     }
 
-    /// Takes a slot's table for a recovery, which leaves an empty one.
+    /// Takes a slot's table for a recovery, and leaves a complete table without an entry.
     pub fn take(&mut self, slot: SlotIndex) -> Table {
         std::mem::replace(self.table(slot), Table::complete())
     }
 
-    /// Gives back what a recovery could not bring to its end.
+    /// Puts back the table of a recovery that did not come to its end.
     pub fn give_back(&mut self, slot: SlotIndex, table: Table) {
         if !table.complete {
             self.distrust(slot);

@@ -1,4 +1,5 @@
-//! NSDs that return: what they vouch for, what they missed, how their recovery begins and ends.
+//! NSDs that return: how much they must have, what they missed, and how their recovery begins and
+//! ends.
 
 use super::NsdSet;
 use super::missed::Missed;
@@ -9,42 +10,43 @@ use strake_proto::nsd::NsdStatusReply;
 use strake_proto::{Result, SlotIndex};
 use tracing::warn;
 
-/// What the end of a recovery came to.
+/// The result of the end of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryEnd {
     /// The NSD is up.
     Up,
     /// There is more to compare.
     More,
-    /// It went down again.
+    /// The NSD went down again.
     Down,
 }
 
-/// How much an NSD is to have when it comes back.
+/// How much an NSD must have when it comes back.
 #[derive(Default)]
 pub(super) struct Vouched {
-    /// The boot number whose state was looked at; 0 for none.
+    /// The boot number under which the NSD was last compared with this record; 0 for none.
     boot: u64,
-    /// How many changes the NSD called stable last under it.
+    /// How many changes the NSD last called stable under that boot number.
     stable: u64,
-    /// The same of a later boot number, which nobody has looked at yet.
+    /// A later boot number, not compared yet, and how many changes the NSD called stable under it.
     unseen: Option<(u64, u64)>,
 }
 
 impl Vouched {
-    /// With so many changes called stable.
+    /// An NSD that called so many changes stable under this boot number.
     pub(super) fn stable(boot: u64, stable: u64) -> Vouched {
         Vouched { boot, stable, unseen: None }
     }
 
-    /// Whether who has this much has less than it called stable.
+    /// True if an NSD that reports `recovered` changes holds fewer than it once called stable, so
+    /// that it is an older copy.
     fn is_older(&self, status: &NsdStatusReply) -> bool {
         let (of, unseen) = self.unseen.unwrap_or_default();
         let needed = if of == status.boot { self.stable } else { unseen.max(self.stable) };
         self.boot != 0 && (status.recovered == 0 || status.recovered < needed)
     }
 
-    /// What is known once it was looked at.
+    /// The record after the NSD was compared with this one.
     fn after(&self, status: &NsdStatusReply) -> Vouched {
         match self.unseen {
             Some((boot, stable)) if boot == status.boot => Vouched::stable(boot, stable),
@@ -54,17 +56,17 @@ impl Vouched {
 }
 
 impl NsdSet {
-    /// What NSDs have missed.
+    /// The tables of missed writes.
     pub fn missed(&self) -> MutexGuard<'_, Missed> {
         self.missed.lock()
     }
 
-    /// Whether nothing is kept about what NSDs miss: none may miss anything.
+    /// Whether no NSD may miss anything, so that nothing is kept about missed writes.
     pub(crate) fn tolerates_none(&self) -> bool {
         self.tolerance == 0
     }
 
-    /// What the NSDs lack that are not up just now cannot be told from their tables.
+    /// Distrusts the table of every NSD that is not up just now.
     pub(super) fn distrust_absent(&self) {
         for slot in self.slots() {
             if self.availability(slot) != NsdAvailability::Up {
@@ -73,11 +75,11 @@ impl NsdSet {
         }
     }
 
-    /// Looks at what an NSD has that was started anew. One that has less than it had called stable
-    /// is noted: everything on it is compared.
+    /// Looks at how much an NSD has after it was started anew. If it has less than it had called
+    /// stable, it is noted, and everything on it will be compared.
     ///
     /// # Errors
-    /// Where that cannot be noted: it is not to be used.
+    /// If it cannot be noted. The NSD must not be used then.
     pub(super) fn vouch(&self, slot: SlotIndex, status: &NsdStatusReply) -> Result<()> {
         let vouched = &self.slot(slot).vouched;
         let is_older = {
@@ -97,7 +99,7 @@ impl NsdSet {
         Ok(())
     }
 
-    /// Notes how much an NSD called stable.
+    /// Notes how many changes an NSD called stable.
     pub(crate) fn saw_stable(&self, slot: SlotIndex, boot: u64, stable: u64) {
         let mut vouched = self.slot(slot).vouched.lock();
         match vouched.boot == boot {
@@ -108,8 +110,8 @@ impl NsdSet {
         self.saw_boot(slot, boot);
     }
 
-    /// Begins to write to an NSD that missed writes, without reading it. False if it is not one, or
-    /// went down again.
+    /// Begins to write to an NSD that missed writes, without reading it. False if the NSD has not
+    /// missed any, or went down again.
     pub fn begin_recovery(&self, slot: SlotIndex) -> bool {
         let _alone = self.gate.write();
         let _serial = self.noting.lock();
@@ -128,7 +130,8 @@ impl NsdSet {
         if self.availability(slot) != NsdAvailability::Recovering {
             return Ok(RecoveryEnd::Down);
         }
-        // Whoever notes something from now on takes it out of use after that, and finds it up.
+        // A thread that notes a miss from now on takes the NSD out of use afterwards. It needs
+        // `noting` for that, so it finds the NSD up.
         if !self.missed().is_clean(slot) {
             return Ok(RecoveryEnd::More);
         }

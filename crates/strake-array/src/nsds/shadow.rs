@@ -1,8 +1,9 @@
-//! Slots that change hands: an NSD that follows the holder of a slot until it has everything and
-//! takes over, and one that takes the place of a lost NSD at once, empty.
+//! Replacing the NSD of a slot, in two ways. While the current NSD can be read, the new one is its
+//! *shadow* until it has everything, and then takes over. If the current NSD is lost, the new one
+//! takes its place at once, empty, and is filled like an NSD that returns.
 //!
-//! Every change that the holder has done is done by its *shadow* too; what was there before is
-//! copied to it meanwhile. A shadow that misses a change never takes over.
+//! The shadow makes every change that the current NSD has made. What the current NSD stored before
+//! is copied to the shadow meanwhile. A shadow that misses a change never takes over.
 
 use super::{NsdSet, Route, Vouched};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use tracing::{error, info};
 pub struct Shadow {
     pub nsd: NsdId,
     pub(super) port: Arc<dyn NsdPort>,
-    /// Set when it missed a change: it cannot take over then.
+    /// Set when the shadow missed a change. It cannot take over then.
     pub(super) failed: AtomicBool,
     boot: AtomicU64,
 }
@@ -28,12 +29,13 @@ impl Shadow {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Does what the holder has done. One that cannot is not asked again.
+    /// Makes the change that the current NSD has made. A shadow that failed once is not asked
+    /// again.
     pub(super) fn follow(&self, context: NsdContext, request: &NsdRequest, send: &[u8]) {
         let copied;
         let request = match request {
             NsdRequest::Write { key, header, checksums, stable, .. } => {
-                // Its copier may have been there first.
+                // The thread that copies older strips may have written this version first.
                 let (header, checksums) = (header.clone(), checksums.clone());
                 let (key, stable) = (*key, *stable);
                 copied = NsdRequest::Write { key, header, checksums, copy: true, stable };
@@ -57,7 +59,7 @@ impl Shadow {
         }
     }
 
-    /// One that was started anew has lost what it had only accepted.
+    /// Fails a shadow that was started anew: it has lost what it had only accepted.
     fn check_boot(&self, reply: &NsdReply) {
         if let NsdReply::Accepted { boot } | NsdReply::Stable { boot, .. } = reply
             && *boot != self.boot.load(Ordering::Acquire)
@@ -68,13 +70,13 @@ impl Shadow {
 }
 
 impl NsdSet {
-    /// Who is to take over `slot`.
+    /// The shadow of `slot`, if it is being replaced.
     pub fn shadow(&self, slot: SlotIndex) -> Option<Arc<Shadow>> {
         self.slot(slot).route.read().shadow.clone()
     }
 
-    /// From now on `nsd` gets every change that the holder of `slot` gets. Changes under way are
-    /// waited for.
+    /// Makes `nsd` the shadow of `slot`: from now on it gets every change that the current NSD
+    /// gets. Waits for changes under way.
     pub fn begin_shadow(&self, slot: SlotIndex, nsd: NsdId, port: Arc<dyn NsdPort>) -> Result<()> {
         let reply = port.call(self.context(), &NsdRequest::Status, &[], &mut [])?;
         let NsdReply::Status(status) = reply else { return Err(crate::meta_link::wrong_reply()) };
@@ -88,20 +90,20 @@ impl NsdSet {
         Ok(())
     }
 
-    /// Ends that.
+    /// Ends the shadow of `slot`.
     pub fn end_shadow(&self, slot: SlotIndex) {
         self.slot(slot).route.write().shadow = None;
     }
 
-    /// Gives `slot` to its shadow, which has everything. Durable when it returns.
+    /// Gives `slot` to its shadow, which has everything. This is durable when it returns.
     ///
     /// # Errors
     /// `Unreachable` if the shadow missed something after all; the metadata's.
     pub fn promote_shadow(&self, slot: SlotIndex) -> Result<()> {
         let entry = self.slot(slot);
-        let lost = || Error::new(ErrorKind::Unreachable, "the new disk failed meanwhile");
+        let failed = || Error::new(ErrorKind::Unreachable, "the new disk failed meanwhile");
         let _alone = self.gate.write();
-        let shadow = self.shadow(slot).ok_or_else(lost)?;
+        let shadow = self.shadow(slot).ok_or_else(failed)?;
         let commit = NsdRequest::Commit { settled: Vec::new() };
         let reply = shadow.port.call(self.context(), &commit, &[], &mut [])?;
         let NsdReply::Stable { boot, stable } = reply else {
@@ -109,7 +111,7 @@ impl NsdSet {
         };
         shadow.check_boot(&reply);
         if shadow.failed.load(Ordering::Acquire) {
-            return Err(lost());
+            return Err(failed());
         }
         let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
         let _serial = self.noting.lock();
@@ -127,8 +129,8 @@ impl NsdSet {
         Ok(())
     }
 
-    /// Gives `slot`, whose NSD cannot be read, to an empty one, which is brought up to date like
-    /// one that returns. Durable when it returns.
+    /// Gives `slot`, whose NSD cannot be read, to an empty NSD. The mender then brings it up to
+    /// date like an NSD that returns. The change of the slot is durable when this returns.
     ///
     /// # Errors
     /// The metadata's.
