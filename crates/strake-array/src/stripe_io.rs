@@ -22,6 +22,7 @@
 
 mod examine;
 mod list;
+mod patch;
 mod read;
 mod resolve;
 mod write;
@@ -31,6 +32,7 @@ mod write;
 mod stripe_io_test;
 
 pub use examine::Health;
+pub use patch::{Patch, Patched, rows_of};
 
 use crate::nsds::NsdSet;
 use crate::scratch::Scratch;
@@ -113,6 +115,26 @@ pub struct StripeIo {
     versions: Versions,
     scratch: Scratch,
     mended: AtomicU64,
+    counts: Counts,
+}
+
+/// How blocks were sent since the start.
+#[derive(Default)]
+struct Counts {
+    whole: AtomicU64,
+    patches: AtomicU64,
+    not_base: AtomicU64,
+}
+
+/// The same, at some moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendCounts {
+    /// As whole blocks.
+    pub whole: u64,
+    /// As patches that were accepted.
+    pub patches: u64,
+    /// Patches that did not fit: the whole block was sent instead.
+    pub not_base: u64,
 }
 
 /// Bytes that the data strips of a block take on disks.
@@ -129,7 +151,18 @@ pub fn on_disk(length: u32) -> u32 {
 impl StripeIo {
     /// Stripe I/O on these NSDs.
     pub fn new(nsds: Arc<NsdSet>, fan: FanOut, versions: Versions) -> StripeIo {
-        StripeIo { nsds, fan, versions, scratch: Scratch::default(), mended: AtomicU64::new(0) }
+        let (scratch, mended) = (Scratch::default(), AtomicU64::new(0));
+        StripeIo { nsds, fan, versions, scratch, mended, counts: Counts::default() }
+    }
+
+    /// How blocks were sent since the start.
+    pub fn send_counts(&self) -> SendCounts {
+        let Counts { whole, patches, not_base } = &self.counts;
+        SendCounts {
+            whole: whole.load(Ordering::Relaxed),
+            patches: patches.load(Ordering::Relaxed),
+            not_base: not_base.load(Ordering::Relaxed),
+        }
     }
 
     /// The NSDs.

@@ -9,7 +9,7 @@ use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, LayoutVersion, ObjectId, PoolMap};
 use strake_testing::{MemoryNsd, memory_nsd::Faults};
 
-const BLOCK_SIZE: u32 = 256 << 10;
+pub(super) const BLOCK_SIZE: u32 = 256 << 10;
 
 /// Metadata that only takes notes.
 #[derive(Default)]
@@ -30,11 +30,11 @@ impl MetaPort for Notes {
     }
 }
 
-struct Bench {
-    nsds: Vec<Arc<MemoryNsd>>,
+pub(super) struct Bench {
+    pub(super) nsds: Vec<Arc<MemoryNsd>>,
     notes: Arc<Notes>,
-    layout: ObjectLayout,
-    io: StripeIo,
+    pub(super) layout: ObjectLayout,
+    pub(super) io: StripeIo,
     /// Grants of later clients.
     lives: AtomicU64,
 }
@@ -61,7 +61,7 @@ fn io_over(nsds: &[Arc<MemoryNsd>], notes: &Arc<Notes>, grant: u64) -> StripeIo 
     StripeIo::new(Arc::new(set), fan, Versions::new(GrantNumber(grant)))
 }
 
-fn bench(code: Code, count: u16) -> Bench {
+pub(super) fn bench(code: Code, count: u16) -> Bench {
     let nsds: Vec<_> = (0..count).map(|at| MemoryNsd::new(NsdId(u32::from(at) + 1))).collect();
     let notes = Arc::new(Notes::default());
     let layout = ObjectLayout {
@@ -77,19 +77,19 @@ fn bench(code: Code, count: u16) -> Bench {
 
 impl Bench {
     /// Who holds that strip of block 0.
-    fn slot_at(&self, strip: u8) -> SlotIndex {
+    pub(super) fn slot_at(&self, strip: u8) -> SlotIndex {
         let slots = self.io.nsds().stripe(&self.layout, BlockIndex(0)).expect("placed");
         slots[usize::from(strip)]
     }
 
-    fn write(&self, io: &StripeIo, block: u64, data: &[u8]) -> Result<Version> {
+    pub(super) fn write(&self, io: &StripeIo, block: u64, data: &[u8]) -> Result<Version> {
         let mut padded = vec![0; padded_bytes(self.layout.code, data.len() as u32)];
         padded[..data.len()].copy_from_slice(data);
         io.write_block(&self.layout, BlockIndex(block), data.len() as u32, &padded, Version::NONE)
     }
 
     /// The whole block from a new client, as after a restart, with NSDs `away` (mask) gone.
-    fn read_after_restart(&self, block: u64, away: u32) -> Result<Option<Vec<u8>>> {
+    pub(super) fn read_after_restart(&self, block: u64, away: u32) -> Result<Option<Vec<u8>>> {
         for (at, nsd) in self.nsds.iter().enumerate() {
             nsd.set_down(away >> at & 1 == 1);
         }
@@ -101,7 +101,7 @@ impl Bench {
         result
     }
 
-    fn read(&self, io: &StripeIo, block: u64, expected: u32) -> Result<Option<Vec<u8>>> {
+    pub(super) fn read(&self, io: &StripeIo, block: u64, expected: u32) -> Result<Option<Vec<u8>>> {
         let mut out = vec![9; BLOCK_SIZE as usize];
         let block = BlockIndex(block);
         let access = Access::Exclusive;
@@ -118,7 +118,7 @@ fn codes() -> Vec<Code> {
     ["1", "2x", "4+2p", "8+2p"].iter().map(|name| name.parse().expect("a code")).collect()
 }
 
-fn data(rng: &mut Rng, length: usize) -> Vec<u8> {
+pub(super) fn data(rng: &mut Rng, length: usize) -> Vec<u8> {
     let mut data = vec![0; length];
     rng.fill(&mut data);
     data

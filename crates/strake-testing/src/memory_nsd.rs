@@ -216,6 +216,14 @@ impl Inner {
         self.faults = Faults::default();
     }
 
+    fn restart_if_due(&mut self) {
+        match &mut self.faults.restart_after {
+            Some(0) => self.crash(),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+    }
+
     fn used(&self) -> u64 {
         self.state.strips.values().flatten().map(|one| one.bytes.len() as u64).sum()
     }
@@ -323,8 +331,9 @@ impl Inner {
             bytes[unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES].copy_from_slice(data);
             checksums[unit] = *checksum;
         }
-        self.patches += 1;
-        self.write(key, header, &checksums, (true, stable), &bytes)
+        let reply = self.write(key, header, &checksums, (true, stable), &bytes);
+        self.patches += u64::from(reply.is_ok());
+        reply
     }
 
     fn read(
@@ -443,15 +452,13 @@ impl MemoryNsd {
         match request {
             NsdRequest::Write { key, header, checksums, copy, stable } => {
                 let reply = inner.write(key, header, checksums, (*copy, *stable), send);
-                match &mut inner.faults.restart_after {
-                    Some(0) => inner.crash(),
-                    Some(left) => *left -= 1,
-                    None => {}
-                }
+                inner.restart_if_due();
                 reply
             }
             NsdRequest::Patch { key, header, base, units, checksums, stable } => {
-                inner.patch(key, header, *base, (units, checksums), *stable, send)
+                let reply = inner.patch(key, header, *base, (units, checksums), *stable, send);
+                inner.restart_if_due();
+                reply
             }
             NsdRequest::Read { key, version, offset, length } => {
                 inner.read(key, *version, (*offset, *length), receive)

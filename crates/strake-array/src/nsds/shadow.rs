@@ -45,7 +45,18 @@ impl Shadow {
             | NsdRequest::DeleteRange { .. }
             | NsdRequest::ForgetTombstones { .. }
             | NsdRequest::Refuse { .. } => request,
-            _ => return,
+            // Stripes with a shadow are not patched: its copier may not have brought the base yet.
+            NsdRequest::Patch { .. } => {
+                error!(target: "disks", "NSD {}, which replaces another, missed a patch", self.nsd);
+                return self.failed.store(true, Ordering::Release);
+            }
+            NsdRequest::Read { .. }
+            | NsdRequest::List { .. }
+            | NsdRequest::ListUnsettled { .. }
+            | NsdRequest::Status
+            | NsdRequest::Check { .. }
+            | NsdRequest::Scrub { .. }
+            | NsdRequest::Salvage => return,
         };
         if self.failed.load(Ordering::Acquire) {
             return;

@@ -12,13 +12,25 @@
 use super::StripeIo;
 use crate::nsds::{Place, Sent, is_nsd_fault};
 use crate::scratch::ScratchBuffer;
+use std::sync::atomic::Ordering;
 use strake_env::sync::Mutex;
 use strake_proto::nsd::{NsdReply, NsdRequest, StripHeader};
 use strake_proto::{
     BlockIndex, Error, ErrorKind, Geometry, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex,
     Version,
 };
-use strake_stripe::{StripeCode, strip_checksums};
+use strake_stripe::{StripeCode, StripeSlots, strip_checksums};
+
+/// Which NSDs a stripe is sent to.
+pub(super) struct Targets {
+    pub(super) header: StripHeader,
+    /// Those that can be written.
+    pub(super) sent: Vec<(StripIndex, SlotIndex)>,
+    /// The others.
+    left_out: Vec<(StripIndex, SlotIndex)>,
+    /// `NsdSet::restarts` before it is sent.
+    restarts: u64,
+}
 
 impl StripeIo {
     /// Writes a block of `block_bytes` bytes. `bytes` are the block, padded with zeros to whole
@@ -42,18 +54,8 @@ impl StripeIo {
         let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
         assert_eq!(bytes.len(), stripe.data_strips() * strip_bytes, "blocks come padded");
         let (slots, heir) = self.nsds.stripe_to_write(layout, block)?;
-        let restarts = self.nsds.restarts();
-        let version = self.versions.next();
-
-        let all: Vec<(StripIndex, SlotIndex)> =
-            stripe.positions().map(|at| (at, slots[usize::from(at.0)])).collect();
-        let (sent, left_out): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|(_, slot)| self.nsds.availability(*slot).writable());
-        if sent.len() < stripe.data_strips() {
-            return Err(too_few(sent.len(), stripe.data_strips()));
-        }
-        let skipped = left_out.iter().fold(0u32, |mask, (at, _)| mask | 1 << at.0);
-        let header = StripHeader { version, block_bytes, skipped };
+        let targets = self.targets(&stripe, &slots, block_bytes)?;
+        let Targets { sent, header, .. } = &targets;
 
         let data: Vec<&[u8]> = bytes.chunks_exact(strip_bytes).collect();
         let parity = self.encode(&stripe, &data, strip_bytes);
@@ -70,16 +72,12 @@ impl StripeIo {
         let (to_heir, heirless): (Vec<_>, Vec<_>) =
             heir.into_iter().partition(|(_, slot)| self.nsds.availability(*slot).writable());
         let all: Vec<(StripIndex, SlotIndex)> = sent.iter().chain(&to_heir).copied().collect();
-        let results: Vec<Mutex<Result<()>>> = all.iter().map(|_| Mutex::new(Ok(()))).collect();
-        self.fan.run(all.len(), &|index| {
-            let (at, slot) = all[index];
+        let mut results = self.send_to(&all, &|index, at, slot| {
             let (target, how) = ((slot, Place::Current), (index >= sent.len(), stable));
-            let result = self.write_strip(layout, block, at, target, &header, strip(at), how);
-            *results[index].lock() = result;
+            self.write_strip(layout, block, at, target, header, strip(at), how)
         });
-        let mut results: Vec<Result<()>> = results.into_iter().map(Mutex::into_inner).collect();
         let of_heirs = results.split_off(sent.len());
-        self.note_missed((layout.object, block, restarts), &sent, &left_out, &results);
+        self.note_missed((layout.object, block), &targets, &results);
         for ((_, slot), result) in to_heir.iter().zip(of_heirs) {
             let Err(error) = result else { continue };
             if is_nsd_fault(error.kind()) {
@@ -88,33 +86,72 @@ impl StripeIo {
             self.nsds.heir_missed(*slot)?;
         }
         heirless.iter().try_for_each(|(_, slot)| self.nsds.heir_missed(*slot))?;
-        self.judge_write(&stripe, &sent, &left_out, results)?;
-        Ok(version)
+        self.judge_write(&stripe, &targets, results)?;
+        self.counts.whole.fetch_add(1, Ordering::Relaxed);
+        Ok(header.version)
+    }
+
+    /// Which NSDs a stripe of a new version is sent to. The caller holds the gate.
+    ///
+    /// # Errors
+    /// `Io` if too few can be written.
+    pub(super) fn targets(
+        &self,
+        stripe: &StripeCode,
+        slots: &StripeSlots,
+        block_bytes: u32,
+    ) -> Result<Targets> {
+        let restarts = self.nsds.restarts();
+        let version = self.versions.next();
+        let (sent, left_out): (Vec<_>, Vec<_>) = stripe
+            .positions()
+            .map(|at| (at, slots[usize::from(at.0)]))
+            .partition(|(_, slot)| self.nsds.availability(*slot).writable());
+        if sent.len() < stripe.data_strips() {
+            return Err(too_few(sent.len(), stripe.data_strips()));
+        }
+        let skipped = left_out.iter().fold(0u32, |mask, (at, _)| mask | 1 << at.0);
+        let header = StripHeader { version, block_bytes, skipped };
+        Ok(Targets { header, sent, left_out, restarts })
+    }
+
+    /// Calls `send` for all targets, with their numbers, side by side.
+    pub(super) fn send_to(
+        &self,
+        targets: &[(StripIndex, SlotIndex)],
+        send: &(dyn Fn(usize, StripIndex, SlotIndex) -> Result<()> + Sync),
+    ) -> Vec<Result<()>> {
+        let results: Vec<Mutex<Result<()>>> = targets.iter().map(|_| Mutex::new(Ok(()))).collect();
+        self.fan.run(targets.len(), &|index| {
+            let (at, slot) = targets[index];
+            let result = send(index, at, slot);
+            *results[index].lock() = result;
+        });
+        results.into_iter().map(Mutex::into_inner).collect()
     }
 
     /// Notes who lacks a stripe, and who will if the next commit does not reach it. Before those
     /// who failed are taken out of use: whoever ends their recovery then knows of it.
-    fn note_missed(
+    pub(super) fn note_missed(
         &self,
-        (object, block, restarts): (ObjectId, BlockIndex, u64),
-        sent: &[(StripIndex, SlotIndex)],
-        left_out: &[(StripIndex, SlotIndex)],
+        (object, block): (ObjectId, BlockIndex),
+        targets: &Targets,
         results: &[Result<()>],
     ) {
         if self.nsds.tolerates_none() {
             return;
         }
         let mut missed = self.nsds.missed();
-        left_out.iter().for_each(|(_, slot)| missed.note(*slot, object, block));
-        let mut accepted = Vec::with_capacity(sent.len());
-        for ((_, slot), result) in sent.iter().zip(results) {
+        targets.left_out.iter().for_each(|(_, slot)| missed.note(*slot, object, block));
+        let mut accepted = Vec::with_capacity(targets.sent.len());
+        for ((_, slot), result) in targets.sent.iter().zip(results) {
             match result {
                 Ok(()) => accepted.push(*slot),
                 Err(error) if is_nsd_fault(error.kind()) => missed.note(*slot, object, block),
                 Err(_) => {}
             }
         }
-        missed.sent(Sent { object, block, accepted, restarts });
+        missed.sent(Sent { object, block, accepted, restarts: targets.restarts });
     }
 
     /// Parity strips; none where every strip equals the only data strip.
@@ -154,7 +191,17 @@ impl StripeIo {
             copy,
             stable,
         };
-        match self.nsds.call_at(target, &request, strip, &mut [])? {
+        self.call_for_strip(target, &request, strip)
+    }
+
+    /// Sends a request that is answered `Accepted`.
+    pub(super) fn call_for_strip(
+        &self,
+        target: (SlotIndex, Place),
+        request: &NsdRequest,
+        payload: &[u8],
+    ) -> Result<()> {
+        match self.nsds.call_at(target, request, payload, &mut [])? {
             NsdReply::Accepted { boot } => {
                 // A new boot is found out again by the commit, which judges all writes before it.
                 if target.1 == Place::Current {
@@ -166,11 +213,14 @@ impl StripeIo {
         }
     }
 
-    fn judge_write(
+    /// Takes NSDs that failed out of use, and notes durably who lacks the stripe.
+    ///
+    /// # Errors
+    /// If the stripe does not count as accepted.
+    pub(super) fn judge_write(
         &self,
         stripe: &StripeCode,
-        sent: &[(StripIndex, SlotIndex)],
-        left_out: &[(StripIndex, SlotIndex)],
+        Targets { sent, left_out, .. }: &Targets,
         results: Vec<Result<()>>,
     ) -> Result<()> {
         let mut failed = Vec::new();
