@@ -404,6 +404,11 @@ impl Allocator {
         self.kept.saturating_sub(self.least_reserve)
     }
 
+    /// Whether more than half of the reserve is gone.
+    pub fn reserve_is_short(&self) -> bool {
+        self.kept * 2 < self.least_reserve
+    }
+
     /// Units of all data chunks, used and free, without the reserve.
     pub fn total_for_data(&self) -> u64 {
         self.total_without(self.least_reserve.max(self.kept))

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! strip value
-//! 0   1  format (1)
+//! 0   1  format: 1, or 2 if there are patches or displaced units, or a `made` that is not the version
 //! 1   1  number of versions held, newest first: 1 ..= VERSIONS_MAX
 //! 2   …  versions, each:
 //!        0   8  version: grant
@@ -15,13 +15,24 @@
 //!        20  4  skipped positions
 //!        24  4  bytes of the strip, a multiple of 4096, > 0
 //!        28  8  lsn of the journal entry that accepted it
-//!        36  1  flags: 1 settled
+//!        36  1  flags: 1 settled; 2 patch (format 2 only)
 //!        37  1  zero
-//!        38  2  number of extents, > 0
+//!        38  2  number of extents, > 0; 0 in a patch, which has no checksums in the next place
 //!        40  …  extents: first unit (8), units (4); together strip + trailer units
 //!        …   …  CRC32C per 4 KiB of the strip (4 each), only up to INLINE_CHECKSUMS_MAX of them;
 //!               for more units they stand in the trailer
+//!        and in format 2 also:
+//!        …  16  made: the version under which the extents were written, which seeds all
+//!               checksums here and in the trailer (grant, counter); not in a patch
+//!        …   2  number of runs of displaced units
+//!        …   …  runs, ascending, none continues the one before: first unit in the strip (2),
+//!               units (2), place: first unit on the disk (8)
+//!        …   …  CRC32C of each displaced unit (4 each), in order, seeded with `made`
 //! …   4  CRC32C
+//!
+//! A *patch* differs from the next older version in its displaced units only. It has that one's
+//! lengths, and it is never the oldest. All versions together have at most DISPLACED_MAX displaced
+//! units. A displaced unit is read from its place, never from the extents.
 //!
 //! strip value that was given up: damage found at a start, kept so that the strip is never taken
 //! for one that was not written; until it is written anew or deleted
@@ -51,6 +62,7 @@
 //! ```
 
 use crate::extent::{Extent, units_of};
+use std::borrow::Cow;
 use strake_proto::limits::{PAYLOAD_BYTES_MAX, UNIT_BYTES};
 use strake_proto::nsd::StripHeader;
 use strake_proto::{BlockIndex, GrantNumber, StripKey, Version};
@@ -63,16 +75,22 @@ pub const INLINE_CHECKSUMS_MAX: usize = 16;
 /// with the next commit, so two kept ones are usual. `rules.rs` says which one goes if there are
 /// more.
 pub const VERSIONS_MAX: usize = 5;
+/// All versions of a strip together have at most this many displaced units (1 MiB). So a record is
+/// at most 4 KiB longer than without.
+pub const DISPLACED_MAX: usize = 256;
 /// Bytes before the first checksum of a trailer.
 pub const TRAILER_HEADER_BYTES: usize = 64;
 
 const FORMAT: u8 = 1;
+/// The format of strip values with patches.
+const FORMAT_PATCHED: u8 = 2;
 /// This byte stands in the place of the format if a strip was given up.
 const GIVEN_UP: u8 = 0xff;
 const FORMAT_UNKNOWN: &str = "unknown format";
 const LOST: &str = "strip: given up when its disk was opened, for its record was damaged";
 const TRAILER_MAGIC: &[u8; 4] = b"STTR";
 const FLAG_SETTLED: u8 = 1;
+const FLAG_PATCH: u8 = 2;
 
 /// A stored value is not what was written; the text says what is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +105,41 @@ pub enum Checksums {
     Trailer,
 }
 
+/// A unit of a strip that lies in a place of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Displaced {
+    /// Its index within the strip.
+    pub unit: u32,
+    /// The unit of the disk that holds it.
+    pub place: u64,
+    /// Its checksum, seeded like the others of the strip: see [`Whole::made`].
+    pub checksum: u32,
+}
+
+impl Displaced {
+    /// Its place. Neighbours may lie in different chunks of the disk, so there is one for each.
+    pub fn extent(&self) -> Extent {
+        Extent { start: self.place, count: 1 }
+    }
+
+    /// Whether `next` goes on where this one ends, in the strip and on the disk.
+    pub fn is_continued_by(&self, next: &Displaced) -> bool {
+        next.unit == self.unit + 1 && next.place == self.place + 1
+    }
+}
+
+/// What a version has that is no patch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// The version that seeds the checksums, here and in the trailer: that under which the extents
+    /// were written.
+    pub made: Version,
+    /// Its units and those of its trailer, in order.
+    pub extents: Vec<Extent>,
+    /// Its checksums, or that they are in the trailer.
+    pub checksums: Checksums,
+}
+
 /// One version of a strip.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripVersion {
@@ -99,10 +152,10 @@ pub struct StripVersion {
     pub accepted: Lsn,
     /// Whether its stripe is known to be stable everywhere.
     pub settled: bool,
-    /// Its units and those of its trailer, in order.
-    pub extents: Vec<Extent>,
-    /// Its checksums, or that they are in the trailer.
-    pub checksums: Checksums,
+    /// `None` for a patch: all but the displaced units is that of the next older version.
+    pub whole: Option<Whole>,
+    /// Ascending by unit.
+    pub displaced: Vec<Displaced>,
 }
 
 impl StripVersion {
@@ -110,9 +163,31 @@ impl StripVersion {
     pub fn version(&self) -> Version {
         self.header.version
     }
+
+    /// Whether it says only how it differs from the next older version.
+    pub fn is_patch(&self) -> bool {
+        self.whole.is_none()
+    }
+
+    /// Every extent that this version alone names.
+    pub fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
+        let whole = self.whole.iter().flat_map(|whole| whole.extents.iter().copied());
+        whole.chain(self.displaced.iter().map(Displaced::extent))
+    }
 }
 
-/// The versions held of one strip, newest first. There is at least one.
+/// All that a version consists of, also what it shares with older ones.
+#[derive(Clone, Debug)]
+pub struct View<'a> {
+    /// The version.
+    pub held: &'a StripVersion,
+    /// Where its units are that are not displaced.
+    pub whole: &'a Whole,
+    /// Its displaced units, ascending.
+    pub displaced: Cow<'a, [Displaced]>,
+}
+
+/// The versions held of one strip, newest first. There is at least one, and the oldest is no patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripRecord {
     /// Strictly descending.
@@ -125,6 +200,11 @@ impl StripRecord {
         self.versions.first().expect("invariant: a record holds a version")
     }
 
+    /// The oldest.
+    pub fn oldest(&self) -> &StripVersion {
+        self.versions.last().expect("invariant: a record holds a version")
+    }
+
     /// The version asked for, or the newest for `None`.
     pub fn version(&self, version: Option<Version>) -> Option<&StripVersion> {
         match version {
@@ -133,10 +213,55 @@ impl StripRecord {
         }
     }
 
+    /// All of the version asked for, or of the newest for `None`.
+    pub fn view(&self, version: Option<Version>) -> Option<View<'_>> {
+        let asked = |held: &StripVersion| version.is_none_or(|version| held.version() == version);
+        let mut versions = self.versions.iter().skip_while(|held| !asked(held));
+        let held = versions.next()?;
+        let mut displaced = Cow::Borrowed(held.displaced.as_slice());
+        let mut below = held;
+        loop {
+            if let Some(whole) = &below.whole {
+                return Some(View { held, whole, displaced });
+            }
+            below = versions.next().expect("invariant: the oldest version is no patch");
+            if !below.displaced.is_empty() {
+                displaced = Cow::Owned(overlay(&displaced, &below.displaced).0);
+            }
+        }
+    }
+
+    /// Displaced units of all versions together.
+    pub fn displaced_units(&self) -> usize {
+        self.versions.iter().map(|held| held.displaced.len()).sum()
+    }
+
     /// Every extent of every version.
     pub fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
-        self.versions.iter().flat_map(|version| version.extents.iter().copied())
+        self.versions.iter().flat_map(StripVersion::extents)
     }
+
+    /// Whether only the newer format can say it.
+    pub fn is_patched(&self) -> bool {
+        self.versions.iter().any(|held| {
+            let made = held.whole.as_ref().map(|whole| whole.made);
+            made != Some(held.version()) || !held.displaced.is_empty()
+        })
+    }
+}
+
+/// Lays displaced units over those of an older version, both ascending. Returns what shows, and the
+/// older ones that do not.
+pub fn overlay(newer: &[Displaced], older: &[Displaced]) -> (Vec<Displaced>, Vec<Displaced>) {
+    let (mut shown, mut hidden) = (newer.to_vec(), Vec::new());
+    for one in older {
+        match newer.binary_search_by_key(&one.unit, |newer| newer.unit) {
+            Ok(_) => hidden.push(*one),
+            Err(_) => shown.push(*one),
+        }
+    }
+    shown.sort_unstable_by_key(|one| one.unit);
+    (shown, hidden)
 }
 
 /// Units of the trailer of a strip of that many bytes; 0 if its checksums are in the record.
@@ -157,27 +282,55 @@ pub fn strip_units(strip_bytes: u32) -> u32 {
 pub fn encode_strip(key: &[u8], record: &StripRecord) -> Vec<u8> {
     let count = record.versions.len();
     assert!((1..=VERSIONS_MAX).contains(&count), "a record holds 1 to {VERSIONS_MAX} versions");
-    let mut bytes = vec![FORMAT, count as u8];
+    let format = if record.is_patched() { FORMAT_PATCHED } else { FORMAT };
+    let mut bytes = vec![format, count as u8];
     for held in &record.versions {
         put_version(&mut bytes, held.version());
         bytes.extend_from_slice(&held.header.block_bytes.to_le_bytes());
         bytes.extend_from_slice(&held.header.skipped.to_le_bytes());
         bytes.extend_from_slice(&held.strip_bytes.to_le_bytes());
         bytes.extend_from_slice(&held.accepted.0.to_le_bytes());
-        bytes.extend_from_slice(&[if held.settled { FLAG_SETTLED } else { 0 }, 0]);
-        let extents = u16::try_from(held.extents.len()).expect("invariant: at most 4,101 units");
-        bytes.extend_from_slice(&extents.to_le_bytes());
-        for extent in &held.extents {
-            bytes.extend_from_slice(&extent.start.to_le_bytes());
-            bytes.extend_from_slice(&extent.count.to_le_bytes());
-        }
-        if let Checksums::Inline(checksums) = &held.checksums {
-            for checksum in checksums {
-                bytes.extend_from_slice(&checksum.to_le_bytes());
+        let settled = if held.settled { FLAG_SETTLED } else { 0 };
+        let patch = if held.is_patch() { FLAG_PATCH } else { 0 };
+        bytes.extend_from_slice(&[settled | patch, 0]);
+        put_whole(&mut bytes, held.whole.as_ref());
+        if format == FORMAT_PATCHED {
+            if let Some(whole) = &held.whole {
+                put_version(&mut bytes, whole.made);
             }
+            put_displaced(&mut bytes, &held.displaced);
         }
     }
     seal(key, bytes)
+}
+
+fn put_whole(bytes: &mut Vec<u8>, whole: Option<&Whole>) {
+    let extents = whole.map_or(&[][..], |whole| &whole.extents);
+    let count = u16::try_from(extents.len()).expect("invariant: at most 4,101 units");
+    bytes.extend_from_slice(&count.to_le_bytes());
+    for extent in extents {
+        bytes.extend_from_slice(&extent.start.to_le_bytes());
+        bytes.extend_from_slice(&extent.count.to_le_bytes());
+    }
+    if let Some(Whole { checksums: Checksums::Inline(checksums), .. }) = whole {
+        for checksum in checksums {
+            bytes.extend_from_slice(&checksum.to_le_bytes());
+        }
+    }
+}
+
+fn put_displaced(bytes: &mut Vec<u8>, displaced: &[Displaced]) {
+    let runs: Vec<_> = displaced.chunk_by(Displaced::is_continued_by).collect();
+    bytes.extend_from_slice(&(runs.len() as u16).to_le_bytes());
+    for run in runs {
+        let unit = u16::try_from(run[0].unit).expect("invariant: a strip has at most 4,096 units");
+        bytes.extend_from_slice(&unit.to_le_bytes());
+        bytes.extend_from_slice(&(run.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(&run[0].place.to_le_bytes());
+    }
+    for one in displaced {
+        bytes.extend_from_slice(&one.checksum.to_le_bytes());
+    }
 }
 
 /// The value of a strip whose record was damaged: it reads as [`Damaged`] for ever.
@@ -190,9 +343,10 @@ pub fn encode_given_up(key: &[u8]) -> Vec<u8> {
 /// # Errors
 /// [`Damaged`] for anything that [`encode_strip`] would not have written under `key`.
 pub fn decode_strip(key: &[u8], value: &[u8]) -> Result<StripRecord, Damaged> {
-    let mut reader = match open(key, value) {
-        Err(Damaged(FORMAT_UNKNOWN)) if value[0] == GIVEN_UP => return Err(Damaged(LOST)),
-        other => other?,
+    let (mut reader, format) = match unseal(key, value)? {
+        (reader, format @ (FORMAT | FORMAT_PATCHED)) => (reader, format),
+        (_, GIVEN_UP) => return Err(Damaged(LOST)),
+        _ => return Err(Damaged(FORMAT_UNKNOWN)),
     };
     let count = reader.u8()? as usize;
     if !(1..=VERSIONS_MAX).contains(&count) {
@@ -200,30 +354,72 @@ pub fn decode_strip(key: &[u8], value: &[u8]) -> Result<StripRecord, Damaged> {
     }
     let mut versions: Vec<StripVersion> = Vec::with_capacity(count);
     for _ in 0..count {
-        let held = decode_version(&mut reader)?;
-        if versions.last().is_some_and(|newer| newer.version() <= held.version()) {
-            return Err(Damaged("versions out of order"));
+        let held = decode_version(&mut reader, format)?;
+        if let Some(newer) = versions.last() {
+            if newer.version() <= held.version() {
+                return Err(Damaged("versions out of order"));
+            }
+            let lengths = |one: &StripVersion| (one.strip_bytes, one.header.block_bytes);
+            if newer.is_patch() && lengths(newer) != lengths(&held) {
+                return Err(Damaged("a patch of another length"));
+            }
         }
         versions.push(held);
     }
     reader.end()?;
-    Ok(StripRecord { versions })
+    let record = StripRecord { versions };
+    if record.oldest().is_patch() {
+        return Err(Damaged("a patch of nothing"));
+    }
+    if record.displaced_units() > DISPLACED_MAX {
+        return Err(Damaged("number of displaced units"));
+    }
+    // There is one form for one meaning.
+    if record.is_patched() != (format == FORMAT_PATCHED) {
+        return Err(Damaged("the newer format without a reason"));
+    }
+    Ok(record)
 }
 
-fn decode_version(reader: &mut Reader<'_>) -> Result<StripVersion, Damaged> {
+fn decode_version(reader: &mut Reader<'_>, format: u8) -> Result<StripVersion, Damaged> {
     let version = reader.version()?;
     let block_bytes = reader.u32()?;
     let skipped = reader.u32()?;
     let strip_bytes = reader.u32()?;
     let accepted = Lsn(reader.u64()?);
     let flags = reader.u8()?;
-    if flags & !FLAG_SETTLED != 0 || reader.u8()? != 0 {
+    let known = if format == FORMAT_PATCHED { FLAG_SETTLED | FLAG_PATCH } else { FLAG_SETTLED };
+    if flags & !known != 0 || reader.u8()? != 0 {
         return Err(Damaged("unknown flags"));
     }
     if !strip_bytes_are_valid(strip_bytes as usize) {
         return Err(Damaged("strip length"));
     }
+    let is_patch = flags & FLAG_PATCH != 0;
+    let mut whole = decode_whole(reader, version, strip_bytes, is_patch)?;
+    let mut displaced = Vec::new();
+    if format == FORMAT_PATCHED {
+        if let Some(whole) = &mut whole {
+            whole.made = reader.version()?;
+        }
+        displaced = decode_displaced(reader, strip_bytes)?;
+    }
+    let header = StripHeader { version, block_bytes, skipped };
+    let settled = flags & FLAG_SETTLED != 0;
+    Ok(StripVersion { header, strip_bytes, accepted, settled, whole, displaced })
+}
+
+/// Reads extents and checksums; of a patch, that it has none.
+fn decode_whole(
+    reader: &mut Reader<'_>,
+    made: Version,
+    strip_bytes: u32,
+    is_patch: bool,
+) -> Result<Option<Whole>, Damaged> {
     let count = reader.u16()?;
+    if is_patch {
+        return if count == 0 { Ok(None) } else { Err(Damaged("a patch with extents")) };
+    }
     // Bounded by the bytes that are there before anything is reserved for them.
     if usize::from(count) * 12 > reader.bytes.len() {
         return Err(Damaged("number of extents"));
@@ -245,9 +441,37 @@ fn decode_version(reader: &mut Reader<'_>) -> Result<StripVersion, Damaged> {
         let units = strip_bytes as usize / UNIT_BYTES;
         Checksums::Inline((0..units).map(|_| reader.u32()).collect::<Result<_, _>>()?)
     };
-    let header = StripHeader { version, block_bytes, skipped };
-    let settled = flags & FLAG_SETTLED != 0;
-    Ok(StripVersion { header, strip_bytes, accepted, settled, extents, checksums })
+    Ok(Some(Whole { made, extents, checksums }))
+}
+
+fn decode_displaced(reader: &mut Reader<'_>, strip_bytes: u32) -> Result<Vec<Displaced>, Damaged> {
+    let strip_units = strip_bytes / UNIT_BYTES as u32;
+    let mut displaced: Vec<Displaced> = Vec::new();
+    for _ in 0..reader.u16()? {
+        let (first, count) = (u32::from(reader.u16()?), u32::from(reader.u16()?));
+        let place = reader.u64()?;
+        let lies_within = first + count <= strip_units
+            && place.checked_add(u64::from(count)).is_some()
+            && displaced.len() + count as usize <= DISPLACED_MAX;
+        if count == 0 || !lies_within {
+            return Err(Damaged("run of displaced units"));
+        }
+        let run = (0..count).map(|at| Displaced {
+            unit: first + at,
+            place: place + u64::from(at),
+            checksum: 0,
+        });
+        let last = displaced.last().copied();
+        displaced.extend(run);
+        let begin = &displaced[displaced.len() - count as usize];
+        if last.is_some_and(|last| last.unit >= first || last.is_continued_by(begin)) {
+            return Err(Damaged("runs of displaced units out of order"));
+        }
+    }
+    for one in &mut displaced {
+        one.checksum = reader.u32()?;
+    }
+    Ok(displaced)
 }
 
 /// Whether a strip may have that many bytes.
@@ -366,15 +590,21 @@ fn seal(key: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
 
 /// Checks the CRC and format of a value; the reader stands behind the format.
 fn open<'a>(key: &[u8], value: &'a [u8]) -> Result<Reader<'a>, Damaged> {
+    match unseal(key, value)? {
+        (reader, FORMAT) => Ok(reader),
+        _ => Err(Damaged(FORMAT_UNKNOWN)),
+    }
+}
+
+/// Checks the CRC of a value. Returns its format, and a reader that stands behind it.
+fn unseal<'a>(key: &[u8], value: &'a [u8]) -> Result<(Reader<'a>, u8), Damaged> {
     let (bytes, crc) = value.split_last_chunk::<4>().ok_or(Damaged("short value"))?;
     if crc32c::crc32c_append(crc32c::crc32c(key), bytes) != u32::from_le_bytes(*crc) {
         return Err(Damaged("checksum"));
     }
     let mut reader = Reader { bytes };
-    match reader.u8()? {
-        FORMAT => Ok(reader),
-        _ => Err(Damaged(FORMAT_UNKNOWN)),
-    }
+    let format = reader.u8()?;
+    Ok((reader, format))
 }
 
 /// Takes fields off the front; never beyond the end.

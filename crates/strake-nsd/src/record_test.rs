@@ -19,14 +19,38 @@ fn held(version: Version, strip_bytes: u32, settled: bool) -> StripVersion {
         0 => Checksums::Inline((0..strip_bytes / 4096).map(|unit| 0xc0de_0000 + unit).collect()),
         _ => Checksums::Trailer,
     };
+    let extents = vec![Extent { start: 4096, count: units }];
     StripVersion {
         header: StripHeader { version, block_bytes: strip_bytes * 2, skipped: 5 },
         strip_bytes,
         accepted: Lsn(77),
         settled,
-        extents: vec![Extent { start: 4096, count: units }],
-        checksums,
+        whole: Some(Whole { made: version, extents, checksums }),
+        displaced: Vec::new(),
     }
+}
+
+/// A patch whose units lie at the places given.
+fn patch(version: Version, strip_bytes: u32, units: &[(u32, u64)]) -> StripVersion {
+    StripVersion { whole: None, displaced: displaced(units), ..held(version, strip_bytes, false) }
+}
+
+fn displaced(units: &[(u32, u64)]) -> Vec<Displaced> {
+    let one = |&(unit, place)| Displaced { unit, place, checksum: 0xd150_0000 + unit };
+    units.iter().map(one).collect()
+}
+
+/// A patch of a patch of a version whose extents were written for an older one.
+fn patched() -> StripRecord {
+    let mut oldest = held(version(7, 7), 8 * 4096, true);
+    oldest.whole.as_mut().expect("no patch").made = version(6, 5);
+    oldest.displaced = displaced(&[(0, 9), (1, 10), (2, 12)]);
+    let versions = vec![
+        patch(version(7, 9), 8 * 4096, &[]),
+        patch(version(7, 8), 8 * 4096, &[(1, 11), (7, 20)]),
+        oldest,
+    ];
+    StripRecord { versions }
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -74,6 +98,143 @@ fn golden_bytes_of_a_strip_record() {
     let given_up = encode_given_up(&strip_key(Table::Strip, &key()));
     assert_eq!(hex(&given_up), "ff3db62511");
     assert_eq!(decode_strip(&strip_key(Table::Strip, &key()), &given_up), Err(Damaged(LOST)));
+}
+
+#[test]
+fn golden_bytes_of_a_patched_strip_record() {
+    let key = strip_key(Table::Strip, &key());
+    let bytes = encode_strip(&key, &patched());
+    assert_eq!(
+        hex(&bytes),
+        concat!(
+            "0203",
+            // A patch in which nothing is displaced.
+            "0700000000000000",
+            "0900000000000000",
+            "00000100",
+            "05000000",
+            "00800000",
+            "4d00000000000000",
+            "02",
+            "00",
+            "0000",
+            "0000",
+            // A patch with two units.
+            "0700000000000000",
+            "0800000000000000",
+            "00000100",
+            "05000000",
+            "00800000",
+            "4d00000000000000",
+            "02",
+            "00",
+            "0000",
+            "0200",
+            "0100",
+            "0100",
+            "0b00000000000000",
+            "0700",
+            "0100",
+            "1400000000000000",
+            "010050d1",
+            "070050d1",
+            // What they patch.
+            "0700000000000000",
+            "0700000000000000",
+            "00000100",
+            "05000000",
+            "00800000",
+            "4d00000000000000",
+            "01",
+            "00",
+            "0100",
+            "0010000000000000",
+            "08000000",
+            "0000dec0",
+            "0100dec0",
+            "0200dec0",
+            "0300dec0",
+            "0400dec0",
+            "0500dec0",
+            "0600dec0",
+            "0700dec0",
+            "0600000000000000",
+            "0500000000000000",
+            "0200",
+            "0000",
+            "0200",
+            "0900000000000000",
+            "0200",
+            "0100",
+            "0c00000000000000",
+            "000050d1",
+            "010050d1",
+            "020050d1",
+            "0d12f752",
+        )
+    );
+    assert_eq!(decode_strip(&key, &bytes), Ok(patched()));
+}
+
+#[test]
+fn patched_records_that_nobody_writes_are_refused() {
+    let refused = |change: &dyn Fn(&mut Vec<StripVersion>), what: &'static str| {
+        let mut record = patched();
+        change(&mut record.versions);
+        let bytes = encode_strip(b"key", &record);
+        assert_eq!(decode_strip(b"key", &bytes), Err(Damaged(what)));
+    };
+    refused(&|versions| drop(versions.pop()), "a patch of nothing");
+    refused(&|versions| versions[0].header.block_bytes += 1, "a patch of another length");
+    refused(&|versions| versions[1].strip_bytes = 4096, "run of displaced units");
+    refused(&|versions| versions[0].strip_bytes = 4096, "a patch of another length");
+    let out_of_order = "runs of displaced units out of order";
+    refused(&|versions| versions[1].displaced.reverse(), out_of_order);
+    refused(&|versions| versions[2].displaced[2].unit = 1, out_of_order);
+    refused(&|versions| versions[2].displaced[2].unit = 8, "run of displaced units");
+    refused(&|versions| versions[1].displaced[1].place = u64::MAX, "run of displaced units");
+    // Long enough for any number.
+    let strip_bytes = 1 << 20;
+    let mut record = StripRecord {
+        versions: vec![
+            patch(version(1, 2), strip_bytes, &[(3, 1), (5, 3)]),
+            held(version(1, 1), strip_bytes, true),
+        ],
+    };
+    let most: Vec<_> = (0..DISPLACED_MAX as u32).map(|unit| (unit, 2 * u64::from(unit))).collect();
+    record.versions[1].displaced = displaced(&most[2..]);
+    let bytes = encode_strip(b"key", &record);
+    assert_eq!(decode_strip(b"key", &bytes), Ok(record.clone()), "as many as there can be");
+    assert!(bytes.len() < 5 << 10, "{} bytes", bytes.len());
+    record.versions[1].displaced = displaced(&most[1..]);
+    let bytes = encode_strip(b"key", &record);
+    assert_eq!(decode_strip(b"key", &bytes), Err(Damaged("number of displaced units")));
+    // Neither format says what the other one is for.
+    for (record, format) in
+        [(patched(), 1), (StripRecord { versions: vec![held(version(1, 1), 4096, true)] }, 2)]
+    {
+        let mut bytes = encode_strip(b"key", &record);
+        bytes.truncate(bytes.len() - 4);
+        bytes[0] = format;
+        assert!(decode_strip(b"key", &seal(b"key", bytes)).is_err());
+    }
+}
+
+#[test]
+fn a_view_shows_each_unit_of_the_newest_version_that_has_it() {
+    let record = patched();
+    let places = |counter| {
+        let view = record.view(Some(version(7, counter))).expect("held");
+        assert_eq!((view.held.version(), view.whole.made), (version(7, counter), version(6, 5)));
+        view.displaced.iter().map(|one| (one.unit, one.place)).collect::<Vec<_>>()
+    };
+    assert_eq!(places(7), [(0, 9), (1, 10), (2, 12)]);
+    assert_eq!(places(8), [(0, 9), (1, 11), (2, 12), (7, 20)]);
+    assert_eq!(places(9), places(8));
+    assert!(record.view(Some(version(7, 6))).is_none());
+    assert_eq!(record.view(None).expect("held").held.version(), version(7, 9));
+    let named = record.extents().map(|extent| extent.start).collect::<Vec<_>>();
+    assert_eq!(named, [11, 20, 4096, 9, 10, 12]);
 }
 
 #[test]
@@ -140,12 +301,24 @@ fn mutated_records_are_refused_or_read_but_never_panic() {
     let (mut refused, mut read) = (0, 0);
     for round in 0..30_000 {
         let count = 1 + rng.below(VERSIONS_MAX as u64);
-        let versions = (0..count)
+        let is_patched = rng.one_in(2);
+        let length = |rng: &mut Rng| 4096 * (1 + rng.below(20)) as u32;
+        let same = length(&mut rng);
+        let mut versions: Vec<StripVersion> = (0..count)
             .map(|index| {
-                let bytes = 4096 * (1 + rng.below(20)) as u32;
+                let bytes = if is_patched { same } else { length(&mut rng) };
                 held(version(9, 100 - index), bytes, rng.one_in(2))
             })
             .collect();
+        for at in (0..versions.len()).filter(|_| is_patched) {
+            if at + 1 < versions.len() && rng.one_in(2) {
+                versions[at].whole = None;
+            }
+            let mut units: Vec<_> =
+                (0..same / 4096).map(|unit| (unit, u64::from(unit) + rng.below(3))).collect();
+            units.retain(|_| rng.one_in(2));
+            versions[at].displaced = displaced(&units);
+        }
         let mut bytes = encode_strip(b"key", &StripRecord { versions });
         bytes.truncate(bytes.len() - 4);
         if rng.one_in(3) {

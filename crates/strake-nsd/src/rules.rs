@@ -14,6 +14,12 @@
 //! 4. every other one stays, up to `VERSIONS_MAX`. Then one goes that is unlikely to be the last
 //!    acknowledged one ([`least_needed`]).
 //!
+//! **Patches.** A patch says how it differs from the version behind it, its base, and stands directly
+//! in front of it. When that one goes, the two are joined: the patch takes over what the base has,
+//! and where both have a displaced unit the one of the patch stays. So no unit of the disk is named
+//! twice, and what is freed is a difference of lists. A patch is refused unless the newest version
+//! held is exactly its base ([`judge_patch`]).
+//!
 //! **What is refused:** versions not above the current one, and not above the *floor*: the higher
 //! of a tombstone that covers the block and a promise for the key.
 //!
@@ -22,7 +28,11 @@
 //! and forgetting all up to a version leaves exactly the pieces above it.
 
 use crate::extent::Extent;
-use crate::record::{StripRecord, StripVersion, Tombstone, VERSIONS_MAX};
+use crate::record::{
+    DISPLACED_MAX, Displaced, StripRecord, StripVersion, Tombstone, VERSIONS_MAX, overlay,
+};
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::nsd::StripHeader;
 use strake_proto::{BlockIndex, Version};
 use strake_store::Lsn;
 
@@ -33,6 +43,8 @@ pub enum WriteVerdict {
     Stale(Version),
     /// Done already: it is a copy of a version that is held.
     Present,
+    /// Refused: what is held is not what the patch changes, or is full of patches.
+    NotBase,
     /// Accepted: the version goes in front of those held.
     Accepted,
 }
@@ -52,6 +64,38 @@ pub fn judge_write(
     if version <= highest { WriteVerdict::Stale(highest) } else { WriteVerdict::Accepted }
 }
 
+/// Judges a patch of `base` that changes `units`, ascending. `committing` is the last journal entry
+/// that a commit has begun to cover.
+pub fn judge_patch(
+    held: Option<&StripRecord>,
+    floor: Version,
+    committing: Lsn,
+    (header, base, units): (&StripHeader, Version, &[u32]),
+) -> WriteVerdict {
+    let Some(record) = held else { return WriteVerdict::NotBase };
+    if record.version(Some(header.version)).is_some() {
+        return WriteVerdict::Present;
+    }
+    let newest = record.current();
+    // A base that no commit covers cannot be what the sender calls stable.
+    let is_base =
+        newest.version() == base && base > floor && may_be_acknowledged(newest, committing);
+    let strip_units = newest.strip_bytes / UNIT_BYTES as u32;
+    let fits = newest.header.block_bytes == header.block_bytes
+        && units.last().is_none_or(|last| *last < strip_units)
+        && record.displaced_units() + units.len() <= DISPLACED_MAX;
+    match is_base && fits {
+        false => WriteVerdict::NotBase,
+        true if header.version <= base => WriteVerdict::Stale(base),
+        true => WriteVerdict::Accepted,
+    }
+}
+
+/// Whether somebody may have been told that a current version is stable here.
+fn may_be_acknowledged(current: &StripVersion, committing: Lsn) -> bool {
+    current.settled || current.accepted <= committing
+}
+
 /// Puts an accepted version in front of what is held; returns what is held from now on and the
 /// units that are not needed any more. `committing` is the last journal entry that a commit has
 /// begun to cover at the moment at which the new version gets its own; `stable` as in the request.
@@ -63,20 +107,41 @@ pub fn put_in_front(
 ) -> (StripRecord, Vec<Extent>) {
     let mut versions = held.map(|record| record.versions).unwrap_or_default();
     let mut freed = Vec::new();
-    if newest.version() == stable || versions.iter().any(|one| one.version() == stable) {
-        let older = versions.extract_if(.., |one| one.version() < stable);
-        freed.extend(older.flat_map(|one| one.extents));
-    }
-    let never_acknowledged =
-        versions.first().is_some_and(|current| !current.settled && current.accepted > committing);
-    if never_acknowledged {
-        freed.extend(versions.remove(0).extents);
-    }
-    if versions.len() == VERSIONS_MAX {
-        freed.extend(versions.remove(least_needed(&versions)).extents);
-    }
     versions.insert(0, newest);
+    if versions.iter().any(|one| one.version() == stable) {
+        let kept = versions.iter().filter(|one| one.version() >= stable).count();
+        shorten(&mut versions, kept, &mut freed);
+    }
+    if versions.get(1).is_some_and(|current| !may_be_acknowledged(current, committing)) {
+        take_out(&mut versions, 1, &mut freed);
+    }
+    if versions.len() > VERSIONS_MAX {
+        let at = 1 + least_needed(&versions[1..]);
+        take_out(&mut versions, at, &mut freed);
+    }
     (StripRecord { versions }, freed)
+}
+
+/// Takes out the oldest versions until `kept` are left.
+fn shorten(versions: &mut Vec<StripVersion>, kept: usize, freed: &mut Vec<Extent>) {
+    while versions.len() > kept {
+        take_out(versions, versions.len() - 1, freed);
+    }
+}
+
+/// Takes out a version. If the one in front of it is a patch of it, the two are joined.
+fn take_out(versions: &mut Vec<StripVersion>, at: usize, freed: &mut Vec<Extent>) {
+    let gone = versions.remove(at);
+    let newer = at.checked_sub(1).map(|newer| &mut versions[newer]);
+    match newer.filter(|newer| newer.is_patch()) {
+        None => freed.extend(gone.extents()),
+        Some(patch) => {
+            let (shown, hidden) = overlay(&patch.displaced, &gone.displaced);
+            freed.extend(hidden.iter().map(Displaced::extent));
+            patch.displaced = shown;
+            patch.whole = gone.whole;
+        }
+    }
 }
 
 /// Names the version that goes when too many are held.
@@ -128,11 +193,13 @@ pub fn delete(held: &StripRecord, version: Version) -> Option<Change> {
     (change.record.as_ref() != Some(held)).then_some(change)
 }
 
+/// Drops the versions for which `goes` holds. It holds for all that are older than one of them.
 fn drop_versions(held: &StripRecord, goes: impl Fn(&StripVersion) -> bool) -> Change {
-    let (gone, versions): (Vec<_>, Vec<_>) =
-        held.versions.iter().cloned().partition(|one| goes(one));
-    let record = (!versions.is_empty()).then_some(StripRecord { versions });
-    Change { record, freed: gone.into_iter().flat_map(|one| one.extents).collect() }
+    let mut versions = held.versions.clone();
+    let kept = versions.iter().filter(|one| !goes(one)).count();
+    let mut freed = Vec::new();
+    shorten(&mut versions, kept, &mut freed);
+    Change { record: (!versions.is_empty()).then_some(StripRecord { versions }), freed }
 }
 
 /// The answer to a request to refuse `version`.

@@ -1,10 +1,10 @@
-//! The rules one by one, and tombstones against a model of one version per block.
+//! The rules one by one, tombstones against a model of one version per block, and patches against a
+//! model that holds each version as a whole.
 
 use super::*;
-use crate::record::Checksums;
+use crate::record::{Checksums, Whole};
 use strake_env::Rng;
 use strake_proto::GrantNumber;
-use strake_proto::nsd::StripHeader;
 
 fn version(counter: u64) -> Version {
     Version { grant: GrantNumber(1), counter }
@@ -17,8 +17,12 @@ fn version_of(counter: u64, settled: bool) -> StripVersion {
         strip_bytes: 4096,
         accepted: Lsn(counter),
         settled,
-        extents: vec![unit(counter)],
-        checksums: Checksums::Inline(vec![0]),
+        whole: Some(Whole {
+            made: version(counter),
+            extents: vec![unit(counter)],
+            checksums: Checksums::Inline(vec![0]),
+        }),
+        displaced: Vec::new(),
     }
 }
 
@@ -80,14 +84,14 @@ fn what_may_have_been_acknowledged_is_kept() {
 fn what_is_older_than_what_the_writer_knows_to_be_stable_goes() {
     let held = [(5, false), (4, false), (3, false), (1, true)];
     let put = |new, stable| put_after(&held, new, 5, version(stable));
-    assert_eq!(put(6, 5), (vec![5], vec![4, 3, 1]));
-    assert_eq!(put(6, 4), (vec![5, 4], vec![3, 1]));
+    assert_eq!(put(6, 5), (vec![5], vec![1, 3, 4]));
+    assert_eq!(put(6, 4), (vec![5, 4], vec![1, 3]));
     assert_eq!(put(6, 2), (vec![5, 4, 3, 1], vec![]), "this NSD has missed 2");
-    assert_eq!(put(6, 6), (vec![], vec![5, 4, 3, 1]), "a copy of what is stable");
+    assert_eq!(put(6, 6), (vec![], vec![1, 3, 4, 5]), "a copy of what is stable");
     assert_eq!(put(6, 7), (vec![5, 4, 3, 1], vec![]));
     let forgotten =
         |stable| forget_older(&record(&held), version(stable)).map(|change| change.freed);
-    assert_eq!(forgotten(4), Some(vec![unit(3), unit(1)]));
+    assert_eq!(forgotten(4), Some(vec![unit(1), unit(3)]));
     assert_eq!(forgotten(1), None);
     assert_eq!(forgotten(2), None);
 }
@@ -184,4 +188,214 @@ fn tombstones_agree_with_one_version_per_block() {
             }
         }
     }
+}
+
+#[test]
+fn a_patch_needs_exactly_its_base() {
+    let held = |versions| Some(record(versions));
+    let judge = |held: Option<StripRecord>, floor, committing, at: u64, base, units: &[u32]| {
+        let header = StripHeader { version: version(at), block_bytes: 4096, skipped: 0 };
+        let patch = (&header, version(base), units);
+        judge_patch(held.as_ref(), version(floor), Lsn(committing), patch)
+    };
+    let (accepted, not_base) = (WriteVerdict::Accepted, WriteVerdict::NotBase);
+    assert_eq!(judge(held(&[(5, false)]), 4, 5, 6, 5, &[0]), accepted);
+    assert_eq!(judge(held(&[(5, true), (4, true)]), 0, 0, 6, 5, &[]), accepted);
+    assert_eq!(judge(None, 0, 9, 6, 5, &[]), not_base, "nothing is held");
+    assert_eq!(judge(held(&[(4, true)]), 0, 9, 6, 5, &[]), not_base, "it missed the base");
+    assert_eq!(judge(held(&[(7, false), (5, true)]), 0, 9, 8, 5, &[]), not_base, "it has more");
+    assert_eq!(judge(held(&[(5, true)]), 5, 9, 6, 5, &[]), not_base, "the base is deleted");
+    assert_eq!(judge(held(&[(5, false)]), 0, 4, 6, 5, &[]), not_base, "the base is not stable");
+    assert_eq!(judge(held(&[(5, true)]), 0, 9, 6, 5, &[1]), not_base, "beyond the end");
+    assert_eq!(judge(held(&[(5, true)]), 0, 9, 5, 5, &[]), WriteVerdict::Present);
+    assert_eq!(judge(held(&[(7, true), (6, true)]), 0, 9, 6, 5, &[]), WriteVerdict::Present);
+    assert_eq!(judge(held(&[(5, true)]), 0, 9, 4, 5, &[]), WriteVerdict::Stale(version(5)));
+    let mut longer = record(&[(5, true)]);
+    longer.versions[0].header.block_bytes = 4097;
+    assert_eq!(judge(Some(longer), 0, 9, 6, 5, &[]), not_base, "the block has another length");
+}
+
+#[test]
+fn a_strip_takes_no_more_displaced_units_than_its_record_may_have() {
+    let mut held = record(&[(5, true)]);
+    held.versions[0].strip_bytes = 1 << 24;
+    let one = |unit| Displaced { unit, place: 100 + u64::from(unit), checksum: 0 };
+    held.versions[0].displaced = (0..200).map(one).collect();
+    let header = StripHeader { version: version(6), block_bytes: 4096, skipped: 0 };
+    let judge = |units: u32| {
+        let units: Vec<u32> = (0..units).collect();
+        judge_patch(Some(&held), Version::NONE, Lsn(9), (&header, version(5), &units))
+    };
+    assert_eq!(judge(56), WriteVerdict::Accepted);
+    assert_eq!(judge(57), WriteVerdict::NotBase);
+}
+
+/// Units of a strip of the model.
+const UNITS: u32 = 6;
+
+/// Two records with the same history: one with patches, and one in which each version is whole.
+#[derive(Default)]
+struct Twins {
+    patched: Option<StripRecord>,
+    whole: Option<StripRecord>,
+    /// What each version holds.
+    contents: std::collections::BTreeMap<Version, Vec<u32>>,
+    /// What was written to each unit of the disk that was ever taken.
+    disk: Vec<u32>,
+    freed: std::collections::BTreeSet<u64>,
+    lsn: u64,
+}
+
+impl Twins {
+    fn take(&mut self, contents: &[u32]) -> u64 {
+        let start = self.disk.len() as u64;
+        self.disk.extend_from_slice(contents);
+        start
+    }
+
+    fn free(&mut self, extents: &[Extent]) {
+        for unit in extents.iter().flat_map(|extent| extent.start..extent.end()) {
+            assert!(self.freed.insert(unit), "unit {unit} is freed twice");
+        }
+    }
+
+    /// A whole version with the contents given, in units of its own if it is one of the patched.
+    fn whole_version(&mut self, version: Version, contents: &[u32]) -> StripVersion {
+        let start = self.take(contents);
+        StripVersion {
+            header: StripHeader { version, block_bytes: UNITS * 4096, skipped: 0 },
+            strip_bytes: UNITS * 4096,
+            accepted: Lsn(self.lsn),
+            settled: false,
+            whole: Some(Whole {
+                made: version,
+                extents: vec![Extent { start, count: UNITS }],
+                checksums: Checksums::Inline(contents.to_vec()),
+            }),
+            displaced: Vec::new(),
+        }
+    }
+
+    /// Puts a version in front of both. `units` change, or all if there are none.
+    fn put(&mut self, version: Version, units: Option<&[u32]>, committing: Lsn, stable: Version) {
+        self.lsn += 1;
+        let lsn = self.lsn as u32;
+        let newest = match units {
+            None => self.whole_version(version, &[lsn; UNITS as usize]),
+            Some(units) => {
+                let base = self.patched.as_ref().expect("a base").current().clone();
+                let mut contents = self.contents[&base.version()].clone();
+                let mut displaced = Vec::new();
+                for &unit in units {
+                    contents[unit as usize] = lsn;
+                    displaced.push(Displaced { unit, place: self.take(&[lsn]), checksum: lsn });
+                }
+                self.contents.insert(version, contents);
+                let header = StripHeader { version, ..base.header.clone() };
+                let accepted = Lsn(self.lsn);
+                StripVersion { header, accepted, settled: false, whole: None, displaced, ..base }
+            }
+        };
+        let contents = self.contents.entry(version).or_insert(vec![lsn; UNITS as usize]);
+        let twin = StripVersion {
+            whole: Some(Whole {
+                made: version,
+                extents: vec![unit(0)],
+                checksums: Checksums::Inline(contents.clone()),
+            }),
+            displaced: Vec::new(),
+            ..newest.clone()
+        };
+        let (record, freed) = put_in_front(newest, self.patched.take(), committing, stable);
+        self.patched = Some(record);
+        self.free(&freed);
+        self.whole = Some(put_in_front(twin, self.whole.take(), committing, stable).0);
+    }
+
+    fn change(&mut self, rule: impl Fn(&StripRecord) -> Option<Change>) {
+        let changes = (self.patched.as_ref().map(&rule), self.whole.as_ref().map(&rule));
+        let (Some(patched), Some(whole)) = changes else { return };
+        assert_eq!(patched.is_some(), whole.is_some());
+        let (Some(patched), Some(whole)) = (patched, whole) else { return };
+        self.free(&patched.freed);
+        (self.patched, self.whole) = (patched.record, whole.record);
+    }
+
+    fn check(&self) {
+        let versions = |record: &Option<StripRecord>| -> Vec<_> {
+            let versions = record.iter().flat_map(|record| &record.versions);
+            versions.map(|held| (held.header.clone(), held.accepted, held.settled)).collect()
+        };
+        assert_eq!(versions(&self.patched), versions(&self.whole));
+        let mut named = self.freed.clone();
+        if let Some(record) = &self.patched {
+            for extent in record.extents() {
+                for unit in extent.start..extent.end() {
+                    assert!(named.insert(unit), "unit {unit} is named twice, or named and free");
+                }
+            }
+            for held in &record.versions {
+                let view = record.view(Some(held.version())).expect("held");
+                let start = view.whole.extents[0].start;
+                let Checksums::Inline(checksums) = &view.whole.checksums else { unreachable!() };
+                let mut places: Vec<u64> = (start..start + u64::from(UNITS)).collect();
+                let mut checksums = checksums.clone();
+                for one in &*view.displaced {
+                    places[one.unit as usize] = one.place;
+                    checksums[one.unit as usize] = one.checksum;
+                }
+                let found: Vec<u32> = places.iter().map(|at| self.disk[*at as usize]).collect();
+                assert_eq!(found, self.contents[&held.version()], "{}", held.version());
+                assert_eq!(checksums, found, "the checksums go with their units");
+            }
+        }
+        assert_eq!(named.len(), self.disk.len(), "what was taken is named or freed");
+    }
+}
+
+#[test]
+fn patched_strips_hold_what_whole_strips_would() {
+    let (mut patches, mut joined) = (0, 0);
+    for seed in strake_env::rng::test_seeds(0, 300) {
+        println!("seed {seed}");
+        let mut rng = Rng::new(seed);
+        let mut twins = Twins::default();
+        for counter in 1..80 {
+            // A new writer now and then, so that it matters which version goes of too many.
+            let new = Version { grant: GrantNumber(1 + counter / 9), counter };
+            let held = twins.patched.iter().flat_map(|record| &record.versions);
+            let held: Vec<Version> = held.map(StripVersion::version).collect();
+            let any = if held.is_empty() { new } else { held[rng.index(held.len())] };
+            let committing = Lsn(twins.lsn.saturating_sub(rng.below(3)));
+            let stable = if rng.one_in(3) { any } else { Version::NONE };
+            match rng.below(10) {
+                0 => twins.put(new, None, committing, stable),
+                1 => twins.change(|record| settle(record, any)),
+                2 => twins.change(|record| forget_older(record, any)),
+                3 if rng.one_in(4) => twins.change(|record| delete(record, any)),
+                _ => {
+                    let units: Vec<u32> = (0..UNITS).filter(|_| rng.one_in(3)).collect();
+                    let header =
+                        StripHeader { version: new, block_bytes: UNITS * 4096, skipped: 0 };
+                    let patch = (&header, any, &units[..]);
+                    let verdict =
+                        judge_patch(twins.patched.as_ref(), Version::NONE, committing, patch);
+                    if verdict == WriteVerdict::Accepted {
+                        twins.put(new, Some(&units), committing, stable);
+                        patches += 1;
+                    }
+                }
+            }
+            twins.check();
+            let record = twins.patched.iter();
+            joined += record
+                .filter(|record| {
+                    let oldest = record.oldest();
+                    oldest.whole.as_ref().is_some_and(|whole| whole.made != oldest.version())
+                })
+                .count();
+        }
+    }
+    println!("{patches} patches; {joined} times a joined one was held");
+    assert!(patches > 2000 && joined > 2000, "{patches} patches, {joined} joined");
 }

@@ -49,7 +49,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use strake_env::sync::{Mutex, MutexGuard};
 use strake_env::{Clock, Disk};
-use strake_observe::Observe;
+use strake_observe::{Observe, Operation};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
 use strake_proto::{
     BlockIndex, ClusterId, Epoch, Error, ErrorKind, MapVersion, NsdId, ObjectId, Result, StripKey,
@@ -125,6 +125,8 @@ pub struct BlockStore {
     /// Tells the host what is free.
     discarder: Mutex<Option<Worker>>,
     clock: Arc<dyn Clock>,
+    /// Patches: failures are those refused, bytes those of displaced units.
+    patches: Arc<Operation>,
     /// Runs after a write has looked at what is held, and before it has its place in the order.
     #[cfg(test)]
     before_publish: Mutex<Option<Step>>,
@@ -317,8 +319,9 @@ impl NsdPort for BlockStore {
             NsdRequest::Write { key, header, checksums, copy, stable } => {
                 self.write(key, header, checksums, (*copy, *stable), send)
             }
-            // Strips are not patched yet: the whole block is written instead.
-            NsdRequest::Patch { .. } => Err(ErrorKind::NotBase.into()),
+            NsdRequest::Patch { key, header, base, units, checksums, stable } => {
+                self.patch(key, header, (*base, *stable), (units, checksums), send)
+            }
             NsdRequest::Read { key, version, offset, length } => {
                 self.read(key, *version, *offset, *length, receive)
             }

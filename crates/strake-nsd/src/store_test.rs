@@ -14,7 +14,7 @@ use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{SettledStripe, StripHeader};
 use strake_proto::{FsId, GrantNumber, StripIndex};
 use strake_store::container::FormatOptions;
-use strake_stripe::checksum::{first_bad_unit, strip_checksums};
+use strake_stripe::checksum::{ChecksumSeed, first_bad_unit, strip_checksums};
 
 pub(super) const DISK_BYTES: u64 = 64 << 20;
 
@@ -72,6 +72,40 @@ pub(super) fn write(
         &NsdRequest::Write { key, header, checksums, copy: false, stable: Version::NONE },
         data,
     )
+}
+
+/// Patches `units` of the base with `data`, which has them one after the other.
+pub(super) fn patch(
+    store: &BlockStore,
+    key: StripKey,
+    (base, version): (&Strip, Version),
+    units: &[u32],
+    data: &[u8],
+) -> Result<NsdReply> {
+    let seed = ChecksumSeed::new(&key, version);
+    let checksums = units.iter().zip(data.chunks_exact(UNIT_BYTES));
+    let checksums = checksums.map(|(unit, data)| seed.unit(*unit, data)).collect();
+    let header = StripHeader { version, block_bytes: base.bytes.len() as u32, skipped: 0 };
+    let (base, units, stable) = (base.version, units.to_vec(), Version::NONE);
+    call(store, &NsdRequest::Patch { key, header, base, units, checksums, stable }, data)
+}
+
+/// A version of a strip as a whole.
+#[derive(Clone)]
+pub(super) struct Strip {
+    pub(super) version: Version,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Strip {
+    /// The same with some units changed.
+    pub(super) fn patched(&self, version: Version, units: &[u32], data: &[u8]) -> Strip {
+        let mut bytes = self.bytes.clone();
+        for (unit, data) in units.iter().zip(data.chunks_exact(UNIT_BYTES)) {
+            bytes[*unit as usize * UNIT_BYTES..][..UNIT_BYTES].copy_from_slice(data);
+        }
+        Strip { version, bytes }
+    }
 }
 
 /// The whole current strip, its checksums verified.
@@ -144,6 +178,20 @@ impl Model {
             history.committed = history.states.len();
         }
     }
+
+    /// Compares every version that the store holds.
+    fn check(&self, store: &BlockStore) {
+        for (key, history) in &self.strips {
+            let Some(record) = store.record(key).expect("index") else { continue };
+            for held in &record.versions {
+                let state = history.states.iter().find(|(version, _)| *version == held.version());
+                let (version, data) = state.expect("it was written");
+                let found = read_version(store, *key, Some(*version)).expect("held");
+                assert!(Some(&found.1) == data.as_ref(), "{key} at {version}");
+            }
+        }
+        check(store);
+    }
 }
 
 pub(super) fn check(store: &BlockStore) {
@@ -163,6 +211,36 @@ fn random_write(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
     let version = version(model.counter);
     write(store, key, version, &data).expect("write");
     model.strips.entry(key).or_default().states.push((version, Some(data.to_vec())));
+}
+
+/// Whether the patch was accepted.
+fn random_patch(store: &BlockStore, model: &mut Model, rng: &mut Rng) -> bool {
+    let key = key(rng.below(4), rng.below(6));
+    let Some((version, bytes)) = model.now(&key) else { return false };
+    let base = Strip { version, bytes };
+    let count = (base.bytes.len() / UNIT_BYTES) as u32;
+    let few = 1 + rng.below(6);
+    let units: Vec<u32> = (0..count).filter(|_| rng.one_in(few)).collect();
+    let mut data = vec![0; units.len() * UNIT_BYTES];
+    rng.fill(&mut data);
+    model.counter += 1;
+    let new = base.patched(self::version(model.counter), &units, &data);
+    let history = model.strips.get_mut(&key).expect("it has a base");
+    let is_stable = history.committed == history.states.len();
+    match patch(store, key, (&base, new.version), &units, &data) {
+        Ok(_) => {
+            assert!(is_stable, "{key}: a patch of what no commit covers");
+            history.states.push((new.version, Some(new.bytes)));
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::NotBase, "{error}");
+            let held = store.record(&key).expect("index").expect("held");
+            let is_full = held.displaced_units() + units.len() > crate::record::DISPLACED_MAX;
+            assert!(!is_stable || is_full, "{key}: {error}");
+            false
+        }
+    }
 }
 
 fn random_delete(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
@@ -204,24 +282,31 @@ fn random_commit(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
 
 #[test]
 fn random_histories_agree_with_the_model_through_power_cuts() {
+    let mut patches = 0;
     for seed in strake_env::rng::test_seeds(0, 30) {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
         let mut disk = SimDisk::new(DISK_BYTES);
         let mut store = format(&disk, seed);
         let mut model = Model::default();
-        for _ in 0..200 {
+        // More whole strips, or more patches.
+        let writes = 5 + rng.below(15);
+        for _ in 0..250 {
             match rng.below(40) {
-                0..=19 => random_write(&store, &mut model, &mut rng),
+                at if at < writes => random_write(&store, &mut model, &mut rng),
+                0..=19 => patches += u64::from(random_patch(&store, &mut model, &mut rng)),
                 20..=23 => random_delete(&store, &mut model, &mut rng),
                 24..=29 => random_commit(&store, &mut model, &mut rng),
-                30 => store.checkpoint().expect("checkpoint"),
+                30 => {
+                    store.checkpoint().expect("checkpoint");
+                    model.commit();
+                }
                 31 => {
                     drop(store);
                     disk = disk.crash(disk.position(), &mut rng);
                     store = open(&disk);
                     model.recover(&store);
-                    check(&store);
+                    model.check(&store);
                 }
                 _ => {
                     let key = key(rng.below(4), rng.below(6));
@@ -229,8 +314,10 @@ fn random_histories_agree_with_the_model_through_power_cuts() {
                 }
             }
         }
-        check(&store);
+        model.check(&store);
     }
+    println!("{patches} patches");
+    assert!(patches > 300, "{patches} patches");
 }
 
 #[test]
@@ -310,7 +397,7 @@ fn a_flipped_bit_is_found() {
     Rng::new(5).fill(&mut data);
     write(&store, key(1, 1), version(1), &data).expect("good");
     let record = store.record(&key(1, 1)).expect("index").expect("held");
-    disk.flip(record.current().extents[0].offset() + 5000, 1);
+    disk.flip(record.extents().next().expect("units").offset() + 5000, 1);
     match call(&store, &NsdRequest::Check { data: true }, &[]).expect("check") {
         NsdReply::Checked(found) => assert_eq!(found.bad, [key(1, 1)]),
         other => panic!("{other:?}"),

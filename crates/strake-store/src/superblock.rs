@@ -10,7 +10,8 @@
 //!    0   8  magic "STRAKEsb"
 //!    8   4  CRC32C over the 4096 bytes with this field zero
 //!   12   4  format version, 1
-//!   16   8  incompat flags: a reader that does not know a set bit must refuse (none defined)
+//!   16   8  incompat flags: a reader that does not know a set bit must refuse. 1: the index may have
+//!           records of strips in format 2, with patches
 //!   24   8  sequence
 //!   32  16  cluster id
 //!   48   4  NSD id
@@ -46,6 +47,7 @@ pub const KV_CHUNKS_MAX: usize = 256;
 const MAGIC: &[u8; 8] = b"STRAKEsb";
 /// The version of the container's form. Every superblock names it.
 pub const FORMAT_VERSION: u32 = 1;
+const FLAG_PATCHES: u64 = 1;
 
 /// Space of one key-value store: chunks in order, of which the first `length` bytes are in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,6 +75,8 @@ pub struct Superblock {
     pub length: u64,
     /// The newest generation of metadata copies this disk has heard of.
     pub metadata_generation: u64,
+    /// Whether the index may have records that say how one version of a strip differs from another.
+    pub has_patches: bool,
     /// The NSDs that hold the metadata of that generation.
     pub metadata_holders: Vec<NsdId>,
     /// Records of the index log are bound to it; a new seed empties the log.
@@ -95,6 +99,8 @@ impl Superblock {
         let mut out = [0; SUPERBLOCK_BYTES];
         put(&mut out, 0, MAGIC);
         put(&mut out, 12, &FORMAT_VERSION.to_le_bytes());
+        let flags = if self.has_patches { FLAG_PATCHES } else { 0 };
+        put(&mut out, 16, &flags.to_le_bytes());
         put(&mut out, 24, &self.sequence.to_le_bytes());
         put(&mut out, 32, &self.cluster.0);
         put(&mut out, 48, &self.nsd.0.to_le_bytes());
@@ -138,7 +144,7 @@ impl Superblock {
         }
         let version = u32_at(bytes, 12);
         let incompat = u64_at(bytes, 16);
-        if version != FORMAT_VERSION || incompat != 0 {
+        if version != FORMAT_VERSION || incompat & !FLAG_PATCHES != 0 {
             return Err(Error::new(
                 ErrorKind::NotSupported,
                 format!(
@@ -162,6 +168,7 @@ impl Superblock {
             failure_group: u32_at(bytes, 56),
             length: u64_at(bytes, 64),
             metadata_generation: u64_at(bytes, 72),
+            has_patches: incompat & FLAG_PATCHES != 0,
             metadata_holders: holders.into_iter().map(NsdId).collect(),
             index_log_seed: u64_at(bytes, 80),
             metadata_log_seed: u64_at(bytes, 88),

@@ -12,6 +12,7 @@ fn sample() -> Superblock {
         failure_group: 3,
         length: 1 << 40,
         metadata_generation: 42,
+        has_patches: false,
         metadata_holders: vec![NsdId(7), NsdId(2), NsdId(5)],
         index_log_seed: 0x1111_2222_3333_4444,
         metadata_log_seed: 0x5555_6666_7777_8888,
@@ -51,15 +52,28 @@ fn the_format_is_the_one_on_existing_disks() {
 }
 
 #[test]
+fn a_flag_says_that_older_programs_cannot_read_the_records() {
+    let patched = Superblock { has_patches: true, ..sample() };
+    let mut bytes = patched.encode();
+    assert_eq!(Superblock::decode(&bytes).unwrap(), patched);
+    assert_eq!(bytes[16..24], [1, 0, 0, 0, 0, 0, 0, 0]);
+    // Nothing else differs but the checksum.
+    bytes[16] = 0;
+    bytes[8..12].copy_from_slice(&fixture()[8..12]);
+    assert_eq!(bytes, fixture());
+}
+
+#[test]
 fn a_newer_format_or_unknown_flag_is_refused_with_its_reason() {
-    for at in [12, 16] {
+    for (at, changed) in [(12, 0x80), (16, 0x80), (16, 0x02), (16, 0x03), (23, 0x80)] {
         let mut bytes = sample().encode();
-        bytes[at] = 0x80;
+        bytes[at] = changed;
         bytes[8..12].fill(0);
         let crc = crc32c::crc32c(&bytes);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
         let error = Superblock::decode(&bytes).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotSupported);
+        assert!(error.to_string().contains("newer than this program"), "{error}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Verifies everything while in use: records of strips, tombstones, promises and the data; and that
-//! exactly the units that records name are allocated.
+//! exactly the units that records name are allocated. Records that are a patch of another version
+//! share its units, and name them once.
 //!
 //! **The sum.** Units in use must be those that records name, those that writers hold and those
 //! that wait to be used again. To count the records of a store in use, a cursor goes through the
@@ -9,12 +10,12 @@
 
 use super::BlockStore;
 use crate::edits::Edits;
-use crate::extent::{slice_of, units_of};
+use crate::extent::units_of;
 use crate::keys::{
     Table, block_start, parse_strip_key, parse_tombstone_key, range_end, table_end, tombstone_end,
     tombstone_key, tombstone_table,
 };
-use crate::record::{StripVersion, decode_promise, decode_strip, decode_tombstone};
+use crate::record::{View, decode_promise, decode_strip, decode_tombstone};
 use std::sync::atomic::Ordering::SeqCst;
 use strake_env::AlignedBuffer;
 use strake_proto::limits::UNIT_BYTES;
@@ -276,13 +277,16 @@ impl BlockStore {
         };
         for held in &record.versions {
             let allocator = self.space.allocator.lock();
-            let stray = held.extents.iter().find(|extent| !allocator.is_used(**extent));
-            let stray = stray.copied();
+            let stray = held.extents().find(|extent| !allocator.is_used(*extent));
             drop(allocator);
             if let Some(extent) = stray {
                 fault(found, format!("strip {key}: {extent:?} is not allocated"));
             }
-            if data && let Some(error) = self.check_data(&key, held)? {
+            let view = record.view(Some(held.version()));
+            if data
+                && let Some(view) = view
+                && let Some(error) = self.check_data(&key, &view)
+            {
                 fault(found, format!("strip {key}, version {}: {error}", held.version()));
                 if found.bad.len() < FAULTS_MAX && found.bad.last() != Some(&key) {
                     found.bad.push(key);
@@ -297,21 +301,13 @@ impl BlockStore {
 
     /// Reads a version with its checksums from the disk and compares them. Returns what is wrong,
     /// if anything.
-    fn check_data(&self, key: &StripKey, held: &StripVersion) -> Result<Option<String>> {
-        let mut bytes = AlignedBuffer::zeroed(held.strip_bytes as usize);
-        let units = u64::from(held.strip_bytes) / UNIT_BYTES as u64;
-        if let Err(error) = self.read_extents(&slice_of(&held.extents, 0, units), &mut bytes) {
-            return Ok(Some(error.to_string()));
+    fn check_data(&self, key: &StripKey, view: &View<'_>) -> Option<String> {
+        let mut bytes = AlignedBuffer::zeroed(view.held.strip_bytes as usize);
+        match self.read_view(key, view, true, 0, &mut bytes) {
+            Err(error) => Some(error.to_string()),
+            Ok(checksums) => first_bad_unit(key, view.held.version(), 0, &bytes, &checksums)
+                .map(|unit| format!("unit {unit} does not match its checksum")),
         }
-        let checksums = match &held.checksums {
-            crate::record::Checksums::Inline(checksums) => checksums.clone(),
-            crate::record::Checksums::Trailer => match self.read_trailer(key, held) {
-                Ok(checksums) => checksums,
-                Err(error) => return Ok(Some(error.to_string())),
-            },
-        };
-        Ok(first_bad_unit(key, held.version(), 0, &bytes, &checksums)
-            .map(|unit| format!("unit {unit} does not match its checksum")))
     }
 }
 

@@ -4,7 +4,7 @@
 use super::store_test::*;
 use super::*;
 use crate::keys::STRIP_KEY_BYTES;
-use crate::record::{Checksums, StripVersion, encode_strip};
+use crate::record::{Checksums, StripVersion, Whole, encode_strip};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use strake_env::disk::sim::SimDisk;
@@ -140,7 +140,8 @@ fn space_that_leaks_and_space_used_twice_are_found() {
     assert_eq!(checked(&store).faults.len(), 1);
     leaked.iter().for_each(|&extent| store.space.allocator.lock().free(extent));
     assert!(checked(&store).faults.is_empty());
-    let extent = store.record(&key(1, 1)).expect("index").expect("held").current().extents[0];
+    let extent = store.record(&key(1, 1)).expect("index").expect("held").extents().next();
+    let extent = extent.expect("units");
     store.space.allocator.lock().free(extent);
     assert_eq!(checked(&store).faults.len(), 2, "the sum, and the strip");
 }
@@ -158,8 +159,12 @@ fn tombstones_and_promises_are_checked() {
         strip_bytes: UNIT_BYTES as u32,
         accepted: Lsn(1),
         settled: true,
-        extents: store.space.allocator.lock().allocate(1).expect("space"),
-        checksums: Checksums::Inline(vec![0]),
+        whole: Some(Whole {
+            made: version(4),
+            extents: store.space.allocator.lock().allocate(1).expect("space"),
+            checksums: Checksums::Inline(vec![0]),
+        }),
+        displaced: Vec::new(),
     };
     let encoded = strip_key(Table::Strip, &key(1, 3));
     plant(&store, &encoded, encode_strip(&encoded, &StripRecord { versions: vec![held] }));

@@ -96,6 +96,7 @@ impl BlockStore {
             nsd: superblock.nsd,
             boot,
             observe: Arc::clone(&options.observe),
+            patches: options.observe.operations.operation("nsd patch"),
             options,
             journal,
             index,

@@ -1,10 +1,11 @@
 //! Reading a strip, and listings.
 
+use super::write::trailer_place;
 use super::{BlockStore, Held};
-use crate::extent::{Extent, slice_of};
+use crate::extent::{Extent, slice_of, units_of};
 use crate::keys::{Table, block_start, parse_strip_key, strip_key};
 use crate::record::{
-    Checksums, Damaged, StripRecord, StripVersion, decode_strip, decode_trailer, trailer_units,
+    Checksums, Damaged, Displaced, StripRecord, View, decode_strip, decode_trailer, trailer_units,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{KeptVersion, NsdReply, StripEntry};
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectId, Result, StripKey, Version};
 use strake_store::KvRead;
+use strake_stripe::ChecksumSeed;
 
 /// Memory for checksums: two generations of this many bytes. So checksums in use survive a change
 /// of generation. This is enough for 4 GiB of strips.
@@ -24,14 +26,18 @@ const CACHE_ENTRY_BYTES: usize = 96;
 /// No listing is longer.
 const LIST_LIMIT_MAX: u32 = 4096;
 
+/// A trailer: its strip, the version under which that was made, and the first unit. A strip that is
+/// straightened keeps the version and gets a trailer elsewhere.
+pub(super) type TrailerKey = (StripKey, Version, u64);
+
 /// Checksums of long strips that were lately written or read.
 #[derive(Default)]
 pub(super) struct TrailerCache {
-    young: HashMap<(StripKey, Version), Arc<[u32]>>,
-    old: HashMap<(StripKey, Version), Arc<[u32]>>,
+    young: HashMap<TrailerKey, Arc<[u32]>>,
+    old: HashMap<TrailerKey, Arc<[u32]>>,
     young_bytes: usize,
     /// Checksums that some thread is reading: the parts of a strip are often read side by side.
-    fetching: HashSet<(StripKey, Version)>,
+    fetching: HashSet<TrailerKey>,
 }
 
 /// The outcome of a look for checksums.
@@ -46,44 +52,43 @@ enum Sought {
 /// Somebody is reading checksums as long as this lives.
 struct Fetching<'a> {
     store: &'a BlockStore,
-    key: StripKey,
-    version: Version,
+    trailer: TrailerKey,
 }
 
 impl Drop for Fetching<'_> {
     fn drop(&mut self) {
-        self.store.trailers.lock().fetching.remove(&(self.key, self.version));
+        self.store.trailers.lock().fetching.remove(&self.trailer);
     }
 }
 
 impl TrailerCache {
-    pub(super) fn insert(&mut self, key: StripKey, version: Version, checksums: &[u32]) {
+    pub(super) fn insert(&mut self, key: TrailerKey, checksums: &[u32]) {
         let bytes = CACHE_ENTRY_BYTES + size_of_val(checksums);
         if self.young_bytes + bytes > CACHE_BYTES_PER_GENERATION {
             self.old = std::mem::take(&mut self.young);
             self.young_bytes = 0;
         }
-        if self.young.insert((key, version), checksums.into()).is_none() {
+        if self.young.insert(key, checksums.into()).is_none() {
             self.young_bytes += bytes;
         }
     }
 
-    fn seek(&mut self, key: StripKey, version: Version) -> Sought {
-        if let Some(found) = self.get(key, version) {
+    fn seek(&mut self, key: TrailerKey) -> Sought {
+        if let Some(found) = self.get(key) {
             return Sought::Found(found);
         }
-        match self.fetching.insert((key, version)) {
+        match self.fetching.insert(key) {
             true => Sought::Mine,
             false => Sought::Fetched,
         }
     }
 
-    fn get(&mut self, key: StripKey, version: Version) -> Option<Arc<[u32]>> {
-        if let Some(found) = self.young.get(&(key, version)) {
+    fn get(&mut self, key: TrailerKey) -> Option<Arc<[u32]>> {
+        if let Some(found) = self.young.get(&key) {
             return Some(Arc::clone(found));
         }
-        let found = self.old.remove(&(key, version))?;
-        self.insert(key, version, &found);
+        let found = self.old.remove(&key)?;
+        self.insert(key, &found);
         Some(found)
     }
 }
@@ -105,17 +110,19 @@ impl BlockStore {
         // Before the look-up: what it finds is not reused while this lives.
         let _guard = self.reclaim.read();
         let record = self.record(key)?;
-        let held = record.as_ref().and_then(|record| record.version(version)).ok_or_else(|| {
+        let view = record.as_ref().and_then(|record| record.view(version)).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("NSD {} has no strip {key}", self.nsd))
         })?;
+        let held = view.held;
         let payload = length.min(held.strip_bytes.saturating_sub(offset));
-        let first = offset as usize / UNIT_BYTES;
-        let count = payload as usize / UNIT_BYTES;
         let mut checksums = Vec::new();
-        if count > 0 {
+        if payload > 0 {
+            // Who names a version and wants the whole strip verifies the disk: what memory knows of
+            // the checksums does not count then.
+            let verifies = version.is_some() && payload == held.strip_bytes;
+            let first = offset as usize / UNIT_BYTES;
             let out = &mut receive[..payload as usize];
-            let all = self.read_checked(key, held, version, first, out)?;
-            checksums.extend_from_slice(&all[first..first + count]);
+            checksums = self.read_view(key, &view, verifies, first, out)?;
         }
         Ok(NsdReply::Strip {
             header: held.header.clone(),
@@ -125,28 +132,63 @@ impl BlockStore {
         })
     }
 
-    /// Reads units from `first` on, and all checksums of the strip: side by side, where these must
-    /// come from the disk.
-    fn read_checked(
+    /// Reads units from `first` on, and returns their checksums under the version of the view.
+    pub(super) fn read_view(
         &self,
         key: &StripKey,
-        held: &StripVersion,
-        version: Option<Version>,
+        view: &View<'_>,
+        verifies: bool,
+        first: usize,
+        out: &mut [u8],
+    ) -> Result<Vec<u32>> {
+        let count = out.len() / UNIT_BYTES;
+        let (from, to) = (first as u32, (first + count) as u32);
+        let place_of = |unit| view.displaced.partition_point(|one| one.unit < unit);
+        let displaced = &view.displaced[place_of(from)..place_of(to)];
+        let mut checksums = vec![0; count];
+        // One large read, and then small ones over it.
+        if let Some((from, to)) = straight_part(displaced, from, to) {
+            let at = |unit: u32| unit as usize - first;
+            let part = &mut out[at(from) * UNIT_BYTES..at(to) * UNIT_BYTES];
+            let all = self.read_straight(key, view, verifies, from as usize, part)?;
+            checksums[at(from)..at(to)].copy_from_slice(&all[from as usize..to as usize]);
+        }
+        for run in displaced.chunk_by(Displaced::is_continued_by) {
+            let at = run[0].unit as usize - first;
+            let extent = Extent { start: run[0].place, count: run.len() as u32 };
+            let part = &mut out[at * UNIT_BYTES..(at + run.len()) * UNIT_BYTES];
+            self.read_extents(&[extent], part)?;
+            for (one, checksum) in run.iter().zip(&mut checksums[at..]) {
+                *checksum = one.checksum;
+            }
+        }
+        if view.whole.made != view.held.version() {
+            let seed = |version| ChecksumSeed::new(key, version);
+            let change = seed(view.whole.made).difference(seed(view.held.version()));
+            checksums.iter_mut().for_each(|checksum| *checksum ^= change);
+        }
+        Ok(checksums)
+    }
+
+    /// Reads units from `first` on from the extents, and all checksums as they are stored: side by
+    /// side, where these must come from the disk.
+    fn read_straight(
+        &self,
+        key: &StripKey,
+        view: &View<'_>,
+        verifies: bool,
         first: usize,
         out: &mut [u8],
     ) -> Result<Arc<[u32]>> {
         let units = (out.len() / UNIT_BYTES) as u64;
-        let extents = slice_of(&held.extents, first as u64, units);
-        // Who names a version and wants the whole strip verifies the disk: what memory knows of the
-        // checksums does not count then.
-        let verifies = version.is_some() && out.len() == held.strip_bytes as usize;
-        if held.checksums != Checksums::Trailer {
+        let extents = slice_of(&view.whole.extents, first as u64, units);
+        let Some(trailer) = trailer_key(key, view) else {
             self.read_extents(&extents, out)?;
-            return self.checksums(key, held);
-        }
+            return self.checksums(key, view);
+        };
         let mut fetching = None;
         if !verifies {
-            let sought = self.trailers.lock().seek(*key, held.version());
+            let sought = self.trailers.lock().seek(trailer);
             match sought {
                 Sought::Found(known) => {
                     self.read_extents(&extents, out)?;
@@ -154,55 +196,52 @@ impl BlockStore {
                 }
                 Sought::Fetched => {
                     self.read_extents(&extents, out)?;
-                    return self.checksums(key, held);
+                    return self.checksums(key, view);
                 }
-                Sought::Mine => {
-                    fetching = Some(Fetching { store: self, key: *key, version: held.version() });
-                }
+                Sought::Mine => fetching = Some(Fetching { store: self, trailer }),
             }
         }
-        let ([extent], [all]) = (&extents[..], &held.extents[..]) else {
+        let behind = trailer_extents(view);
+        let ([extent], [trailer_extent]) = (&extents[..], &behind[..]) else {
             self.read_extents(&extents, out)?;
             return match verifies {
-                true => Ok(self.read_trailer(key, held)?.into()),
-                false => self.checksums(key, held),
+                true => Ok(self.read_trailer(key, view)?.into()),
+                false => self.checksums(key, view),
             };
         };
-        let start = all.start + u64::from(held.strip_bytes) / UNIT_BYTES as u64;
-        let trailer = Extent { start, count: trailer_units(held.strip_bytes) };
-        let mut bytes = AlignedBuffer::zeroed(trailer.bytes() as usize);
-        self.read_extent(*extent, out, Some((trailer, &mut bytes)))?;
-        let all: Arc<[u32]> = self.take_trailer(key, held, &bytes)?.into();
+        let mut bytes = AlignedBuffer::zeroed(trailer_extent.bytes() as usize);
+        self.read_extent(*extent, out, Some((*trailer_extent, &mut bytes)))?;
+        let all: Arc<[u32]> = self.take_trailer(key, view, &bytes)?.into();
         if fetching.is_some() {
-            self.trailers.lock().insert(*key, held.version(), &all);
+            self.trailers.lock().insert(trailer, &all);
         }
         Ok(all)
     }
 
-    /// All checksums of a held version.
-    pub(super) fn checksums(&self, key: &StripKey, held: &StripVersion) -> Result<Arc<[u32]>> {
-        if let Checksums::Inline(checksums) = &held.checksums {
+    /// All checksums of a version as they are stored.
+    pub(super) fn checksums(&self, key: &StripKey, view: &View<'_>) -> Result<Arc<[u32]>> {
+        if let Checksums::Inline(checksums) = &view.whole.checksums {
             return Ok(checksums.as_slice().into());
         }
-        if let Some(found) = self.trailers.lock().get(*key, held.version()) {
+        let trailer = trailer_key(key, view).expect("invariant: not inline, so in a trailer");
+        if let Some(found) = self.trailers.lock().get(trailer) {
             return Ok(found);
         }
-        let checksums = self.read_trailer(key, held)?;
-        self.trailers.lock().insert(*key, held.version(), &checksums);
+        let checksums = self.read_trailer(key, view)?;
+        self.trailers.lock().insert(trailer, &checksums);
         Ok(checksums.into())
     }
 
     /// The checksums as they stand on the disk.
-    pub(super) fn read_trailer(&self, key: &StripKey, held: &StripVersion) -> Result<Vec<u32>> {
-        let units = u64::from(held.strip_bytes) / UNIT_BYTES as u64;
-        let behind = u64::from(trailer_units(held.strip_bytes));
-        let mut bytes = AlignedBuffer::zeroed(behind as usize * UNIT_BYTES);
-        self.read_extents(&slice_of(&held.extents, units, behind), &mut bytes)?;
-        self.take_trailer(key, held, &bytes)
+    pub(super) fn read_trailer(&self, key: &StripKey, view: &View<'_>) -> Result<Vec<u32>> {
+        let extents = trailer_extents(view);
+        let mut bytes = AlignedBuffer::zeroed(units_of(&extents) as usize * UNIT_BYTES);
+        self.read_extents(&extents, &mut bytes)?;
+        self.take_trailer(key, view, &bytes)
     }
 
-    fn take_trailer(&self, key: &StripKey, held: &StripVersion, bytes: &[u8]) -> Result<Vec<u32>> {
-        decode_trailer(key, held.version(), held.strip_bytes, bytes)
+    fn take_trailer(&self, key: &StripKey, view: &View<'_>, bytes: &[u8]) -> Result<Vec<u32>> {
+        decode_trailer(key, view.whole.made, view.held.strip_bytes, bytes)
             .map_err(|damage| self.damaged(key, damage))
     }
 
@@ -299,6 +338,26 @@ impl BlockStore {
     }
 }
 
+fn trailer_extents(view: &View<'_>) -> Vec<Extent> {
+    let units = u64::from(view.held.strip_bytes) / UNIT_BYTES as u64;
+    slice_of(&view.whole.extents, units, trailer_units(view.held.strip_bytes).into())
+}
+
+/// The trailer of a strip, if its checksums are in one.
+fn trailer_key(key: &StripKey, view: &View<'_>) -> Option<TrailerKey> {
+    let units = u64::from(view.held.strip_bytes) / UNIT_BYTES as u64;
+    Some((*key, view.whole.made, trailer_place(&view.whole.extents, units)?))
+}
+
+/// The part of units `from..to` that begins and ends with one that is not among `displaced`.
+fn straight_part(displaced: &[Displaced], from: u32, to: u32) -> Option<(u32, u32)> {
+    let before = (from..).zip(displaced).take_while(|(unit, one)| one.unit == *unit).count();
+    let behind = (from..to).rev().zip(displaced.iter().rev());
+    let behind = behind.take_while(|(unit, one)| one.unit == *unit).count();
+    let (from, to) = (from + before as u32, to - behind as u32);
+    (from < to).then_some((from, to))
+}
+
 fn entry(key: &[u8], value: &[u8]) -> std::result::Result<StripEntry, Damaged> {
     let parsed = parse_strip_key(Table::Strip, key).ok_or(Damaged("key of a strip"))?;
     Ok(describe(parsed, &decode_strip(key, value)?))
@@ -335,8 +394,8 @@ mod tests {
         for object in 0..20_000 {
             // The longest strip there is, and one barely long enough.
             let checksums = vec![object as u32; if object % 2 == 0 { 4096 } else { 17 }];
-            cache.insert(key(object), version, &checksums);
-            let first = cache.get(key(0), version);
+            cache.insert((key(object), version, object), &checksums);
+            let first = cache.get((key(0), version, 0));
             assert_eq!(first.map(|checksums| checksums[0]), Some(0), "in use all the time");
             // The sum is the slow part of this test.
             if object % 100 == 0 {
@@ -345,6 +404,6 @@ mod tests {
                 assert!(bytes <= 2 * CACHE_BYTES_PER_GENERATION);
             }
         }
-        assert!(cache.get(key(1), version).is_none(), "what is not in use goes");
+        assert!(cache.get((key(1), version, 1)).is_none(), "what is not in use goes");
     }
 }

@@ -1,14 +1,14 @@
-//! Writing a strip.
+//! Writing a strip, and patching one.
 
 use super::{BlockStore, Decided, Held};
 use crate::edits::Edits;
 use crate::extent::{Extent, slice_of, units_of};
 use crate::keys::{Table, strip_key};
 use crate::record::{
-    Checksums, INLINE_CHECKSUMS_MAX, StripVersion, encode_strip, encode_trailer,
-    strip_bytes_are_valid, strip_units, trailer_units,
+    Checksums, Displaced, INLINE_CHECKSUMS_MAX, StripRecord, StripVersion, Whole, encode_strip,
+    encode_trailer, strip_bytes_are_valid, strip_units, trailer_units,
 };
-use crate::rules::{Change, WriteVerdict, forget_older, judge_write, put_in_front};
+use crate::rules::{Change, WriteVerdict, forget_older, judge_patch, judge_write, put_in_front};
 use std::sync::atomic::Ordering::SeqCst;
 use strake_env::AlignedBuffer;
 use strake_observe::{BufferType, IoDirection, IoSide};
@@ -16,9 +16,31 @@ use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{NsdReply, StripHeader};
 use strake_proto::{Error, ErrorKind, Result, StripKey, Version};
 use strake_store::Lsn;
+use strake_stripe::ChecksumSeed;
 
 /// A write waits for freed space this many times before the disk counts as full.
 const ALLOCATION_ATTEMPTS: u32 = 8;
+
+/// A version that wants to be accepted.
+pub(super) struct Candidate<'a> {
+    pub(super) key: &'a StripKey,
+    pub(super) header: &'a StripHeader,
+    /// Of its units: all, or those that change.
+    pub(super) checksums: &'a [u32],
+    pub(super) stable: Version,
+    pub(super) form: Form<'a>,
+}
+
+pub(super) enum Form<'a> {
+    Whole {
+        copy: bool,
+    },
+    Patch {
+        base: Version,
+        /// The units that change, ascending.
+        units: &'a [u32],
+    },
+}
 
 impl BlockStore {
     /// `copy` and `stable` as in the request.
@@ -42,14 +64,87 @@ impl BlockStore {
         }
         let extents = self.allocate(strip_units(data.len() as u32))?;
         let stored = self.store_data(key, header.version, checksums, data, &extents);
-        let accepted =
-            stored.and_then(|()| self.accept(key, header, checksums, (copy, stable), &extents));
+        let candidate = Candidate { key, header, checksums, stable, form: Form::Whole { copy } };
+        self.conclude(stored.and_then(|()| self.accept(&candidate, &extents)), &extents)
+    }
+
+    pub(super) fn patch(
+        &self,
+        key: &StripKey,
+        header: &StripHeader,
+        (base, stable): (Version, Version),
+        (units, checksums): (&[u32], &[u32]),
+        data: &[u8],
+    ) -> Result<NsdReply> {
+        let start = self.patches.begin();
+        let form = Form::Patch { base, units };
+        let candidate = Candidate { key, header, checksums, stable, form };
+        let reply = self.patch_uncounted(&candidate, units, data);
+        let bytes = if reply.is_ok() { data.len() as u64 } else { 0 };
+        self.patches.end(start, bytes, reply.is_ok());
+        reply
+    }
+
+    fn patch_uncounted(
+        &self,
+        candidate: &Candidate<'_>,
+        units: &[u32],
+        data: &[u8],
+    ) -> Result<NsdReply> {
+        self.refuse_if_failed()?;
+        let checksums = candidate.checksums;
+        if data.len() != units.len() * UNIT_BYTES
+            || checksums.len() != units.len()
+            || !units.is_sorted_by(|one, next| one < next)
+        {
+            let detail = format!("a patch of {} units, {} bytes", units.len(), data.len());
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+        // What cannot be accepted shall cost no I/O. What can may still be refused in the end.
+        let held = match self.look_up(candidate.key)? {
+            Held::Record(record) => Some(record),
+            Held::Nothing | Held::Damaged(_) => None,
+        };
+        match self.judge(candidate, held.as_ref(), self.floor(candidate.key)?) {
+            WriteVerdict::NotBase => return Err(ErrorKind::NotBase.into()),
+            WriteVerdict::Accepted if self.index_is_short() => {
+                return Err(ErrorKind::NotBase.into());
+            }
+            _ => {}
+        }
+        self.allow_patches()?;
+        let extents = match units.len() {
+            0 => Vec::new(),
+            count => self.allocate(count as u32)?,
+        };
+        let copied = aligned(data);
+        let data = copied.as_deref().unwrap_or(data);
+        let stored = self.with_room_on_host(|| self.write_extents(&extents, data));
+        self.conclude(stored.and_then(|()| self.accept(candidate, &extents)), &extents)
+    }
+
+    /// Whether records may not become longer, because of what is left for the index to grow into.
+    fn index_is_short(&self) -> bool {
+        self.space.allocator.lock().reserve_is_short()
+    }
+
+    /// Makes the superblock say, durably, that older programs cannot read the records.
+    fn allow_patches(&self) -> Result<()> {
+        if self.container.superblock().has_patches {
+            return Ok(());
+        }
+        let written = self.container.update_superblock(|superblock| superblock.has_patches = true);
+        written.map_err(|error| self.fail(error))
+    }
+
+    /// Ends a write: `accepted` says whether a record names `extents` now.
+    fn conclude(&self, accepted: Result<bool>, extents: &[Extent]) -> Result<NsdReply> {
         match accepted {
             Ok(true) => {}
             // Not taken: nobody ever saw these units.
-            Ok(false) => self.space.give_back(&extents),
+            Ok(false) => self.space.give_back(extents),
             Err(error) => {
-                self.space.give_back(&extents);
+                self.space.give_back(extents);
                 return Err(error);
             }
         }
@@ -87,8 +182,7 @@ impl BlockStore {
         Err(full())
     }
 
-    /// Writes the strip and its trailer. If the host is full, gives it what is free here and what a
-    /// commit makes free, and tries again.
+    /// Writes the strip and its trailer.
     fn store_data(
         &self,
         key: &StripKey,
@@ -97,10 +191,15 @@ impl BlockStore {
         data: &[u8],
         extents: &[Extent],
     ) -> Result<()> {
-        let store = || self.store_data_once(key, version, checksums, data, extents);
-        match store() {
+        self.with_room_on_host(|| self.store_data_once(key, version, checksums, data, extents))
+    }
+
+    /// Runs `write`. If the host is full, gives it what is free here and what a commit makes free,
+    /// and tries again.
+    pub(super) fn with_room_on_host(&self, write: impl Fn() -> Result<()>) -> Result<()> {
+        match write() {
             Err(error) if error.kind() == ErrorKind::NoSpace && self.make_room_on_host()? => {
-                store()
+                write()
             }
             result => result,
         }
@@ -115,14 +214,8 @@ impl BlockStore {
         data: &[u8],
         extents: &[Extent],
     ) -> Result<()> {
-        // Payloads off a wire may lie anywhere; direct I/O wants them aligned.
-        let copied;
-        let data = if (data.as_ptr() as usize).is_multiple_of(UNIT_BYTES) {
-            data
-        } else {
-            copied = AlignedBuffer::from_slice(data);
-            &copied
-        };
+        let copied = aligned(data);
+        let data = copied.as_deref().unwrap_or(data);
         let units = (data.len() / UNIT_BYTES) as u64;
         let behind = u64::from(trailer_units(data.len() as u32));
         if behind == 0 {
@@ -145,7 +238,7 @@ impl BlockStore {
         Ok(self.discard_all() | (self.reclaim.units() < waiting))
     }
 
-    fn write_extents(&self, extents: &[Extent], mut bytes: &[u8]) -> Result<()> {
+    pub(super) fn write_extents(&self, extents: &[Extent], mut bytes: &[u8]) -> Result<()> {
         for extent in extents {
             let (part, rest) = bytes.split_at(extent.bytes() as usize);
             bytes = rest;
@@ -185,14 +278,8 @@ impl BlockStore {
     ///
     /// The versions held cannot change under the object's lock. What commits cover can change. So
     /// the fate of the older versions is decided when this one has its place among them.
-    fn accept(
-        &self,
-        key: &StripKey,
-        header: &StripHeader,
-        checksums: &[u32],
-        (copy, stable): (bool, Version),
-        extents: &[Extent],
-    ) -> Result<bool> {
+    fn accept(&self, candidate: &Candidate<'_>, extents: &[Extent]) -> Result<bool> {
+        let Candidate { key, header, stable, .. } = *candidate;
         loop {
             let object = self.object_lock(key.object);
             let held = match self.look_up(key)? {
@@ -202,22 +289,22 @@ impl BlockStore {
             };
             let encoded = strip_key(Table::Strip, key);
             let floor = self.floor(key)?;
-            let forgotten = match judge_write(held.as_ref(), floor, header.version, copy) {
+            let forgotten = match self.judge(candidate, held.as_ref(), floor) {
                 WriteVerdict::Present => {
                     match held.as_ref().and_then(|it| forget_older(it, stable)) {
                         Some(change) => Some(change),
                         None => return Ok(false),
                     }
                 }
+                WriteVerdict::NotBase => return Err(ErrorKind::NotBase.into()),
                 WriteVerdict::Stale(highest) => return Err(self.stale(key, header, highest)),
                 WriteVerdict::Accepted => None,
             };
             #[cfg(test)]
             self.run_before_publish();
-            let mut newest = new_version(header, checksums, extents);
-            let has_trailer = newest.checksums == Checksums::Trailer;
             let is_new = held.is_none();
             let is_present = forgotten.is_some();
+            let mut newest = candidate.version(held.as_ref(), extents);
             let published = self.publish(|moment| {
                 let (record, freed, taken) = match forgotten {
                     Some(Change { record, freed }) => {
@@ -242,17 +329,41 @@ impl BlockStore {
                 }
                 Err(error) => return Err(error),
             }
-            if is_present {
-                return Ok(false);
+            if !is_present {
+                self.note_accepted(candidate, extents, is_new);
             }
-            self.unsettled.lock().insert(*key);
-            if is_new {
-                self.strips.fetch_add(1, SeqCst);
+            return Ok(!is_present);
+        }
+    }
+
+    fn judge(
+        &self,
+        candidate: &Candidate<'_>,
+        held: Option<&StripRecord>,
+        floor: Version,
+    ) -> WriteVerdict {
+        let header = candidate.header;
+        match candidate.form {
+            Form::Whole { copy } => judge_write(held, floor, header.version, copy),
+            Form::Patch { base, units } => {
+                let committing = Lsn(self.committing.load(SeqCst));
+                judge_patch(held, floor, committing, (header, base, units))
             }
-            if has_trailer {
-                self.trailers.lock().insert(*key, header.version, checksums);
-            }
-            return Ok(true);
+        }
+    }
+
+    /// Keeps what memory knows of a strip in step.
+    fn note_accepted(&self, candidate: &Candidate<'_>, extents: &[Extent], is_new: bool) {
+        self.unsettled.lock().insert(*candidate.key);
+        if is_new {
+            self.strips.fetch_add(1, SeqCst);
+        }
+        let checksums = candidate.checksums;
+        if matches!(candidate.form, Form::Whole { .. })
+            && let Some(place) = trailer_place(extents, checksums.len() as u64)
+        {
+            let made = candidate.header.version;
+            self.trailers.lock().insert((*candidate.key, made, place), checksums);
         }
     }
 
@@ -271,15 +382,50 @@ impl BlockStore {
     }
 }
 
-/// A version that is about to be accepted; the entry that accepts it fills in its number.
-fn new_version(header: &StripHeader, checksums: &[u32], extents: &[Extent]) -> StripVersion {
-    let inline = checksums.len() <= INLINE_CHECKSUMS_MAX;
-    StripVersion {
-        header: header.clone(),
-        strip_bytes: (checksums.len() * UNIT_BYTES) as u32,
-        accepted: Lsn(0),
-        settled: false,
-        extents: extents.to_vec(),
-        checksums: if inline { Checksums::Inline(checksums.to_vec()) } else { Checksums::Trailer },
+impl Candidate<'_> {
+    /// The version as a record holds it; the entry that accepts it fills in its number. A patch
+    /// was judged to fit what is held.
+    fn version(&self, held: Option<&StripRecord>, extents: &[Extent]) -> StripVersion {
+        let header = self.header.clone();
+        let version = StripVersion {
+            header,
+            strip_bytes: (self.checksums.len() * UNIT_BYTES) as u32,
+            accepted: Lsn(0),
+            settled: false,
+            whole: None,
+            displaced: Vec::new(),
+        };
+        let (Form::Patch { units, .. }, Some(base)) = (&self.form, held) else {
+            let inline = self.checksums.len() <= INLINE_CHECKSUMS_MAX;
+            let checksums = match inline {
+                true => Checksums::Inline(self.checksums.to_vec()),
+                false => Checksums::Trailer,
+            };
+            let (made, extents) = (self.header.version, extents.to_vec());
+            return StripVersion { whole: Some(Whole { made, extents, checksums }), ..version };
+        };
+        let view = base.view(None).expect("invariant: a record holds a version");
+        let seed = |version| ChecksumSeed::new(self.key, version);
+        let change = seed(self.header.version).difference(seed(view.whole.made));
+        let places = extents.iter().flat_map(|extent| extent.start..extent.end());
+        let displaced = units.iter().zip(self.checksums).zip(places);
+        let displaced = displaced.map(|((&unit, &checksum), place)| Displaced {
+            unit,
+            place,
+            checksum: checksum ^ change,
+        });
+        let strip_bytes = view.held.strip_bytes;
+        StripVersion { strip_bytes, displaced: displaced.collect(), ..version }
     }
+}
+
+/// The first unit of the trailer of a strip of `units` in these extents; `None` if it has none.
+pub(super) fn trailer_place(extents: &[Extent], units: u64) -> Option<u64> {
+    slice_of(extents, units, 1).first().map(|extent| extent.start)
+}
+
+/// A copy of what is not aligned as direct I/O wants it. Payloads off a wire may lie anywhere.
+fn aligned(data: &[u8]) -> Option<AlignedBuffer> {
+    let is_aligned = (data.as_ptr() as usize).is_multiple_of(UNIT_BYTES);
+    (!is_aligned).then(|| AlignedBuffer::from_slice(data))
 }
