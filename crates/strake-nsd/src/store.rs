@@ -5,6 +5,9 @@
 //! the object's lock, `rules` decide; under the order lock the change gets its number, goes into
 //! the journal (in memory) and into the index (visible at once): *accepted*.
 //!
+//! **A patch** goes the same way with the units that change alone. The record then names these units
+//! in front of those that stay (`rules`), and readers lay them over what the extents hold.
+//!
 //! **A commit.** Syncing the journal makes the data durable first and the entries after it (see
 //! `Container::index_log`): *stable*. Callers at the same time share the barriers. A crash
 //! leaves a prefix of the entries, each with its data: for every strip the old or the new version.
@@ -379,3 +382,6 @@ mod discard_test;
 
 #[cfg(test)]
 mod fuzz_test;
+
+#[cfg(test)]
+mod patch_test;
