@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! strip value
-//! 0   1  format: 1, or 2 if there are patches or displaced units, or a `made` that is not the version
+//! 0   1  format: 1; or 2 where there are patches or displaced units, or where the extents were
+//!        written for another version
 //! 1   1  number of versions held, newest first: 1 ..= VERSIONS_MAX
 //! 2   …  versions, each:
 //!        0   8  version: grant

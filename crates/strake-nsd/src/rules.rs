@@ -14,11 +14,11 @@
 //! 4. every other one stays, up to `VERSIONS_MAX`. Then one goes that is unlikely to be the last
 //!    acknowledged one ([`least_needed`]).
 //!
-//! **Patches.** A patch says how it differs from the version behind it, its base, and stands directly
-//! in front of it. When that one goes, the two are joined: the patch takes over what the base has,
-//! and where both have a displaced unit the one of the patch stays. So no unit of the disk is named
-//! twice, and what is freed is a difference of lists. A patch is refused unless the newest version
-//! held is exactly its base ([`judge_patch`]).
+//! **Patches.** A patch stands directly in front of its base and says how it differs from that. When
+//! the base goes, the two are joined: the patch takes over what the base has. Where both have a
+//! displaced unit, the one of the patch stays. So no unit of the disk is named twice, and what is
+//! freed is a difference of lists. A patch is refused unless the newest version held is exactly its
+//! base ([`judge_patch`]).
 //!
 //! **What is refused:** versions not above the current one, and not above the *floor*: the higher
 //! of a tombstone that covers the block and a promise for the key.

@@ -5,8 +5,8 @@
 //! the object's lock, `rules` decide; under the order lock the change gets its number, goes into
 //! the journal (in memory) and into the index (visible at once): *accepted*.
 //!
-//! **A patch** goes the same way with the units that change alone. The record then names these units
-//! in front of those that stay (`rules`), and readers lay them over what the extents hold.
+//! **A patch** goes the same way with the units that change alone. The record then says where these
+//! are (*displaced* units), and readers lay them over what the strip's extents hold.
 //!
 //! **A commit.** Syncing the journal makes the data durable first and the entries after it (see
 //! `Container::index_log`): *stable*. Callers at the same time share the barriers. A crash

@@ -10,8 +10,8 @@
 //!    0   8  magic "STRAKEsb"
 //!    8   4  CRC32C over the 4096 bytes with this field zero
 //!   12   4  format version, 1
-//!   16   8  incompat flags: a reader that does not know a set bit must refuse. 1: the index may have
-//!           records of strips in format 2, with patches
+//!   16   8  incompat flags: a reader that does not know a set bit must refuse. 1: the index may
+//!           have records of strips in format 2, with patches
 //!   24   8  sequence
 //!   32  16  cluster id
 //!   48   4  NSD id

@@ -63,7 +63,8 @@ impl BlockStore {
             return Err(Error::new(ErrorKind::Invalid, "a strip without a version"));
         }
         let extents = self.allocate(strip_units(data.len() as u32))?;
-        let stored = self.store_data(key, header.version, checksums, data, &extents);
+        let stored = self
+            .with_room_on_host(|| self.store_data(key, header.version, checksums, data, &extents));
         let candidate = Candidate { key, header, checksums, stable, form: Form::Whole { copy } };
         self.conclude(stored.and_then(|()| self.accept(&candidate, &extents)), &extents)
     }
@@ -182,18 +183,6 @@ impl BlockStore {
         Err(full())
     }
 
-    /// Writes the strip and its trailer.
-    fn store_data(
-        &self,
-        key: &StripKey,
-        version: Version,
-        checksums: &[u32],
-        data: &[u8],
-        extents: &[Extent],
-    ) -> Result<()> {
-        self.with_room_on_host(|| self.store_data_once(key, version, checksums, data, extents))
-    }
-
     /// Runs `write`. If the host is full, gives it what is free here and what a commit makes free,
     /// and tries again.
     pub(super) fn with_room_on_host(&self, write: impl Fn() -> Result<()>) -> Result<()> {
@@ -206,7 +195,7 @@ impl BlockStore {
     }
 
     /// Writes the strip and, behind it, its trailer.
-    fn store_data_once(
+    fn store_data(
         &self,
         key: &StripKey,
         version: Version,
