@@ -16,9 +16,9 @@
 //!
 //! **Patches.** A patch stands directly in front of its base and says how it differs from that. When
 //! the base goes, the two are joined: the patch takes over what the base has. Where both have a
-//! displaced unit, the one of the patch stays. So no unit of the disk is named twice, and what is
-//! freed is a difference of lists. A patch is refused unless the newest version held is exactly its
-//! base ([`judge_patch`]).
+//! displaced unit, that of the patch stays. So no unit of the disk is named twice, and freeing is a
+//! difference of lists. A patch is refused unless the newest version held is exactly its base
+//! ([`judge_patch`]).
 //!
 //! **What is refused:** versions not above the current one, and not above the *floor*: the higher
 //! of a tombstone that covers the block and a promise for the key.
