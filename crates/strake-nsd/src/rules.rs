@@ -14,9 +14,9 @@
 //! 4. every other one stays, up to `VERSIONS_MAX`. Then one goes that is unlikely to be the last
 //!    acknowledged one ([`least_needed`]).
 //!
-//! **Patches.** A patch stands directly in front of its base and says how it differs from that. When
-//! the base goes, the two are joined: the patch takes over what the base has. Where both have a
-//! displaced unit, that of the patch stays. So no unit of the disk is named twice, and freeing is a
+//! **Patches.** A patch stands directly in front of its base and says how it differs. When the base
+//! goes, the two are joined: the patch takes over what the base has. Where both have a displaced
+//! unit, that of the patch stays. So no unit of the disk is named twice, and freeing is a
 //! difference of lists. A patch is refused unless the newest version held is exactly its base
 //! ([`judge_patch`]).
 //!
