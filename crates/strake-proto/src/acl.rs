@@ -36,7 +36,7 @@ const ID_NONE: u32 = u32::MAX;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 
-/// Whom an entry is about.
+/// The user or group that an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclTag {
     /// The inode's owner.
@@ -47,7 +47,7 @@ pub enum AclTag {
     OwningGroup,
     /// A group.
     Group(u32),
-    /// The most that users and groups (all but owner and others) get.
+    /// The most that all entries but those of the owner and others can grant.
     Mask,
     /// Everyone else.
     Others,
@@ -56,9 +56,9 @@ pub enum AclTag {
 /// One line of an ACL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The user or group that it is about.
     pub tag: AclTag,
-    /// 0..=7: read, write, execute.
+    /// The sum of [`READ`], [`WRITE`] and [`EXECUTE`]: 0..=7.
     pub permissions: u32,
 }
 
@@ -72,7 +72,7 @@ impl Acl {
     /// An ACL of these entries.
     ///
     /// # Errors
-    /// `Invalid` where Linux's `posix_acl_valid` would refuse it.
+    /// `Invalid` if Linux's `posix_acl_valid` would refuse it.
     pub fn new(entries: Vec<AclEntry>) -> Result<Acl> {
         if valid(&entries) {
             Ok(Acl { entries })
@@ -142,12 +142,12 @@ impl Acl {
         &self.entries
     }
 
-    /// Whether mode bits alone say the same, so that none need be stored.
+    /// True if mode bits alone say the same. Then no ACL needs to be stored.
     pub fn is_mode_alone(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// The nine permission bits `stat` shows: the mask, where there is one, as the group's.
+    /// The nine permission bits that `stat` shows. If there is a mask, it is shown as the group's.
     pub fn mode(&self) -> u32 {
         let mut mode = 0;
         for entry in &self.entries {
@@ -162,7 +162,7 @@ impl Acl {
         mode
     }
 
-    /// Follows a `chmod`: the group bits set the mask where there is one, else the owning group.
+    /// Follows a `chmod`. The group bits set the mask if there is one, else the owning group.
     pub fn change_mode(&mut self, mode: u32) {
         let masked = self.entries.iter().any(|entry| entry.tag == AclTag::Mask);
         for entry in &mut self.entries {
@@ -176,9 +176,9 @@ impl Acl {
         }
     }
 
-    /// What a new inode gets from its directory's default ACL when it is made with `mode` (all 12
-    /// bits; no umask): its mode, and its access ACL unless the mode says it all. A new directory
-    /// also gets the default ACL itself.
+    /// The mode and access ACL that a new inode inherits from its directory's default ACL. `mode`
+    /// is the one that the caller asked for, all 12 bits, without the umask. The ACL is `None` if
+    /// the mode alone says the same. A new directory also gets the default ACL itself.
     pub fn inherit(&self, mode: u32) -> (u32, Option<Acl>) {
         let masked = self.entries.iter().any(|entry| entry.tag == AclTag::Mask);
         let mut access = self.clone();
@@ -195,7 +195,7 @@ impl Acl {
         (mode, (!access.is_mode_alone()).then_some(access))
     }
 
-    /// Whether the ACL grants all of `want` to someone who is not the owner.
+    /// True if the ACL grants all of `want` to a caller who is not the owner.
     fn permits(
         &self,
         want: u32,
@@ -208,7 +208,8 @@ impl Acl {
             .iter()
             .find(|entry| entry.tag == AclTag::Mask)
             .map_or(7, |entry| entry.permissions);
-        // Some group that the caller is in was seen: others' bits do not count then.
+        // True once an entry of a group that the caller is in was seen. Then the bits of others do
+        // not count.
         let mut member = false;
         for entry in &self.entries {
             let group = match entry.tag {
@@ -229,7 +230,7 @@ impl Acl {
     }
 }
 
-/// The order and number of entries that Linux demands.
+/// True if the entries have the order and number that Linux demands.
 fn valid(entries: &[AclEntry]) -> bool {
     #[derive(PartialEq)]
     enum Next {
@@ -265,10 +266,10 @@ fn valid(entries: &[AclEntry]) -> bool {
     next == Next::Nothing
 }
 
-/// Whether mode bits and ACL let `uid` have all of `want` (of [`READ`], [`WRITE`], [`EXECUTE`]).
-/// `in_group` tells whether the caller is in a group, by its own or a supplementary one; it is
-/// asked only where the answer depends on it. `acl` is the inode's access ACL, `None` if it has
-/// none. User 0 may everything but execute a file that nobody may execute.
+/// True if mode bits and ACL let `uid` have all of `want` (of [`READ`], [`WRITE`], [`EXECUTE`]).
+/// `acl` is the inode's access ACL, `None` if it has none. `in_group` says whether the caller is in
+/// a group, by its own or a supplementary one. It is asked only if the answer depends on it. User 0
+/// may do everything, except execute a file that nobody may execute.
 pub fn permits(
     attr: &Attr,
     acl: Option<&Acl>,
@@ -285,7 +286,7 @@ pub fn permits(
     if attr.uid == uid {
         return (mode >> 6) & want == want;
     }
-    // With no group bits the mask is empty, and then Linux takes the group and others bits.
+    // Without group bits the mask is empty. Then Linux uses the bits of group and others.
     if let Some(acl) = acl.filter(|_| mode & 0o070 != 0) {
         return acl.permits(want, attr.gid, uid, in_group);
     }

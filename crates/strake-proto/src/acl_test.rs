@@ -43,7 +43,7 @@ fn attr(uid: u32, gid: u32, permissions: u32) -> Attr {
     }
 }
 
-/// SplitMix64: proto stands below the crate that has the real generator.
+/// SplitMix64. The real generator is in a crate above this one.
 fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -60,7 +60,7 @@ fn the_form_is_that_of_linux() {
         entry(AclTag::Others, 0),
     ])
     .to_xattr();
-    // What `getfattr -e hex` shows on ext4 for `setfacl -m u:1000:rw` on a file of mode 0750.
+    // On ext4, `getfattr -e hex` shows this after `setfacl -m u:1000:rw` on a file of mode 0750.
     let golden = "0200000001000700ffffffff02000600e803000004000500ffffffff10000700ffffffff\
                   20000000ffffffff";
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -147,7 +147,7 @@ fn mode_bits_alone_ask_for_groups_only_when_it_matters() {
     assert!(permits(&attr(1, 2, 0o644), None, 9, never, READ));
     assert!(!permits(&attr(1, 2, 0o604), None, 9, &mut |group| group == 2, READ));
     assert!(permits(&attr(1, 2, 0o604), None, 9, &mut |_| false, READ));
-    // An ACL whose mask is empty: group and others bits decide.
+    // The mask of this ACL is empty, so the bits of group and others decide.
     let mut list = full();
     list.change_mode(0o704);
     let file = attr(1, 2, 0o704);

@@ -3,7 +3,8 @@
 use crate::ids::{Generation, Ino};
 use serde::{Deserialize, Serialize};
 
-/// A point in time since the epoch of Unix, exact to the nanosecond; may be negative.
+/// A point in time as the distance from the Unix epoch, exact to the nanosecond. It may be
+/// negative.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -47,8 +48,8 @@ impl FileType {
         }
     }
 
-    /// The type in a mode; `None` where the bits name none. A mode without type bits is regular,
-    /// as for `mknod(2)`.
+    /// The type in a mode. `None` if the bits name no type. A mode without type bits is regular, as
+    /// for `mknod(2)`.
     pub const fn from_mode(mode: u32) -> Option<FileType> {
         Some(match mode & 0o170_000 {
             0o010_000 => FileType::Fifo,
@@ -68,19 +69,19 @@ impl FileType {
 pub struct Attr {
     /// Its number.
     pub ino: Ino,
-    /// Which life of the number.
+    /// Distinguishes the lives of the number.
     pub generation: Generation,
     /// Its type.
     pub file_type: FileType,
     /// Permission bits with setuid, setgid, sticky: `mode & 0o7777`.
     pub permissions: u32,
-    /// Names it has; 0 for an orphan.
+    /// How many names it has; 0 for an orphan.
     pub links: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number of device files, Linux's `dev_t` encoding in 32 bits.
+    /// The device number of a device file, in Linux's 32-bit encoding of `dev_t`.
     pub rdev: u32,
     /// Length in bytes.
     pub size: u64,
@@ -105,7 +106,7 @@ pub struct Caller {
     pub gid: u32,
     /// Process id, for the log.
     pub pid: u32,
-    /// File-mode creation mask (`umask`); only creating calls look at it.
+    /// File-mode creation mask (`umask`). Only calls that create look at it.
     pub umask: u32,
     /// Supplementary groups.
     pub groups: Groups,
@@ -115,9 +116,9 @@ pub struct Caller {
 /// They are looked up only for a check that does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Groups {
-    /// These.
+    /// The groups are known.
     Known(Vec<u32>),
-    /// Those of the process `Caller::pid` on this machine.
+    /// They are those of the process `Caller::pid` on this machine.
     OfProcess,
 }
 
@@ -127,16 +128,16 @@ impl Caller {
         Caller { uid: 0, gid: 0, pid: 0, umask: 0, groups: Groups::Known(Vec::new()) };
 }
 
-/// What `statfs` tells.
+/// The numbers that `statfs` shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatFs {
     /// Usable bytes after the code's parity.
     pub total: u64,
     /// Of these, not used.
     pub free: u64,
-    /// Of these, for ordinary users.
+    /// Of these, available to ordinary users.
     pub available: u64,
-    /// Inodes there are.
+    /// Inodes in use.
     pub inodes_used: u64,
     /// Inodes that could still be made.
     pub inodes_free: u64,

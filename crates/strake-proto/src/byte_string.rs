@@ -5,7 +5,7 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserializer, Serializer};
 use std::fmt;
 
-/// A length alone makes a vector reserve no more than this many bytes.
+/// For a length that a message claims, a vector reserves at most this many bytes in advance.
 const CAPACITY_MAX: usize = 1 << 16;
 
 pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {

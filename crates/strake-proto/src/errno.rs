@@ -1,4 +1,4 @@
-//! The one table from error kinds to the numbers Linux shows applications.
+//! The one table from error kinds to the numbers that Linux shows to applications.
 
 use crate::error::ErrorKind;
 

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The kind of an error: as much as the caller must know to act.
+/// The kind of an error. It says as much as the caller must know to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorKind {
     /// No such name, inode, object or strip.
@@ -13,13 +13,13 @@ pub enum ErrorKind {
     Exists,
     /// A directory was needed.
     NotDirectory,
-    /// A directory was not wanted.
+    /// Anything but a directory was needed.
     IsDirectory,
     /// The directory still has entries.
     NotEmpty,
-    /// Permission bits or ACL say no (EACCES).
+    /// Permission bits or the ACL refuse it (EACCES).
     Access,
-    /// Only the owner or a privileged caller may (EPERM).
+    /// Only the owner or a privileged caller may do it (EPERM).
     NotPermitted,
     /// A disk or the file system is full.
     NoSpace,
@@ -31,7 +31,7 @@ pub enum ErrorKind {
     Invalid,
     /// The inode has as many names as it can.
     TooManyLinks,
-    /// Not within this file system.
+    /// The operation would cross the boundary of this file system.
     CrossDevice,
     /// The file system is read-only.
     ReadOnly,
@@ -56,19 +56,19 @@ pub enum ErrorKind {
     Corrupt,
     /// The node lost its lease.
     Fenced,
-    /// Not now; the same call may succeed later.
+    /// The call fails now, and may succeed later.
     Retry,
-    /// It would wait, and the caller asked not to.
+    /// The call would wait, and the caller asked not to wait.
     WouldBlock,
     /// A signal ended the wait.
     Interrupted,
-    /// Not offered here.
+    /// Not supported here.
     NotSupported,
     /// No such function.
     NoSystem,
     /// No such ioctl on this kind of file (ENOTTY).
     NoIoctl,
-    /// No such device or address; also the end of SEEK_DATA.
+    /// No such device or address. Also the answer to SEEK_DATA if no data follows.
     NoDevice,
     /// Too many symbolic links.
     Loop,
@@ -76,11 +76,11 @@ pub enum ErrorKind {
     BadHandle,
     /// Out of memory within the budget.
     NoMemory,
-    /// A limit in time ran out.
+    /// A time limit ran out.
     TimedOut,
     /// A peer or disk cannot be reached.
     Unreachable,
-    /// Strake is wrong; never expected.
+    /// A defect of Strake.
     Internal,
 }
 
@@ -92,7 +92,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of `kind`; `detail` says what, and what to do, as a sentence fragment.
+    /// An error of `kind`. `detail` is a sentence fragment that says what failed and what to do.
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Error {
         Error { kind, detail: detail.into() }
     }
@@ -126,7 +126,7 @@ impl From<ErrorKind> for Error {
 }
 
 impl From<std::io::Error> for Error {
-    /// Host errors: a full host means full, what is gone is unreachable, all else is `Io`.
+    /// Translates an error of the host.
     fn from(error: std::io::Error) -> Error {
         use std::io::ErrorKind as Host;
         let kind = match error.kind() {
@@ -165,5 +165,5 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The result of whatever crosses a boundary.
+/// The result of a call that crosses a boundary.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,21 +1,19 @@
-//! Durations, counted in buckets of constant relative width.
+//! A histogram of durations in buckets of constant relative width.
 //!
-//! Below 32 ns every value has its own bucket. Above, each power of two is cut into 32 equal ones.
-//! A percentile is therefore at most 1/32 (3.2 %) above the exact value, whatever its size, in
-//! 1,920 buckets (15 KiB). Histograms of tasks, threads and hosts add up without loss, which
-//! percentiles do not.
+//! Below 32 ns every value has its own bucket. Above, each power of two is cut into 32 equal
+//! buckets. A percentile is therefore at most 1/32 (3.2 %) above the exact value. This takes 1,920
+//! buckets (15 KiB). Histograms of tasks, threads and hosts can be added without loss. Percentiles
+//! could not.
 //!
-//! The same buckets serve who counts alone ([`Histogram::add`]) and who counts with atomic
-//! additions from many threads (`strake-observe`, through [`bucket_of`] and
-//! [`Histogram::from_counts`]).
+//! One thread counts with [`Histogram::add`]. `strake-observe` counts from many threads with atomic
+//! additions, in the same buckets, through [`bucket_of`] and [`Histogram::from_counts`].
 
 use serde::{Deserialize, Serialize};
 
 /// Buckets per power of two.
 const STEPS: u64 = 32;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
-/// How many buckets there are: the linear part below 32 ns, then 32 for each of the 59 higher
-/// powers of two.
+/// The number of buckets: 32 below 32 ns, then 32 for each of the 59 higher powers of two.
 pub const BUCKETS: usize = (STEPS + (64 - STEP_BITS as u64) * STEPS) as usize;
 
 /// A histogram of nanoseconds with exact count, sum, least, greatest and sum of squares.
@@ -31,7 +29,7 @@ pub struct Histogram {
 }
 
 impl std::fmt::Debug for Histogram {
-    /// Without the buckets, which are two thousand numbers.
+    /// Leaves out the buckets, which are two thousand numbers.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Histogram")
             .field("count", &self.count)
@@ -66,8 +64,9 @@ impl Histogram {
         self.max_ns = self.max_ns.max(nanos);
     }
 
-    /// What was counted elsewhere: how often for each bucket, the sum, and the greatest. The least
-    /// is that of its bucket, and the deviation is that of the buckets' middles.
+    /// A histogram of durations that were counted elsewhere: the count of each bucket, the sum, and
+    /// the greatest. The least is the start of its bucket, and the deviation is that of the
+    /// buckets' middles.
     pub fn from_counts(counts: impl Iterator<Item = u64>, sum_ns: u64, max_ns: u64) -> Histogram {
         let mut histogram = Histogram { max_ns, ..Histogram::default() };
         for (bucket, count) in counts.enumerate().filter(|(_, count)| *count > 0) {
@@ -77,7 +76,8 @@ impl Histogram {
             histogram.count += count;
             histogram.sum_of_squares += middle * middle * count as f64;
             histogram.min_ns = histogram.min_ns.min(start);
-            // What is being recorded right now may be in its bucket and not yet the greatest.
+            // A duration that is being recorded right now may be in its bucket and not yet in the
+            // greatest.
             histogram.max_ns = histogram.max_ns.max(start);
         }
         histogram.sum_ns = u128::from(sum_ns);
@@ -162,7 +162,7 @@ impl Histogram {
         rows
     }
 
-    /// Asserts what holds between the parts.
+    /// Asserts the invariants between the parts.
     pub fn check(&self) {
         assert_eq!(self.buckets.len(), BUCKETS);
         assert_eq!(self.buckets.iter().sum::<u64>(), self.count);
@@ -198,12 +198,12 @@ fn end_of(bucket: usize) -> u64 {
     }
     let shift = bucket / STEPS - 1;
     let step = STEPS + bucket % STEPS;
-    // The last bucket ends at 2^64, which only 128 bits can say.
+    // The last bucket ends at 2^64, which needs more than 64 bits.
     u64::try_from(((u128::from(step) + 1) << shift) - 1).unwrap_or(u64::MAX)
 }
 
-/// How a histogram travels and shows in JSON: only the buckets in use, as the smallest duration of
-/// each and how many fell into it.
+/// The form of a histogram in messages and JSON. It has only the buckets in use, each with its
+/// smallest duration and its count.
 #[derive(Serialize, Deserialize)]
 struct Sparse {
     counts: Vec<(u64, u64)>,

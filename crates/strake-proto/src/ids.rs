@@ -30,11 +30,11 @@ id!(
     NsdId(u32)
 );
 id!(
-    /// What strips belong to. Never reused.
+    /// The object that strips belong to. Never reused.
     ObjectId(u64)
 );
 id!(
-    /// An inode number; also the FUSE node id and, with its generation, the NFS handle.
+    /// An inode number. It is also the FUSE node id and, with its generation, the NFS handle.
     Ino(u64)
 );
 id!(
@@ -42,19 +42,19 @@ id!(
     Generation(u64)
 );
 id!(
-    /// A node's membership; a new one for every join. Disks refuse older ones.
+    /// A node's membership. Each join gets a new one. Disks refuse older ones.
     Epoch(u64)
 );
 id!(
-    /// A place in a pool, held by one NSD at a time. Index into [`crate::PoolMap::slots`].
+    /// A place in a pool, held by one NSD at a time. It is the index in [`crate::PoolMap::slots`].
     SlotIndex(u16)
 );
 id!(
-    /// Which set of slots an object was laid out over.
+    /// Names the set of slots over which an object was laid out.
     LayoutVersion(u32)
 );
 id!(
-    /// The version of a pool map; every I/O carries it.
+    /// The version of a pool map. Every I/O carries it.
     MapVersion(u64)
 );
 id!(
@@ -62,7 +62,7 @@ id!(
     GrantNumber(u64)
 );
 id!(
-    /// A client of the metadata leader; its request numbers are counted per id.
+    /// A client of the metadata leader. Each id has its own count of requests.
     ClientId(u64)
 );
 id!(
@@ -75,7 +75,7 @@ impl Ino {
     pub const ROOT: Ino = Ino(1);
 }
 
-/// A cluster's identity, drawn at random when it is made; on every disk.
+/// A cluster's identity. It is drawn at random when the cluster is made, and is on every disk.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -87,7 +87,7 @@ impl fmt::Display for ClusterId {
     }
 }
 
-/// A stripe's version: unique for ever, ordered by grant and then by the holder's counter.
+/// A stripe's version. It is unique for ever, and ordered by grant and then by counter.
 ///
 /// `Version::NONE` is below every version that is ever written.
 #[derive(
@@ -96,7 +96,7 @@ impl fmt::Display for ClusterId {
 pub struct Version {
     /// The grant under which it was written.
     pub grant: GrantNumber,
-    /// Counted by the holder of that grant, from 1.
+    /// Counted from 1 by the client that has the grant.
     pub counter: u64,
 }
 

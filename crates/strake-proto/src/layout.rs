@@ -7,7 +7,7 @@ use crate::limits::{SHORT_BLOCK_BYTES_MAX, UNIT_BYTES};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A redundancy code: N data strips and P parity strips; P losses are tolerated.
+/// A redundancy code: N data strips and P parity strips. The data survives the loss of P strips.
 ///
 /// Copies (`2x`) are the case N = 1: every parity strip equals the data strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// Every code there is, by its name.
+    /// All codes, with their names.
     pub const ALL: [(&'static str, Code); 9] = [
         ("1", Code { data: 1, parity: 0 }),
         ("2x", Code { data: 1, parity: 1 }),
@@ -62,15 +62,15 @@ impl std::str::FromStr for Code {
     }
 }
 
-/// How a block of a given length is cut. A function of code and length alone, so a reader that
-/// knows a stripe's block length knows its shape.
+/// How a block of a given length is cut into strips. This depends only on code and length, so a
+/// reader that knows a stripe's block length knows its shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Data strips: N, or 1 for a short block.
     pub data_strips: u8,
     /// Parity strips: P.
     pub parity_strips: u8,
-    /// Bytes of every strip, a multiple of 4 KiB; the last data strip is padded with zeros.
+    /// Bytes of every strip, a multiple of 4 KiB. The last data strip is padded with zeros.
     pub strip_bytes: usize,
 }
 
@@ -78,9 +78,9 @@ impl Geometry {
     /// The shape of a block holding `block_bytes` bytes (1 ..= block size).
     ///
     /// Position `i < data_strips` holds bytes `i*strip_bytes ..` of the block. Parity strips stand
-    /// at positions `N ..  N+P` of the *code* also for a short block, so that a position always
-    /// means the same slot; positions `1..N` of a short block do not exist. A data position that
-    /// lies wholly beyond `block_bytes` is a zero strip and is not stored either.
+    /// at positions `N .. N+P` of the *code*, also for a short block. So a position always means
+    /// the same slot. Positions `1..N` of a short block do not exist. A data position that lies
+    /// wholly beyond `block_bytes` is a strip of zeros, and is not stored either.
     pub fn of(code: Code, block_bytes: u64) -> Geometry {
         assert!(block_bytes > 0, "an empty block has no strips");
         let short = block_bytes <= SHORT_BLOCK_BYTES_MAX;
@@ -91,7 +91,7 @@ impl Geometry {
         Geometry { data_strips, parity_strips: code.parity, strip_bytes }
     }
 
-    /// Whether position `strip` of `code` is stored for a block of `block_bytes`.
+    /// True if position `strip` of `code` is stored for a block of `block_bytes`.
     pub fn is_stored(code: Code, block_bytes: u64, strip: u8) -> bool {
         let shape = Geometry::of(code, block_bytes);
         if strip >= code.data {
@@ -100,9 +100,10 @@ impl Geometry {
         u64::from(strip) * (shape.strip_bytes as u64) < block_bytes && strip < shape.data_strips
     }
 
-    /// The least length from `wanted` on of which every position is stored that is stored of
-    /// `held` bytes, which are no more. Longer blocks mostly have more positions; but with 8 data
-    /// strips 163,840 bytes are eight strips of 20 KiB, and a byte more is seven of 24 KiB.
+    /// The least length, not below `wanted`, that stores every position which a block of `held`
+    /// bytes stores. `held` is not above `wanted`. A longer block usually stores as many positions
+    /// or more, but not always: with 8 data strips, 163,840 bytes are eight strips of 20 KiB, and
+    /// one more byte makes seven strips of 24 KiB.
     pub fn widened(code: Code, wanted: u64, held: u64) -> u64 {
         assert!(held <= wanted, "{held} bytes are held, {wanted} wanted");
         let last = (0..code.data).rev().find(|at| Geometry::is_stored(code, held, *at));
@@ -110,12 +111,13 @@ impl Geometry {
         if Geometry::is_stored(code, wanted, last) {
             return wanted;
         }
-        // Its strips are no longer for it, and one byte is in the last.
+        // A block that is longer by so little has strips as long as one of `wanted` bytes. With
+        // this length, one byte of it is at the last position.
         u64::from(last) * Geometry::of(code, wanted).strip_bytes as u64 + 1
     }
 }
 
-/// Where an object's strips lie: everything [`PoolMap`]-independent that placement needs.
+/// Everything that placement needs to know of an object, beside the [`PoolMap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ObjectLayout {
     /// The object.
@@ -124,68 +126,68 @@ pub struct ObjectLayout {
     pub code: Code,
     /// Bytes of a full block.
     pub block_size: u32,
-    /// Over which members of the pool it is laid out.
+    /// Names the members of the pool over which it is laid out.
     pub layout: LayoutVersion,
-    /// Which key encrypts it; 0 = none.
+    /// The key that encrypts it; 0 = none.
     pub key: u32,
 }
 
-/// What an NSD may be used for just now (the DCS3700 document's two columns in one type).
+/// What an NSD may be used for now: its status and its availability, as `disk list` shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NsdState {
-    /// The administrator's will.
+    /// What the administrator wants.
     pub status: NsdStatus,
-    /// What is the case.
+    /// What the NSD can do now.
     pub availability: NsdAvailability,
 }
 
-/// The administrator's will for an NSD.
+/// What the administrator wants of an NSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NsdStatus {
     /// In use.
     Ready,
-    /// No new data.
+    /// Gets no new data.
     Suspended,
     /// Being emptied before it is deleted.
     BeingEmptied,
     /// Being replaced.
     Replacing,
-    /// The disk that replaces another.
+    /// Replaces another disk.
     Replacement,
     /// Gone for good: its strips have other places (see [`PoolMap::lost`]). The slot is never used
     /// again. Older programs cannot read this variant, and so refuse the file system.
     Deleted {
-        /// How many were deleted before it.
+        /// How many NSDs were deleted before it.
         order: u16,
     },
 }
 
 impl NsdStatus {
-    /// Whether new files are laid out over it.
+    /// True if new files are laid out over it.
     pub const fn takes_new_data(self) -> bool {
         matches!(self, NsdStatus::Ready | NsdStatus::Replacing | NsdStatus::Replacement)
     }
 }
 
-/// What is the case with an NSD.
+/// What an NSD can do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NsdAvailability {
-    /// Reads and writes.
+    /// It is read and written.
     Up,
-    /// Neither.
+    /// It is neither read nor written.
     Down,
-    /// Writes, not reads: it missed writes and is being brought up to date.
+    /// It is written and not read, because it missed writes and is being brought up to date.
     Recovering,
-    /// Neither: it missed writes and recovery has not run.
+    /// It is neither read nor written, because it missed writes and recovery has not begun.
     Unrecovered,
 }
 
 impl NsdAvailability {
-    /// Whether its strips may be read.
+    /// True if its strips may be read.
     pub const fn readable(self) -> bool {
         matches!(self, NsdAvailability::Up)
     }
-    /// Whether strips are written to it.
+    /// True if strips are written to it.
     pub const fn writable(self) -> bool {
         matches!(self, NsdAvailability::Up | NsdAvailability::Recovering)
     }
@@ -202,7 +204,7 @@ pub struct Slot {
     pub state: NsdState,
 }
 
-/// The members of one layout version: placement shuffles exactly these.
+/// The members of one layout version. Placement spreads strips over exactly these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayoutMap {
     /// Its number; 1 is the first.
@@ -223,8 +225,8 @@ pub struct PoolMap {
 }
 
 impl PoolMap {
-    /// A pool of NSDs that are all up, each given with its failure group: a slot each, in their
-    /// order, and one layout of all of them.
+    /// A pool of NSDs that are all up, each given with its failure group. Each gets a slot, in
+    /// their order. There is one layout, of all of them.
     pub fn new(nsds: impl IntoIterator<Item = (NsdId, u32)>) -> PoolMap {
         let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
         let (mut slots, mut members) = (Vec::new(), Vec::new());
@@ -257,7 +259,7 @@ impl PoolMap {
         found.map(|(index, _)| index)
     }
 
-    /// The slots in use, all but those that are deleted.
+    /// The slots in use: all but the deleted ones.
     pub fn live(&self) -> impl Iterator<Item = (SlotIndex, &Slot)> {
         self.indexed().filter(|(_, slot)| !matches!(slot.state.status, NsdStatus::Deleted { .. }))
     }
@@ -266,7 +268,7 @@ impl PoolMap {
         (0..=u16::MAX).map(SlotIndex).zip(&self.slots)
     }
 
-    /// The layout of that version.
+    /// The layout with this version.
     pub fn layout(&self, version: LayoutVersion) -> Option<&LayoutMap> {
         self.layouts.iter().find(|layout| layout.version == version)
     }

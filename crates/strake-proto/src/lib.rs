@@ -1,8 +1,9 @@
-//! Ids, units, limits, error kinds and the messages that cross Strake's two arrows
-//! (client ▶ NSD server, client ▶ metadata leader). The bottom crate: pure, no clock, no I/O.
+//! Ids, units, limits, error kinds, and the messages that cross Strake's two arrows
+//! (client ▶ NSD server, client ▶ metadata leader). All other crates stand on this one. It is pure:
+//! no clock, no I/O.
 //!
 //! Everything that is written to a disk or a wire has its type here or in the file that owns the
-//! record; integers are little-endian except in keys that are scanned in order, which are
+//! record. Integers are little-endian. The exception are keys that are scanned in order, which are
 //! big-endian.
 
 #![warn(missing_docs)]

@@ -1,7 +1,10 @@
 //! Messages between a client and the metadata leader.
 //!
-//! Changes are *entries* of the log: deterministic, numbered per client, applied once. Questions
-//! (*queries*) are not logged. Names and values are bytes: Linux promises no encoding.
+//! A change is an *entry* of the log: deterministic, numbered for each client, and applied once. A
+//! question is a *query* and is not logged. Names and values are bytes, because Linux promises no
+//! encoding.
+//!
+//! `▶` names the reply to a message. The error kinds after it are those that a caller must expect.
 
 use crate::attr::{Attr, FileType, Timestamp};
 use crate::error::{Error, ErrorKind, Result};
@@ -11,36 +14,38 @@ use crate::nsd::ScrubPart;
 use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
 
-/// A directory entry's place in its directory: stored, ascending, below 2⁶³, never reused within
-/// the directory. 1 and 2 are `.` and `..`; entries start at 3. Listing goes on *after* a cookie.
+/// The place of a directory's entry. Places are stored, ascend, stay below 2⁶³, and are never
+/// reused in the directory. 1 and 2 are `.` and `..`, and entries start at 3. A listing goes on
+/// *after* a cookie.
 pub type Cookie = u64;
 
-/// The extended attribute that tells what a program may do more than who runs it, capabilities(7).
+/// The extended attribute with a program's capabilities: what it may do beyond the rights of the
+/// user who runs it (capabilities(7)).
 pub const CAPABILITY_NAME: &[u8] = b"security.capability";
 
-/// Where a regular file's bytes are.
+/// The place of a regular file's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileData {
-    /// Nowhere: all zeros up to the size.
+    /// There are none. The file is all zeros up to its size.
     Empty,
-    /// In the inode; at most `INLINE_BYTES_MAX`; zeros follow up to the size.
+    /// They are in the inode, at most `INLINE_BYTES_MAX`. Zeros follow up to the size.
     Inline(#[serde(with = "crate::byte_string")] Vec<u8>),
-    /// In strips of these objects. One today.
+    /// They are in strips of these objects. Today there is one.
     Objects(Vec<ObjectLayout>),
 }
 
 /// An inode as a client needs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inode {
-    /// What `stat` tells.
+    /// The attributes that `stat` shows.
     pub attr: Attr,
-    /// A regular file's bytes; `Empty` for all else.
+    /// The place of a regular file's bytes. `Empty` for all other types.
     pub data: FileData,
-    /// A directory's parent; itself for the root; 0 for all else.
+    /// A directory's parent; the root is its own. 0 for all other types.
     pub parent: Ino,
-    /// Whether it has a POSIX access ACL (a check by mode bits alone will not do).
+    /// True if it has a POSIX access ACL. Then mode bits alone do not decide who has access.
     pub has_acl: bool,
-    /// Whether it has any extended attribute besides ACLs (`security.capability` among them).
+    /// True if it has any extended attribute besides ACLs, such as `security.capability`.
     pub has_xattrs: bool,
 }
 
@@ -55,11 +60,11 @@ pub struct DirEntry {
     pub ino: Ino,
     /// The inode's type.
     pub file_type: FileType,
-    /// The inode, where the query asked for it; of inline data it says only that they are inline.
+    /// The inode, if the query asked for it. It says that data is inline, without the bytes.
     pub inode: Option<Inode>,
 }
 
-/// A question; changes nothing.
+/// A question. It changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaQuery {
     /// ▶ [`MetaReply::Inode`]; `NotFound`, `NotDirectory`, `NameTooLong`. `.` and `..` work.
@@ -71,48 +76,48 @@ pub enum MetaQuery {
     },
     /// ▶ [`MetaReply::Inode`]; `Stale` if it is gone.
     GetInode {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
     /// ▶ [`MetaReply::Entries`].
     ReadDir {
-        /// Which directory.
+        /// The directory.
         dir: Ino,
-        /// Entries after this; 0 for the first.
+        /// Only entries after this; 0 for all.
         after: Cookie,
         /// At most this many (the leader's limit: 4,096).
         limit: u32,
-        /// Whether inodes are wanted, too.
+        /// True if the reply is to have the inodes, too.
         with_inodes: bool,
     },
     /// ▶ [`MetaReply::Bytes`]: a symbolic link's target.
     ReadLink {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
     /// ▶ [`MetaReply::Bytes`]; `NoAttribute`. POSIX ACLs are `system.posix_acl_access` and
     /// `system.posix_acl_default` in Linux's xattr form.
     GetXattr {
-        /// Which.
+        /// The inode.
         ino: Ino,
         /// Full name with its prefix.
         name: Vec<u8>,
     },
     /// ▶ [`MetaReply::Names`].
     ListXattr {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
     /// ▶ [`MetaReply::Counts`].
     Counts,
     /// ▶ [`MetaReply::PendingRanges`]: range deletions not yet applied by every NSD.
     PendingRanges {
-        /// With ids above this.
+        /// Only those with ids above this.
         after: u64,
         /// At most this many.
         limit: u32,
     },
-    /// ▶ [`MetaReply::Hardened`]: units in order of file and place, from this one on.
+    /// ▶ [`MetaReply::Hardened`]: hardened units in order of file and unit, from a given one on.
     Hardened {
         /// The first file.
         ino: Ino,
@@ -123,22 +128,22 @@ pub enum MetaQuery {
     },
     /// ▶ [`MetaReply::Inos`]: inodes without a name.
     Orphans {
-        /// Above this.
+        /// Only those with numbers above this.
         after: Ino,
         /// At most this many.
         limit: u32,
     },
-    /// ▶ [`MetaReply::Inodes`]: every inode in order, for check and recovery.
+    /// ▶ [`MetaReply::Inodes`]: all inodes in order, for check and recovery.
     ScanInodes {
-        /// Above this.
+        /// Only those with numbers above this.
         after: Ino,
         /// At most this many.
         limit: u32,
     },
-    /// ▶ [`MetaReply::Done`] if the object is reserved for a file that does not name it yet;
+    /// ▶ [`MetaReply::Done`] if the object is reserved for a file that does not name it yet, else
     /// `NotFound`.
     IsReserved {
-        /// Which.
+        /// The object.
         object: ObjectId,
     },
     /// ▶ [`MetaReply::Configuration`].
@@ -146,16 +151,16 @@ pub enum MetaQuery {
     /// ▶ [`MetaReply::Checked`]: walks all records and verifies reference counts.
     Check,
     /// ▶ [`MetaReply::CopyScrubbed`]: verifies a part of a copy of the metadata (log, pages), past
-    /// all caches, and mends what is damaged. Nothing that other questions see changes.
+    /// all caches, and mends damage. The answers to other questions stay the same.
     ScrubCopy {
         /// The copy on this NSD, or the next one above.
         nsd: NsdId,
-        /// Which part; 0 for the first, then as the reply says.
+        /// The part: 0 for the first, then as the reply says.
         part: u64,
     },
 }
 
-/// Changes of attributes; `None` leaves one as it is.
+/// Changes of attributes. `None` leaves an attribute as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttrChange {
     /// New permission bits (`& 0o7777`). An access ACL's mask and entries follow.
@@ -168,59 +173,59 @@ pub struct AttrChange {
     pub atime: Option<Timestamp>,
     /// New modification time.
     pub mtime: Option<Timestamp>,
-    /// New change time; `None` = the entry's time if anything else changes but `atime` alone as
-    /// relatime moves it (`quiet`).
+    /// New change time. `None` means the entry's time. It does not count if the change is `quiet`.
     pub ctime: Option<Timestamp>,
-    /// Leave `ctime` alone: a relatime update.
+    /// Leave `ctime` alone, because relatime alone moves `atime`.
     pub quiet: bool,
-    /// Clear setuid, and setgid where group execution is set: a write or chown by an
-    /// unprivileged caller. Also removes `security.capability`.
+    /// Clear setuid, clear setgid if the group may execute, and remove `security.capability`. A
+    /// write or chown by an unprivileged caller asks for this.
     pub kill_privileges: bool,
 }
 
-/// What is to be made.
+/// An inode that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewInode {
     /// Its type.
     pub file_type: FileType,
     /// Wanted permission bits, before the umask.
     pub permissions: u32,
-    /// The caller's umask; not applied where the parent has a default ACL.
+    /// The caller's umask. It is not applied if the parent has a default ACL.
     pub umask: u32,
     /// Owner.
     pub uid: u32,
-    /// Group, unless the parent is setgid (then the parent's; directories inherit the bit).
+    /// Group. If the parent is setgid, the parent's group is taken instead, and a directory
+    /// inherits the bit.
     pub gid: u32,
-    /// For device files.
+    /// The device number of a device file.
     pub rdev: u32,
-    /// For symbolic links: the target.
+    /// The target of a symbolic link.
     pub target: Vec<u8>,
 }
 
 /// How a rename treats an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RenameMode {
-    /// It is replaced.
+    /// The target is replaced.
     Replace,
-    /// `RENAME_NOREPLACE`: `Exists`.
+    /// `RENAME_NOREPLACE`: the rename fails with `Exists`.
     NoReplace,
-    /// `RENAME_EXCHANGE`: the two change places.
+    /// `RENAME_EXCHANGE`: source and target change places.
     Exchange,
 }
 
 /// How `setxattr` treats an existing value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum XattrMode {
-    /// Either way.
+    /// The value is set whether there is one or not.
     Set,
-    /// `XATTR_CREATE`: `Exists`.
+    /// `XATTR_CREATE`: the call fails with `Exists` if there is a value.
     Create,
-    /// `XATTR_REPLACE`: `NoAttribute`.
+    /// `XATTR_REPLACE`: the call fails with `NoAttribute` if there is no value.
     Replace,
 }
 
-/// A change. `open` names inodes that lose their last name but are open at the client: they
-/// become orphans and are reaped by [`MetaOp::Reap`]; others are removed at once.
+/// A change. `open` says that the inode is open at the client. If such an inode loses its last
+/// name, it becomes an orphan until [`MetaOp::Reap`]. Other inodes are removed at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MetaOp {
     /// Makes an inode with a name ▶ `Inode`.
@@ -229,19 +234,19 @@ pub enum MetaOp {
         parent: Ino,
         /// The name.
         name: Vec<u8>,
-        /// What.
+        /// The new inode.
         new: NewInode,
     },
     /// Makes an inode without a name (O_TMPFILE), an orphan of this client ▶ `Inode`.
     CreateOrphan {
         /// The directory whose setgid bit and default ACL count.
         parent: Ino,
-        /// What.
+        /// The new inode.
         new: NewInode,
     },
     /// Gives an inode one more name ▶ `Inode`. An orphan may get a first one.
     Link {
-        /// Which.
+        /// The inode.
         ino: Ino,
         /// The directory.
         parent: Ino,
@@ -254,7 +259,7 @@ pub enum MetaOp {
         parent: Ino,
         /// The name.
         name: Vec<u8>,
-        /// Whether the inode is open at the client.
+        /// True if the inode is open at the client.
         open: bool,
     },
     /// Removes an empty directory ▶ `Removed`.
@@ -263,10 +268,10 @@ pub enum MetaOp {
         parent: Ino,
         /// Its name.
         name: Vec<u8>,
-        /// Whether it is open at the client.
+        /// True if the directory is open at the client.
         open: bool,
     },
-    /// Renames ▶ `Removed` (what was replaced, if anything).
+    /// Renames ▶ `Removed`, with the inode that was replaced, if any.
     Rename {
         /// Source directory.
         parent: Ino,
@@ -278,30 +283,30 @@ pub enum MetaOp {
         new_name: Vec<u8>,
         /// How an existing target is treated.
         mode: RenameMode,
-        /// Whether the replaced inode is open at the client.
+        /// True if the replaced inode is open at the client.
         open: bool,
     },
     /// Changes attributes ▶ `Inode`.
     SetAttr {
-        /// Which.
+        /// The inode.
         ino: Ino,
-        /// What.
+        /// The change.
         change: AttrChange,
     },
-    /// Reserves a new object for a file; linked by a later `Update`, else deleted at the
-    /// client's end ▶ `Object`.
+    /// Reserves a new object for a file ▶ `Object`. A later `Update` links it. Otherwise it is
+    /// deleted when the client's life ends.
     NewObject {
-        /// For which file.
+        /// The file.
         ino: Ino,
     },
-    /// Commits what the client holds of a file's contents ▶ `Inode`. The data below `size` is
-    /// stable already. An object that `data` no longer names is queued for deletion.
+    /// Tells the metadata the client's view of a file's contents ▶ `Inode`. The data below `size`
+    /// is stable already. An object that `data` no longer names is queued for deletion.
     Update {
-        /// Which.
+        /// The inode.
         ino: Ino,
         /// New size.
         size: u64,
-        /// New place of the bytes; `None` leaves it.
+        /// New place of the bytes; `None` leaves it as it is.
         data: Option<FileData>,
         /// Change of bytes held on disks.
         allocated_delta: i64,
@@ -311,9 +316,9 @@ pub enum MetaOp {
         ctime: Option<Timestamp>,
     },
     /// Cuts or extends a file to `size`, and queues the blocks from `from_block` on for deletion
-    /// at `version` ▶ `Inode`. To 0: the object is dropped.
+    /// at `version` ▶ `Inode`. With size 0 the object is dropped.
     Truncate {
-        /// Which.
+        /// The inode.
         ino: Ino,
         /// New size.
         size: u64,
@@ -326,7 +331,7 @@ pub enum MetaOp {
     },
     /// Queues blocks `from..to` of a file's object for deletion ▶ `Inode`.
     DeleteBlocks {
-        /// Which.
+        /// The inode.
         ino: Ino,
         /// First block.
         from: BlockIndex,
@@ -341,7 +346,7 @@ pub enum MetaOp {
     /// stable strips ([`MetaOp::Folded`]) ▶ `Inode`. All data below `size` is then stable, here or
     /// in strips. Cutting the file and punching holes cut what is kept.
     Harden {
-        /// Which.
+        /// The inode.
         ino: Ino,
         /// New size, not below the present one.
         size: u64,
@@ -351,26 +356,27 @@ pub enum MetaOp {
         mtime: Option<Timestamp>,
         /// See `mtime`.
         ctime: Option<Timestamp>,
-        /// The units, ascending; at most `limits::HARDENED_UNITS_MAX`. One that is kept already
+        /// The units, ascending, at most `limits::HARDENED_UNITS_MAX`. A unit that is kept already
         /// is replaced.
         units: Vec<HardenedUnit>,
     },
-    /// All that was hardened of a file is in stable strips, and is forgotten here ▶ `Inode`.
+    /// Forgets all hardened units of a file, because their bytes are in stable strips now
+    /// ▶ `Inode`.
     Folded {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
-    /// Notes that these NSDs applied a pending range deletion; when none is left it is forgotten
-    /// ▶ `Done`.
+    /// Notes that these NSDs applied a pending range deletion ▶ `Done`. When no NSD is left, the
+    /// deletion is forgotten.
     RangeApplied {
         /// Its id.
         id: u64,
-        /// Who applied it.
+        /// The NSDs that applied it.
         nsds: Vec<NsdId>,
     },
-    /// ▶ `Done`.
+    /// Sets an extended attribute ▶ `Done`.
     SetXattr {
-        /// Which.
+        /// The inode.
         ino: Ino,
         /// Full name with its prefix.
         name: Vec<u8>,
@@ -379,30 +385,30 @@ pub enum MetaOp {
         value: Vec<u8>,
         /// How an existing value is treated.
         mode: XattrMode,
-        /// For an access ACL set by a caller outside the file's group: clear setgid.
+        /// Clear setgid, because a caller outside the file's group sets an access ACL.
         clear_setgid: bool,
     },
-    /// ▶ `Done`; `NoAttribute`.
+    /// Removes an extended attribute ▶ `Done`; `NoAttribute`.
     RemoveXattr {
-        /// Which.
+        /// The inode.
         ino: Ino,
         /// Full name with its prefix.
         name: Vec<u8>,
     },
     /// Removes an orphan that nobody has open any more ▶ `Done`.
     Reap {
-        /// Which.
+        /// The inode.
         ino: Ino,
     },
-    /// Begins a client's life: a fresh grant; its predecessor's orphans are reaped and its unlinked
-    /// objects queued for deletion ▶ `Session`.
+    /// Begins a client's life with a fresh grant ▶ `Session`. The orphans of the life before are
+    /// reaped, and its unlinked objects are queued for deletion.
     Join,
-    /// Changes an NSD's state in the pool map ▶ `Configuration`. Where the status changes which
-    /// NSDs take new data, a new layout of those that do is made, if they suffice for the code.
+    /// Changes an NSD's state in the pool map ▶ `Configuration`. If other NSDs than before take new
+    /// data then, and they are enough for the code, a new layout of them is made.
     SetNsdState {
-        /// Which.
+        /// The NSD.
         nsd: NsdId,
-        /// To what.
+        /// Its new state.
         state: NsdState,
     },
     /// Sets a configuration value ▶ `Configuration`.
@@ -412,35 +418,35 @@ pub enum MetaOp {
         /// Value.
         value: String,
     },
-    /// Makes the file system: the first entry of every log ▶ `Configuration`.
+    /// Makes the file system ▶ `Configuration`. This is the first entry of every log.
     Format(Box<Configuration>),
     /// Gives the slot of one NSD to another, which takes over its pending range deletions
-    /// ▶ `Configuration`. Done already is done.
+    /// ▶ `Configuration`. If that has happened before, nothing changes.
     ReplaceNsd {
-        /// Who holds the slot.
+        /// The NSD that holds the slot.
         old: NsdId,
-        /// Who will; it holds no other slot.
+        /// The NSD that gets the slot. It holds no other.
         new: NsdId,
         /// The slot's state from then on.
         state: NsdState,
     },
-    /// Asks whoever keeps copies of the metadata on this NSD, which is being emptied, to keep them
-    /// elsewhere; has happened on return ▶ `Done`. Changes no record.
+    /// Moves the copy of the metadata that this NSD holds to another NSD, because this one is being
+    /// emptied ▶ `Done`. The move is done on return. It changes no record.
     MoveMetadataCopy {
-        /// Which.
+        /// The NSD.
         nsd: NsdId,
     },
-    /// Deletes an NSD that is being emptied: its strips have other places from now on
-    /// ▶ `Configuration`. Pending range deletions do not wait for it any more. Done already is
-    /// done.
+    /// Deletes an NSD that is being emptied ▶ `Configuration`. From now on its strips have other
+    /// places, and pending range deletions do not wait for it. If that has happened before, nothing
+    /// changes.
     DeleteNsd {
-        /// Which.
+        /// The NSD.
         nsd: NsdId,
     },
-    /// Queues the blocks from `from` on, which no size of the file ever covered, for deletion:
-    /// what a crash left behind. No change that a user made: times stay ▶ `Inode`.
+    /// Queues blocks that a crash left behind for deletion: those from `from` on, which no size of
+    /// the file ever covered ▶ `Inode`. No user made this change, so the times stay.
     DeleteBeyond {
-        /// Which.
+        /// The inode.
         ino: Ino,
         /// First block.
         from: BlockIndex,
@@ -454,7 +460,7 @@ pub enum MetaOp {
 pub struct HardenedUnit {
     /// Its number: the offset in the file divided by 4,096.
     pub unit: u64,
-    /// Its bytes; fewer than 4,096 only up to the end of the file.
+    /// Its bytes. They are fewer than 4,096 only at the end of the file.
     #[serde(with = "crate::byte_string")]
     pub bytes: Vec<u8>,
 }
@@ -462,13 +468,13 @@ pub struct HardenedUnit {
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetaEntry {
-    /// Who asks.
+    /// The client that makes the change.
     pub client: ClientId,
-    /// The asker's count, from 1, in a [`CountedEntry`]. 0 = not counted.
+    /// In a [`CountedEntry`] the client's count of its changes, from 1. 0 = not counted.
     pub sequence: u64,
-    /// When, by the asker's clock; all times that the change sets.
+    /// The time by the client's clock. All times that the change sets are this one.
     pub time: Timestamp,
-    /// What.
+    /// The change itself.
     pub op: MetaOp,
 }
 
@@ -490,20 +496,21 @@ pub struct CountedEntry {
     pub entry: MetaEntry,
 }
 
-/// What a counted change came to. It is the same however often the change is sent.
+/// The answer to a counted change. It stays the same if the change is sent again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountedAnswer {
     /// The change's place in the order in which all changes were applied. A client that sends
     /// changes again after a crash sends them in this order.
     pub position: u64,
-    /// The reply, or why the change was refused; then it changed nothing.
+    /// The reply, or the reason why the change was refused. A refused change changed nothing.
     pub outcome: Result<MetaReply>,
 }
 
-/// Incompat flag: the pool map has deleted slots, so stripes lie elsewhere than their layout says.
+/// An incompat flag. The pool map has deleted slots, so some stripes do not lie where their layout
+/// says.
 pub const DELETED_NSDS: u64 = 1;
 
-/// The file system's own description; in the metadata, equal on all nodes.
+/// The file system's own description. It is in the metadata, and equal on all nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
     /// The cluster.
@@ -520,9 +527,9 @@ pub struct Configuration {
     pub created: Timestamp,
     /// Settings by name, sorted.
     pub settings: Vec<(String, String)>,
-    /// What readers and writers must understand, as bits ([`DELETED_NSDS`]).
+    /// Features that every program must understand, as bits ([`DELETED_NSDS`]).
     pub incompat_flags: u64,
-    /// What older versions may ignore, as bits; 0 today.
+    /// Features that older programs may ignore, as bits; 0 today.
     pub compat_flags: u64,
 }
 
@@ -539,9 +546,10 @@ pub struct PendingRange {
     pub to: BlockIndex,
     /// The tombstones' version.
     pub version: Version,
-    /// Who has yet to apply it.
+    /// The NSDs that have yet to apply it.
     pub waiting: Vec<NsdId>,
-    /// Whether the whole object is gone (tombstones may be forgotten once all have applied).
+    /// True if the whole object is gone. Its tombstones may be forgotten once all NSDs have applied
+    /// the deletion.
     pub object_gone: bool,
 }
 
@@ -552,13 +560,13 @@ pub struct Counts {
     pub inodes: u64,
     /// Bytes of data held on disks, parity not counted, inline data not counted.
     pub allocated: u64,
-    /// Bytes of pages that one copy of the metadata takes now at most.
+    /// The most bytes of pages that one copy of the metadata takes now.
     pub metadata_bytes: u64,
-    /// As much may come to that; more where data has plenty of space.
+    /// How many bytes a copy may still grow. It may grow more while data has plenty of space.
     pub metadata_free: u64,
 }
 
-/// What a check of the metadata found.
+/// The findings of a check of the metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetaCheckReply {
     /// Inodes walked.
@@ -574,13 +582,13 @@ pub struct MetaCheckReply {
 pub enum MetaReply {
     /// An inode.
     Inode(Box<Inode>),
-    /// What lost a name: its number, type and the links it has left.
+    /// The inode that lost a name.
     Removed(Option<Removed>),
     /// Directory entries.
     Entries {
         /// In cookie order.
         entries: Vec<DirEntry>,
-        /// Whether these were the last.
+        /// True if these were the last.
         end: bool,
     },
     /// A target or value.
@@ -610,21 +618,21 @@ pub enum MetaReply {
     Checked(MetaCheckReply),
     /// Done.
     Done,
-    // Replies are kept in answer records: new ones go here, behind those that disks have.
-    /// What a scrub found, and on which NSD; `None` where there is no further copy.
+    // Replies are stored in answer records. So new ones go at the end, after those that disks have.
+    /// The findings of a scrub and the NSD of the copy. `None` if there is no further copy.
     CopyScrubbed(Option<(NsdId, ScrubPart)>),
 }
 
-/// What lost a name.
+/// An inode that lost a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removed {
     /// Its number.
     pub ino: Ino,
-    /// Which life of the number.
+    /// Distinguishes the lives of the number.
     pub generation: Generation,
     /// Its type.
     pub file_type: FileType,
-    /// Links left; with 0 it is an orphan if it was open, else gone.
+    /// The links that are left. With 0 the inode is an orphan if it was open, else it is gone.
     pub links: u32,
 }
 
@@ -633,22 +641,22 @@ pub trait MetaPort: Send + Sync {
     /// Answers a question.
     ///
     /// # Errors
-    /// As each question says.
+    /// [`MetaQuery`] lists them for each question.
     fn query(&self, query: &MetaQuery) -> Result<MetaReply>;
 
-    /// Applies a change; what is answered is visible at once to every query, and durable after the
-    /// next [`MetaPort::sync`].
+    /// Applies a change. When it is answered, every query sees it. It is durable after the next
+    /// [`MetaPort::sync`].
     ///
     /// # Errors
-    /// As POSIX names them for the operation; nothing is changed then.
+    /// Those that POSIX names for the operation. A change that fails has changed nothing.
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply>;
 
-    /// Applies a counted change once, however often it comes. Sessions send these for their
-    /// callers' plain changes, so only what sessions lead to must offer it.
+    /// Applies a counted change once, even if it comes several times. Sessions turn their callers'
+    /// plain changes into counted ones, so only the server end of a session must offer this.
     ///
     /// # Errors
-    /// `Fenced` if the client's life was closed; `Stale` for a change below the oldest that the
-    /// client needs, which was answered before; `Invalid` for one beyond the window. Any other
+    /// `Fenced` if the client's life was closed. `Stale` for a change below the oldest that the
+    /// client needs, which was answered before. `Invalid` for a change beyond the window. Any other
     /// error says that the change was refused before it had a position: it has changed nothing, and
     /// will not.
     fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
@@ -659,6 +667,6 @@ pub trait MetaPort: Send + Sync {
     /// Makes every change answered before the call durable on all copies.
     ///
     /// # Errors
-    /// `Io` when no sufficient set of copies can be written; nothing more is accepted then.
+    /// `Io` if not enough copies can be written. Nothing more is accepted then.
     fn sync(&self) -> Result<()>;
 }

@@ -1,10 +1,10 @@
 //! Messages between a client and an NSD server.
 //!
-//! A message is a header (these types, postcard-encoded) and, for reads and writes, a bulk payload
-//! that travels beside it unencoded. In one process the header is passed by reference and the
-//! payload as a slice; nothing is encoded.
+//! A message has a header: one of these types, in postcard's encoding. Reads and writes also have a
+//! bulk payload, which travels beside the header unencoded. Inside one process the header is passed
+//! by reference and the payload as a slice, and nothing is encoded.
 //!
-//! Frame on a socket (little-endian), see `strake-env`'s `rpc` for the reader:
+//! The frame of a message on a socket, little-endian (`strake-env`'s `rpc` reads it):
 //!
 //! ```text
 //! 0   4  magic "SRPC"
@@ -29,25 +29,25 @@ use crate::ids::{
 use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
 
-/// Changes whenever a message changes; both ends must agree.
+/// Changes whenever a message changes. Both ends must have the same.
 pub const PROTOCOL_VERSION: u16 = 6;
 
-/// What goes before every request on a wire: the asker's belief about the cluster. The NSD refuses
-/// an older epoch ([`crate::ErrorKind::Fenced`]) and an older map ([`crate::ErrorKind::Stale`]).
+/// The sender's view of the cluster, which goes before every request on a wire. The NSD refuses an
+/// older epoch ([`crate::ErrorKind::Fenced`]) and an older map ([`crate::ErrorKind::Stale`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NsdContext {
-    /// The asker's membership.
+    /// The sender's membership.
     pub epoch: Epoch,
-    /// The asker's pool map.
+    /// The version of the sender's pool map.
     pub map: MapVersion,
 }
 
 /// The fixed part of a stored strip, as written and as read back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StripHeader {
-    /// The stripe's version; strips decode together only if it is equal.
+    /// The stripe's version. Strips decode together only if it is equal.
     pub version: Version,
-    /// Bytes of the whole block; strips decode together only if it is equal.
+    /// Bytes of the whole block. Strips decode together only if it is equal.
     pub block_bytes: u32,
     /// Positions of the stripe that were skipped because their NSD was not writable, as a bit mask.
     pub skipped: u32,
@@ -57,22 +57,22 @@ pub struct StripHeader {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NsdRequest {
     /// Stores a strip in newly allocated space; replies [`NsdReply::Accepted`]. The payload is the
-    /// strip, a multiple of 4 KiB. Refuses a version not above the one it has and not above a
-    /// tombstone or promise that covers the key ([`crate::ErrorKind::Stale`]). The previous
-    /// version is kept until the stripe is settled.
+    /// strip, a multiple of 4 KiB. The version must be above the one that is stored, and above
+    /// every tombstone and promise that covers the key; otherwise the NSD refuses it
+    /// ([`crate::ErrorKind::Stale`]). The previous version is kept until the stripe is settled.
     Write {
-        /// Where.
+        /// The strip.
         key: StripKey,
         /// Version, block length, skipped positions.
         header: StripHeader,
         /// CRC32C of each 4 KiB, seeded with key and version (see `strake-stripe`).
         checksums: Vec<u32>,
-        /// With true, an equal version already present is success (recovery copies a proven
-        /// version: put-if-newer); with false it is refused.
+        /// If true, an equal version that is stored already is success, because recovery copies
+        /// versions that exist elsewhere. If false, it is refused.
         copy: bool,
-        /// A version of the stripe, this one or an older, that the sender knows to be stable on
-        /// every NSD but those noted as having missed writes; [`Version::NONE`] if it knows of
-        /// none. If it is held, what is older is freed.
+        /// A version of the stripe, this one or an older one. The sender knows that it is stable on
+        /// every NSD but those that are noted as having missed writes. [`Version::NONE`] if the
+        /// sender knows no such version. An NSD that holds the version frees older ones.
         stable: Version,
     },
     /// Stores a new version of a strip that differs from the one it has in some units only; replies
@@ -82,7 +82,7 @@ pub enum NsdRequest {
     /// If the new version is held already, the patch has been done, and that is success. The base
     /// is kept until the stripe is settled.
     Patch {
-        /// Where.
+        /// The strip.
         key: StripKey,
         /// Version, block length (that of the base), skipped positions.
         header: StripHeader,
@@ -99,55 +99,57 @@ pub enum NsdRequest {
     /// Reads `payload_len` bytes from `offset` of the strip (both multiples of 4 KiB); replies
     /// [`NsdReply::Strip`] with the payload. Bytes beyond the strip's end are not sent.
     Read {
-        /// Which.
+        /// The strip.
         key: StripKey,
-        /// `None` for the current version; else exactly this one, current or kept.
+        /// `None` asks for the current version. Otherwise exactly this version is read, current or
+        /// kept.
         version: Option<Version>,
         /// First byte within the strip, a multiple of 4 KiB.
         offset: u32,
-        /// Bytes wanted, a multiple of 4 KiB; 0 asks for the header alone.
+        /// How many bytes are wanted, a multiple of 4 KiB. 0 asks for the header alone.
         length: u32,
     },
-    /// Makes everything accepted before it stable, after noting which stripes are settled (stable
-    /// on every NSD), whose kept previous versions may be freed. Replies [`NsdReply::Stable`].
+    /// Makes everything stable that was accepted before it; replies [`NsdReply::Stable`]. First the
+    /// NSD notes which stripes are settled. Their previous versions may be freed.
     Commit {
         /// Settled stripes, at most 65,536.
         settled: Vec<SettledStripe>,
     },
-    /// Leaves a tombstone of `version` over blocks `from..to` of an object and frees every strip
-    /// in it of a lower version. Accepted like a write; stable after the next commit.
+    /// Leaves a tombstone of `version` over blocks `from..to` of an object, and frees every strip
+    /// of a lower version there. It is accepted like a write, and stable after the next commit.
     DeleteRange {
-        /// Which file system.
+        /// The file system.
         fs: FsId,
-        /// Which object.
+        /// The object.
         object: ObjectId,
         /// First block.
         from: BlockIndex,
         /// One past the last; [`BlockIndex::END`] for all.
         to: BlockIndex,
-        /// Strips of lower versions are gone, and are refused from now on.
+        /// The tombstone's version. Strips of lower versions are gone, and are refused from now on.
         version: Version,
     },
-    /// Forgets tombstones of an object: every NSD of its layout has applied them, or the object id
-    /// will never be used again.
+    /// Forgets tombstones of an object. Every NSD of its layout has applied them, or the object's
+    /// id will never be used again.
     ForgetTombstones {
-        /// Which file system.
+        /// The file system.
         fs: FsId,
-        /// Which object.
+        /// The object.
         object: ObjectId,
-        /// Those up to this version.
+        /// Tombstones up to this version are forgotten.
         version: Version,
     },
-    /// Promises never to accept version `version` of this stripe; replies [`NsdReply::Promise`].
+    /// Asks for a promise never to accept version `version` of this stripe; replies
+    /// [`NsdReply::Promise`].
     Refuse {
-        /// The position asked.
+        /// The position that is asked.
         key: StripKey,
         /// The version that must not be accepted any more.
         version: Version,
     },
     /// Lists strips from a key on, in key order, at most `limit`; replies [`NsdReply::Strips`].
     List {
-        /// Which file system.
+        /// The file system.
         fs: FsId,
         /// First object.
         object: ObjectId,
@@ -172,32 +174,32 @@ pub enum NsdRequest {
     /// Verifies the index, the allocation and, with `data`, every byte; replies
     /// [`NsdReply::Checked`].
     Check {
-        /// Whether strip data is read and its checksums verified.
+        /// True to read the strips and verify their checksums, too.
         data: bool,
     },
-    /// Verifies a part of what is not strips (superblock, log, pages of the index), past all
+    /// Verifies a part of the NSD's own records (superblock, log, pages of the index), past all
     /// caches, and mends what it can; replies [`NsdReply::Scrubbed`].
     Scrub {
-        /// Which part; 0 for the first, then as the reply says.
+        /// The part: 0 for the first, then as the reply says.
         part: u64,
     },
-    /// Writes an index with damaged pages anew, without what was on them. To be asked only of an
-    /// NSD that the metadata calls unrecovered, durably: strips that it held are unknown to it
-    /// then. It may refuse everything afterwards until it is opened again. Replies
-    /// [`NsdReply::Done`].
+    /// Writes an index with damaged pages anew, without what was on them; replies
+    /// [`NsdReply::Done`]. Afterwards the NSD may not know all strips that it holds. So the
+    /// metadata must durably call it unrecovered before. The NSD may refuse everything until it is
+    /// opened again.
     Salvage,
 }
 
 /// A stripe that is stable on every NSD that can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettledStripe {
-    /// Which file system.
+    /// The file system.
     pub fs: FsId,
-    /// Which object.
+    /// The object.
     pub object: ObjectId,
-    /// Which block.
+    /// The block.
     pub block: BlockIndex,
-    /// The version that is stable; older kept ones may be freed.
+    /// The stable version. Older ones that are kept may be freed.
     pub version: Version,
 }
 
@@ -210,9 +212,9 @@ pub struct StripEntry {
     pub header: StripHeader,
     /// Bytes of the strip on disk.
     pub strip_bytes: u32,
-    /// Whether the stripe was settled at this version.
+    /// True if the stripe was settled at this version.
     pub settled: bool,
-    /// Older versions that are kept, newest first; few.
+    /// The few older versions that are kept, newest first.
     pub kept: Vec<KeptVersion>,
 }
 
@@ -221,23 +223,24 @@ pub struct StripEntry {
 pub struct KeptVersion {
     /// Version and shape.
     pub header: StripHeader,
-    /// Whether the stripe was settled at this version.
+    /// True if the stripe was settled at this version.
     pub settled: bool,
 }
 
 /// A reply of an NSD.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NsdReply {
-    /// The write or deletion is held in memory and on disk space of its own, not yet stable.
+    /// The write or deletion is accepted and not yet stable.
     Accepted {
-        /// If this changes between `Accepted` and `Stable`, resend what was only accepted.
+        /// The NSD's boot number. If it differs in the next `Stable`, the client must send again
+        /// what was only accepted.
         boot: u64,
     },
-    /// All that was accepted before the commit is stable.
+    /// Everything that was accepted before the commit is stable.
     Stable {
         /// See [`NsdReply::Accepted`].
         boot: u64,
-        /// Changes that are stable now, counted from the first this NSD ever made: see
+        /// How many changes are stable now, counted from the first that this NSD ever made. See
         /// [`NsdStatusReply::recovered`].
         stable: u64,
     },
@@ -249,45 +252,45 @@ pub enum NsdReply {
         strip_bytes: u32,
         /// One per 4 KiB of payload.
         checksums: Vec<u32>,
-        /// Bytes of payload: less than asked at the strip's end.
+        /// Bytes of payload. At the strip's end they are fewer than asked for.
         payload_bytes: u32,
     },
     /// The answer to `Refuse`.
     Promise {
-        /// True: it was not and will not be accepted. False: it is held already.
+        /// True if the version was not accepted and never will be. False if it is held already.
         refused: bool,
     },
     /// Strips in key order.
     Strips {
         /// At most the limit asked.
         entries: Vec<StripEntry>,
-        /// Whether there are more.
+        /// True if there are more.
         more: bool,
     },
     /// Identity and space.
     Status(NsdStatusReply),
-    /// What a check found.
+    /// The findings of a check.
     Checked(NsdCheckReply),
     /// Done.
     Done,
-    /// What a scrub found in a part.
+    /// The findings of a scrub in one part.
     Scrubbed(ScrubPart),
 }
 
-/// What a scrub found in a part of an NSD's own records, or of a copy of the metadata.
+/// The findings of a scrub in a part of an NSD's own records, or of a copy of the metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScrubPart {
     /// The next part; `None` after the last.
     pub next: Option<u64>,
     /// Bytes read.
     pub bytes: u64,
-    /// Pages that were damaged: of 4 KiB, or chunks of a log.
+    /// The number of damaged pages: pages of 4 KiB, or chunks of a log.
     pub bad: u64,
     /// Of these, mended.
     pub mended: u64,
-    /// One sentence about what was damaged.
+    /// One sentence about the damage.
     pub fault: Option<String>,
-    /// Whether the index has lost something: [`NsdRequest::Salvage`].
+    /// True if the index has lost something; see [`NsdRequest::Salvage`].
     pub is_lost: bool,
 }
 
@@ -300,29 +303,30 @@ pub struct NsdStatusReply {
     pub nsd: NsdId,
     /// Changes with every start of the server.
     pub boot: u64,
-    /// Changes that it had when it was started, counted as in [`NsdReply::Stable`]. Fewer than it
-    /// once called stable: it is an older copy of itself. 0: it cannot vouch for what it has.
+    /// How many changes it had when it was started, counted as in [`NsdReply::Stable`]. If they are
+    /// fewer than it once reported as stable, it is an older copy of itself. If they are 0, the NSD
+    /// does not know whether it has everything.
     pub recovered: u64,
-    /// Bytes that strips could take in all.
+    /// How many bytes strips can take in all.
     pub total: u64,
-    /// Of these, free, reserves taken off.
+    /// Of these, the free ones, without reserves.
     pub free: u64,
     /// Strips held.
     pub strips: u64,
 }
 
-/// What a check of one NSD found.
+/// The findings of a check of one NSD.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NsdCheckReply {
     /// Strips looked at.
     pub strips: u64,
-    /// Of these, with a damaged record: lost here.
+    /// Of these, the strips with a damaged record. They are lost on this NSD.
     pub damaged: u64,
     /// Tombstones looked at.
     pub tombstones: u64,
     /// Promises looked at.
     pub promises: u64,
-    /// Bytes of space in use by strips; compared with what the records name.
+    /// Bytes of space in use by strips. The check compares them with what the records name.
     pub allocated: u64,
     /// Bytes whose checksums were verified.
     pub bytes: u64,
@@ -334,16 +338,16 @@ pub struct NsdCheckReply {
 
 /// A way to an NSD: a direct call in one process, or a session on a socket.
 ///
-/// Calls may come from many threads at once and block until answered. Implementations bound the
-/// wait (an unreachable or hanging NSD is [`crate::ErrorKind::Unreachable`] or
-/// [`crate::ErrorKind::TimedOut`]) and name it among the waiters.
+/// Calls may come from many threads at once, and block until they are answered. Implementations
+/// limit the wait and name it among the waiters. A call to an NSD that cannot be reached or hangs
+/// fails with [`crate::ErrorKind::Unreachable`] or [`crate::ErrorKind::TimedOut`].
 pub trait NsdPort: Send + Sync {
-    /// Sends a request with `send` as payload (empty if none) and puts the reply's payload at the
-    /// start of `receive` (which must be as long as the read asks for, else empty).
+    /// Sends a request with the payload `send`, which is empty if there is none. Puts the reply's
+    /// payload at the start of `receive`, which must be as long as a read asks for, else empty.
     ///
     /// # Errors
-    /// As each request says; `Corrupt` never reaches the caller from here for payloads, whose
-    /// checksums the caller verifies.
+    /// [`NsdRequest`] lists them for each request. The caller verifies the checksums of a payload,
+    /// so a damaged payload is no error here.
     fn call(
         &self,
         context: NsdContext,

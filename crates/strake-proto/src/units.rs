@@ -1,4 +1,4 @@
-//! Sizes and indexes. Powers of two only: KiB, MiB, GiB, as the documents count.
+//! Sizes and indexes. All units are powers of two: KiB, MiB, GiB.
 
 use crate::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,8 @@ impl ByteCount {
 }
 
 impl fmt::Display for ByteCount {
-    /// The shortest exact or two-decimal form: `4 MiB`, `1.50 GiB`, `17 B`.
+    /// Writes the size exactly if it is a whole number of units, else with two decimals: `4 MiB`,
+    /// `1.50 GiB`, `17 B`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(&str, u32); 6] =
             [("EiB", 60), ("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
@@ -51,10 +52,10 @@ impl std::str::FromStr for ByteCount {
     }
 }
 
-/// Reads `4M`, `4MiB`, `4mb`, `512`, `1G`: always powers of two.
+/// Reads a size such as `4M`, `4MiB`, `4mb`, `512` or `1G`. Units are powers of two.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] with the text and the accepted forms.
+/// [`ErrorKind::Invalid`]; the message has the text and the accepted forms.
 pub fn parse_size(text: &str) -> Result<ByteCount> {
     let bad = || {
         Error::new(
@@ -81,14 +82,14 @@ pub fn parse_size(text: &str) -> Result<ByteCount> {
     number.checked_mul(1 << shift).map(ByteCount).ok_or_else(bad)
 }
 
-/// A block's 0-based place in its object.
+/// A block's number in its object, from 0.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct BlockIndex(pub u64);
 
 impl BlockIndex {
-    /// One past the last block any object can have; the open end of a range deletion.
+    /// One past the last block that an object can have. It is the open end of a range deletion.
     pub const END: BlockIndex = BlockIndex(u64::MAX);
 }
 
