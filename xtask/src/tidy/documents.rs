@@ -4,16 +4,18 @@
 //! - Tests cited as `crate/file::test` exist, in the file that the citation names.
 //! - Source files, decisions and suites that documents or comments name exist.
 //! - What documents name as `crate/src/file.rs::name` is defined in that file.
-//! - ARCHITECTURE lists each crate, and the threads it lists are names that the code gives.
+//! - ARCHITECTURE lists each crate and which crates of ours it uses, as the manifests say. The
+//!   threads that it lists are names that the code gives.
 //! - Waits that `operating.md` explains are names that the code gives.
 //! - Listings are at most 100 columns wide, the glossary is in order, and `bench/runs` holds
 //!   one small file for each run.
 //!
 //! What needs the product's own tables (settings, codes, commands) is a unit test of the binary,
-//! `crates/strake/src/documented_test.rs`. The suite `usage` holds the list of threads against a
-//! running daemon.
+//! `crates/strake/src/documented_test.rs`. The suite `documents` holds the list of threads
+//! against a running daemon.
 
 use super::Faults;
+use super::edges::dependencies;
 use super::repository::Repository;
 use super::rust::Rust;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,6 +47,7 @@ pub(super) fn faults(repository: &Repository) -> Faults {
         }
     }
     faults.extend(crate_faults(&files));
+    faults.extend(uses_faults(&files));
     faults.extend(decision_faults(&files));
     faults.extend(name_faults(&files, "docs/ARCHITECTURE.md", "Threads", true));
     faults.extend(name_faults(&files, "docs/operating.md", "Waits", false));
@@ -302,6 +305,49 @@ fn crate_faults(files: &Files) -> Vec<String> {
     let missing = there.difference(&listed).map(|name| format!("{page}: no row for {name}"));
     let gone = listed.difference(&there).filter(|name| **name != "xtask");
     missing.chain(gone.map(|name| format!("{page}: there is no crate {name}"))).collect()
+}
+
+/// The column `uses` names exactly the crates that the product of a crate uses: by their short
+/// names, or as `all but` those named.
+fn uses_faults(files: &Files) -> Faults {
+    let page = "docs/ARCHITECTURE.md";
+    let rows = files.get(page).map(|text| table(text, "Crates")).unwrap_or_default();
+    let short = |name: &str| name.trim_start_matches("strake-").to_owned();
+    let all: BTreeSet<String> = rows
+        .iter()
+        .flat_map(|row| quoted(row[0]))
+        .filter(|name| *name != "xtask")
+        .map(short)
+        .collect();
+    let mut faults = Faults::new();
+    for row in &rows {
+        let cell = row.get(2).copied().unwrap_or_default();
+        let (is_rest, list) = match cell.strip_prefix("all but ") {
+            Some(list) => (true, list),
+            None => (false, cell),
+        };
+        let named: BTreeSet<String> =
+            list.split(", ").filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        for name in quoted(row[0]) {
+            let Some(manifest) = files.get(&format!("crates/{name}/Cargo.toml")) else { continue };
+            let used: BTreeSet<String> =
+                dependencies(manifest).iter().map(|used| short(used)).collect();
+            let mut listed = named.clone();
+            if is_rest {
+                listed = all
+                    .difference(&named)
+                    .filter(|other| **other != short(name))
+                    .cloned()
+                    .collect();
+            }
+            if listed != used {
+                let used: Vec<String> = used.into_iter().collect();
+                let used = used.join(", ");
+                faults.push(format!("{page}: {name} uses {used}, and its row says {cell}"));
+            }
+        }
+    }
+    faults
 }
 
 /// Each decision is in the list of decisions.

@@ -90,6 +90,35 @@ fn every_crate_has_a_row() {
 }
 
 #[test]
+fn what_a_crate_uses_is_what_its_manifest_says() {
+    let found = |uses: [&str; 3]| {
+        let [a, b, top] = uses;
+        let page = format!(
+            "## Crates\n\n| crate | x | uses |\n|---|---|---|\n| `strake-a` | a | {a} |\n\
+             | `strake-b` | b | {b} |\n| `strake` | all | {top} |\n"
+        );
+        let top = "[dependencies]\nstrake-a.workspace = true\nstrake-b.workspace = true\n";
+        let tests = "[dependencies]\nserde.workspace = true\nstrake-a.workspace = true\n\
+                     [dev-dependencies]\nstrake-c.workspace = true\n";
+        let files = files(&[
+            ("docs/ARCHITECTURE.md", page.as_str()),
+            ("crates/strake-a/Cargo.toml", "[dependencies]\n"),
+            ("crates/strake-b/Cargo.toml", tests),
+            ("crates/strake/Cargo.toml", top),
+        ]);
+        uses_faults(&files)
+    };
+    assert_eq!(found(["", "a", "a, b"]), [""; 0]);
+    assert_eq!(found(["", "a", "b, a"]), [""; 0], "in any order");
+    let missing = found(["", "", "a, b"]);
+    assert_eq!(missing, ["docs/ARCHITECTURE.md: strake-b uses a, and its row says "]);
+    assert_eq!(found(["", "a, c", "a, b"]).len(), 1, "one for tests does not count");
+    assert_eq!(found(["", "a", "all but b"]).len(), 1, "b is left out and used");
+    assert_eq!(found(["", "all but b", "a, b"]).len(), 1, "strake itself is not used");
+    assert_eq!(found(["", "all but strake", "a, b"]), [""; 0]);
+}
+
+#[test]
 fn every_decision_is_listed() {
     let list = "| [0001](0001-a.md) | a |\n";
     let files = files(&[
