@@ -1,9 +1,9 @@
-//! Putting right what a crash left, before anything is served:
+//! Repair after a crash, before anything is served:
 //!
-//! 1. Range deletions that the metadata has are applied.
-//! 2. Every stripe that was never settled is looked at: its versions are made equal
-//!    ([`strake_array::stripe_io`]), and its file's allocated bytes are counted anew. Beyond the
-//!    end of its file it was never told to the metadata: deleted.
+//! 1. Range deletions that the metadata has recorded are applied.
+//! 2. Every stripe that was never settled is looked at. Its versions are made equal
+//!    ([`strake_array::stripe_io`]), and its file's allocated bytes are counted anew. A stripe
+//!    beyond the end of its file is deleted, because the metadata was never told of it.
 
 use crate::report::RecoveryReport;
 use crate::scan::scan_objects;
@@ -15,10 +15,10 @@ use strake_proto::nsd::SettledStripe;
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectId, ObjectLayout, Result, Version};
 use tracing::error;
 
-/// Does it; see the file's head.
+/// Repairs; see the file's head.
 ///
 /// # Errors
-/// Of the metadata; `Io` if too many NSDs are away to recover.
+/// The metadata's; `Io` if too many NSDs are away to recover.
 pub fn recover(array: &Array) -> Result<RecoveryReport> {
     let mut report = RecoveryReport::default();
     let restarts = array.io.nsds().restarts();
@@ -48,14 +48,14 @@ pub fn recover(array: &Array) -> Result<RecoveryReport> {
                     settled.push(SettledStripe { fs, object, block, version: found.version });
                 }
                 Ok(None) => report.deleted += 1,
-                // It stays unsettled, and is looked at again when more NSDs are there.
+                // The stripe stays unsettled. It is looked at again when more NSDs are there.
                 Err(error) if error.kind() == ErrorKind::Io => report.failed += 1,
                 Err(error) => return Err(error),
             }
         }
     }
-    // What was written anew is stable before it is counted. Else the power could go again, and the
-    // count be all that is left of a stripe that nobody was ever told of.
+    // Stripes written anew are made stable before they are counted. Otherwise a second power cut
+    // could leave the count without the stripe.
     array.rounds.run(true)?;
     if array.io.nsds().restarts() != restarts {
         let detail = "a disk was started anew meanwhile: start again";
@@ -63,8 +63,8 @@ pub fn recover(array: &Array) -> Result<RecoveryReport> {
     }
     for (inode, layout, blocks) in &concerned {
         let end = end_of(inode, layout);
-        // Both are durable before anything is settled or deleted: as long as one of its stripes is
-        // neither, the file is counted anew by the next start.
+        // The count and the deletion are durable before any stripe is settled or deleted. Until
+        // then the next start finds the stripe unsettled and counts the file anew.
         report.lost += recount(array, inode, layout, end)?;
         let beyond = blocks.range(end..).count();
         if beyond > 0 {
@@ -100,14 +100,15 @@ fn held_bytes(
     Ok(blocks.values().map(|(_, length)| u64::from(on_disk(*length))).sum())
 }
 
-/// Counts a file's bytes on disks below the block `end` anew; returns how many are lost.
+/// Counts a file's bytes on disks below the block `end` anew. Returns how many are lost.
 ///
-/// The metadata is told of bytes only when they are stable, so after a crash there may be more than
-/// it knows, never less. Less means that data was lost that was safe before: then its count stays
-/// as it is, and `fs check` names the file until it is written anew or deleted.
+/// The metadata is told of bytes only when they are stable. So after a crash there may be more
+/// bytes than it knows, and never fewer. If there are fewer, data was lost that had been safe. The
+/// count stays as it is in that case, and `fs check` names the file until it is written anew or
+/// deleted.
 fn recount(array: &Array, inode: &Inode, layout: &ObjectLayout, end: BlockIndex) -> Result<u64> {
     let held = held_bytes(array, layout, (BlockIndex(0), end))?;
-    // What lies beyond may be among what the metadata counts.
+    // The metadata's count may include blocks beyond the end.
     let beyond = held_bytes(array, layout, (end, BlockIndex::END))?;
     let lost = inode.attr.allocated.saturating_sub(held + beyond);
     if lost > 0 {

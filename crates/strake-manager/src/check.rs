@@ -1,23 +1,28 @@
-//! The cross-check of metadata and strips, read-only and in use: what files say they have against
-//! what the NSDs list.
+//! The cross-check of metadata and strips: it compares the metadata of files with the strips that
+//! the NSDs list. It reads only, and the file system stays in use.
 //!
-//! Verified, for every block of every file: that enough strips of one version are there, that none
-//! is missing, old, in the wrong place or of the wrong shape, that none lies beyond the end of the
-//! file with no deletion pending; for every file, that its blocks add up to the bytes it has
-//! allocated (a block of which nothing is left shows nowhere else); for every object on an NSD,
-//! that it is a file's, or reserved for one, or its deletion is pending.
+//! The check verifies three things.
 //!
-//! **In use.** The first look takes no locks; what looks wrong may only be changing. It is looked
-//! at again while nobody else reads, writes or cuts the file: then the NSDs hold exactly what was
-//! sent, and the sums include what the metadata is yet to be told. Only what is wrong then is a
-//! fault. An object that no file has is looked for again wherever it may have come from or gone to.
+//! * For every block of every file: enough strips of one version are there; no strip is missing,
+//!   old, in the wrong place or of the wrong shape; no strip lies beyond the end of the file unless
+//!   its deletion is pending.
+//! * For every file: its blocks add up to the bytes that it has allocated. A block of which nothing
+//!   is left shows nowhere else.
+//! * For every object on an NSD: it belongs to a file, or is reserved for one, or its deletion is
+//!   pending.
 //!
-//! NSDs that cannot be read are left out: what only they could tell is a note.
+//! **In use.** The first look takes no locks. A file that looks wrong may only be changing, so it
+//! is looked at again while no other thread reads, writes or cuts it. Then the NSDs hold exactly
+//! what was sent, and the sums include what the metadata is yet to be told. Only what is wrong in
+//! the second look is a fault. An object that no file has is looked for again in every place that
+//! it may have come from or gone to.
+//!
+//! NSDs that cannot be read are left out. Where only they could tell, the check makes a note.
 
 mod paths;
 
 use crate::context::Repair;
-use crate::objects::{nobodys, object_from, objects_on};
+use crate::objects::{object_from, objects_on, unowned};
 use crate::scan::scan_objects;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use strake_array::floors::FloorsOf;
@@ -31,13 +36,13 @@ use strake_proto::{
 };
 use strake_stripe::StripeCode;
 
-/// Faults reported at most.
+/// The most faults reported.
 const FAULTS_MAX: usize = 1000;
-/// Faults of one file reported at most.
+/// The most faults reported of one file.
 const FAULTS_PER_FILE_MAX: usize = 20;
-/// Blocks looked at together, so that a large file needs bounded memory.
+/// So many blocks are looked at together, so that a large file needs bounded memory.
 const WINDOW_BLOCKS: u64 = 2048;
-/// Ranges of missing blocks named for one file.
+/// The most ranges of missing blocks named for one file.
 const HOLES_NAMED_MAX: usize = 8;
 
 /// What a cross-check looked at and found.
@@ -49,7 +54,7 @@ pub struct StripCheck {
     pub blocks: u64,
     /// The strips of these.
     pub strips: u64,
-    /// Bytes that files have allocated, parity not counted.
+    /// Bytes that files have allocated, without parity.
     pub allocated: u64,
     /// Objects that NSDs hold strips of.
     pub objects: u64,
@@ -57,7 +62,7 @@ pub struct StripCheck {
     pub again: u64,
     /// One sentence for each fault; at most 1,000.
     pub faults: Vec<String>,
-    /// What could not be looked at.
+    /// One sentence for each thing that could not be looked at.
     pub notes: Vec<String>,
 }
 
@@ -68,11 +73,11 @@ struct Look {
     strips: u64,
     held: u64,
     faults: Vec<String>,
-    /// Blocks that cannot be judged before NSDs return.
+    /// Blocks that cannot be judged until NSDs return.
     unknown: u64,
-    /// Ranges of blocks of which nothing is stored; the first few.
+    /// The first few ranges of blocks of which nothing is stored.
     holes: Vec<(u64, u64)>,
-    /// Up to which block holes are known.
+    /// Holes below this block are known.
     seen_to: u64,
 }
 
@@ -83,7 +88,7 @@ struct Expected {
     allocated: i64,
 }
 
-/// Does it.
+/// Checks; see the file's head.
 pub(crate) fn check(repair: &Repair) -> Result<StripCheck> {
     let mut report = StripCheck::default();
     if let Err(error) = repair.exclusion.flush_all() {
@@ -144,8 +149,8 @@ impl StripCheck {
     }
 }
 
-/// The second look, while nobody is at work on the file; `None` if it is gone or has its bytes
-/// elsewhere by now.
+/// The second look at a file, while no other thread works on it. `None` if the file is gone or has
+/// its bytes elsewhere by now.
 fn look_again(repair: &Repair, ino: Ino, layout: &ObjectLayout) -> Result<Option<Look>> {
     let mut found = None;
     repair.exclusion.with_file(ino, layout, &mut |file| {
@@ -158,7 +163,7 @@ fn look_again(repair: &Repair, ino: Ino, layout: &ObjectLayout) -> Result<Option
         let nsds = repair.array.io.nsds();
         let deleted = nsds.deleted_count();
         let first = look(repair, layout, expected)?;
-        // Strips have other places since an NSD was deleted meanwhile.
+        // If an NSD was deleted meanwhile, strips have other places now.
         let moved = nsds.deleted_count() != deleted;
         found = Some(if moved { look(repair, layout, expected)? } else { first });
         Ok(())
@@ -168,8 +173,8 @@ fn look_again(repair: &Repair, ino: Ino, layout: &ObjectLayout) -> Result<Option
 
 fn look(repair: &Repair, layout: &ObjectLayout, expected: Expected) -> Result<Look> {
     let nsds = repair.array.io.nsds();
-    // As they are before anything is listed: what a deletion takes away meanwhile was below its
-    // floor, and an NSD that returns meanwhile was not asked.
+    // Both are taken before anything is listed. So strips that a deletion takes away meanwhile are
+    // below its floor, and an NSD that returns meanwhile is not asked.
     let floors = repair.array.floors.floors_of(layout.object);
     let readable = nsds.slots().filter(|slot| nsds.availability(*slot).readable()).collect();
     let mut at = At { repair, layout, floors, readable, expected };
@@ -190,7 +195,7 @@ fn look(repair: &Repair, layout: &ObjectLayout, expected: Expected) -> Result<Lo
         for (block, entries) in &blocks {
             at.look_at_block(*block, entries, &mut found)?;
         }
-        // What lies between windows is skipped: files may be sparse beyond measure.
+        // Ranges without blocks are skipped, because files may be extremely sparse.
         let floor = |block| at.floors.at(block);
         match repair.array.io.first_block(layout, (to, BlockIndex::END), &floor)? {
             Some(next) => from = next,
@@ -239,7 +244,7 @@ impl Look {
     }
 }
 
-/// Where one looks.
+/// The file that is looked at, and the circumstances.
 struct At<'a> {
     repair: &'a Repair,
     layout: &'a ObjectLayout,
@@ -255,7 +260,7 @@ impl At<'_> {
         entries: &[(SlotIndex, StripEntry)],
         found: &mut Look,
     ) -> Result<()> {
-        // What is below has a deletion pending.
+        // Strips below the floor have a deletion pending.
         let floor = self.floors.at(block);
         let live: Vec<&(SlotIndex, StripEntry)> = entries
             .iter()
@@ -280,7 +285,8 @@ impl At<'_> {
         self.look_at_strips(block, (version, length), &live, found)
     }
 
-    /// Whether a strip is there for later, when its NSD is deleted.
+    /// Whether a strip was copied to an heir, so that it does not count before the other NSD is
+    /// deleted.
     fn is_heirs(&self, slot: SlotIndex, entry: &StripEntry) -> bool {
         let nsds = self.repair.array.io.nsds();
         nsds.being_emptied().is_some()
@@ -347,7 +353,7 @@ impl At<'_> {
     }
 }
 
-/// Looks for objects on NSDs that no file has.
+/// Looks for objects on NSDs that belong to no file.
 fn check_objects(
     repair: &Repair,
     known: &HashSet<ObjectId>,
@@ -365,8 +371,8 @@ fn check_objects(
         }
     }
     report.objects = all.len() as u64;
-    let nobodys = nobodys(&repair.array, strange.iter().map(|(object, _)| *object).collect())?;
-    for (object, slot) in strange.into_iter().filter(|(object, _)| nobodys.contains(object)) {
+    let unowned = unowned(&repair.array, strange.iter().map(|(object, _)| *object).collect())?;
+    for (object, slot) in strange.into_iter().filter(|(object, _)| unowned.contains(object)) {
         if object_from(&repair.array, slot, object)? == Some(object) {
             let nsd = nsds.nsd(slot);
             report.fault(format!("NSD {nsd} holds strips of object {object}, which no file has"));

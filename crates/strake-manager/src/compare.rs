@@ -1,15 +1,16 @@
-//! Comparing what one NSD has with what the others have.
+//! Compares the strips of one NSD with those of the others.
 //!
-//! What the NSD lacks is rebuilt from the others and copied with the version it has there
-//! (put-if-newer, so a concurrent writer wins). What only it has is deleted.
+//! A strip that the NSD lacks is rebuilt from the others and copied with its version. The NSD takes
+//! it only if it has nothing newer, so a concurrent writer wins. A strip that only this NSD has is
+//! deleted.
 //!
-//! **Deleting waits for writers.** A writer sends the strips of a block one beside the other. The
-//! NSD may have accepted its strip when it is listed, and its partners not yet theirs when they
-//! are. So a strip that the listings show on this NSD alone is looked for again under the block's
-//! lock, and deleted only if the partners lack the block then ([`drop_surplus`]).
+//! **Deleting waits for writers.** A writer sends the strips of a block side by side. When the NSDs
+//! are listed, this one may have accepted its strip while its partners have not yet accepted
+//! theirs. So a strip that the listings show on this NSD alone is looked for again under the
+//! block's lock. It is deleted only if the partners still lack the block ([`drop_surplus`]).
 
 use crate::context::Repair;
-use crate::objects::{nobodys, objects_on};
+use crate::objects::{objects_on, unowned};
 use crate::report::RecoveryReport;
 use crate::scan::{allocated, scan_objects};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,9 +20,10 @@ use strake_proto::{
     BlockIndex, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
 };
 
-/// Deletes what no file has. A deletion waits for an NSD that is away; but an older copy of an NSD
-/// brings back what was deleted from it long ago, and nobody waits to tell it.
-pub(crate) fn delete_nobodys(
+/// Deletes the strips of objects that no file has. Deletions wait for an NSD that is away. But an
+/// older copy of an NSD brings back strips that were deleted from it long ago, and those deletions
+/// are not pending any more.
+pub(crate) fn delete_unowned(
     repair: &Repair,
     slot: SlotIndex,
     report: &mut RecoveryReport,
@@ -32,12 +34,12 @@ pub(crate) fn delete_nobodys(
         Ok(())
     })?;
     let (nsds, fs) = (repair.array.io.nsds(), repair.array.io.nsds().fs());
-    for object in nobodys(&repair.array, objects)? {
+    for object in unowned(&repair.array, objects)? {
         let (from, to) = (BlockIndex(0), BlockIndex::END);
         let version = repair.array.io.versions().next();
         let delete = NsdRequest::DeleteRange { fs, object, from, to, version };
         nsds.call(slot, &delete, &[], &mut [])?;
-        // Nobody writes to an object that is gone, so its tombstone guards nothing.
+        // An object that is gone is never written again, so its tombstone guards nothing.
         let forget = NsdRequest::ForgetTombstones { fs, object, version };
         nsds.call(slot, &forget, &[], &mut [])?;
         report.deleted += 1;
@@ -45,7 +47,7 @@ pub(crate) fn delete_nobodys(
     Ok(())
 }
 
-/// Compares every object; calls `go_on` with the bytes copied, after each stripe.
+/// Compares every object. After each stripe it calls `go_on` with the bytes copied.
 pub(crate) fn compare_files(
     repair: &Repair,
     target: (SlotIndex, Place),
@@ -53,7 +55,7 @@ pub(crate) fn compare_files(
     go_on: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let nsds = repair.array.io.nsds();
-    // Objects that are only reserved are unknown to the metadata's scan; after this they are known.
+    // The metadata's scan does not list objects that are only reserved. After a flush it does.
     repair.exclusion.flush_all()?;
     let total = allocated(&repair.array)?;
     let mut done = 0;
@@ -74,13 +76,13 @@ pub(crate) struct Strip<'a> {
     pub(crate) layout: &'a ObjectLayout,
     pub(crate) block: BlockIndex,
     pub(crate) at: u8,
-    /// Version and length that the others have of the block.
+    /// The version and length of the block on the other NSDs.
     pub(crate) newest: (Version, u32),
-    /// Whether the NSD keeps older versions of the strip that it is to forget.
+    /// Whether the NSD keeps older versions of the strip, which it must forget.
     pub(crate) keeps_older: bool,
 }
 
-/// Has an NSD, which holds version `held` of a strip, hold what the others have.
+/// Makes an NSD that holds version `held` of a strip equal to the others.
 pub(crate) fn bring(
     repair: &Repair,
     strip: &Strip<'_>,
@@ -96,7 +98,7 @@ pub(crate) fn bring(
         Some(held) if held > version => {
             let written = repair.exclusion.rewrite(ino, layout, block);
             if written.is_ok() && !stored {
-                // What is written now has nothing in its place.
+                // The new version has no strip in this place.
                 delete_one(repair, target, layout, block, held);
             }
             written.map(|()| 0)
@@ -119,10 +121,10 @@ pub(crate) fn bring(
     }
 }
 
-/// Deletes what an NSD has of a block that the listings showed on no other; see the file's head. If
-/// the others have the block by now, the NSD gets what it lacks of it. A block whose file is gone
-/// or has its bytes elsewhere is left to the deletion of the object, which the metadata keeps
-/// pending until every NSD has applied it.
+/// Deletes the strip of a block that the listings showed on no other NSD; see the file's head. If
+/// the others have the block by now, the NSD gets the strip that it lacks instead. If the file is
+/// gone or has its bytes elsewhere, the strip stays for now: the deletion of its object is pending
+/// in the metadata until every NSD has applied it.
 pub(crate) fn drop_surplus(
     repair: &Repair,
     (ino, layout, block): (Ino, &ObjectLayout, BlockIndex),
@@ -158,7 +160,7 @@ pub(crate) fn drop_surplus(
     }
 }
 
-/// The position at which the NSD of `slot` has, or is to take over, a strip of the block.
+/// The position of the strip that the NSD of `slot` has, or is to take over, of the block.
 fn place_of(
     repair: &Repair,
     layout: &ObjectLayout,
@@ -181,17 +183,17 @@ pub(crate) fn compare(
     go_on: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let slot = target.0;
-    // The returning NSD first: what is written in between is then among the others'.
+    // The returning NSD is listed first. A block written in between is then among the others'.
     let mut own: BTreeMap<BlockIndex, (Version, bool)> = BTreeMap::new();
     repair.array.io.list_slot(target, layout.object, range, 1024, &mut |entry| {
-        // What it keeps of lives before would be in the way of what it has to keep from now on.
+        // Older versions, kept from before, would be in the way of those it must keep from now on.
         own.insert(entry.key.block, (entry.header.version, !entry.kept.is_empty()));
         true
     })?;
     let floor = |block| repair.array.floors.floor(layout.object, block);
     let others = repair.array.io.blocks(layout, range, &floor)?;
     for (block, (version, block_bytes)) in &others {
-        // What it is to take over from an NSD that is being deleted belongs to it as well.
+        // Strips that it is to take over from an NSD that is being emptied count, too.
         let Some(at) = place_of(repair, layout, *block, slot)? else { continue };
         let (held, keeps_older) = own.remove(block).unzip();
         let newest = (*version, *block_bytes);
@@ -205,8 +207,8 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// Copies what the NSD of `slot` lacks of a block. Nobody writes the block meanwhile: a version
-/// that a writer is just bringing out is not there as a whole, and copying it would take its place.
+/// Copies the strip of a block that an NSD lacks. No other thread writes the block meanwhile. A
+/// version that is just being written is not complete, and a copy of it would take its place.
 fn copy(
     repair: &Repair,
     ino: Ino,
@@ -221,7 +223,7 @@ fn copy(
     };
     match repair.exclusively(ino, layout, block, &mut work) {
         Ok(copied) => Ok(copied.unwrap_or(0)),
-        // Versions that do not agree are decided where every writer decides them.
+        // If versions do not agree, a rewrite decides between them, as it does for every writer.
         Err(error) if error.kind() == ErrorKind::Io => {
             repair.exclusion.rewrite(ino, layout, block).map(|()| 0)
         }
@@ -243,7 +245,7 @@ fn delete_one(
         to: BlockIndex(block.0 + 1),
         version,
     };
-    // What stays because it failed is found by the next comparison, which it makes necessary.
+    // An NSD that fails here is compared again, and that comparison finds the strip.
     if repair.array.io.nsds().call_at(target, &request, &[], &mut []).is_err() {
         repair.array.io.nsds().fail_at(target);
     }

@@ -1,4 +1,4 @@
-//! What all repair shares.
+//! What all parts of the manager share.
 
 use crate::job::Job;
 use crate::pace::Pace;
@@ -9,7 +9,7 @@ use strake_proto::{BlockIndex, Ino, ObjectLayout, Result};
 /// See the file's head.
 pub(crate) struct Repair {
     pub(crate) array: Arc<Array>,
-    /// Whoever may hold dirty data.
+    /// The client, which may have dirty data.
     pub(crate) exclusion: Arc<dyn Exclusion>,
     /// The pace of every rebuild.
     pub(crate) pace: Pace,
@@ -18,7 +18,8 @@ pub(crate) struct Repair {
 }
 
 impl Repair {
-    /// As [`Exclusion::with_block`], with what `work` returns; `None` if it was not run.
+    /// Like [`Exclusion::with_block`], and returns the result of `work`; `None` if `work` was not
+    /// run.
     pub(crate) fn exclusively<T>(
         &self,
         ino: Ino,

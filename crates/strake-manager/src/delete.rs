@@ -1,18 +1,19 @@
-//! Deleting an NSD without another in its place: each of its strips gets a place on an NSD that
-//! holds no other strip of the stripe, its *heir* (`nsds/heirs.rs`).
+//! Deleting an NSD. Each of its strips gets a place on an NSD that holds no other strip of the
+//! stripe. That NSD is the *heir* of the strip (`nsds/heirs.rs`).
 //!
-//! 1. One metadata entry says that the NSD is being emptied; new files do without it.
-//! 2. Its heirs follow: from now on they get every change of the strips that they take over.
-//! 3. Every object is compared: what heirs lack is copied from the NSD, or rebuilt from the others
-//!    where it cannot be read; what they have too much goes.
-//! 4. The copy of the metadata that it may hold is made elsewhere.
-//! 5. With no write under way, all that heirs accepted is made stable, and one metadata entry
-//!    deletes the NSD. From then on its strips are looked for where its heirs have them.
+//! 1. One metadata entry says that the NSD is being emptied. New files do without it.
+//! 2. The heirs follow: from now on they get every change of the strips that they take over.
+//! 3. Every object is compared. Strips that heirs lack are copied from the NSD, or rebuilt from the
+//!    others if it cannot be read. Strips that heirs have and should not have are deleted.
+//! 4. If the NSD has a copy of the metadata, another NSD gets one instead.
+//! 5. With no write under way, everything that heirs accepted is made stable, and one metadata
+//!    entry deletes the NSD. From then on readers look for its strips on the heirs.
 //!
-//! Until 5 readers know nothing of heirs, so a crash, an heir that fails or a full disk cost only
-//! time, and the NSD counts as what it is: up, or among the losses that the code tolerates. If
-//! heirs missed anything, or lost what they had only accepted, 2 to 5 are done again; what is there
-//! is not copied again. After a restart it goes on in the same way.
+//! Until step 5 readers know nothing of heirs. So a crash, an heir that fails or a full disk cost
+//! only time. The NSD counts as what it is: up, or one of the losses that the code tolerates. If an
+//! heir missed a change, or lost strips that it had only accepted, steps 2 to 5 are repeated.
+//! Strips that heirs already have are not copied again. After a restart the deletion goes on in the
+//! same way.
 
 use crate::compare::{Strip, bring, drop_surplus};
 use crate::context::Repair;
@@ -30,17 +31,18 @@ use strake_proto::{
 };
 use tracing::{error, info};
 
-/// The setting that holds the rate of the deletion under way; which NSD it is says the pool map.
+/// The setting with the rate of the deletion under way. The pool map says which NSD it concerns.
 const SETTING: &str = "deleting";
-/// After a failure everything is compared again, not at once.
+/// After a failure everything is compared again after this time.
 const REST: Duration = Duration::from_secs(2);
-/// Bytes that stay free on every heir: room for an uneven placement and what is written meanwhile.
+/// Bytes that stay free on every heir. They are room for an uneven placement and for data written
+/// meanwhile.
 const MARGIN: u64 = 4 << 20;
 
 /// A deletion that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deletion {
-    /// Who goes.
+    /// The NSD that goes.
     pub nsd: NsdId,
     /// Bytes per second at most; 0 for no limit.
     pub rate: u64,
@@ -53,7 +55,7 @@ fn configuration(repair: &Repair) -> Result<Box<Configuration>> {
     }
 }
 
-/// What the metadata says is being deleted.
+/// The deletion that is under way according to the metadata.
 pub(crate) fn pending(repair: &Repair) -> Result<Option<Deletion>> {
     let nsds = repair.array.io.nsds();
     let Some(slot) = nsds.being_emptied() else { return Ok(None) };
@@ -63,7 +65,7 @@ pub(crate) fn pending(repair: &Repair) -> Result<Option<Deletion>> {
     Ok(Some(Deletion { nsd: nsds.nsd(slot), rate }))
 }
 
-/// Begins or takes up a deletion.
+/// Begins or continues a deletion.
 ///
 /// # Errors
 /// See [`crate::Manager::delete_nsd`].
@@ -100,7 +102,7 @@ pub(crate) fn start(repair: &Arc<Repair>, Deletion { nsd, rate }: Deletion) -> R
             if repair.pace.is_stopped() {
                 return;
             }
-            // The same again is not worth a line.
+            // The same error again is not worth a line in the log.
             if named.as_ref() != Some(&error) {
                 error!(target: "disks", "NSD {nsd}, which is being deleted: {error}");
             }
@@ -112,7 +114,7 @@ pub(crate) fn start(repair: &Arc<Repair>, Deletion { nsd, rate }: Deletion) -> R
     })
 }
 
-/// Refuses a deletion that the others cannot take.
+/// Refuses a deletion if the other NSDs cannot take the strips.
 fn require_room(repair: &Repair, slot: SlotIndex) -> Result<()> {
     let nsds = repair.array.io.nsds();
     let refused = |kind: ErrorKind, why: String| {
@@ -141,7 +143,7 @@ fn require_room(repair: &Repair, slot: SlotIndex) -> Result<()> {
     let views = nsds.views();
     let held = |view: &strake_array::NsdView| view.total.saturating_sub(view.free);
     let others = || views.iter().filter(|view| view.slot != slot);
-    // What a disk holds that cannot be asked is about what the fullest of the others does.
+    // A disk that cannot be asked is taken to hold as much as the fullest of the others.
     let known = views.iter().find(|view| view.slot == slot && view.total > 0).map(held);
     let moved = known.unwrap_or_else(|| others().map(held).max().unwrap_or(0));
     let share = moved / (others().count() as u64).max(1);
@@ -158,7 +160,7 @@ fn require_room(repair: &Repair, slot: SlotIndex) -> Result<()> {
 fn empty(repair: &Repair, slot: SlotIndex) -> Result<()> {
     let nsds = repair.array.io.nsds();
     nsds.follow_with_heirs();
-    // Whoever would have to be waited for at the end is waited for now.
+    // An NSD that the last step would have to wait for is waited for now.
     nsds.require_heirs(slot)?;
     let restarts = nsds.restarts();
     let mut report = RecoveryReport::default();
@@ -199,7 +201,7 @@ fn finish(repair: &Repair, slot: SlotIndex, restarts: u64) -> Result<()> {
 /// Step 3.
 fn copy_all(repair: &Repair, slot: SlotIndex, report: &mut RecoveryReport) -> Result<()> {
     let nsds = repair.array.io.nsds();
-    // Objects that are only reserved are unknown to the metadata's scan; after this they are known.
+    // The metadata's scan does not list objects that are only reserved. After a flush it does.
     repair.exclusion.flush_all()?;
     let total = allocated(&repair.array)?;
     let mut done = 0;
@@ -231,7 +233,7 @@ fn copy_object(
         Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"))
     };
     go_on(0)?;
-    // The heirs first: what is written in between is then among the others'.
+    // The heirs are listed first. A block written in between is then among the others'.
     let mut held: BTreeMap<BlockIndex, (SlotIndex, Version)> = BTreeMap::new();
     for heir in nsds.slots().filter(|heir| *heir != gone) {
         if !nsds.is_member(layout, heir)? || !is_there(repair, heir)? {
@@ -267,8 +269,9 @@ fn copy_object(
     Ok(())
 }
 
-/// Whether an heir gets what it lacks now. One that is away and noted is compared in full before it
-/// is read; any other has to be there, or it could keep what nobody looked at.
+/// Whether an heir gets the strips that it lacks now. An heir that is away and noted does not,
+/// because it is compared in full before it is read. Any other heir must be there: it could have
+/// strips that were never compared.
 fn is_there(repair: &Repair, heir: SlotIndex) -> Result<bool> {
     let nsds = repair.array.io.nsds();
     if nsds.availability(heir).writable() {

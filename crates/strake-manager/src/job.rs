@@ -1,4 +1,4 @@
-//! Threads that are started on demand.
+//! A thread that is started on demand.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,12 @@ use strake_proto::{Error, ErrorKind, Result};
 #[derive(Default)]
 pub(crate) struct Job {
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Whether the work goes on. This alone decides, not the thread's end, which comes a moment
-    /// later: whoever sees that the work has ended may start the next.
+    /// Whether the work goes on. This flag decides whether the next work may start. The thread
+    /// itself ends a moment later.
     running: Arc<AtomicBool>,
 }
 
-/// Ends a job's work when it goes, by a panic as well.
+/// Clears the flag when the work ends, also by a panic.
 struct Running(Arc<AtomicBool>);
 
 impl Drop for Running {
@@ -25,10 +25,10 @@ impl Drop for Running {
 }
 
 impl Job {
-    /// Starts it, after `begin`.
+    /// Calls `begin` and starts a thread that does `work`.
     ///
     /// # Errors
-    /// `Busy` if it runs; `NoMemory` when there are no more threads.
+    /// `Busy` if work is under way; `NoMemory` when there are no more threads.
     pub(crate) fn start<T: Send + Sync + 'static>(
         &self,
         name: &str,
@@ -54,12 +54,12 @@ impl Job {
         Ok(())
     }
 
-    /// Whether the work goes on; all of it is visible to whoever sees that it does not.
+    /// Whether the work goes on. A thread that sees that it has ended also sees all its effects.
     pub(crate) fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
     }
 
-    /// Waits until it has ended.
+    /// Waits until the thread has ended.
     pub(crate) fn join(&self) {
         if let Some(thread) = self.thread.lock().take() {
             // A panic there has been printed.

@@ -1,18 +1,16 @@
-//! The manager: repair of what is on the NSDs, whoever uses them. After a crash, when an NSD
-//! returns, when one is replaced or deleted, and in the background.
+//! The manager repairs what is on the NSDs: after a crash, when an NSD returns, when an NSD is
+//! replaced or deleted, and in the background.
 //!
-//! It stands on the array ([`strake_array`]) and never on a client. What it needs of those who may
-//! hold dirty data is one small trait, [`strake_array::exclusion`].
+//! It stands on the array ([`strake_array`]) and never on a client. One small trait,
+//! [`strake_array::exclusion`], is all that it needs of a client with dirty data.
 //!
 //! ```text
-//! manager                  all of it: start, end, what can be asked for
-//! after_crash              before anything is served
-//! mender, returning        NSDs that are away, and back
-//! replace, delete          another NSD in the place of one, or none
-//! scrub, check             everything read and verified; the metadata against the strips
-//! compare, salvage         what one NSD lacks, and what only it has; an index that lost something
-//! scan, objects            files that have blocks; objects that no file has
-//! context, job, pace       the parts all share; work on demand, at a limited rate
+//! manager start and end; everything that callers can ask for after_crash repair before anything is
+//! served mender, returning NSDs that are away, and NSDs that are back replace, delete an NSD gets
+//! a successor, or goes without one scrub, check verifies all strips; checks the metadata against
+//! the strips compare, salvage what one NSD lacks or has too much; an index that lost something
+//! scan, objects files that have blocks; objects that no file has context, job, pace what all parts
+//! share; work on demand, at a limited rate
 //! ```
 
 #![warn(missing_docs)]

@@ -1,4 +1,4 @@
-//! [`Manager`]: repair as a whole, its start and its end.
+//! [`Manager`]: starts and ends repair, and offers all that callers can ask of it.
 
 use crate::check::StripCheck;
 use crate::context::Repair;
@@ -25,8 +25,8 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Starts: from now on NSDs that return are brought up to date. What a crash left was put right
-    /// before ([`crate::after_crash`]). `exclusion` is whoever may hold dirty data.
+    /// Starts the manager: from now on NSDs that return are brought up to date. The caller has run
+    /// [`crate::after_crash`] before. `exclusion` is the client, which may have dirty data.
     ///
     /// # Errors
     /// `NoMemory` when there are no more threads.
@@ -38,7 +38,7 @@ impl Manager {
         Ok(Manager { repair, scrubber, mender })
     }
 
-    /// Ends all its work, which is taken up again at the next start. Does nothing the second time.
+    /// Ends all work. The next start takes it up again. A second call does nothing.
     pub fn stop(&self) {
         self.mender.stop(&self.repair);
         self.scrubber.stop();
@@ -47,21 +47,21 @@ impl Manager {
         self.mender.join();
     }
 
-    /// Looks at once for NSDs that have returned, and brings them up to date, instead of at the
-    /// next look of the background.
+    /// Looks for NSDs that have returned and brings them up to date, on the caller's thread.
     pub fn recover_nsds(&self) {
         look_after_nsds(&self.repair);
     }
 
-    /// Brings one NSD that missed writes up to date; `None` if it was not one, or went down again.
+    /// Brings one NSD that missed writes up to date. `None` if it has missed none, or went down
+    /// again.
     ///
     /// # Errors
-    /// Of the comparison: it is tried again at the next look.
+    /// Those of the comparison. The mender tries again the next time that it looks.
     pub fn recover_nsd(&self, slot: SlotIndex) -> Result<Option<RecoveryReport>> {
         recover_nsd(&self.repair, slot)
     }
 
-    /// Has the background look for NSDs that have returned now.
+    /// Has the mender look now for NSDs that have returned.
     pub fn look_after_nsds(&self) {
         self.repair.array.io.nsds().call_for_attention();
     }
@@ -75,26 +75,28 @@ impl Manager {
         scrub::start(&self.scrubber, rate)
     }
 
-    /// Ends it; returns when it has ended.
+    /// Ends the scrub. Returns when it has ended.
     pub fn stop_scrub(&self) {
         self.scrubber.stop();
     }
 
-    /// How far it is, or how the last one ended.
+    /// The progress of the scrub, or the result of the last one.
     pub fn scrub(&self) -> ScrubView {
         self.scrubber.view()
     }
 
-    /// Replaces an NSD by one that is empty, or goes on with that; `port` is the way to it. Goes on
-    /// in the background; the listing of NSDs shows how far it is.
+    /// Replaces an NSD by an empty one, or continues an interrupted replacement. `port` is the way
+    /// to the new NSD. The work is done in the background, and the listing of NSDs shows its
+    /// progress.
     ///
     /// # Errors
-    /// `Busy` if another is under way; `NotFound` for an NSD without a slot; the new NSD's.
+    /// `Busy` if another replacement or deletion is under way; `NotFound` for an NSD without a
+    /// slot; the new NSD's.
     pub fn replace_nsd(&self, replacement: Replacement, port: Arc<dyn NsdPort>) -> Result<()> {
         replace::start(&self.repair, replacement, port)
     }
 
-    /// Sets how fast NSDs are filled from now on, in bytes per second; 0 for no limit.
+    /// Sets the rate at which NSDs are filled from now on, in bytes per second; 0 for no limit.
     pub fn set_rebuild_rate(&self, rate: u64) {
         self.repair.pace.set_rate(rate);
     }
@@ -104,17 +106,18 @@ impl Manager {
     /// # Errors
     /// The metadata's.
     pub fn replacement(&self) -> Result<Option<(Replacement, bool)>> {
-        // Asked first: what has ended is not pending.
+        // Asked first, so that work that ends in between is reported as neither running nor pending.
         let running = self.is_rebuilding();
         Ok(replace::pending(&self.repair)?.map(|it| (it, running)))
     }
 
-    /// Deletes an NSD without another in its place, or goes on with that: each of its strips gets a
-    /// place on another NSD. Goes on in the background; the listing of NSDs shows how far it is.
+    /// Deletes an NSD, or continues an interrupted deletion. Each of its strips gets a place on
+    /// another NSD. The work is done in the background, and the listing of NSDs shows its progress.
     ///
     /// # Errors
-    /// `Busy` if a replacement or deletion is under way; `NotSupported`, `NoSpace` or `Unreachable`
-    /// if the others cannot take it, now or at all; `NotFound` for an NSD without a slot.
+    /// `Busy` if a replacement or another deletion is under way; `NotSupported`, `NoSpace` or
+    /// `Unreachable` if the other NSDs cannot take the strips; `NotFound` for an NSD without a
+    /// slot.
     pub fn delete_nsd(&self, deletion: Deletion) -> Result<()> {
         delete::start(&self.repair, deletion)
     }
@@ -124,7 +127,7 @@ impl Manager {
     /// # Errors
     /// The metadata's.
     pub fn deletion(&self) -> Result<Option<(Deletion, bool)>> {
-        // Asked first: what has ended is not pending.
+        // Asked first, so that work that ends in between is reported as neither running nor pending.
         let running = self.is_rebuilding();
         Ok(delete::pending(&self.repair)?.map(|it| (it, running)))
     }
@@ -134,8 +137,8 @@ impl Manager {
         self.repair.job.is_running()
     }
 
-    /// Sets whether new data is placed on an NSD. Returns false if it still is because too few
-    /// others are left for the code.
+    /// Suspends an NSD, so that new files are not placed on it, or ends that. Returns false if new
+    /// files are placed on it all the same, because too few other NSDs are left for the code.
     ///
     /// # Errors
     /// `NotFound` for an NSD without a slot; the metadata's.
@@ -152,10 +155,11 @@ impl Manager {
         Ok(nsds.is_left_out(slot) == suspended)
     }
 
-    /// Compares what files say they have with what the NSDs list, in use; changes nothing.
+    /// Compares the metadata of files with the strips that the NSDs list, while the file system is
+    /// in use. Changes nothing.
     ///
     /// # Errors
-    /// Of the metadata, or `Io` where too many NSDs are away to tell.
+    /// The metadata's; `Io` if too many NSDs are away for a check.
     pub fn check_strips(&self) -> Result<StripCheck> {
         check::check(&self.repair)
     }

@@ -1,5 +1,5 @@
-//! The *mender*, a thread that asks NSDs that are away, and brings those that have returned up to
-//! date.
+//! The *mender*: a thread that asks NSDs that are away whether they are back, and brings those that
+//! have returned up to date.
 
 use crate::context::Repair;
 use crate::returning::recover_nsd;
@@ -13,7 +13,7 @@ use strake_proto::layout::NsdAvailability;
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::error;
 
-/// How often the mender asks NSDs that are away, if nobody calls it before.
+/// The mender asks NSDs that are away in this interval, and at once when it is called.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The running thread.
@@ -23,7 +23,7 @@ pub(crate) struct Mender {
 }
 
 impl Mender {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
     /// `NoMemory` when there are no more threads.
@@ -37,13 +37,13 @@ impl Mender {
         Ok(Mender { stop, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Has it end soon.
+    /// Has the thread end soon.
     pub(crate) fn stop(&self, repair: &Repair) {
         self.stop.store(true, Ordering::Release);
         repair.array.io.nsds().call_for_attention();
     }
 
-    /// Waits until it has ended.
+    /// Waits until the thread has ended.
     pub(crate) fn join(&self) {
         if let Some(thread) = self.thread.lock().take() {
             // A panic there has been printed.
@@ -67,7 +67,7 @@ pub(crate) fn look_after_nsds(repair: &Repair) {
     let _alone = nsds.mending().lock();
     for slot in nsds.slots() {
         if nsds.availability(slot).writable() {
-            // One that went away is noticed also when nobody uses it.
+            // An NSD that went away is noticed even if nothing uses it.
             nsds.check(slot);
             continue;
         }
@@ -75,12 +75,12 @@ pub(crate) fn look_after_nsds(repair: &Repair) {
             continue;
         }
         if nsds.availability(slot) == NsdAvailability::Unrecovered {
-            // It is tried again at the next look.
+            // The next look tries again.
             if let Err(error) = recover_nsd(repair, slot) {
                 error!(target: "disks", "NSD {}: recovery: {error}", nsds.nsd(slot));
             }
         } else {
-            // It missed nothing that was written; what was deleted meanwhile is deleted there now.
+            // The NSD missed no write. What was deleted meanwhile is deleted on it now.
             let _ = reaper::apply_pending(&repair.array);
         }
     }

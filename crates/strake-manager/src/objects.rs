@@ -1,4 +1,5 @@
-//! Objects that NSDs hold strips of, and which of them belong to no file.
+//! The objects of which NSDs hold strips, and the *unowned* ones among them, which belong to no
+//! file.
 
 use crate::scan::scan_objects;
 use std::collections::{BTreeSet, HashSet};
@@ -18,8 +19,8 @@ pub(crate) fn objects_on(array: &Array, slot: SlotIndex) -> Result<Vec<ObjectId>
     Ok(objects)
 }
 
-/// Those of `objects`, which NSDs hold strips of, that no file has or will have.
-pub(crate) fn nobodys(
+/// The unowned ones among `objects`, of which NSDs hold strips: no file has them or will have them.
+pub(crate) fn unowned(
     array: &Array,
     mut objects: BTreeSet<ObjectId>,
 ) -> Result<BTreeSet<ObjectId>> {

@@ -1,13 +1,13 @@
-//! A limit to how fast background work goes, so that it leaves the disks to others.
+//! A limit to the rate of background work, so that it leaves the disks to applications.
 
 use std::time::Duration;
 use strake_env::Clock;
 use strake_env::sync::{Condvar, Mutex};
 
-/// Work ahead of its rate by less than this goes on: waits shorter than this cost more than they
-/// give.
+/// A job that is ahead of its rate by less than this goes on. Shorter waits cost more than they are
+/// worth.
 const AHEAD_MIN: Duration = Duration::from_millis(5);
-/// The longest single wait, after which the rate is looked at again.
+/// The longest single wait. After it the job looks at the rate again.
 const STEP_MAX: Duration = Duration::from_millis(500);
 
 /// Bytes per second for a job that can be stopped at any time.
@@ -32,14 +32,14 @@ impl Pace {
         *self.state.lock() = State { rate, ..State::default() };
     }
 
-    /// Sets another rate; what waits is due now.
+    /// Sets another rate. A job that waits goes on at once.
     pub(crate) fn set_rate(&self, rate: u64) {
         let mut state = self.state.lock();
         (state.rate, state.due) = (rate, Duration::ZERO);
         self.changed.notify_all();
     }
 
-    /// Ends the job: nobody waits any more.
+    /// Ends the job: it waits no more.
     pub(crate) fn stop(&self) {
         self.state.lock().stopped = true;
         self.changed.notify_all();
@@ -70,7 +70,7 @@ impl Pace {
         if state.rate > 0 {
             let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(state.rate);
             let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-            // What was not used while the job was slower for other reasons is not made up for.
+            // Time in which the job was slower for other reasons is not made up for.
             state.due = state.due.max(clock.monotonic()) + cost;
             while !state.stopped {
                 let ahead = state.due.saturating_sub(clock.monotonic());

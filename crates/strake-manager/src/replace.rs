@@ -1,18 +1,18 @@
 //! Replacing an NSD by another while the file system is in use.
 //!
-//! **The old one can be read** (`replacing`): the new one becomes its *shadow*. It gets every
-//! change that the old one gets; meanwhile everything else is copied, each strip under its block's
-//! lock with the version it has. When all is there, the slot is given to the new one in one
-//! metadata entry. Until then nothing depends on the new disk, and the redundancy is what it was.
-//! It may hold strips of files that a crash took away meanwhile; these go last.
+//! **If the old NSD can be read**, it is `replacing`, and the new one becomes its *shadow*. The
+//! shadow gets every change that the old NSD gets. Meanwhile every strip is copied, under its
+//! block's lock and with its version. When the shadow has everything, one metadata entry gives it
+//! the slot. Until then nothing depends on the new disk, and the redundancy stays the same. At the
+//! end strips are deleted whose files are gone since a crash.
 //!
-//! **It cannot:** the new one gets the slot at once, `unrecovered` and empty, and is filled like an
-//! NSD that has missed everything.
+//! **If it cannot be read**, the new NSD gets the slot at once, `unrecovered` and empty. It is
+//! filled like an NSD that has missed everything.
 //!
-//! What is to be replaced by what stands in the metadata ([`SETTING`]) before anything is copied,
-//! and is taken up again after a restart: what was copied is found there and not copied again.
+//! The metadata knows the two NSDs ([`SETTING`]) before anything is copied. A replacement that a
+//! restart interrupts is continued, and strips that were copied already are not copied again.
 
-use crate::compare::{compare_files, delete_nobodys};
+use crate::compare::{compare_files, delete_unowned};
 use crate::context::Repair;
 use crate::report::RecoveryReport;
 use std::sync::Arc;
@@ -23,21 +23,22 @@ use strake_proto::nsd::NsdPort;
 use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
 use tracing::{error, info};
 
-/// The setting that names the replacement under way: `OLD NEW RATE`, in numbers; empty for none.
+/// The setting that names the replacement under way: `OLD NEW RATE`, three numbers. It is empty if
+/// there is none.
 const SETTING: &str = "replacing";
 
 /// A replacement that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replacement {
-    /// Who goes.
+    /// The NSD that goes.
     pub old: NsdId,
-    /// Who comes.
+    /// The NSD that comes.
     pub new: NsdId,
     /// Bytes per second at most; 0 for no limit.
     pub rate: u64,
 }
 
-/// What the metadata says is to be replaced, done or not begun.
+/// The replacement that the metadata names. It may not have begun here, or may just have ended.
 pub(crate) fn pending(repair: &Repair) -> Result<Option<Replacement>> {
     let MetaReply::Configuration(configuration) =
         repair.array.meta.query(&MetaQuery::Configuration)?
@@ -60,11 +61,11 @@ fn note(repair: &Repair, replacement: Option<Replacement>) -> Result<()> {
     repair.array.meta.sync()
 }
 
-/// Begins or takes up a replacement; `port` is the way to the new NSD, which is empty or has what
-/// an earlier attempt copied.
+/// Begins or continues a replacement. `port` is the way to the new NSD, which is empty or has the
+/// strips that an earlier attempt copied.
 ///
 /// # Errors
-/// `Busy` if another is under way; `NotFound` if the old one holds no slot; the new NSD's.
+/// `Busy` if another is under way; `NotFound` if the old NSD has no slot; the new NSD's.
 pub(crate) fn start(
     repair: &Arc<Repair>,
     replacement: Replacement,
@@ -78,7 +79,7 @@ pub(crate) fn start(
         let detail = format!("NSD {} is being replaced: wait until that is done", other.old);
         return Err(Error::new(ErrorKind::Busy, detail));
     }
-    // It has the place already where a crash came before that was noted.
+    // After a crash the new NSD may have the slot already, without the setting saying so.
     let taken = nsds.slot_of(new);
     let slot = taken.or_else(|| nsds.slot_of(old)).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("NSD {old} holds no slot of this file system"))
@@ -107,9 +108,9 @@ pub(crate) fn start(
         };
         repair.array.io.nsds().show_progress(slot, None);
         repair.array.io.nsds().end_shadow(slot);
-        // Stable before the replacement is over: nobody comes back to it then.
+        // The deletions are stable before the replacement is over, because they are not repeated.
         let sweep = || {
-            delete_nobodys(repair, slot, &mut RecoveryReport::default())?;
+            delete_unowned(repair, slot, &mut RecoveryReport::default())?;
             repair.array.rounds.run(true)
         };
         if result.is_ok()
@@ -153,7 +154,8 @@ fn fill(repair: &Repair, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) ->
     nsds.promote_shadow(slot)
 }
 
-/// With the old disk gone the new one takes its place as it is, and gets the rest from the others.
+/// If the old disk is gone, the new one takes its place as it is, and gets the rest from the
+/// others.
 fn after_failure(repair: &Repair, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) {
     let nsds = repair.array.io.nsds();
     if repair.pace.is_stopped() || nsds.nsd(slot) == new {

@@ -1,9 +1,9 @@
 //! Bringing an NSD that returns up to date.
 //!
-//! It is written to from now on, everything is flushed, and then the blocks in its table of missed
-//! writes ([`strake_array::nsds`]) are compared, or every object where that is incomplete.
+//! First the NSD gets all writes again, and everything is flushed. Then the blocks in its table of
+//! missed writes ([`strake_array::nsds`]) are compared, or every object if the table is incomplete.
 
-use crate::compare::{compare, compare_files, delete_nobodys};
+use crate::compare::{compare, compare_files, delete_unowned};
 use crate::context::Repair;
 use crate::report::RecoveryReport;
 use crate::salvage::salvage;
@@ -15,7 +15,7 @@ use strake_proto::layout::NsdAvailability;
 use strake_proto::{BlockIndex, Error, ErrorKind, Result, SlotIndex};
 use tracing::info;
 
-/// Brings an NSD that missed writes up to date; `None` if it was not one, or went down again.
+/// Brings an NSD that missed writes up to date. `None` if it has missed none, or went down again.
 pub(crate) fn recover_nsd(repair: &Repair, slot: SlotIndex) -> Result<Option<RecoveryReport>> {
     let nsds = repair.array.io.nsds();
     if !nsds.begin_recovery(slot) {
@@ -23,7 +23,7 @@ pub(crate) fn recover_nsd(repair: &Repair, slot: SlotIndex) -> Result<Option<Rec
     }
     let mut report = RecoveryReport::default();
     let done = loop {
-        // What it misses from now on is in the next one.
+        // What it misses from now on is in the next table.
         let table = nsds.missed().take(slot);
         let result = catch_up(repair, slot, &table, &mut report);
         nsds.show_progress(slot, None);
@@ -63,7 +63,7 @@ pub(crate) fn recover_nsd(repair: &Repair, slot: SlotIndex) -> Result<Option<Rec
     }
 }
 
-/// Compares what a returning NSD may lack, and makes what it got stable.
+/// Compares the strips that a returning NSD may lack, and makes stable what it got.
 fn catch_up(
     repair: &Repair,
     slot: SlotIndex,
@@ -72,7 +72,8 @@ fn catch_up(
 ) -> Result<()> {
     let nsds = repair.array.io.nsds();
     let restarts = nsds.restarts();
-    // What was pending goes first: less to compare, and nothing deleted is copied.
+    // Pending deletions are applied first. That leaves less to compare, and nothing deleted is
+    // copied.
     reaper::apply_pending(&repair.array)?;
     let mut go_on = |bytes| {
         if !repair.pace.moved(bytes, &*repair.array.clock) {
@@ -83,17 +84,17 @@ fn catch_up(
         }
         Ok(())
     };
-    // What it is to take over from an NSD that is being deleted is in no table.
+    // Strips that it is to take over from an NSD that is being emptied are in no table.
     if table.is_complete() && nsds.being_emptied().is_none() {
         compare_missed(repair, slot, table, report, &mut go_on)?;
     } else {
         report.full = true;
         reaper::apply_again(&repair.array, nsds.nsd(slot))?;
         compare_files(repair, (slot, Place::Current), report, &mut go_on)?;
-        delete_nobodys(repair, slot, report)?;
+        delete_unowned(repair, slot, report)?;
     }
     repair.array.rounds.run(true)?;
-    // What it had only accepted, copies and deletions, may be gone.
+    // Copies and deletions that it had only accepted may be gone.
     if nsds.restarts() != restarts {
         let detail = "a disk was started anew meanwhile: it is compared again";
         return Err(Error::new(ErrorKind::Unreachable, detail));

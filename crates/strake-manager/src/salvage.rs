@@ -5,8 +5,9 @@ use strake_proto::SlotIndex;
 use strake_proto::nsd::NsdRequest;
 use tracing::error;
 
-/// Has what is left of an index written anew, after everybody who could be misled by it was told;
-/// the rest is copied by the recovery. False, with nothing done, where the others are too few.
+/// Has what is left of an NSD's index written anew. Before that the NSD is noted as out of date, so
+/// that no reader is misled by what its index lacks. A recovery copies the rest later. Returns
+/// false if the NSD cannot be noted, because too many others are away, or if salvaging fails.
 pub(crate) fn salvage(array: &Array, slot: SlotIndex) -> bool {
     let nsds = array.io.nsds();
     nsds.missed().distrust(slot);

@@ -28,7 +28,7 @@ pub(crate) fn scan_objects(
     }
 }
 
-/// Bytes that all files have on disks, parity not counted.
+/// Bytes that all files have on disks, without parity.
 pub(crate) fn allocated(array: &Array) -> Result<u64> {
     match array.meta.query(&MetaQuery::Counts)? {
         MetaReply::Counts(counts) => Ok(counts.allocated),

@@ -1,16 +1,16 @@
-//! Scrubbing: everything on the disks is read and verified in the background, at a limited rate;
-//! what is bad or missing is mended.
+//! A scrub reads and verifies everything on the disks in the background, at a limited rate. It
+//! mends what is bad or missing.
 //!
-//! **First what is no strip:** superblock, log and index of every NSD, and every copy of the
-//! metadata. Each mends its own, but for an index that has lost something: that NSD is noted as one
-//! that has missed writes, what is left of its index is written anew, and a recovery copies the
-//! rest.
+//! **First everything but strips:** superblock, log and index of every NSD, and every copy of the
+//! metadata. Each of them mends itself, except an index that has lost something. The NSD of such an
+//! index is noted as having missed writes, the rest of its index is written anew, and a recovery
+//! copies what is missing.
 //!
-//! **Then every strip of every file.**
-//! A block is first read without its lock. If anything looks wrong (a writer at work looks so as
-//! well) it is read again while nobody else writes it; what is wrong then is rewritten as any
-//! writer would, in new space and at a new version. Strips of parity are verified like the others.
-//! Disks that are away are left out: their recovery compares them.
+//! **Then every strip of every file.** A block is first read without its lock. If anything looks
+//! wrong, it is read again while no other thread writes it, because a writer at work looks wrong,
+//! too. If it is still wrong, the block is rewritten, in new space and at a new version. Parity
+//! strips are verified like the others. Disks that are away are left out: their recovery compares
+//! them.
 
 use crate::context::Repair;
 use crate::job::Job;
@@ -26,36 +26,36 @@ use strake_proto::nsd::{NsdReply, NsdRequest, ScrubPart};
 use strake_proto::{BlockIndex, ErrorKind, Ino, NsdId, ObjectLayout, Result, SlotIndex, Timestamp};
 use tracing::{error, info};
 
-/// How far a scrub is, and what it found.
+/// The progress of a scrub, and what it found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubView {
     /// Whether it is at work.
     pub running: bool,
     /// When it began; `None` if there was none since the start.
     pub started: Option<Timestamp>,
-    /// When it ended, of itself or because it was stopped.
+    /// When it ended, by itself or because it was stopped.
     pub ended: Option<Timestamp>,
-    /// Whether it went to the end.
+    /// Whether it got to the end.
     pub complete: bool,
     /// Bytes per second at most; 0 for no limit.
     pub rate: u64,
-    /// Bytes of files looked at, parity not counted.
+    /// Bytes of files looked at, without parity.
     pub done: u64,
-    /// Bytes of files there were when it began.
+    /// Bytes of all files when it began.
     pub total: u64,
     /// Strips read and verified.
     pub strips: u64,
-    /// Of these, bad or missing.
+    /// The bad or missing strips among them.
     pub bad: u64,
     /// Blocks rewritten because of them.
     pub mended: u64,
-    /// Blocks that cannot be rebuilt, or not now; the log names the first.
+    /// Blocks that cannot be rebuilt, at all or now. The log names the first.
     pub failed: u64,
     /// Bytes of superblocks, logs, indexes and copies of the metadata read and verified.
     pub own_bytes: u64,
-    /// Pages of these that were damaged.
+    /// Damaged pages of these.
     pub bad_pages: u64,
-    /// Of these, mended.
+    /// The mended pages among them.
     pub mended_pages: u64,
 }
 
@@ -68,19 +68,19 @@ pub(crate) struct Scrubber {
 }
 
 impl Scrubber {
-    /// None at work.
+    /// A scrubber without a scrub at work.
     pub(crate) fn new(repair: Arc<Repair>) -> Scrubber {
         Scrubber { repair, pace: Pace::default(), view: Mutex::default(), job: Job::default() }
     }
 
-    /// How far it is.
+    /// The progress of the scrub.
     pub(crate) fn view(&self) -> ScrubView {
-        // Asked first: the view of a scrub that has ended is complete.
+        // Asked first, because the view of a scrub that has ended is complete.
         let running = self.job.is_running();
         ScrubView { running, rate: self.pace.rate(), ..self.view.lock().clone() }
     }
 
-    /// Ends it; returns when it has ended.
+    /// Ends the scrub. Returns when it has ended.
     pub(crate) fn stop(&self) {
         self.pace.stop();
         self.job.join();
@@ -122,7 +122,7 @@ pub(crate) fn start(scrubber: &Arc<Scrubber>, rate: u64) -> Result<()> {
     })
 }
 
-/// Everything; false if it was stopped, or not all could be looked at.
+/// Scrubs everything. False if it was stopped, or if something could not be looked at.
 fn run(scrubber: &Scrubber) -> Result<bool> {
     scrubber.view.lock().total = allocated(&scrubber.repair.array)?;
     let mut is_whole = true;
@@ -135,14 +135,14 @@ fn run(scrubber: &Scrubber) -> Result<bool> {
         }
         Ok(())
     })?;
-    // What was mended becomes stable like any write, and then settled: the bad strips are freed.
+    // Mended blocks become stable like any write, and then settled. That frees the bad strips.
     scrubber.repair.exclusion.flush_all()?;
     scrubber.repair.array.rounds.run(false)?;
     Ok(!stopped && is_whole)
 }
 
-/// What is not strips on each NSD; false if the scrub is to end. `is_whole` becomes false where an
-/// NSD could not be asked for all of it.
+/// Scrubs everything but strips on each NSD. False if the scrub is to end. `is_whole` becomes false
+/// if an NSD could not be asked for all of it.
 fn nsds(scrubber: &Scrubber, is_whole: &mut bool) -> Result<bool> {
     let nsds = scrubber.repair.array.io.nsds();
     for slot in nsds.slots() {
@@ -156,7 +156,7 @@ fn nsds(scrubber: &Scrubber, is_whole: &mut bool) -> Result<bool> {
                 Ok(_) => return Err(wrong_reply()),
                 Err(error) if error.kind() == ErrorKind::NotSupported => break,
                 Err(error) => {
-                    // Its next use tells whether it is fit.
+                    // The next use of the NSD tells whether it is fit.
                     error!(target: "scrub", "NSD {}: {error}", nsds.nsd(slot));
                     *is_whole = false;
                     break;
@@ -176,7 +176,7 @@ fn nsds(scrubber: &Scrubber, is_whole: &mut bool) -> Result<bool> {
     Ok(!scrubber.pace.is_stopped())
 }
 
-/// Every copy of the metadata; false if the scrub is to end.
+/// Scrubs every copy of the metadata. False if the scrub is to end.
 fn copies(scrubber: &Scrubber) -> Result<bool> {
     let (mut nsd, mut part) = (NsdId(0), 0);
     loop {
@@ -196,7 +196,7 @@ fn copies(scrubber: &Scrubber) -> Result<bool> {
     }
 }
 
-/// Counts what was found in a part; false if the scrub is to end.
+/// Counts what was found in a part. False if the scrub is to end.
 fn note(scrubber: &Scrubber, slot: SlotIndex, found: &ScrubPart) -> bool {
     {
         let mut view = scrubber.view.lock();
@@ -208,7 +208,7 @@ fn note(scrubber: &Scrubber, slot: SlotIndex, found: &ScrubPart) -> bool {
     scrubber.pace.moved(found.bytes, &*scrubber.repair.array.clock)
 }
 
-/// One object; false if the scrub is to end.
+/// Scrubs one object. False if the scrub is to end.
 fn object(scrubber: &Scrubber, ino: Ino, layout: &ObjectLayout) -> Result<bool> {
     if scrubber.pace.is_stopped() {
         return Ok(false);

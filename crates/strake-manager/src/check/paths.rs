@@ -1,4 +1,4 @@
-//! Names for inodes, as `find -inum` finds them: by going through all directories.
+//! Finds names of inodes by going through all directories, as `find -inum` does.
 
 use std::collections::{BTreeSet, HashMap};
 use strake_array::Array;
@@ -6,12 +6,12 @@ use strake_array::meta_link::wrong_reply;
 use strake_proto::meta::{Cookie, MetaQuery, MetaReply};
 use strake_proto::{FileType, Ino, Result};
 
-/// Inodes and entries asked for at once.
+/// So many inodes or entries are asked for at once.
 const PAGE: u32 = 1024;
-/// No path is deeper.
+/// Deeper paths are not followed.
 const DEPTH_MAX: usize = 4096;
 
-/// A path for each of the inodes that has a name.
+/// A path for each wanted inode that has a name.
 pub(super) fn of(array: &Array, wanted: BTreeSet<Ino>) -> Result<HashMap<Ino, String>> {
     let mut paths = HashMap::new();
     if wanted.is_empty() {
@@ -50,7 +50,7 @@ fn visit_names(array: &Array, dir: Ino, visit: &mut dyn FnMut(&[u8], Ino)) -> Re
     loop {
         let query = MetaQuery::ReadDir { dir, after, limit: PAGE, with_inodes: false };
         let Ok(MetaReply::Entries { entries, end }) = array.meta.query(&query) else {
-            // It was removed meanwhile.
+            // The directory was removed meanwhile.
             return Ok(());
         };
         entries.iter().for_each(|entry| visit(&entry.name, entry.ino));
@@ -61,7 +61,7 @@ fn visit_names(array: &Array, dir: Ino, visit: &mut dyn FnMut(&[u8], Ino)) -> Re
     }
 }
 
-/// The path of a directory, empty for the root; `None` if it has none.
+/// The path of a directory, empty for the root. `None` if it has no path.
 fn path_of_directory(
     array: &Array,
     parents: &HashMap<Ino, Ino>,
