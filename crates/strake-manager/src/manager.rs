@@ -106,7 +106,7 @@ impl Manager {
     /// # Errors
     /// The metadata's.
     pub fn replacement(&self) -> Result<Option<(Replacement, bool)>> {
-        // Asked first, so that work that ends in between is reported as neither running nor pending.
+        // Asked first: work that ends in between is then not reported as idle and pending.
         let running = self.is_rebuilding();
         Ok(replace::pending(&self.repair)?.map(|it| (it, running)))
     }
@@ -127,7 +127,7 @@ impl Manager {
     /// # Errors
     /// The metadata's.
     pub fn deletion(&self) -> Result<Option<(Deletion, bool)>> {
-        // Asked first, so that work that ends in between is reported as neither running nor pending.
+        // Asked first: work that ends in between is then not reported as idle and pending.
         let running = self.is_rebuilding();
         Ok(delete::pending(&self.repair)?.map(|it| (it, running)))
     }
