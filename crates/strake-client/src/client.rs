@@ -1,4 +1,4 @@
-//! [`StrakeVfs`]: the client as a whole, its start and its end.
+//! [`StrakeVfs`]: the client as a whole. Its start and its end.
 
 use crate::data::fold::fold_at_start;
 use crate::flush::sync::sync_all;
@@ -19,7 +19,7 @@ use strake_env::FanOut;
 use strake_env::sync::Mutex;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// What the end of a client made durable.
+/// What a shutdown made durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushReport {
     /// Bytes of file data that had to be sent.
@@ -52,10 +52,10 @@ pub struct StrakeVfs {
 }
 
 impl StrakeVfs {
-    /// Starts on an array of which what a crash left was put right, and serves.
+    /// Starts serving on an array that was repaired after a crash.
     ///
     /// # Errors
-    /// Of the metadata; `NoMemory` when there are no more threads.
+    /// The metadata's; `NoMemory` when there are no more threads.
     pub fn start(array: Arc<Array>, settings: Settings) -> Result<Arc<StrakeVfs>> {
         let no_threads =
             |error| Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"));
@@ -80,8 +80,7 @@ impl StrakeVfs {
         Ok(Arc::new(StrakeVfs { mount, files, timings, background }))
     }
 
-    /// Ends: makes everything durable and stops all threads. Calls after this fail or are not
-    /// durable.
+    /// Makes everything durable and stops all threads. Later calls fail or are not durable.
     ///
     /// # Errors
     /// If something could not be made durable.
@@ -89,8 +88,8 @@ impl StrakeVfs {
         self.background.stop(&self.mount);
         let files = self.mount.dirty.lock().len() as u64;
         let bytes = sync_all(&self.mount)?;
-        // Once more for what these syncs have settled, so that the next start finds nothing to
-        // do.
+        // Another round hands over what these syncs have settled, so that the next start finds
+        // nothing to do.
         reaper::apply_pending(&self.mount.array)?;
         self.mount.array.rounds.run(false)?;
         self.mount.array.meta.sync()?;
@@ -102,13 +101,13 @@ impl StrakeVfs {
         &self.mount.array
     }
 
-    /// Does at once what the background does when its time has come: makes durable what has been
-    /// dirty for long enough by the clock, runs a round, applies range deletions.
+    /// Does at once what the tender does in the background: makes durable what has been dirty for
+    /// long enough by the clock, runs a round, and applies range deletions.
     pub fn tend(&self) {
         tend_now(&self.mount);
     }
 
-    /// What is in memory.
+    /// Counts of what is in memory.
     pub fn view(&self) -> ClientView {
         ClientView {
             page_pool: self.mount.page_pool.view(),
@@ -121,7 +120,7 @@ impl StrakeVfs {
 }
 
 impl Drop for StrakeVfs {
-    /// Stops the threads. Nothing is flushed: that is what [`StrakeVfs::shutdown`] is for.
+    /// Stops the threads without flushing. [`StrakeVfs::shutdown`] flushes.
     fn drop(&mut self) {
         self.background.stop(&self.mount);
     }

@@ -1,4 +1,5 @@
-//! What repair needs of a mount, granted with its locks: see [`strake_array::exclusion`].
+//! What repair needs of a mount, implemented with the mount's locks: see
+//! [`strake_array::exclusion`].
 
 use crate::block_io::load::load;
 use crate::block_io::send::flush_block;
@@ -42,7 +43,7 @@ impl Exclusion for StrakeVfs {
             let is_stable = !data.dirty && held.pinned.load(Ordering::Acquire) == 0;
             let result = work(is_stable).map(|()| true);
             if data.buffer.is_none() && !data.dirty && held.pinned.load(Ordering::Acquire) == 0 {
-                // It was made for its lock only.
+                // The block was made only for its lock.
                 data.detached = true;
                 file.forget_block(block.0);
             }
@@ -65,7 +66,8 @@ impl Exclusion for StrakeVfs {
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(false),
             file => file?,
         };
-        // Held across NSD I/O, as a truncation does: readers and writers of this file wait.
+        // This lock is held across NSD I/O, as in a truncation. Readers and writers of the file
+        // wait.
         let content = file.content.write();
         let result = match &*content {
             Content::Object(now) if now.object == layout.object => {

@@ -1,4 +1,4 @@
-//! Inodes in use, and the queues of blocks of files in use.
+//! Inodes in use, open handles, and queues of blocks for background threads.
 
 pub(crate) mod core;
 pub(crate) mod listed;

@@ -1,21 +1,21 @@
-//! The way back from a [`Vfs`](crate::Vfs) to its adapter: the adapter's caches hold something that
-//! somebody else has changed, or may change from now on, and have to let go of it.
+//! The way back from a [`Vfs`](crate::Vfs) to its adapter. The adapter's caches hold something that
+//! another client has changed, or may change from now on. They have to drop it.
 //!
 //! An adapter hands its [`Invalidate`] to the `Vfs` before it serves the first request
-//! ([`Vfs::attach_adapter`](crate::Vfs::attach_adapter)). An order returns at once; who needs to
-//! know that the caches have let go waits for the [`Dropping`] that it returned.
+//! ([`Vfs::attach_adapter`](crate::Vfs::attach_adapter)). An order returns at once. A caller that
+//! needs to know when the caches have dropped the thing waits for the returned [`Dropping`].
 //!
-//! Three rules for the waiting side. Each keeps it from waiting for itself:
+//! Three rules keep a waiting thread from waiting for itself:
 //!
-//! - **No serving thread waits.** A kernel may first write pages back, which takes a serving
-//!   thread. [`Dropping::wait`] asserts this.
-//! - **No lock of the client is held** while waiting: requests that the kernel must have answered
-//!   first may need it.
-//! - **What the kernel has asked before is answered, not parked.** A name's invalidation waits for
-//!   the requests in flight that hold the directory's lock in the kernel, a page's for reads of the
-//!   page. If those wait for the invalidation, nothing moves. [`Outdated::AllNames`] waits for
-//!   nothing and is the way out where requests have to be parked
-//!   (docs/decisions/0025-a-way-back-to-the-adapter.md).
+//! - **No serving thread waits.** The kernel may have to write pages back first, which takes a
+//!   serving thread. [`Dropping::wait`] asserts this.
+//! - **A waiting thread holds no lock of the client.** The kernel may first need answers to
+//!   requests, and those may need the lock.
+//! - **Requests that the kernel sent before are answered, not parked.** The invalidation of a name
+//!   waits for requests in flight that hold the directory's lock in the kernel, and that of a page
+//!   waits for reads of the page. If those wait for the invalidation, nothing moves.
+//!   [`Outdated::AllNames`] waits for nothing, so it is the way out where requests have to be
+//!   parked (docs/decisions/0025-a-way-back-to-the-adapter.md).
 
 use std::cell::Cell;
 use std::fmt;
@@ -26,19 +26,19 @@ use strake_env::sync::{Condvar, Mutex};
 use strake_observe::Waiters;
 use strake_proto::{Error, ErrorKind, Ino, Result};
 
-/// What an adapter must keep no longer.
+/// Something that an adapter's caches must drop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outdated {
-    /// What a name leads to, or that it leads nowhere. The directory's attributes and listing too,
-    /// if the name was cached.
+    /// The knowledge of what a name leads to, or that it leads nowhere. If the name was cached,
+    /// this includes the directory's attributes and listing.
     Name {
         /// The directory.
         parent: Ino,
         /// The name in it.
         name: Vec<u8>,
     },
-    /// A name that was removed elsewhere. Programs that watch the file are told; a directory in
-    /// use takes no new names from then on.
+    /// A name that was removed elsewhere. Programs that watch the file are told. A directory that
+    /// is in use takes no new names from then on.
     Gone {
         /// The directory that held the name.
         parent: Ino,
@@ -47,16 +47,16 @@ pub enum Outdated {
         /// The inode that it led to. If the name leads to another one by now, it is left alone.
         child: Ino,
     },
-    /// Every name, also those that lead nowhere. Waits for no request in flight.
+    /// All names, including those that lead nowhere. This waits for no request in flight.
     AllNames,
     /// Attributes and access control lists of an inode.
     Attributes(Ino),
-    /// Bytes of a file, or the listing of a directory; also the attributes. Changed pages are
-    /// written back first.
+    /// Bytes of a file or the listing of a directory, and the attributes. Changed pages are written
+    /// back first.
     Contents {
         /// The file or directory.
         ino: Ino,
-        /// Its bytes; anything not empty for a directory.
+        /// The bytes of a file; for a directory, any range that is not empty.
         range: Range<u64>,
     },
 }
@@ -81,15 +81,16 @@ impl fmt::Display for Outdated {
 
 /// An adapter whose caches can be told what is outdated.
 pub trait Invalidate: Send + Sync {
-    /// Orders the caches to let go; returns at once, whatever the caches are doing.
+    /// Orders the caches to drop something. Returns at once, whatever the caches are doing.
     ///
     /// # Errors
-    /// `Busy` if as many orders are waiting as may (with names, `AllNames` covers them all),
-    /// `Unreachable` if the adapter serves no more, `NotSupported` if it cannot do this.
+    /// `Busy` if the limit of waiting orders is reached (for names, one `AllNames` covers them
+    /// all); `Unreachable` if the adapter serves no more; `NotSupported` if the adapter cannot do
+    /// this.
     fn invalidate(&self, what: Outdated) -> Result<Dropping>;
 
-    /// Whether [`Outdated::AllNames`] is possible. If not, names must not be cached where an
-    /// invalidation might have to wait for parked requests.
+    /// Whether [`Outdated::AllNames`] is possible. If it is not, names must not be cached where an
+    /// invalidation could have to wait for parked requests.
     fn can_drop_all_names(&self) -> bool;
 }
 
@@ -113,24 +114,25 @@ thread_local! {
     static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes that this thread answers an adapter's requests, and therefore must not wait for caches.
+/// Notes that this thread answers an adapter's requests, so that it must not wait for caches.
 pub fn this_thread_serves() {
     SERVES.set(true);
 }
 
 impl Dropping {
-    /// An order that begins now, and the end that tells of its outcome.
+    /// A new order, and the adapter's end of it, which reports the outcome.
     pub fn begin(what: Outdated) -> (Dropping, Dropped) {
         let state = State { what, result: Mutex::new(None), changed: Condvar::new() };
         let state = Arc::new(state);
         (Dropping { state: Arc::clone(&state) }, Dropped { state })
     }
 
-    /// Waits until the caches have let go, for at most `limit`, named among the waiters.
+    /// Waits for at most `limit` until the caches have dropped the thing. The wait shows among the
+    /// waiters.
     ///
     /// # Errors
-    /// `TimedOut` (the order goes on), `Unreachable` if the adapter serves no more, `NotSupported`
-    /// if its caches do not know such an order.
+    /// `TimedOut`, in which case the order goes on; `Unreachable` if the adapter serves no more;
+    /// `NotSupported` if its caches do not know such an order.
     ///
     /// # Panics
     /// On a thread that serves requests.
@@ -139,10 +141,10 @@ impl Dropping {
         self.wait_while_others_serve(waiters, limit)
     }
 
-    /// As [`Dropping::wait`]; for adapters, which know that another thread serves meanwhile.
+    /// Like [`Dropping::wait`], for adapters, which know that another thread serves meanwhile.
     ///
     /// # Errors
-    /// The same.
+    /// Like [`Dropping::wait`].
     pub fn wait_while_others_serve(&self, waiters: &Waiters, limit: Duration) -> Result<()> {
         let mut result = self.state.result.lock();
         if result.is_none() {
@@ -163,7 +165,7 @@ impl Dropped {
         &self.state.what
     }
 
-    /// Tells how it ended.
+    /// Reports the outcome.
     pub fn tell(self, result: Result<()>) {
         *self.state.result.lock() = Some(result);
         self.state.changed.notify_all();
@@ -172,7 +174,7 @@ impl Dropped {
 
 impl Drop for Dropped {
     fn drop(&mut self) {
-        // Nobody waits for an order that was given up.
+        // A waiter must not wait for an order that was given up.
         let gone = || Err(Error::new(ErrorKind::Unreachable, "the adapter serves no more"));
         self.state.result.lock().get_or_insert_with(gone);
         self.state.changed.notify_all();

@@ -1,27 +1,24 @@
 //! The client core: the [`Vfs`], which adapters (FUSE, NFS) call, and below it the page pool,
-//! write-behind, prefetch, stripes and the sessions to NSD servers and metadata.
+//! write-behind and prefetch. It stands on the array.
 //!
 //! Data flows one way: adapter ▶ `Vfs` ▶ page pool ▶ array (stripe ▶ NSD session).
 //!
 //! ```text
-//! exclusion, vfs_impl      what repair needs of a mount; the calls of `Vfs`
-//! client, tender           start and end; the threads that work unasked
-//! ops, permissions         what an operation is
-//! data                     between applications and memory: write, read, prefetch, fold
-//! flush                    from dirty to durable: the order that keeps promises
-//! block_io                 between a block in memory and its stripe
-//! mount                    what all parts share
-//! inode                    attributes as they are now; what is in use; what is queued
-//! memory                   contents in memory: page pool, blocks, files
+//! exclusion, vfs_impl what repair needs of a mount; the calls of `Vfs` client, tender start and
+//! end; the threads that work in the background ops, permissions the operations; who may do them
+//! data between applications and memory: write, read, prefetch, fold flush from dirty to durable,
+//! in the order that keeps promises block_io between a block in memory and its stripe mount what
+//! all parts share inode current attributes; inodes in use; queues of blocks memory contents in
+//! memory: page pool, blocks, files
 //! ```
 //!
-//! Each line uses those below it (`xtask tidy`, arrows.rs).
+//! Each line uses only the lines below it (`xtask tidy`, arrows.rs).
 //!
 //! # Promises and where they are kept
 //!
 //! A size reaches the metadata after the data below it is stable (`flush`). A block reaches the
 //! NSDs after the truncations of its file, and the reservation of its object, are durable
-//! (`FileState::barrier`). The others are the array's ([`strake_array`]).
+//! (`FileState::barrier`). The array keeps the other promises ([`strake_array`]).
 //!
 //! # Locks, in the order in which they are taken
 //!
@@ -34,12 +31,12 @@
 //! | `FileState::content` | NSD I/O of that file; exclusively also one metadata call |
 //! | `FileState::meta` | one metadata call |
 //! | `Block::data` | NSD I/O of that block: shared while sent, exclusively while read |
-//! | the array's `NsdSet::gate` (shared), `NsdSet::noting` | NSD writes; a metadata call per loss |
+//! | the array's `NsdSet::gate` (shared), `NsdSet::noting` | NSD writes; a metadata call |
 //! | `InodeState::core`, then the list of dirty inodes, the shards of the tables | nothing |
 //! | the page pool, the queues, the maps of blocks, the array's lists | nothing |
 //!
-//! Nobody waits for memory, for clean pages or for a round while holding a lock that a flush takes
-//! (`content` exclusively, `Block::data`).
+//! No thread waits for memory, for clean pages or for a round while it holds a lock that a flush
+//! takes (`content` exclusively, `Block::data`).
 
 #![warn(missing_docs)]
 

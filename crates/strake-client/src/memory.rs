@@ -1,4 +1,4 @@
-//! Contents of files in memory. Knows no inode and no I/O.
+//! Contents of files in memory. These modules know no inodes and no I/O.
 
 pub(crate) mod block;
 pub(crate) mod file;

@@ -17,8 +17,8 @@ use strake_env::sync::Mutex;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery};
 use strake_proto::{Attr, ErrorKind, Ino, Result, Timestamp};
 
-/// Accepted bytes that make a round due, if the pool is large enough: until then a stream needs
-/// fresh memory, which costs more than the round.
+/// So many accepted bytes make a round due, if the page pool is large enough. Without the round a
+/// stream needs fresh memory, which costs more than the round.
 const DUE_BYTES: usize = 64 << 20;
 
 /// See the file's head.
@@ -31,9 +31,9 @@ pub(crate) struct Mount {
     pub(crate) neighbours: Neighbours,
     pub(crate) flush_fan: FanOut,
     pub(crate) settings: Settings,
-    /// Inodes with something to sync. A leaf under `InodeState::core`.
+    /// Inodes with something to sync. Its lock is a leaf under `InodeState::core`.
     pub(crate) dirty: Mutex<HashMap<Ino, Pinned>>,
-    /// The inode of which dirty pages were queued last because they pressed.
+    /// The inode whose blocks were last queued because clean pages were short.
     pub(crate) pressed_last: AtomicU64,
 }
 
@@ -43,12 +43,12 @@ impl Mount {
         self.array.clock.wall()
     }
 
-    /// An inode's attributes, exact.
+    /// The exact attributes of an inode.
     pub(crate) fn attr(&self, inode: &InodeState) -> Result<Attr> {
         self.loaded(inode, Core::attr)
     }
 
-    /// What `look` sees of an inode whose attributes are known.
+    /// Calls `look` with an inode's `Core`, after loading the attributes if they are not known.
     pub(crate) fn loaded<T>(&self, inode: &InodeState, look: impl FnOnce(&Core) -> T) -> Result<T> {
         loop {
             let epoch = {
@@ -63,7 +63,7 @@ impl Mount {
         }
     }
 
-    /// Applies a change that is answered by the inode it changed, and takes that in.
+    /// Applies a change to the metadata and takes in the changed inode, which is the answer.
     pub(crate) fn change(&self, inode: &InodeState, op: MetaOp) -> Result<Attr> {
         let epoch = inode.core.lock().epoch();
         let result = self.array.meta.apply_inode(op);
@@ -80,10 +80,10 @@ impl Mount {
         }
     }
 
-    /// The contents of a regular file.
+    /// The contents of a regular file, made in memory if they are not there.
     ///
     /// # Errors
-    /// `IsDirectory` or `Invalid` for what has none; `Stale` for a file that is gone.
+    /// `IsDirectory` or `Invalid` for another type of inode; `Stale` for a file that is gone.
     pub(crate) fn file(&self, inode: &InodeState) -> Result<Arc<FileState>> {
         loop {
             let epoch = {
@@ -108,7 +108,7 @@ impl Mount {
         }
     }
 
-    /// Lets go of the contents of a file that nobody has open and that holds nothing in memory.
+    /// Drops the contents of a file that is not in use and has no block in memory.
     pub(crate) fn drop_idle_file(&self, inode: &InodeState) {
         let mut core = inode.core.lock();
         let idle = !core.is_dirty()
@@ -169,8 +169,9 @@ impl Mount {
         dated.into_iter().map(|(_, inode)| inode).collect()
     }
 
-    /// Takes in an inode that a question by name was answered with, before which
-    /// [`strake_array::meta_link::MetaLink::changes`] was `before`. Returns its attributes.
+    /// Takes in the inode that answered a lookup by name. `before` is
+    /// [`strake_array::meta_link::MetaLink::changes`] from before the lookup. Returns the inode's
+    /// attributes.
     pub(crate) fn learn(&self, inode: &InodeState, found: &Inode, before: u64) -> Attr {
         let mut core = inode.core.lock();
         if !core.is_loaded() && self.array.meta.changes() == before {
@@ -180,7 +181,7 @@ impl Mount {
         if core.is_loaded() { core.attr() } else { core.merge(found.attr) }
     }
 
-    /// Drops all contents of a file in memory, dirty or not: it has no name and nobody has it open.
+    /// Drops all contents of a file in memory, dirty or not. The file has no name and is not open.
     pub(crate) fn discard(&self, inode: &InodeState) {
         let file = {
             let mut core = inode.core.lock();
@@ -203,18 +204,18 @@ impl Mount {
         drop(file);
     }
 
-    /// Makes room for a buffer; see [`PagePool::admit`].
+    /// Makes room for a buffer: see [`PagePool::admit`].
     pub(crate) fn admit(&self, bytes: usize) {
         let limit = self.settings.standstill_max;
         self.page_pool.admit(bytes, &self.array.observe.waiters, limit, &|| self.kick());
     }
 
-    /// Whether a round would relieve the pool, and none is under way.
+    /// Whether a round would relieve the page pool, and none is under way.
     pub(crate) fn is_round_due(&self) -> bool {
         self.array.rounds.is_due(DUE_BYTES.min(self.page_pool.dirty_max() / 4))
     }
 
-    /// Asks the writers behind to make pages clean.
+    /// Asks the threads that write behind to make pages clean.
     pub(crate) fn kick(&self) {
         self.write_behind.press();
     }

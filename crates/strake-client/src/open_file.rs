@@ -12,7 +12,7 @@ pub(crate) struct OpenFile {
     pub(crate) inode: Arc<InodeState>,
     pub(crate) file: Arc<FileState>,
     pub(crate) flags: OpenFlags,
-    /// Errors of write-behind that this handle knows of.
+    /// The errors of write-behind that were reported through this handle.
     pub(crate) seen: Mutex<u64>,
     pub(crate) ahead: Mutex<ReadAhead>,
 }

@@ -1,6 +1,7 @@
-//! Who may do what: mode bits, ACLs, the sticky bit, and the rules about owners.
+//! Permission checks: mode bits, ACLs, the sticky bit, and the rules about owners.
 //!
-//! A FUSE mount with `default_permissions` checks before us; everybody else is checked here alone.
+//! On a FUSE mount with `default_permissions` the kernel has checked before. For all other adapters
+//! this is the only check.
 
 use crate::inode::core::{Core, InodeState};
 use crate::mount::Mount;
@@ -11,12 +12,12 @@ use strake_proto::{Attr, Caller, ErrorKind, FileType, Groups, Result};
 
 pub(crate) use strake_proto::acl::{EXECUTE, READ, WRITE};
 
-/// The access ACL's attribute.
+/// The name of the access ACL's attribute.
 pub(crate) const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-/// The default ACL's attribute.
+/// The name of the default ACL's attribute.
 pub(crate) const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Whether the caller is in a group, by its own or a supplementary one.
+/// Whether the caller is in a group: its own group or a supplementary one.
 pub(crate) fn in_group(caller: &Caller, gid: u32) -> bool {
     caller.gid == gid
         || match &caller.groups {
@@ -25,7 +26,7 @@ pub(crate) fn in_group(caller: &Caller, gid: u32) -> bool {
         }
 }
 
-/// The supplementary groups of a process on this machine; none if it is gone.
+/// The supplementary groups of a process on this machine. There are none if the process is gone.
 fn process_groups(pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
@@ -33,7 +34,7 @@ fn process_groups(pid: u32) -> Vec<u32> {
 }
 
 impl Mount {
-    /// Checks that the caller has all of `want` on an inode; returns its attributes.
+    /// Checks that the caller has all permissions of `want` on an inode. Returns the attributes.
     ///
     /// # Errors
     /// `Access`.
@@ -96,7 +97,7 @@ pub(crate) fn check_owner(caller: &Caller, attr: &Attr) -> Result<()> {
     }
 }
 
-/// Checks the sticky bit of `dir` for removing `victim` from it.
+/// Checks whether the sticky bit of `dir` lets the caller remove `victim` from it.
 ///
 /// # Errors
 /// `NotPermitted`.
@@ -109,7 +110,7 @@ pub(crate) fn check_sticky(caller: &Caller, dir: &Attr, victim: &Attr) -> Result
     if allowed { Ok(()) } else { Err(ErrorKind::NotPermitted.into()) }
 }
 
-/// Whether setuid, or setgid with group execution, stands in these permission bits.
+/// Whether these permission bits have setuid, or setgid with group execution.
 pub(crate) fn has_privileges(permissions: u32) -> bool {
     permissions & 0o4000 != 0 || permissions & 0o2010 == 0o2010
 }

@@ -1,4 +1,4 @@
-//! What an administrator may set of the client. Values apply from the next start.
+//! The settings of the client. An administrator's change applies from the next start.
 
 use std::time::Duration;
 use strake_proto::{ByteCount, Error, ErrorKind, Result, parse_size};
@@ -8,21 +8,23 @@ use strake_proto::{ByteCount, Error, ErrorKind, Result, parse_size};
 pub struct Settings {
     /// `pagepool`: memory for file data, clean and dirty. At least 8 blocks are always allowed.
     pub page_pool: ByteCount,
-    /// `sync_interval`: what was not synced is on disk after this long.
+    /// `sync_interval`: written data that no program has synced is on disk after this time.
     pub sync_interval: Duration,
-    /// `write_cache_threshold`: what an fsync finds dirty of a file up to this size goes into the
-    /// metadata's log instead of into whole stripes. 0: never.
+    /// `write_cache_threshold`: if an fsync finds at most so many dirty bytes in a file, they go
+    /// into the metadata's log instead of into whole stripes. 0 disables this.
     pub write_cache_threshold: ByteCount,
-    /// `flushers`: threads that write blocks behind the application, and as many that read ahead.
+    /// `flushers`: the number of threads that write behind, and of those that read ahead.
     pub flushers: usize,
-    /// `io_threads`: threads that move the strips of one block side by side.
+    /// `io_threads`: the number of threads that move the strips of a block side by side.
     pub io_threads: usize,
-    /// `standstill_max`: how long writers and readers wait for memory while nothing at all can be
-    /// written, before the writer gets an error and the reader goes over the budget.
+    /// `standstill_max`: how long writers and readers wait for memory while no data at all can be
+    /// written. After this time a writer gets an error, and a reader exceeds the page pool's
+    /// budget.
     pub standstill_max: Duration,
     /// `prefetch_blocks`: how many blocks a sequential reader is kept ahead.
     pub prefetch_blocks: u64,
-    /// The process does nothing else: its memory is held to what the page pool's head says.
+    /// Whether the process does nothing else, so that its whole memory is limited: see the head of
+    /// memory/page_pool.rs.
     pub own_process: bool,
 }
 
@@ -42,7 +44,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The smallest that works: for tests that want everything to happen often.
+    /// The smallest values that work, for tests in which everything is to happen often.
     pub fn test_min() -> Settings {
         Settings {
             page_pool: ByteCount::mib(2),
@@ -56,10 +58,10 @@ impl Settings {
         }
     }
 
-    /// Takes `name=value` if it is one of the client's; false if it is not.
+    /// Sets `name` to `value`. Returns false if the client has no such setting.
     ///
     /// # Errors
-    /// `Invalid` if it is and the value makes no sense.
+    /// `Invalid` if it has, and the value makes no sense.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool> {
         match name {
             "pagepool" => self.page_pool = parse_size(value)?,

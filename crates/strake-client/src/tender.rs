@@ -1,5 +1,6 @@
-//! The threads that work unasked: writers behind, readers ahead, and the *tender*, which looks
-//! after what has a time (the sync interval, the reaper of ranges).
+//! The threads that work in the background: those that write behind, those that read ahead, and the
+//! *tender*. The tender does what is due at some time: the syncs of the sync interval, rounds, and
+//! range deletions.
 
 use crate::data::prefetch;
 use crate::flush::sync::sync_inodes;
@@ -13,7 +14,7 @@ use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::JoinHandle;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// How often the tender looks.
+/// The tender looks in this interval.
 const TICK: Duration = Duration::from_millis(500);
 
 /// The running threads.
@@ -23,7 +24,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts them.
+    /// Starts the threads.
     pub(crate) fn start(mount: &Arc<Mount>) -> Result<Background> {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let mut threads = Vec::new();
@@ -48,7 +49,7 @@ impl Background {
         Ok(Background { stop, threads: Mutex::new(threads) })
     }
 
-    /// Ends them; what is queued is still written. Does nothing the second time.
+    /// Ends the threads. Queued blocks are still written. A second call does nothing.
     pub(crate) fn stop(&self, mount: &Mount) {
         *self.stop.0.lock() = true;
         self.stop.1.notify_all();
@@ -56,7 +57,7 @@ impl Background {
         mount.prefetch.close();
         mount.page_pool.close();
         for thread in self.threads.lock().drain(..) {
-            // A panic there has been printed; the process goes on to save what it can.
+            // The panic of a thread has been printed. The process goes on to save what it can.
             let _ = thread.join();
         }
     }
@@ -99,7 +100,7 @@ fn tend(mount: &Mount, stop: &(Mutex<bool>, Condvar)) {
     }
 }
 
-/// Holds the process to its memory, where it is known.
+/// Keeps the process within its memory, if the memory that it takes can be found out.
 fn hold_memory(mount: &Mount) {
     if mount.settings.own_process
         && let Ok(resident) = process::resident_bytes()
@@ -108,8 +109,8 @@ fn hold_memory(mount: &Mount) {
     }
 }
 
-/// Makes durable what has been waiting for half of the sync interval, so that the work itself still
-/// ends within it.
+/// Makes durable the files that have been dirty for half of the sync interval, so that the work is
+/// done within the interval.
 fn sync_due(mount: &Mount) {
     let due = mount
         .array
@@ -124,10 +125,11 @@ fn sync_due(mount: &Mount) {
     }
 }
 
-/// One turn of the tender at once, all of it.
+/// Does one turn of the tender at once: the syncs that are due, a round, and range deletions.
 pub(crate) fn tend_now(mount: &Mount) {
     sync_due(mount);
-    // As in the tender: whoever lost something over it finds it dirty, and ranges are tried again.
+    // Errors need no answer here: blocks that did not become stable are dirty again, and deletions
+    // are tried again.
     let _ = mount.array.rounds.run(false);
     let _ = reaper::apply_pending(&mount.array);
 }

@@ -1,6 +1,6 @@
-//! An inode in use: its attributes as they are now, of which the metadata may know an older state.
+//! An inode in use, with its current attributes. The metadata may know an older state of them.
 //!
-//! `core` is held for moments only, never across I/O or another lock.
+//! `core` is held only for moments, and never across I/O or while another lock is taken.
 
 use crate::memory::file::FileState;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use strake_proto::acl::Acl;
 use strake_proto::meta::{AttrChange, Inode};
 use strake_proto::{Attr, Error, FileType, Generation, Ino, Result, Timestamp};
 
-/// What a failed write-behind left for `fsync` and `close` to report, once per handle that was
+/// The error of a failed write-behind. `fsync` and `close` report it, once for each handle that was
 /// open.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ErrorLatch {
@@ -25,12 +25,12 @@ impl ErrorLatch {
         self.last = Some(error);
     }
 
-    /// What a handle opened now has seen.
+    /// The count of errors up to now: a handle opened now reports only later ones.
     pub(crate) fn seen(&self) -> u64 {
         self.count
     }
 
-    /// The error that happened since `seen`, which is brought up to date.
+    /// The last error if there was one since `seen`, which is brought up to date.
     pub(crate) fn report(&self, seen: &mut u64) -> Result<()> {
         if *seen == self.count {
             return Ok(());
@@ -43,37 +43,39 @@ impl ErrorLatch {
 /// The changing part of an inode.
 pub(crate) struct Core {
     attr: Attr,
-    /// Whether `attr` and what follows are what the metadata has (with our changes on top).
+    /// Whether `attr` and the other attributes are known. They are as the metadata has them; our
+    /// own changes are kept beside them.
     loaded: bool,
-    /// Raised by every change at the metadata: an answer that was asked for before is stale.
+    /// Raised by every change at the metadata. An answer to an earlier query is stale then.
     epoch: u64,
     pub(crate) parent: Ino,
     pub(crate) has_acl: bool,
     pub(crate) has_xattrs: bool,
-    /// None of them is a capability: that was looked up since they last changed.
+    /// The extended attributes were looked up since they last changed, and none is a capability.
     pub(crate) no_capability: bool,
     /// The access ACL, if it was fetched.
     pub(crate) acl: Option<Arc<Acl>>,
-    /// It has no name any more. `attr` stays as it was last known.
+    /// The inode has no name any more. `attr` stays as it was last known.
     pub(crate) removed: bool,
-    /// The metadata keeps it without a name until it is reaped.
+    /// The metadata keeps the inode without a name until it is reaped.
     pub(crate) orphan: bool,
-    /// Changes not yet told to the metadata.
+    /// Changes that the metadata was not told of yet.
     pub(crate) size_changed: bool,
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) ctime: Option<Timestamp>,
     pub(crate) atime: Option<Timestamp>,
-    /// Bytes on disks, stable, gained since the last `Update`. What is only accepted is not told: a
-    /// crash may lose it, and then the metadata would count bytes that nobody has.
+    /// Stable bytes on disks, gained since the last `Update`. The metadata is not told of bytes
+    /// that are only accepted: a crash may lose them, and the metadata would count bytes that are
+    /// nowhere.
     pub(crate) allocated_delta: i64,
     /// Bytes on disks gained by blocks that are accepted and not yet stable.
     pub(crate) unstable_gain: i64,
     /// Bytes of dirty blocks that were never stored.
     pub(crate) fresh: u64,
-    /// Raised by every change; equal to `told` when the metadata knows all.
+    /// Raised by every change. Equal to `told` when the metadata knows all changes.
     pub(crate) changes: u64,
     pub(crate) told: u64,
-    /// The size that a running sync may tell the metadata; lowered by truncations.
+    /// The size that a running sync may tell the metadata. Truncations lower it.
     pub(crate) size_target: Option<u64>,
     pub(crate) latch: ErrorLatch,
     pub(crate) file: Option<Arc<FileState>>,
@@ -84,17 +86,18 @@ pub(crate) struct Core {
 /// See the file's head.
 pub(crate) struct InodeState {
     pub(crate) ino: Ino,
-    /// Shared: opening. Exclusive: taking the last name away, or reaping. Held across one metadata
-    /// call, so that what is opened is never removed as unused.
+    /// Held shared while the inode is opened, and exclusively while its last name is removed or it
+    /// is reaped. It is held across one metadata call, so an inode that is being opened is never
+    /// removed as unused.
     pub(crate) lifetime: RwLock<()>,
-    /// Of a directory: held while names in it are taken away or replaced, from the look at what
-    /// they lead to until the metadata has answered.
+    /// Of a directory: held while a name in it is removed or replaced, from the look at what the
+    /// name leads to until the metadata has answered.
     pub(crate) names: Mutex<()>,
     pub(crate) core: Mutex<Core>,
 }
 
 impl InodeState {
-    /// An inode about which nothing is known yet.
+    /// The state of an inode of which nothing is known yet.
     pub(crate) fn new(ino: Ino) -> InodeState {
         let attr = Attr {
             ino,
@@ -140,8 +143,8 @@ impl InodeState {
         InodeState { ino, lifetime: RwLock::new(()), names: Mutex::new(()), core: Mutex::new(core) }
     }
 
-    /// Whether nothing would be lost if it were made anew: the metadata has all of it, and no
-    /// contents are in memory.
+    /// Whether the state can be dropped and made anew without a loss: the metadata has all of it,
+    /// and no contents are in memory.
     pub(crate) fn is_forgettable(&mut self) -> bool {
         let core = self.core.get_mut();
         let empty = |file: &Arc<FileState>| Arc::strong_count(file) == 1 && !file.has_blocks();
@@ -163,7 +166,7 @@ impl Core {
         self.loaded
     }
 
-    /// Takes in an inode that was asked for at `epoch`; not if something changed since.
+    /// Takes in the answer to a query made at `epoch`, unless something changed since.
     pub(crate) fn absorb(&mut self, inode: &Inode, epoch: u64) {
         if self.epoch == epoch && (!self.removed || self.orphan) {
             self.attr = inode.attr;
@@ -177,8 +180,8 @@ impl Core {
         }
     }
 
-    /// Takes in the reply to a change, before which the epoch was `epoch`. If another change was
-    /// taken in meanwhile it is not known which of the two replies is newer: both are forgotten.
+    /// Takes in the reply to a change that was asked for at `epoch`. If another change was taken in
+    /// meanwhile, it is not known which of the two replies is newer. Both are forgotten then.
     pub(crate) fn absorb_change(&mut self, inode: &Inode, epoch: u64) {
         if self.epoch == epoch {
             self.absorb(inode, epoch);
@@ -190,7 +193,7 @@ impl Core {
         }
     }
 
-    /// The metadata changed: what is known is stale.
+    /// Notes that the metadata changed, so that the known attributes are stale.
     pub(crate) fn forget(&mut self) {
         self.epoch += 1;
         self.no_capability = false;
@@ -200,7 +203,7 @@ impl Core {
         }
     }
 
-    /// Notes that the last name is gone; the attributes, last known as `last`, stay readable.
+    /// Notes that the last name is gone. The attributes, last known as `last`, stay readable.
     pub(crate) fn set_removed(&mut self, last: Attr, now: Timestamp) {
         if !self.loaded {
             self.attr = last;
@@ -213,13 +216,14 @@ impl Core {
         self.epoch += 1;
     }
 
-    /// Keeps what is known now: the contents, which have the size, are let go of.
+    /// Keeps the current attributes, because the contents, which have the size, are about to be
+    /// dropped.
     pub(crate) fn keep_last(&mut self) {
         self.attr = Attr { allocated: self.attr.allocated, ..self.attr() };
     }
 
-    /// Changes the attributes of an inode that only this client still knows: it has no name and
-    /// the metadata does not keep it. False if it is another.
+    /// Changes the attributes of an inode that only this client still knows, because it has no name
+    /// and the metadata does not keep it. Returns false for any other inode.
     pub(crate) fn change_removed(&mut self, change: &AttrChange, now: Timestamp) -> bool {
         if !self.removed || self.orphan {
             return false;
@@ -240,12 +244,12 @@ impl Core {
         true
     }
 
-    /// The attributes of the metadata with our own changes on top.
+    /// The current attributes: those of the metadata with our own changes on top.
     pub(crate) fn attr(&self) -> Attr {
         self.merge(self.attr)
     }
 
-    /// `attr` as the metadata has it, with our own changes on top.
+    /// Puts our own changes on top of `attr`, which is from the metadata.
     pub(crate) fn merge(&self, mut attr: Attr) -> Attr {
         if let Some(file) = &self.file {
             attr.size = file.size();
@@ -258,7 +262,7 @@ impl Core {
         attr
     }
 
-    /// Whether the metadata lacks something.
+    /// Whether the metadata lacks some change.
     pub(crate) fn is_dirty(&self) -> bool {
         self.changes != self.told
     }

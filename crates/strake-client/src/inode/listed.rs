@@ -1,10 +1,10 @@
-//! Reading ahead of programs that read small files one after the other: `grep -r`, `tar`, `cp -r`.
+//! Reads ahead of programs that read small files one after the other: `grep -r`, `tar`, `cp -r`.
 //!
-//! Such a program lists a directory and reads its files in that order, and waits for a disk at each
-//! of them. So what was listed lately is remembered in order. When a file is read and one listed
-//! shortly before it was read too, the next ones are fetched while the program is busy with this
-//! one. Nobody's order but a listing's is guessed at, and each file is fetched once for each
-//! listing, so a guess that is wrong costs [`AHEAD`] small reads.
+//! Such a program lists a directory, reads its files in the order of the listing, and waits for a
+//! disk at each of them. So the client remembers recently listed files in their order. When a file
+//! is read, and a file listed shortly before it was read, too, the next files are fetched while the
+//! program is busy with this one. No other order than that of a listing is guessed. Each file is
+//! fetched once for each listing, so a wrong guess costs [`AHEAD`] small reads.
 
 use crate::memory::numbers::NumberMap;
 use std::collections::VecDeque;
@@ -12,11 +12,11 @@ use strake_env::sync::Mutex;
 use strake_proto::Ino;
 use strake_proto::meta::{FileData, Inode};
 
-/// Files listed lately that are remembered.
+/// So many recently listed files are remembered.
 const LISTED_MAX: usize = 8192;
-/// Longer files are left to the read-ahead of their own readers.
+/// Longer files are not remembered: the read-ahead within the file serves their readers.
 const FILE_BYTES_MAX: u64 = 256 << 10;
-/// So many files listed before one are looked at for one that was read.
+/// A listing counts as being read if one of so many files before the current one was read.
 const NEAR: u64 = 4;
 /// So many files are fetched ahead.
 const AHEAD: u64 = 16;
@@ -35,10 +35,10 @@ pub(crate) struct Neighbours {
 
 #[derive(Default)]
 struct State {
-    /// In the order of listing; places are counted on for ever.
+    /// In the order of listing. The places go on counting for ever; `first` is that of the oldest.
     files: VecDeque<Listed>,
     first: u64,
-    /// Where each was listed last.
+    /// The last place of each file.
     places: NumberMap<Ino, u64>,
 }
 
@@ -60,7 +60,7 @@ impl State {
         self.files.get_mut(usize::try_from(place.checked_sub(self.first)?).ok()?)
     }
 
-    /// Notes that a file is read from its beginning; returns those to be fetched now.
+    /// Notes that a file is read from its beginning. Returns the files to be fetched now.
     fn read(&mut self, ino: Ino) -> Vec<Ino> {
         let Some(&place) = self.places.get(&ino) else { return Vec::new() };
         if let Some(listed) = self.at(place) {
@@ -89,7 +89,7 @@ impl Neighbours {
         }
     }
 
-    /// Notes that a file is read from its beginning; returns those to be fetched now.
+    /// Notes that a file is read from its beginning. Returns the files to be fetched now.
     pub(crate) fn read(&self, ino: Ino) -> Vec<Ino> {
         self.state.lock().read(ino)
     }

@@ -1,12 +1,14 @@
-//! Which inodes are in use: by lookups the adapter has not given back, by open handles, by calls
-//! under way or by changes not yet told (pins). One [`InodeState`] per inode, as long as any.
+//! The table of inodes in use. An inode is in use while the adapter has not given back its lookups,
+//! while handles are open, and while it is pinned: by a call under way, or by changes that the
+//! metadata does not know yet. Each inode in use has at most one [`InodeState`].
 //!
-//! The kernel remembers a million inodes where a few are at work. Of an inode that is only looked
-//! up, with nothing that the metadata does not have, the state is let go of and made anew when it
-//! is wanted: what stays is a count, in [`ENTRY_BYTES`]. The last [`IDLE_STATES_MAX`] to become so
-//! keep their state, since what was used is used again.
+//! The kernel may remember a million inodes while only a few are at work. An inode is *idle* when
+//! it is only looked up. The state of an idle inode is dropped if the metadata has everything that
+//! is in it, and made anew when it is wanted. What stays is an entry with counts, of
+//! [`ENTRY_BYTES`]. The last [`IDLE_STATES_MAX`] inodes to become idle keep their states, because
+//! an inode that was used is often used again.
 //!
-//! The shards' locks are leaves: nothing else is locked under them.
+//! The locks of the shards are leaves: no other lock is taken under them.
 
 use crate::inode::core::InodeState;
 use crate::memory::numbers::NumberMap;
@@ -20,23 +22,23 @@ use strake_proto::{ErrorKind, Ino, Result};
 use crate::vfs::Handle;
 
 const SHARDS: usize = 32;
-/// Inodes that are only looked up and have a state all the same.
+/// So many idle inodes keep their states.
 const IDLE_STATES_MAX: usize = 16384;
-/// What an inode in use takes in the table, without its state and without the table's free places.
+/// The bytes of an entry of the table, without the state and without the table's free places.
 const ENTRY_BYTES: usize = size_of::<(Ino, Entry)>();
-/// A smaller table keeps its places.
+/// A shard with at most so many places is not made smaller.
 const PLACES_MIN: usize = 1024;
 
 const _: () =
     assert!(ENTRY_BYTES <= 40, "four times as many places as inodes stay below 200 bytes");
 
 struct Entry {
-    /// Absent while it is only looked up; see the file's head.
+    /// Absent while the inode is idle and nothing but its counts is known; see the file's head.
     state: Option<Arc<InodeState>>,
     lookups: u64,
     handles: u32,
     pins: u32,
-    /// Whether it is in the queue of idle ones.
+    /// Whether the inode is in the queue of idle inodes.
     queued: bool,
 }
 
@@ -55,18 +57,18 @@ impl Entry {
 #[derive(Default)]
 struct Shard {
     entries: NumberMap<Ino, Entry>,
-    /// Entries that were idle and had a state when they came here, the oldest first. An entry may
-    /// have come into use, or be gone, since.
+    /// Inodes that were idle and had a state when they were queued, the oldest first. Since then an
+    /// inode may have come into use or be gone.
     idle: VecDeque<Ino>,
 }
 
 impl Shard {
-    /// An entry has become idle: its state is the newest of those kept. Returns the states that
-    /// are not kept for it, to be dropped after the lock.
+    /// Queues an inode that has become idle with a state. Returns states that are not kept any
+    /// more. The caller drops them after the lock.
     fn queue(&mut self, ino: Ino) -> [Option<Arc<InodeState>>; 2] {
         self.idle.push_back(ino);
         let mut dropped = [None, None];
-        // Two, so that the queue becomes shorter again when states that must stay go.
+        // Two at a time, so that the queue shrinks again after states that had to stay are gone.
         for place in &mut dropped {
             if self.idle.len() <= IDLE_STATES_MAX / SHARDS {
                 break;
@@ -76,7 +78,7 @@ impl Shard {
         dropped
     }
 
-    /// Takes the state from an entry that left the queue, if nobody needs it.
+    /// Takes the state from an entry that left the queue, if it is not needed.
     fn retire(&mut self, ino: Ino) -> Option<Arc<InodeState>> {
         let entry = self.entries.get_mut(&ino)?;
         entry.queued = false;
@@ -106,7 +108,7 @@ pub(crate) struct OpenTable {
     shards: Vec<Mutex<Shard>>,
 }
 
-/// An inode that stays while this is held.
+/// A pin of an inode: the inode stays in use while this lives.
 pub(crate) struct Pinned {
     table: Arc<OpenTable>,
     state: Arc<InodeState>,
@@ -133,7 +135,7 @@ impl Clone for Pinned {
 }
 
 impl OpenTable {
-    /// Nothing is in use.
+    /// An empty table.
     pub(crate) fn new() -> Arc<OpenTable> {
         Arc::new(OpenTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect() })
     }
@@ -142,7 +144,7 @@ impl OpenTable {
         &self.shards[(ino.0 % SHARDS as u64) as usize]
     }
 
-    /// The inode, in use from now on if it was not.
+    /// Pins an inode, which is in use from now on.
     pub(crate) fn pin(self: &Arc<OpenTable>, ino: Ino) -> Pinned {
         let mut shard = self.shard(ino).lock();
         let entry = shard.entries.entry(ino).or_insert(Entry::UNUSED);
@@ -151,12 +153,12 @@ impl OpenTable {
         Pinned { table: Arc::clone(self), state: Arc::clone(state) }
     }
 
-    /// The inode if it is in use and something is known about it.
+    /// The state of an inode, if it is in use and has one.
     pub(crate) fn find(&self, ino: Ino) -> Option<Arc<InodeState>> {
         self.shard(ino).lock().entries.get(&ino).and_then(|entry| entry.state.clone())
     }
 
-    /// Changes the counts of an entry; the last use takes it out. What is dropped with it is
+    /// Changes the counts of an entry, and removes it when it is not in use any more. States are
     /// dropped after the lock.
     fn change(&self, ino: Ino, change: impl FnOnce(&mut Entry)) {
         let mut shard = self.shard(ino).lock();
@@ -173,8 +175,8 @@ impl OpenTable {
         drop((gone, dropped));
     }
 
-    /// Counts a lookup of an inode that a listing told of, in use from now on if it was not. No
-    /// state is made for it: a listing brings many, of which few are used soon.
+    /// Counts a lookup of an inode that a listing returned. The inode is in use from now on. No
+    /// state is made for it, because a listing returns many inodes, of which few are used soon.
     pub(crate) fn remember(&self, ino: Ino) {
         self.shard(ino).lock().entries.entry(ino).or_insert(Entry::UNUSED).lookups += 1;
     }
@@ -194,7 +196,7 @@ impl OpenTable {
         self.change(ino, |entry| entry.handles += 1);
     }
 
-    /// Gives an open handle back; returns how many are left.
+    /// Gives an open handle back. Returns how many are left.
     pub(crate) fn remove_handle(&self, ino: Ino) -> u32 {
         let mut left = 0;
         self.change(ino, |entry| {
@@ -204,12 +206,12 @@ impl OpenTable {
         left
     }
 
-    /// How many handles are open.
+    /// The number of open handles of an inode.
     pub(crate) fn handles(&self, ino: Ino) -> u32 {
         self.shard(ino).lock().entries.get(&ino).map_or(0, |entry| entry.handles)
     }
 
-    /// Inodes in use.
+    /// The number of inodes in use.
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
     }
@@ -222,7 +224,7 @@ pub(crate) struct HandleTable<T> {
 }
 
 impl<T> HandleTable<T> {
-    /// None is open.
+    /// A table without handles.
     pub(crate) fn new() -> HandleTable<T> {
         HandleTable {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
@@ -234,14 +236,14 @@ impl<T> HandleTable<T> {
         &self.shards[(handle.0 % SHARDS as u64) as usize]
     }
 
-    /// Opens one.
+    /// Opens a handle.
     pub(crate) fn insert(&self, open: T) -> Handle {
         let handle = Handle(self.next.fetch_add(1, Ordering::Relaxed));
         self.shard(handle).write().insert(handle.0, Arc::new(open));
         handle
     }
 
-    /// Finds one.
+    /// Finds an open handle.
     ///
     /// # Errors
     /// `BadHandle`.
@@ -249,12 +251,12 @@ impl<T> HandleTable<T> {
         self.shard(handle).read().get(&handle.0).cloned().ok_or_else(|| ErrorKind::BadHandle.into())
     }
 
-    /// Closes one.
+    /// Closes a handle.
     pub(crate) fn remove(&self, handle: Handle) -> Option<Arc<T>> {
         self.shard(handle).write().remove(&handle.0)
     }
 
-    /// How many are open.
+    /// The number of open handles.
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().len()).sum()
     }

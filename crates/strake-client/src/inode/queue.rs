@@ -1,4 +1,4 @@
-//! Queues of blocks that background threads are to send or to fetch.
+//! Queues of blocks for background threads, which send or fetch them.
 
 use crate::inode::open_table::Pinned;
 use crate::memory::file::FileState;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_env::sync::{Condvar, Mutex};
 
-/// How long an idle thread sleeps before it looks again.
+/// An idle thread looks again after this time.
 const WAIT_STEP: Duration = Duration::from_secs(1);
 
 /// A block to be sent or fetched.
@@ -24,10 +24,10 @@ struct QueueState {
     closed: bool,
 }
 
-/// What a thread is to do next.
+/// The next thing that a thread has to do.
 pub(crate) enum Next {
     Job(Job),
-    /// Nothing is queued, and somebody waits for clean pages.
+    /// The queue is empty, and an operation waits for clean pages.
     Press,
     Idle,
     End,
@@ -47,12 +47,12 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Jobs that wait.
+    /// The number of queued jobs.
     pub(crate) fn len(&self) -> usize {
         self.state.lock().jobs.len()
     }
 
-    /// Says that somebody waits for clean pages.
+    /// Notes that an operation waits for clean pages.
     pub(crate) fn press(&self) {
         let mut state = self.state.lock();
         if !state.pressed {
@@ -67,7 +67,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// What to do next; waits a limited time for something.
+    /// The next thing to do. Waits for it for a limited time.
     pub(crate) fn next(&self) -> Next {
         let mut state = self.state.lock();
         for _ in 0..2 {

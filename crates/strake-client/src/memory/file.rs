@@ -1,11 +1,12 @@
 //! The contents of a regular file in memory: where its bytes are, its size, its blocks.
 //!
-//! `content` is the lock that reads, writes and flushes hold shared and that truncate, punch and
-//! every change of where the bytes are hold exclusively. Both may be held across NSD I/O of this
-//! file.
+//! Reads, writes and flushes hold the lock `content` shared. Truncate, punch, and a move of the
+//! bytes from the inode to an object hold it exclusively. In both ways it may be held across NSD
+//! I/O of this file.
 //!
-//! `size` is the truth while the file is in use; the metadata's follows when the data below it is
-//! stable. A writer that extends the file holds `extend`, copies its bytes, and raises `size` last.
+//! While the file is in use, `size` is the true size. The metadata's size follows when the data
+//! below it is stable. A writer that extends the file holds `extend`, copies its bytes, and raises
+//! `size` last.
 
 use crate::memory::block::{Block, Owner};
 use crate::memory::page_pool::PagePool;
@@ -19,15 +20,15 @@ use strake_env::sync::{Mutex, RwLock};
 use strake_proto::meta::{FileData, Inode};
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result};
 
-/// A byte in an inode takes so much of the metadata at most: pages are half full.
+/// A byte in an inode takes at most so many bytes of the metadata, whose pages are half full.
 const INLINE_PAGES_FACTOR: u64 = 2;
 
-/// Where the bytes are.
+/// The place of a file's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// Nowhere: zeros up to the size.
     Empty,
-    /// Here; zeros follow up to the size. Never longer than the size.
+    /// Here. Zeros follow up to the size. The bytes are never longer than the size.
     Inline(Vec<u8>),
     /// In blocks of an object.
     Object(ObjectLayout),
@@ -44,36 +45,39 @@ pub(crate) struct FileState {
     pub(crate) meta: Mutex<()>,
     blocks: Mutex<HashMap<u64, Arc<Block>>>,
     dirty: Mutex<BTreeSet<u64>>,
-    /// Of the dirty blocks, those with something that is on no disk.
+    /// The dirty blocks that have units which are on no disk.
     unsaved: Mutex<BTreeSet<u64>>,
-    /// Bytes hardened in the metadata since they were last all in stable strips.
+    /// Bytes that were hardened in the metadata since all bytes were last in stable strips.
     hardened: AtomicUsize,
-    /// What its contents will take of the metadata, as far as that was not told of them.
+    /// Bytes of the metadata that the contents will take, as far as the metadata does not know it.
     untold: AtomicU64,
-    /// Whether a block was sent since then: what is hardened may be older than what is stored.
+    /// Whether a block was sent since hardening began: hardened bytes may be older than stored
+    /// ones.
     pub(crate) sent: AtomicBool,
     /// Blocks from here on were never stored.
     pub(crate) stored_blocks: AtomicU64,
-    /// The block at the end of the file may be stored longer than the size, with stale bytes.
+    /// Whether the block at the end of the file may be stored longer than the size, with stale
+    /// bytes.
     pub(crate) tail_stale: AtomicBool,
-    /// Until so many changes of the metadata are durable no block is sent: a truncation must not be
-    /// forgotten by a crash that remembers what was written after it, nor the reservation of an
-    /// object, whose number would be given away again.
+    /// No block is sent until so many changes of the metadata are durable. A crash must not forget
+    /// a truncation and keep what was written after it. Nor must it forget the reservation of an
+    /// object, whose number would then be given away again.
     pub(crate) barrier: AtomicU64,
-    /// Whether the metadata must be told where the bytes are, or which they are (inline).
+    /// Whether the metadata must be told of the bytes: of their place, or of inline bytes
+    /// themselves.
     pub(crate) content_changed: AtomicBool,
     /// Whether the metadata names the object.
     pub(crate) linked: AtomicBool,
-    /// Raised when the bytes go from the inode to an object or back: a sync that began before
+    /// Raised when the bytes move from the inode to an object or back. A sync that began before
     /// must begin anew.
     pub(crate) moves: AtomicU64,
-    /// The size the metadata has.
+    /// The size that the metadata has.
     pub(crate) told_size: AtomicU64,
     /// Blocks that are accepted and not yet stable.
     pub(crate) unstable: AtomicU64,
-    /// How often a block that was accepted did not become stable and is dirty again.
+    /// How often an accepted block did not become stable, so that it is dirty again.
     pub(crate) lost: AtomicU64,
-    /// Stripes that are stable, to be settled when the metadata is durable.
+    /// Stable stripes, which are settled when the metadata is durable.
     pub(crate) unsettled: Mutex<Unsettled>,
     page_pool: Arc<PagePool>,
 }
@@ -126,7 +130,7 @@ impl FileState {
         }))
     }
 
-    /// The pool that its blocks' memory is of.
+    /// The page pool that has the memory of the blocks.
     pub(crate) fn page_pool(&self) -> &Arc<PagePool> {
         &self.page_pool
     }
@@ -152,7 +156,7 @@ impl FileState {
         made
     }
 
-    /// How many bytes of a block can be stored and count.
+    /// How many bytes of a block may be stored and count.
     pub(crate) fn stored_limit(&self, layout: &ObjectLayout, index: u64) -> u32 {
         if index >= self.stored_blocks.load(Ordering::Acquire) {
             return 0;
@@ -161,10 +165,10 @@ impl FileState {
         self.size().saturating_sub(start).min(u64::from(layout.block_size)) as u32
     }
 
-    /// Whether what is stored of a block is settled, or will be by the rounds alone: then nothing
-    /// that the metadata has to be told hangs on it.
+    /// Whether the stored stripe of a block is settled, or will be settled by the rounds alone. The
+    /// metadata need not be told anything for it then.
     pub(crate) fn is_settled(&self, block: &Block) -> bool {
-        // In this order: a stripe is among the unsettled before its block is unpinned.
+        // The order matters: a stripe is among the unsettled before its block is unpinned.
         let pinned = block.pinned.load(Ordering::Acquire) > 0;
         (!pinned || block.in_place.load(Ordering::Acquire))
             && !self.unsettled.lock().has(BlockIndex(block.index))
@@ -192,7 +196,7 @@ impl FileState {
         self.unsaved.lock().remove(&index);
     }
 
-    /// Notes that something of a dirty block is on no disk.
+    /// Notes that a dirty block has units which are on no disk.
     pub(crate) fn insert_unsaved(&self, index: u64) {
         self.unsaved.lock().insert(index);
     }
@@ -202,31 +206,31 @@ impl FileState {
         self.unsaved.lock().remove(&index);
     }
 
-    /// The first blocks with something that is on no disk; `None` if there are more than `max`.
+    /// The blocks with units that are on no disk. `None` if there are more than `max`.
     pub(crate) fn unsaved_blocks(&self, max: usize) -> Option<Vec<u64>> {
         let unsaved = self.unsaved.lock();
         (unsaved.len() <= max).then(|| unsaved.iter().copied().collect())
     }
 
-    /// Whether the metadata keeps hardened units of it.
+    /// Whether the metadata keeps hardened units of the file.
     pub(crate) fn is_hardened(&self) -> bool {
         self.hardened.load(Ordering::Acquire) > 0
     }
 
-    /// Notes bytes that the metadata keeps.
+    /// Notes hardened bytes that the metadata keeps.
     pub(crate) fn add_hardened(&self, bytes: usize) {
         self.hardened.fetch_add(bytes, Ordering::AcqRel);
         self.page_pool.hardened.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Notes that the metadata keeps nothing of it any more.
+    /// Notes that the metadata keeps no hardened bytes of the file any more.
     pub(crate) fn clear_hardened(&self) {
         let bytes = self.hardened.swap(0, Ordering::AcqRel);
         self.page_pool.hardened.fetch_sub(bytes, Ordering::AcqRel);
     }
 
-    /// Whether the metadata has room for contents of so many bytes more in the inode; if so, holds
-    /// that. The caller holds `content` exclusively.
+    /// Takes room in the metadata for so many more bytes of contents in the inode. Returns false if
+    /// there is none. The caller holds `content` exclusively.
     pub(crate) fn hold_inline(&self, meta: &MetaLink, more: usize) -> Result<bool> {
         let more = INLINE_PAGES_FACTOR * more as u64;
         let all = self.page_pool.untold.fetch_add(more, Ordering::AcqRel) + more;
@@ -239,7 +243,8 @@ impl FileState {
         fits
     }
 
-    /// The metadata was told of the contents, or never will be.
+    /// Gives back the room taken in the metadata, because it was told of the contents, or never
+    /// will be.
     pub(crate) fn release_inline(&self) {
         let held = self.untold.swap(0, Ordering::AcqRel);
         self.page_pool.untold.fetch_sub(held, Ordering::AcqRel);
@@ -260,14 +265,14 @@ impl FileState {
         self.dirty.lock().range(from..).next().copied()
     }
 
-    /// Whether blocks are held in memory.
+    /// Whether any block is in memory.
     pub(crate) fn has_blocks(&self) -> bool {
         !self.blocks.lock().is_empty()
     }
 
-    /// Drops the blocks `from..to` with whatever is dirty in them; returns the bytes that `stat`
-    /// counted for those that were never stored. The caller holds `content` exclusively, so nobody
-    /// is at work on them.
+    /// Drops the blocks `from..to`, dirty or not. Returns the bytes that `stat` counted for those
+    /// that were never stored. The caller holds `content` exclusively, so no other thread works on
+    /// them.
     pub(crate) fn drop_blocks(&self, room: &Room, from: u64, to: u64) -> u64 {
         let dropped: Vec<Arc<Block>> = {
             let mut blocks = self.blocks.lock();
@@ -286,10 +291,10 @@ impl FileState {
         fresh
     }
 
-    /// Takes from the blocks `from..to`, which are about to be deleted, what they gained by writes
-    /// not yet stable: it will never be the inode's. Returns the sum, which the caller takes from
-    /// the inode's `unstable_gain`. The caller holds `content` exclusively, and drops the blocks
-    /// before it lets go.
+    /// Takes the unstable gains of the blocks `from..to`, which are about to be deleted: bytes on
+    /// disks gained by writes that are not yet stable. They will never be the inode's. Returns the
+    /// sum, which the caller subtracts from the inode's `unstable_gain`. The caller holds `content`
+    /// exclusively until it has dropped the blocks.
     pub(crate) fn take_gains(&self, from: u64, to: u64) -> i64 {
         let blocks: Vec<Arc<Block>> = {
             let blocks = self.blocks.lock();
@@ -303,7 +308,7 @@ impl FileState {
         sum
     }
 
-    /// The deletion failed: from now on the blocks gain again.
+    /// Lets the blocks gain again, after their deletion failed.
     pub(crate) fn restore_gains(&self, from: u64, to: u64) {
         for (index, block) in self.blocks.lock().iter() {
             if (from..to).contains(index) {
@@ -333,7 +338,7 @@ impl Owner for FileState {
 }
 
 impl Drop for FileState {
-    /// Gives the buffers back at once; the pool's clock would keep them for a round.
+    /// Gives the buffers back at once. Otherwise the page pool's clock would keep them for a while.
     fn drop(&mut self) {
         self.clear_hardened();
         self.release_inline();

@@ -1,14 +1,14 @@
-//! Maps by inode or handle number. The numbers are given by ourselves, one after the other, so that
-//! nobody can choose them to collide: a multiplication spreads them well enough, at a tenth of the
-//! cost of the standard hash.
+//! Maps by inode or handle number. Strake itself gives these numbers, one after the other, so an
+//! attacker cannot choose colliding ones. A multiplication spreads them well enough, at a tenth of
+//! the cost of the standard hash.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by a number of ours.
+/// A map by a number that Strake gives.
 pub(crate) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
-/// 2⁶⁴ divided by the golden ratio, odd.
+/// 2⁶⁴ divided by the golden ratio, made odd.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// See the module.
@@ -17,8 +17,8 @@ pub(crate) struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn finish(&self) -> u64 {
-        // A table takes its place from the low bits, which a multiplication alone leaves as regular
-        // as the numbers of one shard are.
+        // The table uses the low bits. A multiplication alone leaves them as regular as the numbers
+        // of one shard are.
         self.0 ^ (self.0 >> 32)
     }
 

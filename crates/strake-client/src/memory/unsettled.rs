@@ -1,9 +1,9 @@
 //! Stable stripes of a file that wait for the metadata. See also `flush/settling.rs`.
 //!
-//! A stripe is settled when the metadata that names its bytes is durable. A sync takes what is
-//! unsettled of a file, makes the metadata durable, and hands the stripes to the rounds. Until then
-//! their blocks count as unsettled here, also while the sync has them: what overwrites a block in
-//! between must not be settled before its predecessor.
+//! A stripe is settled when the metadata that names its bytes is durable. A sync takes the
+//! unsettled stripes of a file, makes the metadata durable, and hands the stripes to the rounds.
+//! Until then their blocks count as unsettled here, also while the sync has the stripes. A stripe
+//! that overwrites such a block meanwhile must not be settled before its predecessor.
 
 use std::collections::BTreeMap;
 use strake_proto::BlockIndex;
@@ -34,24 +34,24 @@ impl Unsettled {
         self.blocks.contains_key(&block)
     }
 
-    /// Forgets all of them: the file is gone.
+    /// Forgets all stripes, because the file is gone.
     pub(crate) fn clear(&mut self) {
         *self = Unsettled::default();
     }
 
-    /// Takes those that wait here; their blocks go on counting as unsettled.
+    /// Takes the stripes that wait here. Their blocks still count as unsettled.
     pub(crate) fn take(&mut self) -> Vec<SettledStripe> {
         std::mem::take(&mut self.stripes)
     }
 
-    /// Takes back what was not settled.
+    /// Takes back stripes that were not settled.
     pub(crate) fn put_back(&mut self, mut stripes: Vec<SettledStripe>) {
         self.stripes.append(&mut stripes);
     }
 
-    /// A stripe that was taken is settled.
+    /// Notes that a stripe which was taken is settled.
     pub(crate) fn remove(&mut self, stripe: &SettledStripe) {
-        // Gone already where the file was discarded meanwhile.
+        // If the file was discarded meanwhile, the block is not counted any more.
         if let Some(count) = self.blocks.get_mut(&stripe.block) {
             *count -= 1;
             if *count == 0 {
