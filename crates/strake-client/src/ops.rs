@@ -1,4 +1,4 @@
-//! The operations of [`crate::Vfs`], a file for each kind.
+//! The operations of [`crate::Vfs`]. Each kind has a file.
 
 pub(crate) mod attributes;
 pub(crate) mod copy;

@@ -1,10 +1,10 @@
-//! What every adapter calls: POSIX file operations on inode numbers, without a word of FUSE.
+//! The interface for adapters: POSIX file operations on inode numbers. It knows nothing of FUSE.
 //!
-//! Calls block until answered and come from many threads at once. Every error's errno is in
-//! `strake_proto::errno`. Names are bytes; `.` and `..` are accepted by `lookup` only.
+//! Calls come from many threads at once, and each blocks until it is answered. The errno of every
+//! error is in `strake_proto::errno`. Names are bytes. Only `lookup` accepts `.` and `..`.
 //!
-//! References: each [`Entry`] returned counts as one lookup of its inode, given back by
-//! [`Vfs::forget`]. An inode without names stays usable until its lookups are forgotten and its
+//! **References.** Each returned [`Entry`] counts as one lookup of its inode. [`Vfs::forget`] gives
+//! lookups back. An inode without names stays usable until its lookups are forgotten and its
 //! handles released.
 
 use crate::invalidate::Invalidate;
@@ -13,14 +13,14 @@ use std::sync::Arc;
 use strake_proto::meta::{Cookie, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, FileType, Ino, Result, StatFs, Timestamp};
 
-/// An open file or directory of one mount. Never reused.
+/// The number of an open file or directory of one mount. It is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub u64);
 
 /// What a name leads to.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// The inode's attributes, its number among them.
+    /// The inode's attributes, including its number.
     pub attr: Attr,
 }
 
@@ -62,13 +62,13 @@ impl OpenFlags {
 /// An opened file.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
-    /// To use in further calls, and to release.
+    /// The handle for further calls. The adapter releases it at the end.
     pub handle: Handle,
-    /// Whether the kernel may keep the pages it has of this inode: nothing changed them behind it.
+    /// Whether the kernel may keep its pages of this inode, because nothing has changed them.
     pub keep_cache: bool,
 }
 
-/// Wanted changes of attributes; `None` leaves one as it is.
+/// Wanted changes of attributes. `None` leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
     /// Permission bits, `& 0o7777`.
@@ -77,7 +77,7 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Length: truncate or extend.
+    /// Length: the file is cut or extended.
     pub size: Option<u64>,
     /// Access time.
     pub atime: Option<SetTime>,
@@ -92,16 +92,16 @@ pub struct SetAttr {
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The time of the call (`UTIME_NOW`): write permission suffices.
+    /// The time of the call (`UTIME_NOW`). Write permission suffices.
     Now,
-    /// This time: only the owner may.
+    /// This time. Only the owner may set it.
     At(Timestamp),
 }
 
 /// One entry of a directory listing, `.` and `..` included.
 #[derive(Clone, Debug)]
 pub struct DirItem {
-    /// Continue after this one with this cookie.
+    /// The cookie with which the next listing continues after this entry.
     pub cookie: Cookie,
     /// Its name.
     pub name: Vec<u8>,
@@ -109,29 +109,29 @@ pub struct DirItem {
     pub ino: Ino,
     /// Its type.
     pub file_type: FileType,
-    /// Its attributes, where asked for; counts as a lookup only if the adapter takes it with
-    /// [`Vfs::remember`].
+    /// Its attributes, if the caller asked for them. The entry counts as a lookup only if the
+    /// adapter calls [`Vfs::remember`].
     pub attr: Option<Attr>,
 }
 
 /// What `fallocate` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallocateMode {
-    /// Allocates; grows the file unless `keep_size`.
+    /// Allocates. Extends the file unless `keep_size`.
     Allocate {
-        /// Leave the size.
+        /// Leaves the size as it is.
         keep_size: bool,
     },
-    /// Makes a hole; never changes the size.
+    /// Makes a hole. Never changes the size.
     PunchHole,
-    /// Zeros a range; grows the file unless `keep_size`.
+    /// Zeros a range. Extends the file unless `keep_size`.
     ZeroRange {
-        /// Leave the size.
+        /// Leaves the size as it is.
         keep_size: bool,
     },
 }
 
-/// Where `lseek` looks.
+/// What `lseek` looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekFor {
     /// `SEEK_DATA`.
@@ -140,7 +140,7 @@ pub enum SeekFor {
     Hole,
 }
 
-/// What is made besides regular files opened with `create`.
+/// A new inode of [`Vfs::mknod`].
 #[derive(Clone, Copy, Debug)]
 pub struct MakeNode {
     /// The type (not a directory or symlink: those have calls of their own).
@@ -153,24 +153,25 @@ pub struct MakeNode {
 
 /// A mounted file system.
 pub trait Vfs: Send + Sync {
-    /// Hands over the way to tell the adapter's caches what is outdated, before the first request.
-    /// A file system that nobody else changes has no use for it.
+    /// Called before the first request. Hands over the interface to the adapter's caches, which
+    /// tells them what is outdated. A file system without other writers has no use for it.
     fn attach_adapter(&self, _adapter: Arc<dyn Invalidate>) {}
 
     /// Space and inodes of the file system.
     fn statfs(&self) -> Result<StatFs>;
 
-    /// What `name` in `parent` leads to; for `.` the inode `parent` itself, of any type, whoever
-    /// asks: that is how a kernel finds what a file handle names.
+    /// The inode that `name` in `parent` leads to. For `.` this is the inode `parent` itself, of
+    /// any type and for any caller: a kernel finds the inode of a file handle in this way.
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Entry>;
     /// Counts one more lookup of an inode that a listing returned.
     fn remember(&self, ino: Ino);
     /// Gives back `count` lookups.
     fn forget(&self, ino: Ino, count: u64);
 
-    /// Attributes, exact.
+    /// The exact attributes of an inode.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
-    /// Changes attributes. `handle` is the open file of an `ftruncate`, permitted at its open.
+    /// Changes attributes. `handle` is the open file of an `ftruncate`, which needs no other
+    /// permission than that of the `open`.
     fn setattr(
         &self,
         caller: &Caller,
@@ -204,7 +205,7 @@ pub trait Vfs: Send + Sync {
         mode: RenameMode,
     ) -> Result<()>;
 
-    /// Makes a regular file, or opens the one there (unless `exclusive`).
+    /// Makes a regular file and opens it. If the name exists, opens its file unless `exclusive`.
     fn create(
         &self,
         caller: &Caller,
@@ -224,35 +225,36 @@ pub trait Vfs: Send + Sync {
     ) -> Result<(Entry, Opened)>;
     /// Opens a regular file.
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened>;
-    /// Reads at `offset` into `out`; fewer bytes only at the end of the file.
+    /// Reads at `offset` into `out`. Returns fewer bytes only at the end of the file.
     fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize>;
-    /// Tells that whoever reads through this handle keeps what it has read (the kernel's page
-    /// cache), so that keeping it here as well is of little use.
+    /// Tells that the kernel's page cache keeps what is read through this handle, so that keeping
+    /// it here as well is of little use.
     fn pages_are_kept(&self, _handle: Handle) {}
     /// Writes at `offset`, or at the end for `append` handles. Writes all bytes, or as many as
     /// there is space for. Fails only if nothing was written. Clears capabilities, but not setuid
     /// and setgid: see [`SetAttr::kill_privileges`].
     fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize>;
-    /// Writes pages that a mapping changed: exactly at `offset`, through an `append` handle as well
-    /// (the kernel takes any handle that may write), and not durable on return.
+    /// Writes pages that were changed through a mapping. They go exactly to `offset`, even with an
+    /// `append` handle, because the kernel uses any handle that may write. They are not durable on
+    /// return.
     fn write_mapped(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize>;
-    /// On every `close(2)`: reports a latched write error.
+    /// Called on every `close(2)`. Reports a latched write error.
     fn flush(&self, handle: Handle) -> Result<()>;
     /// Makes the file and the path to it durable.
     fn fsync(&self, handle: Handle) -> Result<()>;
-    /// The last close of a handle.
+    /// Called on the last close of a handle.
     fn release(&self, handle: Handle);
     /// See [`FallocateMode`].
     fn fallocate(&self, handle: Handle, range: Range<u64>, mode: FallocateMode) -> Result<()>;
-    /// The next data or hole at or after `offset`; `NoDevice` beyond the end.
+    /// The next data or hole at or after `offset`. `NoDevice` beyond the end.
     fn seek(&self, handle: Handle, offset: u64, what: SeekFor) -> Result<u64>;
-    /// Copies within the file system; may copy less.
+    /// Copies within the file system. May copy fewer bytes. Returns how many it copied.
     fn copy_range(&self, source: (Handle, u64), target: (Handle, u64), length: u64) -> Result<u64>;
 
-    /// Entries of a directory after `cookie` (0: from the start), until `take` says no more
-    /// (returns false: that entry was not taken). Cookies hold across changes: what existed all the
-    /// time is listed exactly once. Whether the caller may read the directory is looked at when it
-    /// is opened, which the adapter does.
+    /// Calls `take` for the entries of a directory after `cookie` (0: from the start). Ends when
+    /// `take` returns false, which means that it has not taken the entry. Cookies hold across
+    /// changes: an entry that exists all the time is listed exactly once. The adapter checks
+    /// whether the caller may read the directory when it is opened.
     fn readdir(
         &self,
         ino: Ino,
@@ -267,7 +269,8 @@ pub trait Vfs: Send + Sync {
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
     /// The names of an inode's extended attributes that `caller` may see.
     fn listxattr(&self, caller: &Caller, ino: Ino) -> Result<Vec<Vec<u8>>>;
-    /// Sets an extended attribute. `clear_setgid`: as `FUSE_SETXATTR_ACL_KILL_SGID` asks.
+    /// Sets an extended attribute. With `clear_setgid` the setgid bit is cleared, as
+    /// `FUSE_SETXATTR_ACL_KILL_SGID` asks.
     fn setxattr(
         &self,
         caller: &Caller,
@@ -280,8 +283,8 @@ pub trait Vfs: Send + Sync {
     /// Removes an extended attribute.
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()>;
 
-    /// Makes everything durable (`strake fs sync`, fsync of the root directory); returns the
-    /// bytes of file data that it had to write.
+    /// Makes everything durable (`strake fs sync`, fsync of the root directory). Returns the bytes
+    /// of file data that had to be written.
     fn sync(&self) -> Result<u64>;
 }
 

@@ -1,5 +1,4 @@
-//! [`Vfs`] for [`StrakeVfs`]: each call finds what it is about, and hands over to its file in
-//! `ops`.
+//! [`Vfs`] for [`StrakeVfs`]. Each call finds its inode or handle and calls a function in `ops`.
 
 use crate::client::StrakeVfs;
 use crate::data::of::Of;
@@ -23,7 +22,7 @@ impl StrakeVfs {
     }
 
     fn opened(&self, open: OpenFile) -> Opened {
-        // This client is the only one, so what the kernel has kept is what is here.
+        // This client is the only one, so the pages that the kernel has kept are right.
         Opened { handle: self.files.insert(open), keep_cache: true }
     }
 
@@ -47,8 +46,8 @@ impl Vfs for StrakeVfs {
     fn statfs(&self) -> Result<StatFs> {
         let counts = self.mount.array.meta.counts()?;
         let (total, free) = self.mount.array.room.usable();
-        // An inode with its name takes about half a KiB of metadata, in pages that are half full;
-        // more is kept for them as long as data has plenty.
+        // An inode with its name takes about half a KiB of metadata, in pages that are half full.
+        // As long as data has plenty of space, the metadata may get more of it.
         let plenty = free.saturating_sub(total / 8);
         let inodes_free = (counts.metadata_free / 1024).saturating_add(plenty / 16 / 1024);
         Ok(StatFs {

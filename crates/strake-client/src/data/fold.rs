@@ -1,5 +1,5 @@
-//! At a start: what the metadata kept of small synchronous writes is written into its files again.
-//! See `flush/harden.rs`.
+//! Folding at a start: small synchronous writes that the metadata kept are written into their files
+//! again. See `flush/harden.rs`.
 
 use crate::data::of::Of;
 use crate::data::write::Position;
@@ -13,13 +13,13 @@ use strake_proto::limits::UNIT_BYTES;
 use strake_proto::meta::{HardenedUnit, MetaQuery, MetaReply};
 use strake_proto::{ErrorKind, Ino, Result};
 
-/// Units asked for at once at the start. Few, so that files with more than one page of them are
-/// nothing rare, in use and in tests.
+/// So many units are asked for at once. The number is small, so that files with several pages of
+/// units are common, in use and in tests.
 const PAGE_UNITS: u32 = 16;
 
-/// At a start: writes what the metadata kept into the files it belongs to. Returns the units.
+/// Writes the hardened units into their files. Returns their number.
 pub(crate) fn fold_at_start(mount: &Mount) -> Result<u64> {
-    // It was acknowledged: it is owed, whether there is room or not.
+    // These writes were acknowledged, so they are made whether there is room or not.
     mount.array.room.set_owing(true);
     let result = fold_files(mount);
     mount.array.room.set_owing(false);
@@ -55,8 +55,8 @@ fn fold_files(mount: &Mount) -> Result<u64> {
     }
 }
 
-/// A file whose units are being written again. Until that has been done with all of them, it does
-/// not count as hardened: a sync of it would have the metadata forget them all.
+/// A file whose units are being written again. It does not count as hardened until all of them have
+/// been written, because a sync of a hardened file has the metadata forget all units.
 struct Unfolded {
     inode: Pinned,
     file: Arc<FileState>,
@@ -73,13 +73,13 @@ impl Unfolded {
     fn write_again(&mut self, mount: &Mount, unit: &HardenedUnit) -> Result<()> {
         self.bytes += unit.bytes.len();
         let (mut bytes, start) = (unit.bytes.clone(), unit.unit * UNIT_BYTES as u64);
-        // One that ended with its file, which has grown: zeros follow. What a stripe that nobody
-        // synced has there would be mixed with it.
+        // The unit may have ended with its file, which has grown since. Zeros follow then.
+        // Otherwise bytes of a stripe that was never synced would follow.
         let end = self.file.size().saturating_sub(start).min(UNIT_BYTES as u64);
         bytes.resize(bytes.len().max(end as usize), 0);
         let of = Of { mount, inode: &self.inode, file: &self.file };
         of.write(Position::At(start), &bytes)?;
-        // That was no change that a user made.
+        // This is no change by a user, so the times stay.
         let mut core = self.inode.core.lock();
         (core.mtime, core.ctime) = (None, None);
         Ok(())
@@ -87,7 +87,7 @@ impl Unfolded {
 
     fn fold(self, mount: &Mount) -> Result<()> {
         self.file.add_hardened(self.bytes);
-        // Where the disks are full the bytes stay in memory and in the log, and are tried again.
+        // If the disks are full, the bytes stay in memory and in the log. A later sync tries again.
         match sync_inode_whole(mount, &self.inode) {
             Err(error) if error.kind() != ErrorKind::NoSpace => Err(error),
             _ => Ok(()),

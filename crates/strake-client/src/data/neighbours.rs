@@ -1,4 +1,4 @@
-//! Reading ahead of programs that read small files one after the other: see `inode/listed.rs`.
+//! Reads ahead of programs that read small files one after the other: see `inode/listed.rs`.
 
 use crate::inode::queue::Job;
 use crate::memory::file::Content;
@@ -6,14 +6,14 @@ use crate::mount::Mount;
 use std::sync::Arc;
 use strake_proto::{Ino, Result};
 
-/// A file is read from its beginning: asks for the next ones, if they are likely to be read.
+/// Called when a file is read from its beginning: queues the files that are likely to be read next.
 pub(crate) fn run_ahead(mount: &Mount, ino: Ino) {
     if mount.settings.prefetch_blocks == 0 {
         return;
     }
     let wanted = mount.neighbours.read(ino);
     for ino in wanted {
-        // Whoever reads it in earnest finds out what is wrong with it.
+        // An error is ignored: the reader that needs the file gets it.
         let _ = fetch(mount, ino);
     }
 }

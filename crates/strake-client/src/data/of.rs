@@ -1,11 +1,11 @@
-//! A file in use, as reading and writing need it.
+//! A file in use, with all that reading and writing need.
 
 use crate::inode::core::InodeState;
 use crate::memory::file::FileState;
 use crate::mount::Mount;
 use std::sync::Arc;
 
-/// A file and its inode, as every function here needs them.
+/// A file, its inode and the mount, which most functions here need together.
 #[derive(Clone, Copy)]
 pub(crate) struct Of<'a> {
     pub(crate) mount: &'a Mount,

@@ -8,26 +8,26 @@ use crate::mount::Mount;
 use std::sync::Arc;
 use strake_env::sync::Mutex;
 
-/// How far from the expected offset a read may be and still count as going on: kernels send the
+/// A read this near to the expected offset still continues the sequence, because kernels send the
 /// parts of one large read in any order.
 const SLACK: u64 = 1 << 20;
 
-/// Who reads so much at once at the beginning will go on.
+/// A reader that reads so many bytes at once at the beginning of a file will go on.
 const STREAM_BYTES: u64 = 256 << 10;
 
-/// What is known of a handle's way of reading.
+/// The record of how a handle is read.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     next: u64,
     streak: u32,
-    /// Blocks before this one were asked for already.
+    /// Blocks before this one were already asked for.
     ahead_to: u64,
-    /// Whoever reads through the handle keeps the pages: see [`crate::Vfs::pages_are_kept`].
+    /// The kernel keeps the pages that are read: see [`crate::Vfs::pages_are_kept`].
     pub(crate) kept: bool,
 }
 
 impl ReadAhead {
-    /// Notes a read; returns whether it goes on from the last ones.
+    /// Notes a read. Returns whether it continues a sequence.
     pub(crate) fn note(&mut self, offset: u64, length: u64) -> bool {
         let near = offset.abs_diff(self.next) <= SLACK.min(4 * length);
         self.streak = if near { self.streak.saturating_add(1) } else { 0 };
@@ -35,13 +35,13 @@ impl ReadAhead {
             self.ahead_to = 0;
         }
         self.next = if near { self.next.max(offset + length) } else { offset + length };
-        // The first read at offset 0 may be of one page alone; the second tells. A long one tells
-        // at once.
+        // The first read at offset 0 may want only one page. A second one makes a sequence, and so
+        // does a first long one.
         self.streak >= 2 || (self.streak >= 1 && length >= STREAM_BYTES)
     }
 }
 
-/// Asks for the blocks behind `offset`.
+/// Queues the blocks behind `offset` to be fetched.
 pub(crate) fn run_ahead(of: &Of<'_>, ahead: &Mutex<ReadAhead>, offset: u64) {
     let mount = of.mount;
     let count = mount.settings.prefetch_blocks;
@@ -51,7 +51,7 @@ pub(crate) fn run_ahead(of: &Of<'_>, ahead: &Mutex<ReadAhead>, offset: u64) {
     let first = offset / block_size + 1;
     let stored = of.file.size().div_ceil(block_size);
     let end = (first + count).min(stored);
-    // The whole window must fit beside what others hold.
+    // No further blocks are queued while the readers' queue is long.
     if count == 0 || mount.prefetch.len() as u64 > 4 * count {
         return;
     }
@@ -69,7 +69,7 @@ pub(crate) fn run_ahead(of: &Of<'_>, ahead: &Mutex<ReadAhead>, offset: u64) {
     }
 }
 
-/// The life of a thread that reads ahead.
+/// The main function of a thread that reads ahead.
 pub(crate) fn serve(mount: &Mount) {
     loop {
         match mount.prefetch.next() {
@@ -80,7 +80,7 @@ pub(crate) fn serve(mount: &Mount) {
     }
 }
 
-/// Reads a block into the pool. A failure is left to whoever reads the block in earnest.
+/// Reads a block into the page pool. An error is ignored: the reader that needs the block gets it.
 fn fetch(mount: &Mount, job: &Job) {
     if job.file.find_block(job.index).is_some() {
         return;

@@ -1,10 +1,11 @@
-//! Reading: what is in memory is copied; what is not is loaded into the pool with its block, or
-//! read past it.
+//! Reading. Bytes in memory are copied. Other bytes are loaded into the page pool with their block,
+//! or read past the pool.
 //!
-//! *Past the pool* goes what is small beside its block and not part of a sequence, and what a
-//! kernel reads that keeps it (a *stream*). Such a read holds `content` shared, so nothing is cut
-//! meanwhile; a write that crosses it may be seen or not, each strip being of one version. It
-//! takes no lock of a block, and mends nothing: what needs that is loaded instead.
+//! Two kinds of reads go *past the pool*: small parts of a block that belong to no sequence, and
+//! the reads of a kernel that keeps the pages (a *stream*). Such a read holds `content` shared, so
+//! nothing is cut meanwhile. A concurrent write may be seen or not, strip by strip, because each
+//! strip is of one version. The read takes no lock of a block and mends nothing. A block that needs
+//! mending is loaded instead.
 
 use crate::block_io::load::load;
 use crate::data::neighbours;
@@ -20,7 +21,7 @@ use strake_env::sync::Mutex;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, ObjectLayout, Result};
 
-/// How a handle is read.
+/// The way in which a handle is read.
 #[derive(Clone, Copy)]
 struct Way {
     sequential: bool,
@@ -28,24 +29,25 @@ struct Way {
     kept: bool,
 }
 
-/// Blocks up to this length are read whole: one strip, one I/O.
+/// Blocks up to this length are read whole. They have one data strip, so that takes one I/O.
 const READ_WHOLE_BYTES: usize = 64 << 10;
-/// From here on a read by one who keeps the pages is worth an I/O of its own: see [`Of::streams`].
+/// If the kernel keeps the pages, a read of so many bytes is worth its own I/O: see
+/// [`Of::streams`].
 pub(crate) const STREAM_BYTES_MIN: usize = 128 << 10;
 
-/// What a step came to.
+/// The result of a step.
 enum Step {
     Done(usize),
-    /// The same, by a read that went past the pool.
+    /// So many bytes were read past the pool.
     Past(usize),
-    /// A buffer of so many bytes is needed: make room and come again.
+    /// A buffer of so many bytes is needed. The caller makes room and repeats the step.
     Room(usize),
-    /// The content changed its kind or the block left the map: look again.
+    /// The content changed its kind, or the block left the map. The caller repeats the step.
     Again,
 }
 
 impl Of<'_> {
-    /// Reads at `offset`; fewer bytes only at the end of the file.
+    /// Reads at `offset`. Returns fewer bytes only at the end of the file.
     pub(crate) fn read(
         &self,
         ahead: &Mutex<ReadAhead>,
@@ -82,17 +84,19 @@ impl Of<'_> {
                 Step::Again => {}
             }
         }
-        // Who streams has a kernel that reads ahead.
+        // For a stream the kernel reads ahead.
         if sequential && done > 0 && !past {
             crate::data::prefetch::run_ahead(self, ahead, offset + done as u64);
         }
         Ok(done)
     }
 
-    /// Whether a kernel that keeps the pages asks for `count` bytes because it has those around
-    /// them. Who reads in order what it does not have makes it read ahead, far more at once; of
-    /// what it has it gives up pages here and there. Taken for a sequence, their blocks would come
-    /// whole, and those behind them. Where others have the file open, these may be what they left.
+    /// Whether a kernel that keeps the pages asks for `count` bytes because it has the bytes around
+    /// them. When a program reads pages in order that the kernel does not have, the kernel reads
+    /// ahead, far more at once. Of pages that it has, it gives up some here and there, and later
+    /// asks for them. If such reads counted as a sequence, their blocks would be loaded whole, and
+    /// so would the blocks behind them. If other handles are open, small reads may have another
+    /// cause.
     fn fills_gaps(&self, count: usize) -> bool {
         count < STREAM_BYTES_MIN && !self.has_other_handles()
     }
@@ -161,8 +165,8 @@ impl Of<'_> {
         let large = way.sequential || out.len() * 2 >= limit || limit <= READ_WHOLE_BYTES;
         let whole = large && !self.streams(layout, index, way, out.len());
         if known.is_none() && !whole {
-            // What fails is tried again with the block's lock: a writer who crosses this read may
-            // have taken away the version of which it had seen a part.
+            // A read that fails is repeated with the block's lock: a concurrent writer may have
+            // replaced the version of which this read had seen a part.
             if self.read_past_pool(layout, index, within, out, limit).is_ok() {
                 return Ok(Step::Past(out.len()));
             }
@@ -173,7 +177,7 @@ impl Of<'_> {
             return Ok(Step::Again);
         }
         let (from, to) = if whole { (0, data.limit as usize) } else { (within, end) };
-        // A buffer of which only parts are in memory grows by what is read.
+        // A buffer for parts grows by the bytes that are read.
         let (wanted, has_room) = if data.is_sparse() {
             let more = (to - from).next_multiple_of(UNIT_BYTES);
             (more, self.mount.page_pool.has_room(more))
@@ -191,19 +195,20 @@ impl Of<'_> {
         Ok(Step::Done(out.len()))
     }
 
-    /// Whether `count` bytes are better read by themselves than with all of their block: the kernel
-    /// keeps them, so nobody asks again, and it reads the rest of the block side by side. Not where
-    /// strips have to be rebuilt, for which each such read needs as much of all others.
+    /// Whether `count` bytes are better read alone than with their whole block. They are if the
+    /// kernel keeps them: it does not ask for them again, and it reads the rest of the block side
+    /// by side. They are not if strips have to be rebuilt, because each such read then needs as
+    /// many bytes of other strips.
     fn streams(&self, layout: &ObjectLayout, index: u64, way: Way, count: usize) -> bool {
         way.kept
             && count >= STREAM_BYTES_MIN
             && self.mount.array.io.is_whole(layout, BlockIndex(index))
     }
 
-    /// Notes that `count` bytes of a block of `limit` went to a reader. Once all of it went in
-    /// order to one who keeps it, the block's buffer is better used for the next. Where others have
-    /// the file open too, they may read the same block in turns, or read ahead what this one has
-    /// had: then it is only left behind.
+    /// Notes that `count` bytes of a block of `limit` bytes went to a reader. Once the whole block
+    /// went in order to a kernel that keeps it, the block's buffer is better used for the next
+    /// block. If other handles are open, their readers may want the same block soon. Then it is
+    /// only left behind.
     fn note_served(&self, block: &Arc<Block>, way: Way, count: usize, limit: usize) {
         if !(way.sequential && way.kept) {
             block.touch();
@@ -215,7 +220,7 @@ impl Of<'_> {
         }
         if self.has_other_handles() {
             if before < limit {
-                // A block that is used from now on stays in memory.
+                // Clears the mark of use: if the block is used from now on, it stays in memory.
                 block.was_used();
                 self.mount.page_pool.leave_behind(Arc::clone(block) as Arc<dyn Page>);
             } else {
@@ -226,7 +231,7 @@ impl Of<'_> {
         }
     }
 
-    /// A read of a block that is not in memory, and not worth it.
+    /// Reads a part of a block that is not in memory, and does not bring the block there.
     fn read_past_pool(
         &self,
         layout: &ObjectLayout,
@@ -254,7 +259,7 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Notes the access time of a read, as `relatime` has it.
+    /// Notes the access time of a read, by the rules of `relatime`.
     pub(crate) fn note_read(&self) {
         const DAY: i64 = 24 * 3600;
         let now = self.mount.now();

@@ -1,7 +1,7 @@
-//! Writing the contents of a file in memory, block by block.
+//! Writes the contents of a file in memory, block by block.
 //!
-//! Each step makes room in the pool first, without a lock, then locks `content` (shared) and one
-//! block, and works on that block alone.
+//! Each step first makes room in the page pool, without a lock. Then it locks `content` (shared)
+//! and one block, and works on that block alone.
 
 use crate::block_io::load::{load, stored_length};
 use crate::data::of::Of;
@@ -24,37 +24,39 @@ pub(crate) enum Position {
     End,
 }
 
-/// A first write of more than such a part of its block, 64 KiB of 4 MiB, is a stream's.
+/// If the first write to a block is longer than one part in so many of it (64 KiB of 4 MiB), it
+/// belongs to a stream.
 const PARTS: usize = 64;
-/// So is one that is fewer parts from its beginning, if the block before it was written to its end.
+/// It also belongs to a stream if it begins within the first so many parts of the block, and the
+/// block before was written to its end.
 const ALONE_FROM_PARTS: usize = 4;
 
-/// The first block of a file grows with it while it is shorter than this, half a huge page.
+/// The buffer of a file's first block grows with the file while it is shorter than this, half a
+/// huge page.
 const SMALL_BYTES: usize = 1 << 20;
 
-/// What a step came to.
+/// The result of a step.
 enum Step {
     Done(usize),
-    /// A buffer of so many bytes is needed: make room and come again.
+    /// A buffer of so many bytes is needed. The caller makes room and repeats the step.
     Room(usize),
-    /// The content changed its kind or the block left the map: look again.
+    /// The content changed its kind, or the block left the map. The caller repeats the step.
     Again,
 }
 
 impl Of<'_> {
-    /// Writes all of `bytes`, or as much as there is space for; an error only if nothing was
-    /// written.
+    /// Writes all of `bytes`, or as many as there is space for. Fails only if nothing was written.
     pub(crate) fn write(&self, position: Position, bytes: &[u8]) -> Result<usize> {
         let mut done = 0;
         let result = with_room(self.mount, || match position {
-            // Somebody else may have appended since.
+            // Another thread may have appended since.
             Position::End if done > 0 => Ok(()),
             _ => self.write_rest(position, bytes, &mut done),
         });
         if done > 0 { Ok(done) } else { result.map(|()| 0) }
     }
 
-    /// Writes what is left after the first `done` bytes, which it counts up.
+    /// Writes the bytes after the first `done` ones, and adds the written ones to `done`.
     fn write_rest(&self, position: Position, bytes: &[u8], done: &mut usize) -> Result<()> {
         let mount = self.mount;
         if bytes.is_empty() {
@@ -86,8 +88,8 @@ impl Of<'_> {
         self.write_steps(offset, bytes, done, true)
     }
 
-    /// Writes what is left after the first `done` bytes step by step; stops at an error, or where
-    /// the file turns out too short and `extend` is not held.
+    /// Writes the bytes after the first `done` ones step by step. Stops at an error, and where the
+    /// file turns out too short while `extend` is not held.
     fn write_steps(&self, offset: u64, bytes: &[u8], done: &mut usize, extend: bool) -> Result<()> {
         let before = *done;
         let mut room = false;
@@ -126,7 +128,7 @@ impl Of<'_> {
         self.mount.register(self.inode, &mut core);
     }
 
-    /// `Done(0)` says that the file is too short.
+    /// Writes within one block or the inode. `Done(0)` says that the file is too short.
     fn write_step(&self, offset: u64, bytes: &[u8], extend: bool, room: bool) -> Result<Step> {
         let content = self.file.content.read();
         if !extend && offset + bytes.len() as u64 > self.file.size() {
@@ -142,8 +144,8 @@ impl Of<'_> {
         self.write_block(layout, index, within, &bytes[..count], room)
     }
 
-    /// Writes into the inode; grows out of it where the bytes do not fit, or the metadata is short
-    /// of space.
+    /// Writes into the inode. If the bytes do not fit there, or the metadata is short of space, the
+    /// file gets an object.
     fn write_inline(&self, offset: u64, bytes: &[u8], extend: bool) -> Result<Step> {
         let mut content = self.file.content.write();
         if !extend && offset + bytes.len() as u64 > self.file.size() {
@@ -180,12 +182,12 @@ impl Of<'_> {
         Ok(Step::Done(bytes.len()))
     }
 
-    /// Gets an object for a file that has none and puts what the inode held into its first block.
-    /// Holds `content` exclusively across a metadata call.
+    /// Gets an object for a file that has none, and puts the bytes of the inode into its first
+    /// block. The caller holds `content` exclusively, across a metadata call.
     fn leave_inode(&self, held: &[u8]) -> Result<ObjectLayout> {
         let mount = self.mount;
         if !held.is_empty() {
-            // An object that is not used stays the file's: none is asked for in vain.
+            // An object is not given back. So the file asks for one only if there is room.
             let bytes = held.len().next_multiple_of(UNIT_BYTES) as u64;
             let room = Claim { bytes, ..Claim::default() };
             mount.array.room.claim(Claim::default(), room)?;
@@ -208,7 +210,8 @@ impl Of<'_> {
         Ok(layout)
     }
 
-    /// The file is at least `size` long. Only a holder of `extend` passes more than it is.
+    /// Makes the size at least `size`. Only a thread that holds `extend` passes a larger size than
+    /// the current one.
     fn raise_size(&self, size: u64) {
         if size > self.file.size() {
             self.file.size.store(size, Ordering::Release);
@@ -250,11 +253,12 @@ impl Of<'_> {
             .fill_edges(layout, &block, &mut data, within, end)
             .and_then(|()| self.put(layout, &block, &mut data, within, bytes));
         if put.is_err() && !data.dirty {
-            // Nobody completes what is clean.
+            // The block stays clean, so no flush will enter it into the clock.
             block.enter(&mut data, &self.mount.page_pool);
         }
         put?;
-        // Before anybody can send and evict the block: what is beyond the size does not count.
+        // The size is raised before the block can be sent and evicted, because bytes beyond the
+        // size do not count.
         self.raise_size(index * u64::from(layout.block_size) + end as u64);
         let full = end == layout.block_size as usize && data.valid.is_full(end / UNIT_BYTES);
         drop(data);
@@ -265,7 +269,7 @@ impl Of<'_> {
         Ok(Step::Done(bytes.len()))
     }
 
-    /// Makes the units valid that the range `from..to` covers only in part.
+    /// Loads or zeros the units that the range `from..to` covers only in part.
     pub(crate) fn fill_edges(
         &self,
         layout: &ObjectLayout,
@@ -282,7 +286,7 @@ impl Of<'_> {
                 continue;
             }
             let start = unit * UNIT_BYTES;
-            // What is overwritten up to the end of what is stored need not be read.
+            // A unit that is overwritten up to the end of the stored bytes need not be read.
             let covered = from <= start && to >= data.limit as usize;
             if start < data.limit as usize && !covered {
                 let stop = start + UNIT_BYTES;
@@ -324,7 +328,7 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Makes a block dirty of which more has changed than some units: see [`Of::make_dirty`].
+    /// Makes a block dirty of which more than some units has changed: see [`Of::make_dirty`].
     pub(crate) fn make_whole_dirty(
         &self,
         layout: &ObjectLayout,
@@ -338,10 +342,10 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Counts a block as dirty and `length` long at least. The block has its buffer.
+    /// Makes a block dirty and at least `length` bytes long. The block has its buffer already.
     ///
     /// # Errors
-    /// `NoSpace`; the block is as it was.
+    /// `NoSpace`. The block is as it was then.
     fn make_dirty(
         &self,
         layout: &ObjectLayout,
@@ -350,7 +354,7 @@ impl Of<'_> {
         length: u32,
     ) -> Result<()> {
         let mount = self.mount;
-        self.hold_room(layout, block, data, data.length.max(length))?;
+        self.claim_room(layout, block, data, data.length.max(length))?;
         self.count_dirty(data);
         if !data.dirty {
             data.dirty = true;
@@ -367,11 +371,11 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Holds room on the disks for a block that becomes dirty and `length` long.
+    /// Claims room on the disks for a block that becomes dirty and `length` bytes long.
     ///
     /// # Errors
-    /// `NoSpace`; it holds what it held.
-    fn hold_room(
+    /// `NoSpace`. The claim is as it was then.
+    fn claim_room(
         &self,
         layout: &ObjectLayout,
         block: &Block,
@@ -397,7 +401,7 @@ impl Of<'_> {
             return Ok(());
         }
         let all = Claim { bytes: charge as u64, ..Claim::default() };
-        // While there is plenty the NSDs are not asked what they have of it.
+        // While there is plenty of room, the NSDs are not asked how much of the block is stored.
         let is_known = block.stored.load(Ordering::Acquire) != STORED_UNKNOWN;
         if (is_known || !space.is_plentiful(all.bytes))
             && let Ok(stored) = stored_length(self.mount, layout, block)
@@ -405,7 +409,10 @@ impl Of<'_> {
             && self.file.is_settled(block)
         {
             let claim = Claim { replaces: all.bytes, overwrites: true, ..all };
-            assert!(space.try_claim(data.claim(), claim), "who overwrites holds nothing");
+            assert!(
+                space.try_claim(data.claim(), claim),
+                "a block that overwrites claims nothing yet"
+            );
             data.set_claim(claim);
             return Ok(());
         }
@@ -413,7 +420,7 @@ impl Of<'_> {
             data.set_claim(all);
             return Ok(());
         }
-        // Too full for as much as that; what is stored of it is freed, though.
+        // There is not so much room. But the stored version of the block will be freed.
         let claim = Claim { replaces: charge.saturating_sub(growth()?) as u64, ..all };
         if !space.try_claim(data.claim(), claim) {
             return Err(ErrorKind::NoSpace.into());
@@ -422,14 +429,14 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Counts what of a dirty block's memory cannot be had until it is sent.
+    /// Counts the memory of a dirty block that is not available until the block is sent.
     fn count_dirty(&self, data: &mut BlockData) {
         if data.count(&self.mount.page_pool) && self.mount.page_pool.is_pressed() {
             self.mount.kick();
         }
     }
 
-    /// What the first buffer of a block is for, if this is what is first written to it.
+    /// The kind of the block's first buffer, if this is the first write to the block.
     fn fill_of(
         &self,
         layout: &ObjectLayout,
@@ -443,7 +450,7 @@ impl Of<'_> {
         if data.capacity() > 0 || index == 0 && within < part * ALONE_FROM_PARTS || count > part {
             return Fill::Whole;
         }
-        // A stream comes from the block before.
+        // Whether a stream comes from the block before.
         let goes_on = within < part * ALONE_FROM_PARTS
             && self.file.find_block(index - 1).is_some_and(|before| {
                 before
@@ -458,8 +465,9 @@ impl Of<'_> {
         }
     }
 
-    /// Before the file grows beyond `size`: if the block at the end is stored longer than that,
-    /// what is beyond is stale. It does not count from now on, and the block is written anew.
+    /// Called before the file grows beyond `size`. If the last block is stored longer than that,
+    /// its bytes beyond the size are stale. They do not count from now on, and the block is written
+    /// anew.
     pub(crate) fn trim_tail(&self, size: u64) -> Result<()> {
         if !self.file.tail_stale.load(Ordering::Acquire) {
             return Ok(());
@@ -492,10 +500,10 @@ impl Of<'_> {
     }
 }
 
-/// The bytes that fit below the largest file.
+/// The part of `bytes` that lies below the largest size of a file.
 ///
 /// # Errors
-/// `FileTooBig` if none do.
+/// `FileTooBig` if there is no such part.
 fn clip(offset: u64, bytes: &[u8]) -> Result<&[u8]> {
     let room = FILE_BYTES_MAX.saturating_sub(offset);
     if room == 0 {
@@ -504,9 +512,10 @@ fn clip(offset: u64, bytes: &[u8]) -> Result<&[u8]> {
     Ok(&bytes[..usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len())])
 }
 
-/// The buffer a block should have to hold bytes up to `end`. The first block of a file grows with
-/// it, since most files are small: a whole buffer is in huge pages, and the first byte in each of
-/// them takes as long as all of it. The others have whole buffers at once.
+/// The capacity that a block's buffer should have for bytes up to `end`. The buffer of a file's
+/// first block grows with the file, because most files are small: a whole buffer lies in huge
+/// pages, and touching one byte of a huge page takes as long as touching all of it. Other blocks
+/// get whole buffers at once.
 fn wanted_capacity(data: &BlockData, index: u64, end: usize, block_size: u32) -> usize {
     let end = end.max(data.limit as usize);
     let whole = block_size as usize;

@@ -1,27 +1,28 @@
 //! The page pool: one budget of memory for the data of all files, clean and dirty.
 //!
-//! Buffers come in powers of two from 4 KiB to the block size; one of which only parts are used
-//! ([`Fill::Parts`]) counts those. A block that holds one is a [`Page`]
-//! and stands in the *clock*: eviction goes round, gives every page that was used since the last
-//! time another chance, and takes the buffers of the others if they are clean.
+//! Buffers come in powers of two from 4 KiB to the block size. A buffer of which only parts are
+//! used ([`Fill::Parts`]) counts only those parts. A block with a buffer is a [`Page`] and stands
+//! in the *clock*. Eviction goes round the clock: it passes over every page that was used since it
+//! last came by, and takes the buffers of the others if they are clean.
 //!
-//! Nobody waits for memory with a lock held: an operation first asks for room ([`PagePool::admit`],
-//! which evicts and may wait), then takes its locks, then allocates, which never waits. So the
-//! budget can be exceeded by what the operations under way were admitted for, one block each.
+//! No thread waits for memory while it holds a lock. An operation first asks for room
+//! ([`PagePool::admit`], which evicts and may wait). Then it takes its locks, and then it
+//! allocates, which never waits. So the operations under way can exceed the budget, by the buffer
+//! for which each was admitted.
 //!
-//! The first touch of fresh memory costs more than the copy into it, so a thread keeps some buffers
-//! that have been touched, ahead of whoever needs them ([`warm`]). On virtual machines whose host
-//! has to find the memory first it costs far more. There a new block gets the memory of one that
-//! is *left behind* ([`PagePool::leave_behind`]): the pool grows to its budget as fast as there is
-//! time for it, not as fast as somebody writes.
+//! The first touch of fresh memory costs more than the copy into it. So a thread keeps some buffers
+//! ready that have been touched ([`warm`]). On a virtual machine whose host has to find the memory
+//! first, the first touch costs far more. There a new block gets the memory of a block that was
+//! *left behind* ([`PagePool::leave_behind`]). The pool then grows to its budget as fast as there
+//! is time to touch memory, and not as fast as applications write.
 //!
 //! *Dirty* bytes (not yet stable on the NSDs) are limited to half of the budget, so that eviction
-//! always finds something: writers wait ([`PagePool::wait_for_clean`]).
+//! always finds clean pages. Writers wait for that ([`PagePool::wait_for_clean`]).
 //!
-//! The process has other memory too: caches of the metadata, threads, what its allocator keeps. It
-//! may have a tenth of the budget for them and [`INODE_BYTES`] for each inode in use. What it takes
-//! beyond that is *withheld* from the pool ([`PagePool::hold`]), but no more than a quarter, and
-//! never of the least that a pool has.
+//! The process needs other memory, too: caches of the metadata, threads, and what its allocator
+//! keeps. It may have a tenth of the budget for them, and [`INODE_BYTES`] for each inode in use. If
+//! it takes more, the excess is *withheld* from the pool ([`PagePool::hold`]): at most a quarter of
+//! the budget, and never of the minimum that every pool has.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,53 +32,55 @@ use strake_env::AlignedBuffer;
 use strake_env::sync::{Condvar, Mutex};
 use strake_observe::Waiters;
 
-/// Whole blocks for which there is always room.
+/// There is always room for so many whole blocks.
 const BLOCKS_MIN: usize = 8;
-/// What a buffer that is used here and there counts at least.
+/// A buffer for parts counts at least so many bytes.
 pub(crate) const PARTS_BYTES_MIN: usize = 64 << 10;
-/// So many of them at a time: each is a mapping, of which a process has 65,530.
+/// There are at most so many buffers for parts. Each is a mapping, and a process may have 65,530.
 const PARTS_MAX: usize = 16384;
 /// The smallest buffer.
 const BUFFER_BYTES_MIN: usize = 4096;
-/// Memory that is kept touched ahead: this part of the budget, and no more than so many bytes.
+/// One part in so many of the budget is kept touched ahead.
 const WARM_PARTS: usize = 16;
+/// No more than so many bytes are kept touched ahead.
 const WARM_BYTES_MAX: usize = 256 << 20;
-/// Smaller pools are touched when they are used, and grow at once.
+/// In a smaller pool no memory is touched ahead, and the pool grows as fast as it is used.
 const WARM_BUDGET_MIN: usize = 512 << 20;
-/// So many pages without a buffer may stand in the clock, beside as many as have one.
+/// Besides as many pages as have buffers, so many pages without one may stand in the clock.
 const CLOCK_SLACK: usize = 64;
-/// So many pages that were left behind are looked at for the memory of one.
+/// At most so many pages that were left behind are looked at to find the memory of one.
 const LEFT_BEHIND_LOOKS: usize = 8;
-/// What each inode in use may take.
+/// Each inode in use may take so many bytes.
 const INODE_BYTES: usize = 200;
-/// From this part of the budget on the rest of the process takes too much: less than the tenth that
-/// it may have, since it is looked at now and then only.
+/// The rest of the process takes too much if it takes more than one part in so many of the budget.
+/// That is less than the tenth that it may have, because it is looked at only now and then.
 const REST_PARTS: usize = 16;
-/// What it may take however small the pool is.
+/// The rest of the process may take so many bytes however small the pool is.
 const REST_BYTES_MIN: usize = 64 << 20;
-/// At most this part of the budget is withheld: more than half is always there, so that dirty pages
-/// never fill the pool.
+/// At most one part in so many of the budget is withheld. More than half of it is always left, so
+/// that dirty pages never fill the pool.
 const WITHHELD_PARTS: usize = 4;
-/// How long one wait lasts before the waiter looks again.
+/// A waiter looks again after this time.
 const WAIT_STEP: Duration = Duration::from_millis(200);
 
-/// Something that holds a buffer of the pool.
+/// Something that has a buffer of the pool.
 pub(crate) trait Page: Send + Sync {
     /// Whether it was used since this was last asked.
     fn was_used(&self) -> bool;
-    /// Gives its buffer away if it is clean and nobody uses it just now.
+    /// Gives its buffer away if it is clean and not being used just now.
     fn take_clean(&self) -> Option<AlignedBuffer>;
-    /// Whether it still holds a buffer; if not it leaves the clock.
+    /// Whether it still has a buffer. If not, it leaves the clock.
     fn is_resident(&self) -> bool;
 }
 
 /// What a new buffer is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Fill {
-    /// All of it is soon used.
+    /// All of the buffer will be used soon.
     #[default]
     Whole,
-    /// It is used here and there: what is not is better not touched.
+    /// Only parts of the buffer will be used. The other parts are not touched, so they take no
+    /// memory.
     Parts,
 }
 
@@ -87,19 +90,19 @@ struct PoolState {
     used: usize,
     /// Buffers in pages.
     buffers: usize,
-    /// Of these, used here and there.
+    /// The buffers for parts among them.
     parts: usize,
     /// Bytes of buffers in `free`.
     spare: usize,
     /// Bytes of the budget that must not be used.
     withheld: usize,
-    /// By log2 of their length.
+    /// Spare buffers, by the binary logarithm of their length.
     free: Vec<Vec<AlignedBuffer>>,
     clock: VecDeque<Arc<dyn Page>>,
-    /// Whole blocks that a stream wrote and is done with, the oldest first; in the clock as well.
+    /// Pages of whole blocks that were left behind, the oldest first. They stand in the clock, too.
     left_behind: VecDeque<Arc<dyn Page>>,
     dirty: usize,
-    /// Counts progress of the writers behind, so that waiters can tell standstill from slowness.
+    /// Counts how often bytes became clean, so that waiters can tell a standstill from slowness.
     cleaned: u64,
     closed: bool,
 }
@@ -112,20 +115,20 @@ pub(crate) struct PagePool {
     block_size: usize,
     /// Bytes that are kept touched ahead; 0 for none.
     warm: usize,
-    /// Operations that wait for room or for clean pages.
+    /// The number of operations that wait for room or for clean pages.
     waiting: AtomicUsize,
     /// Bytes of all files that the metadata keeps hardened.
     pub(crate) hardened: AtomicUsize,
-    /// What the contents of inodes that the metadata was not told yet will take of it, in bytes.
+    /// Bytes of the metadata that contents of inodes will take, as far as it was not told of them.
     pub(crate) untold: AtomicU64,
     first_touch: warm::FirstTouch,
     state: Mutex<PoolState>,
     changed: Condvar,
-    /// A stream has begun a block.
+    /// Signalled when a stream has begun a block.
     begun: Condvar,
 }
 
-/// What the pool holds.
+/// What is in the page pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagePoolView {
     /// The budget.
@@ -138,7 +141,7 @@ pub struct PagePoolView {
     pub withheld: u64,
     /// Bytes not yet stable on the NSDs.
     pub dirty: u64,
-    /// How fast fresh memory is, in bytes a second; 0 if that is not known.
+    /// The speed of touching fresh memory, in bytes per second; 0 if it is not known.
     pub first_touch: u64,
 }
 
@@ -167,7 +170,7 @@ impl PagePool {
         }
     }
 
-    /// Ends the thread that touches memory.
+    /// Ends the thread that touches memory ahead.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.begun.notify_all();
@@ -178,26 +181,27 @@ impl PagePool {
         bytes.max(BUFFER_BYTES_MIN).next_power_of_two()
     }
 
-    /// Most bytes that may be dirty.
+    /// The most bytes that may be dirty.
     pub(crate) fn dirty_max(&self) -> usize {
         self.dirty_max
     }
 
-    /// Whether so much is dirty that the writers behind should send also what may be written to
-    /// again soon. Not before three quarters of the limit: a block in which somebody writes here
-    /// and there is sent as a whole, and is dirty again a moment later.
+    /// Whether so many bytes are dirty that even blocks are sent which may soon be written to
+    /// again. That is so above three quarters of the limit. Below it such blocks stay, because each
+    /// is sent as a whole and may be dirty again a moment later.
     pub(crate) fn is_pressed(&self) -> bool {
         self.state.lock().dirty > self.dirty_max / 4 * 3
     }
 
-    /// Bytes that are dirty.
+    /// The dirty bytes.
     #[cfg(test)]
     pub(crate) fn dirty(&self) -> usize {
         self.state.lock().dirty
     }
 
-    /// Makes room for a buffer of `bytes`: evicts, or waits for others to, at most for `limit`;
-    /// then the operation goes on over the budget. `kick` is called before each wait.
+    /// Makes room for a buffer of `bytes`. Evicts pages, or waits until other threads do, for at
+    /// most `limit`. After that the operation goes on and exceeds the budget. `kick` is called
+    /// before each wait.
     pub(crate) fn admit(&self, bytes: usize, waiters: &Waiters, limit: Duration, kick: &dyn Fn()) {
         let bytes = PagePool::capacity(bytes);
         if bytes == self.block_size {
@@ -214,8 +218,8 @@ impl PagePool {
         }
     }
 
-    /// Notes a clean page of a whole block that is hardly wanted soon. One that is used again keeps
-    /// its memory.
+    /// Leaves a page behind: a clean page of a whole block that is hardly wanted soon. If it is
+    /// used again, it keeps its memory.
     pub(crate) fn leave_behind(&self, page: Arc<dyn Page>) {
         if self.warm == 0 {
             return;
@@ -227,8 +231,8 @@ impl PagePool {
         }
     }
 
-    /// If no buffer for a whole block is at hand, and fresh memory is slow: takes that of a page
-    /// that was left behind.
+    /// Takes the buffer of a page that was left behind, if fresh memory is slow and there is no
+    /// spare buffer for a whole block.
     fn reuse(&self) {
         if !self.first_touch.is_slow() {
             return;
@@ -255,8 +259,8 @@ impl PagePool {
         state.used + state.spare + state.withheld + bytes <= self.budget
     }
 
-    /// Gives way to the rest of the process, or takes back what it does not need any more:
-    /// `resident` bytes are all that the process has, `inodes` those in use.
+    /// Adapts the withheld bytes to the memory that the rest of the process takes. `resident` is
+    /// all memory of the process, in bytes, and `inodes` is the number of inodes in use.
     pub(crate) fn hold(&self, resident: usize, inodes: usize) {
         let rest = (self.budget / REST_PARTS).max(REST_BYTES_MIN) + inodes * INODE_BYTES;
         let mut state = self.state.lock();
@@ -266,15 +270,15 @@ impl PagePool {
         self.make_room(0);
     }
 
-    /// Makes room for a buffer for a whole block, as far as what is clean allows; false if that is
-    /// not enough. Never waits.
+    /// Makes room for a buffer for a whole block by evicting clean pages. False if that is not
+    /// enough. Never waits.
     pub(crate) fn make_room_for_block(&self) -> bool {
         self.make_room(self.block_size)
     }
 
-    /// Whether there is room, after evicting what can be.
+    /// Evicts clean pages until there is room. False if that is not enough.
     fn make_room(&self, bytes: usize) -> bool {
-        // Two rounds: the first may only clear the marks of use.
+        // The clock goes round twice, because the first time may only clear the marks of use.
         let mut steps = {
             let state = self.state.lock();
             if self.fits(&state, bytes) {
@@ -345,30 +349,30 @@ impl PagePool {
         }
     }
 
-    /// Counts memory that no spare buffer gives: where there was room for one of those alone, they
-    /// go.
+    /// Counts memory that does not come from a spare buffer. Spare buffers are dropped if the
+    /// budget is exceeded otherwise.
     fn take(&self, state: &mut PoolState, bytes: usize) {
         state.used += bytes;
         while !self.fits(state, 0) && drop_spare(state) {}
     }
 
-    /// Whether a block may have a buffer of which only parts are in memory.
+    /// Whether a block may have a buffer for parts.
     pub(crate) fn has_parts(&self, block_size: usize) -> bool {
         block_size > PARTS_BYTES_MIN && self.state.lock().parts < PARTS_MAX
     }
 
-    /// Whether so many bytes more are within the budget.
+    /// Whether so many more bytes are within the budget.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.fits(&self.state.lock(), bytes)
     }
 
-    /// Whether writers are so far ahead of the disks that blocks written here and there had better
-    /// gather more before they are sent.
+    /// Whether writers are so far ahead of the disks that blocks of which only parts were written
+    /// had better gather more before they are sent.
     pub(crate) fn is_behind(&self) -> bool {
         self.state.lock().dirty > self.dirty_max / 2
     }
 
-    /// A buffer for a whole block that has been touched, if one is at hand. Never waits.
+    /// A spare buffer for a whole block, which has been touched, if there is one. Never waits.
     pub(crate) fn take_touched(&self) -> Option<AlignedBuffer> {
         self.reuse();
         let mut state = self.state.lock();
@@ -379,7 +383,7 @@ impl PagePool {
         Some(buffer)
     }
 
-    /// A stream has begun a block, and will soon want another.
+    /// Notes that a stream has begun a block and will soon want another.
     pub(crate) fn note_stream(&self) {
         self.begun.notify_one();
     }
@@ -388,13 +392,14 @@ impl PagePool {
     pub(crate) fn enter(&self, page: Arc<dyn Page>) {
         let mut state = self.state.lock();
         state.clock.push_back(page);
-        // Pages that gave their buffers away by themselves are found here, before there are many.
+        // Pages that gave their buffers away by themselves are removed before there are many.
         if state.clock.len() > 2 * state.buffers + CLOCK_SLACK {
             state.clock.retain(|page| page.is_resident());
         }
     }
 
-    /// Takes a buffer back, to keep it for the next who wants one; not if little of it was touched.
+    /// Takes a buffer back and keeps it as a spare one, if there is room. A buffer for parts is not
+    /// kept.
     pub(crate) fn release(&self, buffer: AlignedBuffer) {
         let capacity = buffer.len();
         let mut state = self.state.lock();
@@ -412,7 +417,7 @@ impl PagePool {
         self.state.lock().dirty += bytes;
     }
 
-    /// Counts bytes that are stable now, or gone.
+    /// Counts dirty bytes that have become stable or were dropped.
     pub(crate) fn remove_dirty(&self, bytes: usize) {
         if bytes > 0 {
             let mut state = self.state.lock();
@@ -422,8 +427,8 @@ impl PagePool {
         }
     }
 
-    /// Waits while too much is dirty. `kick` asks the writers behind to go on. Returns false if
-    /// nothing moved for `limit`.
+    /// Waits while too many bytes are dirty. `kick` asks the threads that write behind to go on.
+    /// Returns false if nothing became clean for `limit`.
     pub(crate) fn wait_for_clean(
         &self,
         waiters: &Waiters,
@@ -485,7 +490,7 @@ impl PagePool {
     }
 }
 
-/// Counted among those who wait, as long as it lives.
+/// While it lives, an operation counts as waiting.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {

@@ -1,4 +1,4 @@
-//! Attributes: reading, changing, checking.
+//! Operations on attributes.
 
 use crate::data::of::Of;
 use crate::inode::core::InodeState;
@@ -15,7 +15,7 @@ use strake_proto::{Attr, Caller, ErrorKind, FileType, Result};
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 
-/// Changes attributes; see [`crate::Vfs::setattr`].
+/// Changes attributes: see [`crate::Vfs::setattr`].
 pub(crate) fn setattr(
     mount: &Mount,
     caller: &Caller,
@@ -46,7 +46,8 @@ pub(crate) fn setattr(
     mount.attr(inode)
 }
 
-/// The change of everything but the size, if the caller may make it.
+/// The change of everything but the size. Fails if the caller may not make it. `None` if there is
+/// nothing to change.
 fn permitted(
     mount: &Mount,
     caller: &Caller,
@@ -98,10 +99,10 @@ fn permitted(
         change.ctime = Some(mount.now());
         change.kill_privileges = true;
     } else if change.kill_privileges && !moves_owner && !has_privileges(attr.permissions) {
-        // Only taking privileges that are not there is no change at all.
+        // Clearing only privileges that are not there is no change at all.
         change.kill_privileges = xattr::has_capability(mount, inode)?;
     }
-    // Without group execution setgid is no privilege, but only who is in the group may keep it.
+    // Without group execution setgid is no privilege. But only a member of the group may keep it.
     let marked = attr.permissions & SETGID != 0 && attr.file_type != FileType::Directory;
     let asked = wanted.kill_privileges || moves_owner || asks_nothing(wanted);
     if asked && marked && change.permissions.is_none() && !root && !in_group(caller, attr.gid) {
@@ -117,15 +118,16 @@ fn asks_nothing(wanted: &SetAttr) -> bool {
     ids && times && size.is_none() && !kill_privileges
 }
 
-/// Applies a change, and lets go of what it overrides. Serialised with the syncs of the file's
-/// own times, so that an older time never comes after this one.
+/// Applies a change, and drops our own times that it overrides. This is serialised with syncs of
+/// the file's own times, so that an older time never comes after this one.
 fn apply(mount: &Mount, inode: &InodeState, change: AttrChange) -> Result<()> {
     let file = inode.core.lock().file.clone();
     let serial = file.as_ref().map(|file| file.meta.lock());
     let (atime, mtime) = (change.atime.is_some(), change.mtime.is_some());
     let now = mount.now();
     match mount.change(inode, MetaOp::SetAttr { ino: inode.ino, change: change.clone() }) {
-        // Its last name is gone, but the kernel still has it: an open FIFO, device or directory.
+        // The last name is gone, but the kernel still uses the inode: an open FIFO, device or
+        // directory.
         Err(error) if error.kind() == ErrorKind::Stale => {
             if !inode.core.lock().change_removed(&change, now) {
                 return Err(error);
@@ -145,7 +147,7 @@ fn apply(mount: &Mount, inode: &InodeState, change: AttrChange) -> Result<()> {
     Ok(())
 }
 
-/// As `access(2)`.
+/// Like `access(2)`.
 pub(crate) fn access(mount: &Mount, caller: &Caller, inode: &InodeState, mask: u32) -> Result<()> {
     mount.check_access(caller, inode, mask & 7).map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! Copying between files of this file system.
+//! Copies between files of this file system.
 
 use crate::data::of::Of;
 use crate::data::prefetch::ReadAhead;
@@ -6,13 +6,13 @@ use crate::data::write::Position;
 use strake_env::sync::Mutex;
 use strake_proto::Result;
 
-/// Bytes moved at once.
+/// So many bytes are moved at once.
 const STEP_BYTES: usize = 1 << 20;
-/// Bytes copied by one call; the caller comes again for more.
+/// One call copies at most so many bytes. The caller calls again for more.
 const CALL_BYTES_MAX: u64 = 64 << 20;
 
-/// Copies up to `length` bytes; fewer at the end of the source, at the limit of one call, or where
-/// space ends.
+/// Copies up to `length` bytes. Copies fewer at the end of the source, at the limit of one call, or
+/// when there is no more space.
 pub(crate) fn copy_range(
     (source, from): (&Of<'_>, u64),
     (target, to): (&Of<'_>, u64),

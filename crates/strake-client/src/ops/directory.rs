@@ -1,4 +1,4 @@
-//! Listing directories.
+//! Lists directories.
 
 use crate::inode::core::InodeState;
 use crate::mount::Mount;
@@ -11,12 +11,14 @@ use strake_proto::{Attr, FileType, Ino, Result};
 /// Cookies of `.` and `..`.
 const SELF: Cookie = 1;
 const PARENT: Cookie = 2;
-/// Entries asked for at once, without and with their inodes.
+/// The most entries asked for at once, without their inodes.
 const PAGE: u32 = 512;
+/// The most entries asked for at once, with their inodes.
 const PAGE_WITH_INODES: u32 = 128;
-/// The same for the first question of a call: what fits the kernel's smallest buffer, and little
-/// more, since the rest would be fetched for nothing. Each further one asks for twice as many.
+/// The entries that the first query of a call asks for. They fit the kernel's smallest buffer; more
+/// would often be fetched for nothing. Each further query asks for twice as many.
 const PAGE_FIRST: u32 = 128;
+/// Like [`PAGE_FIRST`], with inodes.
 const PAGE_FIRST_WITH_INODES: u32 = 24;
 
 /// See [`crate::Vfs::readdir`].
@@ -80,7 +82,7 @@ fn item(mount: &Mount, entry: DirEntry, before: u64) -> DirItem {
     }
 }
 
-/// An entry's attributes with what is known here and not yet there.
+/// An entry's attributes, with changes that the metadata does not know yet.
 fn current(mount: &Mount, ino: Ino, listed: &Attr, before: u64) -> Attr {
     let Some(inode) = mount.table.find(ino) else { return *listed };
     let core = inode.core.lock();

@@ -1,8 +1,8 @@
 //! Allocation, holes and zeroed ranges.
 //!
-//! Whole blocks of a hole are one metadata entry, as in a truncate; the blocks at its edges are
-//! zeroed in memory. Allocation promises no blocks of its own (every write goes to new space
-//! anyway): it makes sure that there is room now, and extends the file.
+//! The whole blocks of a hole are deleted with one metadata entry, as in a truncate. The blocks at
+//! its edges are zeroed in memory. An allocation reserves no blocks, because every write goes to
+//! new space anyway. It checks that there is room now, and extends the file.
 
 use crate::data::of::Of;
 use crate::flush::make_room::with_room;
@@ -94,7 +94,7 @@ impl Of<'_> {
 
     fn punch_blocks(&self, layout: &ObjectLayout, range: Range<u64>, size: u64) -> Result<()> {
         let block_size = u64::from(layout.block_size);
-        // At the end of the file the last block is whole whatever it holds.
+        // At the end of the file the last block counts as whole, however long it is.
         let past =
             if range.end == size { size.div_ceil(block_size) } else { range.end / block_size };
         let first = range.start.div_ceil(block_size);
@@ -103,7 +103,7 @@ impl Of<'_> {
             self.zero_in_block(layout, index, (start - base) as usize, (end - base) as usize)
         };
         if first > past {
-            // Within one block.
+            // The range lies within one block.
             return zero(past, range.start, range.end);
         }
         if !range.start.is_multiple_of(block_size) {
@@ -128,7 +128,7 @@ impl Of<'_> {
             return Ok(());
         }
         let (from, to) = (BlockIndex(from), BlockIndex(to));
-        // Of this the metadata counts, or is told with this, only what is stable.
+        // The metadata counts only stable bytes, so the unstable ones do not concern it.
         let removed = self.allocated(layout, (from, to))? - gains;
         let _serial = file.meta.lock();
         let version = mount.array.io.versions().next();
@@ -143,7 +143,7 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Zeros a part of a block in memory, unless nothing is there.
+    /// Zeros a part of a block in memory, unless the block is a hole.
     fn zero_in_block(
         &self,
         layout: &ObjectLayout,

@@ -1,4 +1,4 @@
-//! Names: looking up, making, linking, removing, renaming.
+//! Operations on names: lookup, create, link, remove, rename.
 
 use crate::inode::core::{Core, InodeState};
 use crate::inode::open_table::Pinned;
@@ -10,7 +10,7 @@ use strake_array::meta_link::wrong_reply;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed, RenameMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
 
-/// What `name` leads to, as the metadata has it, with the count of changes before the question.
+/// The inode that `name` leads to, from the metadata, and the count of changes before the query.
 fn find(mount: &Mount, parent: Ino, name: &[u8]) -> Result<(Inode, u64)> {
     let before = mount.array.meta.changes();
     let query = MetaQuery::Lookup { parent, name: name.to_vec() };
@@ -45,7 +45,7 @@ pub(crate) fn lookup(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -
     Ok(enter(mount, &found, before).1)
 }
 
-/// Makes an inode with a name; returns it in use, with one lookup counted.
+/// Makes an inode with a name. Returns it pinned, with one lookup counted.
 pub(crate) fn make(
     mount: &Mount,
     caller: &Caller,
@@ -62,12 +62,12 @@ pub(crate) fn make(
     let result = mount.array.meta.apply_inode(MetaOp::Create { parent, name: name.to_vec(), new });
     let made = result?;
     dir.core.lock().forget();
-    // Nobody else knows the inode yet, so whatever else changed, this is what it is.
+    // No other thread knows the inode yet, so its attributes are right whatever else changed.
     let (inode, entry) = enter(mount, &made, mount.array.meta.changes());
     Ok((inode, entry, made))
 }
 
-/// What a caller wants to make, as the metadata wants to be told.
+/// The description of a new inode for the metadata.
 pub(crate) fn new_inode(caller: &Caller, file_type: FileType, permissions: u32) -> NewInode {
     NewInode {
         file_type,
@@ -96,14 +96,14 @@ pub(crate) fn link(
     dir.core.lock().forget();
     mount.table.add_lookups(ino, 1);
     let mut core = inode.core.lock();
-    // An orphan has a name again.
+    // If the inode was an orphan, it has a name again.
     core.removed = false;
     core.orphan = false;
     core.absorb_change(&linked, epoch);
     Ok(Entry { attr: core.merge(linked.attr) })
 }
 
-/// Removes a name; see [`crate::Vfs::unlink`] and [`crate::Vfs::rmdir`].
+/// Removes a name: see [`crate::Vfs::unlink`] and [`crate::Vfs::rmdir`].
 pub(crate) fn remove(
     mount: &Mount,
     caller: &Caller,
@@ -115,7 +115,7 @@ pub(crate) fn remove(
     let dir_attr = mount.check_directory_change(caller, &dir)?;
     let _names = dir.names.lock();
     if name == b"." || name == b".." {
-        // The metadata knows which error each of them is.
+        // The metadata knows the error for each of them.
         mount.array.meta.apply(removal(parent, name, directory, false))?;
         return Ok(());
     }
@@ -123,7 +123,7 @@ pub(crate) fn remove(
     check_sticky(caller, &dir_attr, &found.attr)?;
     let inode = mount.table.pin(found.attr.ino);
     let _last_name = inode.lifetime.write();
-    // A directory that is open stays listable as empty without the metadata's help.
+    // An open directory can still be listed, as empty, without the metadata.
     let open = !directory && mount.table.handles(inode.ino) > 0;
     let reply = mount.array.meta.apply_timed(removal(parent, name, directory, open));
     dir.core.lock().forget();
@@ -239,7 +239,8 @@ fn lock_names<'a>(
     (guard, Some(second.names.lock()))
 }
 
-/// A directory that gets another parent is itself written to: its `..` changes.
+/// Checks that the caller may move an inode to another directory. If it is a directory itself, it
+/// is written to, because its `..` changes.
 fn check_parent_change(
     mount: &Mount,
     caller: &Caller,

@@ -16,7 +16,7 @@ use strake_env::sync::Mutex;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery};
 use strake_proto::{Caller, ErrorKind, FileType, Ino, Result};
 
-/// Opens an inode that may be opened; the handle is counted.
+/// Opens an inode after all checks, and counts the handle.
 fn open_inode(
     mount: &Mount,
     inode: &Arc<InodeState>,
@@ -42,7 +42,7 @@ fn open_inode(
     })
 }
 
-/// The contents of a file just made, without asking for what was just told.
+/// The contents of a file that was just made, without another query.
 fn fresh_file(mount: &Mount, inode: &InodeState, made: &Inode) -> Result<Arc<FileState>> {
     let file = FileState::new(made, Arc::clone(&mount.page_pool))?;
     let mut core = inode.core.lock();
@@ -90,7 +90,7 @@ pub(crate) fn create(
     let new = new_inode(caller, FileType::Regular, permissions);
     match make(mount, caller, parent, name, new) {
         Ok((inode, entry, made)) => {
-            // Whoever makes a file may open it, whatever its mode says.
+            // The caller that makes a file may open it, whatever its mode says.
             let open = open_inode(mount, &inode, flags, Some(&made)).inspect_err(|_| {
                 mount.table.remove_lookups(inode.ino, 1);
             })?;
@@ -105,7 +105,8 @@ pub(crate) fn create(
     }
 }
 
-/// Opens what has the name already. If nothing has, `refusal` is why it could not be made.
+/// Opens the file that has the name already. If there is none, returns `refusal`, the error of the
+/// attempt to make it.
 fn open_existing(
     mount: &Mount,
     caller: &Caller,
@@ -155,7 +156,7 @@ pub(crate) fn tmpfile(
 /// The last close of a handle.
 pub(crate) fn release(mount: &Mount, open: &OpenFile) {
     let inode = &open.inode;
-    // Pinned, so that the entry stays while the last handle's end is looked after.
+    // Pinned, so that the entry stays until the inode is reaped.
     let pinned = mount.table.pin(inode.ino);
     if mount.table.remove_handle(inode.ino) > 0 {
         return;
@@ -166,10 +167,11 @@ pub(crate) fn release(mount: &Mount, open: &OpenFile) {
     }
 }
 
-/// Removes an orphan that nobody has open any more.
+/// Removes an orphan that is not open any more.
 fn reap(mount: &Mount, inode: &Arc<InodeState>) {
     let _last_use = inode.lifetime.write();
-    // The kernel may ask again for what only a path descriptor holds: keep the last answer.
+    // A path descriptor may still refer to the inode, so the kernel may ask for its attributes
+    // again. The last answer is kept.
     let _ = mount.attr(inode);
     let orphan = {
         let mut core = inode.core.lock();
@@ -181,7 +183,7 @@ fn reap(mount: &Mount, inode: &Arc<InodeState>) {
     };
     mount.discard(inode);
     if orphan {
-        // A failure leaves it to the next start, which reaps all of this client's orphans.
+        // After a failure the next start reaps it, with all orphans of this client.
         let _ = mount.array.meta.apply(MetaOp::Reap { ino: inode.ino });
     }
 }

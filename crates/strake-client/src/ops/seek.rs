@@ -1,4 +1,4 @@
-//! The next data and the next hole, to the block.
+//! Finds the next data and the next hole, in whole blocks.
 
 use crate::data::of::Of;
 use crate::memory::file::Content;
@@ -6,7 +6,7 @@ use crate::vfs::SeekFor;
 use std::collections::BTreeSet;
 use strake_proto::{BlockIndex, ErrorKind, ObjectLayout, Result};
 
-/// Blocks looked at together in search of a hole.
+/// So many blocks are looked at together in the search for a hole.
 const WINDOW: u64 = 1024;
 
 impl Of<'_> {
@@ -42,7 +42,7 @@ impl Of<'_> {
         let from = offset / block_size;
         let floor = |block| self.mount.array.floors.floor(layout.object, block);
         let range = (BlockIndex(from), BlockIndex::END);
-        // Dirty ones first: a block that is sent in between is then found stored.
+        // Dirty blocks are looked at first. A block that is sent in between is then found stored.
         let dirty = self.file.first_dirty_block(from);
         let stored = self.mount.array.io.first_block(layout, range, &floor)?.map(|block| block.0);
         let first = stored.into_iter().chain(dirty).min();
@@ -57,7 +57,7 @@ impl Of<'_> {
             let until = (index + WINDOW).min(end);
             let range = (BlockIndex(index), BlockIndex(until));
             let floor = |block| self.mount.array.floors.floor(layout.object, block);
-            // Dirty ones first, as above.
+            // Dirty blocks first, as above.
             let mut data: BTreeSet<u64> = self.file.dirty_blocks().into_iter().collect();
             let stored = self.mount.array.io.blocks(layout, range, &floor)?;
             data.extend(stored.keys().map(|block| block.0));

@@ -1,9 +1,9 @@
-//! Cutting and extending files.
+//! Cuts and extends files.
 //!
-//! Cutting is one metadata entry and a floor for what the NSDs still hold beyond
-//! ([`strake_array::floors`]). The size that the metadata gets is never above the one it has,
-//! because what was written since may not be stable. Extending is a change in memory, told with the
-//! next sync.
+//! A cut is one metadata entry, and a floor under the strips that the NSDs still hold beyond it
+//! ([`strake_array::floors`]). A cut never gives the metadata a larger size than it has, because
+//! bytes written since then may not be stable. An extension is a change in memory. The next sync
+//! tells the metadata of it.
 
 use crate::data::of::Of;
 use crate::flush::make_room::with_room;
@@ -37,15 +37,16 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Holds `content` exclusively across metadata and, for a sparse accounting, NSD calls.
+    /// Cuts the file. Holds `content` exclusively across metadata calls. To count the bytes on
+    /// disks that go, it may also list the NSDs.
     fn shrink(&self, size: u64) -> Result<()> {
         let (mount, file) = (self.mount, self.file);
         let mut content = file.content.write();
         let _serial = file.meta.lock();
         let mut op = None;
         let told = file.told_size.load(Ordering::Acquire);
-        // A cut to 0 makes the metadata drop an object that it knows; one that is only reserved
-        // stays.
+        // A cut to 0 makes the metadata drop an object that it knows. An object that is only
+        // reserved stays.
         let dropped = size == 0 && told > 0 && file.linked.load(Ordering::Acquire);
         if let Content::Object(layout) = &*content {
             let block_size = u64::from(layout.block_size);
@@ -75,7 +76,7 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Bytes on disks in a range of blocks, parity not counted.
+    /// Bytes on disks in a range of blocks, without parity.
     pub(crate) fn allocated(
         &self,
         layout: &ObjectLayout,
@@ -86,8 +87,8 @@ impl Of<'_> {
         Ok(blocks.values().map(|(_, length)| i64::from(on_disk(*length))).sum())
     }
 
-    /// Records a cut of a file with blocks, and the floor that it puts under them. Where the
-    /// metadata does not know of so large a size yet, only blocks are deleted.
+    /// Records a cut of a file with blocks, and the floor under the blocks beyond. If the metadata
+    /// only knows a size up to `size`, this only deletes blocks.
     fn record_cut(
         &self,
         layout: &ObjectLayout,
@@ -98,7 +99,8 @@ impl Of<'_> {
     ) -> Result<()> {
         let mount = self.mount;
         let version = mount.array.io.versions().next();
-        // Of what is removed the metadata counts, or is told with this, only what is stable.
+        // The metadata counts only stable bytes, so the unstable ones among those removed do not
+        // concern it.
         let first = from.map_or(u64::MAX, |from| from.0);
         let gains = self.file.take_gains(first, u64::MAX);
         self.inode.core.lock().unstable_gain -= gains;
@@ -122,9 +124,9 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Takes what the metadata is to be told of the bytes on disks, with the removal of `removed`.
-    /// Of an object that it does not know yet it is told nothing: after a crash that would be gone,
-    /// and its bytes would count for ever.
+    /// Takes the change of the bytes on disks that the metadata is to be told, after `removed`
+    /// bytes were removed. If the metadata does not know the object yet, it is told nothing: after
+    /// a crash the object would be gone, and its bytes would count for ever.
     pub(crate) fn told_delta(&self, removed: i64) -> i64 {
         let mut core = self.inode.core.lock();
         core.allocated_delta -= removed;
@@ -149,7 +151,7 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Cuts what is in memory.
+    /// Cuts the contents in memory.
     fn cut_memory(&self, content: &mut Content, size: u64, dropped: bool) {
         let file = self.file;
         match content {

@@ -1,8 +1,9 @@
-//! Extended attributes: who may see and change which.
+//! Extended attributes, and who may see and change them.
 //!
-//! `user.` on regular files and directories, by their permissions; `trusted.` for root alone,
-//! hidden from others; `security.` readable by all, changed by root; POSIX ACLs changed by the
-//! owner.
+//! - `user.` exists on regular files and directories. Their permissions apply.
+//! - `trusted.` is for root alone, and hidden from others.
+//! - `security.` can be read by all, and changed by root.
+//! - POSIX ACLs are changed by the owner.
 
 use crate::inode::core::{Core, InodeState};
 use crate::mount::Mount;
@@ -65,8 +66,8 @@ fn has_user_attributes(attr: &Attr) -> bool {
     matches!(attr.file_type, FileType::Regular | FileType::Directory)
 }
 
-/// Whether a file has capabilities; asked before each change of its contents, so what was found is
-/// kept.
+/// Whether a file has capabilities. This is asked before each change of its contents, so the answer
+/// is kept.
 pub(crate) fn has_capability(mount: &Mount, inode: &InodeState) -> Result<bool> {
     let look = |core: &Core| (core.has_xattrs && !core.no_capability, core.epoch());
     let (is_possible, epoch) = mount.loaded(inode, look)?;
@@ -81,19 +82,19 @@ pub(crate) fn has_capability(mount: &Mount, inode: &InodeState) -> Result<bool> 
             core.no_capability = core.epoch() == epoch;
             Ok(false)
         }
-        // It is gone.
+        // The file is gone.
         Err(error) if error.kind() == ErrorKind::Stale => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Takes away a file's capabilities, as Linux does when its contents change, whoever changes them.
+/// Removes a file's capabilities. Linux does so when the contents change, whoever changes them.
 pub(crate) fn remove_capability(mount: &Mount, inode: &InodeState) -> Result<()> {
     if !has_capability(mount, inode)? {
         return Ok(());
     }
     match remove(mount, &Caller::ROOT, inode, CAPABILITY_NAME) {
-        // Somebody else did.
+        // Another thread has removed them.
         Err(error) if error.kind() == ErrorKind::NoAttribute => Ok(()),
         result => result,
     }
@@ -177,8 +178,8 @@ pub(crate) fn remove(
     inode: &InodeState,
     name: &[u8],
 ) -> Result<()> {
-    // In whoever's name: the kernel takes a file's capabilities away when its contents change, and
-    // asks root's rights of those who do it themselves.
+    // Any caller may remove capabilities here: the kernel does it in the name of a program that
+    // changes the contents. If a program asks for it directly, the kernel wants root's rights.
     if name != CAPABILITY_NAME {
         check_change(mount, caller, inode, name)?;
     }

@@ -1,4 +1,4 @@
-//! Memory touched ahead of whoever needs it, and what that costs.
+//! Touches memory ahead of the operations that need it, and measures what that costs.
 
 use super::{BUFFER_BYTES_MIN, PagePool, PoolState, keep};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,32 +6,33 @@ use std::time::Duration;
 use strake_env::{AlignedBuffer, process};
 use strake_observe::OperationStats;
 
-/// For so long nobody must have asked for anything before memory is touched that no stream needs.
+/// Memory that no stream needs is touched only after so long without a request.
 const QUIET_STEP: Duration = Duration::from_millis(100);
-/// Quiet steps after which no stream goes on.
+/// After so many quiet steps no stream goes on.
 const QUIET_STEPS_MIN: u32 = 10;
-/// Blocks touched for each that a stream begins: more than it takes, so that it finds some.
+/// So many blocks are touched for each block that a stream begins. It takes only one, so it finds
+/// more and more touched memory.
 const AHEAD_OF_STREAM: usize = 2;
-/// How often is looked whether something is to be touched, after nothing was.
+/// When there was nothing to touch, the thread looks again after this time.
 const IDLE_STEP: Duration = Duration::from_secs(1);
-/// Fresh memory is slow from so much time for each MiB on, 2 GiB/s: a stream to a good disk waits
-/// for it. (Where the host has the memory ready it is 20 to 100 µs.)
+/// Fresh memory counts as slow if touching a MiB takes at least this long (2 GiB/s): a stream to a
+/// good disk has to wait for it then. If the host has the memory ready, it takes 20 to 100 µs.
 const SLOW_PER_MIB: Duration = Duration::from_micros(500);
 const MIB: u64 = 1 << 20;
 
-/// What the first touch of fresh memory costs here.
+/// The cost of the first touch of fresh memory on this machine.
 #[derive(Default)]
 pub(super) struct FirstTouch {
-    /// Nanoseconds for a MiB, of the last few blocks; 0 if none was touched yet.
+    /// Nanoseconds for a MiB, averaged over the last few blocks; 0 if none was touched yet.
     per_mib: AtomicU64,
-    /// Whatever is measured.
+    /// Replaces the measurement in tests.
     #[cfg(test)]
     assumed: strake_env::sync::Mutex<Option<bool>>,
 }
 
 impl FirstTouch {
-    /// Notes that touching `bytes` took so much processor time. Who waits for a processor meanwhile
-    /// does not find memory slow.
+    /// Notes that touching `bytes` took so much processor time. Time in which the thread waits for
+    /// a processor does not count.
     pub(super) fn note(&self, bytes: usize, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let now = nanos.saturating_mul(MIB) / bytes as u64;
@@ -42,13 +43,13 @@ impl FirstTouch {
         self.per_mib.store((before / 4 * 3).saturating_add(now / 4).max(1), Ordering::Relaxed);
     }
 
-    /// 0 if it is not known.
+    /// The speed in bytes per second; 0 if it is not known.
     pub(super) fn bytes_per_second(&self) -> u64 {
         (MIB * 1_000_000_000).checked_div(self.per_mib.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Whether memory that has been touched is worth more than what it holds, if that is hardly
-    /// wanted soon.
+    /// Whether fresh memory is so slow that the memory of data which is hardly wanted soon is
+    /// better used again.
     pub(super) fn is_slow(&self) -> bool {
         #[cfg(test)]
         if let Some(is_slow) = *self.assumed.lock() {
@@ -59,17 +60,17 @@ impl FirstTouch {
 }
 
 impl PagePool {
-    /// As if the host had to find all memory first, or none.
+    /// Assumes, in tests, that the host has to find all memory first, or none.
     #[cfg(test)]
     pub(crate) fn assume_memory(&self, is_slow: bool) {
         *self.first_touch.assumed.lock() = Some(is_slow);
     }
 
-    /// The life of the thread that touches memory ahead; ends at [`PagePool::close`].
+    /// The main function of the thread that touches memory ahead. Ends at [`PagePool::close`].
     ///
-    /// Where the host has to find the memory, the first touch takes a processor for milliseconds in
-    /// which nothing can interrupt it. So this is done as a stream begins blocks, and else only
-    /// while no operation begins and nothing is dirty.
+    /// If the host has to find the memory, the first touch takes a processor for milliseconds, and
+    /// nothing can interrupt it. So memory is touched when a stream begins blocks, and otherwise
+    /// only while no operation begins and nothing is dirty.
     pub(crate) fn serve(&self, operations: &OperationStats) {
         if self.warm == 0 {
             return;
@@ -97,8 +98,9 @@ impl PagePool {
         }
     }
 
-    /// Touches one more buffer for a whole block, unless enough are there already, the budget is
-    /// used, or a stream goes on that can use its own memory again.
+    /// Touches one more buffer for a whole block and keeps it as a spare one. Does nothing and
+    /// returns false if there are enough, if the budget is used, or if a stream goes on that can
+    /// use its own memory again.
     pub(super) fn warm_one(&self, is_quiet: bool) -> bool {
         let bytes = self.block_size;
         let wanted = |state: &PoolState| {
