@@ -1,10 +1,10 @@
 //! Memory that direct I/O accepts: aligned to 4 KiB, zeroed, of fixed length.
 //!
 //! Small buffers come from the allocator. Large ones are mapped. The kernel hands out zeroed pages,
-//! so nobody has to fill them with zeros a second time. It hands out huge pages, so the first touch
-//! of a block of several MiB is a few faults instead of a thousand. A buffer that is used here and
-//! there ([`AlignedBuffer::sparse`]) has small pages, because each fault would bring 2 MiB for the
-//! sake of 4 KiB.
+//! so they need not be filled with zeros a second time. It hands out huge pages, so the first touch
+//! of a block of several MiB takes a few faults instead of a thousand. A buffer of which only parts
+//! are used ([`AlignedBuffer::sparse`]) has small pages, because a fault in a huge page would bring
+//! 2 MiB for the sake of 4 KiB.
 #![allow(unsafe_code, reason = "the allocator interface is unsafe; this is the one place for it")]
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

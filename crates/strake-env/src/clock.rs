@@ -9,9 +9,9 @@ use strake_proto::Timestamp;
 pub trait Clock: Send + Sync {
     /// Time since an arbitrary start that never goes back (boot time, suspended time included).
     fn monotonic(&self) -> Duration;
-    /// The calendar's time, for what `stat` shows.
+    /// The calendar's time, for the times that `stat` shows.
     fn wall(&self) -> Timestamp;
-    /// Waits this long. Only background workers with a rate or an interval may use it.
+    /// Waits for this time. Only background workers with a rate or an interval may use it.
     fn sleep(&self, duration: Duration);
 }
 

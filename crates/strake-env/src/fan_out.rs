@@ -2,8 +2,8 @@
 //! stripe, the blocks of a flush. The parts may borrow from the owner's stack, because the owner
 //! does not go on before the last of them has ended.
 //!
-//! The owner takes part: it runs the last part itself, and then whatever of its job nobody has
-//! begun. So a job ends even when all threads are busy, and jobs may be nested.
+//! The owner takes part: it runs the last part itself, and then those parts of its job that no
+//! thread has begun. So a job ends even when all threads are busy, and jobs may be nested.
 #![allow(unsafe_code, reason = "borrows of the owner's stack cross threads; this is the one place")]
 
 use crate::sync::{Condvar, Mutex};
@@ -127,7 +127,7 @@ impl FanOut {
         assert!(!state.panicked, "a part of the job panicked; its message is above");
     }
 
-    /// A part of `job` that nobody has begun.
+    /// A part of `job` that no thread has begun.
     fn take_part(&self, job: &Arc<Job>) -> Option<usize> {
         let mut queue = self.inner.queue.lock();
         let at = queue.parts.iter().position(|(other, _)| Arc::ptr_eq(other, job))?;

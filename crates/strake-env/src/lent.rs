@@ -1,14 +1,15 @@
 //! Memory that a disk may read into although the read may be given up.
 //!
-//! A read with a limit cannot go into the caller's memory: a disk that wakes up late would write
-//! into what is somebody else's by then. So it goes into memory of the disk's own and is copied. A
-//! copy of a megabyte costs as much as all else that the read does; this is how to go without.
+//! A read with a time limit cannot go into the caller's memory: a disk that wakes up late would
+//! write into memory that has another owner by then. So such a read goes into the disk's own memory
+//! and is copied. The copy of a megabyte costs as much as the rest of the read. This file avoids
+//! the copy.
 //!
-//! A thread *lends* a buffer for one piece of work ([`LentBuffer::fill`]). Disks that this very
-//! thread reads from meanwhile may have the kernel read into it. One that gives up *keeps* it, and
-//! says so: whatever the work came to is then thrown away, the memory is left to the kernel for
-//! good, and the work is done again with other memory. So nobody ever looks at bytes that may still
-//! change.
+//! A thread *lends* a buffer for one piece of work ([`LentBuffer::fill`]). Disks from which this
+//! thread reads meanwhile may have the kernel read into the buffer. A disk that gives up a read
+//! *keeps* the buffer, and says so. The result of the work is then thrown away, the memory is left
+//! to the kernel for good, and the work is repeated with other memory. So no thread ever looks at
+//! bytes that may still change.
 
 use crate::AlignedBuffer;
 use std::cell::Cell;
@@ -56,7 +57,7 @@ impl LentBuffer {
     /// This ends when no more disks die.
     ///
     /// # Panics
-    /// If this thread lends something already.
+    /// If this thread is lending a buffer already.
     pub fn fill<R>(&mut self, mut work: impl FnMut(&mut [u8]) -> R) -> R {
         loop {
             let loan = Lending::begin(self);

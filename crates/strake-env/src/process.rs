@@ -1,4 +1,4 @@
-//! What a process or thread asks of the kernel about itself.
+//! What a process or thread asks the kernel about itself.
 #![allow(unsafe_code, reason = "calls about descriptors by their numbers, and about the scheduler")]
 
 use rustix::process::setpriority_process;
@@ -14,16 +14,17 @@ const SIMULATED_BYTES: u64 = 64 << 20;
 /// The first descriptor behind the standard ones.
 const FIRST_OTHER: libc::c_uint = 3;
 
-/// Lets others come first from now on: the calling thread does work that can as well be done later.
-/// Only threads that hold locks for moments may call this, because a thread that waits for such a
-/// lock waits for the processor as well.
+/// Makes the calling thread give way to others from now on, because its work can as well be done
+/// later. Only a thread that holds locks just for moments may call this: a thread that waits for
+/// such a lock also waits until this one gets the processor.
 pub fn give_way() {
     // A simulated thread has the processor whenever it is its turn.
     #[cfg(any(test, feature = "simulation"))]
     if crate::simulation::is_simulated() {
         return;
     }
-    // On Linux both are about the calling thread. Where it is refused the thread is as good as any.
+    // On Linux both calls concern the calling thread. If they are refused, the thread goes on as
+    // any.
     let _ = setpriority_process(None, NICE);
     let parameters = libc::sched_param { sched_priority: 0 };
     // A small share alone does not help the waker of such a thread. A thread that has slept is owed

@@ -18,25 +18,25 @@
 //! again on a new connection for as long as [`SessionLimits`] allow, because every request can be
 //! made safe to repeat:
 //! - NSD requests are idempotent but for `Write`, which is repeated as put-if-newer (`copy`):
-//!   versions are never reused, so an equal version is the same write. What a restarted server
-//!   forgot shows in the boot number of its replies, as everywhere.
+//!   versions are never reused, so an equal version is the same write. A restarted server
+//! may have forgotten strips; the boot number of its replies shows that.
 //! - Metadata queries and `sync` are idempotent. Changes are counted: the metadata applies each
 //!   once, however often it is sent. Changes that were answered and are not yet durable are kept,
 //!   and replayed first when the server comes back with another boot number (they may have died
 //!   with it). See `rpc/meta.rs`.
 //!
-//! Where the services live in a process that is started anew when it dies, calls wait through that
+//! If the services live in a process that is started anew when it dies, calls wait for that
 //! (`rpc/server_process.rs`).
 //!
-//! **Threat model.** Whoever lacks the secret cannot open a session, learn the secret from one,
-//! or insert, repeat, reorder or drop frames of one: every frame carries an HMAC-SHA256 code
-//! (truncated to 16 bytes) under a key of its session and direction over a frame counter, the
-//! frame's head (with the CRC32C of the payload) and the message. *Not* covered: bytes are not
-//! encrypted, and payloads are bound by CRC32C alone, so somebody who sits on the path can read,
-//! and can forge a payload of equal CRC. Therefore sockets are Unix sockets in a directory of
-//! mode 0700, or TCP within one machine or on a network that only the cluster's machines share;
-//! TLS comes with the cluster. Who can read the secret file (mode 0600, refused otherwise) is
-//! trusted with everything.
+//! **Threat model.** An attacker without the secret cannot open a session, learn the secret from a
+//! session, or insert, repeat, reorder or drop frames of a session. Every frame carries an
+//! HMAC-SHA256 code (truncated to 16 bytes) under a key of its session and direction. The code
+//! covers a frame counter, the frame's head (with the CRC32C of the payload) and the message. *Not*
+//! covered: bytes are not encrypted, and payloads are bound by CRC32C alone. So an attacker on the
+//! path can read, and can forge a payload of equal CRC. Therefore sockets are Unix sockets in a
+//! directory of mode 0700, or TCP within one machine or on a network that only the cluster's
+//! machines share. TLS comes with the cluster. A program that can read the secret file (mode 0600,
+//! refused otherwise) is trusted with everything.
 
 pub mod auth;
 pub mod back;

@@ -1,8 +1,8 @@
-//! Threads for jobs that may be held up for long: one is started when a job finds none idle, up to
-//! a limit, and jobs wait in a queue of limited length. So one job that is held up holds up no
-//! other while threads are left, and neither threads nor memory grow without a bound.
+//! Threads for jobs that may be held up for long. A thread is started when a job finds no idle one,
+//! up to a limit. Beyond that jobs wait in a queue of limited length. So a job that is held up
+//! holds up no other while threads are left, and neither threads nor memory grow without a bound.
 //!
-//! Nothing is started before the first job. A thread stays until [`Workers::end`].
+//! No thread is started before the first job. A thread stays until [`Workers::end`].
 
 use crate::sync::{Condvar, Mutex};
 use crate::thread;
@@ -21,7 +21,7 @@ pub struct WorkerLimits {
 /// Why a job was not taken, with the job.
 #[derive(Debug)]
 pub enum Refused<T> {
-    /// As many jobs wait as may, or the system gave no thread.
+    /// The queue of jobs is full, or the system gave no thread.
     Full(T),
     /// [`Workers::end`] was called.
     Ended(T),
@@ -101,7 +101,7 @@ impl<T: Send + 'static> Workers<T> {
     }
 
     /// Takes no more jobs and ends each thread after the job that it works on. Returns the jobs
-    /// that nobody began.
+    /// that were not begun.
     pub fn end(&self) -> Vec<T> {
         let mut state = self.inner.state.lock();
         state.ended = true;
@@ -115,7 +115,7 @@ impl<T: Send + 'static> Workers<T> {
         self.inner.left.wait_while(&mut state, |state| state.threads > 0);
     }
 
-    /// Threads that there are now.
+    /// The current number of threads.
     pub fn threads(&self) -> usize {
         self.inner.state.lock().threads
     }

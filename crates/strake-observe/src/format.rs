@@ -1,4 +1,4 @@
-//! How times are printed and encoded in listings.
+//! Prints and encodes times for listings.
 
 use std::time::Duration;
 use strake_proto::Timestamp;

@@ -16,7 +16,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Empty.
+    /// An empty histogram.
     pub(crate) fn new() -> Recorder {
         let buckets = (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
         Recorder { buckets, sum: AtomicU64::new(0), max: AtomicU64::new(0) }
@@ -30,7 +30,7 @@ impl Recorder {
         self.max.fetch_max(nanos, Relaxed);
     }
 
-    /// What was counted so far.
+    /// A snapshot of the counts so far.
     pub(crate) fn snapshot(&self) -> Histogram {
         let counts = self.buckets.iter().map(|count| count.load(Relaxed));
         Histogram::from_counts(counts, self.sum.load(Relaxed), self.max.load(Relaxed))

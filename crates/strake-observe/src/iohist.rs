@@ -15,7 +15,7 @@ use strake_env::Clock;
 use strake_env::sync::Mutex;
 use strake_proto::{NsdId, Timestamp};
 
-/// The fewest records a ring keeps: enough for one look at what is going on.
+/// The fewest records a ring keeps. They suffice for a look at the current I/O.
 pub const IO_HISTORY_SIZE_MIN: usize = 512;
 /// The most records a ring keeps: 4 MiB of memory.
 pub const IO_HISTORY_SIZE_MAX: usize = 65_536;
@@ -35,7 +35,7 @@ pub enum IoDirection {
     Write,
 }
 
-/// What an I/O moved.
+/// The kind of data that an I/O moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BufferType {
@@ -70,9 +70,9 @@ impl fmt::Display for BufferType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum IoSide {
-    /// A client, of an I/O on an NSD server, the way there and back included.
+    /// A client, for an I/O on an NSD server. The time includes the way there and back.
     Client,
-    /// An NSD server, of its own disk.
+    /// An NSD server, for an I/O on its own disk.
     Server,
     /// A direct call within one process.
     Local,
@@ -111,7 +111,7 @@ pub struct IoRecord {
     pub side: IoSide,
 }
 
-/// An I/O that has begun; see [`IoHistory::begin`].
+/// An I/O that has begun: see [`IoHistory::begin`].
 #[derive(Clone, Copy, Debug)]
 pub struct IoStart {
     wall: Timestamp,
@@ -166,7 +166,7 @@ impl IoHistory {
         });
     }
 
-    /// Adds a record; the oldest goes when the ring is full.
+    /// Adds a record. If the ring is full, the oldest record goes.
     pub fn record(&self, record: IoRecord) {
         let ticket = self.tickets.fetch_add(1, Relaxed);
         let mut slot = self.slots[(ticket % self.slots.len() as u64) as usize].lock();
@@ -184,14 +184,14 @@ impl IoHistory {
         entries.into_iter().map(|(_, record)| record).collect()
     }
 
-    /// I/Os recorded since the start, those that left the ring included.
+    /// The number of I/Os recorded since the start, including those that have left the ring.
     pub fn recorded(&self) -> u64 {
         self.tickets.load(Relaxed)
     }
 }
 
 /// Prints records as the table that users of `mmdiag --iohist` know. `names` gives an NSD's name
-/// and its server's; times are shown `utc_offset_seconds` east of UTC.
+/// and that of its server. Times are shown `utc_offset_seconds` east of UTC.
 ///
 /// # Errors
 /// Those of `out`.

@@ -1,7 +1,7 @@
-//! What makes the system answer "why is it slow": every I/O leaves a record in a ring
-//! ([`IoHistory`]), everything that waits has a name ([`Waiters`]), every operation has a histogram
-//! ([`OperationStats`]). Recording is cheap enough to be always on; snapshots are plain data that
-//! listings print or encode as JSON.
+//! Answers the question "why is it slow?". Every I/O leaves a record in a ring ([`IoHistory`]),
+//! every wait has a name ([`Waiters`]), and every operation has a histogram ([`OperationStats`]).
+//! Recording is cheap enough to be always on. Snapshots are plain data, which listings print or
+//! encode as JSON.
 
 #![warn(missing_docs)]
 
@@ -18,18 +18,18 @@ pub use waiters::{WaitGuard, WaiterSnapshot, Waiters, print_waiters};
 use std::sync::Arc;
 use strake_env::Clock;
 
-/// All of it in one handle, shared by the parts of a process.
+/// The three registries in one handle, which the parts of a process share.
 pub struct Observe {
     /// Every disk or NSD I/O.
     pub io: IoHistory,
-    /// Everything that waits.
+    /// The waits of all threads.
     pub waiters: Arc<Waiters>,
     /// A histogram per operation.
     pub operations: OperationStats,
 }
 
 impl Observe {
-    /// With `io_history_size` records of I/O history (clamped to 512..=65,536).
+    /// Empty registries, with `io_history_size` records of I/O history (clamped to 512..=65,536).
     pub fn new(clock: Arc<dyn Clock>, io_history_size: usize) -> Arc<Observe> {
         Arc::new(Observe {
             io: IoHistory::new(Arc::clone(&clock), io_history_size),

@@ -1,6 +1,6 @@
-//! A histogram, a failure count and a byte count per named operation: what `strake diag stats`
-//! prints. Callers fetch an operation's counters once and keep the handle; recording then takes
-//! two readings of the clock and a few atomic additions.
+//! A histogram, a failure count and a byte count for each named operation. `strake diag stats`
+//! prints them. Callers fetch an operation's counters once and keep the handle. Recording then
+//! takes two readings of the clock and a few atomic additions.
 
 use crate::histogram::Recorder;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use strake_proto::histogram::Histogram;
 /// The counters of one operation. Get it once with [`OperationStats::operation`], record often.
 pub struct Operation {
     clock: Arc<dyn Clock>,
-    /// Of all operations.
+    /// The count of all operations that have begun.
     begun: Arc<AtomicU64>,
     histogram: Recorder,
     failures: AtomicU64,
@@ -30,7 +30,7 @@ impl Operation {
         self.clock.monotonic()
     }
 
-    /// Counts the operation that began at `start` and has just ended; returns how long it took.
+    /// Counts the operation that began at `start` and has just ended. Returns how long it took.
     pub fn end(&self, start: Duration, bytes: u64, succeeded: bool) -> Duration {
         let took = self.clock.monotonic().saturating_sub(start);
         self.histogram.record(took);
@@ -60,7 +60,7 @@ pub struct OperationStats {
 }
 
 impl OperationStats {
-    /// None yet.
+    /// A registry without operations.
     pub fn new(clock: Arc<dyn Clock>) -> OperationStats {
         OperationStats { clock, begun: Arc::default(), table: RwLock::default() }
     }
@@ -83,8 +83,7 @@ impl OperationStats {
         Arc::clone(made)
     }
 
-    /// How many operations have begun, of all names: whoever finds it unchanged knows that nobody
-    /// asked for anything meanwhile.
+    /// How many operations of all names have begun. While it does not change, no operation begins.
     pub fn begun(&self) -> u64 {
         self.begun.load(Relaxed)
     }
@@ -110,13 +109,13 @@ pub struct OperationSnapshot {
     pub name: String,
     /// How many failed.
     pub failures: u64,
-    /// Bytes moved, where it moves any.
+    /// Bytes moved, if the operation moves any.
     pub bytes: u64,
     /// How long each took.
     pub durations: Histogram,
 }
 
-/// Prints a line per operation; durations in milliseconds.
+/// Prints a line for each operation. Durations are in milliseconds.
 ///
 /// # Errors
 /// Those of `out`.

@@ -1,5 +1,6 @@
-//! Everything that waits, by name. A thread that may wait for another part of the system holds a
-//! guard meanwhile. So `strake diag waiters` can tell at any time why nothing moves.
+//! The registry of waits. A thread that may wait for another part of the system holds a guard
+//! meanwhile, which names the wait. So `strake diag waiters` can tell at any time why nothing
+//! moves.
 //!
 //! ```
 //! # let waiters = strake_observe::Waiters::new(strake_env::RealClock::shared());
@@ -27,7 +28,7 @@ use strake_proto::Timestamp;
 pub struct WaiterSnapshot {
     /// The name of the thread that waits.
     pub thread: String,
-    /// What it waits for: one of a small set of names.
+    /// The name of the thing that it waits for, one of a small set.
     pub reason: String,
     /// The detail, such as the NSD; it may be empty.
     pub detail: String,
@@ -38,7 +39,7 @@ pub struct WaiterSnapshot {
     pub waited: Duration,
 }
 
-/// A wait that goes on. The thread's name is looked up only when somebody lists it.
+/// A wait that goes on. The thread's name is looked up only for a listing.
 struct Waiter {
     thread: Thread,
     reason: &'static str,
@@ -60,19 +61,19 @@ pub struct Waiters {
     table: Mutex<Table>,
 }
 
-/// Held while waiting; dropping it ends the wait.
+/// The guard that a thread holds while it waits. Dropping it ends the wait.
 pub struct WaitGuard<'a> {
     waiters: &'a Waiters,
     index: usize,
 }
 
 impl Waiters {
-    /// Nobody waits yet.
+    /// A registry without waits.
     pub fn new(clock: Arc<dyn Clock>) -> Waiters {
         Waiters { clock, table: Mutex::default() }
     }
 
-    /// Notes that this thread begins to wait for `reason`. `detail` says for which one.
+    /// Notes that this thread begins to wait for `reason`. `detail` says which one.
     #[must_use = "the wait ends when the guard is dropped"]
     pub fn enter(
         &self,
@@ -105,7 +106,7 @@ impl Waiters {
         table.free.push(index);
     }
 
-    /// All waits, longest first.
+    /// All waits, the longest first.
     pub fn snapshot(&self) -> Vec<WaiterSnapshot> {
         let now = self.clock.monotonic();
         let table = self.table.lock();
@@ -133,7 +134,7 @@ impl Drop for WaitGuard<'_> {
     }
 }
 
-/// Sessions, which stand below this crate, name their waits here too.
+/// Sessions stand below this crate. They name their waits here through this trait.
 impl WaitNames for Waiters {
     fn begin_wait(&self, reason: &'static str, detail: &str) -> usize {
         self.begin(reason, detail.to_owned().into())
@@ -154,8 +155,8 @@ impl WaitNames for Observe {
     }
 }
 
-/// Prints waits as users of `mmdiag --waiters` know them; times are shown `utc_offset_seconds` east
-/// of UTC.
+/// Prints waits in the form that users of `mmdiag --waiters` know. Times are shown
+/// `utc_offset_seconds` east of UTC.
 ///
 /// # Errors
 /// Those of `out`.

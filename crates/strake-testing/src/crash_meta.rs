@@ -1,4 +1,4 @@
-//! Metadata in memory that loses in a crash what was not synced.
+//! Metadata in memory. A crash loses the entries that were not synced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ impl CrashMeta {
         Arc::new(CrashMeta { live, log: Mutex::default(), frozen: AtomicBool::new(false) })
     }
 
-    /// Loses what was not synced, but for the first `more` entries of it.
+    /// A crash: loses the entries that were not synced, except the first `more` of them.
     pub fn crash(&self, more: usize) {
         self.frozen.store(false, Ordering::SeqCst);
         let mut log = self.log.lock();
@@ -37,7 +37,7 @@ impl CrashMeta {
 }
 
 impl CrashMeta {
-    /// From now on nothing can be changed, until the next crash.
+    /// Refuses all changes from now on, until the next crash.
     pub fn freeze(&self) {
         self.frozen.store(true, Ordering::SeqCst);
     }

@@ -1,5 +1,6 @@
 //! Doubles for tests of the array, the client and the manager: NSDs in memory with faults to
-//! inject, and metadata that loses what was not synced. No product crate depends on it.
+//! inject, and metadata that loses unsynced entries in a crash. No product crate depends on this
+//! crate.
 
 pub mod crash_meta;
 pub mod memory_nsd;

@@ -36,29 +36,29 @@ struct State {
     changes: u64,
 }
 
-/// Whether an NSD is about to do what it was asked for, or has done it.
+/// Whether an NSD is about to execute a request, or has executed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     Before,
     After,
 }
 
-/// Called with every request before and after it is done. It may block: the NSD goes on serving
-/// other callers meanwhile.
+/// Called with every request before and after its execution. It may block. The NSD serves other
+/// callers meanwhile.
 pub type Watch = Arc<dyn Fn(Moment, &NsdRequest) + Send + Sync>;
 
-/// What is wrong with an NSD just now.
+/// The faults that an NSD has just now.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// It does not answer at all.
     pub down: bool,
-    /// Writes fail with this.
+    /// Writes fail with this error.
     pub write: Option<ErrorKind>,
-    /// Reads fail with this.
+    /// Reads fail with this error.
     pub read: Option<ErrorKind>,
-    /// This many more writes are accepted, then it is down: a crash in the middle.
+    /// The NSD accepts this many more writes and is down then, as in a crash in the middle.
     pub writes_left: Option<u32>,
-    /// After this many more writes it is started anew, without anybody's notice.
+    /// After this many more writes the NSD is started anew, without a word to its clients.
     pub restart_after: Option<u32>,
 }
 
@@ -144,7 +144,7 @@ impl MemoryNsd {
         self.inner.lock().crash();
     }
 
-    /// What is durable: a copy of the disk.
+    /// A copy of the disk, which has everything durable.
     pub fn copy(&self) -> Copy {
         Copy(self.inner.lock().durable.clone())
     }
@@ -161,7 +161,7 @@ impl MemoryNsd {
         inner.durable = inner.state.clone();
     }
 
-    /// Flips a bit of the current version of a strip; false if there is none.
+    /// Flips a bit of the current version of a strip. False if there is no strip.
     pub fn flip_bit(&self, object: ObjectId, block: BlockIndex, strip: u8, at: usize) -> bool {
         let mut inner = self.inner.lock();
         let Some(versions) = inner.state.strips.get_mut(&(object, block, StripIndex(strip))) else {
@@ -181,7 +181,7 @@ impl MemoryNsd {
         inner.durable = inner.state.clone();
     }
 
-    /// Forgets a strip, as a disk that lost a write does; false if there is none.
+    /// Forgets a strip, as a disk that lost a write does. False if there is no strip.
     pub fn lose_strip(&self, object: ObjectId, block: BlockIndex, strip: u8) -> bool {
         self.inner.lock().state.strips.remove(&(object, block, StripIndex(strip))).is_some()
     }
@@ -277,7 +277,7 @@ impl Inner {
         if is_present {
             return accepted;
         }
-        // What no commit has covered goes at once: nobody was told that it is stable.
+        // A version that no commit has covered goes at once, because it was never called stable.
         let place = (key.object, key.block, key.strip);
         let is_durable = |one: &Stored| {
             let durable = self.durable.strips.get(&place).into_iter().flatten();

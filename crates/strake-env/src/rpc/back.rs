@@ -18,16 +18,16 @@ use strake_proto::{Error, ErrorKind, Result};
 /// Requests of a server that one client works on at a time.
 pub const BACK_REQUESTS_MAX: usize = 64;
 
-/// What the server keeps to.
+/// The limits that the server keeps.
 pub(crate) const BACK_CALLS: CallLimits = CallLimits {
     calls_max: BACK_REQUESTS_MAX,
     bytes_max: BACK_REQUESTS_MAX * BACK_MESSAGE_BYTES_MAX,
 };
-/// What the client has for them: a thread for each that waits for something, up to a limit.
+/// The limits of the client: a thread for each request that waits for something.
 pub(crate) const BACK_WORKERS: WorkerLimits =
     WorkerLimits { threads_max: 16, waiting_max: BACK_REQUESTS_MAX };
 
-/// The client's end: answers what its server asks.
+/// The client's end, which answers the server's requests.
 pub trait BackHandler: Send + Sync {
     /// Answers one request. May wait, and may call the server meanwhile.
     ///
@@ -36,7 +36,7 @@ pub trait BackHandler: Send + Sync {
     fn answer(&self, message: &[u8]) -> Result<Vec<u8>>;
 }
 
-/// Of clients that expect no requests.
+/// The handler of clients that expect no requests.
 pub struct NoBackRequests;
 
 impl BackHandler for NoBackRequests {

@@ -1,9 +1,9 @@
 //! The calls that one end of a connection has in flight, matched to their replies by number. Each
 //! end numbers its own calls, so the two directions know nothing of each other.
 //!
-//! The calls in flight, and their bytes, have a limit; who begins one more waits for room. A call
-//! whose time ran out keeps its place until its reply comes, because the other end works on it
-//! still: what it holds for us is bounded by what we count here.
+//! The number of calls in flight and their bytes are limited. A caller that begins one more waits
+//! for room. A call whose time ran out keeps its place until its reply comes, because the other end
+//! still works on it. So this count bounds the memory that the other end needs for us.
 
 use crate::rpc::frame::Frame;
 use crate::sync::{Condvar, Mutex};
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// How much may be in flight.
+/// The limits of what may be in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallLimits {
-    /// Calls, at least 1.
+    /// The most calls, at least 1.
     pub calls_max: usize,
-    /// Bytes of their requests; a single one may exceed it.
+    /// The most bytes of their requests. A single request may exceed it.
     pub bytes_max: usize,
 }
 
@@ -39,11 +39,11 @@ struct State {
 
 struct Entry {
     bytes: usize,
-    /// `None` if nobody waits any more.
+    /// `None` if the caller does not wait any more.
     slot: Option<Arc<Slot>>,
 }
 
-/// Where a reply arrives.
+/// The place where a reply arrives.
 #[derive(Default)]
 struct Slot {
     reply: Mutex<Option<Result<Frame>>>,
@@ -56,7 +56,7 @@ pub(crate) struct Call {
     slot: Arc<Slot>,
 }
 
-/// Why a call has no reply.
+/// The reason why a call has no reply.
 #[derive(Debug)]
 pub enum CallError {
     /// The connection is gone; the request may have been executed or not.
@@ -71,8 +71,8 @@ impl Calls {
         Calls { limits, state: Mutex::default(), room: Condvar::new() }
     }
 
-    /// Registers a call of `bytes` before it is sent, or a quick reply would find nobody. Waits for
-    /// room, at most for `limit`.
+    /// Registers a call of `bytes`. This happens before the call is sent, so that a quick reply
+    /// finds it. Waits for room, at most for `limit`.
     pub(crate) fn begin(
         &self,
         bytes: usize,
@@ -102,7 +102,7 @@ impl Calls {
         Ok(Call { number, slot })
     }
 
-    /// Takes a reply, or what nobody asked for, which is dropped.
+    /// Takes a reply. A reply to no known call is dropped.
     pub(crate) fn deliver(&self, frame: Frame) {
         let Some(entry) = self.remove(frame.number) else { return };
         if let Some(slot) = entry.slot {
@@ -148,7 +148,8 @@ impl Calls {
         }
     }
 
-    /// The connection is gone: every call in flight, and each one after, gets `error`.
+    /// Ends all calls, because the connection is gone: every call in flight and every later one
+    /// gets `error`.
     pub(crate) fn end(&self, error: &Error) {
         let mut state = self.state.lock();
         state.broken.get_or_insert_with(|| error.clone());

@@ -54,7 +54,7 @@ enum State {
 struct Kept {
     message: Message,
     state: State,
-    /// Whether somebody waits for the answer.
+    /// Whether a caller waits for the answer.
     wanted: bool,
 }
 
@@ -65,9 +65,9 @@ pub(crate) struct Journal {
     pub(crate) life: u64,
     /// The server process that has seen all answered changes.
     pub(crate) boot: Option<u64>,
-    /// Set when the server's state is not what this client was told.
+    /// Set when the server's state contradicts the answers that this client got.
     pub(crate) broken: Option<Error>,
-    /// Somebody syncs because the journal is full.
+    /// Whether a thread is syncing because the journal is full.
     pub(crate) syncing: bool,
     last: u64,
     era: u64,
@@ -97,7 +97,7 @@ impl Journal {
         self.entries.len() >= ENTRIES_MAX || self.bytes >= BYTES_MAX
     }
 
-    /// Whether some change is adrift and nobody waits for its answer.
+    /// Whether some change is adrift and no caller waits for its answer.
     pub(crate) fn has_forsaken(&self) -> bool {
         let oldest = self.entries.get(&self.oldest());
         oldest.is_some_and(|kept| kept.state == State::Adrift && !kept.wanted)
@@ -165,7 +165,7 @@ impl Journal {
                 self.set(sequence, State::Answered(self.era, position, print));
                 Ok(reply)
             }
-            // What was refused has changed nothing.
+            // A refused change has changed nothing.
             Ok(CountedAnswer { outcome: Err(error), .. }) => {
                 self.forget(sequence);
                 Err(error)
@@ -263,7 +263,7 @@ impl Journal {
     }
 }
 
-/// Whether the server says that this session is none any more.
+/// Whether the server says that it does not know this session any more.
 fn is_protocol(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Stale | ErrorKind::Fenced | ErrorKind::Invalid)
 }

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_proto::{ErrorKind, Result};
 
-/// Between two looks whether the process serves. A start takes a good part of a second.
+/// The time between two looks whether the process serves. A start takes a good part of a second.
 const LOOK: Duration = Duration::from_millis(20);
-/// For one greeting.
+/// The time limit of one greeting.
 const GREETING: Duration = Duration::from_secs(5);
 
 /// See the module.

@@ -17,7 +17,7 @@ use strake_proto::{Error, ErrorKind, Result};
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// How long a session's calls wait.
+/// The time limits of a session's calls.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionLimits {
     /// For a connection and its greetings.
@@ -31,14 +31,15 @@ pub struct SessionLimits {
 }
 
 impl SessionLimits {
-    /// For NSDs: others hold the data as well, so one that is not there is given up at once.
+    /// Limits for NSDs. Other NSDs hold the data, too, so an NSD that is not there is given up at
+    /// once.
     pub const NSD: SessionLimits = SessionLimits {
         connect: Duration::from_secs(5),
         call: Duration::from_secs(30),
         absent: Duration::ZERO,
         broken: Duration::from_secs(2),
     };
-    /// For the metadata, without which nothing works: its return is awaited.
+    /// Limits for the metadata. Nothing works without it, so its return is awaited.
     pub const META: SessionLimits = SessionLimits {
         connect: Duration::from_secs(5),
         call: Duration::from_secs(60),
@@ -47,9 +48,9 @@ impl SessionLimits {
     };
 }
 
-/// What came of one attempt of a call.
+/// The result of one attempt of a call.
 pub(crate) enum Attempt<T> {
-    /// It was the last.
+    /// The attempt was the last one.
     Over(Result<T>),
     /// The connection broke.
     Disconnected(Error),
@@ -69,7 +70,7 @@ pub struct SessionEnv {
     pub process: Option<Arc<ServerProcess>>,
 }
 
-/// What a fresh connection must have done on it before calls may use it.
+/// The work to be done on a fresh connection before calls may use it.
 pub(crate) type Prepare<'a> = &'a dyn Fn(&Connection) -> Result<()>;
 
 pub(crate) struct Session {
@@ -121,8 +122,9 @@ impl Session {
         &*self.env.waits
     }
 
-    /// Sends a request until there is a reply or the limits are reached. `message(true)` is what
-    /// may be sent when an earlier attempt may have been executed; `None` if that is not allowed.
+    /// Sends a request until there is a reply or the limits are reached. `message(true)` makes the
+    /// message for a repetition, when an earlier attempt may have been executed. It is `None` if
+    /// the request must not be repeated.
     pub(crate) fn call(
         &self,
         kind: FrameKind,
