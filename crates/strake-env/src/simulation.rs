@@ -15,10 +15,10 @@
 //! seam is simulated from then on, and so are all threads that it spawns. Other threads of the
 //! process see the plain seam. Two runs of one seed take the same decisions and do the same I/O.
 //!
-//! **What must not happen** in a simulated thread: to wait for another simulated thread around the
-//! seam (a lock of another crate that is held across a decision point, a standard channel). The
-//! thread that holds the baton would sleep, and nobody could wake it. [`undisturbed`] is for
-//! calls of other crates that come back into ours while they hold a lock of their own.
+//! **A simulated thread must not wait** for another simulated thread around the seam: by a lock of
+//! another crate that is held across a decision point, or by a standard channel. The thread that
+//! holds the baton would sleep, and no thread could wake it. [`undisturbed`] is for calls of other
+//! crates that come back into ours while they hold a lock of their own.
 //!
 //! Only tests have this module: it is compiled with the feature `simulation`, or for the tests of
 //! this crate.
@@ -183,7 +183,7 @@ pub(crate) fn sleep(time: Duration) -> bool {
 }
 
 /// Calls `work` with no decision points, for calls that come out of another crate which may hold a
-/// lock of its own: nobody else runs meanwhile unless this thread must wait.
+/// lock of its own. No other thread runs meanwhile unless this one must wait.
 pub(crate) fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
     match here() {
         Some(here) => here.undisturbed(work),

@@ -1,10 +1,10 @@
-//! A disk on a host that others use as well, and that they can make room on.
+//! A disk that shares its host's file system with other disks, which can make room for it.
 //!
-//! Containers are sparse, so several disks share what their host's file system has. When it is
-//! full, the space that one of them needs may be what another has freed and not yet given back.
-//! So before a write fails with `StorageFull`, everybody on the same [`Host`] gives back what is
-//! free; then it is tried again, as long as anybody gave anything since it was tried last. That
-//! goes for whatever writes to the disk: strips, journals, the metadata's copies.
+//! Containers are sparse, so several disks share the space of their host's file system. When it is
+//! full, one of them may need the space that another has freed and not yet given back. So before a
+//! write fails with `StorageFull`, all disks on the same [`Host`] give back their free space. Then
+//! the write is tried again, as long as some disk gave something since the last attempt. This
+//! applies to all writes: strips, journals, the metadata's copies.
 //!
 //! It stands above the guard that limits an I/O: giving space back takes its own time.
 

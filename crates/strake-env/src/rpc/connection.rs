@@ -1,10 +1,9 @@
 //! Calls over one authenticated stream, several in flight.
 //!
 //! Callers write their own frames under the writer's lock. One reader thread per connection takes
-//! every reply and hands it to the call that waits for its number; a reply that nobody waits for
-//! any more (its call ran out of time) is dropped. The first error on the stream ends the
-//! connection for all calls. Requests of the server come the same way and are answered by threads
-//! of their own ([`crate::rpc::back`]).
+//! every reply and hands it to the call that waits for its number. A reply whose call ran out of
+//! time is dropped. The first error on the stream ends the connection for all calls. Requests of
+//! the server come the same way and are answered by threads of their own ([`crate::rpc::back`]).
 //!
 //! Payload buffers go round: a reply's buffer comes back when the caller has copied it out, so that
 //! large reads do not fault in new memory each time.
@@ -41,7 +40,7 @@ struct Writer {
     seal: Seal,
 }
 
-/// What callers, the reader and those who answer the server share.
+/// What callers, the reader and the threads that answer the server share.
 struct Inner {
     /// A handle to end the stream with.
     stream: Stream,
@@ -234,8 +233,8 @@ impl Drop for Connection {
             // The reader ends with the stream; a panic in it was reported when it happened.
             let _ = reader.join();
         }
-        // Requests that nobody began have no answer to wait for. Those being answered end by
-        // themselves: one of them may be what drops this connection.
+        // Requests that no thread has begun have no answer to wait for. Those being answered end by
+        // themselves: one of them may drop this connection.
         drop(self.back.end());
     }
 }

@@ -77,7 +77,7 @@ struct CountedEntryRef<'a> {
 pub struct MetaClientSession {
     session: Session,
     journal: Mutex<Journal>,
-    /// Something in the journal has changed that somebody may wait for.
+    /// Signalled when something in the journal has changed that a thread may wait for.
     moved: Condvar,
 }
 
@@ -204,7 +204,7 @@ impl MetaClientSession {
                 self.moved.notify_all();
                 synced?;
             } else if journal.has_forsaken() {
-                // Nobody else may be there to connect, which sends it again.
+                // Connecting sends the change again, and perhaps no other call connects.
                 drop(journal);
                 self.call("for a connection with", &encode(&MetaRequestRef::Sync)?, true)?;
                 journal = self.journal.lock();
@@ -346,7 +346,7 @@ fn decode_reply<T: for<'a> Deserialize<'a>>(frame: &Frame) -> Result<Result<T>> 
     decode(&frame.message)
 }
 
-/// Serves `port` as the metadata to whoever connects and knows the secret.
+/// Serves `port` as the metadata to all clients that know the secret.
 ///
 /// # Errors
 /// When no thread can be started.

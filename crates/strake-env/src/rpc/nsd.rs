@@ -86,7 +86,7 @@ fn waiting_for(request: &NsdRequest) -> &'static str {
     }
 }
 
-/// Serves `port` as NSD `nsd` to whoever connects and knows the secret.
+/// Serves `port` as NSD `nsd` to all clients that know the secret.
 ///
 /// # Errors
 /// When no thread can be started.

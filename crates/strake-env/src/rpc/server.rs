@@ -241,8 +241,8 @@ impl RpcServer {
             self.core.halted.notify_all();
             std::mem::take(&mut state.connections)
         };
-        // Before the listener stops: a successor binds only when nobody listens any more, so this
-        // cannot be its socket.
+        // The file goes before the listener stops. A successor binds only when no process listens
+        // any more, so this cannot be its socket.
         if let Endpoint::Unix(path) = &self.endpoint {
             let _ = std::fs::remove_file(path);
         }

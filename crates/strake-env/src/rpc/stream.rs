@@ -200,11 +200,11 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Listens at `endpoint`. A Unix socket that a dead server left behind is replaced; one that
-    /// somebody answers is not.
+    /// Listens at `endpoint`. A Unix socket that a dead server left behind is replaced. A socket
+    /// that is answered is not.
     ///
     /// # Errors
-    /// `Busy` if somebody listens there already; the host's.
+    /// `Busy` if another process listens there; the host's.
     pub fn bind(endpoint: &Endpoint) -> Result<Listener> {
         Listener::open(endpoint).map_err(|error| {
             let kind = match error.kind() {
@@ -274,7 +274,7 @@ impl Listener {
     }
 }
 
-/// Removes the socket at `path` if nobody answers there.
+/// Removes the socket at `path` if no process answers there.
 fn remove_stale(path: &Path) -> io::Result<()> {
     // Connecting to a plain file is refused as well, and that must not be removed.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());

@@ -61,7 +61,8 @@ impl Talk {
         Ok(Talk { stream, sending, receiving })
     }
 
-    /// With a process's own child, over a socket that nobody else has: nothing is to be proven.
+    /// A talk with a process's own child, over a socket that no other process has. Nothing has to
+    /// be proven.
     pub fn with_child(stream: Stream) -> Talk {
         Talk { stream, sending: Seal::none(), receiving: Seal::none() }
     }

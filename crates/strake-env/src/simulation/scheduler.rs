@@ -1,16 +1,16 @@
-//! The scheduler: one thread holds the baton, and the seed says who holds it next.
+//! The scheduler: one thread holds the baton, and the seed decides which thread gets it next.
 //!
 //! Each simulated thread is a thread of the operating system that sleeps until it is handed the
 //! baton. It hands the baton on at *decision points* ([`Here::point`]) and where it must wait
-//! ([`Here::block`]). Between two points nobody else runs, so a simulated lock needs no atomic
+//! ([`Here::block`]). Between two points no other thread runs, so a simulated lock needs no atomic
 //! protocol, and "release the lock and wait" is one step.
 //!
-//! **Time** belongs to the scheduler. Each point takes a microsecond. When nobody can run, time
-//! jumps to the earliest limit that somebody waits for. When nobody has a limit either, the
+//! **Time** belongs to the scheduler. Each point takes a microsecond. When no thread can run, time
+//! jumps to the earliest time limit of a waiting thread. When no thread has a limit either, the
 //! simulation fails with the name of each thread, what it waits for, and where.
 //!
-//! **Failure.** After a deadlock or a panic nobody is handed the baton again: the threads of a
-//! failed simulation stay where they are, and the process that found the failure ends soon.
+//! **Failure.** After a deadlock or a panic no thread gets the baton again. The threads of a failed
+//! simulation stay where they are, and the process that found the failure ends soon.
 
 use super::trace::{Line, Trace};
 use super::{Options, Place};
@@ -42,7 +42,7 @@ pub(crate) enum Awaited {
     Network(u64),
 }
 
-/// A thread's turn: it sleeps until somebody gives it the baton.
+/// A thread's turn: it sleeps until it is given the baton.
 #[derive(Default)]
 struct Turn {
     given: Mutex<bool>,
@@ -337,7 +337,7 @@ impl Here {
         }
     }
 
-    /// A decision point: somebody else may run now.
+    /// A decision point: another thread may run now.
     pub(crate) fn point(&self, what: &'static str, place: Place) {
         let mut state = self.scheduler.state.lock();
         if let Err(report) = state.step(self.id, what, place) {
@@ -395,7 +395,7 @@ impl Here {
         self.with(|state| state.wake(on, all))
     }
 
-    /// Whether somebody waits for `on`.
+    /// Whether some thread waits for `on`.
     pub(crate) fn is_awaited(&self, on: Awaited) -> bool {
         self.with(|state| state.live.values().any(|thread| thread.awaits(on)))
     }
@@ -411,7 +411,7 @@ impl Here {
         self.with(|state| state.trace.add(line));
     }
 
-    /// Calls `work` with no decision points: nobody else runs unless this thread must wait.
+    /// Calls `work` with no decision points: no other thread runs unless this one must wait.
     pub(crate) fn undisturbed<T>(&self, work: impl FnOnce() -> T) -> T {
         struct Calm<'a>(&'a Here);
         impl Calm<'_> {
