@@ -210,19 +210,22 @@ impl Room {
 
     /// Takes room for a block that is about to be sent, if it overwrites. `None` if there is none
     /// now. With `alone` there is always room while nothing else is in flight: the reserve has room
-    /// for one block once everything is settled.
-    pub fn take_off(&self, claim: Claim, alone: bool) -> Option<Flight<'_>> {
+    /// for one block once everything is settled. A block that is sent as a
+    /// patch of so many `patched` bytes on an NSD leaves the reserve alone: an NSD does not free
+    /// what a patch replaces as soon as it is settled.
+    pub fn take_off(&self, claim: Claim, patched: Option<u64>, alone: bool) -> Option<Flight<'_>> {
+        let strip = patched.unwrap_or_else(|| self.strip(claim.bytes));
         if !claim.overwrites {
-            return Some(Flight { room: self, claim });
+            return Some(Flight { room: self, claim, strip });
         }
-        let strip = self.strip(claim.bytes);
         let mut state = self.state.lock();
         // The thread whose turn it is looks for room to grow, so the reserve is left alone.
-        let kept = if state.turn.is_some() { state.reserve } else { 0 };
+        let kept = if patched.is_some() || state.turn.is_some() { state.reserve } else { 0 };
         let taken = state.claimed.growth() + state.flying + strip + kept;
-        if taken <= state.claimable() || alone && state.flying == 0 {
+        let alone = alone && patched.is_none() && state.flying == 0;
+        if taken <= state.claimable() || alone {
             state.flying += strip;
-            return Some(Flight { room: self, claim });
+            return Some(Flight { room: self, claim, strip });
         }
         None
     }
@@ -256,10 +259,9 @@ impl Room {
         self.state.lock().owing = owing;
     }
 
-    /// Notes that what was claimed is on the NSDs.
-    fn sent(&self, claim: Claim) {
+    /// Notes that what was claimed is on the NSDs, of which each got so many bytes.
+    fn sent(&self, claim: Claim, bytes: u64) {
         self.release(claim);
-        let bytes = self.strip(claim.bytes);
         let mut state = self.state.lock();
         state.sent += bytes;
         state.free = state.free.saturating_sub(bytes);
@@ -324,19 +326,21 @@ impl Room {
 pub struct Flight<'a> {
     room: &'a Room,
     claim: Claim,
+    /// Bytes for one NSD.
+    strip: u64,
 }
 
 impl Flight<'_> {
     /// Notes that the block is on the NSDs: its claim ends.
     pub fn sent(self) {
-        self.room.sent(self.claim);
+        self.room.sent(self.claim, self.strip);
     }
 }
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         if self.claim.overwrites {
-            self.room.state.lock().flying -= self.room.strip(self.claim.bytes);
+            self.room.state.lock().flying -= self.strip;
         }
     }
 }

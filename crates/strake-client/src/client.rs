@@ -10,7 +10,7 @@ use crate::mount::Mount;
 use crate::open_file::OpenFile;
 use crate::settings::Settings;
 use crate::tender::{Background, tend_now};
-use crate::timings::Timings;
+use crate::timings::{SendTimings, Timings};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use strake_array::Array;
@@ -68,6 +68,7 @@ impl StrakeVfs {
             prefetch: Queue::default(),
             neighbours: Neighbours::default(),
             flush_fan,
+            timings: SendTimings::new(&array.observe),
             settings,
             array,
             dirty: Mutex::default(),

@@ -83,5 +83,5 @@ mod testing;
 
 pub use client::{ClientView, FlushReport, StrakeVfs};
 pub use memory::page_pool::PagePoolView;
-pub use settings::Settings;
+pub use settings::{Patches, Settings};
 pub use vfs::Vfs;

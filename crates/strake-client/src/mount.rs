@@ -7,6 +7,7 @@ use crate::inode::queue::Queue;
 use crate::memory::file::FileState;
 use crate::memory::page_pool::PagePool;
 use crate::settings::Settings;
+use crate::timings::SendTimings;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +32,7 @@ pub(crate) struct Mount {
     pub(crate) neighbours: Neighbours,
     pub(crate) flush_fan: FanOut,
     pub(crate) settings: Settings,
+    pub(crate) timings: SendTimings,
     /// Inodes with something to sync. Its lock is a leaf under `InodeState::core`.
     pub(crate) dirty: Mutex<HashMap<Ino, Pinned>>,
     /// The inode whose blocks were last queued because clean pages were short.

@@ -34,7 +34,8 @@ fn count_writes(rig: &Rig) -> Arc<AtomicU64> {
     for nsd in &rig.nsds {
         let count = Arc::clone(&count);
         nsd.set_watch(Some(Arc::new(move |moment, request| {
-            if moment == Moment::Before && matches!(request, NsdRequest::Write { .. }) {
+            let writes = matches!(request, NsdRequest::Write { .. } | NsdRequest::Patch { .. });
+            if moment == Moment::Before && writes {
                 count.fetch_add(1, Ordering::AcqRel);
             }
         })));

@@ -1,7 +1,20 @@
 //! The settings of the client. An administrator's change applies from the next start.
 
+use std::str::FromStr;
 use std::time::Duration;
 use strake_proto::{ByteCount, Error, ErrorKind, Result, parse_size};
+
+/// When a block is sent as a patch: its changed units alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Patches {
+    /// Where little has changed.
+    #[default]
+    Auto,
+    /// Wherever that is possible, however much has changed.
+    Always,
+    /// Never.
+    Off,
+}
 
 /// Settings of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,9 +36,27 @@ pub struct Settings {
     pub standstill_max: Duration,
     /// `prefetch_blocks`: how many blocks a sequential reader is kept ahead.
     pub prefetch_blocks: u64,
+    /// `patches`: whether blocks are sent as patches.
+    pub patches: Patches,
     /// Whether the process does nothing else, so that its whole memory is limited: see the head of
     /// memory/page_pool.rs.
     pub own_process: bool,
+}
+
+impl FromStr for Patches {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Patches> {
+        match word {
+            "auto" => Ok(Patches::Auto),
+            "always" => Ok(Patches::Always),
+            "off" => Ok(Patches::Off),
+            _ => {
+                let detail = format!("patches is auto, always or off, not '{word}'");
+                Err(Error::new(ErrorKind::Invalid, detail))
+            }
+        }
+    }
 }
 
 impl Default for Settings {
@@ -38,6 +69,7 @@ impl Default for Settings {
             flushers: 4,
             io_threads: 8,
             prefetch_blocks: 4,
+            patches: Patches::Auto,
             own_process: false,
         }
     }
@@ -54,6 +86,7 @@ impl Settings {
             flushers: 2,
             io_threads: 2,
             prefetch_blocks: 2,
+            patches: Patches::Auto,
             own_process: false,
         }
     }
@@ -71,6 +104,7 @@ impl Settings {
             "flushers" => self.flushers = number(name, value)?.clamp(1, 64) as usize,
             "io_threads" => self.io_threads = number(name, value)?.min(256) as usize,
             "prefetch_blocks" => self.prefetch_blocks = number(name, value)?.min(1024),
+            "patches" => self.patches = value.parse()?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -93,6 +127,9 @@ mod tests {
         let mut settings = Settings::default();
         assert!(settings.set("pagepool", "64M").expect("a size"));
         assert_eq!(settings.page_pool, ByteCount::mib(64));
+        assert!(settings.set("patches", "off").expect("a word"));
+        assert_eq!(settings.patches, Patches::Off);
+        assert!(settings.set("patches", "some").is_err());
         assert!(settings.set("sync_interval", "5s").expect("seconds"));
         assert_eq!(settings.sync_interval, Duration::from_secs(5));
         assert!(!settings.set("rpc", "socket").expect("not ours"));

@@ -18,6 +18,8 @@ struct Stored {
     bytes: Arc<Vec<u8>>,
     checksums: Arc<Vec<u32>>,
     settled: bool,
+    /// Bytes that it takes beside an older version.
+    own: u64,
 }
 
 impl Stored {
@@ -225,7 +227,11 @@ impl Inner {
     }
 
     fn used(&self) -> u64 {
-        self.state.strips.values().flatten().map(|one| one.bytes.len() as u64).sum()
+        let of_strip = |versions: &Vec<Stored>| {
+            let Some((oldest, newer)) = versions.split_last() else { return 0 };
+            newer.iter().map(|one| one.own).sum::<u64>() + oldest.bytes.len() as u64
+        };
+        self.state.strips.values().map(of_strip).sum()
     }
 
     fn floor(&self, key: &StripKey) -> Version {
@@ -242,6 +248,7 @@ impl Inner {
         checksums: &[u32],
         (copy, stable): (bool, Version),
         bytes: &[u8],
+        own: u64,
     ) -> Result<NsdReply> {
         if let Some(kind) = self.faults.write {
             return Err(Error::new(kind, "injected"));
@@ -255,7 +262,7 @@ impl Inner {
         }
         assert!(!bytes.is_empty() && bytes.len().is_multiple_of(UNIT_BYTES));
         assert_eq!(checksums.len(), bytes.len() / UNIT_BYTES);
-        if self.used() + bytes.len() as u64 > self.capacity {
+        if self.used() + own > self.capacity {
             return Err(ErrorKind::NoSpace.into());
         }
         let accepted = Ok(NsdReply::Accepted { boot: self.boot });
@@ -292,13 +299,15 @@ impl Inner {
             bytes: Arc::new(bytes.to_vec()),
             checksums: Arc::new(checksums.to_vec()),
             settled: false,
+            own,
         };
         versions.insert(0, stored);
         self.state.changes += 1;
         accepted
     }
 
-    /// A patch is a write of the base with some units changed.
+    /// A patch is a write of the base with some units changed. While the base is held beside it, it
+    /// takes these units alone.
     fn patch(
         &mut self,
         key: &StripKey,
@@ -331,7 +340,8 @@ impl Inner {
             bytes[unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES].copy_from_slice(data);
             checksums[unit] = *checksum;
         }
-        let reply = self.write(key, header, &checksums, (true, stable), &bytes);
+        let reply =
+            self.write(key, header, &checksums, (true, stable), &bytes, payload.len() as u64);
         self.patches += u64::from(reply.is_ok());
         reply
     }
@@ -451,7 +461,10 @@ impl MemoryNsd {
         }
         match request {
             NsdRequest::Write { key, header, checksums, copy, stable } => {
-                let reply = inner.write(key, header, checksums, (*copy, *stable), send);
+                let reply = {
+                    let own = send.len() as u64;
+                    inner.write(key, header, checksums, (*copy, *stable), send, own)
+                };
                 inner.restart_if_due();
                 reply
             }

@@ -120,7 +120,9 @@ impl StripeIo {
         });
         self.note_missed((layout.object, block), &targets, &results);
         let mut refusals = results.iter().filter_map(|result| result.as_ref().err());
-        let is_refused = refusals.any(|error| error.kind() == ErrorKind::NotBase);
+        // Without room for units beside the base, the caller looks for room for the whole block.
+        let is_refused =
+            refusals.any(|error| matches!(error.kind(), ErrorKind::NotBase | ErrorKind::NoSpace));
         let judged = self.judge_write(&stripe, &targets, results);
         if is_refused {
             return Ok(self.not_base());

@@ -263,6 +263,22 @@ impl StripeIo {
         if equal { Verdict::Whole(version, block_bytes) } else { Verdict::Unequal }
     }
 
+    /// Reads all of a version of a block that the NSDs may hold beside a newer one, padded with
+    /// zeros to whole data strips ([`super::padded_bytes`]).
+    ///
+    /// # Errors
+    /// `Io` if too few NSDs hold it.
+    pub fn read_version(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        shape: (Version, u32),
+        bytes: &mut [u8],
+    ) -> Result<()> {
+        let slots = self.nsds.stripe(layout, block)?;
+        self.gather(layout, block, &slots, shape, bytes).map(|_| ())
+    }
+
     /// Reads all data strips of a version into `bytes`, rebuilding those that cannot be had from
     /// the others. Returns which were bad.
     pub(super) fn gather(

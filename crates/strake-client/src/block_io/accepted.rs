@@ -20,6 +20,8 @@ pub(crate) struct AcceptedBlock {
     pub(crate) block: Arc<Block>,
     /// Dirty bytes that it holds in the pool.
     pub(crate) charge: usize,
+    /// Bytes on disks that it claims again if it is lost.
+    pub(crate) claimed: usize,
     /// Bytes on disks that are the inode's once it is stable.
     pub(crate) gained: i64,
     /// Whether another block may have its memory: see
@@ -85,8 +87,8 @@ impl Outcome for AcceptedBlock {
         }
         self.block.became_stable(version);
         self.release();
-        if self.in_parts && page_pool.is_behind() {
-            // Kept, it would be dirty as a whole at the next write to a part of it.
+        if self.in_parts && (page_pool.is_behind() || page_pool.is_short_of_parts()) {
+            // Others need the memory more.
             if let Some(buffer) = self.block.take_clean() {
                 page_pool.release(buffer);
             }
@@ -105,9 +107,11 @@ impl Outcome for AcceptedBlock {
             let mut data = self.block.data.write();
             if !data.detached && data.buffer.is_some() {
                 data.whole = true;
+                data.changed.whole = true;
+                self.block.set_unsure();
                 if !data.dirty {
                     data.dirty = true;
-                    data.charge = self.charge;
+                    data.charge = self.claimed;
                     data.dirtied = self.charge;
                     self.file.page_pool().add_dirty(self.charge);
                     // It is sent again, and so needs room again.

@@ -8,7 +8,7 @@ use crate::memory::page_pool::Fill;
 use crate::mount::Mount;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use strake_array::stripe_io::{Access, Found};
+use strake_array::stripe_io::{Access, Found, padded_bytes};
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, ObjectLayout, Result, Version};
 
@@ -85,6 +85,45 @@ pub(crate) fn load(
     Ok(())
 }
 
+/// Reads what is missing of a block of which NSDs may hold different versions, at the version that
+/// is known to be stable: what is missing differs in none of them. False if that cannot be had. The
+/// caller holds the block's lock exclusively.
+pub(crate) fn load_stable(
+    mount: &Mount,
+    layout: &ObjectLayout,
+    block: &Block,
+    data: &mut BlockData,
+) -> bool {
+    let (version, length) = (block.stable(), block.stored.load(Ordering::Acquire));
+    let (index, io) = (BlockIndex(block.index), &mount.array.io);
+    if !block.is_unsure()
+        || version <= mount.array.floors.floor(layout.object, index)
+        || [0, STORED_UNKNOWN].contains(&length)
+    {
+        return false;
+    }
+    let mut bytes = io.scratch().take(padded_bytes(layout.code, length));
+    if io.read_version(layout, index, (version, length), &mut bytes).is_err() {
+        return false;
+    }
+    let limit = data.limit as usize;
+    bytes.get_mut(limit..).into_iter().for_each(|stale| stale.fill(0));
+    let units = limit.div_ceil(UNIT_BYTES);
+    block.grow(data, &mount.page_pool, units * UNIT_BYTES, Fill::Whole);
+    for unit in 0..units {
+        if data.valid.contains(unit) {
+            continue;
+        }
+        data.zero_unit(unit);
+        let stored = bytes.chunks_exact(UNIT_BYTES).nth(unit);
+        if let (Some(stored), Some(buffer)) = (stored, &mut data.buffer) {
+            buffer[unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES].copy_from_slice(stored);
+        }
+    }
+    data.count(&mount.page_pool);
+    true
+}
+
 /// A read had to write the block anew: that is accepted and becomes stable like any other write.
 fn note_rewritten(
     mount: &Mount,
@@ -100,9 +139,20 @@ fn note_rewritten(
     let (inode, file) = (Arc::clone(inode), Arc::clone(file));
     let restarts = mount.array.io.nsds().restarts();
     let array = Arc::downgrade(&mount.array);
-    let (charge, gained, in_parts, in_place, reusable) = (0, 0, false, false, false);
-    let accepted =
-        AcceptedBlock { array, inode, file, block, charge, gained, in_parts, in_place, reusable };
+    let (charge, claimed, gained) = (0, 0, 0);
+    let (in_parts, in_place, reusable) = (false, false, false);
+    let accepted = AcceptedBlock {
+        array,
+        inode,
+        file,
+        block,
+        charge,
+        claimed,
+        gained,
+        in_parts,
+        in_place,
+        reusable,
+    };
     accepted.hand_over(layout, version, restarts);
 }
 

@@ -1,23 +1,28 @@
 //! From a block in memory to the NSDs: complete it, send it, and hand it to the next round.
 
 use crate::block_io::accepted::AcceptedBlock;
-use crate::block_io::load::{load, stored_length};
+use crate::block_io::load::{load, load_stable, stored_length};
 use crate::inode::core::InodeState;
-use crate::memory::block::{Block, BlockData};
+use crate::memory::block::{Block, BlockData, Changed};
 use crate::memory::file::{Content, FileState};
 use crate::memory::page_pool::Fill;
 use crate::mount::Mount;
+use crate::settings::Patches;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::room::Claim;
-use strake_array::stripe_io::{on_disk, padded_bytes};
+use strake_array::stripe_io::{Patch, Patched, on_disk, padded_bytes, rows_of};
 use strake_env::AlignedBuffer;
 use strake_env::sync::{RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result};
+use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result, Version};
 
 /// Commits that sending one block is worth: each makes stable what is accepted, unless NSDs fail.
 const STABLE_ATTEMPTS: u32 = 8;
+/// A block of which at most one part in so many has changed is sent as a patch.
+const PATCH_PART: usize = 4;
+/// No strip gets more units by one patch.
+const PATCH_ROWS_MAX: usize = 128;
 
 /// Sends a block if it is dirty: reads what is missing of it, encodes it, writes it. Afterwards it
 /// is accepted; a round ([`strake_array::round`]) makes it stable.
@@ -52,19 +57,23 @@ pub(crate) fn flush_block_with(
     after_round: &mut dyn FnMut(),
 ) -> Result<()> {
     let sends = block.sends.load(Ordering::Acquire);
-    let is_sparse = block.data.read().is_sparse();
-    if is_sparse && !mount.page_pool.make_room_for_block() {
-        // Completed it takes a whole buffer. Whoever sends blocks waits for no room, which others
-        // have only once they are sent; but what is accepted need not stay longer.
-        let _ = mount.array.rounds.run(false);
-        mount.page_pool.make_room_for_block();
-    }
     let nsds = mount.array.io.nsds();
-    let (mut unstable, mut had_no_room) = (0, None);
+    let (mut unstable, mut had_no_room, mut has_buffer) = (0, None, false);
     while unstable < STABLE_ATTEMPTS {
         let restarts = nsds.restarts();
-        match send_block(mount, inode, file, block, since, had_no_room.is_some())? {
+        let attempt = Attempt { since, alone: had_no_room.is_some(), has_buffer };
+        match send_block(mount, inode, file, block, &attempt)? {
             Sending::Done => return Ok(()),
+            Sending::NotBase => {}
+            Sending::NoBuffer => {
+                // Whoever sends blocks waits for no room, which others have only once they are
+                // sent; but what is accepted need not stay longer.
+                if !mount.page_pool.make_room_for_block() {
+                    let _ = mount.array.rounds.run(false);
+                    mount.page_pool.make_room_for_block();
+                }
+                has_buffer = true;
+            }
             Sending::Unstable => {
                 // If the round fails for some blocks, they are dirty again, perhaps ours as well.
                 let _ = mount.array.rounds.run(false);
@@ -99,28 +108,53 @@ enum Sending {
     Unstable,
     /// There is no room on the NSDs for it beside what it replaces.
     NoRoom,
+    /// Completed it takes a whole buffer, for which room is to be made in the pool.
+    NoBuffer,
+    /// It could not be sent as a patch, and is to be sent as a whole.
+    NotBase,
 }
 
-/// See [`flush_block`]. `alone`: room was made for it; see [`strake_array::room::Room::take_off`].
+/// How a block is sent.
+struct Attempt {
+    /// See [`flush_block_with`].
+    since: Option<u64>,
+    /// Room was made for it: see [`strake_array::room::Room::take_off`].
+    alone: bool,
+    /// Room was made for a buffer.
+    has_buffer: bool,
+}
+
+/// See [`flush_block`].
 fn send_block(
     mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
     block: &Arc<Block>,
-    since: Option<u64>,
-    alone: bool,
+    attempt: &Attempt,
 ) -> Result<Sending> {
     let content = durable_content(mount, file)?;
     let Content::Object(layout) = &*content else { return Ok(Sending::Done) };
     let mut data = block.data.write();
-    if let Some(reason) = why_not_sent(block, &data, since) {
+    if let Some(reason) = why_not_sent(block, &data, attempt.since) {
         return Ok(reason);
     }
-    let Some(flight) = mount.array.room.take_off(data.claim(), alone) else {
-        return Ok(Sending::NoRoom);
-    };
+    let (room, claim) = (&mount.array.room, data.claim());
+    let mut base = base_of_patch(mount, file, layout, block, &data)?;
+    let mut flight =
+        base.and_then(|_| room.take_off(claim, Some(patch_bytes(layout, &data)), false));
+    if flight.is_none() {
+        base = None;
+        if data.is_sparse() && !attempt.has_buffer {
+            return Ok(Sending::NoBuffer);
+        }
+        flight = room.take_off(claim, None, attempt.alone);
+    }
+    let Some(flight) = flight else { return Ok(Sending::NoRoom) };
     let (has_holes, in_parts) = (data.has_holes(), data.is_written_in_parts());
-    let before = complete(mount, inode, file, layout, block, &mut data)?;
+    let before = match base {
+        Some(_) => data.length,
+        None => complete(mount, inode, file, layout, block, &mut data)?,
+    };
     // Again: reading what was missing may have had to write the block anew.
     if block.pinned.load(Ordering::Acquire) > 0 {
         return Ok(Sending::Unstable);
@@ -129,33 +163,28 @@ fn send_block(
     let in_place = before == length && file.is_settled(block);
     block.in_place.store(in_place, Ordering::Release);
     file.note_sending(block.index);
-    data.dirty = false;
-    data.set_saved();
-    let claim = take_claim(mount, &mut data);
-    let fresh = std::mem::take(&mut data.fresh);
+    let taken = Taken::of(mount, block, &mut data, base.is_some());
     block.pinned.fetch_add(1, Ordering::AcqRel);
 
     let data = RwLockWriteGuard::downgrade_to_upgradable(data);
-    let (index, io) = (BlockIndex(block.index), &mount.array.io);
-    let restarts = io.nsds().restarts();
-    let buffer = data.buffer.as_ref().expect("invariant: a complete block has a buffer");
-    let bytes = &buffer[..padded_bytes(layout.code, length)];
-    match io.write_block(layout, index, length, bytes, block.stable()) {
-        Ok(version) => {
+    let restarts = mount.array.io.nsds().restarts();
+    match send_bytes(mount, layout, block, &data, &taken.changed, base) {
+        Ok(Patched::Accepted(version)) => {
             flight.sent();
             block.stored.store(length, Ordering::Release);
-            let gained = note_gain(inode, block, (before, length), fresh);
+            let gained = note_gain(inode, block, (before, length), taken.fresh);
+            let is_whole = data.capacity() == layout.block_size as usize && base.is_none();
             let accepted = AcceptedBlock {
                 array: Arc::downgrade(&mount.array),
                 inode: Arc::clone(inode),
                 file: Arc::clone(file),
                 block: Arc::clone(block),
-                charge: claim.bytes as usize,
+                charge: taken.dirtied,
+                claimed: taken.claim.bytes as usize,
                 gained,
                 in_parts,
                 in_place,
-                reusable: buffer.len() == layout.block_size as usize
-                    && (has_holes || (before == 0 && length == layout.block_size)),
+                reusable: is_whole && (has_holes || (before == 0 && length == layout.block_size)),
             };
             accepted.hand_over(layout, version, restarts);
             // Only now, and still under the block's lock: a commit must find every block either
@@ -164,12 +193,116 @@ fn send_block(
             block.sends.fetch_add(1, Ordering::AcqRel);
             Ok(Sending::Done)
         }
-        Err(error) => {
+        failed => {
             // The lock is kept: another sender would find the block clean and call it stable.
             let mut data = RwLockUpgradableReadGuard::upgrade(data);
-            take_back(file, block, &mut data, claim, fresh);
-            Err(error)
+            taken.give_back(file, block, &mut data);
+            failed.map(|_| Sending::NotBase)
         }
+    }
+}
+
+/// The version that a block is sent as a patch of; `None` if it is sent as a whole. The caller
+/// holds its lock, and nothing of it is pinned.
+fn base_of_patch(
+    mount: &Mount,
+    file: &FileState,
+    layout: &ObjectLayout,
+    block: &Block,
+    data: &BlockData,
+) -> Result<Option<Version>> {
+    let (changed, units) = (&data.changed.units, (data.length as usize).div_ceil(UNIT_BYTES));
+    let is_wanted = match mount.settings.patches {
+        Patches::Off => false,
+        Patches::Always => true,
+        Patches::Auto => {
+            changed.count() <= units / PATCH_PART
+                && rows_of(layout.code, data.length, changed.iter()) <= PATCH_ROWS_MAX
+        }
+    };
+    if !is_wanted || changed.is_empty() || data.changed.whole || data.has_stale_end() {
+        return Ok(None);
+    }
+    // If nobody knows yet what is stored, its version is learnt here as well.
+    let is_same_length = stored_length(mount, layout, block)? == data.length;
+    let (base, index) = (block.stable(), BlockIndex(block.index));
+    let counts = base > mount.array.floors.floor(layout.object, index);
+    let fits = is_same_length && counts && !block.is_unsure() && file.is_settled(block);
+    Ok(fits.then_some(base))
+}
+
+/// Bytes that an NSD needs for a patch, with a little for its records.
+fn patch_bytes(layout: &ObjectLayout, data: &BlockData) -> u64 {
+    let rows = rows_of(layout.code, data.length, data.changed.units.iter());
+    ((rows + 1) * UNIT_BYTES) as u64
+}
+
+/// Sends a complete block, or what changed of one as a patch of `base`.
+fn send_bytes(
+    mount: &Mount,
+    layout: &ObjectLayout,
+    block: &Block,
+    data: &BlockData,
+    changed: &Changed,
+    base: Option<Version>,
+) -> Result<Patched> {
+    let (index, io) = (BlockIndex(block.index), &mount.array.io);
+    let buffer = data.buffer.as_ref().expect("invariant: what is dirty has a buffer");
+    let Some(base) = base else {
+        let bytes = &buffer[..padded_bytes(layout.code, data.length)];
+        let start = mount.timings.block_write.begin();
+        let sent = io.write_block(layout, index, data.length, bytes, block.stable());
+        mount.timings.block_write.end(start, bytes.len() as u64, sent.is_ok());
+        return sent.map(Patched::Accepted);
+    };
+    let bytes = |unit: usize| &buffer[unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES];
+    let units: Vec<(u32, &[u8])> =
+        changed.units.iter().map(|unit| (unit as u32, bytes(unit))).collect();
+    let start = mount.timings.block_patch.begin();
+    let patch = Patch { base, block_bytes: data.length, units: &units };
+    let sent = io.patch_block(layout, index, &patch);
+    let is_accepted = matches!(sent, Ok(Patched::Accepted(_)));
+    mount.timings.block_patch.end(start, (units.len() * UNIT_BYTES) as u64, is_accepted);
+    sent
+}
+
+/// What a block gives away while it is sent.
+struct Taken {
+    changed: Changed,
+    claim: Claim,
+    /// Bytes that are dirty in the pool until it is stable.
+    dirtied: usize,
+    fresh: u32,
+}
+
+impl Taken {
+    /// Takes it. All of a block that is sent as a whole is dirty in the pool from now on.
+    fn of(mount: &Mount, block: &Block, data: &mut BlockData, is_patch: bool) -> Taken {
+        data.dirty = false;
+        data.set_saved();
+        let (changed, claim) = (std::mem::take(&mut data.changed), data.claim());
+        let counted = std::mem::take(&mut data.dirtied);
+        let dirtied = if is_patch { counted } else { data.charge };
+        mount.page_pool.add_dirty(dirtied - counted);
+        data.set_claim(Claim::default());
+        // Sent as a patch it is clean afterwards with what it has.
+        block.enter(data, &mount.page_pool);
+        Taken { changed, claim, dirtied, fresh: std::mem::take(&mut data.fresh) }
+    }
+
+    /// The block could not be sent: it is dirty as before. It has never left the list of dirty
+    /// ones. Some NSDs may hold what was sent, so next time it is sent as a whole.
+    fn give_back(self, file: &FileState, block: &Block, data: &mut BlockData) {
+        assert!(!data.dirty, "nobody writes to a block while it is sent");
+        data.whole = true;
+        data.changed = Changed { whole: true, ..self.changed };
+        block.set_unsure();
+        file.insert_unsaved(block.index);
+        data.dirty = true;
+        data.set_claim(self.claim);
+        data.dirtied = self.dirtied;
+        data.fresh += self.fresh;
+        block.pinned.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -191,14 +324,6 @@ pub(crate) fn free_overwritten(mount: &Mount) {
         let _ = array.rounds.run(false);
     }
     array.room.refresh();
-}
-
-/// What a block that is about to be sent holds on disks, all of it dirty in the pool from now on.
-fn take_claim(mount: &Mount, data: &mut BlockData) -> Claim {
-    let claim = data.claim();
-    mount.page_pool.add_dirty(data.charge - std::mem::take(&mut data.dirtied));
-    data.set_claim(Claim::default());
-    claim
 }
 
 /// Notes what an accepted write gained on disks that changed a block's stored length; returns what
@@ -230,18 +355,6 @@ fn durable_content<'a>(mount: &Mount, file: &'a FileState) -> Result<RwLockReadG
     }
 }
 
-/// A block could not be sent: it is dirty as before. It has never left the list of dirty ones.
-fn take_back(file: &FileState, block: &Block, data: &mut BlockData, claim: Claim, fresh: u32) {
-    assert!(!data.dirty, "nobody writes to a block while it is sent");
-    data.whole = true;
-    file.insert_unsaved(block.index);
-    data.dirty = true;
-    data.set_claim(claim);
-    data.dirtied = data.charge;
-    data.fresh += fresh;
-    block.pinned.fetch_sub(1, Ordering::AcqRel);
-}
-
 /// Brings a dirty block to the state in which it can be sent: every unit below its length in the
 /// buffer, at least as long as it is stored, zeros behind. Returns the stored length.
 fn complete(
@@ -255,7 +368,10 @@ fn complete(
     let limit = data.limit as usize;
     if data.is_missing(0, limit) {
         let touched = if data.is_sparse() { mount.page_pool.take_touched() } else { None };
-        let load = |data: &mut BlockData| load(mount, inode, file, layout, block, data, 0, limit);
+        let load = |data: &mut BlockData| match load_stable(mount, layout, block, data) {
+            true => Ok(()),
+            false => load(mount, inode, file, layout, block, data, 0, limit),
+        };
         match touched {
             Some(buffer) => put_together(mount, data, buffer, load)?,
             None => load(data)?,

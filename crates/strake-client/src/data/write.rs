@@ -325,6 +325,7 @@ impl Of<'_> {
             self.file.insert_unsaved(block.index);
         }
         data.unsaved.insert_range(first, last);
+        data.changed.units.insert_range(first, last);
         Ok(())
     }
 
@@ -338,6 +339,7 @@ impl Of<'_> {
     ) -> Result<()> {
         self.make_dirty(layout, block, data, length)?;
         data.whole = true;
+        data.changed.whole = true;
         self.file.insert_unsaved(block.index);
         Ok(())
     }

@@ -95,6 +95,16 @@ impl UnitSet {
     }
 }
 
+/// How a block differs from what is stored under the version that is known to be stable. Only an
+/// accepted send makes it the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Changed {
+    /// These units differ.
+    pub(crate) units: UnitSet,
+    /// More than these may differ.
+    pub(crate) whole: bool,
+}
+
 /// The contents; see the file's head.
 #[derive(Default)]
 pub(crate) struct BlockData {
@@ -107,6 +117,7 @@ pub(crate) struct BlockData {
     pub(crate) unsaved: UnitSet,
     /// Whether more than `unsaved` differs from what is stored, so that only sending it will do.
     pub(crate) whole: bool,
+    pub(crate) changed: Changed,
     /// Bytes on disks that are held for it until it is sent.
     pub(crate) charge: usize,
     /// Of these, what makes the file system no fuller: see [`strake_array::room`]. 0 unless it is
@@ -150,6 +161,9 @@ pub(crate) struct Block {
     pub(crate) sends: AtomicU64,
     /// The stored length; 0 for none, [`STORED_UNKNOWN`].
     pub(crate) stored: AtomicU32,
+    /// Whether NSDs may hold a version of it that was not accepted, or that they may have lost:
+    /// what they have then is not known to be stable.
+    unsure: AtomicBool,
     /// The version that is known to be stable on all NSDs that are not noted; `NONE` for none.
     stable: Mutex<Version>,
     pub(crate) gain: Mutex<Gain>,
@@ -207,6 +221,13 @@ impl BlockData {
     /// Whether something of it is not in memory.
     pub(crate) fn has_holes(&self) -> bool {
         !self.valid.is_full((self.length as usize).div_ceil(UNIT_BYTES))
+    }
+
+    /// Whether something of it reads as zero that need not be zero where it is stored.
+    pub(crate) fn has_stale_end(&self) -> bool {
+        let end = (self.length as usize).div_ceil(UNIT_BYTES);
+        self.limit < self.length
+            && (self.limit as usize / UNIT_BYTES..end).any(|unit| !self.valid.contains(unit))
     }
 
     /// Whether little of it was written since it was stored last.
@@ -310,6 +331,7 @@ impl Block {
             owner,
             used: AtomicBool::new(true),
             in_place: AtomicBool::new(false),
+            unsure: AtomicBool::new(false),
             served: AtomicU32::new(0),
             queued: AtomicU64::new(0),
             pinned: AtomicU32::new(0),
@@ -364,6 +386,17 @@ impl Block {
     pub(crate) fn became_stable(&self, version: Version) {
         let mut stable = self.stable.lock();
         *stable = version.max(*stable);
+        self.unsure.store(false, Ordering::Release);
+    }
+
+    /// Notes that a version of it was not accepted everywhere, or may be lost.
+    pub(crate) fn set_unsure(&self) {
+        self.unsure.store(true, Ordering::Release);
+    }
+
+    /// Whether NSDs may hold another version than the one that is known to be stable.
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.unsure.load(Ordering::Acquire)
     }
 
     /// Notes version and length that the NSDs have; returns the length. The version is stable,
@@ -374,6 +407,7 @@ impl Block {
         self.stored.store(length, Ordering::Release);
         if let Some((version, _)) = found
             && self.pinned.load(Ordering::Acquire) == 0
+            && !self.is_unsure()
         {
             self.became_stable(version);
         }

@@ -361,6 +361,12 @@ impl PagePool {
         block_size > PARTS_BYTES_MIN && self.state.lock().parts < PARTS_MAX
     }
 
+    /// Whether so many blocks have such a buffer that those that are clean had better give theirs
+    /// away.
+    pub(crate) fn is_short_of_parts(&self) -> bool {
+        self.state.lock().parts > PARTS_MAX / 2
+    }
+
     /// Whether so many more bytes are within the budget.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.fits(&self.state.lock(), bytes)
