@@ -3,8 +3,9 @@
 //! had. A write that makes a file longer gives it the end of each of its blocks as a size.
 
 use crate::differential_test::{fill, length, place};
+use crate::settings::Patches;
 use crate::testing::Mounted;
-use crate::testing::{BLOCK_SIZE, Rig, send_block};
+use crate::testing::{BLOCK_SIZE, Rig, assert_whole, send_block};
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -168,6 +169,10 @@ impl Run {
         let vfs = self.rig.start(away);
         for file in &mut self.files {
             let found = read_all(&vfs, &file.name);
+            if away == 0 && found.is_some() {
+                let entry = vfs.lookup(ROOT, Ino::ROOT, file.name.as_bytes()).expect("there");
+                assert_whole(&vfs, entry.attr.ino, context);
+            }
             file.check(found.clone(), context);
             // What is there now stays there: it was read after a restart.
             file.synced = found.is_some();
@@ -189,7 +194,8 @@ fn read_all(vfs: &Mounted, name: &str) -> Option<Vec<u8>> {
 }
 
 fn run(seed: u64, code: &str, away: u32) {
-    let rig = Rig::new(code, 10);
+    let mut rig = Rig::new(code, 10);
+    rig.settings.patches = [Patches::Auto, Patches::Always][seed as usize % 2];
     let file = |at: usize| History {
         name: format!("f{at}"),
         handle: None,
@@ -205,6 +211,7 @@ fn run(seed: u64, code: &str, away: u32) {
         run.check(away, &context);
         run.check(0, &format!("{context} again"));
     }
+    println!("{:?}: {} strips patched", run.rig.settings.patches, run.rig.patches());
 }
 
 #[test]

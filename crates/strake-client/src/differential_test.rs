@@ -2,8 +2,9 @@
 //! blocks, a tiny pool, NSDs that are missing, vanish and return, restarts.
 
 use crate::StrakeVfs;
+use crate::settings::Patches;
 use crate::testing::Mounted;
-use crate::testing::{BLOCK_SIZE, Rig};
+use crate::testing::{BLOCK_SIZE, Rig, assert_whole};
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SeekFor, SetAttr, Vfs};
 use std::sync::Arc;
 use strake_env::Rng;
@@ -261,6 +262,9 @@ fn run(seed: u64, code: &str, away: u32, threads: usize, steps: usize, disturban
     if is_slow {
         rig.settings.page_pool = ByteCount::mib(512);
     }
+    if seed / 2 % 2 == 1 {
+        rig.settings.patches = Patches::Always;
+    }
     let start = || {
         let vfs = rig.start(away);
         vfs.mount.page_pool.assume_memory(is_slow);
@@ -293,8 +297,13 @@ fn run(seed: u64, code: &str, away: u32, threads: usize, steps: usize, disturban
         workers.iter().for_each(Worker::verify);
     }
     vfs.shutdown().expect("ended");
+    println!("{:?}: {} strips patched", rig.settings.patches, rig.patches());
     let page_pool = vfs.view().page_pool;
     assert_eq!(page_pool.dirty, 0, "everything is stable");
+    if away == 0 && disturbance == Disturbance::None {
+        let files = workers.iter().flat_map(|worker| &worker.files);
+        files.for_each(|file| assert_whole(&vfs, file.ino, &file.name));
+    }
     if away == 0 {
         let unready =
             vfs.array().nsds().iter().filter(|nsd| !nsd.state.availability.readable()).count();

@@ -2,6 +2,7 @@
 
 use crate::block_io::send::flush_block;
 use crate::client::{FlushReport, StrakeVfs};
+use crate::memory::file::Content;
 use crate::settings::Settings;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,7 +12,9 @@ use strake_manager::{Manager, RecoveryReport, after_crash};
 use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort};
 use strake_proto::nsd::NsdPort;
-use strake_proto::{ClientId, ClusterId, Code, Ino, NsdId, PoolMap, Result, SlotIndex, Timestamp};
+use strake_proto::{
+    BlockIndex, ClientId, ClusterId, Code, Ino, NsdId, PoolMap, Result, SlotIndex, Timestamp,
+};
 use strake_testing::{CrashMeta, MemoryNsd};
 
 /// A client and the manager on one array. Dropping it is a killed process: nothing is flushed.
@@ -124,9 +127,28 @@ impl Rig {
         }
     }
 
+    /// Patches that NSDs have accepted.
+    pub(crate) fn patches(&self) -> u64 {
+        self.nsds.iter().map(|nsd| nsd.patches()).sum()
+    }
+
     /// Strips and kept versions that a clean shutdown should not leave unsettled.
     pub(crate) fn unsettled(&self) -> usize {
         self.nsds.iter().map(|nsd| nsd.unsettled()).sum()
+    }
+}
+
+/// Asserts that all strips of a file are there, match their checksums, and decode together.
+pub(crate) fn assert_whole(vfs: &StrakeVfs, ino: Ino, context: &str) {
+    let inode = vfs.mount.table.pin(ino);
+    let file = vfs.mount.file(&inode).expect("a file");
+    let content = file.content.read();
+    let Content::Object(layout) = &*content else { return };
+    let (array, all) = (&vfs.mount.array, (BlockIndex(0), BlockIndex::END));
+    let floor = |block| array.floors.floor(layout.object, block);
+    for block in array.io.blocks(layout, all, &floor).expect("listed").into_keys() {
+        let health = array.io.examine(layout, block, floor(block)).expect("readable");
+        assert_eq!(health.wrong, [], "{context}: block {block} of inode {ino}");
     }
 }
 

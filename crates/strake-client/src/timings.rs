@@ -4,21 +4,19 @@ use std::sync::Arc;
 use strake_observe::{Observe, Operation};
 
 macro_rules! timings {
-    ($(#[$doc:meta])* $type:ident: $($name:ident = $text:literal),* $(,)?) => {
-        $(#[$doc])*
-        pub(crate) struct $type { $(pub(crate) $name: Arc<Operation>,)* }
-        impl $type {
+    ($($name:ident = $text:literal),* $(,)?) => {
+        /// The histograms of the operations.
+        pub(crate) struct Timings { $(pub(crate) $name: Arc<Operation>,)* }
+        impl Timings {
             /// Finds them all once.
-            pub(crate) fn new(observe: &Observe) -> $type {
-                $type { $($name: observe.operations.operation($text),)* }
+            pub(crate) fn new(observe: &Observe) -> Timings {
+                Timings { $($name: observe.operations.operation($text),)* }
             }
         }
     };
 }
 
 timings! {
-    /// The histograms of the operations.
-    Timings:
     lookup = "lookup", getattr = "getattr", setattr = "setattr", mknod = "mknod", mkdir = "mkdir",
     symlink = "symlink", link = "link", unlink = "unlink", rmdir = "rmdir", rename = "rename",
     create = "create", open = "open", read = "read", write = "write", fsync = "fsync",
@@ -26,7 +24,16 @@ timings! {
     listxattr = "listxattr", setxattr = "setxattr", removexattr = "removexattr", sync = "sync",
 }
 
-timings! {
-    /// The histograms of blocks that are sent. A patch that does not fit has failed.
-    SendTimings: block_write = "blockWrite", block_patch = "blockPatch",
+/// The histograms of blocks that are sent. A patch that does not fit has failed.
+pub(crate) struct SendTimings {
+    pub(crate) block_write: Arc<Operation>,
+    pub(crate) block_patch: Arc<Operation>,
+}
+
+impl SendTimings {
+    /// Finds them all once.
+    pub(crate) fn new(observe: &Observe) -> SendTimings {
+        let operation = |name| observe.operations.operation(name);
+        SendTimings { block_write: operation("blockWrite"), block_patch: operation("blockPatch") }
+    }
 }

@@ -92,6 +92,13 @@ pub(crate) const TABLE: &[Setting] = &[
         meaning: "memory for file data; auto is a quarter of the machine's memory",
     },
     Setting {
+        name: "patches",
+        default: "auto",
+        form: Form::Word(&["always", "auto", "off"]),
+        meaning: "send only what changed of a block; auto: where that is little; always: also \
+                  where it is much, for tests",
+    },
+    Setting {
         name: "prefetch_blocks",
         default: "4",
         form: Form::Number(0, 1024),

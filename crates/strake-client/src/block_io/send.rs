@@ -10,7 +10,7 @@ use crate::mount::Mount;
 use crate::settings::Patches;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use strake_array::room::Claim;
+use strake_array::room::{Claim, Flight};
 use strake_array::stripe_io::{Patch, Patched, on_disk, padded_bytes, rows_of};
 use strake_env::AlignedBuffer;
 use strake_env::sync::{RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
@@ -138,18 +138,10 @@ fn send_block(
     if let Some(reason) = why_not_sent(block, &data, attempt.since) {
         return Ok(reason);
     }
-    let (room, claim) = (&mount.array.room, data.claim());
-    let mut base = base_of_patch(mount, file, layout, block, &data)?;
-    let mut flight =
-        base.and_then(|_| room.take_off(claim, Some(patch_bytes(layout, &data)), false));
-    if flight.is_none() {
-        base = None;
-        if data.is_sparse() && !attempt.has_buffer {
-            return Ok(Sending::NoBuffer);
-        }
-        flight = room.take_off(claim, None, attempt.alone);
-    }
-    let Some(flight) = flight else { return Ok(Sending::NoRoom) };
+    let (base, flight) = match take_off(mount, file, layout, block, &data, attempt)? {
+        Ok(found) => found,
+        Err(reason) => return Ok(reason),
+    };
     let (has_holes, in_parts) = (data.has_holes(), data.is_written_in_parts());
     let before = match base {
         Some(_) => data.length,
@@ -200,6 +192,29 @@ fn send_block(
             failed.map(|_| Sending::NotBase)
         }
     }
+}
+
+/// The version that a block is sent as a patch of, if it is, and the room for it; else why it
+/// cannot be sent yet. The caller holds its lock, and nothing of it is pinned.
+fn take_off<'a>(
+    mount: &'a Mount,
+    file: &FileState,
+    layout: &ObjectLayout,
+    block: &Block,
+    data: &BlockData,
+    attempt: &Attempt,
+) -> Result<std::result::Result<(Option<Version>, Flight<'a>), Sending>> {
+    let (room, claim) = (&mount.array.room, data.claim());
+    if let Some(base) = base_of_patch(mount, file, layout, block, data)?
+        && let Some(flight) = room.take_off(claim, Some(patch_bytes(layout, data)), false)
+    {
+        return Ok(Ok((Some(base), flight)));
+    }
+    if data.is_sparse() && !attempt.has_buffer {
+        return Ok(Err(Sending::NoBuffer));
+    }
+    let flight = room.take_off(claim, None, attempt.alone);
+    Ok(flight.map(|flight| (None, flight)).ok_or(Sending::NoRoom))
 }
 
 /// The version that a block is sent as a patch of; `None` if it is sent as a whole. The caller

@@ -362,6 +362,7 @@ fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
         settings.prefetch_blocks = count;
     }
     settings.standstill_max = values.time("standstill_max");
+    settings.patches = values.get("patches").parse()?;
     Ok(settings)
 }
 
