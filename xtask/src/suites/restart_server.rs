@@ -8,9 +8,11 @@
 //! | tar | the unpacked files against the archive: contents, modes, owners, times |
 //! | git | commits and checkouts with `fsck --full --strict` |
 //!
-//! The seed of the moments is printed; `STRAKE_SEED` sets it. The last checks are of `strake down`
-//! while the server is being started anew, of a server that dies while the daemon ends, and (not
-//! with `--quick`) of a server that cannot be started any more.
+//! The seed of the moments is printed, and `STRAKE_SEED` sets it. The last checks are:
+//!
+//! - While no server runs, calls wait, and `strake diag waiters` names them.
+//! - `strake down` works while the server is being started anew, and while it dies.
+//! - If the server cannot be started any more, the daemon ends, too (not with `--quick`).
 
 use super::checks::Checks;
 use super::command::{Ended, pause};
@@ -18,6 +20,9 @@ use super::crashes::Draw;
 use super::faults;
 use super::mounted::{Mounted, Shape};
 use super::session::Session;
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,6 +97,8 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     place.verify(checks, "after the kills");
     checks.record("strake fs check is clean", mounted.check());
     if killed_all {
+        let named = waiters_are_named(&mounted, &place);
+        checks.record("diag waiters names the calls that wait while no server runs", named);
         ends(&mounted, checks, &place, &mut draw)?;
         if !session.quick {
             gives_up(&mounted, checks, &place)?;
@@ -99,6 +106,71 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     }
     mounted.finish(checks);
     Ok(())
+}
+
+/// Keeps the server away for a while. A change of attributes and a write to disk must wait then,
+/// both must be in `strake diag waiters` by name, and both must succeed when the server is back.
+fn waiters_are_named(mounted: &Mounted<'_>, place: &Place<'_>) -> Result<(), String> {
+    const WANTED: [&str; 2] = ["for a change of metadata", "for the server process"];
+    let text = |error: std::io::Error| format!("waiters: {error}");
+    let path = place.inside("changed");
+    let changed = std::fs::File::create(&path).map_err(text)?;
+    // With contents, so that the next write goes to the disks without a change of the metadata.
+    let path_of_last = place.inside("last");
+    std::fs::write(&path_of_last, super::writer::contents(6, 5 << 20)).map_err(text)?;
+    let last = std::fs::File::options().write(true).open(&path_of_last);
+    let mut written = last.map_err(text)?;
+    mounted.sync()?;
+    let server = mounted.server(mounted.daemon()?).ok_or("there is no server")?;
+    let away = Away::take(mounted)?;
+    let killed = mounted.kill_one(server);
+    let (seen, change, write) = std::thread::scope(|scope| {
+        let change = scope.spawn(|| changed.set_permissions(Permissions::from_mode(0o640)));
+        let write = scope.spawn(|| {
+            written.write_all(&super::writer::contents(5, 5 << 20))?;
+            written.sync_all()
+        });
+        let seen = faults::wait_until(mounted, "diag waiters", |text| {
+            WANTED.iter().all(|wanted| text.contains(wanted))
+        });
+        let returned = away.give_back();
+        let joined = [change, write].map(|thread| thread.join());
+        let [change, write] = joined.map(|ended| ended.unwrap_or_else(|_| panicked()));
+        (seen.and(returned), change, write)
+    });
+    killed?;
+    seen?;
+    change.map_err(|error| format!("the change: {error}"))?;
+    write.map_err(|error| format!("the write: {error}"))?;
+    let mode = std::fs::metadata(&path).map_err(text)?.permissions().mode() & 0o777;
+    if mode != 0o640 {
+        return Err(format!("the change was answered, and the mode is {mode:o}"));
+    }
+    faults::wait_until(mounted, "diag waiters", |text| {
+        !WANTED.iter().any(|wanted| text.contains(wanted))
+    })
+}
+
+fn panicked<T>() -> std::io::Result<T> {
+    Err(std::io::Error::other("it panicked"))
+}
+
+/// The file system's secret, moved away. Without it no server can be started.
+struct Away {
+    secret: PathBuf,
+    place: PathBuf,
+}
+
+impl Away {
+    fn take(mounted: &Mounted<'_>) -> Result<Away, String> {
+        let (secret, place) = (mounted.data().join("secret"), mounted.data().join("secret-away"));
+        std::fs::rename(&secret, &place).map_err(|error| format!("secret: {error}"))?;
+        Ok(Away { secret, place })
+    }
+
+    fn give_back(self) -> Result<(), String> {
+        std::fs::rename(&self.place, &self.secret).map_err(|error| format!("secret: {error}"))
+    }
 }
 
 /// Takes the file system down while its server dies.
@@ -139,11 +211,9 @@ fn ends(
 fn gives_up(mounted: &Mounted<'_>, checks: &mut Checks, place: &Place<'_>) -> Result<(), String> {
     let daemon = mounted.daemon()?;
     let server = mounted.server(daemon).ok_or("there is no server")?;
-    let (secret, away) = (mounted.data().join("secret"), mounted.data().join("secret-away"));
-    let text = |error: std::io::Error| format!("secret: {error}");
-    std::fs::rename(&secret, &away).map_err(text)?;
+    let away = Away::take(mounted)?;
     let ended = mounted.kill_one(server).and_then(|()| mounted.wait_for_end(daemon));
-    std::fs::rename(&away, &secret).map_err(text)?;
+    away.give_back()?;
     checks.record("a server that cannot be started takes the daemon with it", ended);
     let said = mounted.log().contains("for the 10th time in a row");
     checks.hold("the log says why", said, || mounted.log());
