@@ -89,14 +89,7 @@ impl Reclaim {
             queues.limbo.push_back((epoch, extents));
         }
         // Two steps take the newest out of limbo at once where nobody reads.
-        for _ in 0..2 {
-            let epoch = self.epoch.load(SeqCst);
-            if queues.limbo.is_empty() || self.readers[((epoch + 1) % 2) as usize].load(SeqCst) > 0
-            {
-                break;
-            }
-            self.epoch.store(epoch + 1, SeqCst);
-        }
+        let _ = !queues.limbo.is_empty() && self.advance(&queues) && self.advance(&queues);
         let epoch = self.epoch.load(SeqCst);
         let mut released = Vec::new();
         while queues.limbo.front().is_some_and(|(came, _)| came + 2 <= epoch) {
@@ -104,6 +97,36 @@ impl Reclaim {
             released.extend(extents);
         }
         released
+    }
+
+    /// Begins the next epoch, if no reader of the last one is left. All steps are made under the
+    /// lock of the queues.
+    fn advance(&self, _locked: &Queues) -> bool {
+        let epoch = self.epoch.load(SeqCst);
+        let is_free = self.readers[((epoch + 1) % 2) as usize].load(SeqCst) == 0;
+        if is_free {
+            self.epoch.store(epoch + 1, SeqCst);
+        }
+        is_free
+    }
+
+    /// Waits until every read that has begun by now has ended. Returns false if no reader ends for
+    /// `limit`.
+    pub fn outlive_readers(&self, limit: Duration) -> bool {
+        let mut queues = self.queues.lock();
+        let came = self.epoch.load(SeqCst);
+        self.waiting.fetch_add(1, SeqCst);
+        let outlived = loop {
+            while self.epoch.load(SeqCst) < came + 2 && self.advance(&queues) {}
+            if self.epoch.load(SeqCst) >= came + 2 {
+                break true;
+            }
+            if self.reader_gone.wait_for(&mut queues, limit).timed_out() {
+                break false;
+            }
+        };
+        self.waiting.fetch_sub(1, SeqCst);
+        outlived
     }
 
     /// Notes that released units can be allocated again.
@@ -187,6 +210,23 @@ mod tests {
             assert!(waiter.join().expect("no panic"));
         });
         assert_eq!(released(&reclaim, 1), [1]);
+    }
+
+    #[test]
+    fn readers_that_came_before_are_outlived() {
+        let reclaim = Reclaim::default();
+        let limit = Duration::from_secs(60);
+        assert!(reclaim.outlive_readers(limit), "nobody reads");
+        let early = reclaim.read();
+        assert!(!reclaim.outlive_readers(Duration::from_millis(1)), "the reader reads on");
+        strake_env::thread::scope(|scope| {
+            let waiter = scope.spawn(|| reclaim.outlive_readers(limit));
+            while reclaim.waiting.load(SeqCst) == 0 {
+                strake_env::thread::yield_now();
+            }
+            drop(early);
+            assert!(waiter.join().expect("no panic"));
+        });
     }
 
     #[test]

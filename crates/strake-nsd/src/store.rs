@@ -6,7 +6,8 @@
 //! the journal (in memory) and into the index (visible at once): *accepted*.
 //!
 //! **A patch** goes the same way with the units that change alone. The record then says where these
-//! are (*displaced* units), and readers lay them over what the strip's extents hold.
+//! are (*displaced* units), and readers lay them over what the strip's extents hold. A worker writes
+//! them back into the extents later (`straighten`).
 //!
 //! **A commit.** Syncing the journal makes the data durable first and the entries after it (see
 //! `Container::index_log`): *stable*. Callers at the same time share the barriers. A crash
@@ -26,7 +27,7 @@
 //! page of the index, the journal) makes the whole disk one that is lost.
 //!
 //! Locks, in this order: `checkpointing`; one of `objects`; `order`; `audit`; `space`, `unsettled`,
-//! `trailers`, `reclaim`'s (leaves, memory only). I/O is never done under `order` or a leaf, with
+//! `crooked`, `trailers`, `reclaim`'s (leaves, memory only). I/O is never done under `order` or a leaf, with
 //! one exception: while a check counts, records of changed strips are looked up again.
 
 mod check;
@@ -36,6 +37,7 @@ mod range;
 mod read;
 mod scrub;
 mod space;
+mod straighten;
 mod worker;
 mod write;
 
@@ -50,6 +52,7 @@ use space::Space;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use straighten::Crooked;
 use strake_env::sync::{Mutex, MutexGuard};
 use strake_env::{Clock, Disk};
 use strake_observe::{Observe, Operation};
@@ -127,9 +130,14 @@ pub struct BlockStore {
     checkpointer: Mutex<Option<Worker>>,
     /// Tells the host what is free.
     discarder: Mutex<Option<Worker>>,
+    /// Writes displaced units back into their places.
+    straightener: Mutex<Option<Worker>>,
+    crooked: Mutex<Crooked>,
     clock: Arc<dyn Clock>,
     /// Patches: failures are those refused, bytes those of displaced units.
     patches: Arc<Operation>,
+    /// Strips straightened, and the bytes that were moved.
+    straightenings: Arc<Operation>,
     /// Runs after a write has looked at what is held, and before it has its place in the order.
     #[cfg(test)]
     before_publish: Mutex<Option<Step>>,
@@ -351,7 +359,7 @@ impl NsdPort for BlockStore {
 
 impl Drop for BlockStore {
     fn drop(&mut self) {
-        for worker in [&self.checkpointer, &self.discarder] {
+        for worker in [&self.checkpointer, &self.discarder, &self.straightener] {
             if let Some(worker) = worker.lock().take() {
                 worker.stop();
             }

@@ -38,7 +38,10 @@ pub(super) fn open(disk: &Arc<SimDisk>) -> Arc<BlockStore> {
     let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>).expect("container");
     // At once: so that what is discarded meets what is written.
     let discard_delay = Duration::ZERO;
-    let options = BlockStoreOptions { discard_delay, ..BlockStoreOptions::new(&observe()) };
+    // By the tests themselves alone: so that a seed does the same each time.
+    let straighten_delay = Duration::MAX;
+    let options =
+        BlockStoreOptions { discard_delay, straighten_delay, ..BlockStoreOptions::new(&observe()) };
     BlockStore::open(container, options).expect("block store")
 }
 
@@ -78,15 +81,27 @@ pub(super) fn write(
 pub(super) fn patch(
     store: &BlockStore,
     key: StripKey,
+    base: (&Strip, Version),
+    units: &[u32],
+    data: &[u8],
+) -> Result<NsdReply> {
+    patch_after(store, key, base, units, data, Version::NONE)
+}
+
+/// The same, where the writer says that `stable` is.
+pub(super) fn patch_after(
+    store: &BlockStore,
+    key: StripKey,
     (base, version): (&Strip, Version),
     units: &[u32],
     data: &[u8],
+    stable: Version,
 ) -> Result<NsdReply> {
     let seed = ChecksumSeed::new(&key, version);
     let checksums = units.iter().zip(data.chunks_exact(UNIT_BYTES));
     let checksums = checksums.map(|(unit, data)| seed.unit(*unit, data)).collect();
     let header = StripHeader { version, block_bytes: base.bytes.len() as u32, skipped: 0 };
-    let (base, units, stable) = (base.version, units.to_vec(), Version::NONE);
+    let (base, units) = (base.version, units.to_vec());
     call(store, &NsdRequest::Patch { key, header, base, units, checksums, stable }, data)
 }
 
@@ -106,6 +121,12 @@ impl Strip {
         }
         Strip { version, bytes }
     }
+}
+
+/// Straightens all strips; returns how many units it moved.
+pub(super) fn straighten(store: &BlockStore) -> u64 {
+    let keys = store.crooked.lock().all();
+    store.straighten(&keys).expect("a good disk")
 }
 
 /// The whole current strip, its checksums verified.
@@ -282,7 +303,7 @@ fn random_commit(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
 
 #[test]
 fn random_histories_agree_with_the_model_through_power_cuts() {
-    let mut patches = 0;
+    let (mut patches, mut straightened) = (0, 0);
     for seed in strake_env::rng::test_seeds(0, 30) {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
@@ -295,8 +316,12 @@ fn random_histories_agree_with_the_model_through_power_cuts() {
             match rng.below(40) {
                 at if at < writes => random_write(&store, &mut model, &mut rng),
                 0..=19 => patches += u64::from(random_patch(&store, &mut model, &mut rng)),
-                20..=23 => random_delete(&store, &mut model, &mut rng),
-                24..=29 => random_commit(&store, &mut model, &mut rng),
+                20..=22 => random_delete(&store, &mut model, &mut rng),
+                23..=29 if !rng.one_in(3) => random_commit(&store, &mut model, &mut rng),
+                24..=27 => {
+                    straightened += straighten(&store);
+                    model.commit();
+                }
                 30 => {
                     store.checkpoint().expect("checkpoint");
                     model.commit();
@@ -316,8 +341,8 @@ fn random_histories_agree_with_the_model_through_power_cuts() {
         }
         model.check(&store);
     }
-    println!("{patches} patches");
-    assert!(patches > 300, "{patches} patches");
+    println!("{patches} patches, {straightened} units straightened");
+    assert!(patches > 300 && straightened > 300, "{patches} patches, {straightened} straightened");
 }
 
 #[test]

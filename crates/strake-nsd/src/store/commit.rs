@@ -70,7 +70,7 @@ impl BlockStore {
                     let record = record.expect("invariant: settling keeps the current version");
                     edits.put(encoded, encode_strip(encoded, &record));
                     freed.extend(change.freed);
-                    settled.push((key, record.current().settled));
+                    settled.push((key, record));
                 }
                 true
             })?;
@@ -83,9 +83,11 @@ impl BlockStore {
             self.publish(|_| Decided { edits, freed, taken: 0 })?;
             self.promises.fetch_sub(promises, SeqCst);
             let mut unsettled = self.unsettled.lock();
-            settled.iter().filter(|(_, is_current)| *is_current).for_each(|(key, _)| {
+            settled.iter().filter(|(_, record)| record.current().settled).for_each(|(key, _)| {
                 unsettled.remove(key);
             });
+            drop(unsettled);
+            settled.iter().for_each(|(key, record)| self.note_displaced(*key, record));
             Ok(())
         })
     }

@@ -1,6 +1,7 @@
 //! Starting a block store: recovers the index, and from it everything that is only in memory.
 
 use super::space::Space;
+use super::straighten::Crooked;
 use super::worker::Worker;
 use super::{BlockStore, OBJECT_LOCKS, batch};
 use crate::allocator::{Allocator, ChunkGeometry};
@@ -44,6 +45,9 @@ pub struct BlockStoreOptions {
     /// If the host is to be told of at most this much altogether, the commit itself tells it.
     /// Otherwise the worker does, after the delay.
     pub discard_at_once_bytes_max: u64,
+    /// Strips with displaced units are straightened when the disk has been idle for this long.
+    /// `Duration::MAX`: never.
+    pub straighten_delay: Duration,
     /// Where I/Os are recorded and waits listed.
     pub observe: Arc<Observe>,
 }
@@ -57,6 +61,7 @@ impl BlockStoreOptions {
             wait_limit: Duration::from_secs(60),
             discard_delay: Duration::from_secs(1),
             discard_at_once_bytes_max: 64 << 20,
+            straighten_delay: Duration::from_secs(5),
             observe: Arc::clone(observe),
         }
     }
@@ -66,6 +71,7 @@ impl BlockStoreOptions {
 struct Walk {
     allocator: Allocator,
     unsettled: BTreeSet<StripKey>,
+    crooked: Crooked,
     strips: u64,
     promises: u64,
     /// Strips that are lost because their record is damaged.
@@ -97,6 +103,7 @@ impl BlockStore {
             boot,
             observe: Arc::clone(&options.observe),
             patches: options.observe.operations.operation("nsd patch"),
+            straightenings: options.observe.operations.operation("nsd straighten"),
             options,
             journal,
             index,
@@ -123,6 +130,8 @@ impl BlockStore {
             map_min: AtomicU64::new(0),
             checkpointer: Mutex::new(None),
             discarder: Mutex::new(None),
+            straightener: Mutex::new(None),
+            crooked: Mutex::new(walk.crooked),
             clock: RealClock::shared(),
             #[cfg(test)]
             before_publish: Mutex::new(None),
@@ -153,6 +162,13 @@ impl BlockStore {
         let delay = self.options.discard_delay;
         let worker = Worker::start(self, "discard", delay, BlockStore::discard_some)?;
         *self.discarder.lock() = Some(worker);
+        if self.options.straighten_delay < Duration::MAX {
+            self.crooked.lock().note_use(self.clock.monotonic());
+            let turn = BlockStore::straighten_some;
+            let worker = Worker::start(self, "straighten", Duration::ZERO, turn)?;
+            worker.wake();
+            *self.straightener.lock() = Some(worker);
+        }
         Ok(())
     }
 
@@ -218,6 +234,7 @@ fn walk(container: &Container, index: &Kv) -> Result<Walk> {
     let mut walk = Walk {
         allocator: Allocator::new(chunks, kv_chunks.copied(), reserve),
         unsettled: BTreeSet::new(),
+        crooked: Crooked::default(),
         strips: 0,
         promises: 0,
         damaged: 0,
@@ -255,6 +272,7 @@ impl Walk {
         if !record.current().settled {
             self.unsettled.insert(key);
         }
+        self.crooked.note(key, &record);
         self.strips += 1;
     }
 

@@ -8,8 +8,8 @@ use crate::keys::{
     tombstone_key,
 };
 use crate::record::{
-    Tombstone, decode_promise, decode_strip, decode_tombstone, encode_promise, encode_strip,
-    encode_tombstone,
+    StripRecord, Tombstone, decode_promise, decode_strip, decode_tombstone, encode_promise,
+    encode_strip, encode_tombstone,
 };
 use crate::rules::{Piece, RefuseVerdict, delete, judge_refuse, lay_over};
 use std::ops::Range;
@@ -162,6 +162,7 @@ impl BlockStore {
         let mut edits = Edits::default();
         let mut freed: Vec<Extent> = Vec::new();
         let mut gone: Vec<StripKey> = Vec::new();
+        let mut left: Vec<(StripKey, StripRecord)> = Vec::new();
         let mut strips = 0;
         let last = self.visit_some(from, to, &mut |encoded, value| {
             let Some(key) = parse_strip_key(Table::Strip, encoded) else { return };
@@ -172,8 +173,11 @@ impl BlockStore {
                 return;
             };
             let Some(change) = delete(&held, version) else { return };
-            match &change.record {
-                Some(record) => edits.put(encoded, encode_strip(encoded, record)),
+            match change.record {
+                Some(record) => {
+                    edits.put(encoded, encode_strip(encoded, &record));
+                    left.push((key, record));
+                }
                 None => {
                     edits.delete(encoded);
                     gone.push(key);
@@ -184,10 +188,11 @@ impl BlockStore {
         })?;
         if !edits.is_empty() {
             self.publish(|_| Decided { edits, freed, taken: 0 })?;
-            let mut unsettled = self.unsettled.lock();
-            gone.iter().for_each(|key| {
-                unsettled.remove(key);
-            });
+            for key in &gone {
+                self.unsettled.lock().remove(key);
+                self.crooked.lock().forget(key);
+            }
+            left.iter().for_each(|(key, record)| self.note_displaced(*key, record));
             self.strips.fetch_sub(strips, SeqCst);
         }
         Ok(last)

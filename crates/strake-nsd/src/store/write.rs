@@ -293,6 +293,7 @@ impl BlockStore {
             self.run_before_publish();
             let is_new = held.is_none();
             let is_present = forgotten.is_some();
+            let mut now = None;
             let mut newest = candidate.version(held.as_ref(), extents);
             let published = self.publish(|moment| {
                 let (record, freed, taken) = match forgotten {
@@ -307,6 +308,7 @@ impl BlockStore {
                 };
                 let mut edits = Edits::default();
                 edits.put(&encoded, encode_strip(&encoded, &record));
+                now = Some(record);
                 Decided { edits, freed, taken }
             });
             match published {
@@ -317,6 +319,9 @@ impl BlockStore {
                     continue;
                 }
                 Err(error) => return Err(error),
+            }
+            if let Some(record) = now {
+                self.note_displaced(*key, &record);
             }
             if !is_present {
                 self.note_accepted(candidate, extents, is_new);
@@ -363,7 +368,7 @@ impl BlockStore {
     }
 
     #[cfg(test)]
-    fn run_before_publish(&self) {
+    pub(super) fn run_before_publish(&self) {
         let step = self.before_publish.lock().take();
         if let Some(step) = step {
             step(self);

@@ -1,0 +1,346 @@
+//! Straightening: displaced units go back to their places within the strip's extents, so that the
+//! strip is read in one piece again, and its record is short.
+//!
+//! Only units that the *oldest* version of a strip has displaced are written back. All versions of
+//! the strip show these units, or newer ones of their own. So nobody reads what the extents have in
+//! their places. One turn does this to a few strips:
+//!
+//! 1. It looks which units are displaced, and makes that durable. Otherwise a crash would bring a
+//!    record back that names the places within the extents.
+//! 2. It waits until every read has ended that began before. Such a read may still have a record
+//!    from before these units were displaced.
+//! 3. For each strip it begins a read of its own. Extents that are freed meanwhile are not used
+//!    again before that ends. It verifies the units, writes them into their places, sorted, and
+//!    writes a new trailer elsewhere.
+//! 4. Under the object's lock it looks again. If the extents are still the oldest version's, the
+//!    record forgets the places of those units that are still displaced there, and names the new
+//!    trailer. The journal makes what was written durable before this entry.
+//!
+//! A crash at any point leaves a record that names only what is durable. The version that seeds the
+//! checksums stays ([`crate::record::Whole::made`]).
+//!
+//! **When.** Strips with [`SOON_UNITS`] displaced units are straightened soon, slowly while others
+//! use the disk. All others wait until the disk has been idle for a while.
+
+use super::read::TrailerKey;
+use super::write::trailer_place;
+use super::{BlockStore, Decided, Held};
+use crate::edits::Edits;
+use crate::extent::{Extent, slice_of, units_of};
+use crate::keys::{Table, strip_key};
+use crate::record::{
+    Checksums, Displaced, StripRecord, StripVersion, Whole, encode_strip, encode_trailer,
+    trailer_units,
+};
+use std::collections::BTreeSet;
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+use strake_env::AlignedBuffer;
+use strake_proto::limits::UNIT_BYTES;
+use strake_proto::{ErrorKind, Result, StripKey};
+use strake_stripe::ChecksumSeed;
+use tracing::warn;
+
+/// A strip with this many displaced units in its oldest version is straightened soon.
+const SOON_UNITS: usize = 64;
+/// One turn takes at most this many strips.
+const STRIPS_PER_TURN: usize = 16;
+/// The pause between two turns: this many times what the last one took, while others use the disk
+/// and while nobody does.
+const PAUSE_FACTOR_BUSY: u32 = 4;
+const PAUSE_FACTOR_IDLE: u32 = 1;
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// While there are displaced units, the worker looks at least this often what is to be done.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Strips whose oldest version has displaced units.
+#[derive(Default)]
+pub(super) struct Crooked {
+    all: BTreeSet<StripKey>,
+    /// Those to be straightened soon.
+    soon: BTreeSet<StripKey>,
+    /// The last strip of the last turn.
+    cursor: Option<StripKey>,
+    /// Reads and writes of strips at the last look, and when they were others' for the last time.
+    ios_seen: u64,
+    last_use: Duration,
+}
+
+impl Crooked {
+    /// Notes what is held of a strip now. Whether the worker must hear of it.
+    pub(super) fn note(&mut self, key: StripKey, record: &StripRecord) -> bool {
+        let was_empty = self.all.is_empty();
+        let count = record.oldest().displaced.len();
+        if count == 0 {
+            self.forget(&key);
+            return false;
+        }
+        self.all.insert(key);
+        if count < SOON_UNITS {
+            self.soon.remove(&key);
+            return was_empty;
+        }
+        self.soon.insert(key) || was_empty
+    }
+
+    pub(super) fn forget(&mut self, key: &StripKey) {
+        self.all.remove(key);
+        self.soon.remove(key);
+    }
+
+    /// Notes that others used the disk at this moment.
+    pub(super) fn note_use(&mut self, now: Duration) {
+        self.last_use = now;
+    }
+
+    /// The strips of the next turn: each has its turn before any has it again.
+    fn next(&mut self, is_idle: bool) -> Vec<StripKey> {
+        let from = if is_idle { &self.all } else { &self.soon };
+        let later = self.cursor.map_or(Unbounded, Excluded);
+        let mut keys: Vec<StripKey> =
+            from.range((later, Unbounded)).take(STRIPS_PER_TURN).copied().collect();
+        if keys.is_empty() {
+            keys.extend(from.iter().take(STRIPS_PER_TURN));
+        }
+        self.cursor = keys.last().copied();
+        keys
+    }
+
+    /// Every strip that has displaced units.
+    #[cfg(test)]
+    pub(super) fn all(&self) -> Vec<StripKey> {
+        self.all.iter().copied().collect()
+    }
+}
+
+/// What a strip's straightening wrote.
+struct Written {
+    /// The units that were written into their places.
+    units: Vec<Displaced>,
+    /// Where these places are.
+    old: Whole,
+    /// The same with a new trailer, or new checksums.
+    new: Whole,
+    /// What the trailer took.
+    taken: Vec<Extent>,
+    checksums: Vec<u32>,
+}
+
+impl BlockStore {
+    /// Takes note of a record that was published, under the object's lock.
+    pub(super) fn note_displaced(&self, key: StripKey, record: &StripRecord) {
+        let must_hear = self.crooked.lock().note(key, record);
+        if must_hear && let Some(worker) = &*self.straightener.lock() {
+            worker.wake();
+        }
+    }
+
+    /// One turn of the worker. Returns the pause after which there is more to do, or `None` if
+    /// there is nothing.
+    pub(super) fn straighten_some(&self) -> Option<Duration> {
+        if self.failure.lock().is_some() {
+            return None;
+        }
+        let begin = self.clock.monotonic();
+        let (keys, is_idle, left) = {
+            let mut crooked = self.crooked.lock();
+            let ios = self.ios.load(SeqCst);
+            if std::mem::replace(&mut crooked.ios_seen, ios) != ios {
+                crooked.note_use(begin);
+            }
+            let idle = begin.saturating_sub(crooked.last_use);
+            let is_idle = idle >= self.options.straighten_delay;
+            (crooked.next(is_idle), is_idle, crooked.all.len())
+        };
+        if left == 0 {
+            return None;
+        }
+        let mut moved = 0;
+        if !keys.is_empty() {
+            let detail = format!("NSD {}, {left} strips", self.nsd);
+            let _waiting = self.observe.waiters.enter("NSD straightening", detail);
+            match self.straighten(&keys) {
+                Ok(units) => moved = units,
+                Err(error) => warn!(target: "nsd", "NSD {}: not straightened: {error}", self.nsd),
+            }
+            // These were its own.
+            self.crooked.lock().ios_seen = self.ios.load(SeqCst);
+        }
+        if moved == 0 {
+            return Some(LOOK);
+        }
+        let took = self.clock.monotonic().saturating_sub(begin);
+        let factor = if is_idle { PAUSE_FACTOR_IDLE } else { PAUSE_FACTOR_BUSY };
+        Some(PAUSE_MIN.max(took * factor))
+    }
+
+    /// Straightens strips; see the file's head. A strip that changes meanwhile is left for later.
+    /// Returns how many units are not displaced any more.
+    pub(super) fn straighten(&self, keys: &[StripKey]) -> Result<u64> {
+        let mut seen = Vec::new();
+        for key in keys {
+            match self.look_up(key)? {
+                Held::Record(record) if !record.oldest().displaced.is_empty() => {
+                    seen.push((*key, record.oldest().clone()));
+                }
+                _ => self.crooked.lock().forget(key),
+            }
+        }
+        self.make_durable()?;
+        if !self.reclaim.outlive_readers(self.options.wait_limit) {
+            return Ok(0);
+        }
+        let mut all = 0;
+        for (key, oldest) in &seen {
+            let start = self.straightenings.begin();
+            let moved = self.straighten_strip(key, oldest);
+            let units = *moved.as_ref().unwrap_or(&0);
+            self.straightenings.end(start, units * UNIT_BYTES as u64, units > 0);
+            all += units;
+            match moved {
+                Ok(_) => {}
+                // Damaged: its reader mends it, and nothing can be done before.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    warn!(target: "nsd", "NSD {}: {error}", self.nsd);
+                    self.crooked.lock().forget(key);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.checkpoint_if_large();
+        Ok(all)
+    }
+
+    /// Straightens a strip whose oldest version is durably as `seen`, and nobody reads an older
+    /// state of it. Returns how many units it moved.
+    fn straighten_strip(&self, key: &StripKey, seen: &StripVersion) -> Result<u64> {
+        let _guard = self.reclaim.read();
+        let Some(written) = self.write_back(key, seen)? else { return Ok(0) };
+        let done = self.retry_with_room(key.object, || self.publish_straight(key, &written));
+        if !matches!(done, Ok(1..)) && !written.taken.is_empty() {
+            self.space.give_back(&written.taken);
+        }
+        done
+    }
+
+    /// Writes displaced units into their places, and a new trailer. `None` if there are none, or
+    /// if there is no space for the trailer.
+    fn write_back(&self, key: &StripKey, seen: &StripVersion) -> Result<Option<Written>> {
+        let Held::Record(record) = self.look_up(key)? else { return Ok(None) };
+        let oldest = record.oldest();
+        let view = record.view(Some(oldest.version())).expect("invariant: it is held");
+        if seen.whole.as_ref() != Some(view.whole) {
+            return Ok(None);
+        }
+        let mut units = oldest.displaced.clone();
+        units.retain(|one| seen.displaced.contains(one));
+        if units.is_empty() {
+            return Ok(None);
+        }
+        let data = self.read_displaced(key, view.whole, &units)?;
+        #[cfg(test)]
+        self.run_before_publish();
+        let mut checksums = self.checksums(key, &view)?.to_vec();
+        units.iter().for_each(|one| checksums[one.unit as usize] = one.checksum);
+        let old = view.whole.clone();
+        let mut new = old.clone();
+        let mut taken = Vec::new();
+        match &mut new.checksums {
+            Checksums::Inline(inline) => inline.clone_from(&checksums),
+            Checksums::Trailer => {
+                let trailer = encode_trailer(key, old.made, &checksums);
+                let Some(extents) = self.space.allocate(trailer_units(oldest.strip_bytes)) else {
+                    return Ok(None);
+                };
+                let bytes = AlignedBuffer::from_slice(&trailer);
+                if let Err(error) = self.write_extents(&extents, &bytes) {
+                    self.space.give_back(&extents);
+                    return Err(error);
+                }
+                new.extents = slice_of(&old.extents, 0, checksums.len() as u64);
+                new.extents.extend_from_slice(&extents);
+                taken = extents;
+            }
+        }
+        if let Err(error) = self.write_units(&old.extents, &units, &data) {
+            if !taken.is_empty() {
+                self.space.give_back(&taken);
+            }
+            return Err(error);
+        }
+        Ok(Some(Written { units, old, new, taken, checksums }))
+    }
+
+    /// Reads displaced units and verifies them.
+    fn read_displaced(
+        &self,
+        key: &StripKey,
+        whole: &Whole,
+        units: &[Displaced],
+    ) -> Result<AlignedBuffer> {
+        let mut data = AlignedBuffer::zeroed(units.len() * UNIT_BYTES);
+        let mut rest = &mut data[..];
+        for run in units.chunk_by(Displaced::is_continued_by) {
+            let (part, behind) = rest.split_at_mut(run.len() * UNIT_BYTES);
+            let extent = Extent { start: run[0].place, count: run.len() as u32 };
+            self.read_extents(&[extent], part)?;
+            rest = behind;
+        }
+        let seed = ChecksumSeed::new(key, whole.made);
+        for (one, bytes) in units.iter().zip(data.chunks_exact(UNIT_BYTES)) {
+            if seed.unit(one.unit, bytes) != one.checksum {
+                return Err(self.damaged(key, crate::record::Damaged("displaced unit")));
+            }
+        }
+        Ok(data)
+    }
+
+    /// Writes units into their places within the extents.
+    fn write_units(&self, extents: &[Extent], units: &[Displaced], data: &[u8]) -> Result<()> {
+        let mut rest = data;
+        for run in units.chunk_by(|one, next| next.unit == one.unit + 1) {
+            let (part, behind) = rest.split_at(run.len() * UNIT_BYTES);
+            let places = slice_of(extents, run[0].unit.into(), run.len() as u64);
+            self.write_extents(&places, part)?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Makes the record name what was written, as far as the strip is still the same. Returns how
+    /// many units are not displaced any more. The caller holds the object's lock.
+    fn publish_straight(&self, key: &StripKey, written: &Written) -> Result<u64> {
+        let Held::Record(mut record) = self.look_up(key)? else { return Ok(0) };
+        let oldest = record.versions.last_mut().expect("invariant: a record holds a version");
+        if oldest.whole.as_ref() != Some(&written.old) {
+            return Ok(0);
+        }
+        let gone = oldest.displaced.extract_if(.., |one| written.units.contains(one));
+        let mut freed: Vec<Extent> = gone.map(|one| one.extent()).collect();
+        let moved = freed.len() as u64;
+        if moved == 0 {
+            return Ok(0);
+        }
+        let taken = units_of(&written.taken);
+        if taken > 0 {
+            let strip_units = written.checksums.len() as u64;
+            freed.extend(slice_of(&written.old.extents, strip_units, taken));
+        }
+        oldest.whole = Some(written.new.clone());
+        let encoded = strip_key(Table::Strip, key);
+        let mut edits = Edits::default();
+        edits.put(&encoded, encode_strip(&encoded, &record));
+        self.publish(|_| Decided { edits, freed, taken })?;
+        if let Some(place) = trailer_place(&written.new.extents, written.checksums.len() as u64) {
+            let trailer: TrailerKey = (*key, written.new.made, place);
+            self.trailers.lock().insert(trailer, &written.checksums);
+        }
+        self.note_displaced(*key, &record);
+        Ok(moved)
+    }
+}
+
+#[cfg(test)]
+#[path = "straighten_test.rs"]
+mod straighten_test;
