@@ -6,8 +6,8 @@
 //! the journal (in memory) and into the index (visible at once): *accepted*.
 //!
 //! **A patch** goes the same way with the units that change alone. The record then says where these
-//! are (*displaced* units), and readers lay them over what the strip's extents hold. A worker writes
-//! them back into the extents later (`straighten`).
+//! are (*displaced* units), and readers lay them over what the strip's extents hold. Later a worker
+//! writes them back into the extents (`straighten`).
 //!
 //! **A commit.** Syncing the journal makes the data durable first and the entries after it (see
 //! `Container::index_log`): *stable*. Callers at the same time share the barriers. A crash
@@ -27,8 +27,8 @@
 //! page of the index, the journal) makes the whole disk one that is lost.
 //!
 //! Locks, in this order: `checkpointing`; one of `objects`; `order`; `audit`; `space`, `unsettled`,
-//! `crooked`, `trailers`, `reclaim`'s (leaves, memory only). I/O is never done under `order` or a leaf, with
-//! one exception: while a check counts, records of changed strips are looked up again.
+//! `crooked`, `trailers`, `reclaim`'s (leaves, memory only). I/O is never done under `order` or a
+//! leaf, with one exception: while a check counts, records of changed strips are looked up again.
 
 mod check;
 mod commit;

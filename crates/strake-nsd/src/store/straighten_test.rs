@@ -1,5 +1,5 @@
-//! Straightening: each version reads as before at every moment, also after a power cut, and whatever
-//! happens to the strip meanwhile.
+//! Straightening: each version reads as before at every moment, also after a power cut, and
+//! whatever happens to the strip meanwhile.
 
 use super::super::store_test::*;
 use super::super::*;
