@@ -19,7 +19,7 @@
 //! made safe to repeat:
 //! - NSD requests are idempotent but for `Write`, which is repeated as put-if-newer (`copy`):
 //!   versions are never reused, so an equal version is the same write. A restarted server
-//! may have forgotten strips; the boot number of its replies shows that.
+//!   may have forgotten strips; the boot number of its replies shows that.
 //! - Metadata queries and `sync` are idempotent. Changes are counted: the metadata applies each
 //!   once, however often it is sent. Changes that were answered and are not yet durable are kept,
 //!   and replayed first when the server comes back with another boot number (they may have died

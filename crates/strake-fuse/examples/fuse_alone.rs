@@ -4,6 +4,10 @@
 //!
 //! It serves until it is unmounted. Of the calls there are those that the compared workloads make.
 
+#[macro_use]
+#[path = "shared/unneeded.rs"]
+mod unneeded;
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -16,6 +20,7 @@ use strake_fuse::{FuseMount, MountOptions, StayAwake};
 use strake_observe::Observe;
 use strake_proto::meta::{Cookie, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Generation, Ino, Result, StatFs, Timestamp};
+use unneeded::inode;
 
 const ROOT: Ino = Ino(1);
 /// Serving threads, and remembered disk I/Os: Strake's own defaults.
@@ -162,27 +167,14 @@ impl Names {
     }
 }
 
-fn inode(handle: Handle) -> Ino {
-    Ino(handle.0 & u64::from(u32::MAX))
-}
-
-fn unsupported<T>() -> Result<T> {
-    Err(ErrorKind::NotSupported.into())
-}
-
 impl Vfs for Names {
-    fn statfs(&self) -> Result<StatFs> {
-        let (total, free, available) = (1 << 50, 1 << 50, 1 << 50);
-        let (inodes_used, inodes_free) = (1, 1 << 32);
-        Ok(StatFs { total, free, available, inodes_used, inodes_free, block_size: 4 << 20 })
-    }
+    unneeded_operations!();
+
     fn lookup(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<Entry> {
         let mut state = self.state.lock();
         let (_, ino) = state.find(parent, name)?;
         Ok(Entry { attr: state.node(ino)?.attr })
     }
-    fn remember(&self, _: Ino) {}
-    fn forget(&self, _: Ino, _: u64) {}
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         Ok(self.state.lock().node(ino)?.attr)
     }
@@ -203,12 +195,6 @@ impl Vfs for Names {
         attr.ctime = time;
         Ok(*attr)
     }
-    fn access(&self, _: &Caller, _: Ino, _: u32) -> Result<()> {
-        Ok(())
-    }
-    fn readlink(&self, _: Ino) -> Result<Vec<u8>> {
-        unsupported()
-    }
     fn mknod(&self, _: &Caller, parent: Ino, name: &[u8], node: MakeNode) -> Result<Entry> {
         let attr = self.state.lock().make(parent, name, node.file_type, node.permissions)?;
         Ok(Entry { attr })
@@ -217,12 +203,6 @@ impl Vfs for Names {
         let attr = self.state.lock().make(parent, name, FileType::Directory, permissions)?;
         Ok(Entry { attr })
     }
-    fn symlink(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8]) -> Result<Entry> {
-        unsupported()
-    }
-    fn link(&self, _: &Caller, _: Ino, _: Ino, _: &[u8]) -> Result<Entry> {
-        unsupported()
-    }
     fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.state.lock().remove(parent, name)
     }
@@ -230,7 +210,7 @@ impl Vfs for Names {
         self.state.lock().remove(parent, name)
     }
     fn rename(&self, _: &Caller, _: (Ino, &[u8]), _: (Ino, &[u8]), _: RenameMode) -> Result<()> {
-        unsupported()
+        Err(ErrorKind::NotSupported.into())
     }
     fn create(
         &self,
@@ -244,9 +224,6 @@ impl Vfs for Names {
         let mut state = self.state.lock();
         let attr = state.make(parent, name, FileType::Regular, permissions)?;
         Ok((Entry { attr }, Names::handle(&mut state, attr.ino)))
-    }
-    fn tmpfile(&self, _: &Caller, _: Ino, _: u32, _: OpenFlags) -> Result<(Entry, Opened)> {
-        unsupported()
     }
     fn open(&self, _: &Caller, ino: Ino, _: OpenFlags) -> Result<Opened> {
         Ok(Names::handle(&mut self.state.lock(), ino))
@@ -267,22 +244,6 @@ impl Vfs for Names {
     fn write_mapped(&self, _: Handle, _: u64, bytes: &[u8]) -> Result<usize> {
         Ok(bytes.len())
     }
-    fn flush(&self, _: Handle) -> Result<()> {
-        Ok(())
-    }
-    fn fsync(&self, _: Handle) -> Result<()> {
-        Ok(())
-    }
-    fn release(&self, _: Handle) {}
-    fn fallocate(&self, _: Handle, _: Range<u64>, _: FallocateMode) -> Result<()> {
-        unsupported()
-    }
-    fn seek(&self, _: Handle, _: u64, _: SeekFor) -> Result<u64> {
-        unsupported()
-    }
-    fn copy_range(&self, _: (Handle, u64), _: (Handle, u64), _: u64) -> Result<u64> {
-        unsupported()
-    }
     fn readdir(
         &self,
         ino: Ino,
@@ -301,31 +262,5 @@ impl Vfs for Names {
             }
         }
         Ok(())
-    }
-    fn fsyncdir(&self, _: Ino) -> Result<()> {
-        Ok(())
-    }
-    fn getxattr(&self, _: &Caller, _: Ino, _: &[u8]) -> Result<Vec<u8>> {
-        Err(ErrorKind::NoAttribute.into())
-    }
-    fn listxattr(&self, _: &Caller, _: Ino) -> Result<Vec<Vec<u8>>> {
-        Ok(Vec::new())
-    }
-    fn setxattr(
-        &self,
-        _: &Caller,
-        _: Ino,
-        _: &[u8],
-        _: &[u8],
-        _: XattrMode,
-        _: bool,
-    ) -> Result<()> {
-        unsupported()
-    }
-    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8]) -> Result<()> {
-        unsupported()
-    }
-    fn sync(&self) -> Result<u64> {
-        Ok(0)
     }
 }

@@ -11,6 +11,9 @@ mod busy;
 #[path = "../shared/mapping.rs"]
 mod mapping;
 mod probes;
+#[macro_use]
+#[path = "../shared/unneeded.rs"]
+mod unneeded;
 mod world;
 
 use std::path::{Path, PathBuf};

@@ -2,6 +2,7 @@
 //! and `rename_elsewhere` do stands for another mount. Requests of a kind can be held up, as a
 //! client holds them up that waits for a token.
 
+use crate::unneeded::inode;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -225,22 +226,11 @@ impl World {
     }
 }
 
-fn inode(handle: Handle) -> Ino {
-    Ino(handle.0 & u64::from(u32::MAX))
-}
-
-fn unsupported<T>() -> Result<T> {
-    Err(ErrorKind::NotSupported.into())
-}
-
 impl Vfs for World {
+    unneeded_operations!();
+
     fn attach_adapter(&self, adapter: Arc<dyn Invalidate>) {
         assert!(self.adapter.set(adapter).is_ok(), "one adapter");
-    }
-    fn statfs(&self) -> Result<StatFs> {
-        let (total, free, available) = (1 << 50, 1 << 50, 1 << 50);
-        let (inodes_used, inodes_free) = (1, 1 << 32);
-        Ok(StatFs { total, free, available, inodes_used, inodes_free, block_size: 4 << 20 })
     }
     fn lookup(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<Entry> {
         self.pass(HeldBack::Lookup);
@@ -248,8 +238,6 @@ impl Vfs for World {
         let ino = state.find(parent, name)?;
         Ok(Entry { attr: state.node(ino)?.attr })
     }
-    fn remember(&self, _: Ino) {}
-    fn forget(&self, _: Ino, _: u64) {}
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         Ok(self.state.lock().node(ino)?.attr)
     }
@@ -264,12 +252,6 @@ impl Vfs for World {
         state.touch(ino)?;
         Ok(state.node(ino)?.attr)
     }
-    fn access(&self, _: &Caller, _: Ino, _: u32) -> Result<()> {
-        Ok(())
-    }
-    fn readlink(&self, _: Ino) -> Result<Vec<u8>> {
-        unsupported()
-    }
     fn mknod(&self, _: &Caller, parent: Ino, name: &[u8], node: MakeNode) -> Result<Entry> {
         let attr = self.state.lock().make(parent, name, node.file_type, node.permissions)?;
         Ok(Entry { attr })
@@ -277,12 +259,6 @@ impl Vfs for World {
     fn mkdir(&self, _: &Caller, parent: Ino, name: &[u8], permissions: u32) -> Result<Entry> {
         let attr = self.state.lock().make(parent, name, FileType::Directory, permissions)?;
         Ok(Entry { attr })
-    }
-    fn symlink(&self, _: &Caller, _: Ino, _: &[u8], _: &[u8]) -> Result<Entry> {
-        unsupported()
-    }
-    fn link(&self, _: &Caller, _: Ino, _: Ino, _: &[u8]) -> Result<Entry> {
-        unsupported()
     }
     fn unlink(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.state.lock().remove(parent, name).map(drop)
@@ -316,9 +292,6 @@ impl Vfs for World {
         };
         Ok((Entry { attr }, World::opened(&mut state, attr.ino)))
     }
-    fn tmpfile(&self, _: &Caller, _: Ino, _: u32, _: OpenFlags) -> Result<(Entry, Opened)> {
-        unsupported()
-    }
     fn open(&self, _: &Caller, ino: Ino, _: OpenFlags) -> Result<Opened> {
         Ok(World::opened(&mut self.state.lock(), ino))
     }
@@ -343,22 +316,6 @@ impl Vfs for World {
         state.write(inode(handle), offset, &bytes[..inside])?;
         Ok(bytes.len())
     }
-    fn flush(&self, _: Handle) -> Result<()> {
-        Ok(())
-    }
-    fn fsync(&self, _: Handle) -> Result<()> {
-        Ok(())
-    }
-    fn release(&self, _: Handle) {}
-    fn fallocate(&self, _: Handle, _: Range<u64>, _: FallocateMode) -> Result<()> {
-        unsupported()
-    }
-    fn seek(&self, _: Handle, _: u64, _: SeekFor) -> Result<u64> {
-        unsupported()
-    }
-    fn copy_range(&self, _: (Handle, u64), _: (Handle, u64), _: u64) -> Result<u64> {
-        unsupported()
-    }
     /// Cookies are places in the order of names, which is good enough for small directories.
     fn readdir(
         &self,
@@ -379,31 +336,5 @@ impl Vfs for World {
             }
         }
         Ok(())
-    }
-    fn fsyncdir(&self, _: Ino) -> Result<()> {
-        Ok(())
-    }
-    fn getxattr(&self, _: &Caller, _: Ino, _: &[u8]) -> Result<Vec<u8>> {
-        Err(ErrorKind::NoAttribute.into())
-    }
-    fn listxattr(&self, _: &Caller, _: Ino) -> Result<Vec<Vec<u8>>> {
-        Ok(Vec::new())
-    }
-    fn setxattr(
-        &self,
-        _: &Caller,
-        _: Ino,
-        _: &[u8],
-        _: &[u8],
-        _: XattrMode,
-        _: bool,
-    ) -> Result<()> {
-        unsupported()
-    }
-    fn removexattr(&self, _: &Caller, _: Ino, _: &[u8]) -> Result<()> {
-        unsupported()
-    }
-    fn sync(&self) -> Result<u64> {
-        Ok(0)
     }
 }
