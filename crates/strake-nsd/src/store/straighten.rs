@@ -12,9 +12,9 @@
 //! 3. For each strip it begins a read of its own. Extents that are freed meanwhile are not used
 //!    again before that ends. It verifies the units, writes them into their places, sorted, and
 //!    writes a new trailer elsewhere.
-//! 4. Under the object's lock it looks again. If the extents are still the oldest version's, the
-//!    record forgets the places of those units that are still displaced there, and names the new
-//!    trailer. The journal makes what was written durable before this entry.
+//! 4. Under the object's lock it looks again. The record forgets the places of those units that the
+//!    oldest version still has displaced, and names the new trailer. The journal makes what was
+//!    written durable before this entry.
 //!
 //! A crash at any point leaves a record that names only what is durable. The version that seeds the
 //! checksums stays ([`crate::record::Whole::made`]).
@@ -308,20 +308,22 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Makes the record name what was written, as far as the strip is still the same. Returns how
-    /// many units are not displaced any more. The caller holds the object's lock.
+    /// Makes the record name what was written, as far as it is still displaced. Returns how many
+    /// units are not displaced any more. The caller holds the object's lock.
     fn publish_straight(&self, key: &StripKey, written: &Written) -> Result<u64> {
         let Held::Record(mut record) = self.look_up(key)? else { return Ok(0) };
         let oldest = record.versions.last_mut().expect("invariant: a record holds a version");
-        if oldest.whole.as_ref() != Some(&written.old) {
-            return Ok(0);
-        }
         let gone = oldest.displaced.extract_if(.., |one| written.units.contains(one));
         let mut freed: Vec<Extent> = gone.map(|one| one.extent()).collect();
         let moved = freed.len() as u64;
         if moved == 0 {
             return Ok(0);
         }
+        // No other unit got the same place meanwhile: so they are displaced from the same extents.
+        assert!(
+            oldest.whole.as_ref() == Some(&written.old),
+            "extents changed under displaced units"
+        );
         let taken = units_of(&written.taken);
         if taken > 0 {
             let strip_units = written.checksums.len() as u64;
