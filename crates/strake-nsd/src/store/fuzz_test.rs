@@ -35,12 +35,25 @@ fn base() -> (Arc<SimDisk>, Vec<u64>) {
     };
     (1..4).for_each(|object| fill(object, 1));
     commit();
+    let patch_some = |object: u64, counter: u64| {
+        for (at, units) in [(1, &[0u32, 2][..]), (2, &[]), (3, &[7, 8, 39])] {
+            let (base, bytes) = read(&store, key(object, at)).expect("held");
+            let data = vec![counter as u8; units.len() * UNIT_BYTES];
+            let base = Strip { version: base, bytes };
+            patch(&store, key(object, at), (&base, version(counter)), units, &data).expect("room");
+        }
+        commit();
+    };
+    patch_some(2, 2);
+    patch_some(3, 2);
+    patch_some(3, 3);
     store.checkpoint().expect("written");
+    patch_some(2, 3);
     fill(1, 2);
     fill(4, 2);
     commit();
     let (fs, object, version) = (FsId(1), ObjectId(2), version(7));
-    let (from, to) = (BlockIndex(1), BlockIndex(3));
+    let (from, to) = (BlockIndex(1), BlockIndex(2));
     let request = NsdRequest::DeleteRange { fs, object, from, to, version };
     call(&store, &request, &[]).expect("deleted");
     call(&store, &NsdRequest::Refuse { key: key(9, 0), version }, &[]).expect("promised");
@@ -124,6 +137,14 @@ fn use_it(disk: &Arc<SimDisk>) -> bool {
     let list = NsdRequest::List { fs, object, block, strip, until: ObjectId(u64::MAX), limit: 100 };
     let _ = call(&store, &list, &[]);
     let _ = call(&store, &NsdRequest::Check { data: true }, &[]);
+    for (object, block, counter) in [(2, 3, 3), (3, 1, 3), (3, 3, 3)] {
+        let base =
+            Strip { version: version(counter), bytes: vec![0; [0, 3, 17, 40][block] * UNIT_BYTES] };
+        let (key, data) = (key(object, block as u64), [6; UNIT_BYTES]);
+        let _ = patch_after(&store, key, (&base, version(8)), &[2], &data, base.version);
+    }
+    let keys = store.crooked.lock().all();
+    let _ = store.straighten(&keys);
     let strip = AlignedBuffer::from_slice(&[5; 2 * UNIT_BYTES]);
     let _ = write(&store, key(3, 1), version(9), &strip);
     let (from, to, version) = (BlockIndex(0), BlockIndex::END, version(9));
