@@ -27,7 +27,8 @@ impl Step {
         Step { what, who: u8::try_from(who).ok() }
     }
 
-    fn text(self) -> String {
+    /// The step in words.
+    pub fn text(&self) -> String {
         match self.who {
             Some(who) => self.what.replace("{}", &who.to_string()),
             None => self.what.to_owned(),

@@ -10,6 +10,8 @@
 //! explore     visits every state of a model
 //! stripe_model  every state of the stripe-commit protocol, for one block and one writer
 //! handover_model  the same for two clients that hand the block over
+//! token_model  every state of tokens: the real authority, real clients, a network that loses,
+//!             repeats and overtakes
 //! ```
 //!
 //! A history runs once. Every crash of it is then derived from its log, so a point costs one
@@ -30,6 +32,7 @@ pub mod machine;
 pub mod point;
 pub mod recording;
 pub mod stripe_model;
+pub mod token_model;
 pub mod tree;
 
 #[cfg(test)]

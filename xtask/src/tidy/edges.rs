@@ -11,6 +11,7 @@ pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ("strake-env", &["strake-proto"]),
     ("strake-observe", &["strake-proto", "strake-env"]),
     ("strake-stripe", &["strake-proto"]),
+    ("strake-token", &["strake-proto"]),
     ("strake-store", &["strake-proto", "strake-env", "strake-observe"]),
     (
         "strake-nsd",

@@ -1,0 +1,484 @@
+//! Tokens in every state: the real [`Authority`] and real [`Holder`]s, and between them a network
+//! that delivers in any order, loses and repeats.
+//!
+//! **Steps:** a client begins an operation, ends it, makes durable what was revoked; a message
+//! arrives, arrives and stays in the network, or is lost; numbers are reserved; a client dies and
+//! is fenced; a leader dies and the next one takes over.
+//!
+//! **Invariants**, in every state:
+//! 1. no two living clients may use what conflicts;
+//! 2. what a client may use is in the table, unless the client is yet to reassert it;
+//! 3. an operation has a higher number than every earlier operation of another client that
+//!    conflicts with it: so what it writes has a higher version;
+//! 4. where no message is under way, a few rounds of repetitions bring every operation to its end.
+//!
+//! Small scopes are visited as a whole, larger ones at random.
+
+use crate::explore::{Next, Step, Verdict};
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+use strake_env::Rng;
+use strake_proto::{BlockIndex, ClientId, GrantNumber, Ino};
+use strake_token::authority::{Authority, Effect as Order, Times};
+use strake_token::held::{Mode, RangeWant, Want};
+use strake_token::holder::{Effect, Holder, UseId};
+use strake_token::message::{Reply, Request, Term};
+use strake_token::ranges::BlockRange;
+
+/// Time stands still but for repetitions: a revoke is due at once, and is sent again once.
+const TIMES: Times = Times { hold_min: Duration::ZERO, repeat: Duration::from_secs(1) };
+const NOW: Duration = Duration::ZERO;
+const LATER: Duration = Duration::from_secs(2);
+/// Rounds of repetitions after which everything must have come to its end.
+const ROUNDS_MAX: usize = 60;
+
+/// What is modelled.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// For each client the operations that it does, one after the other; it may begin the next one
+    /// while the one before is under way.
+    pub operations: Vec<Vec<Vec<Want>>>,
+    /// Messages that are lost.
+    pub losses: u8,
+    /// Messages that arrive and stay in the network.
+    pub repetitions: u8,
+    /// Clients that die.
+    pub deaths: u8,
+    /// Leaders that die.
+    pub leaders: u8,
+    /// Grants beyond one for each operation. Where revokes overtake grants time and again, clients
+    /// ask for ever; from the last grant on a world is only brought to rest.
+    pub more_grants: u64,
+}
+
+/// An operation on one file: the inode token, and of blocks `from..to`, wished for as `wished`.
+pub fn want(ino: u64, inode: Mode, range: Option<(u64, u64, Mode, BlockRange)>) -> Want {
+    let range = range.map(|(from, to, mode, desired)| RangeWant {
+        required: BlockRange::new(BlockIndex(from), BlockIndex(to)),
+        desired,
+        mode,
+    });
+    Want { ino: Ino(ino), inode: Some(inode), open: false, range }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Packet {
+    Up(usize, Term, Request),
+    Down(usize, Term, Reply),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Client {
+    holder: Holder,
+    is_alive: bool,
+    /// Files of which a flush was ordered.
+    flushing: BTreeSet<Ino>,
+    /// How many operations it has begun.
+    begun: usize,
+}
+
+/// The last operation that used a token of a file or a block in a mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct LastUse {
+    client: usize,
+    number: GrantNumber,
+}
+
+/// A thing that operations use: a file's inode (`None`), or a block of it; and how.
+type Thing = (Ino, Option<u64>, Mode);
+
+/// The whole: authority, clients, network, and what is known of the past.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct World {
+    authority: Authority,
+    clients: Vec<Client>,
+    network: BTreeSet<Packet>,
+    /// Numbers that the log reserves for the leader, if it asked.
+    reserving: Option<GrantNumber>,
+    losses: u8,
+    repetitions: u8,
+    deaths: u8,
+    leaders: u8,
+    last: BTreeMap<Thing, LastUse>,
+}
+
+/// A scope with more states is too large for a test.
+const STATES_MAX: usize = 1_500_000;
+
+/// Visits a whole scope, depth first. Worlds are large, so of those that were visited only two
+/// hashes are kept, 128 bits.
+///
+/// # Panics
+/// If there are more states than a test has time for.
+pub fn check(scope: &Scope) -> Verdict {
+    let first = World::new(scope);
+    let mut seen = HashSet::from([first.mark()]);
+    // The way to where the search stands, and what is left to try from each world on it.
+    let mut way: Vec<(Step, std::vec::IntoIter<(Step, World)>)> = Vec::new();
+    let mut next = match successors(scope, &first) {
+        Ok(next) => next.into_iter(),
+        Err(fault) => return Verdict { states: 1, fault: Some(fault) },
+    };
+    loop {
+        let Some((step, world)) = next.next() else {
+            let Some((_, rest)) = way.pop() else { break };
+            next = rest;
+            continue;
+        };
+        if !seen.insert(world.mark()) {
+            continue;
+        }
+        assert!(seen.len() < STATES_MAX, "too many states to visit");
+        match successors(scope, &world) {
+            Ok(after) => way.push((step, std::mem::replace(&mut next, after.into_iter()))),
+            Err(fault) => {
+                let steps: Vec<String> =
+                    way.iter().map(|(step, _)| step).chain([&step]).map(Step::text).collect();
+                let fault = Some(format!("{fault}. Steps: {}. {world:?}", steps.join("; ")));
+                return Verdict { states: seen.len(), fault };
+            }
+        }
+    }
+    Verdict { states: seen.len(), fault: None }
+}
+
+/// Walks through a scope at random; returns what went wrong.
+pub fn wander(scope: &Scope, seed: u64, steps: usize) -> Result<usize, String> {
+    let mut rng = Rng::new(seed);
+    let mut world = World::new(scope);
+    for step in 0..steps {
+        let mut next =
+            successors(scope, &world).map_err(|fault| format!("step {step}: {fault}"))?;
+        if next.is_empty() {
+            return Ok(step);
+        }
+        world = next.swap_remove(rng.index(next.len())).1;
+    }
+    world.come_to_rest(scope).map(|()| steps)
+}
+
+fn successors(scope: &Scope, world: &World) -> Next<World> {
+    world.judge()?;
+    if world.network.is_empty() {
+        world.clone().come_to_rest(scope)?;
+    }
+    let operations: usize = scope.operations.iter().map(Vec::len).sum();
+    if world.authority.grants() > operations as u64 + scope.more_grants {
+        world.clone().come_to_rest(scope)?;
+        return Ok(Vec::new());
+    }
+    let mut next: Vec<(Step, World)> = Vec::new();
+    let mut add = |step: Step, change: &dyn Fn(&mut World) -> Result<(), String>| {
+        let mut changed = world.clone();
+        change(&mut changed)?;
+        if changed != *world {
+            next.push((step, changed));
+        }
+        Ok::<(), String>(())
+    };
+    for (at, client) in world.clients.iter().enumerate().filter(|(_, client)| client.is_alive) {
+        if client.begun < scope.operations[at].len() {
+            add(Step::of("client {} begins", at), &|world| world.begin(scope, at))?;
+        }
+        for number in client.holder.uses().map(|(number, _)| number).collect::<Vec<_>>() {
+            add(Step::of("client {} ends", at), &|world| world.end(at, number))?;
+        }
+        for ino in &client.flushing {
+            add(Step::of("client {} has flushed", at), &|world| world.flushed(at, *ino))?;
+        }
+        if client.holder.term() != world.authority.term() {
+            add(Step::of("client {} hears of the leader", at), &|world| world.reassert(at))?;
+        }
+        if world.deaths > 0 {
+            add(Step::of("client {} dies", at), &|world| world.die(at))?;
+        }
+    }
+    for packet in &world.network {
+        add(arrival(packet), &|world| {
+            world.network.remove(packet);
+            world.deliver(packet.clone())
+        })?;
+        if world.repetitions > 0 {
+            add(Step::new("a message arrives, and will again"), &|world| {
+                world.repetitions -= 1;
+                world.deliver(packet.clone())
+            })?;
+        }
+        if world.losses > 0 {
+            add(Step::new("a message is lost"), &|world| {
+                world.losses -= 1;
+                world.network.remove(packet);
+                Ok(())
+            })?;
+        }
+    }
+    if world.reserving.is_some() {
+        add(Step::new("numbers are reserved"), &World::reserve)?;
+    }
+    if world.leaders > 0 {
+        add(Step::new("a new leader"), &World::change_leader)?;
+    }
+    // Where nothing is lost, bringing to rest tries that.
+    if world.network.is_empty() && scope.losses > 0 {
+        add(Step::new("messages are sent again"), &|world| world.repeat(LATER))?;
+    }
+    Ok(next)
+}
+
+fn arrival(packet: &Packet) -> Step {
+    match packet {
+        Packet::Up(at, _, Request::Ask { .. }) => Step::of("client {} is heard: ask", *at),
+        Packet::Up(at, _, Request::GivenUp { .. }) => Step::of("client {} is heard: given up", *at),
+        Packet::Up(at, _, _) => Step::of("client {} is heard: reassert", *at),
+        Packet::Down(at, _, Reply::Grant { .. }) => Step::of("client {} hears: grant", *at),
+        Packet::Down(at, _, Reply::Revoke { .. }) => Step::of("client {} hears: revoke", *at),
+        Packet::Down(at, _, Reply::Reasserted) => Step::of("client {} hears: reasserted", *at),
+    }
+}
+
+impl World {
+    /// Two worlds that have the same mark are the same.
+    fn mark(&self) -> (u64, u64) {
+        let hash = |salt: u8| {
+            let mut hasher = DefaultHasher::new();
+            (salt, self).hash(&mut hasher);
+            hasher.finish()
+        };
+        (hash(0), hash(1))
+    }
+
+    fn new(scope: &Scope) -> World {
+        let mut authority = Authority::new(Term(0), TIMES, &[], GrantNumber(1));
+        let client = |at: usize| {
+            authority.join(ClientId(at as u64));
+            Client {
+                holder: Holder::default(),
+                is_alive: true,
+                flushing: BTreeSet::new(),
+                begun: 0,
+            }
+        };
+        let clients = (0..scope.operations.len()).map(client).collect();
+        World {
+            authority,
+            clients,
+            network: BTreeSet::new(),
+            reserving: None,
+            losses: scope.losses,
+            repetitions: scope.repetitions,
+            deaths: scope.deaths,
+            leaders: scope.leaders,
+            last: BTreeMap::new(),
+        }
+    }
+
+    fn begin(&mut self, scope: &Scope, at: usize) -> Result<(), String> {
+        let client = &mut self.clients[at];
+        let wants = scope.operations[at][client.begun].clone();
+        client.begun += 1;
+        let (_, effects) = client.holder.begin(wants);
+        self.carry_out(at, effects)
+    }
+
+    fn end(&mut self, at: usize, number: UseId) -> Result<(), String> {
+        let effects = self.clients[at].holder.end(number);
+        self.carry_out(at, effects)
+    }
+
+    fn flushed(&mut self, at: usize, ino: Ino) -> Result<(), String> {
+        self.clients[at].flushing.remove(&ino);
+        let effects = self.clients[at].holder.flushed(ino);
+        self.carry_out(at, effects)
+    }
+
+    fn reassert(&mut self, at: usize) -> Result<(), String> {
+        let effects = self.clients[at].holder.reassert(self.authority.term());
+        self.carry_out(at, effects)
+    }
+
+    fn die(&mut self, at: usize) -> Result<(), String> {
+        self.deaths -= 1;
+        self.clients[at].is_alive = false;
+        let orders = self.authority.dead(ClientId(at as u64), NOW);
+        self.obey(orders);
+        Ok(())
+    }
+
+    fn reserve(&mut self) -> Result<(), String> {
+        let upto = self.reserving.take().expect("invariant: asked before");
+        let orders = self.authority.reserved(upto, NOW);
+        self.obey(orders);
+        Ok(())
+    }
+
+    fn change_leader(&mut self) -> Result<(), String> {
+        self.leaders -= 1;
+        let term = Term(self.authority.term().0 + 1);
+        let alive: Vec<ClientId> = (0..self.clients.len())
+            .filter(|at| self.clients[*at].is_alive)
+            .map(|at| ClientId(at as u64))
+            .collect();
+        // A reservation that was asked for may be in the log already.
+        let free = self.reserving.take().unwrap_or(self.authority.first_free_number());
+        self.authority = Authority::new(term, TIMES, &alive, free);
+        Ok(())
+    }
+
+    fn repeat(&mut self, now: Duration) -> Result<(), String> {
+        for at in 0..self.clients.len() {
+            if self.clients[at].is_alive {
+                let effects = self.clients[at].holder.repeat();
+                self.carry_out(at, effects)?;
+            }
+        }
+        let orders = self.authority.tick(now);
+        self.obey(orders);
+        Ok(())
+    }
+
+    fn deliver(&mut self, packet: Packet) -> Result<(), String> {
+        match packet {
+            Packet::Up(at, term, request) => {
+                let received = self.authority.receive(ClientId(at as u64), term, request, NOW);
+                match received {
+                    Ok(orders) => self.obey(orders),
+                    Err(_) if !self.clients[at].is_alive => {}
+                    Err(refusal) => return Err(format!("client {at} is refused: {refusal:?}")),
+                }
+            }
+            Packet::Down(at, term, reply) => {
+                if self.clients[at].is_alive {
+                    let effects = self.clients[at].holder.receive(term, reply);
+                    self.carry_out(at, effects)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            match order {
+                Order::Send(client, reply) => {
+                    let (at, term) = (client.0 as usize, self.authority.term());
+                    self.network.insert(Packet::Down(at, term, reply));
+                }
+                // Large portions would do no harm, but numbers are part of the state.
+                Order::Reserve(_) => {
+                    let free = self.authority.first_free_number();
+                    self.reserving = Some(GrantNumber(free.0 + 2));
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, at: usize, effects: Vec<Effect>) -> Result<(), String> {
+        for effect in effects {
+            match effect {
+                Effect::Send(request) => {
+                    let term = self.clients[at].holder.term();
+                    self.network.insert(Packet::Up(at, term, request));
+                }
+                Effect::Flush(ino, _) => drop(self.clients[at].flushing.insert(ino)),
+                Effect::Begun(number) => self.note_begun(at, number)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Invariant 3.
+    fn note_begun(&mut self, at: usize, number: UseId) -> Result<(), String> {
+        let holder = &self.clients[at].holder;
+        let wants: Vec<Want> = holder
+            .uses()
+            .find(|(found, _)| *found == number)
+            .map(|(_, wants)| wants.to_vec())
+            .ok_or("a use that has not begun")?;
+        for want in &wants {
+            let newest = self.clients[at].holder.newest(want.ino).unwrap_or_default();
+            let blocks = want.range.into_iter().flat_map(|range| {
+                let blocks = range.required.from.0..range.required.to.0;
+                blocks.map(move |block| (Some(block), range.mode))
+            });
+            let things = want.inode.into_iter().map(|mode| (None, mode)).chain(blocks);
+            for (block, mode) in things {
+                for other in Mode::ALL.into_iter().filter(|other| !other.agrees(mode)) {
+                    let last = self.last.get(&(want.ino, block, other));
+                    if last.is_some_and(|last| last.client != at && last.number >= newest) {
+                        return Err(format!("client {at} uses {want:?} under an old number"));
+                    }
+                }
+                self.last.insert((want.ino, block, mode), LastUse { client: at, number: newest });
+            }
+        }
+        Ok(())
+    }
+
+    /// Invariants 1 and 2, and those of the table and the clients.
+    fn judge(&self) -> Result<(), String> {
+        self.authority.check();
+        let files: BTreeSet<Ino> = [Ino(1), Ino(2), Ino(3)].into();
+        let alive = || self.clients.iter().enumerate().filter(|(_, client)| client.is_alive);
+        for (at, client) in alive() {
+            client.holder.check();
+            for ino in &files {
+                let held = client.holder.in_use(*ino);
+                for (other, theirs) in alive().filter(|(other, _)| *other > at) {
+                    if held.conflicts_with(&theirs.holder.in_use(*ino)) {
+                        return Err(format!("clients {at} and {other} conflict"));
+                    }
+                }
+                let is_known = client.holder.term() == self.authority.term()
+                    && !client.holder.is_reasserting();
+                let known = self.authority.held(ClientId(at as u64), *ino);
+                if is_known && !held.is_within(&known) {
+                    return Err(format!("client {at} holds {held:?}, the table says {known:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Invariant 4: everything is delivered, ended, flushed and repeated until all is at rest.
+    fn come_to_rest(mut self, scope: &Scope) -> Result<(), String> {
+        for round in 0..ROUNDS_MAX as u32 {
+            for at in 0..self.clients.len() {
+                if !self.clients[at].is_alive {
+                    continue;
+                }
+                if self.clients[at].holder.term() != self.authority.term() {
+                    self.reassert(at)?;
+                }
+                for number in
+                    self.clients[at].holder.uses().map(|(number, _)| number).collect::<Vec<_>>()
+                {
+                    self.end(at, number)?;
+                }
+                for ino in self.clients[at].flushing.clone() {
+                    self.flushed(at, ino)?;
+                }
+            }
+            if self.reserving.is_some() {
+                self.reserve()?;
+            }
+            for packet in std::mem::take(&mut self.network) {
+                self.deliver(packet)?;
+            }
+            let mut alive = self.clients.iter().filter(|client| client.is_alive);
+            if self.network.is_empty()
+                && self.authority.is_idle()
+                && alive.all(|client| client.holder.is_idle())
+            {
+                return self.judge();
+            }
+            self.repeat(LATER * (round + 2))?;
+        }
+        Err(format!("does not come to rest in {scope:?}: {self:?}"))
+    }
+}
+
+#[cfg(test)]
+#[path = "token_model_test.rs"]
+mod token_model_test;

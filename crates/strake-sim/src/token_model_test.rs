@@ -1,0 +1,117 @@
+//! Small scopes as a whole, each rule taken away, and crowds at random.
+
+use super::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use strake_token::rule::{Rule, without};
+
+const ALL: BlockRange = BlockRange::ALL;
+
+fn read(ino: u64) -> Vec<Want> {
+    vec![want(ino, Mode::Shared, None)]
+}
+
+fn change(ino: u64) -> Vec<Want> {
+    vec![want(ino, Mode::Exclusive, None)]
+}
+
+fn write(from: u64, to: u64) -> Vec<Want> {
+    vec![want(1, Mode::Shared, Some((from, to, Mode::Exclusive, ALL)))]
+}
+
+fn read_blocks(from: u64, to: u64) -> Vec<Want> {
+    vec![want(1, Mode::Shared, Some((from, to, Mode::Shared, ALL)))]
+}
+
+fn rename() -> Vec<Want> {
+    vec![want(1, Mode::Exclusive, None), want(2, Mode::Exclusive, None)]
+}
+
+fn scope(operations: Vec<Vec<Vec<Want>>>) -> Scope {
+    Scope { operations, losses: 0, repetitions: 0, deaths: 0, leaders: 0, more_grants: 1 }
+}
+
+fn scopes() -> Vec<(&'static str, Scope)> {
+    let pair = || vec![vec![change(1)], vec![change(1)]];
+    vec![
+        ("two writers", scope(pair())),
+        ("repeated", Scope { repetitions: 1, ..scope(pair()) }),
+        ("lost", Scope { losses: 1, ..scope(pair()) }),
+        ("a death", Scope { deaths: 1, ..scope(pair()) }),
+        ("a new leader", Scope { leaders: 1, ..scope(pair()) }),
+        ("a reader that writes", scope(vec![vec![read(1), change(1)], vec![read(1)]])),
+        ("blocks", scope(vec![vec![write(0, 1)], vec![write(1, 2), read_blocks(0, 1)]])),
+        ("blocks and attributes", scope(vec![vec![write(0, 1)], vec![change(1)]])),
+        ("two files at once", scope(vec![vec![rename()], vec![change(2)]])),
+    ]
+}
+
+#[test]
+fn every_state_keeps_the_promises() {
+    for (name, scope) in scopes() {
+        let verdict = check(&scope);
+        println!("{name}: {} states", verdict.states);
+        assert_eq!(verdict.fault, None, "{name}");
+        assert!(verdict.states > 100, "{name} visits only {} states", verdict.states);
+    }
+}
+
+#[test]
+fn every_rule_taken_away_is_missed() {
+    for rule in Rule::ALL {
+        let found = scopes().into_iter().find_map(|(name, scope)| {
+            // A broken rule may break an invariant that asserts.
+            let verdict =
+                without(rule, || catch_unwind(AssertUnwindSafe(|| check(&scope).fault.is_some())));
+            without_is_over();
+            verdict.unwrap_or(true).then_some(name)
+        });
+        println!("{rule:?}: {found:?}");
+        assert!(found.is_some(), "{rule:?} can be taken away unnoticed");
+    }
+}
+
+/// After a panic the rule would still be missing on this thread.
+fn without_is_over() {
+    without(Rule::ALL[0], || ());
+}
+
+/// Many clients, files and blocks, at random.
+#[test]
+fn crowds_keep_the_promises() {
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let clients = 2 + rng.index(3);
+        let operations = (0..clients).map(|_| (0..8).map(|_| any(&mut rng)).collect()).collect();
+        let scope = Scope {
+            operations,
+            losses: 4,
+            repetitions: 6,
+            deaths: 1,
+            leaders: 2,
+            more_grants: 1000,
+        };
+        if let Err(fault) = wander(&scope, seed, 400) {
+            panic!("seed {seed}: {fault}");
+        }
+    }
+}
+
+fn any(rng: &mut Rng) -> Vec<Want> {
+    let mode = |rng: &mut Rng| Mode::ALL[rng.index(2)];
+    match rng.below(5) {
+        0 => rename(),
+        1 => vec![want(1 + rng.below(3), mode(rng), None)],
+        _ => {
+            let from = rng.below(6);
+            let to = from + 1 + rng.below(3);
+            let desired = match rng.below(2) {
+                0 => ALL,
+                _ => BlockRange::new(BlockIndex(from), BlockIndex(to)),
+            };
+            let range = Some((from, to, mode(rng), desired));
+            let mut wants = vec![want(1 + rng.below(3), mode(rng), range)];
+            wants[0].open = rng.below(4) == 0;
+            wants
+        }
+    }
+}

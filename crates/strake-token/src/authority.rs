@@ -1,0 +1,561 @@
+//! The table of tokens of one file system, at the leader.
+//!
+//! **Requests** wait in the order in which they came. A request is granted as a whole, when
+//! 1. no other client holds anything that conflicts,
+//! 2. no earlier request of another client conflicts, so that nobody is passed by for ever,
+//! 3. the asking client owes no answer to a revoke of one of these files, and
+//! 4. after a change of leader every client has reasserted what it holds, or is dead.
+//!
+//! **A revoke** goes to each client that holds what a waiting request needs, but not before that
+//! client has held its last grant for the minimum time. It is sent again until it is answered.
+//! While it is out, nothing of that file is granted to that client. So the answer, which names
+//! the newest grant that it covers, says exactly what the client keeps.
+//!
+//! **An answer** counts only if it covers the newest grant; an older one is void. The table may
+//! then say more than the client holds, which is safe.
+//!
+//! **Numbers** are drawn when a request is granted, thus after the revokes that it needed. They
+//! come from a range that the log has, so that no later leader draws them again.
+
+use crate::held::{Held, Limit, Mode, Want};
+use crate::message::{Granted, Reply, Request, RequestId, Term};
+use crate::ranges::{BlockRange, Ranges};
+use crate::rule::{Rule, obeys};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use strake_proto::{ClientId, GrantNumber, Ino};
+
+/// Files that one request may name: a rename has two directories and two files.
+pub const WANTS_MAX: usize = 4;
+/// Requests of one client that may wait.
+pub const REQUESTS_MAX: usize = 1024;
+/// Numbers are reserved in portions of this many.
+pub const RESERVED_AT_ONCE: u64 = 1 << 20;
+
+/// How long things take. All are configuration of the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Times {
+    /// A client keeps a new grant at least that long before it is revoked.
+    pub hold_min: Duration,
+    /// A revoke that is not answered is sent again after that long.
+    pub repeat: Duration,
+}
+
+/// What the authority wants done.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Send a client a message.
+    Send(ClientId, Reply),
+    /// Have the log reserve numbers up to this one, exclusively; then call [`Authority::reserved`].
+    Reserve(GrantNumber),
+}
+
+/// Why a message was refused. The client is at fault, or was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The client has not joined, or is dead.
+    Unknown,
+    /// The message makes no sense: an empty range, too many files, more kept than held.
+    Invalid,
+    /// The client has too many requests waiting.
+    TooMany,
+    /// What the client says it holds conflicts with what another has reasserted.
+    Conflict,
+}
+
+/// One client's holdings of one file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Holding {
+    held: Held,
+    newest: GrantNumber,
+    /// When the newest was granted.
+    since: Duration,
+    revoke: Option<Revoke>,
+}
+
+/// What a client has reasserted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Grace {
+    files: BTreeSet<Ino>,
+    /// How many it has, once it has said so.
+    count: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Revoke {
+    limit: Limit,
+    sent: Duration,
+}
+
+/// A request that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Waiting {
+    client: ClientId,
+    request: RequestId,
+    wants: Vec<Want>,
+}
+
+/// A request that waits, and the clients that it waits for: for `diag waiters`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Who asked.
+    pub client: ClientId,
+    /// The files.
+    pub files: Vec<Ino>,
+    /// The clients that hold what conflicts.
+    pub holders: Vec<ClientId>,
+}
+
+/// See the file's head.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Authority {
+    times: Times,
+    term: Term,
+    /// The next number, and the first that is not reserved.
+    next: GrantNumber,
+    reserved: GrantNumber,
+    reserving: bool,
+    granted: u64,
+    clients: BTreeSet<ClientId>,
+    /// Clients that have not reasserted all; nothing is granted before they have.
+    grace: BTreeMap<ClientId, Grace>,
+    files: BTreeMap<Ino, BTreeMap<ClientId, Holding>>,
+    /// In the order in which they came.
+    waiting: Vec<Waiting>,
+}
+
+impl Authority {
+    /// The table of a leader in its term. `clients` have joined earlier, and reassert what they
+    /// hold. Numbers from `reserved` on were never drawn.
+    pub fn new(term: Term, times: Times, clients: &[ClientId], reserved: GrantNumber) -> Authority {
+        let clients: BTreeSet<ClientId> = clients.iter().copied().collect();
+        Authority {
+            times,
+            term,
+            next: reserved,
+            reserved,
+            reserving: false,
+            granted: 0,
+            grace: clients.iter().map(|client| (*client, Grace::default())).collect(),
+            clients,
+            files: BTreeMap::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// The term of all that it says.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// A client has joined. It holds nothing.
+    pub fn join(&mut self, client: ClientId) {
+        assert!(self.clients.insert(client), "each life of a client has an id of its own");
+    }
+
+    /// A client was declared dead, and every NSD server fences it: what it held is free.
+    pub fn dead(&mut self, client: ClientId, now: Duration) -> Vec<Effect> {
+        self.clients.remove(&client);
+        self.grace.remove(&client);
+        self.waiting.retain(|waiting| waiting.client != client);
+        self.files.values_mut().for_each(|holdings| drop(holdings.remove(&client)));
+        self.files.retain(|_, holdings| !holdings.is_empty());
+        self.settle(now)
+    }
+
+    /// The log has reserved all numbers below `upto`.
+    pub fn reserved(&mut self, upto: GrantNumber, now: Duration) -> Vec<Effect> {
+        self.reserved = self.reserved.max(upto);
+        self.reserving = false;
+        self.settle(now)
+    }
+
+    /// Time has passed: revokes become due, or are sent again.
+    pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
+        let mut effects = self.settle(now);
+        // Also where the request that needed it is gone: the client may have given up by now, and
+        // is granted nothing of the file before it has said so.
+        for (ino, holdings) in &mut self.files {
+            for (client, holding) in holdings {
+                let Some(revoke) = &mut holding.revoke else { continue };
+                if now >= revoke.sent + self.times.repeat {
+                    revoke.sent = now;
+                    let (ino, upto, limit) = (*ino, holding.newest, revoke.limit.clone());
+                    effects.push(Effect::Send(*client, Reply::Revoke { ino, upto, limit }));
+                }
+            }
+        }
+        effects
+    }
+
+    /// When [`Authority::tick`] is to be called next, if nothing else happens.
+    pub fn due(&self, now: Duration) -> Option<Duration> {
+        let is_waited_for = !self.waiting.is_empty();
+        let holdings = self.files.values().flat_map(BTreeMap::values);
+        let moments = holdings.filter_map(|holding| match &holding.revoke {
+            Some(revoke) => Some(revoke.sent + self.times.repeat),
+            None => is_waited_for.then_some(holding.since + self.times.hold_min),
+        });
+        moments.filter(|moment| *moment > now).min()
+    }
+
+    /// Takes a message that a client sent to the leader of a term.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing has changed then.
+    pub fn receive(
+        &mut self,
+        client: ClientId,
+        term: Term,
+        message: Request,
+        now: Duration,
+    ) -> Result<Vec<Effect>, Refusal> {
+        if term != self.term && obeys(Rule::OtherTermsAreVoid) {
+            return Ok(Vec::new());
+        }
+        if !self.clients.contains(&client) {
+            return Err(Refusal::Unknown);
+        }
+        let mut effects = Vec::new();
+        let is_reassertion =
+            matches!(message, Request::Reassert { .. } | Request::Reasserted { .. });
+        match message {
+            Request::Ask { request, wants } => self.ask(client, request, wants)?,
+            Request::GivenUp { ino, upto, keeps } => self.given_up(client, ino, upto, keeps)?,
+            Request::Reassert { ino, held, newest } => self.reassert(client, ino, held, newest)?,
+            Request::Reasserted { files } => {
+                self.grace.entry(client).and_modify(|grace| grace.count = Some(files));
+            }
+        }
+        if is_reassertion {
+            effects.extend(self.end_grace(client));
+        }
+        effects.extend(self.settle(now));
+        Ok(effects)
+    }
+
+    /// Ends the grace of a client that has reasserted all. It is told so at each repetition.
+    fn end_grace(&mut self, client: ClientId) -> Option<Effect> {
+        if let Some(grace) = self.grace.get(&client) {
+            let is_whole = grace.count == Some(grace.files.len() as u64);
+            if !is_whole && obeys(Rule::ReassertionsAreCounted) {
+                return None;
+            }
+            self.grace.remove(&client);
+        }
+        Some(Effect::Send(client, Reply::Reasserted))
+    }
+
+    fn ask(
+        &mut self,
+        client: ClientId,
+        request: RequestId,
+        wants: Vec<Want>,
+    ) -> Result<(), Refusal> {
+        let distinct: BTreeSet<Ino> = wants.iter().map(|want| want.ino).collect();
+        let sound = (1..=WANTS_MAX).contains(&wants.len()) && distinct.len() == wants.len();
+        if !sound || !wants.iter().all(Want::is_valid) {
+            return Err(Refusal::Invalid);
+        }
+        let own = self.waiting.iter().filter(|waiting| waiting.client == client);
+        if own.clone().any(|waiting| waiting.request == request) {
+            return Ok(());
+        }
+        if own.count() >= REQUESTS_MAX {
+            return Err(Refusal::TooMany);
+        }
+        // A request that was answered is answered anew: granting what is held changes nothing.
+        self.waiting.push(Waiting { client, request, wants });
+        Ok(())
+    }
+
+    fn given_up(
+        &mut self,
+        client: ClientId,
+        ino: Ino,
+        upto: GrantNumber,
+        keeps: Held,
+    ) -> Result<(), Refusal> {
+        let Some(holdings) = self.files.get_mut(&ino) else { return Ok(()) };
+        let Some(holding) = holdings.get_mut(&client) else { return Ok(()) };
+        if upto < holding.newest && obeys(Rule::AnswersCoverTheNewestGrant) {
+            // The client has not seen the newest grant when it said that.
+            return Ok(());
+        }
+        if upto > holding.newest || !keeps.is_complete() {
+            return Err(Refusal::Invalid);
+        }
+        if !keeps.is_within(&holding.held) {
+            // A later answer of the client has overtaken this one.
+            return Ok(());
+        }
+        let answers =
+            holding.revoke.as_ref().is_none_or(|revoke| keeps.limited(&revoke.limit) == keeps);
+        holding.held = keeps;
+        if answers {
+            holding.revoke = None;
+        }
+        if holding.held.is_empty() {
+            holdings.remove(&client);
+        }
+        if holdings.is_empty() {
+            self.files.remove(&ino);
+        }
+        Ok(())
+    }
+
+    fn reassert(
+        &mut self,
+        client: ClientId,
+        ino: Ino,
+        held: Held,
+        newest: GrantNumber,
+    ) -> Result<(), Refusal> {
+        let Some(grace) = self.grace.get(&client) else {
+            // A repetition: what it says was taken in.
+            return Ok(());
+        };
+        if grace.files.contains(&ino) {
+            return Ok(());
+        }
+        if held.is_empty() || !held.is_complete() || newest >= self.reserved {
+            return Err(Refusal::Invalid);
+        }
+        let others = self.files.get(&ino).into_iter().flatten();
+        let mut others = others.filter(|(other, _)| **other != client);
+        if others.any(|(_, holding)| holding.held.conflicts_with(&held)) {
+            return Err(Refusal::Conflict);
+        }
+        let holding = Holding { held, newest, ..Holding::default() };
+        self.files.entry(ino).or_default().insert(client, holding);
+        if let Some(grace) = self.grace.get_mut(&client) {
+            grace.files.insert(ino);
+        }
+        Ok(())
+    }
+
+    /// Grants what can be granted, and revokes what the rest waits for.
+    fn settle(&mut self, now: Duration) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if !self.grace.is_empty() && obeys(Rule::AllReassertFirst) {
+            return effects;
+        }
+        let mut at = 0;
+        while at < self.waiting.len() {
+            if self.is_behind(at) {
+                at += 1;
+                continue;
+            }
+            let needed = self.needed(at);
+            if needed.is_empty() && !self.owes_answer(at) {
+                if self.next == self.reserved {
+                    self.reserve(&mut effects);
+                    return effects;
+                }
+                let waiting = self.waiting.remove(at);
+                effects.push(self.grant(waiting, now));
+                continue;
+            }
+            for (ino, client, limit) in needed {
+                effects.extend(self.revoke(ino, client, limit, now));
+            }
+            at += 1;
+        }
+        effects
+    }
+
+    fn reserve(&mut self, effects: &mut Vec<Effect>) {
+        if !std::mem::replace(&mut self.reserving, true) {
+            effects.push(Effect::Reserve(GrantNumber(self.reserved.0 + RESERVED_AT_ONCE)));
+        }
+    }
+
+    /// Whether an earlier request of another client wants something that conflicts.
+    fn is_behind(&self, at: usize) -> bool {
+        let this = &self.waiting[at];
+        self.waiting[..at].iter().filter(|earlier| earlier.client != this.client).any(|earlier| {
+            let pairs =
+                earlier.wants.iter().flat_map(|one| this.wants.iter().map(move |two| (one, two)));
+            pairs.into_iter().any(|(one, two)| one.conflicts_with(two))
+        })
+    }
+
+    /// Whether the client that asks owes an answer about one of the files. A grant would make the
+    /// answer that is on its way void, and so could pass others by for ever.
+    fn owes_answer(&self, at: usize) -> bool {
+        let this = &self.waiting[at];
+        this.wants.iter().any(|want| {
+            let holding = self.files.get(&want.ino).and_then(|file| file.get(&this.client));
+            holding.is_some_and(|holding| holding.revoke.is_some())
+        })
+    }
+
+    /// The clients that hold what conflicts, and what each may keep.
+    fn needed(&self, at: usize) -> Vec<(Ino, ClientId, Limit)> {
+        let this = &self.waiting[at];
+        let mut needed = Vec::new();
+        for want in &this.wants {
+            let limit = want.limit();
+            let holdings = self.files.get(&want.ino).into_iter().flatten();
+            for (client, holding) in holdings.filter(|(client, _)| **client != this.client) {
+                if holding.held.limited(&limit) != holding.held {
+                    needed.push((want.ino, *client, limit.clone()));
+                }
+            }
+        }
+        needed
+    }
+
+    fn revoke(
+        &mut self,
+        ino: Ino,
+        client: ClientId,
+        limit: Limit,
+        now: Duration,
+    ) -> Option<Effect> {
+        let holding = self.files.get_mut(&ino)?.get_mut(&client)?;
+        match &mut holding.revoke {
+            Some(revoke) => {
+                let before = revoke.limit.clone();
+                revoke.limit.and(limit);
+                if revoke.limit == before {
+                    return None;
+                }
+                revoke.sent = now;
+            }
+            None if now < holding.since + self.times.hold_min => return None,
+            None => holding.revoke = Some(Revoke { limit, sent: now }),
+        }
+        let limit = holding.revoke.as_ref().map(|revoke| revoke.limit.clone())?;
+        Some(Effect::Send(client, Reply::Revoke { ino, upto: holding.newest, limit }))
+    }
+
+    fn grant(&mut self, waiting: Waiting, now: Duration) -> Effect {
+        let Waiting { client, request, wants } = waiting;
+        let number = self.next;
+        assert!(number < self.reserved, "only reserved numbers are drawn");
+        self.next = GrantNumber(number.0 + 1);
+        self.granted += 1;
+        let grants = wants.iter().map(|want| self.grant_one(client, want, number, now)).collect();
+        Effect::Send(client, Reply::Grant { request, grants })
+    }
+
+    fn grant_one(
+        &mut self,
+        client: ClientId,
+        want: &Want,
+        number: GrantNumber,
+        now: Duration,
+    ) -> Granted {
+        let range = want.range.map(|wanted| {
+            let room = self.room(client, want.ino, wanted.required, wanted.desired, wanted.mode);
+            (room, wanted.mode)
+        });
+        let holding = self.files.entry(want.ino).or_default().entry(client).or_default();
+        holding.held.inode = holding.held.inode.max(want.inode);
+        holding.held.open |= want.open;
+        if let Some((range, mode)) = range {
+            holding.held.ranges.raise(range, mode);
+        }
+        holding.newest = number;
+        holding.since = now;
+        Granted { ino: want.ino, held: holding.held.clone(), number }
+    }
+
+    /// What of a desired range is free of others, held or waited for.
+    fn room(
+        &self,
+        client: ClientId,
+        ino: Ino,
+        required: BlockRange,
+        desired: BlockRange,
+        mode: Mode,
+    ) -> BlockRange {
+        let mut room = desired;
+        for (other, holding) in self.files.get(&ino).into_iter().flatten() {
+            if *other != client {
+                room = holding.held.ranges.room(required, room, mode);
+            }
+        }
+        for waiting in self.waiting.iter().filter(|waiting| waiting.client != client) {
+            let wants = waiting.wants.iter().filter(|want| want.ino == ino);
+            for wanted in wants.filter_map(|want| want.range) {
+                // One that overlaps what is required waits for it anyway.
+                if !wanted.mode.agrees(mode) && !wanted.required.overlaps(required) {
+                    let mut theirs = Ranges::default();
+                    theirs.raise(wanted.required, wanted.mode);
+                    room = theirs.room(required, room, mode);
+                }
+            }
+        }
+        room
+    }
+
+    /// What a client holds of a file, as the table says.
+    pub fn held(&self, client: ClientId, ino: Ino) -> Held {
+        let holding = self.files.get(&ino).and_then(|file| file.get(&client));
+        holding.map(|holding| holding.held.clone()).unwrap_or_default()
+    }
+
+    /// The clients that use a file.
+    pub fn openers(&self, ino: Ino) -> Vec<ClientId> {
+        let holdings = self.files.get(&ino).into_iter().flatten();
+        holdings.filter(|(_, holding)| holding.held.open).map(|(client, _)| *client).collect()
+    }
+
+    /// All requests that wait, in order, and the clients that they wait for.
+    pub fn waits(&self) -> Vec<Wait> {
+        let waits = (0..self.waiting.len()).map(|at| Wait {
+            client: self.waiting[at].client,
+            files: self.waiting[at].wants.iter().map(|want| want.ino).collect(),
+            holders: self.needed(at).into_iter().map(|(_, client, _)| client).collect(),
+        });
+        waits.collect()
+    }
+
+    /// Whether no request waits, and no revoke is out.
+    pub fn is_idle(&self) -> bool {
+        let mut holdings = self.files.values().flat_map(BTreeMap::values);
+        self.waiting.is_empty() && holdings.all(|holding| holding.revoke.is_none())
+    }
+
+    /// How many requests it has granted.
+    pub fn grants(&self) -> u64 {
+        self.granted
+    }
+
+    /// The first number that no leader has reserved.
+    pub fn first_free_number(&self) -> GrantNumber {
+        self.reserved
+    }
+
+    /// Walks the whole table.
+    ///
+    /// # Panics
+    /// If two clients hold what conflicts, a range is held without its inode, a number was drawn
+    /// that is not reserved, or something is kept for a client that is gone.
+    pub fn check(&self) {
+        assert!(self.next <= self.reserved, "only reserved numbers are drawn");
+        assert!(self.grace.keys().all(|one| self.clients.contains(one)), "grace is for clients");
+        for (ino, holdings) in &self.files {
+            assert!(!holdings.is_empty(), "a file without holders is not kept");
+            for (client, holding) in holdings {
+                assert!(self.clients.contains(client), "inode {ino}: client {client} is gone");
+                assert!(holding.held.is_complete(), "inode {ino}: ranges without the inode");
+                assert!(!holding.held.is_empty(), "inode {ino}: nothing is not kept");
+                assert!(holding.newest < self.next, "inode {ino}: a number from nowhere");
+                for (other, theirs) in holdings.iter().filter(|(other, _)| *other > client) {
+                    let conflict = holding.held.conflicts_with(&theirs.held);
+                    assert!(!conflict, "inode {ino}: clients {client} and {other} conflict");
+                }
+            }
+        }
+        for waiting in &self.waiting {
+            assert!(self.clients.contains(&waiting.client), "only clients wait");
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "authority_test.rs"]
+mod authority_test;

@@ -1,0 +1,196 @@
+//! What the model does not show: order, minimum hold, ranges that split, and refusals.
+
+use super::*;
+use crate::held::RangeWant;
+use strake_proto::BlockIndex;
+
+const TIMES: Times =
+    Times { hold_min: Duration::from_millis(10), repeat: Duration::from_millis(100) };
+const FILE: Ino = Ino(7);
+
+fn at(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn blocks(from: u64, to: u64) -> BlockRange {
+    BlockRange::new(BlockIndex(from), BlockIndex(to))
+}
+
+fn inode(mode: Mode) -> Vec<Want> {
+    vec![Want { ino: FILE, inode: Some(mode), open: false, range: None }]
+}
+
+fn write(required: BlockRange) -> Vec<Want> {
+    let range = RangeWant { required, desired: BlockRange::ALL, mode: Mode::Exclusive };
+    vec![Want { ino: FILE, inode: Some(Mode::Shared), open: false, range: Some(range) }]
+}
+
+/// An authority with three clients and numbers to draw.
+fn authority() -> Authority {
+    let mut authority = Authority::new(Term(1), TIMES, &[], GrantNumber(1));
+    (1..=3).for_each(|client| authority.join(ClientId(client)));
+    assert_eq!(authority.reserved(GrantNumber(100), at(0)), []);
+    authority
+}
+
+fn ask(
+    authority: &mut Authority,
+    client: u64,
+    request: u64,
+    wants: Vec<Want>,
+    now: Duration,
+) -> Vec<Effect> {
+    let ask = Request::Ask { request: RequestId(request), wants };
+    let effects = authority.receive(ClientId(client), Term(1), ask, now).expect("it is sound");
+    authority.check();
+    effects
+}
+
+fn give_up(authority: &mut Authority, client: u64, keeps: Held, now: Duration) -> Vec<Effect> {
+    let upto = authority.files[&FILE][&ClientId(client)].newest;
+    let answer = Request::GivenUp { ino: FILE, upto, keeps };
+    let effects = authority.receive(ClientId(client), Term(1), answer, now).expect("it is sound");
+    authority.check();
+    effects
+}
+
+/// The clients that are granted something, and those that are asked for something.
+fn of(effects: &[Effect]) -> (Vec<u64>, Vec<u64>) {
+    let clients = |wanted: fn(&Reply) -> bool| {
+        let sent = effects.iter().filter_map(|effect| match effect {
+            Effect::Send(client, reply) if wanted(reply) => Some(client.0),
+            _ => None,
+        });
+        sent.collect()
+    };
+    (
+        clients(|reply| matches!(reply, Reply::Grant { .. })),
+        clients(|reply| matches!(reply, Reply::Revoke { .. })),
+    )
+}
+
+#[test]
+fn a_writer_that_waits_is_not_passed_by_by_readers() {
+    let mut authority = authority();
+    assert_eq!(of(&ask(&mut authority, 1, 1, inode(Mode::Shared), at(0))).0, [1]);
+    let asked = ask(&mut authority, 2, 1, inode(Mode::Exclusive), at(50));
+    assert_eq!(of(&asked), (vec![], vec![1]));
+    // It agrees with what is held, and waits all the same.
+    assert_eq!(of(&ask(&mut authority, 3, 1, inode(Mode::Shared), at(51))), (vec![], vec![]));
+    assert_eq!(authority.waits()[0].holders, [ClientId(1)]);
+    let after = give_up(&mut authority, 1, Held::default(), at(60));
+    assert_eq!(of(&after).0, [2]);
+    assert_eq!(of(&authority.tick(at(80))), (vec![], vec![2]), "the reader's turn");
+    let kept = Held { inode: Some(Mode::Shared), ..Held::default() };
+    assert_eq!(of(&give_up(&mut authority, 2, kept, at(81))).0, [3], "both read now");
+}
+
+#[test]
+fn a_grant_is_kept_for_the_minimum_time_and_a_revoke_is_repeated() {
+    let mut authority = authority();
+    ask(&mut authority, 1, 1, inode(Mode::Exclusive), at(0));
+    assert_eq!(ask(&mut authority, 2, 1, inode(Mode::Exclusive), at(3)), []);
+    assert_eq!(authority.due(at(3)), Some(at(10)));
+    assert_eq!(of(&authority.tick(at(10))).1, [1]);
+    assert_eq!(authority.tick(at(50)), [], "it was asked for");
+    assert_eq!(authority.due(at(50)), Some(at(110)));
+    assert_eq!(of(&authority.tick(at(110))).1, [1]);
+}
+
+#[test]
+fn the_first_writer_gets_the_file_and_the_second_splits_it() {
+    let mut authority = authority();
+    ask(&mut authority, 1, 1, write(blocks(0, 1)), at(0));
+    let all = authority.held(ClientId(1), FILE);
+    assert!(all.ranges.covers(BlockRange::ALL, Mode::Exclusive));
+    let asked = ask(&mut authority, 2, 1, write(blocks(8, 9)), at(20));
+    assert_eq!(of(&asked).1, [1]);
+    let mut keeps = all;
+    keeps.ranges.limit(blocks(8, u64::MAX), None);
+    assert_eq!(of(&give_up(&mut authority, 1, keeps, at(21))).0, [2]);
+    let second = authority.held(ClientId(2), FILE);
+    assert!(second.ranges.covers(blocks(8, u64::MAX), Mode::Exclusive));
+    assert!(!second.ranges.covers(blocks(7, 8), Mode::Exclusive));
+}
+
+#[test]
+fn what_is_desired_does_not_reach_into_what_others_wait_for() {
+    let mut authority = authority();
+    ask(&mut authority, 1, 1, inode(Mode::Exclusive), at(0));
+    ask(&mut authority, 2, 1, write(blocks(0, 1)), at(1));
+    ask(&mut authority, 3, 1, write(blocks(5, 6)), at(2));
+    authority.tick(at(20));
+    give_up(&mut authority, 1, Held::default(), at(21));
+    let both = [2, 3].map(|client| authority.held(ClientId(client), FILE).ranges);
+    assert!(both[0].covers(blocks(0, 5), Mode::Exclusive), "up to the other's block");
+    assert!(both[1].covers(blocks(5, 100), Mode::Exclusive));
+}
+
+#[test]
+fn the_leader_waits_for_numbers() {
+    let mut authority = Authority::new(Term(1), TIMES, &[], GrantNumber(5));
+    authority.join(ClientId(1));
+    let asked = ask(&mut authority, 1, 1, inode(Mode::Shared), at(0));
+    let upto = GrantNumber(5 + RESERVED_AT_ONCE);
+    assert_eq!(asked, [Effect::Reserve(upto)]);
+    assert_eq!(authority.tick(at(1)), [], "it asks once");
+    let granted = authority.reserved(upto, at(2));
+    let Effect::Send(_, Reply::Grant { grants, .. }) = &granted[0] else { panic!("{granted:?}") };
+    assert_eq!(grants[0].number, GrantNumber(5));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let mut authority = authority();
+    let before = authority.clone();
+    let empty = RangeWant {
+        required: BlockRange { from: BlockIndex(3), to: BlockIndex(3) },
+        desired: BlockRange::ALL,
+        mode: Mode::Shared,
+    };
+    let want = |inode, range| Want { ino: FILE, inode, open: false, range };
+    let bad = [
+        vec![],
+        vec![want(None, None)],
+        vec![want(Some(Mode::Shared), Some(empty))],
+        vec![want(Some(Mode::Shared), None), want(Some(Mode::Shared), None)],
+        (0..5).map(|ino| Want { ino: Ino(ino), ..want(Some(Mode::Shared), None) }).collect(),
+    ];
+    for wants in bad {
+        let ask = Request::Ask { request: RequestId(1), wants };
+        let answer = authority.receive(ClientId(1), Term(1), ask, at(0));
+        assert_eq!(answer, Err(Refusal::Invalid));
+    }
+    let ask = Request::Ask { request: RequestId(1), wants: inode(Mode::Shared) };
+    assert_eq!(
+        authority.receive(ClientId(9), Term(1), ask.clone(), at(0)),
+        Err(Refusal::Unknown),
+        "it has not joined"
+    );
+    assert_eq!(authority.receive(ClientId(1), Term(0), ask, at(0)), Ok(vec![]), "an old term");
+    assert_eq!(authority, before);
+}
+
+#[test]
+fn one_client_cannot_fill_the_queue() {
+    let mut authority = authority();
+    ask(&mut authority, 1, 1, inode(Mode::Exclusive), at(0));
+    for request in 0..REQUESTS_MAX as u64 {
+        ask(&mut authority, 2, request, inode(Mode::Exclusive), at(1));
+    }
+    let ask = Request::Ask { request: RequestId(u64::MAX), wants: inode(Mode::Exclusive) };
+    let refused = authority.receive(ClientId(2), Term(1), ask, at(1));
+    assert_eq!(refused, Err(Refusal::TooMany));
+}
+
+#[test]
+fn a_file_in_use_is_known_and_using_it_conflicts_with_nothing() {
+    let mut authority = authority();
+    let open = || vec![Want { ino: FILE, inode: None, open: true, range: None }];
+    ask(&mut authority, 1, 1, inode(Mode::Exclusive), at(0));
+    assert_eq!(of(&ask(&mut authority, 2, 1, open(), at(1))).0, [2]);
+    assert_eq!(of(&ask(&mut authority, 3, 1, open(), at(1))).0, [3]);
+    assert_eq!(authority.openers(FILE), [ClientId(2), ClientId(3)]);
+    authority.dead(ClientId(2), at(2));
+    assert_eq!(authority.openers(FILE), [ClientId(3)]);
+}

@@ -1,0 +1,317 @@
+//! What one client may use, what it must give back, and when.
+//!
+//! **A use** is an operation that has all tokens it asked for; it counts as long as its
+//! [`UseId`] is not ended. A use takes all tokens at once or none.
+//!
+//! **A revoke** limits what new uses may take, at once. When no use under way needs more than the
+//! limit, the holder says [`Effect::Flush`]: the client makes its changes durable, and has the
+//! kernel drop what it cached. After [`Holder::flushed`] the holder answers with what it keeps.
+//!
+//! **Late messages.** A revoke names the newest grant that it covers. A grant up to that number
+//! that arrives later is void, and the operation asks again. A grant that nobody waits for is
+//! given back. A revoke that covers less than the newest grant here was answered before.
+
+use crate::held::{Held, Limit, Want};
+use crate::message::{Granted, Reply, Request, RequestId, Term};
+use crate::rule::{Rule, obeys};
+use std::collections::BTreeMap;
+use strake_proto::{GrantNumber, Ino};
+
+/// Names a use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UseId(pub u64);
+
+/// What the holder wants done.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Effect {
+    /// Send the authority a message.
+    Send(Request),
+    /// The operation that waits under this name may go on: its use has begun.
+    Begun(UseId),
+    /// Make durable, and drop from all caches, what the limit takes away. Then call
+    /// [`Holder::flushed`].
+    Flush(Ino, Limit),
+}
+
+/// What is known of one file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct File {
+    held: Held,
+    /// The newest grant that was heard of: from a grant, or from a revoke that covers it.
+    newest: GrantNumber,
+    revoke: Option<Revoked>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Revoked {
+    upto: GrantNumber,
+    limit: Limit,
+    /// Whether the flush was ordered.
+    flushing: bool,
+}
+
+/// See the file's head.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Holder {
+    term: Term,
+    files: BTreeMap<Ino, File>,
+    /// Uses under way.
+    uses: BTreeMap<UseId, Vec<Want>>,
+    /// Operations that wait, by their latest attempt.
+    asked: BTreeMap<RequestId, (UseId, Vec<Want>)>,
+    /// What is reasserted, until the leader has heard all of it.
+    reasserting: Vec<Request>,
+    next_use: u64,
+    next_request: u64,
+}
+
+impl Holder {
+    /// Begins an operation. [`Effect::Begun`] says when it may use the tokens: perhaps at once.
+    ///
+    /// # Panics
+    /// If a want makes no sense, or a file is named twice.
+    pub fn begin(&mut self, wants: Vec<Want>) -> (UseId, Vec<Effect>) {
+        assert!(wants.iter().all(Want::is_valid), "an operation wants something");
+        let number = UseId(self.next_use);
+        self.next_use += 1;
+        if wants.iter().all(|want| self.usable(want.ino).covers(want)) {
+            self.uses.insert(number, wants);
+            return (number, vec![Effect::Begun(number)]);
+        }
+        let effects = vec![self.ask(number, wants)];
+        (number, effects)
+    }
+
+    /// Ends a use.
+    ///
+    /// # Panics
+    /// If it is not under way.
+    pub fn end(&mut self, number: UseId) -> Vec<Effect> {
+        let wants = self.uses.remove(&number).expect("invariant: only uses that begun are ended");
+        wants.iter().filter_map(|want| self.flush_if_unused(want.ino)).collect()
+    }
+
+    /// What a flush was ordered for is durable and dropped.
+    pub fn flushed(&mut self, ino: Ino) -> Vec<Effect> {
+        let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
+        let Some(revoke) = file.revoke.take() else { return Vec::new() };
+        assert!(revoke.flushing, "a flush that was not ordered");
+        file.held = file.held.limited(&revoke.limit);
+        let keeps = file.held.clone();
+        self.forget_if_empty(ino);
+        vec![Effect::Send(Request::GivenUp { ino, upto: revoke.upto, keeps })]
+    }
+
+    /// Gives back all of a file that no use needs, unasked: for room, or at a close. `None` if
+    /// uses are under way, or a revoke asks for it anyway.
+    pub fn give_back(&mut self, ino: Ino) -> Option<Effect> {
+        let is_used = self.uses.values().flatten().any(|want| want.ino == ino);
+        let file = self.files.get_mut(&ino)?;
+        if is_used || file.revoke.is_some() || file.held.is_empty() {
+            return None;
+        }
+        let (upto, limit) = (file.newest, Limit { inode: None, ranges: Vec::new() });
+        file.held.open = false;
+        file.revoke = Some(Revoked { upto, limit: limit.clone(), flushing: true });
+        Some(Effect::Flush(ino, limit))
+    }
+
+    /// Takes a message of the authority of a term.
+    pub fn receive(&mut self, term: Term, message: Reply) -> Vec<Effect> {
+        if term != self.term && obeys(Rule::OtherTermsAreVoid) {
+            // Of an old leader; or of a new one, to which this client has not reasserted yet.
+            return Vec::new();
+        }
+        match message {
+            Reply::Grant { request, grants } => self.granted(request, grants),
+            Reply::Revoke { ino, upto, limit } => self.revoked(ino, upto, limit),
+            Reply::Reasserted => {
+                self.reasserting.clear();
+                Vec::new()
+            }
+        }
+    }
+
+    /// A new leader: everything that is held is said again, and what waits is asked for anew. A
+    /// revoke of the old leader whose flush is not ordered is forgotten; the new one revokes
+    /// again.
+    pub fn reassert(&mut self, term: Term) -> Vec<Effect> {
+        assert!(term > self.term, "terms rise");
+        self.term = term;
+        self.reasserting.clear();
+        for (ino, file) in &mut self.files {
+            match &mut file.revoke {
+                // Its answer is about what is reasserted now.
+                Some(revoke) if revoke.flushing => revoke.upto = file.newest,
+                _ => file.revoke = None,
+            }
+            if !file.held.is_empty() {
+                let (ino, held, newest) = (*ino, file.held.clone(), file.newest);
+                self.reasserting.push(Request::Reassert { ino, held, newest });
+            }
+        }
+        let files = self.reasserting.len() as u64;
+        self.reasserting.push(Request::Reasserted { files });
+        let mut effects: Vec<Effect> = self.reasserting.iter().cloned().map(Effect::Send).collect();
+        for (number, wants) in std::mem::take(&mut self.asked).into_values() {
+            effects.push(self.ask(number, wants));
+        }
+        effects
+    }
+
+    /// All that waits for an answer, to be sent again when none came for a while.
+    pub fn repeat(&self) -> Vec<Effect> {
+        let reasserting = self.reasserting.iter().cloned().map(Effect::Send);
+        let asked = self.asked.iter().map(|(request, (_, wants))| {
+            Effect::Send(Request::Ask { request: *request, wants: wants.clone() })
+        });
+        reasserting.chain(asked).collect()
+    }
+
+    fn ask(&mut self, number: UseId, wants: Vec<Want>) -> Effect {
+        let request = RequestId(self.next_request);
+        self.next_request += 1;
+        self.asked.insert(request, (number, wants.clone()));
+        Effect::Send(Request::Ask { request, wants })
+    }
+
+    fn granted(&mut self, request: RequestId, grants: Vec<Granted>) -> Vec<Effect> {
+        let Some((number, wants)) = self.asked.remove(&request) else {
+            return self.return_unwanted(grants);
+        };
+        for Granted { ino, held, number } in grants {
+            let file = self.files.entry(ino).or_default();
+            // A grant that is void, or was overtaken by a newer one, changes nothing.
+            if number > file.newest {
+                file.held = held;
+                file.newest = number;
+            }
+        }
+        if wants.iter().all(|want| self.usable(want.ino).covers(want)) {
+            self.uses.insert(number, wants);
+            return vec![Effect::Begun(number)];
+        }
+        vec![self.ask(number, wants)]
+    }
+
+    /// A grant that no operation waits for: the authority has it in its table, and must hear that
+    /// it is not held.
+    fn return_unwanted(&mut self, grants: Vec<Granted>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for Granted { ino, number, .. } in grants {
+            let (newest, keeps) = match self.files.get(&ino) {
+                Some(file) => (file.newest, file.held.clone()),
+                None => (GrantNumber::default(), Held::default()),
+            };
+            if number > newest {
+                if let Some(file) = self.files.get_mut(&ino) {
+                    file.newest = number;
+                }
+                effects.push(Effect::Send(Request::GivenUp { ino, upto: number, keeps }));
+            }
+        }
+        effects
+    }
+
+    fn revoked(&mut self, ino: Ino, upto: GrantNumber, limit: Limit) -> Vec<Effect> {
+        let file = self.files.entry(ino).or_default();
+        if upto < file.newest {
+            // It was answered before the newest grant was made.
+            return Vec::new();
+        }
+        if obeys(Rule::LateGrantsAreVoid) {
+            file.newest = upto;
+        }
+        match &mut file.revoke {
+            Some(revoke) if revoke.flushing => {
+                // Answered when the flush is done; if that is not enough, it is asked again.
+                return Vec::new();
+            }
+            Some(revoke) => {
+                revoke.upto = upto;
+                revoke.limit.and(limit);
+            }
+            None => file.revoke = Some(Revoked { upto, limit, flushing: false }),
+        }
+        self.flush_if_unused(ino).into_iter().collect()
+    }
+
+    /// What new uses of a file may take: what is held, under the limit of a revoke.
+    fn usable(&self, ino: Ino) -> Held {
+        let Some(file) = self.files.get(&ino) else { return Held::default() };
+        match &file.revoke {
+            Some(revoke) if obeys(Rule::RevokesLimitNewUses) => file.held.limited(&revoke.limit),
+            _ => file.held.clone(),
+        }
+    }
+
+    /// Orders the flush of a revoked file once no use under way needs more than the limit.
+    fn flush_if_unused(&mut self, ino: Ino) -> Option<Effect> {
+        let usable = self.usable(ino);
+        let wants = self.uses.values().flatten().filter(|want| want.ino == ino);
+        if !wants.into_iter().all(|want| usable.covers(want)) && obeys(Rule::UsesAreWaitedFor) {
+            return None;
+        }
+        let revoke = self.files.get_mut(&ino)?.revoke.as_mut()?;
+        if std::mem::replace(&mut revoke.flushing, true) {
+            return None;
+        }
+        Some(Effect::Flush(ino, revoke.limit.clone()))
+    }
+
+    fn forget_if_empty(&mut self, ino: Ino) {
+        let is_asked = self.asked.values().any(|(_, wants)| wants.iter().any(|w| w.ino == ino));
+        let file = self.files.get(&ino);
+        if !is_asked && file.is_some_and(|file| file.held.is_empty() && file.revoke.is_none()) {
+            self.files.remove(&ino);
+        }
+    }
+
+    /// Whether the leader has yet to hear what this client reasserts.
+    pub fn is_reasserting(&self) -> bool {
+        !self.reasserting.is_empty()
+    }
+
+    /// The term that this client has reasserted in; all that it says is of this term.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// What this client may use of a file: the view that must never conflict with another's.
+    pub fn in_use(&self, ino: Ino) -> Held {
+        self.files.get(&ino).map(|file| file.held.clone()).unwrap_or_default()
+    }
+
+    /// The uses under way.
+    pub fn uses(&self) -> impl Iterator<Item = (UseId, &[Want])> {
+        self.uses.iter().map(|(number, wants)| (*number, wants.as_slice()))
+    }
+
+    /// The newest number that this client was ever granted for a file, and still knows.
+    pub fn newest(&self, ino: Ino) -> Option<GrantNumber> {
+        self.files.get(&ino).map(|file| file.newest)
+    }
+
+    /// Whether operations wait, uses are under way, or flushes are ordered.
+    pub fn is_idle(&self) -> bool {
+        self.asked.is_empty()
+            && self.reasserting.is_empty()
+            && self.uses.is_empty()
+            && self.files.values().all(|file| file.revoke.is_none())
+    }
+
+    /// Walks everything.
+    ///
+    /// # Panics
+    /// If a use has more than is held, or a range is held without its inode.
+    pub fn check(&self) {
+        for file in self.files.values() {
+            assert!(file.held.is_complete(), "ranges without the inode");
+        }
+        for (number, wants) in &self.uses {
+            for want in wants {
+                assert!(self.in_use(want.ino).covers(want), "use {number:?} lacks {want:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The rules of tokens, by name. In the product all are obeyed, and asking costs nothing. With the
+//! feature `mutations` a test takes one away, to see that its model finds that.
+
+/// A rule, named where it is obeyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// A grant that a revoke covers, and that arrives after it, is void.
+    LateGrantsAreVoid,
+    /// From a revoke on, new uses take no more than its limit.
+    RevokesLimitNewUses,
+    /// What a use under way needs is not given back before it ends.
+    UsesAreWaitedFor,
+    /// An answer counts only if the client had seen its newest grant.
+    AnswersCoverTheNewestGrant,
+    /// A new leader grants nothing before all have reasserted, or are dead.
+    AllReassertFirst,
+    /// A client has reasserted all when the leader has heard as many files as the client counts.
+    ReassertionsAreCounted,
+    /// A message of another term is void.
+    OtherTermsAreVoid,
+    /// Ranges go with the inode token.
+    RangesNeedTheInode,
+}
+
+impl Rule {
+    /// All rules.
+    pub const ALL: [Rule; 8] = [
+        Rule::LateGrantsAreVoid,
+        Rule::RevokesLimitNewUses,
+        Rule::UsesAreWaitedFor,
+        Rule::AnswersCoverTheNewestGrant,
+        Rule::AllReassertFirst,
+        Rule::ReassertionsAreCounted,
+        Rule::OtherTermsAreVoid,
+        Rule::RangesNeedTheInode,
+    ];
+}
+
+/// Whether a rule is obeyed: always, in the product.
+#[cfg(not(feature = "mutations"))]
+pub(crate) const fn obeys(_: Rule) -> bool {
+    true
+}
+
+#[cfg(feature = "mutations")]
+pub(crate) use mutated::obeys;
+#[cfg(feature = "mutations")]
+pub use mutated::without;
+
+#[cfg(feature = "mutations")]
+mod mutated {
+    use super::Rule;
+    use std::cell::Cell;
+
+    thread_local! {
+        static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    pub(crate) fn obeys(rule: Rule) -> bool {
+        BROKEN.get() != Some(rule)
+    }
+
+    /// Runs `test` on this thread without a rule.
+    pub fn without<T>(rule: Rule, test: impl FnOnce() -> T) -> T {
+        BROKEN.set(Some(rule));
+        let outcome = test();
+        BROKEN.set(None);
+        outcome
+    }
+}
