@@ -73,6 +73,8 @@ mod full_test;
 #[cfg(test)]
 mod overwrite_test;
 #[cfg(test)]
+mod patch_test;
+#[cfg(test)]
 mod racing_write_test;
 #[cfg(test)]
 mod returning_test;

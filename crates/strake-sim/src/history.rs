@@ -14,6 +14,8 @@ use crate::tree::{Contents, Kind, Node, Times, Tree};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_array::stripe_io::SendCounts;
+use strake_client::Patches;
 use strake_client::vfs::{FallocateMode, Handle, MakeNode, OpenFlags, SetAttr, Vfs};
 use strake_env::disk::sim::Sequence;
 use strake_env::simulation::network;
@@ -53,6 +55,8 @@ struct Actor {
     salt: u64,
     /// Whether most operations are those of several threads.
     is_crowded: bool,
+    /// How its stacks have sent blocks.
+    sends: SendCounts,
 }
 
 /// Runs a history of `steps` operations with `count` NSDs.
@@ -140,7 +144,9 @@ impl Actor {
     /// A new file system.
     fn format(code: Code, count: usize, seed: u64) -> Actor {
         let sequence = Sequence::default();
-        let machine = Machine::format(code, count, &sequence).expect("formats");
+        let mut machine = Machine::format(code, count, &sequence).expect("formats");
+        // Half of the histories patch wherever they can.
+        machine.patches = [Patches::Auto, Patches::Always][seed as usize % 2];
         let root = Node::new(Kind::Directory(BTreeMap::new()), 0o755);
         let mut actor = Actor {
             machine,
@@ -157,6 +163,7 @@ impl Actor {
             nameless: BTreeMap::new(),
             salt: seed << 20,
             is_crowded: false,
+            sends: SendCounts::default(),
         };
         let end = actor.sequence.position();
         actor.mark("format".to_owned(), end, Sync::All);
@@ -164,8 +171,19 @@ impl Actor {
     }
 
     fn end(mut self) -> Recording {
-        self.stack = None;
+        if let Some(stack) = self.stack.take() {
+            self.count_sends(&stack);
+        }
+        println!("seed {}, patches {:?}: {:?}", self.seed, self.machine.patches, self.sends);
         Recording::of(&self.machine, self.seed, self.marks, self.contents, self.times)
+    }
+
+    /// Counts how a stack that ends sent its blocks.
+    fn count_sends(&mut self, stack: &Stack) {
+        let SendCounts { whole, patches, not_base } = stack.vfs.array().io.send_counts();
+        self.sends.whole += whole;
+        self.sends.patches += patches;
+        self.sends.not_base += not_base;
     }
 
     fn vfs(&self) -> &dyn Vfs {
@@ -226,6 +244,7 @@ impl Actor {
             stack.meta.end_life(self.machine.clock.wall()).expect("ends");
             stack.meta.checkpoint().expect("checkpoints");
         }
+        self.count_sends(&stack);
         drop(stack);
         self.open.clear();
         self.nameless.clear();

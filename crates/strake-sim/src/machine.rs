@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_array::{Array, ArrayOptions, Exclusion};
-use strake_client::{FlushReport, Settings, StrakeVfs};
+use strake_client::{FlushReport, Patches, Settings, StrakeVfs};
 use strake_env::disk::sim::Sequence;
 use strake_env::rpc::{
     Endpoint, Listener, MetaClientSession, NsdClientSession, RpcServer, ServerOptions, SessionEnv,
@@ -46,6 +46,8 @@ pub struct Machine {
     pub clock: Arc<ManualClock>,
     /// Whether metadata and NSDs are reached over the simulated network ([`SERVER`]).
     pub is_remote: bool,
+    /// Whether its client sends blocks as patches.
+    pub patches: Patches,
 }
 
 /// The simulated process in which the servers of a remote machine run.
@@ -113,7 +115,8 @@ impl Machine {
     pub fn new(code: Code, disks: Vec<Option<Arc<SimDisk>>>, witness: Arc<SimDisk>) -> Machine {
         let away = vec![None; disks.len()];
         let clock = Arc::new(ManualClock::default());
-        Machine { code, disks, away, witness, clock, is_remote: false }
+        let (is_remote, patches) = (false, Patches::Auto);
+        Machine { code, disks, away, witness, clock, is_remote, patches }
     }
 
     /// The same machine with these slots (a mask) away.
@@ -122,6 +125,7 @@ impl Machine {
         let mut machine = Machine::new(self.code, self.disks.clone(), Arc::clone(&self.witness));
         machine.clock = Arc::clone(&self.clock);
         machine.is_remote = self.is_remote;
+        machine.patches = self.patches;
         for slot in (0..machine.disks.len()).filter(|slot| away >> slot & 1 == 1) {
             machine.away[slot] = machine.disks[slot].take();
         }
@@ -206,7 +210,7 @@ impl Machine {
                 .collect(),
         };
         let servers = if self.is_remote { self.serve(&mut ports, &observe)? } else { Vec::new() };
-        let settings = settings();
+        let settings = Settings { patches: self.patches, ..settings() };
         let array = Array::open(ArrayOptions {
             meta: ports.meta,
             nsds: ports.nsds,
