@@ -10,6 +10,8 @@
 //!   last made durable.
 //! * **The checks** of metadata and NSDs find nothing, every strip belongs to a file and lies
 //!   within its size, and the bytes counted as allocated are those that are stored.
+//! * **Parity** is that of the data: wherever all data strips are there, every choice of N strips
+//!   decodes to the same bytes.
 
 use crate::history::READ_WRITE;
 use crate::machine::{BLOCK_SIZE, Stack};
@@ -22,7 +24,9 @@ use strake_nsd::BlockStore;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::meta::{FileData, Inode, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
-use strake_proto::{BlockIndex, Caller, FileType, FsId, Ino, ObjectId, StripIndex, Timestamp};
+use strake_proto::{
+    BlockIndex, Caller, FileType, FsId, Ino, ObjectId, ObjectLayout, StripIndex, Timestamp,
+};
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -375,6 +379,35 @@ fn check_strips(stack: &Stack, found: &mut Found) -> strake_proto::Result<()> {
             let (ino, counted) = (inode.attr.ino, inode.attr.allocated);
             found.faults.push(format!("inode {ino}: {counted} allocated are counted, {held} are"));
         }
+        let FileData::Objects(layouts) = &inode.data else { continue };
+        for layout in layouts.iter().filter(|layout| layout.object == object) {
+            for block in blocks.keys() {
+                check_parity(stack, found, layout, *block)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The strips of a block that are there are of one version, and parity is that of the data.
+fn check_parity(
+    stack: &Stack,
+    found: &mut Found,
+    layout: &ObjectLayout,
+    block: BlockIndex,
+) -> strake_proto::Result<()> {
+    let array = stack.vfs.array();
+    let floor = array.floors.floor(layout.object, block);
+    let mut health = array.io.examine(layout, block, floor)?;
+    // A disk that fails in use is not among the stores.
+    health.wrong.retain(|at| {
+        let slot = health.slots[usize::from(at.0)];
+        stack.stores[usize::from(slot.0)].is_some()
+    });
+    let wrong = health.wrong;
+    if !wrong.is_empty() {
+        let object = layout.object;
+        found.faults.push(format!("block {block} of object {object}: strips {wrong:?} are wrong"));
     }
     Ok(())
 }
