@@ -3,13 +3,19 @@
 //! Decisions 0007 and 0010 describe the protocol; this is the same in a form small enough to
 //! visit every state.
 //!
-//! A *value* is what the application wrote, counted from 0; a *version* is what the protocol calls
-//! a write. Every strip says which value it is of, which no NSD or client may look at: only the
-//! invariants do.
+//! A *value* is what the application wrote of a unit; a *version* is what the protocol calls a
+//! write. Both are only compared. Every strip says which values it is made of, which no NSD or
+//! client may look at: only the invariants do. A block has two units, so that a part of it can be
+//! written: a patch (decision 0031).
 //!
 //! **Invariants**, after every recovery: the block can be read from every choice of the NSDs that
-//! are up and tolerated losses; it is of one value; not older than the last acknowledged one, nor
-//! than one that was read before; never a hole.
+//! are up and tolerated losses; every choice of N strips decodes to the same value of each unit;
+//! no unit is older than its last acknowledged value, nor than one that was read before; never a
+//! hole where something was written. The same holds at every moment of what the client takes for
+//! stable everywhere.
+//!
+//! **What is assumed:** one client, which sends a block's writes one after the other; blocks keep
+//! their length; bytes on disks do not rot.
 //!
 //! **Deleting an NSD** (decision 0013): the NSD of the first position goes, and an *heir* is to
 //! take its place: it follows writes, gets a copy, and takes the place in one step, if it missed
@@ -20,15 +26,20 @@
 
 mod after_crash;
 mod bugs;
+mod canon;
+mod client;
 mod deletion;
+mod strips;
 mod writing;
 
-pub use bugs::Bug;
+pub use bugs::{Bug, Shows};
 
 use crate::explore::{Step, Verdict, explore};
-use after_crash::{crash, recoveries};
+use after_crash::{crash, judge, recoveries};
+use canon::canonical;
+use client::Client;
 use deletion::delete;
-use writing::{accept, acknowledge, begin_write, harden, lose_and_return, settle};
+use strips::{NOTHING, Nsd, Strip, UNITS, Units, decode, part};
 
 /// NSDs of the stripe.
 const MAX: usize = 4;
@@ -48,6 +59,16 @@ pub struct Scope {
     pub losses: u8,
     /// Whether the NSD of the first position may be deleted.
     pub deletes: bool,
+    /// Whether parts of the block are written, and sent as patches.
+    pub patches: bool,
+    /// Whether what was written stays in a page pool before it is sent.
+    pub pool: bool,
+    /// Whether small synchronous writes go into the metadata's log.
+    pub hardens: bool,
+    /// Whether the block's range may be deleted.
+    pub punches: bool,
+    /// Whether the metadata does not know the block yet.
+    pub unnamed: bool,
     /// The rule that is not obeyed, if any.
     pub bug: Option<Bug>,
 }
@@ -62,39 +83,26 @@ impl Scope {
     }
 }
 
-/// A strip on an NSD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Strip {
-    version: u8,
-    value: u8,
-    durable: bool,
-    settled: bool,
-}
-
-/// An NSD: its strips, oldest first, and whether it is there.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Nsd {
-    strips: Vec<Strip>,
-    away: bool,
-    /// The metadata says that it missed something.
-    noted: bool,
-}
-
 /// Where the writer is with a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Write {
     version: u8,
-    value: u8,
-    /// Sent to these, accepted by these: masks.
+    /// The version that it patches; 0 if it is whole.
+    base: u8,
+    content: Units,
+    /// The units that are in it.
+    changed: u8,
+    /// Accepted by these NSDs, not sent to these, refused by these as not the base: masks.
     accepted: u8,
     left_out: u8,
+    refused: u8,
     /// The heir has it, or is not to get it.
     inherited: bool,
     acknowledged: bool,
 }
 
 /// Who is to take over the first position.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Heir {
     nsd: Nsd,
     /// It gets what is written.
@@ -106,51 +114,78 @@ struct Heir {
 }
 
 /// The whole state.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct State {
     nsds: Vec<Nsd>,
     heir: Option<Heir>,
     /// The heir has taken its place.
     deleted: bool,
+    client: Client,
     /// The latest write, if the client is alive and has written.
     write: Option<Write>,
     /// Stable on all, to be settled: a version and who was told.
     settling: Option<(u8, u8)>,
     next_version: u8,
-    next_value: u8,
-    /// The newest value acknowledged or read.
-    promised: u8,
+    /// How often the application has written.
+    writes: u8,
+    /// The newest value of each unit that was acknowledged or read.
+    promised: Units,
+    /// What the metadata knows: strips up to this version are deleted.
+    floor: u8,
+    /// What is read where there are no strips, if that is right.
+    hole: Option<Units>,
+    /// The metadata knows the block.
+    named: bool,
     crashes: u8,
     losses: u8,
     /// The client is dead: recovery comes next.
     dead: bool,
 }
 
+impl State {
+    /// Whoever was told of these values will not read older ones.
+    fn promise(&mut self, content: Units) {
+        for (promised, value) in self.promised.iter_mut().zip(content) {
+            *promised = (*promised).max(value);
+        }
+    }
+}
+
 /// Visits every state within a scope.
 pub fn check(scope: Scope) -> Verdict {
-    let strip = Strip { version: 1, value: 0, durable: true, settled: true };
-    let nsd = Nsd { strips: vec![strip], ..Nsd::default() };
+    assert!(scope.width() <= MAX && scope.data <= UNITS, "the model is for small stripes");
+    let zeros = [0; UNITS];
+    let nsd = |at| {
+        let units = part(&scope, at, zeros);
+        let strip = Strip { version: 1, is_patch: false, units, settled: true };
+        Nsd::with((!scope.unnamed).then_some(strip))
+    };
+    let stable = u8::from(!scope.unnamed);
     let first = State {
-        nsds: vec![nsd; scope.width()],
+        nsds: (0..scope.width()).map(nsd).collect(),
         heir: None,
         deleted: false,
+        client: Client::begin(zeros, [NOTHING; UNITS], stable),
         write: None,
         settling: None,
         next_version: 2,
-        next_value: 1,
-        promised: 0,
+        writes: 0,
+        promised: zeros,
+        floor: 0,
+        hole: scope.unnamed.then_some(zeros),
+        named: !scope.unnamed,
         crashes: 0,
         losses: 0,
         dead: false,
     };
-    assert!(scope.width() <= MAX, "the model is for small stripes");
-    explore(first, &|state| successors(&scope, state))
+    explore(canonical(&scope, first), &|state| successors(&scope, state))
 }
 
 fn successors(scope: &Scope, state: &State) -> Result<Vec<(Step, State)>, String> {
     let mut steps = Vec::new();
     let mut add = |what: &'static str, next: Vec<State>| {
-        steps.extend(next.into_iter().map(|state| (Step::new(what), state)));
+        let next = next.into_iter().map(|state| canonical(scope, state));
+        steps.extend(next.map(|state| (Step::new(what), state)));
     };
     let of = |group: fn(&Scope, &State, &mut Vec<State>)| {
         let mut next = Vec::new();
@@ -162,18 +197,52 @@ fn successors(scope: &Scope, state: &State) -> Result<Vec<(Step, State)>, String
         recoveries(scope, state, &mut next)?;
         add("a recovery", next);
     } else {
-        add("a write begins", of(begin_write));
-        add("a strip is accepted", of(accept));
-        add("the write is acknowledged", of(acknowledge));
-        add("an NSD is told that the stripe is settled", of(settle));
-        add("an NSD is lost or returns", of(lose_and_return));
+        what_is_stable_is_there(scope, state)?;
+        add("the application writes", of(client::write));
+        if scope.patches {
+            add("what is dirty is sent", of(client::send));
+            add("the block is sent as a whole instead", of(client::fall_back));
+            add("the commit finds the write lost", of(client::lose_write));
+            add("an fsync is hardened", of(client::keep));
+            add("an fsync ends", of(client::sync));
+            add("the range is deleted", of(client::punch));
+            add("an NSD applies the deletion", of(client::apply_floor));
+            add("the metadata learns of the block", of(writing::name));
+            add("NSDs are started anew", of(writing::start_anew));
+        }
+        add("a strip is accepted or refused", of(writing::accept));
+        add("the write is acknowledged", of(writing::acknowledge));
+        add("an NSD is told that the stripe is settled", of(writing::settle));
+        add("an NSD is lost or returns", of(writing::lose_and_return));
         add("a step of the deletion", of(delete));
     }
-    add("an NSD makes durable what it has", of(|_, state, next| harden(state, next)));
+    add("an NSD makes durable what it has", of(|_, state, next| writing::harden(state, next)));
     if state.crashes < scope.crashes {
         add("a crash", vec![crash(scope, state)]);
     }
     Ok(steps)
+}
+
+/// What the client takes for stable everywhere is held by every NSD that is read, and all choices
+/// of N strips of it decode to what was promised.
+fn what_is_stable_is_there(scope: &Scope, state: &State) -> Result<(), String> {
+    let stable = state.client.stable;
+    if stable <= state.floor {
+        return Ok(());
+    }
+    let mut strips = Vec::new();
+    for (at, nsd) in state.nsds.iter().enumerate().filter(|(_, nsd)| is_read(nsd)) {
+        match nsd.content(stable) {
+            Some(units) => strips.push((at, units)),
+            // It got a copy, or took a place, while something newer was under way.
+            None if nsd.newest() > stable => {}
+            None => return Err(format!("version {stable} is not on NSD {at}")),
+        }
+    }
+    if strips.len() < scope.data {
+        return Ok(());
+    }
+    judge(state, client::over(decode(scope, &strips)?, state.client.kept))
 }
 
 fn is_read(nsd: &Nsd) -> bool {

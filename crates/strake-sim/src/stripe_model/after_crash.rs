@@ -1,7 +1,9 @@
 //! Crashes, and the recovery that decides between the versions that they leave.
 
-use super::writing::put;
-use super::{Bug, Nsd, Scope, State, Strip, count_missing, has, is_read};
+use super::client::{Client, over};
+use super::strips::{NOTHING, Nsd, UNITS, Units, decode, part};
+use super::writing::is_settled;
+use super::{Bug, Scope, State, count_missing, has, is_read, mask};
 
 /// Everything that was not durable is gone, the client with it.
 pub(super) fn crash(scope: &Scope, state: &State) -> State {
@@ -10,9 +12,10 @@ pub(super) fn crash(scope: &Scope, state: &State) -> State {
     after.dead = true;
     after.write = None;
     after.settling = None;
-    after.nsds.iter_mut().for_each(|nsd| nsd.strips.retain(|strip| strip.durable));
+    after.client = after.client.crash();
+    after.nsds.iter_mut().for_each(Nsd::restart);
     if let Some(heir) = &mut after.heir {
-        heir.nsd.strips.retain(|strip| strip.durable);
+        heir.nsd.restart();
         (heir.follows, heir.missed) = (false, false);
         heir.complete &= scope.has(Bug::TrustsCopiesAfterACrash);
     }
@@ -56,29 +59,58 @@ pub(super) fn recover(scope: &Scope, mut state: State) -> Result<Option<Vec<Stat
     if !scope.has(Bug::DoesNotNote) && away <= scope.parity {
         state.nsds.iter_mut().filter(|nsd| nsd.away).for_each(|nsd| nsd.noted = true);
     }
-    let readable: Vec<&Nsd> = state.nsds.iter().filter(|nsd| is_read(nsd)).collect();
+    let floor = state.floor;
+    state.nsds.iter_mut().filter(|nsd| !nsd.away).for_each(|nsd| nsd.delete(scope, floor));
+    if !state.named {
+        return delete_unnamed(scope, state).map(Some);
+    }
+    let readable = || state.nsds.iter().enumerate().filter(|(_, nsd)| is_read(nsd));
     let kept = !scope.has(Bug::IgnoresKeptVersions);
-    let mut versions: Vec<u8> = readable
-        .iter()
-        .flat_map(|nsd| {
+    let mut versions: Vec<u8> = readable()
+        .flat_map(|(_, nsd)| {
             let from = if kept { 0 } else { nsd.strips.len().saturating_sub(1) };
             nsd.strips[from..].iter().map(|strip| strip.version)
         })
+        .filter(|version| *version > floor)
         .collect();
     versions.sort_unstable();
     versions.dedup();
-    let whole = versions.last().is_some_and(|newest| {
-        readable.iter().all(|nsd| nsd.strips.last().is_some_and(|it| it.version == *newest))
-    });
-    let mut decided = None;
-    for version in versions.iter().rev() {
-        let strips: Vec<Strip> = readable
-            .iter()
-            .filter_map(|nsd| nsd.strips.iter().find(|strip| strip.version == *version).copied())
-            .collect();
-        if strips.len() >= scope.data || scope.has(Bug::BelievesTheNewest) {
-            decided = Some((*version, strips));
-            break;
+    let whole =
+        versions.last().is_some_and(|newest| readable().all(|(_, nsd)| nsd.newest() == *newest));
+    let Some((version, content)) = decide(scope, &state, &versions, away)? else {
+        return Ok(None);
+    };
+    judge(&state, over(content, state.client.kept))?;
+    let outcome = match version {
+        // Served as it is found.
+        _ if whole || scope.has(Bug::WritesNoOutcome) => Outcome::Found(version),
+        0 if versions.is_empty() => Outcome::Found(0),
+        0 => Outcome::Deleted,
+        _ => Outcome::Anew,
+    };
+    Ok(Some(outcomes(scope, state, content, outcome)))
+}
+
+/// The version that stands, and what it holds; 0 for a hole. `None` where it waits for NSDs.
+fn decide(
+    scope: &Scope,
+    state: &State,
+    versions: &[u8],
+    away: usize,
+) -> Result<Option<(u8, Units)>, String> {
+    let readable = || state.nsds.iter().enumerate().filter(|(_, nsd)| is_read(nsd));
+    for &version in versions.iter().rev() {
+        let strips: Vec<(usize, Units)> =
+            readable().filter_map(|(at, nsd)| Some((at, nsd.content(version)?))).collect();
+        if strips.len() >= scope.data {
+            let content = decode(scope, &strips);
+            return match content {
+                Ok(content) => Ok(Some((version, content))),
+                Err(fault) => Err(format!("version {version}: {fault}")),
+            };
+        }
+        if scope.has(Bug::BelievesTheNewest) {
+            return Err(format!("version {version} has {} strips", strips.len()));
         }
         // Everybody else that can be read lacks it and promises to refuse it; those away are
         // within what the code tolerates, so one witness at least would have it were it
@@ -87,44 +119,90 @@ pub(super) fn recover(scope: &Scope, mut state: State) -> Result<Option<Vec<Stat
             return Ok(None);
         }
     }
-    let Some((version, strips)) = decided else {
-        return Err("a block that was written reads as a hole".to_owned());
-    };
-    if strips.len() < scope.data {
-        return Err(format!("version {version} has {} strips", strips.len()));
+    match state.hole {
+        Some(content) => Ok(Some((0, content))),
+        None => Err("a block that was written reads as a hole".to_owned()),
     }
-    let value = strips[0].value;
-    if strips.iter().any(|strip| strip.value != value) {
-        return Err(format!("version {version} is a mixture of values"));
+}
+
+/// What is read is at least what was promised.
+pub(super) fn judge(state: &State, content: Units) -> Result<(), String> {
+    let promised = state.promised;
+    match (0..UNITS).find(|unit| content[*unit] < promised[*unit]) {
+        Some(unit) => Err(format!("unit {unit}: {content:?} was read, {promised:?} was promised")),
+        None => Ok(()),
     }
-    if value < state.promised {
-        return Err(format!("value {value} was read, {} was promised", state.promised));
+}
+
+/// A block that the metadata never learnt of is deleted. It must not be settled, or no recovery
+/// would find it.
+fn delete_unnamed(scope: &Scope, state: State) -> Result<Vec<State>, String> {
+    let readable = || state.nsds.iter().filter(|nsd| is_read(nsd));
+    if readable().any(|nsd| is_settled(nsd, nsd.newest())) {
+        return Err("a settled strip is nobody's".to_owned());
     }
-    Ok(Some(outcomes(scope, state, value, whole)))
+    let content = state.hole.unwrap_or([0; UNITS]);
+    judge(&state, content)?;
+    Ok(outcomes(scope, state, content, Outcome::Deleted))
+}
+
+/// What a recovery makes of the block.
+enum Outcome {
+    /// This version is on all NSDs already; 0 for a hole.
+    Found(u8),
+    /// A hole, after versions that nobody was told of.
+    Deleted,
+    /// A new version.
+    Anew,
 }
 
 /// The outcome is written as a new version by those that are up, durably, before it is read. A
 /// crash may come after any of them.
-pub(super) fn outcomes(scope: &Scope, mut state: State, value: u8, whole: bool) -> Vec<State> {
+fn outcomes(scope: &Scope, mut state: State, content: Units, outcome: Outcome) -> Vec<State> {
     let mut after = Vec::new();
-    if !whole && !scope.has(Bug::WritesNoOutcome) {
-        let version = state.next_version;
-        state.next_version += 1;
-        for at in 0..scope.width() {
-            if is_read(&state.nsds[at]) && put(scope, &mut state.nsds[at], version, value) {
-                state.nsds[at].strips.iter_mut().for_each(|strip| strip.durable = true);
-                if state.crashes < scope.crashes {
-                    after.push(crash(scope, &state));
+    let mut stable = 0;
+    match outcome {
+        Outcome::Found(version) => stable = version,
+        Outcome::Deleted => {
+            state.floor = state.next_version;
+            state.next_version += 1;
+        }
+        Outcome::Anew => {
+            let version = state.next_version;
+            state.next_version += 1;
+            let told = mask(&state, is_read);
+            // A crash may find the outcome on some of them.
+            for some in (0..=told).filter(|some| some & told == *some) {
+                let mut written = state.clone();
+                for at in (0..scope.width()).filter(|at| has(some, *at)) {
+                    write_outcome(scope, &mut written, at, content);
+                }
+                if some == told {
+                    state = written;
+                } else if some != 0 && state.crashes < scope.crashes {
+                    after.push(crash(scope, &written));
                 }
             }
+            stable = version;
+            state.settling = Some((version, 0));
         }
     }
     // Served: whoever reads it will not read an older one. Settled with the next commit.
-    state.promised = state.promised.max(value);
+    state.client = Client::begin(content, state.client.kept, stable);
+    state.promise(state.client.memory);
     state.dead = false;
-    if !whole && !scope.has(Bug::WritesNoOutcome) {
-        state.settling = Some((state.next_version - 1, 0));
-    }
     after.push(state);
     after
+}
+
+/// Writes the outcome to one NSD: as a whole, whatever it holds.
+fn write_outcome(scope: &Scope, state: &mut State, at: usize, content: Units) {
+    let nsd = &mut state.nsds[at];
+    let version = state.next_version - 1;
+    if scope.has(Bug::PatchesTheOutcome) && nsd.newest() != 0 {
+        nsd.patch(scope, version, [NOTHING; UNITS], nsd.newest());
+    } else {
+        nsd.put(scope, version, part(scope, at, content), 0);
+    }
+    nsd.commit();
 }

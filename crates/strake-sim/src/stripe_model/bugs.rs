@@ -37,27 +37,96 @@ pub enum Bug {
     TrustsHeirsThatRestarted,
     /// A deletion that a crash interrupted takes for copied what was copied before.
     TrustsCopiesAfterACrash,
+    /// P1: an NSD accepts a patch whatever the newest version is that it holds.
+    AcceptsPatchesOfAnyBase,
+    /// P1: the client acknowledges a patch although an NSD had not its base.
+    IgnoresNotBase,
+    /// P1: after `NotBase` the whole strip is sent under the version of the patch.
+    SendsTheRestUnderTheSameVersion,
+    /// P2: the base is accepted everywhere, and not known to be stable.
+    PatchesTheUnstable,
+    /// P2: the base lies below a deletion that not all NSDs have applied.
+    PatchesBeneathAFloor,
+    /// P3: a unit that was hardened does not count as changed any more.
+    HardeningClearsChanged,
+    /// P3: what the NSDs lost does not count as changed again.
+    ForgetsWhatWasLost,
+    /// P4: parity is made with what the page pool has of the other units.
+    ReadsOldBytesFromThePool,
+    /// P4: parity is made with old units of whatever version an NSD has.
+    ReadsOldBytesOfAnyVersion,
+    /// P7: what a base and its patch have in common is freed with the base.
+    DropsTheBase,
+    /// P7: where base and patch are joined, the units of the base win.
+    BaseWinsTheJoin,
+    /// P8: an outcome is an empty patch on whatever an NSD holds.
+    PatchesTheOutcome,
+    /// P9: a patch is settled once stable, although its base is not settled.
+    SettlesPatchesAtOnce,
+    /// P10: a stripe is patched while an heir is to get it.
+    PatchesPastHeirs,
+    /// P12: a unit is hardened although another that is kept was sent since.
+    HardensBesideWhatWasSent,
+    /// P12: what is kept is forgotten as a whole, also what was hardened since it was sent.
+    FoldsEverything,
+}
+
+/// Where a bug shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shows {
+    /// Whole blocks are written.
+    Writing,
+    /// An NSD is deleted.
+    Deleting,
+    /// Parts of blocks are written, and sent as patches.
+    Patching,
+    /// The same, with a page pool.
+    Pooling,
+    /// The same, with small synchronous writes.
+    Hardening,
+    /// The same, with deletions of the block's range.
+    Punching,
+    /// The same, with a block that the metadata does not know yet.
+    Naming,
+    /// The same, while an NSD is deleted.
+    PatchingHeirs,
 }
 
 impl Bug {
-    /// All of them.
-    pub const ALL: [Bug; 17] = [
-        Bug::DropsWhatACommitCovers,
-        Bug::KeepsNoPrevious,
-        Bug::SettlesEarly,
-        Bug::IgnoresKeptVersions,
-        Bug::BelievesTheNewest,
-        Bug::RollsBackBlindly,
-        Bug::WritesNoOutcome,
-        Bug::DoesNotNote,
-        Bug::BelievesTheReturned,
-        Bug::ReusesVersions,
-        Bug::AcknowledgesTheAccepted,
-        Bug::HeirsVoteEarly,
-        Bug::HeirsGetNoWrites,
-        Bug::IgnoresWhatHeirsMiss,
-        Bug::HeirsNeedNotBeStable,
-        Bug::TrustsHeirsThatRestarted,
-        Bug::TrustsCopiesAfterACrash,
+    /// All of them, and where each shows.
+    pub const ALL: [(Bug, Shows); 33] = [
+        (Bug::DropsWhatACommitCovers, Shows::Writing),
+        (Bug::KeepsNoPrevious, Shows::Writing),
+        (Bug::SettlesEarly, Shows::Writing),
+        (Bug::IgnoresKeptVersions, Shows::Writing),
+        (Bug::BelievesTheNewest, Shows::Writing),
+        (Bug::RollsBackBlindly, Shows::Writing),
+        (Bug::WritesNoOutcome, Shows::Writing),
+        (Bug::DoesNotNote, Shows::Writing),
+        (Bug::BelievesTheReturned, Shows::Writing),
+        (Bug::ReusesVersions, Shows::Writing),
+        (Bug::AcknowledgesTheAccepted, Shows::Writing),
+        (Bug::HeirsVoteEarly, Shows::Deleting),
+        (Bug::HeirsGetNoWrites, Shows::Deleting),
+        (Bug::IgnoresWhatHeirsMiss, Shows::Deleting),
+        (Bug::HeirsNeedNotBeStable, Shows::Deleting),
+        (Bug::TrustsHeirsThatRestarted, Shows::Deleting),
+        (Bug::TrustsCopiesAfterACrash, Shows::Deleting),
+        (Bug::AcceptsPatchesOfAnyBase, Shows::Patching),
+        (Bug::IgnoresNotBase, Shows::Patching),
+        (Bug::SendsTheRestUnderTheSameVersion, Shows::Pooling),
+        (Bug::PatchesTheUnstable, Shows::Patching),
+        (Bug::PatchesBeneathAFloor, Shows::Punching),
+        (Bug::HardeningClearsChanged, Shows::Hardening),
+        (Bug::ForgetsWhatWasLost, Shows::Patching),
+        (Bug::ReadsOldBytesFromThePool, Shows::Pooling),
+        (Bug::ReadsOldBytesOfAnyVersion, Shows::Patching),
+        (Bug::DropsTheBase, Shows::Patching),
+        (Bug::BaseWinsTheJoin, Shows::Patching),
+        (Bug::PatchesTheOutcome, Shows::Patching),
+        (Bug::SettlesPatchesAtOnce, Shows::Naming),
+        (Bug::PatchesPastHeirs, Shows::PatchingHeirs),
+        (Bug::HardensBesideWhatWasSent, Shows::Hardening),
+        (Bug::FoldsEverything, Shows::Hardening),
     ];
 }

@@ -1,7 +1,8 @@
 //! An NSD that is being deleted, and the heir that takes its place.
 
-use super::writing::{is_busy, put};
-use super::{Bug, Heir, Nsd, Scope, State, Strip, count_lost, count_noted, is_read};
+use super::strips::Nsd;
+use super::writing::{copy_for, is_busy};
+use super::{Bug, Heir, Scope, State, count_lost, count_noted, is_read};
 
 /// Begins a deletion, goes on with it, ends it; the heir is lost, or returns.
 pub(super) fn delete(scope: &Scope, state: &State, next: &mut Vec<State>) {
@@ -20,7 +21,7 @@ pub(super) fn delete(scope: &Scope, state: &State, next: &mut Vec<State>) {
     };
     if heir.nsd.away {
         let is_noted = heir.nsd.noted;
-        next.extend(return_heir(state));
+        next.extend(return_heir(scope, state));
         if !is_noted && count_noted(state) < scope.parity {
             // A write of another block left it out.
             heir.nsd.noted = true;
@@ -44,7 +45,7 @@ pub(super) fn delete(scope: &Scope, state: &State, next: &mut Vec<State>) {
             if let Some(heir) = &mut after.heir {
                 heir.nsd.away = true;
                 if restarts {
-                    heir.nsd.strips.retain(|strip| strip.durable);
+                    heir.nsd.restart();
                     // Its boot number tells that what it had only accepted is gone.
                     heir.complete &= scope.has(Bug::TrustsHeirsThatRestarted);
                 }
@@ -55,7 +56,7 @@ pub(super) fn delete(scope: &Scope, state: &State, next: &mut Vec<State>) {
 }
 
 /// The heir is there again: as it was, or, if it is noted, with everything that it is to have.
-pub(super) fn return_heir(state: &State) -> Option<State> {
+pub(super) fn return_heir(scope: &Scope, state: &State) -> Option<State> {
     let mut after = state.clone();
     let heir = after.heir.as_mut()?;
     heir.nsd.away = false;
@@ -63,9 +64,8 @@ pub(super) fn return_heir(state: &State) -> Option<State> {
         if state.write.is_some_and(|write| !write.acknowledged) {
             return None;
         }
-        let others = state.nsds.iter().filter(|nsd| is_read(nsd));
-        let newest = others.filter_map(|nsd| nsd.strips.last()).max_by_key(|one| one.version)?;
-        heir.nsd.strips = vec![Strip { durable: true, ..*newest }];
+        heir.nsd.strips = copy_for(scope, state, (0, scope.width()))?.1;
+        heir.nsd.commit();
         heir.complete = heir.follows;
     }
     Some(after)
@@ -73,19 +73,13 @@ pub(super) fn return_heir(state: &State) -> Option<State> {
 
 /// The heir is compared and gets what it lacks, while nobody writes.
 pub(super) fn inherit(scope: &Scope, state: &State) -> Option<State> {
-    let readable = || state.nsds.iter().filter(|nsd| is_read(nsd));
-    let newest = readable().filter_map(|nsd| nsd.strips.last()).max_by_key(|one| one.version)?;
-    let holds = |nsd: &&Nsd| nsd.strips.iter().any(|strip| strip.version == newest.version);
-    if readable().filter(holds).count() < scope.data {
-        return None;
-    }
+    let (version, copy) = copy_for(scope, state, (0, scope.width()))?;
+    let units = copy.first()?.units;
     let mut after = state.clone();
     let heir = after.heir.as_mut()?;
-    let own = heir.nsd.strips.last().map_or(0, |strip| strip.version);
+    let own = heir.nsd.newest();
     // One that has a newer version, of a writer that died, is written anew like any block.
-    if own > newest.version
-        || own < newest.version && !put(scope, &mut heir.nsd, newest.version, newest.value)
-    {
+    if own > version || own < version && !heir.nsd.put(scope, version, units, 0) {
         return None;
     }
     (heir.complete, heir.missed) = (true, false);
@@ -109,11 +103,9 @@ pub(super) fn take_place(scope: &Scope, state: &State) -> Option<State> {
     let mut after = state.clone();
     let mut nsd = after.heir.take()?.nsd;
     after.deleted = true;
-    for nsd in after.nsds.iter_mut().filter(|nsd| !nsd.away) {
-        nsd.strips.iter_mut().for_each(|strip| strip.durable = true);
-    }
+    after.nsds.iter_mut().filter(|nsd| !nsd.away).for_each(Nsd::commit);
     if !scope.has(Bug::HeirsNeedNotBeStable) && !nsd.away {
-        nsd.strips.iter_mut().for_each(|strip| strip.durable = true);
+        nsd.commit();
     }
     if let Some(write) = &mut after.write {
         // It was sent to the heir, or the heir would have missed it or be noted.

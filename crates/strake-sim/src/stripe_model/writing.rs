@@ -1,34 +1,13 @@
-//! The writer's steps, what NSDs do of themselves, and NSDs that go and return.
+//! A write on its way: accepted, stable, settled; and NSDs that go and return.
 
-use super::{
-    Bug, Heir, Nsd, Scope, State, Strip, Write, count_lost, count_noted, has, is_read, mask,
-};
-
-/// A write begins when the one before it is accepted everywhere: a block's writes are sent one
-/// after the other, not made stable one after the other.
-pub(super) fn begin_write(scope: &Scope, state: &State, next: &mut Vec<State>) {
-    if is_busy(scope, state) || state.next_value > scope.writes {
-        return;
-    }
-    let mut after = state.clone();
-    let left_out = mask(state, |nsd| nsd.away);
-    after.write = Some(Write {
-        version: state.next_version,
-        value: state.next_value,
-        accepted: 0,
-        left_out,
-        inherited: scope.has(Bug::HeirsGetNoWrites) || following(state).is_none(),
-        acknowledged: false,
-    });
-    after.next_version += 1;
-    after.next_value += 1;
-    next.push(after);
-}
+use super::client::told;
+use super::strips::{Nsd, Strip, Strips, decode, part, patched_part};
+use super::{Bug, Heir, Scope, State, Write, count_lost, count_noted, has, is_read, mask};
 
 /// Whether a write is being sent.
 pub(super) fn is_busy(scope: &Scope, state: &State) -> bool {
-    state.write.is_some_and(|write| {
-        let done = write.accepted | write.left_out;
+    state.write.filter(|write| !write.acknowledged).is_some_and(|write| {
+        let done = write.accepted | write.left_out | write.refused;
         (0..scope.width()).any(|at| !state.nsds[at].away && !has(done, at))
             || (!write.inherited && following(state).is_some())
     })
@@ -40,62 +19,60 @@ pub(super) fn following(state: &State) -> Option<&Heir> {
 }
 
 pub(super) fn accept(scope: &Scope, state: &State, next: &mut Vec<State>) {
-    let Some(write) = state.write else { return };
+    let Some(write) = state.write.filter(|write| !write.acknowledged) else { return };
     if !write.inherited && following(state).is_some() {
         let mut after = state.clone();
+        let units = part(scope, 0, write.content);
         if let Some(heir) = &mut after.heir
-            && put(scope, &mut heir.nsd, write.version, write.value)
+            && heir.nsd.put(scope, write.version, units, state.client.stable)
         {
             after.write = Some(Write { inherited: true, ..write });
             next.push(after);
         }
     }
     for at in 0..scope.width() {
-        if state.nsds[at].away || has(write.accepted | write.left_out, at) {
+        if state.nsds[at].away || has(write.accepted | write.left_out | write.refused, at) {
             continue;
         }
         let mut after = state.clone();
-        if put(scope, &mut after.nsds[at], write.version, write.value) {
+        if send_strip(scope, &mut after, &write, at) {
             after.write = Some(Write { accepted: write.accepted | 1 << at, ..write });
+            next.push(after);
+        } else if write.base != 0 {
+            after.write = Some(Write { refused: write.refused | 1 << at, ..write });
             next.push(after);
         }
     }
 }
 
-/// The NSD's rules for a new version. False if it refuses.
-pub(super) fn put(scope: &Scope, nsd: &mut Nsd, version: u8, value: u8) -> bool {
-    if nsd.strips.last().is_some_and(|strip| strip.version >= version) {
-        return false;
+/// Sends one strip; false if the NSD refuses it.
+fn send_strip(scope: &Scope, after: &mut State, write: &Write, at: usize) -> bool {
+    let Write { version, base, changed, mut content, .. } = *write;
+    let nsd = &mut after.nsds[at];
+    if base == 0 {
+        return nsd.put(scope, version, part(scope, at, content), after.client.stable);
     }
-    if let Some(last) = nsd.strips.last()
-        && !last.settled
-        && (!last.durable || scope.has(Bug::DropsWhatACommitCovers))
-    {
-        nsd.strips.pop();
+    if scope.has(Bug::ReadsOldBytesFromThePool) && at >= scope.data {
+        let pool = after.client.memory;
+        content = std::array::from_fn(|it| if has(changed, it) { content[it] } else { pool[it] });
     }
-    if scope.has(Bug::KeepsNoPrevious) {
-        nsd.strips.clear();
-    }
-    nsd.strips.push(Strip { version, value, durable: false, settled: false });
-    true
+    nsd.patch(scope, version, patched_part(scope, at, changed, content), base)
 }
 
 /// An NSD makes durable what it has: a commit, or its log is full.
 pub(super) fn harden(state: &State, next: &mut Vec<State>) {
     if let Some(heir) = &state.heir
         && !heir.nsd.away
-        && heir.nsd.strips.iter().any(|strip| !strip.durable)
+        && heir.nsd.strips != heir.nsd.disk
     {
         let mut after = state.clone();
-        if let Some(heir) = &mut after.heir {
-            heir.nsd.strips.iter_mut().for_each(|strip| strip.durable = true);
-        }
+        after.heir.iter_mut().for_each(|heir| heir.nsd.commit());
         next.push(after);
     }
     for (at, nsd) in state.nsds.iter().enumerate() {
-        if !nsd.away && nsd.strips.iter().any(|strip| !strip.durable) {
+        if !nsd.away && nsd.strips != nsd.disk {
             let mut after = state.clone();
-            after.nsds[at].strips.iter_mut().for_each(|strip| strip.durable = true);
+            after.nsds[at].commit();
             next.push(after);
         }
     }
@@ -104,14 +81,13 @@ pub(super) fn harden(state: &State, next: &mut Vec<State>) {
 pub(super) fn acknowledge(scope: &Scope, state: &State, next: &mut Vec<State>) {
     let Some(write) = state.write.filter(|write| !write.acknowledged) else { return };
     let up = mask(state, |nsd| !nsd.away);
-    let waits = up & !write.left_out & !write.accepted;
+    let ignored = if scope.has(Bug::IgnoresNotBase) { write.refused } else { 0 };
+    let waits = up & !write.left_out & !write.accepted & !ignored;
     let unsent = !write.inherited && following(state).is_some();
     if waits != 0 || unsent || (write.accepted & up).count_ones() < scope.data as u32 {
         return;
     }
-    let is_stable =
-        |nsd: &Nsd| nsd.strips.iter().any(|strip| strip.version == write.version && strip.durable);
-    let stable = mask(state, is_stable);
+    let stable = mask(state, |nsd| nsd.is_durable(write.version) && nsd.holds(write.version));
     if write.accepted & up & !stable != 0 && !scope.has(Bug::AcknowledgesTheAccepted) {
         if scope.has(Bug::SettlesEarly) && stable.count_ones() >= scope.data as u32 {
             let mut after = state.clone();
@@ -131,32 +107,54 @@ pub(super) fn acknowledge(scope: &Scope, state: &State, next: &mut Vec<State>) {
         return;
     }
     if let Some(heir) = &mut after.heir {
-        let has_it = heir.nsd.strips.iter().any(|strip| strip.version == write.version);
-        let missed = heir.nsd.away || !has_it;
-        let known = !scope.has(Bug::IgnoresWhatHeirsMiss) && !scope.has(Bug::HeirsGetNoWrites);
+        let missed = heir.nsd.away || !heir.nsd.holds(write.version);
+        let known = !scope.has(Bug::IgnoresWhatHeirsMiss)
+            && !scope.has(Bug::HeirsGetNoWrites)
+            && !scope.has(Bug::PatchesPastHeirs);
         heir.missed |= heir.follows && missed && known && !heir.nsd.noted;
     }
-    after.write = Some(Write { acknowledged: true, ..write });
-    after.promised = after.promised.max(write.value);
+    after.write = None;
     if !scope.has(Bug::AcknowledgesTheAccepted) {
+        after.client.stable = write.version;
+    }
+    if scope.hardens {
+        // Nobody waits for it: the metadata is not told.
+        next.push(after.clone());
+    }
+    if state.named {
+        told(scope, &mut after, write.content);
+    } else {
+        after.write = Some(Write { acknowledged: true, ..write });
+    }
+    let settles = state.named || write.base != 0 && scope.has(Bug::SettlesPatchesAtOnce);
+    if settles && !scope.has(Bug::AcknowledgesTheAccepted) {
         after.settling = Some((write.version, 0));
     }
     next.push(after);
 }
 
-/// NSDs are told one by one that a version is stable on all, and free what is older.
+/// The metadata learns of a block that it did not know. Only then is the block settled.
+pub(super) fn name(scope: &Scope, state: &State, next: &mut Vec<State>) {
+    let Some(write) = state.write.filter(|write| write.acknowledged && !state.named) else {
+        return;
+    };
+    let mut after = state.clone();
+    told(scope, &mut after, write.content);
+    after.write = None;
+    after.settling = Some((write.version, 0));
+    next.push(after);
+}
+
+/// NSDs are told one by one that a version is stable on all, and free what is older. They are told
+/// with a commit.
 pub(super) fn settle(scope: &Scope, state: &State, next: &mut Vec<State>) {
     let Some((version, told)) = state.settling else { return };
     for at in (0..scope.width()).filter(|at| !state.nsds[*at].away && !has(told, *at)) {
         let mut after = state.clone();
-        let nsd = &mut after.nsds[at];
-        if nsd.strips.last().is_some_and(|last| last.version >= version) {
-            nsd.strips.retain(|strip| strip.version >= version);
-            for strip in nsd.strips.iter_mut().filter(|strip| strip.version == version) {
-                strip.settled = true;
-            }
-        }
-        after.settling = Some((version, told | 1 << at));
+        after.nsds[at].settle(scope, version);
+        after.nsds[at].commit();
+        let told = told | 1 << at;
+        after.settling = (told + 1 != 1 << scope.width()).then_some((version, told));
         next.push(after);
     }
 }
@@ -164,19 +162,38 @@ pub(super) fn settle(scope: &Scope, state: &State, next: &mut Vec<State>) {
 /// An NSD is lost, or comes back; then it has what was durable, and is compared before it is read.
 pub(super) fn lose_and_return(scope: &Scope, state: &State, next: &mut Vec<State>) {
     for at in 0..scope.width() {
-        if state.nsds[at].away {
+        if !is_read(&state.nsds[at]) {
             let mut after = state.clone();
-            after.nsds[at].away = false;
-            if bring_up_to_date(scope, &mut after, at) {
+            let nsd = &mut after.nsds[at];
+            // Where patches are looked at, one that returns is written before it is compared.
+            let returns = std::mem::take(&mut nsd.away);
+            if returns && nsd.noted && scope.patches || bring_up_to_date(scope, &mut after, at) {
                 next.push(after);
             }
         } else if state.losses < scope.losses && count_lost(state) < scope.parity {
             let mut after = state.clone();
             after.losses += 1;
             after.nsds[at].away = true;
-            after.nsds[at].strips.retain(|strip| strip.durable);
+            after.nsds[at].restart();
             next.push(after);
         }
+    }
+}
+
+/// NSDs are started anew, one or all, and are back before anybody notices; their boot numbers tell.
+pub(super) fn start_anew(scope: &Scope, state: &State, next: &mut Vec<State>) {
+    let has_lost = |nsd: &Nsd| !nsd.away && nsd.strips != nsd.disk;
+    let all = mask(state, has_lost);
+    let one = (0..scope.width()).map(|at| 1 << at).filter(|one| one & all != 0 && *one != all);
+    for some in one.chain((all != 0).then_some(all)).filter(|_| state.losses < scope.losses) {
+        let mut after = state.clone();
+        after.losses += 1;
+        for at in (0..scope.width()).filter(|at| has(some, *at)) {
+            after.nsds[at].restart();
+        }
+        // Boot numbers tell that the heir's copy may be of something that is gone.
+        after.heir.iter_mut().for_each(|heir| heir.complete = false);
+        next.push(after);
     }
 }
 
@@ -187,14 +204,51 @@ pub(super) fn bring_up_to_date(scope: &Scope, state: &mut State, at: usize) -> b
         return false;
     }
     if state.nsds[at].noted && !scope.has(Bug::BelievesTheReturned) {
-        let newest = (0..scope.width())
-            .filter(|other| *other != at && is_read(&state.nsds[*other]))
-            .filter_map(|other| state.nsds[other].strips.last().copied())
-            .max_by_key(|strip| strip.version);
-        let Some(newest) = newest else { return false };
+        let Some((version, copy)) = copy_for(scope, state, (at, at)) else { return false };
+        let stable = state.client.stable;
         let nsd = &mut state.nsds[at];
-        nsd.strips = vec![Strip { durable: true, ..newest }];
+        nsd.delete(scope, state.floor);
+        // What it has in this version it got while it was back already. Older ones go where the
+        // copy is known to be stable everywhere.
+        if nsd.newest() != version {
+            if version == stable || version == 0 {
+                nsd.strips = copy;
+            } else if !nsd.put(scope, version, copy[0].units, 0) {
+                return false;
+            }
+        }
+        nsd.commit();
     }
     state.nsds[at].noted = false;
     true
+}
+
+/// What the NSDs that are read, but for the one at `except`, have of the block, as the strip of
+/// position `at`; version 0 if it is a hole. `None` where it cannot be had.
+pub(super) fn copy_for(
+    scope: &Scope,
+    state: &State,
+    (at, except): (usize, usize),
+) -> Option<(u8, Strips)> {
+    let readable =
+        || state.nsds.iter().enumerate().filter(|(it, nsd)| *it != except && is_read(nsd));
+    let version = readable().map(|(_, nsd)| nsd.newest()).max()?;
+    if version <= state.floor {
+        return state.hole.map(|_| (0, Strips::default()));
+    }
+    let strips: Vec<_> =
+        readable().filter_map(|(it, nsd)| Some((it, nsd.content(version)?))).collect();
+    // Where they differ the block is written anew before anything is copied.
+    if strips.len() < scope.data || strips.len() < readable().count() {
+        return None;
+    }
+    let units = part(scope, at, decode(scope, &strips).ok()?);
+    let settled = readable().any(|(_, nsd)| is_settled(nsd, version));
+    let mut copy = Strips::default();
+    copy.push(Strip { version, is_patch: false, units, settled });
+    Some((version, copy))
+}
+
+pub(super) fn is_settled(nsd: &Nsd, version: u8) -> bool {
+    nsd.strips.iter().any(|strip| strip.version == version && strip.settled)
 }
