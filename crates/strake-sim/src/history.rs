@@ -20,6 +20,7 @@ use strake_client::vfs::{FallocateMode, Handle, MakeNode, OpenFlags, SetAttr, Vf
 use strake_env::disk::sim::Sequence;
 use strake_env::simulation::network;
 use strake_env::{Clock, RealClock, Rng};
+use strake_proto::limits::UNIT_BYTES;
 use strake_proto::meta::{RenameMode, XattrMode};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdRequest};
 use strake_proto::{Caller, Code, FileType, Ino};
@@ -69,6 +70,21 @@ pub fn run(code: Code, count: usize, seed: u64, steps: usize) -> Recording {
         actor.step();
     }
     actor.end()
+}
+
+/// Runs a history, and tells how it sent its blocks.
+///
+/// # Panics
+/// As [`run`].
+pub fn sends(code: Code, count: usize, seed: u64, steps: usize) -> SendCounts {
+    let mut actor = Actor::begin(code, count, seed);
+    for _ in 0..steps {
+        actor.step();
+    }
+    if let Some(stack) = actor.stack.take() {
+        actor.count_sends(&stack);
+    }
+    actor.sends
 }
 
 /// Runs a history in which every third step is one of two to four threads.
@@ -297,6 +313,10 @@ impl Actor {
             }
             return;
         }
+        if self.machine.patches == Patches::Always && self.rng.one_in(5) {
+            self.overwrite_parts();
+            return;
+        }
         let begin = self.sequence.position();
         let draw = self.rng.below(104);
         let done = match draw {
@@ -508,6 +528,31 @@ impl Actor {
             self.mark(format!("overwrite block 0 of {ino}"), begin, Sync::Nothing);
         }
         None
+    }
+
+    /// Overwrites small parts of a file a few times, and makes that durable each time: a part whose
+    /// block is stable is sent as a patch.
+    fn overwrite_parts(&mut self) {
+        let Some(ino) = self.any_file() else { return };
+        let handle = self.handle(ino);
+        for _ in 0..3 {
+            let begin = self.sequence.position();
+            let mut bytes = self.latest(ino);
+            if bytes.is_empty() {
+                return;
+            }
+            let offset = self.rng.index(bytes.len());
+            let length = (bytes.len() - offset).min(1 + self.rng.index(2 * UNIT_BYTES));
+            let data = self.fresh_bytes(length);
+            self.vfs().write(handle, offset as u64, &data).expect("writes");
+            bytes[offset..offset + length].copy_from_slice(&data);
+            self.now_holds(ino, bytes);
+            self.mark(format!("overwrite {ino} at {offset}, {length}"), begin, Sync::Nothing);
+            let begin = self.sequence.position();
+            if let Some((what, sync)) = self.sync() {
+                self.mark(what, begin, sync);
+            }
+        }
     }
 
     fn truncate(&mut self) -> Option<(String, Sync)> {

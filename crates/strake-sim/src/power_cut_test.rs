@@ -79,6 +79,16 @@ fn replays() {
     point::replay(&recording, point).expect("keeps what was promised");
 }
 
+/// Histories that never patch would prove nothing about patches.
+#[test]
+fn histories_send_patches() {
+    for (code, count) in [("1", 1), ("2x", 2), ("4+2p", 6)] {
+        let sends = history::sends(code.parse().expect("a code"), count, 1, 120);
+        println!("{code}: {sends:?}");
+        assert!(sends.patches >= 10 && sends.whole >= 10, "{code}: {sends:?}");
+    }
+}
+
 /// The canary: disks that lie must be found out, by a few points.
 #[test]
 fn disks_whose_syncs_do_nothing_are_found_out() {
