@@ -4,7 +4,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The kind of an error. It says as much as the caller must know to act.
+/// The kind of an error. It says as much as the caller must know to act. The metadata keeps answers
+/// on disk, and the kind with them; so a new kind goes to the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorKind {
     /// No such name, inode, object or strip.
@@ -47,9 +48,6 @@ pub enum ErrorKind {
     Busy,
     /// The handle's inode is gone, or the message is of an older epoch or map.
     Stale,
-    /// A patch does not fit: the NSD does not hold the version that it changes, or cannot take
-    /// more patches of the strip now. The sender writes the whole block instead.
-    NotBase,
     /// The data cannot be had: too many strips are gone, or a disk failed.
     Io,
     /// Bytes on disk or wire do not match their checksum or form.
@@ -82,6 +80,9 @@ pub enum ErrorKind {
     Unreachable,
     /// A defect of Strake.
     Internal,
+    /// A patch does not fit: the NSD does not hold the version that it changes, or cannot take
+    /// more patches of the strip now. The sender writes the whole block instead.
+    NotBase,
 }
 
 /// An error: its kind, and a sentence for the reader of the log.

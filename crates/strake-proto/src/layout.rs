@@ -154,7 +154,7 @@ pub enum NsdStatus {
     Replacing,
     /// Replaces another disk.
     Replacement,
-    /// Gone for good: its strips have other places (see [`PoolMap::lost`]). The slot is never used
+    /// Gone for good: its strips have other places (see [`PoolMap::deleted`]). The slot is never used
     /// again. Older programs cannot read this variant, and so refuse the file system.
     Deleted {
         /// How many NSDs were deleted before it.

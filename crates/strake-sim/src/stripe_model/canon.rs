@@ -117,7 +117,7 @@ fn arrange(state: &mut State, order: &[usize]) {
         let is_set = |(_, from): &(usize, &usize)| has(mask, **from);
         order.iter().enumerate().filter(is_set).fold(0, |all, (to, _)| all | 1 << to)
     };
-    state.nsds = order.iter().map(|from| state.nsds[*from].clone()).collect();
+    state.nsds = order.iter().map(|from| state.nsds[*from]).collect();
     if let Some(write) = &mut state.write {
         write.accepted = moved(write.accepted);
         write.left_out = moved(write.left_out);
