@@ -17,7 +17,7 @@
 //!
 //! **A simulated thread must not wait** for another simulated thread around the seam: by a lock of
 //! another crate that is held across a decision point, or by a standard channel. The thread that
-//! holds the baton would sleep, and no thread could wake it. [`undisturbed`] is for calls of other
+//! holds the baton would sleep, and no thread could wake it. `undisturbed` is for calls of other
 //! crates that come back into ours while they hold a lock of their own.
 //!
 //! Only tests have this module: it is compiled with the feature `simulation`, or for the tests of

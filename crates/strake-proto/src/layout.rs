@@ -154,8 +154,8 @@ pub enum NsdStatus {
     Replacing,
     /// Replaces another disk.
     Replacement,
-    /// Gone for good: its strips have other places (see [`PoolMap::deleted`]). The slot is never used
-    /// again. Older programs cannot read this variant, and so refuse the file system.
+    /// Gone for good: its strips have other places (see [`PoolMap::deleted`]). The slot is never
+    /// used again. Older programs cannot read this variant, and so refuse the file system.
     Deleted {
         /// How many NSDs were deleted before it.
         order: u16,
