@@ -48,8 +48,8 @@ const SMALL: Shape = Shape { block_size: "256K", nsd_size: "64M", ..SIX };
 
 const CASES: [Case; 4] = [
     Case::of("4+2p", SIX, (4, 40)),
-    Case::of("2x", Shape::of("2x", 4), (3, 30)),
-    Case::of("socket", Shape { socket: true, ..SIX }, (4, 40)),
+    Case::of("2x", Shape { patches_always: true, ..Shape::of("2x", 4) }, (3, 30)),
+    Case::of("socket", Shape { socket: true, patches_always: true, ..SIX }, (4, 40)),
     Case { full: true, ..Case::of("full", SMALL, (3, 30)) },
 ];
 

@@ -20,7 +20,8 @@ struct Round {
 }
 
 const fn small(code: &'static str, nsds: u16, socket: bool) -> Shape {
-    Shape { block_size: "256K", socket, ..Shape::of(code, nsds) }
+    // Where the server is a process of its own, blocks go as patches wherever they can.
+    Shape { block_size: "256K", socket, patches_always: socket, ..Shape::of(code, nsds) }
 }
 
 const ROUNDS: [Round; 4] = [

@@ -108,13 +108,15 @@ pub(crate) fn direct(session: &Session, checks: &mut Checks) -> Result<(), Strin
     Ok(())
 }
 
-/// One seed on every code, with servers in processes of their own.
+/// One seed on every code, with servers in processes of their own, and patches wherever they can
+/// be.
 pub(crate) fn socket(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let first = session.seed + 10;
     let (seeds, count) =
         if session.quick { (vec![first], 1000) } else { (vec![first, first + 1], 3000) };
     for (shape, _) in CODES {
-        run(session, checks, &Shape { socket: true, ..shape }, None, &seeds, count)?;
+        let shape = Shape { socket: true, patches_always: true, ..shape };
+        run(session, checks, &shape, None, &seeds, count)?;
     }
     Ok(())
 }

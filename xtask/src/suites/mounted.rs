@@ -19,6 +19,8 @@ pub(crate) struct Shape {
     pub(crate) socket: bool,
     /// Requests come through io_uring.
     pub(crate) rings: bool,
+    /// Blocks are sent as patches wherever that can be, however much of them has changed.
+    pub(crate) patches_always: bool,
     /// `nsd_io_limit`, where it is not the usual one.
     pub(crate) io_limit: Option<&'static str>,
 }
@@ -27,7 +29,16 @@ impl Shape {
     /// A small file system of `code` on as many NSDs as it needs, at least two more than `p`.
     pub(crate) const fn of(code: &'static str, nsds: u16) -> Shape {
         let (block_size, nsd_size) = ("1M", "2G");
-        Shape { code, nsds, block_size, nsd_size, socket: false, rings: false, io_limit: None }
+        Shape {
+            code,
+            nsds,
+            block_size,
+            nsd_size,
+            socket: false,
+            rings: false,
+            patches_always: false,
+            io_limit: None,
+        }
     }
 }
 
@@ -81,6 +92,9 @@ impl<'a> Mounted<'a> {
         }
         if shape.rings {
             up.args(["--set", "fuse_io_uring=on"]);
+        }
+        if shape.patches_always {
+            up.args(["--set", "patches=always"]);
         }
         if let Some(limit) = shape.io_limit {
             up.args(["--set", &format!("nsd_io_limit={limit}")]);
