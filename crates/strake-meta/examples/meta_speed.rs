@@ -1,6 +1,8 @@
-//! What the metadata costs by itself: `cargo run --release -p strake-meta --example meta_speed`.
-//! Makes, looks up, lists and removes files in one directory, first in memory, then on three
-//! copies on simulated disks, and prints microseconds for each operation.
+//! Measures what the metadata costs by itself. Run it with
+//! `cargo run --release -p strake-meta --example meta_speed`.
+//!
+//! The program makes, looks up, lists and removes files in one directory: first in memory, then on
+//! three copies on simulated disks. It prints microseconds for each operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +51,7 @@ fn main() {
     let store = MetaStore::format(&containers, &configuration(), options).expect("formats");
     let store = Arc::new(store);
     let worker = store.start_worker().expect("starts");
-    // The simulated disks keep a log of every write; it must not grow without bound here.
+    // The simulated disks keep a log of every write. The log must not grow without bound here.
     run("on three copies", &*store, count, &|| {
         disks.iter().for_each(|disk| disk.forget_log());
     });

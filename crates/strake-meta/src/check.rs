@@ -1,15 +1,22 @@
-//! Walks all metadata and says what contradicts what. Read-only.
+//! Walks all metadata and reports every contradiction. It changes nothing.
 //!
-//! Verified: every record decodes and sits under its own key; each name by name has its twin by
-//! place and the other way round, below the directory's next cookie, and names an inode of that
-//! generation and type; entry counts; link counts against names (files) and subdirectories
-//! (directories); one name and a way to the root for each directory; orphans have no names and
-//! all without names are orphans; hardened units and attributes against the
-//! inode's flags and sums; each object
-//! belongs to one file, linked or reserved; numbers lie below the next free one; the sums.
+//! The check verifies that:
+//! - every record decodes and sits under its own key;
+//! - each name by name has its twin by place, and the other way round;
+//! - each name's cookie is below the directory's next cookie;
+//! - each name leads to an inode of the name's generation and type;
+//! - each directory counts its entries correctly;
+//! - a file's link count is the number of its names, and a directory's link count follows from the
+//!   number of its subdirectories;
+//! - each directory has one name and a way to the root;
+//! - orphans have no names, and inodes without names are orphans;
+//! - hardened units and attributes agree with the inode's flags and sums;
+//! - each object belongs to one file, either linked or reserved;
+//! - numbers lie below the next free number;
+//! - the sums are right.
 //!
-//! Memory is bounded: names and objects are counted for a window of numbers at a time, with one
-//! pass over all records for each window.
+//! Memory is bounded. The check counts names and objects for one window of numbers at a time. Each
+//! window takes one pass over all records.
 
 use crate::keys::{self, KeyRange, Table};
 use crate::ops::FIRST_COOKIE;
@@ -25,17 +32,17 @@ use strake_proto::{FileType, Ino, ObjectId, Result};
 use strake_store::KvRead;
 
 const FAULTS_MAX: usize = 1000;
-/// One pass counts names and objects for this many numbers: some 100 MiB of counts.
+/// One pass counts names and objects for this many numbers. The counts take some 100 MiB.
 const WINDOW: u64 = 1 << 20;
-/// This many records are read at once.
+/// The check reads this many records at once.
 const BATCH: usize = 512;
-/// A way to the root that is longer is a loop.
+/// A way to the root that is longer than this is a loop.
 const DEPTH_MAX: usize = 1 << 20;
 
 /// Checks everything.
 ///
 /// # Errors
-/// The store's own; what is wrong with the records is in the reply.
+/// The store's own errors. Faults of the records are in the reply.
 pub fn check(kv: &dyn KvRead) -> Result<MetaCheckReply> {
     let counters = query::counters(kv)?;
     query::configuration(kv)?;
@@ -62,7 +69,7 @@ struct Check<'a> {
 #[derive(Default)]
 struct Names {
     count: u32,
-    /// Of these, names of subdirectories inside it (for directories).
+    /// The number of these that are names of subdirectories inside the inode (for directories).
     subdirectories: u32,
 }
 
@@ -73,7 +80,7 @@ impl Check<'_> {
         }
     }
 
-    /// Visits a table; what does not decode is a fault and is passed over.
+    /// Visits a table. A record that does not decode is reported as a fault and skipped.
     fn each<T>(
         &mut self,
         table: Table,
@@ -97,8 +104,8 @@ impl Check<'_> {
         }
     }
 
-    /// The next records of a range. They are looked at after the scan, since looking reads other
-    /// records and a store may hold a lock of its own while it scans.
+    /// The next records of a range. The caller visits them after the scan, because a visit reads
+    /// other records and a store may hold a lock of its own while it scans.
     fn batch(&self, range: &KeyRange) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut batch = Vec::with_capacity(BATCH);
         self.kv.scan(&range.from, &range.to, &mut |key, value| {
@@ -108,7 +115,7 @@ impl Check<'_> {
         Ok(batch)
     }
 
-    /// An inode, or `None` where it is missing or does not decode (a fault already).
+    /// An inode. `None` if the inode is missing or does not decode (which is reported elsewhere).
     fn inode(&self, ino: Ino) -> Result<Option<InodeRecord>> {
         let stored = self.kv.get(&keys::inode(ino))?;
         Ok(stored.and_then(|bytes| InodeRecord::decode(&bytes).ok()))
@@ -251,7 +258,7 @@ impl Check<'_> {
             check.one_name(directory, name, &dentry, next_cookie)
         })?;
         self.entry_count(current)?;
-        // Directories without any name do not come up above.
+        // The walk above does not meet directories without any name.
         self.each(Table::Inode, InodeRecord::decode, |check, key, record| {
             let range = keys::under(Table::Dentry, number(key));
             let mut any = false;
@@ -435,7 +442,7 @@ impl Check<'_> {
         } else if record.links == 0 {
             count == 0 && record.entries == 0
         } else {
-            // The root alone has no name.
+            // Only the root has no name.
             count == u32::from(ino != Ino::ROOT) && record.links == 2 + subdirectories
         };
         if !fits {

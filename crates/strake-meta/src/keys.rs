@@ -1,5 +1,5 @@
-//! Keys of the metadata's tables: the one place that encodes integers big-endian, so that keys
-//! sort as their numbers do.
+//! Keys of the metadata's tables. Only this file encodes integers big-endian, so that keys sort as
+//! their numbers do.
 //!
 //! ```text
 //! 0   1  table letter
@@ -47,7 +47,7 @@ pub enum Table {
     Global = b'G',
 }
 
-/// Where the number stands that follows table and shard.
+/// Offset of the number, which follows the table letter and the shard.
 const NUMBER_AT: usize = 3;
 const NAME_AT: usize = NUMBER_AT + 8;
 
@@ -56,7 +56,7 @@ const NAME_AT: usize = NUMBER_AT + 8;
 pub struct KeyRange {
     /// The first key.
     pub from: Vec<u8>,
-    /// The first key beyond.
+    /// The first key beyond the range.
     pub to: Vec<u8>,
 }
 
@@ -125,7 +125,7 @@ pub fn session(client: ClientId) -> Vec<u8> {
     numbered(Table::Session, client.0)
 }
 
-/// The key of a counted change's answer. Changes that are a whole window apart have one place.
+/// The key of a counted change's answer. Changes that are a whole window apart share one place.
 pub fn answer(client: ClientId, sequence: u64) -> Vec<u8> {
     named(Table::Session, client.0, &(sequence % WINDOW_CHANGES).to_be_bytes())
 }
@@ -168,23 +168,23 @@ pub fn places_after(directory: Ino, after: Cookie) -> KeyRange {
     KeyRange { from, to }
 }
 
-/// The number that follows table and shard; `None` in a malformed key.
+/// The number that follows table and shard. `None` if the key is malformed.
 pub fn number_of(key: &[u8]) -> Option<u64> {
     let bytes = key.get(NUMBER_AT..NAME_AT)?;
     Some(u64::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// What follows the number: a name.
+/// The name that follows the number.
 pub fn name_of(key: &[u8]) -> &[u8] {
     key.get(NAME_AT..).unwrap_or_default()
 }
 
-/// The unit of a key made by [`hardened`]; `None` in a malformed one.
+/// The unit of a key made by [`hardened`]. `None` if the key is malformed.
 pub fn unit_of(key: &[u8]) -> Option<u64> {
     cookie_of(key)
 }
 
-/// The cookie of a key made by [`cookie`]; `None` in a malformed one.
+/// The cookie of a key made by [`cookie`]. `None` if the key is malformed.
 pub fn cookie_of(key: &[u8]) -> Option<Cookie> {
     Some(u64::from_be_bytes(name_of(key).try_into().ok()?))
 }

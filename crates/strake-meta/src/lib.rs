@@ -1,7 +1,8 @@
-//! The metadata state machine on an ordered key-value store, its log and copies.
+//! The metadata state machine on an ordered key-value store, its log and its copies.
 //!
-//! [`machine`] and [`query`] are the pure core: they know neither disk nor thread. [`MemoryMeta`]
-//! runs them on a map in memory, [`MetaStore`] on equal copies in several NSDs' containers.
+//! [`machine`] and [`query`] are the pure core: they know neither disks nor threads. [`MemoryMeta`]
+//! runs the core on a map in memory. [`MetaStore`] runs it on equal copies in the containers of
+//! several NSDs.
 
 #![warn(missing_docs)]
 

@@ -1,20 +1,20 @@
-//! Entries as bytes in the journal: a version byte, then the entry in postcard's encoding. The
-//! journal below adds number and checksum.
+//! Journal entries as bytes: a version byte, then the entry in postcard's encoding. The journal
+//! below adds the number and the checksum.
 //!
 //! | version | what follows |
 //! |---|---|
-//! | 1 | [`MetaEntry`] with sequence 0: a change that is not counted. All that version 0.1 wrote. |
-//! | 2 | [`CountedEntry`]. Version 0.1 refuses a log with one, until a clean end has emptied it. |
+//! | 1 | [`MetaEntry`] with sequence 0: a change that is not counted. 0.1 wrote only these. |
+//! | 2 | [`CountedEntry`]. Version 0.1 refuses a log with one, until a clean end empties it. |
 
 use strake_proto::meta::{CountedEntry, MetaEntry};
 use strake_proto::{Error, ErrorKind, Result};
 
 const ENTRY_VERSION: u8 = 1;
 const COUNTED_VERSION: u8 = 2;
-/// The largest change is an attribute of 64 KiB or a configuration; four such fit the smallest
-/// journal.
+/// An entry's size limit. The largest change is an attribute of 64 KiB or a configuration. The
+/// smallest journal has room for four entries of this size.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
-/// Most entries are shorter: those on names.
+/// Most entries change names and are shorter than this.
 const ENTRY_BYTES_USUAL: usize = 128;
 
 /// An entry of the journal.
@@ -26,7 +26,7 @@ pub(crate) enum LogEntry {
     Counted(CountedEntry),
 }
 
-/// The same, borrowed.
+/// A borrowed [`LogEntry`].
 #[derive(Clone, Copy)]
 pub(crate) enum LogEntryRef<'a> {
     Plain(&'a MetaEntry),

@@ -1,8 +1,8 @@
-//! The deterministic state machine: entry and store in, reply and changes out.
+//! The deterministic state machine. It takes an entry and a store, and returns a reply and changes.
 //!
-//! Equal stores and equal entries give equal replies and equal bytes: no clock, no chance, no
-//! order of a hash table. An error changes nothing. A counted entry is applied once and answered
-//! alike each time it comes (`ops/window.rs`).
+//! Equal stores and equal entries give equal replies and equal bytes. The result depends on no
+//! clock, on no chance and on no order of a hash table. An error changes nothing. A counted entry
+//! is applied once, and gets the same answer each time it arrives (`ops/window.rs`).
 
 use crate::keys;
 use crate::ops::harden::NewHardened;
@@ -24,7 +24,7 @@ use strake_store::{Batch, KvRead};
 /// Applies an entry that is not counted.
 ///
 /// # Errors
-/// As [`MetaOp`] says for each; nothing is changed then.
+/// As [`MetaOp`] says for each operation. An error changes nothing.
 pub fn apply(kv: &dyn KvRead, entry: &MetaEntry) -> Result<(MetaReply, Batch)> {
     if entry.sequence != 0 {
         return Err(Error::new(ErrorKind::Invalid, "a counted change without its life"));
@@ -37,12 +37,13 @@ pub fn apply(kv: &dyn KvRead, entry: &MetaEntry) -> Result<(MetaReply, Batch)> {
     Ok((reply, txn.finish()))
 }
 
-/// Applies a counted entry, unless it was applied before; see `ops/window.rs`. `position` is its
-/// place among all entries, if it is new. Where nothing is changed, it was answered before.
+/// Applies a counted entry, unless it was applied before (see `ops/window.rs`). If the entry is
+/// new, `position` is its place among all entries. If the returned batch is empty, the entry was
+/// answered before.
 ///
 /// # Errors
-/// As [`strake_proto::meta::MetaPort::apply_counted`] says, and the store's; nothing is changed
-/// then, and no answer is kept.
+/// As [`strake_proto::meta::MetaPort::apply_counted`] says, and the store's own. After an error
+/// nothing is changed and no answer is kept.
 pub fn apply_counted(
     kv: &dyn KvRead,
     counted: &CountedEntry,
@@ -57,7 +58,7 @@ pub fn apply_counted(
     };
     let outcome = decide(&mut txn, entry);
     if let Err(error) = &outcome {
-        // A life that cannot be opened has no answers.
+        // A life that could not be opened keeps no answers.
         if !window::is_refusal(error) || matches!(entry.op, MetaOp::Join) {
             return Err(error.clone());
         }
@@ -67,10 +68,10 @@ pub fn apply_counted(
     Ok((CountedAnswer { position, outcome }, txn.finish()))
 }
 
-/// The answer of a counted entry that was applied before.
+/// The answer of a counted entry, if the entry was applied before.
 ///
 /// # Errors
-/// As [`apply_counted`] for an entry that is not admitted.
+/// As [`apply_counted`], for an entry that is not admitted.
 pub fn answer_of(kv: &dyn KvRead, counted: &CountedEntry) -> Result<Option<CountedAnswer>> {
     let txn = Transaction::new(kv, counted.entry.client, counted.entry.time);
     match window::admit(&txn, counted)? {
@@ -147,7 +148,7 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
         MetaOp::SetNsdState { nsd, state } => configure::set_nsd_state(txn, *nsd, *state),
         MetaOp::SetConfig { name, value } => configure::set_config(txn, name, value),
         MetaOp::ReplaceNsd { old, new, state } => configure::replace_nsd(txn, *old, *new, *state),
-        // The copies are not the state machine's; the store moves them (store/members.rs).
+        // The store moves the copies (store/members.rs); the state machine knows nothing of them.
         MetaOp::MoveMetadataCopy { .. } => Ok(MetaReply::Done),
         MetaOp::DeleteNsd { nsd } => configure::delete_nsd(txn, *nsd),
         MetaOp::Format(configuration) => configure::format(txn, configuration),

@@ -1,5 +1,5 @@
-//! Metadata in memory alone: the state machine on a sorted map. For tests, and for measuring what
-//! the state machine itself costs.
+//! Metadata in memory only: the state machine on a sorted map. It serves tests, and measurements of
+//! the state machine's own cost.
 
 use crate::kv::MemoryKv;
 use crate::{machine, query};
@@ -8,7 +8,7 @@ use strake_env::sync::RwLock;
 use strake_proto::Result;
 use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaPort, MetaQuery, MetaReply};
 
-/// See the module. Everything is durable as long as the value lives.
+/// Metadata in memory; see the module. Everything is durable as long as the value lives.
 #[derive(Debug, Default)]
 pub struct MemoryMeta {
     kv: RwLock<MemoryKv>,
@@ -22,7 +22,7 @@ impl MemoryMeta {
         MemoryMeta::default()
     }
 
-    /// All records as they are now; two equal ones have equal state.
+    /// All records as they are now. Equal snapshots mean equal states.
     pub fn snapshot(&self) -> MemoryKv {
         self.kv.read().clone()
     }

@@ -1,6 +1,5 @@
-//! A file system that is slow and obvious: a map of nodes, directories as maps of names. Links,
-//! parents and sums are counted anew each time they are asked for. The tests hold the state machine
-//! against it.
+//! A slow and obvious file system: a map of nodes, with each directory as a map of names. It counts
+//! links, parents and sums anew for each question. The tests compare the state machine with it.
 
 mod content;
 
@@ -29,7 +28,8 @@ struct Node {
     reserved: Vec<ObjectLayout>,
     /// Hardened units by number.
     hardened: BTreeMap<u64, Vec<u8>>,
-    /// While the inode has no name: the client that has it open, and whether it may get a name.
+    /// Set while the inode has no name: the client that has the inode open, and whether the inode
+    /// may still get a name.
     orphan: Option<(ClientId, bool)>,
     /// The client that reserved each reserved object.
     reserved_by: BTreeMap<ObjectId, ClientId>,
@@ -185,7 +185,7 @@ impl Model {
         ino
     }
 
-    /// Applies; on an error nothing has changed.
+    /// Applies an entry. An error changes nothing.
     pub(crate) fn apply(&mut self, entry: &MetaEntry) -> Answer {
         let kept = (self.nodes.clone(), self.pending.clone(), self.configuration.clone());
         let numbers = (self.next_ino, self.next_object, self.next_pending, self.next_grant);
@@ -241,7 +241,7 @@ impl Model {
         }
     }
 
-    /// The operations on an inode, whatever its names.
+    /// The operations on an inode, whatever its names are.
     fn dispatch_inode(&mut self, op: &MetaOp) -> Answer {
         match op {
             MetaOp::SetAttr { ino, change } => self.set_attr(*ino, change),
@@ -424,7 +424,8 @@ impl Model {
         self.nodes.remove(&ino);
     }
 
-    /// Reserved objects, then linked ones: the order in which deletions are queued.
+    /// All objects of an inode: reserved ones first, then linked ones. Deletions are queued in this
+    /// order.
     pub(crate) fn objects(&self, ino: Ino) -> Vec<ObjectLayout> {
         let node = &self.nodes[&ino];
         let mut layouts = node.reserved.clone();
@@ -549,7 +550,7 @@ impl Model {
         Ok(MetaReply::Removed(removed))
     }
 
-    /// Lets an existing name lead elsewhere, at its place.
+    /// Makes an existing name lead to another inode. The name keeps its place.
     fn point(&mut self, (parent, name): (Ino, &[u8]), ino: Ino) {
         self.touch(parent);
         let node = self.nodes.get_mut(&parent).expect("exists");

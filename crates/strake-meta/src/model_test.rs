@@ -1,4 +1,4 @@
-//! The state machine against the model: random operations, replies and whole state compared.
+//! Compares the state machine with the model: random operations, all replies, and the whole state.
 
 use crate::memory::MemoryMeta;
 use crate::model::Model;
@@ -239,7 +239,7 @@ impl Generator {
     }
 }
 
-/// Compares everything that can be asked.
+/// Compares the answers to all questions.
 fn compare(meta: &MemoryMeta, model: &Model, context: &str) {
     let ask = |query: MetaQuery| meta.query(&query).expect("answers");
     let mut shown = Vec::new();

@@ -3,7 +3,8 @@
 use strake_proto::limits::NAME_BYTES_MAX;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// Refuses what can be no entry's name. `.` and `..` pass: each operation has its own answer.
+/// Refuses bytes that cannot be the name of an entry. `.` and `..` pass, because each operation
+/// answers them in its own way.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(ErrorKind::NameTooLong.into());
@@ -14,7 +15,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a name is one of the two that every directory has.
+/// True for `.` and `..`, the two names that every directory has.
 pub(crate) fn is_dot(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }

@@ -1,9 +1,10 @@
-//! The changes, one file for each; this one has what several share: entries of directories, the
-//! end of an inode, the queue of deletions.
+//! The changes, one file for each. This file holds the parts that several of them share: directory
+//! entries, the end of an inode, and the queue of deletions.
 //!
-//! Checks that need the caller's identity (permission, ownership, sticky directories) are the
-//! client's, which knows who asks. What must be atomic with the change (whether a name exists, a
-//! directory is empty, one is inside another) is decided here.
+//! Some checks need the caller's identity: permission, ownership, sticky directories. The client
+//! makes these checks, because it knows who the caller is. The state machine decides what must be
+//! atomic with the change: whether a name exists, whether a directory is empty, whether one
+//! directory is inside another.
 
 pub(crate) mod configure;
 pub(crate) mod create;
@@ -28,13 +29,14 @@ use strake_proto::{
     Result, SlotIndex, Version,
 };
 
-/// `.` and `..` have cookies 1 and 2.
+/// The first cookie of a real entry. `.` and `..` have cookies 1 and 2.
 pub(crate) const FIRST_COOKIE: u64 = 3;
 
-/// Above every version that is written: a deleted object's strips, whatever wrote them, are gone.
+/// A version above every version that is ever written. A deletion with it removes all strips of an
+/// object, whichever client wrote them.
 const VERSION_OF_THE_END: Version = Version { grant: GrantNumber(u64::MAX), counter: u64::MAX };
 
-/// What a name leads to, without its place.
+/// The inode that a name leads to, without the name's place.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) ino: Ino,
@@ -54,12 +56,12 @@ impl Transaction<'_> {
         Ok(MetaReply::Inode(Box::new(self.inode(ino)?.clone().into_inode(ino))))
     }
 
-    /// Makes a name that does not exist in a live directory. Its place is the next free one.
+    /// Adds a name that does not exist yet to a live directory. The name gets the next free place.
     pub(crate) fn add_entry(&mut self, directory: Ino, name: &[u8], target: Target) -> Result<()> {
         let time = self.time;
         let record = self.live_directory(directory)?;
         let cookie = record.next_cookie;
-        // Places stay below 2⁶³ by never being reused: at a million a second that is 292,000 years.
+        // Places are never reused and still stay below 2⁶³: a million a second last 292,000 years.
         record.next_cookie += 1;
         record.entries += 1;
         if target.file_type == FileType::Directory {
@@ -71,8 +73,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Points an existing name at something else: its place stays, since the name was there all
-    /// the time and a listing under way must show it exactly once.
+    /// Points an existing name at another inode. The name keeps its place: it existed all the time,
+    /// so a listing under way must show it exactly once.
     pub(crate) fn replace_entry(
         &mut self,
         directory: Ino,
@@ -92,8 +94,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Gives what is at a name another name in the same directory. Its place stays: at a new one, a
-    /// program that renames what it lists would be shown it again, without an end.
+    /// Renames an entry within one directory. The entry keeps its place. At a new place, a program
+    /// that renames what it lists would be shown the entry again, without end.
     pub(crate) fn rename_entry(
         &mut self,
         directory: Ino,
@@ -139,7 +141,8 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Takes one name's link from an inode. Without links it is an orphan if `open`, else gone.
+    /// Takes one name's link from an inode. An inode without links becomes an orphan if `open`;
+    /// otherwise it is deleted.
     pub(crate) fn drop_link(&mut self, ino: Ino, open: bool) -> Result<Removed> {
         let time = self.time;
         let record = self.inode_mut(ino)?;
@@ -204,7 +207,7 @@ impl Transaction<'_> {
         Ok(layouts)
     }
 
-    /// Queues a whole object for deletion; its id is never used again.
+    /// Queues a whole object for deletion. The object's id is never used again.
     pub(crate) fn queue_object(&mut self, layout: ObjectLayout) -> Result<()> {
         self.queue_range(layout, BlockIndex(0), BlockIndex::END, VERSION_OF_THE_END, true)
     }
@@ -230,8 +233,9 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Sets an inode's allocated bytes and follows with the sum. A client's deltas that do not add
-    /// up stop at 0 and at the largest number instead of failing the change they came with.
+    /// Sets an inode's allocated bytes and adjusts the sum over all inodes. A client's deltas may
+    /// not add up. They then stop at 0 or at the largest number, so that the change they came with
+    /// does not fail.
     pub(crate) fn set_allocated(&mut self, ino: Ino, allocated: u64) -> Result<()> {
         let record = self.inode_mut(ino)?;
         let before = std::mem::replace(&mut record.allocated, allocated);
@@ -257,7 +261,7 @@ impl Transaction<'_> {
     }
 }
 
-/// The NSDs that hold the slots of an object's layout, ascending; without those that are deleted.
+/// The NSDs in the slots of an object's layout, ascending, without deleted NSDs.
 pub(crate) fn layout_nsds(pool: &PoolMap, layout: &ObjectLayout) -> Vec<NsdId> {
     let map = pool.layout(layout.layout);
     let is_member = |slot: SlotIndex| {
@@ -270,7 +274,8 @@ pub(crate) fn layout_nsds(pool: &PoolMap, layout: &ObjectLayout) -> Vec<NsdId> {
     nsds
 }
 
-/// A count on disk contradicts another: a damaged store, not a caller's fault.
+/// The error for a count on disk that contradicts another. The store is damaged; the caller is not
+/// at fault.
 pub(crate) fn miscounted(ino: Ino) -> Error {
     Error::new(
         ErrorKind::Corrupt,
@@ -278,7 +283,7 @@ pub(crate) fn miscounted(ino: Ino) -> Error {
     )
 }
 
-/// Refuses all but a regular file.
+/// Refuses everything but a regular file.
 pub(crate) fn require_regular(record: &InodeRecord) -> Result<()> {
     match record.file_type {
         FileType::Regular => Ok(()),

@@ -1,4 +1,4 @@
-//! The model's changes of a file's contents: objects, sizes, hardened units.
+//! How the model changes a file's contents: objects, sizes, hardened units.
 
 use super::{Answer, Model, Node};
 use std::collections::BTreeMap;
@@ -114,7 +114,7 @@ impl Model {
         self.inode_reply(*ino)
     }
 
-    /// All hardened units in order.
+    /// All hardened units, in order.
     pub(crate) fn hardened(&self) -> Vec<(Ino, HardenedUnit)> {
         let of = |(ino, node): (&Ino, &Node)| {
             let unit = |(unit, bytes): (&u64, &Vec<u8>)| HardenedUnit {
@@ -167,7 +167,7 @@ impl Model {
     }
 }
 
-/// Hardened units never go beyond the size.
+/// Cuts hardened units at the size, because they never go beyond it.
 fn cut_hardened(units: &mut BTreeMap<u64, Vec<u8>>, size: u64) {
     units.retain(|unit, bytes| {
         let room = usize::try_from(size.saturating_sub(unit * 4096)).expect("small in tests");

@@ -1,4 +1,5 @@
-//! Format, SetNsdState, ReplaceNsd, DeleteNsd, SetConfig: the file system's own description.
+//! Format, SetNsdState, ReplaceNsd, DeleteNsd, SetConfig: they change the file system's own
+//! description.
 
 use super::{FIRST_COOKIE, layout_nsds};
 use crate::keys;
@@ -11,8 +12,8 @@ use strake_proto::{
     SlotIndex,
 };
 
-/// The most settings, and the longest name and value. Both are far above any use and far below the
-/// length of a message.
+/// Limits of the number of settings, and of the length of a name or value. Both are far above any
+/// use and far below the length of a message.
 const SETTINGS_MAX: usize = 1000;
 const SETTING_BYTES_MAX: usize = 4096;
 
@@ -66,7 +67,7 @@ pub(crate) fn format(
     Ok(store(txn, configuration.clone()))
 }
 
-/// Refuses what only a newer program understands.
+/// Refuses a configuration that only a newer program understands.
 pub(crate) fn require_known(configuration: &Configuration) -> Result<()> {
     if configuration.incompat_flags & !INCOMPAT_KNOWN != 0 {
         let detail = "the file system needs a newer program: unknown incompat flags";
@@ -105,7 +106,7 @@ pub(crate) fn set_nsd_state(
     Ok(store(txn, configuration))
 }
 
-/// Where the slot is that `nsd` holds; a deleted NSD holds none.
+/// The index of the slot that `nsd` holds. A deleted NSD holds no slot.
 fn slot_of(pool: &PoolMap, nsd: NsdId) -> Result<usize> {
     let found = pool.live().find(|(_, slot)| slot.nsd == nsd);
     found
@@ -113,7 +114,7 @@ fn slot_of(pool: &PoolMap, nsd: NsdId) -> Result<usize> {
         .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("no slot is held by NSD {nsd}")))
 }
 
-/// Makes a new layout if other NSDs than before take new data, and if they are enough.
+/// Makes a new layout if the set of NSDs that take new data has changed and is large enough.
 fn lay_out(configuration: &mut Configuration) {
     let pool = &mut configuration.pool;
     let members: Vec<(SlotIndex, u32)> = (0..)
@@ -203,8 +204,8 @@ pub(crate) fn delete_nsd(txn: &mut Transaction<'_>, nsd: NsdId) -> Result<MetaRe
         }
         range.waiting.retain(|waiting| *waiting != nsd);
         if range.waiting.is_empty() {
-            // The others have applied it and still keep its tombstones. When a client has seen it
-            // applied once more, it has them forgotten.
+            // The other NSDs have applied the range and still keep its tombstones. Once a client
+            // sees that they have applied it again, it has them drop the tombstones.
             range.waiting = layout_nsds(&configuration.pool, &range.layout);
         }
         txn.put(key, &range);

@@ -24,7 +24,7 @@ fn new_files_are_laid_out_over_those_that_take_new_data_while_they_suffice() {
     let layouts = pool(&fs).layouts;
     let slots: Vec<SlotIndex> = layouts[1].members.iter().map(|(slot, _)| *slot).collect();
     assert_eq!((layouts.len(), slots), (2, vec![SlotIndex(0), SlotIndex(2)]));
-    // 2x needs two: a second suspended disk stays in use, for want of others.
+    // 2x needs two NSDs. A second suspended disk stays in use because there is no other.
     set(&mut fs, 3, NsdStatus::Suspended);
     assert_eq!(pool(&fs).layouts.len(), 2);
     set(&mut fs, 3, NsdStatus::Ready);
@@ -95,7 +95,7 @@ fn a_deleted_nsd_holds_no_slot_and_nothing_waits_for_it() {
     let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
     let replace = MetaOp::ReplaceNsd { old: NsdId(2), new: NsdId(4), state };
     assert_eq!(fs.kind(replace.clone()), ErrorKind::Busy);
-    // The others have applied the deletion; only the one that goes has not.
+    // The others have applied the deletion. Only the NSD that is deleted has not.
     fs.apply(MetaOp::RangeApplied { id, nsds: vec![NsdId(1), NsdId(3)] }).expect("notes");
     assert_eq!(ranges(&fs)[0].waiting, [NsdId(2)]);
     fs.apply(MetaOp::MoveMetadataCopy { nsd: NsdId(2) }).expect("has no copy to move");

@@ -1,8 +1,8 @@
 //! Create and CreateOrphan: a new inode, with or without a name.
 //!
-//! A setgid directory hands on its group, and to directories the bit itself. A default ACL takes
-//! the umask's place. Whether a non-member's setgid bit must be dropped from a new file is the
-//! client's to decide, since it depends on the caller's groups.
+//! A setgid directory passes its group on to new inodes, and the bit itself to new directories. A
+//! default ACL replaces the umask. The client decides whether to drop a non-member's setgid bit
+//! from a new file, because the answer depends on the caller's groups.
 
 use super::{FIRST_COOKIE, Target};
 use crate::keys;
@@ -48,7 +48,7 @@ pub(crate) fn create_orphan(
     txn.reply_inode(target.ino)
 }
 
-/// Makes the inode, with what it inherits from `parent`.
+/// Makes the inode, with everything it inherits from `parent`.
 fn insert(txn: &mut Transaction<'_>, parent: Ino, new: &NewInode, links: u32) -> Result<Target> {
     check_new(new)?;
     let is_directory = new.file_type == FileType::Directory;

@@ -1,10 +1,10 @@
-//! Harden and Folded: small synchronous writes, kept as units of 4 KiB in the log and the store
-//! until they are in stable strips.
+//! Harden and Folded: small synchronous writes. The log and the store keep them as units of 4 KiB
+//! until the bytes are in stable strips.
 //!
-//! A file's client writes its dirty blocks behind as always, and tells `Folded` when they are
-//! stable. After a crash it writes what is still kept here into the file again, before anything is
-//! served. So whatever makes bytes of a file disappear (a cut, a punched hole, another object) must
-//! make the kept ones disappear in the same entry.
+//! A file's client writes its dirty blocks behind as always. When they are stable, it sends
+//! `Folded`. After a crash the client writes the units kept here into the file again, before
+//! anything is served. So every change that removes bytes of a file (a cut, a punched hole, another
+//! object) must remove the kept units in the same entry.
 
 use super::require_regular;
 use crate::keys::{self, Table};
@@ -17,7 +17,7 @@ use strake_proto::{BlockIndex, Error, ErrorKind, Ino, Result, Timestamp};
 
 const UNIT: u64 = UNIT_BYTES as u64;
 
-/// What a Harden brings.
+/// The fields of a Harden.
 pub(crate) struct NewHardened<'a> {
     pub(crate) size: u64,
     pub(crate) allocated_delta: i64,
@@ -87,7 +87,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Removes a file's hardened units; the count is the caller's.
+    /// Removes a file's hardened units. The caller adjusts the count.
     pub(crate) fn forget_hardened(&mut self, ino: Ino) -> Result<()> {
         for (key, _) in self.collect(&keys::under(Table::Hardened, ino.0))? {
             self.remove(key);
@@ -95,7 +95,7 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    /// Cuts hardened units at a size that the file is about to get.
+    /// Cuts hardened units at the size that the file is about to get.
     pub(crate) fn cut_hardened(&mut self, ino: Ino, size: u64) -> Result<()> {
         let record = self.inode(ino)?;
         if record.hardened == 0 || size >= record.size {

@@ -1,4 +1,5 @@
-//! Link: one more name for an inode, or the first for one made without (O_TMPFILE).
+//! Link: adds a name to an inode. For an inode made without a name (O_TMPFILE), it is the first
+//! name.
 
 use super::Target;
 use crate::keys;

@@ -1,8 +1,8 @@
-//! Rename: moves a name, replaces or exchanges another; atomic in every case.
+//! Rename: moves a name, and may replace another or exchange the two. It is atomic in every case.
 //!
 //! Errors come in the order in which Linux finds them: names, existence, one inside the other,
-//! types, emptiness. Both directories' times move, and the change time of each inode that got a
-//! new name or lost one.
+//! types, emptiness. The times of both directories move. So does the change time of each inode that
+//! gets or loses a name.
 
 use super::Target;
 use crate::names::{check_name, is_dot};
@@ -11,7 +11,7 @@ use crate::transaction::Transaction;
 use strake_proto::meta::{MetaReply, RenameMode};
 use strake_proto::{Error, ErrorKind, FileType, Ino, Result};
 
-/// A place a name can be at.
+/// A place where a name can be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Name<'a> {
     pub(crate) parent: Ino,
@@ -61,7 +61,7 @@ pub(crate) fn rename(
     }
 }
 
-/// Refuses to put a directory into itself, or to replace one that the source is inside of.
+/// Refuses to move a directory into itself, and to replace a directory that contains the source.
 fn check_nesting(
     txn: &mut Transaction<'_>,
     source_parent: Ino,
@@ -88,7 +88,7 @@ fn check_nesting(
     Ok(())
 }
 
-/// Whether directory `inner` is `outer` or lies below it.
+/// True if directory `inner` is `outer` or lies below it.
 fn is_inside(txn: &mut Transaction<'_>, inner: Ino, outer: Ino) -> Result<bool> {
     let mut at = inner;
     for _ in 0..DEPTH_MAX {
@@ -137,7 +137,7 @@ fn exchange(
     Ok(MetaReply::Removed(None))
 }
 
-/// Notes on an inode that it has a new name in `parent`.
+/// Updates an inode that has just got a name in `parent`.
 fn arrive(txn: &mut Transaction<'_>, moved: &DentryRecord, parent: Ino) -> Result<()> {
     let time = txn.time;
     let record = txn.inode_mut(moved.ino)?;

@@ -37,8 +37,8 @@ fn a_replaced_name_keeps_its_place_and_the_old_inode_goes() {
     fs.check();
 }
 
-/// What a program does that gives each file it is shown another name; at a new place each would be
-/// shown again, for ever.
+/// Acts like a program that renames each file it is shown. If a renamed file got a new place, the
+/// listing would show it again, for ever.
 #[test]
 fn a_name_keeps_its_place_in_its_directory_however_it_is_called() {
     let mut fs = TestFs::new();
@@ -54,7 +54,7 @@ fn a_name_keeps_its_place_in_its_directory_however_it_is_called() {
     }
     assert_eq!((fs.lookup(ROOT, "file"), fs.lookup(ROOT, "x")), (Ok(d), Ok(file)));
     assert_eq!(fs.inode(ROOT).attr.mtime.seconds, fs.second);
-    // In another directory it has the next one.
+    // In another directory the name gets the next free place.
     fs.apply(replace((ROOT, "x"), (d, "x"))).expect("renames");
     fs.apply(replace((d, "x"), (ROOT, "x"))).expect("renames");
     assert_eq!(fs.list(ROOT).last().map(|it| it.ino), Some(file));

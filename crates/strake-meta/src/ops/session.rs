@@ -1,4 +1,4 @@
-//! Join, Reap, RangeApplied: the beginnings and ends that no application sees.
+//! Join, Reap, RangeApplied: beginnings and ends that no application sees.
 
 use crate::keys::{self, Table};
 use crate::ops::window;
@@ -7,10 +7,10 @@ use crate::transaction::{Transaction, unformatted};
 use strake_proto::meta::{MetaReply, PendingRange};
 use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, ObjectId, Result};
 
-/// Begins a client's life and ends its predecessor's. Two lives never get one grant; a grant too
-/// many costs nothing.
+/// Begins a client's life and ends the life before it. Two lives never get the same grant. An
+/// unused grant costs nothing.
 pub(crate) fn join(txn: &mut Transaction<'_>) -> Result<MetaReply> {
-    // Every other operation meets the lack of a format by itself, if it changes anything.
+    // Every other operation that changes something notices an unformatted store by itself.
     if txn.get_raw(&keys::global(CONFIGURATION))?.is_none() {
         return Err(unformatted());
     }
@@ -25,7 +25,7 @@ pub(crate) fn join(txn: &mut Transaction<'_>) -> Result<MetaReply> {
     }
     for (key, value) in txn.collect(&keys::whole(Table::Reserved))? {
         let reserved: ReservedRecord = decode(&value)?;
-        // Those of orphans went with them above.
+        // Objects reserved for orphans were removed with the orphans above.
         let object = ObjectId(number(&key)?);
         if reserved.client == txn.client && txn.reserved(object)?.is_some() {
             txn.inode_mut(reserved.ino)?.reserved.retain(|other| *other != object);
@@ -48,7 +48,8 @@ pub(crate) fn reap(txn: &mut Transaction<'_>, ino: Ino) -> Result<MetaReply> {
     Ok(MetaReply::Done)
 }
 
-/// Applied twice is applied once: a range that is forgotten already is done.
+/// Notes that NSDs have applied a range. Applying it twice is harmless: a range that is already
+/// forgotten is done.
 pub(crate) fn range_applied(
     txn: &mut Transaction<'_>,
     id: u64,

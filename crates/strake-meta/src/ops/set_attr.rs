@@ -38,7 +38,7 @@ pub(crate) fn set_attr(
     txn.reply_inode(ino)
 }
 
-/// Refuses a time that no clock shows.
+/// Refuses a time that no clock can show.
 pub(crate) fn check_time(time: Timestamp) -> Result<()> {
     if time.nanos < 1_000_000_000 {
         return Ok(());
@@ -54,7 +54,7 @@ fn set_permissions(txn: &mut Transaction<'_>, ino: Ino, permissions: u32) -> Res
     }
     let key = keys::xattr(ino, ACCESS_NAME);
     let stored = txn.get_raw(&key)?.map_or(Ok(None), |bytes| Acl::from_xattr(&bytes))?;
-    // The length does not change: no sums need follow.
+    // The ACL's length does not change, so the inode's sums stay right.
     if let Some(mut acl) = stored {
         acl.change_mode(permissions);
         txn.put_raw(key, acl.to_xattr());
@@ -62,7 +62,8 @@ fn set_permissions(txn: &mut Transaction<'_>, ino: Ino, permissions: u32) -> Res
     Ok(())
 }
 
-/// What a write or chown by someone unprivileged takes away; directories keep all.
+/// Removes the bits and capabilities that a file loses when an unprivileged user writes or chowns
+/// it. Directories keep them all.
 fn kill_privileges(txn: &mut Transaction<'_>, ino: Ino) -> Result<()> {
     let record = txn.inode_mut(ino)?;
     if record.is_directory() {

@@ -1,8 +1,8 @@
-//! Truncate, DeleteBlocks, DeleteBeyond: bytes go, as ranges that are queued until every NSD
-//! applied them.
+//! Truncate, DeleteBlocks, DeleteBeyond: they remove bytes. The removed ranges are queued until
+//! every NSD has applied them.
 //!
-//! Objects that are only reserved are cut as well: the client may have written strips to them
-//! that it will name later.
+//! Objects that are only reserved are cut as well, because the client may have written strips to
+//! them that it will name later.
 
 use super::require_regular;
 use crate::ops::update::cut_inline;
@@ -12,7 +12,7 @@ use strake_proto::limits::FILE_BYTES_MAX;
 use strake_proto::meta::MetaReply;
 use strake_proto::{BlockIndex, Error, ErrorKind, Ino, ObjectLayout, Result, Version};
 
-/// What a Truncate brings.
+/// The fields of a Truncate.
 pub(crate) struct NewSize {
     pub(crate) size: u64,
     pub(crate) from_block: Option<BlockIndex>,
@@ -33,7 +33,7 @@ pub(crate) fn truncate(txn: &mut Transaction<'_>, ino: Ino, new: &NewSize) -> Re
     record.ctime = time;
     cut_inline(&mut record.tail, new.size);
     if new.size == 0 {
-        // All of it goes, whatever the deltas said.
+        // The whole content goes, whatever the deltas added up to.
         record.tail.clear();
         let old = std::mem::replace(&mut record.place, Place::Empty);
         if let Place::Objects(objects) = old {
@@ -53,7 +53,7 @@ pub(crate) fn truncate(txn: &mut Transaction<'_>, ino: Ino, new: &NewSize) -> Re
     txn.reply_inode(ino)
 }
 
-/// Which blocks a DeleteBlocks takes.
+/// The blocks that a DeleteBlocks removes.
 pub(crate) struct Hole {
     pub(crate) from: BlockIndex,
     pub(crate) to: BlockIndex,

@@ -1,4 +1,4 @@
-//! Unlink and Rmdir: a name goes, and with the last name the inode.
+//! Unlink and Rmdir: they remove a name, and with the last name the inode.
 
 use crate::names::check_name;
 use crate::records::DentryRecord;

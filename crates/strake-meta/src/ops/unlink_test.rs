@@ -1,4 +1,4 @@
-//! What unlink, rmdir, reap and join leave.
+//! Tests what unlink, rmdir, reap and join leave behind.
 
 use crate::testing::{TestFs, create, link, new_inode, removed_of, rmdir, unlink};
 use strake_proto::meta::{MetaOp, MetaQuery, MetaReply};

@@ -1,7 +1,7 @@
-//! NewObject and Update: how a file's bytes come to be named by its inode.
+//! NewObject and Update: how an inode comes to name a file's bytes.
 //!
-//! A client reserves an object, writes strips of it, makes them stable, and only then names the
-//! object in an Update. A reserved object that is never named is deleted when its file or its
+//! A client reserves an object, writes strips of it and makes them stable. Only then does it name
+//! the object in an Update. A reserved object that is never named is deleted when its file or its
 //! client's life ends, so a crash leaks nothing.
 
 use super::require_regular;
@@ -13,11 +13,11 @@ use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX};
 use strake_proto::meta::{FileData, MetaReply};
 use strake_proto::{Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, Timestamp};
 
-/// One file may have this many objects, and reserve as many. One is in use today. A few more leave
-/// room for a change of layout, and stop a client that reserves without end.
+/// One file may have this many objects, and may reserve as many. One is in use today. The others
+/// leave room for a change of layout. The limit stops a client that reserves without end.
 const OBJECTS_MAX: usize = 16;
 
-/// What an Update brings.
+/// The fields of an Update.
 pub(crate) struct NewContent<'a> {
     pub(crate) size: u64,
     pub(crate) data: Option<&'a FileData>,
@@ -77,14 +77,14 @@ pub(crate) fn update(
     txn.reply_inode(ino)
 }
 
-/// Inline data never goes beyond the size, so that extending shows zeros.
+/// Cuts inline data at the size, so that a file which grows later shows zeros there.
 pub(crate) fn cut_inline(tail: &mut Vec<u8>, size: u64) {
     if size < tail.len() as u64 {
         tail.truncate(size as usize);
     }
 }
 
-/// Puts a file's bytes elsewhere; what no name leads to any more is queued for deletion.
+/// Gives a file's bytes a new place. Objects that the file no longer names are queued for deletion.
 fn set_data(txn: &mut Transaction<'_>, ino: Ino, data: &FileData, size: u64) -> Result<()> {
     let (place, tail) = match data {
         FileData::Empty => (Place::Empty, Vec::new()),
@@ -124,7 +124,7 @@ fn set_data(txn: &mut Transaction<'_>, ino: Ino, data: &FileData, size: u64) -> 
     Ok(())
 }
 
-/// The objects that a file's bytes are in.
+/// The objects that hold a file's bytes.
 fn linked_objects(record: &InodeRecord) -> &[ObjectLayout] {
     match &record.place {
         Place::Objects(objects) => objects,
@@ -132,7 +132,7 @@ fn linked_objects(record: &InodeRecord) -> &[ObjectLayout] {
     }
 }
 
-/// Each object must be the file's already or be reserved for it, as it was laid out.
+/// Checks that each object already belongs to the file or is reserved for it, with the same layout.
 fn check_objects(txn: &mut Transaction<'_>, ino: Ino, objects: &[ObjectLayout]) -> Result<()> {
     let record = txn.inode(ino)?;
     let linked = linked_objects(record).to_vec();
