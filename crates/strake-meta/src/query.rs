@@ -1,4 +1,4 @@
-//! The questions: what each reads and how much it may answer with at once.
+//! The questions: what each one reads, and how much one reply may hold.
 
 use crate::check;
 use crate::keys::{self, KeyRange, Table};
@@ -15,17 +15,17 @@ use strake_proto::meta::{
 use strake_proto::{Error, ErrorKind, FileType, Ino, ObjectId, Result};
 use strake_store::KvRead;
 
-/// One reply has at most this many items, whatever limit the query names.
+/// One reply has at most this many items, even if the query's limit is higher.
 const ITEMS_MAX: usize = 4096;
-/// One reply has about this many bytes at most. Inline data must not make it longer than a message
-/// may be.
+/// One reply has about this many bytes at most, so that inline data does not make it longer than a
+/// message may be.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// Answers a question. Of [`Counts`] the space of the store itself is 0 and without bound: its
-/// owner knows.
+/// Answers a question. In [`Counts`] the store's own space is shown as 0 used and without bound,
+/// because only the store's owner knows it.
 ///
 /// # Errors
-/// As [`MetaQuery`] says for each; `Corrupt` where a record does not decode.
+/// As [`MetaQuery`] says for each question. `Corrupt` if a record does not decode.
 pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
     Ok(match query {
         MetaQuery::Lookup { parent, name } => {
@@ -91,7 +91,7 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
         MetaQuery::IsReserved { object } => is_reserved(kv, *object)?,
         MetaQuery::Configuration => MetaReply::Configuration(Box::new(configuration(kv)?)),
         MetaQuery::Check => MetaReply::Checked(check::check(kv)?),
-        // A store without copies on disks has nothing to verify.
+        // A store without copies on disks has nothing to scrub.
         MetaQuery::ScrubCopy { .. } => MetaReply::CopyScrubbed(None),
     })
 }
@@ -135,7 +135,7 @@ fn directory(kv: &dyn KvRead, ino: Ino) -> Result<InodeRecord> {
     if record.is_directory() { Ok(record) } else { Err(ErrorKind::NotDirectory.into()) }
 }
 
-/// Checks that there is such a directory.
+/// Checks that an inode exists and is a directory.
 fn check_directory(kv: &dyn KvRead, ino: Ino) -> Result<()> {
     let stored = kv.get(&keys::inode(ino))?.ok_or_else(|| gone(ino))?;
     match InodeRecord::file_type_of(&stored)? {
@@ -151,7 +151,7 @@ fn lookup(kv: &dyn KvRead, parent: Ino, name: &[u8]) -> Result<Inode> {
         b".." => directory(kv, parent)?.parent,
         _ => match kv.get(&keys::dentry(parent, name))? {
             Some(stored) => decode::<DentryRecord>(&stored)?.ino,
-            // Only a directory has names; where there is none it may be that there is no directory.
+            // Only a directory has names. If the name is missing, the directory may be missing too.
             None => {
                 check_directory(kv, parent)?;
                 return Err(ErrorKind::NotFound.into());
@@ -180,7 +180,7 @@ fn read_dir(
     if !with_inodes {
         return Ok(MetaReply::Entries { entries, end });
     }
-    // Inodes are fetched after the scan: a store may hold its own lock during one.
+    // The inodes are fetched after the scan, because a store may hold its own lock during one.
     let mut bytes = 0;
     let mut filled = 0;
     while filled < entries.len() && bytes < REPLY_BYTES_MAX {
@@ -223,9 +223,9 @@ fn list_xattr(kv: &dyn KvRead, ino: Ino) -> Result<MetaReply> {
     Ok(MetaReply::Names(names))
 }
 
-/// Visits a range until `limit` items or [`REPLY_BYTES_MAX`] bytes (as `visit` counts them) are
-/// reached; at least one item is visited, so that a listing always gets on. Tells whether the
-/// range ended.
+/// Visits a range until it has visited `limit` items or [`REPLY_BYTES_MAX`] bytes (as `visit`
+/// counts them). It visits at least one item, so a listing always makes progress. Returns true if
+/// it reached the end of the range.
 #[allow(clippy::type_complexity, reason = "one callback, named by its use")]
 fn for_each(
     kv: &dyn KvRead,

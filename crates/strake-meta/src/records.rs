@@ -1,11 +1,11 @@
 //! Values of the metadata's tables (keys.rs has their keys).
 //!
-//! Every value begins with a version byte, 1 today; then follows the struct in postcard's encoding
-//! (fields in order; integers as varints, signed ones zigzag; enums by index; vectors with their
-//! length before them). An inode's inline data or symlink target follows as raw bytes, since it is
-//! much the largest part and is copied faster so. An attribute's value and a hardened unit have no
-//! version byte: they are the application's bytes. No field may be added, removed or reordered
-//! without a new version byte; the fixtures in records_test.rs hold that.
+//! Every value begins with a version byte, which is 1 today. The struct follows in postcard's
+//! encoding: fields in order, integers as varints, signed ones zigzag, enums by index, vectors with
+//! their length before them. An inode's inline data or symlink target follows as raw bytes, because
+//! it is much the largest part and raw bytes are copied faster. An attribute's value and a hardened
+//! unit have no version byte: they are the application's bytes. A field must not be added, removed
+//! or reordered without a new version byte. The fixtures in records_test.rs check this.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -18,10 +18,10 @@ use strake_proto::{
 
 const RECORD_VERSION: u8 = 1;
 
-/// What `stat` tells of a directory's size, for each entry.
+/// The size that `stat` shows for a directory, for each of its entries.
 const ENTRY_SIZE_SHOWN: u64 = 32;
 
-/// Where an inode's content is.
+/// The place of an inode's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Place {
     /// Nowhere.
@@ -40,33 +40,34 @@ pub(crate) struct InodeRecord {
     pub(crate) generation: Generation,
     pub(crate) file_type: FileType,
     pub(crate) permissions: u32,
-    /// Names; for directories 2 and one for each subdirectory; 0 for orphans.
+    /// The number of names. Directories have 2 and one for each subdirectory. Orphans have 0.
     pub(crate) links: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) rdev: u32,
-    /// Length of a regular file; a link's target's; 0 for all else.
+    /// Length of a regular file or of a link's target; 0 for all other types.
     pub(crate) size: u64,
     pub(crate) allocated: u64,
     pub(crate) atime: Timestamp,
     pub(crate) mtime: Timestamp,
     pub(crate) ctime: Timestamp,
     pub(crate) btime: Timestamp,
-    /// A directory's parent, itself for the root; 0 for all else.
+    /// A directory's parent. The root is its own parent. 0 for all other types.
     pub(crate) parent: Ino,
-    /// The cookie a directory's next entry gets.
+    /// The cookie that a directory's next entry gets.
     pub(crate) next_cookie: Cookie,
-    /// A directory's entries.
+    /// The number of a directory's entries.
     pub(crate) entries: u64,
     pub(crate) has_acl: bool,
     pub(crate) has_default_acl: bool,
-    /// Extended attributes that are not ACLs.
+    /// The number of extended attributes that are not ACLs.
     pub(crate) xattr_count: u32,
-    /// Bytes of all attributes' names with a terminator each, ACLs' included: what a list takes.
+    /// Bytes that a list of attribute names takes: all names, ACLs included, each with a
+    /// terminator.
     pub(crate) xattr_name_bytes: u32,
-    /// Bytes of all attributes' values, ACLs' included.
+    /// Bytes of the values of all attributes, ACLs included.
     pub(crate) xattr_value_bytes: u32,
-    /// Hardened units (table H).
+    /// The number of hardened units (table H).
     pub(crate) hardened: u32,
     /// Objects reserved for this file (table N).
     pub(crate) reserved: Vec<ObjectId>,
@@ -91,7 +92,7 @@ impl InodeRecord {
         Ok(record)
     }
 
-    /// The same without the inline data or target, which are most of it.
+    /// Reads a stored value without the inline data or target, which are most of it.
     pub(crate) fn decode_head(bytes: &[u8]) -> Result<InodeRecord> {
         InodeRecord::decode_split(bytes).map(|(record, _)| record)
     }
@@ -109,13 +110,13 @@ impl InodeRecord {
         Ok((record, tail))
     }
 
-    /// The type alone of a stored value, which is near its beginning.
+    /// Reads only the type from a stored value. The type is near the value's beginning.
     pub(crate) fn file_type_of(bytes: &[u8]) -> Result<FileType> {
         let ((_, file_type), _) = decode_prefix::<(Generation, FileType)>(bytes)?;
         Ok(file_type)
     }
 
-    /// What a client sees of it.
+    /// The inode as a client sees it.
     pub(crate) fn into_inode(self, ino: Ino) -> Inode {
         let data = match self.place {
             Place::Empty | Place::Target => FileData::Empty,
@@ -174,9 +175,9 @@ pub(crate) struct PlaceRecord {
 /// An inode without a name (table O).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OrphanRecord {
-    /// Who has it open.
+    /// The client that has the inode open.
     pub(crate) client: ClientId,
-    /// Whether it never had a name and may get one (O_TMPFILE).
+    /// True if the inode never had a name and may get one (O_TMPFILE).
     pub(crate) linkable: bool,
 }
 
@@ -190,19 +191,19 @@ pub(crate) struct ReservedRecord {
 
 /// A client's life (table R, without a place).
 ///
-/// A life whose changes are not counted is stored as version 0.1 stored every life: version 1, a
-/// sequence of 0 and the reply `Done`. A life whose changes are counted has version 2.
+/// Version 0.1 stored every life as version 1, a sequence of 0 and the reply `Done`. A life whose
+/// changes are not counted is still stored so. A life whose changes are counted has version 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SessionRecord {
-    /// The life's number; 0 if its changes are not counted.
+    /// The life's number; 0 if the life's changes are not counted.
     pub(crate) life: u64,
-    /// The lowest sequence of which the client may lack the answer.
+    /// The lowest sequence whose answer the client may lack.
     pub(crate) oldest: u64,
 }
 
 /// The version byte of a life whose changes are counted.
 const COUNTED_LIFE: u8 = 2;
-/// All lives that are not counted.
+/// The bytes of every life whose changes are not counted.
 const UNCOUNTED_LIFE: [u8; 3] = [RECORD_VERSION, 0, 14];
 
 impl SessionRecord {
@@ -222,7 +223,7 @@ impl SessionRecord {
                 Ok((record, [])) => Ok(record),
                 _ => Err(corrupt("a client's life does not decode")),
             },
-            // Whatever it says: version 0.1 counted nothing.
+            // The content does not matter: version 0.1 counted nothing.
             _ => decode::<(u64, MetaReply)>(bytes).map(|_| SessionRecord::default()),
         }
     }
@@ -236,19 +237,19 @@ pub(crate) struct AnswerRecord {
     pub(crate) outcome: Outcome,
 }
 
-/// What a counted change came to, as far as it must be kept.
+/// The part of a counted change's outcome that must be kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Outcome {
-    /// A reply. Those of changes are small: the largest is an inode with its inline data.
+    /// A reply. Replies to changes are small: the largest is an inode with its inline data.
     Reply(MetaReply),
-    /// The file system's description, as it is when it is asked for again: it may be long, and
-    /// nothing relies on an older one.
+    /// The reply was the file system's description. It may be long, so it is not kept. A later
+    /// request gets the description of that moment, because nothing relies on an older one.
     Configuration,
     /// The change was refused.
     Refused(ErrorKind, String),
 }
 
-/// Sums and next numbers (table G, "counters").
+/// Sums, and the next free numbers (table G, "counters").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Counters {
     pub(crate) next_ino: u64,

@@ -1,4 +1,4 @@
-//! Golden bytes of records and entries, and fuzzing of whatever reads them.
+//! Golden bytes of records and entries, and fuzzing of all code that reads them.
 
 use super::*;
 use crate::log_entry::{LogEntry, LogEntryRef, decode_entry, encode_entry};
@@ -70,7 +70,7 @@ fn inode() -> InodeRecord {
     }
 }
 
-/// The bytes on disks of today; whoever changes them needs a new version and must still read these.
+/// The bytes on disks of today. A change of them needs a new version, and these must still be read.
 #[test]
 fn the_bytes_of_records_never_change() {
     let inode = inode();
@@ -105,7 +105,7 @@ fn the_bytes_of_records_never_change() {
     assert_eq!(hex(&bytes), "01070006000301016101");
 }
 
-/// Of a client whose changes are not counted the bytes are those of version 0.1, which kept a
+/// The bytes of a client whose changes are not counted are those of version 0.1, which kept a
 /// sequence and a whole reply.
 #[test]
 fn the_bytes_of_counted_changes_never_change() {
@@ -133,8 +133,8 @@ fn the_bytes_of_counted_changes_never_change() {
     assert_eq!(decode_entry(&bytes), Ok(LogEntry::Counted(counted)));
 }
 
-/// The bytes of a pool map before any NSD was deleted are still read, and those of one with a
-/// deleted NSD, which older programs refuse (they do not know the variant).
+/// The bytes of a pool map from before any NSD was deleted are still read. So are the bytes of a
+/// map with a deleted NSD. Older programs do not know that variant and refuse it.
 #[test]
 fn the_bytes_of_configurations_never_change() {
     let mut configuration = configuration();
@@ -211,7 +211,7 @@ fn malformed_records_and_entries_are_errors() {
     assert!(decoded > 1000, "the fuzzer reaches what decodes: {decoded}");
 }
 
-/// A mutated entry is refused or applied, and leaves a sound store either way.
+/// A mutated entry is refused or applied. The store is sound either way.
 #[test]
 fn entries_of_any_content_leave_the_store_sound() {
     let mut rng = Rng::new(4);

@@ -1,21 +1,26 @@
 //! Metadata on disks: the state machine over p + 1 equal copies.
 //!
-//! Each *holder* is an NSD's container with a journal of entries and a store of records of its own.
-//! All holders get the same entries under the same numbers; the first one answers the questions.
+//! Each *holder* is an NSD's container with its own journal of entries and its own store of
+//! records. All holders get the same entries under the same numbers. The first holder answers the
+//! questions.
 //!
-//! 1. `apply` runs the state machine on the first holder's store, appends the entry to every
-//!    journal (in memory) and makes the changes in every store (in memory): visible, not durable.
-//! 2. `sync` makes every journal durable, all at the same time; callers share syncs.
-//! 3. A checkpoint syncs, writes each store's changes to its base, and trims its journal. It is
-//!    made by whoever finds the journal full, or before that by [`MetaStore::tick`].
-//! 4. A holder that fails is *lost*: before anything more is acknowledged, generation + 1 without
-//!    it is written to all NSDs (copies.rs). The last one's loss stops everything.
-//! 5. Opening finds the newest generation, replays, and makes all holders equal (open.rs).
-//! 6. NSDs come and go while this runs; one that carries an old generation is not believed
+//! 1. `apply` runs the state machine on the first holder's store. It appends the entry to every
+//!    journal and makes the changes in every store, both in memory. The change is then visible but
+//!    not durable.
+//! 2. `sync` makes all journals durable at the same time. Callers share syncs.
+//! 3. A checkpoint syncs, writes each store's changes to its base, and trims its journal.
+//!    [`MetaStore::tick`] makes it when it is due. A caller that finds the journal full makes it at
+//!    once.
+//! 4. A holder that fails is *lost*. Before anything more is acknowledged, generation + 1 without
+//!    that holder is written to all NSDs (copies.rs). The loss of the last holder stops everything.
+//! 5. Opening finds the newest generation, replays the journals, and makes all holders equal
+//!    (open.rs).
+//! 6. NSDs come and go while the store runs. An NSD with an old generation is not believed
 //!    (members.rs).
 //!
-//! Locks, in this order: `checkpointing` or `copying`, `state`. Questions share `state`; changes
-//! hold it alone, across memory only, unless a record must be read from disk or a holder is lost.
+//! Locks, in this order: `checkpointing` or `copying`, then `state`. Questions share `state`.
+//! Changes hold it alone. They hold it across memory operations only, unless a record must be read
+//! from disk or a holder is lost.
 
 mod copies;
 mod holder;
@@ -48,30 +53,32 @@ use strake_store::{Batch, Container, Lsn};
 
 pub use witness::WITNESS_BYTES;
 
-/// How often unsynced entries are synced by the worker.
+/// How often the worker syncs entries that are not synced yet.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
-/// Checkpoints that a change waits for before it is refused. One trims the journal of what was
-/// there before it; more are for what others put there meanwhile.
+/// A change waits for at most this many checkpoints before it is refused. One checkpoint trims the
+/// journal of everything that was in it before. Others may fill the journal meanwhile, so a change
+/// may need more than one.
 const CHECKPOINTS_PER_CHANGE_MAX: usize = 4;
 
-/// What came of an attempt to apply.
+/// The result of an attempt to apply a change.
 enum Tried {
     Applied(CountedAnswer),
-    /// A checkpoint must be made before, for want of this.
+    /// This is lacking. A checkpoint must be made first.
     Lacks(&'static str),
 }
 
-/// What may differ between two runs of one file system.
+/// Options that may differ between two runs of one file system.
 #[derive(Clone)]
 pub struct MetaOptions {
-    /// Page cache of each holder's store.
+    /// Bytes of the page cache of each holder's store.
     pub cache_bytes: usize,
-    /// Changes in memory (of each holder) at which a checkpoint begins.
+    /// A checkpoint begins when a holder has this many bytes of changes in memory.
     pub overlay_bytes_max: u64,
     /// How long a change waits for room in the journal.
     pub room_wait_max: Duration,
-    /// A place beside the NSDs that knows the newest generation; see `store/witness.rs`. At least
-    /// [`WITNESS_BYTES`] long. Without one, p + 1 superblocks must be readable at every start.
+    /// A place beside the NSDs that knows the newest generation (see `store/witness.rs`). It is at
+    /// least [`WITNESS_BYTES`] long. Without a witness, p + 1 superblocks must be readable at every
+    /// start.
     pub witness: Option<Arc<dyn Disk>>,
     /// Where waits are listed.
     pub waiters: Arc<Waiters>,
@@ -90,11 +97,11 @@ impl MetaOptions {
     }
 }
 
-/// See the module.
+/// Metadata on disks; see the module.
 pub struct MetaStore {
-    /// Copies wanted: p + 1, or one on each NSD where there are fewer.
+    /// The number of copies wanted: p + 1, or one on each NSD if there are fewer NSDs.
     copies_wanted: usize,
-    /// NSDs that may lack the newest generation: p.
+    /// The number of NSDs that may lack the newest generation: p.
     losses_max: usize,
     /// The generation that each container had when it was opened.
     found: Vec<(NsdId, u64)>,
@@ -104,34 +111,34 @@ pub struct MetaStore {
     copying: Mutex<()>,
     /// Every entry up to this one is durable on all holders.
     synced: AtomicU64,
-    /// The last checkpoint found no space (space.rs).
+    /// True if the last checkpoint found no space (space.rs).
     is_full: AtomicBool,
     worker: WorkerSignal,
 }
 
 struct State {
-    /// NSDs of the pool, readable or not.
+    /// The number of NSDs of the pool, readable or not.
     nsd_count: usize,
     /// Every container of the pool that can be reached, ascending by id.
     containers: Vec<Container>,
-    /// Never empty; the first answers the questions.
+    /// The holders. The list is never empty. The first holder answers the questions.
     holders: Vec<Arc<Holder>>,
-    /// A copy under way: gets every change, is no holder yet.
+    /// A copy that is being made. It gets every change, but it is no holder yet.
     joining: Option<Arc<Holder>>,
-    /// NSDs that failed as holders in this run; not tried again.
+    /// NSDs that failed as holders in this run. They are not tried again.
     failed_nsds: Vec<NsdId>,
-    /// NSDs that missed the mark and are not marked `Unrecovered` yet (members.rs): they get no
-    /// generation before that, or the next start would not know them any more.
+    /// NSDs that missed the mark and are not marked `Unrecovered` yet (members.rs). They get no new
+    /// generation before they are marked; otherwise the next start would not recognise them.
     suspects: Vec<NsdId>,
     generation: u64,
-    /// Holders with something that could not be read; the worker makes their copies anew.
+    /// Holders with something that could not be read. The worker makes their copies anew.
     damaged: Vec<NsdId>,
-    /// The newest generation that may be in force: the last one for sure once this run has begun
-    /// one.
+    /// The newest generation that may be in force. Once this run has begun a generation, it is
+    /// certainly the last one begun.
     in_force: u64,
     last: Lsn,
     refusals: Refusals,
-    /// Set while no sufficient set of copies is left: nothing is accepted then.
+    /// Set while the copies left do not suffice. Nothing is accepted then.
     stopped: Option<Error>,
 }
 
@@ -147,17 +154,18 @@ struct WorkerState {
     checkpoint_due: bool,
 }
 
-/// The background worker of a [`MetaStore`]; ends when dropped.
+/// The background worker of a [`MetaStore`]. Dropping it ends the worker.
 pub struct MetaWorker {
     store: Weak<MetaStore>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl MetaStore {
-    /// Starts the worker: syncs every second, checkpoints when due, makes new copies after losses.
+    /// Starts the worker. It syncs every second, makes checkpoints when due, and makes new copies
+    /// after losses.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// If no thread can be started.
     pub fn start_worker(self: &Arc<Self>) -> Result<MetaWorker> {
         let weak = Arc::downgrade(self);
         let worker_store = Weak::clone(&weak);
@@ -173,7 +181,7 @@ impl MetaStore {
         Ok(MetaWorker { store: weak, thread: Some(thread) })
     }
 
-    /// Waits for work or the interval; false when it is to end.
+    /// Waits for work or for the interval. Returns false when the worker must end.
     fn worker_wait(&self) -> bool {
         let mut state = self.worker.state.lock();
         if !state.stop && !state.checkpoint_due {
@@ -183,9 +191,9 @@ impl MetaStore {
         !state.stop
     }
 
-    /// What the worker does each time: syncs what is not synced, checkpoints if one is due, makes
-    /// a missing copy. Tests call it by hand. Failures are kept and shown by the next call that
-    /// needs what failed.
+    /// One round of the worker: it syncs entries that are not synced, makes a checkpoint if one is
+    /// due, and makes a missing copy. Tests call it by hand. A failure is kept; the next call that
+    /// needs the failed part returns it.
     pub fn tick(&self) {
         self.look_for_space();
         let (last, heavy, copies) = {
@@ -205,15 +213,15 @@ impl MetaStore {
             outcome = self.mend_damaged();
         }
         if copies < self.copies_wanted && outcome.is_ok() {
-            // A copy that fails marks its NSD; the next tick tries another.
+            // A failed copy marks its NSD. The next tick tries another NSD.
             drop(self.add_copy());
         }
     }
 
-    /// Writes everything to the bases and trims the journals. For tests and an orderly end.
+    /// Writes everything to the bases and trims the journals. For tests and for an orderly end.
     ///
     /// # Errors
-    /// As [`MetaPort::sync`]; `NoSpace` where a base cannot grow (nothing is lost).
+    /// As [`MetaPort::sync`]. `NoSpace` if a base cannot grow; nothing is lost then.
     pub fn checkpoint(&self) -> Result<()> {
         let Some(_guard) = self.checkpointing.try_lock_for(self.options.room_wait_max) else {
             let detail = "the metadata's checkpoint takes too long: see `strake diag waiters`";
@@ -248,21 +256,21 @@ impl MetaStore {
         full.map_or(Ok(()), |error| Err(error.context("metadata cannot grow")))
     }
 
-    /// The generation of copies, and who holds them; the first answers the questions.
+    /// The generation of the copies, and their holders. The first holder answers the questions.
     pub fn holders(&self) -> (u64, Vec<NsdId>) {
         let state = self.state.read();
         (state.generation, state.holders.iter().map(|holder| holder.nsd).collect())
     }
 
-    /// How many entries this file system has had.
+    /// The number of entries that this file system has had.
     pub fn entries(&self) -> u64 {
         self.state.read().last.0
     }
 
-    /// All records of each holder, for tests: equal stores are equal maps.
+    /// All records of each holder, for tests. Equal stores give equal maps.
     ///
     /// # Errors
-    /// The stores' own.
+    /// The stores' own errors.
     pub fn snapshots(&self) -> Result<Vec<MemoryKv>> {
         let state = self.state.read();
         let mut snapshots = Vec::new();
@@ -279,7 +287,7 @@ impl MetaStore {
         Ok(snapshots)
     }
 
-    /// Applies, after a checkpoint where the journals or the stores need one.
+    /// Applies an entry. First makes a checkpoint if the journals or the stores need one.
     fn apply_logged(&self, entry: LogEntryRef<'_>) -> Result<CountedAnswer> {
         let bytes = encode_entry(entry)?;
         for made in 0..CHECKPOINTS_PER_CHANGE_MAX {
@@ -289,7 +297,7 @@ impl MetaStore {
             };
             let _wait = self.options.waiters.enter(lacking, "waits for a checkpoint");
             match self.checkpoint() {
-                // There may be room all the same.
+                // There may be room even so.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {}
                 made => made?,
             }
@@ -297,7 +305,7 @@ impl MetaStore {
         Err(Error::new(ErrorKind::NoSpace, "the metadata's log is full and cannot be trimmed"))
     }
 
-    /// Applies with the lock held, after so many checkpoints were made for it.
+    /// Applies an entry with the lock held, after `made` checkpoints were made for it.
     fn try_apply(&self, entry: LogEntryRef<'_>, bytes: &[u8], made: usize) -> Result<Tried> {
         let mut state = self.state.write();
         if let Some(error) = &state.stopped {
@@ -350,7 +358,7 @@ impl MetaStore {
         Ok(Tried::Applied(answer))
     }
 
-    /// What must happen before a change that concerns the copies themselves.
+    /// Does the work that must precede a change of the copies themselves.
     fn before(&self, op: &MetaOp) -> Result<()> {
         match op {
             MetaOp::MoveMetadataCopy { nsd } => self.move_copy(*nsd),
@@ -358,7 +366,7 @@ impl MetaStore {
         }
     }
 
-    /// What follows from a change that concerns the copies themselves.
+    /// Does the work that must follow a change of the copies themselves.
     fn after(&self, op: &MetaOp, reply: &MetaReply) -> Result<()> {
         if let (MetaOp::DeleteNsd { nsd }, MetaReply::Configuration(after)) = (op, reply) {
             self.sync()?;
@@ -383,7 +391,7 @@ impl MetaPort for MetaStore {
         if let MetaQuery::ScrubCopy { nsd, part } = query {
             return self.scrub_copy(*nsd, *part).map(MetaReply::CopyScrubbed);
         }
-        // Also when nothing can be changed any more: what is there stays readable.
+        // Questions are answered even when nothing can be changed any more.
         let state = self.state.read();
         let answer = |holder: &Holder| query::query(&holder.kv, query);
         let (state, mut reply) = match answer(&state.holders[0]) {
@@ -432,7 +440,7 @@ impl MetaPort for MetaStore {
             (state.last, state.holders.clone())
         };
         let tickets: Vec<_> = holders[1..].iter().map(|holder| holder.request_sync()).collect();
-        // The disk is named: where one hangs, it is the one to look at.
+        // The list of waits names the disk, so that a disk that hangs can be found.
         let waiting = |holder: &Holder| {
             let detail = format!("NSD {}", holder.nsd);
             self.options.waiters.enter("metadata log sync", detail)
@@ -464,7 +472,7 @@ impl Drop for MetaWorker {
             store.worker.changed.notify_all();
         }
         if let Some(thread) = self.thread.take() {
-            // A panic in the worker was printed there; there is nothing to add.
+            // A panic in the worker was printed there. There is nothing to add.
             drop(thread.join());
         }
     }

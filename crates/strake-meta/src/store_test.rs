@@ -79,7 +79,7 @@ impl Rig {
         MetaOptions { cache_bytes: 1 << 20, witness, ..options }
     }
 
-    /// What a killed process leaves, to be changed on its own.
+    /// A copy of what a killed process leaves. It can be changed on its own.
     fn copy(&self) -> Rig {
         let disks = self.disks.iter().map(|disk| disk.copy()).collect();
         let witness = self.witness.as_ref().map(|disk| disk.copy());
@@ -146,7 +146,7 @@ pub(super) fn random_op(rng: &mut Rng) -> MetaOp {
     }
 }
 
-/// The states that the first n entries lead to.
+/// The states after each of the first n entries.
 pub(super) struct Promised {
     states: Vec<MemoryKv>,
 }
@@ -208,7 +208,7 @@ fn copies_of_whose_log_nothing_is_left_do_not_serve() {
         store.apply(&entry(number + 2, op)).expect("applied");
     }
     store.sync().expect("synced");
-    // The process is gone, without a checkpoint.
+    // The process ends without a checkpoint.
     for lost in 0..=3 {
         let copy = rig.copy();
         for nsd in &holders[..lost] {
@@ -244,14 +244,14 @@ fn what_was_synced_is_there_after_a_start() {
     let store = rig.open(&[0, 1]).expect("opens without two of three holders");
     assert_eq!((store.entries(), names(&store)), (111, 110));
     assert_eq!(store.holders(), (2, vec![NsdId(3)]));
-    // The next copy comes by itself, on whatever NSD is left.
+    // The next copy is made by itself, on the NSD that is left.
     store.tick();
     store.tick();
     assert_eq!(store.holders(), (4, vec![NsdId(3), NsdId(4), NsdId(5)]));
     apply_all(&store, 10, 7);
     store.sync().expect("syncs");
     drop(store);
-    // The two that were away are stale, though they have copies: generation 4 is not theirs.
+    // The two NSDs that were away are stale, although they have copies: they lack generation 4.
     let error = rig.open(&[2, 3, 4]).err().expect("no current copy").to_string();
     assert!(error.contains("only 2 of 5"), "{error}");
     let store = rig.open(&[1, 2]).expect("opens with the new copies");
@@ -288,7 +288,7 @@ fn a_holder_that_fails_is_lost_and_stale_from_then_on() {
     store.sync().expect("syncs");
     drop(store);
     for without in 0..3 {
-        // Each start without one writes a generation: begin anew for the next.
+        // Each start without one NSD writes a generation. The next test starts from the beginning.
         let store = rig.copy().open(&[without]).expect("opens");
         assert_eq!(names(&store), 15, "without disk {without}");
     }
@@ -341,7 +341,7 @@ fn a_full_log_is_emptied_by_a_checkpoint() {
     let op = create(Ino::ROOT, "file", new_inode(FileType::Regular));
     store.apply(&entry(2, op)).expect("creates");
     let ino = Ino(2);
-    // Some 24 MiB through logs of 4 MiB.
+    // Some 24 MiB go through logs of 4 MiB.
     for second in 0..400 {
         let name = format!("user.{}", second % 10).into_bytes();
         let (value, mode) = (vec![second as u8; 60_000], XattrMode::Set);
@@ -368,7 +368,7 @@ fn the_worker_syncs_and_ends() {
     assert_eq!(names(&rig.open(&[]).expect("opens")), 3);
 }
 
-/// Two NSDs are too few to tell by themselves which one is stale; the witness knows.
+/// Two NSDs alone cannot tell which of them is stale. The witness can.
 #[test]
 fn with_a_witness_a_pair_starts_with_one_and_never_with_the_stale_one() {
     let (rig, store) = Rig::new(2, 1, true);
@@ -392,9 +392,9 @@ fn with_a_witness_a_pair_starts_with_one_and_never_with_the_stale_one() {
     assert_eq!(names(&rig.open(&[1]).expect("a copy was made anew")), 10);
 }
 
-/// The power goes while one of a pair starts without the other: the witness may know a generation
-/// by then that no superblock has. It starts again all the same; the other never does alone, once
-/// the first has been in use.
+/// The power goes while one of a pair starts without the other. The witness may then know a
+/// generation that no superblock has. The first one starts again even so. The other never starts
+/// alone once the first has been in use.
 #[test]
 fn with_a_witness_a_start_that_was_cut_short_can_be_made_again() {
     let (rig, store) = Rig::new(2, 1, true);
@@ -418,8 +418,8 @@ fn with_a_witness_a_start_that_was_cut_short_can_be_made_again() {
     }
 }
 
-/// Two starts in a row are cut short, each at every moment of the beginning of its life. Whoever is
-/// lost then, p of them, the next start finds the newest metadata.
+/// Two starts in a row are cut short, each at every moment of the beginning of its life. Then any p
+/// NSDs are lost. The next start finds the newest metadata.
 #[test]
 fn with_a_witness_two_starts_that_were_cut_short_can_be_made_again() {
     let (rig, store) = Rig::new(4, 2, true);
@@ -427,7 +427,7 @@ fn with_a_witness_two_starts_that_were_cut_short_can_be_made_again() {
     apply_all(&store, 5, 5);
     store.sync().expect("syncs");
     drop(store);
-    // The positions at which its life begins and has begun.
+    // The positions at which the life begins and has begun.
     let start = |rig: &Rig, without: &[usize]| {
         let store = rig.open(without).expect("its newest metadata is there");
         let begin = rig.disks[0].position();
@@ -447,8 +447,9 @@ fn with_a_witness_two_starts_that_were_cut_short_can_be_made_again() {
     }
 }
 
-/// Starts cut short at any moment, one after the other, with any NSDs away that may be, and lives
-/// between them that are told of something. What was told, and what a start has shown, stays.
+/// Starts are cut short at any moment, one after the other, with any tolerated NSDs away. Between
+/// them are lives in which changes are acknowledged. What was acknowledged, and what a start has
+/// shown, stays.
 #[test]
 fn with_a_witness_any_row_of_starts_can_be_cut_short() {
     for seed in strake_env::rng::test_seeds(0, 40) {
@@ -463,7 +464,8 @@ fn row_of_starts(rng: &mut Rng, count: u32, parity: usize) {
     let (mut rig, store) = Rig::new(count, parity as u8, true);
     drop(store);
     let now = entry(1, MetaOp::Join).time;
-    // What is there for sure, and who has not been brought up to date since it was away.
+    // The entries that must be there, and the NSDs that were not brought up to date since they were
+    // away.
     let (mut kept, mut stale) = (0, BTreeSet::new());
     for life in 0..12 {
         let mut away: Vec<usize> = (0..count as usize).collect();
@@ -482,7 +484,7 @@ fn row_of_starts(rng: &mut Rng, count: u32, parity: usize) {
         store.begin_life(now).expect("begins");
         let found = names(&store);
         assert!(found >= kept, "life {life}: {found} of {kept} are there");
-        // What is there after the end of each promise.
+        // The entries that are there after the end of each promise.
         let mut promises = vec![(before, kept), (rig.disks[0].position(), found)];
         if rng.one_in(4) {
             apply_all(&store, 3, 100 + life);
@@ -496,7 +498,7 @@ fn row_of_starts(rng: &mut Rng, count: u32, parity: usize) {
             continue;
         }
         drop(store);
-        // Mostly while generations are written.
+        // The cut mostly comes while generations are written.
         let first = if rng.one_in(4) { before } else { begin };
         let cut = first + rng.below(rig.disks[0].position() - first + 1);
         let kept_at = |(at, kept): &(u64, usize)| (*at <= cut).then_some(*kept);
@@ -505,7 +507,7 @@ fn row_of_starts(rng: &mut Rng, count: u32, parity: usize) {
     }
 }
 
-/// A copy is made while four threads change, sync and ask; the new copy is equal in the end.
+/// A copy is made while four threads change, sync and ask. The new copy is equal in the end.
 #[test]
 fn a_copy_is_made_while_changes_go_on() {
     let (rig, store) = Rig::new(3, 1, false);
@@ -541,13 +543,13 @@ fn a_copy_is_made_while_changes_go_on() {
     assert!(snapshots[0] == snapshots[1], "the copies differ");
     store.sync().expect("syncs");
     drop(store);
-    // The first holder is gone: the new copy has everything.
+    // The first holder is gone. The new copy has everything.
     let store = rig.copy().open(&[0]).expect("opens");
     assert_eq!(store.snapshots().expect("reads"), snapshots[..1]);
 }
 
-/// Everything synced survives any power cut and then the loss of any p NSDs, and what is there is
-/// exactly what a prefix of the entries leads to.
+/// Everything synced survives any power cut followed by the loss of any p NSDs. The state is
+/// exactly the one that a prefix of the entries leads to.
 #[test]
 fn synced_entries_survive_power_cuts_and_losses() {
     for seed in strake_env::rng::test_seeds(0, 6) {
@@ -562,7 +564,7 @@ fn crash_run(seed: u64, count: u32, steps: usize, cuts: usize) {
     let (rig, store) = Rig::new(count, 2, count == 3);
     let mut promised = Promised::new(pool(count, 2));
     let start = rig.disks[0].position();
-    // Position after each sync that returned, and the entries it covers.
+    // The position after each sync that returned, and the entries that the sync covers.
     let mut synced = vec![(start, 1)];
     for step in 0..steps {
         let entry = entry(step as i64 + 2, random_op(&mut rng));
@@ -589,7 +591,7 @@ fn crash_run(seed: u64, count: u32, steps: usize, cuts: usize) {
         let lost = &order[..rng.index(3)];
         let store = after.open(lost).unwrap_or_else(|error| panic!("{error}: {context}"));
         promised.require(&store, covered.expect("the format"), &context);
-        // Life goes on: what is synced now holds against the copies that were away.
+        // Life goes on. Entries synced now win over the copies that were away.
         let before = store.entries();
         store.tick();
         apply_all(&store, 2, 1000);
@@ -614,14 +616,14 @@ fn nsds_leave_and_come_back_while_in_use() {
     assert_eq!(store.holders().1, [NsdId(2), NsdId(3)]);
     apply_all(&store, 5, 6);
     store.sync().expect("syncs");
-    // It takes part again, and does so as an NSD that missed nothing for sure.
+    // The NSD takes part again. It certainly missed nothing.
     let back = rig.container(0);
     assert_eq!(store.attach(back, false, now), Ok(false));
     assert_eq!(unrecovered(&store), []);
     assert!(store.detach(NsdId(2), "removed"));
     store.tick();
     assert_eq!(store.holders().1, [NsdId(3), NsdId(1)], "of the failure groups without one");
-    // Now more are away than are tolerated: questions are answered, changes refused.
+    // Now more NSDs are away than are tolerated. Questions are answered, changes are refused.
     assert!(store.detach(NsdId(3), "removed"));
     let op = create(Ino::ROOT, "late", new_inode(FileType::Regular));
     assert_eq!(store.apply(&entry(7, op)).map_err(|error| error.kind()), Err(ErrorKind::Io));
@@ -654,8 +656,9 @@ fn an_old_copy_in_the_place_of_a_disk_is_recognised() {
     assert_eq!(unrecovered(&store), [], "nobody else is suspected");
 }
 
-/// Regression: with a holder away, the start wrote a generation to the old copy before that was
-/// marked as one that missed writes. Cut short in between, the next start believed it.
+/// Regression: with a holder away, the start wrote a generation to the old copy before the old copy
+/// was marked as one that missed writes. If the start was cut short in between, the next start
+/// believed the old copy.
 #[test]
 fn an_old_copy_is_recognised_although_the_first_start_with_it_was_cut_short() {
     let (rig, store) = Rig::new(5, 2, true);
@@ -668,7 +671,7 @@ fn an_old_copy_is_recognised_although_the_first_start_with_it_was_cut_short() {
     for place in [1, 2, 4] {
         let mut mixed = rig.copy();
         mixed.disks[place] = old.disks[place].copy();
-        // All of them count their events together.
+        // All disks count their events together.
         let mixed = mixed.crash(0, &mut rng);
         let store = mixed.open(&[0]).expect("opens without a holder");
         store.begin_life(now).expect("begins");
@@ -682,7 +685,7 @@ fn an_old_copy_is_recognised_although_the_first_start_with_it_was_cut_short() {
     }
 }
 
-/// A crash came after it had taken the place of another, and before it got a generation.
+/// A crash came after the disk had taken the place of another, and before it got a generation.
 #[test]
 fn a_disk_that_has_just_replaced_another_is_not_suspected() {
     let (rig, store) = Rig::new(4, 1, false);
@@ -699,8 +702,8 @@ fn a_disk_that_has_just_replaced_another_is_not_suspected() {
     assert_eq!(unrecovered(&store), []);
 }
 
-/// An NSD with a copy is deleted: there are never fewer copies, whenever the power goes, and then
-/// it is not missed.
+/// An NSD with a copy is deleted. There are never fewer copies, at whatever moment the power goes.
+/// Afterwards the NSD is not missed.
 #[test]
 fn a_deleted_nsd_gives_its_copy_to_another_before_it_goes() {
     for witnessed in [false, true] {

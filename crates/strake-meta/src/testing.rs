@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a file system in memory with short calls.
+//! Helpers that the tests of this crate share: a file system in memory with short calls.
 
 use crate::memory::MemoryMeta;
 use strake_proto::layout::PoolMap;
@@ -43,7 +43,7 @@ impl TestFs {
         TestFs { meta, second: 1 }
     }
 
-    /// Applies at the next second.
+    /// Applies a change at the next second.
     pub(crate) fn apply(&mut self, op: MetaOp) -> Result<MetaReply> {
         self.second += 1;
         self.meta.apply(&entry(self.second, op))
@@ -91,7 +91,7 @@ impl TestFs {
         inode_of(self.apply(MetaOp::SetAttr { ino, change }).expect("changes"))
     }
 
-    /// Every test ends with this.
+    /// Checks the whole file system. Every test ends with this.
     pub(crate) fn check(&self) {
         match self.query(&MetaQuery::Check) {
             MetaReply::Checked(reply) => assert_eq!(reply.faults, Vec::<String>::new()),

@@ -1,8 +1,9 @@
-//! One entry's reads and changes: typed records over a store, with the entry's own changes seen by
-//! its later reads. Nothing reaches the store before the whole entry has succeeded.
+//! One entry's reads and changes: typed records over a store. Later reads of the entry see its own
+//! earlier changes. Nothing reaches the store before the whole entry has succeeded.
 //!
-//! Inodes are kept decoded. So an operation that touches a directory three times encodes it once.
-//! Ranges are scanned in the store alone, because no operation scans what it has changed itself.
+//! Inodes are kept decoded, so an operation that touches a directory three times encodes it once.
+//! Ranges are scanned in the store only, because no operation scans records that it has changed
+//! itself.
 
 use crate::keys::{self, KeyRange};
 use crate::records::{
@@ -17,12 +18,12 @@ use strake_proto::meta::Configuration;
 use strake_proto::{ClientId, Error, ErrorKind, Ino, ObjectId, Result, Timestamp};
 use strake_store::{Batch, KvRead};
 
-/// See the module.
+/// One entry's transaction; see the module.
 pub(crate) struct Transaction<'a> {
     kv: &'a dyn KvRead,
-    /// Who asked.
+    /// The client that sent the entry.
     pub(crate) client: ClientId,
-    /// All times that the entry sets.
+    /// The time that the entry sets wherever it sets one.
     pub(crate) time: Timestamp,
     changes: BTreeMap<Vec<u8>, Option<Arc<[u8]>>>,
     inodes: Vec<LoadedInode>,
@@ -48,7 +49,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// What the entry changes.
+    /// The entry's changes.
     pub(crate) fn finish(mut self) -> Batch {
         for inode in self.inodes.iter().filter(|inode| inode.changed) {
             let value = inode.record.as_ref().map(|record| record.encode().into());
@@ -124,7 +125,7 @@ impl<'a> Transaction<'a> {
         inode.record.as_mut().ok_or_else(|| gone(ino))
     }
 
-    /// Puts a new inode.
+    /// Adds a new inode.
     pub(crate) fn insert_inode(&mut self, ino: Ino, record: InodeRecord) {
         assert!(self.inodes.iter().all(|inode| inode.ino != ino), "inode numbers are not reused");
         self.inodes.push(LoadedInode { ino, record: Some(record), changed: true });
@@ -138,8 +139,8 @@ impl<'a> Transaction<'a> {
         inode.record.take().ok_or_else(|| gone(ino))
     }
 
-    /// A directory that still has its name. `Stale`: none such; `NotDirectory`; `NotFound`: it was
-    /// removed while open.
+    /// A directory that still has its name. `Stale` if it does not exist, `NotDirectory` if it is
+    /// none, `NotFound` if it was removed while open.
     pub(crate) fn live_directory(&mut self, ino: Ino) -> Result<&mut InodeRecord> {
         let record = self.inode(ino)?;
         if !record.is_directory() {
@@ -163,7 +164,7 @@ impl<'a> Transaction<'a> {
         self.get(&keys::reserved(object))
     }
 
-    /// The counters, to be changed.
+    /// The counters, for changing.
     pub(crate) fn counters(&mut self) -> Result<&mut Counters> {
         if self.counters.is_none() {
             self.counters = self.get(&keys::global(COUNTERS))?;

@@ -1,20 +1,21 @@
-//! Counted changes: which of a client's changes were applied, and how each was answered.
+//! Counted changes: which changes of a client were applied, and how each was answered.
 //!
-//! A client may have [`WINDOW_CHANGES`] changes in flight and may send each of them again, in any
-//! order. Its record holds its life and the *oldest* sequence of which it may lack the answer;
-//! every entry brings the client's oldest along. Of the changes from the oldest on the answers are
-//! kept, refusals among them, so for a change that comes there are four cases:
+//! A client may have [`WINDOW_CHANGES`] changes in flight. It may send each of them again, in any
+//! order. The client's record holds its life and its *oldest* sequence: the lowest one whose answer
+//! the client may lack. Every entry brings the client's current oldest along. The answers of all
+//! changes from the oldest on are kept, refusals included. So there are four cases for a change
+//! that arrives:
 //!
 //! | the change | what happens |
 //! |---|---|
 //! | is of another life | refused (`Fenced`), unless it is a `Join`: that opens its life |
 //! | is below the oldest | refused (`Stale`): it was answered, and the client has the answer |
-//! | has an answer here | it is answered so again and changes nothing |
+//! | has an answer here | it gets the same answer again and changes nothing |
 //! | has none | it is applied, and its answer is kept |
 //!
-//! The client raises its oldest only past changes whose answers it has received, and a change that
-//! was answered has a lower position in the log than any change sent after that. So if a crash cuts
-//! the log, what is left agrees with one moment of the past: a change below the oldest is in the
+//! The client raises its oldest only past changes whose answers it has received. A change that was
+//! answered has a lower position in the log than any change sent after that answer. So if a crash
+//! cuts the log, the rest agrees with one moment of the past: a change below the oldest is in the
 //! log, and a change without an answer is not.
 
 use crate::keys::{self, Table};
@@ -24,18 +25,18 @@ use strake_proto::limits::WINDOW_CHANGES;
 use strake_proto::meta::{CountedAnswer, CountedEntry, MetaOp, MetaReply};
 use strake_proto::{Error, ErrorKind, Result};
 
-/// A refusal's sentence is kept up to this length, which names a file and says why.
+/// A refusal's sentence is kept up to this length. That is enough to name a file and say why.
 const DETAIL_BYTES_MAX: usize = 400;
 
-/// What is to be done with a counted change.
+/// Says how to handle a counted change.
 pub(crate) enum Admission {
-    /// It is new. This is the client's record as the change finds it.
+    /// The change is new. This is the client's record before the change.
     New(SessionRecord),
-    /// It was applied before, and this was the answer.
+    /// The change was applied before. This was the answer.
     Again(CountedAnswer),
 }
 
-/// Looks whether a counted change is to be applied.
+/// Decides whether to apply a counted change.
 ///
 /// # Errors
 /// `Fenced`, `Stale` and `Invalid`, as the file's head and [`CountedEntry`] say.
@@ -79,14 +80,14 @@ pub(crate) fn admit(txn: &Transaction<'_>, counted: &CountedEntry) -> Result<Adm
     Ok(Admission::New(session))
 }
 
-/// Whether an error is the state machine's decision. Others are of the store, and may be gone the
-/// next time.
+/// True if an error is the state machine's decision. Other errors come from the store and may be
+/// gone the next time.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::Internal)
 }
 
-/// Keeps the answer of a change, and drops the answers that the client has. Returns the outcome as
-/// it is answered now and at every later time.
+/// Keeps the answer of a change, and drops the answers that the client has received. Returns the
+/// outcome as the client gets it now and at every later time.
 pub(crate) fn remember(
     txn: &mut Transaction<'_>,
     mut session: SessionRecord,
@@ -112,7 +113,7 @@ pub(crate) fn remember(
     outcome
 }
 
-/// Forgets all that is known of a client's former lives.
+/// Forgets everything about a client's former lives.
 pub(crate) fn close_lives(txn: &mut Transaction<'_>) -> Result<()> {
     for (key, _) in txn.collect(&keys::under(Table::Session, txn.client.0))? {
         txn.remove(key);

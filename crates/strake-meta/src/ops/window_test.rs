@@ -1,14 +1,16 @@
-//! The window against a slow model: clients whose changes come twice, late, in any order, and to a
-//! server that forgets the end of its log.
+//! Tests the window against a slow model. The clients' changes arrive twice, late and in any order.
+//! The server may forget the end of its log.
 //!
-//! The clients keep the rules of a session (strake-env, `rpc/meta.rs`): answers of one connection
-//! arrive in the order of their positions; after a lost connection all changes without an answer
-//! are sent again before anything else, and their answers count once all are there; after a crash
-//! the answered ones are replayed before, in the order of their positions.
+//! The clients keep the rules of a session (strake-env, `rpc/meta.rs`):
+//! - The answers of one connection arrive in the order of their positions.
+//! - After a lost connection a client first sends all changes without an answer again. Their
+//!   answers count once all of them have arrived.
+//! - After a crash a client first replays the answered changes, in the order of their positions.
 //!
-//! The model is a plain replay. The log is what the server applied, in its order; applied once
-//! each, without any count, the same changes must give the answers that the clients were told, and
-//! the same state. So a change that is lost, is applied twice or is answered in two ways is found.
+//! The model is a plain replay. The log holds what the server applied, in that order. The model
+//! applies each change once, without any count. The answers must be those that the clients were
+//! told, and the state must be the same. So the test finds a change that is lost, applied twice or
+//! answered in two ways.
 
 use crate::keys::Table;
 use crate::kv::MemoryKv;
@@ -24,7 +26,7 @@ use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaOp, RenameM
 use strake_proto::{ClientId, ErrorKind, FileType, Ino, NsdId};
 use strake_store::{Batch, KvRead};
 
-/// A rule that is taken away, to see that its loss is found.
+/// A rule that the test removes, to prove that the loss is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutation {
     Nothing,
@@ -32,15 +34,15 @@ enum Mutation {
     NoWindow,
     /// The server keeps no refusals.
     NoRefusals,
-    /// A client replays in the order of its count.
+    /// A client replays in the order of its own count.
     ReplayInSequence,
-    /// A client says that it has all answers.
+    /// A client claims to have all answers.
     OldestTooHigh,
-    /// Changes of a closed life are taken.
+    /// The server accepts changes of a closed life.
     NoLives,
     /// Answers of one connection overtake each other.
     AnswersOvertake,
-    /// The answers of changes that are sent again count one by one.
+    /// The answers of changes that are sent again count one by one, as they arrive.
     AgainOneByOne,
 }
 
@@ -50,7 +52,8 @@ const STEPS: usize = 500;
 #[derive(Clone, Debug)]
 struct Server {
     kv: MemoryKv,
-    /// All entries from the beginning, and the state after each; the counted ones are the clients'.
+    /// All entries from the beginning, and the state after each. The counted entries are the
+    /// clients'.
     log: Vec<(CountedEntry, MemoryKv)>,
     durable: usize,
 }
@@ -59,12 +62,13 @@ struct Server {
 struct Client {
     life: u64,
     next: u64,
-    /// Sent and not answered.
+    /// Changes sent and not answered yet.
     open: BTreeMap<u64, CountedEntry>,
-    /// Answered; those that may be forgotten are replayed after a crash.
+    /// Changes that were answered. After a crash the client replays those that the server may have
+    /// forgotten.
     answered: BTreeMap<u64, (CountedEntry, CountedAnswer)>,
     durable: BTreeSet<u64>,
-    /// The number of its connection, and the answers on their way to it.
+    /// The number of the client's connection, and the answers on their way to it.
     connection: u64,
     answers: Vec<(CountedEntry, CountedAnswer)>,
 }
@@ -74,12 +78,12 @@ struct World {
     mutation: Mutation,
     server: Server,
     clients: Vec<Client>,
-    /// Copies of requests on their way, each on a connection.
+    /// Copies of requests on their way, each on one connection.
     network: Vec<(u64, CountedEntry)>,
     connections: u64,
-    /// The state without any client.
+    /// The state without any client's records.
     first: MemoryKv,
-    /// What clients of closed lives were told.
+    /// The answers that clients of closed lives were told.
     former: Vec<(CountedEntry, CountedAnswer)>,
     seen: BTreeSet<&'static str>,
 }
@@ -123,7 +127,7 @@ impl World {
         world
     }
 
-    /// A client begins a life; what it sent before may come still.
+    /// A client begins a life. Changes it sent before may still arrive.
     fn begin_life(&mut self, at: usize) {
         let life = self.rng.next_u64().max(1);
         let old = std::mem::replace(&mut self.clients[at], Client { life, ..Client::default() });
@@ -134,7 +138,8 @@ impl World {
         let joined = self.serve(join).and_then(|joined| joined.ok_or("no answer".to_owned()));
         let (join, answer) = joined.expect("a life begins");
         self.told(at, join, answer).expect("for the first time");
-        // A client makes its grant durable before it uses it: grants are everybody's.
+        // A client makes its grant durable before it uses it, because all clients share the
+        // numbers.
         self.sync();
     }
 
@@ -177,7 +182,7 @@ impl World {
         }
     }
 
-    /// The server gets a copy. Returns the answer, if the change has one.
+    /// The server gets a copy of a change. Returns the answer, if the change has one.
     fn serve(
         &mut self,
         sent: CountedEntry,
@@ -217,7 +222,7 @@ impl World {
         }
     }
 
-    /// The server gets a copy that is on its way.
+    /// The server gets a copy that was on its way.
     fn deliver(&mut self, which: usize, stays: bool) -> Found {
         let (connection, copy) = self.network[which].clone();
         if !stays {
@@ -231,7 +236,7 @@ impl World {
         Ok(())
     }
 
-    /// A client gets the next answers.
+    /// A client receives its next answers.
     fn receive(&mut self, at: usize, count: usize) -> Found {
         for _ in 0..count.min(self.clients[at].answers.len()) {
             let next = match self.mutation {
@@ -244,7 +249,8 @@ impl World {
         Ok(())
     }
 
-    /// A connection is lost with some answers. What has none is sent again.
+    /// A connection is lost, with some of its answers. The client sends the changes without an
+    /// answer again.
     fn reconnect(&mut self, at: usize) -> Found {
         let count = self.rng.index(self.clients[at].answers.len() + 1);
         self.receive(at, count)?;
@@ -258,7 +264,7 @@ impl World {
         let mut answers = Vec::new();
         for counted in open {
             if self.rng.one_in(200) {
-                // What was answered so far counts for nothing, so nothing is told here.
+                // The answers so far count for nothing, so the client is told nothing here.
                 self.seen.insert("interrupted");
                 return self.crash();
             }
@@ -292,7 +298,7 @@ impl World {
         }
     }
 
-    /// The mutations of the server.
+    /// Applies the mutations of the server.
     fn forget_answers(&mut self) {
         let is_kept = |value: &[u8]| match (self.mutation, decode::<AnswerRecord>(value)) {
             (Mutation::NoWindow, Ok(_)) => false,
@@ -308,14 +314,14 @@ impl World {
         self.server.kv.apply(&batch);
     }
 
-    /// The server dies, and has lost what was not durable of its log, or less.
+    /// The server dies. It loses the part of its log that was not durable, or less.
     fn crash(&mut self) -> Found {
         let (durable, all) = (self.server.durable, self.server.log.len());
         let kept = durable + self.rng.index(all - durable + 1);
         self.server.log.truncate(kept);
         self.server.kv = self.server.log.last().map_or(&self.first, |(_, kv)| kv).clone();
         self.server.durable = kept;
-        // What was on its way went down with the connections, but for the answers that got through.
+        // Requests on their way are lost with the connections. Some answers still get through.
         self.network.clear();
         for at in 0..self.clients.len() {
             let count = self.rng.index(self.clients[at].answers.len() + 1);
@@ -403,7 +409,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything is answered in the end, and agrees with the plain replay.
+    /// In the end everything is answered, and agrees with the plain replay.
     fn finish(&mut self) -> Found {
         for at in 0..self.clients.len() {
             self.receive(at, usize::MAX)?;
@@ -430,7 +436,8 @@ impl World {
             let key = (counted.life, counted.entry.sequence);
             match outcomes.get(&key) {
                 Some(outcome) if is_same_outcome(outcome, &answer.outcome) => {}
-                // A client that died replays nothing: what it had not made durable may be lost.
+                // A client that died replays nothing, so changes it had not made durable may be
+                // lost.
                 None if self.former.iter().any(|(old, _)| old == counted) => {}
                 other => return Err(format!("{counted:?}: {answer:?}, and plainly {other:?}")),
             }
@@ -459,7 +466,8 @@ fn records(kv: &MemoryKv) -> Vec<(Vec<u8>, Vec<u8>)> {
 
 type Replied = strake_proto::Result<strake_proto::meta::MetaReply>;
 
-/// Descriptions of the file system are as they are when they are asked for.
+/// Compares outcomes. Descriptions of the file system always count as equal, because they show the
+/// state at the time of the question.
 fn is_same_outcome(one: &Replied, other: &Replied) -> bool {
     use strake_proto::meta::MetaReply::Configuration;
     matches!((one, other), (Ok(Configuration(_)), Ok(Configuration(_)))) || one == other

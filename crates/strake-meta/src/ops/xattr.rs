@@ -1,8 +1,9 @@
 //! SetXattr and RemoveXattr, POSIX ACLs among them.
 //!
-//! An access ACL that says no more than mode bits can is not stored: the mode alone is set. Setting
-//! one sets the mode's nine bits; removing it leaves them (as Linux's own file systems do), and
-//! removing one that is not there succeeds. The flags of `setxattr(2)` do not apply to ACLs.
+//! Some access ACLs say no more than mode bits can. Such an ACL is not stored: only the mode is
+//! set. Setting an access ACL sets the mode's nine bits. Removing it leaves those bits as they are,
+//! like Linux's own file systems. Removing an ACL that is not there succeeds. The flags of
+//! `setxattr(2)` do not apply to ACLs.
 
 use crate::keys;
 use crate::transaction::Transaction;
@@ -11,13 +12,13 @@ use strake_proto::limits::{NAME_BYTES_MAX, XATTR_LIST_BYTES_MAX, XATTR_VALUE_BYT
 use strake_proto::meta::{MetaReply, XattrMode};
 use strake_proto::{Error, ErrorKind, FileType, Ino, Result};
 
-/// All values of one inode have at most this many bytes. More belongs into a file.
+/// Limit of the bytes of all values of one inode. Larger data belongs in a file.
 pub(crate) const XATTR_TOTAL_BYTES_MAX: u32 = 1 << 20;
 
 const SETGID: u32 = 0o2000;
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// What is wanted of an attribute.
+/// The fields of a SetXattr.
 pub(crate) struct NewXattr<'a> {
     pub(crate) name: &'a [u8],
     pub(crate) value: &'a [u8],
@@ -99,7 +100,7 @@ fn set_default_acl(txn: &mut Transaction<'_>, ino: Ino, acl: Option<Acl>) -> Res
     }
 }
 
-/// Stores a value and keeps the inode's sums.
+/// Stores a value and updates the inode's sums.
 fn put(txn: &mut Transaction<'_>, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
     let key = keys::xattr(ino, name);
     let old = txn.get_raw(&key)?;
@@ -128,7 +129,7 @@ fn put(txn: &mut Transaction<'_>, ino: Ino, name: &[u8], value: &[u8]) -> Result
     Ok(())
 }
 
-/// Removes an attribute; tells whether it was there.
+/// Removes an attribute. Returns true if it was there.
 pub(crate) fn remove_if_there(txn: &mut Transaction<'_>, ino: Ino, name: &[u8]) -> Result<bool> {
     txn.inode(ino)?;
     let key = keys::xattr(ino, name);
@@ -145,7 +146,7 @@ pub(crate) fn remove_if_there(txn: &mut Transaction<'_>, ino: Ino, name: &[u8]) 
     Ok(true)
 }
 
-/// Linux's errors for names it would not take, and the namespaces there are.
+/// Refuses names with the errors that Linux uses, and names outside the known namespaces.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Err(ErrorKind::Range.into());

@@ -1,4 +1,4 @@
-//! Attributes and ACLs as Linux has them.
+//! Tests that attributes and ACLs behave as on Linux.
 
 use crate::testing::{TestFs, create, inode_of, new_inode};
 use strake_proto::acl::{ACCESS_NAME, Acl, AclEntry, AclTag, DEFAULT_NAME};

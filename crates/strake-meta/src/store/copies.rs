@@ -1,11 +1,14 @@
-//! Generations: which NSDs hold the metadata, so that a stale copy is never used.
+//! Generations: they say which NSDs hold the metadata, so that a stale copy is never used.
 //!
-//! Every NSD's superblock names a generation and its holders. A generation is in force once its
-//! holders' superblocks and those of all but p NSDs have it; nothing is acknowledged in between.
-//! Where there is a witness (witness.rs), it has it before any superblock.
-//! Any p + 1 superblocks then include one of the newest generation in force. A generation that a
-//! crash left half written is harmless: without a holder, the others have everything acknowledged;
-//! with a new one, that copy was complete and durable before its name was written anywhere.
+//! Every NSD's superblock names a generation and its holders. A generation is in force once all its
+//! holders' superblocks have it and at most p superblocks lack it. Nothing is acknowledged before
+//! that. If there is a witness (witness.rs), the witness has the generation before any superblock
+//! does.
+//!
+//! Any p + 1 superblocks then include one of the newest generation in force. A crash may leave a
+//! generation half written. That is harmless. If the generation removed a holder, the other holders
+//! have everything acknowledged. If it added one, the new copy was complete and durable before its
+//! name was written anywhere.
 
 use super::holder::Holder;
 use super::{MetaStore, State, witness};
@@ -15,14 +18,14 @@ use strake_proto::{ClusterId, Error, ErrorKind, NsdId, Result};
 use strake_store::{Batch, Container, Lsn};
 use tracing::{error, info};
 
-/// This many records are copied each time the lock is held.
+/// Each time it takes the lock, the copier copies this many records.
 const COPY_RECORDS: usize = 1000;
 
 impl MetaStore {
     /// Goes on without holders that failed.
     ///
     /// # Errors
-    /// `Io` when no sufficient set is left; nothing is accepted any more.
+    /// `Io` if the copies left do not suffice. Nothing is accepted any more then.
     pub(super) fn lose(&self, state: &mut State, lost: &[(NsdId, Error)]) -> Result<()> {
         let is_lost = |nsd: NsdId| lost.iter().any(|(other, _)| *other == nsd);
         if state.joining.as_ref().is_some_and(|holder| is_lost(holder.nsd)) {
@@ -43,7 +46,7 @@ impl MetaStore {
             lost.iter().map(|(nsd, error)| format!("NSD {nsd}: {error}")).collect();
         error!(target: "metadata", "copy lost on {}", reasons.join("; "));
         if left.is_empty() {
-            // The last one still answers questions, as far as it can.
+            // The last holder still answers questions, as far as it can.
             let detail = format!("every metadata copy failed ({})", reasons.join("; "));
             return Err(stop(state, detail));
         }
@@ -51,8 +54,8 @@ impl MetaStore {
         self.begin_generation(state)
     }
 
-    /// The same for holders that were used without the lock: one that is none any more, or has been
-    /// made anew by now, is not meant.
+    /// Like [`MetaStore::lose`], for holders that were used without the lock. It ignores a holder
+    /// that has meanwhile left, or whose copy has meanwhile been made anew.
     ///
     /// # Errors
     /// As [`MetaStore::lose`].
@@ -71,7 +74,7 @@ impl MetaStore {
         }
     }
 
-    /// Puts the holders that `state` names in force under a new generation.
+    /// Puts the holders in `state` in force under a new generation.
     pub(super) fn begin_generation(&self, state: &mut State) -> Result<()> {
         loop {
             state.generation += 1;
@@ -96,7 +99,7 @@ impl MetaStore {
             state.holders.retain(|holder| !failed.contains(&holder.nsd));
             if state.holders.len() == holders.len() {
                 state.in_force = state.generation;
-                // The first is made by `strake up` in front of its user, to whom it says nothing.
+                // `strake up` makes the first generation. Its user needs no message about it.
                 if state.generation > 1 {
                     let list = super::open::list(&holders);
                     info!(target: "metadata", "generation {} is on NSDs {list}", state.generation);
@@ -106,10 +109,10 @@ impl MetaStore {
         }
     }
 
-    /// Makes one more copy on an NSD that holds none, while changes go on.
+    /// Makes one more copy on an NSD that has none, while changes go on.
     ///
     /// # Errors
-    /// The new holder's; it is not tried again in this run.
+    /// The new holder's errors. Its NSD is not tried again in this run.
     pub(super) fn add_copy(&self) -> Result<()> {
         let _guard = self.copying.lock();
         let Some(container) = self.candidate() else { return Ok(()) };
@@ -123,7 +126,7 @@ impl MetaStore {
         result
     }
 
-    /// An NSD for one more copy: best of a failure group that has none.
+    /// An NSD for one more copy, preferably of a failure group that has no copy.
     pub(super) fn candidate(&self) -> Option<Container> {
         let state = self.state.read();
         let pool = query::configuration(&state.holders[0].kv).ok()?.pool;
@@ -152,7 +155,7 @@ impl MetaStore {
         let (holder, _) = Holder::open(container, self.options.cache_bytes)?;
         let holder = Arc::new(holder);
         {
-            // From here on it gets every change as the others do.
+            // From here on the new copy gets every change, like the others.
             let mut state = self.state.write();
             holder.advance(state.last);
             state.joining = Some(Arc::clone(&holder));
@@ -161,14 +164,15 @@ impl MetaStore {
         while let Some(start) = from {
             from = self.copy_part(&holder, start)?;
             if holder.is_heavy(self.options.overlay_bytes_max) {
-                // No holder yet, so nothing depends on what its journal has.
+                // The copy is no holder yet, so nothing depends on its journal.
                 holder.sync()?;
                 holder.checkpoint(Lsn(u64::MAX - 1))?;
             }
         }
         holder.sync()?;
         holder.checkpoint(Lsn(u64::MAX - 1))?;
-        // With changes shut out, its base gets everything, durably, before it is named a holder.
+        // Changes are shut out now. The base gets everything, durably, before the copy is named a
+        // holder.
         let mut state = self.state.write();
         if state.joining.take().is_none() {
             return Err(Error::new(ErrorKind::Io, "the new metadata copy failed"));
@@ -179,7 +183,7 @@ impl MetaStore {
         self.begin_generation(&mut state)
     }
 
-    /// Copies records from `start` on; where to go on, `None` at the end.
+    /// Copies records from `start` on. Returns where to go on, or `None` at the end.
     fn copy_part(&self, holder: &Holder, start: Vec<u8>) -> Result<Option<Vec<u8>>> {
         let state = self.state.write();
         if state.joining.is_none() {
@@ -200,8 +204,8 @@ impl MetaStore {
     }
 }
 
-/// Writes the generation to every superblock but those of suspects, its holders first. Returns how
-/// many superblocks have it now, and which NSDs do not.
+/// Writes the generation to all superblocks except those of suspects, and to its holders first.
+/// Returns how many superblocks have it now, and which NSDs failed.
 fn write_generation(state: &State, holders: &[NsdId]) -> (usize, Vec<NsdId>) {
     let generation = state.generation;
     let mut written = 0;
@@ -226,7 +230,7 @@ fn cluster(state: &State) -> ClusterId {
     state.holders[0].container.superblock().cluster
 }
 
-/// Accepts nothing any more, until enough NSDs are back.
+/// Refuses all changes from now on, until enough NSDs are back.
 fn stop(state: &mut State, detail: String) -> Error {
     error!(target: "metadata", "nothing can be changed: {detail}");
     let error = Error::new(ErrorKind::Io, detail);

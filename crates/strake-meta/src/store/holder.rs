@@ -1,12 +1,12 @@
-//! One copy of the metadata: a journal and a store in one NSD's container, and a thread that
-//! syncs the journal while others sync theirs.
+//! One copy of the metadata: a journal and a store in one NSD's container. A thread of its own
+//! syncs the journal while other holders sync theirs.
 
 use std::sync::Arc;
 use strake_env::sync::{Condvar, Mutex};
 use strake_proto::{Error, ErrorKind, NsdId, Result};
 use strake_store::{Batch, Container, Journal, Kv, KvRead, KvRole, Lsn};
 
-/// An append leaves this much free in the ring, for record headers and padding.
+/// An append leaves this many bytes of the ring free, for record headers and padding.
 const LOG_MARGIN_BYTES: u64 = 64 << 10;
 
 pub(crate) struct Holder {
@@ -17,7 +17,7 @@ pub(crate) struct Holder {
     syncer: Arc<Syncer>,
 }
 
-/// What the sync thread and its callers share.
+/// The state that the sync thread shares with its callers.
 #[derive(Default)]
 struct Syncer {
     state: Mutex<SyncState>,
@@ -27,11 +27,11 @@ struct Syncer {
 
 #[derive(Default)]
 struct SyncState {
-    /// Calls so far.
+    /// The number of calls so far.
     requested: u64,
-    /// Calls answered by a sync that began after them.
+    /// The number of calls answered by a sync that began after them.
     done: u64,
-    /// The first failure; a journal does not recover from one.
+    /// The first failure. A journal does not recover from a failure.
     error: Option<Error>,
     stopped: bool,
 }
@@ -43,7 +43,7 @@ pub(crate) struct SyncTicket {
 }
 
 impl SyncTicket {
-    /// Waits until it is done.
+    /// Waits until the sync is done.
     pub(crate) fn wait(self) -> Result<()> {
         let mut state = self.syncer.state.lock();
         while state.done < self.number {
@@ -63,7 +63,7 @@ impl Syncer {
             if state.requested == state.done {
                 return;
             }
-            // All who asked until now share this one sync.
+            // All callers who asked until now share this one sync.
             let number = state.requested;
             let result = strake_env::sync::MutexGuard::unlocked(&mut state, || journal.sync());
             state.done = number;
@@ -76,7 +76,7 @@ impl Syncer {
 }
 
 impl Holder {
-    /// Opens what a container holds; also the journal's entries, in order.
+    /// Opens the copy in a container. Also returns the journal's entries, in order.
     pub(crate) fn open(
         container: &Container,
         cache_bytes: usize,
@@ -94,13 +94,13 @@ impl Holder {
         Ok((Holder { nsd, container: container.clone(), kv, journal, syncer }, entries))
     }
 
-    /// Whether an entry of so many bytes surely fits the journal.
+    /// True if an entry of this many bytes certainly fits into the journal.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         let needed = bytes as u64 + LOG_MARGIN_BYTES;
         self.journal.used().saturating_add(needed) <= self.journal.capacity()
     }
 
-    /// Whether a checkpoint is due.
+    /// True if a checkpoint is due.
     pub(crate) fn is_heavy(&self, overlay_bytes_max: u64) -> bool {
         self.kv.overlay_bytes() > overlay_bytes_max
             || self.journal.used() > self.journal.capacity() / 2
@@ -108,10 +108,10 @@ impl Holder {
             || self.kv.promises_too_much()
     }
 
-    /// Whether an entry of so many bytes may make this copy larger, up to so many eighths of what
-    /// it may become.
+    /// True if an entry of this many bytes may make the copy larger. The copy may grow to `part`
+    /// eighths of its largest allowed size.
     pub(crate) fn may_grow(&self, bytes: usize, part: u64) -> bool {
-        // Its records are several; together they are hardly twice the entry.
+        // An entry makes several records. Together they are hardly twice as large as the entry.
         let fits = || self.free(part) >= 4 * bytes as u64;
         fits() || {
             self.kv.look_for_space();
@@ -119,23 +119,24 @@ impl Holder {
         }
     }
 
-    /// Bytes of pages that this copy may still take, up to so many eighths of what it may become.
+    /// Bytes of pages that this copy may still take, up to `part` eighths of its largest allowed
+    /// size.
     pub(crate) fn free(&self, part: u64) -> u64 {
         (self.kv.weight_max() / 8).saturating_mul(part).saturating_sub(self.kv.weight())
     }
 
-    /// Whether a checkpoint might tell that this copy takes clearly less than is thought: what is
-    /// in memory counts as if it replaced nothing.
+    /// True if a checkpoint might show that the copy is clearly smaller than assumed. Changes in
+    /// memory are counted as if they replaced nothing.
     pub(crate) fn has_much_in_memory(&self) -> bool {
         self.kv.overlay_bytes() > self.kv.weight_max() / 16
     }
 
-    /// Whether anything was changed since the last checkpoint.
+    /// True if anything was changed since the last checkpoint.
     pub(crate) fn has_changes(&self) -> bool {
         self.kv.overlay_bytes() > 0
     }
 
-    /// Appends entry `lsn`; every copy numbers alike.
+    /// Appends entry `lsn`. All copies number their entries alike.
     pub(crate) fn append(&self, entry: &[u8], lsn: Lsn) -> Result<()> {
         let got = self.journal.append(entry)?;
         if got != lsn {
@@ -154,7 +155,7 @@ impl Holder {
         self.journal.last()
     }
 
-    /// The next entry gets a number above `lsn`.
+    /// Makes the next entry get a number above `lsn`.
     pub(crate) fn advance(&self, lsn: Lsn) {
         self.journal.advance(lsn);
     }
@@ -164,7 +165,7 @@ impl Holder {
         self.journal.sync()
     }
 
-    /// Has the journal synced by its own thread.
+    /// Asks the journal's own thread to sync it.
     pub(crate) fn request_sync(&self) -> SyncTicket {
         let mut state = self.syncer.state.lock();
         state.requested += 1;
@@ -173,14 +174,14 @@ impl Holder {
         SyncTicket { syncer: Arc::clone(&self.syncer), number }
     }
 
-    /// Writes the store's changes to its base and gives up entries that are in it; of these, none
-    /// above `synced`, which another copy may still need after a crash.
+    /// Writes the store's changes to its base. Then drops the journal entries that are in the base,
+    /// but none above `synced`: another copy may still need those after a crash.
     pub(crate) fn checkpoint(&self, synced: Lsn) -> Result<()> {
         let in_base = self.kv.checkpoint()?;
         self.journal.trim(Lsn(in_base.min(synced).0 + 1))
     }
 
-    /// Ends all writing to its disk, also by threads that still have the holder.
+    /// Ends all writing to the disk, including writing by threads that still have the holder.
     pub(crate) fn close(&self) {
         self.journal.close();
         self.kv.close_base();
@@ -191,18 +192,18 @@ impl Holder {
         self.journal.used()
     }
 
-    /// Reads the journal back; the number of the first damaged chunk.
+    /// Reads the journal back. Returns the number of the first damaged chunk.
     pub(crate) fn verify_log(&self) -> Result<Option<u64>> {
         self.journal.verify()
     }
 
-    /// As [`Holder::checkpoint`], and nothing of the journal as it is counts any more.
+    /// Like [`Holder::checkpoint`]. Afterwards nothing in the journal as it was counts any more.
     pub(crate) fn renew_log(&self, synced: Lsn) -> Result<()> {
         let in_base = self.kv.checkpoint()?;
         self.journal.renew(Lsn(in_base.min(synced).0 + 1))
     }
 
-    /// As [`Holder::checkpoint`], to a base that is written anew. `Corrupt` if it cannot be read.
+    /// Like [`Holder::checkpoint`], but writes the base anew. `Corrupt` if the base cannot be read.
     pub(crate) fn renew_base(&self, synced: Lsn) -> Result<()> {
         let in_base = self.kv.renew(false)?.applied;
         self.journal.trim(Lsn(in_base.min(synced).0 + 1))
@@ -220,10 +221,10 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // The thread is not joined: a disk that hangs must not hang the thread that drops its copy.
+        // The thread is not joined. A disk that hangs must not hang the thread that drops its copy.
         self.syncer.state.lock().stopped = true;
         self.syncer.wanted.notify_one();
-        // A copy that takes its place looks for space each second.
+        // A copy that takes this one's place looks for space every second.
         self.container.keep_for_none();
     }
 }

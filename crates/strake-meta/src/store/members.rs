@@ -1,11 +1,12 @@
-//! NSDs that come and go while the metadata is in use, and how an old copy of one is recognised.
+//! How NSDs come and go while the metadata is in use, and how an old copy of an NSD is recognised.
 //!
-//! **Marks.** Every life (a start, until the next) begins with a new generation in the superblocks
-//! of all NSDs, and then notes in the metadata itself which generation that was ([`MARK`]). An NSD
-//! whose superblock is older than the mark was away when it was made, or is an old copy put in
-//! the place of the disk: what it holds must not be believed. It is marked `Unrecovered` before
-//! anybody reads it, and before its superblock gets another generation. A generation that a crash
-//! left half written is newer than the mark, so an NSD that lacks it is not suspected.
+//! **Marks.** A life lasts from one start until the next. Each life begins with a new generation in
+//! the superblocks of all NSDs. It then notes the number of this generation in the metadata itself
+//! ([`MARK`]). If an NSD's superblock is older than the mark, the NSD was away when the mark was
+//! made, or an old copy was put in the place of the disk. Its contents must not be believed. The
+//! NSD is marked `Unrecovered` before anybody reads it, and before its superblock gets another
+//! generation. A generation that a crash left half written is newer than the mark, so an NSD that
+//! lacks it is not suspected.
 
 use super::open::pool_nsds;
 use super::{MetaStore, State};
@@ -19,11 +20,12 @@ use tracing::{info, warn};
 const MARK: &str = "nsd_generation";
 
 impl MetaStore {
-    /// Begins a life: marks what is out of date, then all that are there with a new generation.
-    /// With more NSDs away than are tolerated nothing can be marked, and nothing is.
+    /// Begins a life. First marks the NSDs that are out of date, then writes a new generation to
+    /// all NSDs that are there. If more NSDs are away than are tolerated, it does nothing, because
+    /// nothing can be changed.
     ///
     /// # Errors
-    /// The metadata's own.
+    /// The metadata's own errors.
     pub fn begin_life(&self, now: Timestamp) -> Result<()> {
         if self.are_too_few() {
             return Ok(());
@@ -38,10 +40,11 @@ impl MetaStore {
         self.renew(now)
     }
 
-    /// Ends a life in order: marks once more, so that a copy of a disk made before is recognised.
+    /// Ends a life in order. It marks once more, so that a copy of a disk made before is
+    /// recognised.
     ///
     /// # Errors
-    /// The metadata's own.
+    /// The metadata's own errors.
     pub fn end_life(&self, now: Timestamp) -> Result<()> {
         if self.are_too_few() {
             return Ok(());
@@ -65,12 +68,12 @@ impl MetaStore {
         self.sync()
     }
 
-    /// Takes an NSD in that has come (back). `doubted` says that it may not be what it was.
-    /// Returns whether it is `Unrecovered` now because of that or of an old mark. If the metadata
-    /// had stopped for want of NSDs it goes on once they are enough.
+    /// Takes in an NSD that has come or come back. `doubted` says that its contents may not be what
+    /// they were. Returns true if the NSD is `Unrecovered` now, because of that or of an old mark.
+    /// If the metadata had stopped for lack of NSDs, it goes on once there are enough.
     ///
     /// # Errors
-    /// `NotFound` if it is not in the pool; the metadata's and the disk's own.
+    /// `NotFound` if the NSD is not in the pool. Errors of the metadata and of the disk.
     pub fn attach(&self, container: Container, doubted: bool, now: Timestamp) -> Result<bool> {
         let nsd = container.superblock().nsd;
         let pool = self.configuration()?.pool;
@@ -110,8 +113,8 @@ impl MetaStore {
         Ok(missed)
     }
 
-    /// Goes on without an NSD that has gone. False if it holds the last copy of the metadata, which
-    /// is kept in use as long as it can be.
+    /// Goes on without an NSD that has gone. Returns false if the NSD holds the last copy of the
+    /// metadata. That copy is kept in use as long as possible.
     pub fn detach(&self, nsd: NsdId, reason: &str) -> bool {
         let mut state = self.state.write();
         if state.holders.iter().all(|holder| holder.nsd == nsd) {
@@ -119,13 +122,13 @@ impl MetaStore {
         }
         state.containers.retain(|container| container.superblock().nsd != nsd);
         let lost = [(nsd, Error::new(ErrorKind::Unreachable, reason))];
-        // If the others do not suffice, the next change is told so.
+        // If the remaining copies do not suffice, the next change gets the error.
         let _ = self.lose(&mut state, &lost);
         true
     }
 
-    /// As [`MetaStore::detach`], for an NSD that is there and not wanted any more (it was
-    /// replaced): a copy of the metadata that it has is made on another one first, if there is one.
+    /// Like [`MetaStore::detach`], for an NSD that is there but no longer wanted, because it was
+    /// replaced. If it has a copy of the metadata, another NSD gets a copy first, if there is one.
     pub fn release(&self, nsd: NsdId, reason: &str) -> bool {
         let is_holder = self.state.read().holders.iter().any(|holder| holder.nsd == nsd);
         if is_holder && let Err(error) = self.add_copy() {
@@ -134,11 +137,12 @@ impl MetaStore {
         self.detach(nsd, reason)
     }
 
-    /// Keeps the copy of an NSD that is being emptied elsewhere: another is made before this one is
-    /// given up, so there are never fewer. Nothing to do where it has none.
+    /// Moves the copy of an NSD that is being emptied to another NSD. The new copy is made before
+    /// the old one is given up, so there are never fewer copies. Does nothing if the NSD has no
+    /// copy.
     ///
     /// # Errors
-    /// `Unreachable` where no other NSD can take one; the disks' own.
+    /// `Unreachable` if no other NSD can take a copy. The disks' own errors.
     pub(super) fn move_copy(&self, nsd: NsdId) -> Result<()> {
         let others = |state: &State| state.holders.iter().filter(|it| it.nsd != nsd).count();
         let before = {
@@ -161,7 +165,8 @@ impl MetaStore {
         self.begin_generation(&mut state)
     }
 
-    /// Counts an NSD that was deleted, durably, no longer among those that have generations.
+    /// Forgets an NSD that was durably deleted: it no longer counts among those that have
+    /// generations.
     pub(super) fn forget(&self, nsd: NsdId, pool: &PoolMap) {
         let mut state = self.state.write();
         if state.holders.iter().all(|holder| holder.nsd != nsd) {
@@ -171,13 +176,13 @@ impl MetaStore {
         state.nsd_count = pool_nsds(pool).len();
     }
 
-    /// Whether this NSD takes part now.
+    /// True if this NSD takes part now.
     pub fn is_member(&self, nsd: NsdId) -> bool {
         let state = self.state.read();
         state.containers.iter().any(|container| container.superblock().nsd == nsd)
     }
 
-    /// Marks an NSD as one that missed writes, durably.
+    /// Durably marks an NSD as one that missed writes.
     fn distrust(&self, nsd: NsdId, now: Timestamp) -> Result<()> {
         let pool = self.configuration()?.pool;
         let found = pool.live().find(|(_, slot)| slot.nsd == nsd);
@@ -208,13 +213,15 @@ impl MetaStore {
     }
 }
 
-/// Whether an NSD of this generation has missed the mark. One without any was made a moment ago and
-/// has replaced another: it has the slot because it has everything, or is known to lack it.
+/// True if an NSD with this generation missed the mark. An NSD without a generation was made a
+/// moment ago and has replaced another. It got the slot because it has everything, or is known to
+/// lack data.
 pub(super) fn is_outdated(generation: u64, mark: u64) -> bool {
     generation > 0 && generation < mark
 }
 
-/// The generation with which the last life began or ended, which was in force then; 0 before that.
+/// The generation with which the last life began or ended. It was in force then. 0 if there is
+/// none.
 pub(super) fn mark(configuration: &Configuration) -> u64 {
     let mark = configuration.settings.iter().find(|(name, _)| name == MARK);
     mark.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)

@@ -1,14 +1,15 @@
-//! Making the first copies, and finding and mending them at every start.
+//! Makes the first copies. At every start, finds the copies and mends them.
 //!
 //! 1. The newest generation among the readable superblocks names the holders. At least p + 1
-//!    superblocks (all, where there are fewer NSDs) must be readable, so that the newest cannot be
-//!    among the missing ones, unless a witness says that it is the newest.
+//!    superblocks must be readable (all, if there are fewer NSDs), so that a newer generation
+//!    cannot hide among the missing ones. Fewer suffice if a witness confirms that the generation
+//!    is the newest.
 //! 2. Each readable holder's store is brought up from its base by its own journal's entries. The
-//!    one that gets furthest goes first: nobody can have been told of an entry that it lacks.
-//! 3. The others get the entries they lack. Where the first one's journal has been trimmed beyond
-//!    these, a holder is copied anew instead.
-//! 4. All journals are synced. If the holders are not exactly those that were named, a new
-//!    generation names them before anything is served, so that a missing one is stale from now on.
+//!    holder that gets furthest goes first: nobody can have been told of an entry that it lacks.
+//! 3. The other holders get the entries they lack. If the first holder's journal no longer has
+//!    those entries, the other holder is copied anew instead.
+//! 4. All journals are synced. If the holders differ from those that were named, a new generation
+//!    names them before anything is served. A missing holder is then stale.
 
 use super::holder::Holder;
 use super::members::{is_outdated, mark};
@@ -27,7 +28,7 @@ use strake_proto::{ClientId, ClusterId, Error, ErrorKind, NsdId, Result};
 use strake_store::superblock::Superblock;
 use strake_store::{Container, Lsn};
 
-/// A holder whose own entries are applied, and these entries.
+/// A holder whose own entries have been applied, and those entries.
 struct Recovered {
     holder: Holder,
     entries: Vec<(Lsn, Vec<u8>)>,
@@ -35,10 +36,10 @@ struct Recovered {
 
 impl MetaStore {
     /// Makes the file system's metadata on the containers of its NSDs: p + 1 copies, in different
-    /// failure groups as far as there are. Whatever metadata they held is dropped.
+    /// failure groups as far as possible. Metadata that the containers held before is dropped.
     ///
     /// # Errors
-    /// `Invalid` if a container is missing or belongs elsewhere; the disks' own.
+    /// `Invalid` if a container is missing or belongs elsewhere. The disks' own errors.
     pub fn format(
         containers: &[Container],
         configuration: &Configuration,
@@ -78,11 +79,11 @@ impl MetaStore {
         Ok(store)
     }
 
-    /// Opens the metadata on those containers of the file system's NSDs that can be opened.
+    /// Opens the metadata. `containers` are those of the file system's NSDs that could be opened.
     ///
     /// # Errors
-    /// `NotFound` where there is no metadata at all; `Unreachable` with the NSDs that are needed
-    /// where too few are there; `Corrupt` where every copy is damaged.
+    /// `NotFound` if there is no metadata at all. `Unreachable`, naming the NSDs that are needed,
+    /// if too few are there. `Corrupt` if every copy is damaged.
     pub fn open(containers: &[Container], options: MetaOptions) -> Result<MetaStore> {
         let containers = sorted(containers);
         require_one_cluster(&containers)?;
@@ -106,7 +107,7 @@ impl MetaStore {
         let configuration = query::configuration(&first.holder.kv)?;
         require_known(&configuration)?;
         let nsds = pool_nsds(&configuration.pool);
-        // A disk that is to replace another is there already, and no member yet.
+        // A disk that is to replace another is there already, but it is no member yet.
         let containers: Vec<Container> = containers
             .into_iter()
             .filter(|container| nsds.contains(&container.superblock().nsd))
@@ -115,8 +116,8 @@ impl MetaStore {
         if !is_newest(testimony.as_ref(), generation, &containers) {
             require_readable(&containers, &configuration, &nsds)?;
         }
-        // A generation that was begun and is in force nowhere: some superblock that is not there
-        // may have it, so the next one must be above it, and must come before anything else.
+        // A generation may have been begun without coming into force. A superblock of an absent NSD
+        // may have it. So the next generation must be above it and must come before anything else.
         let begun = testimony.as_ref().map_or(0, |testimony| testimony.generation);
         let mark = mark(&configuration);
         let in_force = in_force(testimony.as_ref(), &newest, &containers).max(mark);
@@ -195,7 +196,8 @@ impl MetaStore {
     }
 }
 
-/// Opens and replays every named holder there is, the furthest first; sentences about the others.
+/// Opens and replays every named holder that is there, the furthest one first. Also returns
+/// sentences about the holders that failed.
 fn recover(
     containers: &[Container],
     named: &[NsdId],
@@ -213,7 +215,7 @@ fn recover(
             Err(error) => faults.push_str(&format!("; NSD {nsd}: {error}")),
         }
     }
-    // A stable sort: of equals the lowest id leads, so that two starts choose alike.
+    // A stable sort: of equal holders the lowest id leads, so two starts choose alike.
     recovered.sort_by_key(|copy| std::cmp::Reverse(copy.holder.last()));
     (recovered, faults)
 }
@@ -253,7 +255,7 @@ fn apply_next(holder: &Holder, at: Lsn, lsn: Lsn, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Gives `other` the entries it lacks; false if it must be copied anew.
+/// Gives `other` the entries it lacks. Returns false if `other` must be copied anew.
 fn catch_up(first: &Recovered, other: &Recovered) -> bool {
     let last = first.holder.last();
     let mut at = other.holder.last();
@@ -272,7 +274,7 @@ fn catch_up(first: &Recovered, other: &Recovered) -> bool {
     at == last
 }
 
-/// Refuses disks of two file systems: the newest generation would be of either.
+/// Refuses disks of two file systems, because the newest generation could belong to either.
 fn require_one_cluster(containers: &[Container]) -> Result<()> {
     let identity = |container: &Container| {
         let superblock = container.superblock();
@@ -291,12 +293,12 @@ fn require_one_cluster(containers: &[Container]) -> Result<()> {
     }
 }
 
-/// What the witness knows. One that cannot be read knows nothing.
+/// What the witness says. A witness that cannot be read says nothing.
 fn testimony(options: &MetaOptions, cluster: ClusterId) -> Option<Testimony> {
     options.witness.as_ref().and_then(|disk| witness::read(&**disk, cluster).ok().flatten())
 }
 
-/// Whether the witness says that nothing newer than `generation` is in force; see `witness`.
+/// True if the witness confirms that nothing newer than `generation` is in force; see `witness`.
 fn is_newest(testimony: Option<&Testimony>, generation: u64, containers: &[Container]) -> bool {
     let Some(testimony) = testimony else { return false };
     let never_came = || lacks(&testimony.holders, testimony.generation, containers);
@@ -304,8 +306,9 @@ fn is_newest(testimony: Option<&Testimony>, generation: u64, containers: &[Conta
         || (testimony.generation > generation && testimony.in_force <= generation && never_came())
 }
 
-/// The newest generation that may be in force once `newest`, which was found, is known to be of
-/// the newest metadata. What is found need not be in force: a start may have been cut short.
+/// The newest generation that may be in force. The caller knows that `newest` is of the newest
+/// metadata. The generation of `newest` need not be in force, because a start may have been cut
+/// short.
 fn in_force(testimony: Option<&Testimony>, newest: &Superblock, containers: &[Container]) -> u64 {
     let generation = newest.metadata_generation;
     match testimony {
@@ -320,15 +323,15 @@ fn in_force(testimony: Option<&Testimony>, newest: &Superblock, containers: &[Co
     }
 }
 
-/// Whether one of the holders is there and has an older superblock: the generation never came into
-/// force.
+/// True if one of the holders is there and has an older superblock. The generation then never came
+/// into force.
 fn lacks(holders: &[NsdId], generation: u64, containers: &[Container]) -> bool {
     containers.iter().map(Container::superblock).any(|superblock| {
         holders.contains(&superblock.nsd) && superblock.metadata_generation < generation
     })
 }
 
-/// Refuses to go on with so few superblocks that a newer generation could be among the missing.
+/// Refuses to go on if so few superblocks are readable that a missing one could be newer.
 fn require_readable(
     containers: &[Container],
     configuration: &Configuration,
@@ -352,12 +355,12 @@ fn require_readable(
     Err(Error::new(ErrorKind::Unreachable, detail))
 }
 
-/// Copies of the metadata: as many as losses are tolerated, and one more.
+/// The number of copies of the metadata: one more than the losses that are tolerated.
 fn copies_wanted(configuration: &Configuration, nsd_count: usize) -> usize {
     (usize::from(configuration.code.parity) + 1).min(nsd_count)
 }
 
-/// The first holders: one of each failure group before a second of any.
+/// Chooses the first holders: one of each failure group before a second of any.
 fn choose(containers: &[Container], count: usize) -> Vec<Container> {
     let mut chosen: Vec<Container> = Vec::new();
     while chosen.len() < count.min(containers.len()) {
@@ -383,7 +386,7 @@ fn sorted(containers: &[Container]) -> Vec<Container> {
     sorted
 }
 
-/// The NSDs of the pool; those that are deleted are not.
+/// The NSDs of the pool, without deleted ones.
 pub(super) fn pool_nsds(pool: &PoolMap) -> Vec<NsdId> {
     let mut nsds: Vec<NsdId> = pool.live().map(|(_, slot)| slot.nsd).collect();
     nsds.sort_unstable();

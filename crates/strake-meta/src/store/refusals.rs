@@ -1,9 +1,9 @@
-//! Counted changes that were refused before they became entries: for want of space, mostly.
+//! Counted changes that were refused before they became entries, mostly for lack of space.
 //!
-//! The state machine remembers what it refused itself (`ops/window.rs`). What this store refuses
-//! leaves no entry, so it is remembered here, in memory: a copy of the same request that comes late
-//! on a lost connection is refused alike, and not applied after all. No copy outlives this process,
-//! so neither need the memory of it.
+//! The state machine remembers its own refusals (`ops/window.rs`). A refusal by this store leaves
+//! no entry, so the store remembers it here, in memory. A copy of the same request may arrive late
+//! on a lost connection. It is then refused too, and not applied after all. No such copy outlives
+//! this process, so the memory of it need not either.
 
 use super::MetaStore;
 use crate::machine;
@@ -12,7 +12,7 @@ use strake_proto::limits::WINDOW_CHANGES;
 use strake_proto::meta::{CountedAnswer, CountedEntry};
 use strake_proto::{ClientId, Error, ErrorKind, Result};
 
-/// See the module.
+/// The refusals of all clients; see the module.
 #[derive(Default)]
 pub(super) struct Refusals {
     clients: BTreeMap<ClientId, OfClient>,
@@ -25,7 +25,7 @@ struct OfClient {
 }
 
 impl Refusals {
-    /// Why this very change was refused, if it was.
+    /// The error with which this very change was refused, if it was.
     pub(super) fn of(&self, counted: &CountedEntry) -> Option<&Error> {
         let client = self.clients.get(&counted.entry.client)?;
         let refused = client.refused.get(&counted.entry.sequence);
@@ -38,7 +38,7 @@ impl Refusals {
             *client = OfClient { life: counted.life, ..OfClient::default() };
         }
         client.refused.insert(counted.entry.sequence, error.clone());
-        // The client has the answers of all below, so their late copies are refused anyhow.
+        // The client has the answers of all changes below, so their late copies are refused anyway.
         client.refused = client.refused.split_off(&counted.oldest);
         while client.refused.len() as u64 > WINDOW_CHANGES {
             client.refused.pop_first();

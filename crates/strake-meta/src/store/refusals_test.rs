@@ -1,4 +1,4 @@
-//! Counted changes on copies on disks: the log has them, and refusals that no log has.
+//! Counted changes on copies on disks. The log has the changes, and no log has the refusals.
 
 use crate::store::store_test::*;
 use crate::store::*;
@@ -45,7 +45,7 @@ fn counted_changes_are_in_the_log_with_their_answers() {
         assert_eq!(store.apply_counted(&refused).as_ref(), Ok(&refusal));
         let passed = store.apply_counted(&make(48)).map_err(|error| error.kind());
         assert_eq!(passed, Err(ErrorKind::Stale));
-        // The second time from the base.
+        // The second time the answers come from the base.
         store.checkpoint().expect("checkpoints");
     }
     let store = rig.open(&[]).expect("opens");
@@ -61,15 +61,15 @@ fn a_change_that_was_refused_without_an_entry_stays_refused() {
     let full = || Error::new(ErrorKind::NoSpace, "full");
     let change = make(2);
     assert_eq!(store.refuse(&change, full()), Err(full()));
-    // There is space by now, and a late copy comes.
+    // There is space by now, and a late copy arrives.
     assert_eq!(store.apply_counted(&change), Err(full()));
     store.apply_counted(&make(3)).expect("answered").outcome.expect("others are made");
     let passed = store.apply_counted(&change).map_err(|error| error.kind());
     assert_eq!(passed, Err(ErrorKind::NoSpace));
-    // The refusal of one copy comes after another copy was applied: that is the answer.
+    // One copy is refused after another copy was applied. The answer of the applied copy counts.
     let answer = store.apply_counted(&make(4)).expect("answered");
     assert_eq!(store.refuse(&make(4), full()), Ok(answer));
-    // Another life's are its own, and refusals of the window itself are not kept.
+    // Another life has refusals of its own, and the window's own refusals are not kept.
     let fenced = Error::new(ErrorKind::Fenced, "closed");
     assert_eq!(store.refuse(&counted(8, 5, 5, MetaOp::Join), fenced.clone()), Err(fenced));
     let gone = counted(LIFE, 5, 5, unlink(Ino::ROOT, "4", false));

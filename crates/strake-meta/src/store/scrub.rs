@@ -1,10 +1,12 @@
-//! Copies with damage. A scrub or a reader finds the damage, and it is mended while in use.
+//! How damaged copies are mended. A scrub or a reader finds the damage, and the copy is mended
+//! while in use.
 //!
-//! 1. *The log* has nothing that is not in memory: a checkpoint takes its place.
-//! 2. *The base* is written anew from itself where everything that counts can be read.
+//! 1. *The log* has nothing that is not in memory too. A checkpoint replaces it.
+//! 2. *The base* is written anew from itself, if everything that counts can be read.
 //! 3. Otherwise the copy is *made anew* from the others. If another NSD has room for one more copy,
-//!    that copy is made first, and then the damaged one is let go. If not, it is made in the place
-//!    of the damaged one. The damaged one never answers again: another holder goes first at once.
+//!    that copy is made first, and then the damaged one is let go. If not, the new copy takes the
+//!    place of the damaged one. The damaged copy never answers again: another holder goes first at
+//!    once.
 
 use super::holder::Holder;
 use super::{MetaStore, State};
@@ -16,16 +18,16 @@ use strake_proto::{Error, ErrorKind, NsdId, Result};
 use strake_store::Lsn;
 use tracing::{error, warn};
 
-/// A part has this many pages of a base: 1 MiB.
+/// One part of a scrub has this many pages of a base: 1 MiB.
 const PAGES_PER_PART: u64 = 256;
 
-/// Whether an error may be of the copy that was asked, and not of the question.
+/// True if an error may come from the copy that was asked, and not from the question.
 pub(super) fn is_damage(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io)
 }
 
 impl MetaStore {
-    /// A part of the copy on `nsd`, or on the next NSD above that has one.
+    /// Scrubs one part of the copy on `nsd`, or of the copy on the next NSD above that has one.
     pub(super) fn scrub_copy(&self, nsd: NsdId, part: u64) -> Result<Option<(NsdId, ScrubPart)>> {
         let holder = {
             let state = self.state.read();
@@ -82,7 +84,7 @@ impl MetaStore {
             found.fault = Some(format!("{what}; they have been written again"));
             return Ok(found);
         }
-        // All of it is new afterwards, or cannot be.
+        // Afterwards the whole base is new, or it cannot be mended.
         found.next = None;
         found.fault = Some(match self.mend_base(holder) {
             Ok(()) => {
@@ -101,14 +103,14 @@ impl MetaStore {
         }
     }
 
-    /// Runs a checkpoint of one holder with what is durable on all, as [`MetaStore::checkpoint`].
+    /// Checkpoints one holder up to what is durable on all holders, like [`MetaStore::checkpoint`].
     fn mend(&self, holder: &Holder, work: &dyn Fn(Lsn) -> Result<()>) -> Result<()> {
         let Some(_guard) = self.checkpointing.try_lock_for(self.options.room_wait_max) else {
             let detail = "the metadata's checkpoint takes too long: see `strake diag waiters`";
             return Err(Error::new(ErrorKind::TimedOut, detail));
         };
         self.sync()?;
-        // What a sync has lost meanwhile is no copy any more.
+        // A holder that the sync has lost is no copy any more.
         if self.state.read().holders.iter().all(|other| other.nsd != holder.nsd) {
             return Ok(());
         }
@@ -126,24 +128,24 @@ impl MetaStore {
             state.put_last(nsd);
         }
         if self.candidate().is_some() {
-            // Should it fail, the damaged one is better than none.
+            // If this fails, the damaged copy is better than none.
             self.add_copy()?;
         }
         let lost = [(nsd, why.clone())];
         let mut state = self.state.write();
         let damaged = state.holders.iter().find(|holder| holder.nsd == nsd).cloned();
         self.lose(&mut state, &lost)?;
-        // Others may still have it, and its place may be the next copy's.
+        // Other threads may still have the holder, and the next copy may take its place.
         damaged.inspect(|damaged| damaged.close());
-        // Its disk may be good; if not, writing the next copy to it fails.
+        // The disk may be good. If it is not, writing the next copy to it fails.
         state.failed_nsds.retain(|failed| *failed != nsd);
         let is_missing = state.holders.len() < self.copies_wanted;
         drop(state);
         if is_missing { self.add_copy() } else { Ok(()) }
     }
 
-    /// Asks the other holders what the first one could not read. If one answers it goes first from
-    /// now on, and the first one is made anew. `None` if it is the same everywhere.
+    /// Asks the other holders what the first one could not read. If one of them answers, it goes
+    /// first from now on, and the old first one is made anew. `None` if all holders fail.
     pub(super) fn ask_others<T>(
         &self,
         state: &mut State,
@@ -165,7 +167,7 @@ impl MetaStore {
         None
     }
 
-    /// Makes copies anew that could not be read.
+    /// Makes the copies anew that could not be read.
     pub(super) fn mend_damaged(&self) -> Result<()> {
         let damaged = std::mem::take(&mut self.state.write().damaged);
         for nsd in damaged {
@@ -177,7 +179,7 @@ impl MetaStore {
 }
 
 impl State {
-    /// Has another holder answer the questions.
+    /// Moves a holder to the end, so that another one answers the questions.
     fn put_last(&mut self, nsd: NsdId) {
         // A stable sort: the others keep their order.
         self.holders.sort_by_key(|holder| holder.nsd == nsd);

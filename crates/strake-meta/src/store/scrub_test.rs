@@ -1,4 +1,5 @@
-//! Flipped bits in copies of the metadata in use: found, mended; then the other copies are lost.
+//! Flips bits in copies of the metadata in use. The damage is found and mended. Then the other
+//! copies are lost.
 
 use crate::store::store_test::*;
 use crate::store::*;
@@ -28,7 +29,7 @@ fn scrub(store: &MetaStore) -> ScrubPart {
     }
 }
 
-/// A written byte of the metadata's log, or of its base, in a container.
+/// The place of a written byte of the metadata's log, or of its base, in a container.
 fn place(rng: &mut Rng, container: &Container, is_log: bool) -> u64 {
     let (from, to) = if is_log {
         let from = (1 << 20) + container.geometry().log_bytes;
@@ -51,12 +52,12 @@ fn check(store: &MetaStore) {
     }
 }
 
-/// Applies random changes; counts those that were applied.
+/// Applies random changes. Returns how many were applied.
 fn change(store: &MetaStore, promised: &mut Promised, rng: &mut Rng, count: usize) {
     for _ in 0..count {
         let entry = entry(5, random_op(rng));
         let before = store.entries();
-        // What is refused changes nothing.
+        // A refused change changes nothing.
         let _ = store.apply(&entry);
         if store.entries() > before {
             promised.push(&entry);
@@ -70,7 +71,7 @@ fn a_flipped_bit_in_any_copy_is_mended_in_use_and_then_the_others_may_go() {
     let (mut mended, mut remade) = (0, 0);
     for seed in test_seeds(0, 18) {
         let mut rng = Rng::new(seed);
-        // Without a further disk, with one, and three copies.
+        // Without a further disk, with one, and with three copies.
         let (count, parity) = [(2, 1), (4, 1), (3, 2)][(seed % 3) as usize];
         let (rig, store) = Rig::new(count, parity, true);
         let mut promised = Promised::new(pool(count, parity));
@@ -89,7 +90,7 @@ fn a_flipped_bit_in_any_copy_is_mended_in_use_and_then_the_others_may_go() {
         let context = format!("seed {seed}, NSD {damaged}, byte {place}");
         let is_met = rng.one_in(2);
         if is_met {
-            // Whoever asks is answered, also by another copy.
+            // Every question is answered, perhaps by another copy.
             check(&store);
             store.tick();
         }
@@ -104,7 +105,7 @@ fn a_flipped_bit_in_any_copy_is_mended_in_use_and_then_the_others_may_go() {
         let entries = store.entries();
         let now = store.holders().1;
         drop(store);
-        // All other copies go.
+        // All other copies are removed.
         let kept = now[rng.index(now.len())];
         let gone: Vec<usize> =
             now.iter().filter(|nsd| **nsd != kept).map(|nsd| nsd.0 as usize - 1).collect();
@@ -128,7 +129,7 @@ fn the_only_copy_is_kept_although_it_is_damaged() {
     store.checkpoint().expect("room");
     for _ in 0..40 {
         store.state.read().holders[0].kv.forget_caches();
-        // It moves with every repair.
+        // The damage moves with every repair.
         let place = place(&mut rng, &rig.container(0), false);
         rig.disks[0].flip(place, 1);
         let found = scrub(&store);

@@ -1,13 +1,14 @@
 //! Space for the metadata itself.
 //!
-//! The stores lie on disks that data fills. A store's checkpoint writes what it changes to new
-//! pages, so a store that uses all of its space could not even delete. Therefore what makes it
-//! larger is refused before ([`Kv::weight_max`](strake_store::Kv::weight_max)), checkpoints come
-//! sooner where little is left, and while there is plenty more is kept from data.
+//! The stores lie on disks that data fills. A store's checkpoint writes its changes to new pages.
+//! So a store that has used all its space could not even delete. Three measures prevent this.
+//! Changes that make the store larger are refused before that point
+//! ([`Kv::weight_max`](strake_store::Kv::weight_max)). Checkpoints come sooner when little space is
+//! left. While there is plenty, more space is kept from data.
 //!
-//! Where a checkpoint finds no space all the same nothing is lost: the changes stay in the journal.
-//! Until one succeeds only what does not make the metadata larger is accepted, for which the
-//! journal has room for long: a checkpoint is tried when it is half full.
+//! A checkpoint may still find no space. Nothing is lost then: the changes stay in the journal.
+//! Until a checkpoint succeeds, only changes that do not make the metadata larger are accepted. The
+//! journal has room for many of them, because a checkpoint is already tried when it is half full.
 
 use super::holder::Holder;
 use super::{MetaStore, State};
@@ -17,46 +18,47 @@ use strake_proto::meta::MetaOp;
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::{error, info};
 
-/// Of what the metadata may become, so many eighths are for what has a name.
+/// Names may take this many eighths of the metadata's largest allowed size.
 const PART_FOR_NAMES: u64 = 7;
 
-/// How many eighths of what the metadata may become are for an operation that makes it larger for
-/// good; 0 for others. What a client tells of contents that it took over when there was space
-/// ([`MetaOp::Update`]) is among those.
+/// How many eighths of its largest allowed size the metadata may use for an operation that makes it
+/// larger for good. 0 for all other operations. An [`MetaOp::Update`] is one of those others: the
+/// client took over the contents it describes when there was space.
 pub(super) fn part_for(op: &MetaOp) -> u64 {
     match op {
-        // There is another way for these.
+        // The client can write these bytes in another way.
         MetaOp::Harden { .. } => 6,
         MetaOp::SetXattr { value, .. } if value.is_empty() => 0,
         MetaOp::Create { .. }
         | MetaOp::CreateOrphan { .. }
         | MetaOp::Link { .. }
         | MetaOp::SetXattr { .. } => PART_FOR_NAMES,
-        // A file that is there is written anew.
+        // A file that exists is written anew.
         MetaOp::NewObject { .. } => 8,
         _ => 0,
     }
 }
 
-/// A store that holds up others for a checkpoint does so from so many times what makes one due:
-/// who waited once goes on where that alone does not, and who waited twice at any rate. Others may
-/// have written as much again, and a checkpoint that finds no space loses nothing.
+/// A store makes a change wait for a checkpoint when it holds this many times what makes a
+/// checkpoint due. A change that has waited once goes on unless the second limit is reached. A
+/// change that has waited twice goes on in any case. Others may have written as much again
+/// meanwhile, and a checkpoint that finds no space loses nothing.
 const OVERDUE_TIMES: [u64; 2] = [2, 3];
 
-/// Whether an entry may be made.
+/// Whether an entry may be made now.
 pub(super) enum Admission {
     Now,
-    /// After a checkpoint, which tells what is taken indeed.
+    /// Only after a checkpoint, which shows how much space is really used.
     AfterCheckpoint,
 }
 
 impl MetaStore {
-    /// Whether there is space for an entry of so many bytes in all copies, after so many
-    /// checkpoints were `made` for it. `part` is [`part_for`] its operation, or 0 if the operation
-    /// is refused.
+    /// Decides whether all copies have space for an entry of `bytes` bytes, after `made`
+    /// checkpoints were made for it. `part` is [`part_for`] its operation, or 0 if the operation is
+    /// refused.
     ///
     /// # Errors
-    /// `NoSpace` for what makes the metadata larger than it may be.
+    /// `NoSpace` for a change that would make the metadata larger than it may be.
     pub(super) fn space_for(
         &self,
         state: &State,
@@ -67,7 +69,7 @@ impl MetaStore {
         let copies = || state.holders.iter().chain(&state.joining);
         let is_full = self.is_full.load(Ordering::Acquire);
         if part > 0 && (is_full || !copies().all(|copy| copy.may_grow(bytes, part))) {
-            // What was removed lately counts until then; but hardening has another way.
+            // Records removed lately count until a checkpoint. Hardening has another way.
             let in_memory = |copy: &Arc<Holder>| match part >= PART_FOR_NAMES {
                 true => copy.has_changes(),
                 false => copy.has_much_in_memory(),

@@ -1,4 +1,4 @@
-//! Metadata that has all the space it gets: nothing is added, and everything else goes on.
+//! Metadata that has used all its space. Nothing can be added, and everything else goes on.
 
 use crate::store::store_test::*;
 use crate::store::*;
@@ -8,18 +8,18 @@ use strake_env::rng::{test_scale, test_seeds};
 use strake_proto::meta::FileData;
 use strake_proto::{FileType, Ino};
 
-/// More than fit by far.
+/// Far more files than fit.
 const FILES_MAX: u64 = 200_000;
 
 struct Files {
     rng: Rng,
-    /// The names and inodes that there are.
+    /// The names and inodes that exist.
     there: Vec<(String, Ino)>,
     made: u64,
 }
 
 impl Files {
-    /// Makes files until there is no space, some with contents; says how many.
+    /// Makes files until there is no space, some with contents. Returns how many it made.
     fn fill(&mut self, store: &MetaStore) -> u64 {
         let before = self.made;
         loop {
@@ -73,7 +73,7 @@ fn what_is_full_takes_nothing_more_and_lets_everything_be_removed() {
         let mut files = Files { rng: Rng::new(seed), there: Vec::new(), made: 0 };
         assert!(files.fill(&store) > 1000, "a small part of it");
         for _ in 0..4 {
-            // Written anew as often as one likes, which makes it no larger.
+            // A file can be written anew any number of times, because that makes it no larger.
             for _ in 0..1000 {
                 let (_, ino) = files.there[files.rng.index(files.there.len())];
                 write(&store, ino, 0);

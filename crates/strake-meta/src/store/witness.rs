@@ -2,17 +2,17 @@
 //! files. It lets a file system start with fewer than p + 1 readable superblocks. A small file
 //! system (2x on two NSDs, 3x on three) has no more of them after p losses.
 //!
-//! A generation is written here, with the holders it is to have, before it is written to any
-//! superblock. So a copy of generation g is the newest for sure if the witness says g. The witness
-//! may say more, for example w, if a crash came before any superblock had w. A holder of w that is
-//! there and has an older superblock proves that: a generation comes into force, and anything is
-//! acknowledged under it, only once all its holders have it. If no such holder is there, a newer
-//! copy may exist elsewhere.
+//! A generation is written here, with its planned holders, before it is written to any superblock.
+//! So if the witness says g, a copy of generation g is certainly the newest. After a crash the
+//! witness may say more, for example w, although no superblock has w. A holder of w that is there
+//! with an older superblock proves that w never came into force: a generation comes into force only
+//! once all its holders have it, and only then is anything acknowledged under it. If no such holder
+//! is there, a newer copy may exist elsewhere.
 //!
-//! Several starts that are cut short one after the other leave the witness further ahead, and the
-//! generations that they leave on superblocks need not have been in force. So the witness also says
-//! which generation was in force when w was begun, as far as could be known. Any copy that is not
-//! older has everything acknowledged.
+//! Several starts may be cut short one after the other. They leave the witness further ahead, and
+//! the generations they leave on superblocks need not have been in force. So the witness also says
+//! which generation was in force when w was begun, as far as could be known. Any copy that is at
+//! least as new as that one has everything acknowledged.
 //!
 //! Two slots of 4 KiB, written alternately (generation modulo 2), integers little-endian:
 //!
@@ -27,39 +27,39 @@
 //! 112  8  the newest generation that may have been in force when this one was begun
 //! ```
 //!
-//! Version 1 had no holders: its checksum covers bytes 0..48, and 40..48 are zero. It is read as a
-//! witness that does not say who the holders are. Version 2 ended after the holders: its checksum
-//! covers bytes 0..112, and the generation before it is taken for the one in force.
+//! Version 1 had no holders. Its checksum covers bytes 0..48, and bytes 40..48 are zero. It is read
+//! as a witness that does not name the holders. Version 2 ended after the holders. Its checksum
+//! covers bytes 0..112, and the generation before its own is taken as the one in force.
 
 use strake_env::{AlignedBuffer, Disk};
 use strake_proto::{ClusterId, NsdId, Result};
 use strake_store::superblock::METADATA_HOLDERS_MAX;
 
-/// The file of a witness has this many bytes.
+/// The length of a witness's file in bytes.
 pub const WITNESS_BYTES: u64 = 2 * SLOT_BYTES;
 
 const SLOT_BYTES: u64 = 4096;
 const FIXED_BYTES: usize = 48;
-/// A record of version 2 ends here, and version 3 goes on.
+/// A record of version 2 ends here. Version 3 goes on.
 const HOLDERS_END: usize = FIXED_BYTES + 4 * METADATA_HOLDERS_MAX;
 const RECORD_BYTES: usize = HOLDERS_END + 8;
 const MAGIC: &[u8; 8] = b"STRAKEwg";
 
-/// What a witness knows.
+/// The contents of a witness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Testimony {
     /// The newest generation that was begun.
     pub(super) generation: u64,
-    /// The NSDs that were to hold it; empty if the witness does not say.
+    /// The NSDs that were to hold this generation. Empty if the witness does not name them.
     pub(super) holders: Vec<NsdId>,
-    /// The newest generation that may have been in force when it was begun.
+    /// The newest generation that may have been in force when this one was begun.
     pub(super) in_force: u64,
 }
 
-/// What the witness knows of this cluster, if anything.
+/// Reads the contents of the witness for this cluster, if it has any.
 ///
 /// # Errors
-/// The disk's.
+/// The disk's own errors.
 pub(super) fn read(disk: &dyn Disk, cluster: ClusterId) -> Result<Option<Testimony>> {
     let mut newest: Option<Testimony> = None;
     for slot in 0..2 {
@@ -77,7 +77,7 @@ pub(super) fn read(disk: &dyn Disk, cluster: ClusterId) -> Result<Option<Testimo
 /// Writes a generation durably.
 ///
 /// # Errors
-/// The disk's; the generation must not come into force then.
+/// The disk's own errors. After one, the generation must not come into force.
 pub(super) fn write(disk: &dyn Disk, cluster: ClusterId, testimony: &Testimony) -> Result<()> {
     let mut buffer = AlignedBuffer::zeroed(SLOT_BYTES as usize);
     buffer[..RECORD_BYTES].copy_from_slice(&encode(testimony, cluster));
@@ -218,7 +218,7 @@ mod tests {
     fn a_witness_of_version_2_is_read() {
         let mut record = encode(&testimony(3), ClusterId([7; 16]));
         record[8..16].copy_from_slice(&[0x96, 0x51, 0x82, 0xe1, 2, 0, 0, 0]);
-        // What follows was not written then.
+        // Version 2 did not write what follows.
         record[HOLDERS_END..].fill(0xff);
         assert_eq!(decode(&record), Some((ClusterId([7; 16]), testimony(3))));
         record[50] ^= 1;
