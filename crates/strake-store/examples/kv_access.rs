@@ -1,9 +1,10 @@
 //! Measures key-value engines on the metadata's access pattern (docs/decisions/0001-kv-engine.md).
 //!
 //! `cargo run --release -p strake-store --example kv_access -- DIR [FILES]` creates FILES files
-//! (default 200,000) in 200 directories, as the state machine would: one negative lookup, then one
-//! batch of five records per file; then looks names up, lists directories, checkpoints and opens
-//! again. Containers are made in DIR. Figures are per operation, one thread.
+//! (default 200,000) in 200 directories, as the state machine would: one negative lookup per file,
+//! then one batch of five records. Then it looks names up, lists directories, makes a checkpoint
+//! and opens the store again. It makes its containers in DIR. Figures are per operation, on one
+//! thread.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ const TABLE: redb::TableDefinition<&[u8], &[u8]> = redb::TableDefinition::new("p
 
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// What a create looks up, and what it writes.
+/// The name that a create looks up, and the pairs that it writes.
 struct Create {
     dentry: Vec<u8>,
     pairs: [Pair; 5],
@@ -164,7 +165,7 @@ fn read_all(engine: &str, kv: &dyn KvRead, files: u64) -> Result<()> {
     Ok(())
 }
 
-/// redb with one commit per `batch` creates and nothing in front.
+/// Measures redb alone, with one commit for every `batch` creates.
 fn redb_alone(directory: &Path, files: u64, batch: u64, is_durable: bool) -> Result<()> {
     let path = directory.join("kv_access-redb");
     let _ = std::fs::remove_file(&path);

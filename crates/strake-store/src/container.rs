@@ -8,10 +8,10 @@
 //! …          chunks         clamp(length / 256, 1 MiB, 1 GiB), rounded up to a power of two
 //! ```
 //!
-//! Everything follows from the container's length at format time ([`Geometry`]). So the superblock
-//! alone is enough to find the rest. Chunks belong to data unless the superblock lists them
-//! as part of a KV. A KV grows by asking the [`ChunkSource`] (the block store's allocator) for a
-//! chunk, and owns it once the rewritten superblock is durable.
+//! Everything follows from the container's length at format time ([`Geometry`]), so the superblock
+//! alone is enough to find the rest. Chunks belong to data unless the superblock lists them as part
+//! of a KV. A KV grows by asking the [`ChunkSource`] (the block store's allocator) for a chunk. It
+//! owns the chunk once the rewritten superblock is durable.
 //!
 //! Lock order: `update` (held across the superblock's I/O), then `current` (never across I/O).
 
@@ -30,27 +30,28 @@ use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId, Result};
 const MIB: u64 = 1 << 20;
 /// The smallest container: two logs of 4 MiB and room to work.
 pub const CONTAINER_BYTES_MIN: u64 = 32 * MIB;
-/// One part in this many of a container is for the metadata while data does not need it.
+/// This fraction of a container (one part in so many) is for the metadata while data does not need
+/// it.
 const KEPT_PART: u64 = 16;
-/// The index KV owns at least this much from the start. So the first opening needs no allocator.
+/// The index KV owns at least this much from the start, so the first opening needs no allocator.
 const INDEX_KV_BYTES_AT_FORMAT: u64 = 4 * MIB;
 
 /// The choices with which a container is made.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// The cluster it will belong to.
+    /// The cluster that the container will belong to.
     pub cluster: ClusterId,
-    /// Its own id.
+    /// The NSD's own id.
     pub nsd: NsdId,
-    /// The file system it will belong to.
+    /// The file system that the container will belong to.
     pub fs: FsId,
     /// Disks of one group fail together.
     pub failure_group: u32,
-    /// 64 random bits that no earlier format of this disk used; they keep logs apart.
+    /// 64 random bits that no earlier format of this disk used. They keep old and new logs apart.
     pub seed: u64,
 }
 
-/// The place of everything: a function of the container's length.
+/// The places of all parts, computed from the container's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes of each of the two logs.
@@ -59,12 +60,12 @@ pub struct Geometry {
     pub chunks_offset: u64,
     /// Bytes of a chunk, a power of two.
     pub chunk_bytes: u64,
-    /// How many chunks there are.
+    /// The number of chunks.
     pub chunk_count: u32,
 }
 
 impl Geometry {
-    /// The geometry of a container of `length` bytes; `None` if that is too short.
+    /// The geometry of a container of `length` bytes. `None` if that is too short.
     pub fn of(length: u64) -> Option<Geometry> {
         if length < CONTAINER_BYTES_MIN {
             return None;
@@ -85,7 +86,7 @@ impl Geometry {
     }
 }
 
-/// One NSD's container. Clones share it.
+/// One NSD's container. Clones share one container.
 #[derive(Clone)]
 pub struct Container {
     inner: Arc<Inner>,
@@ -97,9 +98,9 @@ struct Inner {
     update: Mutex<()>,
     current: RwLock<Arc<Superblock>>,
     source: RwLock<Option<Weak<dyn ChunkSource>>>,
-    /// Drafts by [`KvRole`]: the space of stores that will take the place of those in the
-    /// superblock. The space is claimed here and nowhere on the disk, so after a crash data has it
-    /// again. Changed under `update`.
+    /// Drafts by [`KvRole`]: the space of stores that will replace those in the superblock. The
+    /// space is claimed in memory only, not on the disk, so after a crash it belongs to data again.
+    /// Changed under `update`.
     drafts: Mutex<[KvSpace; 2]>,
 }
 
@@ -129,7 +130,7 @@ impl Container {
             index_kv: KvSpace { length: 0, chunks: (first..geometry.chunk_count).rev().collect() },
             ..Superblock::default()
         };
-        // Superblocks, logs and KVs must never meet a full host: their space is taken now.
+        // Superblocks, logs and KVs must never meet a full host, so their space is taken now.
         disk.reserve(0, geometry.chunks_offset)?;
         for &chunk in &superblock.index_kv.chunks {
             take_chunk(&*disk, &geometry, chunk)?;
@@ -138,8 +139,8 @@ impl Container {
         Journal::begin(container.index_log())?;
         Journal::begin(container.metadata_log())?;
         let (disk, superblock) = (container.disk(), container.superblock());
-        // B first: were A (sequence 2) durable beside an old B of a higher sequence, the old
-        // container would win.
+        // B is written first. If A (sequence 2) were durable beside an old B with a higher
+        // sequence, the old container would win.
         write_copy(&**disk, &Superblock { sequence: 1, ..(*superblock).clone() })?;
         disk.sync()?;
         write_copy(&**disk, &superblock)?;
@@ -189,7 +190,7 @@ impl Container {
                     found = Some(copy);
                 }
                 Ok(_) => {}
-                // A copy of a newer program must not be shadowed by an older one beside it.
+                // A copy from a newer program must not be hidden by an older one beside it.
                 Err(newer) if newer.kind() == ErrorKind::NotSupported => return Err(newer),
                 Err(other) if other.kind() != ErrorKind::NotFound => error = other,
                 Err(_) => {}
@@ -216,7 +217,7 @@ impl Container {
         &self.inner.disk
     }
 
-    /// Where everything lies.
+    /// The places of all parts.
     pub fn geometry(&self) -> &Geometry {
         &self.inner.geometry
     }
@@ -226,7 +227,7 @@ impl Container {
         self.inner.current.read().clone()
     }
 
-    /// Changes the superblock durably. Identity, length and sequence stay what they are.
+    /// Changes the superblock durably. Identity and length cannot be changed.
     ///
     /// # Errors
     /// `Invalid` if a list is too long or names chunks twice. The disk's errors. After an error the
@@ -236,7 +237,7 @@ impl Container {
         self.rewrite(change)
     }
 
-    /// The caller holds `update`.
+    /// Rewrites the superblock. The caller holds `update`.
     fn rewrite(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let old = self.superblock();
         let mut new = Superblock::clone(&old);
@@ -251,11 +252,12 @@ impl Container {
         Ok(())
     }
 
-    /// Reads both copies of the superblock back, and writes those that are damaged anew: first the
-    /// newest in its own place, so that there is a good one at any time. Returns how many it wrote.
+    /// Reads both copies of the superblock back, and writes damaged ones anew. The newest is
+    /// written first, in its own place, so there is a good copy at any time. Returns how many
+    /// copies it wrote.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's errors.
     pub fn verify_superblocks(&self) -> Result<u64> {
         let _update = self.inner.update.lock();
         let (disk, current) = (&self.inner.disk, self.superblock());
@@ -292,7 +294,7 @@ impl Container {
     }
 
     /// The block store's log. Its journal makes the disk's data durable before its entries. So an
-    /// entry never tells of data that is not there, no matter which thread's sync wrote the entry.
+    /// entry never refers to data that is not there, no matter which thread's sync wrote the entry.
     pub fn index_log(&self) -> LogRegion {
         let log = self.log(MIB, self.superblock().index_log_seed);
         LogRegion { follows_data: true, ..log }
@@ -319,7 +321,7 @@ impl Container {
         KvRegion { container: self.clone(), role, is_draft: false }
     }
 
-    /// The place of a store, as memory knows it.
+    /// The space of a store, as memory knows it.
     pub(crate) fn kv_space(&self, role: KvRole, is_draft: bool) -> KvSpace {
         match is_draft {
             true => self.inner.drafts.lock()[role as usize].clone(),
@@ -327,12 +329,12 @@ impl Container {
         }
     }
 
-    /// Puts the draft of a store in its place, durably; returns the chunks that it had before,
-    /// which the caller releases when nothing can touch them any more.
+    /// Durably puts the draft of a store in its place. Returns the chunks that the store had
+    /// before. The caller releases them when nothing can touch them any more.
     pub(crate) fn adopt_draft(&self, role: KvRole) -> Result<Vec<u32>> {
         let _update = self.inner.update.lock();
-        // Were this to fail, the disk might all the same say that the chunks are the store's: so
-        // they are given to nobody before the next opening tells.
+        // If the rewrite fails, the disk may still say that the chunks are the store's. So nobody
+        // gets them until the next opening shows whose they are.
         let draft = std::mem::take(&mut self.inner.drafts.lock()[role as usize]);
         let before = self.superblock().kv_space(role).chunks.clone();
         self.rewrite(|superblock| *superblock.kv_space_mut(role) = draft)?;
@@ -353,11 +355,11 @@ impl Container {
         }
     }
 
-    /// Makes the metadata log and the metadata KV empty, as for a new copy. Their chunks go back to
+    /// Empties the metadata log and the metadata KV, as for a new copy. Their chunks go back to
     /// data. Journals and KVs that were opened on them before must be gone.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's errors.
     pub fn reset_metadata(&self) -> Result<()> {
         let _update = self.inner.update.lock();
         let chunks = self.superblock().metadata_kv.chunks.clone();
@@ -371,9 +373,10 @@ impl Container {
     }
 
     /// Writes zeros over the metadata's log if the disk is a file of a host. The log's space was
-    /// taken when the container was made. But for each first write there the host notes that it
-    /// holds something now, and a small fsync takes 190 µs instead of 90. A host may also store
-    /// elsewhere what is written; after the zeros it cannot be too full for the log later.
+    /// reserved when the container was made. But for each first write to a place there, the host
+    /// records that the place now holds something. A small fsync then takes 190 µs instead of 90. A
+    /// host may also store written data elsewhere. After the zeros it cannot be too full for the
+    /// log later.
     fn fill_metadata_log(&self) -> Result<()> {
         let (disk, log) = (self.disk(), self.metadata_log());
         if !disk.is_hosted() {
@@ -393,7 +396,7 @@ impl Container {
         self.inner.source.read().as_ref().and_then(Weak::upgrade)
     }
 
-    /// Sets the length of a KV, and claims chunks as needed. Claimed chunks are kept.
+    /// Sets the length of a KV, and claims chunks if needed. Claimed chunks stay with the KV.
     pub(crate) fn set_kv_length(&self, role: KvRole, is_draft: bool, length: u64) -> Result<()> {
         let _update = self.inner.update.lock();
         let space = self.kv_space(role, is_draft);
@@ -416,8 +419,8 @@ impl Container {
             draft.chunks.extend_from_slice(&claimed);
             return Ok(());
         }
-        // Were this to fail, the disk might all the same say that the chunks are the KV's; so they
-        // are not given back to data before the next opening tells.
+        // If the rewrite fails, the disk may still say that the chunks are the KV's. So they are
+        // not given back to data until the next opening shows whose they are.
         self.rewrite(|superblock| {
             let space = superblock.kv_space_mut(role);
             space.length = length;
@@ -447,18 +450,18 @@ impl Container {
         let kept = source.keep(needed, wanted) as usize;
         let most = capacity(space.chunks.len() + kept);
         let longest = steps().take_while(|step| *step <= most).last().unwrap_or(space.length);
-        // What does not suffice for one step more is of no use.
+        // Chunks that do not suffice for one more step are of no use.
         let useful = missing(chunks_for(longest));
         source.keep(needed.min(useful), useful);
         longest
     }
 
-    /// While data has plenty, a KV's file must be able to have at least this many bytes.
+    /// The length in bytes that a KV's file must be able to reach while data has plenty.
     pub(crate) fn least_for_kv(&self) -> u64 {
         self.inner.disk.len() / KEPT_PART
     }
 
-    /// Keeps only the least reserve from data from now on, because no store here grows any more.
+    /// From now on keeps only the smallest reserve from data, because no store here grows any more.
     pub fn keep_for_none(&self) {
         if let Some(source) = self.source() {
             source.keep(0, 0);
@@ -480,7 +483,7 @@ impl Container {
             claimed.push(chunk);
             take_chunk(&*self.inner.disk, &self.inner.geometry, chunk)?;
         }
-        // The superblock must not call chunks a KV's that still hold what data left there.
+        // The superblock must not give a KV chunks that still hold old data.
         self.inner.disk.sync()?;
         Ok(())
     }
@@ -502,9 +505,9 @@ impl Superblock {
     }
 }
 
-/// The lengths that redb's file of `length` bytes has, one after the other, while it grows. It
+/// The lengths that redb's file takes one after the other as it grows from `length` bytes. It
 /// doubles up to a region of 4 GiB, and then grows by one region at a time. Each length has room
-/// for what redb adds to a region.
+/// for the headers that redb adds to a region.
 fn length_steps(length: u64) -> impl Iterator<Item = u64> {
     const REGION: u64 = 4096 * MIB;
     const HEADERS: u64 = MIB / 4;
@@ -513,7 +516,7 @@ fn length_steps(length: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The offset of the superblock of a sequence number. Every second number has the same offset.
+/// The offset of the superblock with this sequence number. Every second number has the same offset.
 fn copy_offset(sequence: u64) -> u64 {
     COPY_OFFSETS[(sequence % 2) as usize]
 }
@@ -540,8 +543,8 @@ fn data_chunks(superblock: &Superblock, geometry: &Geometry) -> Vec<u32> {
     (0..geometry.chunk_count).filter(|&chunk| data[chunk as usize]).collect()
 }
 
-/// Checks that no chunk is out of range or in two places, that lengths fit, and that lists fit the
-/// format.
+/// Checks that no chunk is out of range or in two places, that lengths fit, and that the lists fit
+/// the format.
 fn check_chunks(superblock: &Superblock, geometry: &Geometry) -> Result<()> {
     let corrupt = |what: &str| Err(Error::new(ErrorKind::Corrupt, format!("superblock: {what}")));
     let mut owned = vec![false; geometry.chunk_count as usize];

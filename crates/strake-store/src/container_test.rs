@@ -1,4 +1,4 @@
-//! Containers through formatting, growth, damage and power cuts.
+//! Tests containers through formatting, growth, damage and power cuts.
 
 use super::*;
 use crate::region::UnusedChunks;
@@ -148,7 +148,7 @@ fn resetting_the_metadata_empties_its_log_and_store() {
 fn a_container_without_a_source_cannot_grow_its_stores() {
     let disk = SimDisk::new(64 << 20);
     let container = Container::format(disk, &options()).unwrap();
-    // The index KV has space from the start; the metadata KV must claim it.
+    // The index KV has space from the start. The metadata KV must claim its space.
     assert!(crate::Kv::open(container.kv_region(KvRole::Index), 1 << 20).is_ok());
     let error = crate::Kv::open(container.kv_region(KvRole::Metadata), 1 << 20).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::NoSpace);

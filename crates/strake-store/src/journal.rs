@@ -4,11 +4,11 @@
 //! [`Journal::sync`]. Every flush begins at a fresh 4 KiB block and never touches a block that
 //! holds durable entries. So a torn write can only destroy entries that nobody was promised.
 //!
-//! **Ring.** Chunks lie one after the other and never across the ring's end; the rest of a lap that
-//! a chunk does not fit is skipped. Positions count bytes as if there were no ring.
-//! [`Journal::trim`] names the first chunk still needed in the next chunk's header; space before it
-//! is used again only once that header is durable, so recovery can tell a trimmed chunk from a lost
-//! one.
+//! **Ring.** Chunks lie one after the other. No chunk crosses the ring's end: the rest of a lap is
+//! skipped if the next chunk does not fit in it. Positions count bytes as if there were no ring.
+//! [`Journal::trim`] names the first chunk still needed in the next chunk's header. Space before
+//! that chunk is used again only once that header is durable, so recovery can tell a trimmed chunk
+//! from a lost one.
 //!
 //! **Group commit.** A thread that finds no flush under way leads one: it takes all that is
 //! pending, writes it and syncs it without holding the lock. Others append meanwhile, or wait and
@@ -32,10 +32,10 @@ use strake_proto::{Error, ErrorKind, Result};
 
 pub use chunk::ENTRY_BYTES_MAX;
 
-/// This much is kept free beyond all appended entries: the rest of a lap that the longest chunk may
-/// skip, and an empty chunk that tells of a trim.
+/// This many bytes are kept free beyond all appended entries. They cover the part of a lap that the
+/// longest chunk may skip, and an empty chunk that records a trim.
 const RESERVE_BYTES: u64 = CHUNK_BYTES_MAX as u64 + 2 * chunk::BLOCK_BYTES as u64;
-/// A limit longer than this counts as none: a wait of this length is simply begun again.
+/// A longer limit counts as no limit. A wait of this length is simply begun again.
 const LIMIT_MAX: Duration = Duration::from_secs(3600);
 /// At most this many buffers are kept for reuse. A flush of more gives the others back.
 const SPARE_BUFFERS_MAX: usize = 4;
@@ -44,7 +44,7 @@ const SPARE_BUFFERS_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
-/// Entries as recovery found them, in order.
+/// Entries that recovery found, in order.
 pub type Entries = Vec<(Lsn, Vec<u8>)>;
 
 /// A journal.
@@ -59,7 +59,7 @@ pub struct Journal {
 struct Live {
     sequence: u64,
     position: u64,
-    /// All its entries have lower numbers than this.
+    /// All entries of the chunk have lower numbers than this.
     next_lsn: u64,
 }
 
@@ -71,17 +71,17 @@ struct State {
     spare: Vec<AlignedBuffer>,
     next_lsn: u64,
     next_sequence: u64,
-    /// Where the next chunk goes.
+    /// The position of the next chunk.
     head: u64,
     /// The first position that must not be overwritten.
     tail: u64,
-    /// Written chunks from the first needed one on.
+    /// Written chunks, from the first needed one on.
     live: VecDeque<Live>,
     /// All chunks up to here are durable.
     durable: u64,
-    /// There was a trim of which no durable chunk tells yet.
+    /// True if there was a trim that no durable chunk records yet.
     trim_pending: bool,
-    /// Flushes begun and ended.
+    /// The numbers of flushes begun and ended.
     flushes_begun: u64,
     flushes_done: u64,
     failed: Option<Error>,
@@ -91,7 +91,7 @@ impl Journal {
     /// Opens the journal and returns the entries found, in order.
     ///
     /// # Errors
-    /// The disk's; `Corrupt` if entries that were durable are damaged.
+    /// The disk's errors. `Corrupt` if entries that were durable are damaged.
     pub fn open(region: LogRegion) -> Result<(Journal, Entries)> {
         let found = recover::recover(&region)?;
         region.disk.sync()?;
@@ -131,22 +131,22 @@ impl Journal {
         Ok((journal, found.entries))
     }
 
-    /// Begins the log of a new container with an empty chunk. So a log of which nothing is left can
-    /// be told from one that was never written.
+    /// Begins the log of a new container with an empty chunk. This distinguishes a log that has
+    /// lost everything from one that was never written.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's errors.
     pub(crate) fn begin(region: LogRegion) -> Result<()> {
         let (journal, _) = Journal::open(LogRegion { is_begun: false, ..region })?;
         journal.state.lock().trim_pending = true;
         journal.sync()
     }
 
-    /// Adds an entry in memory; [`Journal::sync`] makes it durable.
+    /// Adds an entry in memory. [`Journal::sync`] makes it durable.
     ///
     /// # Errors
-    /// `NoSpace` when the ring is full: checkpoint, trim, try again. `TooBig` above
-    /// [`ENTRY_BYTES_MAX`]. After the disk failed, its error.
+    /// `NoSpace` if the ring is full: make a checkpoint, trim, try again. `TooBig` above
+    /// [`ENTRY_BYTES_MAX`]. After the disk has failed, its error.
     pub fn append(&self, entry: &[u8]) -> Result<Lsn> {
         if entry.len() > ENTRY_BYTES_MAX {
             return Err(Error::new(ErrorKind::TooBig, "a journal entry above 1 MiB"));
@@ -179,12 +179,12 @@ impl Journal {
     }
 
     /// Makes every entry appended before this call durable. Callers at the same time share one
-    /// write and one barrier. On a log that follows data ([`crate::Container::index_log`]) a
-    /// barrier before the write makes everything durable that was written to the disk before the
-    /// entries were appended; the caller needs none of its own.
+    /// write and one barrier. A log that follows data ([`crate::Container::index_log`]) adds a
+    /// barrier before the write. That barrier makes all data durable that was written to the disk
+    /// before the entries were appended, so the caller needs no barrier of its own.
     ///
     /// # Errors
-    /// The disk's; afterwards the journal refuses everything.
+    /// The disk's errors. After one, the journal refuses everything.
     pub fn sync(&self) -> Result<()> {
         self.sync_within(Duration::MAX)
     }
@@ -212,7 +212,7 @@ impl Journal {
             }
             let begun = (state.flushes_begun, state.flushes_done);
             let waited = self.flushed.wait_for(&mut state, limit.min(LIMIT_MAX));
-            // Each flush that ends on the way is a sign of life.
+            // A flush that ended during the wait is a sign of life.
             if waited.timed_out()
                 && limit < LIMIT_MAX
                 && begun == (state.flushes_begun, state.flushes_done)
@@ -229,9 +229,9 @@ impl Journal {
     /// As [`Journal::sync`].
     pub fn trim(&self, before: Lsn) -> Result<()> {
         let mut state = self.state.lock();
-        // The last chunk always stays: it is what tells the next recovery where things are.
+        // The last chunk always stays, because it tells the next recovery where things are.
         while state.live.len() > 1 && state.live[0].next_lsn <= before.0 {
-            // A chunk being written now is not known to be durable; nor may its place be lost.
+            // A chunk being written may not be durable yet. Its place must not be lost either.
             if state.live[0].sequence > state.durable {
                 break;
             }
@@ -243,7 +243,7 @@ impl Journal {
     }
 
     /// Makes the next entry's number higher than `lsn`. Call this with `Kv::applied_in_base` after
-    /// opening. So no number that the KV counts as applied is given again.
+    /// opening, so that no number that the KV counts as applied is given again.
     pub fn advance(&self, lsn: Lsn) {
         let mut state = self.state.lock();
         state.next_lsn = state.next_lsn.max(lsn.0 + 1);
@@ -254,7 +254,7 @@ impl Journal {
         Lsn(self.state.lock().next_lsn - 1)
     }
 
-    /// Ends all writing, also by those that still have a handle: another log will take the place.
+    /// Ends all writing, even by callers that still have a handle. Another log will take the place.
     pub fn close(&self) {
         let mut state = self.state.lock();
         while state.flushes_begun != state.flushes_done {
@@ -264,7 +264,7 @@ impl Journal {
         state.failed.get_or_insert_with(closed);
     }
 
-    /// Whether no flush is under way.
+    /// True if no flush is under way.
     pub fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.flushes_begun == state.flushes_done
@@ -276,17 +276,17 @@ impl Journal {
         state.head - state.tail + state.pending_bytes
     }
 
-    /// Bytes that entries can use; [`Journal::append`] refuses beyond.
+    /// The bytes that entries can use. [`Journal::append`] refuses entries beyond.
     pub fn capacity(&self) -> u64 {
         self.region.length - RESERVE_BYTES
     }
 
-    /// Writes all that is pending and syncs, with the lock released meanwhile.
+    /// Writes all pending chunks and syncs. The lock is released meanwhile.
     fn flush(&self, guard: &mut MutexGuard<'_, State>) {
         let state = &mut **guard;
         state.flushes_begun += 1;
         if state.pending.is_empty() {
-            // A trim alone is told by an empty chunk.
+            // An empty chunk records a trim when there are no entries.
             let builder = state.builder();
             let next_lsn = state.next_lsn;
             state.pending.push_back((builder, next_lsn));

@@ -1,4 +1,4 @@
-//! The journal against a list of entries, through power cuts.
+//! Tests the journal against a list of entries, through power cuts.
 
 use super::*;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn new_disk() -> Arc<SimDisk> {
     SimDisk::new(OFFSET + RING_BYTES)
 }
 
-/// An entry that tells its number and a nonce, of a length that its number decides.
+/// An entry that holds its number and a nonce. The number also decides its length.
 fn entry(number: u64, nonce: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![(number % 251) as u8; length.max(16)];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -141,7 +141,7 @@ fn an_entry_is_never_durable_before_the_data_it_speaks_of() {
     let (journal, _) = Journal::open(LogRegion { follows_data: true, ..region(&disk) }).unwrap();
     disk.forget_log();
     for number in 0..20u8 {
-        // The data lies before the ring; entry n says that it is n.
+        // The data lies before the ring. Entry n says that the data is n.
         strake_env::Disk::write_at(&*disk, 0, &[number; 4096]).unwrap();
         journal.append(&[number]).unwrap();
         journal.sync().unwrap();
@@ -169,7 +169,7 @@ fn a_dropped_tail_never_comes_back_behind_its_successor() {
     }
     journal.sync().unwrap();
     let last = disk.position() - 1;
-    // Of three chunks of one flush the first was lost.
+    // Of three chunks of one flush, the first was lost.
     let image = disk.image(last, |event| match event {
         Event::Write { offset: OFFSET, .. } => Fate::Lost,
         _ => Fate::Kept,
@@ -244,7 +244,7 @@ fn callers_at_the_same_time_share_barriers_and_lose_nothing() {
     }
 }
 
-/// What was promised at a position of the disk's log.
+/// The promises at a position of the disk's log.
 struct Promise {
     position: u64,
     /// Entries up to here were acknowledged by a sync.
@@ -255,7 +255,7 @@ struct Promise {
     trimmed: u64,
 }
 
-/// Runs random appends, syncs and trims; returns the promises after each step.
+/// Runs random appends, syncs and trims. Returns the promises after each step.
 fn run(
     journal: &Journal,
     disk: &SimDisk,
@@ -270,7 +270,7 @@ fn run(
         match rng.below(10) {
             0..6 => {
                 let length = match rng.below(40) {
-                    // Several of these make several chunks of one flush.
+                    // Several of these entries make several chunks of one flush.
                     0..4 => 400_000 + rng.index(500_000),
                     4..8 => rng.index(200_000),
                     _ => rng.index(3000),
@@ -306,8 +306,8 @@ fn run(
     promises
 }
 
-/// Asserts that entries are a gapless run that begins at or before the trim, reaches what was
-/// synced and holds nothing that was not appended.
+/// Asserts that the entries are a run without gaps. The run begins at or before the trim, reaches
+/// everything that was synced, and holds nothing that was not appended.
 fn check(found: &[(Lsn, Vec<u8>)], promise: &Promise, nonce: u64, seed: u64) {
     let last = found.last().map_or(0, |(lsn, _)| lsn.0);
     assert!(
@@ -328,7 +328,8 @@ fn check(found: &[(Lsn, Vec<u8>)], promise: &Promise, nonce: u64, seed: u64) {
     }
 }
 
-/// Crashes at many positions; from some images runs on and crashes again, several times deep.
+/// Crashes at many positions. Runs on from some of the images and crashes again, several times
+/// deep.
 fn crash_model(seed: u64, steps: u64, points: usize) {
     let mut rng = Rng::new(seed);
     let mut disk = new_disk();
@@ -355,7 +356,7 @@ fn crash_model(seed: u64, steps: u64, points: usize) {
                 panic!("seed {seed} life {life} position {position}: {error}")
             });
             let promised = promises.iter().rfind(|promise| promise.position <= position).unwrap();
-            // The step under way at the cut may have appended and trimmed already.
+            // At the cut, the step under way may already have appended and trimmed.
             let after = promises.iter().find(|promise| promise.position > position);
             let promise = Promise {
                 position,
@@ -364,7 +365,7 @@ fn crash_model(seed: u64, steps: u64, points: usize) {
                 trimmed: after.unwrap_or(promised).trimmed,
             };
             check(&found, &promise, life, seed);
-            // Entries of earlier lives are exactly those that their recovery returned.
+            // The entries of earlier lives are exactly those that their recovery returned.
             for (lsn, bytes) in &found {
                 let written = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
                 if written < life {
@@ -398,12 +399,12 @@ fn damaged_rings_never_panic() {
         let start = Promise { position: 0, synced: 0, appended: 0, trimmed: 0 };
         run(&journal, &disk, &mut rng, 0, start, 60);
         for _ in 0..rng.index(20) + 1 {
-            // Mostly headers, where the lies are most dangerous.
+            // Mostly damages headers, where false values are most dangerous.
             let block = rng.below(RING_BYTES / 4096);
             let within = if rng.one_in(2) { rng.below(80) } else { rng.below(4096) };
             disk.flip(OFFSET + block * 4096 + within, rng.next_u64() as u8 | 1);
         }
-        // Either a history or an error; and a journal that opened can be written.
+        // The result is a history or an error. A journal that opens can be written.
         if let Ok((journal, found)) = Journal::open(region(&disk)) {
             assert!(found.is_sorted_by(|(one, _), (next, _)| one < next));
             journal.append(b"on").unwrap();

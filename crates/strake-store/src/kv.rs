@@ -5,15 +5,16 @@
 //! frozen overlay   changes that a checkpoint is writing to the base right now
 //! base             redb in the container, as of the last checkpoint (kv/base.rs, kv/pages.rs)
 //! ```
-//! A key's value is the first answer from above. Nothing here is a log: after a crash the base is
-//! what the last checkpoint left, and the owner applies its journal's later entries again.
+//! The uppermost layer that knows a key gives its value. Nothing here is a log. After a crash the
+//! store is as the last checkpoint left it, and the owner applies its journal's later entries
+//! again.
 //!
 //! **Locks.** `layers` is held for memory operations only, never across disk I/O or a caller's
 //! function. `checkpointing` serialises checkpoints and owns the base's writer.
 //!
 //! **Reads during a checkpoint.** The frozen overlay leaves in the same instant in which the base's
-//! new snapshot arrives. A reader takes what it needs of the overlays first and the snapshot in the
-//! same lock hold, so it can miss nothing that moved.
+//! new snapshot arrives. A reader takes the overlays' changes and then the snapshot in one hold of
+//! the lock, so it misses nothing that moves from one to the other.
 
 mod ahead;
 mod base;
@@ -39,16 +40,16 @@ pub use pages::Verified;
 pub(crate) use pages::{capacity_bytes, clear_chunk};
 pub use renew::Renewed;
 
-/// The base's file must be able to have this many times what its pairs take at most. A page is
-/// changed by writing it elsewhere, and the old page is free one checkpoint later.
+/// The base's file must be able to grow to this many times the size of its pairs. A page is changed
+/// by writing it elsewhere, and the old page is free one checkpoint later.
 const SPACE_FACTOR: u64 = 2;
 /// While data has plenty of space, space for this many times the present pairs is kept.
 const GROWTH_FACTOR: u64 = 2;
 /// A checkpoint is due when it would write one part in this many of what the file can become. Two
 /// checkpoints do not exceed that space, even if each is late.
 const DUE_PART: u64 = 12;
-/// A change makes a checkpoint write at most this much beside the pair: its page, and one more if
-/// that page is split.
+/// For each change, a checkpoint writes at most this much besides the pair: the pair's page, and
+/// one more page if the first is split.
 const CHANGE_BYTES: u64 = 8 << 10;
 
 /// A set of changes that become visible together.
@@ -73,17 +74,17 @@ impl Batch {
         self.changes.push((key.as_ref().into(), None));
     }
 
-    /// Whether there are none.
+    /// True if there are no changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// How many there are.
+    /// The number of changes.
     pub fn len(&self) -> usize {
         self.changes.len()
     }
 
-    /// The changes in order; `None` removes.
+    /// The changes in order. `None` removes a key.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&Arc<[u8]>>)> {
         self.changes.iter().map(|(key, value)| (key.bytes(), value.as_ref()))
     }
@@ -94,14 +95,14 @@ pub trait KvRead {
     /// The value of a key.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's errors.
     fn get(&self, key: &[u8]) -> Result<Option<Arc<[u8]>>>;
 
     /// Visits the pairs with `from` ≤ key < `to` in ascending order until `visit` returns false.
-    /// Changes applied meanwhile may or may not be seen; `visit` may use the store.
+    /// Changes applied meanwhile may or may not be seen. `visit` may use the store.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's errors.
     fn scan(
         &self,
         from: &[u8],
@@ -109,10 +110,10 @@ pub trait KvRead {
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()>;
 
-    /// The same in descending order.
+    /// Like [`KvRead::scan`], in descending order.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's errors.
     fn scan_back(
         &self,
         from: &[u8],

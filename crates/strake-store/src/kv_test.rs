@@ -1,4 +1,4 @@
-//! The key-value store against a `BTreeMap`, through checkpoints and power cuts.
+//! Tests the key-value store against a `BTreeMap`, through checkpoints and power cuts.
 
 use super::*;
 use crate::container::{Container, FormatOptions};
@@ -24,7 +24,7 @@ pub(super) fn container() -> (Arc<SimDisk>, Container, Arc<dyn ChunkSource>) {
     (disk, container, source)
 }
 
-/// So many chunks and no more.
+/// A source with a limited number of chunks.
 pub(super) struct Few(pub(super) Mutex<usize>);
 
 impl ChunkSource for Few {
@@ -219,7 +219,7 @@ fn a_scan_stops_when_told_and_may_use_the_store() {
 fn readers_and_appliers_go_on_during_checkpoints() {
     let (_disk, container, _source) = container();
     let kv = open(&container);
-    // Pair n is always there, first as "n", then as something newer.
+    // Pair n is always there: first as "n", then as something newer.
     let put = |lsn: u64| {
         let mut batch = Batch::new();
         batch.put((lsn % 500).to_be_bytes(), lsn.to_le_bytes());
@@ -289,7 +289,7 @@ fn an_error_of_the_disk_is_returned_and_memory_still_answers() {
     assert!(kv.get(b"other").is_err(), "the base is gone, absence cannot be told");
 }
 
-/// Journal and store together, as their owners use them: crash anywhere, open, replay.
+/// Journal and store together, as their owners use them: crash anywhere, open, and replay.
 #[test]
 fn base_and_journal_recover_every_synced_change_after_every_crash() {
     for seed in strake_env::rng::test_seeds(0, 8) {
@@ -383,7 +383,7 @@ fn a_bad_page_costs_its_own_keys_only() {
     }
     kv.checkpoint().unwrap();
     drop(kv);
-    // A leaf: the first unit after the header that holds a value of the middle.
+    // A leaf: the first unit after the header that holds a value from the middle.
     let chunk = container.superblock().metadata_kv.chunks[0];
     let start = container.geometry().chunk_range(chunk).start;
     let mut bytes = vec![0; 1 << 20];
@@ -437,13 +437,13 @@ fn a_flipped_bit_in_the_base_is_an_error_never_a_wrong_value() {
     assert!(refused > 3, "flips must have hit something: {refused}");
 }
 
-/// What all pairs weigh, counted anew.
+/// The weight of all pairs, counted anew.
 fn weight_of(model: &Model) -> u64 {
     model.iter().map(|(key, value)| base::weight_of(key.len() + value.len())).sum()
 }
 
-/// Fills a store of few chunks as far as it may be, then changes what is there, all of it at once
-/// too: a checkpoint always finds space.
+/// Fills a store of few chunks as far as allowed. Then changes its pairs, even all of them at once.
+/// A checkpoint always finds space.
 #[test]
 fn a_checkpoint_finds_space_while_no_more_is_in_there_than_may_be() {
     for seed in strake_env::rng::test_seeds(0, 12 * strake_env::rng::test_scale()) {
@@ -500,7 +500,7 @@ fn a_checkpoint_finds_space_while_no_more_is_in_there_than_may_be() {
     }
 }
 
-/// Data leaves nothing but what was kept before.
+/// A source whose data leaves only what was kept before.
 struct Tight;
 
 impl ChunkSource for Tight {
@@ -531,7 +531,7 @@ fn what_was_kept_for_a_store_is_kept_again_after_a_restart() {
     put(5000, 5001);
     let before = kv.weight_max();
     assert!(before >= 2 * kv.weight(), "it may grow");
-    // Less is kept than the store says: it is to say so before the next restart.
+    // Less is kept now than the store says. It must say so before the next restart.
     let tight: Arc<dyn ChunkSource> = Arc::new(Tight);
     container.set_chunk_source(&tight);
     drop(kv);

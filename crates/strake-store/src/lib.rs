@@ -2,9 +2,9 @@
 //!
 //! A [`Container`] lies on a [`strake_env::Disk`] and divides it into two log rings and equal
 //! chunks (picture in `container.rs`). A [`Journal`] on a [`LogRegion`] makes entries durable
-//! cheaply; a [`Kv`] on a [`KvRegion`] holds the state that the entries lead to. Recovery is always
-//! the same: the KV as of its last checkpoint, then the journal's entries after
-//! [`Kv::applied_in_base`] applied again by their owner.
+//! cheaply. A [`Kv`] on a [`KvRegion`] holds the state that the entries lead to. Recovery is always
+//! the same: the KV is opened as of its last checkpoint, and its owner applies the journal's
+//! entries after [`Kv::applied_in_base`] again.
 
 pub mod container;
 pub mod journal;

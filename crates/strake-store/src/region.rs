@@ -1,4 +1,4 @@
-//! Parts of a container handed to their users: log rings, and the space of key-value stores.
+//! The parts of a container that its users get: log rings, and the space of key-value stores.
 
 use crate::container::Container;
 use crate::superblock::KvSpace;
@@ -12,13 +12,13 @@ pub struct LogRegion {
     pub(crate) offset: u64,
     pub(crate) length: u64,
     pub(crate) seed: u64,
-    /// Whether entries speak of data on the same disk, which must be durable before them.
+    /// True if the entries refer to data on the same disk, which must be durable before them.
     pub(crate) follows_data: bool,
-    /// Whether the log was begun when the container was made: then an empty ring is a lost log.
+    /// True if the log was begun when the container was made. An empty ring is then a lost log.
     pub(crate) is_begun: bool,
 }
 
-/// Whose key-value store.
+/// The owner of a key-value store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvRole {
     /// The block store's index.
@@ -27,31 +27,33 @@ pub enum KvRole {
     Metadata,
 }
 
-/// Gives chunks of the data area to key-value stores that grow: the block store's allocator.
+/// Gives chunks of the data area to key-value stores that grow. The block store's allocator is one.
 ///
-/// Called from [`crate::Kv::checkpoint`] and [`crate::Kv::open`], with the container's superblock
-/// lock held: an implementation must neither use the store or the container's superblock methods
-/// nor wait for a lock under which a checkpoint is made.
+/// [`crate::Kv::checkpoint`] and [`crate::Kv::open`] call it with the container's superblock lock
+/// held. An implementation must not use the store or the container's superblock methods. It must
+/// not wait for a lock under which a checkpoint is made.
 pub trait ChunkSource: Send + Sync {
     /// Takes one wholly free chunk out of the data area for good. `candidates` are all chunks that
-    /// are not a KV's yet, highest first; the highest free one is best.
+    /// do not belong to a KV yet, highest first. The highest free one is best.
     fn claim(&self, candidates: &[u32]) -> Option<u32>;
 
-    /// Keeps chunks from data for a KV that may grow: those `needed` were kept for it before a
-    /// restart, those `wanted` only while data has plenty. How many are kept for it now, beside
-    /// what is always kept. May be called under any lock of a store's owner.
+    /// Keeps chunks from data for a KV that may grow. The `needed` chunks were already kept before
+    /// a restart. The `wanted` chunks are kept only while data has plenty. Returns how many chunks
+    /// are kept for the KV now, besides those that are always kept. May be called under any lock of
+    /// a store's owner.
     fn keep(&self, needed: u32, wanted: u32) -> u32;
 
-    /// Chunks that are free again: a claim that was not used, or a KV that was dropped.
+    /// Takes back chunks that are free again, from a claim that was not used or a KV that was
+    /// dropped.
     fn release(&self, chunks: &[u32]);
 }
 
-/// The source for containers without a block store (tests, metadata alone): all is free.
+/// The source for containers without a block store (tests, metadata alone). All chunks are free.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnusedChunks;
 
 impl UnusedChunks {
-    /// The usual handle; keep it as long as the container.
+    /// The usual handle. Keep it as long as the container.
     pub fn shared() -> Arc<dyn ChunkSource> {
         Arc::new(UnusedChunks)
     }
@@ -74,12 +76,12 @@ impl ChunkSource for UnusedChunks {
 pub struct KvRegion {
     pub(crate) container: Container,
     pub(crate) role: KvRole,
-    /// Space that is to take the place of the store's.
+    /// True if this space will replace the store's present space.
     pub(crate) is_draft: bool,
 }
 
 impl KvRegion {
-    /// Space of its own for a store that is to take the place of this one.
+    /// A separate space for a store that will replace this one.
     pub(crate) fn draft(&self) -> KvRegion {
         KvRegion { is_draft: true, ..self.clone() }
     }

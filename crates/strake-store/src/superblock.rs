@@ -1,8 +1,9 @@
-//! The superblock: who this disk is, and which chunks belong to which key-value store.
+//! The superblock: the disk's identity, and the chunks of each key-value store.
 //!
-//! Two copies, A at 0 and B at 64 KiB, are written alternately: sequence n goes to copy A when n is
-//! even, else to B, and is synced before n + 1 begins. A torn write can therefore only destroy the
-//! copy that is not the newest durable one. The valid copy with the higher sequence wins.
+//! There are two copies, A at 0 and B at 64 KiB. They are written alternately: sequence n goes to
+//! copy A if n is even, and to B otherwise. Each write is synced before the next one begins, so a
+//! torn write can only destroy the copy that is not the newest durable one. The valid copy with the
+//! higher sequence wins.
 //!
 //! One copy is 4096 bytes, integers little-endian:
 //!
@@ -35,7 +36,7 @@
 
 use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId, Result};
 
-/// One copy has this many bytes.
+/// The length of one copy in bytes.
 pub const SUPERBLOCK_BYTES: usize = 4096;
 /// The offsets of the two copies.
 pub const COPY_OFFSETS: [u64; 2] = [0, 64 << 10];
@@ -45,43 +46,43 @@ pub const METADATA_HOLDERS_MAX: usize = 16;
 pub const KV_CHUNKS_MAX: usize = 256;
 
 const MAGIC: &[u8; 8] = b"STRAKEsb";
-/// The version of the container's form. Every superblock names it.
+/// The version of the container's format. Every superblock names it.
 pub const FORMAT_VERSION: u32 = 1;
 const FLAG_PATCHES: u64 = 1;
 
-/// Space of one key-value store: chunks in order, of which the first `length` bytes are in use.
+/// The space of one key-value store: chunks in order. The first `length` bytes of them are in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvSpace {
     /// Bytes in use.
     pub length: u64,
-    /// Its chunks, in order.
+    /// The store's chunks, in order.
     pub chunks: Vec<u32>,
 }
 
-/// Who this disk is, and which chunks belong to which key-value store.
+/// The disk's identity, and the chunks of each key-value store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Superblock {
     /// Grows by one with every rewrite.
     pub sequence: u64,
-    /// The cluster it belongs to.
+    /// The cluster that the disk belongs to.
     pub cluster: ClusterId,
-    /// Its own id.
+    /// The disk's own id.
     pub nsd: NsdId,
-    /// The file system it belongs to.
+    /// The file system that the disk belongs to.
     pub fs: FsId,
     /// Disks of one group fail together.
     pub failure_group: u32,
     /// Bytes of the container when it was formatted.
     pub length: u64,
-    /// The newest generation of metadata copies this disk has heard of.
+    /// The newest generation of metadata copies that this disk has heard of.
     pub metadata_generation: u64,
-    /// Whether the index may have records that say how one version of a strip differs from another.
+    /// True if the index may have records that say how one version of a strip differs from another.
     pub has_patches: bool,
     /// The NSDs that hold the metadata of that generation.
     pub metadata_holders: Vec<NsdId>,
-    /// Records of the index log are bound to it; a new seed empties the log.
+    /// The seed of the index log. Its records are bound to the seed, so a new seed empties the log.
     pub index_log_seed: u64,
-    /// Likewise for the metadata log.
+    /// The seed of the metadata log, likewise.
     pub metadata_log_seed: u64,
     /// Space of the block store's index.
     pub index_kv: KvSpace,
@@ -93,7 +94,7 @@ impl Superblock {
     /// The copy's bytes.
     ///
     /// # Panics
-    /// When a list is longer than the format holds; [`crate::Container`] checks before.
+    /// If a list is longer than the format holds. [`crate::Container`] checks this before.
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         assert!(self.metadata_holders.len() <= METADATA_HOLDERS_MAX, "holders must fit");
         let mut out = [0; SUPERBLOCK_BYTES];
@@ -127,12 +128,12 @@ impl Superblock {
         out
     }
 
-    /// Reads a copy. Only the form is checked here; that lists fit the container is checked by
-    /// [`crate::Container::open`].
+    /// Reads a copy. This checks only the form. [`crate::Container::open`] checks that the lists
+    /// fit the container.
     ///
     /// # Errors
-    /// `NotFound` without the magic, `Corrupt` where the checksum or a count is wrong,
-    /// `NotSupported` for a newer format.
+    /// `NotFound` without the magic. `Corrupt` if the checksum or a count is wrong. `NotSupported`
+    /// for a newer format.
     pub fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock> {
         if &bytes[..8] != MAGIC {
             return Err(Error::new(ErrorKind::NotFound, "no superblock here"));

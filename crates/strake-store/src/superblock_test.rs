@@ -1,4 +1,4 @@
-//! The superblock's bytes: golden fixture and damaged inputs.
+//! Tests the superblock's bytes with a golden fixture and damaged inputs.
 
 use super::*;
 use strake_env::Rng;
@@ -21,7 +21,8 @@ fn sample() -> Superblock {
     }
 }
 
-/// The fixture is the file's non-zero part in hexadecimal, 32 bytes a line, after its offset.
+/// The fixture holds the superblock's non-zero part in hexadecimal, 32 bytes a line, each line
+/// after its offset.
 fn fixture() -> [u8; SUPERBLOCK_BYTES] {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     for line in include_str!("../tests/fixtures/superblock_v1.hex").lines() {
@@ -57,7 +58,7 @@ fn a_flag_says_that_older_programs_cannot_read_the_records() {
     let mut bytes = patched.encode();
     assert_eq!(Superblock::decode(&bytes).unwrap(), patched);
     assert_eq!(bytes[16..24], [1, 0, 0, 0, 0, 0, 0, 0]);
-    // Nothing else differs but the checksum.
+    // Otherwise only the checksum differs.
     bytes[16] = 0;
     bytes[8..12].copy_from_slice(&fixture()[8..12]);
     assert_eq!(bytes, fixture());
@@ -97,7 +98,7 @@ fn lies_with_a_good_checksum_never_panic() {
             let at = 12 + rng.index(SUPERBLOCK_BYTES - 12);
             bytes[at] = rng.next_u64() as u8;
         }
-        // Counts are where lies would hurt.
+        // False values in counts would do the most harm.
         let at = *[60, 112, 116].get(rng.index(3)).unwrap();
         bytes[at] = rng.next_u64() as u8;
         bytes[8..12].fill(0);

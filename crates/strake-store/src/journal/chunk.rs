@@ -1,8 +1,8 @@
-//! What a journal writes at once: a chunk of whole 4 KiB blocks with a header and entries.
+//! A chunk: the whole 4 KiB blocks, with a header and entries, that a journal writes at once.
 //!
-//! Integers are little-endian. A chunk is valid or it is not, as a whole: its entries were written
-//! by one write before one barrier, so a checksum per entry could only ever save entries that were
-//! never acknowledged.
+//! Integers are little-endian. A chunk is either valid or invalid as a whole. All its entries were
+//! written by one write before one barrier, so a checksum per entry could only save entries that
+//! were never acknowledged.
 //!
 //! ```text
 //!  0  8  magic "STRAKEjl"
@@ -27,7 +27,7 @@ use strake_env::AlignedBuffer;
 
 /// Chunks begin and end at multiples of this.
 pub(super) const BLOCK_BYTES: usize = 4096;
-/// No chunk is longer.
+/// The length of the longest chunk.
 pub(super) const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// The size of the buffer that a chunk begins with.
 pub(super) const BUFFER_BYTES_MIN: usize = 4 * BLOCK_BYTES;
@@ -36,7 +36,7 @@ const ENTRY_HEADER_BYTES: usize = 12;
 /// Counters of chunks, entries and bytes never come near this, so adding to them is safe.
 const COUNT_END: u64 = 1 << 62;
 const MAGIC: &[u8; 8] = b"STRAKEjl";
-/// No entry is longer.
+/// The length of the longest entry.
 pub const ENTRY_BYTES_MAX: usize = CHUNK_BYTES_MAX - HEADER_BYTES - ENTRY_HEADER_BYTES;
 
 /// A chunk's header without magic and checksum.
@@ -55,7 +55,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Reads a header if `block` begins with a plausible one; the checksum comes later.
+    /// Reads a header if `block` begins with a plausible one. The checksum is verified later.
     pub(super) fn read(block: &[u8]) -> Option<Header> {
         if block.len() < BLOCK_BYTES || &block[..8] != MAGIC {
             return None;
@@ -84,7 +84,7 @@ impl Header {
     }
 }
 
-/// Whether a whole chunk matches its checksum.
+/// True if a whole chunk matches its checksum.
 pub(super) fn is_valid(chunk: &[u8]) -> bool {
     checksum(chunk) == u32_at(chunk, 8)
 }
@@ -95,7 +95,7 @@ fn checksum(chunk: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, &chunk[12..])
 }
 
-/// Calls `entry` for each entry of a valid chunk; `None` if the entries do not fit their frame.
+/// Calls `entry` for each entry of a valid chunk. `None` if the entries do not fit their frame.
 pub(super) fn read_entries(
     chunk: &[u8],
     header: &Header,
@@ -120,7 +120,8 @@ pub(super) struct Builder {
 
 impl Builder {
     /// An empty chunk in `buffer`, which has at least [`BUFFER_BYTES_MIN`] bytes with any contents.
-    /// As the chunk grows, a larger buffer replaces it: most chunks hold a few entries.
+    /// When the chunk outgrows the buffer, a larger one replaces it. Most chunks hold only a few
+    /// entries.
     pub(super) fn new(buffer: AlignedBuffer) -> Builder {
         assert!(buffer.len() >= BUFFER_BYTES_MIN, "a chunk begins with a block");
         Builder { buffer, used: HEADER_BYTES, entry_count: 0 }
@@ -147,18 +148,18 @@ impl Builder {
         true
     }
 
-    /// Bytes on the disk as it is now.
+    /// The bytes that the chunk now takes on the disk.
     pub(super) fn length(&self) -> usize {
         self.used.next_multiple_of(BLOCK_BYTES)
     }
 
-    /// Bytes on the disk with one more entry of `bytes`, if it fits.
+    /// The bytes that the chunk would take with one more entry of `bytes`, if the entry fits.
     pub(super) fn length_with(&self, bytes: usize) -> Option<usize> {
         let end = self.used + ENTRY_HEADER_BYTES + bytes;
         (end <= CHUNK_BYTES_MAX).then(|| end.next_multiple_of(BLOCK_BYTES))
     }
 
-    /// Fills in the header; lengths and counts are the builder's own.
+    /// Fills in the header. Lengths and counts come from the builder itself.
     pub(super) fn finish(&mut self, header: &Header) -> &[u8] {
         let length = self.length();
         self.buffer[self.used..length].fill(0);
@@ -187,7 +188,7 @@ impl Builder {
     }
 }
 
-/// The space an entry of `bytes` needs in a chunk of its own.
+/// The bytes that an entry of `bytes` needs in a chunk of its own.
 pub(super) fn length_alone(bytes: usize) -> usize {
     (HEADER_BYTES + ENTRY_HEADER_BYTES + bytes).next_multiple_of(BLOCK_BYTES)
 }

@@ -1,21 +1,23 @@
-//! Reads a log ring back: which chunks count, and whether any that were durable are missing.
+//! Reads a log ring back. It finds which chunks count, and whether any durable chunk is missing.
 //!
-//! 1. Find all valid chunks of this seed that lie where their position says. One sequence may
-//!    be there twice (a tail that an earlier recovery dropped, and its successor): the higher
-//!    incarnation is the true one.
-//! 2. The newest chunk, by incarnation and sequence, tells the highest *durable* sequence s. It
-//!    need not be reachable itself: chunks written before one barrier may be lost in any order.
-//! 3. Chunk s must be there. From it the chain goes on while the next sequence is there with an
-//!    incarnation that does not go down: a lower one is a tail that was dropped before.
-//! 4. The last chunk of the chain, k, tells the first *needed* one. Space is used again only after
-//!    a durable chunk said so, hence all from there to k must be there: else durable chunks were
-//!    damaged, and the answer is `Corrupt`, never a shorter history.
+//! 1. Find all valid chunks of this seed that lie where their position says. The same sequence may
+//!    be there twice: in a tail that an earlier recovery dropped, and in its successor. The chunk
+//!    with the higher incarnation is the true one.
+//! 2. The newest chunk, by incarnation and sequence, names the highest *durable* sequence s. The
+//!    newest chunk need not be reachable itself, because chunks written before one barrier may be
+//!    lost in any order.
+//! 3. Chunk s must be there. The chain goes on from s as long as the next sequence is there with an
+//!    incarnation that does not go down. A lower incarnation belongs to a tail that was dropped
+//!    before.
+//! 4. The last chunk of the chain, k, names the first *needed* chunk. Space is used again only
+//!    after a durable chunk allowed it, so all chunks from there to k must be there. If one is
+//!    missing, durable chunks were damaged. The answer is then `Corrupt`, never a shorter history.
 //!
-//! A log that was begun with its container (`LogRegion::is_begun`) has a chunk at any time; one
-//! without any is lost as a whole, not empty.
+//! A log that was begun with its container (`LogRegion::is_begun`) has a chunk at any time. If no
+//! chunk is found, the whole log is lost; it is not empty.
 //!
-//! What is found is synced before anybody relies on it: after the crash of the process alone it
-//! may still sit in the disk's volatile cache.
+//! Everything found is synced before anybody relies on it. If only the process crashed, the chunks
+//! may still be in the disk's volatile cache.
 
 use super::Entries;
 use super::chunk::{self, BLOCK_BYTES, Header};
@@ -29,9 +31,9 @@ const READ_BYTES: usize = 256 << 10;
 
 /// The results of recovery.
 pub(super) struct Recovered {
-    /// The chunks that count, ascending without a gap; the first is the first needed one.
+    /// The chunks that count, ascending without a gap. The first one is the first needed chunk.
     pub(super) chain: Vec<Header>,
-    /// Their entries.
+    /// The entries of these chunks.
     pub(super) entries: Entries,
     /// The highest incarnation seen anywhere.
     pub(super) incarnation: u64,
@@ -40,7 +42,7 @@ pub(super) struct Recovered {
 /// Reads the log.
 ///
 /// # Errors
-/// The disk's; `Corrupt` if durable chunks are damaged.
+/// The disk's errors. `Corrupt` if durable chunks are damaged.
 pub(super) fn recover(region: &LogRegion) -> Result<Recovered> {
     let chunks = valid_chunks(region)?;
     let newest = chunks.values().max_by_key(|chunk| (chunk.incarnation, chunk.sequence)).copied();
@@ -103,7 +105,7 @@ fn chain(
     Ok(chain)
 }
 
-/// Chunks follow one another and fit the ring together: the journal counts on it.
+/// Checks that chunks follow one another and fit the ring together. The journal relies on it.
 fn check_positions(chain: &[Header], region_length: u64) -> Result<()> {
     let end = |header: &Header| header.position + u64::from(header.length);
     for pair in chain.windows(2) {
@@ -119,13 +121,13 @@ fn check_positions(chain: &[Header], region_length: u64) -> Result<()> {
     }
 }
 
-/// All valid chunks by sequence, the highest incarnation of each.
+/// All valid chunks by sequence. Of two with the same sequence, the higher incarnation counts.
 fn valid_chunks(region: &LogRegion) -> Result<BTreeMap<u64, Header>> {
     let mut found: BTreeMap<u64, Header> = BTreeMap::new();
     let candidates = candidates(region)?;
     let longest = candidates.iter().map(|(_, header)| header.length as usize).max().unwrap_or(0);
     let mut buffer = AlignedBuffer::zeroed(longest);
-    // Blocks within a valid chunk are its entries, whatever they look like.
+    // Blocks within a valid chunk are its entries, even if they look like chunks.
     let mut end_of_valid = 0;
     for (offset, header) in candidates {
         let end = offset + u64::from(header.length);

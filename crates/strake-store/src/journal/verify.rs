@@ -1,5 +1,5 @@
-//! Reads back what a journal in use would rely on after a crash. Where the disk has lost some of
-//! it, it is written anew: the owner still has the entries that count in memory.
+//! Reads back the chunks that a journal in use would need after a crash. If the disk has lost some
+//! of them, the journal is written anew: the owner still has the entries that count in memory.
 
 use super::chunk::{self, BLOCK_BYTES, Header};
 use super::{Journal, Lsn};
@@ -11,7 +11,7 @@ impl Journal {
     /// damaged one. Chunks that are appended or trimmed meanwhile are left out.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's errors.
     pub fn verify(&self) -> Result<Option<u64>> {
         let needed: Vec<(u64, u64)> = {
             let state = self.state.lock();
@@ -22,7 +22,7 @@ impl Journal {
         for (sequence, position) in needed {
             let is_whole = self.is_whole(sequence, position, &mut buffer)?;
             let first = self.state.lock().live.front().map(|live| live.sequence);
-            // What was trimmed meanwhile may be overwritten.
+            // A chunk that was trimmed meanwhile may be overwritten.
             if !is_whole && first.is_some_and(|first| first <= sequence) {
                 return Ok(Some(sequence));
             }
@@ -49,8 +49,8 @@ impl Journal {
         Ok(chunk::is_valid(bytes))
     }
 
-    /// Like [`Journal::trim`]. The last chunk gives way to an empty one too. So no chunk that was
-    /// written before this call counts any more, if it held only entries below `before`.
+    /// Like [`Journal::trim`], but an empty chunk replaces the last chunk too. Afterwards no chunk
+    /// written before this call counts, if it held only entries below `before`.
     ///
     /// # Errors
     /// As [`Journal::sync`].

@@ -1,13 +1,13 @@
-//! Units read from the disk beside the one that was asked for.
+//! Read-ahead: units read from the disk together with the one that was asked for.
 //!
-//! A checkpoint writes a tree's leaves one after the other, and a listing reads them in that order,
-//! one unit at a time. Reading a run of units costs little more than reading one. The length of
-//! runs follows from what became of the last ones. A run that is used doubles the length. A run
-//! that is dropped unused halves it, down to none where the store is read in no order.
+//! A checkpoint writes a tree's leaves one after the other. A listing reads them in that order, one
+//! unit at a time. Reading a run of units costs little more than reading one. The length of the
+//! next run depends on the last ones. A run that is used doubles the length. A run that is dropped
+//! unused halves it. If the store is read in no order, the length falls to a single unit.
 //!
-//! What is here equals what the disk has. A thread that changes a unit calls [`Ahead::forget`]
-//! *after* the change can be seen. A thread that fills takes [`Ahead::ticket`] *before* it looks
-//! whether a unit is changed. A fill whose ticket is out of date is refused. Nothing is verified
+//! The units here equal those on the disk. A thread that changes a unit calls [`Ahead::forget`]
+//! *after* the change can be seen. A thread that fills a run takes [`Ahead::ticket`] *before* it
+//! looks whether a unit is changed. A fill with an outdated ticket is refused. Nothing is verified
 //! here.
 
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ const RUN_UNITS_FIRST: u64 = 8;
 /// At most this many runs are kept: 2 MiB.
 const RUNS_MAX: usize = 16;
 
-/// See the module.
+/// The runs of one store; see the module.
 pub(super) struct Ahead {
     state: Mutex<State>,
 }
@@ -70,7 +70,7 @@ impl Ahead {
         true
     }
 
-    /// The ticket for [`Ahead::fill`], and how many units to read.
+    /// The ticket for [`Ahead::fill`], and the number of units to read.
     pub(super) fn ticket(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.changes, state.run_units)

@@ -1,23 +1,23 @@
 //! The base: a redb database in a region, as of the last checkpoint.
 //!
-//! Commits are durable, in two phases and with the allocator's state saved ("quick repair"), so
-//! that opening after a crash reads a few pages and never walks the tree.
+//! Commits are durable. They use two phases and save the allocator's state ("quick repair"), so
+//! opening after a crash reads a few pages and never walks the tree.
 //!
-//! **Two phases must stay.** With one phase redb tells a torn commit from a whole one by the XXH3
-//! checksums in its own pages. Ours (`pages.rs`) are CRCs kept beside the pages and written in the
-//! same barrier: after a power cut between them a page may be new and its CRC old, or the other way
-//! round, and reads as damaged. That is harmless only because no page that the last durable commit
-//! names is written before the next one is durable, and the header (unit 0, not covered by a CRC)
-//! turns to the new commit after a barrier of its own. With one phase the header could name pages
-//! whose CRCs were lost, and both commits would be gone.
+//! **Two phases must stay.** With one phase, redb tells a torn commit from a whole one by the XXH3
+//! checksums in its own pages. Our checksums (`pages.rs`) are CRCs. They lie beside the pages and
+//! are written in the same barrier. After a power cut a page may be new and its CRC old, or the
+//! other way round. It then reads as damaged. This is harmless for two reasons. No page that the
+//! last durable commit names is written before the next commit is durable. And the header (unit 0,
+//! which has no CRC) turns to the new commit after a barrier of its own. With one phase the header
+//! could name pages whose CRCs were lost, and both commits would be gone.
 //!
-//! **Panics.** redb asserts on the contents of pages that it wrote itself. So pages that lie under
+//! **Panics.** redb asserts on the contents of pages that it wrote itself, so false contents under
 //! good checksums may make it panic. Every call of redb is guarded. After a panic nothing more is
-//! asked of the store, nor written, until it is opened again ([`Trust`]). This does not exclude
-//! pages that name each other in a circle: redb would descend until its stack ends.
+//! read from the store or written to it until it is opened again ([`Trust`]). One case is not
+//! covered: if pages name each other in a circle, redb descends until its stack ends.
 //!
-//! redb refuses everything after any storage error, even after a growth that found no space; then
-//! the base is opened anew on what is durable (see `Kv::checkpoint`).
+//! redb refuses everything after any storage error, even after a growth that found no space. The
+//! base is then opened anew at what is durable (see `Kv::checkpoint`).
 
 use super::overlay::Overlay;
 use super::pages::{File, Pages};
@@ -36,18 +36,18 @@ use strake_proto::{Error, ErrorKind, Result};
 const PAIRS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("pairs");
 const STATE: TableDefinition<&str, u64> = TableDefinition::new("state");
 const APPLIED: &str = "applied";
-/// The name under which the weight of all pairs is kept; see [`weight_of`]. Older bases lack it.
+/// The name of the entry for the weight of all pairs; see [`weight_of`]. Older bases lack it.
 const WEIGHT: &str = "weight";
-/// The name under which stands how long the file can become with the space kept for it. As much is
-/// kept again after a restart. Older bases lack it.
+/// The name of the entry that says how long the file can become with the space kept for it. The
+/// same amount is kept again after a restart. Older bases lack the entry.
 const PROMISED: &str = "promised";
 const PAGE_BYTES: u64 = 4096;
-/// redb keeps this much beside the bytes of a pair.
+/// redb keeps this many bytes besides the bytes of a pair.
 const PAIR_BYTES: u64 = 32;
 
-/// The most bytes of pages that a pair of this many bytes takes. A page is half full after it was
-/// split. A page for a large pair has the next power of two, and a page of several units may not
-/// fit into space that is free in pieces.
+/// The most bytes of pages that a pair of this many bytes takes. A page is half full after a split.
+/// The page of a large pair is as long as the next power of two. A page of several units may not
+/// fit if the free space is in pieces.
 pub(super) fn weight_of(bytes: usize) -> u64 {
     let bytes = bytes as u64 + PAIR_BYTES;
     let pages = bytes.next_power_of_two().max(PAGE_BYTES);
@@ -58,18 +58,19 @@ pub(super) fn weight_of(bytes: usize) -> u64 {
     }
 }
 
-/// Whether redb ever panicked over a store. Pages whose checksums agree are believed, and redb
-/// asserts on some of what they can hold; what it left in memory is then not known.
+/// Remembers if redb ever panicked over a store. Pages whose checksums agree are believed, and redb
+/// asserts on some of their possible contents. After a panic its state in memory is unknown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trust(Arc<AtomicBool>);
 
 impl Trust {
-    /// Whether nothing more is asked of the store.
+    /// True if the store must not be used any more.
     pub(super) fn is_lost(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Runs what calls redb: a damaged disk must be an error, not the end of the process.
+    /// Runs a call of redb, so that a damaged disk leads to an error and not to the end of the
+    /// process.
     fn guard<T>(
         &self,
         work: impl FnOnce() -> std::result::Result<T, StorageError>,
@@ -83,7 +84,7 @@ impl Trust {
         })
     }
 
-    /// The same where the error is ours.
+    /// Like `guard`, for calls that return errors of ours.
     fn guard_ours<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.guard(|| Ok(work())).unwrap_or_else(|error| Err(from_storage(error)))
     }
@@ -95,10 +96,10 @@ fn not_trusted() -> StorageError {
 
 type Pair = (AccessGuard<'static, &'static [u8]>, AccessGuard<'static, &'static [u8]>);
 
-/// The pairs as of one checkpoint; readers share it until the next.
+/// The pairs as of one checkpoint. Readers share the snapshot until the next checkpoint.
 #[derive(Clone)]
 pub(super) struct Snapshot {
-    /// `None` only while it is dropped.
+    /// `None` only while the snapshot is dropped.
     table: Option<Arc<ReadOnlyTable<&'static [u8], &'static [u8]>>>,
     trust: Trust,
 }
@@ -108,7 +109,7 @@ impl Snapshot {
         self.table.as_ref().expect("invariant: there until it is dropped")
     }
 
-    /// Whether both are of the same opening and checkpoint.
+    /// True if both are of the same opening and the same checkpoint.
     pub(super) fn is_same(&self, other: &Snapshot) -> bool {
         std::ptr::eq(self.table(), other.table())
     }
@@ -118,7 +119,7 @@ impl Snapshot {
         self.trust.guard(|| Ok(self.table().get(key)?.map(|value| value.value().into())))
     }
 
-    /// The pairs of a range, from both ends.
+    /// The pairs of a range, readable from both ends.
     pub(super) fn range(
         &self,
         range: (Bound<&[u8]>, Bound<&[u8]>),
@@ -150,7 +151,8 @@ impl Pairs {
         let next = trust.guard(|| {
             let pair = if is_back { range.next_back() } else { range.next() };
             let Some((key, value)) = pair.transpose()? else { return Ok(None) };
-            // Where they lie is looked up here, in a page that is believed; not again later.
+            // The places of key and value are looked up here, while the page is believed. They are
+            // not looked up again later.
             let _ = (key.value(), value.value());
             Ok(Some((key, value)))
         });
@@ -158,21 +160,21 @@ impl Pairs {
     }
 }
 
-/// Drops what is redb's, which may panic over what a panic left.
+/// Drops a value of redb's. The drop itself may panic over what an earlier panic left.
 fn drop_guarded<T>(what: T) {
-    // What cannot be dropped is not looked at again.
+    // A value that cannot be dropped is ignored.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(what)));
 }
 
 /// The base of one store.
 pub(super) struct Base {
-    /// `None` only while it is dropped.
+    /// `None` only while the base is dropped.
     database: Option<Database>,
     pages: Arc<Pages>,
     trust: Trust,
     /// The weight of all pairs.
     weight: AtomicU64,
-    /// See [`PROMISED`].
+    /// The length that the file was promised; see [`PROMISED`].
     promised: AtomicU64,
 }
 
@@ -186,12 +188,12 @@ impl Drop for Base {
 }
 
 impl Base {
-    /// Opens the base, or makes an empty one in an empty region.
+    /// Opens the base of a region. Makes an empty base in an empty region.
     pub(super) fn open(region: KvRegion, cache_bytes: usize, trust: &Trust) -> Result<Base> {
         let pages = Arc::new(Pages::open(region));
         let file = File(Arc::clone(&pages));
-        // Beyond what pages hold redb asserts on a header of another life, which has no checksum
-        // of ours.
+        // The guard is needed for the header too: it may be of another life and has no checksum of
+        // ours, and redb asserts on it.
         let database = trust.guard_ours(|| {
             let opened = redb::Builder::new().set_cache_size(cache_bytes).create_with_backend(file);
             opened.map_err(from_redb)
@@ -209,12 +211,12 @@ impl Base {
         Ok(base)
     }
 
-    /// How many bytes the file was promised that it can have.
+    /// The length in bytes that the file was promised it can reach.
     pub(super) fn promised(&self) -> u64 {
         self.promised.load(Ordering::Acquire)
     }
 
-    /// What all pairs weigh, in bytes of pages.
+    /// The weight of all pairs, in bytes of pages.
     pub(super) fn weight(&self) -> u64 {
         self.weight.load(Ordering::Acquire)
     }
@@ -223,7 +225,7 @@ impl Base {
         self.database.as_ref().expect("invariant: there until it is dropped")
     }
 
-    /// Its file.
+    /// The base's file.
     pub(super) fn pages(&self) -> &Arc<Pages> {
         &self.pages
     }
@@ -247,7 +249,7 @@ impl Base {
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "a key-value store without its table"))
     }
 
-    /// The entry up to which everything is here.
+    /// The entry up to which the base holds everything.
     pub(super) fn applied(&self) -> Result<Lsn> {
         Ok(Lsn(self.state(APPLIED)?.unwrap_or(0)))
     }
@@ -261,8 +263,8 @@ impl Base {
         })
     }
 
-    /// Writes changes, the entry they reach to, and how long the file is promised to become, in one
-    /// durable commit.
+    /// Writes changes, the last entry they include, and the length that the file is promised, in
+    /// one durable commit.
     pub(super) fn write(&self, changes: &Overlay, applied: Lsn, promised: u64) -> Result<()> {
         self.trust.guard_ours(|| self.commit(changes, applied, promised))
     }
@@ -281,7 +283,7 @@ impl Base {
                     None => pairs.remove(key).map_err(from_redb)?,
                 };
                 let of = |bytes| weight_of(key.len() + bytes);
-                // A sum that damage made wrong is no reason to fail.
+                // A sum that is wrong because of damage is no reason to fail.
                 weight = weight.saturating_sub(old.map_or(0, |old| of(old.value().len())));
                 weight = weight.saturating_add(change.as_ref().map_or(0, |new| of(new.len())));
             }
@@ -297,7 +299,7 @@ impl Base {
     }
 }
 
-/// What all pairs of a snapshot weigh.
+/// The weight of all pairs of a snapshot.
 fn weigh(snapshot: &Snapshot) -> Result<u64> {
     let mut pairs = snapshot.range((Bound::Unbounded, Bound::Unbounded)).map_err(from_storage)?;
     let mut weight = 0;
@@ -308,7 +310,7 @@ fn weigh(snapshot: &Snapshot) -> Result<u64> {
     Ok(weight)
 }
 
-/// What an error of redb means to us.
+/// Translates an error of redb into one of ours.
 pub(super) fn from_redb(error: impl Into<redb::Error>) -> Error {
     match error.into() {
         redb::Error::Io(error) => match error.kind() {
@@ -326,7 +328,7 @@ pub(super) fn from_redb(error: impl Into<redb::Error>) -> Error {
     }
 }
 
-/// The same for what reads return.
+/// Like [`from_redb`], for the errors that reads return.
 pub(super) fn from_storage(error: StorageError) -> Error {
     from_redb(redb::Error::from(error))
 }

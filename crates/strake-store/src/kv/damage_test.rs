@@ -1,5 +1,5 @@
-//! Damaged pages: found on the disk whatever caches know, renewed, salvaged; and pages that lie
-//! under good checksums.
+//! Damaged pages: they are found on the disk regardless of caches, renewed, and salvaged. Also
+//! pages with false contents under good checksums.
 
 use super::kv_test::{CACHE_BYTES, container, limit, open};
 use super::*;
@@ -44,7 +44,7 @@ fn pairs(kv: &Kv) -> Result<Model> {
     Ok(found)
 }
 
-/// Everything, a few units at a time.
+/// Verifies the whole store, a few units at a time.
 fn verify(kv: &Kv) -> Verified {
     let mut sum = Verified::default();
     let mut next = Some(0);
@@ -56,7 +56,7 @@ fn verify(kv: &Kv) -> Verified {
     sum
 }
 
-/// The bytes of the disk that the store's chunks have.
+/// The bytes of the disk where the store's chunks begin.
 fn chunk_starts(container: &Container) -> Vec<u64> {
     let chunks = container.superblock().metadata_kv.chunks.clone();
     chunks.iter().map(|&chunk| container.geometry().chunk_range(chunk).start).collect()
@@ -73,7 +73,7 @@ fn every_flipped_bit_is_found_and_renewing_leaves_none() {
         if seed % 2 == 0 {
             kv.forget_caches();
         }
-        // In a unit that was written at some time: one whose entry in the table is not zero.
+        // Flips a bit in a unit that was written at some time: its entry in the table is not zero.
         let starts = chunk_starts(&container);
         let start = starts[rng.index(starts.len())];
         let mut table = vec![0; UNIT as usize];
@@ -84,7 +84,7 @@ fn every_flipped_bit_is_found_and_renewing_leaves_none() {
         disk.flip(start + (1 + unit) * UNIT + rng.below(UNIT), 1 << rng.below(8));
         let found = verify(&kv);
         assert_eq!(found.damaged, 1, "seed {seed}, unit {unit}");
-        // The header is written again from memory, with the rest the whole base is.
+        // The header alone is written again from memory. Otherwise the whole base is written anew.
         if found.mended == 0 {
             match kv.renew(false) {
                 Ok(renewed) => assert_eq!(renewed, Renewed { applied: Lsn(2010), is_whole: true }),
@@ -165,9 +165,9 @@ fn a_store_that_finds_no_room_to_be_renewed_is_what_it_was() {
     assert_eq!(chunk_starts(&container), before);
 }
 
-/// Changes some words of a unit of the store and makes its checksum anew. Returns whether it held
-/// values: what redb makes of lies in pages of its own when it *writes* is not bounded (one of some
-/// thousands ends in a panic of a destructor while it unwinds, which nothing can catch).
+/// Changes some words of a unit of the store and makes its checksum anew. Returns true if the unit
+/// held values. When redb *writes*, the effects of false contents in its own pages are not bounded:
+/// one case in some thousands panics in a destructor while it unwinds, and nothing can catch that.
 fn lie(rng: &mut Rng, disk: &SimDisk, container: &Container) -> bool {
     let starts = chunk_starts(container);
     let start = starts[rng.index(starts.len())];
@@ -230,7 +230,7 @@ fn pages_that_lie_under_good_checksums_never_panic() {
             kv.renew(true).map(drop)
         };
         errors += u64::from(use_it().is_err());
-        // Once it panicked, what is not in memory is an error for good.
+        // After a panic, everything that is not in memory stays an error.
         if kv.checkpointing.lock().as_ref().is_some_and(|writer| writer.trust.is_lost()) {
             lost += 1;
             put(&kv, &mut model, 1, 3000);
@@ -240,7 +240,7 @@ fn pages_that_lie_under_good_checksums_never_panic() {
             });
         }
         if !is_written {
-            // Closing it would write.
+            // Closing the store would write.
             std::mem::forget(kv);
         }
     }

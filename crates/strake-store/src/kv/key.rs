@@ -1,5 +1,5 @@
 //! A key in memory. Nearly all keys are short, and short keys lie in the tree's node itself. A
-//! search compares a dozen keys, and each key that lies elsewhere is a wait for memory.
+//! search compares a dozen keys. Each key that lies elsewhere costs a wait for memory.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 /// Keys of at most this many bytes are short. With length and tag they take five words.
 const SHORT_BYTES_MAX: usize = 38;
 
-/// A key; ordered as its bytes.
+/// A key. Keys are ordered as their bytes are.
 #[derive(Clone, Debug)]
 pub(super) enum Key {
     Short { length: u8, bytes: [u8; SHORT_BYTES_MAX] },

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// A value, or its absence where the base may have one.
+/// A value. `None` says that the key is absent, although the base may have it.
 pub(super) type Change = Option<Arc<[u8]>>;
 
 /// A pair takes this much memory beyond its bytes: the key's place, a fat pointer, allocations, and
-/// its share of a node.
+/// the pair's share of a node.
 const PAIR_OVERHEAD_BYTES: u64 = 96;
 
 /// Changes in key order.
@@ -66,7 +66,7 @@ impl Overlay {
         self.bytes
     }
 
-    /// How much more a base may take for these changes.
+    /// The most bytes that a base may grow by when it takes these changes.
     pub(super) fn weight(&self) -> u64 {
         self.weight
     }
@@ -82,7 +82,7 @@ impl Overlay {
         self.changes.range::<[u8], _>(range).map(|(key, change)| (key.bytes(), change))
     }
 
-    /// Puts older changes below these: where both change a key, these win.
+    /// Puts older changes below these. If both change a key, these win.
     pub(super) fn add_older(&mut self, older: Overlay) {
         for (key, change) in older.changes {
             if !self.changes.contains_key(key.bytes()) {
@@ -91,7 +91,7 @@ impl Overlay {
         }
     }
 
-    /// Asserts that the byte count is what the changes cost.
+    /// Asserts that the byte count and the weight are those of the changes.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let bytes: u64 = self.changes.iter().map(|(key, change)| cost(key.bytes(), change)).sum();

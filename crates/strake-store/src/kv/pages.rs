@@ -1,8 +1,8 @@
 //! The base's storage: redb's file inside a container's chunks, with a checksum per 4 KiB unit.
 //!
-//! redb verifies its own checksums only when it repairs; a bit that flipped under it would be
-//! believed. So each chunk begins with *table units* and goes on with *data units*; the file's
-//! bytes lie in the data units of the region's chunks, in order:
+//! redb verifies its own checksums only when it repairs, so it would believe a flipped bit.
+//! Therefore each chunk begins with *table units* and goes on with *data units*. The file's bytes
+//! lie in the data units of the region's chunks, in order:
 //!
 //! ```text
 //! chunk of n units:  t = ceil(n / 1025) table units, then n − t data units
@@ -11,14 +11,14 @@
 //! ```
 //!
 //! **Crash safety.** redb writes pages only to space that no durable commit uses, except unit 0,
-//! its header. A table unit is rewritten in place, but only entries of such pages differ, and the
-//! disk tears at sectors: entries of live pages are the same before and after. Unit 0 is under no
-//! entry; redb's header carries checksums of its own and lies within one sector.
+//! its header. A table unit is rewritten in place, but only the entries of such pages differ. The
+//! disk tears at sectors, so the entries of live pages are the same before and after. Unit 0 has no
+//! entry: redb's header carries its own checksums and lies within one sector.
 //!
-//! **Write-back.** redb writes page by page in no order. Units collect here, and go to the disk in
-//! ascending runs when redb syncs or [`DIRTY_UNITS_MAX`] is reached.
+//! **Write-back.** redb writes page by page in no order. Units collect here. They go to the disk in
+//! ascending runs when redb syncs or when [`DIRTY_UNITS_MAX`] is reached.
 //!
-//! What a scrub reads of it, past all caches, is in `pages/verify.rs`.
+//! The scrub reads units past all caches; see `pages/verify.rs`.
 
 mod verify;
 
@@ -42,7 +42,7 @@ pub use verify::Verified;
 const ENTRIES_PER_TABLE: u64 = UNIT_BYTES / 4;
 /// At most this many changed units wait to be written: 4 MiB.
 const DIRTY_UNITS_MAX: usize = 1024;
-/// No longer run is written at once.
+/// A single write takes at most this many units.
 const RUN_UNITS_MAX: usize = 256;
 
 /// How units lie in a chunk.
@@ -77,7 +77,7 @@ pub(super) struct Pages {
     layout: Layout,
     state: RwLock<State>,
     ahead: Ahead,
-    /// Set when nothing that redb would write is right any more.
+    /// Set when redb's state can no longer be trusted, so that its writes must be refused.
     refused: AtomicBool,
     /// A thread holds this while it changes or writes back units, so no unit is dropped from
     /// `dirty` unwritten. It is taken before `state`.
@@ -190,14 +190,14 @@ impl Pages {
         }
     }
 
-    /// Reads whole units, from memory or disk, verified.
+    /// Reads whole units from memory or disk, and verifies them.
     fn read_units(&self, first: u64, bytes: &mut [u8]) -> io::Result<()> {
         let count = bytes.len() as u64 / UNIT_BYTES;
         let mut done = 0;
         while done < count {
             let unit = first + done;
             let at = (done * UNIT_BYTES) as usize;
-            // Before the look at `dirty`: see `Ahead`.
+            // The ticket is taken before the look at `dirty`: see `Ahead`.
             let (ticket, wanted) = self.ahead.ticket();
             let (offset, together) = {
                 let state = self.state.read();
@@ -221,7 +221,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Reads units that are not dirty from the disk, verified, and up to `wanted` of them ahead.
+    /// Reads units that are not dirty from the disk and verifies them. Reads up to `wanted` units.
     fn read_run(
         &self,
         first: u64,
@@ -232,7 +232,7 @@ impl Pages {
         let length = (wanted * UNIT_BYTES) as usize;
         if length > out.len() {
             let mut buffer = self.ahead.buffer(length);
-            // Where one of the others cannot be read, this one may be all the same.
+            // If another unit of the run cannot be read, this one may still be readable.
             if self.disk().read_at(offset, &mut buffer).is_ok() {
                 out.copy_from_slice(&buffer[..out.len()]);
                 if self.verify(first, out).is_ok() {
@@ -257,7 +257,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Writes all dirty units and tables; the caller holds `writing`.
+    /// Writes all dirty units and tables. The caller holds `writing`.
     fn write_back(&self) -> io::Result<()> {
         // Units stay readable in `dirty` until they are on the disk.
         let units: Vec<u64> = self.state.read().dirty.keys().copied().collect();
@@ -296,7 +296,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Whether a unit was ever written; the tables must be loaded.
+    /// True if a unit was ever written. The tables must be loaded.
     fn is_written(&self, unit: u64) -> bool {
         let (table, entry) = self.table_of(unit);
         let state = self.state.read();
@@ -315,11 +315,11 @@ impl Pages {
     }
 }
 
-/// The handle that redb has.
+/// The handle that redb gets.
 #[derive(Debug)]
 pub(super) struct File(pub(super) Arc<Pages>);
 
-/// redb calls with locks of its own held, on which other threads would wait unseen by a simulation.
+/// redb holds its own locks when it calls us. A simulation does not see threads that wait for them.
 impl StorageBackend for File {
     fn len(&self) -> io::Result<u64> {
         undisturbed(|| self.0.len())
@@ -342,7 +342,7 @@ impl StorageBackend for File {
     }
 }
 
-/// What redb asks of its file.
+/// The calls that redb makes on its file.
 impl Pages {
     fn len(&self) -> io::Result<u64> {
         Ok(self.state.read().space.length)
@@ -368,7 +368,7 @@ impl Pages {
         self.write_back()?;
         let old = self.state.read().space.length;
         if length < old {
-            // What lies beyond must read as never written should the file grow again.
+            // If the file grows again, the units beyond its end must read as never written.
             let (first, end) = (length.div_ceil(UNIT_BYTES), old.div_ceil(UNIT_BYTES));
             self.load_tables(first, end)?;
             let mut state = self.state.write();

@@ -1,14 +1,16 @@
-//! Verifying the base on the disk while it is used, and writing it anew elsewhere.
+//! Verifies the base on the disk while it is used, and writes it anew elsewhere.
 //!
 //! **Renewing.** With checkpoints shut out, a *draft* of the base is written to chunks of its own:
-//! every pair of the old base, the changes in memory on top. One superblock puts it in the old
-//! one's place; a crash before leaves the old base and free chunks, a crash after it the new one.
-//! Nothing of the old pages is left then, whichever were damaged: those that no live page names,
-//! redb's own, those that its cache still knew.
+//! every pair of the old base, with the changes in memory on top. One superblock puts the draft in
+//! the old base's place. A crash before it leaves the old base and free chunks. A crash after it
+//! leaves the new base. None of the old pages are left then. It does not matter which of them were
+//! damaged: pages that no live page names, pages of redb's own, or pages that redb's cache still
+//! knew.
 //!
 //! **Salvaging.** If a live page is lost, the pairs before the first lost page and those behind the
-//! last one are kept. The pairs between are gone. An owner may ask for this only if it can get them
-//! elsewhere, and after it has made sure that nobody takes the rest for everything.
+//! last one are kept. The pairs between are gone. An owner may ask for this only if it can get
+//! those pairs elsewhere, and only after it has made sure that nobody takes the rest for
+//! everything.
 
 use super::base::{self, Base, Snapshot};
 use super::overlay::Overlay;
@@ -26,18 +28,18 @@ const PART_BYTES: u64 = 8 << 20;
 /// The contents of a renewed base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
-    /// The entry up to which it has everything that is left.
+    /// The entry up to which the base has everything that is left.
     pub applied: Lsn,
-    /// Whether nothing was lost.
+    /// True if nothing was lost.
     pub is_whole: bool,
 }
 
 impl Kv {
     /// Reads up to `count` units of 4 KiB of the base from the disk, from `first` on, past all
-    /// caches, and verifies them. A store in memory has none.
+    /// caches, and verifies them. A store in memory has no units.
     ///
     /// # Errors
-    /// The disk's; `Io` once the base is gone.
+    /// The disk's errors. `Io` once the base is gone.
     pub fn verify(&self, first: u64, count: u64) -> Result<Verified> {
         let pages = self.layers.read().pages.clone();
         match pages {
@@ -69,7 +71,8 @@ impl Kv {
         let container = writer.region.container.clone();
         let written = self.write_draft(writer, &frozen, applied, salvage).and_then(|is_whole| {
             let mut layers = self.layers.write();
-            // It may write to its chunks until it is closed, so before they are somebody else's.
+            // The base may write to its chunks until it is closed, so it is closed before the
+            // chunks get another owner.
             close(writer, &mut layers);
             let before = container.adopt_draft(role)?;
             layers.frozen = None;
@@ -94,7 +97,7 @@ impl Kv {
         }
     }
 
-    /// Writes the draft durably; whether it has everything.
+    /// Writes the draft durably. Returns true if it has everything.
     fn write_draft(
         &self,
         writer: &mut Writer,
@@ -125,7 +128,8 @@ impl Kv {
         Ok(is_whole)
     }
 
-    /// Closes the base, also for those that still have a handle: another one will take the place.
+    /// Closes the base, even for callers that still have a handle. Another base will take the
+    /// place.
     pub fn close_base(&self) {
         let mut guard = self.checkpointing.lock();
         if let Some(writer) = &mut *guard {
@@ -135,7 +139,7 @@ impl Kv {
         }
     }
 
-    /// Forgets what caches have of the base; for tests of what a disk has lost.
+    /// Forgets everything that caches have of the base. For tests of data that a disk has lost.
     pub fn forget_caches(&self) {
         if let Some(writer) = &mut *self.checkpointing.lock() {
             reopen(writer, &mut self.layers.write());
@@ -154,8 +158,8 @@ struct Draft {
 }
 
 impl Draft {
-    /// Copies pairs behind `after` in one direction until one cannot be read. Returns the last that
-    /// was, and why it ended there.
+    /// Copies the pairs behind `after` in one direction until one cannot be read. Returns the last
+    /// key that was read, and the error that ended the copy.
     fn copy(
         &mut self,
         snapshot: Option<&Snapshot>,
@@ -184,7 +188,7 @@ impl Draft {
             if self.part.bytes() > PART_BYTES
                 && let Err(error) = self.write_part()
             {
-                // Not the old base's damage, whatever it is.
+                // This error is never damage of the old base, so it must not read as `Corrupt`.
                 let is_other = error.kind() != ErrorKind::Corrupt;
                 let other = |error: Error| Error::new(ErrorKind::Io, error.to_string());
                 return (last, Some(if is_other { error } else { other(error) }));

@@ -1,7 +1,7 @@
 //! Scans: the overlays and the base merged, in either direction.
 //!
-//! A scan goes in steps. Each step copies a bounded run of the overlays' changes under the lock,
-//! takes the base's snapshot in the same hold, and merges the two outside it, so that neither a
+//! A scan goes in steps. Each step copies a bounded run of the overlays' changes under the lock and
+//! takes the base's snapshot in the same hold. It merges the two without the lock, so neither a
 //! long scan nor its visitor holds anybody up. The run's last key ends the step on the base's side
 //! as well.
 
@@ -26,11 +26,11 @@ pub(super) enum Direction {
 type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 type Run = Vec<(Box<[u8]>, Change)>;
 
-/// What a visitor said, or why the base could not be read on.
+/// How a step ended: by the visitor, or by an error of the base.
 enum Outcome {
     Finished,
     Stopped,
-    /// The base failed, after this key was visited.
+    /// The base failed after this key was visited.
     Failed(redb::StorageError, Option<Vec<u8>>),
 }
 
@@ -49,7 +49,7 @@ impl Kv {
                 let layers = self.layers.read();
                 (copy_run(&layers, as_range(&low, &high), direction, limit), self.base_of(&layers)?)
             };
-            // Beyond the last change of a full run there may be more of them.
+            // After the last change of a full run there may be more changes.
             let last = (run.len() == limit).then(|| run[limit - 1].0.to_vec());
             let outcome = {
                 let bound = |key: &Vec<u8>| Bound::Included(key.clone());
@@ -92,8 +92,8 @@ fn as_range<'a>(low: &'a Bound<Vec<u8>>, high: &'a Bound<Vec<u8>>) -> KeyRange<'
     (low.as_ref().map(|key| &key[..]), high.as_ref().map(|key| &key[..]))
 }
 
-/// Whether no key lies between; ranges that end before they begin must not reach the maps, which
-/// panic on them.
+/// True if no key lies between the bounds. A range that ends before it begins must not reach the
+/// maps, because they panic on it.
 fn is_empty(low: &Bound<Vec<u8>>, high: &Bound<Vec<u8>>) -> bool {
     match (low, high) {
         (Bound::Included(low), Bound::Included(high)) => low > high,
@@ -105,7 +105,7 @@ fn is_empty(low: &Bound<Vec<u8>>, high: &Bound<Vec<u8>>) -> bool {
     }
 }
 
-/// Up to `limit` changes of the range in scan order; active ones win.
+/// Up to `limit` changes of the range in scan order. Active changes win.
 fn copy_run(layers: &Layers, range: KeyRange<'_>, direction: Direction, limit: usize) -> Run {
     let active = layers.active.range(range);
     let frozen = layers.frozen.as_ref().map(|frozen| frozen.range(range));
@@ -122,7 +122,7 @@ fn copy_run(layers: &Layers, range: KeyRange<'_>, direction: Direction, limit: u
     }
 }
 
-/// Two ordered iterators as one; where both have a key, the first one's item.
+/// Merges two ordered iterators. If both have a key, the first one's item counts.
 struct Merged<A: Iterator, B: Iterator, F> {
     first: std::iter::Peekable<A>,
     second: std::iter::Peekable<B>,
@@ -156,7 +156,7 @@ where
     }
 }
 
-/// Visits the run's changes and the base's pairs in order; a change hides the base's pair.
+/// Visits the run's changes and the base's pairs in order. A change hides the base's pair.
 fn merge(
     run: &Run,
     snapshot: Option<&Snapshot>,
@@ -165,7 +165,7 @@ fn merge(
     visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
 ) -> Outcome {
     let mut run = run.iter().peekable();
-    // One buffer for all keys: a scan over the base allocates nothing per pair.
+    // One buffer serves all keys, so a scan over the base allocates nothing per pair.
     let mut visited = Vec::new();
     let mut is_any_visited = false;
     if let Some(snapshot) = snapshot {

@@ -1,8 +1,8 @@
 //! Reads units back from the disk, past all caches, while redb uses them.
 //!
-//! A unit must match its checksum; a table must be what memory has of it, and so must unit 0. The
-//! latter two are written anew from memory, with the bytes that were there: a torn write changes
-//! nothing. What a damaged unit held is not known here: `Kv::renew` mends that.
+//! A unit must match its checksum. A table and unit 0 must equal what memory has of them. If one of
+//! these two does not, it is written anew from memory with the same bytes, so a torn write changes
+//! nothing. The contents of a damaged unit are not known here; `Kv::renew` mends it.
 
 use super::{ENTRIES_PER_TABLE, Pages, UNIT_BYTES, checksum};
 use crate::superblock::u32_at;
@@ -18,7 +18,7 @@ pub struct Verified {
     pub bytes: u64,
     /// Units that were damaged or unreadable.
     pub damaged: u64,
-    /// Of these, written anew.
+    /// The number of these that were written anew.
     pub mended: u64,
 }
 
@@ -40,7 +40,7 @@ impl Pages {
             let mut buffer = AlignedBuffer::zeroed((run * UNIT_BYTES) as usize);
             let is_read = self.disk().read_at(offset, &mut buffer).is_ok();
             for (at, bytes) in (0..).zip(buffer.chunks_exact_mut(UNIT_BYTES as usize)) {
-                // One that cannot be read is not to hide the others.
+                // A unit that cannot be read must not hide the others.
                 let place = offset + at * UNIT_BYTES;
                 let is_read = is_read || self.disk().read_at(place, bytes).is_ok();
                 found.bytes += UNIT_BYTES;
@@ -51,8 +51,8 @@ impl Pages {
         Ok(found)
     }
 
-    /// Compares the tables of a chunk, whose first unit this is, with memory. Those that are not
-    /// there are verified by their units.
+    /// Compares the tables of a chunk with memory. `unit` is the chunk's first unit. Tables that
+    /// are not in memory are verified through their units.
     fn verify_tables(&self, unit: u64, found: &mut Verified) -> io::Result<()> {
         let end = unit + self.layout.data_units;
         for first in (unit..end).step_by(ENTRIES_PER_TABLE as usize) {
@@ -89,14 +89,14 @@ impl Pages {
         let (table, entry) = self.table_of(unit);
         let table = state.tables.get(&table).expect("invariant: tables were loaded");
         let wanted = u32_at(&table.entries, entry);
-        // What was never written holds nothing.
+        // A unit that was never written holds nothing.
         if wanted != 0 && bytes.is_none_or(|bytes| checksum(bytes) != wanted) {
             found.damaged += 1;
         }
         Ok(())
     }
 
-    /// Writes a unit anew that is not what memory has of it.
+    /// Writes a unit anew if it differs from what memory has of it.
     fn compare(&self, offset: u64, known: &AlignedBuffer, found: &mut Verified) -> io::Result<()> {
         let mut buffer = AlignedBuffer::zeroed(known.len());
         found.bytes += UNIT_BYTES;
