@@ -1,42 +1,45 @@
 //! Which units of an NSD are free. This is in memory only. Every start rebuilds it from the index,
-//! which is the one truth about what is used.
+//! which is the one truth about used units.
 //!
-//! **Chunks.** The space is cut into equal chunks. A chunk belongs to a key-value region, or to
-//! data; one of data is *empty* (wholly free), or claimed by small or by large strips. Keeping the
-//! two apart keeps large strips contiguous; filling claimed chunks before claiming an empty one,
-//! lowest first, keeps whole chunks empty at the high end for the key-value regions to grow into.
+//! **Chunks.** The space is cut into equal chunks. A chunk belongs to a key-value region or to
+//! data. A data chunk is *empty* (wholly free), or small strips or large strips have claimed it.
+//! The two kinds of strips are kept apart so that large strips stay contiguous. Claimed chunks are
+//! filled before an empty one is claimed, lowest first. So whole chunks at the high end stay empty,
+//! and key-value regions can grow into them.
 //!
-//! **Reserve.** Some empty chunks are kept from data, and key-value regions grow into them, because
-//! deleting needs index space. When regions have taken some, as much is kept anew from space that
-//! becomes free. It is never taken from space that somebody was told is free
-//! ([`Allocator::tell_free`]), nor from the last that data has. For the metadata more is kept while
-//! data has plenty, and again after a restart ([`Allocator::keep_more`]).
+//! **Reserve.** Some empty chunks are kept from data. Key-value regions grow into them, because
+//! deleting needs index space. When regions have taken some, the same amount is kept anew from
+//! space that becomes free. It is never taken from space that somebody was told is free
+//! ([`Allocator::tell_free`]), nor from the last space that data has. While data has plenty, more
+//! is kept for the metadata. It is kept again after a restart ([`Allocator::keep_more`]).
 //!
 //! **Withheld** units are free, but nobody gets them for a moment, because the host is being told
-//! that they are free. A chunk stays empty through it. While there are withheld units, a request
+//! that they are free. A chunk stays empty meanwhile. While there are withheld units, a request
 //! that could only be met in pieces is not met: its caller waits for that moment to end.
 //!
-//! **Order of the search** for n units: a free extent of n or more in a chunk of the class, from
-//! where the last search ended (next fit); a new chunk; a free extent in a chunk of the other
-//! class; pieces from anywhere; no space.
+//! **Order of the search** for n units. First, a free extent of n or more in a chunk of the class,
+//! from where the last search ended (next fit). Then a new chunk. Then a free extent in a chunk of
+//! the other class. Then pieces from anywhere. Otherwise there is no space.
 //!
-//! **Invariants** (`check`): free extents lie within their chunk, ascending, never touching
-//! (coalesced); a chunk's free count is their sum and its bound not below the longest; the total
-//! is the sum over data chunks; an empty chunk has no class.
+//! **Invariants** (`check`):
+//! - Free extents lie within their chunk. They ascend and never touch (they are coalesced).
+//! - A chunk's free count is the sum of its free extents. Its bound is at least the longest one.
+//! - The total is the sum over data chunks.
+//! - An empty chunk has no class.
 
 use crate::extent::Extent;
 use std::collections::BTreeMap;
 
 /// Strips of up to this many units count as small.
 const SMALL_UNITS_MAX: u32 = 32;
-/// The reserve is filled again only from space that data has free beyond one part in this many of
-/// the whole. Writers to a full file system need the rest.
+/// The reserve is refilled only while data has more free than one part in this many of the whole.
+/// Writers to a full file system need the rest.
 const LEFT_PART: u64 = 32;
-/// At most this many units (256 MiB) are left to them in that way.
+/// At most this many units (256 MiB) are left to those writers in that way.
 const LEFT_UNITS_MAX: u64 = 1 << 16;
-/// More than the reserve is kept for the metadata only while data has one part in this many of the
-/// whole free, and half of what it was told. A client holds no more than the other half for data
-/// that is yet to be written (`strake-array/src/room.rs`).
+/// More than the reserve is kept for the metadata only while data has plenty: one part in this many
+/// of the whole is free, and half of the space it was told is free. A client uses at most the other
+/// half for data that is yet to be written (`strake-array/src/room.rs`).
 const PLENTY_PART: u64 = 8;
 
 /// The place and number of the chunks.
@@ -44,9 +47,9 @@ const PLENTY_PART: u64 = 8;
 pub struct ChunkGeometry {
     /// The first unit of the first chunk.
     pub first_unit: u64,
-    /// Every chunk has this many units.
+    /// The number of units of every chunk.
     pub units: u32,
-    /// There are this many chunks.
+    /// The number of chunks.
     pub count: u32,
 }
 
@@ -55,7 +58,7 @@ impl ChunkGeometry {
         self.first_unit + chunk as u64 * u64::from(self.units)
     }
 
-    /// The chunk that holds the whole extent, and the extent's place in it.
+    /// The chunk that holds the whole extent, and the extent's place in that chunk.
     fn locate(self, extent: Extent) -> Option<(usize, u32)> {
         let within = extent.start.checked_sub(self.first_unit)?;
         let chunk = within / u64::from(self.units);
@@ -75,14 +78,14 @@ enum Class {
 
 #[derive(Clone, Debug)]
 struct Chunk {
-    /// Owned by a key-value region: never allocated from.
+    /// True if a key-value region owns the chunk. Nothing is then allocated from it.
     is_kv: bool,
     /// The class of strips that claimed the chunk; `None` while it is empty.
     class: Option<Class>,
     free_units: u32,
-    /// Units that are free too, and that nobody can have now.
+    /// Units that are free too, but that nobody can have now.
     withheld: u32,
-    /// No free extent is longer; exact after a search that failed.
+    /// No free extent is longer than this. The bound is exact after a search that failed.
     longest_bound: u32,
     /// Start within the chunk ▶ count.
     free: BTreeMap<u32, u32>,
@@ -93,7 +96,7 @@ impl Chunk {
         !self.is_kv && self.free_units + self.withheld == units
     }
 
-    /// Whether the chunk is wholly free and can be had as a whole.
+    /// True if the chunk is wholly free and can be claimed as a whole.
     fn is_claimable(&self, units: u32) -> bool {
         self.is_empty(units) && self.withheld == 0
     }
@@ -113,7 +116,7 @@ impl Chunk {
         true
     }
 
-    /// Makes a free extent of one that is not free, joined with its neighbours.
+    /// Makes an extent free and joins it with its free neighbours.
     fn put_back(&mut self, start: u32, count: u32) {
         let mut merged = (start, count);
         if let Some((&at, &length)) = self.free.range(..=start).next_back() {
@@ -188,17 +191,17 @@ pub struct Allocator {
     /// Withheld units over all data chunks.
     withheld: u64,
     reserve_chunks: u32,
-    /// The least size of the reserve, in chunks.
+    /// The smallest size of the reserve, in chunks.
     least_reserve: u32,
-    /// How many chunks are kept from data now. All of them are empty.
+    /// The number of chunks kept from data now. All of them are empty.
     kept: u32,
-    /// The units that somebody was told are free, without those allocated since.
+    /// The units that somebody was told are free, less those allocated since.
     told: u64,
     small: Cursor,
     large: Cursor,
 }
 
-/// An extent cannot be what the index says: it lies outside all data chunks, or is in use.
+/// The extent cannot be as the index says: it lies outside all data chunks, or it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFree(pub Extent);
 
@@ -238,10 +241,10 @@ impl Allocator {
         allocator
     }
 
-    /// Notes at start that the index holds `extent`.
+    /// Notes at a start that the index holds `extent`.
     ///
     /// # Errors
-    /// [`NotFree`]: the index is damaged; nothing changed.
+    /// [`NotFree`] if the index is damaged. Nothing changes then.
     pub fn mark_used(&mut self, extent: Extent) -> Result<(), NotFree> {
         let (index, start) = self.geometry.locate(extent).ok_or(NotFree(extent))?;
         let chunk = &mut self.chunks[index];
@@ -257,16 +260,16 @@ impl Allocator {
         Ok(())
     }
 
-    /// Ends a start: all units in use are marked now. If data has less left than it had, the
-    /// key-value regions keep what they took of the reserve.
+    /// Ends a start, when all units in use are marked. If data has less free space than must be
+    /// left to it, the reserve stays smaller by what the key-value regions took.
     pub fn settle_reserve(&mut self) {
         while self.kept > 0 && self.free_for_data() < self.left_for_data() {
             self.kept -= 1;
         }
     }
 
-    /// Allocates `units` (> 0), contiguous if there is such space. Returns `None` if there is not
-    /// enough, or not now.
+    /// Allocates `units` (> 0), contiguous if possible. Returns `None` if there is not enough
+    /// space, or not enough at the moment.
     pub fn allocate(&mut self, units: u32) -> Option<Vec<Extent>> {
         let extents = self.find_space(units)?;
         self.told = self.told.saturating_sub(units.into());
@@ -291,7 +294,7 @@ impl Allocator {
         }
     }
 
-    /// Gives units back. They must be allocated: a double free is a bug and panics.
+    /// Frees units. They must be allocated: a double free is a bug and panics.
     pub fn free(&mut self, extent: Extent) {
         let (index, start) =
             self.geometry.locate(extent).expect("invariant: freed units lie in one chunk");
@@ -307,7 +310,7 @@ impl Allocator {
         self.refill_reserve();
     }
 
-    /// Gives back units that were allocated in vain, as if they had not been allocated.
+    /// Frees units that were allocated but not used, as if they had never been allocated.
     pub fn give_back(&mut self, extent: Extent) {
         self.told += u64::from(extent.count);
         self.free(extent);
@@ -338,7 +341,7 @@ impl Allocator {
         self.free_units += u64::from(extent.count);
     }
 
-    /// Whether units are withheld.
+    /// True if units are withheld.
     pub fn is_withholding(&self) -> bool {
         self.withheld > 0
     }
@@ -355,7 +358,7 @@ impl Allocator {
         Extent { start: self.geometry.start(index as usize), count: self.geometry.units }
     }
 
-    /// Gives the highest empty chunk to a key-value region. The reserve is there for this.
+    /// Gives the highest empty chunk to a key-value region. The reserve exists for this.
     pub fn claim_for_kv(&mut self) -> Option<u32> {
         let units = self.geometry.units;
         let index = self.chunks.iter().rposition(|chunk| chunk.is_claimable(units))?;
@@ -379,10 +382,10 @@ impl Allocator {
         self.kept = (self.kept + 1).min(self.reserve_chunks);
     }
 
-    /// Keeps this many more chunks than the least reserve while data has plenty, up to half of the
-    /// space that somebody was told is free. The chunks `needed` were kept before a restart. They
-    /// are kept again however little that leaves, until somebody is told what is free. Returns how
-    /// many more are kept now.
+    /// Keeps `wanted` chunks more than the smallest reserve while data has plenty, up to half of
+    /// the space that somebody was told is free. The `needed` chunks were kept before a restart.
+    /// Until somebody is told what is free, they are kept again even if little is left. Returns how
+    /// many more chunks are kept now.
     pub fn keep_more(&mut self, needed: u32, wanted: u32) -> u32 {
         let and_always = |chunks: u32| self.least_reserve.saturating_add(chunks);
         let again = if needed > 0 && self.told == 0 { and_always(needed) } else { 0 };
@@ -404,7 +407,7 @@ impl Allocator {
         self.kept.saturating_sub(self.least_reserve)
     }
 
-    /// Whether more than half of the reserve is gone.
+    /// True if more than half of the reserve is gone.
     pub fn reserve_is_short(&self) -> bool {
         self.kept * 2 < self.least_reserve
     }
@@ -414,7 +417,7 @@ impl Allocator {
         self.total_without(self.least_reserve.max(self.kept))
     }
 
-    /// Units of all data chunks except this many chunks.
+    /// Units of all data chunks, less this many chunks.
     fn total_without(&self, kept: u32) -> u64 {
         let chunks = self.chunks.iter().filter(|chunk| !chunk.is_kv).count() as u64;
         chunks.saturating_sub(u64::from(kept)) * u64::from(self.geometry.units)
@@ -425,8 +428,8 @@ impl Allocator {
         self.free_units + self.withheld - u64::from(self.kept) * u64::from(self.geometry.units)
     }
 
-    /// The free units on which writers may rely, `coming` units included that are about to be
-    /// freed. What the reserve lacks is left out, unless it is the last.
+    /// The free units on which writers may rely. They include the `coming` units, which are about
+    /// to be freed. They leave out what the reserve lacks, unless that is the last space.
     pub fn tell_free(&mut self, coming: u64) -> u64 {
         self.refill_reserve();
         let lacking = self.least_reserve.saturating_sub(self.kept);
@@ -444,7 +447,7 @@ impl Allocator {
         }
     }
 
-    /// The reserve leaves this many units to data before it is filled again.
+    /// The number of units that must be left to data when the reserve is refilled.
     fn left_for_data(&self) -> u64 {
         (self.total_without(self.least_reserve) / LEFT_PART).min(LEFT_UNITS_MAX)
     }
@@ -455,7 +458,7 @@ impl Allocator {
         chunks * u64::from(self.geometry.units) - self.free_units - self.withheld
     }
 
-    /// Whether all of `extent` lies in data chunks and is in use.
+    /// True if all of `extent` lies in data chunks and is in use.
     pub fn is_used(&self, extent: Extent) -> bool {
         self.geometry.locate(extent).is_some_and(|(index, start)| {
             let chunk = &self.chunks[index];
@@ -465,7 +468,7 @@ impl Allocator {
         })
     }
 
-    /// Asserts the invariants of the module.
+    /// Asserts the invariants that the file's head lists.
     pub fn check(&self) {
         let units = self.geometry.units;
         let mut free_units = 0u64;
@@ -505,7 +508,7 @@ impl Allocator {
         self.free_units -= u64::from(self.geometry.units);
     }
 
-    /// Counts one empty chunk less.
+    /// Counts one empty chunk fewer.
     fn lose_empty(&mut self) {
         self.empty_chunks -= 1;
         self.kept = self.kept.min(self.empty_chunks);
@@ -554,7 +557,8 @@ impl Allocator {
         Extent { start: self.geometry.start(chunk) + u64::from(start), count }
     }
 
-    /// Allocates pieces from wherever there is space. The caller made sure that there is enough.
+    /// Allocates pieces from wherever there is space. The caller has made sure that there is
+    /// enough.
     fn gather(&mut self, units: u32, class: Class) -> Vec<Extent> {
         let mut left = units;
         let mut pieces = Vec::new();

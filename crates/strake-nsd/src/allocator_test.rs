@@ -1,4 +1,4 @@
-//! The allocator against a slow model: one owner per unit.
+//! Tests the allocator against a slow model with one owner per unit.
 
 use super::*;
 use strake_env::Rng;
@@ -6,7 +6,7 @@ use strake_env::Rng;
 const GEOMETRY: ChunkGeometry = ChunkGeometry { first_unit: 100, units: 64, count: 12 };
 const RESERVE: u32 = 2;
 
-/// Every unit of every chunk: free, of a key-value region, or of an allocation.
+/// Every unit of every chunk is free, or belongs to a key-value region or to an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Unit {
     Free,
@@ -34,7 +34,7 @@ impl Model {
         (free - self.kept * GEOMETRY.units as usize) as u64
     }
 
-    /// What data can have at most.
+    /// The most units that data can have.
     fn total(&self) -> u64 {
         let chunks = self.units.iter().filter(|unit| **unit != Unit::Kv).count() as u64 / 64;
         chunks.saturating_sub(u64::from(RESERVE)) * 64
@@ -53,7 +53,7 @@ impl Model {
         }
     }
 
-    /// What is free for data once the reserve is as full as it may be.
+    /// The units free for data once the reserve is as full as it may be.
     fn refill(&mut self) {
         let left = self.left().max(self.told);
         let most = self.empty().min(RESERVE as usize);
@@ -106,7 +106,8 @@ fn random_operations_agree_with_the_model() {
                     let units = 1 + rng.below(most) as u32;
                     let enough = model.free_for_data() >= u64::from(units);
                     let extents = allocator.allocate(units);
-                    // While some are withheld not all are to be had; never too many.
+                    // While some units are withheld, fewer may be available. There are never too
+                    // many.
                     assert!(extents.is_none() || enough, "{units} units");
                     assert!(extents.is_some() || !enough || !withheld.is_empty(), "{units} units");
                     if extents.is_some() {
@@ -177,7 +178,7 @@ fn random_operations_agree_with_the_model() {
             let used = model.units.iter().filter(|unit| **unit == Unit::Used).count();
             assert_eq!(allocator.used(), used as u64);
         }
-        // What a start rebuilds from the index is the same.
+        // A start rebuilds the same state from the index.
         let kv: Vec<u32> =
             (0..12).filter(|chunk| model.units[*chunk as usize * 64] == Unit::Kv).collect();
         let mut rebuilt = Allocator::new(GEOMETRY, kv, RESERVE);
@@ -233,16 +234,16 @@ fn what_data_was_told_is_free_is_not_kept_from_it_afterwards() {
         held.extend(extents);
     }
     assert_eq!(allocator.claim_for_kv(), Some(11));
-    // Writing anew moves what is there from chunk to chunk; so each becomes empty at some time.
+    // Rewriting moves the data from chunk to chunk, so each chunk becomes empty at some time.
     allocator.free(held.remove(0));
     for _ in 0..100 {
         assert_eq!(allocator.free_for_data(), 32);
-        // As much as is always left.
+        // The amount that is always left.
         assert_eq!(allocator.tell_free(0), 9 * 64 / 32);
         held.extend(allocator.allocate(32).expect("as much as was freed"));
         allocator.free(held.remove(0));
     }
-    // Where nobody needs it, it is kept again.
+    // When nobody needs the space, it is kept again.
     held.drain(..8).for_each(|extent| allocator.free(extent));
     assert_eq!(allocator.free_for_data(), 32 + 8 * 32 - 64);
     assert_eq!(allocator.tell_free(0), allocator.free_for_data());

@@ -1,17 +1,17 @@
-//! Free units of which the host has yet to be told: it may still hold their old contents.
+//! Free units that the host does not know to be free yet. It may still hold their old contents.
 //!
-//! These units can be allocated all the while. Then they are forgotten here, because they are
+//! These units can be allocated at any time. They are then removed from this set, because they are
 //! written anew. So giving space back to the host never holds up a writer that needs the space. The
-//! set lives in memory only: units that a crash forgets stay with the host until they are used
+//! set lives in memory only. Units that a crash forgets stay with the host until they are used
 //! again.
 //!
-//! **Invariants** (`check`): ranges are not empty, ascending, never touching (coalesced, so that
-//! the host is told in few words); their lengths add up to the count of units.
+//! **Invariants** (`check`): No range is empty. Ranges ascend and never touch (they are coalesced,
+//! so that few calls tell the host). Their lengths add up to the count of units.
 
 use crate::extent::Extent;
 use std::collections::BTreeMap;
 
-/// See the module.
+/// The set of units; see the module.
 #[derive(Debug, Default)]
 pub struct Discards {
     /// Start ▶ one past the end.
@@ -40,7 +40,7 @@ impl Discards {
         self.units += end - start - joined;
     }
 
-    /// Forgets units that are used again, as far as they were noted.
+    /// Removes units that are used again, as far as they are in the set.
     pub fn remove(&mut self, extent: Extent) {
         let (start, end) = (extent.start, extent.end());
         while let Some((&at, &at_end)) = self.ranges.range(..end).next_back() {
@@ -58,8 +58,8 @@ impl Discards {
         }
     }
 
-    /// Takes out the first units, at most `count_max`. `limit` is asked about the first of them,
-    /// and none at or behind its answer is taken.
+    /// Takes out the first units, at most `count_max`. `limit` is called with the first of them. No
+    /// unit at or behind the limit it returns is taken.
     pub fn take(&mut self, count_max: u32, limit: impl Fn(u64) -> u64) -> Option<Extent> {
         let (&start, &end) = self.ranges.first_key_value()?;
         let end = end.min(limit(start));
@@ -69,17 +69,17 @@ impl Discards {
         Some(extent)
     }
 
-    /// Whether there is nothing to tell.
+    /// True if there is nothing to tell the host.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// How many units there are to tell of.
+    /// The number of units to tell the host of.
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// Asserts the invariants of the module.
+    /// Asserts the invariants that the file's head lists.
     pub fn check(&self) {
         let lengths = self.ranges.iter().map(|(start, end)| end - start);
         assert_eq!(lengths.sum::<u64>(), self.units, "the units are counted");

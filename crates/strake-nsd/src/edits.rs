@@ -1,6 +1,6 @@
-//! A change of the index as the journal holds it: the keys put and deleted, as they were decided.
-//! Replaying decides nothing again, so it cannot decide differently. The decision depended on which
-//! commits had begun, and that is not in the journal.
+//! A change of the index as the journal holds it: the keys put and deleted. Replaying applies these
+//! keys and decides nothing again, so it cannot decide differently. The decision depended on which
+//! commits had begun, and the journal does not record that.
 //!
 //! ```text
 //! 0   1  format (1)
@@ -12,7 +12,7 @@
 //!        …  4  bytes of the value (put only), little-endian
 //!        …  …  value (put only)
 //! ```
-//! The journal's own record covers it with a checksum.
+//! A checksum in the journal's own record covers the bytes.
 
 use crate::record::Damaged;
 
@@ -35,12 +35,12 @@ impl Edits {
         self.0.push((key.to_vec(), None));
     }
 
-    /// Whether there is nothing to do.
+    /// True if there are no edits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// As in the journal.
+    /// The bytes for the journal.
     pub fn encode(&self) -> Vec<u8> {
         let size =
             self.0.iter().map(|(key, value)| 6 + key.len() + value_len(value)).sum::<usize>();

@@ -1,28 +1,28 @@
-//! Runs of 4 KiB units on a disk: what strips lie in and what the allocator hands out.
+//! Extents: runs of 4 KiB units on a disk. Strips lie in them, and the allocator hands them out.
 
 use strake_proto::limits::UNIT_BYTES;
 
 /// A run of units, counted from the start of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
-    /// Its first unit.
+    /// The first unit.
     pub start: u64,
-    /// How many units; at least 1.
+    /// The number of units; at least 1.
     pub count: u32,
 }
 
 impl Extent {
-    /// One past its last unit.
+    /// One past the last unit.
     pub fn end(self) -> u64 {
         self.start + u64::from(self.count)
     }
 
-    /// Its first byte on the disk.
+    /// The first byte on the disk.
     pub fn offset(self) -> u64 {
         self.start * UNIT_BYTES as u64
     }
 
-    /// Its length in bytes.
+    /// The length in bytes.
     pub fn bytes(self) -> u64 {
         u64::from(self.count) * UNIT_BYTES as u64
     }
@@ -33,8 +33,8 @@ pub fn units_of(extents: &[Extent]) -> u64 {
     extents.iter().map(|extent| u64::from(extent.count)).sum()
 }
 
-/// The part of `extents`, taken as one run of units, that holds units `first..first + count`.
-/// Shorter where the extents end.
+/// Treats `extents` as one run of units, and returns the part that holds units `first..first +
+/// count`. The part is shorter if the extents end before.
 pub fn slice_of(extents: &[Extent], first: u64, count: u64) -> Vec<Extent> {
     let mut skip = first;
     let mut left = count;

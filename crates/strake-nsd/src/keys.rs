@@ -1,4 +1,5 @@
-//! Keys of the index, ordered as they are scanned: big-endian, the first byte names the table.
+//! Keys of the index. They are big-endian, so they sort in scan order. The first byte names the
+//! table.
 //!
 //! ```text
 //! 'B'                                                  the boot counter
@@ -7,8 +8,8 @@
 //! 'T' fs(4) object(8) end(8)                           a tombstone, by one past its last block
 //! ```
 //!
-//! Tombstones of one object never overlap (they are kept as a step function of the block), so the
-//! first key with an end above a block is the only one that can cover it.
+//! Tombstones of one object never overlap, because they are kept as a step function of the block.
+//! So only the first key with an end above a block can cover that block.
 
 use strake_proto::{BlockIndex, FsId, ObjectId, StripIndex, StripKey};
 
@@ -28,7 +29,7 @@ pub enum Table {
     Strip = b'S' as isize,
 }
 
-/// The key of `key` in `table`.
+/// The key of strip `key` in `table`.
 pub fn strip_key(table: Table, key: &StripKey) -> [u8; STRIP_KEY_BYTES] {
     let mut bytes = [0; STRIP_KEY_BYTES];
     bytes[0] = table as u8;
@@ -39,12 +40,14 @@ pub fn strip_key(table: Table, key: &StripKey) -> [u8; STRIP_KEY_BYTES] {
     bytes
 }
 
-/// The first key of a block in `table`: where a scan over it begins, and one before it ends.
+/// The first key of a block in `table`. A scan over the block begins here, and a scan of the blocks
+/// before it ends here.
 pub fn block_start(table: Table, fs: FsId, object: ObjectId, block: BlockIndex) -> Vec<u8> {
     strip_key(table, &StripKey { fs, object, block, strip: StripIndex(0) }).to_vec()
 }
 
-/// One past the last key of blocks `..to` in `table`; of the whole object for `END`.
+/// One past the last key of blocks `..to` in `table`. For `END`, one past the last key of the
+/// object.
 pub fn range_end(table: Table, fs: FsId, object: ObjectId, to: BlockIndex) -> Vec<u8> {
     if to != BlockIndex::END {
         return block_start(table, fs, object, to);
@@ -60,7 +63,7 @@ pub fn table_end(table: Table) -> Vec<u8> {
     vec![table as u8 + 1]
 }
 
-/// Reads a key of `table` back; `None` if it is no such key.
+/// Reads a key of `table` back. `None` if the bytes are no such key.
 pub fn parse_strip_key(table: Table, bytes: &[u8]) -> Option<StripKey> {
     let bytes: &[u8; STRIP_KEY_BYTES] = bytes.try_into().ok()?;
     (bytes[0] == table as u8).then(|| StripKey {
@@ -81,7 +84,7 @@ pub fn tombstone_key(fs: FsId, object: ObjectId, end: BlockIndex) -> [u8; TOMBST
     bytes
 }
 
-/// The keys of all tombstones: from the first, up to the second.
+/// The range of the keys of all tombstones: the first bound is inside, the second is not.
 pub fn tombstone_table() -> (Vec<u8>, Vec<u8>) {
     (vec![b'T'], vec![b'T' + 1])
 }
@@ -93,7 +96,7 @@ pub fn tombstone_end(fs: FsId, object: ObjectId) -> Vec<u8> {
     bytes
 }
 
-/// The end of the tombstone with this key; `None` if it is no such key.
+/// Reads a tombstone's key back, with the tombstone's end. `None` if the bytes are no such key.
 pub fn parse_tombstone_key(bytes: &[u8]) -> Option<(FsId, ObjectId, BlockIndex)> {
     let bytes: &[u8; TOMBSTONE_KEY_BYTES] = bytes.try_into().ok()?;
     (bytes[0] == b'T').then(|| {

@@ -1,7 +1,7 @@
 //! The NSD block store and server role: variable-length strips on one disk's container.
 //!
-//! Pure parts decide (`allocator`, `record`, `rules`); `store` drives the disk, the journal and the
-//! key-value index after their decisions.
+//! The pure parts decide (`allocator`, `record`, `rules`). `store` carries out their decisions on
+//! the disk, the journal and the key-value index.
 
 #![warn(missing_docs)]
 

@@ -1,12 +1,13 @@
-//! When freed units may be used again. The journal entry that freed them must be durable: before
-//! that, a crash would bring the old record back. And every read that may have found them in the
-//! index must have ended: so a read needs no lock and no second look.
+//! Decides when freed units may be used again. Two things must have happened. The journal entry
+//! that freed the units must be durable, because before that a crash would bring the old record
+//! back. And every read that may have found the units in the index must have ended. So a read needs
+//! no lock and no second look.
 //!
-//! Freed units are *pending* until their entry is durable, then in *limbo* until the readers are
-//! gone. Readers are counted by epoch, in two counters. The epoch advances from e to e+1 only when
-//! no reader of e−1 is left; so units that entered limbo in epoch e are out of everybody's sight
-//! once the epoch is e+2. What cannot go yet goes at a later call. Only a writer that finds the
-//! disk full waits for readers.
+//! Freed units are *pending* until their entry is durable. Then they are in *limbo* until the
+//! readers are gone. Readers are counted by epoch, in two counters. The epoch advances from e to
+//! e+1 only when no reader of e−1 is left. So no reader can see units that entered limbo in epoch e
+//! once the epoch is e+2. Units that cannot be released yet are released at a later call. Only a
+//! writer that finds the disk full waits for readers.
 
 use crate::extent::{Extent, units_of};
 use std::collections::VecDeque;
@@ -17,9 +18,9 @@ use strake_store::Lsn;
 
 #[derive(Default)]
 struct Queues {
-    /// By the entry that freed them, ascending.
+    /// Units that wait for their entry, by the entry that freed them, ascending.
     pending: VecDeque<(Lsn, Vec<Extent>)>,
-    /// By the epoch in which they came, ascending.
+    /// Units that wait for readers, by the epoch in which they came, ascending.
     limbo: VecDeque<(u64, Vec<Extent>)>,
 }
 
@@ -29,14 +30,15 @@ pub struct Reclaim {
     epoch: AtomicU64,
     readers: [AtomicU64; 2],
     queues: Mutex<Queues>,
-    /// Freed and not yet given back by [`Reclaim::given_back`].
+    /// Units that were freed and have not been given back by [`Reclaim::given_back`] yet.
     units: AtomicU64,
-    /// How many threads wait for readers to end.
+    /// The number of threads that wait for readers to end.
     waiting: AtomicU64,
     reader_gone: Condvar,
 }
 
-/// While this lives, no unit is reused that the index named when this was made, or later.
+/// Protects units from reuse while it lives: all units that the index named when it was made, or
+/// later.
 pub struct ReadGuard<'a> {
     reclaim: &'a Reclaim,
     readers: &'a AtomicU64,
@@ -54,14 +56,14 @@ impl Drop for ReadGuard<'_> {
 }
 
 impl Reclaim {
-    /// Begins a read; to be called before the index is looked up.
+    /// Begins a read. Call this before the index is looked up.
     pub fn read(&self) -> ReadGuard<'_> {
         loop {
             let epoch = self.epoch.load(SeqCst);
             let readers = &self.readers[(epoch % 2) as usize];
             readers.fetch_add(1, SeqCst);
             let guard = ReadGuard { reclaim: self, readers };
-            // Counted in an epoch that has passed meanwhile, it would not be seen in time.
+            // If the epoch has passed meanwhile, the reader would not be noticed in time.
             if self.epoch.load(SeqCst) == epoch {
                 return guard;
             }
@@ -79,8 +81,8 @@ impl Reclaim {
         queues.pending.push_back((lsn, extents));
     }
 
-    /// Takes out the units that nobody can need any more, now that entries up to `durable` are
-    /// durable. [`Reclaim::units`] counts them until [`Reclaim::given_back`].
+    /// Takes out the units that nobody can need any more, given that entries up to `durable` are
+    /// durable. [`Reclaim::units`] counts the units until [`Reclaim::given_back`].
     pub fn release(&self, durable: Lsn) -> Vec<Extent> {
         let mut queues = self.queues.lock();
         let epoch = self.epoch.load(SeqCst);
@@ -88,7 +90,7 @@ impl Reclaim {
             let (_, extents) = queues.pending.pop_front().expect("invariant: just seen");
             queues.limbo.push_back((epoch, extents));
         }
-        // Two steps take the newest out of limbo at once where nobody reads.
+        // If nobody reads, two steps take even the newest units out of limbo at once.
         let _ = !queues.limbo.is_empty() && self.advance(&queues) && self.advance(&queues);
         let epoch = self.epoch.load(SeqCst);
         let mut released = Vec::new();
@@ -99,7 +101,7 @@ impl Reclaim {
         released
     }
 
-    /// Begins the next epoch, if no reader of the last one is left. All steps are made under the
+    /// Begins the next epoch, if no reader of the last one is left. Every step is made under the
     /// lock of the queues.
     fn advance(&self, _locked: &Queues) -> bool {
         let epoch = self.epoch.load(SeqCst);
@@ -110,8 +112,8 @@ impl Reclaim {
         is_free
     }
 
-    /// Waits until every read that has begun by now has ended. Returns false if no reader ends for
-    /// `limit`.
+    /// Waits until every read that has begun by now has ended. Returns false if no reader ends
+    /// within `limit`.
     pub fn outlive_readers(&self, limit: Duration) -> bool {
         let mut queues = self.queues.lock();
         let came = self.epoch.load(SeqCst);
@@ -134,7 +136,7 @@ impl Reclaim {
         self.units.fetch_sub(units_of(extents), SeqCst);
     }
 
-    /// Waits until some reader ends, at most for `limit`. Returns false if none did. Returns at
+    /// Waits until some reader ends, for at most `limit`. Returns false if none did. Returns at
     /// once if no units wait for readers.
     pub fn wait_for_a_reader(&self, limit: Duration) -> bool {
         let mut queues = self.queues.lock();

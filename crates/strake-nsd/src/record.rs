@@ -1,8 +1,8 @@
-//! What the index stores: the record of a strip, of a tombstone, of a promise; and the trailer
+//! The values that the index stores: records of strips, tombstones and promises. Also the trailer
 //! that lies behind the data of a long strip.
 //!
-//! Integers are little-endian. Every value ends with a CRC32C of its key and all bytes before. So
-//! neither a flipped bit nor a value under the wrong key passes.
+//! Integers are little-endian. Every value ends with a CRC32C of its key and all bytes before. So a
+//! flipped bit or a value under the wrong key is always found.
 //!
 //! ```text
 //! strip value
@@ -70,14 +70,14 @@ use strake_proto::{BlockIndex, GrantNumber, StripKey, Version};
 use strake_store::Lsn;
 
 /// A strip of more units than this (64 KiB) keeps its checksums in a trailer. So the record of a
-/// large strip stays small (an index of one record per MiB), and a small strip needs no trailer.
+/// large strip stays small (an index has one record per MiB), and a small strip needs no trailer.
 pub const INLINE_CHECKSUMS_MAX: usize = 16;
-/// At most this many versions are held: the current one and those kept. Writers settle a stripe
-/// with the next commit, so two kept ones are usual. `rules.rs` says which one goes if there are
+/// At most this many versions are held: the current one and kept ones. Writers settle a stripe with
+/// the next commit, so two kept versions are usual. `rules.rs` says which version goes if there are
 /// more.
 pub const VERSIONS_MAX: usize = 5;
-/// All versions of a strip together have at most this many displaced units (1 MiB). So a record is
-/// at most 4 KiB longer than without.
+/// All versions of a strip together have at most this many displaced units (1 MiB). They make a
+/// record at most 4 KiB longer.
 pub const DISPLACED_MAX: usize = 256;
 /// Bytes before the first checksum of a trailer.
 pub const TRAILER_HEADER_BYTES: usize = 64;
@@ -85,7 +85,7 @@ pub const TRAILER_HEADER_BYTES: usize = 64;
 const FORMAT: u8 = 1;
 /// The format of strip values with patches.
 const FORMAT_PATCHED: u8 = 2;
-/// This byte stands in the place of the format if a strip was given up.
+/// This byte takes the place of the format if a strip was given up.
 const GIVEN_UP: u8 = 0xff;
 const FORMAT_UNKNOWN: &str = "unknown format";
 const LOST: &str = "strip: given up when its disk was opened, for its record was damaged";
@@ -93,51 +93,52 @@ const TRAILER_MAGIC: &[u8; 4] = b"STTR";
 const FLAG_SETTLED: u8 = 1;
 const FLAG_PATCH: u8 = 2;
 
-/// A stored value is not what was written; the text says what is wrong with it.
+/// A stored value is not what was written. The text says what is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged(pub &'static str);
 
 /// The place of a strip's checksums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checksums {
-    /// In the record.
+    /// The record holds the checksums.
     Inline(Vec<u32>),
-    /// In the units behind the strip.
+    /// The units behind the strip hold the checksums.
     Trailer,
 }
 
 /// A unit of a strip that lies in a place of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Displaced {
-    /// Its index within the strip.
+    /// The unit's index within the strip.
     pub unit: u32,
     /// The unit of the disk that holds it.
     pub place: u64,
-    /// Its checksum, seeded like the others of the strip: see [`Whole::made`].
+    /// The unit's checksum, seeded like the others of the strip: see [`Whole::made`].
     pub checksum: u32,
 }
 
 impl Displaced {
-    /// Its place. Neighbours may lie in different chunks of the disk, so there is one for each.
+    /// The unit's place. Neighbours may lie in different chunks of the disk, so each unit has its
+    /// own.
     pub fn extent(&self) -> Extent {
         Extent { start: self.place, count: 1 }
     }
 
-    /// Whether `next` goes on where this one ends, in the strip and on the disk.
+    /// True if `next` continues this unit, both in the strip and on the disk.
     pub fn is_continued_by(&self, next: &Displaced) -> bool {
         next.unit == self.unit + 1 && next.place == self.place + 1
     }
 }
 
-/// What a version has that is no patch.
+/// The part of a version that a patch lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// The version that seeds the checksums, here and in the trailer: that under which the extents
-    /// were written.
+    /// The version that seeds the checksums, here and in the trailer. The extents were written
+    /// under this version.
     pub made: Version,
-    /// Its units and those of its trailer, in order.
+    /// The units of the strip and those of its trailer, in order.
     pub extents: Vec<Extent>,
-    /// Its checksums, or that they are in the trailer.
+    /// The checksums, or the fact that they are in the trailer.
     pub checksums: Checksums,
 }
 
@@ -148,65 +149,65 @@ pub struct StripVersion {
     pub header: StripHeader,
     /// Bytes on disk, a multiple of 4 KiB.
     pub strip_bytes: u32,
-    /// The journal entry that accepted it. Before that entry is durable, nobody was told that the
-    /// version is stable.
+    /// The journal entry that accepted the version. Before that entry is durable, nobody is told
+    /// that the version is stable.
     pub accepted: Lsn,
-    /// Whether its stripe is known to be stable everywhere.
+    /// True if the version's stripe is known to be stable everywhere.
     pub settled: bool,
-    /// `None` for a patch: all but the displaced units is that of the next older version.
+    /// `None` for a patch. All but its displaced units are those of the next older version.
     pub whole: Option<Whole>,
-    /// Ascending by unit.
+    /// The displaced units, ascending.
     pub displaced: Vec<Displaced>,
 }
 
 impl StripVersion {
-    /// Its version.
+    /// The version itself.
     pub fn version(&self) -> Version {
         self.header.version
     }
 
-    /// Whether it says only how it differs from the next older version.
+    /// True if this version only says how it differs from the next older one.
     pub fn is_patch(&self) -> bool {
         self.whole.is_none()
     }
 
-    /// Every extent that this version alone names.
+    /// Every extent that only this version names.
     pub fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
         let whole = self.whole.iter().flat_map(|whole| whole.extents.iter().copied());
         whole.chain(self.displaced.iter().map(Displaced::extent))
     }
 }
 
-/// All that a version consists of, also what it shares with older ones.
+/// All parts of a version, including those it shares with older versions.
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     /// The version.
     pub held: &'a StripVersion,
-    /// Where its units are that are not displaced.
+    /// The place of its units that are not displaced.
     pub whole: &'a Whole,
-    /// Its displaced units, ascending.
+    /// The displaced units, ascending.
     pub displaced: Cow<'a, [Displaced]>,
 }
 
-/// The versions held of one strip, newest first. There is at least one, and the oldest is no patch.
+/// The versions held of one strip, newest first. There is at least one. The oldest is no patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripRecord {
-    /// Strictly descending.
+    /// The versions, strictly descending.
     pub versions: Vec<StripVersion>,
 }
 
 impl StripRecord {
-    /// The newest.
+    /// The newest version.
     pub fn current(&self) -> &StripVersion {
         self.versions.first().expect("invariant: a record holds a version")
     }
 
-    /// The oldest.
+    /// The oldest version.
     pub fn oldest(&self) -> &StripVersion {
         self.versions.last().expect("invariant: a record holds a version")
     }
 
-    /// The version asked for, or the newest for `None`.
+    /// The given version, or the newest for `None`.
     pub fn version(&self, version: Option<Version>) -> Option<&StripVersion> {
         match version {
             None => self.versions.first(),
@@ -214,7 +215,7 @@ impl StripRecord {
         }
     }
 
-    /// All of the version asked for, or of the newest for `None`.
+    /// All parts of the given version, or of the newest for `None`.
     pub fn view(&self, version: Option<Version>) -> Option<View<'_>> {
         let asked = |held: &StripVersion| version.is_none_or(|version| held.version() == version);
         let mut versions = self.versions.iter().skip_while(|held| !asked(held));
@@ -232,7 +233,7 @@ impl StripRecord {
         }
     }
 
-    /// Displaced units of all versions together.
+    /// The number of displaced units of all versions together.
     pub fn displaced_units(&self) -> usize {
         self.versions.iter().map(|held| held.displaced.len()).sum()
     }
@@ -242,7 +243,7 @@ impl StripRecord {
         self.versions.iter().flat_map(StripVersion::extents)
     }
 
-    /// Whether only the newer format can say it.
+    /// True if only the newer format can express the record.
     pub fn is_patched(&self) -> bool {
         self.versions.iter().any(|held| {
             let made = held.whole.as_ref().map(|whole| whole.made);
@@ -251,8 +252,8 @@ impl StripRecord {
     }
 }
 
-/// Lays displaced units over those of an older version, both ascending. Returns what shows, and the
-/// older ones that do not.
+/// Lays displaced units over those of an older version, both ascending. Returns the units that
+/// show, and the older ones that are hidden.
 pub fn overlay(newer: &[Displaced], older: &[Displaced]) -> (Vec<Displaced>, Vec<Displaced>) {
     let (mut shown, mut hidden) = (newer.to_vec(), Vec::new());
     for one in older {
@@ -265,7 +266,7 @@ pub fn overlay(newer: &[Displaced], older: &[Displaced]) -> (Vec<Displaced>, Vec
     (shown, hidden)
 }
 
-/// Units of the trailer of a strip of that many bytes; 0 if its checksums are in the record.
+/// Units of the trailer of a strip of `strip_bytes`. 0 if the record holds the checksums.
 pub fn trailer_units(strip_bytes: u32) -> u32 {
     let checksums = strip_bytes as usize / UNIT_BYTES;
     if checksums <= INLINE_CHECKSUMS_MAX {
@@ -274,12 +275,12 @@ pub fn trailer_units(strip_bytes: u32) -> u32 {
     (TRAILER_HEADER_BYTES + 4 * checksums).div_ceil(UNIT_BYTES) as u32
 }
 
-/// Units that a strip of that many bytes takes, trailer included.
+/// Units that a strip of `strip_bytes` takes, trailer included.
 pub fn strip_units(strip_bytes: u32) -> u32 {
     strip_bytes / UNIT_BYTES as u32 + trailer_units(strip_bytes)
 }
 
-/// The value of a strip record under `key`, the encoded key.
+/// The value of a strip record. `key` is the encoded key.
 pub fn encode_strip(key: &[u8], record: &StripRecord) -> Vec<u8> {
     let count = record.versions.len();
     assert!((1..=VERSIONS_MAX).contains(&count), "a record holds 1 to {VERSIONS_MAX} versions");
@@ -334,7 +335,7 @@ fn put_displaced(bytes: &mut Vec<u8>, displaced: &[Displaced]) {
     }
 }
 
-/// The value of a strip whose record was damaged: it reads as [`Damaged`] for ever.
+/// The value of a strip whose record was damaged. It always reads as [`Damaged`].
 pub fn encode_given_up(key: &[u8]) -> Vec<u8> {
     seal(key, vec![GIVEN_UP])
 }
@@ -375,7 +376,7 @@ pub fn decode_strip(key: &[u8], value: &[u8]) -> Result<StripRecord, Damaged> {
     if record.displaced_units() > DISPLACED_MAX {
         return Err(Damaged("number of displaced units"));
     }
-    // There is one form for one meaning.
+    // Each meaning has exactly one form.
     if record.is_patched() != (format == FORMAT_PATCHED) {
         return Err(Damaged("the newer format without a reason"));
     }
@@ -410,7 +411,7 @@ fn decode_version(reader: &mut Reader<'_>, format: u8) -> Result<StripVersion, D
     Ok(StripVersion { header, strip_bytes, accepted, settled, whole, displaced })
 }
 
-/// Reads extents and checksums; of a patch, that it has none.
+/// Reads extents and checksums. For a patch, checks that it has none.
 fn decode_whole(
     reader: &mut Reader<'_>,
     made: Version,
@@ -421,7 +422,7 @@ fn decode_whole(
     if is_patch {
         return if count == 0 { Ok(None) } else { Err(Damaged("a patch with extents")) };
     }
-    // Bounded by the bytes that are there before anything is reserved for them.
+    // The count is checked against the bytes that are there before memory is reserved.
     if usize::from(count) * 12 > reader.bytes.len() {
         return Err(Damaged("number of extents"));
     }
@@ -475,17 +476,17 @@ fn decode_displaced(reader: &mut Reader<'_>, strip_bytes: u32) -> Result<Vec<Dis
     Ok(displaced)
 }
 
-/// Whether a strip may have that many bytes.
+/// True if a strip may have this many bytes.
 pub fn strip_bytes_are_valid(bytes: usize) -> bool {
     bytes > 0 && bytes <= PAYLOAD_BYTES_MAX && bytes.is_multiple_of(UNIT_BYTES)
 }
 
-/// A tombstone without its end, which is in the key.
+/// A tombstone without its end. The end is in the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tombstone {
     /// The first block it covers.
     pub from: BlockIndex,
-    /// Versions up to this are gone and refused.
+    /// Versions up to this one are gone and refused.
     pub version: Version,
 }
 
@@ -500,7 +501,7 @@ pub fn encode_tombstone(key: &[u8], tombstone: Tombstone) -> Vec<u8> {
 /// Reads a tombstone.
 ///
 /// # Errors
-/// [`Damaged`].
+/// [`Damaged`] if the value is not a tombstone written under `key`.
 pub fn decode_tombstone(key: &[u8], value: &[u8]) -> Result<Tombstone, Damaged> {
     let mut reader = open(key, value)?;
     let from = BlockIndex(reader.u64()?);
@@ -519,7 +520,7 @@ pub fn encode_promise(key: &[u8], version: Version) -> Vec<u8> {
 /// Reads a promise.
 ///
 /// # Errors
-/// [`Damaged`].
+/// [`Damaged`] if the value is not a promise written under `key`.
 pub fn decode_promise(key: &[u8], value: &[u8]) -> Result<Version, Damaged> {
     let mut reader = open(key, value)?;
     let version = reader.version()?;
@@ -527,7 +528,7 @@ pub fn decode_promise(key: &[u8], value: &[u8]) -> Result<Version, Damaged> {
     Ok(version)
 }
 
-/// The trailer of a strip, whole units long.
+/// The bytes of a strip's trailer, in whole units.
 pub fn encode_trailer(key: &StripKey, version: Version, checksums: &[u32]) -> Vec<u8> {
     let length = TRAILER_HEADER_BYTES + 4 * checksums.len();
     let mut bytes = Vec::with_capacity(length.next_multiple_of(UNIT_BYTES));
@@ -552,10 +553,10 @@ pub fn encode_trailer(key: &StripKey, version: Version, checksums: &[u32]) -> Ve
     bytes
 }
 
-/// Reads the checksums from the trailer of `key` at `version`, whose strip has `strip_bytes`.
+/// Reads the checksums from the trailer of `key` at `version`. The strip has `strip_bytes`.
 ///
 /// # Errors
-/// [`Damaged`]; also if it is the intact trailer of another strip or version.
+/// [`Damaged`], even for an intact trailer of another strip or version.
 pub fn decode_trailer(
     key: &StripKey,
     version: Version,
@@ -570,7 +571,7 @@ pub fn decode_trailer(
         .chunks_exact(4)
         .map(|word| u32::from_le_bytes(word.try_into().expect("invariant: chunks of four")))
         .collect();
-    // Everything else in it is known, so the one right header can be made and compared.
+    // Everything else in the trailer is known, so the right header can be made and compared.
     let right = encode_trailer(key, version, &checksums);
     if header != &right[..TRAILER_HEADER_BYTES] {
         return Err(Damaged("trailer"));
@@ -589,7 +590,7 @@ fn seal(key: &[u8], mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Checks the CRC and format of a value; the reader stands behind the format.
+/// Checks the CRC and the format of a value. Returns a reader placed behind the format.
 fn open<'a>(key: &[u8], value: &'a [u8]) -> Result<Reader<'a>, Damaged> {
     match unseal(key, value)? {
         (reader, FORMAT) => Ok(reader),
@@ -597,7 +598,7 @@ fn open<'a>(key: &[u8], value: &'a [u8]) -> Result<Reader<'a>, Damaged> {
     }
 }
 
-/// Checks the CRC of a value. Returns its format, and a reader that stands behind it.
+/// Checks the CRC of a value. Returns its format and a reader placed behind it.
 fn unseal<'a>(key: &[u8], value: &'a [u8]) -> Result<(Reader<'a>, u8), Damaged> {
     let (bytes, crc) = value.split_last_chunk::<4>().ok_or(Damaged("short value"))?;
     if crc32c::crc32c_append(crc32c::crc32c(key), bytes) != u32::from_le_bytes(*crc) {
@@ -608,7 +609,7 @@ fn unseal<'a>(key: &[u8], value: &'a [u8]) -> Result<(Reader<'a>, u8), Damaged> 
     Ok((reader, format))
 }
 
-/// Takes fields off the front; never beyond the end.
+/// Takes fields off the front, never beyond the end.
 struct Reader<'a> {
     bytes: &'a [u8],
 }

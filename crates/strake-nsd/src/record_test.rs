@@ -40,7 +40,7 @@ fn displaced(units: &[(u32, u64)]) -> Vec<Displaced> {
     units.iter().map(one).collect()
 }
 
-/// A patch of a patch of a version whose extents were written for an older one.
+/// A patch of a patch. The extents at the bottom were written for an older version.
 fn patched() -> StripRecord {
     let mut oldest = held(version(7, 7), 8 * 4096, true);
     oldest.whole.as_mut().expect("no patch").made = version(6, 5);
@@ -108,7 +108,7 @@ fn golden_bytes_of_a_patched_strip_record() {
         hex(&bytes),
         concat!(
             "0203",
-            // A patch in which nothing is displaced.
+            // A patch without displaced units.
             "0700000000000000",
             "0900000000000000",
             "00000100",
@@ -138,7 +138,7 @@ fn golden_bytes_of_a_patched_strip_record() {
             "1400000000000000",
             "010050d1",
             "070050d1",
-            // What they patch.
+            // The version that they patch.
             "0700000000000000",
             "0700000000000000",
             "00000100",
@@ -209,7 +209,7 @@ fn patched_records_that_nobody_writes_are_refused() {
     record.versions[1].displaced = displaced(&most[1..]);
     let bytes = encode_strip(b"key", &record);
     assert_eq!(decode_strip(b"key", &bytes), Err(Damaged("number of displaced units")));
-    // Neither format says what the other one is for.
+    // Neither format may express what the other one is for.
     for (record, format) in
         [(patched(), 1), (StripRecord { versions: vec![held(version(1, 1), 4096, true)] }, 2)]
     {
@@ -294,7 +294,8 @@ fn a_value_under_another_key_is_damaged() {
     assert_eq!(decode_strip(b"two", &bytes), Err(Damaged("checksum")));
 }
 
-/// Sealed again after the mutation, so that the fields are judged and not only the checksum.
+/// Values are sealed again after the mutation, so that the fields are judged and not only the
+/// checksum.
 #[test]
 fn mutated_records_are_refused_or_read_but_never_panic() {
     let mut rng = Rng::new(3);

@@ -1,31 +1,32 @@
-//! What an NSD accepts, keeps and frees. Pure: decisions over records, no disk, lock or journal.
+//! The rules for what an NSD accepts, keeps and frees. They are pure: decisions over records,
+//! without disk, lock or journal.
 //!
-//! **Which versions are kept.** A crash may leave any NSD of a stripe at any version it accepted,
-//! so the last version that was stable everywhere must stay readable until a newer one is. The NSD
-//! learns that late, by *settling*. A newly written version therefore stands in front of the ones
-//! held, and of those:
+//! **Which versions are kept.** A crash may leave any NSD of a stripe at any version it accepted.
+//! So the last version that was stable everywhere must stay readable until a newer one is. The NSD
+//! learns this late, by *settling*. A newly written version goes in front of the versions held.
+//! These rules say which of those stay:
 //!
-//! 1. when a version is settled, all older ones go;
-//! 2. with each version the writer says which one it knows to be stable everywhere, and all older
-//!    ones go. So an NSD does not have to choose among versions of lives long ago, which it kept
-//!    while it was away;
-//! 3. a current version that no commit has begun to cover goes at once when it is overwritten:
-//!    nobody was, or will be, told that it is stable here, so it was never acknowledged;
-//! 4. every other one stays, up to `VERSIONS_MAX`. Then one goes that is unlikely to be the last
-//!    acknowledged one ([`least_needed`]).
+//! 1. When a version is settled, all older ones go.
+//! 2. With each version the writer says which version it knows to be stable everywhere. All older
+//!    ones go. So an NSD that was away does not have to choose among versions that it kept from
+//!    lives long ago.
+//! 3. A current version that no commit has begun to cover goes at once when it is overwritten.
+//!    Nobody was or will be told that it is stable here, so it was never acknowledged.
+//! 4. Every other version stays, up to `VERSIONS_MAX`. If there are more, one goes that is unlikely
+//!    to be the last acknowledged one ([`least_needed`]).
 //!
 //! **Patches.** A patch stands directly in front of its base and says how it differs. When the base
-//! goes, the two are joined: the patch takes over what the base has. Where both have a displaced
-//! unit, that of the patch stays. So no unit of the disk is named twice, and freeing is a
-//! difference of lists. A patch is refused unless the newest version held is exactly its base
-//! ([`judge_patch`]).
+//! goes, the two are joined: the patch takes over the base's parts. If both have a displaced unit,
+//! that of the patch stays. So no unit of the disk is named twice, and freeing is a difference of
+//! lists. A patch is refused unless the newest version held is exactly its base ([`judge_patch`]).
 //!
-//! **What is refused:** versions not above the current one, and not above the *floor*: the higher
-//! of a tombstone that covers the block and a promise for the key.
+//! **What is refused.** A version is refused if it is not above the current one, or not above the
+//! *floor*. The floor is the higher of two versions: that of a tombstone that covers the block, and
+//! that of a promise for the key.
 //!
-//! **Tombstones** of an object are kept as a step function block ▶ highest version: pieces that
-//! never overlap. That forgets nothing: what a set of tombstones refuses is what its maximum does,
-//! and forgetting all up to a version leaves exactly the pieces above it.
+//! **Tombstones** of an object are kept as a step function from block to highest version, in pieces
+//! that never overlap. This loses nothing: a set of tombstones refuses exactly what its maximum
+//! refuses. Forgetting all tombstones up to a version leaves exactly the pieces above it.
 
 use crate::extent::Extent;
 use crate::record::{
@@ -39,17 +40,17 @@ use strake_store::Lsn;
 /// The fate of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteVerdict {
-    /// Refused: the write is not above this version, which is held or refused.
+    /// Refused: the write is not above this version, which is held or refused itself.
     Stale(Version),
-    /// Done already: it is a copy of a version that is held.
+    /// Done already: the write is a copy of a version that is held.
     Present,
-    /// Refused: what is held is not what the patch changes, or is full of patches.
+    /// Refused: the patch does not fit the version held, or the record is full of patches.
     NotBase,
     /// Accepted: the version goes in front of those held.
     Accepted,
 }
 
-/// Judges a write of `version`; `copy` as in the request.
+/// Judges a write of `version`. `copy` is as in the request.
 pub fn judge_write(
     held: Option<&StripRecord>,
     floor: Version,
@@ -64,8 +65,8 @@ pub fn judge_write(
     if version <= highest { WriteVerdict::Stale(highest) } else { WriteVerdict::Accepted }
 }
 
-/// Judges a patch of `base` that changes `units`, ascending. `committing` is the last journal entry
-/// that a commit has begun to cover.
+/// Judges a patch of `base` that changes `units`, which ascend. `committing` is the last journal
+/// entry that a commit has begun to cover.
 pub fn judge_patch(
     held: Option<&StripRecord>,
     floor: Version,
@@ -91,14 +92,15 @@ pub fn judge_patch(
     }
 }
 
-/// Whether somebody may have been told that a current version is stable here.
+/// True if somebody may have been told that a current version is stable here.
 fn may_be_acknowledged(current: &StripVersion, committing: Lsn) -> bool {
     current.settled || current.accepted <= committing
 }
 
-/// Puts an accepted version in front of what is held; returns what is held from now on and the
+/// Puts an accepted version in front of those held. Returns the versions held from now on, and the
 /// units that are not needed any more. `committing` is the last journal entry that a commit has
-/// begun to cover at the moment at which the new version gets its own; `stable` as in the request.
+/// begun to cover at the moment when the new version gets its own entry. `stable` is as in the
+/// request.
 pub fn put_in_front(
     newest: StripVersion,
     held: Option<StripRecord>,
@@ -129,7 +131,7 @@ fn shorten(versions: &mut Vec<StripVersion>, kept: usize, freed: &mut Vec<Extent
     }
 }
 
-/// Takes out a version. If the one in front of it is a patch of it, the two are joined.
+/// Takes out a version. If the version in front of it is a patch of it, the two are joined.
 fn take_out(versions: &mut Vec<StripVersion>, at: usize, freed: &mut Vec<Extent>) {
     let gone = versions.remove(at);
     let newer = at.checked_sub(1).map(|newer| &mut versions[newer]);
@@ -144,31 +146,32 @@ fn take_out(versions: &mut Vec<StripVersion>, at: usize, freed: &mut Vec<Extent>
     }
 }
 
-/// Names the version that goes when too many are held.
+/// Chooses the version that goes when too many are held.
 ///
-/// The oldest stays, because it may be the settled one. The newest two of each writer stay (a grant
-/// is one life of one client). A writer sent its last version when the one before was stable
-/// everywhere. So the one before may be the last acknowledged, and the last one may have reached
-/// few NSDs before the writer died. Versions older than these two are superseded, and the oldest of
-/// them goes first. If there are none, each life since has only tried to make the NSDs equal and
-/// died over it. What such a life left, older versions hold as well. So the second newest goes.
+/// The oldest version stays, because it may be the settled one. The newest two versions of each
+/// writer stay (a grant is one life of one client). A writer sent its last version when the one
+/// before was stable everywhere. So the one before may be the last acknowledged, and the last one
+/// may have reached few NSDs before the writer died. Versions older than these two are superseded,
+/// and the oldest of them goes first. If there are none, each life since has only tried to make the
+/// NSDs equal and died while doing so. Older versions hold everything that such a life left. So the
+/// second newest goes.
 fn least_needed(versions: &[StripVersion]) -> usize {
     let grant = |at: usize| versions[at].version().grant;
     (2..versions.len() - 1).rev().find(|&at| grant(at) == grant(at - 2)).unwrap_or(1)
 }
 
-/// A change of a record; `None` as the record removes it.
+/// A change of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The versions held from now on.
+    /// The versions held from now on. `None` if the record is removed.
     pub record: Option<StripRecord>,
-    /// Units of versions that go.
+    /// Units of the versions that go.
     pub freed: Vec<Extent>,
 }
 
-/// Notes that `version` of the stripe is stable everywhere; `None` if that changes nothing.
+/// Notes that `version` of the stripe is stable everywhere. `None` if this changes nothing.
 pub fn settle(held: &StripRecord, version: Version) -> Option<Change> {
-    // A strip whose newest version is older missed that version: what it has may be all there is.
+    // A strip whose newest version is older missed that version. Its versions may be all there is.
     if held.current().version() < version {
         return None;
     }
@@ -180,20 +183,20 @@ pub fn settle(held: &StripRecord, version: Version) -> Option<Change> {
     (record != held).then_some(change)
 }
 
-/// Forgets what is older than `stable`, if that is held; `None` if that changes nothing.
+/// Forgets versions older than `stable`, if that one is held. `None` if this changes nothing.
 pub fn forget_older(held: &StripRecord, stable: Version) -> Option<Change> {
     held.version(Some(stable))?;
     let change = drop_versions(held, |one| one.version() < stable);
     (change.record.as_ref() != Some(held)).then_some(change)
 }
 
-/// Applies a tombstone of `version`; `None` if that changes nothing.
+/// Applies a tombstone of `version`. `None` if this changes nothing.
 pub fn delete(held: &StripRecord, version: Version) -> Option<Change> {
     let change = drop_versions(held, |one| one.version() <= version);
     (change.record.as_ref() != Some(held)).then_some(change)
 }
 
-/// Drops the versions for which `goes` holds. It holds for all that are older than one of them.
+/// Drops the versions for which `goes` is true. It is true for all versions older than such a one.
 fn drop_versions(held: &StripRecord, goes: impl Fn(&StripVersion) -> bool) -> Change {
     let mut versions = held.versions.clone();
     let kept = versions.iter().filter(|one| !goes(one)).count();
@@ -219,8 +222,8 @@ pub fn judge_refuse(held: Option<&StripRecord>, floor: Version, version: Version
         return RefuseVerdict::Held;
     }
     let newest = held.map_or(Version::NONE, |record| record.current().version());
-    // The current version may be deleted later, and with it the reason to refuse; the tombstone
-    // that does it is above the current version and refuses instead.
+    // The current version may be deleted later, and with it the reason to refuse. The tombstone
+    // that deletes it is above the current version, and refuses instead.
     if version <= newest.max(floor) { RefuseVerdict::Refused } else { RefuseVerdict::Promise }
 }
 
@@ -233,9 +236,9 @@ pub struct Piece {
     pub to: BlockIndex,
 }
 
-/// Lays `new` over `old`: pieces of the object in order, without overlap, among them all that
-/// overlap or touch `new`. Returns what stands in the place of `old`: at every block the higher
-/// version, neighbours of one version as one piece. One pass.
+/// Lays `new` over `old`, in one pass. `old` holds pieces of the object in order, without overlap,
+/// and among them all pieces that overlap or touch `new`. Returns the pieces that replace `old`:
+/// each block has the higher version, and neighbours of one version are one piece.
 pub fn lay_over(old: &[Piece], new: Piece) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::with_capacity(old.len() + 2);
     let mut push = |from: BlockIndex, to: BlockIndex, version: Version| {
@@ -248,7 +251,7 @@ pub fn lay_over(old: &[Piece], new: Piece) -> Vec<Piece> {
         }
     };
     let (start, end, version) = (new.tombstone.from, new.to, new.tombstone.version);
-    // Up to where the new one is laid.
+    // The new piece is laid up to here.
     let mut laid = start;
     for piece in old {
         let (from, to) = (piece.tombstone.from, piece.to);

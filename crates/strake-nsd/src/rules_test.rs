@@ -1,5 +1,5 @@
-//! The rules one by one, tombstones against a model of one version per block, and patches against a
-//! model that holds each version as a whole.
+//! Tests the rules one by one. Tombstones are compared with a model of one version per block.
+//! Patches are compared with a model that holds each version as a whole.
 
 use super::*;
 use crate::record::{Checksums, Whole};
@@ -36,12 +36,12 @@ fn record(versions: &[(u64, bool)]) -> StripRecord {
     }
 }
 
-/// What stays behind version `new`, and the units that go.
+/// Returns the versions that stay behind version `new`, and the units that go.
 fn put(old: &[(u64, bool)], new: u64, committing: u64) -> (Vec<u64>, Vec<u64>) {
     put_after(old, new, committing, Version::NONE)
 }
 
-/// The same, where the writer says that `stable` is.
+/// Like `put`, with a writer that names `stable` as stable.
 fn put_after(
     old: &[(u64, bool)],
     new: u64,
@@ -230,7 +230,7 @@ fn a_strip_takes_no_more_displaced_units_than_its_record_may_have() {
     assert_eq!(judge(57), WriteVerdict::NotBase);
 }
 
-/// Units of a strip of the model.
+/// The number of units of a strip of the model.
 const UNITS: u32 = 6;
 
 /// Two records with the same history: one with patches, and one in which each version is whole.
@@ -238,9 +238,9 @@ const UNITS: u32 = 6;
 struct Twins {
     patched: Option<StripRecord>,
     whole: Option<StripRecord>,
-    /// What each version holds.
+    /// The contents of each version.
     contents: std::collections::BTreeMap<Version, Vec<u32>>,
-    /// What was written to each unit of the disk that was ever taken.
+    /// The contents written to each unit of the disk that was ever taken.
     disk: Vec<u32>,
     freed: std::collections::BTreeSet<u64>,
     lsn: u64,
@@ -259,7 +259,7 @@ impl Twins {
         }
     }
 
-    /// A whole version with the contents given, in units of its own if it is one of the patched.
+    /// A whole version with these contents. In the patched record it gets units of its own.
     fn whole_version(&mut self, version: Version, contents: &[u32]) -> StripVersion {
         let start = self.take(contents);
         StripVersion {
@@ -276,7 +276,7 @@ impl Twins {
         }
     }
 
-    /// Puts a version in front of both. `units` change, or all if there are none.
+    /// Puts a version in front of both records. `units` change, or all units if there are none.
     fn put(&mut self, version: Version, units: Option<&[u32]>, committing: Lsn, stable: Version) {
         self.lsn += 1;
         let lsn = self.lsn as u32;
@@ -361,7 +361,8 @@ fn patched_strips_hold_what_whole_strips_would() {
         let mut rng = Rng::new(seed);
         let mut twins = Twins::default();
         for counter in 1..80 {
-            // A new writer now and then, so that it matters which version goes of too many.
+            // A new writer now and then, so that it matters which version goes when there are too
+            // many.
             let new = Version { grant: GrantNumber(1 + counter / 9), counter };
             let held = twins.patched.iter().flat_map(|record| &record.versions);
             let held: Vec<Version> = held.map(StripVersion::version).collect();
