@@ -20,7 +20,7 @@ const FORMAT: u8 = 1;
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 
-/// Keys with their new values, `None` to delete.
+/// Keys with their new values. `None` deletes a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits(pub Vec<(Vec<u8>, Option<Vec<u8>>)>);
 

@@ -1,34 +1,36 @@
-//! The block store of one NSD: drives the disk, the journal and the index after the decisions of
-//! the pure parts.
+//! The block store of one NSD. It carries out the decisions of the pure parts on the disk, the
+//! journal and the index.
 //!
-//! **A write.** Units are allocated and the data written to them, outside all locks. Then, under
-//! the object's lock, `rules` decide; under the order lock the change gets its number, goes into
-//! the journal (in memory) and into the index (visible at once): *accepted*.
+//! **A write.** Units are allocated and the data is written to them, outside all locks. Then, under
+//! the object's lock, `rules` decide. Under the order lock the change gets its number. It goes into
+//! the journal (in memory) and into the index (visible at once). It is now *accepted*.
 //!
-//! **A patch** goes the same way with the units that change alone. The record then says where these
-//! are (*displaced* units), and readers lay them over what the strip's extents hold. Later a worker
-//! writes them back into the extents (`straighten`).
+//! **A patch** goes the same way, but with only the units that change. The record then says where
+//! these (*displaced*) units are. Readers lay them over the contents of the strip's extents. Later
+//! a worker writes them back into the extents (`straighten`).
 //!
 //! **A commit.** Syncing the journal makes the data durable first and the entries after it (see
-//! `Container::index_log`): *stable*. Callers at the same time share the barriers. A crash
-//! leaves a prefix of the entries, each with its data: for every strip the old or the new version.
+//! `Container::index_log`). They are now *stable*. Callers at the same time share the barriers. A
+//! crash leaves a prefix of the entries, each with its data. So each strip has either the old or
+//! the new version.
 //!
 //! **Freed units** are reused after the entry that freed them is durable and every read that may
-//! have seen them has ended (`reclaim`). The host is told of them later, by a worker, a bounded
-//! piece at a time and slowly while others use the disk (`space`, [`crate::discards`]). Only a
-//! writer that finds the disk or the host full waits for that.
+//! have seen them has ended (`reclaim`). A worker tells the host of them later, a bounded piece at
+//! a time, and slowly while others use the disk (`space`, [`crate::discards`]). Only a writer that
+//! finds the disk or the host full waits for that.
 //!
 //! **A checkpoint** writes the index's changes to its base and trims the journal. A worker makes it
 //! when either is large. A writer that finds the journal full makes it itself.
 //!
-//! **Damage.** A record that cannot be what was written belongs to a strip that is lost: reading it
-//! is an error (readers rebuild it from the other disks), never "there is none", until it is
-//! written anew or deleted. Its space is nobody's and is used again. Damage below the records (a
-//! page of the index, the journal) makes the whole disk one that is lost.
+//! **Damage.** If a record is not what was written, its strip is lost. Reading the strip is then an
+//! error, never "there is none", until it is written anew or deleted. Readers rebuild it from the
+//! other disks. The strip's space belongs to nobody and is used again. If something below the
+//! records is damaged (a page of the index, the journal), the whole disk is lost.
 //!
-//! Locks, in this order: `checkpointing`; one of `objects`; `order`; `audit`; `space`, `unsettled`,
-//! `crooked`, `trailers`, `reclaim`'s (leaves, memory only). I/O is never done under `order` or a
-//! leaf, with one exception: while a check counts, records of changed strips are looked up again.
+//! Locks, in this order: `checkpointing`; one of `objects`; `order`; `audit`; then `space`,
+//! `unsettled`, `crooked`, `trailers` and `reclaim`'s (leaves, for memory only). No I/O is done
+//! under `order` or a leaf, with one exception: while a check counts, records of changed strips are
+//! looked up again.
 
 mod check;
 mod commit;
@@ -67,7 +69,7 @@ use worker::Worker;
 pub use open::BlockStoreOptions;
 use tracing::error;
 
-/// Objects are spread over this many locks. So writers of different objects seldom meet.
+/// Objects are spread over this many locks, so writers of different objects seldom meet.
 const OBJECT_LOCKS: usize = 64;
 
 /// A step that a test inserts in the middle of an operation.
@@ -83,9 +85,9 @@ struct Moment {
     committing: Lsn,
 }
 
-/// See the module.
+/// The block store of one NSD; see the module.
 pub struct BlockStore {
-    /// The store also keeps this because it keeps the other users of the chunk source alive.
+    /// Keeps the other users of the chunk source alive.
     container: Container,
     disk: Arc<dyn Disk>,
     cluster: ClusterId,
@@ -109,14 +111,15 @@ pub struct BlockStore {
     deletions: AtomicU64,
     /// A thread holds this while it gives released units back.
     releasing: Mutex<()>,
-    /// Reads and writes of strips since the start, and what they were at the last discard.
+    /// The number of reads and writes of strips since the start, and that number at the last
+    /// discard.
     ios: AtomicU64,
     ios_seen: AtomicU64,
     /// The count of a check under way.
     audit: Mutex<Option<Audit>>,
-    /// One check at a time.
+    /// Held by a check, so that only one runs at a time.
     checking: Mutex<()>,
-    /// The last entry that a commit has begun to cover; changed under `order`.
+    /// The last entry that a commit has begun to cover. Changed under `order`.
     committing: AtomicU64,
     /// The last entry that is durable.
     durable: AtomicU64,
@@ -134,29 +137,30 @@ pub struct BlockStore {
     straightener: Mutex<Option<Worker>>,
     crooked: Mutex<Crooked>,
     clock: Arc<dyn Clock>,
-    /// Patches: failures are those refused, bytes those of displaced units.
+    /// Counts patches. Failures are refused patches. Bytes are those of displaced units.
     patches: Arc<Operation>,
-    /// Strips straightened, and the bytes that were moved.
+    /// Counts strips straightened, and the bytes that were moved.
     straightenings: Arc<Operation>,
-    /// Runs after a write has looked at what is held, and before it has its place in the order.
+    /// Runs after a write has looked at the versions held, and before it has its place in the
+    /// order.
     #[cfg(test)]
     before_publish: Mutex<Option<Step>>,
 }
 
-/// What the index holds of a strip.
+/// The index's contents for a strip.
 enum Held {
     Nothing,
     Record(StripRecord),
     Damaged(Damaged),
 }
 
-/// A change as it was decided.
+/// A change that has been decided.
 #[derive(Default)]
 struct Decided {
     edits: Edits,
     /// Units that no record names any more.
     freed: Vec<Extent>,
-    /// Units of a writer that a record names now.
+    /// The number of a writer's units that a record names from now on.
     taken: u64,
 }
 
@@ -172,23 +176,23 @@ impl BlockStore {
         self.nsd
     }
 
-    /// Changes with every start; see [`NsdReply::Accepted`].
+    /// The boot number. It changes with every start; see [`NsdReply::Accepted`].
     pub fn boot(&self) -> u64 {
         self.boot
     }
 
-    /// The reason why the store takes no writes any more; `None` while it takes them.
+    /// The reason why the store takes no more writes. `None` while it takes them.
     pub fn failure(&self) -> Option<Error> {
         self.failure.lock().clone()
     }
 
-    /// Makes the store say from now on that it cannot vouch for what it has: its disk may be
-    /// another one than was there before.
+    /// Makes the store say from now on that it cannot vouch for its contents. Its disk may not be
+    /// the one that was there before.
     pub fn doubt(&self) {
         self.recovered.store(0, SeqCst);
     }
 
-    /// Makes the store refuse askers of an older epoch, or with an older pool map, from now on.
+    /// From now on the store refuses requests of an older epoch or with an older pool map.
     pub fn fence(&self, epoch: Epoch, map: MapVersion) {
         self.epoch_min.fetch_max(epoch.0, SeqCst);
         self.map_min.fetch_max(map.0, SeqCst);
@@ -210,7 +214,7 @@ impl BlockStore {
         self.failure.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// Notes a failed write or sync. After it, nothing on this disk is sure to become durable.
+    /// Notes a failed write or sync. Afterwards nothing on this disk is sure to become durable.
     fn fail(&self, error: Error) -> Error {
         let mut failure = self.failure.lock();
         failure
@@ -223,11 +227,11 @@ impl BlockStore {
     }
 
     fn object_lock(&self, object: ObjectId) -> MutexGuard<'_, ()> {
-        // Object ids ascend; neighbours are the ones in use at once.
+        // Object ids ascend, and neighbouring objects are often in use at the same time.
         self.objects[(object.0 % OBJECT_LOCKS as u64) as usize].lock()
     }
 
-    /// Looks up what is held of a strip.
+    /// Looks up the versions held of a strip.
     fn look_up(&self, key: &StripKey) -> Result<Held> {
         let encoded = strip_key(Table::Strip, key);
         Ok(match self.index.get(&encoded)? {
@@ -239,7 +243,7 @@ impl BlockStore {
         })
     }
 
-    /// The record of a strip. A damaged one is an error.
+    /// The record of a strip. A damaged record is an error.
     fn record(&self, key: &StripKey) -> Result<Option<StripRecord>> {
         match self.look_up(key)? {
             Held::Nothing => Ok(None),
@@ -252,9 +256,9 @@ impl BlockStore {
         Error::new(ErrorKind::Corrupt, format!("NSD {}, strip {key}: damaged {what}", self.nsd))
     }
 
-    /// The highest version that a tombstone over the block, or a promise for the key, refuses. All
-    /// lower ones are refused too. Damaged tombstones and promises refuse nothing. Then one disk is
-    /// too forgetful, which the code tolerates, and `check` reports it.
+    /// The highest version refused by a tombstone over the block or by a promise for the key. All
+    /// lower versions are refused too. Damaged tombstones and promises refuse nothing. Then one
+    /// disk forgets too much. The code tolerates that, and `check` reports it.
     fn floor(&self, key: &StripKey) -> Result<Version> {
         let encoded = strip_key(Table::Promise, key);
         let mut floor = match self.index.get(&encoded)? {
@@ -274,16 +278,16 @@ impl BlockStore {
         Ok(floor)
     }
 
-    /// Numbers, journals and applies a change. `decide` is told the number of the change, and what
-    /// commits cover at that moment. If the journal is full, nothing is done and `NoSpace` is
-    /// returned. The caller then lets go of its locks, calls [`BlockStore::make_room`] and decides
-    /// anew.
+    /// Numbers, journals and applies a change. `decide` gets the number of the change and the last
+    /// entry that commits cover at that moment. If the journal is full, nothing is done and
+    /// `NoSpace` is returned. The caller then releases its locks, calls [`BlockStore::make_room`]
+    /// and decides anew.
     fn publish(&self, decide: impl FnOnce(Moment) -> Decided) -> Result<()> {
         self.refuse_if_failed()?;
         let _order = self.order.lock();
         let lsn = Lsn(self.journal.last().0 + 1);
-        // A commit moves this under the same lock: what is decided here on "no commit has begun
-        // to cover it" is still true when the change has its place behind that commit.
+        // A commit moves this under the same lock. So if no commit has begun to cover an entry when
+        // this change is decided, that is still true when the change gets its place.
         let committing = Lsn(self.committing.load(SeqCst));
         let Decided { edits, freed, taken } = decide(Moment { lsn, committing });
         let given = self.journal.append(&edits.encode())?;
@@ -297,13 +301,13 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Space and identity.
+    /// The store's space and identity.
     fn status(&self) -> NsdStatusReply {
         let unit = strake_proto::limits::UNIT_BYTES as u64;
         let mut allocator = self.space.allocator.lock();
         let total = allocator.total_for_data();
         // Units that wait for a commit count as free: a writer that needs them makes that commit.
-        // So do units of which the host is yet to be told.
+        // Units that the host does not know to be free yet count as free too.
         let free = allocator.tell_free(self.reclaim.units()).min(total);
         NsdStatusReply {
             cluster: self.cluster,

@@ -1,9 +1,10 @@
-//! The block store against a slow obvious model: random requests, commits, reopenings and power
-//! cuts. Each seed is printed; a failure names the one that replays it.
+//! Tests the block store against a slow, obvious model: random requests, commits, reopenings and
+//! power cuts. Each seed is printed, so a failure names the seed that replays it.
 //!
-//! The model keeps, per strip, every version accepted in order and which of them a commit covers.
-//! After a power cut the store must hold, for each strip, a state at least as new as the last
-//! committed one, with the bytes and checksums of some accepted version, and never a mixture.
+//! For each strip the model keeps every version accepted, in order, and which of them a commit
+//! covers. After a power cut the store must hold a state of each strip that is at least as new as
+//! the last committed one. Its bytes and checksums must be those of one accepted version, never a
+//! mixture.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -36,9 +37,9 @@ pub(super) fn format(disk: &Arc<SimDisk>, seed: u64) -> Arc<BlockStore> {
 
 pub(super) fn open(disk: &Arc<SimDisk>) -> Arc<BlockStore> {
     let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>).expect("container");
-    // At once: so that what is discarded meets what is written.
+    // Discards come at once, so that they meet writes.
     let discard_delay = Duration::ZERO;
-    // By the tests themselves alone: so that a seed does the same each time.
+    // Only the tests themselves do this, so that a seed does the same each time.
     let straighten_delay = Duration::MAX;
     let options =
         BlockStoreOptions { discard_delay, straighten_delay, ..BlockStoreOptions::new(&observe()) };
@@ -77,7 +78,7 @@ pub(super) fn write(
     )
 }
 
-/// Patches `units` of the base with `data`, which has them one after the other.
+/// Patches `units` of the base with `data`, which holds them one after the other.
 pub(super) fn patch(
     store: &BlockStore,
     key: StripKey,
@@ -88,7 +89,7 @@ pub(super) fn patch(
     patch_after(store, key, base, units, data, Version::NONE)
 }
 
-/// The same, where the writer says that `stable` is.
+/// Like `patch`, with a writer that names `stable` as stable.
 pub(super) fn patch_after(
     store: &BlockStore,
     key: StripKey,
@@ -105,7 +106,7 @@ pub(super) fn patch_after(
     call(store, &NsdRequest::Patch { key, header, base, units, checksums, stable }, data)
 }
 
-/// A version of a strip as a whole.
+/// A whole version of a strip.
 #[derive(Clone)]
 pub(super) struct Strip {
     pub(super) version: Version,
@@ -113,7 +114,7 @@ pub(super) struct Strip {
 }
 
 impl Strip {
-    /// The same with some units changed.
+    /// The same strip with some units changed.
     pub(super) fn patched(&self, version: Version, units: &[u32], data: &[u8]) -> Strip {
         let mut bytes = self.bytes.clone();
         for (unit, data) in units.iter().zip(data.chunks_exact(UNIT_BYTES)) {
@@ -123,18 +124,18 @@ impl Strip {
     }
 }
 
-/// Straightens all strips; returns how many units it moved.
+/// Straightens all strips. Returns how many units it moved.
 pub(super) fn straighten(store: &BlockStore) -> u64 {
     let keys = store.crooked.lock().all();
     store.straighten(&keys).expect("a good disk")
 }
 
-/// The whole current strip, its checksums verified.
+/// The whole current strip, with its checksums verified.
 pub(super) fn read(store: &BlockStore, key: StripKey) -> Option<(Version, Vec<u8>)> {
     read_version(store, key, None)
 }
 
-/// The same of one version.
+/// The same for one version.
 pub(super) fn read_version(
     store: &BlockStore,
     key: StripKey,
@@ -156,7 +157,7 @@ pub(super) fn read_version(
 
 use strake_env::AlignedBuffer;
 
-/// One strip's history: what each version holds (`None`: deleted), ascending.
+/// The history of one strip: the contents of each version (`None`: deleted), ascending.
 #[derive(Default)]
 struct History {
     states: Vec<(Version, Option<Vec<u8>>)>,
@@ -179,7 +180,7 @@ impl Model {
         self.strips.values_mut().for_each(|history| history.committed = history.states.len());
     }
 
-    /// Takes over what the store holds after a power cut, having judged it.
+    /// Judges the store's state after a power cut, and takes it over.
     fn recover(&mut self, store: &BlockStore) {
         for (key, history) in &mut self.strips {
             let found = read(store, *key);
@@ -234,7 +235,7 @@ fn random_write(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
     model.strips.entry(key).or_default().states.push((version, Some(data.to_vec())));
 }
 
-/// Whether the patch was accepted.
+/// Returns true if the patch was accepted.
 fn random_patch(store: &BlockStore, model: &mut Model, rng: &mut Rng) -> bool {
     let key = key(rng.below(4), rng.below(6));
     let Some((version, bytes)) = model.now(&key) else { return false };
@@ -288,7 +289,7 @@ fn random_delete(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
 fn random_commit(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
     let mut settled = Vec::new();
     for (key, history) in &model.strips {
-        // Only what an earlier commit made stable may be settled.
+        // Only a version that an earlier commit made stable may be settled.
         let stable = history.committed.checked_sub(1).map(|last| &history.states[last]);
         if let Some((version, Some(_))) = stable
             && rng.one_in(2)
@@ -310,7 +311,7 @@ fn random_histories_agree_with_the_model_through_power_cuts() {
         let mut disk = SimDisk::new(DISK_BYTES);
         let mut store = format(&disk, seed);
         let mut model = Model::default();
-        // More whole strips, or more patches.
+        // Mostly whole strips, or mostly patches.
         let writes = 5 + rng.below(15);
         for _ in 0..250 {
             match rng.below(40) {
@@ -394,7 +395,7 @@ fn a_full_disk_says_so_and_deleting_makes_room() {
         };
         call(&store, &request, &[]).expect("deleting works on a full disk");
     }
-    // The freed units wait for a commit; the write makes one.
+    // The freed units wait for a commit. The write makes one.
     write(&store, key(99, 0), version(999), &data).expect("there is room again");
     check(&store);
 }

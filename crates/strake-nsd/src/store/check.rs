@@ -1,12 +1,12 @@
-//! Verifies everything while in use: records of strips, tombstones, promises and the data; and that
-//! exactly the units that records name are allocated. Records that are a patch of another version
-//! share its units, and name them once.
+//! Verifies everything while the store is in use: records of strips, tombstones, promises and the
+//! data. Also verifies that exactly the units that records name are allocated. A patch shares units
+//! with the version it patches, and those units are named once.
 //!
-//! **The sum.** Units in use must be those that records name, those that writers hold and those
-//! that wait to be used again. To count the records of a store in use, a cursor goes through the
-//! keys, a slice at a time. What is published behind the cursor corrects the sum; what is published
-//! within the slice being counted makes it be counted again. In the end all sums are taken at one
-//! moment, under the order lock.
+//! **The sum.** The units in use must be those that records name, those that writers hold and those
+//! that wait to be used again. A cursor goes through the keys, one slice at a time, and counts the
+//! records. A change behind the cursor corrects the sum. A change within the slice being counted
+//! makes the check count the slice again. In the end all sums are taken at one moment, under the
+//! order lock.
 
 use super::BlockStore;
 use crate::edits::Edits;
@@ -26,21 +26,21 @@ use strake_stripe::checksum::first_bad_unit;
 
 /// At most this many faults and bad strips are reported.
 const FAULTS_MAX: usize = 1000;
-/// After this many keys the scan is begun anew, so it never holds a snapshot for long.
+/// The scan begins anew after this many keys, so it never holds a snapshot for long.
 const KEYS_PER_SCAN: usize = 256;
-/// If a slice has changed during this many counts, it is counted under the order lock.
+/// If a slice changed during this many counts, it is counted under the order lock.
 const COUNTS_MAX: usize = 16;
 
 /// The count of a check under way.
 pub(super) struct Audit {
-    /// Keys before it are counted.
+    /// Keys before the cursor are counted.
     cursor: Vec<u8>,
-    /// The units that the records before it name. The number is signed, because corrections may
-    /// come in any order.
+    /// The units named by the records before the cursor. The number is signed, because corrections
+    /// may come in any order.
     units: i64,
     /// Keys from the cursor on that changed since the slice was begun.
     touched: Vec<Vec<u8>>,
-    /// A record could not be looked up, so the sum is not known.
+    /// True if a record could not be looked up, so the sum is not known.
     is_broken: bool,
 }
 
@@ -135,7 +135,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Counts the next slice of records; false at the end.
+    /// Counts the next slice of records. Returns false at the end.
     fn count_slice(&self) -> Result<bool> {
         for attempt in 0.. {
             let held = (attempt == COUNTS_MAX).then(|| self.order.lock());
@@ -175,7 +175,8 @@ impl BlockStore {
         unreachable!("the last attempt is made while nobody publishes")
     }
 
-    /// Takes note of every change, under the order lock, before the index is changed.
+    /// Notes every change for the check. The caller holds the order lock and has not changed the
+    /// index yet.
     pub(super) fn note_for_check(&self, edits: &Edits) {
         let mut audit = self.audit.lock();
         let Some(audit) = audit.as_mut() else { return };
@@ -206,8 +207,8 @@ impl BlockStore {
         if self.tombstone_fault(fs, object, to)?.is_none() {
             return Ok(());
         }
-        // A deletion lays its tombstone first and deletes then; and it may lay one tombstone as
-        // several changes. Only what is wrong while none is under way is a fault.
+        // A deletion lays its tombstone first and deletes after that. It may also lay one tombstone
+        // in several changes. So the tombstone is looked at again while no deletion is under way.
         let _object = self.object_lock(object);
         if self.deletions.load(SeqCst) == 0
             && let Some(text) = self.tombstone_fault(fs, object, to)?
@@ -217,7 +218,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// What is wrong with the tombstone that ends before `to`, if anything.
+    /// The fault of the tombstone that ends before `to`, if it has one.
     fn tombstone_fault(
         &self,
         fs: FsId,
@@ -257,7 +258,7 @@ impl BlockStore {
 
     fn check_strip(&self, encoded: &[u8], data: bool, found: &mut NsdCheckReply) -> Result<()> {
         let _guard = self.reclaim.read();
-        // It may have been deleted since.
+        // The strip may have been deleted since.
         let Some(value) = self.index.get(encoded)? else { return Ok(()) };
         found.strips += 1;
         let Some(key) = parse_strip_key(Table::Strip, encoded) else {
@@ -299,8 +300,8 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Reads a version with its checksums from the disk and compares them. Returns what is wrong,
-    /// if anything.
+    /// Reads a version and its checksums from the disk and compares them. Returns the fault, if
+    /// there is one.
     fn check_data(&self, key: &StripKey, view: &View<'_>) -> Option<String> {
         let mut bytes = AlignedBuffer::zeroed(view.held.strip_bytes as usize);
         match self.read_view(key, view, true, 0, &mut bytes) {
@@ -317,7 +318,7 @@ fn fault(found: &mut NsdCheckReply, what: String) {
     }
 }
 
-/// Units that a value of the strip table names.
+/// The number of units that a value of the strip table names.
 fn units_named(key: &[u8], value: &[u8]) -> i64 {
     decode_strip(key, value).map_or(0, |record| {
         let extents: Vec<_> = record.extents().collect();

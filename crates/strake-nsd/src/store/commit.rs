@@ -1,4 +1,4 @@
-//! Making accepted changes stable, settling, checkpoints.
+//! Commits: they make accepted changes stable. Also settling, and checkpoints.
 
 use super::{BlockStore, Decided};
 use crate::edits::Edits;
@@ -10,7 +10,7 @@ use strake_proto::nsd::{NsdReply, SettledStripe};
 use strake_proto::{BlockIndex, Error, ErrorKind, Result, StripKey, Version};
 use strake_store::{KvRead, Lsn};
 
-/// A longer list of settled stripes is refused.
+/// A list with more settled stripes than this is refused.
 const SETTLED_MAX: usize = 65_536;
 /// The journal is trimmed when one part in this many of its capacity is used.
 const JOURNAL_FILL_PARTS: u64 = 2;
@@ -27,8 +27,8 @@ impl BlockStore {
         Ok(NsdReply::Stable { boot: self.boot, stable: self.durable.load(SeqCst) })
     }
 
-    /// Makes every change accepted so far durable, and lets the space that this frees be used
-    /// again. It costs nothing if there is no such change.
+    /// Makes every change accepted so far durable, and lets the space that these changes freed be
+    /// used again. It costs nothing if there is no such change.
     pub(super) fn make_durable(&self) -> Result<()> {
         let target = {
             let _order = self.order.lock();
@@ -40,7 +40,7 @@ impl BlockStore {
             let _waiting = self.observe.waiters.enter("NSD commit", format!("NSD {}", self.nsd));
             match self.journal.sync_within(self.options.wait_limit) {
                 Ok(()) => {}
-                // Another's barrier takes long; the disk may still do it.
+                // Another thread's barrier takes long. The disk may still complete it.
                 Err(error) if error.kind() == ErrorKind::TimedOut => {
                     return Err(error.context(format!("NSD {}: commit", self.nsd)));
                 }
@@ -61,7 +61,7 @@ impl BlockStore {
             let mut freed = Vec::new();
             let mut settled = Vec::new();
             self.index.scan(&from, &to, &mut |encoded, value| {
-                // A damaged one has nothing to settle; its reader mends it.
+                // A damaged record has nothing to settle. A reader of the strip mends it.
                 if let Some(key) = parse_strip_key(Table::Strip, encoded)
                     && let Ok(held) = decode_strip(encoded, value)
                     && let Some(change) = settle(&held, stripe.version)
@@ -77,7 +77,7 @@ impl BlockStore {
             if edits.is_empty() {
                 return Ok(());
             }
-            // What is held is newer than what was promised: it refuses by itself from now on.
+            // The version held is newer than the promised one, so it refuses by itself from now on.
             let keys = settled.iter().map(|(key, _)| *key);
             let promises = self.forget_promises(keys, stripe.version, &mut edits)?;
             self.publish(|_| Decided { edits, freed, taken: 0 })?;
@@ -92,14 +92,14 @@ impl BlockStore {
         })
     }
 
-    /// Adds the removal of promises for `keys` up to `version`; returns how many.
+    /// Adds the removal of promises for `keys` up to `version`. Returns how many there are.
     fn forget_promises(
         &self,
         keys: impl Iterator<Item = StripKey>,
         version: Version,
         edits: &mut Edits,
     ) -> Result<u64> {
-        // Promises are made after crashes only, and so there are mostly none.
+        // Promises are made only after crashes, so there are usually none.
         if self.promises.load(SeqCst) == 0 {
             return Ok(0);
         }
@@ -134,7 +134,6 @@ impl BlockStore {
 
     /// Writes the index's changes to its base and trims the journal.
     ///
-    /// # Errors
     /// `NoSpace` if the index cannot grow; nothing is lost then. The disk's errors.
     pub fn checkpoint(&self) -> Result<()> {
         let _guard = self.checkpointing.lock();
@@ -146,8 +145,8 @@ impl BlockStore {
         self.journal.trim(Lsn(applied.0 + 1)).map_err(|error| self.fail(error))
     }
 
-    /// Reads the log back. If the disk has lost some of it, a checkpoint takes its place, and the
-    /// number of the first damaged chunk is returned.
+    /// Reads the log back. If the disk has lost some of it, makes a checkpoint that replaces it and
+    /// returns the number of the first damaged chunk.
     pub(super) fn verify_log(&self) -> Result<Option<u64>> {
         let damaged = self.journal.verify()?;
         if damaged.is_some() {
@@ -158,11 +157,13 @@ impl BlockStore {
         Ok(damaged)
     }
 
-    /// Writes the index's changes to its base; returns the entry up to which it holds everything.
+    /// Writes the index's changes to its base. Returns the entry up to which the base holds
+    /// everything.
     fn index_checkpoint(&self) -> Result<Lsn> {
         self.make_durable()?;
         match self.index.checkpoint() {
-            // The host may be full of what is free here; or the one chunk that is left is withheld.
+            // The host may be full of space that is free here, or the one chunk left may be
+            // withheld.
             Err(error) if error.kind() == ErrorKind::NoSpace && self.discard_all() => {
                 self.index.checkpoint()
             }
@@ -175,7 +176,7 @@ impl BlockStore {
             || self.journal.used() > self.journal.capacity() / JOURNAL_FILL_PARTS
     }
 
-    /// Wakes the worker where a checkpoint is due.
+    /// Wakes the worker if a checkpoint is due.
     pub(super) fn checkpoint_if_large(&self) {
         if self.is_large()
             && let Some(worker) = &*self.checkpointer.lock()

@@ -1,5 +1,5 @@
-//! What "stable" is worth: a version that a commit covered stays readable until it is settled, at
-//! every moment and after every power cut.
+//! Tests the meaning of "stable": a version that a commit covered stays readable until it is
+//! settled, at every moment and after every power cut.
 
 use crate::store::store_test::*;
 use crate::store::*;
@@ -8,7 +8,7 @@ use strake_env::disk::sim::{Fate, SimDisk};
 use strake_env::{AlignedBuffer, Rng};
 use strake_proto::limits::UNIT_BYTES;
 
-/// One unit that tells its version.
+/// One unit that holds the number of its version.
 fn strip(counter: u64) -> AlignedBuffer {
     let mut data = AlignedBuffer::zeroed(UNIT_BYTES);
     Rng::new(counter).fill(&mut data);
@@ -19,7 +19,7 @@ fn commit(store: &BlockStore) -> Result<NsdReply> {
     call(store, &NsdRequest::Commit { settled: Vec::new() }, &[])
 }
 
-/// Whether exactly this version is there, with its bytes.
+/// True if exactly this version is there, with its bytes.
 fn holds(store: &BlockStore, counter: u64) -> bool {
     match read_version(store, key(1, 1), Some(version(counter))) {
         Some((found, bytes)) => found == version(counter) && bytes[..] == strip(counter)[..],
@@ -27,8 +27,8 @@ fn holds(store: &BlockStore, counter: u64) -> bool {
     }
 }
 
-/// Regression: a writer looked at what commits cover, then a commit covered version 2, then the
-/// writer dropped version 2 as never acknowledged.
+/// Regression: a writer looked at which entries commits cover. Then a commit covered version 2.
+/// Then the writer dropped version 2 as never acknowledged.
 #[test]
 fn a_commit_between_a_writers_look_and_its_place_in_the_order_is_seen() {
     let disk = SimDisk::new(DISK_BYTES);
@@ -63,7 +63,7 @@ fn concurrent_commits_keep_what_they_covered_through_power_cuts() {
         let store = format(&disk, seed);
         let accepted = AtomicU64::new(0);
         let done = AtomicBool::new(false);
-        // What was the newest when a commit began, and the position at which it was stable.
+        // The newest version when a commit began, and the position at which it was stable.
         let mut stable: Vec<(u64, u64)> = Vec::new();
         strake_env::thread::scope(|scope| {
             scope.spawn(|| {
@@ -77,7 +77,7 @@ fn concurrent_commits_keep_what_they_covered_through_power_cuts() {
                 let newest = accepted.load(SeqCst);
                 commit(&store).expect("commit");
                 stable.push((newest, disk.position()));
-                // Only this thread commits, so this is the entry up to which it did.
+                // Only this thread commits, so its commit reached exactly this entry.
                 let covered = Lsn(store.committing.load(SeqCst));
                 let record = store.record(&key(1, 1)).expect("index");
                 let kept = record.iter().flat_map(|record| &record.versions);
@@ -92,7 +92,7 @@ fn concurrent_commits_keep_what_they_covered_through_power_cuts() {
             let ((newest, from), (_, to)) = (pair[0], pair[1]);
             let position = from + rng.below(to - from + 1);
             let after = open(&disk.crash(position, &mut rng));
-            // By the time of the commit it may have been overwritten already.
+            // By the time of the commit the version may already have been overwritten.
             let (found, bytes) = read(&after, key(1, 1)).expect("something was stable");
             assert!(found >= version(newest), "{newest} was stable at {from}, cut at {position}");
             assert_eq!(bytes[..], strip(found.counter)[..]);
@@ -100,17 +100,17 @@ fn concurrent_commits_keep_what_they_covered_through_power_cuts() {
     }
 }
 
-/// What must be there after a power cut, by position: versions that commits made stable.
+/// The versions that must be there after a power cut, by position: commits made them stable.
 struct Promised {
     key: StripKey,
     /// Versions accepted, in order.
     accepted: Vec<u64>,
-    /// Stable versions, each with the position from which on it is.
+    /// Stable versions, each with the position from which on it is stable.
     stable: Vec<(u64, u64)>,
 }
 
 /// Cuts the power at every position of a commit that settles, frees and promises, and of the
-/// checkpoint after it: every subset of the unsynced writes, and torn ones.
+/// checkpoint after it. Tries every subset of the unsynced writes, and torn ones.
 #[test]
 fn every_power_cut_within_a_commit_and_a_checkpoint_leaves_what_was_stable() {
     let disk = SimDisk::new(DISK_BYTES);
@@ -176,7 +176,7 @@ fn every_power_cut_within_a_commit_and_a_checkpoint_leaves_what_was_stable() {
                 let Some((stable, _)) = last else { continue };
                 let (found, _) = read(&after, strip.key).expect("stable");
                 assert!(found.counter >= *stable, "{} at {position} {subset:?}", strip.key);
-                // The stable version itself too: nothing newer was settled.
+                // The stable version itself counts too, because nothing newer was settled.
                 let held = read_version(&after, strip.key, Some(version(*stable)));
                 let (_, bytes) = held.unwrap_or_else(|| panic!("{stable} at {position}"));
                 assert_eq!(bytes[..], data(*stable)[..]);
@@ -192,7 +192,7 @@ fn every_power_cut_within_a_commit_and_a_checkpoint_leaves_what_was_stable() {
     assert!(images > 400, "{images} images");
 }
 
-/// What the client relies on to know a disk that is older than it was.
+/// A client relies on this to recognise a disk that holds an older state than before.
 #[test]
 fn a_disk_recovers_what_it_called_stable_and_an_older_image_of_it_does_not() {
     let recovered = |store: &BlockStore| store.status().recovered;

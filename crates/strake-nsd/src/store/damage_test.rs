@@ -1,5 +1,5 @@
-//! Damaged records, sums that do not add up, full disks, disks that hang: what the store says then,
-//! and that it goes on.
+//! Damaged records, sums that do not add up, full disks, and disks that hang. The tests check what
+//! the store reports, and that it goes on.
 
 use super::store_test::*;
 use super::*;
@@ -41,7 +41,7 @@ fn checked(store: &BlockStore) -> NsdCheckReply {
     }
 }
 
-/// Puts a value under a key as damage would.
+/// Puts a value under a key, as damage would.
 fn plant(store: &BlockStore, key: &[u8], value: Vec<u8>) {
     let mut edits = Edits::default();
     edits.put(key, value);
@@ -74,7 +74,7 @@ fn a_damaged_record_is_one_lost_strip_and_not_a_lost_disk() {
         let found = checked(&store);
         assert_eq!((found.damaged, found.faults.len()), (1, 1), "{:?}", found.faults);
         assert_eq!(found.bad, [key(1, 2)]);
-        // Commits, listings and deletions of others are not disturbed; nothing is promised.
+        // Commits, listings and deletions of other strips are not disturbed. Nothing is promised.
         let stripe = |block| SettledStripe {
             fs: FsId(1),
             object: ObjectId(1),
@@ -102,7 +102,7 @@ fn of_two_records_that_claim_a_unit_one_is_given_up_for_good() {
     let first = store.record(&key(1, 0)).expect("index").expect("held");
     let encoded = strip_key(Table::Strip, &key(1, 1));
     plant(&store, &encoded, encode_strip(&encoded, &first));
-    // A key that nobody can ask for.
+    // Nobody can ask for this key.
     plant(&store, &[b'S'; STRIP_KEY_BYTES + 3], vec![1, 2, 3]);
     let found = checked(&store);
     assert_eq!(found.bad, [key(1, 1)], "the data is not its own: {:?}", found.faults);
@@ -111,7 +111,7 @@ fn of_two_records_that_claim_a_unit_one_is_given_up_for_good() {
     assert_eq!(error_of_read(&store, key(1, 1)), ErrorKind::Corrupt);
     let found = checked(&store);
     assert_eq!((found.damaged, found.faults.len()), (1, 1), "{:?}", found.faults);
-    // When the one is gone, the other must not claim what is somebody else's by then.
+    // When one strip is gone, the other must not claim units that by then belong to somebody else.
     delete(&store, 1, 0..1, 5);
     commit(&store).expect("commit");
     for block in 10..20 {
@@ -175,7 +175,7 @@ fn tombstones_and_promises_are_checked() {
     for part in ["below its tombstone", "promise", "tombstone of object 3"] {
         assert!(faults.contains(part), "{part} in {faults}");
     }
-    // Nothing of this stops writers; and the next deletion replaces the damaged tombstone.
+    // None of this stops writers. The next deletion replaces the damaged tombstone.
     write(&store, key(3, 1), version(7), &strip(1, 1)).expect("write");
     write(&store, key(2, 1), version(7), &strip(1, 1)).expect("write");
     delete(&store, 3, 0..9, 8);
@@ -228,7 +228,7 @@ fn any_number_of_tombstones_is_laid_and_forgotten_in_entries_of_bounded_size() {
     const PIECES: u64 = 20_000;
     let disk = SimDisk::new(DISK_BYTES);
     let store = format(&disk, 1);
-    // Every second block, so that no two are neighbours; each costs three pieces at most.
+    // Every second block, so that no two are neighbours. Each costs at most three pieces.
     for piece in 0..PIECES {
         delete(&store, 1, 2 * piece..2 * piece + 1, 1 + piece);
     }
@@ -266,7 +266,7 @@ fn promises_end_where_something_newer_refuses() {
     drop(store);
     let store = open(&disk);
     assert_eq!(store.promises.load(SeqCst), 4);
-    // Settled at a higher version: what is held refuses. At block 1 it is not settled.
+    // Block 0 is settled at a higher version, which refuses. Block 1 is not settled.
     write(&store, key(1, 0), version(6), &strip(1, 1)).expect("write");
     write(&store, key(1, 1), version(6), &strip(1, 1)).expect("write");
     let stripe = SettledStripe {
@@ -277,7 +277,7 @@ fn promises_end_where_something_newer_refuses() {
     };
     call(&store, &NsdRequest::Commit { settled: vec![stripe] }, &[]).expect("commit");
     assert_eq!(checked(&store).promises, 3);
-    // Deleted: the tombstone refuses, where it is as high as the promise.
+    // After the deletion the tombstone refuses, if it is at least as high as the promise.
     promise(&store, key(1, 3), 9);
     delete(&store, 1, 2..4, 7);
     assert_eq!(checked(&store).promises, 2);
@@ -306,7 +306,7 @@ fn space_that_waits_for_a_commit_counts_as_free() {
     check(&store);
 }
 
-/// The only free space waits for a reader that is still at it.
+/// The only free space waits for a reader that has not finished.
 #[test]
 fn a_writer_on_a_full_disk_waits_for_readers_of_freed_space() {
     let store = format(&SimDisk::new(DISK_BYTES), 1);
@@ -348,8 +348,9 @@ fn waits_for_a_hanging_disk_end_with_an_error_that_names_them() {
         while store.observe.waiters.snapshot().is_empty() {
             strake_env::thread::yield_now();
         }
-        // The leader is about to flush, or flushes; then every other wait is bounded. Before, this
-        // one would lead and hang itself: so it is begun only when the entries are taken.
+        // The leader is about to flush, or is flushing. From then on every other wait is bounded.
+        // Before that, the second commit would lead and hang itself. So it begins only once the
+        // entries are taken.
         while store.journal.is_idle() {
             strake_env::thread::yield_now();
         }

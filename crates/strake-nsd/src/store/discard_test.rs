@@ -1,5 +1,5 @@
-//! Giving space back to the host: nobody waits for it who need not, and nothing that is in use is
-//! ever given.
+//! Giving space back to the host. Only a writer that needs the space waits for it, and no unit in
+//! use is ever given back.
 
 use super::store_test::*;
 use super::*;
@@ -13,7 +13,7 @@ use strake_proto::limits::UNIT_BYTES;
 /// A disk whose discards wait while it is held.
 struct Slow {
     disk: Arc<SimDisk>,
-    /// Whether discards are held, and how many have come.
+    /// Whether discards are held, and how many have arrived.
     state: Mutex<(bool, u32)>,
     changed: Condvar,
 }
@@ -24,7 +24,7 @@ impl Slow {
         self.changed.notify_all();
     }
 
-    /// Waits until a discard has come.
+    /// Waits until a discard has arrived.
     fn wait_for_discard(&self) {
         let mut state = self.state.lock();
         while state.1 == 0 {
@@ -62,7 +62,7 @@ impl Disk for Slow {
     }
 }
 
-/// A block store whose worker alone discards, after `delay`, on a disk that holds discards if
+/// A block store in which only the worker discards, after `delay`. Its disk holds discards if
 /// `is_held`.
 fn store(delay: Duration, is_held: bool) -> (Arc<Slow>, Arc<BlockStore>) {
     store_with(is_held, |options| BlockStoreOptions {
@@ -84,10 +84,10 @@ fn store_with(
     (slow, BlockStore::open(container, options).expect("block store"))
 }
 
-/// Longer than any test.
+/// A time longer than any test.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 
-/// With its trailer a quarter of a chunk: none is ever in pieces.
+/// A strip that takes a quarter of a chunk with its trailer, so it is never in pieces.
 fn strip(value: u8) -> AlignedBuffer {
     AlignedBuffer::from_slice(&vec![value; 63 * UNIT_BYTES])
 }
@@ -103,7 +103,7 @@ fn delete(store: &BlockStore, object: u64, counter: u64) {
     call(store, &request, &[]).expect("delete");
 }
 
-/// Writes blocks of an object until the disk is full; returns how many fit.
+/// Writes blocks of an object until the disk is full. Returns how many fit.
 fn fill(store: &BlockStore, object: u64, counter: u64) -> u64 {
     let fits = |at: &u64| write(store, key(object, *at), version(counter), &strip(1)).is_ok();
     (0..).take_while(fits).count() as u64
@@ -112,7 +112,7 @@ fn fill(store: &BlockStore, object: u64, counter: u64) -> u64 {
 #[test]
 fn nobody_waits_for_the_host_but_who_needs_the_very_units() {
     let (disk, store) = store(Duration::ZERO, true);
-    // One of four strips stays, so that no chunk becomes an empty one, to be the reserve.
+    // One of four strips stays, so that no chunk becomes empty and joins the reserve.
     let object = |at: u64| if at.is_multiple_of(4) { 5 } else { 1 };
     let put = |at: &u64| write(&store, key(object(*at), *at), version(1), &strip(1)).is_ok();
     let count = (0..).take_while(put).count() as u64;
@@ -127,7 +127,7 @@ fn nobody_waits_for_the_host_but_who_needs_the_very_units() {
     disk.wait_for_discard();
     assert_eq!(store.status().free, before, "and while it is told");
     assert!(call(&store, &NsdRequest::Check { data: true }, &[]).is_ok());
-    // All but the last strips lie in units that are not withheld.
+    // All strips but the last ones lie in units that are not withheld.
     for at in 0..fit - 3 {
         write(&store, key(2, at), version(3), &strip(2)).expect("there is room");
     }
@@ -220,7 +220,7 @@ fn an_orderly_end_gives_the_host_what_is_left() {
 #[test]
 fn a_full_host_gets_what_is_free_here_before_a_write_fails() {
     let (disk, store) = store(NEVER, false);
-    // What is written to for the first time takes space from the host.
+    // The first write to a place takes space from the host.
     disk.disk.set_faults(|faults| faults.host_bytes_left = Some(200 * UNIT_BYTES as u64));
     let fit = fill(&store, 1, 1);
     assert!((1..=3).contains(&fit), "{fit}");
@@ -240,7 +240,8 @@ fn a_full_host_gets_what_is_free_elsewhere_before_a_write_fails() {
     for committed in [true, false] {
         let (disk, store) = store(NEVER, false);
         disk.disk.set_faults(|faults| faults.host_bytes_left = Some(200 * UNIT_BYTES as u64));
-        // Each of an object of its own; one stays, so that the chunk stays one of large strips.
+        // Each strip is of its own object. One stays, so that the chunk remains one of large
+        // strips.
         let fits = |at: &u64| write(&store, key(*at, 0), version(1), &strip(1)).is_ok();
         let fit = (1..).take_while(fits).count() as u64;
         assert!(fit >= 2, "{fit}");
@@ -248,7 +249,7 @@ fn a_full_host_gets_what_is_free_elsewhere_before_a_write_fails() {
         if committed {
             commit(&store);
         }
-        // A small one, which goes to another chunk, with its checksums behind it.
+        // A small strip goes to another chunk, with its checksums behind it.
         let small = AlignedBuffer::from_slice(&vec![3; 20 * UNIT_BYTES]);
         for at in 0..2 {
             write(&store, key(100, at), version(3), &small).expect("the host has room again");

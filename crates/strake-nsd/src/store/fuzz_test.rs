@@ -1,8 +1,9 @@
-//! Damaged disks whose checksums agree: what somebody else's program, a wrong memory or malice may
-//! leave. A real container with a base, a journal and strips has a few bytes of its superblocks,
-//! its journal, or its pages changed, and of the former two mostly the checksum over them made
-//! anew, so that what lies behind it is reached. It opens or it does not; nothing panics or goes on
-//! for ever, and what opened is used. `STRAKE_SIM_SCALE` times as many inputs.
+//! Damaged disks whose checksums agree, as another program, faulty memory or malice may leave them.
+//! The test takes a real container with a base, a journal and strips. It changes a few bytes of the
+//! superblocks, the journal or the pages. For superblocks and journal it mostly makes the checksum
+//! anew, so that the code behind the checksum is reached. The disk opens or it does not. Nothing
+//! panics or goes on for ever, and an opened store is used. `STRAKE_SIM_SCALE` multiplies the
+//! number of inputs.
 
 use super::store_test::*;
 use super::*;
@@ -12,17 +13,17 @@ use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{FsId, StripIndex};
 use strake_store::superblock::{COPY_OFFSETS, SUPERBLOCK_BYTES};
 
-/// Inputs of one seed.
+/// The number of inputs of one seed.
 const INPUTS: u64 = 40;
-/// Where a superblock and a chunk of the journal have the CRC32C over themselves.
+/// The place of the CRC32C in a superblock and in a chunk of the journal.
 const CRC: std::ops::Range<usize> = 8..12;
-/// Where a chunk of the journal has its length.
+/// The place of the length in a chunk of the journal.
 const CHUNK_LENGTH: std::ops::Range<usize> = 12..16;
 const CHUNK_BYTES_MAX: usize = 1 << 20;
-/// Where the index's journal begins.
+/// The beginning of the index's journal.
 const JOURNAL: u64 = 1 << 20;
 
-/// A disk with something of everything, and the blocks of its journal that begin a chunk.
+/// A disk with something of every kind, and the blocks of its journal that begin a chunk.
 fn base() -> (Arc<SimDisk>, Vec<u64>) {
     let disk = SimDisk::new(DISK_BYTES);
     let store = format(&disk, 1);
@@ -72,10 +73,10 @@ fn base() -> (Arc<SimDisk>, Vec<u64>) {
     (disk.copy(), chunks)
 }
 
-/// Writes `bytes` at `offset` with changes of at most four of its words below `limit`.
+/// Writes `bytes` at `offset`, with at most four of its words below `limit` changed.
 fn change(rng: &mut Rng, bytes: &mut [u8], limit: usize) {
     for _ in 0..=rng.below(4) {
-        // Heads are small, and lies are most dangerous there.
+        // Headers are small, and false values are most dangerous there.
         let limit = if rng.one_in(2) { limit.min(256) } else { limit };
         let at = rng.index(limit / 4) * 4;
         let word = u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
@@ -90,7 +91,7 @@ fn change(rng: &mut Rng, bytes: &mut [u8], limit: usize) {
     }
 }
 
-/// Changes `length` bytes that carry a CRC32C over themselves; mends that if `is_mended`.
+/// Changes `length` bytes that carry their own CRC32C. Makes the CRC anew if `is_mended`.
 fn change_checked(rng: &mut Rng, disk: &SimDisk, offset: u64, length: usize, is_mended: bool) {
     let mut bytes = AlignedBuffer::zeroed(length);
     disk.read_at(offset, &mut bytes).expect("there");
@@ -103,14 +104,14 @@ fn change_checked(rng: &mut Rng, disk: &SimDisk, offset: u64, length: usize, is_
     disk.write_at(offset, &bytes).expect("written");
 }
 
-/// Changes a page of the index, or of its table of checksums. Pages whose checksum was made anew
-/// are not among these inputs: what the key-value engine makes of them is not bounded.
+/// Changes a page of the index, or of its table of checksums. These inputs have no pages with a
+/// checksum made anew, because the effects on the key-value engine are not bounded.
 fn change_page(rng: &mut Rng, disk: &Arc<SimDisk>) {
     let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>).expect("not yet changed");
     let chunks = container.superblock().index_kv.chunks.clone();
     let range = container.geometry().chunk_range(chunks[rng.index(chunks.len())]);
     let units = (range.end - range.start) / UNIT_BYTES as u64;
-    // The first pages are the ones that are used.
+    // The first pages are the ones in use.
     let mut page = AlignedBuffer::zeroed(UNIT_BYTES);
     let at = range.start + rng.below(units.min(64)) * UNIT_BYTES as u64;
     disk.read_at(at, &mut page).expect("there");
@@ -118,13 +119,13 @@ fn change_page(rng: &mut Rng, disk: &Arc<SimDisk>) {
     disk.write_at(at, &page).expect("written");
 }
 
-/// Opens the disk and, if that goes, uses it; whether it went.
+/// Opens the disk. If that succeeds, uses it. Returns whether it opened.
 fn use_it(disk: &Arc<SimDisk>) -> bool {
     let Ok(container) = Container::open(Arc::clone(disk) as Arc<dyn Disk>) else { return false };
     let Ok(store) = BlockStore::open(container, BlockStoreOptions::new(&observe())) else {
         return false;
     };
-    // Whether any of it succeeds is not the question here.
+    // It does not matter here whether any of this succeeds.
     for object in 1..5 {
         for block in 0..4 {
             let mut out = vec![0; 40 * UNIT_BYTES];

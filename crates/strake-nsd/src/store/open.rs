@@ -1,4 +1,5 @@
-//! Starting a block store: recovers the index, and from it everything that is only in memory.
+//! Starts a block store. It recovers the index, and rebuilds from it everything that is only in
+//! memory.
 
 use super::space::Space;
 use super::straighten::Crooked;
@@ -22,7 +23,7 @@ use strake_proto::{Error, ErrorKind, Result, StripKey};
 use strake_store::{ChunkSource, Container, Journal, Kv, KvRead, KvRole};
 use tracing::error;
 
-/// One chunk in this many is kept from data. So deleting works on a full disk.
+/// One chunk in this many is kept from data, so deleting works on a full disk.
 const CHUNKS_PER_RESERVED: u32 = 64;
 /// At least this many chunks are kept from data, because the index grows by doubling at first.
 const RESERVED_CHUNKS_MIN: u32 = 2;
@@ -42,13 +43,13 @@ pub struct BlockStoreOptions {
     pub wait_limit: Duration,
     /// Freed space may be used again for this long before the host is told of it.
     pub discard_delay: Duration,
-    /// If the host is to be told of at most this much altogether, the commit itself tells it.
-    /// Otherwise the worker does, after the delay.
+    /// If the host must be told of at most this many bytes altogether, the commit itself does it.
+    /// Otherwise the worker does it after the delay.
     pub discard_at_once_bytes_max: u64,
     /// Strips with displaced units are straightened when the disk has been idle for this long.
-    /// `Duration::MAX`: never.
+    /// `Duration::MAX` means never.
     pub straighten_delay: Duration,
-    /// Where I/Os are recorded and waits listed.
+    /// Records I/Os and lists waits.
     pub observe: Arc<Observe>,
 }
 
@@ -76,16 +77,16 @@ struct Walk {
     promises: u64,
     /// Strips that are lost because their record is damaged.
     damaged: u64,
-    /// Records to be written, so that damage found now is still damage next time.
+    /// Records to write, so that damage found now still counts as damage next time.
     repairs: Vec<Edits>,
 }
 
 impl BlockStore {
     /// Opens the block store on a container, at the last durable entry.
     ///
-    /// # Errors
-    /// The disk's errors. `Corrupt` for a damaged journal or page of the index: the disk is then to
-    /// be treated as lost, and rebuilt from the others. A damaged record is one lost strip.
+    /// The disk's errors. `Corrupt` if the journal or a page of the index is damaged: the disk must
+    /// then be treated as lost, and rebuilt from the others. A damaged record is only one lost
+    /// strip.
     pub fn open(container: Container, options: BlockStoreOptions) -> Result<Arc<BlockStore>> {
         let (journal, index) = replay(&container, &options)?;
         let walk = walk(&container, &index)?;
@@ -172,7 +173,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Makes the boot number durable before anybody hears it, so that it is never given again.
+    /// Makes the boot number durable before anybody learns it, so that it is never given again.
     fn note_boot(&self) -> Result<()> {
         let mut edits = Edits::default();
         edits.put(BOOT_KEY, self.boot.to_le_bytes().to_vec());
@@ -190,7 +191,7 @@ impl BlockStore {
     }
 }
 
-/// Opens the journal and the index. Applies the changes to the index that only the journal has.
+/// Opens the journal and the index. Applies to the index the changes that only the journal has.
 fn replay(container: &Container, options: &BlockStoreOptions) -> Result<(Journal, Kv)> {
     let (journal, entries) = Journal::open(container.index_log())?;
     let index = Kv::open(container.kv_region(KvRole::Index), options.cache_bytes)?;
@@ -255,7 +256,7 @@ fn walk(container: &Container, index: &Kv) -> Result<Walk> {
 impl Walk {
     fn visit(&mut self, encoded: &[u8], value: &[u8]) {
         let Some(key) = parse_strip_key(Table::Strip, encoded) else {
-            // Nobody can ask for it, nor delete it.
+            // Nobody can ask for this strip or delete it.
             self.repair(|edits| edits.delete(encoded));
             return;
         };

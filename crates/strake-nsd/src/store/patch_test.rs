@@ -1,4 +1,5 @@
-//! Patched strips: what is accepted, what readers see, what a power cut leaves, how damage shows.
+//! Tests patched strips: which patches are accepted, what readers see, what a power cut leaves, and
+//! how damage shows.
 
 use super::store_test::*;
 use super::*;
@@ -19,7 +20,7 @@ fn commit(store: &BlockStore) {
     settle(store, &[]);
 }
 
-/// A commit that says which blocks of object 1 are settled at which versions.
+/// Makes a commit that names the blocks of object 1 that are settled, and their versions.
 fn settle(store: &BlockStore, blocks: &[(u64, u64)]) {
     let settled = blocks.iter().map(|&(block, counter)| SettledStripe {
         fs: FsId(1),
@@ -51,7 +52,7 @@ fn assert_holds(store: &BlockStore, key: StripKey, strip: &Strip) {
     assert!(bytes == strip.bytes, "{key} at {} holds something else", strip.version);
 }
 
-/// Reads part of the newest version; its checksums are verified.
+/// Reads part of the newest version and verifies its checksums.
 fn assert_range(store: &BlockStore, key: StripKey, strip: &Strip, units: std::ops::Range<usize>) {
     let mut out = vec![0; units.len() * UNIT_BYTES];
     let request = NsdRequest::Read {
@@ -75,7 +76,7 @@ fn checked(store: &BlockStore) -> NsdCheckReply {
     }
 }
 
-/// Patches accepted, refused, and bytes displaced.
+/// The numbers of patches accepted and refused, and of bytes displaced.
 fn counted(store: &BlockStore) -> (u64, u64, u64) {
     let found = store.observe.operations.snapshot();
     let found = found.iter().find(|operation| operation.name == "nsd patch");
@@ -89,7 +90,7 @@ fn kind(reply: Result<NsdReply>) -> ErrorKind {
     reply.expect_err("refused").kind()
 }
 
-/// With checksums in the record, and in a trailer.
+/// Runs with checksums in the record, and with checksums in a trailer.
 #[test]
 fn patches_are_read_back_settled_and_recovered() {
     for units in [12usize, 40] {
@@ -119,7 +120,7 @@ fn patches_are_read_back_settled_and_recovered() {
             drop(store);
             store = open(&disk.crash(disk.position(), &mut Rng::new(1)));
         }
-        // Of units 4 and the last, two were displaced, and the newer ones stay.
+        // Of units 4 and the last, two were displaced. The newer ones stay.
         let allocated = checked(&store).allocated;
         settle(&store, &[(1, 4)]);
         assert_holds(&store, key, &fourth);
@@ -127,7 +128,7 @@ fn patches_are_read_back_settled_and_recovered() {
         assert_eq!(checked(&store).allocated, allocated - 2 * UNIT_BYTES as u64);
         let fifth = change(&store, key, &fourth, 5, &(0..=last).collect::<Vec<_>>());
         assert_holds(&store, key, &fifth);
-        // A whole strip over patches, and everything deleted.
+        // A whole strip over patches. Then everything is deleted.
         base(&store, key, 6, 3);
         settle(&store, &[(1, 6)]);
         assert_eq!(checked(&store).allocated, 3 * UNIT_BYTES as u64);
@@ -177,7 +178,7 @@ fn a_patch_of_anything_but_the_newest_stable_version_is_refused() {
     check(&store);
 }
 
-/// A client that crashed and asks again says what is stable meanwhile.
+/// A client crashed and asks again. Its new request says what is stable by now.
 #[test]
 fn what_is_stable_frees_what_is_older_when_a_patch_says_so() {
     let store = format(&SimDisk::new(DISK_BYTES), 1);
@@ -207,7 +208,7 @@ fn what_is_stable_frees_what_is_older_when_a_patch_says_so() {
     assert!(read_version(&store, at, Some(version(2))).is_none());
     assert_holds(&store, at, &third);
     commit(&store);
-    // The strip, its trailer, units 1 and 2.
+    // Those of the strip, of its trailer, and units 1 and 2.
     assert_eq!(checked(&store).allocated, 23 * UNIT_BYTES as u64);
     check(&store);
 }
@@ -230,12 +231,12 @@ fn a_strip_full_of_patches_and_an_index_short_of_space_take_no_more() {
         ErrorKind::NotBase
     );
     assert_holds(&store, at, &strip);
-    // A whole strip ends that.
+    // A whole strip ends this state.
     let mut strip = base(&store, at, 5, 20);
     settle(&store, &[(1, 5)]);
     strip = change(&store, at, &strip, 6, &[0]);
     commit(&store);
-    // The index takes its reserve; writers go on.
+    // The index takes its reserve. Writers go on.
     let claim = || store.space.allocator.lock().claim_for_kv();
     while !store.space.allocator.lock().reserve_is_short() {
         claim().expect("the reserve is empty chunks");
@@ -328,7 +329,8 @@ fn damage_to_a_displaced_unit_is_found_and_costs_only_the_versions_that_have_it(
     let NsdReply::Strip { checksums, .. } = reply else { panic!("{reply:?}") };
     let bad = strake_stripe::first_bad_unit(&at, version(2), 0, &out, &checksums);
     assert_eq!(bad, Some(4), "the reader sees it");
-    // Damage to the place within the extents of a unit that is displaced is nobody's.
+    // The place within the extents of a displaced unit belongs to nobody, so damage there is
+    // harmless.
     let third = change(&store, at, &second, 3, &[4]);
     settle(&store, &[(1, 3)]);
     let record = store.record(&at).expect("index").expect("held");
@@ -338,7 +340,7 @@ fn damage_to_a_displaced_unit_is_found_and_costs_only_the_versions_that_have_it(
     check(&store);
 }
 
-/// A small journal and records that are long: checkpoints make room, and nothing is lost.
+/// With a small journal and long records, checkpoints make room and nothing is lost.
 #[test]
 fn patches_fill_the_journal_and_go_on() {
     let disk = SimDisk::new(DISK_BYTES);
@@ -374,7 +376,7 @@ fn patches_fill_the_disk_and_what_they_replace_makes_room() {
     let (at, other) = (key(1, 1), key(2, 0));
     let mut strip = base(&store, at, 1, 200);
     let mut counter = 1;
-    // Whole strips take all but a little.
+    // Whole strips take almost everything.
     while store.status().free > 300 * UNIT_BYTES as u64 {
         counter += 1;
         let units = 120.min(store.status().free as usize / UNIT_BYTES - 250);

@@ -1,4 +1,4 @@
-//! Deleting ranges, tombstones and promises.
+//! Deletes ranges, and keeps tombstones and promises.
 
 use super::{BlockStore, Decided};
 use crate::edits::Edits;
@@ -43,9 +43,8 @@ impl BlockStore {
         Ok(NsdReply::Accepted { boot: self.boot })
     }
 
-    /// Deletes a range. The tombstone comes first, so what is deleted behind it cannot come back.
-    /// All of it is done in batches that let go of the lock, and writes above the tombstone may
-    /// come between.
+    /// Deletes a range. The tombstone comes first, so deleted strips cannot come back. The work is
+    /// done in batches that release the lock. Writes above the tombstone may come between them.
     fn delete_blocks(
         &self,
         fs: FsId,
@@ -96,7 +95,7 @@ impl BlockStore {
         }
     }
 
-    /// Lays a tombstone over the first of `blocks`, and returns the block up to which it reaches.
+    /// Lays a tombstone over the first part of `blocks`. Returns the block up to which it reaches.
     fn lay_tombstone(
         &self,
         fs: FsId,
@@ -109,7 +108,7 @@ impl BlockStore {
         let end = match old.last() {
             _ if !is_cut => blocks.end,
             Some(last) => last.to.min(blocks.end),
-            // Damaged ones alone: they are out of the way next time.
+            // All tombstones found are damaged. They are out of the way next time.
             None => blocks.start,
         };
         let tombstone = Tombstone { from: blocks.start, version };
@@ -130,8 +129,8 @@ impl BlockStore {
         Ok(end)
     }
 
-    /// The first tombstones of an object that overlap or touch `from..to`, as many as one journal
-    /// entry takes.
+    /// The first tombstones of an object that overlap or touch `from..to`. There are at most as
+    /// many as one journal entry takes.
     fn tombstones(
         &self,
         fs: FsId,
@@ -157,7 +156,7 @@ impl BlockStore {
         Ok(found)
     }
 
-    /// Deletes some strips from `from` on; returns the last key looked at, `None` at the end.
+    /// Deletes some strips from `from` on. Returns the last key looked at, or `None` at the end.
     fn delete_strips(&self, from: &[u8], to: &[u8], version: Version) -> Result<Option<Vec<u8>>> {
         let mut edits = Edits::default();
         let mut freed: Vec<Extent> = Vec::new();
@@ -166,7 +165,7 @@ impl BlockStore {
         let mut strips = 0;
         let last = self.visit_some(from, to, &mut |encoded, value| {
             let Some(key) = parse_strip_key(Table::Strip, encoded) else { return };
-            // What is damaged cannot be read again whatever version it was.
+            // A damaged strip can never be read again, so its version does not matter.
             let Ok(held) = decode_strip(encoded, value) else {
                 edits.delete(encoded);
                 gone.push(key);
@@ -198,7 +197,7 @@ impl BlockStore {
         Ok(last)
     }
 
-    /// Deletes promises that the tombstone covers from now on.
+    /// Deletes promises that the tombstone replaces from now on.
     fn delete_promises(&self, from: &[u8], to: &[u8], version: Version) -> Result<Option<Vec<u8>>> {
         let mut edits = Edits::default();
         let last = self.visit_some(from, to, &mut |encoded, value| {
@@ -214,7 +213,7 @@ impl BlockStore {
         Ok(last)
     }
 
-    /// Shows `visit` the next keys, as many as one journal entry takes; returns the last one,
+    /// Shows `visit` the next keys, as many as one journal entry takes. Returns the last one, or
     /// `None` if there was none.
     fn visit_some(
         &self,
@@ -281,25 +280,25 @@ impl BlockStore {
             }
         })?;
         if refused {
-            // A promise that a crash could take back is none.
+            // A promise must survive a crash, so it is made durable now.
             self.make_durable()?;
         }
         Ok(NsdReply::Promise { refused })
     }
 }
 
-/// Tombstones of an object.
+/// Tombstones found of an object.
 #[derive(Default)]
 struct Found {
-    /// In order.
+    /// Intact tombstones, in order.
     pieces: Vec<Piece>,
-    /// Keys of damaged ones.
+    /// Keys of damaged tombstones.
     damaged: Vec<Vec<u8>>,
-    /// There are more.
+    /// True if there are more.
     is_cut: bool,
 }
 
-/// Whether `pieces`, in order, have exactly this one.
+/// True if `pieces`, which are in order, contain exactly this one.
 fn has(pieces: &[Piece], piece: &Piece) -> bool {
     pieces.binary_search_by_key(&piece.to, |one| one.to).is_ok_and(|at| pieces[at] == *piece)
 }

@@ -1,4 +1,4 @@
-//! Reading a strip, and listings.
+//! Reads strips and makes listings.
 
 use super::write::trailer_place;
 use super::{BlockStore, Held};
@@ -18,16 +18,16 @@ use strake_proto::{BlockIndex, Error, ErrorKind, ObjectId, Result, StripKey, Ver
 use strake_store::KvRead;
 use strake_stripe::ChecksumSeed;
 
-/// Memory for checksums: two generations of this many bytes. So checksums in use survive a change
+/// Memory for checksums: two generations of this many bytes, so checksums in use survive a change
 /// of generation. This is enough for 4 GiB of strips.
 const CACHE_BYTES_PER_GENERATION: usize = 4 << 20;
-/// An entry takes this much beside its checksums: key, version, places in the map.
+/// An entry takes this many bytes besides its checksums: key, version, places in the map.
 const CACHE_ENTRY_BYTES: usize = 96;
-/// No listing is longer.
+/// A listing has at most this many entries.
 const LIST_LIMIT_MAX: u32 = 4096;
 
-/// A trailer: its strip, the version under which that was made, and the first unit. A strip that is
-/// straightened keeps the version and gets a trailer elsewhere.
+/// Identifies a trailer: its strip, the version under which it was made, and its first unit. A
+/// strip that is straightened keeps the version and gets a trailer elsewhere.
 pub(super) type TrailerKey = (StripKey, Version, u64);
 
 /// Checksums of long strips that were lately written or read.
@@ -36,20 +36,20 @@ pub(super) struct TrailerCache {
     young: HashMap<TrailerKey, Arc<[u32]>>,
     old: HashMap<TrailerKey, Arc<[u32]>>,
     young_bytes: usize,
-    /// Checksums that some thread is reading: the parts of a strip are often read side by side.
+    /// Checksums that some thread is reading now. The parts of a strip are often read side by side.
     fetching: HashSet<TrailerKey>,
 }
 
 /// The outcome of a look for checksums.
 enum Sought {
     Found(Arc<[u32]>),
-    /// Somebody else is reading them; they may be there by the time they are needed.
+    /// Another thread is reading them. They may be there by the time they are needed.
     Fetched,
-    /// Nobody has them. The caller reads them, and says when it is done ([`Fetching`]).
+    /// Nobody has them. The caller reads them and reports when it is done ([`Fetching`]).
     Mine,
 }
 
-/// Somebody is reading checksums as long as this lives.
+/// While this lives, some thread is reading the checksums.
 struct Fetching<'a> {
     store: &'a BlockStore,
     trailer: TrailerKey,
@@ -107,7 +107,7 @@ impl BlockStore {
             let detail = format!("a read of {length} bytes at {offset} is not in units of 4 KiB");
             return Err(Error::new(ErrorKind::Invalid, detail));
         }
-        // Before the look-up: what it finds is not reused while this lives.
+        // The guard comes before the look-up. While it lives, no unit found there is reused.
         let _guard = self.reclaim.read();
         let record = self.record(key)?;
         let view = record.as_ref().and_then(|record| record.view(version)).ok_or_else(|| {
@@ -117,8 +117,8 @@ impl BlockStore {
         let payload = length.min(held.strip_bytes.saturating_sub(offset));
         let mut checksums = Vec::new();
         if payload > 0 {
-            // Who names a version and wants the whole strip verifies the disk: what memory knows of
-            // the checksums does not count then.
+            // A caller that names a version and wants the whole strip verifies the disk. Checksums
+            // known in memory do not count then.
             let verifies = version.is_some() && payload == held.strip_bytes;
             let first = offset as usize / UNIT_BYTES;
             let out = &mut receive[..payload as usize];
@@ -132,7 +132,7 @@ impl BlockStore {
         })
     }
 
-    /// Reads units from `first` on, and returns their checksums under the version of the view.
+    /// Reads units from `first` on. Returns their checksums under the version of the view.
     pub(super) fn read_view(
         &self,
         key: &StripKey,
@@ -146,7 +146,7 @@ impl BlockStore {
         let place_of = |unit| view.displaced.partition_point(|one| one.unit < unit);
         let displaced = &view.displaced[place_of(from)..place_of(to)];
         let mut checksums = vec![0; count];
-        // One large read, and then small ones over it.
+        // One large read comes first. Small ones go over it.
         if let Some((from, to)) = straight_part(displaced, from, to) {
             let at = |unit: u32| unit as usize - first;
             let part = &mut out[at(from) * UNIT_BYTES..at(to) * UNIT_BYTES];
@@ -170,8 +170,8 @@ impl BlockStore {
         Ok(checksums)
     }
 
-    /// Reads units from `first` on from the extents, and all checksums as they are stored: side by
-    /// side, where these must come from the disk.
+    /// Reads units from `first` on from the extents, and returns all checksums as they are stored.
+    /// If the checksums must come from the disk, both are read side by side.
     fn read_straight(
         &self,
         key: &StripKey,
@@ -232,7 +232,7 @@ impl BlockStore {
         Ok(checksums.into())
     }
 
-    /// The checksums as they stand on the disk.
+    /// The checksums as the disk has them.
     pub(super) fn read_trailer(&self, key: &StripKey, view: &View<'_>) -> Result<Vec<u32>> {
         let extents = trailer_extents(view);
         let mut bytes = AlignedBuffer::zeroed(units_of(&extents) as usize * UNIT_BYTES);
@@ -257,7 +257,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Reads an extent into `out`, and beside it another one into memory that is aligned.
+    /// Reads an extent into `out`. With `beside`, also reads another extent into aligned memory.
     fn read_extent(
         &self,
         extent: Extent,
@@ -309,8 +309,8 @@ impl BlockStore {
                 more = true;
                 return false;
             }
-            // What is damaged cannot be described. Nobody takes a listing for proof that a strip
-            // was not written: reading it says that it is damaged.
+            // A damaged record cannot be described. A listing never proves that a strip was not
+            // written: reading the strip shows the damage.
             entries.extend(entry(key, value));
             true
         })?;
@@ -329,7 +329,7 @@ impl BlockStore {
         keys.truncate(limit);
         let mut entries = Vec::new();
         for key in keys {
-            // It may have been settled or deleted since.
+            // The strip may have been settled or deleted since.
             if let Held::Record(record) = self.look_up(&key)? {
                 entries.push(describe(key, &record));
             }
@@ -343,13 +343,13 @@ fn trailer_extents(view: &View<'_>) -> Vec<Extent> {
     slice_of(&view.whole.extents, units, trailer_units(view.held.strip_bytes).into())
 }
 
-/// The trailer of a strip, if its checksums are in one.
+/// Identifies the trailer of a strip, if its checksums are in one.
 fn trailer_key(key: &StripKey, view: &View<'_>) -> Option<TrailerKey> {
     let units = u64::from(view.held.strip_bytes) / UNIT_BYTES as u64;
     Some((*key, view.whole.made, trailer_place(&view.whole.extents, units)?))
 }
 
-/// The part of units `from..to` that begins and ends with one that is not among `displaced`.
+/// The part of units `from..to` that begins and ends with a unit that is not displaced.
 fn straight_part(displaced: &[Displaced], from: u32, to: u32) -> Option<(u32, u32)> {
     let before = (from..).zip(displaced).take_while(|(unit, one)| one.unit == *unit).count();
     let behind = (from..to).rev().zip(displaced.iter().rev());
@@ -392,12 +392,12 @@ mod tests {
         };
         let version = Version { grant: GrantNumber(1), counter: 1 };
         for object in 0..20_000 {
-            // The longest strip there is, and one barely long enough.
+            // The longest strip possible, and one barely long enough to have a trailer.
             let checksums = vec![object as u32; if object % 2 == 0 { 4096 } else { 17 }];
             cache.insert((key(object), version, object), &checksums);
             let first = cache.get((key(0), version, 0));
             assert_eq!(first.map(|checksums| checksums[0]), Some(0), "in use all the time");
-            // The sum is the slow part of this test.
+            // Summing up is the slow part of this test.
             if object % 100 == 0 {
                 let held = cache.young.values().chain(cache.old.values());
                 let bytes: usize = held.map(|one| CACHE_ENTRY_BYTES + one.len() * 4).sum();

@@ -1,14 +1,14 @@
-//! Verifies, while in use, what a disk holds beside strips: superblocks, log, pages of the index.
-//! It reads past all caches, a part at a time. The client verifies strips, because it can rebuild
-//! them.
+//! Verifies everything on a disk but its strips while it is in use: superblocks, log, and pages of
+//! the index. It reads past all caches, one part at a time. The client verifies strips, because it
+//! can rebuild them.
 //!
 //! 1. *Superblocks and log* are in memory as well, and are written again.
-//! 2. *The index.* If no live page is lost (the damaged one was free, or a cache still has it), the
-//!    index is written anew elsewhere. Otherwise its records on that page are gone. The asker notes
-//!    that this disk has missed something, and only then asks for a *salvage*: the index is written
-//!    anew with what is left, and the store refuses everything. So its owner opens it again, and
-//!    nothing in memory still counts on what is gone. What is missing then is copied like what a
-//!    disk has missed.
+//! 2. *The index* is written anew elsewhere if no live page is lost: the damaged page was free, or
+//!    a cache still has it. Otherwise the records on that page are gone. The client then notes that
+//!    this disk has missed something. Only after that does it ask for a *salvage*: the rest of the
+//!    index is written anew, and the store refuses everything. So its owner opens it again, and
+//!    nothing in memory still counts on lost records. What is missing is then copied, like writes
+//!    that a disk has missed.
 
 use super::BlockStore;
 use strake_proto::nsd::{NsdReply, ScrubPart};
@@ -16,9 +16,9 @@ use strake_proto::{Error, ErrorKind, Result};
 use strake_store::{Lsn, Renewed};
 use tracing::error;
 
-/// A part has this many pages of the index: 1 MiB.
+/// One part of a scrub has this many pages of the index: 1 MiB.
 const PAGES_PER_PART: u64 = 256;
-/// The two copies of the superblock have this many bytes.
+/// The length in bytes of the two copies of the superblock.
 const SUPERBLOCKS_BYTES: u64 = 2 * strake_store::superblock::SUPERBLOCK_BYTES as u64;
 
 impl BlockStore {
@@ -69,7 +69,7 @@ impl BlockStore {
             found.fault = Some(format!("{what}; they have been written again"));
             return Ok(found);
         }
-        // All of it is new afterwards, or cannot be.
+        // Afterwards the whole index is new, or it cannot be mended.
         found.next = None;
         found.fault = Some(match self.renew_index(false) {
             Ok(_) => {
@@ -88,14 +88,14 @@ impl BlockStore {
     pub(super) fn salvage(&self) -> Result<NsdReply> {
         self.refuse_if_failed()?;
         if !self.renew_index(true)?.is_whole {
-            // The allocator still has what nobody names any more.
+            // The allocator still counts units that no record names any more.
             let detail = "its index was damaged; what is left of it has been written anew";
             self.fail(Error::new(ErrorKind::Io, detail));
         }
         Ok(NsdReply::Done)
     }
 
-    /// Forgets what caches have of the index; for tests of what a disk has lost.
+    /// Forgets everything that caches have of the index. For tests of data that a disk has lost.
     pub fn forget_caches(&self) {
         self.index.forget_caches();
     }
@@ -104,7 +104,7 @@ impl BlockStore {
         let _guard = self.checkpointing.lock();
         self.make_durable()?;
         let renewed = match self.index.renew(salvage) {
-            // As for a checkpoint.
+            // The same cases as for a checkpoint.
             Err(error) if error.kind() == ErrorKind::NoSpace && self.discard_all() => {
                 self.index.renew(salvage)?
             }

@@ -1,4 +1,5 @@
-//! Flipped bits in everything that is not a strip: found, mended, and what cannot be is salvaged.
+//! Flips bits in everything that is not a strip. The damage is found and mended. The rest is
+//! salvaged.
 
 use crate::store::store_test::*;
 use crate::store::*;
@@ -15,7 +16,7 @@ fn strip(object: u64, block: u64) -> AlignedBuffer {
     AlignedBuffer::from_slice(&vec![(object * 7 + block) as u8; 20 * UNIT_BYTES])
 }
 
-/// A store whose records fill some pages, and whose log has something, too.
+/// A store whose records fill some pages, and whose log is not empty.
 fn filled(disk: &Arc<SimDisk>) -> Arc<BlockStore> {
     let store = format(disk, 1);
     let commit = || call(&store, &NsdRequest::Commit { settled: Vec::new() }, &[]).expect("commit");
@@ -51,7 +52,7 @@ fn scrub(store: &BlockStore) -> ScrubPart {
     sum
 }
 
-/// How many strips are there; each that is is right.
+/// The number of strips that are there. Each of them has the right contents.
 fn held(store: &BlockStore) -> usize {
     let all = (0..OBJECTS).flat_map(|object| (0..BLOCKS).map(move |block| (object, block)));
     all.filter(|&(object, block)| {
@@ -64,7 +65,7 @@ fn held(store: &BlockStore) -> usize {
     .count()
 }
 
-/// Where the disk has a written byte of an area: superblock, log or index.
+/// The place of a written byte of an area: superblock, log or index.
 fn place(rng: &mut Rng, disk: &SimDisk, area: u64) -> u64 {
     let container = Container::open(disk.copy() as Arc<dyn Disk>).expect("good");
     let (from, to) = match area {
@@ -74,7 +75,7 @@ fn place(rng: &mut Rng, disk: &SimDisk, area: u64) -> u64 {
         }
         1 => (1 << 20, (1 << 20) + 40 * 4096),
         _ => {
-            // The first chunk is the one that is used.
+            // The first chunk is the one in use.
             let chunk = container.superblock().index_kv.chunks[0];
             let range = container.geometry().chunk_range(chunk);
             (range.start, range.end)
@@ -85,7 +86,7 @@ fn place(rng: &mut Rng, disk: &SimDisk, area: u64) -> u64 {
     assert!(bytes.iter().any(|byte| *byte != 0), "area {area} holds something");
     loop {
         let at = rng.index(bytes.len());
-        // Zeros may be what was never written.
+        // Zeros may be bytes that were never written.
         if bytes[at] != 0 {
             return from + at as u64;
         }
@@ -118,14 +119,14 @@ fn a_flipped_bit_anywhere_is_found_and_mended_while_in_use() {
             assert!(left < all && left + 80 > all, "{context}: {left} of {all} are left");
             salvaged += 1;
         } else {
-            // A chunk of the log that is trimmed, or a page that was never written, holds nothing.
+            // A trimmed chunk of the log, or a page that was never written, holds nothing.
             assert_eq!(found.bad, found.mended, "{context}");
             assert_eq!(held(&store), (OBJECTS * BLOCKS) as usize, "{context}");
             mended += found.mended;
         }
         assert_eq!(scrub(&store).bad, 0, "{context}");
         check(&store);
-        // And the disk says the same when it is opened again.
+        // The disk gives the same answers when it is opened again.
         let before = held(&store);
         drop(store);
         let store = open(&disk);

@@ -1,4 +1,4 @@
-//! The allocator behind its lock, and giving space back to the host.
+//! The allocator behind its lock. Also gives space back to the host.
 
 use super::BlockStore;
 use crate::allocator::Allocator;
@@ -11,28 +11,29 @@ use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_proto::limits::UNIT_BYTES;
 use strake_store::{ChunkSource, Lsn};
 
-/// The host is told of at most this many units at once: 16 MiB. Others wait for its locks no longer
-/// than that takes.
+/// The host is told of at most this many units at once: 16 MiB. Other users wait for the host's
+/// locks for at most as long as that takes.
 const DISCARD_UNITS_MAX: u32 = 4096;
-/// The pause between two discards while others use the disk: this many times what the last one
-/// took, and at least [`PAUSE_MIN`], because hosts do a part of the work after they have answered.
+/// The pause between two discards while others use the disk. It is this many times as long as the
+/// last discard took, and at least [`PAUSE_MIN`]. Hosts do part of the work after they have
+/// answered.
 const PAUSE_FACTOR: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// An orderly end takes at most this much longer to discard what is left.
+/// An orderly end spends at most this much time on discarding the rest.
 const GIVE_BACK_MAX: Duration = Duration::from_secs(2);
 /// A key-value store waits at most this long for the last chunk to be whole again.
 const KV_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Free units; key-value stores claim their chunks here.
+/// The free units. Key-value stores claim their chunks here.
 pub(crate) struct Space {
     pub(super) allocator: Mutex<Allocator>,
-    /// Units that writers hold and no record names yet; changed under the allocator's lock.
+    /// Units that writers hold and no record names yet. Changed under the allocator's lock.
     pub(super) in_flight: AtomicU64,
-    /// Free units that the host was not told of; changed under the allocator's lock.
+    /// Free units that the host has not been told of. Changed under the allocator's lock.
     stale: Mutex<Discards>,
-    /// Units withheld for the host are back.
+    /// Signalled when units withheld for the host are back.
     restored: Condvar,
-    /// How many threads wait for units that are withheld.
+    /// The number of threads that wait for withheld units.
     waiting: AtomicU64,
 }
 
@@ -56,14 +57,14 @@ impl Space {
         Some(extents)
     }
 
-    /// Takes back what [`Space::allocate`] gave.
+    /// Takes back units that [`Space::allocate`] gave out.
     pub(super) fn give_back(&self, extents: &[Extent]) {
         self.free(extents, Allocator::give_back, || {
             self.in_flight.fetch_sub(units_of(extents), SeqCst);
         });
     }
 
-    /// Frees units, and does `also` under the same hold of the allocator.
+    /// Frees units, and does `also` under the same hold of the allocator's lock.
     fn free(&self, extents: &[Extent], how: fn(&mut Allocator, Extent), also: impl FnOnce()) {
         let mut allocator = self.allocator.lock();
         let mut stale = self.stale.lock();
@@ -74,7 +75,7 @@ impl Space {
         also();
     }
 
-    /// How much the host is yet to be told of.
+    /// The number of bytes that the host has not been told of yet.
     fn stale_bytes(&self) -> u64 {
         self.stale.lock().units() * UNIT_BYTES as u64
     }
@@ -99,7 +100,7 @@ impl Space {
         self.restored.notify_all();
     }
 
-    /// Waits until withheld units come back, at most for `limit`. Returns false if no units are
+    /// Waits until withheld units come back, for at most `limit`. Returns false if no units are
     /// withheld, or if none came back.
     pub(super) fn wait_for_discard(&self, limit: Duration) -> bool {
         self.wait_locked(&mut self.allocator.lock(), limit)
@@ -123,7 +124,7 @@ impl ChunkSource for Space {
             if let Some(chunk) = allocator.claim_for_kv() {
                 break chunk;
             }
-            // The last empty one may be withheld in part.
+            // The last empty chunk may be withheld in part.
             if !self.wait_locked(&mut allocator, KV_WAIT_MAX) {
                 return None;
             }
@@ -152,23 +153,23 @@ impl SpaceGiver for BlockStore {
 impl BlockStore {
     /// Lets units that nobody can need any more be allocated again.
     pub(super) fn reuse_released(&self) {
-        // A thread that found the disk full must not miss what another one is about to give.
+        // A thread that found the disk full must not miss units that another one is about to give.
         let _alone = self.releasing.lock();
         let released = self.reclaim.release(Lsn(self.durable.load(SeqCst)));
         if released.is_empty() {
             return;
         }
-        // In one step for a check, which counts what is free and what is on its way there.
+        // This is one step for a check, which counts free units and units on their way there.
         self.space.free(&released, Allocator::free, || self.reclaim.given_back(&released));
         if self.space.stale_bytes() <= self.options.discard_at_once_bytes_max {
-            // A host that is full needs it back before the next write, and this is soon done.
+            // A full host needs the space back before the next write, and this is soon done.
             self.discard_listed();
         } else if let Some(discarder) = &*self.discarder.lock() {
             discarder.wake();
         }
     }
 
-    /// Tells the host of all free space that no other thread is telling it of. Returns whether
+    /// Tells the host of all free space that no other thread is telling it of. Returns true if
     /// there was any.
     fn discard_listed(&self) -> bool {
         let mut any = false;
@@ -185,7 +186,7 @@ impl BlockStore {
     /// Tells the host of one piece of free space. Returns the pause after which there is more to
     /// do, or `None` if there is nothing.
     pub(super) fn discard_some(&self) -> Option<Duration> {
-        // Nothing more is written; and what the disk forgot is not known.
+        // Nothing more is written after a failure, and nobody knows what the disk has forgotten.
         if self.failure.lock().is_some() {
             return None;
         }
@@ -202,20 +203,21 @@ impl BlockStore {
         Some(if is_idle { Duration::ZERO } else { PAUSE_MIN.max(took * PAUSE_FACTOR) })
     }
 
-    /// Tells the host of free space at an orderly end, for two seconds at most. Space that the host
+    /// Tells the host of free space at an orderly end, for at most two seconds. Space that the host
     /// is not told of stays with it until it is used again.
     pub fn give_back(&self) {
         let end = self.clock.monotonic() + GIVE_BACK_MAX;
         while self.clock.monotonic() < end && self.discard_some().is_some() {}
     }
 
-    /// Gives the host all free space now, because it is full. False if there was nothing to give.
+    /// Gives the host all free space now, because it is full. Returns false if there was nothing to
+    /// give.
     pub(super) fn discard_all(&self) -> bool {
-        // What another is at counts as well.
+        // Space that another thread is just giving counts as well.
         self.discard_listed() | self.wait_for_discard()
     }
 
-    /// Waits for units that are free, but withheld for the host; false if there are none.
+    /// Waits for units that are free but withheld for the host. Returns false if there are none.
     pub(super) fn wait_for_discard(&self) -> bool {
         let _waiting = self.observe.waiters.enter("NSD discard", format!("NSD {}", self.nsd));
         self.space.wait_for_discard(self.options.wait_limit)

@@ -1,26 +1,26 @@
-//! Straightening: displaced units go back to their places within the strip's extents, so that the
-//! strip is read in one piece again, and its record is short.
+//! Straightening: displaced units go back to their places within the strip's extents. The strip is
+//! then read in one piece again, and its record is short.
 //!
 //! Only units that the *oldest* version of a strip has displaced are written back. All versions of
-//! the strip show these units, or newer ones of their own. So nobody reads what the extents have in
-//! their places. One turn does this to a few strips:
+//! the strip show these units, or newer ones of their own. So nobody reads the old contents at
+//! their places in the extents. One turn does this to a few strips:
 //!
-//! 1. It looks which units are displaced, and makes that durable. Otherwise a crash would bring a
-//!    record back that names the places within the extents.
-//! 2. It waits until every read has ended that began before. Such a read may still have a record
+//! 1. It looks which units are displaced, and makes that durable. Otherwise a crash would bring
+//!    back a record that names the places within the extents.
+//! 2. It waits until every read that began before has ended. Such a read may still have a record
 //!    from before these units were displaced.
 //! 3. For each strip it begins a read of its own. Extents that are freed meanwhile are not used
-//!    again before that ends. It verifies the units, writes them into their places, sorted, and
-//!    writes a new trailer elsewhere.
+//!    again before that read ends. It verifies the units, writes them into their places in order,
+//!    and writes a new trailer elsewhere.
 //! 4. Under the object's lock it looks again. The record forgets the places of those units that the
-//!    oldest version still has displaced, and names the new trailer. The journal makes what was
-//!    written durable before this entry.
+//!    oldest version still has displaced, and names the new trailer. The journal makes the written
+//!    units durable before this entry.
 //!
-//! A crash at any point leaves a record that names only what is durable. The version that seeds the
-//! checksums stays ([`crate::record::Whole::made`]).
+//! A crash at any point leaves a record that names only durable units. The version that seeds the
+//! checksums stays the same ([`crate::record::Whole::made`]).
 //!
-//! **When.** Strips with [`SOON_UNITS`] displaced units are straightened soon, slowly while others
-//! use the disk. All others wait until the disk has been idle for a while.
+//! **When.** Strips with [`SOON_UNITS`] displaced units are straightened soon, but slowly while
+//! others use the disk. All other strips wait until the disk has been idle for a while.
 
 use super::read::TrailerKey;
 use super::write::trailer_place;
@@ -46,29 +46,30 @@ use tracing::warn;
 const SOON_UNITS: usize = 64;
 /// One turn takes at most this many strips.
 const STRIPS_PER_TURN: usize = 16;
-/// The pause between two turns: this many times what the last one took, while others use the disk
-/// and while nobody does.
+/// The pause between two turns is this many times as long as the last turn took. The first factor
+/// is for a disk that others use, the second for an idle one.
 const PAUSE_FACTOR_BUSY: u32 = 4;
 const PAUSE_FACTOR_IDLE: u32 = 1;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// While there are displaced units, the worker looks at least this often what is to be done.
+/// While there are displaced units, the worker looks for work at least this often.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Strips whose oldest version has displaced units.
 #[derive(Default)]
 pub(super) struct Crooked {
     all: BTreeSet<StripKey>,
-    /// Those to be straightened soon.
+    /// The strips to straighten soon.
     soon: BTreeSet<StripKey>,
     /// The last strip of the last turn.
     cursor: Option<StripKey>,
-    /// Reads and writes of strips at the last look, and when they were others' for the last time.
+    /// The count of reads and writes of strips at the last look, and the last time when others used
+    /// the disk.
     ios_seen: u64,
     last_use: Duration,
 }
 
 impl Crooked {
-    /// Notes what is held of a strip now. Whether the worker must hear of it.
+    /// Notes the record of a strip as it is now. Returns true if the worker must be woken.
     pub(super) fn note(&mut self, key: StripKey, record: &StripRecord) -> bool {
         let was_empty = self.all.is_empty();
         let count = record.oldest().displaced.len();
@@ -94,7 +95,7 @@ impl Crooked {
         self.last_use = now;
     }
 
-    /// The strips of the next turn: each has its turn before any has it again.
+    /// The strips of the next turn. Each strip has its turn before any has it again.
     fn next(&mut self, is_idle: bool) -> Vec<StripKey> {
         let from = if is_idle { &self.all } else { &self.soon };
         let later = self.cursor.map_or(Unbounded, Excluded);
@@ -114,21 +115,21 @@ impl Crooked {
     }
 }
 
-/// What a strip's straightening wrote.
+/// The results of writing a strip's units back.
 struct Written {
     /// The units that were written into their places.
     units: Vec<Displaced>,
-    /// Where these places are.
+    /// The extents in which these places are.
     old: Whole,
-    /// The same with a new trailer, or new checksums.
+    /// The same extents with a new trailer, or with new checksums.
     new: Whole,
-    /// What the trailer took.
+    /// The units taken for the trailer.
     taken: Vec<Extent>,
     checksums: Vec<u32>,
 }
 
 impl BlockStore {
-    /// Takes note of a record that was published, under the object's lock.
+    /// Notes a published record. The caller holds the object's lock.
     pub(super) fn note_displaced(&self, key: StripKey, record: &StripRecord) {
         let must_hear = self.crooked.lock().note(key, record);
         if must_hear && let Some(worker) = &*self.straightener.lock() {
@@ -164,7 +165,7 @@ impl BlockStore {
                 Ok(units) => moved = units,
                 Err(error) => warn!(target: "nsd", "NSD {}: not straightened: {error}", self.nsd),
             }
-            // These were its own.
+            // These reads and writes were the worker's own.
             self.crooked.lock().ios_seen = self.ios.load(SeqCst);
         }
         if moved == 0 {
@@ -176,7 +177,7 @@ impl BlockStore {
     }
 
     /// Straightens strips; see the file's head. A strip that changes meanwhile is left for later.
-    /// Returns how many units are not displaced any more.
+    /// Returns how many units are no longer displaced.
     pub(super) fn straighten(&self, keys: &[StripKey]) -> Result<u64> {
         let mut seen = Vec::new();
         for key in keys {
@@ -200,7 +201,7 @@ impl BlockStore {
             all += units;
             match moved {
                 Ok(_) => {}
-                // Damaged: its reader mends it, and nothing can be done before.
+                // The strip is damaged. A reader mends it, and nothing can be done before.
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
                     warn!(target: "nsd", "NSD {}: {error}", self.nsd);
                     self.crooked.lock().forget(key);
@@ -212,7 +213,7 @@ impl BlockStore {
         Ok(all)
     }
 
-    /// Straightens a strip whose oldest version is durably as `seen`, and nobody reads an older
+    /// Straightens one strip. Its oldest version is durably as `seen`, and nobody reads an older
     /// state of it. Returns how many units it moved.
     fn straighten_strip(&self, key: &StripKey, seen: &StripVersion) -> Result<u64> {
         let _guard = self.reclaim.read();
@@ -224,8 +225,8 @@ impl BlockStore {
         done
     }
 
-    /// Writes displaced units into their places, and a new trailer. `None` if there are none, or
-    /// if there is no space for the trailer.
+    /// Writes displaced units into their places, and writes a new trailer. `None` if no units are
+    /// displaced, or if there is no space for the trailer.
     fn write_back(&self, key: &StripKey, seen: &StripVersion) -> Result<Option<Written>> {
         let Held::Record(record) = self.look_up(key)? else { return Ok(None) };
         let oldest = record.oldest();
@@ -308,8 +309,8 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Makes the record name what was written, as far as it is still displaced. Returns how many
-    /// units are not displaced any more. The caller holds the object's lock.
+    /// Makes the record name the written units, as far as they are still displaced. Returns how
+    /// many units are no longer displaced. The caller holds the object's lock.
     fn publish_straight(&self, key: &StripKey, written: &Written) -> Result<u64> {
         let Held::Record(mut record) = self.look_up(key)? else { return Ok(0) };
         let oldest = record.versions.last_mut().expect("invariant: a record holds a version");
@@ -319,7 +320,8 @@ impl BlockStore {
         if moved == 0 {
             return Ok(0);
         }
-        // No other unit got the same place meanwhile: so they are displaced from the same extents.
+        // No other unit got the same place meanwhile, so the units are displaced from the same
+        // extents.
         assert!(
             oldest.whole.as_ref() == Some(&written.old),
             "extents changed under displaced units"

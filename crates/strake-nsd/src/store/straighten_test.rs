@@ -1,5 +1,5 @@
-//! Straightening: each version reads as before at every moment, also after a power cut, and
-//! whatever happens to the strip meanwhile.
+//! Tests straightening. Each version reads as before at every moment, even after a power cut or
+//! other changes of the strip.
 
 use super::super::store_test::*;
 use super::super::*;
@@ -16,13 +16,13 @@ fn bytes(seed: u64, units: usize) -> AlignedBuffer {
     data
 }
 
-/// A commit by which the strip's stripe is settled at a version.
+/// A commit that settles the strip's stripe at a version.
 fn settle(store: &BlockStore, StripKey { fs, object, block, .. }: StripKey, version: Version) {
     let settled = vec![SettledStripe { fs, object, block, version }];
     call(store, &NsdRequest::Commit { settled }, &[]).expect("commit");
 }
 
-/// A strip written and settled.
+/// Writes and settles a strip.
 fn base(store: &BlockStore, key: StripKey, counter: u64, units: usize) -> Strip {
     let data = bytes(counter, units);
     write(store, key, version(counter), &data).expect("write");
@@ -36,7 +36,7 @@ fn change(store: &BlockStore, key: StripKey, base: &Strip, counter: u64, units: 
     base.patched(version(counter), units, &data)
 }
 
-/// The same, settled.
+/// Like `change`, and settles the new version.
 fn settled(store: &BlockStore, key: StripKey, base: &Strip, counter: u64, units: &[u32]) -> Strip {
     let strip = change(store, key, base, counter, units);
     settle(store, key, strip.version);
@@ -81,7 +81,7 @@ fn displaced_units_go_back_and_leave_nothing_behind() {
         let store = open(&disk.crash(disk.position(), &mut Rng::new(1)));
         assert_eq!(store.crooked.lock().all(), []);
         assert_holds(&store, at, &third);
-        // Its checksums are still those of the first version.
+        // Its checksums are still those seeded with the first version.
         assert_eq!(record(&store, at).oldest().whole.as_ref().expect("whole").made, version(1));
         let fourth = settled(&store, at, &third, 4, &[1]);
         assert_holds(&store, at, &fourth);
@@ -89,7 +89,7 @@ fn displaced_units_go_back_and_leave_nothing_behind() {
     }
 }
 
-/// Does something between the writing and the publishing; returns what is held then.
+/// Does something between the writing and the publishing. Returns the record held afterwards.
 type Meanwhile = fn(&BlockStore, &Strip) -> Option<Strip>;
 
 fn delete_and_fill(store: &BlockStore) {
@@ -97,7 +97,7 @@ fn delete_and_fill(store: &BlockStore) {
     let (from, to) = (BlockIndex(0), BlockIndex::END);
     let request = NsdRequest::DeleteRange { fs, object, from, to, version };
     call(store, &request, &[]).expect("deleted");
-    // Others would take the space if they could.
+    // Other strips would take the space if they could.
     for block in 0..20 {
         base(store, key(2, block), 1 + block, 20);
     }
@@ -175,7 +175,7 @@ fn every_power_cut_leaves_each_version_as_it_was() {
             }
             call(&store, &NsdRequest::Commit { settled: Vec::new() }, &[]).expect("commit");
             stable.push((disk.position(), counter));
-            // What makes the last version the oldest is not durable yet.
+            // The change that makes the last version the oldest is not durable yet.
             for (at, strip) in keys.iter().zip(&mut newest) {
                 let (counter, data) = (counter + 10, bytes(counter + 10, 1));
                 let next = strip.patched(version(counter), &[8], &data);
@@ -257,7 +257,7 @@ fn a_reader_that_came_before_the_patch_is_waited_for() {
     assert_eq!(straighten(&store), 0);
     assert!(its_place(&store, 3) == part(&first, 3), "as it found it");
     drop(early);
-    // What is displaced after the look waits for the next turn: readers may be at it.
+    // Units displaced after the look wait for the next turn, because readers may be reading them.
     let seen = record(&store, at).oldest().clone();
     let third = settled(&store, at, &second, 3, &[7]);
     assert_eq!(store.straighten_strip(&at, &seen).expect("good"), 1);
@@ -268,8 +268,8 @@ fn a_reader_that_came_before_the_patch_is_waited_for() {
     check(&store);
 }
 
-/// Readers hold what they found, and all versions are read all the time, while the worker does
-/// nothing but straighten.
+/// Readers hold what they found. All versions are read all the time, while the worker only
+/// straightens.
 #[test]
 fn readers_and_patches_of_a_strip_that_is_straightened_all_the_time_see_each_version_whole() {
     let disk = SimDisk::new(DISK_BYTES);
@@ -277,7 +277,7 @@ fn readers_and_patches_of_a_strip_that_is_straightened_all_the_time_see_each_ver
     let is_done = std::sync::atomic::AtomicBool::new(false);
     let moved = AtomicU64::new(0);
     let keys = [key(1, 0), key(2, 1)];
-    // So few that five versions have no more than a strip may.
+    // Few enough that five versions together stay within a strip's limit.
     let units = [14usize, 40];
     let all: Vec<Mutex<Vec<Strip>>> = keys
         .iter()
@@ -292,21 +292,21 @@ fn readers_and_patches_of_a_strip_that_is_straightened_all_the_time_see_each_ver
                 while !is_done.load(SeqCst) {
                     let strips = all.lock().clone();
                     let strip = &strips[rng.index(strips.len())];
-                    // It may have gone meanwhile.
+                    // The version may have gone meanwhile.
                     let found = read_version(store, keys[at], Some(strip.version));
                     assert!(found.is_none_or(|(_, bytes)| bytes == strip.bytes));
                 }
             });
             scope.spawn(move || {
                 let mut rng = Rng::new(9 + at as u64);
-                // Until the worker has had its part of it.
+                // The patches go on until the worker has had its share.
                 let counters = (2..).take_while(|at| *at < 200 || moved.load(SeqCst) < 300);
                 for counter in counters {
                     let newest = all.lock().last().expect("one").clone();
                     let few = 1 + rng.below(8);
                     let chosen: Vec<u32> =
                         (0..units[at] as u32).filter(|_| rng.one_in(few)).collect();
-                    // Known to the reader before it can be found.
+                    // The reader knows of the version before it can be found.
                     let data = bytes(counter, chosen.len());
                     all.lock().push(newest.patched(version(counter), &chosen, &data));
                     patch(store, keys[at], (&newest, version(counter)), &chosen, &data)
@@ -334,7 +334,7 @@ fn readers_and_patches_of_a_strip_that_is_straightened_all_the_time_see_each_ver
     check(&store);
 }
 
-/// The worker takes long lists soon and short ones once the disk is idle, and says so.
+/// The worker straightens long lists soon, and short ones once the disk is idle. It counts both.
 #[test]
 fn the_worker_straightens_by_itself_and_is_counted() {
     let disk = SimDisk::new(DISK_BYTES);
@@ -404,7 +404,7 @@ fn a_full_disk_and_a_full_journal_leave_strips_as_they_are_or_straight() {
     assert_eq!(straighten(&store), 0, "there is no room for a trailer");
     assert_holds(&store, at, &strip);
     store.space.give_back(&taken);
-    // Nothing makes room in the journal but who needs it.
+    // Only a writer that needs room in the journal makes it.
     store.checkpointer.lock().take().expect("started").stop();
     for length in [20_000, 500, 1] {
         let mut edits = Edits::default();

@@ -21,17 +21,18 @@ struct State {
     stop: bool,
 }
 
-/// Does one piece of the work. Returns the pause after which there is more of it, or `None`.
+/// Does one piece of the work. Returns the pause after which there is more, or `None`.
 type Turn = fn(&BlockStore) -> Option<Duration>;
 
-/// See the file's head.
+/// A thread that works for a block store; see the file's head.
 pub(super) struct Worker {
     signal: Arc<Signal>,
     thread: JoinHandle<()>,
 }
 
 impl Worker {
-    /// Starts the worker. `delay` after a wake it does `turn` until there is no more to do.
+    /// Starts the worker. It waits for `delay` after a wake, and then does `turn` until no work is
+    /// left.
     pub(super) fn start(
         store: &Arc<BlockStore>,
         name: &str,
@@ -46,18 +47,18 @@ impl Worker {
         Ok(Worker { signal, thread })
     }
 
-    /// Tells it that there is work.
+    /// Tells the worker that there is work.
     pub(super) fn wake(&self) {
         self.signal.state.lock().due = true;
         self.signal.woken.notify_all();
     }
 
-    /// Ends it after the turn under way.
+    /// Ends the worker after the turn under way.
     pub(super) fn stop(self) {
         self.signal.state.lock().stop = true;
         self.signal.woken.notify_all();
         self.signal.stopped.notify_all();
-        // The worker itself may hold the last reference, and so be the one that stops itself.
+        // The worker itself may hold the last reference to the store. Then it stops itself.
         if self.thread.thread().id() != strake_env::thread::current().id()
             && self.thread.join().is_err()
         {
@@ -67,7 +68,7 @@ impl Worker {
 }
 
 impl Signal {
-    /// Waits for a wake, or for `pause`. Returns false when the worker has to end.
+    /// Waits for a wake, or for `pause`. Returns false when the worker must end.
     fn wait(&self, pause: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         match pause {

@@ -1,4 +1,4 @@
-//! Writing a strip, and patching one.
+//! Writes strips, and patches them.
 
 use super::{BlockStore, Decided, Held};
 use crate::edits::Edits;
@@ -21,11 +21,11 @@ use strake_stripe::ChecksumSeed;
 /// A write waits for freed space this many times before the disk counts as full.
 const ALLOCATION_ATTEMPTS: u32 = 8;
 
-/// A version that wants to be accepted.
+/// A version to be accepted.
 pub(super) struct Candidate<'a> {
     pub(super) key: &'a StripKey,
     pub(super) header: &'a StripHeader,
-    /// Of its units: all, or those that change.
+    /// The checksums of all units, or of those that change.
     pub(super) checksums: &'a [u32],
     pub(super) stable: Version,
     pub(super) form: Form<'a>,
@@ -43,7 +43,7 @@ pub(super) enum Form<'a> {
 }
 
 impl BlockStore {
-    /// `copy` and `stable` as in the request.
+    /// Writes a strip. `copy` and `stable` are as in the request.
     pub(super) fn write(
         &self,
         key: &StripKey,
@@ -101,7 +101,7 @@ impl BlockStore {
             let detail = format!("a patch of {} units, {} bytes", units.len(), data.len());
             return Err(Error::new(ErrorKind::Invalid, detail));
         }
-        // What cannot be accepted shall cost no I/O. What can may still be refused in the end.
+        // A patch that cannot be accepted must cost no I/O. Others may still be refused in the end.
         let held = match self.look_up(candidate.key)? {
             Held::Record(record) => Some(record),
             Held::Nothing | Held::Damaged(_) => None,
@@ -124,12 +124,13 @@ impl BlockStore {
         self.conclude(stored.and_then(|()| self.accept(candidate, &extents)), &extents)
     }
 
-    /// Whether records may not become longer, because of what is left for the index to grow into.
+    /// True if records must not become longer, because the index has little space left to grow
+    /// into.
     fn index_is_short(&self) -> bool {
         self.space.allocator.lock().reserve_is_short()
     }
 
-    /// Makes the superblock say, durably, that older programs cannot read the records.
+    /// Durably notes in the superblock that older programs cannot read the records.
     fn allow_patches(&self) -> Result<()> {
         if self.container.superblock().has_patches {
             return Ok(());
@@ -142,7 +143,7 @@ impl BlockStore {
     fn conclude(&self, accepted: Result<bool>, extents: &[Extent]) -> Result<NsdReply> {
         match accepted {
             Ok(true) => {}
-            // Not taken: nobody ever saw these units.
+            // The version was not taken, so nobody ever saw these units.
             Ok(false) => self.space.give_back(extents),
             Err(error) => {
                 self.space.give_back(extents);
@@ -153,8 +154,8 @@ impl BlockStore {
         Ok(NsdReply::Accepted { boot: self.boot })
     }
 
-    /// Allocates space for a strip. If there is too little, makes a commit for units that wait only
-    /// for one, and waits for units that wait for readers.
+    /// Allocates space for a strip. If there is too little, makes a commit to free the units that
+    /// wait for one, and waits for readers of other units to end.
     fn allocate(&self, units: u32) -> Result<Vec<Extent>> {
         let full = || Error::new(ErrorKind::NoSpace, format!("NSD {} is full", self.nsd));
         let mut attempts = 0;
@@ -170,7 +171,7 @@ impl BlockStore {
             if let Some(extents) = self.space.allocate(units) {
                 return Ok(extents);
             }
-            // Free, but withheld for a moment.
+            // There are free units that are withheld for a moment.
             if self.wait_for_discard() {
                 continue;
             }
@@ -183,8 +184,8 @@ impl BlockStore {
         Err(full())
     }
 
-    /// Runs `write`. If the host is full, gives it what is free here and what a commit makes free,
-    /// and tries again.
+    /// Runs `write`. If the host is full, gives it the space that is free here and the space that a
+    /// commit frees, and tries again.
     pub(super) fn with_room_on_host(&self, write: impl Fn() -> Result<()>) -> Result<()> {
         match write() {
             Err(error) if error.kind() == ErrorKind::NoSpace && self.make_room_on_host()? => {
@@ -223,7 +224,7 @@ impl BlockStore {
         if waiting > 0 {
             self.make_durable()?;
         }
-        // The commit may have given the host what it freed.
+        // The commit itself may have given the host what it freed.
         Ok(self.discard_all() | (self.reclaim.units() < waiting))
     }
 
@@ -257,16 +258,18 @@ impl BlockStore {
             IoSide::Local,
         );
         written.map_err(|error| match error.kind() {
-            // The host is full: that is no failure of the disk.
+            // A full host is no failure of the disk.
             std::io::ErrorKind::StorageFull => Error::from(error),
             _ => self.fail(error.into()),
         })
     }
 
-    /// Decides and, if the version is accepted, publishes it. Returns false if it is there already.
+    /// Decides about a version and publishes it if it is accepted. Returns false if it is there
+    /// already.
     ///
-    /// The versions held cannot change under the object's lock. What commits cover can change. So
-    /// the fate of the older versions is decided when this one has its place among them.
+    /// The versions held cannot change under the object's lock. The entries that commits cover can.
+    /// So the fate of the older versions is decided when the new version has its place in the
+    /// order.
     fn accept(&self, candidate: &Candidate<'_>, extents: &[Extent]) -> Result<bool> {
         let Candidate { key, header, stable, .. } = *candidate;
         loop {
@@ -346,7 +349,7 @@ impl BlockStore {
         }
     }
 
-    /// Keeps what memory knows of a strip in step.
+    /// Updates what memory knows of a strip.
     fn note_accepted(&self, candidate: &Candidate<'_>, extents: &[Extent], is_new: bool) {
         self.unsettled.lock().insert(*candidate.key);
         if is_new {
@@ -377,8 +380,8 @@ impl BlockStore {
 }
 
 impl Candidate<'_> {
-    /// The version as a record holds it; the entry that accepts it fills in its number. A patch
-    /// was judged to fit what is held.
+    /// The version as a record holds it. The entry that accepts the version fills in its own
+    /// number. A patch has been judged to fit the version held.
     fn version(&self, held: Option<&StripRecord>, extents: &[Extent]) -> StripVersion {
         let header = self.header.clone();
         let version = StripVersion {
@@ -413,12 +416,13 @@ impl Candidate<'_> {
     }
 }
 
-/// The first unit of the trailer of a strip of `units` in these extents; `None` if it has none.
+/// The first unit of the trailer of a strip of `units` in these extents. `None` if it has no
+/// trailer.
 pub(super) fn trailer_place(extents: &[Extent], units: u64) -> Option<u64> {
     slice_of(extents, units, 1).first().map(|extent| extent.start)
 }
 
-/// A copy of what is not aligned as direct I/O wants it. Payloads off a wire may lie anywhere.
+/// A copy of data that is not aligned for direct I/O. Payloads from the network may lie anywhere.
 fn aligned(data: &[u8]) -> Option<AlignedBuffer> {
     let is_aligned = (data.as_ptr() as usize).is_multiple_of(UNIT_BYTES);
     (!is_aligned).then(|| AlignedBuffer::from_slice(data))
