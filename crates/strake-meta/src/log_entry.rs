@@ -26,7 +26,7 @@ pub(crate) enum LogEntry {
     Counted(CountedEntry),
 }
 
-/// A borrowed [`LogEntry`].
+/// A borrowed `LogEntry`.
 #[derive(Clone, Copy)]
 pub(crate) enum LogEntryRef<'a> {
     Plain(&'a MetaEntry),

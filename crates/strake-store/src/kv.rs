@@ -110,7 +110,7 @@ pub trait KvRead {
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<()>;
 
-    /// Like [`KvRead::scan`], in descending order.
+    /// Like `scan`, in descending order.
     ///
     /// # Errors
     /// The disk's errors.

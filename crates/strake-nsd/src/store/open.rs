@@ -265,8 +265,9 @@ impl Walk {
             return;
         };
         if !self.mark(&record) {
-            // Of two records that claim a unit one is wrong. The data's checksums tell if it is the
-            // one that stays. The other must not claim the unit again when that one is gone.
+            // Of two records that claim a unit, one is wrong. If that is the one that stays, the
+            // data's checksums reveal it. The other must not claim the unit again when that one is
+            // gone.
             self.repair(|edits| edits.put(encoded, encode_given_up(encoded)));
             return;
         }

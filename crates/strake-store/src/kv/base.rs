@@ -328,7 +328,7 @@ pub(super) fn from_redb(error: impl Into<redb::Error>) -> Error {
     }
 }
 
-/// Like [`from_redb`], for the errors that reads return.
+/// Like `from_redb`, for the errors that reads return.
 pub(super) fn from_storage(error: StorageError) -> Error {
     from_redb(redb::Error::from(error))
 }
