@@ -258,7 +258,7 @@ impl Check<'_> {
             check.one_name(directory, name, &dentry, next_cookie)
         })?;
         self.entry_count(current)?;
-        // The walk above does not meet directories without any name.
+        // The walk above does not meet inodes that have no names inside.
         self.each(Table::Inode, InodeRecord::decode, |check, key, record| {
             let range = keys::under(Table::Dentry, number(key));
             let mut any = false;

@@ -35,7 +35,7 @@ struct Node {
     reserved_by: BTreeMap<ObjectId, ClientId>,
 }
 
-/// See the module.
+/// The slow and obvious file system; see the module.
 pub(crate) struct Model {
     nodes: BTreeMap<Ino, Node>,
     configuration: Configuration,

@@ -166,7 +166,7 @@ fn tombstones_agree_with_one_version_per_block() {
             }
             let tombstone = Tombstone { from: BlockIndex(from), version: version(at) };
             let new = Piece { tombstone, to: BlockIndex(to) };
-            // As the store does: those that end at or after the start and begin before the end.
+            // Like the store: the pieces that end at or after the start and begin before the end.
             let touches = |piece: &Piece| piece.to.0 >= from && piece.tombstone.from.0 <= to;
             let (old, mut rest): (Vec<_>, Vec<_>) = pieces.into_iter().partition(touches);
             rest.extend(lay_over(&old, new));

@@ -135,7 +135,7 @@ pub(super) fn read(store: &BlockStore, key: StripKey) -> Option<(Version, Vec<u8
     read_version(store, key, None)
 }
 
-/// The same for one version.
+/// One whole version of a strip, with its checksums verified.
 pub(super) fn read_version(
     store: &BlockStore,
     key: StripKey,

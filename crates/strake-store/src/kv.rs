@@ -136,16 +136,16 @@ pub struct KvStats {
 /// An ordered key-value store.
 pub struct Kv {
     layers: RwLock<Layers>,
-    /// The base's writer; `None` for a store in memory alone.
+    /// The base's writer. `None` for a store in memory only.
     checkpointing: Mutex<Option<Writer>>,
-    /// Where the base lies; `None` for a store in memory alone.
+    /// The place of the base. `None` for a store in memory only.
     region: Option<KvRegion>,
     checkpoints: AtomicU64,
     /// The weight of the base's pairs.
     base_weight: AtomicU64,
     /// The most bytes that the base's file could have at the last look.
     length_max: AtomicU64,
-    /// The part of these bytes that the base promises, or that is just being written to it.
+    /// How many of these bytes the base promises, or will promise once the present write is done.
     promised: AtomicU64,
 }
 
@@ -171,7 +171,7 @@ struct Writer {
 }
 
 impl Kv {
-    /// Opens the store of a region, at its last checkpoint; `cache_bytes` bounds its page cache.
+    /// Opens the store of a region at its last checkpoint. `cache_bytes` bounds its page cache.
     ///
     /// # Errors
     /// The disk's errors. `Corrupt`. `NoSpace` if the first chunk cannot be claimed.
@@ -189,7 +189,7 @@ impl Kv {
         Ok(kv)
     }
 
-    /// A store that is in memory alone.
+    /// A store that is in memory only.
     pub fn in_memory() -> Kv {
         Kv::with(None, Lsn(0), None)
     }
@@ -293,7 +293,8 @@ impl Kv {
     }
 
     /// Mends the store after a failed read. redb answers nothing more once one page was unreadable.
-    /// Opened anew it answers for all other pages. So one bad page costs only the keys on it.
+    /// After it is opened anew, it answers for all other pages. So one bad page costs only its own
+    /// keys.
     fn revive(&self, snapshot: Snapshot) {
         let mut writer = self.checkpointing.lock();
         if let Some(writer) = &mut *writer
@@ -309,7 +310,7 @@ impl Kv {
         self.layers.read().applied_in_base
     }
 
-    /// Bytes of changes in memory that are not in the base yet; 0 for a store in memory alone.
+    /// Bytes of changes in memory that are not in the base yet. 0 for a store in memory only.
     pub fn overlay_bytes(&self) -> u64 {
         if self.region.is_none() {
             return 0;
@@ -318,7 +319,7 @@ impl Kv {
         layers.active.bytes() + layers.frozen.as_ref().map_or(0, |frozen| frozen.bytes())
     }
 
-    /// Bytes of pages that everything in here takes at most once a checkpoint was made.
+    /// The most bytes of pages that the whole contents take after a checkpoint.
     pub fn weight(&self) -> u64 {
         let (_, overlay) = self.changes();
         self.base_weight.load(Ordering::Acquire).saturating_add(overlay)
@@ -332,26 +333,26 @@ impl Kv {
         (sum(|overlay| overlay.len() as u64), sum(Overlay::weight))
     }
 
-    /// The most weight ([`Kv::weight`]) with which checkpoints are sure to find space, whatever is
-    /// changed. `u64::MAX` for a store in memory alone.
+    /// The largest weight ([`Kv::weight`]) with which checkpoints are sure to find space after any
+    /// changes. `u64::MAX` for a store in memory only.
     pub fn weight_max(&self) -> u64 {
         self.length_max.load(Ordering::Acquire) / SPACE_FACTOR
     }
 
-    /// Whether a checkpoint is due because the next one may not find space if it has to write much
-    /// more. With `times`, it is due at that many times the first threshold.
+    /// True if a checkpoint is due: if it had to write much more, it might not find space. `times`
+    /// multiplies the threshold.
     pub fn is_due(&self, times: u64) -> bool {
         let due = self.length_max.load(Ordering::Acquire) / DUE_PART;
         let base = self.base_weight.load(Ordering::Acquire);
-        // The pages that are there are all that can be changed.
+        // Only pages that exist can be changed, so a small base is never due.
         base > due && {
             let (pairs, weight) = self.changes();
             pairs * CHANGE_BYTES + weight > due.saturating_mul(times)
         }
     }
 
-    /// Looks how far the base can grow. Makes data leave as much space as the contents here need,
-    /// while there is some.
+    /// Looks how far the base can grow. While there is space, makes data leave as much as the
+    /// contents here need.
     pub fn look_for_space(&self) {
         let Some((region, wanted)) = self.wanted() else { return };
         let needed = self.promised.load(Ordering::Acquire);
@@ -367,7 +368,7 @@ impl Kv {
         Some((region, wanted.max(region.container.least_for_kv())))
     }
 
-    /// The promise of a base that is written now. The space is kept from now on, until the base has
+    /// The promise for a base that is written now. The space is kept from now on until the base has
     /// another promise.
     fn promise(&self) -> u64 {
         let Some((_, wanted)) = self.wanted() else { return 0 };
@@ -376,8 +377,8 @@ impl Kv {
         promised
     }
 
-    /// Whether less is kept now than the base says. A checkpoint is due then: after a restart as
-    /// much as the base says would be taken from data.
+    /// True if less space is kept now than the base says. A checkpoint is then due, because after a
+    /// restart the amount that the base says would be taken from data.
     pub fn promises_too_much(&self) -> bool {
         self.promised.load(Ordering::Acquire) > self.length_max.load(Ordering::Acquire)
     }
@@ -402,7 +403,7 @@ impl Kv {
         Ok(layers.snapshot.clone())
     }
 
-    /// Whether a read that failed on `snapshot` may be tried again: the base was opened anew.
+    /// True if the base was opened anew after `snapshot`, so that a failed read may be tried again.
     fn is_outdated(&self, snapshot: &Snapshot) -> bool {
         let layers = self.layers.read();
         layers.snapshot.as_ref().is_some_and(|current| !current.is_same(snapshot))
@@ -422,7 +423,8 @@ fn close(writer: &mut Writer, layers: &mut Layers) {
     writer.base = None;
 }
 
-/// Closes the base and opens it again. Readers wait meanwhile: one must end before the next begins.
+/// Closes the base and opens it again. Readers wait meanwhile, because the old base must end before
+/// the new one begins.
 fn reopen(writer: &mut Writer, layers: &mut Layers) {
     close(writer, layers);
     if writer.trust.is_lost() || writer.is_closed {
@@ -437,7 +439,7 @@ fn reopen(writer: &mut Writer, layers: &mut Layers) {
         writer.base = Some(base);
         layers.pages = writer.pages();
         layers.snapshot = Some(snapshot);
-        // A commit that reported an error may have become durable all the same; its changes are in
+        // A commit that reported an error may still have become durable. Its changes are in
         // `active` too, and writing them once more changes nothing.
         layers.applied_in_base = applied;
     }

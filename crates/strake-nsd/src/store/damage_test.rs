@@ -475,7 +475,7 @@ fn strips_of_other_positions_of_a_block_are_left_alone_by_damage() {
     }
 }
 
-/// Where the index's log is: see `strake_store::container`.
+/// The place of the index's log: see `strake_store::container`.
 fn log_range(disk: &SimDisk) -> std::ops::Range<u64> {
     let geometry =
         strake_store::container::Geometry::of(strake_env::Disk::len(disk)).expect("fits");
