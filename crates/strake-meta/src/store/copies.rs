@@ -204,7 +204,7 @@ impl MetaStore {
     }
 }
 
-/// Writes the generation to all superblocks except those of suspects, and to its holders first.
+/// Writes the generation to all superblocks except those of suspects. Its holders come first.
 /// Returns how many superblocks have it now, and which NSDs failed.
 fn write_generation(state: &State, holders: &[NsdId]) -> (usize, Vec<NsdId>) {
     let generation = state.generation;
