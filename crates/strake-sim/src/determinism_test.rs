@@ -1,5 +1,5 @@
-//! The whole stack under the scheduler: two runs of a seed do the same, a planted race is found,
-//! and what is promised holds for histories of several application threads.
+//! Runs the whole stack under the scheduler. Two runs of a seed are equal, a planted race is found,
+//! and histories of several application threads keep what was promised.
 
 use crate::recording::Recording;
 use crate::{history, point};
@@ -9,12 +9,12 @@ use strake_env::simulation::{self, Options, Outcome};
 use strake_env::{Clock, RealClock};
 use strake_proto::Code;
 
-/// Operations of one history; a third of them are those of several threads.
+/// Operations of one history. A third of them are done by several threads at once.
 const STEPS: usize = 30;
-/// A planted race is found within so many seeds.
+/// The planted race must be found within this many seeds.
 const CANARY_SEEDS: u64 = 10;
 
-/// What a history takes at most, in simulated time. They take seconds.
+/// The longest simulated time a history may take. Histories take seconds.
 const TIME_MAX: Duration = Duration::from_secs(300);
 
 /// One history under the scheduler.

@@ -1,23 +1,24 @@
-//! Visits every state that a model can reach, breadth first, and tells how a fault came to be.
+//! Visits every state that a model can reach, breadth first, and reports the steps that lead to a
+//! fault.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::rc::Rc;
 
-/// A scope with more states is too large for a test.
+/// A scope with more states than this is too large for a test.
 const STATES_MAX: usize = 4_000_000;
 
-/// What leads from one state to the next, for people.
+/// A step from one state to the next, described for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     what: &'static str,
-    /// The number of a client or an NSD, if the step is of one.
+    /// The number of the client or NSD that takes the step, if one does.
     who: Option<u8>,
 }
 
 impl Step {
-    /// A step of the whole.
+    /// A step of the whole system.
     pub fn new(what: &'static str) -> Step {
         Step { what, who: None }
     }
@@ -36,19 +37,19 @@ impl Step {
     }
 }
 
-/// What an exploration came to.
+/// The result of an exploration.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// Different states visited.
+    /// How many different states were visited.
     pub states: usize,
-    /// What is wrong and which steps lead there, if anything is.
+    /// The fault and the steps that lead to it, or `None`.
     pub fault: Option<String>,
 }
 
-/// The next states and the steps that lead there, or what is wrong.
+/// The next states with the steps that lead there, or the fault in the present state.
 pub type Next<S> = Result<Vec<(Step, S)>, String>;
 
-/// Visits all states from `first` on. `successors` finds the next ones.
+/// Visits all states from `first` on. `successors` returns the next states of a state.
 ///
 /// # Panics
 /// If there are more states than a test has time for.

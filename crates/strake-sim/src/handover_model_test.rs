@@ -1,4 +1,4 @@
-//! The scopes that are visited as a whole, and each rule taken away.
+//! Visits whole scopes, and checks that the model finds a fault when any rule is taken away.
 
 use super::*;
 
@@ -17,9 +17,10 @@ const BASE: Scope = Scope {
     bugs: &[],
 };
 
-/// Managers die one after the other over what a dead client left: strips get many versions.
+/// Several managers die, one after the other, while they resolve what a dead client left. Strips
+/// get many versions.
 const PILES: Scope = Scope { data: 2, writes: 1, grants: 1, deaths: 1, manager_deaths: 3, ..BASE };
-/// The same after a hand-over, with strips that keep fewer.
+/// Like `PILES`, after a hand-over, with NSDs that keep fewer versions.
 const PILES_AFTER_HANDOVER: Scope =
     Scope { data: 2, losses: 1, deaths: 1, manager_deaths: 1, kept: 3, ..BASE };
 
@@ -58,14 +59,15 @@ fn every_rule_taken_away_is_missed() {
             Bug::FreesBeforeTheFence | Bug::TestsNoFence => Scope { deaths: 1, ..BASE },
             _ => PILES_AFTER_HANDOVER,
         };
-        // The long ones are visited in the order of symmetric states; the others tell by their
-        // names who did what.
+        // The large scopes merge symmetric states. In the others the steps of a fault keep the
+        // numbers of clients and NSDs.
         let is_symmetric = scope.manager_deaths > 0;
         fault_of(std::slice::from_ref(bug), Scope { is_symmetric, ..scope });
     }
 }
 
-/// What is to take the place of the rule that compares grants, and what it stands on.
+/// The rule that is to replace the comparison of grants rests on R7: with R7, comparing grants
+/// makes no difference.
 #[test]
 fn with_r7_comparing_grants_makes_no_difference() {
     let verdict = check(Scope { bugs: &[Bug::ComparesGrants], ..PILES });

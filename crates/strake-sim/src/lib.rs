@@ -14,15 +14,15 @@
 //!             repeats and overtakes
 //! ```
 //!
-//! A history runs once. Every crash of it is then derived from its log, so a point costs one
-//! recovery and no rerun. A failure writes the recording to a file and prints the command that
-//! replays exactly that point.
+//! A history runs once. Every crash is then derived from its log, so looking at one point costs one
+//! recovery and no second run of the history. On a failure, the recording is written to a file and
+//! the test prints the command that replays exactly that point.
 //!
 //! A history of several application threads can run under the scheduler
-//! ([`strake_env::simulation`]): then its seed decides the order of the threads as well, and two
-//! runs of it are equal (`determinism_test.rs`).
+//! ([`strake_env::simulation`]). Its seed then also decides the order of the threads, so two runs
+//! of a seed are equal (`determinism_test.rs`).
 //!
-//! Tests only: nothing of this is in the product.
+//! This crate is for tests only. The product contains none of it.
 
 pub mod explore;
 pub mod handover_model;

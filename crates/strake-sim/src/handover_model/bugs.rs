@@ -1,35 +1,36 @@
 //! The rules that the model takes away, one at a time.
 
-/// A rule that is not obeyed.
+/// A rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// R2: a returned NSD is listed before every server has raised its floor.
     ListsBelowTheFloor,
-    /// R2: servers do not test the floor where a change is published.
+    /// R2: servers do not check the floor when they publish a change.
     TestsNoFloor,
     /// R4: the manager resolves a block that a living client holds.
     ResolvesWhatIsHeld,
     /// R6: the leader draws a grant's number while another still holds the token.
     DrawsEarly,
-    /// R6: a client writes with the first number it was given, as one grant per life does.
+    /// R6: a client always writes with the first number it was given, as if it had one grant in its
+    /// life.
     OneGrantPerLife,
-    /// R7: the token is given back while a write is accepted and not stable.
+    /// R7: the token is given back while a write is accepted but not stable.
     HandsOverTheAccepted,
-    /// R7: a new holder does not say that what it found is stable.
+    /// R7: a new holder does not tell the NSDs that the version it found is stable.
     NamesNothingStable,
-    /// R8: what only a returned NSD has is deleted without the block's token.
+    /// R8: strips that only a returned NSD has are deleted without the block's token.
     DeletesWithoutTheToken,
     /// R9: a dead client's token is free before every server has fenced the client.
     FreesBeforeTheFence,
-    /// R9: servers do not test the fence where a change is published.
+    /// R9: servers do not check the fence when they publish a change.
     TestsNoFence,
-    /// Not a rule of the design for many mounts, but the one of `strake-nsd`: with too many
-    /// versions the NSD compares grants to tell which is needed least.
+    /// Not a rule of the design for many mounts, but how `strake-nsd` works: an NSD with too many
+    /// versions compares grants to find the version that is needed least.
     ComparesGrants,
 }
 
 impl Bug {
-    /// All rules whose absence must be found.
+    /// The rules whose absence the test must find.
     pub const ALL: [Bug; 10] = [
         Bug::ListsBelowTheFloor,
         Bug::TestsNoFloor,

@@ -26,7 +26,7 @@ fn begin_write(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
     next.push((Step::of("client {} writes", who), after));
 }
 
-/// Sends a value under a new version to all that are writable in the client's map.
+/// Sends a value under a new version to all NSDs that are writable in the client's map.
 fn send(scope: &Scope, state: &mut State, who: usize, value: u8) {
     let client = &mut state.clients[who];
     client.counter += 1;
@@ -43,8 +43,8 @@ fn send(scope: &Scope, state: &mut State, who: usize, value: u8) {
     state.network.sort_unstable();
 }
 
-/// A write that some NSD does not have, and will not get, is sent again under the newest map. Under
-/// one grant that happens once for each loss.
+/// Sends a write again, under the newest map, if some NSD does not have it and will not get it.
+/// Under one grant this happens once for each loss.
 fn send_again(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
     let client = &state.clients[who];
     let Some(write) = client.write.filter(|write| !write.acknowledged && client.holding) else {
@@ -66,8 +66,8 @@ fn send_again(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
     }
 }
 
-/// A write is acknowledged when all that were sent it called it stable, or are down in the client's
-/// map. The client does not look at what they have.
+/// Acknowledges a write once every NSD that was sent it reported it stable or is down in the
+/// client's map. The client does not look at what the NSDs hold.
 fn acknowledge(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
     let client = &state.clients[who];
     let Some(write) = client.write.filter(|write| !write.acknowledged && client.holding) else {
@@ -87,7 +87,7 @@ fn acknowledge(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
     next.push((Step::of("client {} acknowledges its write", who), after));
 }
 
-/// The stripe is settled: those that have it free what is older, and note who lacks it.
+/// Settles the stripe: the NSDs that have it free older versions and note which NSDs lack it.
 fn settle(state: &State, who: usize, next: &mut Steps) {
     let client = &state.clients[who];
     let Some(write) = client.write.filter(|write| write.acknowledged) else {
@@ -116,7 +116,7 @@ fn settle(state: &State, who: usize, next: &mut Steps) {
     next.push((Step::of("client {} settles its write", who), after));
 }
 
-/// The leader gives no maps to those that it has declared dead.
+/// Gives the client the newest map. The leader gives no maps to clients it has declared dead.
 fn learn(state: &State, who: usize, next: &mut Steps) {
     let is_known = state.clients[who].holding && !has(state.dead, who);
     if is_known && state.clients[who].map < state.map {
@@ -126,8 +126,8 @@ fn learn(state: &State, who: usize, next: &mut Steps) {
     }
 }
 
-/// The token is given back when what was written is stable, and each strip under way was answered
-/// or is for an NSD that is down in the client's map (R3).
+/// Gives the token back. Everything written must be stable. Each strip on its way must be answered,
+/// or addressed to an NSD that is down in the client's map (R3).
 fn give_back(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
     let client = &state.clients[who];
     let answered = |message: &Message| {
@@ -153,7 +153,7 @@ fn give_back(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
     next.push((Step::of("client {} gives the token back", who), after));
 }
 
-/// Whether an NSD is to be asked at all.
+/// True if the NSD may be sent a write.
 pub(super) fn is_writable(availability: Availability) -> bool {
     availability != Availability::Down
 }

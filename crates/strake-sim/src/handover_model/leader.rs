@@ -30,8 +30,8 @@ fn draw_early(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
     }
 }
 
-/// The number is drawn when the token is free (R6). The grant names the newest map; what the client
-/// finds is read at once, for it could be.
+/// Grants the token. Its number is drawn only when the token is free (R6). The grant names the
+/// newest map. What the client finds counts as read at once, because the client could read it.
 fn grant(scope: &Scope, state: &State, who: usize, next: &mut Steps) -> Result<(), String> {
     let is_free = state.token_holder.is_none() && state.outcome.is_none() && !state.orphaned;
     let is_for_another = state.drawn.is_some_and(|(other, _)| other != who);
@@ -65,8 +65,8 @@ fn grant_another(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
     }
 }
 
-/// The leader loses sight of a server, and marks its NSD down. The server has crashed, or is cut
-/// off and serves until its lease is over.
+/// The leader loses sight of a server and marks its NSD down. Either the server has crashed, or it
+/// is cut off and serves until its lease ends.
 fn lose(scope: &Scope, state: &State, at: usize, next: &mut Steps) {
     let is_last = state.missing() >= scope.parity && state.nsds[at].is_up();
     if !state.nsds[at].is_reached() || state.losses >= scope.losses || is_last {
@@ -81,7 +81,7 @@ fn lose(scope: &Scope, state: &State, at: usize, next: &mut Steps) {
     let nsd = &mut after.nsds[at];
     nsd.serving = false;
     nsd.strips.retain(|strip| strip.durable);
-    // Its boot number tells that what it had only accepted is gone.
+    // The NSD's boot number tells clients that what it had only accepted is gone.
     for write in after.clients.iter_mut().filter_map(|client| client.write.as_mut()) {
         write.accepted &= write.stable | !(1 << at);
     }
@@ -96,7 +96,7 @@ fn end_lease(state: &State, at: usize, next: &mut Steps) {
     }
 }
 
-/// A server is back: it gets a lease with the newest floor and fence, and its NSD is compared.
+/// A server is back. It gets a lease with the newest floor and fence, and its NSD will be compared.
 fn take_back(state: &State, at: usize, next: &mut Steps) {
     if state.nsds[at].is_reached() || state.recovery.is_some() {
         return;
@@ -111,7 +111,7 @@ fn take_back(state: &State, at: usize, next: &mut Steps) {
     next.push((Step::of("NSD {} returns and is written", at), after));
 }
 
-/// A server gets the newest floor and fence. Changes that it took before are published.
+/// A server gets the newest floor and fence. The changes that it took before are already published.
 fn renew(state: &State, at: usize, next: &mut Steps) {
     let nsd = &state.nsds[at];
     let needs_floor = state.recovery.is_some() && nsd.floor < state.map;
@@ -122,7 +122,8 @@ fn renew(state: &State, at: usize, next: &mut Steps) {
     }
 }
 
-/// The holder does not renew its lease. It may go on: it does not know.
+/// Declares the holder dead because it does not renew its lease. The holder may go on, as it does
+/// not know.
 fn declare_dead(scope: &Scope, state: &State, next: &mut Steps) {
     let Some(who) = state.token_holder.filter(|who| !has(state.dead, *who)) else { return };
     if state.dead.count_ones() < u32::from(scope.deaths) {
@@ -132,7 +133,7 @@ fn declare_dead(scope: &Scope, state: &State, next: &mut Steps) {
     }
 }
 
-/// The token of a dead client is free when every server has fenced it, or has no lease (R9).
+/// Frees the token of a dead client once every server has fenced the client or has no lease (R9).
 fn free(scope: &Scope, state: &State, next: &mut Steps) {
     let Some(who) = state.token_holder.filter(|who| has(state.dead, *who)) else { return };
     let is_fenced = state.all_serving(|nsd| has(nsd.fenced, who));

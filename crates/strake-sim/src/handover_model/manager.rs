@@ -20,7 +20,7 @@ fn is_unsettled(nsd: &Nsd) -> bool {
     nsd.strips.iter().any(|strip| !strip.settled)
 }
 
-/// Decides between the versions that are held, if nobody living holds the token (R4).
+/// Decides between the versions that are held, if no living client holds the token (R4).
 fn decide(scope: &Scope, state: &State, next: &mut Steps) -> Result<(), String> {
     let is_held = state.token_holder.is_some() && !scope.has(Bug::ResolvesWhatIsHeld);
     let readable = || state.nsds.iter().filter(|nsd| nsd.is_up());
@@ -38,7 +38,7 @@ fn decide(scope: &Scope, state: &State, next: &mut Steps) -> Result<(), String> 
         next.push((Step::new("the manager finds the block whole"), after));
         return Ok(());
     }
-    // Those away are within what the code tolerates, and the others lack what is rolled back.
+    // The code tolerates the NSDs that are away. The others lack what is rolled back.
     let strips = |version: u8| readable().filter_map(move |nsd| nsd.holds(version));
     let chosen = versions.iter().rev().find(|at| strips(**at).count() >= scope.data);
     let value = chosen.and_then(|at| strips(*at).next()).map(|strip| strip.value);
@@ -56,7 +56,7 @@ fn decide(scope: &Scope, state: &State, next: &mut Steps) -> Result<(), String> 
     Ok(())
 }
 
-/// Writes the outcome, durably, to one after the other; the manager may die between.
+/// Writes the outcome durably to one NSD after the other. The manager may die in between.
 fn write_outcome(scope: &Scope, state: &State, next: &mut Steps) {
     let Some(outcome) = state.outcome else { return };
     let waits = |at: usize| is_writable(state.nsds[at].availability) && !has(outcome.done, at);
@@ -94,9 +94,9 @@ fn write_outcome(scope: &Scope, state: &State, next: &mut Steps) {
     }
 }
 
-/// What is whole becomes stable and settled.
+/// Makes a version that all NSDs hold stable and settled.
 fn make_settled(state: &mut State, version: u8) {
-    // An NSD that is down may have accepted it, and may lose it yet.
+    // An NSD that is down may have accepted the version, and may still lose it.
     let lacks = state.mask(|nsd| !nsd.is_reached() || nsd.holds(version).is_none());
     for nsd in state.nsds.iter_mut().filter(|nsd| nsd.is_reached()) {
         nsd.strips.iter_mut().for_each(|strip| strip.durable = true);
@@ -110,7 +110,8 @@ fn make_settled(state: &mut State, version: u8) {
     state.orphaned = false;
 }
 
-/// The returned NSD first: what is written in between is then among its partners'.
+/// Lists the returned NSD before its partners. What is written in between is then found on the
+/// partners.
 fn list_own(scope: &Scope, state: &State, next: &mut Steps) {
     let Some(Recovery { at, phase: Phase::Begun }) = state.recovery else { return };
     let is_raised = state.all_serving(|nsd| nsd.floor >= state.nsds[at].floor);
@@ -122,8 +123,8 @@ fn list_own(scope: &Scope, state: &State, next: &mut Steps) {
     }
 }
 
-/// Whether the block is to be compared: it is unsettled anywhere, or a partner says that the NSD
-/// lacks it. What only the NSD has is to go.
+/// Decides whether the block must be compared: it is unsettled anywhere, or a partner says that the
+/// NSD lacks it. If only the returned NSD has the block, its strips must be deleted.
 fn list_partners(scope: &Scope, state: &State, next: &mut Steps) {
     let Some(Recovery { at, phase: Phase::ListedOwn(own) }) = state.recovery else { return };
     let partners = || state.nsds.iter().filter(|nsd| nsd.is_up());
@@ -144,7 +145,7 @@ fn list_partners(scope: &Scope, state: &State, next: &mut Steps) {
     next.push((Step::of("the partners of NSD {} are listed", at), after));
 }
 
-/// Under the token: the NSD gets what it lacks, and what only it has is deleted.
+/// Under the token, copies to the NSD what it lacks, and deletes what only it has.
 fn compare(state: &State, next: &mut Steps) {
     let Some(Recovery { at, phase: Phase::Needed }) = state.recovery else { return };
     if state.token_holder.is_some() || state.orphaned || state.outcome.is_some() {

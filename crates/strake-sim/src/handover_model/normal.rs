@@ -1,8 +1,8 @@
-//! States that cannot be told apart by what follows are made equal, so that fewer are visited.
+//! Makes states equal that no later step can tell apart, so that fewer are visited.
 
 use super::{Bug, Client, Message, Scope, State, has};
 
-/// Forgets what no later step looks at, and puts NSDs and clients in order if the scope wants that.
+/// Forgets what no later step looks at. Sorts NSDs and clients if the scope asks for that.
 pub(super) fn normalise(scope: &Scope, state: &mut State) {
     forget(scope, state);
     if scope.is_symmetric {
@@ -13,7 +13,7 @@ pub(super) fn normalise(scope: &Scope, state: &mut State) {
 }
 
 fn forget(scope: &Scope, state: &mut State) {
-    // A grant brings all anew. Where numbers do not rise, those given before count.
+    // A grant sets all of this anew. Only the bugs whose numbers do not rise need the old numbers.
     let remembers = scope.has(Bug::DrawsEarly) || scope.has(Bug::OneGrantPerLife);
     for client in state.clients.iter_mut().filter(|client| !client.holding) {
         let Client { newest, first, counter, .. } = *client;
@@ -22,7 +22,7 @@ fn forget(scope: &Scope, state: &mut State) {
             (client.newest, client.first, client.counter) = (newest, first, counter);
         }
     }
-    // A strip that is refused whatever happens, and whose writer does not wait for it.
+    // Drops strips that will be refused in any case and that no writer waits for.
     let (nsds, clients) = (&state.nsds, &state.clients);
     let is_waited_for = |message: &Message| {
         let write = clients[usize::from(message.client)].write;
@@ -36,7 +36,7 @@ fn forget(scope: &Scope, state: &mut State) {
     });
 }
 
-/// In the order of all that is said of each.
+/// Sorts the NSDs by everything that the state says of each.
 fn order_nsds(state: &mut State) {
     let key = |at: usize| {
         let messages = state.network.iter().filter(|message| usize::from(message.to) == at);

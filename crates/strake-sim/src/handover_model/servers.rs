@@ -44,7 +44,7 @@ fn deliver(scope: &Scope, state: &State, message: &Message) -> Result<State, Str
         let write = client.write.as_mut().filter(|write| write.version == message.version);
         if let Some(write) = write {
             write.refused = true;
-            // It knows now that it was declared dead.
+            // The client now knows that it was declared dead.
             client.holding &= !is_fenced;
         }
         return Ok(after);
@@ -59,7 +59,8 @@ fn deliver(scope: &Scope, state: &State, message: &Message) -> Result<State, Str
     Ok(after)
 }
 
-/// The rules of an NSD for a version that it accepts; those of `strake-nsd`'s `put_in_front`.
+/// What an NSD does with a version that it accepts. The rules are those of `put_in_front` in
+/// `strake-nsd`.
 pub(super) fn put(scope: &Scope, nsd: &mut Nsd, strip: Strip, stable: u8) {
     if nsd.holds(stable).is_some() {
         nsd.strips.retain(|held| held.version >= stable);
@@ -73,12 +74,13 @@ pub(super) fn put(scope: &Scope, nsd: &mut Nsd, strip: Strip, stable: u8) {
     nsd.strips.push(strip);
 }
 
-/// Which version goes where there are too many: the one before the current. No grants are compared.
+/// Returns which version to drop when there are too many: the one before the current. Grants are
+/// not compared.
 ///
-/// The oldest stays: it may be the last acknowledged, for every writer names what it found (R7), so
-/// that nothing older is held. The current one stays: it may be an outcome that is stable
-/// everywhere. What is between these is of a write that nobody was told of, or of managers that
-/// died over a resolving.
+/// The oldest stays, as it may be the last acknowledged one: every writer names the version it
+/// found (R7), so nothing older is held. The current one stays, as it may be an outcome that is
+/// stable everywhere. The versions between these come from a write that was never acknowledged, or
+/// from managers that died while they resolved.
 fn least_needed(scope: &Scope, strips: &[Strip]) -> usize {
     let before_current = strips.len() - 2;
     if !scope.has(Bug::ComparesGrants) {
