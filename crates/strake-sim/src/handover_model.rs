@@ -1,29 +1,32 @@
-//! Model checking of one block that two clients hand over to each other. It reads on from
-//! [`crate::stripe_model`], which has one writer: here a leader grants the block's token, NSDs sit
-//! behind servers of their own, messages arrive late, and a manager resolves and recovers.
+//! Model checking of one block that two clients hand over to each other.
+//!
+//! This model extends [`crate::stripe_model`], which has one writer. Here a leader grants the
+//! block's token, NSDs sit behind servers of their own, messages arrive late, and a manager
+//! resolves and recovers.
 //!
 //! A *value* is what an application wrote, counted from 0. A *version* is a grant number and a
-//! counter. Every strip says which value it is of; only the invariants look at that.
+//! counter. Every strip records its value, but only the invariants look at it.
 //!
-//! **What happens.** The leader grants the token to a client that asks, once it is free. The holder
-//! writes: it sends one strip to every NSD that its map calls writable. A strip stays in the
-//! network for any time; its server may publish it after the holder gave up on it, gave the token
-//! back, or died. An NSD is lost: it crashes, or the leader loses sight of it while it goes on
-//! serving until its lease ends. It returns, and is compared with its partners. The leader declares
-//! a client dead that in truth goes on. The manager resolves what a dead client left, and may die
-//! over it.
+//! **What happens.** The leader grants the token to a client that asks, once the token is free. The
+//! holder writes: it sends one strip to every NSD that its map calls writable. A strip may stay in
+//! the network for any time. Its server may publish it after the holder gave up on it, gave the
+//! token back, or died. An NSD can be lost in two ways: it crashes, or the leader loses sight of it
+//! while it goes on serving until its lease ends. A lost NSD returns and is compared with its
+//! partners. The leader may declare a client dead that in truth goes on. The manager resolves what
+//! a dead client left, and may die while it does so.
 //!
-//! **Rules.** They are those of the design for many mounts: map floor (R2), what the manager
-//! resolves (R4), versions that rise (R6), hand-over of what is stable (R7), deletion under the
-//! token (R8), the fence (R9). Decision 0022 has them. [`Bug`] takes each away; the test requires
-//! that each is missed. For a strip with too many versions, and what replaces the comparison of
-//! grants, see `handover_model/servers.rs`.
+//! **Rules.** They come from the design for many mounts (decision 0022): map floor (R2), what the
+//! manager resolves (R4), versions that rise (R6), hand-over of what is stable (R7), deletion under
+//! the token (R8), the fence (R9). [`Bug`] takes each rule away, and the test requires that the
+//! model then finds a fault. `handover_model/servers.rs` explains what an NSD drops when a strip
+//! has too many versions, and the rule that replaces the comparison of grants.
 //!
 //! **Invariants** are in `handover_model/invariants.rs`.
 //!
-//! **Not modelled**: change of the leader and of its term, crossing messages of tokens (R22),
-//! several blocks, tombstones of ranges, substitution and promotion of NSDs (they change the map as
-//! a return does). A settling reaches all NSDs at once; [`crate::stripe_model`] has it one by one.
+//! **Not modelled**: changes of the leader and of its term, token messages that cross (R22),
+//! several blocks, tombstones of ranges, and substitution and promotion of NSDs (they change the
+//! map as a return does). A settling reaches all NSDs at once; in [`crate::stripe_model`] it
+//! reaches them one by one.
 
 mod bugs;
 mod clients;
@@ -37,40 +40,40 @@ pub use bugs::Bug;
 
 use crate::explore::{Verdict, explore};
 
-/// NSDs of the stripe at most.
+/// The most NSDs that a stripe has.
 const WIDTH_MAX: usize = 3;
-/// Clients.
+/// The number of clients.
 const CLIENTS: usize = 2;
-/// The next grant number is above the counters that a life can reach.
+/// Counters stay below this, so the next grant's versions are above all versions of this grant.
 const COUNTERS: u8 = 8;
 
-/// What is modelled.
+/// The limits within which states are visited.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope {
-    /// N.
+    /// N: the number of data strips.
     pub data: usize,
-    /// P.
+    /// P: the number of parity strips.
     pub parity: usize,
-    /// Whether the block was never written before.
+    /// True if the block was never written before.
     pub is_new: bool,
-    /// Writes of the applications.
+    /// How many times the applications write.
     pub writes: u8,
-    /// Grants of the token.
+    /// How many times the token is granted.
     pub grants: u8,
-    /// Grants of other tokens to the holder.
+    /// How many times the holder is granted another token.
     pub others: u8,
-    /// Times that NSDs are lost.
+    /// How many times NSDs are lost.
     pub losses: u8,
-    /// Clients that the leader declares dead.
+    /// How many clients the leader declares dead.
     pub deaths: u8,
-    /// Deaths of the manager while it resolves.
+    /// How many times the manager dies while it resolves.
     pub manager_deaths: u8,
-    /// Whether states that differ only in the order of NSDs or clients are visited once. Steps of a
-    /// fault then name them as they stand at that step.
+    /// Whether to visit states only once that differ only in the order of NSDs or clients. The
+    /// steps of a fault then use the numbers that NSDs and clients had at that step.
     pub is_symmetric: bool,
-    /// Versions of a strip that an NSD keeps, the current one included.
+    /// How many versions of a strip an NSD keeps, the current one included.
     pub kept: usize,
-    /// The rules that are not obeyed.
+    /// The rules that are broken.
     pub bugs: &'static [Bug],
 }
 
@@ -91,11 +94,11 @@ struct Strip {
     value: u8,
     durable: bool,
     settled: bool,
-    /// Positions that the write left out, or that were not stable when it was settled: a mask.
+    /// The positions that the write left out, or that were not stable when it was settled: a mask.
     lacks: u8,
 }
 
-/// What the map says of an NSD.
+/// The state of an NSD in the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Availability {
     Up,
@@ -103,18 +106,18 @@ enum Availability {
     Recovering,
 }
 
-/// An NSD and its server.
+/// An NSD with its server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Nsd {
-    /// Oldest first.
+    /// The versions of its strip, oldest first.
     strips: Vec<Strip>,
     /// Versions up to this one are deleted.
     tombstone: u8,
-    /// It has a lease, and serves.
+    /// The server has a lease, and serves.
     serving: bool,
-    /// Changes that were sent under an older map are refused.
+    /// The server refuses changes that were sent under a map older than this.
     floor: u8,
-    /// Clients whose changes are refused: a mask.
+    /// The clients whose changes the server refuses: a mask.
     fenced: u8,
     availability: Availability,
 }
@@ -128,18 +131,18 @@ impl Nsd {
         self.strips.iter().find(|strip| strip.version == version)
     }
 
-    /// Whether it is read and must have everything.
+    /// True if the NSD is read. It must then have everything.
     fn is_up(&self) -> bool {
         self.availability == Availability::Up
     }
 
-    /// Whether the manager and the leader reach it.
+    /// True if the manager and the leader reach the NSD.
     fn is_reached(&self) -> bool {
         self.availability != Availability::Down
     }
 }
 
-/// A strip on its way.
+/// A strip on its way to an NSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Message {
     to: u8,
@@ -148,7 +151,7 @@ struct Message {
     value: u8,
     /// The map under which it was sent.
     map: u8,
-    /// What the writer knows to be stable everywhere.
+    /// The version that the writer knows to be stable everywhere.
     stable: u8,
     lacks: u8,
 }
@@ -160,21 +163,21 @@ struct Write {
     value: u8,
     /// Positions that were down in the client's map when it was sent: a mask.
     skipped: u8,
-    /// Positions whose NSD accepted it, and has not been started anew since: a mask.
+    /// Positions whose NSD accepted it and has not been restarted since: a mask.
     accepted: u8,
-    /// Of these, those that called it stable: a mask.
+    /// The positions in `accepted` whose NSD reported it stable: a mask.
     stable: u8,
     /// A server refused it.
     refused: bool,
     acknowledged: bool,
 }
 
-/// A client as it sees itself.
+/// A client with what it believes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Client {
-    /// It has the token.
+    /// The client has the token.
     holding: bool,
-    /// The newest grant number it was ever given.
+    /// The first grant number it was given.
     newest: u8,
     /// The first one.
     first: u8,
@@ -187,13 +190,13 @@ struct Client {
     write: Option<Write>,
 }
 
-/// How far the comparison of a returned NSD is.
+/// How far the comparison of a returned NSD has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Begun,
-    /// Its own strips were listed: the newest version, 0 for none.
+    /// The NSD's own strips were listed. The number is its newest version, 0 for none.
     ListedOwn(u8),
-    /// Its partners' were; the block is to be compared under the token.
+    /// The strips of its partners were listed too. The block must be compared under the token.
     Needed,
 }
 
@@ -204,14 +207,14 @@ struct Recovery {
     phase: Phase,
 }
 
-/// An outcome that the manager is writing.
+/// The outcome of a resolving, while the manager writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Outcome {
     version: u8,
     /// `None`: the block is deleted.
     value: Option<u8>,
     stable: u8,
-    /// NSDs that have it: a mask.
+    /// The NSDs that have it: a mask.
     done: u8,
 }
 
@@ -220,17 +223,17 @@ struct Outcome {
 struct State {
     nsds: Vec<Nsd>,
     clients: [Client; CLIENTS],
-    /// In order.
+    /// The strips on their way, sorted.
     network: Vec<Message>,
     // What the leader knows.
     map: u8,
     token_holder: Option<usize>,
-    /// A number that was drawn before the token was free, and for whom.
+    /// A number that was drawn before the token was free, and the client it is for.
     drawn: Option<(usize, u8)>,
     next_grant: u8,
-    /// Declared dead: a mask.
+    /// The clients that were declared dead: a mask.
     dead: u8,
-    /// A dead client held the token: the block is to be resolved.
+    /// A dead client held the token, so the block must be resolved.
     orphaned: bool,
     recovery: Option<Recovery>,
     outcome: Option<Outcome>,
@@ -283,7 +286,7 @@ impl State {
         self.next_grant - 1
     }
 
-    /// A mask of the NSDs that are so.
+    /// A mask of the NSDs for which `wanted` is true.
     fn mask(&self, wanted: impl Fn(&Nsd) -> bool) -> u8 {
         (0..).zip(&self.nsds).filter(|(_, nsd)| wanted(nsd)).fold(0, |all, (at, _)| all | 1 << at)
     }
@@ -297,7 +300,7 @@ impl State {
         self.nsds.iter().filter(|nsd| !nsd.is_up()).count()
     }
 
-    /// Whether every server that serves is so.
+    /// True if `wanted` is true for every NSD whose server serves.
     fn all_serving(&self, wanted: impl Fn(&Nsd) -> bool) -> bool {
         self.nsds.iter().filter(|nsd| nsd.serving).all(wanted)
     }

@@ -1,17 +1,18 @@
-//! What must hold, whatever happens.
+//! What must always hold.
 //!
 //! 1. *Nothing is mixed*: strips of one version are of one value ([`always`]).
 //! 2. *Nothing is lost*: when the token is granted, every choice of N of the NSDs that are up reads
-//!    the same version, and a value not older than the newest one acknowledged or read before. So
-//!    the block can be read after any further losses that the code tolerates ([`at_grant`]).
-//! 3. *Nothing is published without its grant*: an NSD that counts publishes a client's strip only
-//!    while the leader has granted the token to that client ([`at_publish`]).
-//! 4. *Versions rise*: an NSD that counts does not refuse the holder's write as too old
-//!    ([`at_stale`]).
+//! 2. *Nothing is lost*: when the token is granted, every choice of N of the NSDs that are up reads
+//!    the same version. Its value is at least as new as the newest value that was acknowledged or
+//!    read before. So the block can be read after any further losses that the code tolerates
+//!    ([`at_grant`]).
+//! 3. *Nothing is published without its grant*: an NSD in use publishes a client's strip only while
+//!    the leader has granted the token to that client ([`at_publish`]).
+//! 4. *Versions rise*: an NSD in use does not refuse the holder's write as too old ([`at_stale`]).
 
 use super::{Message, Nsd, State};
 
-/// Of every state.
+/// Checks what holds in every state.
 pub(super) fn always(state: &State) -> Result<(), String> {
     let strips = || state.nsds.iter().flat_map(|nsd| &nsd.strips);
     for strip in strips() {
@@ -22,7 +23,7 @@ pub(super) fn always(state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// Of a state in which the token is granted; returns the version and value that are found.
+/// Checks a state in which the token is granted. Returns the version and value that a reader finds.
 pub(super) fn at_grant(state: &State) -> Result<(u8, u8), String> {
     let mut up = state.nsds.iter().filter(|nsd| nsd.is_up()).map(found);
     let first = up.next().ok_or("no NSD is up")?;
@@ -35,12 +36,12 @@ pub(super) fn at_grant(state: &State) -> Result<(u8, u8), String> {
     Ok(first)
 }
 
-/// Version and value that a reader finds; both 0 for a hole.
+/// The version and value that a reader finds; both are 0 for a hole.
 fn found(nsd: &Nsd) -> (u8, u8) {
     nsd.strips.last().map_or((0, 0), |strip| (strip.version, strip.value))
 }
 
-/// Of a strip that a server publishes.
+/// Checks a strip that a server publishes.
 pub(super) fn at_publish(state: &State, message: &Message) -> Result<(), String> {
     let (to, client) = (usize::from(message.to), usize::from(message.client));
     if state.nsds[to].is_reached() && state.token_holder != Some(client) {
@@ -52,7 +53,7 @@ pub(super) fn at_publish(state: &State, message: &Message) -> Result<(), String>
     Ok(())
 }
 
-/// Of a strip that a server refuses because it has a newer one.
+/// Checks a strip that a server refuses because it has a newer one.
 pub(super) fn at_stale(state: &State, message: &Message) -> Result<(), String> {
     let (to, client) = (usize::from(message.to), usize::from(message.client));
     let write = state.clients[client].write;
