@@ -177,9 +177,9 @@ struct Write {
 struct Client {
     /// The client has the token.
     holding: bool,
-    /// The first grant number it was given.
+    /// The newest grant number it was given.
     newest: u8,
-    /// The first one.
+    /// The first grant number it was given.
     first: u8,
     counter: u8,
     map: u8,

@@ -1,7 +1,7 @@
-//! Random POSIX histories on the real stack, told to the model operation by operation.
+//! Random POSIX histories on the real stack. Each operation is also told to the model.
 //!
-//! The universe is small, so that operations meet: a few names in a few directories, files of up to
-//! two and a half blocks, exactly one block among them again and again.
+//! The universe is small, so that operations meet: a few names in a few directories, and files of
+//! up to two and a half blocks, often of exactly one block.
 
 mod names_together;
 mod together;
@@ -27,7 +27,7 @@ use strake_proto::{Caller, Code, FileType, Ino};
 
 const ROOT: &Caller = &Caller::ROOT;
 const ROOT_INO: u64 = 1;
-/// The longest file.
+/// The longest size of a file.
 const SIZE_MAX: u64 = BLOCK_SIZE as u64 * 5 / 2;
 const NAMES: [&[u8]; 5] = [b"a", b"b", b"c", b"d", b"e"];
 const DIRECTORIES_MAX: usize = 4;
@@ -47,23 +47,23 @@ struct Actor {
     contents: Contents,
     times: Times,
     marks: Vec<Mark>,
-    /// Open files: inode number and handle. One each.
+    /// The one handle of each open file, by inode number.
     open: BTreeMap<u64, Handle>,
-    /// NSDs that are away, a mask of slots.
+    /// The NSDs that are away: a mask of slots.
     away: u32,
     /// Open files without a name.
     nameless: BTreeMap<u64, Node>,
     salt: u64,
-    /// Whether most operations are those of several threads.
+    /// Whether about every third step is done by several threads at once.
     is_crowded: bool,
-    /// How its stacks have sent blocks.
+    /// How its stacks have sent their blocks.
     sends: SendCounts,
 }
 
 /// Runs a history of `steps` operations with `count` NSDs.
 ///
 /// # Panics
-/// If the stack does not do what the model does: that is a failed test.
+/// If the stack does anything that the model does not. The test has then failed.
 pub fn run(code: Code, count: usize, seed: u64, steps: usize) -> Recording {
     let mut actor = Actor::begin(code, count, seed);
     for _ in 0..steps {
@@ -72,7 +72,7 @@ pub fn run(code: Code, count: usize, seed: u64, steps: usize) -> Recording {
     actor.end()
 }
 
-/// Runs a history, and tells how it sent its blocks.
+/// Runs a history and returns how it sent its blocks.
 ///
 /// # Panics
 /// As [`run`].
@@ -87,7 +87,7 @@ pub fn sends(code: Code, count: usize, seed: u64, steps: usize) -> SendCounts {
     actor.sends
 }
 
-/// Runs a history in which every third step is one of two to four threads.
+/// Runs a history in which about every third step is done by two to four threads.
 ///
 /// # Panics
 /// As [`run`].
@@ -95,8 +95,8 @@ pub fn run_crowd(code: Code, count: usize, seed: u64, steps: usize) -> Recording
     crowd(code, count, seed, steps, false)
 }
 
-/// The same, with metadata and NSDs in another simulated process, behind a network that loses a
-/// packet now and then.
+/// Like [`run_crowd`], but metadata and NSDs run in another simulated process, behind a network
+/// that loses a packet now and then.
 ///
 /// # Panics
 /// As [`run`].
@@ -118,8 +118,8 @@ fn crowd(code: Code, count: usize, seed: u64, steps: usize, is_remote: bool) -> 
     actor.end()
 }
 
-/// Runs a history that does little but overwrite the same block again and again, durable here and
-/// there: what a crash leaves of it is the hardest for the recovery of stripes.
+/// Runs a history that does little but overwrite one block again and again, durably here and there.
+/// What a crash leaves of such a block is hardest for the recovery of stripes.
 ///
 /// # Panics
 /// As [`run`].
@@ -150,18 +150,18 @@ pub fn run_overwrites(code: Code, count: usize, seed: u64, steps: usize) -> Reco
 }
 
 impl Actor {
-    /// A new file system, open.
+    /// Makes a new file system and opens it.
     fn begin(code: Code, count: usize, seed: u64) -> Actor {
         let mut actor = Actor::format(code, count, seed);
         actor.start();
         actor
     }
 
-    /// A new file system.
+    /// Makes a new file system.
     fn format(code: Code, count: usize, seed: u64) -> Actor {
         let sequence = Sequence::default();
         let mut machine = Machine::format(code, count, &sequence).expect("formats");
-        // Half of the histories patch wherever they can.
+        // Half of the histories send patches wherever they can.
         machine.patches = [Patches::Auto, Patches::Always][seed as usize % 2];
         let root = Node::new(Kind::Directory(BTreeMap::new()), 0o755);
         let mut actor = Actor {
@@ -194,7 +194,7 @@ impl Actor {
         Recording::of(&self.machine, self.seed, self.marks, self.contents, self.times)
     }
 
-    /// Counts how a stack that ends sent its blocks.
+    /// Counts how a stack that ends has sent its blocks.
     fn count_sends(&mut self, stack: &Stack) {
         let SendCounts { whole, patches, not_base } = stack.vfs.array().io.send_counts();
         self.sends.whole += whole;
@@ -217,7 +217,7 @@ impl Actor {
         self.marks.push(mark);
     }
 
-    /// Notes the times that inodes have once the present operation is done.
+    /// Notes the times that each inode has after the present operation.
     fn note_times(&mut self) {
         let Some(stack) = &self.stack else { return };
         let op = self.marks.len();
@@ -240,8 +240,9 @@ impl Actor {
         self.marks[0].tree = Arc::clone(&self.tree);
     }
 
-    /// Ends the stack, orderly or not, and starts it anew, sometimes with NSDs away, sometimes with
-    /// those that were. What a killed one leaves is taken over: from then on it is promised.
+    /// Ends the stack, orderly or not, and starts it anew. Sometimes NSDs are then away, and
+    /// sometimes NSDs that were away are back. After a kill the model takes over what is found;
+    /// from then on it is promised.
     fn restart(&mut self, orderly: bool) {
         let before = self.away;
         let parity = usize::from(self.machine.code.parity);
@@ -285,7 +286,7 @@ impl Actor {
         }
         if before & !self.away != 0 {
             stack.manager.recover_nsds();
-            // Missing copies of the metadata are made, as the worker does in time.
+            // Makes the missing copies of the metadata, as the background worker would in time.
             (0..=parity).for_each(|_| stack.meta.tick());
             let away = stack
                 .vfs
@@ -304,7 +305,7 @@ impl Actor {
     }
 
     fn step(&mut self) {
-        // Each operation has a time of its own.
+        // Each operation happens at a time of its own.
         self.machine.clock.advance(Duration::from_millis(1));
         if self.is_crowded && self.rng.one_in(3) {
             match self.rng.below(4) {
@@ -366,14 +367,14 @@ impl Actor {
         NAMES[self.rng.index(NAMES.len())]
     }
 
-    /// A directory and a name in it, and what has it.
+    /// A directory, a name, and the inode that has this name in the directory.
     fn any_place(&mut self) -> (u64, &'static [u8], Option<u64>) {
         let dir = self.any_directory();
         let name = self.any_name();
         (dir, name, self.tree.look_up(dir, name))
     }
 
-    /// A regular file that is open or has a name.
+    /// Any regular file that is open or has a name.
     fn any_file(&mut self) -> Option<u64> {
         let is_file = |(_, node): &(&u64, &Node)| node.kind == Kind::File;
         let mut all: Vec<u64> = self.tree.0.iter().filter(is_file).map(|(ino, _)| *ino).collect();
@@ -397,13 +398,13 @@ impl Actor {
             .map_or(Vec::new(), |(_, bytes)| Vec::clone(bytes))
     }
 
-    /// Notes what a file holds once the present operation is done.
+    /// Notes what a file holds after the present operation.
     fn now_holds(&mut self, ino: u64, bytes: Vec<u8>) {
         let op = self.marks.len();
         self.contents.entry(ino).or_default().push((op, Arc::new(bytes)));
     }
 
-    /// Bytes that no other write has.
+    /// Bytes that no other write wrote.
     fn fresh_bytes(&mut self, length: usize) -> Vec<u8> {
         self.salt += 1;
         let mut bytes = Vec::with_capacity(length + 8);
@@ -443,12 +444,12 @@ impl Actor {
         Some((format!("create {dir}/{} = {ino}, truncate {truncate}", text(name)), Sync::Nothing))
     }
 
-    /// Where a write goes, given the length of the file.
+    /// Where to write, given the size of the file.
     fn extent(&mut self, size: u64) -> (u64, u64) {
         let block = u64::from(BLOCK_SIZE);
         let rng = &mut self.rng;
         let (offset, length) = match rng.below(8) {
-            // The whole of one block, the shape that once read back as zeros.
+            // The whole of one block. A bug once made such a block read back as zeros.
             0 | 1 => (0, block),
             2 => (size, 1 + rng.below(70_000)),
             3 => (rng.below(size.max(1)) / 4096 * 4096, 4096),
@@ -480,7 +481,7 @@ impl Actor {
         Some((format!("write {ino} at {offset}, {length}"), Sync::Nothing))
     }
 
-    /// A write through a handle with `O_SYNC`, which is an fsync each time.
+    /// A write through a handle with `O_SYNC`: each write is also an fsync.
     fn write_through(&mut self) -> Option<(String, Sync)> {
         let ino = self.any_file()?;
         let mut bytes = self.latest(ino);
@@ -501,8 +502,8 @@ impl Actor {
         Some((format!("write {ino} at {offset}, {length}, O_SYNC"), Sync::File(ino)))
     }
 
-    /// Overwrites a block a few times, and each time some NSDs make durable what they have, as they
-    /// do when a log is full: a crash finds several versions, each on some of them.
+    /// Overwrites a block a few times. Each time some NSDs make durable what they have, as they do
+    /// when a log is full. A crash then finds several versions, each on some of the NSDs.
     fn burst(&mut self) -> Option<(String, Sync)> {
         let ino = self.any_file()?;
         let handle = self.handle(ino);
@@ -514,7 +515,7 @@ impl Actor {
             bytes.resize(bytes.len().max(data.len()), 0);
             bytes[..data.len()].copy_from_slice(&data);
             self.now_holds(ino, bytes);
-            // Whether the writer behind has sent the block by then or not makes two histories.
+            // Whether write-behind has sent the block by then decides between two histories.
             RealClock.sleep(Duration::from_millis(1));
             let chosen = self.rng.next_u64();
             let stack = self.stack.as_ref().expect("a history runs on an open stack");
@@ -530,8 +531,8 @@ impl Actor {
         None
     }
 
-    /// Overwrites small parts of a file a few times, and makes that durable each time: a part whose
-    /// block is stable is sent as a patch.
+    /// Overwrites small parts of a file a few times, with a sync each time. When the block of a
+    /// part is stable, the part is sent as a patch.
     fn overwrite_parts(&mut self) {
         let Some(ino) = self.any_file() else { return };
         let handle = self.handle(ino);
@@ -727,7 +728,7 @@ impl Actor {
     fn link(&mut self) -> Option<(String, Sync)> {
         let ino = self.any_file()?;
         let (dir, name, held) = self.any_place();
-        // A file that was unlinked gets no name again; one that never had one may.
+        // An unlinked file gets no name again. A file that never had a name may get one.
         if held.is_some() || !self.tree.0.contains_key(&ino) {
             return None;
         }
@@ -737,7 +738,7 @@ impl Actor {
         Some((format!("link {ino} as {dir}/{}", text(name)), Sync::Nothing))
     }
 
-    /// `O_TMPFILE`, written to, and sometimes named.
+    /// Makes a file with `O_TMPFILE`, writes to it, and sometimes gives it a name.
     fn nameless(&mut self) -> Option<(String, Sync)> {
         let (dir, name, held) = self.any_place();
         let (entry, opened) = self.vfs().tmpfile(ROOT, Ino(dir), 0o600, READ_WRITE).expect("makes");
@@ -846,7 +847,7 @@ impl Actor {
         Some((format!("read {ino}"), Sync::Nothing))
     }
 
-    /// What background threads do when their time has come.
+    /// Does what background threads would do in time.
     fn tend(&mut self) -> Option<(String, Sync)> {
         let stack = self.stack.as_ref().expect("a history runs on an open stack");
         let what = self.rng.below(4);

@@ -1,4 +1,4 @@
-//! Power cuts at every moment of random histories, with every code.
+//! Cuts the power at every moment of random histories, with every code.
 
 use crate::point::{self, Point};
 use crate::{history, recording::Recording};
@@ -7,7 +7,7 @@ use strake_env::rng::{test_scale, test_seeds};
 use strake_env::{Clock, RealClock};
 use strake_proto::Code;
 
-/// The histories of each code: a few, and as many times more as `STRAKE_SIM_SCALE` says.
+/// The seeds of each code's histories. `STRAKE_SIM_SCALE` multiplies their number.
 fn seeds() -> std::ops::Range<u64> {
     test_seeds(0, 10 * test_scale())
 }
@@ -59,8 +59,8 @@ fn describe(recording: &Recording, point: Point) {
     println!("  the power goes at {}", point.cut);
 }
 
-/// Looks at the point that `STRAKE_SIM_REPLAY` and `STRAKE_SIM_POINT` name; at the usual points of
-/// the recording, where only the first does.
+/// Looks at the point that `STRAKE_SIM_REPLAY` and `STRAKE_SIM_POINT` name. If only the first is
+/// set, looks at the usual points of that recording.
 #[test]
 fn replays() {
     let Some(path) = std::env::var_os("STRAKE_SIM_REPLAY") else { return };
@@ -79,7 +79,7 @@ fn replays() {
     point::replay(&recording, point).expect("keeps what was promised");
 }
 
-/// Histories that never patch would prove nothing about patches.
+/// Histories that never send patches would prove nothing about patches.
 #[test]
 fn histories_send_patches() {
     for (code, count) in [("1", 1), ("2x", 2), ("4+2p", 6)] {
@@ -89,7 +89,7 @@ fn histories_send_patches() {
     }
 }
 
-/// The canary: disks that lie must be found out, by a few points.
+/// The canary: a few points must reveal disks that lie about syncs.
 #[test]
 fn disks_whose_syncs_do_nothing_are_found_out() {
     let code = "4+2p".parse().expect("a code");
@@ -100,12 +100,12 @@ fn disks_whose_syncs_do_nothing_are_found_out() {
     println!("{point:?}: {fault}");
 }
 
-/// With it the power went in a recovery while NSDs held as many versions of a strip as they keep:
-/// 4+1p lost the last acknowledged one.
+/// With this seed the power went during a recovery, while NSDs held as many versions of a strip as
+/// they keep. 4+1p then lost the last acknowledged version.
 const SEED_OF_FULL_RECORDS: u64 = 700_090;
 
-/// One block overwritten again and again, durable on some NSDs here and there; the power goes,
-/// often again in the recovery.
+/// One block is overwritten again and again, and becomes durable on some NSDs here and there. The
+/// power goes, and often goes again during the recovery.
 #[test]
 fn promises_hold_for_a_block_that_is_overwritten() {
     for (code, count) in [("4+1p", 5), ("4+2p", 6), ("2x", 2), ("3x", 3)] {
@@ -120,8 +120,9 @@ fn promises_hold_for_a_block_that_is_overwritten() {
     }
 }
 
-/// One test per code, so that they share the processors. A point of a wide code takes several
-/// times as long as one of a narrow code, and the rules are the same.
+/// One test for each code, so that the tests run on several processors at once. A point of a wide
+/// code takes several times as long as a point of a narrow code, and the rules are the same, so
+/// wide codes have fewer points.
 macro_rules! codes {
     ($($name:ident = $code:literal on $count:literal, $points:literal points;)*) => {
         $(#[test]

@@ -2,13 +2,13 @@
 //!
 //! 1. *Nothing is mixed*: strips of one version are of one value ([`always`]).
 //! 2. *Nothing is lost*: when the token is granted, every choice of N of the NSDs that are up reads
-//! 2. *Nothing is lost*: when the token is granted, every choice of N of the NSDs that are up reads
 //!    the same version. Its value is at least as new as the newest value that was acknowledged or
 //!    read before. So the block can be read after any further losses that the code tolerates
 //!    ([`at_grant`]).
-//! 3. *Nothing is published without its grant*: an NSD in use publishes a client's strip only while
-//!    the leader has granted the token to that client ([`at_publish`]).
-//! 4. *Versions rise*: an NSD in use does not refuse the holder's write as too old ([`at_stale`]).
+//! 3. *Nothing is published without its grant*: an NSD that is not marked down publishes a client's
+//!    strip only while the leader has granted the token to that client ([`at_publish`]).
+//! 4. *Versions rise*: an NSD that is not marked down does not refuse the holder's write as too old
+//!    ([`at_stale`]).
 
 use super::{Message, Nsd, State};
 

@@ -94,7 +94,7 @@ fn write_outcome(scope: &Scope, state: &State, next: &mut Steps) {
     }
 }
 
-/// Makes a version that all NSDs hold stable and settled.
+/// A version that is whole becomes stable and settled.
 fn make_settled(state: &mut State, version: u8) {
     // An NSD that is down may have accepted the version, and may still lose it.
     let lacks = state.mask(|nsd| !nsd.is_reached() || nsd.holds(version).is_none());

@@ -1,8 +1,8 @@
-//! Several application threads with the same names.
+//! Several application threads use the same names.
 //!
-//! Nobody knows the order of their operations, but there must be one: an order in which each has
-//! the result that it had, and which leads to the names that are there afterwards. Until the next
-//! sync a power cut may leave what each step of each such order leads to.
+//! Nobody knows the order of their operations, but there must be one: an order in which each
+//! operation has the result that it had, and which leads to the names that are there afterwards.
+//! Until the next sync a power cut may leave the names after any step of any such order.
 
 use super::{Actor, READ_WRITE, ROOT, ROOT_INO, Sync};
 use crate::recording::Mark;
@@ -14,7 +14,7 @@ use strake_env::thread;
 use strake_proto::meta::RenameMode;
 use strake_proto::{ErrorKind, Ino, Result};
 
-/// Names that nothing else here uses; no file with one of them is open for long.
+/// Names that only this module uses. No file with one of them stays open.
 const SHARED: [&[u8]; 3] = [b"x", b"y", b"z"];
 /// Operations of each thread.
 const OPERATIONS: usize = 2;
@@ -27,10 +27,10 @@ enum Operation {
     Rename(usize, usize),
 }
 
-/// What it came to; a new file has a number.
+/// The result of an operation; `Some` is the number of the new file.
 type Came = std::result::Result<Option<u64>, ErrorKind>;
 
-/// What the shared names lead to.
+/// The inodes of the shared names.
 type Places = [Option<u64>; SHARED.len()];
 
 impl Operation {
@@ -52,7 +52,7 @@ impl Operation {
         }
     }
 
-    /// The names after it, if it can have come to that.
+    /// The names after the operation, or `None` if it cannot have had this result here.
     fn leads_to(self, mut places: Places, came: &Came) -> Option<Places> {
         let expected = match self {
             Operation::Create(name) if places[name].is_some() => Err(ErrorKind::Exists),
@@ -74,17 +74,17 @@ impl Operation {
     }
 }
 
-/// Every order of the threads' operations that explains what they came to.
+/// All orders of the threads' operations that explain their results.
 struct Orders<'a> {
     threads: &'a [Vec<(Operation, Came)>],
-    /// What is there after each step of each.
+    /// The names after each step of each order.
     steps: BTreeSet<Places>,
-    /// What is there at the end of each.
+    /// The names at the end of each order.
     ends: BTreeSet<Places>,
 }
 
 impl Orders<'_> {
-    /// Whether there is one that goes on from here.
+    /// Tries every order that goes on from here. True if one of them explains all results.
     fn go_on(&mut self, done: &mut Vec<usize>, places: Places) -> bool {
         let mut leads = false;
         let mut is_end = true;
@@ -107,7 +107,7 @@ impl Orders<'_> {
 }
 
 impl Actor {
-    /// Threads that create, rename and remove the same few names.
+    /// Threads create, rename and remove the same few names.
     pub(super) fn names_together(&mut self) {
         let mut draw = || match self.rng.below(4) {
             0 => Operation::Unlink(self.rng.index(SHARED.len())),
@@ -158,7 +158,7 @@ impl Actor {
         }
     }
 
-    /// What the shared names lead to on the real stack.
+    /// The inodes of the shared names on the real stack.
     fn shared_names(&self) -> Places {
         SHARED.map(|name| match self.vfs().lookup(ROOT, Ino(ROOT_INO), name) {
             Ok(entry) => {
@@ -170,7 +170,7 @@ impl Actor {
         })
     }
 
-    /// The tree as it is but for the shared names.
+    /// The model's tree, with these inodes for the shared names.
     fn with_names(&self, places: Places) -> Tree {
         let mut tree = Tree::clone(&self.tree);
         for (name, ino) in SHARED.iter().zip(places) {
