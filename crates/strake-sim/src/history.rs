@@ -95,8 +95,8 @@ pub fn run_crowd(code: Code, count: usize, seed: u64, steps: usize) -> Recording
     crowd(code, count, seed, steps, false)
 }
 
-/// Like [`run_crowd`], but metadata and NSDs run in another simulated process, behind a network
-/// that loses a packet now and then.
+/// Like `run_crowd`, but metadata and NSDs run in another simulated process, behind a network that
+/// loses a packet now and then.
 ///
 /// # Panics
 /// As [`run`].

@@ -1,17 +1,17 @@
 //! What was promised at a moment of a history, and whether a recovered file system keeps it.
 //!
-//! * **Names and attributes** are those after one of the operations, from the last one that made
-//!   them durable on. Not a mixture: metadata is one ordered log.
-//! * **A file** has a size it had since it was last made durable, and each of its blocks is what
-//!   the file held there after one of the operations since, cut or extended with zeros to that
-//!   size. Units of small synchronous writes, which come from the metadata's log, may each be older
-//!   than the rest of their block.
-//! * **Times** of an inode (modification and change, each) are among those it had since it was
-//!   last made durable.
-//! * **The checks** of metadata and NSDs find nothing, every strip belongs to a file and lies
-//!   within its size, and the bytes counted as allocated are those that are stored.
-//! * **Parity** is that of the data: wherever all data strips are there, every choice of N strips
-//!   decodes to the same bytes.
+//! * **Names and attributes** are those after one of the operations since they were last made
+//!   durable. They are never a mixture, because the metadata is one ordered log.
+//! * **A file** has a size that it had since it was last made durable. Each of its blocks holds
+//!   what the file held there after one of the operations since then, cut or extended with zeros to
+//!   that size. Units of small synchronous writes come from the metadata's log, so each may be
+//!   older than the rest of its block.
+//! * **Times** of an inode: its modification time and its change time are each among those that it
+//!   had since it was last made durable.
+//! * **The checks** of metadata and NSDs find nothing. Every strip belongs to a file and lies
+//!   within the file's size. The bytes counted as allocated are those that are stored.
+//! * **Parity** matches the data: where all data strips exist, every choice of N strips decodes to
+//!   the same bytes.
 
 use crate::history::READ_WRITE;
 use crate::machine::{BLOCK_SIZE, Stack};
@@ -30,33 +30,33 @@ use strake_proto::{
 
 const ROOT: &Caller = &Caller::ROOT;
 
-/// What a file system holds.
+/// What a recovered file system holds.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// Its names and attributes.
     pub tree: Tree,
-    /// What its files hold.
+    /// The bytes of its files.
     pub files: BTreeMap<u64, Vec<u8>>,
-    /// Units that were in the metadata's log when it was opened, by inode.
+    /// The units that were in the metadata's log when the file system was opened, by inode.
     pub hardened: BTreeMap<u64, BTreeSet<u64>>,
-    /// Modification and change time of its inodes.
+    /// The modification and change time of each inode.
     pub times: BTreeMap<u64, (Timestamp, Timestamp)>,
-    /// What its own checks say, and what could not be read.
+    /// The faults that its own checks report, and everything that could not be read.
     pub faults: Vec<String>,
 }
 
-/// What may be found.
+/// What a recovered file system may hold.
 pub struct Promise {
-    /// Names and attributes, the latest last.
+    /// The names and attributes that it may have, the latest last.
     trees: Vec<Arc<Tree>>,
-    /// What each file may hold, the latest last.
+    /// The bytes that each file may hold, the latest last.
     files: BTreeMap<u64, Vec<Arc<Vec<u8>>>>,
-    /// The times each inode may have; those of others are anything.
+    /// The times that each inode may have. An inode that is not here may have any times.
     times: BTreeMap<u64, Vec<(Timestamp, Timestamp)>>,
 }
 
 impl Promise {
-    /// What is promised if the power goes when the event at `cut` was the last.
+    /// What is promised if the power goes right after the event at `cut`.
     pub fn at(marks: &[Mark], contents: &Contents, times: &Times, cut: u64) -> Promise {
         let begun = marks.iter().take_while(|mark| mark.begin < cut || mark.end <= cut).count();
         let done = |mark: &Mark| mark.end <= cut;
@@ -73,7 +73,7 @@ impl Promise {
         let mut files = BTreeMap::new();
         for (ino, states) in contents {
             let floor = kept(&|sync| sync == Sync::All || sync == Sync::File(*ino));
-            // The state at the floor is the last one not after it.
+            // The state at the floor is the last one that is not after it.
             let first = states.iter().rposition(|(op, _)| *op <= floor).unwrap_or(0);
             let states = states[first..].iter().filter(|(op, _)| *op < begun);
             files.insert(*ino, states.map(|(_, bytes)| Arc::clone(bytes)).collect());
@@ -94,23 +94,23 @@ impl Promise {
         Promise { trees, files, times: may_have }
     }
 
-    /// Exactly what was found; of times nothing.
+    /// A promise of exactly what was found. It promises no times.
     pub fn exactly(found: &Found) -> Promise {
         let files = found.files.iter().map(|(ino, bytes)| (*ino, vec![Arc::new(bytes.clone())]));
         let trees = vec![Arc::new(found.tree.clone())];
         Promise { trees, files: files.collect(), times: BTreeMap::new() }
     }
 
-    /// A file that is to hold exactly this from now on.
+    /// Promises that a file holds exactly these bytes from now on.
     pub fn add(&mut self, ino: u64, bytes: Vec<u8>) {
         self.files.insert(ino, vec![Arc::new(bytes)]);
     }
 }
 
-/// Says what is wrong, if anything is.
+/// Checks what was found against a promise.
 ///
 /// # Errors
-/// One or more sentences.
+/// One or more sentences about what is wrong.
 pub fn judge(promise: &Promise, found: &Found) -> Result<(), String> {
     let (mut faults, none) = (found.faults.clone(), BTreeSet::new());
     if !promise.trees.iter().any(|tree| **tree == found.tree) {
@@ -145,7 +145,7 @@ pub fn judge(promise: &Promise, found: &Found) -> Result<(), String> {
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n  ")) }
 }
 
-/// Whether `bytes` are what the file may hold.
+/// Checks that the file may hold `bytes`.
 fn explain(
     ino: u64,
     bytes: &[u8],
@@ -167,9 +167,9 @@ fn explain(
     Ok(())
 }
 
-/// Whether a block is what the file held at one time, but for hardened units, each of which is what
-/// the file held there at one time: they were written again into a newer block that reached the
-/// disks and that nobody had synced.
+/// True if a block without its hardened units is what the file held at one time, and each hardened
+/// unit is what the file held there at some time. A start writes hardened units into the block
+/// again, and the block on the disks may be newer if nobody had synced it.
 fn is_hardened_over(
     start: usize,
     block: &[u8],
@@ -187,7 +187,7 @@ fn is_hardened_over(
         })
 }
 
-/// Whether a state has `block` from `start` on; beyond its end it has zeros.
+/// True if a state has `block` at `start`. Beyond its end a state has zeros.
 fn holds(state: &[u8], start: usize, block: &[u8]) -> bool {
     let part = state.get(start..).unwrap_or(&[]);
     let part = &part[..part.len().min(block.len())];
@@ -219,7 +219,7 @@ fn unexplained(ino: u64, start: usize, block: &[u8], states: &[Arc<Vec<u8>>]) ->
     )
 }
 
-/// Looks at everything through the client, and at everything below it through the checks.
+/// Reads everything through the client, and runs the checks on everything below the client.
 pub fn survey(stack: &Stack) -> Found {
     let mut found = Found { hardened: stack.hardened.clone(), ..Found::default() };
     walk(stack, &mut found, Ino::ROOT);
@@ -281,7 +281,7 @@ fn names_of(vfs: &dyn Vfs, dir: Ino) -> strake_proto::Result<BTreeMap<Vec<u8>, u
     Ok(names)
 }
 
-/// A file's bytes as an application reads them.
+/// Reads a file's bytes as an application does.
 fn read_all(vfs: &dyn Vfs, ino: Ino, size: u64) -> strake_proto::Result<Vec<u8>> {
     let handle = vfs.open(ROOT, ino, OpenFlags { write: false, ..READ_WRITE })?.handle;
     let mut bytes = vec![0; size as usize + 1];
@@ -291,7 +291,7 @@ fn read_all(vfs: &dyn Vfs, ino: Ino, size: u64) -> strake_proto::Result<Vec<u8>>
     Ok(bytes)
 }
 
-/// What `fs check` looks at, and what it does not look at yet.
+/// Runs the checks of `fs check`, and some that `fs check` does not have yet.
 fn check(stack: &Stack, found: &mut Found) {
     match stack.meta.query(&MetaQuery::Check) {
         Ok(MetaReply::Checked(reply)) => {
@@ -320,21 +320,22 @@ fn check(stack: &Stack, found: &mut Found) {
     if lost > 0 {
         found.faults.push(format!("the start says that {lost} bytes are lost"));
     }
-    // The product's own cross-check, as `fs check` runs it.
+    // Runs the product's own cross-check, as `fs check` does.
     match stack.manager.check_strips() {
         Ok(check) => found.faults.extend(check.faults.iter().map(|it| format!("check: {it}"))),
         Err(error) => found.faults.push(format!("check: {error}")),
     }
 }
 
-/// The block stores that are up to date.
+/// The block stores of the NSDs that are up to date.
 fn current(stack: &Stack) -> impl Iterator<Item = &Arc<BlockStore>> {
     let views = stack.vfs.array().nsds();
     let readable = views.into_iter().filter(|view| view.state.availability.readable());
     readable.filter_map(|view| stack.stores[usize::from(view.slot.0)].as_ref())
 }
 
-/// Each strip belongs to a file and lies within its size; what is counted is what is stored.
+/// Checks that each strip belongs to a file and lies within its size, and that the bytes counted as
+/// allocated are those that are stored.
 fn check_strips(stack: &Stack, found: &mut Found) -> strake_proto::Result<()> {
     let MetaReply::Inodes(inodes) =
         stack.meta.query(&MetaQuery::ScanInodes { after: Ino(0), limit: 4096 })?
@@ -389,7 +390,7 @@ fn check_strips(stack: &Stack, found: &mut Found) -> strake_proto::Result<()> {
     Ok(())
 }
 
-/// The strips of a block that are there are of one version, and parity is that of the data.
+/// Checks that all existing strips of a block have one version, and that parity matches the data.
 fn check_parity(
     stack: &Stack,
     found: &mut Found,
@@ -399,7 +400,7 @@ fn check_parity(
     let array = stack.vfs.array();
     let floor = array.floors.floor(layout.object, block);
     let mut health = array.io.examine(layout, block, floor)?;
-    // A disk that fails in use is not among the stores.
+    // Ignores the strips of a disk that fails in use: its store was taken out of the stack.
     health.wrong.retain(|at| {
         let slot = health.slots[usize::from(at.0)];
         stack.stores[usize::from(slot.0)].is_some()

@@ -1,9 +1,10 @@
 //! Several application threads at once.
 //!
-//! * Each with a file of its own: writes and syncs, so that commits and hardened writes of several
-//!   files meet. Each file's operations are in one order, so its promises are as ever.
-//! * All with one file, each in a part of it: nobody knows the order of their writes, so the file
-//!   may hold each choice of how far each of them was.
+//! * Each thread has a file of its own, which it writes and syncs. Commits and hardened writes of
+//!   several files meet. The operations on each file are in one order, so its promises are the
+//!   usual ones.
+//! * Two threads write different parts of one file. Nobody knows the order of their writes, so the
+//!   file may hold any combination of how far each thread was.
 
 use super::{Actor, BLOCK_SIZE, Sync};
 use crate::recording::Mark;
@@ -11,18 +12,18 @@ use std::sync::Arc;
 use strake_client::vfs::{Handle, Vfs};
 use strake_env::disk::sim::Sequence;
 
-/// Threads of one step, and parts of a file that is theirs together.
+/// Threads of one step in an ordinary history, and parts of a file that threads share.
 const THREADS: usize = 3;
-/// The most threads in a crowd.
+/// The most threads of one step in a crowded history.
 const CROWD_MAX: usize = 4;
-/// Operations of each.
+/// Operations of each thread.
 const OPERATIONS: usize = 3;
 
-/// What a thread did: what, the positions before and after it, what it made durable, and what the
-/// file holds then, if that changed.
+/// One operation of a thread: its description, the positions before and after it, what it made
+/// durable, and the bytes of the file afterwards, if it changed them.
 type Done = (String, u64, u64, Sync, Option<Vec<u8>>);
 
-/// A file, its handle, what it holds, and what is to be written where.
+/// A file, its handle, its bytes, and the writes to make: each an offset with data.
 type Work = (u64, Handle, Vec<u8>, Vec<(usize, Vec<u8>)>);
 
 impl Actor {
@@ -30,7 +31,7 @@ impl Actor {
         if self.rng.one_in(2) { self.apart() } else { self.in_one_file() }
     }
 
-    /// Threads with a file each.
+    /// Runs threads that each have a file of their own.
     fn apart(&mut self) {
         let mut work: Vec<Work> = Vec::new();
         let threads = if self.is_crowded { 2 + self.rng.index(CROWD_MAX - 1) } else { THREADS };
@@ -74,7 +75,7 @@ impl Actor {
         }
     }
 
-    /// Threads in parts of one file; a part is a third of what the file has.
+    /// Runs two threads in parts of one file. A part is a third of the file's size.
     fn in_one_file(&mut self) {
         let Some(ino) = self.any_file() else { return };
         let handle = self.handle(ino);
@@ -83,7 +84,7 @@ impl Actor {
         if part == 0 {
             return;
         }
-        // Two writes of each of two threads: nine states.
+        // Two threads with two writes each can leave nine states.
         let parts: Vec<(usize, [Vec<u8>; 2])> = (0..2)
             .map(|at| {
                 let length = part.min(BLOCK_SIZE as usize / 2);
@@ -98,7 +99,7 @@ impl Actor {
                     for data in writes {
                         let written = vfs.write(handle, *offset as u64, data);
                         assert_eq!(written.expect("writes"), data.len());
-                        // Whether the other's writes are in it nobody can tell.
+                        // Nobody can tell whether this sync covers the other thread's writes.
                         vfs.fsync(handle).expect("syncs");
                     }
                 });
@@ -116,14 +117,14 @@ impl Actor {
             }
         }
         self.mark(format!("two threads write and sync {ino}"), begin, Sync::Nothing);
-        // When both had returned, each of their syncs had: all of it is durable.
+        // Both threads have returned, so each of their syncs has: all writes are durable.
         let end = self.sequence.position();
         let last = self.latest(ino);
         self.now_holds(ino, last);
         self.mark_between(format!("both have synced {ino}"), (end, end), Sync::File(ino));
     }
 
-    /// As `mark`, for an operation that is over.
+    /// Like `mark`, for an operation that has already ended.
     fn mark_between(&mut self, what: String, (begin, end): (u64, u64), sync: Sync) {
         let tree = Arc::clone(&self.tree);
         let (begins_life, away) = (false, self.away);
@@ -131,7 +132,7 @@ impl Actor {
     }
 }
 
-/// Writes to a file and syncs it, in one order.
+/// Writes to a file and syncs it, one operation after the other.
 fn one_file(
     vfs: &dyn Vfs,
     sequence: &Sequence,
