@@ -1,7 +1,8 @@
 //! What was promised at a moment of a history, and whether a recovered file system keeps it.
 //!
-//! * **Names and attributes** are those after one of the operations since they were last made
-//!   durable. They are never a mixture, because the metadata is one ordered log.
+//! * **Names and attributes** are those after one of the operations, starting with the last
+//!   operation that made them durable. They are never a mixture, because the metadata is one
+//!   ordered log.
 //! * **A file** has a size that it had since it was last made durable. Each of its blocks holds
 //!   what the file held there after one of the operations since then, cut or extended with zeros to
 //!   that size. Units of small synchronous writes come from the metadata's log, so each may be

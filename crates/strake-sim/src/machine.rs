@@ -26,57 +26,58 @@ use strake_proto::{
 use strake_store::Container;
 use strake_store::container::{CONTAINER_BYTES_MIN, FormatOptions};
 
-/// Bytes of a block: the smallest whose full blocks are cut into N strips and that the product
-/// accepts.
+/// The size of a block. It is the smallest that the product accepts and whose full blocks are cut
+/// into N strips.
 pub const BLOCK_SIZE: u32 = 256 << 10;
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 
-/// Disks, the witness's disk, and a clock. A disk that is `None` is away.
+/// Simulated disks, the witness's disk and a clock.
 pub struct Machine {
     /// The code of its file system.
     pub code: Code,
-    /// One per NSD, by slot, and then those that are to replace others.
+    /// One disk per NSD, by slot, followed by the disks that are to replace others. `None` is a
+    /// disk that is away.
     pub disks: Vec<Option<Arc<SimDisk>>>,
-    /// The disks that are away, by slot: as they were when they went.
+    /// The disks that are away, by slot, as they were when they went away.
     pub away: Vec<Option<Arc<SimDisk>>>,
-    /// Beside the NSDs, as in the daemon's data directory.
+    /// The witness's disk. It is no NSD; the daemon has the witness in its data directory.
     pub witness: Arc<SimDisk>,
-    /// Moves when the history says so.
+    /// A clock that moves only when the history says so.
     pub clock: Arc<ManualClock>,
-    /// Whether metadata and NSDs are reached over the simulated network ([`SERVER`]).
+    /// Whether the client reaches metadata and NSDs over the simulated network ([`SERVER`]).
     pub is_remote: bool,
-    /// Whether its client sends blocks as patches.
+    /// Whether the client sends blocks as patches.
     pub patches: Patches,
 }
 
 /// The simulated process in which the servers of a remote machine run.
 pub const SERVER: u32 = 1;
 
-/// The real stack, open on a machine. Dropping it is a killed process: nothing is flushed.
+/// The real stack, open on a machine. To drop it is to kill the process: nothing is flushed.
 pub struct Stack {
-    /// Repair. First, so that its threads end before what they use.
+    /// Repair. It is the first field, so its threads end before the things that they use.
     pub manager: Manager,
     /// The client.
     pub vfs: Arc<StrakeVfs>,
-    /// What the start found to recover.
+    /// What recovery found at the start.
     pub recovered: RecoveryReport,
-    /// What serves the client of a remote machine.
+    /// The servers of a remote machine.
     pub servers: Vec<RpcServer>,
     /// The metadata.
     pub meta: Arc<MetaStore>,
     /// The block stores that could be opened, by slot.
     pub stores: Vec<Option<Arc<BlockStore>>>,
-    /// What is there and holds no slot.
+    /// An NSD that is present but has no slot.
     pub spare: Option<(Container, Arc<BlockStore>)>,
-    /// Units that the metadata kept when it was opened, by inode: they were written again into
-    /// what the stripes held.
+    /// The units that the metadata had hardened when it was opened, by inode. The start wrote them
+    /// into the stripes' blocks again.
     pub hardened: BTreeMap<u64, BTreeSet<u64>>,
 }
 
 impl Machine {
-    /// A machine with `count` new disks that count their events together, and a file system made
-    /// on them.
+    /// Makes a machine with `count` new disks and a file system on them. The disks share one
+    /// counter of events.
     ///
     /// # Errors
     /// The stack's.
@@ -99,7 +100,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Adds a new disk, which is to replace that of a slot.
+    /// Adds a new disk that is to replace the disk of a slot.
     ///
     /// # Errors
     /// The container's.
@@ -111,7 +112,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A machine of these disks.
+    /// Makes a machine of existing disks.
     pub fn new(code: Code, disks: Vec<Option<Arc<SimDisk>>>, witness: Arc<SimDisk>) -> Machine {
         let away = vec![None; disks.len()];
         let clock = Arc::new(ManualClock::default());
@@ -119,7 +120,7 @@ impl Machine {
         Machine { code, disks, away, witness, clock, is_remote, patches }
     }
 
-    /// The same machine with these slots (a mask) away.
+    /// The same machine with some slots away; `away` is a mask.
     #[must_use]
     pub fn less(&self, away: u32) -> Machine {
         let mut machine = Machine::new(self.code, self.disks.clone(), Arc::clone(&self.witness));
@@ -132,7 +133,7 @@ impl Machine {
         machine
     }
 
-    /// What a killed process leaves, to be changed on its own.
+    /// Copies what a killed process leaves. The copy can change without changing this machine.
     #[must_use]
     pub fn copy(&self) -> Machine {
         let disks = self.disks.iter().map(|disk| disk.as_ref().map(|disk| disk.copy())).collect();
@@ -147,7 +148,7 @@ impl Machine {
         Machine::new(self.code, disks, Arc::clone(&self.witness))
     }
 
-    /// The last event on its disks, which count together.
+    /// The position of the last event on any of its disks.
     pub fn position(&self) -> u64 {
         self.witness.position()
     }
@@ -164,7 +165,7 @@ impl Machine {
         }
     }
 
-    /// Opens the block store of one slot, as when its disk has returned.
+    /// Opens the block store of one disk, for example when the disk has returned.
     ///
     /// # Errors
     /// The container's and the block store's.
@@ -174,7 +175,7 @@ impl Machine {
         Ok((container, store))
     }
 
-    /// Opens everything on the disks that are there, recovery included.
+    /// Opens the whole stack on the disks that are present. This includes recovery.
     ///
     /// # Errors
     /// The stack's.
@@ -225,7 +226,7 @@ impl Machine {
         Ok(Stack { manager, vfs, recovered, servers, meta, stores, spare, hardened })
     }
 
-    /// Puts servers in a process of their own before the ports.
+    /// Puts servers, which run in another simulated process, in front of the ports.
     fn serve(&self, ports: &mut Ports, observe: &Arc<Observe>) -> Result<Vec<RpcServer>> {
         let env = SessionEnv {
             secret: SharedSecret::generate()?,
@@ -257,7 +258,7 @@ impl Machine {
 }
 
 impl Stack {
-    /// What the threads do when their time has come, at once.
+    /// Does at once what the background threads would do in time.
     pub fn tend(&self) {
         self.vfs.tend();
         self.manager.recover_nsds();
@@ -273,7 +274,7 @@ impl Stack {
     }
 }
 
-/// What a client is started on.
+/// The ports on which a client starts.
 struct Ports {
     meta: Arc<dyn MetaPort>,
     nsds: Vec<(SlotIndex, Option<Arc<dyn NsdPort>>)>,
@@ -309,13 +310,15 @@ pub fn nsd(slot: usize) -> NsdId {
     NsdId(slot as u32 + 1)
 }
 
-/// Discards at once, so that power cuts find them beside everything else.
+/// Options of a block store. It discards at once, so that power cuts meet discards among the other
+/// events.
 fn store_options(observe: &Arc<Observe>) -> BlockStoreOptions {
     BlockStoreOptions { discard_delay: Duration::ZERO, ..BlockStoreOptions::new(observe) }
 }
 
 fn settings() -> Settings {
-    // Few threads, because a point is one of tens of thousands; but a scheduler is to have some.
+    // Few threads, because a run looks at tens of thousands of points. Under the scheduler there
+    // must be some.
     let threads = if is_simulated() { 2 } else { 0 };
     Settings {
         page_pool: ByteCount::mib(4),

@@ -1,8 +1,8 @@
-//! Points: the disks as a power cut at some moment left them, less the NSDs that were lost then;
-//! recovery, the judge, and use of what was recovered.
+//! Points: the disks as a power cut at some moment left them, without the NSDs that were lost then.
+//! Each point is recovered, judged, and used.
 //!
-//! A point is named by its position in the log and a number; everything random in it follows from
-//! these and the recording's seed.
+//! A point's name is its position in the log and a number. Everything random in it follows from
+//! these two and from the recording's seed.
 
 use crate::history::READ_WRITE;
 use crate::judge::{Found, Promise, judge, survey};
@@ -27,24 +27,24 @@ const ROOT: &Caller = &Caller::ROOT;
 pub struct Point {
     /// The last event before the power went.
     pub cut: u64,
-    /// Which of the points there.
+    /// Which of the points at this position it is.
     pub number: u64,
 }
 
-/// What a run over points did.
+/// What a run over points has looked at.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Points looked at, each with another image or another promise.
+    /// Points looked at. No two have the same image and the same promise.
     pub points: u64,
-    /// Of these, with NSDs lost.
+    /// How many of the points had NSDs lost.
     pub with_losses: u64,
-    /// Of these, with a second power cut, in the recovery or after it.
+    /// How many had a second power cut, during recovery or after it.
     pub twice: u64,
-    /// Of these, with the lost NSDs returning and others lost then.
+    /// How many had the lost NSDs return, and others lost after that.
     pub returned: u64,
-    /// Of these, with an old copy in the place of an NSD.
+    /// How many had an old copy in the place of an NSD.
     pub old: u64,
-    /// Of these, with NSDs that fail or hang while in use, return, and others lost then.
+    /// How many had NSDs fail or hang while in use and return, and others lost after that.
     pub failed: u64,
 }
 
@@ -54,7 +54,7 @@ enum Medium {
     KeepsAll,
     LosesAll,
     Random,
-    /// Keeps so many of the unsynced events and loses the rest: no reordering.
+    /// Keeps this many of the unsynced events and loses the rest, without reordering.
     Prefix(usize),
 }
 
@@ -85,19 +85,19 @@ impl Medium {
     }
 }
 
-/// What becomes of the disks, the witness's last.
+/// What a power cut does to each disk. The witness's is the last.
 struct Outcome {
     fates: Vec<Vec<Fate>>,
-    /// A mask of the slots that are lost.
+    /// The slots that are lost: a mask.
     away: u32,
-    /// A slot in whose place is what its disk was at an earlier position.
+    /// A slot whose disk is replaced by what it was at an earlier position.
     old: Option<(usize, u64)>,
 }
 
 impl Outcome {
-    /// `stale` NSDs count among those that may be lost, whether they are or not.
-    /// `lives` are the positions at which the last life began, and the first: an NSD as it was
-    /// between them must be recognised.
+    /// Draws an outcome. `stale` NSDs count among the NSDs that may be lost, even if they are not
+    /// lost. `lives` goes from the beginning of the first life to that of the last. The product
+    /// must recognise an NSD as old if it is as it was between the two.
     fn draw(
         cuts: &[PowerCuts],
         parity: usize,
@@ -105,7 +105,7 @@ impl Outcome {
         lives: std::ops::RangeInclusive<u64>,
         rng: &mut Rng,
     ) -> Outcome {
-        // One in six is a killed process: the disks keep everything.
+        // One outcome in six is a killed process: the disks keep everything.
         let killed = rng.one_in(6);
         let fates = cuts
             .iter()
@@ -141,7 +141,7 @@ impl Outcome {
                 continue;
             }
             cuts.synced().hash(&mut hasher);
-            // Lost events at the end are as if they had not been sent.
+            // Events lost at the end are as if they had never been sent.
             let last = fates.iter().rposition(|fate| *fate != Fate::Lost).map_or(0, |at| at + 1);
             for fate in &fates[..last] {
                 match fate {
@@ -175,7 +175,7 @@ impl Outcome {
     }
 }
 
-/// Up to `parity` slots, mostly none or as many as may be.
+/// Draws up to `parity` slots, usually none or as many as allowed.
 pub fn draw_away(count: usize, parity: usize, rng: &mut Rng) -> u32 {
     let lost = match rng.below(4) {
         0 => 0,
@@ -202,8 +202,8 @@ pub fn run(recording: &Recording, wanted: u64) -> Result<Tally, (Point, String)>
         let up_to = |index: usize| wanted * index as u64 / positions.len() as u64;
         owed += up_to(index + 1) - up_to(index);
         let mut number = 0;
-        // Where nothing is unsynced there are fewer different images than wanted; what is owed
-        // then is made up for where there are more.
+        // A position where little is unsynced has fewer different images than wanted. Later
+        // positions that have more make up for them.
         while owed > 0 && number < 4 * (wanted / positions.len() as u64 + 1) {
             let point = Point { cut: *cut, number };
             number += 1;
@@ -226,7 +226,7 @@ pub fn replay(recording: &Recording, point: Point) -> Result<(), String> {
     looked.map(|_| ()).map_err(|(_, fault)| fault)
 }
 
-/// False if an equal point was looked at before.
+/// Looks at a point. Returns false if an equal point was looked at before.
 fn look(
     recording: &Recording,
     cuts: &[PowerCuts],
@@ -244,7 +244,7 @@ fn look(
         return Ok(false);
     }
     let (away, old) = (outcome.away, outcome.old);
-    // So many more may fail.
+    // The NSDs that are lost or count as lost. The code's parity limits how many more may fail.
     let bad = away | stale | old.map_or(0, |(slot, _)| 1 << slot);
     tally.points += 1;
     tally.old += u64::from(old.is_some());
@@ -265,7 +265,8 @@ fn look(
     Err((point, format!("NSDs away (mask {away:#b}){old}: {fault}")))
 }
 
-/// From the end of the format to the beginning of the last life that had begun at `cut`.
+/// The positions from the end of the format to the beginning of the last life that had begun at
+/// `cut`.
 fn lives(recording: &Recording, cut: u64) -> std::ops::RangeInclusive<u64> {
     let begun = recording.marks.iter().filter(|mark| mark.begins_life && mark.end <= cut);
     let last = begun.map(|mark| mark.begin).next_back();
@@ -273,8 +274,8 @@ fn lives(recording: &Recording, cut: u64) -> std::ops::RangeInclusive<u64> {
     first..=last.unwrap_or(first)
 }
 
-/// Recovers, judges and uses a machine; then, for some, the power goes again, or the NSDs that were
-/// lost return and others are lost.
+/// Recovers, judges and uses a machine. For some machines the power then goes again, or the lost
+/// NSDs return and others are lost, or a disk fails in use.
 fn visit(
     machine: &Machine,
     promise: &Promise,
@@ -284,7 +285,7 @@ fn visit(
 ) -> Result<(), String> {
     let stack = start(machine)?;
     if rng.one_in(2) {
-        // Those that were away when the power went, and are back.
+        // Brings back NSDs that were away when the power went and are present now.
         bring_back(&stack)?;
     }
     let found = survey(&stack);
@@ -299,7 +300,7 @@ fn visit(
             tally.twice += 1;
             let cut = rng.below(recovered_at + 1);
             let again = cut_again(machine, cut, rng);
-            // More may be lost now.
+            // More NSDs may be lost now.
             let more = draw_away(machine.disks.len(), parity, rng);
             let is_tolerated = (bad | more).count_ones() as usize <= parity;
             let again = if is_tolerated { again.less(more) } else { again };
@@ -339,14 +340,14 @@ fn start(machine: &Machine) -> Result<Stack, String> {
     machine.open().map_err(|error| format!("it does not start: {error}"))
 }
 
-/// Brings NSDs that were away up to date. Blocks that are written anew over it may grow; the
-/// metadata is told of that with the next sync.
+/// Brings NSDs that were away up to date. Blocks that this writes anew may grow. The metadata
+/// learns of that with the next sync.
 fn bring_back(stack: &Stack) -> Result<(), String> {
     stack.manager.recover_nsds();
     stack.vfs.sync().map(|_| ()).map_err(|error| format!("brought up to date: {error}"))
 }
 
-/// The machine after another power cut. What was away stays away.
+/// The machine after another power cut. Disks that were away stay away.
 fn cut_again(machine: &Machine, cut: u64, rng: &mut Rng) -> Machine {
     let mut image = |disk: &Arc<SimDisk>| {
         let mut cuts = disk.power_cuts();
@@ -360,8 +361,9 @@ fn cut_again(machine: &Machine, cut: u64, rng: &mut Rng) -> Machine {
     Machine::new(machine.code, disks, witness)
 }
 
-/// A disk fails while in use, in one of the ways disks do; everything goes on. After a restart it
-/// is there again, is brought up to date, and as many others are lost.
+/// A disk fails while in use, in one of the ways in which disks fail. Everything goes on. After a
+/// restart the disk is there again and is brought up to date, and then as many others are lost as
+/// the code tolerates.
 fn fail_in_use(
     machine: &Machine,
     mut stack: Stack,
@@ -382,7 +384,7 @@ fn fail_in_use(
             faults.hang_limit = Some(Duration::from_micros(10));
         }
     });
-    // Its own check says so, of course.
+    // The disk's own check would report the failure, so its store is taken out.
     let store = stack.stores[slot].take();
     let fault = |text: String| format!("slot {slot}, {how}: {text}");
     let found = survey(&stack);
@@ -408,8 +410,8 @@ fn fail_in_use(
         .map_err(|text| fault(format!("others were lost then (mask {away:#b}): {text}")))
 }
 
-/// The lost NSDs return while the others are in use, and are brought up to date; after a restart
-/// as many others are lost.
+/// The lost NSDs return while the others are in use, and are brought up to date. After a restart as
+/// many others are lost as the code tolerates.
 fn come_back(
     machine: &Machine,
     mut stack: Stack,
@@ -439,7 +441,7 @@ fn come_back(
     drop(stack);
     let whole = machine.whole();
     let stack = start(&whole)?;
-    // Makes the copies of the metadata that are missing, as the worker does in time.
+    // Makes the missing copies of the metadata, as the background worker would in time.
     whole.disks.iter().for_each(|_| stack.meta.tick());
     judge(expected, &survey(&stack)).map_err(|fault| format!("all are there: {fault}"))?;
     drop(stack);
@@ -449,7 +451,7 @@ fn come_back(
         .map_err(|fault| format!("others were lost then (mask {away:#b}): {fault}"))
 }
 
-/// Writes to a recovered file system what an application would; returns what it must hold then.
+/// Writes to a recovered file system as an application would. Returns what it must hold after that.
 fn use_it(stack: &Stack, found: &Found, name: &[u8]) -> Result<Promise, String> {
     let say = |error: strake_proto::Error| error.to_string();
     let vfs = &*stack.vfs;
@@ -468,7 +470,7 @@ fn use_it(stack: &Stack, found: &Found, name: &[u8]) -> Result<Promise, String> 
     }
     after.files.insert(ino, bytes);
     vfs.release(opened.handle);
-    // An overwrite within what was recovered.
+    // Overwrites a part of something that was recovered.
     if let Some((ino, bytes)) = after.files.iter_mut().find(|(_, bytes)| bytes.len() > 5000) {
         let handle = vfs.open(ROOT, Ino(*ino), READ_WRITE).map_err(say)?.handle;
         vfs.write(handle, 4000, &[0xa5; 200]).map_err(say)?;
