@@ -1,8 +1,9 @@
-//! What is kept of a history: the disks' logs in one order, and each operation's place in them.
+//! What is kept of a history: the logs of all disks in one order, and the place of each operation
+//! in them.
 //!
-//! A recording that failed a check can be written to a file and read back, since the threads of
-//! the stack make no two runs of one seed alike to the last event, unless they run under the
-//! scheduler.
+//! A recording that failed a check can be written to a file and read back. A seed alone is not
+//! enough to repeat it: the stack's threads make two runs of a seed differ, unless they run under
+//! the scheduler.
 
 use crate::machine::Machine;
 use crate::tree::{Contents, Times, Tree};
@@ -15,11 +16,11 @@ use strake_proto::Code;
 /// What an operation made durable, if it returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sync {
-    /// Nothing that anybody was told of.
+    /// Nothing that anybody was promised.
     Nothing,
     /// All names and attributes.
     Names,
-    /// These, and what this inode holds.
+    /// All names and attributes, and the contents of this inode.
     File(u64),
     /// Everything.
     All,
@@ -36,11 +37,12 @@ pub struct Mark {
     pub end: u64,
     /// What it made durable.
     pub sync: Sync,
-    /// Whether it was a start.
+    /// Whether the operation was a start of the stack.
     pub begins_life: bool,
-    /// NSDs (a mask of slots) that were away then, or had not been brought up to date.
+    /// The NSDs that were away during the operation or had not been brought up to date: a mask of
+    /// slots.
     pub away: u32,
-    /// Names and attributes after it. In a file it stands beside the mark.
+    /// The names and attributes after the operation. A file stores them beside the mark.
     #[serde(skip)]
     pub tree: Arc<Tree>,
 }
@@ -51,7 +53,7 @@ pub struct Recording {
     pub code: Code,
     /// Its seed.
     pub seed: u64,
-    /// Each disk's log, the witness's last.
+    /// The log of each disk, with the disk's length. The witness's is the last.
     pub logs: Vec<(u64, Vec<(u64, Event)>)>,
     /// The operations, in order. The first is the format.
     pub marks: Vec<Mark>,
@@ -62,7 +64,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// The logs of a machine and what happened on it.
+    /// Makes a recording of a machine's logs and of what happened on it.
     pub fn of(
         machine: &Machine,
         seed: u64,
@@ -76,7 +78,7 @@ impl Recording {
         Recording { code: machine.code, seed, logs, marks, contents, times }
     }
 
-    /// The walks over the logs, the witness's last.
+    /// For each log, a walk over the power cuts that are possible in it. The witness's is the last.
     pub fn power_cuts(&self) -> Vec<PowerCuts> {
         self.logs.iter().map(|(length, log)| PowerCuts::of_log(*length, log.clone())).collect()
     }
@@ -87,7 +89,7 @@ impl Recording {
         self.marks.first().map_or(0, |mark| mark.end)..=last
     }
 
-    /// The same history on disks whose syncs do nothing: what it promises cannot be kept.
+    /// The same history on disks whose syncs do nothing. Such disks cannot keep what was promised.
     #[must_use]
     pub fn on_lying_disks(mut self) -> Recording {
         let made = *self.positions().start();
@@ -97,7 +99,7 @@ impl Recording {
         self
     }
 
-    /// Writes it to a file.
+    /// Writes the recording to a file.
     ///
     /// # Errors
     /// The host's.
@@ -125,10 +127,10 @@ impl Recording {
         std::fs::write(path, bytes)
     }
 
-    /// Reads one back.
+    /// Reads a recording from a file.
     ///
     /// # Errors
-    /// The host's, and those of a file that is no recording.
+    /// The host's, and an error if the file is no recording.
     pub fn load(path: &Path) -> std::io::Result<Recording> {
         let bytes = std::fs::read(path)?;
         let file: File = postcard::from_bytes(&bytes).map_err(std::io::Error::other)?;
@@ -157,10 +159,10 @@ impl Recording {
     }
 }
 
-/// Everything one file has held, in a file of ours.
+/// Everything that one file has held, as a recording's file stores it.
 type StoredStates = Vec<(usize, Vec<u8>)>;
 
-/// A recording in a file.
+/// A recording as its file stores it.
 #[derive(Serialize, Deserialize)]
 struct File {
     code: Code,
@@ -171,7 +173,7 @@ struct File {
     times: Times,
 }
 
-/// An event in a file.
+/// An event as a recording's file stores it.
 #[derive(Serialize, Deserialize)]
 enum Stored {
     Write(u64, Vec<u8>),

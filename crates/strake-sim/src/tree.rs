@@ -1,5 +1,5 @@
-//! What the names and attributes of a file system are, and what each file has held: the model that
-//! histories keep beside the real stack.
+//! The model that histories keep beside the real stack: the names and attributes of a file system,
+//! and what each file has held.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub enum Kind {
 /// An inode without its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// What it is.
+    /// The kind, with what belongs to it.
     pub kind: Kind,
     /// Permission bits.
     pub permissions: u32,
@@ -32,20 +32,21 @@ pub struct Node {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names that lead to it; for a directory 2 and its subdirectories.
+    /// The number of names that lead to it; for a directory, 2 plus the number of its
+    /// subdirectories.
     pub links: u32,
     /// Extended attributes.
     pub xattrs: BTreeMap<Name, Vec<u8>>,
 }
 
 impl Node {
-    /// A new inode of root's.
+    /// A new inode that belongs to root.
     pub fn new(kind: Kind, permissions: u32) -> Node {
         let links = if matches!(kind, Kind::Directory(_)) { 2 } else { 1 };
         Node { kind, permissions, uid: 0, gid: 0, links, xattrs: BTreeMap::new() }
     }
 
-    /// Its names, if it is a directory.
+    /// The names in it, if it is a directory.
     pub fn names(&self) -> Option<&BTreeMap<Name, u64>> {
         match &self.kind {
             Kind::Directory(names) => Some(names),
@@ -66,17 +67,17 @@ impl Node {
 pub struct Tree(pub BTreeMap<u64, Node>);
 
 impl Tree {
-    /// The inode of a number.
+    /// The inode with a number.
     pub fn node(&self, ino: u64) -> &Node {
         &self.0[&ino]
     }
 
-    /// The same, to change.
+    /// The inode with a number, to be changed.
     pub fn node_mut(&mut self, ino: u64) -> &mut Node {
         self.0.get_mut(&ino).expect("the model names inodes it has")
     }
 
-    /// What a name leads to.
+    /// The inode that a name leads to.
     pub fn look_up(&self, parent: u64, name: &[u8]) -> Option<u64> {
         self.node(parent).names()?.get(name).copied()
     }
@@ -85,7 +86,7 @@ impl Tree {
         self.node(ino).names().is_some()
     }
 
-    /// A new inode with its first name.
+    /// Adds a new inode with its first name.
     pub fn make(&mut self, parent: u64, name: &[u8], ino: u64, node: Node) {
         self.0.insert(ino, node);
         self.add_name(parent, name, ino);
@@ -106,7 +107,7 @@ impl Tree {
         ino
     }
 
-    /// One more name; `node` for an inode that has none yet.
+    /// Adds one more name. `node` is given for an inode that has no name yet.
     pub fn link(&mut self, parent: u64, name: &[u8], ino: u64, node: Option<Node>) {
         match node {
             Some(node) => {
@@ -117,7 +118,7 @@ impl Tree {
         self.add_name(parent, name, ino);
     }
 
-    /// Removes a name, and the inode with its last one; returns it then.
+    /// Removes a name. If it was the inode's last, removes and returns the inode too.
     pub fn remove(&mut self, parent: u64, name: &[u8]) -> Option<Node> {
         let ino = self.take_name(parent, name);
         let gone = self.is_directory(ino) || self.node(ino).links == 1;
@@ -128,11 +129,11 @@ impl Tree {
         None
     }
 
-    /// Renames; what was replaced must be replaceable.
+    /// Renames. The target must be replaceable, if it exists.
     pub fn rename(&mut self, source: (u64, &[u8]), target: (u64, &[u8])) {
         let ino = self.look_up(source.0, source.1).expect("the source is there");
         match self.look_up(target.0, target.1) {
-            // Two names of one inode stay as they are.
+            // If both are names of one inode, both stay as they are.
             Some(other) if other == ino => return,
             Some(_) => drop(self.remove(target.0, target.1)),
             None => {}
@@ -154,7 +155,7 @@ impl Tree {
         self.0.iter().filter(|(_, node)| node.names().is_some()).map(|(ino, _)| *ino).collect()
     }
 
-    /// Whether `ino` is `dir` or below it.
+    /// True if `ino` is `dir` or lies below it.
     pub fn is_below(&self, ino: u64, dir: u64) -> bool {
         ino == dir
             || self
@@ -163,7 +164,7 @@ impl Tree {
                 .is_some_and(|names| names.values().any(|child| self.is_below(ino, *child)))
     }
 
-    /// What the first difference to `other` is, in words.
+    /// The first difference from `other`, in words.
     pub fn difference(&self, other: &Tree) -> String {
         for ino in self.0.keys().chain(other.0.keys()) {
             let (here, there) = (self.0.get(ino), other.0.get(ino));
@@ -175,8 +176,10 @@ impl Tree {
     }
 }
 
-/// Everything each file has held, by inode number: the operation after which it did, and the bytes.
+/// Everything that each file has held, by inode number. Each entry is an operation and the bytes
+/// that the file held after it.
 pub type Contents = BTreeMap<u64, Vec<(usize, std::sync::Arc<Vec<u8>>)>>;
 
-/// Modification and change time of each inode, by number: the operation after which it had them.
+/// The modification and change times that each inode has had, by number. Each entry is an operation
+/// and the times after it.
 pub type Times = BTreeMap<u64, Vec<(usize, (Timestamp, Timestamp))>>;
