@@ -1,4 +1,4 @@
-//! Losses that other systems got wrong once, each by its name, on the real stack.
+//! Losses that other systems once suffered, each by its name, replayed on the real stack.
 
 use crate::history::READ_WRITE;
 use crate::judge::survey;
@@ -31,7 +31,7 @@ fn pairs() -> impl Iterator<Item = u32> {
     (0..NSDS).flat_map(|one| (0..one).map(move |other| 1 << one | 1 << other))
 }
 
-/// Bytes that tell who wrote them.
+/// Bytes from which the writer can be told.
 fn pattern(salt: u8, length: usize) -> Vec<u8> {
     (0..length)
         .map(|at| (at as u8 ^ (at >> 8) as u8 ^ (at >> 16) as u8).wrapping_mul(salt | 1))
@@ -61,7 +61,7 @@ fn get(stack: &Stack, name: &str) -> strake_proto::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts what was lost back and brings it up to date.
+/// Puts the lost disks back and brings them up to date.
 fn bring_back(machine: &Machine) -> Stack {
     let stack = machine.whole().open().expect("starts");
     stack.manager.recover_nsds();
@@ -76,7 +76,7 @@ fn clean(stack: &Stack) {
     assert!(found.faults.is_empty(), "{:?}", found.faults);
 }
 
-/// The machine after a power cut now, in which everything unsynced is lost.
+/// The machine after a power cut now that loses everything unsynced.
 fn cut(machine: &Machine) -> Machine {
     let position = machine.position();
     let sequence = Sequence::default();
@@ -87,7 +87,7 @@ fn cut(machine: &Machine) -> Machine {
     };
     let disks = machine.disks.iter().map(|disk| disk.as_ref().map(image)).collect();
     let mut after = Machine::new(machine.code, disks, image(&machine.witness));
-    // What is lost misses the power cut, and everything after it.
+    // The lost disks see neither the power cut nor anything after it.
     after.away = machine.away.iter().map(|disk| disk.as_ref().map(|it| it.copy())).collect();
     after
 }
@@ -108,8 +108,9 @@ fn strips(stack: &Stack, slot: usize) -> Vec<StripEntry> {
     }
 }
 
-/// A version was acknowledged, the word that it is settled never arrived, the power goes. Two NSDs
-/// are lost; when they are back two others are. The acknowledged version is read every time.
+/// A version was acknowledged, but the NSDs never learnt that it is settled. The power goes. Two
+/// NSDs are lost; when they are back, two others are lost. The acknowledged version is read every
+/// time.
 #[test]
 fn acknowledged_version_confirm_lost_partners_swap() {
     for (round, first) in pairs().enumerate() {
@@ -133,8 +134,8 @@ fn acknowledged_version_confirm_lost_partners_swap() {
     }
 }
 
-/// A writer dies at every moment of an overwrite. The next life writes the same block; nothing it
-/// writes has a version that the dead one may have used, and all choices of strips agree.
+/// A writer dies at every moment of an overwrite. The next life writes the same block. It uses no
+/// version that the dead writer may have used, and all choices of strips agree.
 #[test]
 fn version_reuse_after_a_dead_writer() {
     let machine = machine();
@@ -161,9 +162,9 @@ fn version_reuse_after_a_dead_writer() {
     }
 }
 
-/// A write that nobody was told of is on enough NSDs to go forward. The start that takes it forward
-/// is cut short, and NSDs are lost, so that it has to be rolled back: then nothing of it is left,
-/// and nothing is missed.
+/// A write that was never acknowledged is on enough NSDs to be taken forward. The start that takes
+/// it forward is cut short, and NSDs are lost, so the next start may have to roll it back. Then
+/// nothing of the write is left, and nothing is missed.
 #[test]
 fn a_write_that_is_taken_forward_and_then_rolled_back_is_missed_by_nobody() {
     let machine = machine();
@@ -198,13 +199,14 @@ fn a_write_that_is_taken_forward_and_then_rolled_back_is_missed_by_nobody() {
     assert!(rolled_back > 0);
 }
 
-/// A block of which NSDs lost strips without knowing is no hole: within what the code tolerates it
-/// is rebuilt, beyond it is an error, never zeros. A hole is a hole with NSDs away.
+/// A block is no hole because NSDs lost its strips without knowing. As long as the code tolerates
+/// the loss, the block is rebuilt. Beyond that a read is an error and never returns zeros. A hole
+/// stays a hole while NSDs are away.
 #[test]
 fn hole_or_lost_strip() {
     let machine = machine();
     let stack = machine.open().expect("starts");
-    // A hole, then a block.
+    // Writes a block after a hole.
     put(&stack, "file", BLOCK as u64, &pattern(3, BLOCK), true);
     let mut expected = vec![0; BLOCK];
     expected.extend(pattern(3, BLOCK));
@@ -222,7 +224,7 @@ fn hole_or_lost_strip() {
         match get(&stack, "file") {
             Ok(found) if lost <= 2 => assert!(found == expected, "{lost} strips lost"),
             Err(error) if (3..NSDS).contains(&lost) => assert_eq!(error.kind(), ErrorKind::Io),
-            // With every trace of it gone on all NSDs nobody can tell it from a hole.
+            // If all NSDs have lost every trace of the block, nobody can tell it from a hole.
             Ok(_) if lost == NSDS => {}
             other => panic!("{lost} strips lost: {:?}", other.map(|found| found.len())),
         }
@@ -233,7 +235,7 @@ fn hole_or_lost_strip() {
     }
 }
 
-/// Makes an NSD forget its strips, and the deletion with them.
+/// Makes an NSD forget its strips, and forget the deletion too.
 fn forget_all(stack: &Stack, slot: usize) {
     let store = stack.stores[slot].as_ref().expect("it is there");
     for strip in strips(stack, slot) {
@@ -249,8 +251,8 @@ fn forget_all(stack: &Stack, slot: usize) {
     }
 }
 
-/// A file is cut and extended while two NSDs are away. What was cut off does not come back with
-/// them, whoever is lost then.
+/// A file is cut and extended while two NSDs are away. The part that was cut off does not come back
+/// when they return, whichever NSDs are lost after that.
 #[test]
 fn truncate_and_extend_while_a_disk_is_away() {
     for (round, away) in pairs().enumerate() {
@@ -271,7 +273,7 @@ fn truncate_and_extend_while_a_disk_is_away() {
         assert!(get(&stack, "file").expect("reads") == expected, "{away:#b} came back");
         clean(&stack);
         drop(stack);
-        // The same without a power cut, and others are lost then.
+        // The same without a power cut. After that others are lost.
         let stack = bring_back(&machine);
         clean(&stack);
         drop(stack);
@@ -281,8 +283,8 @@ fn truncate_and_extend_while_a_disk_is_away() {
     }
 }
 
-/// A file is deleted while two NSDs are away; with them nothing of it comes back, and no strip of
-/// it stays.
+/// A file is deleted while two NSDs are away. When they return, nothing of the file comes back, and
+/// none of its strips stays.
 #[test]
 fn delete_while_a_disk_is_away_then_it_returns() {
     for away in pairs() {
@@ -300,19 +302,19 @@ fn delete_while_a_disk_is_away_then_it_returns() {
         let error = get(&stack, "gone").expect_err("it was deleted");
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(get(&stack, "kept").expect("reads") == pattern(5, BLOCK));
-        // No strip without a file: the survey looks.
+        // The survey checks that no strip is without a file.
         clean(&stack);
     }
 }
 
-/// Each NSD is away once, the next one before anybody restarts in between. Whoever held a copy of
-/// the metadata and missed changes never serves it.
+/// Each NSD is away once. The next one goes before anybody restarts in between. A copy of the
+/// metadata that missed changes is never served.
 #[test]
 fn metadata_copies_lost_one_after_the_other() {
     let machine = machine();
     for turn in 0..2 * NSDS {
         let stack = machine.less(1 << (turn % NSDS)).open().expect("starts");
-        // The NSD of the turn before is back and is brought up to date; copies are made anew.
+        // The NSD of the previous turn is back and is brought up to date. Missing copies are made.
         stack.manager.recover_nsds();
         (0..NSDS).for_each(|_| stack.meta.tick());
         for before in 0..turn {
@@ -325,8 +327,8 @@ fn metadata_copies_lost_one_after_the_other() {
     }
 }
 
-/// One read meets two strips that are damaged. The bytes are right, both are counted, both are
-/// mended: afterwards any two NSDs can be lost.
+/// One read meets two damaged strips. The bytes are right, and both strips are counted and mended.
+/// Afterwards any two NSDs can be lost.
 #[test]
 fn two_bad_strips_found_by_one_read() {
     let machine = machine();
@@ -346,7 +348,7 @@ fn two_bad_strips_found_by_one_read() {
     let bad: Vec<u64> = stack.vfs.array().nsds().iter().map(|view| view.bad_strips).collect();
     assert_eq!(bad.iter().filter(|count| **count > 0).count(), 2, "{bad:?}");
     stack.vfs.sync().expect("syncs");
-    // The damaged versions go when the new ones are settled, with the next commit.
+    // The damaged versions go when the new ones are settled, which is with the next commit.
     stack.tend();
     clean(&stack);
     drop(stack);
@@ -356,7 +358,7 @@ fn two_bad_strips_found_by_one_read() {
     }
 }
 
-/// Where a unit with these bytes lies. The newest, if there are several.
+/// Finds where a unit with these bytes lies; the newest, if there are several.
 fn find<'a>(machine: &'a Machine, wanted: &[u8]) -> (&'a Arc<SimDisk>, u64) {
     let mut page = vec![0; UNIT_BYTES];
     for disk in machine.disks.iter().flatten() {
@@ -399,8 +401,9 @@ fn disks_that_return_one_by_one_while_in_use_are_brought_up_to_date() {
     assert!(get(&stack, "file").expect("reads") == expected);
 }
 
-/// What an NSD keeps of versions from lives before is not in the way when it has to choose, lives
-/// later, which of five it keeps: there it gave up the last acknowledged one.
+/// An NSD must not keep versions from earlier lives. Such versions once got in the way, lives
+/// later, when the NSD had to choose which five versions to keep: it gave up the last acknowledged
+/// one.
 #[test]
 fn an_nsd_that_returns_keeps_no_versions_of_lives_before() {
     for is_written_meanwhile in [false, true] {
@@ -426,8 +429,9 @@ fn an_nsd_that_returns_keeps_no_versions_of_lives_before() {
     }
 }
 
-/// A disk is replaced by an older copy of itself, made while there was a file that has been deleted
-/// since. Nobody waits to tell it: its strips go when it is compared.
+/// A disk is replaced by an older copy of itself. The copy was made while a file existed that has
+/// been deleted since. The deletion is not pending for this disk any more. Its strips of the file
+/// go when it is compared.
 #[test]
 fn an_old_copy_brings_nothing_back_that_was_deleted() {
     let mut machine = machine();
@@ -455,9 +459,9 @@ fn an_old_copy_brings_nothing_back_that_was_deleted() {
     assert!(get(&stack, "stays").expect("reads") == pattern(5, BLOCK));
 }
 
-/// A bit flips in something of a disk in use that is no strip: superblock, log or index of its
-/// block store, log or base of its copy of the metadata. A scrub finds and mends it; then any two
-/// others can be lost.
+/// A bit flips in something on a disk in use that is no strip: the superblock, the log or index of
+/// its block store, or the log or base of its copy of the metadata. A scrub finds and mends it.
+/// Then any two other NSDs can be lost.
 #[test]
 fn a_flipped_bit_in_what_is_no_strip_is_mended_by_a_scrub() {
     let machine = machine();
@@ -473,7 +477,7 @@ fn a_flipped_bit_in_what_is_no_strip_is_mended_by_a_scrub() {
     drop(stack);
     let (mut bad, mut salvaged, mut rng) = (0, 0, Rng::new(3));
     for round in 0.. {
-        // What a byte belongs to is chance.
+        // It is chance what a byte belongs to.
         if round >= 12 && bad > 6 && salvaged > 0 {
             break;
         }
@@ -501,7 +505,7 @@ fn a_flipped_bit_in_what_is_no_strip_is_mended_by_a_scrub() {
         let counted: u64 = stack.vfs.array().nsds().iter().map(|nsd| nsd.mended_pages).sum();
         assert_eq!(counted, view.mended_pages, "{why}");
         bad += view.bad_pages;
-        // Whoever owns it opens it again then.
+        // The owner of a store that has failed would open it again.
         salvaged += u64::from(store.failure().is_some());
         drop((store, stack));
         let stack = machine.open().expect("starts");
@@ -520,7 +524,7 @@ fn a_flipped_bit_in_what_is_no_strip_is_mended_by_a_scrub() {
     println!("{bad} pages were damaged, {salvaged} indexes salvaged");
 }
 
-/// A byte that is not zero in one of the areas of a disk that are no strips.
+/// Finds a byte that is not zero in one of a disk's areas that hold no strips.
 fn own_byte(disk: &Arc<SimDisk>, rng: &mut Rng, area: usize) -> Option<u64> {
     let container = Container::open(disk.copy() as Arc<dyn Disk>).expect("good");
     let (geometry, superblock) = (*container.geometry(), container.superblock());
@@ -540,15 +544,15 @@ fn own_byte(disk: &Arc<SimDisk>, rng: &mut Rng, area: usize) -> Option<u64> {
     written.get(rng.index(written.len().max(1))).map(|at| range.start + at)
 }
 
-/// The slot whose disk is replaced; its NSD, and the new one.
+/// The slot whose disk is replaced, its NSD, and the new NSD.
 const GOES: usize = 2;
 const OLD: NsdId = NsdId(GOES as u32 + 1);
 const NEW: NsdId = NsdId(NSDS as u32 + 1);
-/// A replacement that takes longer is a fault.
+/// A replacement that takes longer than this is a fault.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Takes a replacement up, if one is asked for or pending and the new disk is there, and waits
-/// until it has ended. Then the new disk is made known to the metadata and the old one is let go.
+/// Begins or continues a replacement, if one is asked for or pending and the new disk is there, and
+/// waits until it has ended. Then the metadata learns of the new disk, and the old disk is let go.
 fn replace(stack: &Stack, machine: &Machine, begin: bool) {
     let spare = stack.spare.as_ref().filter(|(_, store)| store.nsd() == NEW);
     let store = spare.map(|(_, store)| store).or(stack.stores[GOES].as_ref());
@@ -575,9 +579,9 @@ fn replace(stack: &Stack, machine: &Machine, begin: bool) {
     (0..NSDS).for_each(|_| stack.meta.tick());
 }
 
-/// The power goes at any moment while a disk is replaced and files are written. With any two disks
-/// away, the old and the new among them, nothing is lost; then the replacement goes on and ends;
-/// and then any two others can be lost.
+/// The power goes at any moment while a disk is replaced and files are written. Nothing is lost
+/// with any two disks away, including the old or the new one. Then the replacement goes on and
+/// ends, and after that any two other disks can be lost.
 #[test]
 fn a_replacement_that_is_interrupted_goes_on_and_loses_nothing() {
     const FILES: u8 = 4;
@@ -590,7 +594,7 @@ fn a_replacement_that_is_interrupted_goes_on_and_loses_nothing() {
     put(&stack, "gone", 0, &pattern(7, BLOCK), true);
     stack.vfs.unlink(ROOT, Ino::ROOT, b"gone").expect("unlinks");
     let begun = machine.position();
-    // Where each file was durable.
+    // The positions at which each file was durable.
     let synced: Vec<u64> = strake_env::thread::scope(|scope| {
         scope.spawn(|| replace(&stack, &machine, true));
         let files = (0..FILES).map(|at| {
@@ -631,7 +635,7 @@ fn a_replacement_that_is_interrupted_goes_on_and_loses_nothing() {
         let stack = whole.open().expect("starts");
         stack.manager.recover_nsds();
         (0..NSDS).for_each(|_| stack.meta.tick());
-        // Strips of a file that the crash took away may stay on the new disk: decision 0014.
+        // Strips of a file that the crash took away may stay on the new disk (decision 0014).
         let mut found = survey(&stack);
         let is_left = |fault: &str| fault.ends_with("nobody's") || fault.ends_with("no file has");
         found.faults.retain(|fault| !(fault.contains("NSD 7") && is_left(fault)));
@@ -643,7 +647,7 @@ fn a_replacement_that_is_interrupted_goes_on_and_loses_nothing() {
     }
 }
 
-/// Goes on with a deletion that is pending, and waits until it has ended; then the disk is let go.
+/// Continues a pending deletion until it has ended. Then the disk is let go.
 fn end_deletion(stack: &Stack) {
     if let Some((deletion, false)) = stack.manager.deletion().expect("known") {
         stack.manager.delete_nsd(deletion).expect("goes on");
@@ -659,9 +663,10 @@ fn end_deletion(stack: &Stack) {
     (0..NSDS).for_each(|_| stack.meta.tick());
 }
 
-/// The power goes at any moment while a disk, which is there or lost, is deleted and files are
-/// written. With any two disks away, the deleted one among them until it is, nothing is lost; the
-/// deletion goes on and ends, whether its disk is back or not; and then any two others can be lost.
+/// The power goes at any moment while a disk is deleted and files are written. The disk is present
+/// or lost. Nothing is lost with any two disks away; the deleted one counts until its deletion has
+/// ended. The deletion goes on and ends whether or not its disk is back, and after that any two
+/// other disks can be lost.
 #[test]
 fn a_deletion_that_is_interrupted_goes_on_and_loses_nothing() {
     const FILES: u8 = 4;
@@ -682,7 +687,7 @@ fn a_deletion_that_is_interrupted_goes_on_and_loses_nothing() {
         let stack = machine.open().expect("starts");
         let begun = machine.position();
         stack.manager.delete_nsd(Deletion { nsd: OLD, rate: 0 }).expect("begins");
-        // Where each file was durable.
+        // The positions at which each file was durable.
         let synced: Vec<u64> = (0..FILES)
             .map(|at| {
                 put(&stack, &format!("during {at}"), 0, &pattern(at, BLOCK + 9000), true);
@@ -704,14 +709,14 @@ fn a_deletion_that_is_interrupted_goes_on_and_loses_nothing() {
         for (round, first) in pairs.iter().enumerate() {
             let position = begun + (end - begun) * round as u64 / (pairs.len() as u64 - 1);
             let crashed = cut_at(&machine, position, &mut rng);
-            // The lost one counts.
+            // The lost disk counts as one of the two.
             let first = if is_lost { first & first.wrapping_sub(1) & !(1 << GOES) } else { *first };
             let why = format!("lost {is_lost}, cut at {position} of {begun}..{end}, {first:#b}");
             let away = crashed.less(first);
             let stack = away.open().unwrap_or_else(|error| panic!("{why}: {error}"));
             verify(&stack, position, &why);
             if let Some((deletion, _)) = stack.manager.deletion().expect("known") {
-                // It waits for those that are away, ends, or is killed with the rest.
+                // The deletion waits for disks that are away, or ends, or is killed with the rest.
                 stack.manager.delete_nsd(deletion).expect("goes on");
             }
             put(&stack, "after", 0, &pattern(9, BLOCK), true);
@@ -724,7 +729,7 @@ fn a_deletion_that_is_interrupted_goes_on_and_loses_nothing() {
             let is_deleted = stack.vfs.array().nsds().iter().all(|view| view.nsd != OLD);
             ended += usize::from(is_deleted);
             drop(stack);
-            // What is left of a deleted disk may be there or not.
+            // What is left of a deleted disk may be present or not.
             if is_deleted && round % 2 == 0 {
                 whole.disks[GOES] = None;
             }
@@ -752,7 +757,7 @@ fn a_deletion_that_is_interrupted_goes_on_and_loses_nothing() {
     }
 }
 
-/// The machine after a power cut at a moment, with fates drawn for what was not synced.
+/// The machine after a power cut at a moment. The fates of unsynced writes are drawn at random.
 fn cut_at(machine: &Machine, position: u64, rng: &mut Rng) -> Machine {
     let sequence = Sequence::default();
     let mut image = |disk: &Arc<SimDisk>| {

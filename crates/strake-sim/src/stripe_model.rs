@@ -1,28 +1,32 @@
-//! Model checking of the stripe-commit protocol: one block, every interleaving of a writer's steps,
-//! NSDs that make things durable on their own, crashes, lost and returning NSDs, and recovery.
-//! Decisions 0007 and 0010 describe the protocol; this is the same in a form small enough to
-//! visit every state.
+//! Model checking of the stripe-commit protocol for one block. The model visits every interleaving
+//! of a writer's steps, NSDs that make things durable on their own, crashes, lost and returning
+//! NSDs, and recovery. Decisions 0007 and 0010 describe the protocol. This is the same protocol in
+//! a form small enough to visit every state.
 //!
-//! A *value* is what the application wrote of a unit; a *version* is what the protocol calls a
-//! write. Both are only compared. Every strip says which values it is made of, which no NSD or
-//! client may look at: only the invariants do. A block has two units, so that a part of it can be
+//! A *value* is what the application wrote to a unit. A *version* is the protocol's number of a
+//! write. Both are only compared. Every strip records which values it is made of. No NSD or client
+//! may look at that; only the invariants do. A block has two units, so that a part of it can be
 //! written: a patch (decision 0031).
 //!
-//! **Invariants**, after every recovery: the block can be read from every choice of the NSDs that
-//! are up and tolerated losses; every choice of N strips decodes to the same value of each unit;
-//! no unit is older than its last acknowledged value, nor than one that was read before; never a
-//! hole where something was written. The same holds at every moment of what the client takes for
-//! stable everywhere.
+//! **Invariants**, after every recovery:
+//!
+//! * The block can be read from every choice of the NSDs that are up, after any losses that the
+//!   code tolerates.
+//! * Every choice of N strips decodes to the same value of each unit.
+//! * No unit is older than its last acknowledged value, nor than a value that was read before.
+//! * A block that was written never reads as a hole.
+//!
+//! At every moment the same holds of the version that the client takes for stable everywhere.
 //!
 //! **What is assumed:** one client, which sends a block's writes one after the other; blocks keep
 //! their length; bytes on disks do not rot.
 //!
-//! **Deleting an NSD** (decision 0013): the NSD of the first position goes, and an *heir* is to
-//! take its place: it follows writes, gets a copy, and takes the place in one step, if it missed
-//! nothing. Until then nobody asks it. It can be lost, return without anybody noticing, and so can
-//! all else.
+//! **Deleting an NSD** (decision 0013): the NSD of the first position is deleted, and an *heir* is
+//! to take its place. The heir follows writes and gets a copy. If it missed nothing, it takes the
+//! place in one step. Until then nobody asks the heir what it holds. Like any NSD, it can be lost,
+//! and it can return without anybody noticing.
 //!
-//! **Bugs** ([`Bug`]) take one rule away each. The test requires that each is found.
+//! **Bugs** ([`Bug`]) each take one rule away. The test requires that each is found.
 
 mod after_crash;
 mod bugs;
@@ -41,35 +45,35 @@ use client::Client;
 use deletion::delete;
 use strips::{NOTHING, Nsd, Strip, UNITS, Units, decode, part};
 
-/// NSDs of the stripe.
+/// The most NSDs that a stripe has.
 const MAX: usize = 4;
 
-/// What is modelled.
+/// The limits within which states are visited.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope {
-    /// N.
+    /// N: the number of data strips.
     pub data: usize,
-    /// P.
+    /// P: the number of parity strips.
     pub parity: usize,
-    /// Writes of the application.
+    /// How many times the application writes.
     pub writes: u8,
-    /// Crashes.
+    /// How many crashes there are.
     pub crashes: u8,
-    /// Times that NSDs are lost.
+    /// How many times NSDs are lost.
     pub losses: u8,
     /// Whether the NSD of the first position may be deleted.
     pub deletes: bool,
-    /// Whether parts of the block are written, and sent as patches.
+    /// Whether the application also writes parts of the block, which are sent as patches.
     pub patches: bool,
-    /// Whether what was written stays in a page pool before it is sent.
+    /// Whether written data stays in a page pool before it is sent.
     pub pool: bool,
-    /// Whether small synchronous writes go into the metadata's log.
+    /// Whether small synchronous writes are hardened in the metadata's log.
     pub hardens: bool,
     /// Whether the block's range may be deleted.
     pub punches: bool,
-    /// Whether the metadata does not know the block yet.
+    /// Whether the metadata does not know the block at the beginning.
     pub unnamed: bool,
-    /// The rule that is not obeyed, if any.
+    /// The rule that is broken, if any.
     pub bug: Option<Bug>,
 }
 
@@ -83,33 +87,34 @@ impl Scope {
     }
 }
 
-/// Where the writer is with a write.
+/// How far the writer has come with a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Write {
     version: u8,
-    /// The version that it patches; 0 if it is whole.
+    /// The version that it patches; 0 if the write is a whole block.
     base: u8,
     content: Units,
-    /// The units that are in it.
+    /// The units that it contains: a mask.
     changed: u8,
-    /// Accepted by these NSDs, not sent to these, refused by these as not the base: masks.
+    /// Three masks of NSDs: those that accepted the write, those it was not sent to, and those that
+    /// refused it because they do not hold the base.
     accepted: u8,
     left_out: u8,
     refused: u8,
-    /// The heir has it, or is not to get it.
+    /// The heir has the write, or does not get it.
     inherited: bool,
     acknowledged: bool,
 }
 
-/// Who is to take over the first position.
+/// The NSD that is to take over the first position.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Heir {
     nsd: Nsd,
-    /// It gets what is written.
+    /// It is sent the writes.
     follows: bool,
-    /// It was compared, since it follows.
+    /// It was compared after it began to follow.
     complete: bool,
-    /// It missed something since then.
+    /// It missed something after it was compared.
     missed: bool,
 }
 
@@ -118,32 +123,33 @@ struct Heir {
 struct State {
     nsds: Vec<Nsd>,
     heir: Option<Heir>,
-    /// The heir has taken its place.
+    /// The heir has taken the deleted NSD's place.
     deleted: bool,
     client: Client,
     /// The latest write, if the client is alive and has written.
     write: Option<Write>,
-    /// Stable on all, to be settled: a version and who was told.
+    /// A version that is stable on all NSDs and must be settled, with a mask of the NSDs that were
+    /// told.
     settling: Option<(u8, u8)>,
     next_version: u8,
     /// How often the application has written.
     writes: u8,
     /// The newest value of each unit that was acknowledged or read.
     promised: Units,
-    /// What the metadata knows: strips up to this version are deleted.
+    /// The newest deletion that the metadata knows: strips up to this version are deleted.
     floor: u8,
-    /// What is read where there are no strips, if that is right.
+    /// What a read without strips returns, if a hole is correct here.
     hole: Option<Units>,
-    /// The metadata knows the block.
+    /// Whether the metadata knows the block.
     named: bool,
     crashes: u8,
     losses: u8,
-    /// The client is dead: recovery comes next.
+    /// The client is dead. Recovery comes next.
     dead: bool,
 }
 
 impl State {
-    /// Whoever was told of these values will not read older ones.
+    /// Records that these values were acknowledged or read: no later read may return older ones.
     fn promise(&mut self, content: Units) {
         for (promised, value) in self.promised.iter_mut().zip(content) {
             *promised = (*promised).max(value);
@@ -223,8 +229,8 @@ fn successors(scope: &Scope, state: &State) -> Result<Vec<(Step, State)>, String
     Ok(steps)
 }
 
-/// What the client takes for stable everywhere is held by every NSD that is read, and all choices
-/// of N strips of it decode to what was promised.
+/// Checks the version that the client takes for stable everywhere. Every NSD that is read holds it,
+/// and all choices of N of its strips decode to what was promised.
 fn what_is_stable_is_there(scope: &Scope, state: &State) -> Result<(), String> {
     let stable = state.client.stable;
     if stable <= state.floor {
@@ -234,7 +240,7 @@ fn what_is_stable_is_there(scope: &Scope, state: &State) -> Result<(), String> {
     for (at, nsd) in state.nsds.iter().enumerate().filter(|(_, nsd)| is_read(nsd)) {
         match nsd.content(stable) {
             Some(units) => strips.push((at, units)),
-            // It got a copy, or took a place, while something newer was under way.
+            // The NSD got a copy, or took a place, while something newer was on its way.
             None if nsd.newest() > stable => {}
             None => return Err(format!("version {stable} is not on NSD {at}")),
         }
@@ -261,7 +267,7 @@ fn count_missing(state: &State) -> usize {
     state.nsds.iter().filter(|nsd| !is_read(nsd)).count()
 }
 
-/// As [`count_missing`], with the heir.
+/// Like `count_missing`, with the heir.
 fn count_lost(state: &State) -> usize {
     let heir = state.heir.as_ref().is_some_and(|heir| heir.nsd.away);
     count_missing(state) + usize::from(heir)

@@ -1,4 +1,4 @@
-//! The scopes that are visited as a whole, and each rule taken away.
+//! Visits whole scopes, and checks that each bug is found.
 
 use super::*;
 use strake_env::rng::test_scale;
@@ -31,7 +31,8 @@ const SCOPES: [(Shows, Size); 19] = [
     (PatchingHeirs, (1, 1, 1, 1, 1)),
 ];
 
-/// Those that only `make soak` has time for, but for bugs that no smaller one shows.
+/// Scopes that only `make soak` has time for. They are also searched for bugs that no smaller scope
+/// shows.
 const LARGE_SCOPES: [(Shows, Size); 12] = [
     (Patching, (1, 1, 2, 2, 1)),
     (Patching, (2, 1, 2, 1, 1)),

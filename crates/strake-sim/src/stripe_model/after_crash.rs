@@ -1,11 +1,11 @@
-//! Crashes, and the recovery that decides between the versions that they leave.
+//! Crashes, and the recovery that decides between the versions that a crash leaves.
 
 use super::client::{Client, over};
 use super::strips::{NOTHING, Nsd, UNITS, Units, decode, part};
 use super::writing::is_settled;
 use super::{Bug, Scope, State, count_missing, has, is_read, mask};
 
-/// Everything that was not durable is gone, the client with it.
+/// A crash: everything that was not durable is gone, and the client is dead.
 pub(super) fn crash(scope: &Scope, state: &State) -> State {
     let mut after = state.clone();
     after.crashes += 1;
@@ -20,13 +20,14 @@ pub(super) fn crash(scope: &Scope, state: &State) -> State {
         heir.complete &= scope.has(Bug::TrustsCopiesAfterACrash);
     }
     if scope.has(Bug::ReusesVersions) {
-        // The counter goes on from what the metadata remembers, which is the last life's start.
+        // The counter continues from what the metadata remembers, which is the start of the last
+        // life.
         after.next_version = 2;
     }
     after
 }
 
-/// Recovery with every choice of NSDs away that the code tolerates.
+/// Recovers with every choice of NSDs away that the code tolerates.
 pub(super) fn recoveries(
     scope: &Scope,
     state: &State,
@@ -37,7 +38,7 @@ pub(super) fn recoveries(
         for (at, nsd) in after.nsds.iter_mut().enumerate() {
             nsd.away = has(away, at);
         }
-        // Those that came back are noted still, and not read; they count among the losses.
+        // NSDs that came back are still noted and are not read. They count among the losses.
         if count_missing(&after) > scope.parity && !scope.has(Bug::RollsBackBlindly) {
             continue;
         }
@@ -51,8 +52,8 @@ pub(super) fn recoveries(
     Ok(())
 }
 
-/// One recovery: decides, writes the outcome. Also the states in which a crash cut it short.
-/// `None` where it rightly waits for NSDs.
+/// One recovery: it decides and writes the outcome. The result includes the states in which a crash
+/// cut it short. `None` means that it rightly waits for NSDs.
 pub(super) fn recover(scope: &Scope, mut state: State) -> Result<Option<Vec<State>>, String> {
     let missing: Vec<bool> = state.nsds.iter().map(|nsd| !is_read(nsd)).collect();
     let away = missing.iter().filter(|missing| **missing).count();
@@ -82,7 +83,7 @@ pub(super) fn recover(scope: &Scope, mut state: State) -> Result<Option<Vec<Stat
     };
     judge(&state, over(content, state.client.kept))?;
     let outcome = match version {
-        // Served as it is found.
+        // The block is served as it is found.
         _ if whole || scope.has(Bug::WritesNoOutcome) => Outcome::Found(version),
         0 if versions.is_empty() => Outcome::Found(0),
         0 => Outcome::Deleted,
@@ -91,7 +92,8 @@ pub(super) fn recover(scope: &Scope, mut state: State) -> Result<Option<Vec<Stat
     Ok(Some(outcomes(scope, state, content, outcome)))
 }
 
-/// The version that stands, and what it holds; 0 for a hole. `None` where it waits for NSDs.
+/// The version that stands, and its content; version 0 is a hole. `None` means that recovery waits
+/// for NSDs.
 fn decide(
     scope: &Scope,
     state: &State,
@@ -112,9 +114,9 @@ fn decide(
         if scope.has(Bug::BelievesTheNewest) {
             return Err(format!("version {version} has {} strips", strips.len()));
         }
-        // Everybody else that can be read lacks it and promises to refuse it; those away are
-        // within what the code tolerates, so one witness at least would have it were it
-        // acknowledged.
+        // All other NSDs that can be read lack this version and promise to refuse it. The code
+        // tolerates the NSDs that are away, so had the version been acknowledged, at least one of
+        // the others would have it.
         if away > scope.parity && !scope.has(Bug::RollsBackBlindly) {
             return Ok(None);
         }
@@ -125,7 +127,7 @@ fn decide(
     }
 }
 
-/// What is read is at least what was promised.
+/// Checks that what is read is at least as new as what was promised.
 pub(super) fn judge(state: &State, content: Units) -> Result<(), String> {
     let promised = state.promised;
     match (0..UNITS).find(|unit| content[*unit] < promised[*unit]) {
@@ -134,8 +136,8 @@ pub(super) fn judge(state: &State, content: Units) -> Result<(), String> {
     }
 }
 
-/// A block that the metadata never learnt of is deleted. It must not be settled, or no recovery
-/// would find it.
+/// Deletes a block that the metadata never learnt of. Such a block must not be settled, or no
+/// recovery would find it.
 fn delete_unnamed(scope: &Scope, state: State) -> Result<Vec<State>, String> {
     let readable = || state.nsds.iter().filter(|nsd| is_read(nsd));
     if readable().any(|nsd| is_settled(nsd, nsd.newest())) {
@@ -146,18 +148,18 @@ fn delete_unnamed(scope: &Scope, state: State) -> Result<Vec<State>, String> {
     Ok(outcomes(scope, state, content, Outcome::Deleted))
 }
 
-/// What a recovery makes of the block.
+/// What a recovery does with the block.
 enum Outcome {
-    /// This version is on all NSDs already; 0 for a hole.
+    /// This version is already on all NSDs; 0 for a hole.
     Found(u8),
-    /// A hole, after versions that nobody was told of.
+    /// The block becomes a hole. Its versions were never acknowledged.
     Deleted,
-    /// A new version.
+    /// The block is written as a new version.
     Anew,
 }
 
-/// The outcome is written as a new version by those that are up, durably, before it is read. A
-/// crash may come after any of them.
+/// Writes the outcome as a new version to the NSDs that are up, durably, before anybody reads it. A
+/// crash may come after any of these NSDs has it.
 fn outcomes(scope: &Scope, mut state: State, content: Units, outcome: Outcome) -> Vec<State> {
     let mut after = Vec::new();
     let mut stable = 0;
@@ -171,7 +173,7 @@ fn outcomes(scope: &Scope, mut state: State, content: Units, outcome: Outcome) -
             let version = state.next_version;
             state.next_version += 1;
             let told = mask(&state, is_read);
-            // A crash may find the outcome on some of them.
+            // A crash may leave the outcome on only some of them.
             for some in (0..=told).filter(|some| some & told == *some) {
                 let mut written = state.clone();
                 for at in (0..scope.width()).filter(|at| has(some, *at)) {
@@ -187,7 +189,8 @@ fn outcomes(scope: &Scope, mut state: State, content: Units, outcome: Outcome) -
             state.settling = Some((version, 0));
         }
     }
-    // Served: whoever reads it will not read an older one. Settled with the next commit.
+    // The block is served: nobody who reads it may later read an older version. It is settled with
+    // the next commit.
     state.client = Client::begin(content, state.client.kept, stable);
     state.promise(state.client.memory);
     state.dead = false;
@@ -195,7 +198,7 @@ fn outcomes(scope: &Scope, mut state: State, content: Units, outcome: Outcome) -
     after
 }
 
-/// Writes the outcome to one NSD: as a whole, whatever it holds.
+/// Writes the outcome to one NSD as a whole version, whatever the NSD holds.
 fn write_outcome(scope: &Scope, state: &mut State, at: usize, content: Units) {
     let nsd = &mut state.nsds[at];
     let version = state.next_version - 1;

@@ -1,33 +1,34 @@
 //! The rules that the model of one writer takes away, one at a time.
 
-/// A rule that is not obeyed.
+/// A rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// The NSD drops a version that a commit has begun to cover when it is overwritten.
+    /// When a version is overwritten, the NSD drops it although a commit has begun to cover it.
     DropsWhatACommitCovers,
     /// The NSD keeps no previous version at all.
     KeepsNoPrevious,
-    /// A stripe is settled once N strips are stable, not all.
+    /// A stripe is settled once N strips are stable, instead of all.
     SettlesEarly,
     /// Recovery looks at the current versions only.
     IgnoresKeptVersions,
-    /// Recovery takes the newest version for whole without counting its strips.
+    /// Recovery takes the newest version to be whole without counting its strips.
     BelievesTheNewest,
     /// Recovery rolls back with more NSDs away than the code tolerates.
     RollsBackBlindly,
     /// Recovery serves what it found without writing it anew.
     WritesNoOutcome,
-    /// A write that left an NSD out is acknowledged before anybody is told of that.
+    /// A write that left an NSD out is acknowledged before the metadata has noted that NSD.
     DoesNotNote,
     /// An NSD that was away is read as soon as it is back.
     BelievesTheReturned,
-    /// A new life of the client counts its versions from the same number.
+    /// A new life of the client reuses the version numbers of the last.
     ReusesVersions,
-    /// A write is acknowledged when it is accepted.
+    /// A write is acknowledged when it is only accepted.
     AcknowledgesTheAccepted,
-    /// An heir takes its place before it has everything: what it lacks, it votes absent.
+    /// An heir takes its place before it has everything. In a recovery it then votes that what it
+    /// lacks does not exist.
     HeirsVoteEarly,
-    /// An heir does not get what is written while it gets its copy.
+    /// An heir does not get the writes that are made while it gets its copy.
     HeirsGetNoWrites,
     /// An heir takes its place although it missed a write.
     IgnoresWhatHeirsMiss,
@@ -35,43 +36,43 @@ pub enum Bug {
     HeirsNeedNotBeStable,
     /// An heir takes its place although it was started anew since it got its copy.
     TrustsHeirsThatRestarted,
-    /// A deletion that a crash interrupted takes for copied what was copied before.
+    /// After a crash, a deletion believes that everything copied before the crash is still copied.
     TrustsCopiesAfterACrash,
-    /// P1: an NSD accepts a patch whatever the newest version is that it holds.
+    /// P1: an NSD accepts a patch whatever its newest version is.
     AcceptsPatchesOfAnyBase,
-    /// P1: the client acknowledges a patch although an NSD had not its base.
+    /// P1: the client acknowledges a patch although an NSD did not have its base.
     IgnoresNotBase,
     /// P1: after `NotBase` the whole strip is sent under the version of the patch.
     SendsTheRestUnderTheSameVersion,
-    /// P2: the base is accepted everywhere, and not known to be stable.
+    /// P2: the base is accepted everywhere, but not known to be stable.
     PatchesTheUnstable,
     /// P2: the base lies below a deletion that not all NSDs have applied.
     PatchesBeneathAFloor,
-    /// P3: a unit that was hardened does not count as changed any more.
+    /// P3: a unit that was hardened no longer counts as changed.
     HardeningClearsChanged,
-    /// P3: what the NSDs lost does not count as changed again.
+    /// P3: a unit that the NSDs lost does not count as changed again.
     ForgetsWhatWasLost,
-    /// P4: parity is made with what the page pool has of the other units.
+    /// P4: parity is computed with the page pool's bytes of the other units.
     ReadsOldBytesFromThePool,
-    /// P4: parity is made with old units of whatever version an NSD has.
+    /// P4: parity is computed with old units of any version that an NSD has.
     ReadsOldBytesOfAnyVersion,
-    /// P7: what a base and its patch have in common is freed with the base.
+    /// P7: the units that a patch shares with its base are freed with the base.
     DropsTheBase,
     /// P7: where base and patch are joined, the units of the base win.
     BaseWinsTheJoin,
-    /// P8: an outcome is an empty patch on whatever an NSD holds.
+    /// P8: an outcome is sent as an empty patch of whatever an NSD holds.
     PatchesTheOutcome,
-    /// P9: a patch is settled once stable, although its base is not settled.
+    /// P9: a patch is settled as soon as it is stable, although its base is not settled.
     SettlesPatchesAtOnce,
     /// P10: a stripe is patched while an heir is to get it.
     PatchesPastHeirs,
-    /// P12: a unit is hardened although another that is kept was sent since.
+    /// P12: a unit is hardened although another kept unit has been sent since.
     HardensBesideWhatWasSent,
-    /// P12: what is kept is forgotten as a whole, also what was hardened since it was sent.
+    /// P12: everything kept is forgotten at once, even what was hardened after the block was sent.
     FoldsEverything,
 }
 
-/// Where a bug shows.
+/// In which kind of scope a bug shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shows {
     /// Whole blocks are written.
@@ -80,20 +81,20 @@ pub enum Shows {
     Deleting,
     /// Parts of blocks are written, and sent as patches.
     Patching,
-    /// The same, with a page pool.
+    /// Like `Patching`, with a page pool.
     Pooling,
-    /// The same, with small synchronous writes.
+    /// Like `Pooling`, with small synchronous writes.
     Hardening,
-    /// The same, with deletions of the block's range.
+    /// Like `Patching`, with deletions of the block's range.
     Punching,
-    /// The same, with a block that the metadata does not know yet.
+    /// Like `Patching`, with a block that the metadata does not know yet.
     Naming,
-    /// The same, while an NSD is deleted.
+    /// Like `Patching`, while an NSD is deleted.
     PatchingHeirs,
 }
 
 impl Bug {
-    /// All of them, and where each shows.
+    /// All bugs, and where each shows.
     pub const ALL: [(Bug, Shows); 33] = [
         (Bug::DropsWhatACommitCovers, Shows::Writing),
         (Bug::KeepsNoPrevious, Shows::Writing),

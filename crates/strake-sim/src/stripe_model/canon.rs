@@ -1,16 +1,18 @@
-//! States that differ in nothing that matters become one: versions and values are only compared, so
-//! they count anew from the lowest; and positions that are alike, or units, change places.
+//! Merges states that differ in nothing that matters. Versions and values are only compared, so
+//! they are renumbered from the lowest. Positions that are alike change places, and so do the two
+//! units.
 
 use super::strips::{GARBAGE, UNITS, Units};
 use super::{Bug, Nsd, Scope, State, has};
 
-/// The one state of all that are alike.
+/// Returns the one state that stands for all states like this one.
 pub(super) fn canonical(scope: &Scope, mut state: State) -> State {
     if !scope.has(Bug::ReusesVersions) {
         renumber_versions(&mut state);
     }
     renumber_values(&mut state);
-    // Positions of data go with their units; the first NSD is another while it may be deleted.
+    // Positions of data strips change places with their units. While an NSD may be deleted, the
+    // first position differs from the others.
     let mirrored = (scope.data == 1 || !scope.deletes).then(|| mirror(scope, &state));
     sort(scope, &mut state);
     match mirrored {
@@ -25,7 +27,7 @@ pub(super) fn canonical(scope: &Scope, mut state: State) -> State {
 fn renumber_versions(state: &mut State) {
     let mut used = 0u64;
     each_version(state, &mut |version| used |= 1 << *version);
-    // Zero says that there is none.
+    // Version 0 means that there is none.
     used |= 1;
     each_version(state, &mut |version| {
         *version = (used & ((1 << *version) - 1)).count_ones() as u8
@@ -77,7 +79,7 @@ fn each_value(state: &mut State, what: &mut dyn FnMut(&mut Units)) {
     what(&mut state.promised);
 }
 
-/// The units change places, and with two data strips these.
+/// Swaps the two units. With two data strips, swaps the data strips as well.
 fn mirror(scope: &Scope, state: &State) -> State {
     let mut after = state.clone();
     each_value(&mut after, &mut |units| units.reverse());
@@ -93,7 +95,7 @@ fn mirror(scope: &Scope, state: &State) -> State {
     after
 }
 
-/// Positions that are alike stand in order.
+/// Sorts the positions that are alike.
 fn sort(scope: &Scope, state: &mut State) {
     let from = if scope.data > 1 { scope.data } else { usize::from(scope.deletes) };
     let mut order: Vec<usize> = (0..scope.width()).collect();
@@ -101,7 +103,7 @@ fn sort(scope: &Scope, state: &mut State) {
     arrange(state, &order);
 }
 
-/// All that a state has of a position.
+/// Everything that a state says of a position.
 fn key(state: &State, at: usize) -> (&Nsd, [bool; 4]) {
     let of_write = state.write.map_or([0; 3], |it| [it.accepted, it.left_out, it.refused]);
     let [accepted, left_out, refused] = of_write.map(|mask| has(mask, at));

@@ -1,30 +1,30 @@
-//! The client: its page pool, what it sends, and what is kept of small synchronous writes in the
+//! The client: its page pool, what it sends, and the small synchronous writes that it keeps in the
 //! metadata's log.
 
 use super::strips::{ALL_UNITS, NOTHING, UNITS, Units, decode};
 use super::writing::is_busy;
 use super::{Bug, Scope, State, Write, has, is_read, mask};
 
-/// A value above all others. States are numbered anew after each step.
+/// A value above all others. It never collides, because values are renumbered after each step.
 const NEW_VALUE: u8 = 63;
 
 /// What the client knows of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Client {
-    /// What the page pool has.
+    /// The values in the page pool.
     pub memory: Units,
-    /// The units that differ from what is stored.
+    /// The units that differ from what is stored: a mask.
     pub changed: u8,
-    /// The version that is known to be stable everywhere; 0 if none is.
+    /// The version that the client knows to be stable everywhere; 0 if none is.
     pub stable: u8,
-    /// What the metadata keeps; it survives a crash.
+    /// The values kept in the metadata's log. They survive a crash.
     pub kept: Units,
-    /// The units that are kept and were sent since.
+    /// The kept units that have been sent since they were kept: a mask.
     pub sent_since: u8,
 }
 
 impl Client {
-    /// One that begins with what is stored, and what is kept of it.
+    /// A client that starts with what is stored and what is kept.
     pub(super) fn begin(stored: Units, kept: Units, stable: u8) -> Client {
         let memory = over(stored, kept);
         Client { memory, changed: units(kept), stable, kept, sent_since: 0 }
@@ -37,18 +37,18 @@ impl Client {
     }
 }
 
-/// What is kept is written over what is stored.
+/// The values of a block when what is kept is written over what is stored.
 pub(super) fn over(stored: Units, kept: Units) -> Units {
     std::array::from_fn(|unit| if kept[unit] == NOTHING { stored[unit] } else { kept[unit] })
 }
 
-/// The units that have a value.
+/// The units that have a value: a mask.
 fn units(values: Units) -> u8 {
     (0..UNITS).filter(|unit| values[*unit] != NOTHING).fold(0, |all, unit| all | 1 << unit)
 }
 
-/// The application writes the whole block, or one unit of it. Where the page pool is not looked at
-/// the block is sent at once.
+/// The application writes the whole block or one unit of it. In scopes without a page pool the
+/// block is sent at once.
 pub(super) fn write(scope: &Scope, state: &State, next: &mut Vec<State>) {
     if state.writes >= scope.writes || (!scope.pool && is_busy(scope, state)) {
         return;
@@ -69,9 +69,9 @@ pub(super) fn write(scope: &Scope, state: &State, next: &mut Vec<State>) {
     }
 }
 
-/// What is dirty is sent, as a patch or as a whole. A write begins when the one before it is
-/// accepted everywhere: a block's writes are sent one after the other, not made stable one after
-/// the other.
+/// Sends what is dirty, as a patch or as a whole block. A write begins when the one before it is
+/// accepted everywhere. So writes of a block are sent one after the other, but need not be stable
+/// one after the other.
 pub(super) fn send(scope: &Scope, state: &State, next: &mut Vec<State>) {
     if is_busy(scope, state) || state.client.changed == 0 {
         return;
@@ -87,7 +87,7 @@ pub(super) fn send(scope: &Scope, state: &State, next: &mut Vec<State>) {
     }
 }
 
-/// The version that can be patched, and what its units are: read from the NSDs.
+/// The version that can be patched and the values of its units, which are read from the NSDs.
 fn base(scope: &Scope, state: &State) -> Option<(u8, Units)> {
     let under_way = state.write.filter(|write| !write.acknowledged);
     let base = match under_way {
@@ -120,7 +120,7 @@ fn base(scope: &Scope, state: &State) -> Option<(u8, Units)> {
     Some((base, decode(scope, &strips).ok()?))
 }
 
-/// What somebody reads who does not look at versions: each unit from the first that has it.
+/// What a reader gets who does not look at versions: each unit from the first NSD that has it.
 fn first_of_each(scope: &Scope, strips: &[(usize, Units)]) -> Units {
     strips.iter().fold([NOTHING; UNITS], |content, holder| {
         over(decode(scope, &[*holder]).unwrap_or(content), content)
@@ -148,7 +148,7 @@ fn sending(scope: &Scope, state: &State, base: u8, changed: u8, content: Units) 
     after
 }
 
-/// The block is sent as a whole after an NSD had not the base of a patch, under a newer version.
+/// After an NSD did not have the base of a patch, sends the whole block under a newer version.
 pub(super) fn fall_back(scope: &Scope, state: &State, next: &mut Vec<State>) {
     let Some(write) = state.write else { return };
     if write.refused == 0 || is_busy(scope, state) || scope.has(Bug::IgnoresNotBase) {
@@ -164,8 +164,8 @@ pub(super) fn fall_back(scope: &Scope, state: &State, next: &mut Vec<State>) {
     }
 }
 
-/// The commit finds that an NSD was started anew and may have lost the write: what was sent
-/// differs from what is stored again.
+/// The commit finds that an NSD was restarted and may have lost the write. Then the units that were
+/// sent count as changed again.
 pub(super) fn lose_write(scope: &Scope, state: &State, next: &mut Vec<State>) {
     let Some(write) = state.write.filter(|write| !write.acknowledged) else { return };
     let lost = mask(state, |nsd| !nsd.away && !nsd.holds(write.version)) & write.accepted;
@@ -180,7 +180,7 @@ pub(super) fn lose_write(scope: &Scope, state: &State, next: &mut Vec<State>) {
     next.push(after);
 }
 
-/// A small `fsync`: what is not on disks yet goes into the metadata's log, and stays dirty.
+/// A small `fsync`: units that are not on disks yet go into the metadata's log and stay dirty.
 pub(super) fn keep(scope: &Scope, state: &State, next: &mut Vec<State>) {
     let client = &state.client;
     let unsaved = (0..UNITS)
@@ -189,14 +189,15 @@ pub(super) fn keep(scope: &Scope, state: &State, next: &mut Vec<State>) {
     if !scope.hardens || unsaved == 0 || !state.named {
         return;
     }
-    // Everything else must be on disks: kept before, or stable.
+    // All other units must be safe: kept before, or stable on disks.
     let unstable = state.write.filter(|write| !write.acknowledged).map_or(0, |it| it.changed);
     let is_safe = |unit| {
         has(unsaved, unit)
             || client.kept[unit] == client.memory[unit]
             || !has(unstable | client.changed, unit)
     };
-    // Nothing that stays kept may be older than what was sent of the unit: a start writes it again.
+    // No unit that stays kept may be older than what was sent of it, because a start writes kept
+    // units again.
     let outdated = client.sent_since & units(client.kept) & !unsaved;
     if !(0..UNITS).all(is_safe) || outdated != 0 && !scope.has(Bug::HardensBesideWhatWasSent) {
         return;
@@ -213,7 +214,7 @@ pub(super) fn keep(scope: &Scope, state: &State, next: &mut Vec<State>) {
     next.push(after);
 }
 
-/// An `fsync` ends after the block has become stable without anybody waiting for it.
+/// An `fsync` ends. The block has become stable before without anybody waiting for it.
 pub(super) fn sync(scope: &Scope, state: &State, next: &mut Vec<State>) {
     if scope.hardens && state.write.is_none() && state.client.sent_since != 0 {
         let mut after = state.clone();
@@ -222,13 +223,13 @@ pub(super) fn sync(scope: &Scope, state: &State, next: &mut Vec<State>) {
     }
 }
 
-/// The block is stable and the metadata knows: `content` is promised, and all that the page pool
-/// has beside what is to be sent. What was kept of it is forgotten, unit by unit.
+/// The block is stable and the metadata knows it. Promises `content`, and everything in the page
+/// pool that is not waiting to be sent. Forgets what was kept, unit by unit.
 pub(super) fn told(scope: &Scope, after: &mut State, content: Units) {
     let client = &mut after.client;
     let folded = match scope.has(Bug::FoldsEverything) {
         true => ALL_UNITS,
-        // What is not changed is stored, for all that the client knows.
+        // As far as the client knows, units that are not changed are stored.
         false => client.sent_since | !client.changed,
     };
     for unit in (0..UNITS).filter(|unit| has(folded, *unit)) {
@@ -241,7 +242,8 @@ pub(super) fn told(scope: &Scope, after: &mut State, content: Units) {
     after.promise(std::array::from_fn(durable));
 }
 
-/// The application deletes the block's range; the metadata knows it durably. NSDs apply it later.
+/// The application deletes the block's range. The metadata records it durably at once, and NSDs
+/// apply it later.
 pub(super) fn punch(scope: &Scope, state: &State, next: &mut Vec<State>) {
     if !scope.punches || is_busy(scope, state) || state.writes >= scope.writes {
         return;

@@ -4,7 +4,7 @@ use super::strips::Nsd;
 use super::writing::{copy_for, is_busy};
 use super::{Bug, Heir, Scope, State, count_lost, count_noted, is_read};
 
-/// Begins a deletion, goes on with it, ends it; the heir is lost, or returns.
+/// Begins a deletion, continues it, or ends it. The heir may be lost or return.
 pub(super) fn delete(scope: &Scope, state: &State, next: &mut Vec<State>) {
     if !scope.deletes || state.deleted {
         return;
@@ -23,7 +23,7 @@ pub(super) fn delete(scope: &Scope, state: &State, next: &mut Vec<State>) {
         let is_noted = heir.nsd.noted;
         next.extend(return_heir(scope, state));
         if !is_noted && count_noted(state) < scope.parity {
-            // A write of another block left it out.
+            // A write of another block left the heir out.
             heir.nsd.noted = true;
             next.push(after);
         } else if is_noted && heir.follows && !busy {
@@ -46,7 +46,7 @@ pub(super) fn delete(scope: &Scope, state: &State, next: &mut Vec<State>) {
                 heir.nsd.away = true;
                 if restarts {
                     heir.nsd.restart();
-                    // Its boot number tells that what it had only accepted is gone.
+                    // The heir's boot number tells that what it had only accepted is gone.
                     heir.complete &= scope.has(Bug::TrustsHeirsThatRestarted);
                 }
             }
@@ -55,7 +55,8 @@ pub(super) fn delete(scope: &Scope, state: &State, next: &mut Vec<State>) {
     }
 }
 
-/// The heir is there again: as it was, or, if it is noted, with everything that it is to have.
+/// The heir is back. It has what it had, or, if it was noted, a copy of everything that it should
+/// have.
 pub(super) fn return_heir(scope: &Scope, state: &State) -> Option<State> {
     let mut after = state.clone();
     let heir = after.heir.as_mut()?;
@@ -71,14 +72,14 @@ pub(super) fn return_heir(scope: &Scope, state: &State) -> Option<State> {
     Some(after)
 }
 
-/// The heir is compared and gets what it lacks, while nobody writes.
+/// The heir is compared and gets what it lacks while nobody writes.
 pub(super) fn inherit(scope: &Scope, state: &State) -> Option<State> {
     let (version, copy) = copy_for(scope, state, (0, scope.width()))?;
     let units = copy.first()?.units;
     let mut after = state.clone();
     let heir = after.heir.as_mut()?;
     let own = heir.nsd.newest();
-    // One that has a newer version, of a writer that died, is written anew like any block.
+    // An heir with a newer version, from a writer that died, is written anew like any block.
     if own > version || own < version && !heir.nsd.put(scope, version, units, 0) {
         return None;
     }
@@ -91,7 +92,7 @@ pub(super) fn take_place(scope: &Scope, state: &State) -> Option<State> {
     let heir = state.heir.as_ref()?;
     let ready = (heir.complete || scope.has(Bug::HeirsVoteEarly)) && !heir.missed;
     let gone_is_read = is_read(&state.nsds[0]);
-    // One that is noted is compared before it is read, in its new place as well.
+    // An NSD that is noted is compared before it is read, in its new place too.
     let waits = |nsd: &Nsd| !is_read(nsd) && (gone_is_read || !nsd.noted);
     if !ready && !heir.nsd.noted
         || state.nsds[1..].iter().any(waits)
@@ -108,7 +109,7 @@ pub(super) fn take_place(scope: &Scope, state: &State) -> Option<State> {
         nsd.commit();
     }
     if let Some(write) = &mut after.write {
-        // It was sent to the heir, or the heir would have missed it or be noted.
+        // The write was sent to the heir. Otherwise the heir would have missed it or be noted.
         let left_out = u8::from(nsd.away);
         write.accepted = write.accepted & !1 | (1 - left_out);
         write.left_out = write.left_out & !1 | left_out;

@@ -1,26 +1,27 @@
 //! What an NSD holds of the block, and its rules: what it accepts, keeps, joins and frees.
 //!
-//! A version that is held is whole, or a patch: some units, and the version before it for the rest.
+//! Each version that is held is either whole or a patch. A patch has some units; the version before
+//! it has the rest.
 
 use super::{Bug, Scope};
 
-/// Units of the block. With one data strip every strip has both; with two each data strip has one,
-/// and a parity strip is made of both.
+/// Units of the block. With one data strip every strip has both units. With two data strips each
+/// data strip has one unit, and a parity strip is made of both.
 pub(super) const UNITS: usize = 2;
 /// All units, as a mask.
 pub(super) const ALL_UNITS: u8 = (1 << UNITS) - 1;
 /// A value for each unit.
 pub(super) type Units = [u8; UNITS];
-/// In the place of a value: the strip says nothing about this unit.
+/// Stands for a value where a strip says nothing about this unit.
 pub(super) const NOTHING: u8 = u8::MAX;
-/// In the place of a value: bytes that nobody wrote.
+/// Stands for a value where a strip has bytes that nobody wrote.
 pub(super) const GARBAGE: u8 = u8::MAX - 1;
 
 /// A version that an NSD holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Strip {
     pub version: u8,
-    /// Whether the version before it has the units about which this one says nothing.
+    /// Whether this is a patch: the version before it has the units that this one lacks.
     pub is_patch: bool,
     pub units: Units,
     pub settled: bool,
@@ -32,10 +33,11 @@ impl Strip {
         Strip { version: 0, is_patch: false, units: [NOTHING; UNITS], settled: false };
 }
 
-/// Versions that an NSD holds, in these scopes.
+/// The most versions that an NSD holds in these scopes.
 const STRIPS_MAX: usize = 8;
 
-/// Strips, oldest first. A list without an allocation of its own: states are copied all the time.
+/// Strips, oldest first. The list has no allocation of its own, because states are copied all the
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Strips {
     length: u8,
@@ -83,23 +85,23 @@ impl std::ops::DerefMut for Strips {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Nsd {
     pub strips: Strips,
-    /// What a power cut leaves of them.
+    /// The strips that a power cut leaves.
     pub disk: Strips,
     /// The newest deletion that it has applied.
     pub floor: u8,
     pub away: bool,
-    /// The metadata says that it missed something.
+    /// The metadata says that the NSD missed something.
     pub noted: bool,
 }
 
-/// What the strip of a position has of a block.
+/// The part of a block's content that the strip of a position has.
 pub(super) fn part(scope: &Scope, at: usize, content: Units) -> Units {
     std::array::from_fn(|unit| if has_unit(scope, at, unit) { content[unit] } else { NOTHING })
 }
 
-/// What a patch changes of the strip of a position.
+/// The part of a patch that changes the strip of a position.
 pub(super) fn patched_part(scope: &Scope, at: usize, changed: u8, content: Units) -> Units {
-    // With two data strips the two units make one unit of parity.
+    // With two data strips both units contribute to one unit of parity.
     let all = scope.data > 1 && at >= scope.data && changed != 0;
     let changed = if all { ALL_UNITS } else { changed };
     let content = part(scope, at, content);
@@ -110,13 +112,13 @@ fn has_unit(scope: &Scope, at: usize, unit: usize) -> bool {
     scope.data == 1 || at >= scope.data || at == unit
 }
 
-/// Over what a strip has are laid the units of a patch.
+/// Lays the units of a patch over those of its base.
 fn lay_over(base: Units, units: Units) -> Units {
     std::array::from_fn(|unit| if units[unit] == NOTHING { base[unit] } else { units[unit] })
 }
 
-/// What all choices of N of these strips decode to; they are at least N of one version. An error
-/// says how choices differ.
+/// What all choices of N of these strips decode to. The strips are at least N, all of one version.
+/// An error says how choices differ.
 pub(super) fn decode(scope: &Scope, strips: &[(usize, Units)]) -> Result<Units, String> {
     let mut content = [NOTHING; UNITS];
     for &(at, units) in strips {
@@ -134,7 +136,7 @@ pub(super) fn decode(scope: &Scope, strips: &[(usize, Units)]) -> Result<Units, 
 }
 
 impl Nsd {
-    /// An NSD that has one strip, stable and settled, or none.
+    /// An NSD that has no strip, or one that is stable and settled.
     pub(super) fn with(strip: Option<Strip>) -> Nsd {
         let mut strips = Strips::default();
         strip.into_iter().for_each(|strip| strips.push(strip));
@@ -153,17 +155,17 @@ impl Nsd {
         self.disk.iter().any(|strip| strip.version == version)
     }
 
-    /// Everything that it has is durable.
+    /// Makes everything that the NSD has durable.
     pub(super) fn commit(&mut self) {
         self.disk = self.strips;
     }
 
-    /// Everything that is not durable is gone.
+    /// Restarts the NSD: everything that is not durable is gone.
     pub(super) fn restart(&mut self) {
         self.strips = self.disk;
     }
 
-    /// What it has of a version, if it holds it.
+    /// The content of a version, if the NSD holds it.
     pub(super) fn content(&self, version: u8) -> Option<Units> {
         let mut at = self.strips.iter().position(|strip| strip.version == version)?;
         let mut units = self.strips[at].units;
@@ -177,7 +179,8 @@ impl Nsd {
         Some(units)
     }
 
-    /// A new whole version. False if it refuses. What is older than `stable` goes, if that is held.
+    /// Accepts a new whole version. False if the NSD refuses it. If the NSD holds `stable`, it
+    /// drops everything older than that.
     pub(super) fn put(&mut self, scope: &Scope, version: u8, units: Units, stable: u8) -> bool {
         if self.newest() >= version || version <= self.floor {
             return false;
@@ -186,11 +189,13 @@ impl Nsd {
         true
     }
 
-    /// A patch of `base`. False if it is not the base.
+    /// Accepts a patch of `base`. False if `base` is not the NSD's newest version, or may not be
+    /// patched.
     pub(super) fn patch(&mut self, scope: &Scope, version: u8, units: Units, base: u8) -> bool {
         let fits = self.newest() == base
             && base > self.floor
-            // Else the base would give way to the patch: nobody was told that it is stable here.
+            // Otherwise the NSD would drop the base for the patch: nobody was told that the base is
+            // stable here.
             && (self.is_settled_or_durable(base) || scope.has(Bug::PatchesTheUnstable));
         let any = scope.has(Bug::AcceptsPatchesOfAnyBase) && self.newest() < version;
         if !fits && !any {
@@ -222,7 +227,8 @@ impl Nsd {
         self.strips.push(strip);
     }
 
-    /// What is older than `version` goes. A patch whose base goes takes over what it lacks.
+    /// Drops everything older than `version`. A patch that loses its base takes over the units it
+    /// lacks.
     pub(super) fn drop_older(&mut self, scope: &Scope, version: u8) {
         let Some(first) = self.strips.iter().find(|strip| strip.version >= version) else {
             self.strips = Strips::default();
@@ -244,8 +250,8 @@ impl Nsd {
         }
     }
 
-    /// The version is settled: older ones go. Not where it was missed: what is there may be all
-    /// that there is.
+    /// Settles a version: older ones go. Does nothing if the NSD missed the version, because its
+    /// older strips may be all that there is.
     pub(super) fn settle(&mut self, scope: &Scope, version: u8) {
         if self.newest() < version {
             return;
@@ -256,7 +262,7 @@ impl Nsd {
         }
     }
 
-    /// Deletes all up to a version, for good.
+    /// Deletes everything up to a version for good.
     pub(super) fn delete(&mut self, scope: &Scope, floor: u8) {
         if self.floor < floor {
             self.floor = floor;

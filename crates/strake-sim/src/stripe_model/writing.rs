@@ -1,10 +1,10 @@
-//! A write on its way: accepted, stable, settled; and NSDs that go and return.
+//! A write on its way: accepted, stable, settled. Also NSDs that are lost and return.
 
 use super::client::told;
 use super::strips::{Nsd, Strip, Strips, decode, part, patched_part};
 use super::{Bug, Heir, Scope, State, Write, count_lost, count_noted, has, is_read, mask};
 
-/// Whether a write is being sent.
+/// True if a write is being sent.
 pub(super) fn is_busy(scope: &Scope, state: &State) -> bool {
     state.write.filter(|write| !write.acknowledged).is_some_and(|write| {
         let done = write.accepted | write.left_out | write.refused;
@@ -13,7 +13,7 @@ pub(super) fn is_busy(scope: &Scope, state: &State) -> bool {
     })
 }
 
-/// The heir, if it can be sent what is written.
+/// The heir, if writes can be sent to it.
 pub(super) fn following(state: &State) -> Option<&Heir> {
     state.heir.as_ref().filter(|heir| heir.follows && !heir.nsd.away)
 }
@@ -45,7 +45,7 @@ pub(super) fn accept(scope: &Scope, state: &State, next: &mut Vec<State>) {
     }
 }
 
-/// Sends one strip; false if the NSD refuses it.
+/// Sends one strip. False if the NSD refuses it.
 fn send_strip(scope: &Scope, after: &mut State, write: &Write, at: usize) -> bool {
     let Write { version, base, changed, mut content, .. } = *write;
     let nsd = &mut after.nsds[at];
@@ -59,7 +59,7 @@ fn send_strip(scope: &Scope, after: &mut State, write: &Write, at: usize) -> boo
     nsd.patch(scope, version, patched_part(scope, at, changed, content), base)
 }
 
-/// An NSD makes durable what it has: a commit, or its log is full.
+/// An NSD makes durable what it has, because of a commit or because its log is full.
 pub(super) fn harden(state: &State, next: &mut Vec<State>) {
     if let Some(heir) = &state.heir
         && !heir.nsd.away
@@ -97,7 +97,7 @@ pub(super) fn acknowledge(scope: &Scope, state: &State, next: &mut Vec<State>) {
         return;
     }
     let mut after = state.clone();
-    // Whoever missed it is noted, durably, before anybody hears of it.
+    // An NSD that missed the write is noted durably before the write is acknowledged.
     let missed = !stable | write.left_out;
     for (at, nsd) in after.nsds.iter_mut().enumerate() {
         let missed = has(missed, at) && nsd.away;
@@ -118,7 +118,7 @@ pub(super) fn acknowledge(scope: &Scope, state: &State, next: &mut Vec<State>) {
         after.client.stable = write.version;
     }
     if scope.hardens {
-        // Nobody waits for it: the metadata is not told.
+        // Nobody waits for this write, so the metadata is not told.
         next.push(after.clone());
     }
     if state.named {
@@ -133,7 +133,7 @@ pub(super) fn acknowledge(scope: &Scope, state: &State, next: &mut Vec<State>) {
     next.push(after);
 }
 
-/// The metadata learns of a block that it did not know. Only then is the block settled.
+/// The metadata learns of a block that it did not know. Only then may the block be settled.
 pub(super) fn name(scope: &Scope, state: &State, next: &mut Vec<State>) {
     let Some(write) = state.write.filter(|write| write.acknowledged && !state.named) else {
         return;
@@ -159,13 +159,14 @@ pub(super) fn settle(scope: &Scope, state: &State, next: &mut Vec<State>) {
     }
 }
 
-/// An NSD is lost, or comes back; then it has what was durable, and is compared before it is read.
+/// An NSD is lost or comes back. One that comes back has what was durable, and is compared before
+/// it is read.
 pub(super) fn lose_and_return(scope: &Scope, state: &State, next: &mut Vec<State>) {
     for at in 0..scope.width() {
         if !is_read(&state.nsds[at]) {
             let mut after = state.clone();
             let nsd = &mut after.nsds[at];
-            // Where patches are looked at, one that returns is written before it is compared.
+            // In scopes with patches, an NSD that returns is written before it is compared.
             let returns = std::mem::take(&mut nsd.away);
             if returns && nsd.noted && scope.patches || bring_up_to_date(scope, &mut after, at) {
                 next.push(after);
@@ -180,7 +181,8 @@ pub(super) fn lose_and_return(scope: &Scope, state: &State, next: &mut Vec<State
     }
 }
 
-/// NSDs are started anew, one or all, and are back before anybody notices; their boot numbers tell.
+/// One NSD or all of them are restarted, and are back before anybody notices. Their boot numbers
+/// tell.
 pub(super) fn start_anew(scope: &Scope, state: &State, next: &mut Vec<State>) {
     let has_lost = |nsd: &Nsd| !nsd.away && nsd.strips != nsd.disk;
     let all = mask(state, has_lost);
@@ -191,14 +193,14 @@ pub(super) fn start_anew(scope: &Scope, state: &State, next: &mut Vec<State>) {
         for at in (0..scope.width()).filter(|at| has(some, *at)) {
             after.nsds[at].restart();
         }
-        // Boot numbers tell that the heir's copy may be of something that is gone.
+        // Boot numbers tell that the heir may have a copy of something that is gone.
         after.heir.iter_mut().for_each(|heir| heir.complete = false);
         next.push(after);
     }
 }
 
-/// Copies to a returned NSD what it lacks, with the version it has there. Only while no write is
-/// under way, which the gate of the client sees to.
+/// Copies to a returned NSD what it lacks, with the version that the other NSDs have. This happens
+/// only while no write is under way; the client's gate ensures that.
 pub(super) fn bring_up_to_date(scope: &Scope, state: &mut State, at: usize) -> bool {
     if state.write.is_some_and(|write| !write.acknowledged) {
         return false;
@@ -208,7 +210,7 @@ pub(super) fn bring_up_to_date(scope: &Scope, state: &mut State, at: usize) -> b
         let stable = state.client.stable;
         let nsd = &mut state.nsds[at];
         nsd.delete(scope, state.floor);
-        // What it has in this version it got while it was back already. Older ones go where the
+        // If the NSD has this version, it got it after its return. Its older versions go if the
         // copy is known to be stable everywhere.
         if nsd.newest() != version {
             if version == stable || version == 0 {
@@ -223,8 +225,8 @@ pub(super) fn bring_up_to_date(scope: &Scope, state: &mut State, at: usize) -> b
     true
 }
 
-/// What the NSDs that are read, but for the one at `except`, have of the block, as the strip of
-/// position `at`; version 0 if it is a hole. `None` where it cannot be had.
+/// What the readable NSDs, without the one at `except`, have of the block, as the strip of position
+/// `at`. Version 0 is a hole. `None` if the block cannot be had.
 pub(super) fn copy_for(
     scope: &Scope,
     state: &State,
@@ -238,7 +240,7 @@ pub(super) fn copy_for(
     }
     let strips: Vec<_> =
         readable().filter_map(|(it, nsd)| Some((it, nsd.content(version)?))).collect();
-    // Where they differ the block is written anew before anything is copied.
+    // Where they differ, the block is written anew before anything is copied.
     if strips.len() < scope.data || strips.len() < readable().count() {
         return None;
     }
