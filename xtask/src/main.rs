@@ -1,4 +1,4 @@
-//! Developers' commands. `cargo run -p xtask -- help` lists them; the Makefile names the usual
+//! Commands for developers. `cargo run -p xtask -- help` lists them; the Makefile runs the usual
 //! ones.
 
 mod runner;

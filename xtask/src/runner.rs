@@ -1,9 +1,9 @@
-//! Runs the steps of `make check` and `make test` one after the other, each with a time limit,
-//! and adds up what their test runners counted. The last line is `N passed, N failed`, with
-//! `, N skipped` only where something was skipped; what failed is said once more before it.
+//! Runs the steps of `make check` and `make test` one after the other, each with a time limit, and
+//! adds up the counts of their test runners. The last line is `N passed, N failed`. It has `, N
+//! skipped` only if something was skipped. The lines about failures are repeated before it.
 //!
-//! A step that prints no tally counts as one test: passed if its exit code is 0. A step that
-//! exits otherwise counts at least one failure, whatever it printed.
+//! A step that prints no tally counts as one test, which passed if the exit code is 0. A step with
+//! another exit code counts as at least one failure, whatever it printed.
 
 use crate::suites::janitor;
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// One command with its name and limit.
+/// One command with its name and time limit.
 pub(crate) struct Step {
     name: &'static str,
     program: &'static str,
@@ -21,7 +21,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// A step of `words`: the program and its arguments.
+    /// A step that runs `words`: the program and its arguments.
     pub(crate) fn new(name: &'static str, words: &[&'static str], minutes_max: u64) -> Step {
         Step {
             name,
@@ -32,21 +32,21 @@ impl Step {
         }
     }
 
-    /// With an environment variable.
+    /// The step with one more environment variable.
     pub(crate) fn with(mut self, key: &'static str, value: &str) -> Step {
         self.environment.push((key, value.to_owned()));
         self
     }
 }
 
-/// What a runner counted.
+/// What a test runner counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Tests that held.
+    /// Tests that passed.
     pub passed: u64,
-    /// Tests that did not.
+    /// Tests that failed.
     pub failed: u64,
-    /// Tests that could not run here.
+    /// Tests that could not run on this machine.
     pub skipped: u64,
 }
 
@@ -58,16 +58,16 @@ impl Tally {
     }
 }
 
-/// Of a step that failed so many lines are said again at the end.
+/// How many lines of a failed step are repeated at the end.
 const FAULTS_MAX: usize = 20;
-/// How the lines begin that belong to one before: what a check quotes of logs.
+/// How lines begin that belong to the line before: lines that a check quotes from logs.
 const FOLLOW: [&str; 3] = ["    | ", "    : ", "  the daemon's log"];
 
-/// The lines that say what failed, of a suite or of cargo.
+/// The lines of output, from a suite or from cargo, that say what failed.
 #[derive(Default)]
 struct Faults {
     lines: Vec<String>,
-    /// The line before was one; what belongs to it may follow.
+    /// Whether the last line was such a line, so that lines that belong to it may follow.
     is_open: bool,
 }
 
@@ -83,13 +83,13 @@ impl Faults {
         }
     }
 
-    /// Its message is the next line.
+    /// True if the last line announces a panic. The next line is the panic's message.
     fn was_panic(&self) -> bool {
         self.lines.last().is_some_and(|line| line.contains("panicked at"))
     }
 }
 
-/// The fast steps: nothing here needs a mount.
+/// The fast steps. None of them needs a mount.
 pub(crate) fn check_steps() -> Vec<Step> {
     vec![
         Step::new("format", &["cargo", "fmt", "--all", "--check"], 2),
@@ -103,7 +103,7 @@ pub(crate) fn check_steps() -> Vec<Step> {
     ]
 }
 
-/// Everything CI runs.
+/// All steps that CI runs.
 pub(crate) fn test_steps() -> Vec<Step> {
     let mut steps = check_steps();
     steps.push(
@@ -114,8 +114,9 @@ pub(crate) fn test_steps() -> Vec<Step> {
         )
         .with("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
     );
-    // One step each, so that each has a budget of its own. Those that install a foreign suite or
-    // build the binary from nothing have room for it. `suites` without --quick runs more seeds.
+    // Each suite is a step of its own, so that each has its own time limit. The limits are longer
+    // for suites that install a foreign suite or build the binary from nothing. `suites` without
+    // --quick runs more seeds.
     for (name, minutes_max) in [
         ("usage", 15),
         ("documents", 10),
@@ -146,7 +147,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
     steps
 }
 
-/// Runs all steps, prints the table and the sum, and fails if anything failed.
+/// Runs all steps and prints the table and the sum. Fails if anything failed.
 pub(crate) fn run(steps: &[Step]) -> ExitCode {
     let mut total = Tally::default();
     let mut rows = Vec::new();
@@ -186,7 +187,7 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Runs one step and counts its tests; also the lines that say what failed.
+/// Runs one step. Returns the count of its tests and the lines that say what failed.
 pub(crate) fn run_step(step: &Step) -> (Tally, Vec<String>) {
     let child = Command::new(step.program)
         .args(&step.arguments)
@@ -221,7 +222,8 @@ pub(crate) fn run_step(step: &Step) -> (Tally, Vec<String>) {
     (tally, faults)
 }
 
-/// Copies the child's output through and adds up its tallies; false if the time ran out.
+/// Passes the child's output on and adds up its tallies. The last value is false if the time ran
+/// out.
 fn follow(child: &mut Child, limit: Duration) -> (Tally, Vec<String>, bool) {
     let output = child.stdout.take().expect("invariant: stdout is piped");
     let (lines_in, lines) = mpsc::channel();

@@ -1,18 +1,19 @@
-//! `make soak`: the seeded tests again and again with seeds nobody has run, optimised, and after
-//! each round of them the long forms of the suites on real mounts, until the time is up or one
-//! fails. The line printed before each round replays it.
+//! `make soak`: runs the seeded tests, optimised, again and again with seeds that nobody has run.
+//! After each such round it runs the long forms of the suites on real mounts. It stops when the
+//! time is up or something fails. The line printed before each round is the command that replays
+//! the round.
 
 use crate::runner::{Step, Tally, run_step};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Seeds of one round: no test runs more in one go.
+/// Seeds of one round. No test runs more than this at once.
 const SEEDS_PER_ROUND: u64 = 1000;
-/// So many times the histories of `make test` are simulated in a round: 400,000 power cuts.
+/// How many times as many histories as in `make test` one round simulates: 400,000 power cuts.
 const SIM_SCALE: &str = "20";
-/// A round that takes longer hangs; two processors that have nothing else to do take some 75.
+/// A round that takes longer than this hangs. Two otherwise idle processors take about 75 minutes.
 const ROUND_MINUTES_MAX: u64 = 180;
-/// The long forms, a directory of a million names among them.
+/// A limit for the long forms, which include a directory of a million names.
 const SUITES_MINUTES_MAX: u64 = 180;
 
 /// Runs `soak --seed N --minutes M`.

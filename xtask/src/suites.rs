@@ -1,12 +1,12 @@
 //! The suites on real mounts: `cargo run -p xtask -- suites [--only NAME]... [--quick]`.
 //!
-//! Each suite makes file systems of its own in a directory under `/var/tmp` (never memory-backed:
-//! the daemon's disks must behave like disks), uses the `strake` binary as a user would, and ends
-//! with `strake fs check`. Every check is counted; the last line of a suite is its tally
-//! `NAME: N passed, N failed`, which `runner` adds up. Everything that ran keeps its output under
-//! `target/suites/logs/SUITE`.
+//! Each suite makes its own file systems in a directory under `/var/tmp`, which is never backed by
+//! memory, because the daemon's disks must behave like disks. A suite uses the `strake` binary as a
+//! user would, and ends with `strake fs check`. Every check is counted. The last line of a suite is
+//! its tally `NAME: N passed, N failed`, which `runner` adds up. The output of everything that ran
+//! is kept under `target/suites/logs/SUITE`.
 //!
-//! Nothing stays behind, however the runner ends: see `janitor`.
+//! However the runner ends, nothing stays behind: see `janitor`.
 
 mod checks;
 mod command;
@@ -42,7 +42,8 @@ use checks::Checks;
 use session::Session;
 use std::process::ExitCode;
 
-/// What a suite returns when it cannot go on: one more failed check with this text.
+/// The result of a suite. `Err` means that it cannot go on; the text counts as one more failed
+/// check.
 type Outcome = Result<(), String>;
 
 /// One suite.
@@ -96,7 +97,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];
 
-/// Runs the suites that `arguments` name, or all.
+/// Runs the suites that `arguments` name, or all of them.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let mut only: Vec<&str> = Vec::new();
     let (mut quick, mut words) = (false, arguments.iter());

@@ -1,7 +1,8 @@
-//! The rules of the house that clippy does not know. Read-only: it prints `file:line: rule` and
-//! fails. It looks at every file that git knows or would add, so it judges what is committed.
+//! The rules of the house that clippy does not know. Tidy only reads: it prints `file:line: rule`
+//! and fails if there is a fault. It looks at every file that git knows or would add, so it judges
+//! what would be committed.
 //!
-//! Each rule is a file of its own in `tidy/` with its test, and one line in `RULES`.
+//! Each rule is a file in `tidy/`, with its test, and one line in `RULES`.
 
 pub(crate) mod arrows;
 mod blanks;
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 
 use repository::Repository;
 
-/// What a rule found: one line a fault, `file:line: what is wrong and what to do`.
+/// What a rule found: one line for each fault, `file:line: what is wrong and what to do`.
 type Faults = Vec<String>;
 
 const RULES: &[fn(&Repository) -> Faults] = &[

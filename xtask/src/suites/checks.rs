@@ -1,4 +1,4 @@
-//! Counts the checks of one suite and names those that fail.
+//! Counts the checks of one suite and prints those that fail.
 
 use crate::runner::{Tally, now};
 use std::time::Instant;
@@ -15,12 +15,12 @@ impl Checks {
         Checks { suite, tally: Tally::default(), started: now() }
     }
 
-    /// The suite's name, which its logs and directories carry too.
+    /// The suite's name. Its logs and directories have the same name.
     pub(crate) fn suite(&self) -> &'static str {
         self.suite
     }
 
-    /// Counts one check; what went wrong is printed at once. Returns whether it held.
+    /// Counts one check and prints its result at once. Returns whether it passed.
     pub(crate) fn record(&mut self, name: &str, outcome: Result<(), String>) -> bool {
         let seconds = (now() - self.started).as_secs_f64();
         match outcome {
@@ -42,19 +42,19 @@ impl Checks {
         self.record(name, if condition { Ok(()) } else { Err(reason()) });
     }
 
-    /// How many tests there were so far, whatever became of them.
+    /// How many tests there were so far, with any result.
     pub(crate) fn total(&self) -> u64 {
         self.tally.passed + self.tally.failed + self.tally.skipped
     }
 
-    /// Adds what a foreign runner counted.
+    /// Adds the counts of a foreign test runner.
     pub(crate) fn add(&mut self, tally: Tally) {
         self.tally.passed += tally.passed;
         self.tally.failed += tally.failed;
         self.tally.skipped += tally.skipped;
     }
 
-    /// Prints the tally; false if anything failed.
+    /// Prints the tally. Returns false if anything failed.
     pub(crate) fn finish(self) -> bool {
         let Tally { passed, failed, skipped } = self.tally;
         let skipped_text = if skipped > 0 { format!(", {skipped} skipped") } else { String::new() };

@@ -1,8 +1,8 @@
-//! Foreign programs with a time limit and a log of what they wrote.
+//! Runs foreign programs with a time limit and keeps a log of their output.
 //!
-//! Every program started here leads a process group, so that it ends with all it started when its
-//! time runs out, and works in the session's directory, by which the janitor finds it when the
-//! runner dies.
+//! Every program started here leads a process group, so when its time runs out it can be killed
+//! with everything it started. It works in the session's directory, so that the janitor finds it if
+//! the runner dies.
 
 use crate::runner::now;
 use crate::suites::janitor;
@@ -12,19 +12,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// How often a running program is looked at.
+/// How often to check whether a running program has ended.
 const LOOK: Duration = Duration::from_millis(10);
-/// How much of a log a failure quotes.
+/// How many lines of a log are quoted when a program fails.
 const QUOTED_LINES: usize = 12;
 
-/// How a program ended, and where its output is.
+/// How a program ended, and where its log is.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) log: PathBuf,
 }
 
 impl Ended {
-    /// Everything it wrote.
+    /// Everything that the program wrote.
     pub(crate) fn output(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -44,10 +44,10 @@ impl Ended {
     }
 }
 
-/// Runs `command` to its end, its output going to `log`.
+/// Runs `command` to its end. Its output goes to `log`.
 ///
 /// # Errors
-/// It cannot start, or is not done after `limit`: then it is killed with all it started.
+/// It cannot start, or is not done after `limit`. It is then killed with everything it started.
 pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended, String> {
     let words = format!("{command:?}");
     if let Some(directory) = log.parent() {
@@ -64,7 +64,7 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<
         }
         if now() >= end {
             janitor::kill_group(child.id());
-            // A process stuck in the kernel cannot be reaped, and must not stop the runner.
+            // A process stuck in the kernel cannot be reaped. It must not stop the runner.
             return Err(format!(
                 "not done after {} s, killed: {words} (log {})",
                 limit.as_secs(),
@@ -75,7 +75,8 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<
     }
 }
 
-/// Waits while a foreign process works: the one thing a runner of real processes has no event for.
+/// Waits while a foreign process works. There is no event for what real processes do, so this
+/// sleeps.
 #[allow(clippy::disallowed_methods, reason = "real processes are watched in real time")]
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);

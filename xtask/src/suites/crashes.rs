@@ -1,9 +1,10 @@
-//! `kill -9` of the daemon (with servers in a process of their own: of the daemon or of both
-//! processes) at random moments under real programs; some starts after it with an NSD away, which
-//! returns later. What happens when the server alone is killed is in `restart_server`.
+//! Kills the daemon with `kill -9` at random moments while real programs work. If servers have a
+//! process of their own, either the daemon or both processes are killed. Some of the starts after
+//! that happen with an NSD away, which returns later. `restart_server` tests what happens when only
+//! the server is killed.
 //!
-//! Each program has its checker, which stands outside and knows what the program was told is
-//! durable: see `loads`. The seed of the moments is printed; `STRAKE_SEED` sets it.
+//! Each program has a checker outside the file system that knows what the program was told is
+//! durable: see `loads`. The seed of the moments is printed, and `STRAKE_SEED` sets it.
 
 mod loads;
 
@@ -17,23 +18,23 @@ use loads::{Load, Place};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// How long the programs are at work before the end comes, in milliseconds.
+/// How long the programs work before the kill, in milliseconds.
 const WORK_MILLIS: std::ops::Range<u64> = 200..2500;
 /// How long a program may take to notice that the file system is gone.
 const END_SECONDS_MAX: u64 = 60;
-/// Who still gets errors after so long does not hang: git (2.39) goes on for ever with a directory
-/// that it cannot read.
+/// A program that still gets errors after this long does not hang: git (2.39), for one, goes on for
+/// ever with a directory that it cannot read.
 const COMPLAINTS_SECONDS_MAX: u64 = 5;
 const LOOK: Duration = Duration::from_millis(5);
-/// How long it may take until every program was told of something.
+/// How long it may take until every program was told that something is durable.
 const TOLD_SECONDS_MAX: u64 = 120;
 
-/// A shape, and how many rounds (quick, long).
+/// A shape, and how many rounds it gets (quick, long).
 struct Case {
     name: &'static str,
     shape: Shape,
     rounds: (u64, u64),
-    /// Nothing more fits: what is there is written anew.
+    /// Whether the file system is full. The programs then overwrite what is there.
     full: bool,
 }
 
@@ -106,7 +107,8 @@ fn one(
             .map(|load| start(&place, &mut **load))
             .collect::<Result<Vec<_>, _>>()?;
         if round == 1 {
-            // However slow the machine is: each is told of something in one round at least.
+            // However slow the machine is, each program is told of something durable in at least
+            // one round.
             wait_until_told(&place, &loads)?;
         }
         let time = WORK_MILLIS.start + draw.below(WORK_MILLIS.end - WORK_MILLIS.start);
@@ -149,7 +151,7 @@ fn one(
     Ok(())
 }
 
-/// Starts a program; what it says goes to its log.
+/// Starts a program. Its output goes to its log.
 fn start(place: &Place<'_>, load: &mut dyn Load) -> Result<(&'static str, Child), String> {
     use std::os::unix::process::CommandExt;
     let text = |error: std::io::Error| format!("{}: {error}", load.name());
@@ -165,7 +167,7 @@ fn start(place: &Place<'_>, load: &mut dyn Load) -> Result<(&'static str, Child)
     Ok((name, child))
 }
 
-/// Waits until each has said that something is durable.
+/// Waits until each program has logged that something is durable.
 fn wait_until_told(place: &Place<'_>, loads: &[Box<dyn Load>]) -> Result<(), String> {
     let end = crate::runner::now() + Duration::from_secs(TOLD_SECONDS_MAX);
     for load in loads {
@@ -179,19 +181,19 @@ fn wait_until_told(place: &Place<'_>, loads: &[Box<dyn Load>]) -> Result<(), Str
     Ok(())
 }
 
-/// What a program complains of in this round.
+/// The log of what a program complains of in this round.
 fn errors_of(session: &Session, name: &str) -> std::path::PathBuf {
     session.log("crashes", &format!("{name} errors"))
 }
 
-/// Whether a program was told that there is no room.
+/// True if a program was told that there is no room.
 fn refused_for_space(session: &Session, name: &str) -> Result<bool, String> {
     let path = errors_of(session, name);
     let bytes = std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(String::from_utf8_lossy(&bytes).to_lowercase().contains("no space left"))
 }
 
-/// Waits until all have noticed that the file system is gone.
+/// Waits until all programs have noticed that the file system is gone.
 fn wait_for_ends(session: &Session, running: &mut [(&'static str, Child)]) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let start = crate::runner::now();

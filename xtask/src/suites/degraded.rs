@@ -1,6 +1,6 @@
-//! Missing NSDs: as many as the code allows are gone at the start; everything is read and written
-//! all the same; they come back and catch up; then others go. One of these is deleted under load,
-//! and then another can go as well.
+//! Missing NSDs. As many as the code allows are away at a start; everything can still be read and
+//! written. They come back and catch up, and then others are away. One of these is deleted under
+//! load, and after that one more can be away.
 
 use super::checks::Checks;
 use super::faults;
@@ -10,7 +10,8 @@ use super::session::Session;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Codes, NSDs, those missing first, and those missing after the first have come back.
+/// The code and its NSDs, the NSDs that are missing first, and the NSDs that are missing once the
+/// first are back.
 const CASES: &[(Shape, &[u16], &[u16])] = &[
     (Shape::of("2x", 4), &[1], &[3]),
     (Shape::of("4+2p", 6), &[2, 5], &[1, 6]),
@@ -64,8 +65,8 @@ fn one(
     mounted.up().map(drop)
 }
 
-/// A disk that is lost is deleted while files are written; its strips have other places then, so
-/// that another one can be lost.
+/// Deletes a lost disk while files are written. Its strips get other places, so another disk can be
+/// lost after that.
 fn delete(mounted: &Mounted<'_>, checks: &mut Checks, gone: u16, next: u16) -> Result<(), String> {
     let disk = format!("nsd{gone} ");
     let stop = AtomicBool::new(false);
@@ -92,7 +93,7 @@ fn delete(mounted: &Mounted<'_>, checks: &mut Checks, gone: u16, next: u16) -> R
     checks.record("clean when it is deleted", mounted.check());
     let whole = manifest::of(&mounted.mount)?;
     mounted.down()?;
-    // The daemon has taken it off its list, so that nobody misses it.
+    // The daemon has removed the deleted disk from its list, so nothing misses it.
     mounted.remove_nsd(next)?;
     mounted.up()?;
     let outcome = manifest::of(&mounted.mount).and_then(|seen| manifest::compare(&whole, &seen));
@@ -129,7 +130,8 @@ fn caught_up(mounted: &Mounted<'_>) -> Result<(), String> {
     }
 }
 
-/// Damages superblock and index log of an NSD in use, and has a scrub find and mend both.
+/// Damages the superblock and the index log of an NSD in use, then checks that a scrub finds and
+/// mends both.
 fn scrub_own(mounted: &Mounted<'_>, nsd: u16) -> Result<(), String> {
     use std::os::unix::fs::FileExt;
     let path = mounted.container(nsd);
@@ -155,7 +157,7 @@ fn scrub_own(mounted: &Mounted<'_>, nsd: u16) -> Result<(), String> {
     }
 }
 
-/// Files from nothing to several blocks, their contents depending on `salt`.
+/// Makes files from empty to several blocks long. Their contents depend on `salt`.
 fn fill(directory: &Path, salt: u64) -> Result<(), String> {
     std::fs::create_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let sizes = [0, 1, 100, 4096, 5000, 70_000, 1 << 20, (1 << 20) + 1, 3_333_333, 9 << 20];

@@ -1,7 +1,8 @@
-//! The same random operations of several processes on a Strake mount and on XFS in a loop device;
-//! results, errors, attributes and contents must be equal (see the program `differential` of
-//! `strake-fuse`, which lists what may differ). After each round the mount goes down and up, and
-//! the trees are compared once more: then nothing comes from the kernel's caches.
+//! Runs the same random operations of several processes on a Strake mount and on XFS in a loop
+//! device. Results, errors, attributes and contents must be equal. The program `differential` of
+//! `strake-fuse` does this, and lists what may differ. After each round the mount goes down and up,
+//! and the trees are compared again. That second comparison cannot be answered from the kernel's
+//! caches.
 
 use super::checks::Checks;
 use super::mounted::{Mounted, Shape};
@@ -11,7 +12,7 @@ use super::session::Session;
 const SEED_SECONDS_MAX: u64 = 240;
 const STEPS: u64 = 2000;
 
-/// A shape, the NSD that is missing meanwhile, and how many seeds (quick, long).
+/// A shape, the NSD that is missing during the round, and how many seeds it gets (quick, long).
 struct Round {
     name: &'static str,
     shape: Shape,

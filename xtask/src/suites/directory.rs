@@ -1,6 +1,6 @@
-//! One directory of very many names: made, listed while names come and go, listed again from
-//! remembered places, taken down and up, removed. What takes longer per name the more there are
-//! shows here.
+//! One directory with very many names: they are made, listed while names come and go, listed again
+//! from remembered places, taken down and up, and removed. This shows operations whose time per
+//! name grows with the number of names.
 
 use super::checks::Checks;
 use super::mounted::{Mounted, Shape};
@@ -14,7 +14,8 @@ const SECONDS_MAX: u64 = 3600;
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let mounted = Mounted::create(session, checks, "4+2p", &Shape::of("4+2p", 6))?;
     let names = if session.quick { NAMES_QUICK } else { NAMES };
-    // Ten times the names take about ten times as long: printed, never judged.
+    // Ten times as many names should take about ten times as long. The times are printed but not
+    // judged.
     for count in [names / 10, names] {
         let started = now();
         let mut walk = mounted.outside(session.probe.with_file_name("differential"));

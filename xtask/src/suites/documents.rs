@@ -1,5 +1,5 @@
-//! What the documents show works: each file of `examples/` does what it says on a real mount, and
-//! ARCHITECTURE lists each thread that a daemon runs.
+//! Checks that what the documents show works: each file of `examples/` does what it says on a real
+//! mount, and ARCHITECTURE lists each thread that a daemon runs.
 
 use super::checks::Checks;
 use super::command;
@@ -12,13 +12,13 @@ use std::process::Command;
 use std::time::Duration;
 
 const TIME_MAX: Duration = Duration::from_secs(120);
-/// The kernel keeps so many bytes of a thread's name.
+/// How many bytes of a thread's name the kernel keeps.
 const THREAD_NAME_BYTES: usize = 15;
-/// How often the watch of a disk is given time to see that the disk is gone or back.
+/// How often to check whether the daemon has noticed that a disk is gone or back.
 const LOOKS_MAX: u32 = 150;
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What stands for the reader's own choices in the examples.
+/// Stands in the examples for choices of the reader.
 const PROGRAM: &str = "/usr/local/bin/strake";
 const DATA: &str = "/srv/strake";
 const MOUNT: &str = "/mnt/strake";
@@ -46,7 +46,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     Ok(())
 }
 
-/// Each thread of the daemon, and of its server process, is in the table.
+/// Checks that each thread of the daemon and of its server process is in the table.
 fn threads(session: &Session, checks: &mut Checks, shape: Shape) -> Result<(), String> {
     let page = session.repository.join("docs/ARCHITECTURE.md");
     let page = std::fs::read_to_string(page).map_err(|error| error.to_string())?;
@@ -66,7 +66,8 @@ fn threads(session: &Session, checks: &mut Checks, shape: Shape) -> Result<(), S
     Ok(())
 }
 
-/// Names of the threads of all processes that serve `data`. The first thread has the program's.
+/// The names of the threads of all processes that serve `data`. The name of a process's first
+/// thread is the program's, and is left out.
 fn running(data: &Path) -> BTreeSet<String> {
     let data = data.to_string_lossy().into_owned();
     let mut names = BTreeSet::new();
@@ -88,7 +89,8 @@ fn running(data: &Path) -> BTreeSet<String> {
     names
 }
 
-/// Whether a thread, as the kernel calls it, has the name of the table, where `N` is a number.
+/// True if the kernel's name of a thread matches a name in the table, where `N` stands for a
+/// number.
 fn is_called(thread: &str, name: &str) -> bool {
     let is_cut = thread.len() == THREAD_NAME_BYTES;
     let mut rest = thread;
@@ -104,7 +106,7 @@ fn is_called(thread: &str, name: &str) -> bool {
     rest.is_empty()
 }
 
-/// A file system made by the first example and used by the others.
+/// A file system that the first example makes and the others use.
 struct Examples<'a> {
     session: &'a Session,
     suite: &'static str,
@@ -152,7 +154,7 @@ impl<'a> Examples<'a> {
         if found == Some(code) { Ok(()) } else { Err(ended.complaint("another exit code")) }
     }
 
-    /// Waits until it says so.
+    /// Waits until the script exits with this code.
     fn disks_py_comes_to(&self, code: i32) -> Result<(), String> {
         let mut last = Ok(());
         for _ in 0..LOOKS_MAX {
@@ -179,7 +181,7 @@ impl<'a> Examples<'a> {
         self.run("mixed.fio", &mut fio)?.success().map(drop)
     }
 
-    /// Runs the line `KEY=` of a unit: `FILE KEY`.
+    /// Runs the line `KEY=` of a unit file; `what` is `FILE KEY`.
     fn unit(&self, what: &str) -> Result<(), String> {
         let (file, key) = what.split_once(' ').ok_or("no key")?;
         let text = std::fs::read_to_string(self.folder.join(file)).map_err(|e| e.to_string())?;

@@ -1,6 +1,6 @@
-//! Disks that fail under a running file system while a reader and a writer are at work: bits
-//! flipped, containers removed, cut short, put back, replaced by an old copy of themselves, and
-//! more taken away than the code allows. What was written is verified throughout; in the end a
+//! Disks fail in a running file system while a reader and a writer work: bits are flipped, and
+//! containers are removed, cut short, put back, or replaced by an old copy of themselves. More
+//! disks are taken away than the code allows. What was written is verified throughout. In the end a
 //! scrub has mended everything and `fs check` finds nothing.
 
 use super::checks::Checks;
@@ -15,18 +15,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long a disk may take to be noticed, or to be brought up to date.
+/// How long it may take until a disk's failure is noticed, or until a disk is brought up to date.
 pub(super) const WAIT_SECONDS_MAX: u64 = 60;
 /// How long the load goes on in each state.
 const LOAD_TIME: Duration = Duration::from_millis(1500);
-/// How long the writer rests after each file.
+/// How long the writer pauses after each file.
 const WRITER_PAUSE: Duration = Duration::from_millis(20);
-/// Files that are there from the beginning, and their sizes.
+/// The sizes of the files that exist from the beginning.
 const SIZES: [usize; 8] = [100, 4096, 70_000, 300_000, 1 << 20, (1 << 20) + 1, 3_333_333, 9 << 20];
-/// Where strips begin in a container of 2 GiB, and how far the flips look.
+/// Where strips begin in a container of 2 GiB, and how many bytes from there bits may be flipped
+/// in.
 const DATA_OFFSET: u64 = 65 << 20;
 const DATA_BYTES: u64 = 48 << 20;
-/// One in so many pages that hold anything gets a bit flipped.
+/// One in this many pages that are not empty gets a bit flipped.
 const FLIP_EVERY: u64 = 41;
 
 pub(crate) fn direct(session: &Session, checks: &mut Checks) -> Result<(), String> {
@@ -49,7 +50,8 @@ fn run(
     shapes: &[(&'static str, Shape)],
 ) -> Result<(), String> {
     for (name, shape) in shapes {
-        // Before the file system that will use it: so it is unmounted after that is down.
+        // The host is mounted before the file system that will use it, so it is unmounted after
+        // that is down.
         let host = Xfs::mount(session, checks, &format!("host-{name}"), hosts::HOST_BYTES)?;
         let mounted = Mounted::create(session, checks, name, shape)?;
         if let Err(reason) = one(&mounted, checks, name, (shape, &host)) {
@@ -100,7 +102,7 @@ fn one(
     Ok(())
 }
 
-/// What goes wrong while the load is at work.
+/// Makes things go wrong while the load is at work.
 fn faults(
     mounted: &Mounted<'_>,
     checks: &mut Checks,
@@ -108,7 +110,7 @@ fn faults(
     (shape, host): (&Shape, &Xfs<'_>),
     count: &AtomicU64,
 ) -> Result<(), String> {
-    // With 2x one disk at a time is all that may be wrong.
+    // With 2x only one disk at a time may be at fault.
     let is_pair = shape.code == "2x";
     if !is_pair {
         flip_bits(&mounted.container(2))?;
@@ -149,7 +151,7 @@ fn faults(
     Ok(())
 }
 
-/// Reads the base files over and over; each must be what was written.
+/// Reads the base files over and over. Each must hold what was written.
 fn read_until(base: &Path, stop: &AtomicBool) -> Result<(), String> {
     while !stop.load(Ordering::Relaxed) {
         for (index, size) in SIZES.iter().enumerate() {
@@ -159,7 +161,7 @@ fn read_until(base: &Path, stop: &AtomicBool) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes files and makes them durable; how many.
+/// Writes files and makes them durable. Returns how many.
 fn write_until(directory: &Path, stop: &AtomicBool, count: &AtomicU64) -> Result<u64, String> {
     let fault = |error: std::io::Error| format!("{}: {error}", directory.display());
     std::fs::create_dir(directory).map_err(fault)?;
@@ -170,7 +172,7 @@ fn write_until(directory: &Path, stop: &AtomicBool, count: &AtomicU64) -> Result
         std::fs::File::open(&path).and_then(|file| file.sync_all()).map_err(fault)?;
         number += 1;
         count.store(number, Ordering::SeqCst);
-        // All of them are verified several times afterwards.
+        // Each of these files is verified several times later, so there should not be too many.
         pause(WRITER_PAUSE);
     }
     Ok(number)
@@ -222,7 +224,7 @@ fn old_copy(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), St
     if !log.contains("NSD 2 has missed writes") {
         return Err("the log does not say that NSD 2 was distrusted".to_owned());
     }
-    // Others are gone now: what it holds must be the newest.
+    // Other disks are gone now, so what this disk holds must be the newest.
     let others: &[u16] = if shape.code == "2x" { &[3] } else { &[3, 5] };
     others.iter().try_for_each(|nsd| mounted.remove_nsd(*nsd))?;
     for nsd in others {
@@ -241,8 +243,8 @@ fn old_copy(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), St
     verify(&mounted.mount, written)
 }
 
-/// More are gone than the code allows: what is read is right or an error, and all is there again
-/// when they are back.
+/// More disks are gone than the code allows. A read returns the right bytes or an error, and once
+/// the disks are back everything can be read again.
 fn too_many(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), String> {
     mounted.down()?;
     mounted.up()?;
@@ -282,7 +284,7 @@ fn too_many(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), St
     verify(&mounted.mount, written)
 }
 
-/// A container that cannot be opened any more gets its strips back where it is.
+/// A container that cannot be opened any more gets its strips back in the same place.
 fn in_place(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), String> {
     let refused = mounted.say("disk replace nsd2 --in-place");
     if refused.is_ok() {
@@ -295,7 +297,7 @@ fn in_place(mounted: &Mounted<'_>, shape: &Shape, written: u64) -> Result<(), St
     mounted.up()?;
     wait_for(mounted, "nsd2 ", &["down", "unrecovered"])?;
     if !shape.socket {
-        // The disk's own line says why.
+        // The line of the disk says why.
         wait_for(mounted, "nsd2 ", &["no Strake container on this disk"])?;
     }
     mounted.say("disk replace nsd2 --in-place")?;

@@ -6,7 +6,7 @@ use super::session::Session;
 
 const JOB_SECONDS_MAX: u64 = 240;
 
-/// Name and options of each job.
+/// The name and the options of each job.
 const JOBS: &[(&str, &str)] = &[
     ("sequential", "--rw=write --bs=1M --size=256M --ioengine=psync"),
     ("sequential odd sizes", "--rw=write --bs=33k --size=64M --ioengine=psync"),
@@ -31,7 +31,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
             let mut fio = mounted.outside("fio");
             fio.arg(format!("--name={}", name.replace(' ', "-")));
             fio.arg("--directory").arg(&mounted.mount).args(options.split(' '));
-            // `verify_fatal` stops at the first bad block; the exit code tells.
+            // `verify_fatal` stops fio at the first bad block; the exit code shows it.
             fio.args(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--fallocate=none"]);
             fio.args(["--randseed=7", "--group_reporting"]);
             let outcome = mounted.program(&format!("fio {name}"), JOB_SECONDS_MAX, &mut fio);

@@ -1,4 +1,4 @@
-//! fsx: random reads, writes, mappings, truncations and punches of one file, each read compared
+//! fsx: random reads, writes, mappings, truncations and punches of one file. Each read is compared
 //! with what was written.
 
 use super::checks::Checks;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const RUN_SECONDS_MAX: u64 = 300;
 
-/// Each code, how many NSDs, and which of them is missing while fsx works.
+/// Each code, its number of NSDs, and the NSD that is missing while fsx works.
 const CODES: [(Shape, Option<u16>); 4] = [
     (Shape::of("1", 4), None),
     (Shape::of("2x", 4), Some(2)),
@@ -17,14 +17,14 @@ const CODES: [(Shape, Option<u16>); 4] = [
     (Shape::of("8+2p", 10), None),
 ];
 
-/// A way to use a file: sizes and weights of the operations.
+/// A way to use a file: the sizes and weights of the operations.
 struct Profile {
     name: &'static str,
     configuration: &'static str,
 }
 
-/// Sizes around pages, blocks and nothing in particular, on a file of a few blocks. Never of no
-/// byte at all: fsx takes the `EINVAL` of such a posix_fallocate for a lack of support.
+/// Sizes of any kind on a file of a few blocks. The size is never 0, because fsx takes the `EINVAL`
+/// of a posix_fallocate of no bytes for a lack of support.
 const MIXED: Profile = Profile {
     name: "mixed",
     configuration: "flen = 6000000
@@ -49,9 +49,9 @@ copy_file_range = 6
 ",
 };
 
-/// Every operation on sector boundaries, as programs with O_DIRECT must; mostly punches. Without
-/// posix_fallocate, whose length fsx rounds down and its place not: none is left at the end of the
-/// file, which is EINVAL.
+/// Every operation is on sector boundaries, as for programs with O_DIRECT. Most are punches. There
+/// is no posix_fallocate: fsx rounds its length down but not its place, so near the end of the file
+/// no length is left, which is EINVAL.
 const ALIGNED: Profile = Profile {
     name: "aligned",
     configuration: "flen = 4194304
@@ -74,7 +74,7 @@ copy_file_range = 5
 ",
 };
 
-/// A few bytes at a time: the whole file stays in its inode, and grows out of it again.
+/// A few bytes at a time. The whole file fits into its inode at first, and then outgrows it.
 const SMALL: Profile = Profile {
     name: "small",
     configuration: "flen = 12000
@@ -97,7 +97,7 @@ copy_file_range = 5
 ",
 };
 
-/// Several seeds on every code, in one process, two of the codes with a missing NSD.
+/// Several seeds on every code, in one process. Two of the codes have a missing NSD.
 pub(crate) fn direct(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let first = session.seed;
     let (seeds, count) =
@@ -154,7 +154,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// One run, then its file compared with itself after the kernel's cache was dropped.
+/// Runs fsx once.
 fn exercise(
     mounted: &Mounted<'_>,
     fsx: &Path,

@@ -1,6 +1,6 @@
-//! A full file system: ENOSPC comes from `write`, what was accepted is kept, deleting works, and
-//! afterwards there is room again. The same where not the NSDs are full but the host's file system
-//! under their sparse containers: that is full, not failed.
+//! A full file system: `write` returns ENOSPC, what was accepted is kept, deleting works, and after
+//! that there is room again. The same is tested when the NSDs are not full, but the host's file
+//! system under their sparse containers is. Disks are then full, not failed.
 
 use super::checks::Checks;
 use super::mounted::{Mounted, Shape};
@@ -13,7 +13,7 @@ use std::path::Path;
 
 const ENOSPC: i32 = 28;
 const FILE_BYTES: usize = 4 << 20;
-/// More files than fit by far.
+/// Far more files than fit.
 const FILES_MAX: u64 = 400;
 const SMALL_FILES_MAX: u64 = 200_000;
 
@@ -29,7 +29,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     let host = reference::Xfs::mount(session, checks, "host", 700 << 20)?;
     let shape = Shape { block_size: "256K", nsd_size: "1G", ..Shape::of("2x", 4) };
     let mounted = Mounted::create_in(session, checks, "host full", &shape, &host.mount)?;
-    // The host's space is not ours to promise: it may end below what was written already.
+    // Strake cannot promise the host's space. It may run out after a write was accepted.
     fill_and_empty(checks, "host full", &mounted, &["write", "fsync"])
 }
 
@@ -51,7 +51,7 @@ fn fill_and_empty(
     checks.record(&format!("{name}: all disks are still up"), states);
     let outcome = (0..whole).try_for_each(|number| verify(&mount, number));
     checks.record(&format!("{name}: what was synced is there"), outcome);
-    // Not all of it: what is kept must outlive the shortage.
+    // Removes only half of the files. The others must outlive the shortage.
     let removed = (0..whole).filter(|number| number % 2 == 0);
     let outcome = removed.clone().try_for_each(|number| {
         std::fs::remove_file(mount.join(number.to_string()))
@@ -71,7 +71,7 @@ fn fill_and_empty(
     let kept = (0..whole).filter(|number| number % 2 == 1).chain(1000..1000 + whole / 4);
     let outcome = kept.clone().try_for_each(|number| verify(&mount, number));
     checks.record(&format!("{name}: after down and up all is there"), outcome);
-    // Much is freed at once, of which nobody has told the host when the next writes come.
+    // Frees much at once. The host has not been told of that when the next writes come.
     let emptied = kept.clone().try_for_each(|number| {
         std::fs::remove_file(mount.join(number.to_string()))
             .map_err(|error| format!("file {number}: {error}"))
@@ -89,8 +89,8 @@ fn fill_and_empty(
     Ok(())
 }
 
-/// However full it is, what is there can be written anew: whole files in place, and parts of them
-/// as a database does.
+/// However full the file system is, existing data can be overwritten: whole files in place, and
+/// parts of them as a database does.
 fn write_anew_while_full(checks: &mut Checks, mounted: &Mounted<'_>) {
     let outcome = mounted.up().and_then(|_| {
         let mount = &mounted.mount;
@@ -99,7 +99,7 @@ fn write_anew_while_full(checks: &mut Checks, mounted: &Mounted<'_>) {
             Some(("write", ENOSPC)) => {}
             other => return Err(format!("after {whole} files: {other:?}")),
         }
-        // What was left is used up, too.
+        // Uses up the rest of the space too.
         let mut rest = std::fs::File::create(mount.join("rest")).map_err(|e| e.to_string())?;
         while rest.write_all(&[1; 4096]).is_ok() {}
         drop(rest);
@@ -111,7 +111,7 @@ fn write_anew_while_full(checks: &mut Checks, mounted: &Mounted<'_>) {
                 .map_err(|(what, errno)| told(what, errno))?;
         }
         (0..whole).try_for_each(|number| verify(mount, number))?;
-        // What is kept for metadata is no data's afterwards.
+        // Space kept for metadata must not become space for data.
         let before = room(mount)?;
         mounted.down()?;
         mounted.up()?;
@@ -126,8 +126,8 @@ fn write_anew_while_full(checks: &mut Checks, mounted: &Mounted<'_>) {
     checks.record("full: what is there can be written anew", outcome);
 }
 
-/// Small files, in the metadata and beside it, until no more can be made: all of them are there,
-/// also after a crash, and can be removed.
+/// Makes small files, in the metadata and beside it, until no more can be made. All of them are
+/// there, even after a crash, and can be removed.
 fn fill_with_small_files(checks: &mut Checks, mounted: &Mounted<'_>) {
     let outcome = fill_small(&mounted.mount, 0).and_then(|made| {
         if made < 1000 {
@@ -159,7 +159,7 @@ fn fill_with_small_files(checks: &mut Checks, mounted: &Mounted<'_>) {
     checks.record("small files: as many as fit, and they can be removed", outcome);
 }
 
-/// Bytes that data may take and inodes that may be made, as `df` has them.
+/// The bytes that data may take and the inodes that may be made, as `df` prints them.
 fn room(mount: &Path) -> Result<(u64, u64), String> {
     let mut df = std::process::Command::new("df");
     let output = df.args(["-B1", "--output=avail,iavail"]).arg(mount).output();
@@ -176,12 +176,12 @@ fn small_path(mount: &Path, number: u64) -> std::path::PathBuf {
     mount.join(format!("small-{number}"))
 }
 
-/// From nothing to two units, some of which the inode holds.
+/// From empty to two units. The inode holds some of them.
 fn small_bytes(number: u64) -> Vec<u8> {
     contents(number, [0, 9, 700, 3900, 4000, 6000][(number % 6) as usize])
 }
 
-/// Makes small files from `first` on until there is no space; how many.
+/// Makes small files from `first` on until there is no space. Returns how many.
 fn fill_small(mount: &Path, first: u64) -> Result<u64, String> {
     for number in first..first + SMALL_FILES_MAX {
         let path = small_path(mount, number);
@@ -189,7 +189,7 @@ fn fill_small(mount: &Path, first: u64) -> Result<u64, String> {
             if error.raw_os_error() != Some(ENOSPC) {
                 return Err(format!("file {number}: {error}"));
             }
-            // The last one may be there, and be empty.
+            // The last file may exist and be empty.
             let _ = std::fs::remove_file(path);
             return Ok(number - first);
         }
@@ -206,7 +206,7 @@ fn verify_small(mount: &Path, number: u64) -> Result<(), String> {
     Err(format!("file {number}: {} bytes, not those that were written", found.len()))
 }
 
-/// Gives a file other contents, `piece` by `piece` from its end to its beginning.
+/// Overwrites a file with other contents, `piece` by `piece` from its end to its beginning.
 fn write_in_place(mount: &Path, number: u64, piece: usize, what: u64) -> Result<(), Refusal> {
     let code = |what| move |error: std::io::Error| (what, error.raw_os_error().unwrap_or(-1));
     let path = mount.join(number.to_string());
@@ -221,7 +221,7 @@ fn write_in_place(mount: &Path, number: u64, piece: usize, what: u64) -> Result<
 /// The call that failed, and its errno.
 type Refusal = (&'static str, i32);
 
-/// Writes files until one does not fit; how many did, and which call said why.
+/// Writes files until one does not fit. Returns how many fit, and which call failed.
 fn fill(mount: &Path) -> (u64, Option<Refusal>) {
     for number in 0..FILES_MAX {
         if let Err(refusal) = write_whole(mount, number) {

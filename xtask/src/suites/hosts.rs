@@ -1,7 +1,8 @@
-//! A disk whose host fails under it while a reader and a writer are at work. It lies in a file
-//! system of its own: frozen, every write to it hangs in the kernel until it is thawed; shut down,
-//! every access is EIO until it is mounted anew. Meanwhile the others go on, and what waits for
-//! the one that hangs is listed; afterwards it is brought up to date.
+//! The host of a disk fails while a reader and a writer work. The disk lies in a file system of its
+//! own. When that is frozen, every write to it hangs in the kernel until it is thawed. When it is
+//! shut down, every access is EIO until it is mounted again. The other disks go on meanwhile, and
+//! `diag waiters` lists the calls that wait for the one that hangs. Afterwards the disk is brought
+//! up to date.
 
 use super::checks::Checks;
 use super::command::pause;
@@ -13,13 +14,13 @@ use std::time::Duration;
 
 /// The host's size: more than a container of 2 GiB.
 pub(super) const HOST_BYTES: u64 = 3 << 30;
-/// How long a disk may hang in these file systems before it is down (`nsd_io_limit`).
+/// How long a disk may hang in these file systems before it counts as down (`nsd_io_limit`).
 pub(super) const IO_LIMIT: &str = "15s";
-/// So many more durable files show that writers go on.
+/// This many more durable files show that writers go on.
 const PROGRESS_FILES: u64 = 3;
 
-/// Moves `old` to the host and lets that fail in both ways (`is_hanging`), or in the quick one
-/// only; `new` is the name that the disk gets, `written` counts the load's durable files.
+/// Moves the disk `old` to the host. Makes the host fail in both ways, or only in the quick one if
+/// not `is_hanging`. The moved disk gets the name `new`. `written` counts the load's durable files.
 pub(super) fn run(
     mounted: &Mounted<'_>,
     checks: &mut Checks,
@@ -34,7 +35,7 @@ pub(super) fn run(
     checks.record(&format!("{new}: it is moved to a host of its own"), moved);
     if is_hanging {
         let outcome = hang(mounted, host, new, written);
-        // Whatever happened: what is frozen can neither be unmounted nor synced.
+        // Thaws in any case: a frozen file system can be neither unmounted nor synced.
         let thawed = host.thaw();
         checks.record(&format!("{new}: its host hangs: it is down, others go on"), outcome);
         let back = thawed.and_then(|()| wait_for(mounted, &format!("{new} "), &["ready   up"]));
@@ -56,8 +57,8 @@ fn hang(
 ) -> Result<(), String> {
     host.freeze()?;
     let waiter = format!("NSD {}", disk.trim_start_matches("nsd"));
-    // Somebody waits for it from the first write on until it is given up. A disk that holds
-    // metadata may hang in that first; its waiter names no disk.
+    // Some call waits for the disk from the first write on until the disk is given up. If the disk
+    // holds metadata, the first to hang may be a call for the metadata, whose waiter names no disk.
     let is_hung = |line: &str| line.contains(&waiter) || line.contains("metadata");
     faults::wait_until(mounted, "diag waiters", |text| {
         text.lines().any(|line| waited_seconds(line) >= 1.0 && is_hung(line))
@@ -67,7 +68,7 @@ fn hang(
     goes_on(written)
 }
 
-/// How long somebody waits, as a line of `diag waiters` says.
+/// How long a call has waited, as a line of `diag waiters` says.
 fn waited_seconds(line: &str) -> f64 {
     let number = line.strip_prefix("Waiting ").and_then(|rest| rest.split(' ').next());
     number.and_then(|number| number.parse().ok()).unwrap_or(0.0)

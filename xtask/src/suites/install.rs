@@ -1,4 +1,4 @@
-//! The foreign suites, from the package registry, at pinned versions, kept in `target/suites`.
+//! Installs the foreign suites from the package registry, at pinned versions, in `target/suites`.
 
 use super::command;
 use super::session::Session;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const INSTALL_TIME_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// A program of the registry: what it is called there, and as a program.
+/// A program of the registry, where it has the same name.
 pub(crate) struct Package {
     pub(crate) name: &'static str,
     pub(crate) version: &'static str,
@@ -19,7 +19,7 @@ pub(crate) const PJDFSTEST: Package = Package { name: "pjdfstest", version: "0.2
 /// The file system exerciser.
 pub(crate) const FSX: Package = Package { name: "fsx", version: "0.3.2" };
 
-/// The installed program; installs it where it is missing or of another version.
+/// The installed program. Installs it if it is missing or has another version.
 ///
 /// # Errors
 /// What cargo said.
@@ -29,7 +29,7 @@ pub(crate) fn install(session: &Session, package: &Package) -> Result<PathBuf, S
     let program = root.join("bin").join(name);
     if !program.exists() {
         let mut cargo = Command::new("cargo");
-        // Not in the repository, whose toolchain file and manifest are none of the package's.
+        // Not in the repository: its toolchain file and its manifest must not affect the package.
         cargo.current_dir(&session.root);
         cargo.args(["install", name, "--version", version, "--locked", "--root"]).arg(&root);
         cargo.arg("--target-dir").arg(session.kept.join("build"));

@@ -1,5 +1,5 @@
-//! What was written is there after `down` and `up`, and what was made durable is there after the
-//! daemon was killed.
+//! Data that was written is there after `down` and `up`. Data that was made durable is there after
+//! the daemon was killed.
 
 use super::checks::Checks;
 use super::command;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const SECONDS_MAX: u64 = 60;
 
-/// One of everything that a directory can hold, with attributes and lists.
+/// One of everything that a directory can hold, with extended attributes and access lists.
 const ZOO: &str = "set -e
 mkdir -p d/e/f && chmod 2750 d/e && chown tests:tests d/e
 printf inline > small && head -c 3000000 /dev/urandom > large && chmod 4711 large
@@ -28,7 +28,7 @@ i=0; while [ $i -lt 500 ]; do echo $i > d/e/f/file-$i; i=$((i+1)); done
 rm d/e/f/file-7 && mv d/e/f/file-8 d/e/renamed
 ";
 
-/// What tells of a file system in use, and a word that must be in it.
+/// Commands that describe a file system in use, and a word that each must print.
 const LISTINGS: &[(&str, &str)] = &[
     ("diag stats", "fuse_create"),
     ("diag iohist", "nsd"),
@@ -84,7 +84,7 @@ fn named(mounted: &Mounted<'_>, name: &str) -> Result<(), String> {
     if fields == [name, "fuse.strake"] { Ok(()) } else { Err(told) }
 }
 
-/// An `umount` returns before the daemon has written what it holds, and has ended.
+/// `umount` returns before the daemon has written what it holds and has ended.
 fn unmounted(mounted: &Mounted<'_>) -> Result<(), String> {
     let text = |error: std::io::Error| error.to_string();
     let file = mounted.mount.join("unmounted");
@@ -102,7 +102,8 @@ fn unmounted(mounted: &Mounted<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Down, and up from a script that holds a lock, as `flock` does for the programs it runs.
+/// Takes the file system down. Then takes it up from a script that holds a lock, as `flock` does
+/// for the programs that it runs.
 fn locked_up(mounted: &Mounted<'_>) -> Result<(), String> {
     mounted.down()?;
     let lock = mounted.beside("script")?.join("lock");
@@ -115,7 +116,7 @@ fn locked_up(mounted: &Mounted<'_>) -> Result<(), String> {
     mounted.program("the lock", SECONDS_MAX, &mut free).map(drop)
 }
 
-/// The manifest, the extended attributes and access lists that std cannot read, and the middle of
+/// The manifest, the extended attributes and access lists, which std cannot read, and the middle of
 /// the sparse file, which is too large to be read whole.
 fn everything(mounted: &Mounted<'_>, round: &str) -> Result<Vec<String>, String> {
     let sparse = mounted.mount.join("sparse");
@@ -140,7 +141,7 @@ fn middle_of(sparse: &Path) -> Result<String, String> {
     Ok(format!("sparse: size {} middle {middle:?}", meta.size()))
 }
 
-/// Three crashes in a row, each in the middle of writing.
+/// Crashes three times in a row, each time in the middle of writing.
 pub(crate) fn killed(
     session: &Session,
     checks: &mut Checks,
@@ -164,7 +165,7 @@ pub(crate) fn killed(
     Ok(())
 }
 
-/// Kills the daemon once `wanted` files are durable; returns how many were, in the end.
+/// Kills the daemon once `wanted` files are durable. Returns how many were durable in the end.
 fn write_and_kill(
     session: &Session,
     mounted: &Mounted<'_>,
@@ -202,7 +203,7 @@ fn write_and_kill(
     Ok(durable())
 }
 
-/// `down` refuses while a program is in the mount, and does it with `--force`.
+/// `down` refuses while a program uses the mount, and `down --force` goes through.
 fn busy(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let mounted = Mounted::create(session, checks, "busy", &Shape::of("2x", 4))?;
     std::fs::write(mounted.mount.join("kept"), b"kept").map_err(|error| error.to_string())?;

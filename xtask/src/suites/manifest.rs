@@ -1,11 +1,11 @@
-//! Everything that `stat` and reading tell about a tree, as lines of text that can be compared.
+//! Everything that `stat` and reading say about a tree, as lines of text that can be compared.
 
 use std::fmt::Write;
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Larger files are sparse ones here, and told by their size alone.
+/// Files larger than this are sparse here. Only their size is recorded.
 const HASHED_BYTES_MAX: u64 = 1 << 30;
 
 /// One line for each path below `root`, sorted: kind, mode, owner, links, size, times, contents.
@@ -93,8 +93,8 @@ pub(crate) fn compare(before: &[String], after: &[String]) -> Result<(), String>
     }
 }
 
-/// Directories and files of `root`, in order of name, as long as they fit in `bytes_max` and
-/// `files_max` together.
+/// The directories and files of `root`, in order of name, that fit in `bytes_max` and `files_max`
+/// together.
 pub(crate) fn bounded_part(root: &Path, bytes_max: u64, files_max: u64) -> Vec<PathBuf> {
     let mut entries: Vec<PathBuf> = std::fs::read_dir(root)
         .map(|entries| entries.filter_map(Result::ok).map(|entry| entry.path()).collect())

@@ -1,4 +1,4 @@
-//! One Strake file system, as its user handles it: up, down, check, and the accidents.
+//! One Strake file system, handled as its user would: up, down, check. Also the accidents.
 
 use super::checks::Checks;
 use super::command::Ended;
@@ -6,10 +6,10 @@ use super::session::Session;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How long any one command of `strake` may take here.
+/// How long any one `strake` command may take here.
 const COMMAND_SECONDS_MAX: u64 = 120;
 
-/// What to make.
+/// The kind of file system to make.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) code: &'static str,
@@ -17,16 +17,16 @@ pub(crate) struct Shape {
     pub(crate) block_size: &'static str,
     pub(crate) nsd_size: &'static str,
     pub(crate) socket: bool,
-    /// Requests come through io_uring.
+    /// Whether requests come through io_uring.
     pub(crate) rings: bool,
     /// Blocks are sent as patches wherever that can be, however much of them has changed.
     pub(crate) patches_always: bool,
-    /// `nsd_io_limit`, where it is not the usual one.
+    /// The setting `nsd_io_limit`, if it is not the usual one.
     pub(crate) io_limit: Option<&'static str>,
 }
 
 impl Shape {
-    /// A small file system of `code` on as many NSDs as it needs, at least two more than `p`.
+    /// A small file system of `code` on `nsds` NSDs.
     pub(crate) const fn of(code: &'static str, nsds: u16) -> Shape {
         let (block_size, nsd_size) = ("1M", "2G");
         Shape {
@@ -42,7 +42,7 @@ impl Shape {
     }
 }
 
-/// A file system that exists; dropped, it is taken down and removed.
+/// A file system that exists. When it is dropped, it is taken down and removed.
 pub(crate) struct Mounted<'a> {
     session: &'a Session,
     suite: &'static str,
@@ -63,7 +63,7 @@ impl<'a> Mounted<'a> {
         name: &str,
         shape: &Shape,
     ) -> Result<Mounted<'a>, String> {
-        // A short path: tests make sockets below it, whose paths have at most 107 bytes.
+        // A short path: tests make sockets below it, and a socket's path has at most 107 bytes.
         let root = session.root.join(session.next_number().to_string());
         std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
         Mounted::create_in(session, checks, name, shape, &root)
@@ -115,7 +115,7 @@ impl<'a> Mounted<'a> {
         Ok(path)
     }
 
-    /// `strake WORDS --data DIR`.
+    /// The command `strake WORDS --data DIR`.
     pub(crate) fn command(&self, words: &str) -> Command {
         let mut command = self.session.command(&self.session.strake);
         command.args(words.split(' ')).arg("--data").arg(self.data());
@@ -142,8 +142,8 @@ impl<'a> Mounted<'a> {
         ended.map_err(|error| self.with_log(error))
     }
 
-    /// An error with the end of the daemon's log: where only the output of a run is kept, it must
-    /// tell both sides.
+    /// Adds the end of the daemon's log to an error. Sometimes only the output of a run is kept, so
+    /// the output must tell both sides.
     fn with_log(&self, error: String) -> String {
         const LINES: usize = 10;
         let log = std::fs::read_to_string(self.data().join("strake.log")).unwrap_or_default();
@@ -177,7 +177,7 @@ impl<'a> Mounted<'a> {
         ended.map_err(|error| self.with_log(format!("strake {what}: {error}")))
     }
 
-    /// Starts it again.
+    /// Starts the file system again.
     ///
     /// # Errors
     /// What `strake up` said.
@@ -185,14 +185,14 @@ impl<'a> Mounted<'a> {
         self.run("up", &mut self.up_command())
     }
 
-    /// What starts it again.
+    /// The command that starts the file system again.
     pub(crate) fn up_command(&self) -> Command {
         let mut command = self.command("up");
         command.arg("--mount").arg(&self.mount);
         command
     }
 
-    /// Flushes, unmounts, ends.
+    /// Flushes, unmounts, and ends the daemon.
     ///
     /// # Errors
     /// What `strake down` said.
@@ -200,7 +200,7 @@ impl<'a> Mounted<'a> {
         self.run("down", &mut self.command("down")).map(drop)
     }
 
-    /// `strake fs check`, which must find nothing.
+    /// Runs `strake fs check`, which must find nothing.
     ///
     /// # Errors
     /// What it found.
@@ -210,7 +210,7 @@ impl<'a> Mounted<'a> {
         if clean { Ok(()) } else { Err(ended.complaint("strake fs check is not clean")) }
     }
 
-    /// `strake fs sync`.
+    /// Runs `strake fs sync`.
     ///
     /// # Errors
     /// What it said.
@@ -218,7 +218,7 @@ impl<'a> Mounted<'a> {
         self.run("fs sync", &mut self.command("fs sync")).map(drop)
     }
 
-    /// Whether `strake disk list` has every disk up.
+    /// Checks that `strake disk list` shows every disk as up.
     ///
     /// # Errors
     /// What it printed.
@@ -234,14 +234,14 @@ impl<'a> Mounted<'a> {
         Err(ended.complaint("not every disk is up"))
     }
 
-    /// The last two checks of a file system: it is clean, and it goes down.
+    /// Records the last two checks of a file system: it is clean, and it goes down.
     pub(crate) fn finish(self, checks: &mut Checks) {
         let name = self.name.clone();
         checks.record(&format!("{name}: strake fs check is clean"), self.check());
         checks.record(&format!("{name}: strake down"), self.down());
     }
 
-    /// The daemon's process, which a second `up` names.
+    /// The daemon's process number, which a second `up` prints.
     ///
     /// # Errors
     /// It does not run.
@@ -253,7 +253,7 @@ impl<'a> Mounted<'a> {
             .ok_or_else(|| format!("`up` of what is up names no process: {output}"))
     }
 
-    /// Ends the daemon as a crash would; all its helper processes must end then.
+    /// Kills the daemon as a crash would. All its helper processes must end after that.
     ///
     /// # Errors
     /// It does not run, or outlives the signal.
@@ -263,13 +263,13 @@ impl<'a> Mounted<'a> {
         self.kill_and_wait(&[daemon], &helpers)
     }
 
-    /// Ends the daemon and all its helper processes as a crash of them all would.
+    /// Kills the daemon and all its helper processes, as a crash of them all would.
     ///
     /// # Errors
     /// They do not run, or outlive the signal.
     pub(crate) fn kill_all(&self) -> Result<(), String> {
         let daemon = self.daemon()?;
-        // The helpers first: else they could end in order.
+        // The helpers first. Otherwise they could end in an orderly way.
         let mut processes = children_of(daemon);
         processes.push(daemon);
         self.kill_and_wait(&processes, &[])
@@ -284,7 +284,7 @@ impl<'a> Mounted<'a> {
         children_of(daemon).into_iter().find(is_server)
     }
 
-    /// Ends one process as a crash would.
+    /// Kills one process as a crash would.
     ///
     /// # Errors
     /// It does not run, or outlives the signal.
@@ -304,7 +304,7 @@ impl<'a> Mounted<'a> {
     /// Waits until a process has ended.
     ///
     /// # Errors
-    /// It goes on.
+    /// The process goes on.
     pub(crate) fn wait_for_end(&self, process: u32) -> Result<(), String> {
         let end = crate::runner::now() + std::time::Duration::from_secs(COMMAND_SECONDS_MAX);
         while is_alive(process) {
@@ -316,7 +316,8 @@ impl<'a> Mounted<'a> {
         Ok(())
     }
 
-    /// Moves the directory of NSD `index` (from 1) away, as a pulled disk is gone; only while down.
+    /// Moves the directory of NSD `index` (from 1) away, like a disk that is pulled. Some tests do
+    /// that while the file system is in use.
     ///
     /// # Errors
     /// The host's.
@@ -324,7 +325,7 @@ impl<'a> Mounted<'a> {
         self.rename(&format!("data/nsd{index}"), &format!("pulled-nsd{index}"))
     }
 
-    /// Puts it back.
+    /// Puts the directory of a removed NSD back.
     ///
     /// # Errors
     /// The host's.
@@ -353,7 +354,7 @@ fn status_of(process: u32) -> Option<(char, u32)> {
     Some((words.next()?.chars().next()?, words.next()?.parse().ok()?))
 }
 
-/// Whether a process runs; one that only waits to be reaped does not.
+/// True if a process runs. A process that only waits to be reaped does not.
 fn is_alive(process: u32) -> bool {
     status_of(process).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
 }
@@ -361,7 +362,7 @@ fn is_alive(process: u32) -> bool {
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
         let _ = self.run("down --force", &mut self.command("down --force"));
-        // What is still mounted or cannot be removed is the janitor's.
+        // The janitor deals with what is still mounted or cannot be removed.
         let _ = std::fs::remove_dir(&self.mount);
         if !self.mount.exists() {
             let _ = std::fs::remove_dir_all(self.data());

@@ -1,6 +1,6 @@
-//! The way back to the kernel: names, attributes and pages that it is told to let go of, because
-//! they change underneath. `notify_probe` (an example of `strake-fuse`) mounts a file system in
-//! memory that does so, and looks at it as programs do; through `/dev/fuse` and through rings.
+//! The way back to the kernel: the kernel is told to drop names, attributes and pages, because they
+//! change underneath. `notify_probe` (an example of `strake-fuse`) mounts a file system in memory
+//! that does so, and looks at it as programs do. It runs through `/dev/fuse` and through rings.
 
 use super::checks::Checks;
 use super::rings::Offer;

@@ -1,9 +1,10 @@
-//! A process that writes pages of 4 KiB here and there in one file, sometimes through a handle
-//! with `O_DSYNC`, syncs every few, and says what it does: what it said was synced must be in the
-//! file after any crash of the file system under it, and nothing may be there that it never wrote.
+//! A process that writes pages of 4 KiB here and there in one file and logs what it does. Some of
+//! the writes go through a handle with `O_DSYNC`. Every few writes it syncs. After any crash of the
+//! file system under it, everything that was logged as synced must be in the file, and nothing may
+//! be there that was never written.
 //!
-//! A page holds its number (8 bytes, little-endian; 0 where nothing was ever written) and bytes
-//! that follow from the number. Lines, one number for each write of all rounds:
+//! A page holds its number (8 bytes, little-endian; 0 if the page was never written) and bytes that
+//! follow from the number. All rounds count their writes together. The log has these lines:
 //!
 //! ```text
 //! w NUMBER PAGE   a write begins
@@ -26,7 +27,7 @@ pub(crate) const COMMAND: &str = "suites-pages";
 const PAGE_BYTES: usize = 4096;
 /// Two blocks and a half.
 const PAGES: u64 = 640;
-/// The file, once each page was written to.
+/// The size of the file once every page has been written.
 pub(crate) const FILE_BYTES: usize = PAGES as usize * PAGE_BYTES;
 const O_DSYNC: i32 = 0o10000;
 
@@ -62,7 +63,7 @@ fn write_pages(path: &Path, first: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The page that a write goes to.
+/// The page to which a write goes.
 fn page_of(number: u64) -> u64 {
     let bytes = contents(number, 8);
     bytes.iter().fold(0, |sum, byte| (sum * 31 + u64::from(*byte)) % PAGES)
@@ -74,21 +75,21 @@ fn bytes_of(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// What was said of one page.
+/// What the log says of one page.
 #[derive(Default)]
 struct Page {
-    /// The newest that is durable.
+    /// The newest write that is durable.
     floor: u64,
-    /// All that were begun.
+    /// All writes that were begun.
     begun: Vec<u64>,
 }
 
-/// Compares the file with what was said so far; says how many writes were durable, and adds to
-/// `log` what was found.
+/// Compares the file with the log so far. Returns how many writes were durable, and adds what was
+/// found to the log.
 ///
 /// # Errors
-/// The first page that is wrong; the others are noted all the same, or the next crash would be
-/// judged by what was under way when this one came.
+/// The first page that is wrong. The pages that are right are logged all the same. Otherwise the
+/// next crash would be judged by the writes that were on their way at this one.
 pub(crate) fn verify(path: &Path, log: &Path) -> Result<u64, String> {
     let text = std::fs::read_to_string(log).map_err(|error| error.to_string())?;
     let (pages, durable) = read_log(&text)?;
@@ -114,7 +115,7 @@ pub(crate) fn verify(path: &Path, log: &Path) -> Result<u64, String> {
     fault.map_or(Ok(durable), Err)
 }
 
-/// The number of the write whose bytes a page has.
+/// The number of the write whose bytes a page holds.
 fn judge(page: &[u8], said: &Page) -> Result<u64, String> {
     let number = match page.first_chunk() {
         Some(first) if page.len() == PAGE_BYTES => u64::from_le_bytes(*first),
@@ -139,7 +140,7 @@ fn judge(page: &[u8], said: &Page) -> Result<u64, String> {
     Ok(number)
 }
 
-/// What is known of each page that was ever written to, and how many writes were durable.
+/// What the log says of each page that was ever written, and how many writes were durable.
 fn read_log(text: &str) -> Result<(BTreeMap<u64, Page>, u64), String> {
     let mut pages = BTreeMap::<u64, Page>::new();
     let (mut pending, mut durable) = (BTreeMap::new(), 0);
@@ -168,7 +169,7 @@ fn read_log(text: &str) -> Result<(BTreeMap<u64, Page>, u64), String> {
             }
             ("r", &[number, page]) => {
                 let page = pages.entry(page).or_default();
-                // What a crash took does not return.
+                // A write that a crash took does not return.
                 page.begun.retain(|begun| *begun <= number);
                 page.floor = number;
                 pending.clear();
@@ -179,7 +180,7 @@ fn read_log(text: &str) -> Result<(BTreeMap<u64, Page>, u64), String> {
     Ok((pages, durable))
 }
 
-/// The number after the last one that was begun.
+/// The number after the last write that was begun.
 pub(crate) fn next_number(log: &Path) -> u64 {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let numbers = text.lines().filter_map(|line| line.strip_prefix("w ")?.split(' ').next());

@@ -1,12 +1,12 @@
 //! pjdfstest: 398 tests of POSIX file system calls, as root and as two other users.
 //!
-//! They run in two processes. Some tests leave files open for writing until their process ends,
-//! and no file system can then be remounted read-only, which the `erofs` tests do: after them,
-//! those fail on ext4 too, in the order that some linkers give. So the first process may not
-//! remount and skips exactly the tests that the second one does.
+//! The tests run in two processes. Some tests leave files open for writing until their process
+//! ends. No file system can then be remounted read-only, which the `erofs` tests do. If the `erofs`
+//! tests come after such tests, they fail on ext4 too; the order depends on the linker. So the
+//! first process may not remount, and skips exactly the tests that the second process runs.
 //!
-//! One test asks the C library for the largest link count and skips itself where that library
-//! does not know the file system; the runner does the same test itself ([`links_up_to_the_limit`]).
+//! One test asks the C library for the largest link count, and skips itself if that library does
+//! not know the file system. The runner does the same test itself ([`links_up_to_the_limit`]).
 
 use super::checks::Checks;
 use super::command;
@@ -19,11 +19,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How many tests this version has; fewer would mean that some were not run.
+/// How many tests this version has. A smaller number would mean that some were not run.
 const TEST_COUNT: u64 = 398;
 const TIME_MAX: Duration = Duration::from_secs(10 * 60);
 
-/// The test that only file systems known to the C library get.
+/// The test that runs only on file systems that the C library knows.
 const LINK_COUNT_TEST: &str = "link::link_count_max";
 /// The most names one file can have (`strake_proto::limits::LINK_COUNT_MAX`).
 const LINK_COUNT_MAX: u64 = 65000;
@@ -46,12 +46,12 @@ entries = [[\"nobody\", \"nogroup\"], [\"tests\", \"tests\"]]
     )
 }
 
-/// Everything in one process.
+/// Everything runs in one process.
 pub(crate) fn direct(session: &Session, checks: &mut Checks) -> Result<(), String> {
     run(session, checks, Shape::of("4+2p", 6))
 }
 
-/// Servers in processes of their own.
+/// Servers run in processes of their own.
 pub(crate) fn socket(session: &Session, checks: &mut Checks) -> Result<(), String> {
     run(session, checks, Shape { socket: true, ..Shape::of("4+2p", 6) })
 }
@@ -64,7 +64,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks, shape: Shape) -> Resul
     let remounting = part(session, checks, &mounted, &program, "erofs")?;
     let mut results = BTreeMap::new();
     for (name, result) in most.into_iter().chain(remounting) {
-        // The second process decides on the tests that the first one left to it.
+        // The second process decides on the tests that the first one skipped.
         results.insert(name, result);
     }
     if results.get(LINK_COUNT_TEST).is_some_and(|result| result == "skipped") {
@@ -89,7 +89,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks, shape: Shape) -> Resul
     Ok(())
 }
 
-/// Runs the tests whose names contain `pattern`; names and results.
+/// Runs the tests whose names contain `pattern`. Returns their names and results.
 fn part(
     session: &Session,
     checks: &Checks,
@@ -105,7 +105,7 @@ fn part(
     let mut pjdfstest = session.command(program);
     pjdfstest.env("PATH", format!("{}:{path}", wrapper.display()));
     pjdfstest.arg("-c").arg(&file).arg("-p").arg(&mounted.mount);
-    // Any other file system will do; the host's own is one.
+    // The secondary file system can be any other; the host's own will do.
     pjdfstest.arg("-s").arg(mounted.beside("secondary")?).arg(pattern);
     let log = session.log(checks.suite(), &format!("pjdfstest {pattern}"));
     let ended = command::run(&mut pjdfstest, &log, TIME_MAX)?;
@@ -117,7 +117,7 @@ fn part(
     results.ok_or_else(|| ended.complaint("no results, or not as many as the summary says"))
 }
 
-/// Gives one file names until that is refused, which must be at the limit and with EMLINK.
+/// Gives one file names until that is refused. The refusal must come at the limit, with EMLINK.
 fn links_up_to_the_limit(mount: &Path) -> Result<(), String> {
     const EMLINK: i32 = 31;
     let directory = mount.join("links");
@@ -140,8 +140,8 @@ fn links_up_to_the_limit(mount: &Path) -> Result<(), String> {
     }
 }
 
-/// Remounts go through `mount`, which would start a helper program for this type; `-i` tells it
-/// to ask the kernel itself.
+/// Tests remount with the program `mount`, which would start a helper program for this type of file
+/// system. The option `-i` makes it ask the kernel itself.
 fn mount_wrapper(tools: &Path) -> Result<PathBuf, String> {
     let directory = tools.join("bin");
     let wrapper = directory.join("mount");
@@ -152,7 +152,8 @@ fn mount_wrapper(tools: &Path) -> Result<PathBuf, String> {
     Ok(directory)
 }
 
-/// Reads lines `NAME ok|FAILED|skipped|…` up to `Summary: …, 398 total`, which must count as many.
+/// Reads lines `NAME ok|FAILED|skipped|…` up to `Summary: …, 398 total`, whose total must be their
+/// number.
 fn read_results(output: &str) -> Option<Vec<(String, String)>> {
     const RESULTS: [&str; 5] =
         ["ok", "FAILED", "skipped", "PASSED UNEXPECTEDLY", "failed as expected"];
@@ -170,7 +171,7 @@ fn read_results(output: &str) -> Option<Vec<(String, String)>> {
     None
 }
 
-/// What the suite said about a test that failed: the lines below its name.
+/// What the suite said about a failed test: the lines below its name.
 fn message_of<'a>(output: &'a str, name: &str) -> Vec<&'a str> {
     const LINES_MAX: usize = 8;
     let is_head = |line: &&str| {

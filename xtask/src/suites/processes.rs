@@ -1,5 +1,5 @@
-//! Two processes on one file: shared mappings and locks. `mount_probe` (an example of the crate
-//! that may map memory) plays both.
+//! Two processes on one file: shared mappings and locks. `mount_probe`, an example of the crate
+//! that may map memory, plays both processes.
 
 use super::checks::Checks;
 use super::mounted::{Mounted, Shape};
@@ -38,7 +38,8 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     Ok(())
 }
 
-/// `O_RDONLY | O_TRUNC` on a running program: ETXTBSY, its bytes untouched.
+/// Opens a running program with `O_RDONLY | O_TRUNC`. The result must be ETXTBSY, and its bytes
+/// stay.
 fn running(mounted: &Mounted<'_>) -> Result<(), String> {
     const O_TRUNC: i32 = 0o1000;
     const ETXTBSY: i32 = 26;

@@ -1,4 +1,4 @@
-//! Programs that people run all day, on the mount: what they leave must equal what they leave
+//! Programs in daily use, run on the mount. What they leave there must equal what they leave
 //! elsewhere.
 
 use super::checks::Checks;
@@ -74,7 +74,8 @@ fn tar(_: &Session, mounted: &Mounted<'_>) -> Result<(), String> {
     std::fs::remove_dir_all(&unpacked).map_err(|error| format!("remove the tree: {error}"))
 }
 
-/// A git that trusts repositories of other owners: a checkout often belongs to someone else.
+/// A git that trusts repositories of other owners, because a checkout often belongs to somebody
+/// else.
 fn git(mounted: &Mounted<'_>) -> Command {
     let mut git = mounted.outside("git");
     git.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_KEY_0", "safe.directory");
@@ -112,7 +113,7 @@ fn cargo_build(_: &Session, mounted: &Mounted<'_>) -> Result<(), String> {
     cargo.current_dir(&clone).env("CARGO_TARGET_DIR", clone.join("target"));
     cargo.args(["build", "--offline", "--locked", "-p", "strake-proto", "-p", "xtask"]);
     mounted.program("cargo build", SECONDS_MAX, &mut cargo)?;
-    // The program that was linked on the mount runs from the mount.
+    // The program was linked on the mount. It must also run from the mount.
     let mut built = mounted.outside(clone.join("target/debug/xtask"));
     let help = mounted.program("built program", SECONDS_MAX, built.arg("help"))?;
     if help.output().contains("xtask COMMAND") {
@@ -138,7 +139,7 @@ fn sqlite(_: &Session, mounted: &Mounted<'_>) -> Result<(), String> {
     if !made.lines().any(|line| line == "wal") {
         return Err(format!("the journal mode is not WAL: {made}"));
     }
-    // Forty transactions of fifty rows from each of two processes at the same time.
+    // Each of two processes makes forty transactions of fifty rows, both at the same time.
     let script = |writer: u32| {
         let insert = |batch: u32| {
             format!(

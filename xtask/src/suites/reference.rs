@@ -1,5 +1,5 @@
-//! XFS in a file of the session's directory, through a loop device: what Strake is compared with,
-//! and a host file system small enough to run full, or one that fails.
+//! XFS in a file of the session's directory, through a loop device. It serves as the file system
+//! that Strake is compared with, as a host small enough to fill up, and as a host that fails.
 
 use super::checks::Checks;
 use super::command::pause;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const TOOL_SECONDS_MAX: u64 = 60;
 
-/// A mounted XFS; dropped, it is unmounted, which frees its loop device.
+/// A mounted XFS. When it is dropped, it is unmounted, which frees its loop device.
 pub(crate) struct Xfs<'a> {
     session: &'a Session,
     suite: &'static str,
@@ -19,7 +19,7 @@ pub(crate) struct Xfs<'a> {
 }
 
 impl<'a> Xfs<'a> {
-    /// Makes one of `bytes` (sparse) and mounts it.
+    /// Makes an XFS of `bytes` in a sparse file and mounts it.
     ///
     /// # Errors
     /// What the tools said.
@@ -40,7 +40,7 @@ impl<'a> Xfs<'a> {
         Ok(xfs)
     }
 
-    /// Lets every change of it wait in the kernel until [`Xfs::thaw`].
+    /// Makes every change to the file system wait in the kernel until [`Xfs::thaw`].
     ///
     /// # Errors
     /// What the tool said.
@@ -51,12 +51,12 @@ impl<'a> Xfs<'a> {
     /// Ends a [`Xfs::freeze`].
     ///
     /// # Errors
-    /// What the tool said; that it was not frozen, for one.
+    /// What the tool said, for example that it was not frozen.
     pub(crate) fn thaw(&self) -> Result<(), String> {
         self.tool("fsfreeze", &["--unfreeze"], &[&self.mount])
     }
 
-    /// Lets every access fail with EIO until [`Xfs::mount_anew`].
+    /// Makes every access fail with EIO until [`Xfs::mount_anew`].
     ///
     /// # Errors
     /// What the tool said.
@@ -64,10 +64,10 @@ impl<'a> Xfs<'a> {
         self.tool("xfs_io", &["-x", "-c", "shutdown -f"], &[&self.mount])
     }
 
-    /// Unmounts it, when its users have let it go, and mounts it again.
+    /// Unmounts the file system once its users have let it go, and mounts it again.
     ///
     /// # Errors
-    /// What the tools said; it is still in use after `seconds`.
+    /// What the tools said, or that it is still in use after `seconds`.
     pub(crate) fn mount_anew(&self, seconds: u64) -> Result<(), String> {
         let end = crate::runner::now() + Duration::from_secs(seconds);
         while let Err(error) = self.tool("umount", &[], &[&self.mount]) {

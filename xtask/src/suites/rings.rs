@@ -1,7 +1,8 @@
-//! FUSE over io_uring: what the other suites ask of `/dev/fuse`, in small.
+//! FUSE over io_uring. This suite repeats, on a small scale, what the other suites test on
+//! `/dev/fuse`.
 //!
-//! The kernel offers it to new mounts while its module parameter says so; it is put back to what it
-//! was at the end.
+//! The kernel offers io_uring to new mounts while its module parameter says so. At the end the
+//! parameter is set back to what it was.
 
 use super::checks::Checks;
 use super::mounted::{Mounted, Shape};
@@ -13,13 +14,13 @@ use std::path::Path;
 const OFFER: &str = "/sys/module/fuse/parameters/enable_uring";
 const OPERATIONS: u64 = 1000;
 
-/// While it lives the kernel offers io_uring.
+/// While this value lives, the kernel offers io_uring to new mounts.
 pub(super) struct Offer {
     before: String,
 }
 
 impl Offer {
-    /// Whether this kernel has it at all.
+    /// True if this kernel has FUSE over io_uring at all.
     pub(super) fn is_possible() -> bool {
         Path::new(OFFER).exists()
     }
@@ -63,7 +64,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     Ok(())
 }
 
-/// Whether the daemon has threads that serve rings.
+/// Checks whether the daemon has threads that serve rings.
 fn served_by_rings(mounted: &Mounted<'_>, wanted: bool) -> Result<(), String> {
     let threads = format!("/proc/{}/task", mounted.daemon()?);
     let entries = std::fs::read_dir(&threads).map_err(|error| format!("{threads}: {error}"))?;

@@ -1,4 +1,5 @@
-//! One run of the runner: where the repository, the binaries, the logs and the file systems are.
+//! One run of the runner: the places of the repository, the binaries, the logs and the file
+//! systems.
 
 use super::command::{self, Ended};
 use super::janitor;
@@ -7,16 +8,16 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Where the file systems are made: on a disk of the machine, with room.
+/// Where the file systems are made: on one of the machine's disks, with enough room.
 const PLACE: &str = "/var/tmp";
-/// From a clean clone, on two cores.
+/// Long enough for a build from a clean clone on two cores.
 const BUILD_TIME_MAX: Duration = Duration::from_secs(20 * 60);
 
 /// Paths and choices of this run.
 pub(crate) struct Session {
-    /// Fewer seeds and shorter sequences.
+    /// Whether to use fewer seeds and shorter sequences.
     pub(crate) quick: bool,
-    /// The first seed of seeded suites: `STRAKE_SEED`, else 1.
+    /// The first seed of seeded suites: `STRAKE_SEED`, or 1 if that is not set.
     pub(crate) seed: u64,
     /// The repository.
     pub(crate) repository: PathBuf,
@@ -24,17 +25,17 @@ pub(crate) struct Session {
     pub(crate) strake: PathBuf,
     /// The program that plays two processes on one file.
     pub(crate) probe: PathBuf,
-    /// The directory of this run; everything in it goes away.
+    /// The directory of this run. It is removed with everything in it.
     pub(crate) root: PathBuf,
-    /// `target/suites`: installed suites and logs.
+    /// The directory `target/suites`, for installed suites and logs.
     pub(crate) kept: PathBuf,
     janitor: Child,
-    /// How many file systems were made.
+    /// How many file systems were made so far.
     made: AtomicU32,
 }
 
 impl Session {
-    /// Builds the binary, makes the directory, starts its janitor.
+    /// Builds the binaries, makes the directory, and starts its janitor.
     ///
     /// # Errors
     /// A sentence that says what could not be done.
@@ -79,7 +80,7 @@ impl Session {
         self.made.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A command that belongs to this session and is ended with it.
+    /// A command that belongs to this session, and is killed when the session ends.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root);
@@ -103,14 +104,15 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The end of its input tells the janitor that the run is over.
+        // The end of its input tells the janitor that the run has ended.
         drop(self.janitor.stdin.take());
         let _ = self.janitor.wait();
     }
 }
 
-/// Builds the binaries under test: optimised, and with every assertion on. The whole workspace is
-/// named so that dependencies have the features, and so the files, that `cargo test` built.
+/// Builds the binaries under test, optimised and with every assertion on. It builds the whole
+/// workspace so that dependencies get the same features as under `cargo test`, and their built
+/// files can be shared.
 fn build(repository: &Path, kept: &Path) -> Result<(), String> {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(repository);

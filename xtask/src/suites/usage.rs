@@ -8,8 +8,8 @@ use std::time::Duration;
 
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Arguments before anything exists (`DATA` and `MNT` stand for fresh paths), and a word that the
-/// advice must contain.
+/// Arguments for when no file system exists, and a word that the advice must contain. `DATA` and
+/// `MNT` stand for fresh paths.
 const FRESH: &[(&str, &str)] = &[
     ("", "Usage"),
     ("upp", "up"),
@@ -33,7 +33,7 @@ const FRESH: &[(&str, &str)] = &[
     ("diag", "iohist"),
 ];
 
-/// Arguments for a file system that is there, made with code 2x on four NSDs.
+/// Arguments for a file system that exists, made with code 2x on four NSDs.
 const PRESENT: &[(&str, &str)] = &[
     ("up --data DATA --mount MNT --code 4+2p", "2x"),
     ("up --data DATA --mount MNT --nsds 6", "4"),

@@ -1,5 +1,5 @@
-//! An ordinary user makes a file system, mounts it with `fusermount3`, uses it, takes it down; with
-//! no session of a desktop around (`XDG_RUNTIME_DIR` is not set).
+//! An ordinary user makes a file system, mounts it with `fusermount3`, uses it, and takes it down.
+//! The user has no desktop session (`XDG_RUNTIME_DIR` is not set).
 
 use super::checks::Checks;
 use super::command::{self, Ended};
@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Who it is; `scripts/deps` makes this user.
+/// The user's name. `scripts/deps` makes this user.
 const USER: &str = "tests";
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// What a user does with files; `cd` into the mount first.
+/// What the user does with files. The script first changes into the mount.
 const USE: &str = "set -e
 echo text > file && test \"$(cat file)\" = text
 mkdir -p a/b && mv file a/b/moved && ln a/b/moved hard && ln -s a/b/moved link
@@ -39,7 +39,7 @@ impl<'a> User<'a> {
     fn new(session: &'a Session, checks: &Checks) -> Result<User<'a>, String> {
         let text = |error: std::io::Error| error.to_string();
         let ids = ids_of(USER)?;
-        // The repository may be where only root can read.
+        // The repository may be in a place where only root can read.
         let strake = session.root.join("strake");
         std::fs::copy(&session.strake, &strake).map_err(text)?;
         std::fs::set_permissions(&strake, PermissionsExt::from_mode(0o755)).map_err(text)?;
@@ -56,7 +56,7 @@ impl<'a> User<'a> {
         command
     }
 
-    /// `strake WORDS` as the user, which must succeed; what it printed.
+    /// Runs `strake WORDS` as the user, which must succeed. Returns what it printed.
     fn strake(&self, words: &str) -> Result<String, String> {
         let words: Vec<&str> = words.split(' ').collect();
         self.run(&words.join(" "), &mut self.command(&self.strake, &words))
@@ -69,7 +69,7 @@ impl<'a> User<'a> {
     }
 }
 
-/// User and group number of `name`.
+/// The user number and group number of `name`.
 fn ids_of(name: &str) -> Result<(u32, u32), String> {
     let table = std::fs::read_to_string("/etc/passwd").map_err(|error| error.to_string())?;
     let number = |field: Option<&str>| field.and_then(|text| text.parse().ok());
@@ -106,7 +106,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     checks.record("df names it", named);
     let used = shell("use", &format!("cd \"$MNT\"\n{USE}"));
     checks.record("the user works in it, within what users may", used.map(drop));
-    // Even root: that is how the kernel protects others from a user's daemon.
+    // Not even root can see it. The kernel protects others in this way from a user's daemon.
     let seen = std::fs::metadata(mount.join("large")).map(|found| found.size());
     checks.hold("nobody else sees it", seen.is_err(), || format!("root sees {seen:?} bytes"));
     let listed = user.strake("fs list").and_then(|text| match text.contains("data") {

@@ -1,5 +1,6 @@
-//! A process that writes files, makes each durable, and only then says so: whatever it said must
-//! be there after any crash of the file system under it.
+//! A process that writes files and makes each one durable. Only then it prints the file's number.
+//! Every file whose number was printed must be there after any crash of the file system under the
+//! process.
 
 use super::manifest;
 use std::fs::File;
@@ -10,7 +11,7 @@ use std::process::ExitCode;
 /// The hidden command of `xtask` that is the writer: `suites-writer DIRECTORY`.
 pub(crate) const COMMAND: &str = "suites-writer";
 
-/// Writes until the file system goes away; one line `NUMBER` for each durable file.
+/// Writes until the file system goes away. Prints one line `NUMBER` for each durable file.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let [directory] = arguments else { return ExitCode::from(2) };
     let directory = Path::new(directory);
@@ -24,7 +25,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Every third file is replaced once by rename, as editors do.
+/// Writes one file durably. Every third file is replaced once by rename, as editors do.
 fn write_durably(directory: &Path, number: u64) -> std::io::Result<()> {
     let path = directory.join(number.to_string());
     let first = if number.is_multiple_of(3) { directory.join("new") } else { path.clone() };
@@ -37,7 +38,7 @@ fn write_durably(directory: &Path, number: u64) -> std::io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Whether the durable file `number` is there, whole.
+/// Checks that the durable file `number` is there and whole.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -58,7 +59,7 @@ pub(crate) fn verify(directory: &Path, number: u64) -> Result<(), String> {
     ))
 }
 
-/// Sizes from nothing (in the inode) to several blocks.
+/// Sizes from empty (in the inode) to several blocks.
 fn size(number: u64) -> usize {
     [0, 17, 3000, 5000, 60_000, 300_000, 1_048_576, 2_500_001][(number % 8) as usize]
 }

@@ -1,9 +1,10 @@
-//! The rule that imports point only downwards: between the crates, between the folders of the
-//! client, and without a circle between the files of the client, the manager and the array
-//! (docs/ARCHITECTURE.md). `xtask arrows` prints what there is.
+//! The rule that imports point only downwards. It holds between the crates and between the folders
+//! of the client. Files of the client, the manager and the array must also not import each other in
+//! a circle (docs/ARCHITECTURE.md). `xtask arrows` prints all arrows.
 //!
-//! A file and the folder of its name count as one: `nsds.rs` and `nsds/`. The client's folders
-//! ([`CLIENT_LAYERS`]) do not: there each file counts, and must stand below what imports it.
+//! A file and the folder of the same name count as one: `nsds.rs` and `nsds/`. The client's folders
+//! ([`CLIENT_LAYERS`]) are different: each file in them counts for itself, and must stand below the
+//! files that import it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use super::rust::Rust;
 /// Crates whose files must not import each other in a circle.
 const WITHOUT_CIRCLES: &[&str] = &["strake-array", "strake-client", "strake-manager"];
 
-/// The files and folders of the client from the ground up. Each may use those before it and itself.
+/// The files and folders of the client from the ground up. Each may use itself and those before it.
 const CLIENT_LAYERS: &[&str] = &[
     "settings",
     "timings",
@@ -58,7 +59,7 @@ pub(super) fn faults(repository: &Repository) -> Faults {
     faults
 }
 
-/// Prints the arrows; fails if there is a circle.
+/// Prints the arrows. Fails if there is a circle.
 pub(crate) fn main() -> ExitCode {
     let repository = match Repository::read() {
         Ok(repository) => repository,
@@ -107,7 +108,8 @@ fn circle_text(place: &str, circle: &[String]) -> String {
     format!("{place}: a circle of imports: {}", circle.join(", "))
 }
 
-/// The crates of the product and what each uses of the others, tests left out.
+/// The crates of the product, and the other crates that each uses, without those used only by
+/// tests.
 fn crates(repository: &Repository) -> BTreeMap<String, BTreeSet<String>> {
     let manifests = repository.files.iter().filter_map(|file| {
         let name = file.path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml")?;
@@ -116,8 +118,8 @@ fn crates(repository: &Repository) -> BTreeMap<String, BTreeSet<String>> {
     manifests.collect()
 }
 
-/// The lines of a crate that name another crate which it may not use: also one that it has for
-/// its tests alone.
+/// The lines of a crate that name another crate which it may not use. This also finds crates that
+/// it has only for its tests.
 fn crate_faults(file: &File, rust: &Rust) -> Faults {
     let Some((name, _)) =
         file.path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"))
@@ -144,7 +146,7 @@ fn crate_faults(file: &File, rust: &Rust) -> Faults {
 
 /// The lines of a file that are code of the product, numbered from 1.
 fn product_lines<'a>(file: &'a File, rust: &'a Rust) -> impl Iterator<Item = (usize, &'a str)> {
-    // A module of doubles, which only `#[cfg(test)]` declares.
+    // A module of test doubles, which only `#[cfg(test)]` declares.
     let is_double = file.path.ends_with("/src/testing.rs");
     let lines = file.text.lines().enumerate().map(|(index, line)| (index + 1, line));
     lines.filter(move |(line, text)| {
@@ -152,7 +154,7 @@ fn product_lines<'a>(file: &'a File, rust: &'a Rust) -> impl Iterator<Item = (us
     })
 }
 
-/// Where `path` begins in `code` as a path of its own.
+/// The positions in `code` at which `path` begins as a path of its own.
 fn starts<'a>(code: &'a str, path: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.match_indices(path).map(|(at, _)| at).filter(move |at| {
         let before = code[..*at].chars().next_back();
@@ -178,7 +180,7 @@ fn folder(file: &str) -> &str {
     file.split('/').next().unwrap_or(file)
 }
 
-/// What the folders of a crate use of each other.
+/// The folders of a crate that each folder uses.
 fn folders(imports: &Imports) -> Imports {
     let mut folders = Imports::new();
     for (from, uses) in imports {
@@ -190,7 +192,7 @@ fn folders(imports: &Imports) -> Imports {
     folders
 }
 
-/// What the files of a crate use of each other.
+/// The files of a crate that each file uses.
 fn imports(repository: &Repository, name: &str) -> Imports {
     let root = format!("crates/{name}/src/");
     let module = |file: &File| {
@@ -215,7 +217,8 @@ fn imports(repository: &Repository, name: &str) -> Imports {
     imports
 }
 
-/// The file that a module counts to: that above it, unless it stands in a folder of the client.
+/// The file that a module counts to. This is the file above it, unless the module is in a folder of
+/// the client.
 fn unit_of(modules: &BTreeSet<String>, module: &str) -> String {
     match module.rsplit_once('/') {
         Some((above, _)) if modules.contains(above) && !CLIENT_LAYERS.contains(&above) => {
@@ -232,7 +235,7 @@ fn paths(file: &File, rust: &Rust, module: &str) -> Vec<(usize, Vec<String>)> {
     for (at, (line, code)) in lines.iter().enumerate() {
         for (root, prefix) in [("crate::", String::new()), ("super::", above(module))] {
             for start in starts(code, root) {
-                // An import may go on over lines, up to its semicolon.
+                // An import may continue over several lines, up to its semicolon.
                 let rest: Vec<&str> = lines[at + 1..].iter().map(|(_, code)| *code).collect();
                 let text = format!("{} {}", &code[start + root.len()..], rest.join(" "));
                 let text = text.split(';').next().unwrap_or("");
@@ -251,7 +254,7 @@ fn above(module: &str) -> String {
     module.rsplit_once('/').map(|(above, _)| above.to_owned()).unwrap_or_default()
 }
 
-/// Reads one path, or a group of them, behind `prefix`.
+/// Reads one path, or a group of paths, that follows `prefix`.
 fn expand(
     text: &mut std::iter::Peekable<std::str::Chars<'_>>,
     mut prefix: Vec<String>,
@@ -285,7 +288,7 @@ fn expand(
     found.push(prefix);
 }
 
-/// The groups of files that reach each other, each in order.
+/// The groups of files that all reach each other, each group in order.
 fn circles(imports: &Imports) -> Vec<Vec<String>> {
     let reached = |from: &String| {
         let mut seen: BTreeSet<&String> = BTreeSet::new();

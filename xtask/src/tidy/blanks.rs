@@ -1,4 +1,4 @@
-//! The rules about ends of lines and files: editors differ, and diffs should not show it.
+//! The rules about ends of lines and of files. Editors differ, and diffs should not show it.
 
 use super::Faults;
 use super::repository::Repository;
@@ -31,7 +31,7 @@ mod tests {
         let found = |path: &str, text: &str| faults(&Repository::of(&[(path, text)]));
         assert_eq!(found("a.toml", "a \n"), ["a.toml:1: trailing blanks"]);
         assert_eq!(found("a.toml", "a"), ["a.toml: the last line has no end"]);
-        // Two blanks end a line in Markdown; other files are nobody's source.
+        // Two blanks end a line in Markdown. The rule does not look at other kinds of files.
         assert!(found("a.md", "a  \n").is_empty());
         assert!(found("a.bin", "a ").is_empty());
     }

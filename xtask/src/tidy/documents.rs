@@ -1,18 +1,18 @@
-//! Holds the documents against the repository: what a document names must exist.
+//! Compares the documents with the repository: whatever a document names must exist.
 //!
-//! - Links between documents lead to a file, and to a heading where they name one.
-//! - Tests cited as `crate/file::test` exist, in the file that the citation names.
+//! - Links between documents lead to a file, and to a heading if they name one.
+//! - Tests cited as `crate/file::test` exist in the file that the citation names.
 //! - Source files, decisions and suites that documents or comments name exist.
-//! - What documents name as `crate/src/file.rs::name` is defined in that file.
+//! - A name that documents cite as `crate/src/file.rs::name` is defined in that file.
 //! - ARCHITECTURE lists each crate and which crates of ours it uses, as the manifests say. The
-//!   threads that it lists are names that the code gives.
-//! - Waits that `operating.md` explains are names that the code gives.
-//! - Listings are at most 100 columns wide, the glossary is in order, and `bench/runs` holds
-//!   one small file for each run.
+//!   threads that it lists have names that the code gives.
+//! - Waits that `operating.md` explains have names that the code gives.
+//! - Listings are at most 100 columns wide, the glossary is in order, and `bench/runs` holds one
+//!   small file for each run.
 //!
-//! What needs the product's own tables (settings, codes, commands) is a unit test of the binary,
-//! `crates/strake/src/documented_test.rs`. The suite `documents` holds the list of threads
-//! against a running daemon.
+//! Checks that need the product's own tables (settings, codes, commands) are a unit test of the
+//! binary, `crates/strake/src/documented_test.rs`. The suite `documents` compares the list of
+//! threads with a running daemon.
 
 use super::Faults;
 use super::edges::dependencies;
@@ -21,10 +21,10 @@ use super::rust::Rust;
 use std::collections::{BTreeMap, BTreeSet};
 
 const LISTING_COLUMNS_MAX: usize = 100;
-/// A run of all contenders takes 8 KiB.
+/// The limit for one run's file. A run of all contenders takes 8 KiB.
 const RUN_BYTES_MAX: usize = 32 << 10;
 
-/// Texts by path.
+/// The text of each file, by path.
 type Files = BTreeMap<String, String>;
 
 /// All faults of all documents.
@@ -62,7 +62,7 @@ fn is_run(path: &str, text: &str) -> bool {
     path.ends_with(".md") && path.matches('/').count() == 2 && text.len() <= RUN_BYTES_MAX
 }
 
-/// Lines of a document that are not in a listing, with their numbers.
+/// The lines of a document outside its listings, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_listing = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -84,13 +84,13 @@ fn listing_faults(path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// What stands between `open` and `close`, everywhere in a line.
+/// The texts between `open` and `close`, everywhere in a line.
 fn between<'a>(line: &'a str, open: &str, close: &str) -> Vec<&'a str> {
     let parts = line.split(open).skip(1);
     parts.filter_map(|rest| rest.split_once(close)).map(|(inside, _)| inside).collect()
 }
 
-/// What stands in backquotes.
+/// The texts in backquotes.
 fn quoted(line: &str) -> Vec<&str> {
     line.split('`').skip(1).step_by(2).collect()
 }
@@ -133,7 +133,7 @@ fn join(from: &str, target: &str) -> String {
     parts.join("/")
 }
 
-/// The names under which a document's headings are linked to.
+/// The names by which links refer to a document's headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = prose(text).filter_map(|(_, line)| line.strip_prefix('#'));
     headings
@@ -151,9 +151,9 @@ fn short_crates(files: &Files) -> BTreeSet<&str> {
     folders.filter_map(|path| path.split('/').next()).collect()
 }
 
-/// A citation is `crate/file::test`, or `crate/file` for all tests of a file; `*` or `…` at the
-/// end of a name stands for any end. A bare name of five words and more is a test's, too: in some
-/// file there is a function of that name.
+/// Checks citations. A citation is `crate/file::test`, or `crate/file` for all tests of a file. `*`
+/// or `…` at the end of a name stands for any end. A bare name of six or more words must be a
+/// test's name too: some file must have a function of that name.
 fn citation_faults(files: &Files, path: &str, text: &str) -> Vec<String> {
     let crates = short_crates(files);
     let mut faults = Vec::new();
@@ -171,7 +171,7 @@ fn citation_faults(files: &Files, path: &str, text: &str) -> Vec<String> {
             if !crates.contains(name) || !file.chars().all(plain) || file.is_empty() {
                 continue;
             }
-            // `bench/compare` is a script, and no test of strake-bench.
+            // `bench/compare` is a script, not a test of strake-bench.
             if files.contains_key(place) || place.starts_with("bench/runs") {
                 continue;
             }
@@ -212,8 +212,8 @@ fn cited(files: &Files, name: &str, file: &str, test: &str) -> Result<(), String
     Err(format!("no test of this name in {folder}…{end}"))
 }
 
-/// Files and decisions that documents and comments name: `strake-nsd/src/keys.rs`,
-/// `docs/decisions/0015`, `crates/…`.
+/// Checks that the files and decisions that documents and comments name exist:
+/// `strake-nsd/src/keys.rs`, `docs/decisions/0015`, `crates/…`.
 fn path_faults(files: &Files, path: &str, text: &str) -> Vec<String> {
     let is_rust = path.ends_with(".rs");
     if !is_rust && !path.ends_with(".md") && !path.ends_with(".toml") && path != "Makefile" {
@@ -235,8 +235,8 @@ fn path_faults(files: &Files, path: &str, text: &str) -> Vec<String> {
     faults
 }
 
-/// What documents name as `strake-nsd/src/keys.rs::strip`: a function, a type, a constant, a field
-/// or the arm of a match.
+/// Checks names that documents cite as `strake-nsd/src/keys.rs::strip`. Each must be a function, a
+/// type, a constant, a field or the arm of a match.
 fn definition_faults(files: &Files, path: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -272,7 +272,7 @@ fn is_named(files: &Files, word: &str) -> bool {
     {
         return true;
     }
-    // A date, a number or a name in capitals stands for many.
+    // A placeholder for a date, a number or a name stands for many paths.
     if place.contains("DATE") || place.contains("NNNN") || place.starts_with("bench/runs/tmp") {
         return true;
     }
@@ -284,7 +284,7 @@ fn is_named(files: &Files, word: &str) -> bool {
         })
 }
 
-/// The rows of the table under a heading, without its head.
+/// The rows of the table under a heading, without the table's head.
 fn table<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
     let title = format!("## {heading}");
     let section = prose(text).map(|(_, line)| line).skip_while(|line| *line != title).skip(1);
@@ -307,8 +307,8 @@ fn crate_faults(files: &Files) -> Vec<String> {
     missing.chain(gone.map(|name| format!("{page}: there is no crate {name}"))).collect()
 }
 
-/// The column `uses` names exactly the crates that the product of a crate uses: by their short
-/// names, or as `all but` those named.
+/// Checks that the column `uses` names exactly the crates that the product of a crate uses. The
+/// column has their short names, or `all but` and the names of the others.
 fn uses_faults(files: &Files) -> Faults {
     let page = "docs/ARCHITECTURE.md";
     let rows = files.get(page).map(|text| table(text, "Crates")).unwrap_or_default();
@@ -350,7 +350,7 @@ fn uses_faults(files: &Files) -> Faults {
     faults
 }
 
-/// Each decision is in the list of decisions.
+/// Checks that each decision is in the list of decisions.
 fn decision_faults(files: &Files) -> Faults {
     let page = "docs/decisions/README.md";
     let list = files.get(page).map_or("", String::as_str);
@@ -367,8 +367,9 @@ pub(crate) fn names(text: &str, heading: &str) -> Vec<String> {
     rows.iter().flat_map(|row| quoted(row[0])).map(str::to_owned).collect()
 }
 
-/// Each name in the first column of a table is in the code: as a whole string, or (`in_parts`)
-/// each of its words in some string. `N` then stands for a number that the code puts there.
+/// Checks that each name in the first column of a table is in the code. The name is a whole string
+/// there, or with `in_parts` each of its words is in some string. `N` then stands for a number that
+/// the code inserts.
 fn name_faults(files: &Files, page: &str, heading: &str, in_parts: bool) -> Vec<String> {
     let Some(text) = files.get(page) else { return Vec::new() };
     let listed = names(text, heading);
@@ -390,7 +391,7 @@ fn name_faults(files: &Files, page: &str, heading: &str, in_parts: bool) -> Vec<
     unknown.map(|name| format!("{page}: {heading}: the code has no `{name}`")).collect()
 }
 
-/// Each wait that the product names in one place is in the table of waits.
+/// Checks that each wait that the product names in one place is in the table of waits.
 fn wait_faults(files: &Files, path: &str, rust: &Rust) -> Faults {
     let page = "docs/operating.md";
     let (Some(text), Some(code)) = (files.get(page), files.get(path)) else { return Faults::new() };
@@ -412,7 +413,7 @@ fn wait_faults(files: &Files, path: &str, rust: &Rust) -> Faults {
     faults
 }
 
-/// Whether a string of the code begins or ends with `part`, or has it beside a placeholder.
+/// True if a string of the code begins or ends with `part`, or has it beside a placeholder.
 fn has_string(text: &str, part: &str) -> bool {
     text.match_indices(part).any(|(at, _)| {
         let (before, after) = (&text[..at], &text[at + part.len()..]);
@@ -420,7 +421,7 @@ fn has_string(text: &str, part: &str) -> bool {
     })
 }
 
-/// The words of each part of the glossary are in order, and no word is there twice.
+/// Checks that the words of each part of the glossary are in order, and that no word occurs twice.
 fn glossary_faults(files: &Files) -> Vec<String> {
     let page = "docs/GLOSSARY.md";
     let Some(text) = files.get(page) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Each check finds its fault, and spares what is right.
+//! Each check finds its fault, and accepts what is right.
 
 use super::*;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Faults;
 use super::repository::{File, Repository};
 
-/// Which crate may use which in its product. Tests may use more.
+/// Which crates each crate may use in its product. Tests may use more.
 pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ("strake-proto", &[]),
     ("strake-env", &["strake-proto"]),
@@ -61,7 +61,7 @@ fn edge_faults(file: &File) -> Faults {
     faults
 }
 
-/// The crates of ours that a manifest's product uses.
+/// The crates of ours that the product of a manifest's crate uses.
 pub(super) fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut section = "";
     let mut found = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! The rule that a file says what it is and why it exists before anything else.
+//! The rule that every file first says what it is and why it exists.
 
 use super::Faults;
 use super::repository::Repository;

@@ -19,7 +19,7 @@ pub(super) struct File {
 }
 
 impl Repository {
-    /// Reads the repository that the current directory is the root of.
+    /// Reads the repository whose root is the current directory.
     pub(super) fn read() -> std::io::Result<Repository> {
         let output = Command::new("git")
             .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -31,7 +31,7 @@ impl Repository {
         }
         let files = String::from_utf8_lossy(&output.stdout)
             .lines()
-            // git also lists a file that was removed without a commit, and files that are no text.
+            // git also lists files that were removed without a commit, and files that are not text.
             .filter_map(|path| Some(File::new(path, std::fs::read_to_string(path).ok()?)))
             .collect();
         Ok(Repository { files })

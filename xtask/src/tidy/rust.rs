@@ -1,5 +1,6 @@
-//! A Rust file as the rules see it: its tokens, and which of its lines are tests. A test is a file
-//! that is one by its place or its name, and else exactly the item that `#[cfg(test)]` covers.
+//! A Rust file as the rules see it: its tokens, and which of its lines are tests. A whole file is a
+//! test if its place or its name says so. In other files exactly the items that `#[cfg(test)]`
+//! covers are tests.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -11,10 +12,10 @@ use super::repository::Repository;
 
 /// The tokens of a file and the lines of its tests.
 pub(super) struct Rust {
-    /// Nothing if the file cannot be read as Rust.
+    /// Empty if the file cannot be read as Rust.
     pub(super) tokens: TokenStream,
     error: Option<String>,
-    /// Line numbers from 1.
+    /// The lines of the tests, numbered from 1.
     tests: Vec<RangeInclusive<usize>>,
 }
 
@@ -39,7 +40,7 @@ impl Rust {
     }
 }
 
-/// Finds the files that cannot be read as Rust: no other rule would look into them.
+/// Finds the files that cannot be read as Rust, because no other rule can look into them.
 pub(super) fn faults(repository: &Repository) -> Faults {
     let faulty = repository.rust().filter_map(|(file, rust)| Some((file, rust.error.as_ref()?)));
     faulty
@@ -92,7 +93,7 @@ pub(super) fn attribute(trees: &[TokenTree], at: usize) -> Option<(Group, usize)
     }
 }
 
-/// True for `cfg(test)` and for `cfg(all(test, …))`: what they cover is in no product.
+/// True for `cfg(test)` and for `cfg(all(test, …))`. What these cover is in no product.
 pub(super) fn is_cfg_test(attribute: &Group) -> bool {
     let trees: Vec<TokenTree> = attribute.stream().into_iter().collect();
     let [TokenTree::Ident(name), TokenTree::Group(condition)] = trees.as_slice() else {
@@ -115,8 +116,8 @@ fn requires_test(condition: TokenStream) -> bool {
     }
 }
 
-/// The index of the last token of what an attribute covers: further attributes, and then an item,
-/// a field, a variant, a statement or an arm, which ends with `;`, `,` or its braces.
+/// The index of the last token of what an attribute covers. That is further attributes and then an
+/// item, a field, a variant, a statement or an arm, which ends with `;`, `,` or its braces.
 fn item_end(trees: &[TokenTree], mut at: usize) -> usize {
     while let Some((_, after)) = attribute(trees, at) {
         at = after;
@@ -144,7 +145,7 @@ fn item_end(trees: &[TokenTree], mut at: usize) -> usize {
     trees.len() - 1
 }
 
-/// True if an item or a `let` begins here: the commas in it are not its end.
+/// True if an item or a `let` begins here. A comma in it is not its end.
 fn is_item(trees: &[TokenTree], at: usize) -> bool {
     const KEYWORDS: &[&str] = &[
         "mod",
@@ -176,7 +177,7 @@ fn is_item(trees: &[TokenTree], at: usize) -> bool {
     }
 }
 
-/// True if the token after braces says that they are not the end: `use a::{b};`, `A {} => …`.
+/// True if the token after braces shows that they are not the end: `use a::{b};`, `A {} => …`.
 fn goes_on(next: Option<&TokenTree>) -> bool {
     match next {
         Some(TokenTree::Punct(punct)) => ";,.=?>".contains(punct.as_char()),

@@ -1,13 +1,13 @@
 //! The rule of the seam: crates of the product take threads, locks, channels and sockets from
 //! `strake-env`, so that a simulation can schedule all of them (docs/decisions/0024).
 //!
-//! It goes for the inline tests of a product crate as well, because those are what a simulation
-//! runs first. Files beside the product (`tests/`, `examples/`, `xtask`) are free.
+//! The rule also holds for the inline tests of a product crate, because a simulation runs those
+//! first. It does not hold for files beside the product (`tests/`, `examples/`, `xtask`).
 
 use super::Faults;
 use super::repository::{File, Repository};
 
-/// What is forbidden, and what takes its place.
+/// Each forbidden path, with its replacement.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("std::thread", "strake_env::thread (sleeps: strake_env::Clock)"),
     ("parking_lot", "strake_env::sync"),
@@ -30,7 +30,7 @@ const SEAM: &[&str] = &[
     "crates/strake-env/src/thread.rs",
 ];
 
-/// The crate that is not bound. The benchmark measures the real machine: a simulated thread, clock
+/// The crate that need not obey. The benchmark measures the real machine. A simulated thread, clock
 /// or socket in it would measure nothing.
 const FREE: &[&str] = &["crates/strake-bench/"];
 
@@ -61,7 +61,7 @@ fn feature_faults(file: &File) -> Faults {
     faults
 }
 
-/// The places where a file goes around the seam.
+/// The places where a file bypasses the seam.
 fn seam_faults(file: &File) -> Faults {
     let File { path, text, .. } = file;
     let is_product = path.starts_with("crates/") && path.contains("/src/");
@@ -86,8 +86,8 @@ fn seam_faults(file: &File) -> Faults {
     faults
 }
 
-/// Whether a line names this path, also as `use std::sync::{…, Mutex}`. Paths of other crates that
-/// merely end alike (`rustix::thread`) do not count.
+/// True if a line names this path, including in the form `use std::sync::{…, Mutex}`. Paths of
+/// other crates that only end in the same way (`rustix::thread`) do not count.
 fn names(code: &str, path: &str) -> bool {
     let (module, item) = path.rsplit_once("::").unwrap_or(("", path));
     let is_whole = |line: &str, word: &str| {

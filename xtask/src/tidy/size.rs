@@ -1,4 +1,4 @@
-//! The rules of size: lines of a file, columns of a line, and lines of a function in the product.
+//! The rules of size: lines of a file, columns of a line, and lines of a function of the product.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
@@ -25,7 +25,8 @@ pub(super) fn faults(repository: &Repository) -> Faults {
     faults
 }
 
-/// A line with text or an address in it may be wider: neither is broken well.
+/// Finds lines that are too wide. A line with a string or a web address may be wider, because
+/// neither can be broken well.
 fn wide_lines(file: &File, faults: &mut Faults) {
     for (index, line) in file.text.lines().enumerate() {
         if line.chars().count() > COLUMNS_MAX && !line.contains("://") && !line.contains('"') {
@@ -103,7 +104,7 @@ mod tests {
         assert!(found(&format!("impl A {{\n{long}}}\n")).contains("a.rs:2: `f` has 71 lines"));
         assert!(found(&format!("#[cfg(test)]\nuse a::b;\n{long}")).contains("a.rs:3: `f`"));
         assert_eq!(found(&format!("#[cfg(test)]\nmod tests {{\n{long}}}\n")), "");
-        // One without a body does not take the next one's.
+        // A function without a body does not take the next function's body.
         assert!(found(&format!("trait A {{\n fn a();\n{long}}}\n")).contains("a.rs:3: `f`"));
     }
 }

@@ -1,8 +1,9 @@
-//! The rule that unit tests stand in one way:
+//! The rule of where unit tests stand:
 //!
-//! 1. in `mod tests` of the file that they test, up to 200 lines;
-//! 2. then in `x_test.rs` beside `x.rs`, as `#[cfg(test)] #[path = "x_test.rs"] mod x_test;`;
-//! 3. what tests a folder or a crate, and no file of it, is `what_test.rs` in it, declared with
+//! 1. Tests of a file, up to 200 lines, stand in its `mod tests`.
+//! 2. Longer tests of `x.rs` stand in `x_test.rs` beside it, declared as `#[cfg(test)] #[path =
+//!    "x_test.rs"] mod x_test;`.
+//! 3. Tests of a folder or a crate as a whole stand in `what_test.rs` in it, declared with
 //!    `#[cfg(test)] mod what_test;` by the module that owns the folder (`store.rs`, `lib.rs`).
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
@@ -29,7 +30,7 @@ pub(super) fn faults(repository: &Repository) -> Faults {
     faults
 }
 
-/// A file and the modules that it declares.
+/// A file with the modules that it declares.
 struct Unit<'a> {
     path: &'a str,
     modules: Vec<Module>,
@@ -38,7 +39,7 @@ struct Unit<'a> {
 struct Module {
     name: String,
     line: usize,
-    /// The lines of its braces; none if it is a file.
+    /// The number of lines of its braces, or none if the module is a file.
     inline_lines: Option<usize>,
     is_test: bool,
     /// The value of `#[path]`, with its quotes.
@@ -68,7 +69,7 @@ fn judge_module(path: &str, module: &Module, faults: &mut Faults) {
     }
 }
 
-/// Judges where a test file stands, and that the right module declares it.
+/// Judges where a test file stands, and whether the right module declares it.
 fn judge_file(path: &str, stem: &str, units: &[Unit], faults: &mut Faults) {
     let name = format!("{}_test", base(stem));
     let unit = |path: &str| units.iter().find(|unit| unit.path == path);
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(found(&[("a/src/x.rs", BESIDE), ("a/src/x_test.rs", "")]), "");
         assert_eq!(found(&[("a/src/lib.rs", IN_FOLDER), ("a/src/y_test.rs", "")]), "");
         assert_eq!(found(&[("a/src/x.rs", IN_FOLDER), ("a/src/x/y_test.rs", "")]), "");
-        // Tests of the whole crate are none of this rule's.
+        // This rule does not judge tests of a whole crate.
         assert_eq!(found(&[("a/tests/z_test.rs", "mod tests;\n")]), "");
     }
 
@@ -195,7 +196,7 @@ mod tests {
         assert!(found(&files).contains("x_test.rs:1: it tests a/src/x.rs and stands beside"));
         let renamed = BESIDE.replace("mod x_test", "mod tests");
         assert!(found(&[("a/src/x.rs", &renamed)]).contains("#[path] serves only"));
-        // A test of `y.rs` that the folder declares, and one that nobody does.
+        // A test of `y.rs` that the folder declares, and a test that nothing declares.
         let sibling = [("a/src/lib.rs", IN_FOLDER), ("a/src/y.rs", ""), ("a/src/y_test.rs", "")];
         assert!(found(&sibling).contains("y_test.rs:1: a/src/y.rs declares it"));
         assert!(found(&[("a/src/lib.rs", ""), ("a/src/y_test.rs", "")]).contains("tests no file"));

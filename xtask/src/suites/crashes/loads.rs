@@ -1,4 +1,4 @@
-//! The programs that are at work when the daemon is killed, each with what it may rely on.
+//! The programs at work when the daemon is killed, each with what it may rely on.
 //!
 //! | program | is told of | then must be there |
 //! |---|---|---|
@@ -16,7 +16,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A checker's patience with one command.
+/// How long one command of a checker may take.
 const SECONDS_MAX: u64 = 120;
 /// More transactions than there is time for.
 const TRANSACTIONS: u64 = 3000;
@@ -29,7 +29,7 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Where a program says what it was told of, outside the mount.
+    /// The log, outside the mount, in which a program says what it was told is durable.
     pub(super) fn log(&self, load: &str) -> Result<PathBuf, String> {
         Ok(self.mounted.beside("said")?.join(load))
     }
@@ -53,20 +53,20 @@ pub(super) trait Load {
     /// The name of its log and of what it makes in the mount.
     fn name(&self) -> &'static str;
 
-    /// The program of a round, which works until the file system is gone.
+    /// The program of a round. It works until the file system is gone.
     fn command(&mut self, place: &Place<'_>) -> Result<Command, String>;
 
-    /// Whether a line of its log says that something is durable.
+    /// True if a line of its log says that something is durable.
     fn tells(&self, line: &str) -> bool {
         !line.is_empty()
     }
 
-    /// Looks whether everything the program was told of is there; says how much that was in this
-    /// round.
+    /// Checks that everything the program was told is durable is there. Returns how many such
+    /// things there were in this round.
     fn verify(&mut self, place: &Place<'_>) -> Result<u64, String>;
 }
 
-/// Makes what the programs begin with.
+/// Makes what the programs start with.
 pub(super) fn all(session: &Session, mounted: &Mounted<'_>) -> Result<Vec<Box<dyn Load>>, String> {
     Ok(vec![
         Box::new(Pages::default()),
@@ -77,7 +77,8 @@ pub(super) fn all(session: &Session, mounted: &Mounted<'_>) -> Result<Vec<Box<dy
     ])
 }
 
-/// Makes the file of [`pages`], then fills the file system to its end: what works there.
+/// Makes the file of [`pages`], then fills the file system completely. Returns the one load that
+/// can work there.
 pub(super) fn in_place(mounted: &Mounted<'_>) -> Result<Vec<Box<dyn Load>>, String> {
     let pages = Pages::default();
     let told = |what| move |error: std::io::Error| format!("{what}: {error}");
@@ -162,7 +163,8 @@ impl Load for Sqlite {
     }
 
     fn command(&mut self, place: &Place<'_>) -> Result<Command, String> {
-        // `.system` waits for its command, which writes at once; sqlite3 itself would collect.
+        // `.system` waits for its command, and the command writes at once. sqlite3 itself would
+        // buffer its output.
         let mut script = "PRAGMA synchronous=FULL; PRAGMA wal_autocheckpoint=20;\n".to_owned();
         for number in self.rows + 1..=self.rows + TRANSACTIONS {
             script += &format!("INSERT INTO row VALUES({number}, randomblob(700));\n");
@@ -213,13 +215,13 @@ const GIT_SETTINGS: [(&str, &str); 7] = [
     ("core.fsyncMethod", "fsync"),
     ("user.name", "strake"),
     ("user.email", "strake@localhost"),
-    // Often: packs replace loose objects in the midst of it.
+    // A low limit: packs then often replace loose objects while commits are made.
     ("gc.auto", "100"),
     ("gc.autoDetach", "false"),
 ];
 
-/// git syncs a branch's file and renames it into place; the rename is durable with its directory.
-/// `--verify`, or it says "HEAD" where there is none any more.
+/// git syncs a branch's file and renames it into place. Syncing the directory makes the rename
+/// durable. Without `--verify`, `rev-parse` would print "HEAD" when there is no HEAD any more.
 const COMMITS: &str = "cd \"$0\"
 n=0
 while :; do
@@ -265,7 +267,7 @@ impl Load for Git {
         let said = place.said(self.name())?;
         let told = said.len() - self.said;
         self.said = said.len();
-        // The locks of a git that died are its user's to remove.
+        // It is up to its user to remove the locks of a git that died.
         let script = "cd \"$0\"; find .git -name '*.lock' -delete; rm -f .git/gc.pid
             git rev-parse -q --verify HEAD >/dev/null || exit 0
             git fsck --full --strict --no-progress && git rev-list HEAD";
@@ -281,7 +283,7 @@ impl Load for Git {
     }
 }
 
-/// The same archive unpacked again and again.
+/// Unpacks the same archive again and again.
 struct Tar {
     archive: PathBuf,
 }
@@ -326,7 +328,7 @@ impl Load for Tar {
         let of_round = said.iter().filter(|line| line.starts_with(&prefix));
         let mut told = 0;
         for directory in of_round {
-            // Contents, permissions, owners and times.
+            // Compares contents, permissions, owners and times.
             let mut command = place.mounted.outside("tar");
             command.arg("-df").arg(&self.archive).arg("-C");
             command.arg(place.inside("tar").join(directory));
@@ -340,7 +342,7 @@ impl Load for Tar {
     }
 }
 
-/// A file for each round.
+/// Writes one file in each round.
 struct Fio;
 
 impl Fio {
@@ -366,7 +368,7 @@ impl Load for Fio {
     }
 
     fn command(&mut self, place: &Place<'_>) -> Result<Command, String> {
-        // fio reads back what it knows to be written, and takes a short file for an error.
+        // fio reads back what it believes is written, and treats a short file as an error.
         let file = std::fs::File::create(place.inside(&format!("fio-{}", place.round)));
         file.and_then(|file| file.set_len(64 << 20).and_then(|()| file.sync_all()))
             .map_err(|error| format!("fio: {error}"))?;
