@@ -1,10 +1,10 @@
 //! Cleans up after the suites, however they end.
 //!
-//! A process of its own, in its own process group, that waits for the end of its standard input:
-//! the runner holds the other end and the kernel closes it when the runner ends, be it by
-//! returning, by Ctrl-C or by `kill -9`. Then: every file system made by the session is taken
-//! down, what still runs of it is killed, what is still mounted is detached, and the directory
-//! is removed.
+//! The janitor is a process of its own, in its own process group. It waits for the end of its
+//! standard input. The runner holds the other end, and the kernel closes that end when the runner
+//! ends, whether by returning, by Ctrl-C or by `kill -9`. The janitor then takes down every file
+//! system made by the session, kills processes of the session that still run, detaches what is
+//! still mounted, and removes the directory.
 
 use super::command;
 use std::io::Read;
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 /// The hidden command of `xtask` that is the janitor.
 pub(crate) const COMMAND: &str = "suites-janitor";
-/// How long a file system may take to go down when the session is over.
+/// How long a file system may take to go down after the session has ended.
 const DOWN_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// Starts the janitor of the session directory `root`; `strake` takes file systems down.
+/// Starts the janitor of the session directory `root`. It takes file systems down with `strake`.
 pub(crate) fn start(root: &Path, strake: &Path) -> std::io::Result<Child> {
     Command::new(std::env::current_exe()?)
         .arg(COMMAND)
@@ -33,14 +33,15 @@ pub(crate) fn start(root: &Path, strake: &Path) -> std::io::Result<Child> {
 /// The janitor itself.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let [root, strake] = arguments else { return ExitCode::from(2) };
-    // Ending what works in the directory must not end this.
+    // The janitor kills what works in the directory, so it must not work there itself.
     if std::env::set_current_dir("/").is_err() {
         return ExitCode::FAILURE;
     }
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
     let root = Path::new(root);
-    // What is frozen would hold up whoever writes there, and be frozen still when it is detached.
+    // A file system that is frozen would block everything that writes to it, and would stay frozen
+    // after it is detached.
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for mount in mounts_below(&table, root, Some("xfs")) {
         let _ =
@@ -73,7 +74,7 @@ fn data_directories(root: &Path) -> Vec<PathBuf> {
     data.filter(|data| data.join("strake.toml").exists()).collect()
 }
 
-/// What is mounted below `root`, of one kind or of all, the last mounted first.
+/// The mounts below `root`, of one kind or of all kinds, the last mounted first.
 fn mounts_below(table: &str, root: &Path, kind: Option<&str>) -> Vec<PathBuf> {
     let is_meant = |line: &&str| kind.is_none() || line.split(' ').nth(2) == kind;
     let lines = table.lines().filter(is_meant);
@@ -83,9 +84,9 @@ fn mounts_below(table: &str, root: &Path, kind: Option<&str>) -> Vec<PathBuf> {
     below
 }
 
-/// Kills every process that belongs to the directory `root`: it works in it, or an argument of its
-/// command line is a path in it. Two runs side by side have different directories, so neither
-/// finds the other's.
+/// Kills every process that belongs to the directory `root`: its working directory is there, or an
+/// argument of its command line is a path there. Two runs side by side have different directories,
+/// so neither kills the other's processes.
 fn kill_below(root: &Path) {
     let Ok(entries) = std::fs::read_dir("/proc") else { return };
     let own = std::process::id().to_string();
@@ -104,9 +105,9 @@ fn kill_below(root: &Path) {
     }
 }
 
-/// Whether the process with this directory in `/proc` belongs to `root`.
+/// True if the process with this directory in `/proc` belongs to `root`.
 fn belongs(process: &Path, root: &Path) -> bool {
-    // What cannot be read is another user's, or gone.
+    // A process that cannot be read belongs to another user, or is gone.
     let below = |path: PathBuf| path.starts_with(root);
     let works_there = std::fs::read_link(process.join("cwd")).is_ok_and(below);
     let words = std::fs::read(process.join("cmdline")).unwrap_or_default();
@@ -116,12 +117,13 @@ fn belongs(process: &Path, root: &Path) -> bool {
             .any(|word| Path::new(std::ffi::OsStr::from_bytes(word)).starts_with(root))
 }
 
-/// Kills a process group: a program that ran out of time, with all it started.
+/// Kills a process group: a program that ran out of time, with everything it started.
 pub(crate) fn kill_group(leader: u32) {
     kill(&[format!("-{leader}")]);
 }
 
-/// Kills what a process has started: the test that `cargo` runs outlives it otherwise.
+/// Kills the processes that a process has started. The test that `cargo` runs would outlive it
+/// otherwise.
 pub(crate) fn kill_children(parent: u32) {
     let path = format!("/proc/{parent}/task/{parent}/children");
     let children = std::fs::read_to_string(path).unwrap_or_default();
@@ -132,7 +134,7 @@ pub(crate) fn kill_children(parent: u32) {
 }
 
 fn kill(targets: &[String]) {
-    // The shell's own `kill`: the program is in no package that every machine has.
+    // Uses the shell's own `kill`, because not every machine has a package with the program.
     let script = ["-c", "kill -9 \"$@\"", "kill"];
     let _ = Command::new("sh").args(script).args(targets).stderr(Stdio::null()).status();
 }
@@ -175,9 +177,9 @@ mod tests {
         let mut else_where =
             Command::new("sleep").arg("60").current_dir(&other).spawn().expect("runs");
         let there = |child: &Child| PathBuf::from(format!("/proc/{}", child.id()));
-        // `spawn` returns when the child has a memory of its own, which may be a moment before
-        // its arguments are in `/proc`; once the program speaks, they are. The directory a child
-        // works in is set before either.
+        // `spawn` returns when the child has memory of its own. That may be a moment before its
+        // arguments are in `/proc`. Once the program prints something, they are there. The child's
+        // working directory is set before either.
         let mut ready = [0; 6];
         naming.stdout.as_mut().expect("piped").read_exact(&mut ready).expect("it speaks");
         assert!(belongs(&there(&working), &root) && belongs(&there(&naming), &root));

@@ -1,10 +1,10 @@
 //! The rule of where unit tests stand:
 //!
 //! 1. Tests of a file, up to 200 lines, stand in its `mod tests`.
-//! 2. Longer tests of `x.rs` stand in `x_test.rs` beside it, declared as `#[cfg(test)] #[path =
-//!    "x_test.rs"] mod x_test;`.
-//! 3. Tests of a folder or a crate as a whole stand in `what_test.rs` in it, declared with
-//!    `#[cfg(test)] mod what_test;` by the module that owns the folder (`store.rs`, `lib.rs`).
+//! 2. Longer tests of `x.rs` stand in `x_test.rs` beside it, declared as
+//!    `#[cfg(test)] #[path = "x_test.rs"] mod x_test;`.
+//! 3. Tests of a folder or a crate as a whole stand in `what_test.rs` in it. The module that owns
+//!    the folder (`store.rs`, `lib.rs`) declares it with `#[cfg(test)] mod what_test;`.
 
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 

@@ -1,5 +1,5 @@
-//! The rule that a message has a level or a reader: what a part of the product reports goes to the
-//! log (`tracing`), and only commands write to standard error, each crate in one function.
+//! The rule that a message has a level or a reader. The product reports to the log (`tracing`).
+//! Only commands write to standard error, each crate in one function.
 
 use proc_macro2::{TokenStream, TokenTree};
 
@@ -7,7 +7,7 @@ use super::Faults;
 use super::repository::Repository;
 use super::rust::{first_line, is_punct};
 
-/// The files with the function that tells the person at the terminal.
+/// The files that contain the function which writes to the person at the terminal.
 const VOICES: &[&str] = &[
     "crates/strake/src/output.rs",
     "crates/strake-bench/src/lib.rs",
