@@ -1,4 +1,4 @@
-//! From dirty to durable.
+//! Makes dirty data durable.
 
 pub(crate) mod harden;
 pub(crate) mod make_room;

@@ -1,5 +1,5 @@
-//! The rule about what has no place in the product: calls that panic where the outside world can
-//! cause it, and marks of unfinished work.
+//! The rule about what has no place in the product: marks of unfinished work, and calls that panic
+//! for causes in the outside world.
 
 use proc_macro2::{TokenStream, TokenTree};
 
@@ -44,7 +44,7 @@ fn find_words(tokens: TokenStream, words: &mut Vec<(usize, String)>) {
     }
 }
 
-/// Marks stand in comments, which are no tokens.
+/// Finds marks, which stand in comments and so are no tokens.
 fn find_marks(file: &File, rust: &Rust, faults: &mut Faults) {
     for (index, line) in file.text.lines().enumerate().filter(|(at, _)| !rust.is_test(at + 1)) {
         let Some((_, comment)) = line.split_once("//") else { continue };

@@ -1,4 +1,4 @@
-//! A block that was accepted, and what becomes of it after the round: stable, or dirty again.
+//! A block that was accepted. The next round makes it either stable or dirty again.
 
 use crate::inode::core::InodeState;
 use crate::memory::block::Block;
@@ -13,35 +13,36 @@ use strake_proto::{BlockIndex, Error, ObjectLayout, Version};
 
 /// See the file's head.
 pub(crate) struct AcceptedBlock {
-    /// Not owned: the array keeps what was accepted until the next round, and would keep itself.
+    /// A weak reference: the array keeps accepted blocks until the next round, and must not keep
+    /// itself alive through them.
     pub(crate) array: Weak<Array>,
     pub(crate) inode: Arc<InodeState>,
     pub(crate) file: Arc<FileState>,
     pub(crate) block: Arc<Block>,
-    /// Dirty bytes that it holds in the pool.
+    /// The dirty bytes that it holds in the pool.
     pub(crate) charge: usize,
-    /// Bytes on disks that it claims again if it is lost.
+    /// The bytes on disks that it claims again if it is lost.
     pub(crate) claimed: usize,
-    /// Bytes on disks that are the inode's once it is stable.
+    /// The bytes on disks that become the inode's once it is stable.
     pub(crate) gained: i64,
-    /// Whether another block may have its memory: see
-    /// [`PagePool::leave_behind`](crate::memory::page_pool::PagePool::leave_behind). So for whole
-    /// blocks that were not stored before, and those of which only parts were in memory.
+    /// Whether another block may get its memory: see
+    /// [`PagePool::leave_behind`](crate::memory::page_pool::PagePool::leave_behind). That is so for
+    /// whole blocks that were not stored before, and for blocks of which only parts were in memory.
     pub(crate) reusable: bool,
-    /// Whether only parts of it were written.
+    /// Whether only parts of the block were written.
     pub(crate) in_parts: bool,
-    /// Whether it replaces a settled version of the same length. The metadata has all that it must
-    /// know of such a one.
+    /// Whether it replaces a settled version of the same length. The metadata already has all that
+    /// it must know of such a block.
     pub(crate) in_place: bool,
 }
 
 impl AcceptedBlock {
-    /// Hands a block that was just accepted, and is pinned already, to the next round. `restarts`
-    /// are those of the NSDs before it was sent.
+    /// Hands a block that was just accepted, and is already pinned, to the next round. `restarts`
+    /// is the restart count of the NSDs from before the block was sent.
     pub(crate) fn hand_over(self, layout: &ObjectLayout, version: Version, restarts: u64) {
         self.file.unstable.fetch_add(1, Ordering::AcqRel);
         if self.reusable {
-            // A block that is used from now on stays in memory.
+            // Clears the mark of use. The block stays in memory only if it is used from now on.
             self.block.was_used();
         }
         let array = self.array();
@@ -88,7 +89,7 @@ impl Outcome for AcceptedBlock {
         self.block.became_stable(version);
         self.release();
         if self.in_parts && (page_pool.is_behind() || page_pool.is_short_of_parts()) {
-            // Others need the memory more.
+            // Other blocks need the memory more.
             if let Some(buffer) = self.block.take_clean() {
                 page_pool.release(buffer);
             }
@@ -97,7 +98,7 @@ impl Outcome for AcceptedBlock {
         }
     }
 
-    /// The NSDs may have lost it: the block is dirty again, unless it was dropped meanwhile.
+    /// The NSDs may have lost the block. It is dirty again, unless it was dropped meanwhile.
     fn lost(self: Box<Self>, fault: Option<Error>) {
         if let Some(fault) = fault {
             self.inode.core.lock().latch.set(fault);
@@ -114,7 +115,7 @@ impl Outcome for AcceptedBlock {
                     data.charge = self.claimed;
                     data.dirtied = self.charge;
                     self.file.page_pool().add_dirty(self.charge);
-                    // It is sent again, and so needs room again.
+                    // The block must be sent again, and so needs room again.
                     self.array().room.owe(data.claim());
                     self.file.insert_dirty(self.block.index);
                 }

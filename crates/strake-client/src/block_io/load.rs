@@ -12,7 +12,7 @@ use strake_array::stripe_io::{Access, Found, padded_bytes};
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, ObjectLayout, Result, Version};
 
-/// The length under which a block is stored; asks the NSDs if it is not known.
+/// The length with which a block is stored. Asks the NSDs if it is not known.
 pub(crate) fn stored_length(mount: &Mount, layout: &ObjectLayout, block: &Block) -> Result<u32> {
     let stored = block.stored.load(Ordering::Acquire);
     if stored != STORED_UNKNOWN {
@@ -23,7 +23,7 @@ pub(crate) fn stored_length(mount: &Mount, layout: &ObjectLayout, block: &Block)
     Ok(block.note_stored(mount.array.io.head(layout, index, floor)?))
 }
 
-/// Reads what is missing in `from..to` of a block from the NSDs into its buffer. The caller holds
+/// Reads the missing units of `from..to` of a block from the NSDs into its buffer. The caller holds
 /// the block's lock exclusively.
 #[allow(clippy::too_many_arguments, reason = "the block, its place and the range")]
 pub(crate) fn load(
@@ -71,7 +71,7 @@ pub(crate) fn load(
         }
         found
     };
-    // Stale bytes beyond the end of the file are in the last unit at most.
+    // Only the last unit can have stale bytes beyond the end of the file.
     if limit < stop {
         buffer[limit..stop].fill(0);
     }
@@ -80,14 +80,15 @@ pub(crate) fn load(
     if let Some(Found { version, rewritten: true, .. }) = found {
         note_rewritten(mount, inode, file, block, layout, version);
     }
-    // After that: what was written anew is pinned, and so does not count as stable yet.
+    // Comes after the rewritten block was pinned: while it is pinned its version does not count as
+    // stable.
     block.note_stored(found.map(|found| (found.version, found.block_bytes)));
     Ok(())
 }
 
-/// Reads what is missing of a block of which NSDs may hold different versions, at the version that
-/// is known to be stable: what is missing differs in none of them. False if that cannot be had. The
-/// caller holds the block's lock exclusively.
+/// Completes a block of which NSDs may hold different versions. The missing units are read at the
+/// version that is known to be stable; they are the same in all versions. Returns false if that
+/// version cannot be read. The caller holds the block's lock exclusively.
 pub(crate) fn load_stable(
     mount: &Mount,
     layout: &ObjectLayout,
@@ -124,7 +125,8 @@ pub(crate) fn load_stable(
     true
 }
 
-/// A read had to write the block anew: that is accepted and becomes stable like any other write.
+/// A read had to write the block anew. The new version is accepted, and becomes stable like any
+/// other write.
 fn note_rewritten(
     mount: &Mount,
     inode: &Arc<InodeState>,
@@ -156,7 +158,7 @@ fn note_rewritten(
     accepted.hand_over(layout, version, restarts);
 }
 
-/// The likely stored length of a block.
+/// The length that the block is probably stored with.
 pub(crate) fn expected_length(
     file: &FileState,
     layout: &ObjectLayout,

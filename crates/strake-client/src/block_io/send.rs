@@ -1,4 +1,5 @@
-//! From a block in memory to the NSDs: complete it, send it, and hand it to the next round.
+//! From a block in memory to the NSDs: completes the block, sends it, and hands it to the next
+//! round.
 
 use crate::block_io::accepted::AcceptedBlock;
 use crate::block_io::load::{load, load_stable, stored_length};
@@ -17,26 +18,28 @@ use strake_env::sync::{RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGu
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result, Version};
 
-/// Commits that sending one block is worth: each makes stable what is accepted, unless NSDs fail.
+/// How many commits to try for one block. Each commit makes accepted versions stable unless NSDs
+/// fail.
 const STABLE_ATTEMPTS: u32 = 8;
-/// A block of which at most one part in so many has changed is sent as a patch.
+/// A block is sent as a patch if at most one in this many of its units has changed.
 const PATCH_PART: usize = 4;
-/// No strip gets more units by one patch.
+/// No strip gets more units than this from one patch.
 const PATCH_ROWS_MAX: usize = 128;
 
-/// Sends a block if it is dirty: reads what is missing of it, encodes it, writes it. Afterwards it
-/// is accepted; a round ([`strake_array::round`]) makes it stable.
+/// Sends a block if it is dirty: reads its missing units, encodes it, and writes it. The block is
+/// then accepted, and a round ([`strake_array::round`]) makes it stable.
 ///
 /// Holds `content` shared and the block's lock (shared while the strips are sent) across NSD I/O.
 ///
-/// **One version at a time.** A block of which an accepted version is not yet stable is not sent
-/// again before it is. Else a commit could find the newer version on some NSDs, where it has
-/// taken the place of the older, and the older alone on the others: called stable, it would be
-/// gone after a power cut, and so would the newer.
+/// **One version at a time.** While an accepted version of a block is not yet stable, the block is
+/// not sent again. Otherwise a commit could find the newer version on some NSDs, where it has
+/// replaced the older one, and only the older one on the others. The commit would report the older
+/// version as stable, but after a power cut both versions would be gone.
 ///
-/// **Others send it too.** What another sends after this call has begun holds all that was to be
-/// sent, for it was written before. So whoever comes too late each time, because a writer sends
-/// and writes without pause, is done as soon as that writer has sent once more.
+/// **Other threads may send the block too.** A send that another thread begins after this call
+/// includes all bytes that this call was asked to send, because they were written before it
+/// started. So this call returns as soon as another thread has sent the block once, even if a
+/// writer dirties the block without pause.
 pub(crate) fn flush_block(
     mount: &Mount,
     inode: &Arc<InodeState>,
@@ -46,8 +49,9 @@ pub(crate) fn flush_block(
     flush_block_with(mount, inode, file, block, None, &mut || {})
 }
 
-/// The same; if `since` is given, only unless it was sent after it had been sent so often.
-/// `after_round` runs where others may come between.
+/// Like [`flush_block`]. With `since`, returns early if the block's send count has passed `since`:
+/// another thread has already sent what we were asked to send. `after_round` runs where other
+/// threads may send in between.
 pub(crate) fn flush_block_with(
     mount: &Mount,
     inode: &Arc<InodeState>,
@@ -66,8 +70,9 @@ pub(crate) fn flush_block_with(
             Sending::Done => return Ok(()),
             Sending::NotBase => {}
             Sending::NoBuffer => {
-                // Whoever sends blocks waits for no room, which others have only once they are
-                // sent; but what is accepted need not stay longer.
+                // The sender does not wait until the pool has room, because other blocks give room
+                // back only once they are sent. But a round can free the blocks that are already
+                // accepted.
                 if !mount.page_pool.make_room_for_block() {
                     let _ = mount.array.rounds.run(false);
                     mount.page_pool.make_room_for_block();
@@ -75,13 +80,15 @@ pub(crate) fn flush_block_with(
                 has_buffer = true;
             }
             Sending::Unstable => {
-                // If the round fails for some blocks, they are dirty again, perhaps ours as well.
+                // If the round fails for some blocks, they are dirty again; ours may be one of
+                // them.
                 let _ = mount.array.rounds.run(false);
-                // An attempt during which an NSD was started anew says nothing.
+                // An attempt during which an NSD was restarted does not count.
                 unstable += u32::from(nsds.restarts() == restarts);
             }
             Sending::NoRoom => {
-                // Others who overwrite may take what this frees; they send and end, too.
+                // Other threads that overwrite may take the room that this frees. But they send it
+                // and finish, too.
                 let now = mount.array.clock.monotonic();
                 let since = *had_no_room.get_or_insert(now);
                 if now.saturating_sub(since) > mount.settings.standstill_max {
@@ -100,17 +107,17 @@ pub(crate) fn flush_block_with(
     Err(Error::new(ErrorKind::Retry, detail))
 }
 
-/// What came of sending a block.
+/// The result of an attempt to send a block.
 enum Sending {
-    /// It is accepted, or there was nothing to send.
+    /// The block is accepted, or there was nothing to send.
     Done,
-    /// A version of it that is accepted must become stable first.
+    /// An accepted version of the block must become stable first.
     Unstable,
-    /// There is no room on the NSDs for it beside what it replaces.
+    /// The NSDs have no room for the block beside the version that it replaces.
     NoRoom,
-    /// Completed it takes a whole buffer, for which room is to be made in the pool.
+    /// The complete block needs a whole buffer, for which the pool must make room.
     NoBuffer,
-    /// It could not be sent as a patch, and is to be sent as a whole.
+    /// The block could not be sent as a patch, and must be sent as a whole.
     NotBase,
 }
 
@@ -118,9 +125,9 @@ enum Sending {
 struct Attempt {
     /// See [`flush_block_with`].
     since: Option<u64>,
-    /// Room was made for it: see [`strake_array::room::Room::take_off`].
+    /// Room was made for the block: see [`strake_array::room::Room::take_off`].
     alone: bool,
-    /// Room was made for a buffer.
+    /// Room was made for a whole buffer.
     has_buffer: bool,
 }
 
@@ -147,7 +154,7 @@ fn send_block(
         Some(_) => data.length,
         None => complete(mount, inode, file, layout, block, &mut data)?,
     };
-    // Again: reading what was missing may have had to write the block anew.
+    // Checks again, because reading missing units may have had to write the block anew.
     if block.pinned.load(Ordering::Acquire) > 0 {
         return Ok(Sending::Unstable);
     }
@@ -179,14 +186,15 @@ fn send_block(
                 reusable: is_whole && (has_holes || (before == 0 && length == layout.block_size)),
             };
             accepted.hand_over(layout, version, restarts);
-            // Only now, and still under the block's lock: a commit must find every block either
-            // among the dirty or among the accepted.
+            // Only now, and still under the block's lock: at any time a commit must find the block
+            // among the dirty blocks or among the accepted ones.
             file.remove_dirty(block.index);
             block.sends.fetch_add(1, Ordering::AcqRel);
             Ok(Sending::Done)
         }
         failed => {
-            // The lock is kept: another sender would find the block clean and call it stable.
+            // The lock is kept. Otherwise another sender would find the block clean and call it
+            // stable.
             let mut data = RwLockUpgradableReadGuard::upgrade(data);
             taken.give_back(file, block, &mut data);
             failed.map(|_| Sending::NotBase)
@@ -194,8 +202,9 @@ fn send_block(
     }
 }
 
-/// The version that a block is sent as a patch of, if it is, and the room for it; else why it
-/// cannot be sent yet. The caller holds its lock, and nothing of it is pinned.
+/// Finds room to send the block. `Ok` has the version to patch, if the block is sent as a patch,
+/// and the room. `Err` says why the block cannot be sent yet. The caller holds the block's lock,
+/// and no version of the block is pinned.
 fn take_off<'a>(
     mount: &'a Mount,
     file: &FileState,
@@ -217,8 +226,8 @@ fn take_off<'a>(
     Ok(flight.map(|flight| (None, flight)).ok_or(Sending::NoRoom))
 }
 
-/// The version that a block is sent as a patch of; `None` if it is sent as a whole. The caller
-/// holds its lock, and nothing of it is pinned.
+/// The version that the block can be sent as a patch of; `None` if it must be sent whole. The
+/// caller holds the block's lock, and no version of the block is pinned.
 fn base_of_patch(
     mount: &Mount,
     file: &FileState,
@@ -238,7 +247,7 @@ fn base_of_patch(
     if !is_wanted || changed.is_empty() || data.changed.whole || data.has_stale_end() {
         return Ok(None);
     }
-    // If nobody knows yet what is stored, its version is learnt here as well.
+    // If the stored length is not known yet, this call also learns the stored version.
     let is_same_length = stored_length(mount, layout, block)? == data.length;
     let (base, index) = (block.stable(), BlockIndex(block.index));
     let counts = base > mount.array.floors.floor(layout.object, index);
@@ -246,13 +255,13 @@ fn base_of_patch(
     Ok(fits.then_some(base))
 }
 
-/// Bytes that an NSD needs for a patch, with a little for its records.
+/// The bytes that an NSD needs for a patch, including a little for its records.
 fn patch_bytes(layout: &ObjectLayout, data: &BlockData) -> u64 {
     let rows = rows_of(layout.code, data.length, data.changed.units.iter());
     ((rows + 1) * UNIT_BYTES) as u64
 }
 
-/// Sends a complete block, or what changed of one as a patch of `base`.
+/// Sends a complete block, or its changed units as a patch of `base`.
 fn send_bytes(
     mount: &Mount,
     layout: &ObjectLayout,
@@ -281,17 +290,18 @@ fn send_bytes(
     sent
 }
 
-/// What a block gives away while it is sent.
+/// What a block gives up while it is sent.
 struct Taken {
     changed: Changed,
     claim: Claim,
-    /// Bytes that are dirty in the pool until it is stable.
+    /// The bytes that count as dirty in the pool until the block is stable.
     dirtied: usize,
     fresh: u32,
 }
 
 impl Taken {
-    /// Takes it. All of a block that is sent as a whole is dirty in the pool from now on.
+    /// Takes these from the block. If the block is sent as a whole, all of it counts as dirty in
+    /// the pool from now on.
     fn of(mount: &Mount, block: &Block, data: &mut BlockData, is_patch: bool) -> Taken {
         data.dirty = false;
         data.set_saved();
@@ -300,13 +310,14 @@ impl Taken {
         let dirtied = if is_patch { counted } else { data.charge };
         mount.page_pool.add_dirty(dirtied - counted);
         data.set_claim(Claim::default());
-        // Sent as a patch it is clean afterwards with what it has.
+        // A block that is sent as a patch is clean afterwards, with the units that it has.
         block.enter(data, &mount.page_pool);
         Taken { changed, claim, dirtied, fresh: std::mem::take(&mut data.fresh) }
     }
 
-    /// The block could not be sent: it is dirty as before. It has never left the list of dirty
-    /// ones. Some NSDs may hold what was sent, so next time it is sent as a whole.
+    /// Gives everything back because the block could not be sent. The block is dirty as before; it
+    /// never left the list of dirty blocks. Some NSDs may hold what was sent, so next time it is
+    /// sent as a whole.
     fn give_back(self, file: &FileState, block: &Block, data: &mut BlockData) {
         assert!(!data.dirty, "nobody writes to a block while it is sent");
         data.whole = true;
@@ -321,7 +332,8 @@ impl Taken {
     }
 }
 
-/// Why a block is not sent now, if it is not. The caller holds its lock, under which that changes.
+/// The reason why a block is not sent now; `None` if it can be sent. The caller holds the block's
+/// lock, under which the reason can change.
 fn why_not_sent(block: &Block, data: &BlockData, since: Option<u64>) -> Option<Sending> {
     let is_sent = since.is_some_and(|sends| block.sends.load(Ordering::Acquire) != sends);
     if data.detached || !data.dirty || data.length == 0 || is_sent {
@@ -330,7 +342,8 @@ fn why_not_sent(block: &Block, data: &BlockData, since: Option<u64>) -> Option<S
     (block.pinned.load(Ordering::Acquire) > 0).then_some(Sending::Unstable)
 }
 
-/// Frees what was overwritten: the first round makes what was sent stable, the second settles it.
+/// Frees overwritten versions. The first round makes the new versions stable, the second settles
+/// them.
 pub(crate) fn free_overwritten(mount: &Mount) {
     let array = &*mount.array;
     let _wait = array.observe.waiters.enter("space of what was overwritten", "");
@@ -341,8 +354,8 @@ pub(crate) fn free_overwritten(mount: &Mount) {
     array.room.refresh();
 }
 
-/// Notes what an accepted write gained on disks that changed a block's stored length; returns what
-/// is the inode's when it is stable.
+/// Notes what an accepted write gained on disks by changing the block's stored length. Returns the
+/// gain that the inode gets when the write is stable.
 fn note_gain(inode: &InodeState, block: &Block, (from, to): (u32, u32), fresh: u32) -> i64 {
     let more = i64::from(on_disk(to)) - i64::from(on_disk(from));
     let mut gain = block.gain.lock();
@@ -356,12 +369,12 @@ fn note_gain(inode: &InodeState, block: &Block, (from, to): (u32, u32), fresh: u
     more + std::mem::take(&mut gain.owed)
 }
 
-/// The content of a file, held shared, once everything is durable that must be before a block is
-/// sent.
+/// The content of a file, held shared. Before it returns, everything is durable that must be
+/// durable before a block is sent.
 fn durable_content<'a>(mount: &Mount, file: &'a FileState) -> Result<RwLockReadGuard<'a, Content>> {
     loop {
         let content = file.content.read();
-        // Looked at under `content`, which whoever raises it holds exclusively.
+        // The barrier is read under `content`, because raising it needs `content` exclusively.
         if mount.array.meta.is_durable(file.barrier.load(Ordering::Acquire)) {
             return Ok(content);
         }
@@ -370,8 +383,8 @@ fn durable_content<'a>(mount: &Mount, file: &'a FileState) -> Result<RwLockReadG
     }
 }
 
-/// Brings a dirty block to the state in which it can be sent: every unit below its length in the
-/// buffer, at least as long as it is stored, zeros behind. Returns the stored length.
+/// Makes a dirty block ready to be sent: every unit below its length is in the buffer, the block is
+/// at least as long as it is stored, and zeros follow. Returns the stored length.
 fn complete(
     mount: &Mount,
     inode: &Arc<InodeState>,
@@ -418,8 +431,9 @@ fn complete(
     Ok(stored)
 }
 
-/// Moves a block of which parts are in memory to a buffer that has been touched, and has `load`
-/// read the rest of it there: in its own each page would be a first touch.
+/// Moves a block with only parts in memory to a buffer whose pages have been touched before, and
+/// makes `load` read the other units there. In the block's own buffer each new page would be a
+/// first touch.
 fn put_together(
     mount: &Mount,
     data: &mut BlockData,

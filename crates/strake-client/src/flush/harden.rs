@@ -1,17 +1,24 @@
-//! Small synchronous writes: into the metadata's log now, into stripes later.
+//! Small synchronous writes go into the metadata's log now, and into stripes later.
 //!
-//! What an `fsync` finds unsaved of a file, if it is little, goes with size and times as one entry
-//! into the metadata's log, which is made durable on p + 1 disks with one write each. The blocks
-//! stay dirty and are sent as whole stripes when the sync interval or the pool asks for it; when
-//! they are stable the metadata is told to forget what it kept ([`MetaOp::Folded`]). At a start
-//! what is still kept is written into its file again, before anything is served.
+//! An `fsync` that finds few unsaved bytes in a file writes them, with the size and the times, as
+//! one entry into the metadata's log. The log is made durable on p + 1 disks with one write each.
+//! The blocks stay dirty. They are sent as whole stripes when the sync interval or the pool asks
+//! for it. When they are stable, the metadata is told to forget what it kept ([`MetaOp::Folded`]).
+//! Whatever is still kept at a start is written into its file again before anything is served.
 //!
-//! The entry may be made only if afterwards everything below the file's size is on some disk: in
-//! the entry, in an earlier one, or in stable stripes; and if nothing kept is older than what is in
-//! stable stripes, since it would be written over that at a start. So it is refused, and the file
-//! synced the long way, where a block was sent and is not stable, or was sent since something
-//! of the file was kept; where the metadata does not name the object yet; and where a block must
-//! be sent whole because what is stored of it is stale.
+//! The entry may be made only under two conditions:
+//!
+//! * After the entry, everything below the file's size is on some disk: in this entry, in an
+//!   earlier one, or in stable stripes.
+//! * Nothing that is kept is older than what stable stripes hold, because a start writes it over
+//!   them.
+//!
+//! So in these cases no entry is made, and the file is synced the long way:
+//!
+//! * A block was sent and is not stable yet.
+//! * A block was sent since something of the file was kept.
+//! * The metadata does not name the object yet.
+//! * A block must be sent whole because its stored version is stale.
 
 use crate::flush::told::{Told, lacking, took};
 use crate::inode::core::InodeState;
@@ -24,18 +31,18 @@ use strake_proto::limits::{HARDENED_UNITS_MAX, UNIT_BYTES};
 use strake_proto::meta::{HardenedUnit, MetaOp};
 use strake_proto::{ErrorKind, Result};
 
-/// The most bytes of all files that are kept; beyond, files are synced the long way.
+/// The most bytes that are kept for all files together. Beyond this, files are synced the long way.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// What was taken from blocks for an entry.
+/// What was taken from the blocks for an entry.
 #[derive(Default)]
 struct Taken {
     units: Vec<HardenedUnit>,
     from: Vec<(Arc<Block>, Vec<usize>)>,
 }
 
-/// Hardens a file's small write; false if it must be synced the long way. The caller holds
-/// `file.syncing`.
+/// Hardens a file's small write. Returns false if the file must be synced the long way. The caller
+/// holds `file.syncing`.
 pub(crate) fn harden(
     mount: &Mount,
     inode: &Arc<InodeState>,
@@ -46,7 +53,7 @@ pub(crate) fn harden(
     if units_max == 0 || !file.has_dirty_blocks() || is_full(mount) {
         return Ok(false);
     }
-    // Held until the entry is made: what is below the size stays what it is.
+    // Held until the entry is made, so that what lies below the size does not change.
     let content = file.content.read();
     let named =
         file.linked.load(Ordering::Acquire) && !file.content_changed.load(Ordering::Acquire);
@@ -57,14 +64,15 @@ pub(crate) fn harden(
     if !file.is_hardened() {
         file.sent.store(false, Ordering::Release);
     }
-    // Before the blocks are looked at: a writer raises the size after its bytes are in place.
+    // The size is read before the blocks, because a writer raises the size after its bytes are in
+    // place.
     let size = file.size();
     inode.core.lock().size_target = Some(size);
     let block_size = u64::from(layout.block_size);
     let mut taken = Taken::default();
     let complete = take(file, block_size, size, units_max, &mut taken);
-    // After that: a block that was sent before it was looked at is among the unstable now, and has
-    // left its mark where something is hardened.
+    // Checked after the blocks: a block that was sent before we looked at it is now counted as
+    // unstable. If something of the file is hardened, it has also set `sent`.
     let outdated = file.is_hardened() && file.sent.load(Ordering::Acquire);
     if !complete || outdated || file.unstable.load(Ordering::Acquire) > 0 {
         give_back(file, taken);
@@ -92,18 +100,18 @@ pub(crate) fn harden(
     }
 }
 
-/// Whether so much is kept that files with hardened units should be synced.
+/// True if so much is kept that files with hardened units should be synced.
 pub(crate) fn is_full(mount: &Mount) -> bool {
     mount.page_pool.hardened.load(Ordering::Acquire)
         >= KEPT_BYTES_MAX.min(mount.page_pool.dirty_max() / 2)
 }
 
-/// Takes the unsaved units below the size; false if there are more than `units_max`, or a block
-/// must be sent whole.
+/// Takes the unsaved units below the size. Returns false if there are more than `units_max`, or if
+/// a block must be sent whole.
 fn take(file: &FileState, block_size: u64, size: u64, units_max: usize, taken: &mut Taken) -> bool {
     let Some(indexes) = file.unsaved_blocks(units_max) else { return false };
     for index in indexes {
-        // One that has left the map was sent, or dropped with what it held.
+        // A block that has left the map was sent, or was dropped with its bytes.
         let Some(block) = file.find_block(index) else { continue };
         let mut data = block.data.write();
         if data.detached || !data.dirty {
@@ -117,7 +125,8 @@ fn take(file: &FileState, block_size: u64, size: u64, units_max: usize, taken: &
         let Some(mut units) = copy_units(&data, first, size, room) else { return false };
         let mut numbers: Vec<usize> =
             units.iter().map(|unit| (unit.unit - first) as usize).collect();
-        // The last unit goes on with the bytes of a writer who has yet to raise the size.
+        // The last unit also has bytes of a writer that has yet to raise the size, so it stays
+        // unsaved.
         let goes_on = index * block_size + u64::from(data.length) > size;
         if goes_on && !size.is_multiple_of(UNIT_BYTES as u64) {
             numbers.retain(|number| first + *number as u64 != size / UNIT_BYTES as u64);
@@ -133,8 +142,8 @@ fn take(file: &FileState, block_size: u64, size: u64, units_max: usize, taken: &
     true
 }
 
-/// The unsaved units of a block whose first one is `first` in the file, up to the size; `None` if
-/// there are more than `room`.
+/// The unsaved units of a block up to the size; `first` is the file's number of the block's first
+/// unit. `None` if there are more than `room`.
 fn copy_units(data: &BlockData, first: u64, size: u64, room: usize) -> Option<Vec<HardenedUnit>> {
     let mut units = Vec::new();
     for number in data.unsaved.iter() {
@@ -153,11 +162,11 @@ fn copy_units(data: &BlockData, first: u64, size: u64, room: usize) -> Option<Ve
     Some(units)
 }
 
-/// What was taken is unsaved as before.
+/// Makes the taken units unsaved again.
 fn give_back(file: &FileState, taken: Taken) {
     for (block, numbers) in taken.from {
         let mut data = block.data.write();
-        // One that was sent meanwhile holds nothing unsaved, or something newer.
+        // A block that was sent meanwhile has nothing unsaved, or has something newer.
         if data.detached || !data.dirty {
             continue;
         }
@@ -169,14 +178,14 @@ fn give_back(file: &FileState, taken: Taken) {
 }
 
 /// Tells the metadata that everything hardened of a file is in stable stripes. The caller holds
-/// `file.syncing`, and has made all of the file stable since it took that.
+/// `file.syncing`, and has made all of the file stable since it took that lock.
 pub(crate) fn fold(mount: &Mount, inode: &InodeState, file: &FileState) -> Result<()> {
     if !file.is_hardened() {
         return Ok(());
     }
     match mount.change(inode, MetaOp::Folded { ino: inode.ino }) {
         Ok(_) => {}
-        // The file is gone, and what was kept of it.
+        // The file is gone, and so is what was kept of it.
         Err(error) if error.kind() == ErrorKind::Stale => {}
         Err(error) => return Err(error),
     }

@@ -1,11 +1,15 @@
-//! Room for what makes a full file system fuller: what deletions still hold is freed, and what was
-//! replaced.
+//! Makes room for operations that make a full file system fuller. It frees the space of deleted
+//! data and of replaced versions.
 //!
-//! A writer that finds no room takes a turn, in which nobody else finds room to grow. It frees in
-//! slices and looks for room after each: first what was overwritten and only waits for the rounds;
-//! then what some dirty blocks hold too much, by sending them; at last what only a sync of all
-//! files settles. So it seldom waits for more than a slice, and writers that only overwrite never
-//! wait for it.
+//! A writer that finds no room takes a turn. During the turn no other writer finds room to grow.
+//! The writer frees space in three steps, and looks for room after each slice:
+//!
+//! 1. Overwritten versions that only wait for the rounds.
+//! 2. Space that some dirty blocks hold in excess. Sending them frees it.
+//! 3. Space that only a sync of all files settles.
+//!
+//! So the writer seldom waits for more than a slice, and writers that only overwrite never wait for
+//! its turn.
 
 use crate::block_io::send::free_overwritten;
 use crate::flush::sync::sync_inodes;
@@ -16,14 +20,14 @@ use strake_array::reaper;
 use strake_array::room::Turn;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// How often everything is synced for one operation: the largest write has five blocks of the
-/// smallest size, and the reserve has room for one at least.
+/// How often everything is synced for one operation. The largest write has five blocks of the
+/// smallest size, and the reserve has room for at least one of them.
 const FREEING_MAX: usize = 8;
-/// Dirty blocks that are sent at a time.
+/// How many dirty blocks are sent at a time.
 const SLICE_BLOCKS: usize = 16;
 
-/// Does what needs room, and does it again if there is none and something can be freed. The caller
-/// holds no block and no content.
+/// Runs `work`, which needs room, and runs it again if there is no room and some can be freed. The
+/// caller holds no block and no content.
 pub(crate) fn with_room<T>(mount: &Mount, mut work: impl FnMut() -> Result<T>) -> Result<T> {
     let before = mount.array.meta.changes();
     let is_full =
@@ -36,7 +40,7 @@ pub(crate) fn with_room<T>(mount: &Mount, mut work: impl FnMut() -> Result<T>) -
         return result;
     }
     let _turn = take_turn(mount)?;
-    // Somebody else's turn may have been all that was in the way.
+    // The turn of another writer may have freed enough.
     result = work();
     if is_full(&result) {
         free_overwritten(mount);
@@ -63,7 +67,7 @@ fn take_turn(mount: &Mount) -> Result<Turn<'_>> {
     turn.ok_or_else(|| Error::new(ErrorKind::Io, "what is dirty cannot be made durable"))
 }
 
-/// The blocks that hold room when a turn begins, those last that have been dirty for longest.
+/// The blocks that hold room when a turn begins. The blocks that have been dirty longest come last.
 struct Slices(Vec<(Pinned, u64)>);
 
 impl Slices {
@@ -82,7 +86,7 @@ impl Slices {
         Slices(blocks)
     }
 
-    /// Sends some of the blocks, and frees what they replace. False when there are none left.
+    /// Sends some of the blocks and frees the versions that they replace. False if none are left.
     fn send_next(&mut self, mount: &Mount) -> bool {
         let _wait = mount.array.observe.waiters.enter("space of what was written anew", "");
         let slice = self.0.split_off(self.0.len().saturating_sub(SLICE_BLOCKS));
@@ -92,7 +96,7 @@ impl Slices {
         mount.flush_fan.run(slice.len(), &|at| {
             let (inode, index) = &slice[at];
             let Some(file) = inode.core.lock().file.clone() else { return };
-            // A block that is gone from the map was dropped with what it held, or is clean.
+            // A block that is not in the map any more was dropped with its bytes, or is clean.
             let Some(block) = file.find_block(*index) else { return };
             flush_or_latch(mount, inode, &file, &block, None);
         });
@@ -101,19 +105,20 @@ impl Slices {
     }
 }
 
-/// Makes everything durable, so that nothing is held and what was replaced is freed. False if there
-/// was nothing to be made durable. In the caller's turn.
+/// Makes everything durable, so that nothing holds room and replaced versions are freed. False if
+/// there was nothing to make durable. The caller has the turn.
 fn free_replaced(mount: &Mount) -> bool {
     let array = &*mount.array;
     let _wait = array.observe.waiters.enter("space of what was written anew", "");
     if !array.room.begin_freeing() {
         return false;
     }
-    // Errors are latched at the files they concern.
+    // Errors are latched at the files that they concern.
     let _ = sync_inodes(mount, &mount.dirty_inodes(None));
-    // Also what others are about to settle; if they take too long, less is freed.
+    // Waits also for what others are about to settle. If they take too long, less is freed.
     array.rounds.wait_for_settling(mount.settings.standstill_max);
-    // The NSDs free what was settled; a block that is lost over it is dirty, and held for.
+    // The NSDs free what was settled. If the round fails for a block, the block is dirty again and
+    // has room held for it.
     let _ = array.rounds.run(false);
     array.room.refresh();
     true

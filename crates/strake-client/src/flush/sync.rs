@@ -1,10 +1,10 @@
-//! From dirty to durable, for one file or many.
+//! Makes the dirty data of one file or of many files durable.
 //!
-//! 1. Note the size; send all dirty blocks; they are accepted.
-//! 2. Commit the NSDs: they are stable.
-//! 3. Tell the metadata size, times and where the bytes are ([`MetaOp::Update`]). The size is the
-//!    one noted in step 1 (or less, if the file was cut since): what was written later may not be
-//!    stable.
+//! 1. Note the size, and send all dirty blocks. They are then accepted.
+//! 2. Commit the NSDs. The blocks are then stable.
+//! 3. Tell the metadata the size, the times and where the bytes are ([`MetaOp::Update`]). The size
+//!    is the one noted in step 1, or less if the file was cut since: what was written later may not
+//!    be stable.
 //! 4. Make the metadata durable. Only then are the stripes settled.
 
 use crate::block_io::send::flush_block;
@@ -22,12 +22,13 @@ use strake_env::sync::Mutex;
 use strake_proto::meta::{AttrChange, MetaOp};
 use strake_proto::{Error, ErrorKind, Result};
 
-/// Steps 1 and 2 are tried again if an NSD was lost meanwhile. An attempt during which an NSD was
-/// started anew does not count: whoever starts NSDs gives up when they keep dying.
+/// How often steps 1 and 2 are tried if an NSD was lost meanwhile. An attempt during which an NSD
+/// was restarted does not count. There is no endless loop, because NSDs that keep dying are not
+/// restarted any more.
 const ATTEMPTS: u32 = 4;
 
-/// Makes one file durable: what is little by hardening it ([`crate::flush::harden`]), else by all
-/// of the steps.
+/// Makes one file durable: by hardening ([`crate::flush::harden`]) if there is little to save,
+/// otherwise by all of the steps.
 pub(crate) fn sync_inode(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
     sync_one(mount, inode, true)
 }
@@ -46,9 +47,9 @@ fn sync_one(mount: &Mount, inode: &Arc<InodeState>, may_harden: bool) -> Result<
     Ok(())
 }
 
-/// Makes many files durable with one commit of the NSDs and one sync of the metadata for all.
-/// Returns the bytes that had to be sent. A file that fails has its error latched; the first is
-/// returned.
+/// Makes many files durable with one commit of the NSDs and one sync of the metadata for all of
+/// them. Returns how many bytes had to be sent. If a file fails, its error is latched; the first
+/// error is also returned.
 pub(crate) fn sync_inodes(mount: &Mount, inodes: &[Pinned]) -> Result<u64> {
     let _settling = mount.array.rounds.begin_settling();
     let mut bytes = 0;
@@ -59,7 +60,7 @@ pub(crate) fn sync_inodes(mount: &Mount, inodes: &[Pinned]) -> Result<u64> {
         bytes += result.as_ref().map_or(0, |sent| *sent);
         latch(inode, result, &mut failure);
     }
-    // A block that did not become stable is found dirty by its own file's sync below.
+    // If a block did not become stable, its own file's sync below finds it dirty.
     let _ = mount.array.rounds.run(false);
     let mut settling = Vec::new();
     for inode in inodes {
@@ -87,8 +88,8 @@ fn latch<T>(
     }
 }
 
-/// Steps 1 to 3 for one file, or hardening. Returns the stripes to be settled after step 4; where
-/// a step fails they stay the file's.
+/// Runs steps 1 to 3 for one file, or hardens it. Returns the stripes that must be settled after
+/// step 4. If a step fails, the stripes stay with the file.
 fn make_durable(
     mount: &Mount,
     inode: &Arc<InodeState>,
@@ -108,7 +109,8 @@ fn make_durable(
                 inode.core.lock().size_target = Some(file.size());
                 make_stable(mount, inode, &file)?;
                 let settled = Settling::take(&file);
-                // If the bytes moved meanwhile, what was made stable is not where they are now.
+                // If the bytes moved meanwhile, the stable bytes are not where the file has them
+                // now.
                 if update(mount, inode, &file, moves)? {
                     break settled;
                 }
@@ -128,7 +130,8 @@ fn make_stable(mount: &Mount, inode: &Arc<InodeState>, file: &Arc<FileState>) ->
     let mut attempts = 0;
     loop {
         let restarts = nsds.restarts();
-        // A block may be lost in anybody's round; then it is dirty, and counted here after that.
+        // Any thread's round may lose a block. The block is then dirty first, and counted in `lost`
+        // after that.
         let lost = file.lost.load(Ordering::Acquire);
         let is_whole = || file.lost.load(Ordering::Acquire) == lost;
         send_blocks(mount, inode, file)?;
@@ -151,8 +154,8 @@ fn make_stable(mount: &Mount, inode: &Arc<InodeState>, file: &Arc<FileState>) ->
     }
 }
 
-/// Sends all blocks of a file that are dirty now; returns the bytes. Where there is no space,
-/// what deletions still hold is freed first.
+/// Sends all blocks of a file that are dirty now. Returns how many bytes that is. If there is no
+/// space, it first frees the space of deleted data.
 fn send_blocks(mount: &Mount, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<u64> {
     let before = mount.array.meta.changes();
     match send_blocks_once(mount, inode, file) {
@@ -169,12 +172,13 @@ fn send_blocks_once(mount: &Mount, inode: &Arc<InodeState>, file: &Arc<FileState
     let indexes = file.dirty_blocks();
     let failure = Mutex::new(None);
     mount.flush_fan.run(indexes.len(), &|at| {
-        // A block that is gone from the map was dropped with what it held, or is clean.
+        // A block that is not in the map any more was dropped with its bytes, or is clean.
         let Some(block) = file.find_block(indexes[at]) else { return };
         if let Err(error) = flush_block(mount, inode, file, &block) {
             failure.lock().get_or_insert(error);
         }
-        // Whoever lost a block over it (Retry) finds the block dirty, this file among them.
+        // If the commit failed for some blocks (`Retry`), they are dirty again; blocks of this file
+        // may be among them.
         if mount.is_round_due()
             && let Err(error) = mount.array.rounds.run(false)
             && error.kind() != ErrorKind::Retry
@@ -204,7 +208,7 @@ fn update(
     took(inode, file, &content, &told, result).map(|()| true)
 }
 
-/// Tells the metadata an access time that reads have moved.
+/// Tells the metadata an access time that reads have changed.
 fn tell_atime(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
     let (atime, changes, other) = {
         let core = inode.core.lock();
@@ -227,7 +231,7 @@ fn tell_atime(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
     Ok(())
 }
 
-/// Makes everything durable: `sync`. Returns the bytes that had to be sent.
+/// Makes everything durable, as `sync` does. Returns how many bytes had to be sent.
 pub(crate) fn sync_all(mount: &Mount) -> Result<u64> {
     let bytes = sync_inodes(mount, &mount.dirty_inodes(None))?;
     Ok(bytes)

@@ -1,4 +1,4 @@
-//! What the metadata lacks of a file, and what it was told.
+//! What the metadata lacks of a file, and what it has been told.
 
 use crate::inode::core::InodeState;
 use crate::memory::file::{Content, FileState};
@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use strake_proto::meta::{FileData, HardenedUnit, Inode, MetaOp};
 use strake_proto::{ErrorKind, Ino, Result, Timestamp};
 
-/// What the metadata is told of a file, and what must be so for it to know all then.
+/// What the metadata is told of a file, and the state in which it will then know everything.
 pub(crate) struct Told {
     size: u64,
     data: Option<FileData>,
@@ -18,7 +18,7 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// What does not change a file of which the metadata lacks nothing.
+    /// A `Told` that changes nothing, for a file of which the metadata lacks nothing.
     pub(crate) fn nothing(inode: &InodeState, file: &FileState) -> Told {
         let core = inode.core.lock();
         let size = file.told_size.load(Ordering::Acquire);
@@ -26,25 +26,26 @@ impl Told {
         Told { size, data: None, delta: 0, mtime: None, ctime: None, changes, epoch }
     }
 
-    /// The entry that tells it.
+    /// The operation that tells the metadata.
     pub(crate) fn update(&self, ino: Ino) -> MetaOp {
         let (size, data, allocated_delta) = (self.size, self.data.clone(), self.delta);
         MetaOp::Update { ino, size, data, allocated_delta, mtime: self.mtime, ctime: self.ctime }
     }
 
-    /// The entry that hardens `units` with it.
+    /// The operation that tells the metadata and hardens `units`.
     pub(crate) fn hardening(&self, ino: Ino, units: Vec<HardenedUnit>) -> MetaOp {
         let (size, allocated_delta, mtime, ctime) = (self.size, self.delta, self.mtime, self.ctime);
         MetaOp::Harden { ino, size, allocated_delta, mtime, ctime, units }
     }
 }
 
-/// What the metadata lacks of a file whose `content` the caller holds.
+/// What the metadata lacks of a file. The caller holds the file's `content`.
 pub(crate) fn lacking(inode: &InodeState, file: &FileState, content: &Content) -> Option<Told> {
     let mut core = inode.core.lock();
     let size = match content {
         Content::Object(_) => core.size_target.take().unwrap_or(file.size()),
-        // Nothing else need be stable; the size and the bytes are of the same moment.
+        // Here nothing else must be stable first, and the size and the bytes belong to the same
+        // moment.
         _ => file.size(),
     };
     let content_changed = file.content_changed.swap(false, Ordering::AcqRel);
@@ -67,7 +68,7 @@ pub(crate) fn lacking(inode: &InodeState, file: &FileState, content: &Content) -
     Some(Told { size, data, delta, mtime, ctime, changes: core.changes, epoch: core.epoch() })
 }
 
-/// Takes in what the metadata answered to what it was told.
+/// Records what the metadata answered after it was told.
 pub(crate) fn took(
     inode: &InodeState,
     file: &FileState,
@@ -95,7 +96,7 @@ pub(crate) fn took(
             }
             Ok(())
         }
-        // The inode is gone, and with it whatever it lacked.
+        // The inode is gone, and so is everything that the metadata lacked of it.
         Err(error) if error.kind() == ErrorKind::Stale => {
             core.told = core.changes;
             Ok(())

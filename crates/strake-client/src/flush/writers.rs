@@ -1,8 +1,8 @@
 //! Writing behind the application.
 //!
-//! A block is queued when its last byte is written, or when dirty pages press. The threads send
-//! blocks, and run a round when enough is accepted. A failure is latched at the inode; the block
-//! stays dirty and is tried again.
+//! A block is queued when its last byte is written, or when the pool has too many dirty pages. The
+//! threads send blocks, and run a round when enough bytes are accepted. If a send fails, the error
+//! is latched at the inode, and the block stays dirty and is tried again.
 
 use crate::block_io::send::flush_block_with;
 use crate::inode::core::InodeState;
@@ -16,10 +16,10 @@ use std::sync::atomic::Ordering;
 use strake_array::reaper;
 use strake_proto::ErrorKind;
 
-/// Blocks that one press puts into the queue.
+/// How many blocks one call of `press` queues at most.
 const PRESS_BLOCKS_MAX: usize = 32;
 
-/// The life of a thread that writes behind.
+/// What a write-behind thread does until it ends.
 pub(crate) fn serve(mount: &Mount) {
     loop {
         match mount.write_behind.next() {
@@ -27,7 +27,7 @@ pub(crate) fn serve(mount: &Mount) {
                 run(mount, job);
                 let last = mount.page_pool.is_waited_for() && mount.write_behind.len() == 0;
                 if last || mount.is_round_due() {
-                    // Whoever lost a block over it finds the block dirty.
+                    // If the round fails for some blocks, they are dirty again.
                     let _ = mount.array.rounds.run(false);
                 }
             }
@@ -40,14 +40,14 @@ pub(crate) fn serve(mount: &Mount) {
 
 fn run(mount: &Mount, job: Job) {
     let Some(block) = job.file.find_block(job.index) else { return };
-    // Whoever has sent it since did what it was queued for; what was written after that waits for a
-    // reason of its own, a small `fsync` perhaps that need not send the block.
+    // If the block was sent since, the reason why it was queued is gone. Bytes written after that
+    // have their own reason to wait, perhaps a small `fsync` that need not send the block.
     let Some(sends) = block.queued.swap(0, Ordering::AcqRel).checked_sub(1) else { return };
     flush_or_latch(mount, &job.inode, &job.file, &block, Some(sends));
 }
 
-/// Sends a block for nobody in particular: what goes wrong is latched at its inode. `since`: see
-/// [`flush_block_with`].
+/// Sends a block when no caller waits for the result. If the send fails, the error is latched at
+/// the inode. For `since` see [`flush_block_with`].
 pub(crate) fn flush_or_latch(
     mount: &Mount,
     inode: &Arc<InodeState>,
@@ -70,19 +70,20 @@ pub(crate) fn flush_or_latch(
     }
 }
 
-/// Queues dirty blocks of the inodes that have been dirty for longest. If there are none left, what
-/// is accepted is made stable.
+/// Queues dirty blocks of the inodes that have been dirty longest. If there are none left, runs a
+/// round, which makes accepted blocks stable.
 fn press(mount: &Mount) {
     let mut queued = 0;
     let mut inodes = mount.dirty_inodes(None);
-    // In turns, for one that is written to without pause always has dirty blocks.
+    // The inodes take turns, because an inode that is written to without pause always has dirty
+    // blocks.
     let last = mount.pressed_last.load(Ordering::Relaxed);
     if let Some(at) = inodes.iter().position(|inode| inode.ino.0 == last) {
         inodes.rotate_left(at + 1);
     }
     for inode in inodes {
         let Some(file) = inode.core.lock().file.clone() else { continue };
-        // What must become stable before it is sent again comes last, with the round below.
+        // A block that must become stable before it is sent again comes last, with the round below.
         let free = |index| {
             let block = file.find_block(index)?;
             let bytes = block.data.try_read()?.dirtied;
@@ -90,7 +91,8 @@ fn press(mount: &Mount) {
         };
         let mut dirty: Vec<(u64, usize)> =
             file.dirty_blocks().into_iter().filter_map(free).collect();
-        // Sending a block of which parts are in memory costs as much as sending a whole one.
+        // The fullest blocks come first: a block with only parts in memory costs as much to send as
+        // a whole one.
         dirty.sort_by_key(|(_, bytes)| Reverse(*bytes));
         for (index, _) in dirty {
             if enqueue(mount, &inode, &file, index) {
@@ -107,7 +109,7 @@ fn press(mount: &Mount) {
     }
 }
 
-/// Queues a block for the threads that write behind; false if it stands in the queue already.
+/// Queues a block for the write-behind threads. False if it is already in the queue.
 pub(crate) fn enqueue(
     mount: &Mount,
     inode: &Arc<InodeState>,

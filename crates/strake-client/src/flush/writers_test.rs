@@ -1,4 +1,5 @@
-//! Blocks on their way to the disks: who sends them, when, and what of them is in memory meanwhile.
+//! Blocks on their way to the disks: which thread sends them, when, and what of them is in memory
+//! meanwhile.
 
 use super::*;
 use crate::block_io::send::flush_block;
@@ -12,7 +13,7 @@ use strake_env::Rng;
 use strake_proto::{ByteCount, Caller, Ino};
 use strake_testing::memory_nsd::Faults;
 
-/// A writer that sends the block again, and writes to it again, whenever another could.
+/// A writer that sends the block again and writes to it again whenever another thread could.
 #[test]
 fn a_sender_that_always_comes_too_late_is_done_when_another_has_sent() {
     let mut rig = Rig::new("4+2p", 6);
@@ -43,7 +44,7 @@ fn a_sender_that_always_comes_too_late_is_done_when_another_has_sent() {
     vfs.shutdown().expect("ended");
 }
 
-/// The job of a block that `fsync` has sent comes late, after another small write.
+/// The queued job of a block that `fsync` has sent comes late, after another small write.
 #[test]
 fn a_job_that_comes_late_leaves_what_was_written_since() {
     let mut rig = Rig::new("4+2p", 6);
@@ -71,8 +72,8 @@ fn a_job_that_comes_late_leaves_what_was_written_since() {
     vfs.shutdown().expect("ended");
 }
 
-/// Only the touched pages of a block that is written here and there take memory, until it is
-/// sent: then it is put together in a buffer that others may have had.
+/// Only the touched pages of a block that is written here and there take memory until it is sent.
+/// It is then put together in a buffer that other blocks may have used.
 #[test]
 fn a_block_written_here_and_there_is_put_together_when_it_is_sent() {
     write_here_and_there(true);
@@ -104,7 +105,7 @@ fn write_here_and_there(is_at_hand: bool) {
         (data.is_sparse(), data.buffer.as_ref().map(|buffer| buffer.as_ptr()))
     };
     let buffers = || [1, 2].map(found);
-    // Whole units and parts of them; beyond the end in the last block.
+    // Whole units and parts of units. The last one lies beyond the end, in the last block.
     let places = [100_000, BLOCK + 65_536, 2 * BLOCK + 20_000, 3 * BLOCK - 3000];
     let mut put = |seed| {
         for at in places {
@@ -123,7 +124,7 @@ fn write_here_and_there(is_at_hand: bool) {
         let touched = [(); 3].map(|()| page_pool.allocate(BLOCK, Fill::Whole));
         touched.into_iter().for_each(|buffer| page_pool.release(buffer));
     }
-    // While the rest cannot be read: what was written stays.
+    // While the other units cannot be read, what was written stays.
     let all_read = |read| {
         rig.nsds.iter().for_each(|nsd| {
             nsd.set_faults(Faults { read, ..Faults::default() });
@@ -147,8 +148,8 @@ fn write_here_and_there(is_at_hand: bool) {
     vfs.shutdown().expect("ended");
 }
 
-/// `f` with such bytes on disks, none of them in memory; blocks are sent for want of memory alone,
-/// with a pool of so many.
+/// The file `f` with these bytes on disks and none of them in memory. The pool has this many
+/// blocks. Blocks are sent only when memory runs short.
 fn stored(pool_blocks: u64, bytes: &[u8]) -> (Rig, Mounted) {
     let mut rig = Rig::new("4+2p", 6);
     rig.settings.page_pool = ByteCount(pool_blocks * u64::from(BLOCK_SIZE));
@@ -163,7 +164,7 @@ fn stored(pool_blocks: u64, bytes: &[u8]) -> (Rig, Mounted) {
     (rig, vfs)
 }
 
-/// They are dirty, so what is read into them cannot be evicted until they are sent.
+/// The blocks are dirty, so what is read into them cannot be evicted until they are sent.
 #[test]
 fn reading_blocks_written_here_and_there_stays_within_the_pool() {
     const BLOCK: usize = BLOCK_SIZE as usize;
@@ -176,7 +177,7 @@ fn reading_blocks_written_here_and_there_stays_within_the_pool() {
         write(&vfs, handle, from as u64, &pattern(4096, at as u8));
         bytes[from..from + 4096].copy_from_slice(&pattern(4096, at as u8));
     }
-    // Whoever sends a block may be over the budget by one.
+    // A thread that sends a block may exceed the budget by one block.
     let most = ((16 + rig.settings.flushers + 1) * BLOCK) as u64;
     for at in 0..=PARTS {
         let from = at * BLOCK;
@@ -187,7 +188,7 @@ fn reading_blocks_written_here_and_there_stays_within_the_pool() {
     vfs.shutdown().expect("ended");
 }
 
-/// With a pool of eight blocks: more of them than that wait for more to be written to them.
+/// The pool has eight blocks. More blocks than that wait for more writes to them.
 #[test]
 fn blocks_written_here_and_there_take_what_was_written() {
     const BLOCK: usize = BLOCK_SIZE as usize;
@@ -234,7 +235,7 @@ fn blocks_written_here_and_there_take_what_was_written() {
     vfs.shutdown().expect("ended");
 }
 
-/// The first block of a file is no exception: room is made for what is written to it, so its buffer
+/// The first block of a file is no exception. Room is made for what is written to it, so its buffer
 /// must not be exchanged for a larger one.
 #[test]
 fn a_first_block_written_here_and_there_has_its_whole_buffer() {

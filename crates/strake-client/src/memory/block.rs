@@ -1,15 +1,20 @@
 //! One block of one file in memory.
 //!
-//! A block's bytes are, unit by unit (4 KiB): in the buffer if the unit is *valid*; else on the
-//! NSDs if the unit begins below `limit`; else zero. So a write to a part of a block need not read
-//! the rest, a new block need not be zeroed, and stale bytes beyond an old end of file are cut off
-//! by lowering `limit`.
+//! Where the bytes of each unit (4 KiB) of a block are:
 //!
-//! `length` is the block's logical length: beyond it all is zero and nothing is stored. Within the
-//! last valid unit, bytes at and beyond `length` are zero in the buffer.
+//! 1. In the buffer, if the unit is *valid*.
+//! 2. Otherwise on the NSDs, if the unit begins below `limit`.
+//! 3. Otherwise nowhere: the unit is zero.
 //!
-//! States: *clean* (evictable) ▶ *dirty* (`dirty`) ▶ *accepted* (`pinned` > 0: sent, may be lost by
-//! an NSD until the commit) ▶ clean. A block that is written to again while accepted is both.
+//! So a write to a part of a block need not read the other units, and a new block need not be
+//! zeroed. To cut off stale bytes beyond an old end of file, `limit` is lowered.
+//!
+//! `length` is the block's logical length: all bytes beyond it are zero, and none of them is
+//! stored. In the last valid unit the buffer has zeros at and beyond `length`.
+//!
+//! States: *clean* (evictable) ▶ *dirty* (`dirty`) ▶ *accepted* (`pinned` > 0: the block was sent,
+//! and an NSD may lose it until the commit) ▶ clean. A block that is written to again while it is
+//! accepted is both accepted and dirty.
 
 use crate::memory::page_pool::{Fill, Page, PagePool};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -20,10 +25,10 @@ use strake_env::sync::{Mutex, RwLock};
 use strake_proto::Version;
 use strake_proto::limits::UNIT_BYTES;
 
-/// `Block::stored`: not known.
+/// The value of `Block::stored` while the stored length is not known.
 pub(crate) const STORED_UNKNOWN: u32 = u32::MAX;
 
-/// A block of which less than such a part was written is written in parts.
+/// A block counts as written in parts if less than one in this many of its units was written.
 const PARTS_OF_BLOCK: usize = 4;
 
 /// A set of unit indexes.
@@ -45,7 +50,7 @@ impl UnitSet {
     }
 
     pub(crate) fn insert_range(&mut self, from: usize, to: usize) {
-        // Whole words at once: the common case is a megabyte, four words.
+        // Whole words at once: the common case is a megabyte, which is four words.
         let mut unit = from;
         while unit < to {
             if unit.is_multiple_of(64) && to - unit >= 64 {
@@ -61,7 +66,7 @@ impl UnitSet {
         }
     }
 
-    /// Whether all of the first `units` are in it.
+    /// True if the set has all of the first `units` units.
     pub(crate) fn is_full(&self, units: usize) -> bool {
         (0..units / 64).all(|word| self.words.get(word) == Some(&u64::MAX))
             && (units / 64 * 64..units).all(|unit| self.contains(unit))
@@ -85,7 +90,7 @@ impl UnitSet {
         }
     }
 
-    /// The units in it, ascending.
+    /// The units in the set, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         let bits = |word: u64| (0..64).filter(move |bit| word >> bit & 1 == 1);
         self.words
@@ -95,17 +100,17 @@ impl UnitSet {
     }
 }
 
-/// How a block differs from what is stored under the version that is known to be stable. Only an
-/// accepted send makes it the same.
+/// How a block differs from the version that is known to be stable. Only an accepted send makes it
+/// equal again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changed {
-    /// These units differ.
+    /// The units that differ.
     pub(crate) units: UnitSet,
-    /// More than these may differ.
+    /// Whether other units may differ too.
     pub(crate) whole: bool,
 }
 
-/// The contents; see the file's head.
+/// The contents of a block; see the file's head.
 #[derive(Default)]
 pub(crate) struct BlockData {
     pub(crate) buffer: Option<AlignedBuffer>,
@@ -113,31 +118,35 @@ pub(crate) struct BlockData {
     pub(crate) limit: u32,
     pub(crate) length: u32,
     pub(crate) dirty: bool,
-    /// Units that were written since the block was sent or hardened last.
+    /// The units that were written since the block was last sent or hardened.
     pub(crate) unsaved: UnitSet,
-    /// Whether more than `unsaved` differs from what is stored, so that only sending it will do.
+    /// Whether more than `unsaved` differs from what is stored. The block must then be sent;
+    /// hardening is not enough.
     pub(crate) whole: bool,
     pub(crate) changed: Changed,
-    /// Bytes on disks that are held for it until it is sent.
+    /// The bytes on disks that are held for the block until it is sent.
     pub(crate) charge: usize,
-    /// Of these, what makes the file system no fuller: see [`strake_array::room`]. 0 unless it is
-    /// full.
+    /// The part of `charge` that makes the file system no fuller: see [`strake_array::room`]. 0
+    /// unless the file system is full.
     pub(crate) replaces: usize,
-    /// Whether it overwrites a settled version of its length: see [`Claim::overwrites`].
+    /// Whether the block overwrites a settled version of the same length: see
+    /// [`Claim::overwrites`].
     pub(crate) overwrites: bool,
-    /// Bytes of `charge` counted in the pool as dirty: all, unless only parts are in memory.
+    /// The bytes of `charge` that the pool counts as dirty. That is all of them, unless only parts
+    /// of the block are in memory.
     pub(crate) dirtied: usize,
-    /// Whether it has a buffer that nobody may take yet: see [`Block::enter`].
+    /// Whether the block has a buffer that may not be taken from it yet: see [`Block::enter`].
     outside: bool,
-    /// Bytes counted as allocated by `stat` before the block was ever stored.
+    /// The bytes that `stat` counted as allocated before the block was ever stored.
     pub(crate) fresh: u32,
-    /// No longer in its file's map: whoever finds it so looks again.
+    /// Whether the block is no longer in its file's map. A caller that finds it so must look it up
+    /// again.
     pub(crate) detached: bool,
 }
 
-/// Whoever has a block in a map.
+/// The owner of a map of blocks.
 pub(crate) trait Owner: Send + Sync {
-    /// Forgets a block; it is marked detached already.
+    /// Forgets a block, which is already marked as detached.
     fn forget_block(&self, index: u64);
 }
 
@@ -148,23 +157,23 @@ pub(crate) struct Block {
     me: Weak<Block>,
     owner: Weak<dyn Owner>,
     used: AtomicBool,
-    /// Bytes that went to sequential readers who keep them.
+    /// How many bytes went to sequential readers that keep them.
     pub(crate) served: AtomicU32,
-    /// 0 unless it stands in the queue of the writers behind; then one more than `sends` was when
-    /// it was queued last.
+    /// 0 if the block is not in the queue of the write-behind threads. Otherwise one more than
+    /// `sends` was when it was queued.
     pub(crate) queued: AtomicU64,
-    /// Accepted writes not yet stable.
+    /// How many accepted writes are not yet stable.
     pub(crate) pinned: AtomicU32,
-    /// Whether the write that is pinned replaces a settled version of the same length.
+    /// Whether the pinned write replaces a settled version of the same length.
     pub(crate) in_place: AtomicBool,
-    /// How often it was sent and accepted; changed under the lock of `data`.
+    /// How often the block was sent and accepted. It changes under the lock of `data`.
     pub(crate) sends: AtomicU64,
-    /// The stored length; 0 for none, [`STORED_UNKNOWN`].
+    /// The stored length; 0 if nothing is stored, [`STORED_UNKNOWN`] if the length is not known.
     pub(crate) stored: AtomicU32,
-    /// Whether NSDs may hold a version of it that was not accepted, or that they may have lost:
-    /// what they have then is not known to be stable.
+    /// Whether NSDs may hold a version that was not accepted, or may have lost one. What they have
+    /// is then not known to be stable.
     unsure: AtomicBool,
-    /// The version that is known to be stable on all NSDs that are not noted; `NONE` for none.
+    /// The version that is known to be stable on all NSDs that are not noted; `NONE` if none is.
     stable: Mutex<Version>,
     pub(crate) gain: Mutex<Gain>,
     pub(crate) data: RwLock<BlockData>,
@@ -173,21 +182,21 @@ pub(crate) struct Block {
 /// What a block gained on disks by writes that are accepted and not yet stable.
 #[derive(Debug, Default)]
 pub(crate) struct Gain {
-    /// The sum; `None` once the block was deleted, and with it what it had gained.
+    /// The sum. `None` once the block was deleted, which also deletes what it had gained.
     pub(crate) unstable: Option<i64>,
-    /// Of this, by writes that an NSD may have lost: the next one carries it.
+    /// The part that belongs to writes that an NSD may have lost. The next write carries it.
     pub(crate) owed: i64,
 }
 
 impl BlockData {
-    /// Whether reading `from..to` needs the NSDs: a unit below `limit` that is not valid.
+    /// True if reading `from..to` needs the NSDs, because a unit below `limit` is not valid.
     pub(crate) fn is_missing(&self, from: usize, to: usize) -> bool {
         let to = to.min(self.limit as usize);
         from < to
             && (from / UNIT_BYTES..to.div_ceil(UNIT_BYTES)).any(|unit| !self.valid.contains(unit))
     }
 
-    /// Copies `from..` into `out`; nothing of it may be missing.
+    /// Copies bytes from `from` on into `out`. None of them may be missing.
     pub(crate) fn copy_out(&self, from: usize, out: &mut [u8]) {
         let (mut at, end) = (from, from + out.len());
         while at < end {
@@ -208,36 +217,36 @@ impl BlockData {
         }
     }
 
-    /// Bytes that the buffer can hold.
+    /// How many bytes the buffer can hold.
     pub(crate) fn capacity(&self) -> usize {
         self.buffer.as_ref().map_or(0, |buffer| buffer.len())
     }
 
-    /// Whether parts of it are in a buffer that was taken for those alone.
+    /// True if the buffer was taken for parts of the block alone.
     pub(crate) fn is_sparse(&self) -> bool {
         self.buffer.as_ref().is_some_and(AlignedBuffer::is_sparse)
     }
 
-    /// Whether something of it is not in memory.
+    /// True if some unit of the block is not in memory.
     pub(crate) fn has_holes(&self) -> bool {
         !self.valid.is_full((self.length as usize).div_ceil(UNIT_BYTES))
     }
 
-    /// Whether something of it reads as zero that need not be zero where it is stored.
+    /// True if some bytes of the block read as zero but may not be zero where they are stored.
     pub(crate) fn has_stale_end(&self) -> bool {
         let end = (self.length as usize).div_ceil(UNIT_BYTES);
         self.limit < self.length
             && (self.limit as usize / UNIT_BYTES..end).any(|unit| !self.valid.contains(unit))
     }
 
-    /// Whether little of it was written since it was stored last.
+    /// True if only a small part of the block was written since it was last stored.
     pub(crate) fn is_written_in_parts(&self) -> bool {
         let units = (self.length as usize).div_ceil(UNIT_BYTES);
         self.has_holes() || self.unsaved.count() < units / PARTS_OF_BLOCK
     }
 
-    /// Counts what of it is in memory, and if it is dirty what of that cannot be had until it is
-    /// sent. Returns whether that is more than before.
+    /// Counts what of the block is in memory. If the block is dirty, also counts what of that
+    /// cannot be evicted until the block is sent. Returns whether that is more than before.
     pub(crate) fn count(&mut self, page_pool: &PagePool) -> bool {
         let Some(buffer) = &mut self.buffer else { return false };
         if buffer.is_sparse() {
@@ -257,7 +266,7 @@ impl BlockData {
         if have >= bytes.max(1) {
             return false;
         }
-        // Room was made for what is used of it, not for all of a larger one.
+        // Room was made only for the used parts of the buffer, not for all of a larger one.
         assert!(!self.is_sparse(), "a buffer for parts is for a whole block");
         let mut larger = page_pool.allocate(bytes, fill);
         if let Some(old) = self.buffer.take() {
@@ -268,24 +277,24 @@ impl BlockData {
         have == 0
     }
 
-    /// What is held for it until it is sent.
+    /// What is held for the block until it is sent.
     pub(crate) fn claim(&self) -> Claim {
         let (bytes, replaces) = (self.charge as u64, self.replaces as u64);
         Claim { bytes, replaces, overwrites: self.overwrites }
     }
 
-    /// Notes what is held for it.
+    /// Notes what is held for the block.
     pub(crate) fn set_claim(&mut self, claim: Claim) {
         (self.charge, self.replaces) = (claim.bytes as usize, claim.replaces as usize);
         self.overwrites = claim.overwrites;
     }
 
-    /// Whether something of it is on no disk.
+    /// True if some bytes of the block are on no disk.
     pub(crate) fn is_unsaved(&self) -> bool {
         self.whole || !self.unsaved.is_empty()
     }
 
-    /// Nothing of it is left to be sent or hardened.
+    /// Marks the block as having nothing left to send or harden.
     pub(crate) fn set_saved(&mut self) {
         self.unsaved.clear();
         self.whole = false;
@@ -298,8 +307,8 @@ impl BlockData {
         self.valid.insert(unit);
     }
 
-    /// Zeros all valid bytes of `from..to` and makes the rest of that range read as zero, which
-    /// needs the edge units valid where they reach below `limit`.
+    /// Zeros all valid bytes of `from..to`. The other bytes of the range then read as zero too if
+    /// the units at its edges are valid where they reach below `limit`.
     pub(crate) fn zero_valid(&mut self, from: usize, to: usize) {
         let Some(buffer) = self.buffer.as_mut() else { return };
         let to = to.min(buffer.len());
@@ -323,7 +332,7 @@ impl BlockData {
 }
 
 impl Block {
-    /// A block of `owner` of which the first `limit` bytes are on the NSDs.
+    /// A block of `owner`. Its first `limit` bytes are on the NSDs.
     pub(crate) fn new(index: u64, owner: Weak<dyn Owner>, limit: u32) -> Arc<Block> {
         Arc::new_cyclic(|me| Block {
             index,
@@ -343,8 +352,8 @@ impl Block {
         })
     }
 
-    /// Gives the buffer at least `bytes` bytes of capacity; valid units are kept. With its first
-    /// buffer the block enters the pool's clock, unless it is for parts.
+    /// Gives the buffer a capacity of at least `bytes` bytes; valid units are kept. When the block
+    /// gets its first buffer it enters the pool's clock, unless the buffer is for parts.
     pub(crate) fn grow(
         &self,
         data: &mut BlockData,
@@ -362,8 +371,8 @@ impl Block {
         }
     }
 
-    /// From now on its buffer may be taken while it is clean. Where only parts of it are in memory
-    /// that is never so, until it is completed to be sent.
+    /// From now on the buffer may be taken while the block is clean. A block with only parts in
+    /// memory gets here only when it is sent.
     pub(crate) fn enter(&self, data: &mut BlockData, page_pool: &PagePool) {
         if std::mem::take(&mut data.outside)
             && let Some(me) = self.me.upgrade()
@@ -372,7 +381,7 @@ impl Block {
         }
     }
 
-    /// This block as its owners hold it.
+    /// This block, shared as its owners hold it.
     pub(crate) fn shared(&self) -> Option<Arc<Block>> {
         self.me.upgrade()
     }
@@ -382,26 +391,26 @@ impl Block {
         *self.stable.lock()
     }
 
-    /// Notes that a version that it was sent under is stable.
+    /// Notes that a version under which the block was sent is stable.
     pub(crate) fn became_stable(&self, version: Version) {
         let mut stable = self.stable.lock();
         *stable = version.max(*stable);
         self.unsure.store(false, Ordering::Release);
     }
 
-    /// Notes that a version of it was not accepted everywhere, or may be lost.
+    /// Notes that a version of the block was not accepted everywhere, or may be lost.
     pub(crate) fn set_unsure(&self) {
         self.unsure.store(true, Ordering::Release);
     }
 
-    /// Whether NSDs may hold another version than the one that is known to be stable.
+    /// True if NSDs may hold a version other than the one that is known to be stable.
     pub(crate) fn is_unsure(&self) -> bool {
         self.unsure.load(Ordering::Acquire)
     }
 
-    /// Notes version and length that the NSDs have; returns the length. The version is stable,
-    /// unless one that was accepted is yet to become so: a start makes all stripes equal before
-    /// anybody looks. The caller holds the lock of `data` exclusively.
+    /// Notes the version and the length that the NSDs have. Returns the length. The version is
+    /// stable unless an accepted version has yet to become stable, because a start makes all
+    /// stripes equal before they are read. The caller holds the lock of `data` exclusively.
     pub(crate) fn note_stored(&self, found: Option<(Version, u32)>) -> u32 {
         let length = found.map_or(0, |(_, length)| length);
         self.stored.store(length, Ordering::Release);
@@ -414,7 +423,7 @@ impl Block {
         length
     }
 
-    /// Notes that it was used.
+    /// Notes that the block was used.
     pub(crate) fn touch(&self) {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
