@@ -1,24 +1,23 @@
-//! Blocks to strips on NSDs and back: writing a block, reading part of it, deciding between
-//! versions after a crash. Knows nothing of files.
+//! Blocks to strips on NSDs and back: writes a block, reads part of it, and decides between
+//! versions after a crash. It knows nothing of files.
 //!
-//! **Versions.** Every stripe write has a new version (this client's grant, a counter). Strips
+//! **Versions.** Every stripe write has a new version: this client's grant and a counter. Strips
 //! decode together only if version and block length agree. Callers serialise writes of one block.
 //!
-//! **Floor.** A reader passes the version below which strips of this block are deleted in effect: a
-//! range deletion is recorded in the metadata but may not have reached every NSD yet.
+//! **Floor.** A reader passes the version below which strips of this block count as deleted. This
+//! is needed because a range deletion is recorded in the metadata before all NSDs have applied it.
 //!
-//! **Shapes only widen.** Rewriting a block keeps at least its stored length, and as much more as
-//! it takes (`Geometry::widened`) for every position that ever held a strip of it to hold one
-//! (until the block is deleted as a whole). Hence a position that
-//! holds a strip of the current version is the rule, and a read of one strip need not ask the
-//! others.
+//! **Shapes only widen.** A rewritten block keeps at least its stored length. It gets longer
+//! (`Geometry::widened`) if that is needed for every position that ever held a strip of the block
+//! to hold one again, until the block is deleted as a whole. So a position that holds a strip
+//! normally holds one of the current version, and a read of one strip need not ask the others.
 //!
 //! **Holes.** An NSD that is up holds everything that was acknowledged to it, or would be marked.
-//! So a block is a hole if all readable positions among those that *every* block stores (0 and
-//! parity) have nothing, and those not readable are within what the code tolerates (P): see
-//! docs/decisions/0007.
+//! Position 0 and the parity positions are those that *every* block stores. A block is a hole if
+//! all of these that can be read have nothing, and the code tolerates the loss of the others (at
+//! most P): see docs/decisions/0007.
 //!
-//! **Unequal versions** (a writer died): see `resolve.rs`.
+//! **Unequal versions** are left by a writer that died: see `resolve.rs`.
 
 mod examine;
 mod list;
@@ -49,7 +48,7 @@ use strake_proto::{
 };
 use strake_stripe::{StripeCode, first_bad_unit};
 
-/// Hands out versions: one grant, counted.
+/// Hands out versions: one grant and a counter.
 pub struct Versions {
     grant: GrantNumber,
     counter: AtomicU64,
@@ -61,7 +60,7 @@ impl Versions {
         Versions { grant, counter: AtomicU64::new(0) }
     }
 
-    /// One above all before.
+    /// A version above all earlier ones.
     pub fn next(&self) -> Version {
         let counter = self.counter.fetch_add(1, Ordering::Relaxed) + 1;
         Version { grant: self.grant, counter }
@@ -75,36 +74,36 @@ pub struct Found {
     pub version: Version,
     /// Its length.
     pub block_bytes: u32,
-    /// Whether reading it had to write it anew (a bad strip, unequal versions): it is accepted, not
-    /// yet stable.
+    /// Whether the read had to write the block anew, because a strip was bad or versions were
+    /// unequal. The new version is accepted, but not yet stable.
     pub rewritten: bool,
 }
 
 /// Whether the caller excludes every other writer of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// No: what needs a rewrite is answered `Retry`.
+    /// No. If the block must be rewritten, the answer is `Retry`.
     Shared,
     /// Yes.
     Exclusive,
 }
 
-/// Why a strip could not be had.
+/// Why a strip could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StripFault {
-    /// The NSD is up and has none.
+    /// The NSD is up and has no strip.
     Absent,
-    /// The NSD has one that is damaged.
+    /// The NSD has a damaged strip.
     Bad,
-    /// The NSD is not there, or not to be read.
+    /// The NSD is not there, or must not be read.
     Unreadable,
 }
 
-/// What a commit came to.
+/// The result of a commit.
 pub struct Committed {
-    /// Slots whose NSDs failed, or were away when it began.
+    /// The slots whose NSDs failed, or were away when the commit began.
     pub unreached: Vec<SlotIndex>,
-    /// Of these, those that had accepted something which may be gone.
+    /// The slots in `unreached` whose NSDs had accepted something that may now be gone.
     pub lacking: BTreeSet<SlotIndex>,
 }
 
@@ -126,24 +125,24 @@ struct Counts {
     not_base: AtomicU64,
 }
 
-/// The same, at some moment.
+/// How blocks were sent from the start to some moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendCounts {
-    /// As whole blocks.
+    /// Blocks sent as a whole.
     pub whole: u64,
-    /// As patches that were accepted.
+    /// Patches that were accepted.
     pub patches: u64,
-    /// Patches that did not fit: the whole block was sent instead.
+    /// Patches that did not fit. The whole block was sent instead.
     pub not_base: u64,
 }
 
-/// Bytes that the data strips of a block take on disks.
+/// The bytes that the data strips of a block take on disks.
 pub fn padded_bytes(code: Code, block_bytes: u32) -> usize {
     let stripe = StripeCode::of_block(code, u64::from(block_bytes));
     stripe.data_strips() * Geometry::of(code, u64::from(block_bytes)).strip_bytes
 }
 
-/// Bytes that a block of this length takes on disks, parity not counted.
+/// The bytes that a block of this length takes on disks, without parity.
 pub fn on_disk(length: u32) -> u32 {
     length.next_multiple_of(UNIT_BYTES as u32)
 }
@@ -170,22 +169,22 @@ impl StripeIo {
         &self.nsds
     }
 
-    /// Versions of this client.
+    /// The versions of this client.
     pub fn versions(&self) -> &Versions {
         &self.versions
     }
 
-    /// Buffers for a moment.
+    /// Buffers for short use.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
 
-    /// Blocks rewritten because a strip was bad or versions were unequal.
+    /// How many blocks were rewritten because a strip was bad or versions were unequal.
     pub fn mended(&self) -> u64 {
         self.mended.load(Ordering::Relaxed)
     }
 
-    /// Whether all NSDs that hold data of a block can be read, as far as is known.
+    /// True if all NSDs that hold data of a block can be read, as far as is known.
     pub fn is_whole(&self, layout: &ObjectLayout, block: BlockIndex) -> bool {
         self.nsds.stripe(layout, block).is_ok_and(|slots| {
             let data = slots.iter().take(usize::from(layout.code.data));
@@ -197,8 +196,8 @@ impl StripeIo {
         StripKey { fs: self.nsds.fs(), object: layout.object, block, strip }
     }
 
-    /// Reads part of one strip (`offset` and `out.len()` in whole units) and verifies it; with an
-    /// empty `out` its header alone. Bytes beyond the strip's end are zero.
+    /// Reads part of one strip and verifies it. `offset` and `out.len()` are in whole units. With
+    /// an empty `out` it reads only the header. Bytes beyond the strip's end become zero.
     fn read_strip(
         &self,
         slot: SlotIndex,
@@ -220,7 +219,8 @@ impl StripeIo {
                 Ok(_) => return Err(StripFault::Bad),
                 Err(error) => return Err(self.read_fault(slot, &key, &error)),
             };
-        // The reply must be what was asked for: a lying NSD is a bad strip, never a panic.
+        // The reply must match the request. An NSD that lies counts as a bad strip and never causes
+        // a panic.
         let right = version.is_none_or(|wanted| wanted == header.version)
             && payload == out.len().min(strip_bytes.saturating_sub(offset))
             && payload.is_multiple_of(UNIT_BYTES)
@@ -251,8 +251,8 @@ impl StripeIo {
         }
     }
 
-    /// Deletes the strips of blocks `from..to` below `version` on every NSD that can be written;
-    /// returns which did. Accepted, not stable.
+    /// Deletes the strips of blocks `from..to` below `version` on every NSD that can be written.
+    /// Returns the NSDs that did so. The deletion is accepted, not stable.
     pub(crate) fn delete_range(
         &self,
         layout: &ObjectLayout,
@@ -283,8 +283,8 @@ impl StripeIo {
         applied
     }
 
-    /// Makes everything accepted before stable on every NSD that can be written, telling them which
-    /// stripes are settled. An NSD that fails is taken out of use.
+    /// Makes everything accepted so far stable on every NSD that can be written, and tells the NSDs
+    /// which stripes are settled. An NSD that fails is taken out of use.
     pub fn commit(&self, settled: &[SettledStripe]) -> Committed {
         let batch = self.nsds.missed().begin_commit();
         let (slots, away): (Vec<_>, Vec<_>) =
@@ -308,7 +308,7 @@ impl StripeIo {
         Committed { unreached, lacking }
     }
 
-    /// Forgets the tombstones of an object up to `version` everywhere.
+    /// Makes all NSDs forget the tombstones of an object up to `version`.
     pub(crate) fn forget_tombstones(&self, layout: &ObjectLayout, version: Version) -> Result<()> {
         let request =
             NsdRequest::ForgetTombstones { fs: self.nsds.fs(), object: layout.object, version };

@@ -35,7 +35,7 @@ pub(super) struct Bench {
     notes: Arc<Notes>,
     pub(super) layout: ObjectLayout,
     pub(super) io: StripeIo,
-    /// Grants of later clients.
+    /// How many later clients were given a grant.
     lives: AtomicU64,
 }
 
@@ -76,7 +76,7 @@ pub(super) fn bench(code: Code, count: u16) -> Bench {
 }
 
 impl Bench {
-    /// Who holds that strip of block 0.
+    /// The slot that holds this strip of block 0.
     pub(super) fn slot_at(&self, strip: u8) -> SlotIndex {
         let slots = self.io.nsds().stripe(&self.layout, BlockIndex(0)).expect("placed");
         slots[usize::from(strip)]
@@ -88,7 +88,8 @@ impl Bench {
         io.write_block(&self.layout, BlockIndex(block), data.len() as u32, &padded, Version::NONE)
     }
 
-    /// The whole block from a new client, as after a restart, with NSDs `away` (mask) gone.
+    /// Reads the whole block with a new client, as after a restart. The NSDs in `away` (a mask) are
+    /// gone.
     pub(super) fn read_after_restart(&self, block: u64, away: u32) -> Result<Option<Vec<u8>>> {
         for (at, nsd) in self.nsds.iter().enumerate() {
             nsd.set_down(away >> at & 1 == 1);
@@ -291,9 +292,9 @@ fn a_full_nsd_fails_the_write_and_is_not_taken_for_lost() {
     assert!(bench.notes.entries.lock().is_empty());
 }
 
-/// A writer dies after any subset of the strips of its second version was accepted and kept; then
-/// any tolerated set of NSDs is away. Whoever reads gets one of the two versions, the same one for
-/// ever, and the new one if enough strips of it are there.
+/// A writer dies after any subset of the strips of its second version was accepted and kept. Then
+/// any tolerated set of NSDs is away. All readers get the same one of the two versions, for ever.
+/// They get the new version if enough strips of it are there.
 #[test]
 fn after_a_crash_in_a_write_all_readers_agree_on_one_of_the_two_versions() {
     let mut rng = Rng::new(5);
@@ -329,16 +330,16 @@ fn after_a_crash_in_a_write_all_readers_agree_on_one_of_the_two_versions() {
     }
 }
 
-/// Two overwrites under way when the power goes: each NSD has made the first of them durable, the
-/// second, both or none, so that the last acknowledged version may be the current one of none.
+/// Two overwrites are on their way when the power goes. Each NSD has made the first durable, or the
+/// second, or both, or none. So the last acknowledged version may be the current one on no NSD.
 #[test]
 fn after_a_crash_in_two_writes_one_of_the_three_versions_is_read() {
     let mut rng = Rng::new(7);
     let written: Vec<Vec<u8>> = (0..3).map(|_| data(&mut rng, 200_000)).collect();
     for name in ["2x", "4+2p"] {
         let code: Code = name.parse().expect("a code");
-        // Two bits for each NSD: whether it made the first durable before the second came, and
-        // whether it made the second durable.
+        // Two bits for each NSD: whether it made the first write durable before the second came,
+        // and whether it made the second durable.
         for kept in 0u32..1 << (2 * code.width()) {
             if code.width() > 2 && kept % 7 != 0 {
                 continue;
@@ -358,7 +359,8 @@ fn after_a_crash_in_two_writes_one_of_the_three_versions_is_read() {
             let lost = [0, 1, 1 << rng.index(code.width())][rng.index(3)];
             let first = bench.read_after_restart(0, lost).expect("resolved").expect("stored");
             assert!(written.contains(&first), "{name} {kept:b}");
-            // One that was away missed the outcome; it is noted, and not read before it has it.
+            // An NSD that was away missed the outcome. It is noted, and is not read before it has
+            // the outcome.
             let away = if lost == 0 { 1 << rng.index(code.width()) } else { lost };
             let again = bench.read_after_restart(0, away);
             assert!(again.expect("tolerated") == Some(first), "{name} {kept:b}");
@@ -385,7 +387,7 @@ fn more_losses_than_tolerated_are_an_error_and_not_a_hole_once_a_block_is_settle
         match lost.count_ones() {
             0..=2 => assert!(read.expect("tolerated") == Some(written.clone()), "{lost:b}"),
             3..=5 => assert_eq!(read.expect_err("lost").kind(), ErrorKind::Io, "{lost:b}"),
-            // Nothing tells it from a hole here; `fs check` knows the file's size and sums.
+            // Here nothing distinguishes it from a hole. `fs check` knows the file's size and sums.
             _ => assert_eq!(read.expect("nothing is left"), None),
         }
     }
@@ -400,12 +402,13 @@ fn an_nsd_that_is_up_and_lacks_a_version_tells_that_it_was_never_acknowledged() 
     bench.write(&bench.io, 0, &old).expect("written");
     bench.io.commit(&[]);
     bench.write(&bench.io, 0, &data(&mut rng, 200_000)).expect("written");
-    // The new version is on slots 0..4 alone. With all there, enough of it is left to go forward;
-    // with two of these away it is not, and the witnesses 4 and 5 say that nobody was told of it.
+    // Only slots 0..4 have the new version. With all NSDs there, enough of it is left to go
+    // forward. With two of these away there is not enough, and the witnesses 4 and 5 show that it
+    // was never acknowledged.
     bench.nsds[4].crash();
     bench.nsds[5].crash();
     assert!(bench.read_after_restart(0, 0b11).expect("rolled back") == Some(old.clone()));
-    // The outcome was written down: those who return are of no account.
+    // The outcome was written down, so NSDs that return change nothing.
     assert!(bench.read_after_restart(0, 0).expect("all back") == Some(old));
     assert_eq!(bench.read_after_restart(0, 0b111).expect_err("too many").kind(), ErrorKind::Io);
 }

@@ -1,4 +1,4 @@
-//! Reading all strips of a block to see whether they are as they should be.
+//! Reads all strips of a block and checks that they are as they should be.
 
 use super::{StripFault, StripeIo};
 use crate::scratch::ScratchBuffer;
@@ -8,42 +8,41 @@ use strake_proto::nsd::StripHeader;
 use strake_proto::{BlockIndex, Code, Geometry, ObjectLayout, Result, StripIndex, Version};
 use strake_stripe::{StripeCode, StripeSlots};
 
-/// Parity is computed for so many bytes of each strip at a time.
+/// How many bytes of each strip parity is computed for at a time.
 const PART_BYTES: usize = 64 << 10;
 
 /// One strip of a block.
 enum Strip<'a> {
     /// It cannot be read now.
     Away,
-    /// It is bad, missing, or of another version than the newest.
+    /// It is bad, missing, or has another version than the newest.
     Wrong,
-    /// It is of the newest version and matches its checksums.
+    /// It has the newest version and matches its checksums.
     Right(ScratchBuffer<'a>),
 }
 
-/// What the strips of a block are like.
+/// The result of an examination.
 pub struct Health {
     pub slots: StripeSlots,
-    /// Strips read.
+    /// How many strips were read.
     pub strips: u64,
-    /// Bytes read.
+    /// How many bytes were read.
     pub bytes: u64,
-    /// Positions that are bad, missing, of another version than the newest, or parity that is not
-    /// that of the data.
+    /// The positions whose strips are bad, missing, or of another version than the newest, and
+    /// parity strips that do not match the data.
     pub wrong: Vec<StripIndex>,
 }
 
 impl Health {
-    /// Whether nothing is wrong with those that can be read.
+    /// True if nothing is wrong with the strips that can be read.
     pub fn is_whole(&self) -> bool {
         self.wrong.is_empty()
     }
 }
 
 impl StripeIo {
-    /// Reads and verifies every strip of a block that can be read, and that parity is that of the
-    /// data. Strips below `floor` are no
-    /// longer part of it.
+    /// Reads and verifies every strip of a block that can be read, and checks that parity matches
+    /// the data. Strips below `floor` are no longer part of the block.
     pub fn examine(
         &self,
         layout: &ObjectLayout,
@@ -83,8 +82,9 @@ impl StripeIo {
         Ok(health)
     }
 
-    /// Which of these strips are not the parity of the others, although each matches its checksums.
-    /// None if data is missing. The data may as well be what is wrong: nothing tells.
+    /// The parity strips that do not match the data although each strip matches its checksums.
+    /// Empty if data strips are missing. The data may be at fault instead of the parity; this
+    /// cannot be told.
     fn wrong_parity(
         &self,
         code: Code,
@@ -113,7 +113,7 @@ impl StripeIo {
         wrong.into_iter().collect()
     }
 
-    /// Reads one strip, which should be of that version and whole.
+    /// Reads one strip, which should have the newest version and be whole.
     fn examine_strip(
         &self,
         layout: &ObjectLayout,

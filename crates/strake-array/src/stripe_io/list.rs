@@ -1,6 +1,6 @@
-//! Which blocks of an object are stored: for accounting, for holes, for recovery. Strips of one
-//! block lie on different NSDs, so all are asked, page by page in key order; the cost follows what
-//! is stored, not the size of the range.
+//! Lists which blocks of an object are stored: for accounting, for holes, for recovery. The strips
+//! of one block lie on different NSDs, so all NSDs are asked, page by page in key order. The cost
+//! depends on what is stored, not on the size of the range.
 
 use super::StripeIo;
 use crate::nsds::Place;
@@ -11,12 +11,12 @@ use strake_proto::{
     Version,
 };
 
-/// Entries asked for at once.
+/// How many entries are asked for at once.
 const PAGE: u32 = 1024;
 
 impl StripeIo {
     /// Calls `visit` with every strip of the object in `from..to` on one NSD, in key order, until
-    /// it returns false.
+    /// `visit` returns false.
     pub fn list_slot(
         &self,
         target: (SlotIndex, Place),
@@ -46,7 +46,7 @@ impl StripeIo {
             }
             match entries.last() {
                 Some(last) if more => {
-                    // A disk that lists backwards must not hold us for ever.
+                    // A disk that lists backwards must not keep us here for ever.
                     if (last.key.block, last.key.strip) < (block, strip) {
                         return Err(wrong_reply());
                     }
@@ -57,9 +57,9 @@ impl StripeIo {
         }
     }
 
-    /// The blocks stored in `from..to` with their versions and lengths, newest version each. Strips
-    /// below `floor` of their block do not count. NSDs that cannot be read are left out: each block
-    /// has strips on others, or is lost.
+    /// The stored blocks in `from..to`, each with its newest version and its length. Strips below
+    /// the `floor` of their block do not count. NSDs that cannot be read are left out: each block
+    /// also has strips on other NSDs, or is lost.
     pub fn blocks(
         &self,
         layout: &ObjectLayout,
@@ -102,8 +102,8 @@ impl StripeIo {
         Ok(first)
     }
 
-    /// Whether a strip lies where readers look for it. While an NSD is deleted, the heirs of its
-    /// strips have some that they may have got from a write that was never acknowledged.
+    /// True if a strip lies where readers look for it. While an NSD is deleted, the heirs of its
+    /// strips also have strips, possibly from a write that was never acknowledged.
     pub fn counts(&self, layout: &ObjectLayout, slot: SlotIndex, entry: &StripEntry) -> bool {
         let nsds = self.nsds();
         let StripKey { block, strip, .. } = entry.key;
@@ -113,7 +113,7 @@ impl StripeIo {
                 .is_ok_and(|slots| slots.get(usize::from(strip.0)) == Some(&slot))
     }
 
-    /// Stripes of which some strip was never settled, on the NSDs that can be read.
+    /// The stripes that have an unsettled strip on an NSD that can be read.
     pub fn unsettled(&self) -> Result<Vec<(ObjectId, BlockIndex)>> {
         let mut found = std::collections::BTreeSet::new();
         let slots = self.nsds().slots().filter(|slot| self.nsds().availability(*slot).readable());
@@ -139,7 +139,7 @@ impl StripeIo {
         Ok(found.into_iter().collect())
     }
 
-    /// As [`StripeIo::list_slot`]; an NSD that turns out to be away is taken out of use.
+    /// Like [`StripeIo::list_slot`], but takes an NSD out of use if it turns out to be away.
     pub fn list_if_there(
         &self,
         slot: SlotIndex,
@@ -157,8 +157,8 @@ impl StripeIo {
         }
     }
 
-    /// The NSDs that can be read, if together they know of every block: each block has strips on
-    /// P+1 of them at least.
+    /// The NSDs that can be read, provided that together they know of every block: each block has
+    /// strips on at least P+1 NSDs.
     fn readable(&self, layout: &ObjectLayout) -> Result<Vec<SlotIndex>> {
         let (there, away): (Vec<_>, Vec<_>) =
             self.nsds().slots().partition(|slot| self.nsds().availability(*slot).readable());

@@ -1,20 +1,24 @@
-//! Patching a block: only units that change, and those of parity, are sent.
+//! Patches a block: sends only the units that change, and the parity units that change with them.
 //!
 //! A *patch* is a version of a stripe that says how it differs from its *base*. Every position of
-//! the stripe gets it: those whose units change with these units, the others with none. NSDs do no
-//! arithmetic, so the units of parity are computed here (docs/decisions/0031-patches.md).
+//! the stripe gets the patch: positions with changed units get these units, the others get none.
+//! NSDs do no arithmetic, so the parity units are computed here (docs/decisions/0031-patches.md).
 //!
-//! **Parity.** A *row* is the units with one number in all strips of the block. For each row that
-//! changes either the old units that change and the old parity are read, and their difference is
-//! added; or the data units that stay are read, and parity is computed anew. The way with fewer
-//! reads is taken, or the one that is left when an NSD is away. All units are read at exactly the
-//! base and verified.
+//! **Parity.** A *row* is the set of units with one number in all strips of the block. There are
+//! two ways to compute the parity of a row that changes:
+//!
+//! * Read the old parity and the old units that change, and add their difference.
+//! * Read the data units that stay, and compute parity anew.
+//!
+//! The way with fewer reads is taken, or the other one if an NSD that it needs is away. All units
+//! are read at exactly the base version, and verified.
 //!
 //! **All or nothing.** If one position does not hold the base, the patch is not accepted, whatever
-//! the others have done. The caller writes the whole block then, under a newer version. It still
-//! finds the base on all positions: an NSD keeps the base of a patch until the stripe is settled.
+//! the other positions did. The caller then writes the whole block under a newer version. The base
+//! is still on all positions, because an NSD keeps the base of a patch until the stripe is settled.
 //!
-//! **Not patched** is a stripe of which a position has a shadow or an heir. They may lack the base.
+//! **Exception.** A stripe is not patched if one of its positions has a shadow or an heir, because
+//! these may lack the base.
 
 use super::StripeIo;
 use super::write::Targets;
@@ -30,7 +34,7 @@ use strake_proto::{
 };
 use strake_stripe::{ChecksumSeed, StripeCode, StripeSlots};
 
-/// Two units that are read are read at once if they are no further apart.
+/// Two units are read at once, with the units between them, if they are no further apart than this.
 const GAP_UNITS_MAX: u32 = 8;
 
 /// How a block differs from its base.
@@ -44,19 +48,19 @@ pub struct Patch<'a> {
     pub units: &'a [(u32, &'a [u8])],
 }
 
-/// What came of a patch.
+/// The result of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patched {
     /// It was accepted under this version.
     Accepted(Version),
-    /// It does not fit, or not now. Some positions may hold it.
+    /// It does not fit, or not now. Some positions may hold it nevertheless.
     NotBase,
 }
 
-/// The rows that change, with the data positions that change and their new units.
+/// The rows that change. Each row has the data positions that change, with their new units.
 type Rows<'a> = BTreeMap<u32, Vec<(usize, &'a [u8])>>;
 
-/// How many rows of a block change with these units: no strip gets more units than that.
+/// How many rows of a block change with these units. No strip gets more units than that.
 pub fn rows_of(code: Code, block_bytes: u32, units: impl Iterator<Item = usize>) -> usize {
     let strip_units = Geometry::of(code, u64::from(block_bytes)).strip_bytes / UNIT_BYTES;
     units.map(|unit| unit % strip_units).collect::<std::collections::BTreeSet<_>>().len()
@@ -65,7 +69,7 @@ pub fn rows_of(code: Code, block_bytes: u32, units: impl Iterator<Item = usize>)
 /// How the parity of a row is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// From the old parity, and the units that change as they were.
+    /// From the old parity and the old units that change.
     Difference,
     /// From all data units.
     Anew,
@@ -86,10 +90,10 @@ impl Run {
 }
 
 impl StripeIo {
-    /// Patches a block. The caller holds what it changed until the patch is accepted and stable.
+    /// Patches a block. The caller keeps what it changed until the patch is accepted and stable.
     ///
     /// # Errors
-    /// As [`StripeIo::write_block`].
+    /// As for [`StripeIo::write_block`].
     pub fn patch_block(
         &self,
         layout: &ObjectLayout,
@@ -120,7 +124,8 @@ impl StripeIo {
         });
         self.note_missed((layout.object, block), &targets, &results);
         let mut refusals = results.iter().filter_map(|result| result.as_ref().err());
-        // Without room for units beside the base, the caller looks for room for the whole block.
+        // If there is no room for the units beside the base, the caller looks for room for the
+        // whole block.
         let is_refused =
             refusals.any(|error| matches!(error.kind(), ErrorKind::NotBase | ErrorKind::NoSpace));
         let judged = self.judge_write(&stripe, &targets, results);
@@ -160,7 +165,8 @@ impl StripeIo {
         self.call_for_strip((slot, Place::Current), &request, &payload)
     }
 
-    /// The parity units of all rows, by parity strip; `None` if they cannot be computed.
+    /// The parity units of all rows, one list for each parity strip. `None` if they cannot be
+    /// computed.
     fn parity_of_patch(
         &self,
         layout: &ObjectLayout,
@@ -218,7 +224,7 @@ impl StripeIo {
         Some(computed)
     }
 
-    /// Reads runs at exactly the base; `None` if one cannot be had.
+    /// Reads runs at exactly the base version. `None` if one of them cannot be read.
     fn read_runs(
         &self,
         layout: &ObjectLayout,
@@ -253,8 +259,8 @@ fn rows<'a>(code: Code, stripe: &StripeCode, patch: &Patch<'a>) -> Rows<'a> {
     rows
 }
 
-/// How the parity of a row is computed, and which positions are read for it; `None` if neither way
-/// can be gone.
+/// How the parity of a row is computed, and which positions must be read for it. `None` if neither
+/// way is possible.
 fn way_of(
     changes: &[(usize, &[u8])],
     data: &[StripIndex],
@@ -288,7 +294,7 @@ fn units_at<'a>(
     rows.iter().filter_map(|(row, changes)| Some((*row, own(changes)?))).collect()
 }
 
-/// Cuts the rows of one strip, ascending, into runs.
+/// Cuts the rows of one strip, which are ascending, into runs.
 fn runs(at: StripIndex, rows: &[u32]) -> Vec<Run> {
     rows.chunk_by(|one, next| next - one <= GAP_UNITS_MAX)
         .map(|rows| Run { at, first: rows[0], rows: rows.to_vec() })

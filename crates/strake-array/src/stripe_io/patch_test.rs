@@ -1,5 +1,5 @@
-//! Random patches against a model, with NSDs that fail; reads that a patch costs; what is not
-//! patched.
+//! Random patches against a model, with NSDs that fail. Also how much a patch reads, and what is
+//! not patched.
 
 use super::super::stripe_io_test::{BLOCK_SIZE, Bench, bench, data};
 use super::super::{Access, padded_bytes};
@@ -38,7 +38,7 @@ impl Held {
         StripeCode::of_block(self.bench.layout.code, self.bytes.len() as u64)
     }
 
-    /// Changes units in what the block should hold; returns them.
+    /// Changes units of what the block should hold. Returns their numbers.
     fn change(&mut self, rng: &mut Rng, count: usize) -> Vec<u32> {
         let all = self.bytes.len().div_ceil(UNIT_BYTES);
         let mut units: Vec<u32> = (0..count).map(|_| rng.index(all) as u32).collect();
@@ -78,7 +78,7 @@ impl Held {
         Ok(patched)
     }
 
-    /// The strips of the present version, by position, as the NSDs have them, verified.
+    /// The strips of the present version, by position, as the NSDs have them. They are verified.
     fn strips(&self) -> Vec<(StripIndex, Vec<u8>)> {
         let slots = self.bench.io.nsds().stripe(&self.bench.layout, BLOCK).expect("placed");
         let length = self.bytes.len() as u64;
@@ -104,7 +104,7 @@ impl Held {
         self.stripe().positions().filter_map(read).collect()
     }
 
-    /// Every choice of strips that suffices gives the same strips.
+    /// Checks that every sufficient choice of strips gives the same strips.
     fn check(&self, away: usize, context: &str) {
         let (stripe, strips) = (self.stripe(), self.strips());
         let stored = stripe.positions().count();
@@ -171,7 +171,7 @@ fn random_patches_with_failing_nsds_decode_from_every_choice_of_strips() {
     assert!(patches > 500 && not_base > 0, "{patches} patches, {not_base} times the whole block");
 }
 
-/// Counts what is read at exactly the base, and written, from now on; in units.
+/// Counts, in units, what is read at exactly the base and what is written, from now on.
 fn count(bench: &Bench, base: Version) -> (Arc<AtomicU64>, Arc<AtomicU64>) {
     let (read, written) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     for nsd in &bench.nsds {
@@ -195,7 +195,7 @@ fn count(bench: &Bench, base: Version) -> (Arc<AtomicU64>, Arc<AtomicU64>) {
 fn a_patch_reads_as_little_as_it_can() {
     let mut rng = Rng::new(1);
     let all = |row: u32, strips: u32, strip: u32| (0..strips).map(|at| at * strip + row).collect();
-    // One unit; then all but one unit of a row, where the one that stays is all that is read.
+    // One unit. Then all units of a row but one, so that only the one that stays is read.
     for (name, units, reads, writes) in [
         ("1", vec![7], 0, 1),
         ("3x", vec![7], 0, 3),
@@ -214,7 +214,7 @@ fn a_patch_reads_as_little_as_it_can() {
         let patched = held.send(&units).expect("accepted");
         assert!(matches!(patched, Patched::Accepted(_)), "{name} {units:?}");
         let found = (read.load(Ordering::Relaxed), written.load(Ordering::Relaxed));
-        // Two units that lie close to each other are read with what is between them.
+        // Two units close to each other are read together with the units between them.
         let between = if units == [7, 9] { 3 } else { 0 };
         assert_eq!(found, (reads + between, writes), "{name} {units:?}");
         held.bench.nsds.iter().for_each(|nsd| nsd.set_watch(None));
@@ -222,7 +222,7 @@ fn a_patch_reads_as_little_as_it_can() {
     }
 }
 
-/// A code, and blocks of it to which something was done that makes a patch impossible.
+/// Checks that a patch is refused, for several codes, after `spoil` made it impossible.
 fn refused(what: &str, spoil: impl Fn(&mut Held)) {
     let mut rng = Rng::new(3);
     for name in ["2x", "4+2p", "8+3p"] {
@@ -262,7 +262,7 @@ fn a_patch_that_one_position_refuses_is_not_accepted_although_others_hold_it() {
     let mut rng = Rng::new(4);
     let mut held = Held::new("4+2p".parse().expect("a code"), 200_001, &mut rng);
     let base = held.version;
-    // Strip 3 does not change, so that it is not read before it refuses.
+    // Strip 3 does not change, so it is not read before it refuses.
     assert!(held.bench.nsds[usize::from(held.bench.slot_at(3).0)].lose_strip(
         ObjectId(7),
         BLOCK,
@@ -271,7 +271,7 @@ fn a_patch_that_one_position_refuses_is_not_accepted_although_others_hold_it() {
     held.bytes[0] ^= 1;
     assert_eq!(held.patch(base, &[0]).expect("no NSD failed"), Patched::NotBase);
     assert!(version_of(&held, 0).expect("held") > base, "others have accepted it");
-    // It is refused again, by those who hold the first, and the base is still there.
+    // The NSDs that hold the first patch refuse it again, and the base is still there.
     assert_eq!(held.send(&[0]).expect("written whole"), Patched::NotBase);
     held.bench.io.commit(&[]);
     held.check(0, "written whole");
@@ -319,7 +319,7 @@ fn an_nsd_that_is_brought_up_to_date_refuses_until_it_has_the_base() {
     let nsd = Arc::clone(&held.bench.nsds[usize::from(slot.0)]);
     nsd.set_down(true);
     held.bytes[0] ^= 1;
-    // What the missing strip changes is in the others.
+    // The parity of the other strips covers the change to the missing strip.
     let in_strip_2 = 2 * 13;
     held.bytes[in_strip_2 * UNIT_BYTES] ^= 1;
     let patched = held.send(&[0, in_strip_2 as u32]).expect("one is away");

@@ -1,12 +1,12 @@
 //! Reading part of a block.
 //!
-//! *Fast*: guess the shape from the length the caller expects, read exactly the strips that hold
-//! the range, straight into the caller's memory, and accept if all are good and of one version. A
-//! header that tells another shape corrects the guess.
+//! *Fast*: guess the shape of the block from the length that the caller expects. Read exactly the
+//! strips that hold the range, straight into the caller's memory. Accept the result if all strips
+//! are good and of one version. If a header shows another shape, try again with that shape.
 //!
-//! *Slow*: ask every position for its header ([`Survey`]) and judge. A block whose readable strips
-//! agree is rebuilt from any N of them ([`StripeIo::gather`]). Where a strip is bad or versions are
-//! unequal, the block must be written anew, for which the caller has to exclude other writers.
+//! *Slow*: ask every position for its header ([`Survey`]) and judge. If the readable strips agree,
+//! the block is rebuilt from any N of them ([`StripeIo::gather`]). If a strip is bad or versions
+//! are unequal, the block must be written anew, and the caller must exclude other writers for that.
 
 use super::{Access, Found, StripFault, StripeIo};
 use strake_env::sync::Mutex;
@@ -17,11 +17,11 @@ use strake_proto::{
 };
 use strake_stripe::{StripeCode, StripeSlots};
 
-/// What each position of a stripe says.
+/// The answers of all positions of a stripe.
 pub(super) struct Survey {
     pub(super) slots: StripeSlots,
     pub(super) sights: Vec<std::result::Result<StripHeader, StripFault>>,
-    /// Below this nothing counts.
+    /// Strips below this version do not count.
     pub(super) floor: Version,
 }
 
@@ -43,7 +43,7 @@ enum Fast {
     Failed,
 }
 
-/// A part of the wanted range within one strip.
+/// A part of the wanted range that lies within one strip.
 struct Piece<'a> {
     at: StripIndex,
     offset: usize,
@@ -51,12 +51,13 @@ struct Piece<'a> {
 }
 
 impl StripeIo {
-    /// Reads `out.len()` bytes from `offset` of a block (both in whole units; not beyond the block
-    /// size). `expected` is the block's likely length. Bytes that the block does not have are zero;
-    /// `None` means that it is a hole.
+    /// Reads `out.len()` bytes from `offset` of a block. Both are in whole units, and the range
+    /// must not go beyond the block size. `expected` is the block's likely length. Bytes that the
+    /// block does not have become zero. `None` means that the block is a hole.
     ///
     /// # Errors
-    /// `Io` when too many strips are gone; `Retry` with shared access where only exclusive will do.
+    /// `Io` if too many strips are gone. `Retry` if access is shared and the read needs exclusive
+    /// access.
     #[allow(clippy::too_many_arguments, reason = "the range and the block are told apart")]
     pub fn read(
         &self,
@@ -96,7 +97,7 @@ impl StripeIo {
         let geometry = Geometry::of(layout.code, u64::from(shape));
         let mut pieces = cut(out, offset, geometry.strip_bytes, stripe.data_strips());
         if pieces.is_empty() {
-            // Nothing of the range is stored if the guess is right; a header confirms it.
+            // If the guess is right, nothing of the range is stored. A header confirms it.
             pieces.push(Piece { at: StripIndex(0), offset: 0, out: &mut [] });
         }
         let headers = self.read_pieces(layout, block, slots, &mut pieces);
@@ -184,7 +185,7 @@ impl StripeIo {
         let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
         let first = offset / strip_bytes;
         if access == Access::Shared && (offset + out.len() - 1) / strip_bytes == first {
-            // Only this part of the other strips is needed to rebuild this part of the one.
+            // Only this part of the other strips is needed to rebuild this part of one strip.
             return self.rebuild_part(layout, block, &survey, found, first, offset, out);
         }
         let mut bytes = self.scratch.take(super::padded_bytes(layout.code, block_bytes));
@@ -196,8 +197,8 @@ impl StripeIo {
         if access == Access::Shared {
             return Err(ErrorKind::Retry.into());
         }
-        // Rewriting puts the good strips and the rebuilt one into new space. If that fails the data
-        // is still right, and the next reader tries again.
+        // The rewrite puts the good strips and the rebuilt strip into new space. If that fails, the
+        // data is still right, and the next reader tries again.
         match self.write_block(layout, block, block_bytes, &bytes, Version::NONE) {
             Ok(version) => {
                 self.note_mended();
@@ -263,8 +264,8 @@ impl StripeIo {
         if equal { Verdict::Whole(version, block_bytes) } else { Verdict::Unequal }
     }
 
-    /// Reads all of a version of a block that the NSDs may hold beside a newer one, padded with
-    /// zeros to whole data strips ([`super::padded_bytes`]).
+    /// Reads a whole version of a block, which the NSDs may hold beside a newer one. The bytes are
+    /// padded with zeros to whole data strips ([`super::padded_bytes`]).
     ///
     /// # Errors
     /// `Io` if too few NSDs hold it.
@@ -279,8 +280,8 @@ impl StripeIo {
         self.gather(layout, block, &slots, shape, bytes).map(|_| ())
     }
 
-    /// Reads all data strips of a version into `bytes`, rebuilding those that cannot be had from
-    /// the others. Returns which were bad.
+    /// Reads all data strips of a version into `bytes`. Strips that cannot be read are rebuilt from
+    /// the others. Returns the positions of the bad strips.
     pub(super) fn gather(
         &self,
         layout: &ObjectLayout,
@@ -391,7 +392,7 @@ impl StripeIo {
         Ok(Some(found))
     }
 
-    /// The length and version of a block, if it is stored.
+    /// The version and the length of a block, if it is stored.
     pub fn head(
         &self,
         layout: &ObjectLayout,
@@ -440,7 +441,7 @@ fn is_bad(fault: Option<StripFault>) -> bool {
     matches!(fault, Some(StripFault::Bad | StripFault::Absent))
 }
 
-/// What the reader is told when a block cannot be had.
+/// The error that a reader gets if a block cannot be read.
 pub(super) fn gone(layout: &ObjectLayout, block: BlockIndex) -> Error {
     Error::new(
         ErrorKind::Io,
@@ -452,7 +453,7 @@ pub(super) fn gone(layout: &ObjectLayout, block: BlockIndex) -> Error {
     )
 }
 
-/// Copies what `block` has from `offset` on; zeros follow.
+/// Copies the bytes of `block` from `offset` on. Zeros follow.
 fn copy_range(block: &[u8], offset: usize, out: &mut [u8]) {
     let part = block.get(offset..).unwrap_or(&[]);
     let length = part.len().min(out.len());
@@ -460,7 +461,7 @@ fn copy_range(block: &[u8], offset: usize, out: &mut [u8]) {
     out[length..].fill(0);
 }
 
-/// Cuts `out`, which begins at `offset` of the block, at strip borders; what lies beyond the stored
+/// Cuts `out`, which begins at `offset` of the block, at strip borders. The part beyond the stored
 /// strips is zeroed at once.
 fn cut(out: &mut [u8], offset: usize, strip_bytes: usize, strips: usize) -> Vec<Piece<'_>> {
     let mut pieces = Vec::with_capacity(strips);

@@ -1,19 +1,23 @@
-//! Deciding between unequal versions of a stripe, which a writer leaves that died, and writing the
+//! Decides between unequal versions of a stripe, which a writer that died leaves behind. Writes the
 //! outcome down before anybody reads it.
 //!
-//! From the newest version on, of all that are held, current or kept:
-//! 1. N of its strips in hand (current, or kept as the predecessor of a newer one): *forward*.
-//! 2. Else, if the positions that cannot be read are within what the code tolerates (P), and every
-//!    other position that would hold it refuses it for ever: *roll back*; the next older version is
-//!    looked at. For a version is acknowledged only when it is stable on every position that is not
-//!    noted in the metadata as having missed something. So one NSD that is up and lacks it tells
-//!    that nobody was told of it. With a away there are at least P+1-a such witnesses.
-//! 3. Else too many are away: an error. An error too for a version that is settled anywhere: it was
-//!    stable everywhere, so what is missing of it was lost.
+//! It looks at all versions that are held, current or kept, from the newest on:
 //!
-//! The outcome is written as a new, higher version, as long as the longest version seen or a little
-//! longer, so that every position that holds a strip of the losers gets a new one. If nothing is
-//! left, the block is deleted at a new version.
+//! 1. If N of the version's strips can be read (current, or kept as the predecessor of a newer
+//!    one), the version stands: *forward*.
+//! 2. Otherwise the version is *rolled back*, and the next older version is looked at. This has two
+//!    conditions: at most P positions cannot be read, so the code tolerates their loss, and every
+//!    other position that does not hold the version refuses it for ever. Rolling back is right
+//!    because a version is acknowledged only when it is stable on every position that the metadata
+//!    has not noted as having missed something. So one NSD that is up and lacks the version is a
+//!    witness that it was never acknowledged. With `a` positions away there are at least P+1-a such
+//!    witnesses.
+//! 3. Otherwise too many positions are away, which is an error. It is also an error if such a
+//!    version is settled anywhere: it was stable everywhere, so its missing strips were lost.
+//!
+//! The outcome is written as a new, higher version. It is at least as long as the longest version
+//! seen, so that every position that holds a strip of a losing version gets a new one. If nothing
+//! is left, the block is deleted at a new version.
 
 use super::read::{Survey, Verdict, gone};
 use super::{Found, StripeIo};
@@ -27,24 +31,24 @@ use strake_proto::{
 };
 use strake_stripe::StripeCode;
 
-/// Kept versions of one strip looked at: an NSD keeps fewer.
+/// How many kept versions of one strip are looked at. An NSD keeps fewer.
 const KEPT_MAX: usize = 16;
 
 /// A version that some position holds.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     block_bytes: u32,
-    /// Whether it is known to have been stable everywhere.
+    /// Whether the version is known to have been stable everywhere.
     settled: bool,
 }
 
 impl StripeIo {
     /// Makes the strips of a block equal after a crash, if they are not. The caller excludes every
-    /// other writer of the block. Until this was done for all stripes that were not settled,
-    /// nothing may be read: a read of one strip does not see the others.
+    /// other writer of the block. Nothing may be read until this was done for all unsettled
+    /// stripes, because a read of one strip does not see the others.
     ///
     /// # Errors
-    /// `Io` while the NSDs that would tell are away.
+    /// `Io` while the NSDs are away that are needed to decide.
     pub fn recover(
         &self,
         layout: &ObjectLayout,
@@ -62,14 +66,14 @@ impl StripeIo {
         }
     }
 
-    /// Copies one strip, with its version, to an NSD that lacks it: rebuilt from the others, or as
-    /// its holder has it, if that one is to be replaced or deleted. The caller excludes every
-    /// other writer of the block; `is_stable`: what they have of it is stable, so that the NSD need
-    /// keep nothing older. Returns the bytes copied.
+    /// Copies one strip, with its version, to an NSD that lacks it. The strip is rebuilt from the
+    /// others, or read from its holder if that NSD is to be replaced or deleted. The caller
+    /// excludes every other writer of the block. `is_stable` says that what the others have of the
+    /// block is stable, so that the NSD need not keep anything older. Returns the bytes copied.
     ///
     /// # Errors
-    /// `Stale` if there is nothing to copy or the NSD has something newer; `Io` if the block cannot
-    /// be had.
+    /// `Stale` if there is nothing to copy or the NSD has something newer. `Io` if the block cannot
+    /// be read.
     pub fn copy_strip(
         &self,
         layout: &ObjectLayout,
@@ -118,7 +122,7 @@ impl StripeIo {
         }
     }
 
-    /// Decides, writes the outcome, and returns it; `None` if the block is a hole now. The caller
+    /// Decides, writes the outcome, and returns it. `None` if the block is now a hole. The caller
     /// excludes every other writer of the block.
     pub(super) fn resolve(
         &self,
@@ -142,7 +146,7 @@ impl StripeIo {
                 .count();
             if strips < stripe.data_strips() {
                 if settled {
-                    // It was stable everywhere: its strips are lost, not unwritten.
+                    // The version was stable everywhere: its strips were lost, not left unwritten.
                     return Err(gone(layout, block));
                 }
                 self.roll_back(layout, block, survey, &stripe, version)?;
@@ -161,9 +165,9 @@ impl StripeIo {
         Ok(None)
     }
 
-    /// Every version that a position in sight holds. The kept ones too: of two writes under way
-    /// one after the other each may be the current one of too few, and the last acknowledged
-    /// version the current one of none.
+    /// Every version that a readable position holds. This includes the kept ones: if two writes
+    /// were on their way one after the other, each may be the current version on too few NSDs, and
+    /// the last acknowledged version may be the current one on none.
     fn versions_held(
         &self,
         layout: &ObjectLayout,
@@ -193,7 +197,8 @@ impl StripeIo {
         seen
     }
 
-    /// What the NSD tells of a strip; versions it names are read and verified as all.
+    /// What the NSD says about a strip. The versions that it names are read and verified like all
+    /// others.
     fn entry(&self, slot: SlotIndex, key: StripKey) -> Option<StripEntry> {
         let request = NsdRequest::List {
             fs: key.fs,

@@ -1,13 +1,13 @@
-//! Writing a block: encode the whole of it, send all strips at once.
+//! Writes a block: encodes all of it, and sends all strips at once.
 //!
-//! 1. A new version. Positions whose NSD cannot be written are named as skipped in the header.
-//! 2. Parity, then all strips side by side, each with its checksums.
-//! 3. An NSD that fails is taken out of use; its strip counts as skipped.
-//! 4. With fewer accepted strips than a read needs, the write has failed. A full NSD fails it too:
-//!    a disk that is full must not look like a disk that is gone.
-//! 5. While an NSD is deleted, the heir of its strip gets it too; an heir that does not is noted
-//!    (`nsds/heirs.rs`), and fails nothing.
-//! 6. All that were left out are noted in the metadata before the write is acknowledged.
+//! 1. Take a new version. The header names the positions whose NSD cannot be written as skipped.
+//! 2. Compute parity, then send all strips side by side, each with its checksums.
+//! 3. An NSD that fails is taken out of use, and its strip counts as skipped.
+//! 4. If fewer strips were accepted than a read needs, the write has failed. It also fails if an
+//!    NSD is full, because a disk that is full must not look like a disk that is gone.
+//! 5. While an NSD is deleted, the heir of its strip gets the strip too. If the heir does not get
+//!    it, the heir is noted (`nsds/heirs.rs`), but the write does not fail.
+//! 6. All NSDs that were left out are noted in the metadata before the write is acknowledged.
 
 use super::StripeIo;
 use crate::nsds::{Place, Sent, is_nsd_fault};
@@ -21,26 +21,26 @@ use strake_proto::{
 };
 use strake_stripe::{StripeCode, StripeSlots, strip_checksums};
 
-/// Which NSDs a stripe is sent to.
+/// The NSDs that a stripe is sent to.
 pub(super) struct Targets {
     pub(super) header: StripHeader,
-    /// Those that can be written.
+    /// The positions and slots that can be written.
     pub(super) sent: Vec<(StripIndex, SlotIndex)>,
-    /// The others.
+    /// The other positions and slots.
     left_out: Vec<(StripIndex, SlotIndex)>,
-    /// `NsdSet::restarts` before it is sent.
+    /// The value of `NsdSet::restarts` before the stripe was sent.
     restarts: u64,
 }
 
 impl StripeIo {
-    /// Writes a block of `block_bytes` bytes. `bytes` are the block, padded with zeros to whole
-    /// data strips ([`super::padded_bytes`]). `stable` is the version of the block that is known to
-    /// be stable everywhere, [`Version::NONE`] if none is: what is older is freed. Returns the
-    /// version under which it was accepted.
+    /// Writes a block of `block_bytes` bytes. `bytes` is the block, padded with zeros to whole data
+    /// strips ([`super::padded_bytes`]). `stable` is the version of the block that is known to be
+    /// stable everywhere, or [`Version::NONE`]; NSDs free everything older than it. Returns the
+    /// version under which the block was accepted.
     ///
     /// # Errors
-    /// `NoSpace`, or `Io` when too few NSDs accepted it. Some may hold the new version then; the
-    /// caller still holds the data and writes it again.
+    /// `NoSpace`, or `Io` if too few NSDs accepted the block. Some NSDs may then hold the new
+    /// version. The caller still holds the data and writes it again.
     pub fn write_block(
         &self,
         layout: &ObjectLayout,
@@ -66,8 +66,8 @@ impl StripeIo {
                 Some(row) => &parity[row],
             }
         };
-        // Who is to take over the strip of an NSD that is being deleted gets it as well; as a copy,
-        // for it may have come from there already.
+        // The heir of a strip of an NSD that is being deleted gets the strip too. It is sent as a
+        // copy, because the heir may already have got it from that NSD.
         let heir = heir.filter(|(at, _)| stripe.positions().any(|stored| stored == *at));
         let (to_heir, heirless): (Vec<_>, Vec<_>) =
             heir.into_iter().partition(|(_, slot)| self.nsds.availability(*slot).writable());
@@ -91,10 +91,10 @@ impl StripeIo {
         Ok(header.version)
     }
 
-    /// Which NSDs a stripe of a new version is sent to. The caller holds the gate.
+    /// Chooses the NSDs that a stripe of a new version is sent to. The caller holds the gate.
     ///
     /// # Errors
-    /// `Io` if too few can be written.
+    /// `Io` if too few NSDs can be written.
     pub(super) fn targets(
         &self,
         stripe: &StripeCode,
@@ -115,7 +115,7 @@ impl StripeIo {
         Ok(Targets { header, sent, left_out, restarts })
     }
 
-    /// Calls `send` for all targets, with their numbers, side by side.
+    /// Calls `send` for all targets side by side, each with its number.
     pub(super) fn send_to(
         &self,
         targets: &[(StripIndex, SlotIndex)],
@@ -130,8 +130,9 @@ impl StripeIo {
         results.into_iter().map(Mutex::into_inner).collect()
     }
 
-    /// Notes who lacks a stripe, and who will if the next commit does not reach it. Before those
-    /// who failed are taken out of use: whoever ends their recovery then knows of it.
+    /// Notes which NSDs lack a stripe, and which will lack it if the next commit does not reach
+    /// them. This comes before failed NSDs are taken out of use, so that the end of a recovery
+    /// takes it into account.
     pub(super) fn note_missed(
         &self,
         (object, block): (ObjectId, BlockIndex),
@@ -154,7 +155,7 @@ impl StripeIo {
         missed.sent(Sent { object, block, accepted, restarts: targets.restarts });
     }
 
-    /// Parity strips; none where every strip equals the only data strip.
+    /// The parity strips. Empty if every strip equals the only data strip.
     fn encode(
         &self,
         stripe: &StripeCode,
@@ -171,7 +172,7 @@ impl StripeIo {
         parity
     }
 
-    /// Sends one strip; `copy` and `stable` as in the request.
+    /// Sends one strip. `copy` and `stable` are those of the request.
     #[allow(clippy::too_many_arguments, reason = "a strip, its place, and how it is sent")]
     pub(super) fn write_strip(
         &self,
@@ -194,7 +195,7 @@ impl StripeIo {
         self.call_for_strip(target, &request, strip)
     }
 
-    /// Sends a request that is answered `Accepted`.
+    /// Sends a request that is answered with `Accepted`.
     pub(super) fn call_for_strip(
         &self,
         target: (SlotIndex, Place),
@@ -203,7 +204,8 @@ impl StripeIo {
     ) -> Result<()> {
         match self.nsds.call_at(target, request, payload, &mut [])? {
             NsdReply::Accepted { boot } => {
-                // A new boot is found out again by the commit, which judges all writes before it.
+                // The commit, which judges all writes before it, finds out about a new boot by
+                // itself too.
                 if target.1 == Place::Current {
                     self.nsds.saw_boot(target.0, boot);
                 }
@@ -213,7 +215,7 @@ impl StripeIo {
         }
     }
 
-    /// Takes NSDs that failed out of use, and notes durably who lacks the stripe.
+    /// Takes NSDs that failed out of use, and durably notes which NSDs lack the stripe.
     ///
     /// # Errors
     /// If the stripe does not count as accepted.

@@ -232,7 +232,7 @@ impl BlockData {
         !self.valid.is_full((self.length as usize).div_ceil(UNIT_BYTES))
     }
 
-    /// True if some bytes of the block read as zero but may not be zero where they are stored.
+    /// True if some bytes of the block read as zero but are perhaps not zero where they are stored.
     pub(crate) fn has_stale_end(&self) -> bool {
         let end = (self.length as usize).div_ceil(UNIT_BYTES);
         self.limit < self.length
