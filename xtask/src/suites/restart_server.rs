@@ -12,7 +12,7 @@
 //!
 //! - While no server runs, calls wait, and `strake diag waiters` names them.
 //! - `strake down` works while the server is being started anew, and while it dies.
-//! If the server cannot be started any more, the daemon ends too (not with `--quick`).
+//! - If the server cannot be started any more, the daemon ends too (not with `--quick`).
 
 use super::checks::Checks;
 use super::command::{Ended, pause};
