@@ -1,8 +1,8 @@
 //! The one place where this crate looks at a clock.
 //!
-//! A benchmark measures real time, so there is nothing to simulate: everything else takes
-//! nanoseconds as plain numbers and can be tested with made-up ones. Times of two hosts are
-//! never compared, only differences taken on one host, so clocks need not agree.
+//! A benchmark measures real time, so nothing is simulated. All other code takes nanoseconds as
+//! plain numbers, so tests can use made-up ones. Times of two hosts are never compared, only
+//! differences taken on one host. The clocks of the hosts need not agree.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -45,7 +45,7 @@ pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }
 
-/// Waits for a while: between two looks at a progress counter, never to hide a race.
+/// Sleeps. Used between two looks at a progress counter, never to hide a race.
 #[allow(
     clippy::disallowed_methods,
     reason = "pacing of progress lines and timed tests; nothing depends on its exactness"

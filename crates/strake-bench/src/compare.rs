@@ -1,5 +1,5 @@
-//! `bench compare A.json B.json`: what changed between two runs, and whether it is more than
-//! the runs scatter by themselves.
+//! `bench compare A.json B.json`: shows what changed between two runs, and whether a change is
+//! larger than the scatter of the runs.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub struct CompareArgs {
     pub json: bool,
 }
 
-/// What became of a figure.
+/// How a figure changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -54,7 +54,7 @@ pub struct Line {
     pub after: Option<f64>,
     /// (after − before) ÷ before.
     pub change: Option<f64>,
-    /// What became of it.
+    /// How it changed.
     pub verdict: Verdict,
 }
 
@@ -108,7 +108,7 @@ fn line(before: Option<&Metric>, after: Option<&Metric>) -> Line {
     }
 }
 
-/// The table, and a sentence that counts.
+/// The table of all figures, and a sentence that counts the verdicts.
 pub fn layout(lines: &[Line]) -> String {
     let mut table = Table::new(&["figure", "A", "B", "unit", "change", ""], &[0, 3, 5]);
     for line in lines {

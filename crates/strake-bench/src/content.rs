@@ -1,9 +1,10 @@
-//! What the benchmark writes, so that what it reads can be proven.
+//! The bytes that the benchmark writes. A reader can prove that it reads the right ones.
 //!
-//! The byte at every offset of every data file is a function of (seed, file, generation,
-//! offset): a reader needs no copy to compare with, may use another record size than the writer,
-//! and notices a record that went to the wrong place, to the wrong file, or was never replaced
-//! by a rewrite. The content does not compress and no two 8-byte words of a file are equal.
+//! The byte at every offset of every data file is a function of (seed, file, generation, offset). A
+//! reader therefore needs no copy to compare with, and its record size may differ from the
+//! writer's. It notices a record that went to the wrong place or to the wrong file, and a record
+//! that a rewrite did not replace. The content does not compress, and no two 8-byte words of a file
+//! are equal.
 //!
 //! Layout: word w (bytes 8w…8w+7, little-endian) is `mix2(key + w * STEP)`; `key` is derived
 //! from seed, file and generation.
@@ -19,7 +20,7 @@ pub struct Content {
     key: u64,
 }
 
-/// The first byte that is not what was written.
+/// The first byte that differs from the byte that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mismatch {
     /// Where in the file, in bytes.
@@ -90,7 +91,7 @@ impl Content {
         Ok(())
     }
 
-    /// How many bytes come before the first whole word, and where they lie in theirs.
+    /// How many bytes come before the first whole word, and where in their own word they begin.
     fn head(self, offset: u64, length: usize) -> (usize, usize) {
         let skip = (offset % 8) as usize;
         (if skip == 0 { 0 } else { (8 - skip).min(length) }, skip)

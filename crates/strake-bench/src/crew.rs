@@ -1,4 +1,5 @@
-//! The tasks of all hosts as one: this host's threads, worker processes, or agents elsewhere.
+//! Runs the tasks of all hosts as one. A crew is this host's threads, a worker process, or an agent
+//! on another host.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -16,29 +17,29 @@ use crate::work::{Assignment, Work};
 
 /// One host's tasks, or one worker process.
 pub trait Crew {
-    /// Lets the tasks of a phase prepare; need not wait for them.
+    /// Tells the tasks of a phase to prepare. It need not wait for them.
     fn begin(&mut self, assignment: &Assignment) -> Result<()>;
-    /// Waits until all stand at the barrier.
+    /// Waits until all tasks stand at the barrier.
     fn ready(&mut self) -> Result<()>;
     /// Opens the barrier.
     fn release(&mut self) -> Result<()>;
-    /// Bytes and operations so far, or nothing once the phase is over.
+    /// Bytes and operations so far, or `None` once the phase is over.
     fn poll(&mut self) -> Result<Option<(u64, u64)>>;
     /// The outcome of a phase that is over.
     fn collect(&mut self) -> Result<HostOutcome>;
     /// Removes what earlier phases made.
     fn tidy(&mut self) -> Result<()>;
-    /// Who it is.
+    /// Describes the host.
     fn facts(&mut self) -> Result<HostFacts>;
     /// Puts a mark into the run's directory.
     fn mark(&mut self) -> Result<()>;
-    /// Whether a mark is there.
+    /// Whether the run's directory holds a mark.
     fn is_marked(&mut self) -> Result<bool>;
 }
 
 struct LocalCrew {
     team: Team,
-    /// Nothing where the tasks work on files that the user named.
+    /// `None` if the tasks work on files that the user named.
     scratch: Option<Scratch>,
 }
 
@@ -90,7 +91,7 @@ impl Crew for LocalCrew {
     }
 }
 
-/// Removes everything below a directory of ours, but not the directory.
+/// Empties a directory of ours. The directory itself stays.
 pub fn empty(directory: &Path) -> Result<()> {
     let failed = |error| BenchError::path("empty", directory, error);
     for entry in std::fs::read_dir(directory).map_err(failed)? {
@@ -132,7 +133,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// This host, threads, text.
+    /// On this host, with threads and a text report.
     pub fn here() -> Place {
         Place { hosts: Vec::new(), secret_file: None, processes: false, keep: false, json: false }
     }
@@ -149,7 +150,7 @@ pub struct Crews {
     hosts: usize,
     keep: bool,
     stop: Stop,
-    /// Kept where the crews do not own it: workers only join the directory.
+    /// Held here if the crews do not own the directory: worker processes only join it.
     _scratch: Option<Scratch>,
 }
 
@@ -198,7 +199,7 @@ impl Crews {
         })
     }
 
-    /// Crews that are ready, one per host.
+    /// Wraps crews that exist already, one per host.
     pub fn of(crews: Vec<Box<dyn Crew>>, stop: &Stop) -> Crews {
         Crews {
             hosts: crews.len(),
@@ -226,7 +227,7 @@ impl Crews {
         self.hosts
     }
 
-    /// Who the hosts are, each once.
+    /// Describes each host once.
     pub fn facts(&mut self) -> Result<Vec<HostFacts>> {
         if self.one_task_each {
             return Ok(vec![HostFacts::gather()]);
@@ -234,7 +235,7 @@ impl Crews {
         self.crews.iter_mut().map(|crew| crew.facts()).collect()
     }
 
-    /// True if all hosts work in one file system: what the first makes, the others see.
+    /// True if all hosts work in one file system: the others see what the first makes.
     pub fn common(&mut self) -> Result<bool> {
         if self.one_task_each || self.crews.len() == 1 {
             return Ok(true);
@@ -246,7 +247,8 @@ impl Crews {
         Ok(seen.iter().all(|marked| *marked))
     }
 
-    /// Refuses work on another task's data where that may lie on another host's own disk.
+    /// Refuses a shift if the hosts do not share the directory. The other task's data might then
+    /// lie on another host's own disk.
     pub fn check_shift(&mut self, shift: u32) -> Result<()> {
         if shift > 0 && !self.common()? {
             return Err(BenchError::Usage(
@@ -258,7 +260,7 @@ impl Crews {
         Ok(())
     }
 
-    /// Removes what earlier phases made, everywhere; nothing if it is to be kept.
+    /// Removes what earlier phases made, on all hosts. Does nothing if the files are to be kept.
     pub fn tidy(&mut self) -> Result<()> {
         if self.keep {
             return Ok(());
@@ -267,7 +269,7 @@ impl Crews {
         self.crews[..crews].iter_mut().try_for_each(|crew| crew.tidy())
     }
 
-    /// Runs one phase with so many tasks per host.
+    /// Runs one phase with `tasks_per_host` tasks on each host.
     pub fn run(&mut self, label: &str, work: &Work, tasks_per_host: u32) -> Result<PhaseOutcome> {
         let mut outcomes = run_together(&mut [(self, work, tasks_per_host)], label)?;
         Ok(outcomes.remove(0))
@@ -320,10 +322,12 @@ impl Crews {
     }
 }
 
-/// Longest pause between two looks at the crews; short phases are noticed sooner.
+/// The longest pause between two looks at the crews. Pauses begin short, so that the end of a short
+/// phase is noticed sooner.
 const POLL_MS_MAX: u64 = 100;
 
-/// Runs one phase of each crew at the same time: all stand at their barriers before any goes.
+/// Runs one phase of each crew at the same time. All tasks stand at their barriers before any of
+/// them starts.
 pub fn run_together(
     jobs: &mut [(&mut Crews, &Work, u32)],
     label: &str,
@@ -349,8 +353,8 @@ pub fn run_together(
         if !busy {
             break;
         }
-        // Crews elsewhere know nothing of a signal to this process: hanging up on them, as
-        // returning from here does, stops them and lets them clean up.
+        // Crews on other hosts see no signal that this process gets. Returning from here closes
+        // their connections, which stops them and lets them clean up.
         jobs.iter().try_for_each(|(crews, ..)| crews.stop.check())?;
         line.show(bytes, operations);
         clock::pause(Duration::from_millis(pause_ms));
@@ -363,7 +367,8 @@ pub fn run_together(
     Ok(outcomes)
 }
 
-/// One line on a terminal that says what goes on; gone when the phase is over.
+/// One line on a terminal that shows the progress of a phase. The line disappears when the phase is
+/// over.
 struct ProgressLine {
     label: String,
     start: Tick,
@@ -409,7 +414,7 @@ impl Drop for ProgressLine {
     }
 }
 
-/// Refuses a run that would fill the file system; leaves 1 % for everybody else.
+/// Refuses a run that would fill the file system. 1 % of the free space stays for other users.
 pub fn check_space(directory: &Path, bytes: u64) -> Result<Target> {
     let target = Target::of(directory)?;
     let free = target.free_bytes - target.free_bytes / 100;

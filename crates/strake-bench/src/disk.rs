@@ -1,8 +1,9 @@
-//! `bench disk`: what each disk can do by itself, against what its kind should do and against
-//! its peers: the slow disk in a set is the one that makes everybody wait.
+//! `bench disk`: measures what each disk can do by itself. It compares a disk with what its kind
+//! should do and with its peers, because the slowest disk of a set makes all others wait.
 //!
-//! Reads only. With `--destroy` it also writes, all over the device, after opening it for
-//! exclusive use, which the kernel refuses for anything mounted or in use.
+//! This command only reads, unless `--destroy` is given. It then also writes all over the device.
+//! It first opens the device for exclusive use, which the kernel refuses for anything mounted or in
+//! use.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -134,9 +135,9 @@ impl Probe {
         }
     }
 
-    /// The figure that a disk of this class should reach. Bandwidths and 4 KiB rates: the
-    /// "numbers you need to know" of the performance session. 128 KiB at depth 16: the least of
-    /// the published readiness check for storage servers.
+    /// The figure that a disk of this class should reach. The bandwidths and the 4 KiB rates are
+    /// the "numbers you need to know" of the performance session. The rates of 128 KiB at depth 16
+    /// are the minima of the published readiness check for storage servers.
     pub fn expected(self, class: Class) -> Option<f64> {
         use Class::{NlSas, Nvme, Sas10k, Ssd};
         match (self, class) {
@@ -163,7 +164,7 @@ pub struct Figure {
     pub probe: Probe,
     /// MB/s (10^6) or operations per second.
     pub found: f64,
-    /// What its class should reach.
+    /// What a disk of its class should reach.
     pub expected: Option<f64>,
     /// The worst single operation, in milliseconds.
     pub worst_ms: f64,
@@ -178,16 +179,16 @@ pub struct Disk {
     pub class: Option<Class>,
     /// Its size in bytes.
     pub bytes: u64,
-    /// False if it does not take direct I/O, so that the page cache may have helped.
+    /// False if the disk takes no direct I/O. The page cache may then have helped.
     pub direct: bool,
     /// Its figures.
     pub figures: Vec<Figure>,
 }
 
-/// Hosts' disks of one kind differ by less than this (published readiness check).
+/// Disks of one kind differ by less than this (published readiness check).
 const PEER_SPREAD: f64 = 0.10;
 
-/// What is wrong with which disk, in sentences: below its class, or behind its peers.
+/// Says in sentences which disks are slow: below their class, or behind their peers.
 pub fn verdict(disks: &[Disk]) -> Vec<String> {
     let mut faults = Vec::new();
     for disk in disks {
@@ -254,7 +255,7 @@ pub fn layout(disks: &[Disk]) -> String {
     text
 }
 
-/// What kind of disk a device is, as far as the kernel knows.
+/// The kind of a disk, as far as the kernel knows it.
 fn class_of(path: &Path) -> Option<Class> {
     let real = path.canonicalize().ok()?;
     let name = real.file_name()?.to_str()?;
@@ -295,7 +296,7 @@ fn phase(probe: Probe, path: &Path, bytes: u64, direct: bool, seconds: f64) -> R
         cache: CacheFlush::File,
         verify: false,
         hint_records: 0,
-        // Each run elsewhere, so that no cache of the device remembers the last.
+        // Each run visits other places, so that no cache of the device remembers the last run.
         seed: scratch::random_word(),
         shift: 0,
         generation: 0,
@@ -309,7 +310,7 @@ fn takes_direct(path: &Path) -> bool {
     OpenOptions::new().read(true).custom_flags(flags).open(path).is_ok()
 }
 
-/// Holds a device for exclusive use while it is written over; the kernel refuses what is
+/// Holds a device for exclusive use while it is overwritten. The kernel refuses a device that is
 /// mounted or part of something else.
 fn claim(path: &Path) -> Result<File> {
     let flags = OFlags::EXCL.bits().cast_signed();

@@ -1,11 +1,11 @@
-//! What can go wrong, and what the user can do about it.
+//! The errors of a benchmark, in words that tell the user what to do.
 
 use std::io;
 use std::path::Path;
 
 use thiserror::Error;
 
-/// A benchmark that did not come to its end.
+/// Why a benchmark did not finish.
 #[derive(Debug, Error)]
 pub enum BenchError {
     /// The command line or a job file asks for something impossible (exit code 2).
@@ -16,10 +16,10 @@ pub enum BenchError {
     System {
         /// What was attempted, with the path or address.
         doing: String,
-        /// The answer.
+        /// What the system answered.
         source: io::Error,
     },
-    /// What was read is not what was written.
+    /// The bytes that were read differ from the bytes that were written.
     #[error("verification failed: {0}")]
     Verification(String),
     /// A host of a distributed run failed.
@@ -30,13 +30,13 @@ pub enum BenchError {
         /// What it reported, or what happened to the connection.
         message: String,
     },
-    /// A message that no correct peer sends.
+    /// A peer sent a message that no correct peer sends.
     #[error("protocol violation: {0}")]
     Protocol(String),
-    /// A readiness gate said no; the report says why.
+    /// A readiness gate failed. The report says why.
     #[error("not ready; see the report")]
     NotReady,
-    /// Ctrl-C or a request to terminate.
+    /// The user pressed Ctrl-C or asked the process to terminate.
     #[error("interrupted; its files have been removed")]
     Interrupted,
 }

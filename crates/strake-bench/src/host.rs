@@ -1,7 +1,7 @@
-//! What this host tells about itself: name, processors, memory, free space, caches.
+//! Facts about this host: name, processors, memory, free space, caches.
 //!
-//! Reading and parsing are apart: the parsers take text and are tested with text. All of it
-//! comes from `/proc` and needs no privilege; only `drop_system_caches` does.
+//! Reading and parsing are separate: the parsers take text and are tested with text. No function
+//! needs privileges except `drop_system_caches`, which needs root.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Jiffies since boot by what the processors did.
+/// Jiffies that the processors have spent since boot, by kind of use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuTimes {
     user: u64,
@@ -26,7 +26,7 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// The counters now; zeroes where `/proc` is not to be had.
+    /// The counters now; zeroes if `/proc/stat` cannot be read.
     pub fn now() -> CpuTimes {
         parse_stat(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
@@ -57,7 +57,7 @@ fn parse_stat(text: &str) -> CpuTimes {
     }
 }
 
-/// The part of a host that a report needs to be understood a year later.
+/// The facts about a host that make a report understandable a year later.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostFacts {
     /// Name.
@@ -101,7 +101,7 @@ fn processor_of(cpuinfo: &str) -> String {
     model.unwrap_or("unknown").to_string()
 }
 
-/// Distinct (socket, core) pairs; hardware threads where the kernel names no cores.
+/// Counts distinct (socket, core) pairs, or hardware threads if the kernel names no cores.
 fn cores_of(cpuinfo: &str) -> usize {
     let mut cores = std::collections::BTreeSet::new();
     let (mut socket, mut processors) = ("0", 0);
@@ -123,7 +123,7 @@ fn memory_of(meminfo: &str) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Where a directory lies.
+/// The file system that a directory lies in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// What is mounted there: a device, a server's export, a file system's name.
@@ -160,7 +160,8 @@ impl Target {
     }
 }
 
-/// The last mount whose mount point is a prefix of `path`, the longest prefix winning.
+/// The mount that `path` lies in. Among the mount points that are a prefix of `path`, the longest
+/// one wins, and the last of these.
 fn mount_of(mounts: &str, path: &Path) -> (String, String, String, String) {
     let mut best: Option<Vec<String>> = None;
     for line in mounts.lines() {

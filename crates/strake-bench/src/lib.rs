@@ -1,8 +1,9 @@
 //! Benchmarks of any directory, network or disk: `strake bench`.
 //!
-//! Pure parts (patterns, contents, metrics, statistics, layouts of reports) stand apart from
-//! what drives them (threads, files, sockets). A phase of work runs the same way on one host or
-//! many; see `crew` and `team`. What each figure means, and when it lies, is in `docs/bench.md`.
+//! Pure parts (patterns, contents, metrics, statistics, layouts of reports) are separate from the
+//! parts that drive them (threads, files, sockets). A phase of work runs the same way on one host
+//! or many; see `crew` and `team`. `docs/bench.md` says what each figure means and when it
+//! misleads.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -132,14 +133,14 @@ Example:
   strake bench agent --dir /mnt/strake --secret-file secret        on every host
   strake bench io . --hosts node1,node2 --secret-file secret       on any host";
 
-/// Tells the person at the terminal something that is no result. `who` is the command: `bench`, or
-/// `bench agent`.
+/// Tells the person at the terminal something that is not a result. `who` is the command: `bench`,
+/// or `bench agent`.
 pub(crate) fn tell(who: &str, message: &dyn std::fmt::Display) {
     eprintln!("strake {who}: {message}");
 }
 
-/// Runs a benchmark and prints what it found. `relaunch` are the words with which this program
-/// is to be started again, before `worker`.
+/// Runs a benchmark and prints its result. `relaunch` holds the words that come before `worker`
+/// when this program starts itself again.
 pub fn run(bench: &Bench, relaunch: Relaunch<'_>) -> ExitCode {
     match dispatch(bench, relaunch) {
         Ok(()) => ExitCode::SUCCESS,

@@ -19,7 +19,8 @@ pub struct TaskSample {
     pub bytes: u64,
     /// Operations completed.
     pub operations: u64,
-    /// From the barrier to the end of the task, after close unless told otherwise.
+    /// Seconds from the barrier to the end of the task. They include the close unless the user says
+    /// otherwise.
     pub seconds: f64,
     /// Time spent inside operations.
     pub busy_seconds: f64,
@@ -77,7 +78,7 @@ pub fn ratio(above: f64, below: f64) -> f64 {
     if below > 0.0 { above / below } else { 0.0 }
 }
 
-/// Two jobs that ran at the same time, against each alone.
+/// How two jobs that ran at the same time compare with each job alone.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interference {
     /// Harmonic aggregate over the tasks of both jobs while they ran together.
@@ -86,8 +87,8 @@ pub struct Interference {
     pub first_kept: f64,
     /// The same of the second job.
     pub second_kept: f64,
-    /// The longer of the two jobs ÷ the shorter: far from 1, the combined figure understates
-    /// what the system did while both ran.
+    /// The time of the longer job ÷ the time of the shorter. If this is far from 1, the combined
+    /// figure understates what the system did while both ran.
     pub length_ratio: f64,
 }
 
@@ -105,7 +106,7 @@ pub fn interference(alone: [&Rates; 2], together: [&Rates; 2]) -> Interference {
     }
 }
 
-/// One direction (write or read) of a printed row, as far as it was printed.
+/// One direction (write or read) of a printed row, with the figures that were printed.
 #[derive(Debug, Clone, Copy)]
 pub struct PrintedRow {
     /// Tasks of the job.
@@ -127,8 +128,8 @@ pub enum RowFault {
     AggregateIsNotTasksTimesMean,
 }
 
-/// Finds what does not add up in a row whose figures were rounded to `step` (0.01 for two
-/// decimals). A fault is reported only if no rounding explains it.
+/// Finds the contradictions in a row whose figures were rounded to `step` (0.01 for two decimals).
+/// A fault is reported only if no rounding explains it.
 pub fn row_faults(row: PrintedRow, step: f64) -> Vec<RowFault> {
     let half = step / 2.0;
     let mut faults = Vec::new();
@@ -139,8 +140,8 @@ pub fn row_faults(row: PrintedRow, step: f64) -> Vec<RowFault> {
     }
     if let (Some(harmonic), Some(mean)) = (row.harmonic, row.mean) {
         let tasks = f64::from(row.tasks);
-        // Rounding of the mean is multiplied by the number of tasks; the last term is for the
-        // binary representation of decimals.
+        // The rounding error of the mean is multiplied by the number of tasks. The last term covers
+        // the binary representation of decimals.
         let slack = half * tasks + half + 1e-9;
         if (harmonic - mean * tasks).abs() > slack {
             faults.push(RowFault::AggregateIsNotTasksTimesMean);
@@ -161,8 +162,9 @@ pub fn combined_from_printed(jobs: [(u32, f64, f64); 2]) -> f64 {
     ratio(bytes * tasks, sum)
 }
 
-/// The interval in which the combined harmonic aggregate must lie however the data was divided,
-/// for two jobs of equally many tasks: it is a mean of twice each job's rate, weighted by time.
+/// The interval in which the combined harmonic aggregate of two jobs must lie, however the data was
+/// divided. Both jobs must have equally many tasks. The aggregate is then a mean of twice each
+/// job's rate, weighted by time.
 pub fn combined_bounds(first: f64, second: f64) -> (f64, f64) {
     (2.0 * first.min(second), 2.0 * first.max(second))
 }

@@ -1,5 +1,5 @@
-//! The benchmarks alone: `strake bench` for hosts that shall only run an agent or a test, where
-//! a small program is easier to copy than the whole. Also what the tests of this crate start.
+//! The benchmarks alone. Some hosts only run an agent or a test, and a small program is easier to
+//! copy there than the whole of `strake`. The tests of this crate start this program too.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What the user asks of `bench io`: the same fields on the command line and in a job file.
+//! The settings of `bench io`. The command line and a job file have the same fields.
 
 use std::path::{Path, PathBuf};
 
@@ -90,7 +90,7 @@ impl Default for Job {
     }
 }
 
-/// More tasks on one host than any machine has use for.
+/// The most tasks on one host: more than any machine can use.
 const TASKS_MAX: u32 = 4096;
 
 impl Job {
@@ -120,7 +120,7 @@ impl Job {
         self.tasks.iter().copied().max().unwrap_or(1)
     }
 
-    /// Refuses what makes no sense before anything is touched.
+    /// Refuses a job that makes no sense, before any file is touched.
     pub fn validate(&self) -> Result<()> {
         let usage = |message: String| Err(BenchError::Usage(message));
         if self.tasks.is_empty() || self.tasks.iter().any(|n| !(1..=TASKS_MAX).contains(n)) {
@@ -144,7 +144,7 @@ impl Job {
         self.phase(self.operations[0]).validate(self.tasks_max())
     }
 
-    /// The phase of one operation; the run fills in tags, generations and limits.
+    /// The phase of one operation. The run fills in tags, generations and limits.
     pub fn phase(&self, operation: Operation) -> Phase {
         Phase {
             operation,
@@ -184,7 +184,7 @@ impl Job {
         )
     }
 
-    /// What is and is not in the times, sentence by sentence.
+    /// Says what the measured times include, condition by condition.
     pub fn conditions(&self) -> String {
         let fsync = match (self.fsync_each, self.fsync) {
             (true, _) => "fsync after each write, counted",

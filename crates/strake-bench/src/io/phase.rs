@@ -1,4 +1,4 @@
-//! One phase of an I/O job and where each record of each task lies: pure.
+//! One phase of an I/O job, and the place of each record of each task. All of it is pure.
 //!
 //! Three layouts, with T tasks of R records of s bytes each:
 //!
@@ -8,7 +8,7 @@
 //! interleaved     one file, record i of r at   (i·T + r)·s
 //! ```
 //!
-//! Over all ranks and records, no two records of a file overlap and none is left out.
+//! Over all ranks and records, the records of a file neither overlap nor leave a gap.
 
 use std::path::PathBuf;
 
@@ -62,7 +62,7 @@ pub enum Layout {
     Interleaved,
 }
 
-/// Whether something that ends a phase is done, and counted.
+/// Whether a step at the end of a phase is done, and whether its time counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Counting {
@@ -97,8 +97,9 @@ pub struct Phase {
     pub record_bytes: u64,
     /// Records of each task's part of the data.
     pub records: u64,
-    /// Records each task visits: the first so many of its order. Shorter than `records` after a
-    /// stonewalled write (index: rank of the owner of the data).
+    /// How many records each task visits: the first ones of its order. The index is the rank of the
+    /// owner of the data. After a stonewalled write the numbers are smaller than `records`. If this
+    /// is empty, every task visits all records.
     pub visits: Vec<u64>,
     /// How tasks share files.
     pub layout: Layout,
@@ -122,13 +123,15 @@ pub struct Phase {
     pub seed: u64,
     /// Task r works on the data of task r + shift.
     pub shift: u32,
-    /// Which writing of the data this is, or which one is read.
+    /// Counts how often the data was written: the writing that this phase does, or the one that it
+    /// reads.
     pub generation: u64,
-    /// After how long every task stops.
+    /// How long every task runs at most.
     pub stonewall_seconds: Option<f64>,
 }
 
-/// Larger records would only exhaust memory: two buffers of this size per task are held.
+/// The largest record. Each task holds two buffers of this size, so larger records would only
+/// exhaust memory.
 const RECORD_BYTES_MAX: u64 = 1 << 30;
 
 impl Phase {
@@ -164,7 +167,7 @@ impl Phase {
         Ok(())
     }
 
-    /// The most bytes that `tasks_here` tasks of this phase come to occupy.
+    /// The most bytes that `tasks_here` tasks of this phase can occupy.
     pub fn bytes_on_disk(&self, tasks_here: u32) -> u64 {
         if !self.operation.writes() {
             return 0;
@@ -173,7 +176,7 @@ impl Phase {
         bytes.saturating_mul(u64::from(tasks_here))
     }
 
-    /// Whose data a task works on.
+    /// The rank whose data a task works on.
     pub fn owner(&self, rank: u32, tasks: u32) -> u32 {
         ((u64::from(rank) + u64::from(self.shift)) % u64::from(tasks)) as u32
     }

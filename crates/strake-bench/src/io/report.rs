@@ -24,7 +24,7 @@ pub fn table(place: &str, job: &Job, measured: &[Measured]) -> String {
     text
 }
 
-/// The rates of each host: its bytes and operations ÷ its own longest task.
+/// The rates of each host: its bytes and operations ÷ the time of its longest task.
 fn by_host(job: &Job, measured: &[Measured]) -> String {
     let heads = ["operation", "run", "host", "tasks", "MiB/s", "op/s"];
     let mut table = Table::new(&heads, &[0, 2]);
@@ -74,8 +74,8 @@ fn operations(job: &Job) -> Vec<Operation> {
     distinct
 }
 
-/// Rows by number of tasks; natural aggregate, harmonic aggregate and harmonic mean of each
-/// operation, means over the iterations.
+/// A row for each number of tasks. The columns are natural aggregate, harmonic aggregate and
+/// harmonic mean of each operation, as means over the iterations.
 fn aggregates(job: &Job, measured: &[Measured]) -> String {
     let operations = operations(job);
     type Rate = fn(&Rates) -> f64;

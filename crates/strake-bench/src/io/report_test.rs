@@ -10,8 +10,8 @@ use crate::outcome::{CpuUse, LatencySummary};
 const GB: u64 = 1 << 30;
 const MB: f64 = (1 << 20) as f64;
 
-/// Tasks of equal data whose rates are those printed in a row of the p690/x335 report: all but
-/// one take the time that the harmonic aggregate leaves them, one takes the longest.
+/// Tasks of equal data that give the rates printed in a row of the p690/x335 report. One task takes
+/// the longest time. Each of the others takes the time that the harmonic aggregate leaves for it.
 fn tasks_of_row(tasks: u64, natural: f64, harmonic: f64) -> Vec<TaskSample> {
     let bytes = 4 * GB;
     let total = (bytes * tasks) as f64;

@@ -1,4 +1,5 @@
-//! Turns a job into phases: the order of things, data that outlives a phase, repetitions.
+//! Turns a job into phases. It fixes their order, keeps track of data that outlives a phase, and
+//! repeats them.
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +44,7 @@ pub struct TaskLine {
     pub rank: u32,
     /// Bytes moved.
     pub bytes: u64,
-    /// From the barrier to its end.
+    /// Seconds from the barrier to the end of the task.
     pub seconds: f64,
     /// Bytes per second.
     pub bytes_per_second: f64,
@@ -123,12 +124,12 @@ impl Measured {
     }
 }
 
-/// What the data of a job looks like after the phases so far.
+/// The state of a job's data after the phases so far.
 #[derive(Debug, Default)]
 struct DataState {
     tag: u32,
     generation: u64,
-    /// Records that each owner's data has, if less than all.
+    /// How many records each owner's data has. Empty means all of them.
     written: Vec<u64>,
 }
 
@@ -149,7 +150,7 @@ impl DataState {
         Work::Io(phase)
     }
 
-    /// Remembers how far a stonewalled write came: only that much can be read back.
+    /// Remembers how many records a write reached. After a stonewall only these can be read back.
     fn note(&mut self, operation: Operation, outcome: &PhaseOutcome) {
         if operation.writes() {
             self.written = outcome.operations_by_rank();
@@ -157,7 +158,7 @@ impl DataState {
     }
 }
 
-/// Runs a job with each of its task numbers; returns the phases in order.
+/// Runs a job with each of its numbers of tasks. Returns the phases in order.
 pub fn run_job(job: &Job, crews: &mut Crews) -> Result<Vec<Measured>> {
     let mut measured = Vec::new();
     let hosts = crews.hosts();
@@ -181,25 +182,25 @@ pub fn run_job(job: &Job, crews: &mut Crews) -> Result<Vec<Measured>> {
     Ok(measured)
 }
 
-/// Two jobs: each alone, then both together, operation by operation.
+/// One operation of two jobs: each job alone, then both together.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Mixed {
-    /// What both did.
+    /// The operation of both jobs.
     pub operation: Operation,
     /// The first job alone.
     pub first_alone: Rates,
     /// The second job alone.
     pub second_alone: Rates,
-    /// The first job beside the second.
+    /// The first job while the second ran too.
     pub first_together: Rates,
-    /// The second job beside the first.
+    /// The second job while the first ran too.
     pub second_together: Rates,
-    /// What that means.
+    /// How much the jobs disturbed each other.
     pub interference: Interference,
 }
 
-/// Runs two jobs alone and together. Both use the first of their task numbers; the second job
-/// does the operations of the first, so that the rows of the table mean the same.
+/// Runs two jobs alone and together. Each job uses the first of its numbers of tasks. The second
+/// job does the operations of the first, so that both fill the same rows of the table.
 pub fn run_mixed(jobs: [&Job; 2], crews: [&mut Crews; 2]) -> Result<Vec<Mixed>> {
     let [first, second] = crews;
     let tasks = jobs.map(|job| job.tasks[0]);
@@ -245,7 +246,7 @@ pub fn run_mixed(jobs: [&Job; 2], crews: [&mut Crews; 2]) -> Result<Vec<Mixed>> 
     Ok(mixed)
 }
 
-/// The bytes a job needs on disk at one time, per host.
+/// The bytes that a job needs on disk at one time, per host.
 fn bytes_needed(job: &Job) -> u64 {
     job.bytes_per_task().saturating_mul(u64::from(job.tasks_max()))
 }
@@ -301,7 +302,7 @@ fn add_metrics(report: &mut Report, job: &Job, measured: &[Measured]) {
     }
 }
 
-/// Where it ran, for the first line of a report.
+/// Says where a job ran, for the first line of a report.
 pub fn head(directory: &Path, target: Option<&Target>) -> String {
     match target {
         Some(target) => format!("{} ({} on {})", directory.display(), target.kind, target.source),

@@ -1,8 +1,8 @@
 //! One task of an I/O phase: opens its file, moves its records, closes.
 //!
-//! The measured loop makes one system call and reads the clock once per record. Filling and
-//! comparing buffers (`--verify`) happens outside the operation that is timed, but inside the
-//! time of the task, which is why a verified rate is lower and is labelled as verified.
+//! The measured loop makes one system call and reads the clock once per record. With `--verify` it
+//! also fills and compares whole buffers. That happens outside the timed operation but inside the
+//! time of the task. A verified rate is therefore lower, and it is labelled as verified.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
@@ -18,7 +18,7 @@ use crate::pattern::{Order, Pattern};
 use crate::team::{Meter, Task};
 use crate::work::CacheFlush;
 
-/// What O_DIRECT asks of a buffer on every device known to us.
+/// The alignment that O_DIRECT asks of a buffer on every device known to us.
 const ALIGNMENT: usize = 4096;
 
 /// A buffer whose first byte is aligned for O_DIRECT.
@@ -80,7 +80,7 @@ impl IoTask {
         match self.phase.operation {
             Operation::Read => options.read(true),
             Operation::Rewrite => options.write(true),
-            // A shared file is made by whichever task comes first; nobody may truncate it.
+            // The first task to come makes a shared file. No task may truncate it.
             Operation::Create | Operation::Write => options.write(true).create(true),
         };
         if self.phase.direct {
@@ -96,12 +96,13 @@ impl IoTask {
         })
     }
 
-    /// Rewriting and reading need the data to be there; better said now than as a short read.
+    /// Rewriting and reading need data in the file. An empty file is reported here, and not later
+    /// as a short read.
     fn check_length(&self, mut file: &File) -> Result<()> {
         if !matches!(self.phase.operation, Operation::Read | Operation::Rewrite) {
             return Ok(());
         }
-        // Not the length of the metadata: a device has none.
+        // Seeks to the end, because the metadata of a device has no length.
         let length = file
             .seek(SeekFrom::End(0))
             .map_err(|error| BenchError::path("find the size of", &self.path, error))?;
@@ -121,8 +122,9 @@ impl IoTask {
             .map_err(|error| BenchError::path(doing, &self.path, error))
     }
 
-    /// What the kernel may expect of this task. Hints replace guessing, so the random patterns
-    /// switch read-ahead off and the sequential ones leave it as it is.
+    /// Advises the kernel on this task's pattern. The random patterns switch read-ahead off,
+    /// because their hints replace the kernel's guesses. All other patterns leave read-ahead as it
+    /// is.
     fn advise(&self, file: &File) -> Result<()> {
         let advice = match self.phase.pattern {
             Pattern::Random | Pattern::RandomHint => Advice::Random,
@@ -152,8 +154,9 @@ impl IoTask {
         file.sync_all().map_err(|error| BenchError::path("fsync", &self.path, error))
     }
 
-    /// Gives the buffer what belongs at `offset`: all of it if contents are verified, else only
-    /// its first word, so that no two records are alike and yet the loop measures the system.
+    /// Gives the buffer the contents that belong at `offset`. If contents are verified, the whole
+    /// buffer is filled. Otherwise only its first word is filled: no two records are alike, and the
+    /// loop still measures the system.
     fn refill(&self, offset: u64, buffer: &mut [u8]) {
         let length = if self.phase.verify { buffer.len() } else { buffer.len().min(8) };
         self.content.fill(offset, &mut buffer[..length]);
@@ -204,7 +207,7 @@ impl Task for IoTask {
         let length = usize::try_from(self.phase.record_bytes)
             .map_err(|_| BenchError::Usage("the record does not fit into memory".into()))?;
         let mut buffer = AlignedBuffer::new(length);
-        // Touches every page, and gives unverified writes something that does not compress.
+        // Touches every page, and gives unverified writes bytes that do not compress.
         self.content.fill(0, buffer.bytes());
         self.file = Some(file);
         self.buffer = Some(buffer);
@@ -250,7 +253,7 @@ impl Task for IoTask {
 }
 
 impl IoTask {
-    /// fsync and close, on whichever side of the clock the user wants them.
+    /// Syncs and closes the file, before or after the clock stops, as the user wants.
     fn end(&self, file: File, meter: &mut Meter) -> Result<()> {
         let writes = self.phase.operation.writes();
         if writes && self.phase.fsync == Counting::Counted {
@@ -260,8 +263,8 @@ impl IoTask {
             meter.clock_stops();
         }
         if writes && self.phase.fsync == Counting::Uncounted {
-            // The clock must not see this fsync, but a counted close comes after it: the file is
-            // closed through one handle and synced through another.
+            // If the close counts, the clock must stop after the close but before this fsync. The
+            // file is therefore closed through one handle and synced through another.
             let second = file
                 .try_clone()
                 .map_err(|error| BenchError::path("duplicate the handle of", &self.path, error))?;

@@ -1,5 +1,6 @@
-//! Tasks on real files: every layout and pattern reads back what it wrote, one flipped byte is
-//! found, a misplaced or stale record is found, and what a stonewall cut short is read back.
+//! Tasks on real files. Every layout and pattern reads back what it wrote. A flipped byte, a
+//! misplaced record and a stale record are found. After a stonewall, the readers read what was
+//! written.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,4 @@
-//! What the user asks of `bench md`; the short options are mdtest's where mdtest has them.
+//! The settings of `bench md`. The short options are mdtest's where mdtest has them.
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -112,12 +112,13 @@ impl Job {
             iteration,
             common,
             cache: if making || tree { CacheFlush::Keep } else { self.cache },
-            // Only what makes items may be cut short: whatever exists must also go away.
+            // Only steps that make items may be cut short. All items that exist must also be
+            // removed.
             stonewall_seconds: self.stonewall.filter(|_| making),
         }
     }
 
-    /// Refuses what makes no sense.
+    /// Refuses a job that makes no sense.
     pub fn validate(&self) -> Result<()> {
         if self.tasks.is_empty() || self.tasks.contains(&0) || self.iterations == 0 {
             return Err(BenchError::Usage("tasks and iterations start at 1".into()));

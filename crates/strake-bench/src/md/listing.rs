@@ -1,9 +1,10 @@
 //! The create / list / remove test: 20k, 50k and 100k files of 32 KiB in one directory.
 //!
-//! One task, as `for f in …`, `ls -l` and `rm -r` are one process. Each number of files is done
-//! twice, because listing and removing are measured with caches and without, and a directory can
-//! be removed only once. Without caches means: `sync`, then the command given with
-//! `--cold-command` (a remount, say) if there is one, then the kernel's caches dropped.
+//! One task does everything, because `for f in …`, `ls -l` and `rm -r` are one process each.
+//! Listing and removing are measured with warm and with cold caches. A directory can be removed
+//! only once, so each number of files is done twice. Caches are made cold in three steps: `sync`,
+//! then the command given with `--cold-command` (for example a remount) if there is one, then a
+//! request to the kernel to drop its caches.
 
 use std::path::Path;
 use std::process::Command;
@@ -37,14 +38,14 @@ pub struct ListingArgs {
     pub cold_command: Option<String>,
 }
 
-/// Seconds of one number of files; nothing where it could not be measured.
+/// The times for one number of files, in seconds. A time is `None` if it could not be measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Listing {
     /// Files.
     pub files: u64,
     /// Bytes in each.
     pub file_bytes: u64,
-    /// Creating them, mean of both times.
+    /// Creating the files: the mean of both times.
     pub create_seconds: f64,
     /// Listing right after.
     pub list_cached_seconds: f64,
@@ -56,7 +57,7 @@ pub struct Listing {
     pub remove_uncached_seconds: Option<f64>,
 }
 
-/// Makes caches cold; false if this user may not.
+/// Makes caches cold. Returns false if this user may not.
 fn make_cold(command: Option<&str>) -> Result<bool> {
     if let Some(command) = command {
         rustix::fs::sync();
@@ -68,7 +69,7 @@ fn make_cold(command: Option<&str>) -> Result<bool> {
     }
     match host::drop_system_caches() {
         Ok(()) => Ok(true),
-        // A command that was given is trusted to be enough.
+        // If the user gave a command, it is trusted to be enough.
         Err(_) => Ok(command.is_some()),
     }
 }
@@ -118,7 +119,7 @@ pub fn layout(listings: &[Listing]) -> String {
     for listing in listings {
         let seconds = |seconds: Option<f64>| {
             seconds.map_or("N/A".to_string(), |seconds| {
-                // Below a second one decimal, as printed there, would be no figure.
+                // Below one second, a single decimal as printed there would say too little.
                 let decimals = if seconds < 1.0 { 3 } else { 1 };
                 format!("{seconds:.decimals$} seconds")
             })

@@ -1,4 +1,4 @@
-//! One phase of a metadata job, and the tree that its items live in: pure.
+//! One phase of a metadata job, and the tree that its items live in. All of it is pure.
 //!
 //! ```text
 //! i<iteration>/                 made by the task that comes first
@@ -49,7 +49,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Its name in tables, as mdtest has it where mdtest has it.
+    /// Its name in tables: mdtest's name, if mdtest has one.
     pub fn title(self) -> &'static str {
         match self {
             Step::TreeCreate => "Tree creation",
@@ -67,7 +67,7 @@ impl Step {
         }
     }
 
-    /// True for steps on directories as items.
+    /// True for steps whose items are directories.
     pub fn on_directories(self) -> bool {
         matches!(self, Step::DirectoryCreate | Step::DirectoryStat | Step::DirectoryRemove)
     }
@@ -81,7 +81,7 @@ pub struct Phase {
     pub step: Step,
     /// Items of each task.
     pub items: u64,
-    /// Items that each rank really made, if a stonewall stopped it.
+    /// How many items each rank really made, if a stonewall stopped it.
     pub made: Vec<u64>,
     /// Levels below the root of the tree.
     pub depth: u32,
@@ -103,23 +103,23 @@ pub struct Phase {
     pub random: bool,
     /// Seeds the random order.
     pub seed: u64,
-    /// Which repetition: names the directory of it.
+    /// The number of the repetition. It names the directory of the repetition.
     pub iteration: u32,
-    /// The hosts work in one file system, so one task makes the shared tree for all.
+    /// True if the hosts work in one file system. One task then makes the shared tree for all.
     pub common: bool,
     /// What becomes of caches before the phase.
     pub cache: CacheFlush,
-    /// After how long every task stops.
+    /// Seconds after which every task stops.
     pub stonewall_seconds: Option<f64>,
 }
 
-/// A tree with more directories is a mistake in the parameters.
+/// The most directories of a tree. A larger tree is a mistake in the parameters.
 const NODES_MAX: u64 = 1_000_000;
-/// Files of a metadata test are small; each task holds one buffer.
+/// The largest file. Files of a metadata test are small, and each task holds one buffer.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 impl Phase {
-    /// Refuses parameters without end.
+    /// Refuses parameters that are out of bounds.
     pub fn validate(&self, tasks: u32) -> Result<()> {
         let usage = |message: String| Err(BenchError::Usage(message));
         if self.nodes().is_none() {
@@ -146,17 +146,17 @@ impl Phase {
         Ok(())
     }
 
-    /// The most bytes that `tasks_here` tasks come to occupy.
+    /// The most bytes that `tasks_here` tasks can occupy.
     pub fn bytes_on_disk(&self, tasks_here: u32) -> u64 {
         if self.step != Step::FileCreate {
             return 0;
         }
-        // A file costs at least its inode, whatever is in it.
+        // A file costs at least its inode, even if it is empty.
         let each = self.write_bytes.saturating_add(512);
         each.saturating_mul(self.items).saturating_mul(u64::from(tasks_here))
     }
 
-    /// Directories of one tree; nothing if they are too many.
+    /// The number of directories of one tree; `None` if they are too many.
     pub fn nodes(&self) -> Option<u64> {
         let (mut nodes, mut level) = (1u64, 1u64);
         for _ in 0..self.depth {
@@ -169,7 +169,7 @@ impl Phase {
         Some(nodes)
     }
 
-    /// The nodes that hold items: first and count.
+    /// The nodes that hold items: the first of them, and how many there are.
     fn nodes_with_items(&self) -> (u64, u64) {
         let nodes = self.nodes().expect("invariant: the phase was validated");
         if !self.leaf_only {
@@ -185,7 +185,8 @@ impl Phase {
         first + item / self.items.div_ceil(count).max(1)
     }
 
-    /// Whose items a task works on: its own while it makes or removes, its neighbour's if asked.
+    /// The rank whose items a task works on. A task makes its own items. With a shift, it stats,
+    /// reads and removes the items of a later task.
     pub fn owner(&self, rank: u32, tasks: u32) -> u32 {
         let shifted = matches!(
             self.step,

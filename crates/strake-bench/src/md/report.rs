@@ -59,7 +59,7 @@ fn rates(job: &Job, lines: &[&Measured]) -> String {
 fn latencies(job: &Job, lines: &[&Measured]) -> String {
     let mut table = Table::new(&["Latency", "p50", "p95", "p99", "p99.9", "max"], &[0]);
     for step in job.steps() {
-        // Of several iterations the last: its caches are as warm as they get.
+        // Of several iterations the last is shown: its caches are the warmest.
         if let Some(line) = of_step(lines, step).last() {
             let latency = &line.latency;
             let shown =

@@ -54,7 +54,7 @@ pub struct Measured {
     pub latency: LatencySummary,
 }
 
-/// Runs a job with each of its task numbers.
+/// Runs a job with each of its numbers of tasks.
 pub fn run_job(job: &Job, crews: &mut Crews) -> Result<Vec<Measured>> {
     let mut measured = Vec::new();
     let (hosts, common) = (crews.hosts(), crews.common()?);

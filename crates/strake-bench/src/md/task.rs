@@ -18,8 +18,8 @@ use crate::work::Assignment;
 pub fn make(phase: &Phase, rank: u32, assignment: &Assignment, directory: &Path) -> Box<dyn Task> {
     let base = directory.join(format!("i{}", phase.iteration));
     let owner = phase.owner(rank, assignment.tasks_total);
-    // One task makes and removes a shared tree; where hosts do not share a file system, one per
-    // host does.
+    // One task makes and removes a shared tree. If the hosts do not share a file system, one task
+    // per host does so.
     let first = if phase.common { 0 } else { assignment.first_rank };
     match phase.step {
         Step::TreeCreate | Step::TreeRemove => Box::new(TreeTask {
@@ -42,8 +42,8 @@ pub fn make(phase: &Phase, rank: u32, assignment: &Assignment, directory: &Path)
     }
 }
 
-/// The paths of a tree's nodes below `base`, as text: names of ours are ASCII, and a base that
-/// is not UTF-8 is refused rather than mangled.
+/// The paths of a tree's nodes below `base`, as text. Our own names are ASCII. A base that is not
+/// UTF-8 is refused, so that it is not mangled.
 fn node_paths(phase: &Phase, base: &Path, owner: u32) -> Result<Vec<String>> {
     let base = base.to_str().ok_or_else(|| {
         BenchError::Usage(format!("{} is not UTF-8; use another directory", base.display()))
@@ -229,8 +229,8 @@ impl Task for WalkTask {
     }
 }
 
-/// Every name and its attributes, in the order of the names: what `ls -l` asks a file system.
-/// Returns the directories among them.
+/// Reads every name and its attributes, in the order of the names. `ls -l` asks the same of a file
+/// system. Returns the directories among them.
 fn list(directory: &Path, meter: &mut Meter) -> Result<Vec<PathBuf>> {
     let read_failed = |error| BenchError::path("list", directory, error);
     let mut names = Vec::new();
