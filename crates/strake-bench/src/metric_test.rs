@@ -1,4 +1,4 @@
-//! The metrics against hand-worked cases and against every table of the p690/x335 report.
+//! Tests the metrics against hand-worked cases and against every table of the p690/x335 report.
 //!
 //! Source of the tables: "Native GPFS Benchmarks in an Integrated p690/AIX and x335/Linux
 //! Environment", appendix B (tests 1 to 20); MB/s with two decimals. A figure that was left
@@ -166,7 +166,8 @@ fn the_printed_rows_that_do_not_add_up() {
         }
     }
     use RowFault::NaturalAboveHarmonic as Above;
-    // All eight natural figures of rows 2 to 5 of test 1, and one job of test 5 in company.
+    // All eight natural figures of rows 2 to 5 of test 1, and one of test 5: a job that ran beside
+    // another.
     let expected = [
         (1, 2, "write", Above),
         (1, 2, "read", Above),
@@ -199,9 +200,9 @@ fn harmonic_aggregates_recompute_from_the_printed_means() {
     assert_eq!(recomputed, 100);
 }
 
-/// The mixed tests print only the sum of the two data sizes; these divisions reproduce the
-/// combined figure to 0.02 %; every other division into whole multiples of 4 GB is off by 0.7 %
-/// or more.
+/// The mixed tests print only the sum of the two data sizes. The divisions used here reproduce the
+/// combined figure to 0.02 %. Every other division into whole multiples of 4 GB is off by 0.7 % or
+/// more.
 #[test]
 fn combined_figures_of_tests_10_and_20_recompute() {
     let cases = [
@@ -218,8 +219,8 @@ fn combined_figures_of_tests_10_and_20_recompute() {
 
 #[test]
 fn the_combined_read_figure_of_test_5_is_impossible() {
-    // Write: 369.01 is within what some division of the data gives. Read: 341.64 is not, since
-    // the slower job alone would give twice 200.35.
+    // Write: some division of the data gives 369.01. Read: no division gives 341.64, because the
+    // slower job alone would give twice 200.35.
     let (low, high) = combined_bounds(167.23, 195.32);
     assert!(low <= 369.01 && 369.01 <= high);
     let (low, _) = combined_bounds(268.30, 200.35);

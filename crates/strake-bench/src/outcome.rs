@@ -1,4 +1,4 @@
-//! What tasks, hosts and phases report.
+//! The outcomes that tasks, hosts and phases report.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
-//! In which order a task visits its records: every pattern visits each exactly once.
+//! The order in which a task visits its records. Every pattern visits each record exactly once.
 //!
-//! Pure: a pattern, a record count and a seed give an iterator over record indices, in constant
-//! memory, whatever the count. Random orders are permutations computed on the fly by a small
-//! Feistel network with cycle walking, so a run of 10^9 records needs no table, and the same
-//! seed gives the same order to the writer and to the reader.
+//! All of it is pure: a pattern, a record count and a seed give an iterator over record indices.
+//! The iterator needs constant memory, whatever the count. A small Feistel network with cycle
+//! walking computes random orders on the fly, so a run of 10^9 records needs no table. The same
+//! seed gives the writer and the reader the same order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,7 +36,7 @@ pub enum Pattern {
 
 /// The stride of the p690/x335 report: skip 100 records, take the next.
 const STRIDE_SKIP_DEFAULT: u64 = 100;
-/// Window of the semi-random pattern where none is given.
+/// The window of the semi-random pattern if the user gives none.
 const WINDOW_DEFAULT: u64 = 64;
 
 impl FromStr for Pattern {
@@ -152,8 +152,8 @@ impl Order {
     fn strided(&mut self, skip: u64) -> u64 {
         let here = self.cursor;
         let step = skip.saturating_add(1);
-        // Past the end the walk starts again one record further than last time, which reaches
-        // every residue once: the lanes 0, 1, … step-1 partition the records.
+        // Past the end, the walk starts again one record further than last time. It reaches every
+        // residue once: the lanes 0, 1, … step-1 partition the records.
         self.cursor = match here.checked_add(step) {
             Some(next) if next < self.count => next,
             _ => here % step + 1,

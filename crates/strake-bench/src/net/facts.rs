@@ -1,4 +1,4 @@
-//! What a host knows of its network: losses, windows, bonds. Parsers take text.
+//! Facts about a host's network: losses, windows, bonds. The parsers take text.
 
 use std::fs;
 
@@ -40,7 +40,7 @@ pub struct Bond {
     pub mode: String,
 }
 
-/// What advice is based on.
+/// The facts on which advice is based.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct NetFacts {
     /// The host.

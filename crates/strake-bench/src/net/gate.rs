@@ -1,36 +1,38 @@
-//! Is this network ready for a parallel file system, and if not, what to try: pure.
+//! Judges whether a network is ready for a parallel file system, and says what to try if it is not.
+//! All of it is pure.
 //!
-//! The gates are those of a published readiness check for erasure-coded storage clusters:
-//! latency of an idle network at most 1 ms on average, 2 ms at worst, with a deviation of at
-//! most 0.33 ms; at least 2,000 MB/s (10^6) per host; and hosts alike within 20 % ((max − min) ÷
-//! max). The advice follows the Ethernet case studies of the storage best-practices document.
+//! The gates are those of a published readiness check for erasure-coded storage clusters. The
+//! latency of an idle network may be at most 1 ms on average and 2 ms at worst, with a deviation of
+//! at most 0.33 ms. Each host must reach at least 2,000 MB/s (10^6). Hosts must be alike within 20
+//! % ((max − min) ÷ max). The advice follows the Ethernet case studies of the storage
+//! best-practices document.
 
 use serde::{Deserialize, Serialize};
 
 use super::facts::NetFacts;
 use super::phase::Test;
 
-/// Limits of the readiness gate.
+/// The longest average round trip that passes the readiness gate.
 pub const AVERAGE_MS_MAX: f64 = 1.0;
-/// The worst single round trip.
+/// The longest single round trip that passes.
 pub const WORST_MS_MAX: f64 = 2.0;
-/// Standard deviation of round trips.
+/// The largest standard deviation of round trips that passes.
 pub const DEVIATION_MS_MAX: f64 = 0.33;
-/// Rate of the slowest host.
+/// The lowest rate of a host that passes, in MB/s (10^6).
 pub const HOST_MB_MIN: f64 = 2_000.0;
-/// (fastest − slowest) ÷ fastest host.
+/// The largest spread that passes: (fastest − slowest) ÷ fastest host.
 pub const SPREAD_MAX: f64 = 0.20;
 
-/// What one host achieved against all others.
+/// The figures of one host against all others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostResult {
     /// Host.
     pub host: String,
-    /// Round trips, in milliseconds.
+    /// Average round trip, in milliseconds.
     pub average_ms: f64,
-    /// The worst.
+    /// Worst round trip, in milliseconds.
     pub worst_ms: f64,
-    /// Standard deviation.
+    /// Standard deviation of round trips, in milliseconds.
     pub deviation_ms: f64,
     /// The lower of its rates, in MB/s (10^6).
     pub mb_per_second: f64,
@@ -43,9 +45,9 @@ pub struct Gate {
     pub name: String,
     /// The figure, with its host and unit.
     pub found: String,
-    /// What was asked.
+    /// The limit that the figure must keep.
     pub wanted: String,
-    /// Whether it is so.
+    /// Whether the figure keeps the limit.
     pub passed: bool,
 }
 
@@ -105,7 +107,7 @@ pub struct Evidence {
     pub rate: f64,
     /// Bytes moved.
     pub bytes: u64,
-    /// Segments sent twice by servers.
+    /// Segments that servers sent twice.
     pub retransmits: u64,
     /// Connections per client and server.
     pub connections: u32,
@@ -113,10 +115,10 @@ pub struct Evidence {
     pub cpu: f64,
 }
 
-/// A loss of more than one segment in this many bytes shows in the rate.
+/// A loss of more than one segment in this many bytes lowers the rate noticeably.
 const BYTES_PER_RETRANSMIT: u64 = 100_000_000;
 
-/// What to try. `round_trip_ms` is the average of an idle network, if it was measured.
+/// Says what to try. `round_trip_ms` is the average on an idle network, if it was measured.
 pub fn advise(
     evidence: &[Evidence],
     facts: &[NetFacts],
@@ -175,7 +177,7 @@ pub fn advise(
     advice
 }
 
-/// A connection carries at most one window per round trip.
+/// Advises on socket buffers: a connection carries at most one window per round trip.
 fn advise_on_windows(
     evidence: &[Evidence],
     facts: &[NetFacts],

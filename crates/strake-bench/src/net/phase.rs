@@ -1,4 +1,4 @@
-//! What the threads of a client do in one test: pure.
+//! One network test as the threads of a client run it. All of it is pure.
 
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,7 @@ impl Test {
         }
     }
 
-    /// What the thread of a rank sends.
+    /// The kind of message that the thread of a rank sends.
     pub fn kind(self, rank: u32) -> Kind {
         match self {
             Test::Write | Test::Swrite => Kind::Write,
@@ -82,15 +82,15 @@ pub struct Phase {
     pub parallel: u32,
     /// Size of socket buffers, or what the system chooses.
     pub socket_bytes: Option<u32>,
-    /// Compare what arrives.
+    /// Whether to compare the bytes that arrive.
     pub verify: bool,
-    /// How long to go on.
+    /// How many seconds the test lasts.
     pub seconds: f64,
-    /// Stop after so many messages per thread (pings).
+    /// If set, each thread stops after this many messages (pings).
     pub messages: Option<u64>,
 }
 
-/// More connections than this from one host are a mistake.
+/// The most connections from one host. More are a mistake.
 const CONNECTIONS_MAX: u64 = 8191;
 
 impl Phase {
@@ -117,7 +117,7 @@ impl Phase {
     }
 }
 
-/// What a server is told of a test.
+/// The part of a test that a server is told.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServePlan {
@@ -129,11 +129,11 @@ pub struct ServePlan {
     pub buffer_bytes: u32,
     /// Size of socket buffers.
     pub socket_bytes: Option<u32>,
-    /// Compare what arrives.
+    /// Whether to compare the bytes that arrive.
     pub verify: bool,
 }
 
-/// More workers than this are a mistake.
+/// The most workers of a test. More are a mistake.
 pub const WORKERS_MAX: u32 = 4096;
 
 impl ServePlan {

@@ -9,7 +9,7 @@ use crate::metric::ratio;
 use strake_proto::histogram::Histogram;
 use strake_report::Table;
 
-/// What a result line says.
+/// The figures of a result line.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// Clients.
@@ -44,7 +44,7 @@ pub struct Line {
     pub retransmits: u64,
 }
 
-/// Threads of a client unless told otherwise; the line mentions any other number.
+/// The default number of threads of a client. The result line mentions any other number.
 pub const THREADS_DEFAULT: u32 = 4;
 
 impl Line {
@@ -84,7 +84,7 @@ impl Line {
     }
 }
 
-/// Three significant digits, as the lines of the storage document have them: 3934 is 3930.
+/// Keeps three significant digits, as the lines of the storage document do: 3934 becomes 3930.
 fn three_digits(value: f64) -> String {
     if value < 100.0 {
         return figure(value);
@@ -93,7 +93,7 @@ fn three_digits(value: f64) -> String {
     format!("{:.0}", (value / unit).round() * unit)
 }
 
-/// The latency of messages: average, median, deviation, and how many took how long.
+/// Prints the latency of messages: average, median, deviation, and a count for each millisecond.
 pub fn histogram(latency: &Histogram) -> String {
     let mut text = format!(
         "message latency: average {:.3} msec, median {:.3} msec, std deviation {:.3} msec\n\

@@ -1,4 +1,5 @@
-//! The driver of network tests: tells servers to serve, clients to call, and sums up.
+//! The driver of network tests. It tells servers to serve and clients to call, and it sums up the
+//! results.
 
 use std::path::PathBuf;
 
@@ -197,7 +198,7 @@ impl Drive<'_> {
     }
 }
 
-/// Round trips to each server in the readiness gate, as many as the published check sends.
+/// Round trips to each server in the readiness gate: as many as the published check sends.
 const PINGS: u64 = 500;
 
 /// Runs `bench net`; returns the report and its text.
@@ -245,8 +246,8 @@ fn many_to_many(drive: &Drive<'_>, report: &mut Report) -> Result<String> {
     Ok(text)
 }
 
-/// Each host calls all others: round trips on an idle network, then the tests that resemble a
-/// file system's traffic most, `nwrite` and `read`.
+/// Each host calls all others. First come round trips on an idle network. Then come `nwrite` and
+/// `read`, the tests that resemble a file system's traffic most.
 fn readiness(drive: &Drive<'_>, report: &mut Report) -> Result<String> {
     let hosts = &drive.args.hosts;
     let (mut results, mut evidence, mut text) = (Vec::new(), Vec::new(), String::new());
@@ -287,7 +288,7 @@ fn readiness(drive: &Drive<'_>, report: &mut Report) -> Result<String> {
     Ok(text)
 }
 
-/// True if a report of the readiness gate says no.
+/// True if a report of the readiness gate has a gate that failed.
 pub fn is_refused(report: &Report) -> bool {
     let gates = report.detail.get("gates").and_then(|gates| gates.as_array());
     gates.is_some_and(|gates| gates.iter().any(|gate| gate["passed"] == false))

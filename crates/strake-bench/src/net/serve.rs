@@ -1,8 +1,9 @@
 //! The servers' side of a network test: a registry of tests, and a thread per data connection.
 //!
-//! A test exists from the driver's `Serve` to the end of the driver's session; data connections
-//! for any other test are refused. At most `workers` messages of a test are worked on at the
-//! same time, as an NSD server has so many worker threads: with too few of them `nwrite` waits.
+//! A test exists from the driver's `Serve` to the end of the driver's session. Data connections for
+//! any other test are refused. At most `workers` messages of a test are worked on at the same time,
+//! because an NSD server has a fixed number of worker threads. With too few workers, `nwrite`
+//! waits.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -25,7 +26,7 @@ use crate::remote::channel::Channel;
 use crate::remote::message::Answer;
 use crate::stop::Stop;
 
-/// Tests that one agent serves at the same time.
+/// The most tests that one agent serves at the same time.
 const TESTS_MAX: usize = 16;
 
 /// The tests that this agent serves.
@@ -49,7 +50,7 @@ pub struct Serving {
     counters: NetCounters,
 }
 
-/// What a server saw of a test.
+/// What a server measured during a test.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Served {
     /// Its processors.
@@ -81,8 +82,8 @@ impl Registry {
         })
     }
 
-    /// Serves a data connection until its caller hangs up or the test ends. What follows the answer
-    /// are the bytes that are measured, without frames.
+    /// Serves a data connection until its caller hangs up or the test ends. The bytes after the
+    /// answer are the measured ones. They have no frames.
     pub fn connection(&self, mut channel: Channel, id: u64) -> Result<()> {
         let test = self.tests.lock().get(&id).cloned();
         let Some(test) = test else {
@@ -98,7 +99,7 @@ impl Registry {
         set_buffers(&stream, test.plan.socket_bytes)?;
         stream.set_read_timeout(Some(LOOK)).map_err(broken)?;
         loop {
-            // A look at the first byte only: a header that has begun is then read whole.
+            // Looks at the first byte only. A header that has begun is then read whole.
             let mut first = [0];
             match stream.peek(&mut first) {
                 Ok(0) => return Ok(()),
@@ -119,7 +120,7 @@ impl Registry {
     }
 }
 
-/// Between two looks at whether the test is over.
+/// The time between two checks whether the test is over.
 const LOOK: Duration = Duration::from_millis(500);
 /// A message that has begun must end within this.
 const MESSAGE: Duration = Duration::from_secs(30);

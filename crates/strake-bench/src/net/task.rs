@@ -89,7 +89,7 @@ impl NetTask {
     }
 }
 
-/// Gives both buffers of a socket a size.
+/// Sets the size of both buffers of a socket.
 pub fn set_buffers(stream: &TcpStream, bytes: Option<u32>) -> Result<()> {
     let Some(bytes) = bytes else { return Ok(()) };
     let bytes = bytes as usize;

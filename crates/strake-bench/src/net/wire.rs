@@ -1,4 +1,4 @@
-//! The data protocol of a network test: what follows the frames on a data connection.
+//! The data protocol of a network test: the bytes that follow the frames on a data connection.
 //!
 //! ```text
 //! header, 16 bytes:  0 kind u8 · 1 status u8 · 2 zero u16 · 4 length u32 LE · 8 sequence u64 LE
@@ -9,10 +9,10 @@
 //! ping     caller: header(4)                     server: header(4)
 //! ```
 //!
-//! `nwrite` is how an NSD server takes a write: it is told of it, and fetches the data when one
-//! of its workers is free. Status 1 says that the data was not what belongs to the sequence
-//! number. The peer has proven the secret before; the stream itself carries no MAC, because the
-//! network is what is to be measured.
+//! `nwrite` works as an NSD server takes a write: the server is told of the write, and fetches the
+//! data when one of its workers is free. Status 1 says that the data differ from the contents that
+//! belong to the sequence number. The peer has proven the secret before. The data stream carries no
+//! MAC, because the network itself is to be measured.
 
 use std::io::{Read, Write};
 
@@ -54,7 +54,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The bytes.
+    /// Encodes the header.
     pub fn encode(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.kind as u8;
@@ -64,7 +64,7 @@ impl Header {
         bytes
     }
 
-    /// Reads the bytes; whatever is not exactly a header is refused.
+    /// Decodes a header. Bytes that are not exactly a header are refused.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header> {
         let kind = match bytes[0] {
             1 => Kind::Write,
@@ -100,7 +100,8 @@ impl Header {
         Header::decode(&bytes)
     }
 
-    /// Receives the answer to this header: the same message, of the kind that must come.
+    /// Receives the answer to this header. It must be of the expected kind and have the same
+    /// sequence number.
     pub fn receive_answer(self, kind: Kind, stream: &mut impl Read) -> Result<()> {
         let answer = Header::receive(stream)?;
         if answer.kind != kind || answer.sequence != self.sequence {
