@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use parking_lot::{Condvar, Mutex};
-use strake_env::rpc::SharedSecret;
+use strake_net::SharedSecret;
 
 use crate::clock::Tick;
 use crate::error::{BenchError, Result};

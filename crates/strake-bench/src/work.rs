@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use strake_env::rpc::SharedSecret;
+use strake_net::SharedSecret;
 
 use crate::error::{BenchError, Result};
 use crate::host;

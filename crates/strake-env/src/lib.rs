@@ -11,11 +11,12 @@ pub mod lent;
 pub mod net;
 pub mod process;
 pub mod rng;
-pub mod rpc;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
+pub mod stream;
 pub mod sync;
 pub mod thread;
+pub mod wait_names;
 pub mod workers;
 
 pub use buffer::AlignedBuffer;
@@ -26,4 +27,5 @@ pub use disk::sim::SimDisk;
 pub use fan_out::FanOut;
 pub use lent::LentBuffer;
 pub use rng::Rng;
+pub use wait_names::WaitNames;
 pub use workers::Workers;

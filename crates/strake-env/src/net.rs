@@ -1,6 +1,6 @@
 //! The machine's sockets, as all product crates take them.
 //!
-//! Sessions between the parts of a file system do not use these types: [`crate::rpc::stream`] puts
+//! Sessions between the parts of a file system do not use these types: [`crate::stream`] puts
 //! Unix and TCP sockets behind one type, which a simulation replaces. What remains is a daemon's
 //! command socket and programs that measure the machine's own network.
 

@@ -5,7 +5,7 @@ use super::*;
 use crate::Clock;
 use crate::RealClock;
 use crate::channel::channel;
-use crate::rpc::{Endpoint, Listener};
+use crate::stream::{Endpoint, Listener};
 use crate::sync::{Condvar, Mutex, RwLock};
 use crate::thread;
 use std::collections::HashMap;
@@ -292,11 +292,11 @@ fn serve(connections: usize) -> thread::JoinHandle<()> {
     })
 }
 
-fn connect() -> crate::rpc::stream::Stream {
-    crate::rpc::stream::Stream::connect(&endpoint(), Duration::from_secs(5)).expect("served")
+fn connect() -> crate::stream::Stream {
+    crate::stream::Stream::connect(&endpoint(), Duration::from_secs(5)).expect("served")
 }
 
-fn ask(stream: &mut crate::rpc::stream::Stream, byte: u8) -> std::io::Result<u8> {
+fn ask(stream: &mut crate::stream::Stream, byte: u8) -> std::io::Result<u8> {
     stream.write_all(&[byte])?;
     let mut answer = [0];
     stream.read_exact(&mut answer)?;
@@ -307,7 +307,7 @@ fn ask(stream: &mut crate::rpc::stream::Stream, byte: u8) -> std::io::Result<u8>
 fn streams_deliver_in_order_with_delays_losses_cuts_and_breaks() {
     for seed in SEEDS {
         simulate(seed, || {
-            let refused = crate::rpc::stream::Stream::connect(&endpoint(), Duration::from_secs(5));
+            let refused = crate::stream::Stream::connect(&endpoint(), Duration::from_secs(5));
             assert!(refused.is_err(), "nobody listens yet");
             let server = serve(2);
             network().set_link(0, 1, |link| link.loss_one_in = 3);

@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::Clock;
-use strake_env::rpc::WaitNames;
+use strake_env::WaitNames;
 use strake_env::sync::Mutex;
 use strake_env::thread::{self, Thread};
 use strake_proto::Timestamp;

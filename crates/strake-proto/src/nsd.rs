@@ -4,7 +4,7 @@
 //! bulk payload, which travels beside the header unencoded. Inside one process the header is passed
 //! by reference and the payload as a slice, and nothing is encoded.
 //!
-//! The frame of a message on a socket, little-endian (`strake-env`'s `rpc` reads it):
+//! The frame of a message on a socket, little-endian (`strake-net` reads it):
 //!
 //! ```text
 //! 0   4  magic "SRPC"
@@ -18,7 +18,7 @@
 //! 28  4  CRC32C of the payload
 //! 32  4  0
 //! 36  4  CRC32C of bytes 0..36
-//! 40 16  authentication code (see `strake-env`'s `rpc`); 0 in a hello before the keys are agreed
+//! 40 16  authentication code (see `strake-net`); 0 in a hello before the keys are agreed
 //! 56  …  header, payload
 //! ```
 

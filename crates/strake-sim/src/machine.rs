@@ -7,14 +7,14 @@ use std::time::Duration;
 use strake_array::{Array, ArrayOptions, Exclusion};
 use strake_client::{FlushReport, Patches, Settings, StrakeVfs};
 use strake_env::disk::sim::Sequence;
-use strake_env::rpc::{
-    Endpoint, Listener, MetaClientSession, NsdClientSession, RpcServer, ServerOptions, SessionEnv,
-    SessionLimits, SharedSecret, WaitNames, serve_meta, serve_nsd,
-};
 use strake_env::simulation::{in_process, is_simulated};
 use strake_env::{Clock, Disk, ManualClock, SimDisk};
 use strake_manager::{Manager, RecoveryReport, after_crash};
 use strake_meta::{MetaOptions, MetaStore, WITNESS_BYTES};
+use strake_net::{
+    Endpoint, Listener, MetaClientSession, NsdClientSession, RpcServer, ServerOptions, SessionEnv,
+    SessionLimits, SharedSecret, WaitNames, serve_meta, serve_nsd,
+};
 use strake_nsd::{BlockStore, BlockStoreOptions};
 use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};

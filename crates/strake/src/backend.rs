@@ -14,13 +14,13 @@ use std::fs::File;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_array::Array;
-use strake_env::rpc::{
-    Endpoint, Listener, MetaClientSession, NsdClientSession, RpcServer, ServerOptions,
-    ServerProcess, Service, SessionEnv, SessionLimits, SharedSecret, serve_meta, serve_nsd,
-};
 use strake_env::sync::Mutex;
 use strake_env::{Clock, RealClock, Rng};
 use strake_meta::{MetaStore, MetaWorker};
+use strake_net::{
+    Endpoint, Listener, MetaClientSession, NsdClientSession, RpcServer, ServerOptions,
+    ServerProcess, Service, SessionEnv, SessionLimits, SharedSecret, serve_meta, serve_nsd,
+};
 use strake_observe::Observe;
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;

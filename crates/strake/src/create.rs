@@ -7,7 +7,7 @@ use crate::output;
 use crate::settings::Settings;
 use std::path::{Path, PathBuf};
 use strake_env::Rng;
-use strake_env::rpc::SharedSecret;
+use strake_net::SharedSecret;
 use strake_proto::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN};
 use strake_proto::{ByteCount, Code, Error, ErrorKind, Result};
 

@@ -5,7 +5,7 @@
 //! 1. The process says `ready` on its standard output, or its error as one line of JSON. Then its
 //!    output stays silent and open as long as it lives.
 //! 2. If it ends unasked, another is started: the first time at once, then after a pause that
-//!    doubles with each failure. Calls of the mount wait meanwhile (strake-env, `rpc.rs`).
+//!    doubles with each failure. Calls of the mount wait meanwhile (`strake-net`).
 //! 3. After [`FAILURES_MAX`] failures in a row this process ends, too, and `strake up` recovers. A
 //!    process that served for [`SERVED_MIN`] does not count as a failure.
 //! 4. To end the process, the daemon closes its standard input. If the process dies before it has

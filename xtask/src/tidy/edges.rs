@@ -9,6 +9,7 @@ use super::repository::{File, Repository};
 pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ("strake-proto", &[]),
     ("strake-env", &["strake-proto"]),
+    ("strake-net", &["strake-proto", "strake-env"]),
     ("strake-observe", &["strake-proto", "strake-env"]),
     ("strake-stripe", &["strake-proto"]),
     ("strake-token", &["strake-proto"]),
@@ -28,7 +29,7 @@ pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ("strake-fuse", &["strake-proto", "strake-env", "strake-observe", "strake-client"]),
     ("strake-report", &[]),
     ("strake-plan", &["strake-env", "strake-proto", "strake-report"]),
-    ("strake-bench", &["strake-env", "strake-proto", "strake-report"]),
+    ("strake-bench", &["strake-env", "strake-net", "strake-proto", "strake-report"]),
     ("xtask", &[]),
 ];
 

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use strake_env::rpc::SharedSecret;
+use strake_net::SharedSecret;
 
 use super::facts::NetFacts;
 use super::gate::{self, Evidence, Gate, HostResult};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use strake_env::rpc::Stream;
+use strake_net::Stream;
 
 use super::facts::{self, NetCounters};
 use super::phase::ServePlan;

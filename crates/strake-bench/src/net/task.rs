@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use strake_env::rpc::{SharedSecret, Stream};
+use strake_net::{SharedSecret, Stream};
 
 use super::phase::Phase;
 use super::wire::{Header, Kind, broken};

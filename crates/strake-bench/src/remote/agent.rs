@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
-use strake_env::rpc::{Service, SharedSecret, Stream, Talk};
+use strake_net::{Service, SharedSecret, Stream, Talk};
 
 use super::channel::{Channel, broken};
 use super::secret;

@@ -1,4 +1,4 @@
-//! JSON messages over a conversation of the file system's network layer (`strake_env::rpc`): the
+//! JSON messages over a conversation of the file system's network layer (`strake_net`): the
 //! same frames, handshake and limits that sessions with servers have.
 
 use std::io;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strake_env::rpc::{Stream, Talk};
+use strake_net::{Stream, Talk};
 use strake_proto::{Error, ErrorKind};
 
 use crate::error::{BenchError, Result};

@@ -4,7 +4,7 @@ use std::net::ToSocketAddrs;
 use std::path::Path;
 use std::time::Duration;
 
-use strake_env::rpc::{Endpoint, Service, SharedSecret, Talk};
+use strake_net::{Endpoint, Service, SharedSecret, Talk};
 use strake_proto::ErrorKind;
 
 use super::agent::PORT_DEFAULT;

@@ -1,13 +1,13 @@
 //! The secret that driver and agents share: a line of text in a file or in the environment.
 //!
-//! How the two ends prove it to each other is the network layer's (`strake_env::rpc::auth`). The
+//! How the two ends prove it to each other is the network layer's (`strake_net::auth`). The
 //! caller proves itself first, so a stranger learns nothing from an agent but a nonce. A stranger
 //! who can pose as an agent may try to guess a weak secret from a caller's proof, hence the least
 //! length.
 
 use std::path::Path;
 
-use strake_env::rpc::SharedSecret;
+use strake_net::SharedSecret;
 
 use crate::error::{BenchError, Result};
 

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use strake_env::rpc::SharedSecret;
+use strake_net::SharedSecret;
 
 use super::channel::Channel;
 use super::message::{Answer, Request};

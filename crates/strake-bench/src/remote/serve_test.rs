@@ -8,7 +8,7 @@ use super::*;
 use crate::io::phase::phase_test::phase;
 use crate::pattern::Dice;
 use crate::scratch::fresh_name;
-use strake_env::rpc::Stream;
+use strake_net::Stream;
 
 fn assignment() -> Assignment {
     Assignment { work: Work::Io(phase()), first_rank: 0, tasks_here: 2, tasks_total: 4 }

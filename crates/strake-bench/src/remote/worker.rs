@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use strake_env::rpc::Stream;
+use strake_net::Stream;
 
 use super::channel::Channel;
 use super::driver::{RemoteCrew, Session};

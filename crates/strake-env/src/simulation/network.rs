@@ -9,7 +9,7 @@
 //! Listeners are known by the text of their endpoint, over all processes of one simulation.
 
 use super::scheduler::{Awaited, Here, Scheduler, here};
-use crate::rpc::Endpoint;
+use crate::stream::Endpoint;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

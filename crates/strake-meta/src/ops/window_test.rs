@@ -1,7 +1,7 @@
 //! Tests the window against a slow model. The clients' changes arrive twice, late and in any order.
 //! The server may forget the end of its log.
 //!
-//! The clients keep the rules of a session (strake-env, `rpc/meta.rs`):
+//! The clients keep the rules of a session (`strake-net/src/meta.rs`):
 //! - The answers of one connection arrive in the order of their positions.
 //! - After a lost connection a client first sends all changes without an answer again. Their
 //!   answers count once all of them have arrived.

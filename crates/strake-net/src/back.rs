@@ -9,10 +9,10 @@
 //! connection: replies would wait behind them, and a client may have to ask the server something
 //! before it can answer.
 
-use crate::rpc::calls::{CallError, CallLimits};
-use crate::rpc::frame::{BACK_MESSAGE_BYTES_MAX, FrameKind};
-use crate::rpc::session::{decode, encode};
-use crate::workers::WorkerLimits;
+use crate::calls::{CallError, CallLimits};
+use crate::frame::{BACK_MESSAGE_BYTES_MAX, FrameKind};
+use crate::session::{decode, encode};
+use strake_env::workers::WorkerLimits;
 use strake_proto::{Error, ErrorKind, Result};
 
 /// Requests of a server that one client works on at a time.

@@ -3,12 +3,12 @@
 //! Request message: (`NsdContext`, `NsdRequest`) in postcard; payload: the strip of a `Write`.
 //! Reply message: `Result<NsdReply, Error>`; payload: the bytes read, as many as the reply says.
 
-use crate::rpc::auth::{Service, SharedSecret};
-use crate::rpc::frame::FrameKind;
-use crate::rpc::server::{Answer, Handler, RpcServer, ServerOptions};
-use crate::rpc::session::{Session, SessionEnv, SessionLimits, decode, encode};
-use crate::rpc::stream::{Endpoint, Listener};
+use crate::auth::{Service, SharedSecret};
+use crate::frame::FrameKind;
+use crate::server::{Answer, Handler, RpcServer, ServerOptions};
+use crate::session::{Session, SessionEnv, SessionLimits, decode, encode};
 use std::sync::Arc;
+use strake_env::stream::{Endpoint, Listener};
 use strake_proto::limits::PAYLOAD_BYTES_MAX;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
 use strake_proto::{Error, ErrorKind, NsdId, Result};

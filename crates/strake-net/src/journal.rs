@@ -15,7 +15,7 @@
 //! replay at another process a new *era* begins: all that was replayed comes before all that is
 //! answered later, in the order it had.
 
-use crate::rpc::session::encode;
+use crate::session::encode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use strake_proto::limits::WINDOW_CHANGES;

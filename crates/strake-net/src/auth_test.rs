@@ -1,7 +1,7 @@
 //! The handshake in memory: golden codes, and messages that lie.
 
 use super::*;
-use crate::Rng;
+use strake_env::Rng;
 
 const SECRET: SharedSecret = SharedSecret([1; SECRET_BYTES]);
 const TERMS: Terms = Terms { boot: 9, limits: CallLimits { calls_max: 7, bytes_max: 8 } };

@@ -2,17 +2,17 @@
 //! the way, more than allowed.
 
 use super::*;
-use crate::Rng;
-use crate::channel::{Receiver, Sender, channel};
-use crate::rpc::auth::{SharedSecret, Terms, welcome};
-use crate::rpc::connection::Connection;
-use crate::rpc::frame::{FrameLimits, read_frame, write_frame};
-use crate::rpc::server::{Answer, ConnectedClient, Handler, RpcServer, ServerOptions};
-use crate::rpc::stream::{Endpoint, Listener, Stream};
-use crate::rpc::{Service, WaitNames};
-use crate::sync::{Condvar, Mutex};
+use crate::auth::{SharedSecret, Terms, welcome};
+use crate::connection::Connection;
+use crate::frame::{FrameLimits, read_frame, write_frame};
+use crate::server::{Answer, ConnectedClient, Handler, RpcServer, ServerOptions};
+use crate::{Service, WaitNames};
 use std::sync::Arc;
 use std::time::Duration;
+use strake_env::Rng;
+use strake_env::channel::{Receiver, Sender, channel};
+use strake_env::stream::{Endpoint, Listener, Stream};
+use strake_env::sync::{Condvar, Mutex};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(50);
@@ -81,7 +81,7 @@ fn client(server: &RpcServer) -> ConnectedClient {
         if let Some(client) = server.clients().pop() {
             return client;
         }
-        crate::thread::yield_now();
+        strake_env::thread::yield_now();
     }
 }
 
@@ -107,7 +107,7 @@ fn requests_cross_under_load_and_each_gets_its_own_reply() {
     let connection = Arc::new(connect(&server, Arc::clone(&asking) as Arc<dyn BackHandler>));
     *asking.connection.lock() = Some(Arc::clone(&connection));
     let client = client(&server);
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         for seed in 0..12u64 {
             let (client, connection) = (client.clone(), &connection);
             scope.spawn(move || {
@@ -146,7 +146,7 @@ fn a_client_answers_although_its_own_requests_are_held_up() {
         }
     }
     let connection = connect(&server, Arc::new(Reverse));
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         // More than the server takes: the rest must not stand in the way of an answer.
         for _ in 0..10 {
             let connection = &connection;
@@ -226,7 +226,7 @@ fn a_lost_connection_ends_the_servers_requests() {
     let (silent, open, begins) = Silent::new();
     let connection = connect(&server, Arc::new(silent));
     let client = client(&server);
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let asks = scope.spawn(|| client.call(b"a", PATIENCE, &(), REASON));
         begins.recv().expect("the client works on it");
         drop(connection);
@@ -245,7 +245,7 @@ fn a_server_that_stops_ends_its_own_requests() {
     let (silent, _open, begins) = Silent::new();
     let _connection = connect(&server, Arc::new(silent));
     let client = client(&server);
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let asks = scope.spawn(|| client.call(b"a", PATIENCE, &(), REASON));
         begins.recv().expect("the client works on it");
         server.stop();
@@ -299,7 +299,7 @@ fn a_server_that_asks_more_than_it_may_is_left() {
     let endpoint = listener.endpoint().expect("bound");
     // Also those that are being answered have room, so that one more is too many for sure.
     let most = BACK_WORKERS.threads_max + BACK_WORKERS.waiting_max;
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let server = scope.spawn(|| flooding(&listener, most + 1));
         let (silent, open, _begins) = Silent::new();
         let handler = Arc::new(silent);
@@ -324,10 +324,10 @@ fn mutated_answers_are_errors_or_answers_and_unasked_ones_are_dropped() {
     for _ in 0..40 {
         let mut stream = Stream::connect(server.endpoint(), PATIENCE).expect("listening");
         let mut agreed =
-            crate::rpc::auth::greet(&mut stream, &secret(), Service::Meta).expect("a friend");
+            crate::auth::greet(&mut stream, &secret(), Service::Meta).expect("a friend");
         let client = client(&server);
         for _ in 0..20 {
-            crate::thread::scope(|scope| {
+            strake_env::thread::scope(|scope| {
                 let asks = scope.spawn(|| client.call(b"what?", PATIENCE, &(), REASON));
                 let mut buffer = |bytes| vec![0; bytes];
                 let frame = read_frame(
@@ -357,7 +357,7 @@ fn mutated_answers_are_errors_or_answers_and_unasked_ones_are_dropped() {
         drop(stream);
         // It is gone before the next one comes, so that there is one client only.
         while !server.clients().is_empty() {
-            crate::thread::yield_now();
+            strake_env::thread::yield_now();
         }
     }
     assert!(answered > 100 && refused > 100, "seed {seed}: {answered} and {refused}");

@@ -3,11 +3,11 @@
 //! [`serve_nsd`] and [`serve_meta`] put a port behind a listener.
 //!
 //! **Layers.** [`frame`] is the codec: one frame, its limits, checksums and authentication code.
-//! [`auth`] is the shared secret and the handshake. [`stream`] is what differs between Unix and TCP
-//! sockets. [`connection`] multiplexes calls over one authenticated stream; a *session* is a
-//! connection that is made anew when it breaks. [`server`] is the other end; it may ask its
-//! clients something over the same connection ([`back`]). [`talk`] is for two ends that need no
-//! calls in flight: the benchmark's agents.
+//! [`auth`] is the shared secret and the handshake. [`strake_env::stream`] is what differs between
+//! Unix and TCP sockets. [`connection`] multiplexes calls over one authenticated stream; a
+//! *session* is a connection that is made anew when it breaks. [`server`] is the other end; it may
+//! ask its clients something over the same connection ([`back`]). [`talk`] is for two ends that
+//! need no calls in flight: the benchmark's agents.
 //!
 //! **A session's life.** The client connects, both prove that they know the secret (see
 //! [`auth`]), and the server says its *boot number*, drawn anew at each start. Then any number of
@@ -23,10 +23,10 @@
 //! - Metadata queries and `sync` are idempotent. Changes are counted: the metadata applies each
 //!   once, however often it is sent. Changes that were answered and are not yet durable are kept,
 //!   and replayed first when the server comes back with another boot number (they may have died
-//!   with it). See `rpc/meta.rs`.
+//!   with it). See `meta.rs`.
 //!
 //! If the services live in a process that is started anew when it dies, calls wait for that
-//! (`rpc/server_process.rs`).
+//! (`server_process.rs`).
 //!
 //! **Threat model.** An attacker without the secret cannot open a session, learn the secret from a
 //! session, or insert, repeat, reorder or drop frames of a session. Every frame carries an
@@ -49,7 +49,6 @@ mod nsd;
 pub mod server;
 mod server_process;
 mod session;
-pub mod stream;
 pub mod talk;
 
 pub use auth::{Service, SharedSecret};
@@ -59,25 +58,9 @@ pub use nsd::{NsdClientSession, serve_nsd};
 pub use server::{ConnectedClient, RpcServer, ServerOptions};
 pub use server_process::ServerProcess;
 pub use session::{SessionEnv, SessionLimits};
-pub use stream::{Endpoint, Listener, Stream};
+pub use strake_env::WaitNames;
+pub use strake_env::stream::{Endpoint, Listener, Stream};
 pub use talk::Talk;
 
-/// Where waits are named; `strake-observe`'s registry is one.
-pub trait WaitNames: Send + Sync {
-    /// This thread begins to wait; the number names the wait until it ends.
-    fn begin_wait(&self, reason: &'static str, detail: &str) -> usize;
-    /// That wait ended.
-    fn end_wait(&self, wait: usize);
-}
-
-/// Names nothing, for tests.
-impl WaitNames for () {
-    fn begin_wait(&self, _reason: &'static str, _detail: &str) -> usize {
-        0
-    }
-    fn end_wait(&self, _wait: usize) {}
-}
-
 #[cfg(test)]
-#[path = "rpc_test.rs"]
-mod rpc_test;
+mod net_test;

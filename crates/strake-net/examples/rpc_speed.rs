@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 use strake_env::RealClock;
-use strake_env::rpc::{
+use strake_net::{
     Endpoint, Listener, NsdClientSession, ServerOptions, SessionEnv, SessionLimits, SharedSecret,
     serve_nsd,
 };

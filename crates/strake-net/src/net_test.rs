@@ -4,16 +4,15 @@ use super::auth::greet;
 use super::connection::{CallError, Connection};
 use super::frame::{FrameKind, Seal, write_frame};
 use super::session::encode;
-use super::stream::Stream;
 use super::*;
-use crate::sync::{Condvar, Mutex};
-use crate::{RealClock, Rng};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::{RealClock, Rng};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, StripHeader};
 use strake_proto::{
     BlockIndex, ErrorKind, FsId, GrantNumber, NsdId, ObjectId, Result, StripIndex, StripKey,
@@ -151,7 +150,7 @@ pub(super) fn env() -> SessionEnv {
 pub(super) fn bind_after(endpoint: &Endpoint) -> Listener {
     loop {
         match Listener::bind(endpoint) {
-            Err(error) if error.kind() == ErrorKind::Busy => crate::thread::yield_now(),
+            Err(error) if error.kind() == ErrorKind::Busy => strake_env::thread::yield_now(),
             bound => return bound.expect("an endpoint"),
         }
     }
@@ -178,7 +177,7 @@ fn many_threads_share_a_session_and_every_payload_arrives() {
     for endpoint in [folder.socket(), tcp] {
         let server = serve_at(&endpoint, &Arc::default(), 1);
         let session = session(server.endpoint(), PATIENT);
-        crate::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             for thread in 1..9 {
                 let session = &session;
                 scope.spawn(move || {
@@ -213,7 +212,7 @@ fn a_slow_call_does_not_hold_up_others_and_ends_at_its_limit() {
     let (folder, port) = (Folder::new(), Arc::<MemoryNsd>::default());
     let server = serve_at(&folder.socket(), &port, 1);
     let patient = session(server.endpoint(), PATIENT);
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let slow = scope.spawn(|| call(&patient, &write(key(0, 0), 4), b"slow"));
         port.gate.wait_for_callers(1);
         call(&patient, &write(key(1, 0), 4), b"fast").expect("overtakes the slow one");
@@ -234,7 +233,7 @@ fn a_write_survives_a_server_killed_and_restarted_while_it_has_it() {
     let (first, second) = (Arc::<MemoryNsd>::default(), Arc::<MemoryNsd>::default());
     let server = serve_at(&folder.socket(), &first, 1);
     let session = session(server.endpoint(), PATIENT);
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let writer = scope.spawn(|| call(&session, &write(key(0, 7), 5), b"bytes"));
         first.gate.wait_for_callers(1);
         // Stopping closes the connection at once and then waits for the call being executed, which
@@ -297,7 +296,7 @@ fn without_the_secret_there_is_no_session_in_either_direction() {
 fn a_client_that_guesses_its_proof_is_turned_away() {
     let folder = Folder::new();
     let listener = Listener::bind(&folder.socket()).expect("free");
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let server = scope.spawn(|| {
             let mut stream = listener.accept().expect("a client");
             let limits = CallLimits { calls_max: 1, bytes_max: 1 };
@@ -341,7 +340,7 @@ fn garbage_and_oversized_frames_end_one_connection_and_nothing_else() {
         // Nothing more comes, so what looks like the start of a head ends here too.
         match &stream {
             Stream::Unix(socket) => {
-                socket.shutdown(crate::net::Shutdown::Write).expect("half closed");
+                socket.shutdown(strake_env::net::Shutdown::Write).expect("half closed");
             }
             _ => unreachable!("a Unix socket"),
         }
@@ -416,7 +415,7 @@ fn mutated_requests_of_an_authenticated_client_are_answered_or_end_its_connectio
 fn a_server_that_talks_nonsense_or_nothing_is_an_error_and_no_hang() {
     let folder = Folder::new();
     let listener = Listener::bind(&folder.socket()).expect("free");
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         scope.spawn(|| {
             let mut stream = listener.accept().expect("the first client");
             let _ = stream.write_all(&[0x5a; 200]);
@@ -442,7 +441,7 @@ fn a_client_with_too_many_requests_waits_its_turn_and_the_server_can_stop_meanwh
     let server = serve_nsd(listener, NSD, served, secret(), options).expect("threads");
     let limits = SessionLimits { broken: Duration::ZERO, absent: Duration::ZERO, ..PATIENT };
     let session = session(server.endpoint(), limits);
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let calls: Vec<_> = (0..20)
             .map(|block| {
                 let session = &session;

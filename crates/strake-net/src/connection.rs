@@ -3,23 +3,23 @@
 //! Callers write their own frames under the writer's lock. One reader thread per connection takes
 //! every reply and hands it to the call that waits for its number. A reply whose call ran out of
 //! time is dropped. The first error on the stream ends the connection for all calls. Requests of
-//! the server come the same way and are answered by threads of their own ([`crate::rpc::back`]).
+//! the server come the same way and are answered by threads of their own ([`crate::back`]).
 //!
 //! Payload buffers go round: a reply's buffer comes back when the caller has copied it out, so that
 //! large reads do not fault in new memory each time.
 
-use crate::rpc::auth::{Service, SharedSecret, greet};
-use crate::rpc::back::{self, BACK_WORKERS, BackHandler, NoBackRequests};
-pub use crate::rpc::calls::CallError;
-use crate::rpc::calls::{Call, Calls};
-use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
-use crate::rpc::stream::{Endpoint, Stream};
-use crate::sync::Mutex;
-use crate::thread::{Builder, JoinHandle};
-use crate::workers::Workers;
+use crate::auth::{Service, SharedSecret, greet};
+use crate::back::{self, BACK_WORKERS, BackHandler, NoBackRequests};
+pub use crate::calls::CallError;
+use crate::calls::{Call, Calls};
+use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use std::io::BufReader;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_env::stream::{Endpoint, Stream};
+use strake_env::sync::Mutex;
+use strake_env::thread::{Builder, JoinHandle};
+use strake_env::workers::Workers;
 use strake_proto::{Error, ErrorKind, Result};
 
 /// Frames of up to this size are read with one system call.

@@ -7,19 +7,19 @@
 //! their answers to the server's own requests ([`ConnectedClient::call`]) are always read.
 //! Strangers have little time and memory for greeting, and only so many may be connected at a time.
 
-use crate::rpc::WaitNames;
-use crate::rpc::auth::{Agreed, Service, SharedSecret, Terms, welcome};
-use crate::rpc::back::{self, BACK_CALLS};
-use crate::rpc::calls::{CallLimits, Calls};
-use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
-use crate::rpc::stream::{Endpoint, Listener, Stream};
-use crate::sync::{Condvar, Mutex};
-use crate::thread::{Builder, JoinHandle};
+use crate::auth::{Agreed, Service, SharedSecret, Terms, welcome};
+use crate::back::{self, BACK_CALLS};
+use crate::calls::{CallLimits, Calls};
+use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::BufReader;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use strake_env::WaitNames;
+use strake_env::stream::{Endpoint, Listener, Stream};
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::thread::{Builder, JoinHandle};
 use strake_proto::limits::MESSAGE_BYTES_MAX;
 use strake_proto::{Error, ErrorKind, Result};
 

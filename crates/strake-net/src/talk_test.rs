@@ -1,9 +1,9 @@
 //! Conversations: messages of all lengths both ways, and what no honest peer sends.
 
 use super::*;
-use crate::Rng;
-use crate::net::UnixStream;
 use std::io::{Read, Write};
+use strake_env::Rng;
+use strake_env::net::UnixStream;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -15,7 +15,7 @@ fn sockets() -> (UnixStream, UnixStream) {
 fn meet(caller: &[u8], called: &[u8]) -> (Result<Talk>, Result<Talk>) {
     let (near, far) = sockets();
     let [caller, called] = [caller, called].map(SharedSecret::of_words);
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let server = scope
             .spawn(move || Talk::welcome(Stream::Unix(far), &called, Service::Agent, PATIENCE));
         let mut stream = Stream::Unix(near);
@@ -37,7 +37,7 @@ fn messages_of_all_lengths_arrive_in_order_and_both_ways() {
     for (index, length) in lengths.into_iter().enumerate() {
         assert!(!called.is_readable(Duration::ZERO).expect("a socket"));
         let sent = vec![index as u8; length];
-        crate::thread::scope(|scope| {
+        strake_env::thread::scope(|scope| {
             scope.spawn(|| caller.send(&sent).expect("sent"));
             assert!(called.is_readable(PATIENCE).expect("a socket"));
             assert_eq!(called.receive().expect("valid").expect("one"), sent);
@@ -64,7 +64,7 @@ fn other_words_are_refused_by_both_ends() {
 fn a_stranger_gets_nothing_by_which_words_could_be_guessed() {
     let (mut near, far) = sockets();
     let secret = SharedSecret::of_words(b"guess me");
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let server = scope
             .spawn(|| Talk::welcome(Stream::Unix(far), &secret, Service::Agent, PATIENCE).err());
         // Recorded once, sent twice: the nonces are all that differs between the answers.
@@ -75,7 +75,7 @@ fn a_stranger_gets_nothing_by_which_words_could_be_guessed() {
         near.write_all(&greeting).expect("sent");
         let mut answer = vec![0; 56 + 1 + 32];
         near.read_exact(&mut answer).expect("a nonce");
-        near.shutdown(crate::net::Shutdown::Write).expect("half closed");
+        near.shutdown(strake_env::net::Shutdown::Write).expect("half closed");
         let mut rest = Vec::new();
         near.read_to_end(&mut rest).expect("the end");
         assert!(rest.is_empty(), "nothing but a nonce");

@@ -40,11 +40,11 @@ pub enum FrameKind {
     MetaReply = 4,
     /// Handshake, both ways.
     Hello = 5,
-    /// Server to client; see [`crate::rpc::back`].
+    /// Server to client; see [`crate::back`].
     BackRequest = 6,
     /// Client to server.
     BackReply = 7,
-    /// Part of a conversation, both ways; see [`crate::rpc::talk`].
+    /// Part of a conversation, both ways; see [`crate::talk`].
     Talk = 8,
 }
 

@@ -6,13 +6,13 @@
 //! opens after all others. If the same process is there before and after an attempt that failed,
 //! then the process lived all the while, and the service is gone.
 
-use crate::clock::Clock;
-use crate::rpc::WaitNames;
-use crate::rpc::auth::{Service, SharedSecret};
-use crate::rpc::connection::Connection;
-use crate::rpc::stream::Endpoint;
+use crate::auth::{Service, SharedSecret};
+use crate::connection::Connection;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_env::WaitNames;
+use strake_env::clock::Clock;
+use strake_env::stream::Endpoint;
 use strake_proto::{ErrorKind, Result};
 
 /// The time between two looks whether the process serves. A start takes a good part of a second.
@@ -68,12 +68,12 @@ impl ServerProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::RealClock;
-    use crate::rpc::rpc_test::{Folder, bind_after, env, secret};
-    use crate::rpc::{
+    use crate::net_test::{Folder, bind_after, env, secret};
+    use crate::{
         NsdClientSession, RpcServer, ServerOptions, SessionEnv, SessionLimits, serve_meta,
         serve_nsd,
     };
+    use strake_env::RealClock;
     use strake_proto::NsdId;
     use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
     use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(status(&session), Ok(NsdReply::Done));
         nsd.stop();
         meta.stop();
-        let served = crate::thread::scope(|scope| {
+        let served = strake_env::thread::scope(|scope| {
             let starting = scope.spawn(|| {
                 RealClock.sleep(Duration::from_millis(300));
                 (place.serve_nsd(8), place.serve_meta(8))

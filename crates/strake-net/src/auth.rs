@@ -16,8 +16,8 @@
 //! server that does not agree answers `Refused` with a reason instead, which proves nothing and is
 //! only shown.
 
-use crate::rpc::calls::CallLimits;
-use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
+use crate::calls::CallLimits;
+use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -132,7 +132,7 @@ impl SharedSecret {
 /// Bytes fit for keys.
 fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
     let mut bytes = [0; COUNT];
-    crate::rng::entropy(&mut bytes)?;
+    strake_env::rng::entropy(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -22,17 +22,17 @@
 //! A replayed change that gets another reply than the first time ends the session: what its client
 //! was told is not true any more.
 
-use crate::rpc::auth::{Service, SharedSecret};
-use crate::rpc::connection::{CallError, Connection};
-use crate::rpc::frame::{Frame, FrameKind};
-use crate::rpc::journal::{Journal, Message, fingerprint};
-use crate::rpc::server::{Answer, Handler, RpcServer, ServerOptions};
-use crate::rpc::session::{Attempt, Session, SessionEnv, SessionLimits, decode, encode};
-use crate::rpc::stream::{Endpoint, Listener};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::auth::{Service, SharedSecret};
+use crate::connection::{CallError, Connection};
+use crate::frame::{Frame, FrameKind};
+use crate::journal::{Journal, Message, fingerprint};
+use crate::server::{Answer, Handler, RpcServer, ServerOptions};
+use crate::session::{Attempt, Session, SessionEnv, SessionLimits, decode, encode};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
+use strake_env::stream::{Endpoint, Listener};
+use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_proto::limits::MESSAGE_BYTES_MAX;
 use strake_proto::meta::{
     CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
@@ -293,7 +293,7 @@ impl MetaClientSession {
 
     /// Begins the life of the client, with which counting begins.
     fn join(&self, entry: &MetaEntry) -> Result<MetaReply> {
-        let life = crate::Rng::from_entropy()?.next_u64().max(1);
+        let life = strake_env::Rng::from_entropy()?.next_u64().max(1);
         {
             let mut journal = self.journal.lock();
             if journal.life != 0 {

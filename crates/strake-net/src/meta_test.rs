@@ -1,11 +1,11 @@
 //! Metadata sessions: entries apply once, and survive a server that forgets.
 
 use super::*;
-use crate::rpc::journal::Rule;
-use crate::rpc::rpc_test::{Folder, Gate, PATIENT, bind_after, env, secret};
-use crate::{Clock, RealClock, Rng};
+use crate::journal::Rule;
+use crate::net_test::{Folder, Gate, PATIENT, bind_after, env, secret};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
+use strake_env::{Clock, RealClock, Rng};
 use strake_proto::limits::WINDOW_CHANGES;
 use strake_proto::meta::Counts;
 use strake_proto::{ClientId, GrantNumber, Timestamp};
@@ -192,7 +192,7 @@ fn a_change_that_a_dying_server_applied_is_not_applied_again() {
     let server = serve(&folder, &port, 1);
     let session = joined(&folder);
     port.gated.store(true, SeqCst);
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let caller = scope.spawn(|| session.apply(&entry(1)));
         port.gate.wait_for_callers(1);
         let stopping = scope.spawn(|| server.stop());
@@ -326,7 +326,7 @@ fn restarts(seed: u64, without: Option<Rule>) -> std::result::Result<(), String>
         }
         Ok(told)
     };
-    let told = crate::thread::scope(|scope| {
+    let told = strake_env::thread::scope(|scope| {
         let callers: Vec<_> =
             (0..CALLERS).map(|caller| scope.spawn(move || call(caller))).collect();
         for boot in 2..2 + KILLS {
@@ -363,7 +363,7 @@ fn restarts(seed: u64, without: Option<Rule>) -> std::result::Result<(), String>
 
 #[test]
 fn changes_under_way_survive_servers_that_die_and_forget() {
-    for seed in crate::rng::test_seeds(0, 6) {
+    for seed in strake_env::rng::test_seeds(0, 6) {
         restarts(seed, None).unwrap_or_else(|fault| panic!("{fault}"));
     }
 }
@@ -383,7 +383,7 @@ fn a_full_window_and_a_full_journal_make_callers_wait() {
     let session = joined(&folder);
     port.gated.store(true, SeqCst);
     let session = &session;
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let callers: Vec<_> = (1..=WINDOW_CHANGES as i64 + 8)
             .map(|number| scope.spawn(move || session.apply(&entry(number)).expect("applied")))
             .collect();
@@ -404,7 +404,7 @@ fn an_uncounted_entry_is_never_repeated() {
     port.gated.store(true, SeqCst);
     let server = serve(&folder, &port, 1);
     let session = session(&folder);
-    crate::thread::scope(|scope| {
+    strake_env::thread::scope(|scope| {
         let caller = scope.spawn(|| session.apply(&entry(1)));
         port.gate.wait_for_callers(1);
         let stopping = scope.spawn(|| server.stop());

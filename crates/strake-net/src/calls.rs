@@ -5,11 +5,11 @@
 //! for room. A call whose time ran out keeps its place until its reply comes, because the other end
 //! still works on it. So this count bounds the memory that the other end needs for us.
 
-use crate::rpc::frame::Frame;
-use crate::sync::{Condvar, Mutex};
+use crate::frame::Frame;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex};
 use strake_proto::{Error, ErrorKind, Result};
 
 /// The limits of what may be in flight.

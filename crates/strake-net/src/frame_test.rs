@@ -1,7 +1,7 @@
 //! Golden frames, and whatever else may come over a wire.
 
 use super::*;
-use crate::Rng;
+use strake_env::Rng;
 
 const KEY: [u8; 32] = [7; 32];
 

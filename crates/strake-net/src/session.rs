@@ -1,16 +1,16 @@
 //! A session: a connection that is made anew when it breaks, and calls that survive that.
 
-use crate::clock::Clock;
-use crate::rpc::WaitNames;
-use crate::rpc::auth::{Service, SharedSecret};
-use crate::rpc::connection::{CallError, Connection};
-use crate::rpc::frame::{Frame, FrameKind};
-use crate::rpc::server_process::ServerProcess;
-use crate::rpc::stream::Endpoint;
-use crate::sync::Mutex;
+use crate::auth::{Service, SharedSecret};
+use crate::connection::{CallError, Connection};
+use crate::frame::{Frame, FrameKind};
+use crate::server_process::ServerProcess;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
+use strake_env::WaitNames;
+use strake_env::clock::Clock;
+use strake_env::stream::Endpoint;
+use strake_env::sync::Mutex;
 use strake_proto::{Error, ErrorKind, Result};
 
 /// The pause after the first failed attempt to connect; doubled up to [`PAUSE_MAX`].

@@ -6,11 +6,11 @@
 //! number says how many more belong to the message. So memory follows what was really sent.
 //! Nothing is read ahead: after its last message the stream may carry something else.
 
-use crate::rpc::auth::{Agreed, Service, SharedSecret, Terms, greet, welcome};
-use crate::rpc::calls::CallLimits;
-use crate::rpc::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
-use crate::rpc::stream::{Endpoint, Stream};
+use crate::auth::{Agreed, Service, SharedSecret, Terms, greet, welcome};
+use crate::calls::CallLimits;
+use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use std::time::Duration;
+use strake_env::stream::{Endpoint, Stream};
 use strake_proto::{Error, ErrorKind, Result};
 
 /// The longest message.
