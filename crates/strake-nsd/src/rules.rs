@@ -12,8 +12,8 @@
 //!    lives long ago.
 //! 3. A current version that no commit has begun to cover goes at once when it is overwritten.
 //!    Nobody was or will be told that it is stable here, so it was never acknowledged.
-//! 4. Every other version stays, up to `VERSIONS_MAX`. If there are more, one goes that is unlikely
-//!    to be the last acknowledged one ([`least_needed`]).
+//! 4. Every other version stays, up to `VERSIONS_MAX`. If there are more, the version before the
+//!    current one goes ([`least_needed`]).
 //!
 //! **Patches.** A patch stands directly in front of its base and says how it differs. When the base
 //! goes, the two are joined: the patch takes over the base's parts. If both have a displaced unit,
@@ -118,7 +118,7 @@ pub fn put_in_front(
         take_out(&mut versions, 1, &mut freed);
     }
     if versions.len() > VERSIONS_MAX {
-        let at = 1 + least_needed(&versions[1..]);
+        let at = least_needed(&versions);
         take_out(&mut versions, at, &mut freed);
     }
     (StripRecord { versions }, freed)
@@ -146,18 +146,17 @@ fn take_out(versions: &mut Vec<StripVersion>, at: usize, freed: &mut Vec<Extent>
     }
 }
 
-/// Chooses the version that goes when too many are held.
+/// The place of the version that goes when too many are held, newest first, the new one among them.
 ///
-/// The oldest version stays, because it may be the settled one. The newest two versions of each
-/// writer stay (a grant is one life of one client). A writer sent its last version when the one
-/// before was stable everywhere. So the one before may be the last acknowledged, and the last one
-/// may have reached few NSDs before the writer died. Versions older than these two are superseded,
-/// and the oldest of them goes first. If there are none, each life since has only tried to make the
-/// NSDs equal and died while doing so. Older versions hold everything that such a life left. So the
-/// second newest goes.
+/// The version before the current one goes: nobody was told of it. The oldest version stays,
+/// because it may be the last acknowledged one. Every holder of the block names what it found as
+/// stable with its first write, so nothing older than that is held. The current version stays,
+/// because it may be the outcome of a recovery that is stable everywhere. The versions between
+/// these two are an unfinished write and outcomes of recoveries that died. Grants are not compared,
+/// because one life of a client has many (decision 0022).
 fn least_needed(versions: &[StripVersion]) -> usize {
-    let grant = |at: usize| versions[at].version().grant;
-    (2..versions.len() - 1).rev().find(|&at| grant(at) == grant(at - 2)).unwrap_or(1)
+    assert!(versions.len() >= 4, "the new, the current, the one before it, and the oldest");
+    2
 }
 
 /// A change of a record.

@@ -19,7 +19,7 @@
 //! manager resolves (R4), versions that rise (R6), hand-over of what is stable (R7), deletion under
 //! the token (R8), the fence (R9). [`Bug`] takes each rule away, and the test requires that the
 //! model then finds a fault. `handover_model/servers.rs` explains what an NSD drops when a strip
-//! has too many versions, and the rule that replaces the comparison of grants.
+//! has too many versions.
 //!
 //! **Invariants** are in `handover_model/invariants.rs`.
 //!

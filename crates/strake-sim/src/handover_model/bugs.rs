@@ -24,14 +24,15 @@ pub enum Bug {
     FreesBeforeTheFence,
     /// R9: servers do not check the fence when they publish a change.
     TestsNoFence,
-    /// Not a rule of the design for many mounts, but how `strake-nsd` works: an NSD with too many
-    /// versions compares grants to find the version that is needed least.
-    ComparesGrants,
+    /// An NSD with too many versions drops the oldest one instead of the one before the current.
+    DropsTheOldest,
+    /// An NSD with too many versions drops the current one instead of the one before it.
+    DropsTheCurrent,
 }
 
 impl Bug {
     /// The rules whose absence the test must find.
-    pub const ALL: [Bug; 10] = [
+    pub const ALL: [Bug; 12] = [
         Bug::ListsBelowTheFloor,
         Bug::TestsNoFloor,
         Bug::ResolvesWhatIsHeld,
@@ -42,5 +43,7 @@ impl Bug {
         Bug::DeletesWithoutTheToken,
         Bug::FreesBeforeTheFence,
         Bug::TestsNoFence,
+        Bug::DropsTheOldest,
+        Bug::DropsTheCurrent,
     ];
 }

@@ -1,7 +1,7 @@
 //! NSD servers: what they publish, keep and make durable.
 
 use super::invariants::{at_publish, at_stale};
-use super::{Bug, COUNTERS, Message, Nsd, Scope, State, Steps, Strip, Write, has};
+use super::{Bug, Message, Nsd, Scope, State, Steps, Strip, Write, has};
 use crate::explore::Step;
 
 pub(super) fn steps(scope: &Scope, state: &State, next: &mut Steps) -> Result<(), String> {
@@ -74,18 +74,17 @@ pub(super) fn put(scope: &Scope, nsd: &mut Nsd, strip: Strip, stable: u8) {
     nsd.strips.push(strip);
 }
 
-/// Returns which version to drop when there are too many: the one before the current. Grants are
-/// not compared.
+/// Returns which version to drop when there are too many: the one before the current, as in
+/// `strake-nsd`. Grants are not compared.
 ///
 /// The oldest stays, as it may be the last acknowledged one: every writer names the version it
 /// found (R7), so nothing older is held. The current one stays, as it may be an outcome that is
 /// stable everywhere. The versions between these come from a write that was never acknowledged, or
 /// from managers that died while they resolved.
 fn least_needed(scope: &Scope, strips: &[Strip]) -> usize {
-    let before_current = strips.len() - 2;
-    if !scope.has(Bug::ComparesGrants) {
-        return before_current;
+    if scope.has(Bug::DropsTheOldest) {
+        return 0;
     }
-    let grant = |at: usize| strips[at].version / COUNTERS;
-    (1..strips.len() - 2).find(|at| grant(*at) == grant(at + 2)).unwrap_or(before_current)
+    let current = strips.len() - 1;
+    if scope.has(Bug::DropsTheCurrent) { current } else { current - 1 }
 }
