@@ -25,13 +25,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use strake_proto::{Error, ErrorKind, NsdId, Result};
+use strake_proto::{Error, ErrorKind, FsId, NsdId, Result};
 
 const SECRET_BYTES: usize = 32;
 const NONCE_BYTES: usize = 32;
 
 /// What a client wants to talk to; a server answers for one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Service {
     /// This NSD.
     Nsd(NsdId),
@@ -39,6 +39,10 @@ pub enum Service {
     Meta,
     /// A benchmark's agent.
     Agent,
+    /// The metadata of one file system of a cluster.
+    MetaOf(FsId),
+    /// What the nodes of a cluster ask each other.
+    Node,
 }
 
 impl std::fmt::Display for Service {
@@ -47,6 +51,8 @@ impl std::fmt::Display for Service {
             Service::Nsd(nsd) => write!(out, "nsd {nsd}"),
             Service::Meta => out.write_str("metadata"),
             Service::Agent => out.write_str("the benchmark's agent"),
+            Service::MetaOf(fs) => write!(out, "metadata {fs}"),
+            Service::Node => out.write_str("node"),
         }
     }
 }
@@ -139,11 +145,28 @@ fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
 /// The messages of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Hello {
-    Greeting { service: Service, nonce: [u8; NONCE_BYTES] },
-    Challenge { nonce: [u8; NONCE_BYTES] },
-    Proof { proof: [u8; 32] },
-    Welcome { boot: u64, calls_max: u32, bytes_max: u64 },
-    Refused { reason: String },
+    Greeting {
+        service: Service,
+        nonce: [u8; NONCE_BYTES],
+    },
+    Challenge {
+        nonce: [u8; NONCE_BYTES],
+    },
+    Proof {
+        proof: [u8; 32],
+    },
+    Welcome {
+        boot: u64,
+        calls_max: u32,
+        bytes_max: u64,
+    },
+    Refused {
+        reason: String,
+    },
+    /// The service is not there now; in the place of the welcome, and sealed as that is.
+    Absent {
+        reason: String,
+    },
 }
 
 /// What both ends have after the handshake.
@@ -163,6 +186,14 @@ pub struct Terms {
     pub boot: u64,
     /// What the client may have in flight.
     pub limits: CallLimits,
+}
+
+impl Terms {
+    fn welcome(self) -> Hello {
+        let CallLimits { calls_max, bytes_max } = self.limits;
+        let calls_max = u32::try_from(calls_max).unwrap_or(u32::MAX);
+        Hello::Welcome { boot: self.boot, calls_max, bytes_max: bytes_max as u64 }
+    }
 }
 
 fn transcript(service: Service, client: &[u8], server: &[u8]) -> Result<Vec<u8>> {
@@ -203,7 +234,8 @@ const UNEXPECTED: &str = "a greeting out of order";
 /// The client's half of the handshake.
 ///
 /// # Errors
-/// `Access` if the server refuses or does not know the secret; as [`read_frame`].
+/// `Access` if the server refuses or does not know the secret; `Unreachable` if the server does not
+/// have the service now; as [`read_frame`].
 pub fn greet(
     stream: &mut (impl Read + Write),
     secret: &SharedSecret,
@@ -229,8 +261,10 @@ pub fn greet(
         }
         _ => error,
     })?;
-    let Hello::Welcome { boot, calls_max, bytes_max } = welcome else {
-        return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED));
+    let (boot, calls_max, bytes_max) = match welcome {
+        Hello::Welcome { boot, calls_max, bytes_max } => (boot, calls_max, bytes_max),
+        Hello::Absent { reason } => return Err(Error::new(ErrorKind::Unreachable, reason)),
+        _ => return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED)),
     };
     let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let limits =
@@ -239,7 +273,7 @@ pub fn greet(
     Ok(Agreed { sending, receiving, terms: Terms { boot, limits } })
 }
 
-/// The server's half of the handshake.
+/// The server's half of the handshake, for a server of one service.
 ///
 /// # Errors
 /// `Access` if the client does not know the secret, `NotFound` if it wants another service; as
@@ -250,17 +284,58 @@ pub fn welcome(
     service: Service,
     terms: Terms,
 ) -> Result<Agreed> {
-    let mut open = Seal::none();
-    let Hello::Greeting { service: wanted, nonce: client } = hear(stream, &mut open)? else {
-        return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED));
-    };
+    let (wanted, client) = hear_greeting(stream)?;
     if wanted != service {
         let reason = format!("this is {service}, not {wanted}");
-        say(stream, &mut open, &Hello::Refused { reason: reason.clone() })?;
+        say(stream, &mut Seal::none(), &Hello::Refused { reason: reason.clone() })?;
         return Err(Error::new(ErrorKind::NotFound, reason));
     }
+    let (mut sending, receiving) = challenge(stream, secret, wanted, &client)?;
+    say(stream, &mut sending, &terms.welcome())?;
+    Ok(Agreed { sending, receiving, terms })
+}
+
+/// The server's half of the handshake, for a server of several services. `find` gives the service
+/// that the client wants, and is asked only after the client has proven that it knows the secret.
+///
+/// # Errors
+/// `Access` if the client does not know the secret, `Unreachable` if the service is not there; as
+/// [`read_frame`].
+pub fn welcome_to<T>(
+    stream: &mut (impl Read + Write),
+    secret: &SharedSecret,
+    terms: Terms,
+    find: &dyn Fn(Service) -> Option<T>,
+) -> Result<(T, Agreed)> {
+    let (wanted, client) = hear_greeting(stream)?;
+    let (mut sending, receiving) = challenge(stream, secret, wanted, &client)?;
+    let Some(found) = find(wanted) else {
+        let reason = format!("{wanted} is not served here now");
+        say(stream, &mut sending, &Hello::Absent { reason: reason.clone() })?;
+        return Err(Error::new(ErrorKind::Unreachable, reason));
+    };
+    say(stream, &mut sending, &terms.welcome())?;
+    Ok((found, Agreed { sending, receiving, terms }))
+}
+
+/// The service that a client wants, and its nonce.
+fn hear_greeting(stream: &mut impl Read) -> Result<(Service, [u8; NONCE_BYTES])> {
+    match hear(stream, &mut Seal::none())? {
+        Hello::Greeting { service, nonce } => Ok((service, nonce)),
+        _ => Err(Error::new(ErrorKind::Corrupt, UNEXPECTED)),
+    }
+}
+
+/// Lets the client prove that it knows the secret; returns the seals for sending and receiving.
+fn challenge(
+    stream: &mut (impl Read + Write),
+    secret: &SharedSecret,
+    service: Service,
+    client: &[u8],
+) -> Result<(Seal, Seal)> {
+    let mut open = Seal::none();
     let server: [u8; NONCE_BYTES] = random_bytes()?;
-    let transcript = transcript(service, &client, &server)?;
+    let transcript = transcript(service, client, &server)?;
     say(stream, &mut open, &Hello::Challenge { nonce: server })?;
     let Hello::Proof { proof } = hear(stream, &mut open)? else {
         return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED));
@@ -270,13 +345,9 @@ pub fn welcome(
         say(stream, &mut open, &Hello::Refused { reason: reason.clone() })?;
         return Err(Error::new(ErrorKind::Access, reason));
     }
-    let mut sending = Seal::new(&secret.derive("strake to client", &transcript));
+    let sending = Seal::new(&secret.derive("strake to client", &transcript));
     let receiving = Seal::new(&secret.derive("strake to server", &transcript));
-    let Terms { boot, limits: CallLimits { calls_max, bytes_max } } = terms;
-    let calls_max = u32::try_from(calls_max).unwrap_or(u32::MAX);
-    let bytes_max = bytes_max as u64;
-    say(stream, &mut sending, &Hello::Welcome { boot, calls_max, bytes_max })?;
-    Ok(Agreed { sending, receiving, terms })
+    Ok((sending, receiving))
 }
 
 #[cfg(test)]

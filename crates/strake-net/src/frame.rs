@@ -46,6 +46,10 @@ pub enum FrameKind {
     BackReply = 7,
     /// Part of a conversation, both ways; see [`crate::talk`].
     Talk = 8,
+    /// Node to node; see [`crate::control`].
+    ControlRequest = 9,
+    /// The answer.
+    ControlReply = 10,
 }
 
 impl FrameKind {
@@ -59,6 +63,8 @@ impl FrameKind {
             FrameKind::BackRequest,
             FrameKind::BackReply,
             FrameKind::Talk,
+            FrameKind::ControlRequest,
+            FrameKind::ControlReply,
         ];
         all.into_iter().find(|known| *known as u16 == kind)
     }

@@ -7,7 +7,8 @@
 //! Unix and TCP sockets. [`connection`] multiplexes calls over one authenticated stream; a
 //! *session* is a connection that is made anew when it breaks. [`server`] is the other end; it may
 //! ask its clients something over the same connection ([`back`]). [`talk`] is for two ends that
-//! need no calls in flight: the benchmark's agents.
+//! need no calls in flight: the benchmark's agents. A node of a cluster has one port for all its
+//! services ([`door`]), of which one is for what the nodes ask each other ([`control`]).
 //!
 //! **A session's life.** The client connects, both prove that they know the secret (see
 //! [`auth`]), and the server says its *boot number*, drawn anew at each start. Then any number of
@@ -42,6 +43,8 @@ pub mod auth;
 pub mod back;
 mod calls;
 pub mod connection;
+pub mod control;
+pub mod door;
 pub mod frame;
 mod journal;
 mod meta;
@@ -53,6 +56,8 @@ pub mod talk;
 
 pub use auth::{Service, SharedSecret};
 pub use calls::CallLimits;
+pub use control::{ControlPort, ask_node};
+pub use door::Door;
 pub use meta::{MetaClientSession, serve_meta};
 pub use nsd::{NsdClientSession, serve_nsd};
 pub use server::{ConnectedClient, RpcServer, ServerOptions};

@@ -84,8 +84,18 @@ pub struct MetaClientSession {
 impl MetaClientSession {
     /// A session with the metadata server at `endpoint`. Connects at the first call.
     pub fn new(endpoint: Endpoint, limits: SessionLimits, env: SessionEnv) -> MetaClientSession {
+        MetaClientSession::of(endpoint, Service::Meta, limits, env)
+    }
+
+    /// A session with a server that has the metadata as `service`.
+    pub fn of(
+        endpoint: Endpoint,
+        service: Service,
+        limits: SessionLimits,
+        env: SessionEnv,
+    ) -> MetaClientSession {
         MetaClientSession {
-            session: Session::new(endpoint, Service::Meta, limits, env),
+            session: Session::new(endpoint, service, limits, env),
             journal: Mutex::default(),
             moved: Condvar::default(),
         }
@@ -359,8 +369,9 @@ pub fn serve_meta(
     RpcServer::start(listener, Service::Meta, Arc::new(MetaHandler { port }), secret, options)
 }
 
-struct MetaHandler {
-    port: Arc<dyn MetaPort>,
+/// Executes requests at a metadata port.
+pub(crate) struct MetaHandler {
+    pub(crate) port: Arc<dyn MetaPort>,
 }
 
 impl Handler for MetaHandler {

@@ -101,8 +101,9 @@ pub fn serve_nsd(
     RpcServer::start(listener, Service::Nsd(nsd), handler, secret, options)
 }
 
-struct NsdHandler {
-    port: Arc<dyn NsdPort>,
+/// Executes requests at an NSD's port.
+pub(crate) struct NsdHandler {
+    pub(crate) port: Arc<dyn NsdPort>,
 }
 
 impl Handler for NsdHandler {

@@ -58,6 +58,12 @@ impl ServerOptions {
             limit: Duration::from_secs(10),
         }
     }
+
+    /// What a client is told when it is welcomed.
+    pub(crate) fn terms(&self) -> Terms {
+        let limits = CallLimits { calls_max: self.requests_max, bytes_max: self.request_bytes_max };
+        Terms { boot: self.boot, limits }
+    }
 }
 
 /// A reply ready to be sent.
@@ -126,8 +132,9 @@ impl ConnectedClient {
     }
 }
 
-struct Core {
-    listener: Listener,
+pub(crate) struct Core {
+    /// `None` for a service behind a door, which accepts and greets for it ([`crate::door`]).
+    listener: Option<Listener>,
     service: Service,
     handler: Arc<dyn Handler>,
     secret: SharedSecret,
@@ -145,6 +152,8 @@ struct ServerState {
     /// By the order in which they came; for stopping them.
     connections: BTreeMap<u64, (Arc<Peer>, Option<JoinHandle<()>>)>,
     next_connection: u64,
+    /// Connections that a door's threads read.
+    adopted: usize,
 }
 
 struct Job {
@@ -183,6 +192,33 @@ impl RpcServer {
         options: ServerOptions,
     ) -> Result<RpcServer> {
         let endpoint = listener.endpoint()?;
+        let mut server =
+            RpcServer::with(Some(listener), endpoint, service, handler, secret, options)?;
+        let core = Arc::clone(&server.core);
+        let name = format!("{service} accept");
+        server.threads.push(Builder::new().name(name).spawn(move || core.accept())?);
+        Ok(server)
+    }
+
+    /// A server without a listener: a door hands connections over to its core.
+    pub(crate) fn behind_door(
+        endpoint: Endpoint,
+        service: Service,
+        handler: Arc<dyn Handler>,
+        secret: SharedSecret,
+        options: ServerOptions,
+    ) -> Result<RpcServer> {
+        RpcServer::with(None, endpoint, service, handler, secret, options)
+    }
+
+    fn with(
+        listener: Option<Listener>,
+        endpoint: Endpoint,
+        service: Service,
+        handler: Arc<dyn Handler>,
+        secret: SharedSecret,
+        options: ServerOptions,
+    ) -> Result<RpcServer> {
         let core = Arc::new(Core {
             listener,
             service,
@@ -200,10 +236,12 @@ impl RpcServer {
             let name = format!("{service} worker {worker}");
             server.threads.push(Builder::new().name(name).spawn(move || core.work())?);
         }
-        let core = Arc::clone(&server.core);
-        let name = format!("{service} accept");
-        server.threads.push(Builder::new().name(name).spawn(move || core.accept())?);
         Ok(server)
+    }
+
+    /// What a door hands connections to.
+    pub(crate) fn core(&self) -> Arc<Core> {
+        Arc::clone(&self.core)
     }
 
     /// Where it listens.
@@ -243,10 +281,12 @@ impl RpcServer {
         };
         // The file goes before the listener stops. A successor binds only when no process listens
         // any more, so this cannot be its socket.
-        if let Endpoint::Unix(path) = &self.endpoint {
-            let _ = std::fs::remove_file(path);
+        if let Some(listener) = &self.core.listener {
+            if let Endpoint::Unix(path) = &self.endpoint {
+                let _ = std::fs::remove_file(path);
+            }
+            listener.stop();
         }
-        self.core.listener.stop();
         for (peer, _) in connections.values() {
             peer.close();
         }
@@ -257,6 +297,8 @@ impl RpcServer {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        let mut state = self.core.state.lock();
+        self.core.halted.wait_while(&mut state, |state| state.adopted > 0);
     }
 }
 
@@ -270,8 +312,9 @@ impl Drop for RpcServer {
 
 impl Core {
     fn accept(self: Arc<Core>) {
+        let listener = self.listener.as_ref().expect("invariant: only a server that listens");
         loop {
-            let stream = match self.listener.accept() {
+            let stream = match listener.accept() {
                 Ok(stream) => stream,
                 Err(error) => {
                     // Out of descriptors or a client that gave up: the next one may be fine.
@@ -292,14 +335,7 @@ impl Core {
     /// Starts the thread of a new connection.
     fn take_on(self: &Arc<Core>, stream: Stream) -> Result<()> {
         stream.set_limits(Some(self.options.limit), Some(self.options.limit))?;
-        let peer = Arc::new(Peer {
-            stream: stream.try_clone()?,
-            writer: Mutex::new(None),
-            order: Mutex::new(()),
-            progress: Mutex::default(),
-            answered: Condvar::new(),
-            back: Calls::new(BACK_CALLS),
-        });
+        let peer = Peer::new(&stream)?;
         let mut state = self.state.lock();
         if state.stopped || state.connections.len() >= self.options.connections_max {
             self.rejected.fetch_add(1, Relaxed);
@@ -322,13 +358,42 @@ impl Core {
         Ok(())
     }
 
+    /// Reads the requests of a client that a door has welcomed, until it leaves.
+    ///
+    /// # Errors
+    /// When the client breaks the protocol; the host's.
+    pub(crate) fn adopt(&self, stream: Stream, agreed: Agreed) -> Result<()> {
+        let peer = Peer::new(&stream)?;
+        let id = {
+            let mut state = self.state.lock();
+            if state.stopped || state.connections.len() >= self.options.connections_max {
+                peer.close();
+                return Ok(());
+            }
+            let id = state.next_connection;
+            state.next_connection += 1;
+            state.adopted += 1;
+            state.connections.insert(id, (Arc::clone(&peer), None));
+            id
+        };
+        let result = self.serve(&peer, stream, agreed);
+        peer.close();
+        let mut state = self.state.lock();
+        state.connections.remove(&id);
+        state.adopted -= 1;
+        self.halted.notify_all();
+        result
+    }
+
     /// Greets a client and reads its requests until it leaves.
     fn converse(&self, peer: &Arc<Peer>, mut stream: Stream) -> Result<()> {
-        let ServerOptions { boot, requests_max, request_bytes_max, .. } = self.options;
-        let limits = CallLimits { calls_max: requests_max, bytes_max: request_bytes_max };
-        let terms = Terms { boot, limits };
-        let Agreed { sending, mut receiving, .. } =
-            welcome(&mut stream, &self.secret, self.service, terms)?;
+        let agreed = welcome(&mut stream, &self.secret, self.service, self.options.terms())?;
+        self.serve(peer, stream, agreed)
+    }
+
+    /// Reads the requests of a client until it leaves.
+    fn serve(&self, peer: &Arc<Peer>, stream: Stream, agreed: Agreed) -> Result<()> {
+        let Agreed { sending, mut receiving, .. } = agreed;
         // A client may be silent for as long as it likes now.
         stream.set_limits(None, Some(self.options.limit))?;
         *peer.writer.lock() = Some((stream.try_clone()?, sending));
@@ -405,11 +470,22 @@ impl Core {
 }
 
 /// Whether `accept` may succeed next time.
-fn is_passing(error: &std::io::Error) -> bool {
+pub(crate) fn is_passing(error: &std::io::Error) -> bool {
     !matches!(error.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::NotConnected)
 }
 
 impl Peer {
+    fn new(stream: &Stream) -> Result<Arc<Peer>> {
+        Ok(Arc::new(Peer {
+            stream: stream.try_clone()?,
+            writer: Mutex::new(None),
+            order: Mutex::new(()),
+            progress: Mutex::default(),
+            answered: Condvar::new(),
+            back: Calls::new(BACK_CALLS),
+        }))
+    }
+
     fn close(&self) {
         self.stream.shutdown();
         self.progress.lock().closed = true;
