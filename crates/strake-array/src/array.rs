@@ -12,7 +12,7 @@ use strake_env::{Clock, FanOut};
 use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
-use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result, SlotIndex};
+use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, NsdId, Result, SlotIndex};
 
 /// The parts and settings that an array is opened with.
 pub struct ArrayOptions {
@@ -28,6 +28,9 @@ pub struct ArrayOptions {
     pub client: ClientId,
     /// The number of threads that send the strips of a stripe side by side.
     pub io_threads: usize,
+    /// Whether other clients use the file system as well. Versions then come from the grants of
+    /// tokens ([`crate::stripe_io::Versions::raise`]), not from the one of this life.
+    pub beside_others: bool,
 }
 
 /// See the file's head.
@@ -58,7 +61,8 @@ impl Array {
     /// # Errors
     /// Of the metadata; `NoMemory` when there are no more threads.
     pub fn open(options: ArrayOptions) -> Result<Arc<Array>> {
-        let ArrayOptions { meta, nsds, clock, observe, client, io_threads } = options;
+        let ArrayOptions { meta, nsds, clock, observe, client, io_threads, beside_others } =
+            options;
         let configuration = configuration(meta.as_ref())?;
         let link = MetaLink::new(Arc::clone(&meta), client, Arc::clone(&clock));
         let MetaReply::Session { grant } = link.apply(MetaOp::Join)? else {
@@ -78,7 +82,8 @@ impl Array {
             Arc::clone(&clock),
         );
         set.note_missing()?;
-        let io = Arc::new(StripeIo::new(Arc::new(set), strips, Versions::new(grant)));
+        let versions = Versions::new(if beside_others { GrantNumber(0) } else { grant });
+        let io = Arc::new(StripeIo::new(Arc::new(set), strips, versions));
         let block_size = configuration.block_size;
         Ok(Arc::new(Array {
             meta: link,

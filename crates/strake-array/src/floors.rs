@@ -52,6 +52,11 @@ impl Floors {
         self.count.store(floors.len(), Ordering::Release);
     }
 
+    /// Whether a deletion of the object is pending.
+    pub fn has(&self, object: ObjectId) -> bool {
+        self.floors.lock().contains_key(&object)
+    }
+
     /// A copy of the current floors of an object.
     pub fn floors_of(&self, object: ObjectId) -> FloorsOf {
         FloorsOf(self.floors.lock().get(&object).cloned().unwrap_or_default())

@@ -12,9 +12,6 @@ use strake_proto::{Error, ErrorKind, NsdId, ObjectId, Result};
 /// one of its NSDs is away. Returns how many are still pending.
 pub fn apply_pending(array: &Array) -> Result<usize> {
     let _alone = array.reaping.lock();
-    if array.meta.has_unsynced() {
-        array.meta.sync()?;
-    }
     let mut left = 0;
     let mut after = 0;
     let mut owed = HashSet::new();
@@ -25,9 +22,28 @@ pub fn apply_pending(array: &Array) -> Result<usize> {
         };
         let Some(last) = page.last().map(|range| range.id) else { break };
         after = last;
+        // Also what other clients have recorded must be durable before an NSD is told of it.
+        array.meta.sync()?;
         left += apply_page(array, &page, &mut owed)?;
     }
     Ok(left)
+}
+
+/// All pending deletions, of every client.
+///
+/// # Errors
+/// The metadata's.
+pub fn pending(array: &Array) -> Result<Vec<PendingRange>> {
+    let (mut all, mut after) = (Vec::new(), 0);
+    loop {
+        let query = MetaQuery::PendingRanges { after, limit: 1000 };
+        let MetaReply::PendingRanges(page) = array.meta.query(&query)? else {
+            return Err(wrong_reply());
+        };
+        let Some(last) = page.last().map(|range| range.id) else { return Ok(all) };
+        after = last;
+        all.extend(page);
+    }
 }
 
 /// Applies all pending deletions on one NSD. Deletions that it has already applied are repeated,

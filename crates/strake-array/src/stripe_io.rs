@@ -48,22 +48,33 @@ use strake_proto::{
 };
 use strake_stripe::{StripeCode, first_bad_unit};
 
-/// Hands out versions: one grant and a counter.
+/// Hands out versions: the newest grant that this client was ever given, and one counter for all of
+/// its life. So versions rise for each block, whichever token covers it (rule R6 of the cluster).
 pub struct Versions {
-    grant: GrantNumber,
+    grant: AtomicU64,
     counter: AtomicU64,
 }
 
 impl Versions {
     /// Versions of `grant`.
     pub fn new(grant: GrantNumber) -> Versions {
-        Versions { grant, counter: AtomicU64::new(0) }
+        Versions { grant: AtomicU64::new(grant.0), counter: AtomicU64::new(0) }
     }
 
     /// A version above all earlier ones.
+    ///
+    /// # Panics
+    /// If this client was never given a grant.
     pub fn next(&self) -> Version {
         let counter = self.counter.fetch_add(1, Ordering::Relaxed) + 1;
-        Version { grant: self.grant, counter }
+        let grant = GrantNumber(self.grant.load(Ordering::Acquire));
+        assert!(grant > GrantNumber(0), "whoever changes a block was given a grant");
+        Version { grant, counter }
+    }
+
+    /// This client was given a grant. Whoever uses the grant's tokens calls this before.
+    pub fn raise(&self, grant: GrantNumber) {
+        self.grant.fetch_max(grant.0, Ordering::AcqRel);
     }
 }
 

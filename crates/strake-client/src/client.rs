@@ -11,8 +11,9 @@ use crate::open_file::OpenFile;
 use crate::settings::Settings;
 use crate::tender::{Background, tend_now};
 use crate::timings::{SendTimings, Timings};
-use std::sync::Arc;
+use crate::tokens::Tokens;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock, Weak};
 use strake_array::Array;
 use strake_array::reaper;
 use strake_env::FanOut;
@@ -57,6 +58,29 @@ impl StrakeVfs {
     /// # Errors
     /// The metadata's; `NoMemory` when there are no more threads.
     pub fn start(array: Arc<Array>, settings: Settings) -> Result<Arc<StrakeVfs>> {
+        let vfs = StrakeVfs::begin(array, settings, None)?;
+        fold_at_start(&vfs.mount).map_err(|error| error.context("hardened writes at start"))?;
+        Ok(vfs)
+    }
+
+    /// Starts serving beside other clients of the same file system. `tokens` are of this client,
+    /// and the array was opened for clients with tokens.
+    ///
+    /// # Errors
+    /// `NoMemory` when there are no more threads.
+    pub fn start_with_tokens(
+        array: Arc<Array>,
+        settings: Settings,
+        tokens: Arc<Tokens>,
+    ) -> Result<Arc<StrakeVfs>> {
+        StrakeVfs::begin(array, settings, Some(tokens))
+    }
+
+    fn begin(
+        array: Arc<Array>,
+        settings: Settings,
+        tokens: Option<Arc<Tokens>>,
+    ) -> Result<Arc<StrakeVfs>> {
         let no_threads =
             |error| Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"));
         let flush_fan = FanOut::new("flush", settings.flushers).map_err(no_threads)?;
@@ -71,11 +95,16 @@ impl StrakeVfs {
             timings: SendTimings::new(&array.observe),
             settings,
             array,
+            tokens,
+            adapter: OnceLock::new(),
             dirty: Mutex::default(),
             pressed_last: AtomicU64::new(0),
         });
+        if let Some(tokens) = &mount.tokens {
+            let keeper: Weak<Mount> = Arc::downgrade(&mount);
+            tokens.attach(keeper);
+        }
         let background = Background::start(&mount)?;
-        fold_at_start(&mount).map_err(|error| error.context("hardened writes at start"))?;
         let timings = Timings::new(&mount.array.observe);
         let files = HandleTable::new();
         Ok(Arc::new(StrakeVfs { mount, files, timings, background }))
@@ -87,6 +116,12 @@ impl StrakeVfs {
     /// If something could not be made durable.
     pub fn shutdown(&self) -> Result<FlushReport> {
         self.background.stop(&self.mount);
+        let result = self.save_all();
+        self.mount.tokens.iter().for_each(|tokens| tokens.stop());
+        result
+    }
+
+    fn save_all(&self) -> Result<FlushReport> {
         let files = self.mount.dirty.lock().len() as u64;
         let bytes = sync_all(&self.mount)?;
         // Another round hands over what these syncs have settled, so that the next start finds
@@ -124,5 +159,6 @@ impl Drop for StrakeVfs {
     /// Stops the threads without flushing. [`StrakeVfs::shutdown`] flushes.
     fn drop(&mut self) {
         self.background.stop(&self.mount);
+        self.mount.tokens.iter().for_each(|tokens| tokens.stop());
     }
 }

@@ -4,12 +4,17 @@
 //! Data flows one way: adapter ▶ `Vfs` ▶ page pool ▶ array (stripe ▶ NSD session).
 //!
 //! ```text
-//! exclusion, vfs_impl what repair needs of a mount; the calls of `Vfs` client, tender start and
-//! end; the threads that work in the background ops, permissions the operations; who may do them
-//! data between applications and memory: write, read, prefetch, fold flush from dirty to durable,
-//! in the order that keeps promises block_io between a block in memory and its stripe mount what
-//! all parts share inode current attributes; inodes in use; queues of blocks memory contents in
-//! memory: page pool, blocks, files
+//! exclusion, vfs_impl  what repair needs of a mount; the calls of `Vfs`
+//! client, tender       start and end; the threads that work in the background
+//! give_up              what a revoked token covers is made durable, and dropped
+//! ops, permissions     the operations; who may do them
+//! data                 between applications and memory: write, read, prefetch, fold
+//! flush                from dirty to durable, in the order that keeps promises
+//! block_io             between a block in memory and its stripe
+//! mount                what all parts share
+//! inode                current attributes; inodes in use; queues of blocks
+//! memory               contents in memory: page pool, blocks, files
+//! tokens               what this client may use; operations that wait for that
 //! ```
 //!
 //! Each line uses only the lines below it (`xtask tidy`, arrows.rs).
@@ -45,6 +50,7 @@ pub mod client;
 mod data;
 mod exclusion;
 mod flush;
+mod give_up;
 mod inode;
 pub mod invalidate;
 mod memory;
@@ -55,11 +61,14 @@ mod permissions;
 pub mod settings;
 mod tender;
 mod timings;
+pub mod tokens;
 pub mod vfs;
 mod vfs_impl;
 
 #[cfg(test)]
 mod check_test;
+#[cfg(test)]
+mod coherence_test;
 #[cfg(test)]
 mod crash_test;
 #[cfg(test)]
@@ -86,4 +95,5 @@ mod testing;
 pub use client::{ClientView, FlushReport, StrakeVfs};
 pub use memory::page_pool::PagePoolView;
 pub use settings::{Patches, Settings};
+pub use tokens::Tokens;
 pub use vfs::Vfs;

@@ -4,19 +4,24 @@ use crate::inode::core::{Core, InodeState};
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{OpenTable, Pinned};
 use crate::inode::queue::Queue;
+use crate::invalidate::Invalidate;
 use crate::memory::file::FileState;
 use crate::memory::page_pool::PagePool;
 use crate::settings::Settings;
 use crate::timings::SendTimings;
+use crate::tokens::{Access, Tokens, Use, exclusive, want};
+use crate::vfs::OpenFlags;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use strake_array::Array;
+use strake_array::reaper;
 use strake_env::FanOut;
 use strake_env::sync::Mutex;
-use strake_proto::meta::{Inode, MetaOp, MetaQuery};
+use strake_proto::meta::{FileData, Inode, MetaOp, MetaQuery, PendingRange};
 use strake_proto::{Attr, ErrorKind, Ino, Result, Timestamp};
+use strake_token::held::Want;
 
 /// So many accepted bytes make a round due, if the page pool is large enough. Without the round a
 /// stream needs fresh memory, which costs more than the round.
@@ -33,6 +38,10 @@ pub(crate) struct Mount {
     pub(crate) flush_fan: FanOut,
     pub(crate) settings: Settings,
     pub(crate) timings: SendTimings,
+    /// What this client may use. `None` for a lone mount, which may use everything.
+    pub(crate) tokens: Option<Arc<Tokens>>,
+    /// What has caches above this mount, once it serves.
+    pub(crate) adapter: OnceLock<Arc<dyn Invalidate>>,
     /// Inodes with something to sync. Its lock is a leaf under `InodeState::core`.
     pub(crate) dirty: Mutex<HashMap<Ino, Pinned>>,
     /// The inode whose blocks were last queued because clean pages were short.
@@ -40,6 +49,50 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
+    /// Takes the tokens of an operation; see [`Tokens::take`].
+    pub(crate) fn take<const N: usize>(&self, wants: [Want; N]) -> Result<Use<'_>> {
+        match &self.tokens {
+            None => Ok(Use::LONE),
+            Some(tokens) => tokens.take(&wants, Access::Other),
+        }
+    }
+
+    /// Takes the tokens to read bytes of a file.
+    pub(crate) fn take_to_read(&self, ino: Ino) -> Result<Use<'_>> {
+        match &self.tokens {
+            None => Ok(Use::LONE),
+            Some(tokens) => tokens.take(&[want(ino, tokens.read_mode(ino))], Access::Data),
+        }
+    }
+
+    /// Takes the tokens to change bytes of a file.
+    pub(crate) fn take_to_write(&self, ino: Ino) -> Result<Use<'_>> {
+        match &self.tokens {
+            None => Ok(Use::LONE),
+            Some(tokens) => tokens.take(&[exclusive(ino)], Access::Data),
+        }
+    }
+
+    /// Takes the tokens of an operation that opens a file, and counts the handle.
+    pub(crate) fn take_open(&self, want: Want, flags: OpenFlags) -> Result<Use<'_>> {
+        match &self.tokens {
+            None => Ok(Use::LONE),
+            Some(tokens) => tokens.take_open(Want { open: true, ..want }, flags.write),
+        }
+    }
+
+    /// A handle that [`Mount::take_open`] counted is closed.
+    pub(crate) fn close(&self, ino: Ino, flags: OpenFlags) {
+        if let Some(tokens) = &self.tokens {
+            tokens.close(ino, flags.write);
+        }
+    }
+
+    /// Whether this mount may change a file now, without asking.
+    pub(crate) fn may_change(&self, ino: Ino) -> bool {
+        self.tokens.as_ref().is_none_or(|tokens| tokens.may_change(ino))
+    }
+
     /// The time, for `stat`.
     pub(crate) fn now(&self) -> Timestamp {
         self.array.clock.wall()
@@ -93,13 +146,16 @@ impl Mount {
                 if let Some(file) = &core.file {
                     return Ok(Arc::clone(file));
                 }
-                if core.removed {
+                if core.removed && !core.orphan {
                     return Err(ErrorKind::Stale.into());
                 }
                 core.epoch()
             };
             let found = self.array.meta.query_inode(&MetaQuery::GetInode { ino: inode.ino })?;
             crate::inode::require_regular(found.attr.file_type)?;
+            if self.tokens.is_some() {
+                self.learn_floors(&found.data)?;
+            }
             let made = FileState::new(&found, Arc::clone(&self.page_pool))?;
             let mut core = inode.core.lock();
             if core.epoch() == epoch && core.file.is_none() {
@@ -108,6 +164,19 @@ impl Mount {
                 return Ok(made);
             }
         }
+    }
+
+    /// Learns the range deletions of a file's object that other clients have made and that not
+    /// every NSD has applied. The caller holds a token of the file, so no more are made.
+    fn learn_floors(&self, data: &FileData) -> Result<()> {
+        let FileData::Objects(objects) = data else { return Ok(()) };
+        for range in reaper::pending(&self.array)? {
+            if objects.iter().any(|layout| layout.object == range.layout.object) {
+                let PendingRange { layout, from, to, version, .. } = range;
+                self.array.floors.add(layout.object, from, to, version);
+            }
+        }
+        Ok(())
     }
 
     /// Drops the contents of a file that is not in use and has no block in memory.

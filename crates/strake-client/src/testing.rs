@@ -4,18 +4,23 @@ use crate::block_io::send::flush_block;
 use crate::client::{FlushReport, StrakeVfs};
 use crate::memory::file::Content;
 use crate::settings::Settings;
+use crate::tokens::Tokens;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 use strake_array::{Array, ArrayOptions, Exclusion};
 use strake_env::{Clock, RealClock, Rng};
-use strake_manager::{Manager, RecoveryReport, after_crash};
+use strake_manager::{Manager, RecoveryReport, TokenService, after_crash};
 use strake_observe::Observe;
-use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort};
+use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{
     BlockIndex, ClientId, ClusterId, Code, Ino, NsdId, PoolMap, Result, SlotIndex, Timestamp,
 };
 use strake_testing::{CrashMeta, MemoryNsd};
+use strake_token::authority::Times;
+use strake_token::message::Term;
+use strake_token::port::ToClient;
 
 /// A client and the manager on one array. Dropping it is a killed process: nothing is flushed.
 pub(crate) struct Mounted {
@@ -79,21 +84,51 @@ impl Rig {
         self.try_start(away).expect("starts")
     }
 
-    pub(crate) fn try_start(&self, away: u32) -> Result<Mounted> {
+    fn open(
+        &self,
+        away: u32,
+        client: ClientId,
+        meta: Arc<dyn MetaPort>,
+        beside_others: bool,
+    ) -> Result<Arc<Array>> {
         let nsds = (0..self.nsds.len())
             .map(|at| {
                 let there = away >> at & 1 == 0;
                 (SlotIndex(at as u16), if there { self.port(at) } else { None })
             })
             .collect();
-        let array = Array::open(ArrayOptions {
-            meta: Arc::clone(&self.meta) as Arc<dyn MetaPort>,
+        Array::open(ArrayOptions {
+            meta,
             nsds,
             clock: Arc::clone(&self.clock),
             observe: Observe::new(Arc::clone(&self.clock), 512),
-            client: ClientId(1),
+            client,
             io_threads: self.settings.io_threads,
-        })?;
+            beside_others,
+        })
+    }
+
+    /// The service of tokens of a file system that was repaired before.
+    pub(crate) fn tokens(&self) -> Arc<TokenService> {
+        let meta = Arc::clone(&self.meta) as Arc<dyn MetaPort>;
+        let times =
+            Times { hold_min: Duration::from_micros(200), repeat: Duration::from_millis(500) };
+        TokenService::start(Term(1), times, meta, Arc::clone(&self.clock)).expect("starts")
+    }
+
+    /// One of several mounts.
+    pub(crate) fn start_beside(&self, tokens: &Arc<TokenService>, client: u64) -> Arc<StrakeVfs> {
+        let client = ClientId(client);
+        let array = self.open(0, client, tokens.metadata(), true).expect("opens");
+        let (clock, observe) = (Arc::clone(&self.clock), Arc::clone(&array.observe));
+        let own = Tokens::new(Term(1), tokens.way_of(client), clock, observe);
+        tokens.join(client, Arc::clone(&own) as Arc<dyn ToClient>);
+        StrakeVfs::start_with_tokens(array, self.settings.clone(), own).expect("starts")
+    }
+
+    pub(crate) fn try_start(&self, away: u32) -> Result<Mounted> {
+        let meta = Arc::clone(&self.meta) as Arc<dyn MetaPort>;
+        let array = self.open(away, ClientId(1), meta, false)?;
         let recovered = after_crash::recover(&array)?;
         let vfs = StrakeVfs::start(Arc::clone(&array), self.settings.clone())?;
         let manager = Manager::start(array, Arc::clone(&vfs) as Arc<dyn Exclusion>)?;
@@ -124,6 +159,14 @@ impl Rig {
                 nsd.keep_all();
             }
             nsd.crash();
+        }
+    }
+
+    /// Inodes that the metadata has.
+    pub(crate) fn inodes(&self) -> u64 {
+        match self.meta.query(&MetaQuery::Counts).expect("answers") {
+            MetaReply::Counts(counts) => counts.inodes,
+            other => panic!("{other:?}"),
         }
     }
 

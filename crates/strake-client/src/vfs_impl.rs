@@ -4,25 +4,55 @@ use crate::client::StrakeVfs;
 use crate::data::of::Of;
 use crate::data::write::Position;
 use crate::flush::sync::{sync_all, sync_inode};
+use crate::invalidate::Invalidate;
+use crate::memory::file::FileState;
 use crate::open_file::OpenFile;
 use crate::ops::{attributes, copy, directory, names, open, xattr};
+use crate::tokens::{exclusive, shared};
 use crate::vfs::{
     DirItem, Entry, FallocateMode, Handle, MakeNode, OpenFlags, Opened, SeekFor, SetAttr, Vfs,
 };
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
 use strake_proto::limits::SYMLINK_BYTES_MAX;
 use strake_proto::meta::{Cookie, MetaQuery, MetaReply, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, StatFs};
 
+/// The contents of an open file: those of its open, or found anew.
+enum Contents<'a> {
+    Kept(&'a Arc<FileState>),
+    Found(Arc<FileState>),
+}
+
+impl Deref for Contents<'_> {
+    type Target = Arc<FileState>;
+
+    fn deref(&self) -> &Arc<FileState> {
+        match self {
+            Contents::Kept(file) => file,
+            Contents::Found(file) => file,
+        }
+    }
+}
+
 impl StrakeVfs {
-    fn of<'a>(&'a self, open: &'a OpenFile) -> Of<'a> {
-        Of { mount: &self.mount, inode: &open.inode, file: &open.file }
+    fn of<'a>(&'a self, open: &'a OpenFile, file: &'a Arc<FileState>) -> Of<'a> {
+        Of { mount: &self.mount, inode: &open.inode, file }
+    }
+
+    /// The contents of an open file. A lone mount has had them since the open. Another one may have
+    /// dropped them since, with the token; the caller holds the token now.
+    fn file<'a>(&self, open: &'a OpenFile) -> Result<Contents<'a>> {
+        match &self.mount.tokens {
+            None => Ok(Contents::Kept(&open.file)),
+            Some(_) => self.mount.file(&open.inode).map(Contents::Found),
+        }
     }
 
     fn opened(&self, open: OpenFile) -> Opened {
-        // This client is the only one, so the pages that the kernel has kept are right.
+        // Pages that the kernel has kept are right: a lone mount is the only one, and another one
+        // has had them dropped before it gave its token up.
         Opened { handle: self.files.insert(open), keep_cache: true }
     }
 
@@ -38,7 +68,8 @@ impl StrakeVfs {
         name: &[u8],
         new: strake_proto::meta::NewInode,
     ) -> Result<Entry> {
-        Ok(names::make(&self.mount, caller, parent, name, new)?.1)
+        let _tokens = self.mount.take([exclusive(parent)])?;
+        Ok(names::make(&self.mount, caller, parent, name, new, None)?.1)
     }
 }
 
@@ -72,8 +103,15 @@ impl Vfs for StrakeVfs {
         self.mount.table.remove_lookups(ino, count);
     }
 
+    fn attach_adapter(&self, adapter: Arc<dyn Invalidate>) {
+        assert!(self.mount.adapter.set(adapter).is_ok(), "a mount has one adapter");
+    }
+
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.timings.getattr.run(|| self.mount.attr(&self.mount.table.pin(ino)))
+        self.timings.getattr.run(|| {
+            let _tokens = self.mount.take([shared(ino)])?;
+            self.mount.attr(&self.mount.table.pin(ino))
+        })
     }
 
     fn setattr(
@@ -85,6 +123,7 @@ impl Vfs for StrakeVfs {
     ) -> Result<Attr> {
         self.timings.setattr.run(|| {
             let open = handle.map(|handle| self.files.get(handle)).transpose()?;
+            let _tokens = self.mount.take([exclusive(ino)])?;
             let inode = self.mount.table.pin(ino);
             let open = open.as_deref().filter(|open| open.inode.ino == ino);
             attributes::setattr(&self.mount, caller, &inode, open, change)
@@ -92,6 +131,7 @@ impl Vfs for StrakeVfs {
     }
 
     fn access(&self, caller: &Caller, ino: Ino, mask: u32) -> Result<()> {
+        let _tokens = self.mount.take([shared(ino)])?;
         attributes::access(&self.mount, caller, &self.mount.table.pin(ino), mask)
     }
 
@@ -133,7 +173,10 @@ impl Vfs for StrakeVfs {
     }
 
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
-        self.timings.link.run(|| names::link(&self.mount, caller, ino, parent, name))
+        self.timings.link.run(|| {
+            let _tokens = self.mount.take([exclusive(parent), exclusive(ino)])?;
+            names::link(&self.mount, caller, ino, parent, name)
+        })
     }
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
@@ -177,6 +220,7 @@ impl Vfs for StrakeVfs {
         permissions: u32,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
+        let _tokens = self.mount.take([exclusive(parent)])?;
         let made = open::tmpfile(&self.mount, caller, parent, permissions, flags)?;
         Ok((made.0, self.opened(made.1)))
     }
@@ -200,7 +244,9 @@ impl Vfs for StrakeVfs {
             if !(open.flags.read || open.flags.execute) {
                 return Err(ErrorKind::BadHandle.into());
             }
-            let of = self.of(&open);
+            let _tokens = self.mount.take_to_read(open.inode.ino)?;
+            let file = self.file(&open)?;
+            let of = self.of(&open, &file);
             let count = of.read(&open.ahead, offset, out)?;
             if !open.flags.no_atime {
                 of.note_read();
@@ -214,9 +260,10 @@ impl Vfs for StrakeVfs {
     fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
         let start = self.timings.write.begin();
         let result = self.writable(handle).and_then(|open| {
+            let _tokens = self.mount.take_to_write(open.inode.ino)?;
             xattr::remove_capability(&self.mount, &open.inode)?;
             let position = if open.flags.append { Position::End } else { Position::At(offset) };
-            let count = self.of(&open).write(position, bytes)?;
+            let count = self.of(&open, &*self.file(&open)?).write(position, bytes)?;
             if open.flags.sync {
                 sync_inode(&self.mount, &open.inode)?;
             }
@@ -228,9 +275,10 @@ impl Vfs for StrakeVfs {
 
     fn write_mapped(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
         let start = self.timings.write.begin();
-        let result = self
-            .writable(handle)
-            .and_then(|open| self.of(&open).write(Position::At(offset), bytes));
+        let result = self.writable(handle).and_then(|open| {
+            let _tokens = self.mount.take_to_write(open.inode.ino)?;
+            self.of(&open, &*self.file(&open)?).write(Position::At(offset), bytes)
+        });
         self.timings.write.end(start, *result.as_ref().unwrap_or(&0) as u64, result.is_ok());
         result
     }
@@ -255,11 +303,17 @@ impl Vfs for StrakeVfs {
     }
 
     fn fallocate(&self, handle: Handle, range: Range<u64>, mode: FallocateMode) -> Result<()> {
-        self.timings.fallocate.run(|| self.of(&*self.writable(handle)?).fallocate(range, mode))
+        self.timings.fallocate.run(|| {
+            let open = self.writable(handle)?;
+            let _tokens = self.mount.take([exclusive(open.inode.ino)])?;
+            self.of(&open, &*self.file(&open)?).fallocate(range, mode)
+        })
     }
 
     fn seek(&self, handle: Handle, offset: u64, what: SeekFor) -> Result<u64> {
-        self.of(&*self.files.get(handle)?).seek(offset, what)
+        let open = self.files.get(handle)?;
+        let _tokens = self.mount.take([shared(open.inode.ino)])?;
+        self.of(&open, &*self.file(&open)?).seek(offset, what)
     }
 
     fn copy_range(&self, source: (Handle, u64), target: (Handle, u64), length: u64) -> Result<u64> {
@@ -273,7 +327,11 @@ impl Vfs for StrakeVfs {
             if Arc::ptr_eq(&from.inode, &to.inode) && distance < length {
                 return Err(ErrorKind::Invalid.into());
             }
-            copy::copy_range((&self.of(&from), source.1), (&self.of(&to), target.1), length)
+            let wants = [shared(from.inode.ino), exclusive(to.inode.ino)];
+            let _tokens = self.mount.take(wants)?;
+            let (source_file, target_file) = (self.file(&from)?, self.file(&to)?);
+            let source = (&self.of(&from, &source_file), source.1);
+            copy::copy_range(source, (&self.of(&to, &target_file), target.1), length)
         })
     }
 
@@ -285,7 +343,10 @@ impl Vfs for StrakeVfs {
         take: &mut dyn FnMut(&DirItem) -> bool,
     ) -> Result<()> {
         self.timings.readdir.run(|| {
+            let _tokens = self.mount.take([shared(ino)])?;
             let dir = self.mount.table.pin(ino);
+            // Attributes of the entries would need their tokens as well.
+            let with_attrs = with_attrs && self.mount.tokens.is_none();
             directory::readdir(&self.mount, &dir, cookie, with_attrs, take)
         })
     }
@@ -299,12 +360,18 @@ impl Vfs for StrakeVfs {
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.mount.table.pin(ino);
-        self.timings.getxattr.run(|| xattr::get(&self.mount, caller, &inode, name))
+        self.timings.getxattr.run(|| {
+            let _tokens = self.mount.take([shared(ino)])?;
+            xattr::get(&self.mount, caller, &inode, name)
+        })
     }
 
     fn listxattr(&self, caller: &Caller, ino: Ino) -> Result<Vec<Vec<u8>>> {
         let inode = self.mount.table.pin(ino);
-        self.timings.listxattr.run(|| xattr::list(&self.mount, caller, &inode))
+        self.timings.listxattr.run(|| {
+            let _tokens = self.mount.take([shared(ino)])?;
+            xattr::list(&self.mount, caller, &inode)
+        })
     }
 
     fn setxattr(
@@ -317,14 +384,18 @@ impl Vfs for StrakeVfs {
         clear_setgid: bool,
     ) -> Result<()> {
         let inode = self.mount.table.pin(ino);
-        self.timings
-            .setxattr
-            .run(|| xattr::set(&self.mount, caller, &inode, (name, value), mode, clear_setgid))
+        self.timings.setxattr.run(|| {
+            let _tokens = self.mount.take([exclusive(ino)])?;
+            xattr::set(&self.mount, caller, &inode, (name, value), mode, clear_setgid)
+        })
     }
 
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         let inode = self.mount.table.pin(ino);
-        self.timings.removexattr.run(|| xattr::remove(&self.mount, caller, &inode, name))
+        self.timings.removexattr.run(|| {
+            let _tokens = self.mount.take([exclusive(ino)])?;
+            xattr::remove(&self.mount, caller, &inode, name)
+        })
     }
 
     fn sync(&self) -> Result<u64> {

@@ -5,12 +5,15 @@
 //! [`strake_array::exclusion`], is all that it needs of a client with dirty data.
 //!
 //! ```text
-//! manager start and end; everything that callers can ask for after_crash repair before anything is
-//! served mender, returning NSDs that are away, and NSDs that are back replace, delete an NSD gets
-//! a successor, or goes without one scrub, check verifies all strips; checks the metadata against
-//! the strips compare, salvage what one NSD lacks or has too much; an index that lost something
-//! scan, objects files that have blocks; objects that no file has context, job, pace what all parts
-//! share; work on demand, at a limited rate
+//! manager              start and end; everything that callers can ask for
+//! tokens               the tokens of all clients
+//! after_crash          repair before anything is served
+//! mender, returning    NSDs that are away, and NSDs that are back
+//! replace, delete      an NSD gets a successor, or goes without one
+//! scrub, check         verifies all strips; checks the metadata against the strips
+//! compare, salvage     what one NSD lacks or has too much; an index that lost something
+//! scan, objects        files that have blocks; objects that no file has
+//! context, job, pace   what all parts share; work on demand, at a limited rate
 //! ```
 
 #![warn(missing_docs)]
@@ -31,6 +34,7 @@ mod returning;
 mod salvage;
 mod scan;
 mod scrub;
+pub mod tokens;
 
 pub use check::StripCheck;
 pub use delete::Deletion;
@@ -38,3 +42,4 @@ pub use manager::Manager;
 pub use replace::Replacement;
 pub use report::RecoveryReport;
 pub use scrub::ScrubView;
+pub use tokens::TokenService;

@@ -145,6 +145,7 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
         MetaOp::RemoveXattr { ino, name } => xattr::remove(txn, *ino, name),
         MetaOp::Reap { ino } => session::reap(txn, *ino),
         MetaOp::Join => session::join(txn),
+        MetaOp::ReserveGrants { count } => session::reserve_grants(txn, *count),
         MetaOp::SetNsdState { nsd, state } => configure::set_nsd_state(txn, *nsd, *state),
         MetaOp::SetConfig { name, value } => configure::set_config(txn, name, value),
         MetaOp::ReplaceNsd { old, new, state } => configure::replace_nsd(txn, *old, *new, *state),

@@ -307,6 +307,7 @@ impl Model {
                 Ok(MetaReply::Done)
             }
             MetaOp::Join => self.join(),
+            MetaOp::ReserveGrants { count } => self.reserve_grants(*count),
             _ => unreachable!("the generator makes no other"),
         }
     }
@@ -659,8 +660,13 @@ impl Model {
         for layout in gone {
             self.queue_object(layout);
         }
+        self.reserve_grants(1)
+    }
+
+    fn reserve_grants(&mut self, count: u64) -> Answer {
         let grant = GrantNumber(self.next_grant);
-        self.next_grant += 1;
+        let next = self.next_grant.checked_add(count).ok_or(ErrorKind::Invalid)?;
+        self.next_grant = next;
         Ok(MetaReply::Session { grant })
     }
 }

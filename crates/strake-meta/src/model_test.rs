@@ -227,6 +227,10 @@ impl Generator {
             25 => MetaOp::Folded { ino },
             _ => match self.rng.below(4) {
                 0 if self.rng.one_in(4) => MetaOp::Join,
+                1 if self.rng.one_in(4) => {
+                    let count = [1, 1 << 20, u64::MAX][self.rng.index(3)];
+                    MetaOp::ReserveGrants { count }
+                }
                 0 | 1 => MetaOp::Reap { ino },
                 _ => {
                     let ids: Vec<u64> = model.pending.keys().copied().collect();

@@ -453,6 +453,12 @@ pub enum MetaOp {
         /// The tombstones' version.
         version: Version,
     },
+    /// Reserves grant numbers for a leader's tokens ▶ `Session` with the first of them. They are
+    /// above all that were given before, and are never given again.
+    ReserveGrants {
+        /// How many.
+        count: u64,
+    },
 }
 
 /// A unit (4 KiB) of a file's data.

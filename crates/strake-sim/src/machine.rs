@@ -219,6 +219,7 @@ impl Machine {
             observe,
             client: ClientId(1),
             io_threads: settings.io_threads,
+            beside_others: false,
         })?;
         let recovered = after_crash::recover(&array)?;
         let vfs = StrakeVfs::start(Arc::clone(&array), settings)?;

@@ -21,7 +21,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 use strake_env::Rng;
 use strake_proto::{BlockIndex, ClientId, GrantNumber, Ino};
-use strake_token::authority::{Authority, Effect as Order, Times};
+use strake_token::authority::{Authority, Effect as Order, RESERVED_AT_ONCE, Times};
 use strake_token::held::{Mode, RangeWant, Want};
 use strake_token::holder::{Effect, Holder, UseId};
 use strake_token::message::{Reply, Request, Term};
@@ -308,7 +308,8 @@ impl World {
 
     fn reserve(&mut self) -> Result<(), String> {
         let upto = self.reserving.take().expect("invariant: asked before");
-        let orders = self.authority.reserved(upto, NOW);
+        let from = GrantNumber(upto.0 - RESERVED_AT_ONCE);
+        let orders = self.authority.reserved(from, upto, NOW);
         self.obey(orders);
         Ok(())
     }

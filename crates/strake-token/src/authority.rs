@@ -163,11 +163,22 @@ impl Authority {
         self.settle(now)
     }
 
-    /// The log has reserved all numbers below `upto`.
-    pub fn reserved(&mut self, upto: GrantNumber, now: Duration) -> Vec<Effect> {
-        self.reserved = self.reserved.max(upto);
+    /// The log has reserved the numbers `from..upto`. Those between the portion before and `from`
+    /// were given to others.
+    ///
+    /// # Panics
+    /// If the portion before is not used up, or is not below this one.
+    pub fn reserved(&mut self, from: GrantNumber, upto: GrantNumber, now: Duration) -> Vec<Effect> {
+        assert!(self.next == self.reserved, "the portion before is not used up");
+        assert!(self.reserved <= from && from < upto, "portions ascend");
+        (self.next, self.reserved) = (from, upto);
         self.reserving = false;
         self.settle(now)
+    }
+
+    /// The log could not reserve numbers. They are asked for again when something happens.
+    pub fn reserve_failed(&mut self) {
+        self.reserving = false;
     }
 
     /// Time has passed: revokes become due, or are sent again.

@@ -29,7 +29,7 @@ fn write(required: BlockRange) -> Vec<Want> {
 fn authority() -> Authority {
     let mut authority = Authority::new(Term(1), TIMES, &[], GrantNumber(1));
     (1..=3).for_each(|client| authority.join(ClientId(client)));
-    assert_eq!(authority.reserved(GrantNumber(100), at(0)), []);
+    assert_eq!(authority.reserved(GrantNumber(1), GrantNumber(100), at(0)), []);
     authority
 }
 
@@ -134,7 +134,7 @@ fn the_leader_waits_for_numbers() {
     let upto = GrantNumber(5 + RESERVED_AT_ONCE);
     assert_eq!(asked, [Effect::Reserve(upto)]);
     assert_eq!(authority.tick(at(1)), [], "it asks once");
-    let granted = authority.reserved(upto, at(2));
+    let granted = authority.reserved(GrantNumber(5), upto, at(2));
     let Effect::Send(_, Reply::Grant { grants, .. }) = &granted[0] else { panic!("{granted:?}") };
     assert_eq!(grants[0].number, GrantNumber(5));
 }

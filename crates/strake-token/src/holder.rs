@@ -116,6 +116,18 @@ impl Holder {
         Some(Effect::Flush(ino, limit))
     }
 
+    /// The file is in use no more at this client. Returns the message that says so, if the
+    /// authority has it otherwise.
+    pub fn close(&mut self, ino: Ino) -> Option<Effect> {
+        let file = self.files.get_mut(&ino)?;
+        if !std::mem::take(&mut file.held.open) {
+            return None;
+        }
+        let (upto, keeps) = (file.newest, file.held.clone());
+        self.forget_if_empty(ino);
+        Some(Effect::Send(Request::GivenUp { ino, upto, keeps }))
+    }
+
     /// Takes a message of the authority of a term.
     pub fn receive(&mut self, term: Term, message: Reply) -> Vec<Effect> {
         if term != self.term && obeys(Rule::OtherTermsAreVoid) {

@@ -5,6 +5,7 @@
 //!   what conflicts.
 //! - [`Holder`] is the view of one client: what it may use, what it must give back, and when.
 //! - [`message`] has what the two say to each other. Messages may be lost, repeated and overtaken.
+//! - [`port`] has the ways on which they say it.
 //! - [`held`] and [`ranges`] say what a client holds of one file.
 //!
 //! **The promise.** What one client may use never conflicts with what another may use. The
@@ -28,6 +29,7 @@ pub mod authority;
 pub mod held;
 pub mod holder;
 pub mod message;
+pub mod port;
 pub mod ranges;
 pub mod rule;
 

@@ -22,9 +22,19 @@ pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ("strake-array", &["strake-proto", "strake-env", "strake-observe", "strake-stripe"]),
     (
         "strake-client",
-        &["strake-proto", "strake-env", "strake-observe", "strake-stripe", "strake-array"],
+        &[
+            "strake-proto",
+            "strake-env",
+            "strake-observe",
+            "strake-stripe",
+            "strake-token",
+            "strake-array",
+        ],
     ),
-    ("strake-manager", &["strake-proto", "strake-env", "strake-stripe", "strake-array"]),
+    (
+        "strake-manager",
+        &["strake-proto", "strake-env", "strake-stripe", "strake-token", "strake-array"],
+    ),
     ("strake-testing", &["strake-proto", "strake-env", "strake-stripe", "strake-meta"]),
     ("strake-fuse", &["strake-proto", "strake-env", "strake-observe", "strake-client"]),
     ("strake-report", &[]),

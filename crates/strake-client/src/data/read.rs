@@ -262,6 +262,9 @@ impl Of<'_> {
     /// Notes the access time of a read, by the rules of `relatime`.
     pub(crate) fn note_read(&self) {
         const DAY: i64 = 24 * 3600;
+        if !self.mount.may_change(self.inode.ino) {
+            return;
+        }
         let now = self.mount.now();
         let mut core = self.inode.core.lock();
         if !core.is_loaded() {

@@ -176,6 +176,11 @@ impl Core {
             if !inode.has_acl {
                 self.acl = None;
             }
+            if inode.attr.links == 0 {
+                // Another client has removed the last name, and someone has it open.
+                self.removed = true;
+                self.orphan = true;
+            }
             self.loaded = true;
         }
     }

@@ -14,6 +14,7 @@ use crate::memory::unsettled::Unsettled;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use strake_array::floors::Floors;
 use strake_array::meta_link::MetaLink;
 use strake_array::room::{Claim, Room};
 use strake_env::sync::{Mutex, RwLock};
@@ -178,6 +179,14 @@ impl FileState {
     pub(crate) fn note_sending(&self, index: u64) {
         self.stored_blocks.fetch_max(index + 1, Ordering::AcqRel);
         self.sent.store(true, Ordering::Release);
+    }
+
+    /// Whether a range deletion of the file's object is pending.
+    pub(crate) fn has_floor(&self, floors: &Floors) -> bool {
+        match &*self.content.read() {
+            Content::Object(layout) => floors.has(layout.object),
+            _ => false,
+        }
     }
 
     fn as_owner(self: &Arc<FileState>) -> Weak<dyn Owner> {

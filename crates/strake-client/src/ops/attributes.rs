@@ -35,8 +35,8 @@ pub(crate) fn setattr(
             }
         }
         let file = match open {
-            Some(open) => Arc::clone(&open.file),
-            None => mount.file(inode)?,
+            Some(open) if mount.tokens.is_none() => Arc::clone(&open.file),
+            _ => mount.file(inode)?,
         };
         Of { mount, inode, file: &file }.set_size(size)?;
     }

@@ -4,25 +4,78 @@ use crate::inode::core::{Core, InodeState};
 use crate::inode::open_table::Pinned;
 use crate::mount::Mount;
 use crate::permissions::{EXECUTE, WRITE, check_sticky};
-use crate::vfs::Entry;
+use crate::tokens::{exclusive, shared};
+use crate::vfs::{Entry, OpenFlags};
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed, RenameMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
 
+/// How often an operation begins anew because another client was faster.
+const ATTEMPTS: u32 = 100;
+
+impl Mount {
+    /// The inode that a name leads to, if others may have tokens of it. It may lead elsewhere as
+    /// soon as this returns.
+    fn child(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
+        self.tokens.as_ref()?;
+        find(self, parent, name).ok().map(|(found, _)| found.attr.ino)
+    }
+}
+
 /// The inode that `name` leads to, from the metadata, and the count of changes before the query.
-fn find(mount: &Mount, parent: Ino, name: &[u8]) -> Result<(Inode, u64)> {
+pub(crate) fn find(mount: &Mount, parent: Ino, name: &[u8]) -> Result<(Inode, u64)> {
     let before = mount.array.meta.changes();
     let query = MetaQuery::Lookup { parent, name: name.to_vec() };
     Ok((mount.array.meta.query_inode(&query)?, before))
 }
 
-/// Counts a lookup of an inode that was just found or made.
-pub(crate) fn enter(mount: &Mount, found: &Inode, before: u64) -> (Pinned, Entry) {
+/// Counts a lookup of an inode that was just found. The caller holds no token.
+///
+/// # Errors
+/// Of the metadata, beside other clients; `Stale` if the inode is gone by now.
+pub(crate) fn enter(mount: &Mount, found: &Inode, before: u64) -> Result<(Pinned, Entry)> {
     let inode = mount.table.pin(found.attr.ino);
-    mount.table.add_lookups(found.attr.ino, 1);
-    let attr = mount.learn(&inode, found, before);
-    (inode, Entry { attr })
+    let attr = if mount.tokens.is_some() {
+        // Another client may have changes of it that the metadata does not know.
+        let _tokens = mount.take([shared(inode.ino)])?;
+        mount.attr(&inode)?
+    } else {
+        mount.learn(&inode, found, before)
+    };
+    mount.table.add_lookups(inode.ino, 1);
+    Ok((inode, Entry { attr }))
+}
+
+/// Counts a lookup of an inode that was just made, and takes its tokens. The caller holds those of
+/// its directory: so no other client knows of it.
+pub(crate) fn enter_new(
+    mount: &Mount,
+    made: &Inode,
+    open: Option<OpenFlags>,
+) -> Result<(Pinned, Entry)> {
+    let ino = made.attr.ino;
+    let _tokens = match open {
+        Some(flags) => mount.take_open(exclusive(ino), flags)?,
+        None => mount.take([exclusive(ino)])?,
+    };
+    let inode = mount.table.pin(ino);
+    mount.table.add_lookups(ino, 1);
+    // No other thread knows the inode yet, so its attributes are right whatever else changed.
+    let attr = mount.learn(&inode, made, mount.array.meta.changes());
+    Ok((inode, Entry { attr }))
+}
+
+/// Does `attempt` again while what a name led to is gone before it could be used. Another client
+/// has removed it; without others there is one attempt.
+pub(crate) fn while_stale<T>(mount: &Mount, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..ATTEMPTS {
+        match attempt() {
+            Err(error) if error.kind() == ErrorKind::Stale && mount.tokens.is_some() => {}
+            result => return result,
+        }
+    }
+    attempt()
 }
 
 /// See [`crate::Vfs::lookup`].
@@ -30,8 +83,16 @@ pub(crate) fn lookup(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -
     if name == b"." {
         let before = mount.array.meta.changes();
         let found = mount.array.meta.query_inode(&MetaQuery::GetInode { ino: parent })?;
-        return Ok(enter(mount, &found, before).1);
+        return Ok(enter(mount, &found, before)?.1);
     }
+    while_stale(mount, || {
+        let (found, before) = look(mount, caller, parent, name)?;
+        Ok(enter(mount, &found, before)?.1)
+    })
+}
+
+fn look(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(Inode, u64)> {
+    let _tokens = mount.take([shared(parent)])?;
     let dir = mount.table.pin(parent);
     let attr = mount.loaded(&dir, Core::attr)?;
     if attr.file_type != FileType::Directory {
@@ -41,17 +102,18 @@ pub(crate) fn lookup(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -
     if dir.core.lock().removed {
         return Err(ErrorKind::NotFound.into());
     }
-    let (found, before) = find(mount, parent, name)?;
-    Ok(enter(mount, &found, before).1)
+    find(mount, parent, name)
 }
 
-/// Makes an inode with a name. Returns it pinned, with one lookup counted.
+/// Makes an inode with a name. Returns it pinned, with one lookup counted. If it is to be opened,
+/// its handle is counted. The caller holds the directory's token exclusively.
 pub(crate) fn make(
     mount: &Mount,
     caller: &Caller,
     parent: Ino,
     name: &[u8],
     new: NewInode,
+    open: Option<OpenFlags>,
 ) -> Result<(Pinned, Entry, Inode)> {
     let dir = mount.table.pin(parent);
     let device = matches!(new.file_type, FileType::CharDevice | FileType::BlockDevice);
@@ -62,8 +124,7 @@ pub(crate) fn make(
     let result = mount.array.meta.apply_inode(MetaOp::Create { parent, name: name.to_vec(), new });
     let made = result?;
     dir.core.lock().forget();
-    // No other thread knows the inode yet, so its attributes are right whatever else changed.
-    let (inode, entry) = enter(mount, &made, mount.array.meta.changes());
+    let (inode, entry) = enter_new(mount, &made, open)?;
     Ok((inode, entry, made))
 }
 
@@ -111,15 +172,40 @@ pub(crate) fn remove(
     name: &[u8],
     directory: bool,
 ) -> Result<()> {
+    for _ in 0..ATTEMPTS {
+        let child = mount.child(parent, name);
+        let _tokens = match child {
+            Some(child) => mount.take([exclusive(parent), exclusive(child)])?,
+            None => mount.take([exclusive(parent)])?,
+        };
+        if remove_child(mount, caller, (parent, name), directory, child)? {
+            return Ok(());
+        }
+    }
+    Err(ErrorKind::Retry.into())
+}
+
+/// Removes a name. False if it does not lead to `child`, whose token the caller holds, if others
+/// may have changed it.
+fn remove_child(
+    mount: &Mount,
+    caller: &Caller,
+    (parent, name): (Ino, &[u8]),
+    directory: bool,
+    child: Option<Ino>,
+) -> Result<bool> {
     let dir = mount.table.pin(parent);
     let dir_attr = mount.check_directory_change(caller, &dir)?;
     let _names = dir.names.lock();
     if name == b"." || name == b".." {
         // The metadata knows the error for each of them.
         mount.array.meta.apply(removal(parent, name, directory, false))?;
-        return Ok(());
+        return Ok(true);
     }
     let (found, _) = find(mount, parent, name)?;
+    if mount.tokens.is_some() && child != Some(found.attr.ino) {
+        return Ok(false);
+    }
     check_sticky(caller, &dir_attr, &found.attr)?;
     let inode = mount.table.pin(found.attr.ino);
     let _last_name = inode.lifetime.write();
@@ -130,7 +216,7 @@ pub(crate) fn remove(
     match reply? {
         (MetaReply::Removed(Some(removed)), time) => {
             lost_name(mount, &inode, (&found.attr, time), removed, open);
-            Ok(())
+            Ok(true)
         }
         _ => Err(wrong_reply()),
     }
@@ -175,6 +261,29 @@ pub(crate) fn rename(
     (new_parent, new_name): (Ino, &[u8]),
     mode: RenameMode,
 ) -> Result<()> {
+    for _ in 0..ATTEMPTS {
+        let children = [mount.child(parent, name), mount.child(new_parent, new_name)];
+        // A file that is not there is held as its directory is.
+        let inos = [children[0].unwrap_or(parent), children[1].unwrap_or(new_parent)];
+        let [source, target] = inos.map(exclusive);
+        let _tokens = mount.take([exclusive(parent), exclusive(new_parent), source, target])?;
+        let names = [(parent, name), (new_parent, new_name)];
+        if rename_children(mount, caller, names, mode, children)? {
+            return Ok(());
+        }
+    }
+    Err(ErrorKind::Retry.into())
+}
+
+/// Renames. False if the names do not lead to `children`, whose tokens the caller holds, if others
+/// may have changed them.
+fn rename_children(
+    mount: &Mount,
+    caller: &Caller,
+    [(parent, name), (new_parent, new_name)]: [(Ino, &[u8]); 2],
+    mode: RenameMode,
+    children: [Option<Ino>; 2],
+) -> Result<bool> {
     let dirs = (mount.table.pin(parent), mount.table.pin(new_parent));
     let attr = mount.check_directory_change(caller, &dirs.0)?;
     let new_attr = mount.check_directory_change(caller, &dirs.1)?;
@@ -185,6 +294,10 @@ pub(crate) fn rename(
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
+    let found = [Some(source.attr.ino), target.as_ref().map(|target| target.attr.ino)];
+    if mount.tokens.is_some() && found != children {
+        return Ok(false);
+    }
     check_sticky(caller, &attr, &source.attr)?;
     let moved = mount.table.pin(source.attr.ino);
     check_parent_change(mount, caller, &moved, &source.attr, parent != new_parent)?;
@@ -223,7 +336,7 @@ pub(crate) fn rename(
         ((MetaReply::Removed(_), _), None) => {}
         _ => return Err(wrong_reply()),
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Locks the names of one or two directories, always in the order of their numbers.

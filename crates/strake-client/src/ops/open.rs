@@ -2,18 +2,19 @@
 
 use crate::data::of::Of;
 use crate::data::prefetch::ReadAhead;
-use crate::flush::sync::sync_inode;
+use crate::flush::sync::{sync_inode, sync_inode_whole};
 use crate::inode::core::InodeState;
 use crate::inode::require_regular;
 use crate::memory::file::FileState;
 use crate::mount::Mount;
 use crate::open_file::OpenFile;
-use crate::ops::names::{enter, make, new_inode};
+use crate::ops::names::{enter, enter_new, find, make, new_inode, while_stale};
 use crate::permissions::{EXECUTE, READ, WRITE};
+use crate::tokens::{exclusive, shared};
 use crate::vfs::{Entry, OpenFlags};
 use std::sync::Arc;
 use strake_env::sync::Mutex;
-use strake_proto::meta::{Inode, MetaOp, MetaQuery};
+use strake_proto::meta::{Inode, MetaOp};
 use strake_proto::{Caller, ErrorKind, FileType, Ino, Result};
 
 /// Opens an inode after all checks, and counts the handle.
@@ -56,6 +57,18 @@ pub(crate) fn open(
     inode: &Arc<InodeState>,
     flags: OpenFlags,
 ) -> Result<OpenFile> {
+    let tokens = if flags.truncate { exclusive(inode.ino) } else { shared(inode.ino) };
+    let _tokens = mount.take_open(tokens, flags)?;
+    open_held(mount, caller, inode, flags).inspect_err(|_| mount.close(inode.ino, flags))
+}
+
+/// Opens a file. The caller holds its tokens.
+fn open_held(
+    mount: &Mount,
+    caller: &Caller,
+    inode: &Arc<InodeState>,
+    flags: OpenFlags,
+) -> Result<OpenFile> {
     let mut want = 0;
     if flags.execute {
         want |= EXECUTE;
@@ -71,7 +84,7 @@ pub(crate) fn open(
     if flags.truncate {
         let of = Of { mount, inode, file: &open.file };
         if let Err(error) = of.set_size(0) {
-            release(mount, &open);
+            release_handle(mount, &open);
             return Err(error);
         }
     }
@@ -85,24 +98,34 @@ pub(crate) fn create(
     (parent, name): (Ino, &[u8]),
     permissions: u32,
     flags: OpenFlags,
-    exclusive: bool,
+    only_new: bool,
 ) -> Result<(Entry, OpenFile)> {
-    let new = new_inode(caller, FileType::Regular, permissions);
-    match make(mount, caller, parent, name, new) {
-        Ok((inode, entry, made)) => {
-            // The caller that makes a file may open it, whatever its mode says.
-            let open = open_inode(mount, &inode, flags, Some(&made)).inspect_err(|_| {
-                mount.table.remove_lookups(inode.ino, 1);
-            })?;
-            Ok((entry, open))
-        }
+    while_stale(mount, || match create_new(mount, caller, (parent, name), permissions, flags) {
         Err(error)
-            if !exclusive && matches!(error.kind(), ErrorKind::Exists | ErrorKind::Access) =>
+            if !only_new && matches!(error.kind(), ErrorKind::Exists | ErrorKind::Access) =>
         {
             open_existing(mount, caller, (parent, name), flags, error)
         }
-        Err(error) => Err(error),
-    }
+        result => result,
+    })
+}
+
+fn create_new(
+    mount: &Mount,
+    caller: &Caller,
+    (parent, name): (Ino, &[u8]),
+    permissions: u32,
+    flags: OpenFlags,
+) -> Result<(Entry, OpenFile)> {
+    let _tokens = mount.take([exclusive(parent)])?;
+    let new = new_inode(caller, FileType::Regular, permissions);
+    let (inode, entry, made) = make(mount, caller, parent, name, new, Some(flags))?;
+    // The caller that makes a file may open it, whatever its mode says.
+    let open = open_inode(mount, &inode, flags, Some(&made)).inspect_err(|_| {
+        mount.table.remove_lookups(inode.ino, 1);
+        mount.close(inode.ino, flags);
+    })?;
+    Ok((entry, open))
 }
 
 /// Opens the file that has the name already. If there is none, returns `refusal`, the error of the
@@ -114,17 +137,22 @@ fn open_existing(
     flags: OpenFlags,
     refusal: strake_proto::Error,
 ) -> Result<(Entry, OpenFile)> {
-    let dir = mount.table.pin(parent);
-    mount.check_access(caller, &dir, EXECUTE)?;
-    let before = mount.array.meta.changes();
-    let query = MetaQuery::Lookup { parent, name: name.to_vec() };
-    let found = match mount.array.meta.query_inode(&query) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(refusal),
-        found => found?,
+    let (found, before) = {
+        let _tokens = mount.take([shared(parent)])?;
+        let dir = mount.table.pin(parent);
+        mount.check_access(caller, &dir, EXECUTE)?;
+        match find(mount, parent, name) {
+            // Beside others it may have been removed since the attempt to make it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let retry = mount.tokens.is_some() && refusal.kind() == ErrorKind::Exists;
+                return Err(if retry { ErrorKind::Stale.into() } else { refusal });
+            }
+            found => found?,
+        }
     };
-    let (inode, entry) = enter(mount, &found, before);
+    let (inode, entry) = enter(mount, &found, before)?;
     match open(mount, caller, &inode, flags) {
-        Ok(open) => Ok((Entry { attr: mount.attr(&inode).unwrap_or(entry.attr) }, open)),
+        Ok(open) => Ok((current(mount, &inode).unwrap_or(entry), open)),
         Err(error) => {
             mount.table.remove_lookups(inode.ino, 1);
             Err(error)
@@ -132,7 +160,12 @@ fn open_existing(
     }
 }
 
-/// See [`crate::Vfs::tmpfile`].
+fn current(mount: &Mount, inode: &InodeState) -> Result<Entry> {
+    let _tokens = mount.take([shared(inode.ino)])?;
+    Ok(Entry { attr: mount.attr(inode)? })
+}
+
+/// See [`crate::Vfs::tmpfile`]. The caller holds the directory's token.
 pub(crate) fn tmpfile(
     mount: &Mount,
     caller: &Caller,
@@ -144,8 +177,9 @@ pub(crate) fn tmpfile(
     mount.check_directory_change(caller, &dir)?;
     let new = new_inode(caller, FileType::Regular, permissions);
     let made = mount.array.meta.apply_inode(MetaOp::CreateOrphan { parent, new })?;
-    let (inode, entry) = enter(mount, &made, mount.array.meta.changes());
-    let open = open_inode(mount, &inode, flags, Some(&made))?;
+    let (inode, entry) = enter_new(mount, &made, Some(flags))?;
+    let open = open_inode(mount, &inode, flags, Some(&made))
+        .inspect_err(|_| mount.close(inode.ino, flags))?;
     let mut core = inode.core.lock();
     core.set_removed(made.attr, made.attr.ctime);
     core.orphan = true;
@@ -155,6 +189,11 @@ pub(crate) fn tmpfile(
 
 /// The last close of a handle.
 pub(crate) fn release(mount: &Mount, open: &OpenFile) {
+    release_handle(mount, open);
+    mount.close(open.inode.ino, open.flags);
+}
+
+fn release_handle(mount: &Mount, open: &OpenFile) {
     let inode = &open.inode;
     // Pinned, so that the entry stays until the inode is reaped.
     let pinned = mount.table.pin(inode.ino);
@@ -162,7 +201,10 @@ pub(crate) fn release(mount: &Mount, open: &OpenFile) {
         return;
     }
     let removed = inode.core.lock().removed;
-    if removed {
+    if removed && mount.tokens.is_some() {
+        // Another client may have it open. Whoever closes it last has the leader remove it.
+        let _ = sync_inode_whole(mount, inode);
+    } else if removed {
         reap(mount, &pinned);
     }
 }

@@ -1,4 +1,4 @@
-//! Join, Reap, RangeApplied: beginnings and ends that no application sees.
+//! Join, ReserveGrants, Reap, RangeApplied: beginnings and ends that no application sees.
 
 use crate::keys::{self, Table};
 use crate::ops::window;
@@ -10,10 +10,7 @@ use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, ObjectId, Result};
 /// Begins a client's life and ends the life before it. Two lives never get the same grant. An
 /// unused grant costs nothing.
 pub(crate) fn join(txn: &mut Transaction<'_>) -> Result<MetaReply> {
-    // Every other operation that changes something notices an unformatted store by itself.
-    if txn.get_raw(&keys::global(CONFIGURATION))?.is_none() {
-        return Err(unformatted());
-    }
+    require_format(txn)?;
     window::close_lives(txn)?;
     for (key, value) in txn.collect(&keys::whole(Table::Orphan))? {
         let orphan: OrphanRecord = decode(&value)?;
@@ -33,9 +30,23 @@ pub(crate) fn join(txn: &mut Transaction<'_>) -> Result<MetaReply> {
             txn.queue_object(reserved.layout)?;
         }
     }
+    reserve_grants(txn, 1)
+}
+
+/// Most operations that change something notice an unformatted store by themselves.
+fn require_format(txn: &Transaction<'_>) -> Result<()> {
+    let is_formatted = txn.get_raw(&keys::global(CONFIGURATION))?.is_some();
+    if is_formatted { Ok(()) } else { Err(unformatted()) }
+}
+
+/// Gives away `count` grant numbers and returns the first.
+pub(crate) fn reserve_grants(txn: &mut Transaction<'_>, count: u64) -> Result<MetaReply> {
+    require_format(txn)?;
     let counters = txn.counters()?;
     let grant = GrantNumber(counters.next_grant);
-    counters.next_grant += 1;
+    counters.next_grant = counters.next_grant.checked_add(count).ok_or_else(|| {
+        Error::new(ErrorKind::Invalid, format!("{count} grants are more than there are"))
+    })?;
     Ok(MetaReply::Session { grant })
 }
 

@@ -62,6 +62,7 @@ impl Daemon {
             observe: Arc::clone(&observe),
             client: CLIENT,
             io_threads: settings.io_threads,
+            beside_others: false,
         })?;
         after_crash::recover(&array).map_err(|error| error.context("recovery at start"))?;
         let vfs = StrakeVfs::start(Arc::clone(&array), settings)?;

@@ -1,0 +1,428 @@
+//! Several mounts of one file system: what one has done, every other sees.
+//!
+//! Files are compared with vectors and names with a map. A test holds a file's vector while an
+//! operation runs, so that the expected outcome is exact; operations on other files run at the same
+//! time on the other mounts. So tokens are asked for, revoked and given up all the time.
+
+use crate::StrakeVfs;
+use crate::differential_test::{fill, length, place};
+use crate::testing::{Rig, assert_whole};
+use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use strake_env::Rng;
+use strake_env::sync::Mutex;
+use strake_env::thread;
+use strake_manager::TokenService;
+use strake_proto::meta::RenameMode;
+use strake_proto::{Caller, ErrorKind, Ino};
+
+const ROOT: &Caller = &Caller::ROOT;
+const RW: OpenFlags = OpenFlags::READ_WRITE;
+const MOUNTS: usize = 3;
+const SIZE_MAX: usize = 5 * (256 << 10) + 1000;
+
+/// Mounts of one file system, and the authority between them.
+struct World {
+    rig: Rig,
+    tokens: Arc<TokenService>,
+    mounts: Vec<Arc<StrakeVfs>>,
+}
+
+impl World {
+    fn new(code: &str, nsds: u16) -> World {
+        let rig = Rig::new(code, nsds);
+        let tokens = rig.tokens();
+        let mounts = (0..MOUNTS as u64).map(|at| rig.start_beside(&tokens, 10 + at)).collect();
+        World { rig, tokens, mounts }
+    }
+
+    /// All mounts end in order; a lone mount then finds what they left.
+    fn end(self) -> Rig {
+        for (at, mount) in self.mounts.iter().enumerate() {
+            mount.shutdown().expect("ends");
+            self.tokens.gone(strake_proto::ClientId(10 + at as u64));
+        }
+        self.tokens.stop();
+        self.rig
+    }
+}
+
+/// A file, a handle of it on each mount, and what it should be.
+struct File {
+    name: String,
+    ino: Ino,
+    handles: Vec<Handle>,
+    bytes: Vec<u8>,
+}
+
+impl File {
+    fn new(world: &World, name: String) -> File {
+        let first = &world.mounts[0];
+        let (entry, opened) =
+            first.create(ROOT, Ino::ROOT, name.as_bytes(), 0o644, RW, true).expect("created");
+        let mut handles = vec![opened.handle];
+        for mount in &world.mounts[1..] {
+            let found = mount.lookup(ROOT, Ino::ROOT, name.as_bytes()).expect("seen at once");
+            assert_eq!(found.attr.ino, entry.attr.ino);
+            handles.push(mount.open(ROOT, entry.attr.ino, RW).expect("opened").handle);
+        }
+        File { name, ino: entry.attr.ino, handles, bytes: Vec::new() }
+    }
+
+    fn step(&mut self, mounts: &[Arc<StrakeVfs>], rng: &mut Rng) {
+        let at = rng.index(mounts.len());
+        let vfs = &*mounts[at];
+        match rng.below(16) {
+            0..=4 => self.write(vfs, at, rng),
+            5..=9 => self.read(vfs, at, rng),
+            10 => self.append(vfs, rng),
+            11 => self.truncate(vfs, at, rng),
+            12 => self.punch(vfs, at, rng),
+            13 => vfs.fsync(self.handles[at]).expect("synced"),
+            14 => {
+                vfs.release(self.handles[at]);
+                self.handles[at] = vfs.open(ROOT, self.ino, RW).expect("opened").handle;
+            }
+            _ => {
+                vfs.sync().expect("synced");
+            }
+        }
+        let other = &mounts[rng.index(mounts.len())];
+        let attr = other.getattr(self.ino).expect("attributes");
+        assert_eq!(attr.size, self.bytes.len() as u64, "{}: size elsewhere", self.name);
+    }
+
+    fn write(&mut self, vfs: &StrakeVfs, at: usize, rng: &mut Rng) {
+        let offset = place(rng, SIZE_MAX);
+        let length = length(rng).min(SIZE_MAX - offset);
+        let salt = rng.next_u64() as u8;
+        let data: Vec<u8> = (0..length).map(|at| (at / 7) as u8 ^ salt).collect();
+        let count = vfs.write(self.handles[at], offset as u64, &data).expect("there is room");
+        assert_eq!(count, length);
+        fill(&mut self.bytes, offset, offset + length, |at| data[at - offset]);
+    }
+
+    fn append(&mut self, vfs: &StrakeVfs, rng: &mut Rng) {
+        let length = length(rng).min(SIZE_MAX - self.bytes.len());
+        let data = vec![rng.next_u64() as u8; length];
+        let flags = OpenFlags { append: true, ..RW };
+        let handle = vfs.open(ROOT, self.ino, flags).expect("opened").handle;
+        assert_eq!(vfs.write(handle, 0, &data).expect("there is room"), length);
+        self.bytes.extend_from_slice(&data);
+        vfs.release(handle);
+    }
+
+    fn read(&mut self, vfs: &StrakeVfs, at: usize, rng: &mut Rng) {
+        let offset = place(rng, SIZE_MAX);
+        let mut out = vec![0xee; length(rng)];
+        let count = vfs.read(self.handles[at], offset as u64, &mut out).expect("readable");
+        let expected = self.bytes.get(offset..).unwrap_or(&[]);
+        let expected = &expected[..expected.len().min(out.len())];
+        let differs = (0..count.min(expected.len())).find(|&at| out[at] != expected[at]);
+        assert!(
+            count == expected.len() && differs.is_none(),
+            "{} on mount {at} at {offset}: {count} of {} bytes, the first wrong one is {differs:?}",
+            self.name,
+            expected.len()
+        );
+    }
+
+    fn truncate(&mut self, vfs: &StrakeVfs, at: usize, rng: &mut Rng) {
+        let size = if rng.one_in(4) { 0 } else { place(rng, SIZE_MAX) };
+        let handle = rng.one_in(2).then_some(self.handles[at]);
+        let change = SetAttr { size: Some(size as u64), ..SetAttr::default() };
+        vfs.setattr(ROOT, self.ino, handle, &change).expect("cut");
+        self.bytes.resize(size, 0);
+    }
+
+    fn punch(&mut self, vfs: &StrakeVfs, at: usize, rng: &mut Rng) {
+        let start = place(rng, SIZE_MAX);
+        let end = (start + length(rng)).min(SIZE_MAX).max(start + 1);
+        let range = start as u64..end as u64;
+        vfs.fallocate(self.handles[at], range, FallocateMode::PunchHole).expect("punched");
+        let size = self.bytes.len();
+        if start < size {
+            fill(&mut self.bytes, start, end.min(size), |_| 0);
+        }
+    }
+}
+
+fn steps() -> u64 {
+    std::env::var("STRAKE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(400)
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("STRAKE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    println!("STRAKE_SEED={seed}");
+    seed
+}
+
+fn contents_agree(code: &str, nsds: u16, seed: u64) {
+    let world = World::new(code, nsds);
+    let files: Vec<Mutex<File>> =
+        (0..4).map(|at| Mutex::new(File::new(&world, format!("f{at}")))).collect();
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let (files, world) = (&files, &world);
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed * 100 + number);
+                for _ in 0..steps() {
+                    let file = &files[rng.index(files.len())];
+                    file.lock().step(&world.mounts, &mut rng);
+                }
+            });
+        }
+    });
+    let rig = world.end();
+    let alone = rig.start(0);
+    for file in files {
+        let file = file.into_inner();
+        let handle = alone.open(ROOT, file.ino, RW).expect("opened").handle;
+        let mut out = vec![0; file.bytes.len() + 1];
+        let count = alone.read(handle, 0, &mut out).expect("readable");
+        assert!(out[..count] == file.bytes, "{} after all mounts have ended", file.name);
+        assert_whole(&alone.vfs, file.ino, &file.name);
+        alone.release(handle);
+    }
+    alone.shutdown().expect("ends");
+}
+
+#[test]
+fn what_one_mount_writes_every_mount_reads() {
+    let seed = seed();
+    contents_agree("1", 1, seed);
+    contents_agree("4+1p", 5, seed + 1);
+    contents_agree("2x", 3, seed + 2);
+}
+
+/// Names of two directories, and what they lead to.
+struct Names {
+    dirs: [Ino; 2],
+    names: [BTreeMap<Vec<u8>, Ino>; 2],
+    links: BTreeMap<Ino, u32>,
+}
+
+impl Names {
+    fn new(world: &World) -> Names {
+        let made = ["d0", "d1"].map(|name| {
+            world.mounts[0].mkdir(ROOT, Ino::ROOT, name.as_bytes(), 0o755).expect("made").attr.ino
+        });
+        Names { dirs: made, names: Default::default(), links: BTreeMap::new() }
+    }
+
+    fn step(&mut self, world: &World, rng: &mut Rng) {
+        let vfs = &*world.mounts[rng.index(MOUNTS)];
+        let (from, to) = (rng.index(2), rng.index(2));
+        let name = |rng: &mut Rng| format!("n{}", rng.below(6)).into_bytes();
+        let (one, two) = (name(rng), name(rng));
+        match rng.below(6) {
+            0 | 1 => self.create(vfs, from, &one, rng.one_in(2)),
+            2 => self.remove(vfs, from, &one),
+            3 => self.rename(vfs, (from, &one), (to, &two)),
+            4 => self.link(vfs, (from, &one), (to, &two)),
+            _ => self.chmod(vfs, from, &one, 0o600 + rng.below(64) as u32, world),
+        }
+        self.verify(&world.mounts[rng.index(MOUNTS)], rng);
+    }
+
+    fn create(&mut self, vfs: &StrakeVfs, dir: usize, name: &[u8], only_new: bool) {
+        let made = vfs.create(ROOT, self.dirs[dir], name, 0o644, RW, only_new);
+        match (self.names[dir].get(name), made) {
+            (Some(_), Err(error)) => {
+                assert!(only_new && error.kind() == ErrorKind::Exists, "{error}");
+            }
+            (known, Ok((entry, opened))) => {
+                assert!(!only_new || known.is_none(), "made a second time");
+                assert!(known.is_none_or(|ino| *ino == entry.attr.ino));
+                if known.is_none() {
+                    self.links.insert(entry.attr.ino, 1);
+                }
+                self.names[dir].insert(name.to_vec(), entry.attr.ino);
+                vfs.release(opened.handle);
+            }
+            (None, Err(error)) => panic!("not made: {error}"),
+        }
+    }
+
+    fn lost(&mut self, ino: Ino) {
+        let links = self.links.get_mut(&ino).expect("known");
+        *links -= 1;
+        if *links == 0 {
+            self.links.remove(&ino);
+        }
+    }
+
+    fn remove(&mut self, vfs: &StrakeVfs, dir: usize, name: &[u8]) {
+        let removed = vfs.unlink(ROOT, self.dirs[dir], name);
+        match self.names[dir].remove(name) {
+            Some(ino) => {
+                removed.expect("it was there");
+                self.lost(ino);
+            }
+            None => assert_eq!(removed.expect_err("none").kind(), ErrorKind::NotFound),
+        }
+    }
+
+    fn rename(&mut self, vfs: &StrakeVfs, from: (usize, &[u8]), to: (usize, &[u8])) {
+        let places = ((self.dirs[from.0], from.1), (self.dirs[to.0], to.1));
+        let renamed = vfs.rename(ROOT, places.0, places.1, RenameMode::Replace);
+        let Some(ino) = self.names[from.0].get(from.1).copied() else {
+            assert_eq!(renamed.expect_err("none").kind(), ErrorKind::NotFound);
+            return;
+        };
+        renamed.expect("it was there");
+        let target = self.names[to.0].get(to.1).copied();
+        // Two names of one inode: nothing happens.
+        if target != Some(ino) {
+            self.names[from.0].remove(from.1);
+            self.names[to.0].insert(to.1.to_vec(), ino);
+            target.into_iter().for_each(|ino| self.lost(ino));
+        }
+    }
+
+    fn link(&mut self, vfs: &StrakeVfs, from: (usize, &[u8]), to: (usize, &[u8])) {
+        let Some(ino) = self.names[from.0].get(from.1).copied() else { return };
+        let linked = vfs.link(ROOT, ino, self.dirs[to.0], to.1);
+        if self.names[to.0].contains_key(to.1) {
+            assert_eq!(linked.expect_err("taken").kind(), ErrorKind::Exists);
+            return;
+        }
+        linked.expect("the name is free");
+        self.names[to.0].insert(to.1.to_vec(), ino);
+        *self.links.get_mut(&ino).expect("known") += 1;
+    }
+
+    fn chmod(&mut self, vfs: &StrakeVfs, dir: usize, name: &[u8], permissions: u32, world: &World) {
+        let Some(ino) = self.names[dir].get(name) else { return };
+        let change = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
+        vfs.setattr(ROOT, *ino, None, &change).expect("changed");
+        for mount in &world.mounts {
+            assert_eq!(mount.getattr(*ino).expect("there").permissions, permissions);
+        }
+    }
+
+    fn verify(&self, vfs: &StrakeVfs, rng: &mut Rng) {
+        let dir = rng.index(2);
+        let mut listed = BTreeMap::new();
+        vfs.readdir(self.dirs[dir], 0, rng.one_in(2), &mut |item| {
+            if item.cookie > 2 {
+                listed.insert(item.name.clone(), item.ino);
+            }
+            true
+        })
+        .expect("listed");
+        assert_eq!(listed, self.names[dir]);
+        let name = format!("n{}", rng.below(6)).into_bytes();
+        match (vfs.lookup(ROOT, self.dirs[dir], &name), self.names[dir].get(&name)) {
+            (Ok(entry), Some(ino)) => {
+                assert_eq!(entry.attr.ino, *ino);
+                assert_eq!(entry.attr.links, self.links[ino], "links of {ino}");
+            }
+            (Err(error), None) => assert_eq!(error.kind(), ErrorKind::NotFound),
+            (found, known) => panic!("{found:?} instead of {known:?}"),
+        }
+    }
+}
+
+#[test]
+fn names_are_the_same_on_every_mount() {
+    let seed = seed();
+    let world = World::new("1", 1);
+    let mut rng = Rng::new(seed);
+    let mut names = Names::new(&world);
+    for _ in 0..steps() {
+        names.step(&world, &mut rng);
+    }
+    let rig = world.end();
+    let alone = rig.start(0);
+    names.verify(&alone.vfs, &mut rng);
+    alone.shutdown().expect("ends");
+}
+
+#[test]
+fn of_many_that_make_one_name_one_succeeds() {
+    let world = World::new("1", 1);
+    for round in 0..30 {
+        let name = format!("only-{round}");
+        let made: usize = thread::scope(|scope| {
+            let racers: Vec<_> = world
+                .mounts
+                .iter()
+                .map(|mount| {
+                    let name = name.as_bytes();
+                    scope.spawn(move || {
+                        match mount.create(ROOT, Ino::ROOT, name, 0o644, RW, true) {
+                            Ok((_, opened)) => {
+                                mount.release(opened.handle);
+                                1
+                            }
+                            Err(error) => {
+                                assert_eq!(error.kind(), ErrorKind::Exists);
+                                0
+                            }
+                        }
+                    })
+                })
+                .collect();
+            racers.into_iter().map(|racer| racer.join().expect("no panic")).sum()
+        });
+        assert_eq!(made, 1, "{name}");
+    }
+    world.end();
+}
+
+#[test]
+fn appended_records_of_all_mounts_stay_whole() {
+    const RECORD: usize = 100;
+    const EACH: usize = 60;
+    let world = World::new("1", 1);
+    let file = File::new(&world, "log".to_owned());
+    thread::scope(|scope| {
+        for (at, mount) in world.mounts.iter().enumerate() {
+            let ino = file.ino;
+            scope.spawn(move || {
+                let flags = OpenFlags { append: true, ..RW };
+                let handle = mount.open(ROOT, ino, flags).expect("opened").handle;
+                for _ in 0..EACH {
+                    let record = [at as u8 + 1; RECORD];
+                    assert_eq!(mount.write(handle, 0, &record).expect("there is room"), RECORD);
+                }
+                mount.release(handle);
+            });
+        }
+    });
+    let mut all = vec![0; MOUNTS * EACH * RECORD + 1];
+    let count = world.mounts[0].read(file.handles[0], 0, &mut all).expect("readable");
+    assert_eq!(count, MOUNTS * EACH * RECORD);
+    let mut counts = [0; MOUNTS + 1];
+    for record in all[..count].chunks(RECORD) {
+        assert!(record.iter().all(|byte| *byte == record[0]), "a record is torn");
+        counts[usize::from(record[0])] += 1;
+    }
+    assert_eq!(counts[1..], [EACH; MOUNTS]);
+    world.end();
+}
+
+#[test]
+fn a_removed_file_stays_until_the_last_mount_closes_it() {
+    let world = World::new("1", 1);
+    let mut file = File::new(&world, "gone".to_owned());
+    let bytes = vec![7; 300_000];
+    world.mounts[0].write(file.handles[0], 0, &bytes).expect("there is room");
+    world.mounts[1].unlink(ROOT, Ino::ROOT, b"gone").expect("removed");
+    let absent = world.mounts[2].lookup(ROOT, Ino::ROOT, b"gone").expect_err("seen at once");
+    assert_eq!(absent.kind(), ErrorKind::NotFound);
+    for at in 0..MOUNTS {
+        let mount = &world.mounts[at];
+        let mut out = vec![0; bytes.len()];
+        assert_eq!(mount.read(file.handles[at], 0, &mut out).expect("open"), bytes.len());
+        assert!(out == bytes, "mount {at} reads what was written");
+        assert_eq!(mount.getattr(file.ino).expect("open").links, 0);
+        assert_eq!(world.rig.inodes(), 2, "it is there while one has it open");
+        mount.release(file.handles.remove(at));
+        file.handles.insert(at, Handle(0));
+    }
+    assert_eq!(world.rig.inodes(), 1, "the last close removes it");
+    world.end();
+}

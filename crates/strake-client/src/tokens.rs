@@ -1,0 +1,439 @@
+//! What this client may use, where others use the same file system: [`Holder`] with a lock, threads
+//! that wait, and threads that give up what others want. A lone mount has none of this.
+//!
+//! **A use.** An operation takes all its tokens before it takes any lock of the client, and keeps
+//! them until it ends ([`Tokens::take`]). So what gives up never waits for a lock that is held by
+//! somebody who waits for tokens.
+//!
+//! **Giving up** is done by threads of its own, through [`GiveUp`]: what the tokens cover becomes
+//! durable, caches drop it, and only then does the authority hear of it.
+//!
+//! **The kernel** may wait in the midst of that: it drops a page only after the reads and writes of
+//! it that it has sent are answered. So while caches drop, reads and writes of that file are
+//! *served* under the token that is still held ([`Access::Data`]). When the caches have
+//! dropped all, and nothing was served meanwhile, new ones wait; else it is done once more.
+//!
+//! **Locks.** `state` is a leaf. Messages are sent without it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use strake_env::Clock;
+use strake_env::sync::{Condvar, Mutex, MutexGuard};
+use strake_env::workers::{Refused, WorkerLimits, Workers};
+use strake_observe::Observe;
+use strake_proto::{Error, ErrorKind, GrantNumber, Ino, Result};
+use strake_token::held::{Limit, Want};
+use strake_token::holder::{Effect, UseId};
+use strake_token::message::{Reply, Request, Term};
+use strake_token::port::{ToAuthority, ToClient};
+use strake_token::{Holder, Mode};
+
+/// An unanswered request is sent again after that long.
+const REPEAT: Duration = Duration::from_secs(1);
+/// An operation waits for tokens at most that long. Another client may have gigabytes to flush.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+/// So many files are given up at once.
+const GIVING_THREADS: usize = 16;
+
+/// What is done before tokens are given up. Implemented by what has the data.
+pub(crate) trait GiveUp: Send + Sync {
+    /// Notes that this client was given a grant. Called before its tokens are used.
+    fn granted(&self, number: GrantNumber);
+
+    /// Makes durable what was changed under the tokens of a file, and has the adapter's caches drop
+    /// the file. Called again if the adapter read or wrote the file meanwhile.
+    fn flush(&self, ino: Ino, limit: &Limit);
+
+    /// Drops from memory what the limit takes away. Nobody uses the file, and nothing is dirty.
+    fn forget(&self, ino: Ino, limit: &Limit);
+
+    /// Whether the adapter has caches, which may wait for reads and writes while they drop.
+    fn has_caches(&self) -> bool;
+}
+
+/// What an operation does with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// It reads or writes bytes, perhaps for a page of the kernel.
+    Data,
+    /// All else.
+    Other,
+}
+
+/// A file that is being given up.
+#[derive(Default)]
+struct Giving {
+    /// Whether reads and writes are still served.
+    serves: bool,
+    /// Those under way.
+    active: u32,
+    /// Those that ever began.
+    served: u64,
+}
+
+/// Open handles of a file.
+#[derive(Clone, Copy, Default)]
+struct Handles {
+    all: u32,
+    writing: u32,
+}
+
+struct State {
+    holder: Holder,
+    /// Uses that begun and that no thread has picked up yet.
+    begun: BTreeSet<UseId>,
+    /// Uses that nobody waits for any more.
+    abandoned: BTreeSet<UseId>,
+    giving: BTreeMap<Ino, Giving>,
+    handles: HashMap<Ino, Handles>,
+    ended: bool,
+}
+
+/// Messages to send and files to give up, once the lock is released.
+#[derive(Default)]
+struct Todo {
+    messages: Vec<Request>,
+    files: Vec<(Ino, Limit)>,
+}
+
+/// See the file's head.
+pub struct Tokens {
+    state: Mutex<State>,
+    changed: Condvar,
+    way: Arc<dyn ToAuthority>,
+    clock: Arc<dyn Clock>,
+    observe: Arc<Observe>,
+    keeper: OnceLock<Weak<dyn GiveUp>>,
+    givers: OnceLock<Workers<(Ino, Limit)>>,
+}
+
+/// An operation's tokens: held until this is dropped.
+pub(crate) struct Use<'a> {
+    tokens: Option<&'a Tokens>,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Of the holder.
+    Begun(UseId),
+    /// Served while the file is given up.
+    Served(Ino),
+    /// A lone mount has everything.
+    Lone,
+}
+
+impl Use<'_> {
+    /// Of a lone mount.
+    pub(crate) const LONE: Use<'static> = Use { tokens: None, kind: Kind::Lone };
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        let Some(tokens) = self.tokens else { return };
+        match self.kind {
+            Kind::Begun(number) => tokens.end(number),
+            Kind::Served(ino) => {
+                let mut state = tokens.state.lock();
+                if let Some(giving) = state.giving.get_mut(&ino) {
+                    giving.active -= 1;
+                }
+                drop(state);
+                tokens.changed.notify_all();
+            }
+            Kind::Lone => {}
+        }
+    }
+}
+
+impl Tokens {
+    /// The tokens of a client that has just joined the authority of `term`, and holds none.
+    pub fn new(
+        term: Term,
+        way: Arc<dyn ToAuthority>,
+        clock: Arc<dyn Clock>,
+        observe: Arc<Observe>,
+    ) -> Arc<Tokens> {
+        let mut holder = Holder::default();
+        if term > holder.term() {
+            // It holds nothing, so it has nothing to reassert but that.
+            drop(holder.reassert(term));
+            drop(holder.receive(term, Reply::Reasserted));
+        }
+        let state = State {
+            holder,
+            begun: BTreeSet::new(),
+            abandoned: BTreeSet::new(),
+            giving: BTreeMap::new(),
+            handles: HashMap::new(),
+            ended: false,
+        };
+        let (keeper, givers) = (OnceLock::new(), OnceLock::new());
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Arc::new(Tokens { state, changed, way, clock, observe, keeper, givers })
+    }
+
+    /// Says who gives up. Called once, before the first operation.
+    pub(crate) fn attach(self: &Arc<Tokens>, keeper: Weak<dyn GiveUp>) {
+        let weak = Arc::downgrade(self);
+        let limits = WorkerLimits { threads_max: GIVING_THREADS, waiting_max: usize::MAX };
+        let givers = Workers::new("give-up", limits, move |(ino, limit): (Ino, Limit)| {
+            if let Some(tokens) = weak.upgrade() {
+                tokens.give_up(ino, &limit);
+            }
+        });
+        assert!(self.givers.set(givers).is_ok() && self.keeper.set(keeper).is_ok(), "called once");
+    }
+
+    /// Takes all tokens of an operation. Waits until this client has them.
+    ///
+    /// # Errors
+    /// `TimedOut` after a long wait; `Unreachable` if the mount ends.
+    pub(crate) fn take(&self, wants: &[Want], access: Access) -> Result<Use<'_>> {
+        let wants = merged(wants);
+        let mut state = self.state.lock();
+        if let Some(served) = self.serve(&mut state, &wants, access) {
+            return Ok(served);
+        }
+        let (number, effects) = state.holder.begin(wants.clone());
+        let todo = state.absorb(effects);
+        if state.begun.remove(&number) {
+            return Ok(Use { tokens: Some(self), kind: Kind::Begun(number) });
+        }
+        drop(state);
+        self.perform(todo);
+        self.wait(number, &wants, access)
+    }
+
+    fn wait(&self, number: UseId, wants: &[Want], access: Access) -> Result<Use<'_>> {
+        let start = self.clock.monotonic();
+        let _wait = self.observe.waiters.enter("token", text(wants));
+        let mut state = self.state.lock();
+        loop {
+            if state.begun.remove(&number) {
+                return Ok(Use { tokens: Some(self), kind: Kind::Begun(number) });
+            }
+            if let Some(served) = self.serve(&mut state, wants, access) {
+                state.abandoned.insert(number);
+                return Ok(served);
+            }
+            let is_late = self.clock.monotonic().saturating_sub(start) >= WAIT_MAX;
+            if state.ended || is_late {
+                state.abandoned.insert(number);
+                let kind = if is_late { ErrorKind::TimedOut } else { ErrorKind::Unreachable };
+                return Err(Error::new(kind, format!("no token for {}", text(wants))));
+            }
+            if self.changed.wait_for(&mut state, REPEAT).timed_out() {
+                let effects = state.holder.repeat();
+                let todo = state.absorb(effects);
+                drop(state);
+                self.perform(todo);
+                state = self.state.lock();
+            }
+        }
+    }
+
+    /// Serves a read or write of a file that is being given up and still held.
+    fn serve(&self, state: &mut State, wants: &[Want], access: Access) -> Option<Use<'_>> {
+        let ([want], Access::Data) = (wants, access) else { return None };
+        let giving = state.giving.get_mut(&want.ino).filter(|giving| giving.serves)?;
+        if !state.holder.in_use(want.ino).covers(want) {
+            return None;
+        }
+        giving.active += 1;
+        giving.served += 1;
+        Some(Use { tokens: Some(self), kind: Kind::Served(want.ino) })
+    }
+
+    fn end(&self, number: UseId) {
+        let mut state = self.state.lock();
+        let effects = state.holder.end(number);
+        let todo = state.absorb(effects);
+        drop(state);
+        self.perform(todo);
+    }
+
+    /// Like [`Tokens::take`], for an operation that opens a file. The handle counts from now on;
+    /// if the operation fails, it is to be closed again.
+    pub(crate) fn take_open(&self, want: Want, writing: bool) -> Result<Use<'_>> {
+        {
+            let mut state = self.state.lock();
+            let handles = state.handles.entry(want.ino).or_default();
+            handles.all += 1;
+            handles.writing += u32::from(writing);
+        }
+        let ino = want.ino;
+        let taken = self.take(&[want], Access::Other);
+        if taken.is_err() {
+            self.close(ino, writing);
+        }
+        taken
+    }
+
+    /// A handle is closed. The last one gives the file's OPEN token back.
+    pub(crate) fn close(&self, ino: Ino, writing: bool) {
+        let mut state = self.state.lock();
+        let handles = state.handles.get_mut(&ino).expect("invariant: only open files are closed");
+        handles.all -= 1;
+        handles.writing -= u32::from(writing);
+        if handles.all > 0 {
+            return;
+        }
+        state.handles.remove(&ino);
+        let effects = state.holder.close(ino).into_iter().collect();
+        let todo = state.absorb(effects);
+        drop(state);
+        self.perform(todo);
+    }
+
+    /// The mode in which a read takes a file. While a handle may write it, a program may store to a
+    /// mapped page without a word, so that a page that was read must be the only one there is.
+    pub(crate) fn read_mode(&self, ino: Ino) -> Mode {
+        let handles = self.state.lock().handles.get(&ino).copied().unwrap_or_default();
+        if handles.writing > 0 { Mode::Exclusive } else { Mode::Shared }
+    }
+
+    /// Whether a handle of this client may write a file.
+    pub(crate) fn is_written(&self, ino: Ino) -> bool {
+        self.read_mode(ino) == Mode::Exclusive
+    }
+
+    /// Whether this client may change a file now.
+    pub(crate) fn may_change(&self, ino: Ino) -> bool {
+        self.state.lock().holder.in_use(ino).inode == Some(Mode::Exclusive)
+    }
+
+    /// Ends all waits. What is held stays until the authority learns that this client is gone.
+    pub(crate) fn stop(&self) {
+        self.state.lock().ended = true;
+        self.changed.notify_all();
+        if let Some(givers) = self.givers.get() {
+            drop(givers.end());
+            givers.join();
+        }
+    }
+
+    fn perform(&self, todo: Todo) {
+        if !todo.messages.is_empty() {
+            let term = self.state.lock().holder.term();
+            todo.messages.into_iter().for_each(|message| self.way.send(term, message));
+        }
+        let givers = self.givers.get().expect("invariant: attached before the first operation");
+        for file in todo.files {
+            match givers.submit(file) {
+                // The mount ends, and the authority frees all that it holds.
+                Ok(()) | Err(Refused::Ended(_)) => {}
+                Err(Refused::Full((ino, limit))) => {
+                    // No thread is to be had: this one must do it, for somebody waits.
+                    self.give_up(ino, &limit);
+                }
+            }
+        }
+    }
+
+    /// Gives a file up as far as the limit says: see the file's head.
+    fn give_up(&self, ino: Ino, limit: &Limit) {
+        let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) else { return };
+        let serves = keeper.has_caches();
+        self.state.lock().giving.insert(ino, Giving { serves, ..Giving::default() });
+        self.changed.notify_all();
+        loop {
+            let before = self.state.lock().served(ino);
+            keeper.flush(ino, limit);
+            let mut state = self.state.lock();
+            self.changed.wait_while(&mut state, |state| state.active(ino) > 0);
+            if state.served(ino) == before {
+                // From here on reads and writes wait for a token like all else.
+                state.giving.remove(&ino);
+                break;
+            }
+        }
+        keeper.forget(ino, limit);
+        let mut state = self.state.lock();
+        let effects = state.holder.flushed(ino);
+        let todo = state.absorb(effects);
+        drop(state);
+        self.changed.notify_all();
+        self.perform(todo);
+    }
+}
+
+impl ToClient for Tokens {
+    fn send(&self, term: Term, message: Reply) {
+        if let Reply::Grant { grants, .. } = &message
+            && let Some(keeper) = self.keeper.get().and_then(Weak::upgrade)
+        {
+            grants.iter().for_each(|grant| keeper.granted(grant.number));
+        }
+        let mut state: MutexGuard<'_, State> = self.state.lock();
+        let effects = state.holder.receive(term, message);
+        let todo = state.absorb(effects);
+        drop(state);
+        self.changed.notify_all();
+        self.perform(todo);
+    }
+}
+
+impl State {
+    /// Notes which uses begun, and sorts out what is to be done without the lock.
+    fn absorb(&mut self, effects: Vec<Effect>) -> Todo {
+        let mut todo = Todo::default();
+        let mut left = effects;
+        while let Some(effect) = left.pop() {
+            match effect {
+                Effect::Send(message) => todo.messages.push(message),
+                Effect::Flush(ino, limit) => todo.files.push((ino, limit)),
+                Effect::Begun(number) if self.abandoned.remove(&number) => {
+                    left.extend(self.holder.end(number));
+                }
+                Effect::Begun(number) => {
+                    self.begun.insert(number);
+                }
+            }
+        }
+        todo
+    }
+
+    fn served(&self, ino: Ino) -> u64 {
+        self.giving.get(&ino).map_or(0, |giving| giving.served)
+    }
+
+    fn active(&self, ino: Ino) -> u32 {
+        self.giving.get(&ino).map_or(0, |giving| giving.active)
+    }
+}
+
+/// One want for each file.
+fn merged(wants: &[Want]) -> Vec<Want> {
+    let mut merged: Vec<Want> = Vec::with_capacity(wants.len());
+    for want in wants {
+        match merged.iter_mut().find(|other| other.ino == want.ino) {
+            Some(other) => {
+                other.inode = other.inode.max(want.inode);
+                other.open |= want.open;
+            }
+            None => merged.push(want.clone()),
+        }
+    }
+    merged
+}
+
+fn text(wants: &[Want]) -> String {
+    let inodes: Vec<String> = wants.iter().map(|want| want.ino.to_string()).collect();
+    format!("inode {}", inodes.join(", "))
+}
+
+/// The file's inode in a mode.
+pub(crate) fn want(ino: Ino, mode: Mode) -> Want {
+    Want { ino, inode: Some(mode), open: false, range: None }
+}
+
+/// To look at a file.
+pub(crate) fn shared(ino: Ino) -> Want {
+    want(ino, Mode::Shared)
+}
+
+/// To change a file.
+pub(crate) fn exclusive(ino: Ino) -> Want {
+    want(ino, Mode::Exclusive)
+}

@@ -1,0 +1,356 @@
+//! The tokens of one file system: the authority's table ([`Authority`]) with a clock, the
+//! metadata, and the ways to the clients.
+//!
+//! **Numbers** of grants are reserved in the metadata, durably, before one of them is drawn.
+//!
+//! **Files without a name** stay as long as any client has them open. A removal comes from one
+//! client, which knows only its own handles; [`LeaderMeta`] asks the table for those of the others.
+//! The last close removes the file. So no client reaps anything.
+//!
+//! **Locks.** `state` is a leaf: messages are sent and the metadata is called without it. A message
+//! that is overtaken is no fault (`strake-token`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use strake_env::Clock;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::thread::{Builder, JoinHandle};
+use strake_proto::meta::{
+    CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
+};
+use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result};
+use strake_token::Authority;
+use strake_token::authority::{Effect, RESERVED_AT_ONCE, Times, Wait};
+use strake_token::message::{Reply, Request, Term};
+use strake_token::port::{ToAuthority, ToClient};
+use tracing::{error, warn};
+
+/// The name under which the leader itself changes the metadata.
+const LEADER: ClientId = ClientId(0);
+/// The authority's thread looks at least that often.
+const LOOK: Duration = Duration::from_secs(1);
+/// Orphans asked for at once.
+const PAGE: u32 = 1000;
+
+struct State {
+    authority: Authority,
+    ways: BTreeMap<ClientId, Arc<dyn ToClient>>,
+    /// Inodes without a name that some client has, or had, open.
+    nameless: BTreeSet<Ino>,
+    stopped: bool,
+}
+
+/// See the file's head.
+pub struct TokenService {
+    state: Mutex<State>,
+    changed: Condvar,
+    meta: Arc<dyn MetaPort>,
+    clock: Arc<dyn Clock>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl TokenService {
+    /// Starts the service of a term in which no client holds anything.
+    ///
+    /// # Errors
+    /// The metadata's; `NoMemory` when there is no thread.
+    pub fn start(
+        term: Term,
+        times: Times,
+        meta: Arc<dyn MetaPort>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<TokenService>> {
+        let first = reserve(&*meta, &*clock, RESERVED_AT_ONCE)?;
+        let mut authority = Authority::new(term, times, &[], first);
+        let upto = GrantNumber(first.0 + RESERVED_AT_ONCE);
+        let effects = authority.reserved(first, upto, clock.monotonic());
+        assert!(effects.is_empty(), "nobody waits before the start");
+        let nameless = nameless(&*meta)?;
+        let ways = BTreeMap::new();
+        let state = Mutex::new(State { authority, ways, nameless, stopped: false });
+        let (changed, thread) = (Condvar::new(), Mutex::default());
+        let service = Arc::new(TokenService { state, changed, meta, clock, thread });
+        service.reap_unused();
+        let weak = Arc::downgrade(&service);
+        let thread = Builder::new().name("tokens".into()).spawn(move || look(&weak));
+        *service.thread.lock() = Some(thread.map_err(|error| {
+            Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
+        })?);
+        Ok(service)
+    }
+
+    /// A client has joined. `way` leads to it.
+    pub fn join(&self, client: ClientId, way: Arc<dyn ToClient>) {
+        let mut state = self.state.lock();
+        state.authority.join(client);
+        state.ways.insert(client, way);
+    }
+
+    /// A client has gone or was declared dead, and no NSD accepts a write of it any more. What it
+    /// held is free.
+    pub fn gone(&self, client: ClientId) {
+        let now = self.clock.monotonic();
+        let effects = {
+            let mut state = self.state.lock();
+            state.ways.remove(&client);
+            state.authority.dead(client, now)
+        };
+        self.perform(effects);
+        self.reap_unused();
+    }
+
+    /// The way of a client to the authority.
+    pub fn way_of(self: &Arc<TokenService>, client: ClientId) -> Arc<dyn ToAuthority> {
+        Arc::new(Way { service: Arc::clone(self), client })
+    }
+
+    /// The metadata for clients that hold tokens.
+    pub fn metadata(self: &Arc<TokenService>) -> Arc<dyn MetaPort> {
+        Arc::new(LeaderMeta { service: Arc::clone(self) })
+    }
+
+    /// All requests that wait, and the clients that they wait for.
+    pub fn waits(&self) -> Vec<Wait> {
+        self.state.lock().authority.waits()
+    }
+
+    /// Ends the thread. Messages are still answered.
+    pub fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+
+    fn receive(&self, client: ClientId, term: Term, message: Request) {
+        let closed = match &message {
+            Request::GivenUp { ino, keeps, .. } if !keeps.open => Some(*ino),
+            _ => None,
+        };
+        let now = self.clock.monotonic();
+        let received = self.state.lock().authority.receive(client, term, message, now);
+        match received {
+            Ok(effects) => self.perform(effects),
+            // The client hears nothing, and sends again or ends.
+            Err(refusal) => warn!(target: "tokens", "client {} is refused: {refusal:?}", client.0),
+        }
+        if let Some(ino) = closed {
+            self.reap_if_unused(ino);
+        }
+    }
+
+    /// Does what the authority wants done, and what follows from that.
+    fn perform(&self, mut effects: Vec<Effect>) {
+        while !effects.is_empty() {
+            let mut more = Vec::new();
+            for effect in effects {
+                match effect {
+                    Effect::Send(client, reply) => self.tell(client, reply),
+                    Effect::Reserve(upto) => more.extend(self.reserve(upto)),
+                }
+            }
+            effects = more;
+        }
+        // Something may be due earlier than the thread thinks.
+        self.changed.notify_all();
+    }
+
+    fn tell(&self, client: ClientId, reply: Reply) {
+        let (way, term) = {
+            let state = self.state.lock();
+            (state.ways.get(&client).cloned(), state.authority.term())
+        };
+        if let Some(way) = way {
+            way.send(term, reply);
+        }
+    }
+
+    fn reserve(&self, upto: GrantNumber) -> Vec<Effect> {
+        let count = RESERVED_AT_ONCE;
+        match reserve(&*self.meta, &*self.clock, count) {
+            Ok(first) => {
+                let now = self.clock.monotonic();
+                let upto = GrantNumber(first.0 + count).max(upto);
+                self.state.lock().authority.reserved(first, upto, now)
+            }
+            Err(error) => {
+                error!(target: "tokens", "no grants can be reserved: {error}");
+                self.state.lock().authority.reserve_failed();
+                Vec::new()
+            }
+        }
+    }
+
+    /// Removes every file that has no name and that no client has open.
+    fn reap_unused(&self) {
+        let nameless: Vec<Ino> = self.state.lock().nameless.iter().copied().collect();
+        nameless.into_iter().for_each(|ino| self.reap_if_unused(ino));
+    }
+
+    fn reap_if_unused(&self, ino: Ino) {
+        {
+            let mut state = self.state.lock();
+            if !state.authority.openers(ino).is_empty() || !state.nameless.remove(&ino) {
+                return;
+            }
+        }
+        match apply(&*self.meta, &*self.clock, MetaOp::Reap { ino }) {
+            Ok(_) => {}
+            // It has a name again, or is gone.
+            Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Stale) => {}
+            Err(error) => {
+                warn!(target: "tokens", "inode {ino} is not removed yet: {error}");
+                self.state.lock().nameless.insert(ino);
+            }
+        }
+    }
+
+    fn tick(&self) {
+        let effects = self.state.lock().authority.tick(self.clock.monotonic());
+        self.perform(effects);
+        self.reap_unused();
+    }
+}
+
+/// The thread of the service: revokes that become due, and those that are to be repeated.
+fn look(service: &Weak<TokenService>) {
+    while let Some(service) = service.upgrade() {
+        {
+            let mut state = service.state.lock();
+            if state.stopped {
+                return;
+            }
+            let now = service.clock.monotonic();
+            let due = state.authority.due(now).map_or(LOOK, |due| due.saturating_sub(now));
+            service.changed.wait_for(&mut state, due.min(LOOK));
+            if state.stopped {
+                return;
+            }
+        }
+        service.tick();
+    }
+}
+
+fn apply(meta: &dyn MetaPort, clock: &dyn Clock, op: MetaOp) -> Result<MetaReply> {
+    meta.apply(&MetaEntry { client: LEADER, sequence: 0, time: clock.wall(), op })
+}
+
+/// Reserves numbers durably, and returns the first.
+fn reserve(meta: &dyn MetaPort, clock: &dyn Clock, count: u64) -> Result<GrantNumber> {
+    match apply(meta, clock, MetaOp::ReserveGrants { count })? {
+        MetaReply::Session { grant } => meta.sync().map(|()| grant),
+        other => Err(Error::new(ErrorKind::Internal, format!("no grants: {other:?}"))),
+    }
+}
+
+fn nameless(meta: &dyn MetaPort) -> Result<BTreeSet<Ino>> {
+    let (mut all, mut after) = (BTreeSet::new(), Ino(0));
+    loop {
+        match meta.query(&MetaQuery::Orphans { after, limit: PAGE })? {
+            MetaReply::Inos(page) => {
+                let Some(last) = page.last() else { return Ok(all) };
+                after = *last;
+                all.extend(page);
+            }
+            other => return Err(Error::new(ErrorKind::Internal, format!("no list: {other:?}"))),
+        }
+    }
+}
+
+/// A client's way to the authority in the same process.
+struct Way {
+    service: Arc<TokenService>,
+    client: ClientId,
+}
+
+impl ToAuthority for Way {
+    fn send(&self, term: Term, message: Request) {
+        self.service.receive(self.client, term, message);
+    }
+}
+
+/// The metadata for clients that hold tokens: see the file's head.
+struct LeaderMeta {
+    service: Arc<TokenService>,
+}
+
+impl LeaderMeta {
+    /// The change as it is to be made: a file that any client has open outlives its last name. The
+    /// client that removes a name holds both inodes exclusively, so nobody opens the file now.
+    fn changed(&self, op: &MetaOp) -> Result<Option<MetaOp>> {
+        let is_open_elsewhere = |parent: Ino, name: &[u8]| -> Result<bool> {
+            let query = MetaQuery::Lookup { parent, name: name.to_vec() };
+            match self.service.meta.query(&query) {
+                Ok(MetaReply::Inode(inode)) => {
+                    let state = self.service.state.lock();
+                    Ok(!state.authority.openers(inode.attr.ino).is_empty())
+                }
+                Ok(_) => Err(Error::new(ErrorKind::Internal, "not an inode")),
+                // The change itself finds the right error.
+                Err(_) => Ok(false),
+            }
+        };
+        let mut changed = op.clone();
+        match &mut changed {
+            MetaOp::Unlink { parent, name, open } if !*open => {
+                *open = is_open_elsewhere(*parent, name)?;
+            }
+            MetaOp::Rename { new_parent, new_name, open, .. } if !*open => {
+                *open = is_open_elsewhere(*new_parent, new_name)?;
+            }
+            _ => return Ok(None),
+        }
+        Ok(Some(changed))
+    }
+
+    /// Notes files that have lost their last name.
+    fn note(&self, op: &MetaOp, reply: &MetaReply) {
+        let nameless = match (op, reply) {
+            (MetaOp::CreateOrphan { .. }, MetaReply::Inode(made)) => {
+                // The client that made it opens it next.
+                self.service.state.lock().nameless.insert(made.attr.ino);
+                return;
+            }
+            (_, MetaReply::Removed(Some(removed))) if removed.links == 0 => removed.ino,
+            _ => return,
+        };
+        if matches!(op, MetaOp::Unlink { open: true, .. } | MetaOp::Rename { open: true, .. }) {
+            self.service.state.lock().nameless.insert(nameless);
+            // The last close may have come before the entry.
+            self.service.reap_if_unused(nameless);
+        }
+    }
+}
+
+impl MetaPort for LeaderMeta {
+    fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        self.service.meta.query(query)
+    }
+
+    fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        let changed = self.changed(&entry.op)?.map(|op| MetaEntry { op, ..entry.clone() });
+        let entry = changed.as_ref().unwrap_or(entry);
+        let reply = self.service.meta.apply(entry)?;
+        self.note(&entry.op, &reply);
+        Ok(reply)
+    }
+
+    fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
+        let entry = &counted.entry;
+        let changed = self
+            .changed(&entry.op)?
+            .map(|op| CountedEntry { entry: MetaEntry { op, ..entry.clone() }, ..counted.clone() });
+        let counted = changed.as_ref().unwrap_or(counted);
+        let answer = self.service.meta.apply_counted(counted)?;
+        if let Ok(reply) = &answer.outcome {
+            self.note(&counted.entry.op, reply);
+        }
+        Ok(answer)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.service.meta.sync()
+    }
+}

@@ -1,0 +1,18 @@
+//! The ways between clients and the authority: direct calls in one process, or sessions.
+//!
+//! A message may be lost, repeated and overtaken; both ends send again what needs an answer. So a
+//! way that fails need not say so. It must not keep the sender waiting for anything but itself.
+
+use crate::message::{Reply, Request, Term};
+
+/// A client's way to the authority.
+pub trait ToAuthority: Send + Sync {
+    /// Sends a message to the leader of a term.
+    fn send(&self, term: Term, message: Request);
+}
+
+/// The authority's way to one client.
+pub trait ToClient: Send + Sync {
+    /// Sends a message of the leader of a term.
+    fn send(&self, term: Term, message: Reply);
+}
