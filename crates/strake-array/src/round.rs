@@ -57,6 +57,26 @@ struct State {
     failed: Option<(u64, Error)>,
 }
 
+/// So many accepted stripes make a round due. A start after a power cut asks about each stripe that
+/// was not stable, which must not take long (docs/decisions/0031-patches.md).
+const STRIPES_DUE: usize = 1024;
+
+/// Stripes that are accepted and wait for a round.
+#[derive(Clone, Copy)]
+struct Waiting {
+    /// Their dirty bytes.
+    bytes: usize,
+    /// Their number.
+    stripes: usize,
+}
+
+impl Waiting {
+    /// Whether these are at least `bytes`, or [`STRIPES_DUE`] stripes.
+    fn is_much(self, bytes: usize) -> bool {
+        self.bytes >= bytes || self.stripes >= STRIPES_DUE
+    }
+}
+
 /// See the file's head.
 pub struct Rounds {
     io: Arc<StripeIo>,
@@ -116,9 +136,15 @@ impl Rounds {
         self.accepted.lock().1
     }
 
-    /// Whether at least `bytes` wait for a round, and no round is under way.
+    /// Whether at least `bytes`, or many stripes, wait for a round, and no round is under way.
     pub fn is_due(&self, bytes: usize) -> bool {
-        self.accepted_bytes() >= bytes && !self.state.lock().running
+        self.waiting().is_much(bytes) && !self.state.lock().running
+    }
+
+    /// What is accepted and not stable.
+    fn waiting(&self) -> Waiting {
+        let accepted = self.accepted.lock();
+        Waiting { bytes: accepted.1, stripes: accepted.0.len() }
     }
 
     /// Whether something waits for the next round.
@@ -229,5 +255,19 @@ impl Rounds {
             nsds.note(*slot)?;
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A patch dirties few bytes. Without the second limit tens of thousands of them would wait.
+    #[test]
+    fn many_small_patches_make_a_round_due() {
+        let many = Waiting { bytes: STRIPES_DUE * 4096, stripes: STRIPES_DUE };
+        assert!(many.is_much(64 << 20));
+        let fewer = Waiting { stripes: STRIPES_DUE - 1, ..many };
+        assert!(!fewer.is_much(64 << 20) && fewer.is_much(fewer.bytes));
     }
 }

@@ -110,9 +110,9 @@ fn small_writes_to_a_file_that_is_there_are_patches_from_the_first_on() {
 #[test]
 fn much_that_changed_and_what_makes_a_block_longer_is_sent_whole() {
     let mut held = Held::new(quiet_rig("4+2p"), 1);
-    held.write(0, 17 * UNIT, 2);
+    held.write(0, 33 * UNIT, 2);
     held.fsync();
-    assert_eq!(held.counts().whole, 1, "more than a quarter");
+    assert_eq!(held.counts().whole, 1, "more than half");
     held.write(BLOCK, 9 * UNIT, 3);
     held.fsync();
     held.write(BLOCK + 9 * UNIT, 10, 3);

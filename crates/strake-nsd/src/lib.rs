@@ -9,6 +9,7 @@ pub mod allocator;
 pub mod discards;
 pub mod edits;
 pub mod extent;
+pub mod gather;
 pub mod keys;
 pub mod reclaim;
 pub mod record;

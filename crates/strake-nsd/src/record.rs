@@ -76,9 +76,9 @@ pub const INLINE_CHECKSUMS_MAX: usize = 16;
 /// the next commit, so two kept versions are usual. `rules.rs` says which version goes if there are
 /// more.
 pub const VERSIONS_MAX: usize = 5;
-/// All versions of a strip together have at most this many displaced units (1 MiB). They make a
-/// record at most 4 KiB longer.
-pub const DISPLACED_MAX: usize = 256;
+/// All versions of a strip together have at most this many displaced units (4 MiB). They make a
+/// record at most 16 KiB longer.
+pub const DISPLACED_MAX: usize = 1024;
 /// Bytes before the first checksum of a trailer.
 pub const TRAILER_HEADER_BYTES: usize = 64;
 

@@ -223,7 +223,7 @@ fn a_strip_takes_no_more_displaced_units_than_its_record_may_have() {
     let mut held = record(&[(5, true)]);
     held.versions[0].strip_bytes = 1 << 24;
     let one = |unit| Displaced { unit, place: 100 + u64::from(unit), checksum: 0 };
-    held.versions[0].displaced = (0..200).map(one).collect();
+    held.versions[0].displaced = (0..DISPLACED_MAX as u32 - 56).map(one).collect();
     let header = StripHeader { version: version(6), block_bytes: 4096, skipped: 0 };
     let judge = |units: u32| {
         let units: Vec<u32> = (0..units).collect();

@@ -21,10 +21,12 @@ use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result,
 /// How many commits to try for one block. Each commit makes accepted versions stable unless NSDs
 /// fail.
 const STABLE_ATTEMPTS: u32 = 8;
-/// A block is sent as a patch if at most one in this many of its units has changed.
-const PATCH_PART: usize = 4;
-/// No strip gets more units than this from one patch.
-const PATCH_ROWS_MAX: usize = 128;
+/// A block is sent as a patch if at most one in this many units of its stripe, parity included,
+/// must be sent.
+const PATCH_PART: usize = 2;
+/// No strip gets more units than this from one patch. The NSDs note at most twice as many for each
+/// strip before they straighten it.
+const PATCH_ROWS_MAX: usize = 512;
 
 /// Sends a block if it is dirty: reads its missing units, encodes it, and writes it. The block is
 /// then accepted, and a round ([`strake_array::round`]) makes it stable.
@@ -240,8 +242,11 @@ fn base_of_patch(
         Patches::Off => false,
         Patches::Always => true,
         Patches::Auto => {
-            changed.count() <= units / PATCH_PART
-                && rows_of(layout.code, data.length, changed.iter()) <= PATCH_ROWS_MAX
+            let rows = rows_of(layout.code, data.length, changed.iter());
+            let strip_units = units.div_ceil(usize::from(layout.code.data));
+            let parity = usize::from(layout.code.parity);
+            let (sent, all) = (changed.count() + parity * rows, units + parity * strip_units);
+            sent <= all / PATCH_PART && rows <= PATCH_ROWS_MAX
         }
     };
     if !is_wanted || changed.is_empty() || data.changed.whole || data.has_stale_end() {

@@ -3,6 +3,7 @@
 use super::write::trailer_place;
 use super::{BlockStore, Held};
 use crate::extent::{Extent, slice_of, units_of};
+use crate::gather::gather;
 use crate::keys::{Table, block_start, parse_strip_key, strip_key};
 use crate::record::{
     Checksums, Damaged, Displaced, StripRecord, View, decode_strip, decode_trailer, trailer_units,
@@ -153,14 +154,9 @@ impl BlockStore {
             let all = self.read_straight(key, view, verifies, from as usize, part)?;
             checksums[at(from)..at(to)].copy_from_slice(&all[from as usize..to as usize]);
         }
-        for run in displaced.chunk_by(Displaced::is_continued_by) {
-            let at = run[0].unit as usize - first;
-            let extent = Extent { start: run[0].place, count: run.len() as u32 };
-            let part = &mut out[at * UNIT_BYTES..(at + run.len()) * UNIT_BYTES];
-            self.read_extents(&[extent], part)?;
-            for (one, checksum) in run.iter().zip(&mut checksums[at..]) {
-                *checksum = one.checksum;
-            }
+        self.read_displaced(displaced, &|unit| unit as usize - first, out)?;
+        for one in displaced {
+            checksums[one.unit as usize - first] = one.checksum;
         }
         if view.whole.made != view.held.version() {
             let seed = |version| ChecksumSeed::new(key, version);
@@ -168,6 +164,41 @@ impl BlockStore {
             checksums.iter_mut().for_each(|checksum| *checksum ^= change);
         }
         Ok(checksums)
+    }
+
+    /// Reads displaced units into `out`. `index_of` says where a unit of the strip belongs there;
+    /// neighbours in the strip are neighbours there too.
+    pub(super) fn read_displaced(
+        &self,
+        units: &[Displaced],
+        index_of: &dyn Fn(u32) -> usize,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let bytes_of = |unit: u32, count: usize| {
+            let from = index_of(unit) * UNIT_BYTES;
+            from..from + count * UNIT_BYTES
+        };
+        let reads = gather(units);
+        let longest = reads.iter().filter(|read| !read.is_run()).map(|read| read.extent.bytes());
+        let mut spare = AlignedBuffer::zeroed(longest.max().unwrap_or(0) as usize);
+        for read in &reads {
+            let is_run = read.is_run();
+            let together = &mut spare[..if is_run { 0 } else { read.extent.bytes() as usize }];
+            // A bad place between the units must not hide them. So after a fault, each run is read
+            // by itself.
+            if is_run || self.read_extents(&[read.extent], together).is_err() {
+                for (extent, run) in read.runs() {
+                    let part = &mut out[bytes_of(run[0].unit, run.len())];
+                    self.read_extents(&[extent], part)?;
+                }
+                continue;
+            }
+            for one in &read.units {
+                let from = (one.place - read.extent.start) as usize * UNIT_BYTES;
+                out[bytes_of(one.unit, 1)].copy_from_slice(&together[from..from + UNIT_BYTES]);
+            }
+        }
+        Ok(())
     }
 
     /// Reads units from `first` on from the extents, and returns all checksums as they are stored.

@@ -3,7 +3,7 @@
 
 use super::super::store_test::*;
 use super::super::*;
-use super::SOON_UNITS;
+use super::soon_units;
 use strake_env::disk::sim::{Fate, SimDisk};
 use strake_env::{AlignedBuffer, Rng};
 use strake_proto::FsId;
@@ -260,7 +260,7 @@ fn a_reader_that_came_before_the_patch_is_waited_for() {
     // Units displaced after the look wait for the next turn, because readers may be reading them.
     let seen = record(&store, at).oldest().clone();
     let third = settled(&store, at, &second, 3, &[7]);
-    assert_eq!(store.straighten_strip(&at, &seen).expect("good"), 1);
+    assert_eq!(store.straighten_strip(&at, Some(&seen)).expect("good"), Some(1));
     assert!(its_place(&store, 3) == part(&second, 3));
     assert!(its_place(&store, 7) == part(&first, 7));
     assert_eq!(straighten(&store), 1);
@@ -355,14 +355,14 @@ fn the_worker_straightens_by_itself_and_is_counted() {
     let strip = base(&store, few, 1, 80);
     settled(&store, few, &strip, 2, &[1]);
     let strip = base(&store, many, 1, 80);
-    let units: Vec<u32> = (0..SOON_UNITS as u32).collect();
+    let units: Vec<u32> = (0..soon_units((80 * UNIT_BYTES) as u32) as u32).collect();
     let strip = settled(&store, many, &strip, 2, &units);
     wait_until_straight(&store, many);
     assert_holds(&store, many, &strip);
     assert_eq!(store.crooked.lock().all(), [few], "it waits for the disk to be idle");
     let counted = store.observe.operations.snapshot();
     let counted = counted.iter().find(|one| one.name == "nsd straighten").expect("counted");
-    let expected = (1, (SOON_UNITS * UNIT_BYTES) as u64);
+    let expected = (1, (units.len() * UNIT_BYTES) as u64);
     assert_eq!((counted.durations.count(), counted.bytes), expected);
     drop(store);
     let store = open_with(std::time::Duration::from_millis(1));
@@ -415,5 +415,85 @@ fn a_full_disk_and_a_full_journal_leave_strips_as_they_are_or_straight() {
     assert_eq!(straighten(&store), 2);
     assert!(store.journal.used() < used, "it made room");
     assert_holds(&store, at, &strip);
+    check(&store);
+}
+
+/// Folding writes to new extents, so a reader of the old ones is not waited for, and what it reads
+/// stays.
+#[test]
+fn a_strip_of_which_much_is_displaced_is_folded_while_others_read_it() {
+    for units in [12usize, 40] {
+        let disk = SimDisk::new(DISK_BYTES);
+        let store = format(&disk, 1);
+        let at = key(1, 1);
+        let first = base(&store, at, 1, units);
+        let few: Vec<u32> = (0..units as u32 / 4 - 1).collect();
+        let second = settled(&store, at, &first, 2, &few);
+        let extents = |store: &BlockStore| {
+            let oldest = record(store, at).oldest().clone();
+            oldest.whole.expect("settled").extents
+        };
+        let before = extents(&store);
+        let strip = |extents: &[Extent]| crate::extent::slice_of(extents, 0, units as u64);
+        assert_eq!(straighten(&store), few.len() as u64);
+        assert_eq!(strip(&extents(&store)), strip(&before), "written into place");
+        let many: Vec<u32> = (0..units as u32 / 4).map(|unit| 2 * unit).collect();
+        let third = settled(&store, at, &second, 3, &many);
+        let before = extents(&store);
+        let early = store.reclaim.read();
+        assert_eq!(straighten(&store), many.len() as u64);
+        assert_ne!(strip(&extents(&store)), strip(&before), "folded");
+        call(&store, &NsdRequest::Commit { settled: Vec::new() }, &[]).expect("commit");
+        // Other strips would take the space if they could.
+        for block in 0..20 {
+            base(&store, key(2, block), 1 + block, 20);
+        }
+        let mut unit = AlignedBuffer::zeroed(UNIT_BYTES);
+        disk.read_at(before[0].offset() + UNIT_BYTES as u64, &mut unit).expect("there");
+        assert!(unit[..] == second.bytes[UNIT_BYTES..2 * UNIT_BYTES], "as the reader found it");
+        drop(early);
+        assert_holds(&store, at, &third);
+        check(&store);
+    }
+}
+
+#[test]
+fn a_bad_place_between_two_units_hides_neither() {
+    let disk = SimDisk::new(DISK_BYTES);
+    let store = format(&disk, 1);
+    let at = key(1, 1);
+    let first = base(&store, at, 1, 40);
+    let second = settled(&store, at, &first, 2, &[1, 9, 17]);
+    let third = settled(&store, at, &second, 3, &[9]);
+    let displaced = record(&store, at).oldest().displaced.clone();
+    assert_eq!(crate::gather::gather(&displaced).len(), 1, "one read for all");
+    let between = displaced[0].place + 1;
+    assert!(displaced.iter().all(|one| one.place != between));
+    let bad = between * UNIT_BYTES as u64..(between + 1) * UNIT_BYTES as u64;
+    disk.set_faults(|faults| faults.read_errors.push(bad));
+    assert_holds(&store, at, &third);
+}
+
+/// Displaced units take space twice. When space is short, no strip waits for an idle disk.
+#[test]
+fn a_disk_that_is_short_of_space_gets_back_what_is_displaced() {
+    let disk = SimDisk::new(DISK_BYTES);
+    drop(format(&disk, 1));
+    let container = Container::open(Arc::clone(&disk) as Arc<dyn Disk>).expect("container");
+    let straighten_delay = std::time::Duration::from_secs(3600);
+    let options = BlockStoreOptions { straighten_delay, ..BlockStoreOptions::new(&observe()) };
+    let store = BlockStore::open(container, options).expect("block store");
+    let at = key(1, 1);
+    let strip = base(&store, at, 1, 80);
+    let strip = settled(&store, at, &strip, 2, &(0..30).collect::<Vec<_>>());
+    let mut taken = Vec::new();
+    while store.space.allocator.lock().free_for_data() > 100 {
+        taken.extend(store.space.allocate(1).expect("there is space"));
+    }
+    while !record(&store, at).oldest().displaced.is_empty() {
+        strake_env::thread::yield_now();
+    }
+    assert_holds(&store, at, &strip);
+    store.space.give_back(&taken);
     check(&store);
 }

@@ -196,7 +196,7 @@ impl BlockStore {
     }
 
     /// Writes the strip and, behind it, its trailer.
-    fn store_data(
+    pub(super) fn store_data(
         &self,
         key: &StripKey,
         version: Version,
