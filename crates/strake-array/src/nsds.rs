@@ -38,7 +38,7 @@ use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
 use strake_proto::{
-    BlockIndex, ClientId, Code, Epoch, Error, ErrorKind, FsId, LayoutVersion, MapVersion, NsdId,
+    BlockIndex, ClientId, Code, Error, ErrorKind, FsId, LayoutVersion, MapVersion, NsdId,
     ObjectLayout, PoolMap, Result, SlotIndex, StripKey,
 };
 use strake_stripe::{Placement, StripeSlots};
@@ -407,7 +407,8 @@ impl NsdSet {
     }
 
     fn context(&self) -> NsdContext {
-        NsdContext { epoch: Epoch(0), map: MapVersion(self.map.load(Ordering::Relaxed)) }
+        let map = MapVersion(self.map.load(Ordering::Relaxed));
+        NsdContext { client: self.client, map, ..NsdContext::default() }
     }
 
     /// Sets what the administrator wants of an NSD, durably.

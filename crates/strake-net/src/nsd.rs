@@ -83,6 +83,11 @@ fn waiting_for(request: &NsdRequest) -> &'static str {
         NsdRequest::Status => "for the status of",
         NsdRequest::Check { .. } => "for a check of",
         NsdRequest::Scrub { .. } | NsdRequest::Salvage => "for a scrub of",
+        NsdRequest::Admission | NsdRequest::Lease { .. } | NsdRequest::Allow { .. } => {
+            "for the lease of"
+        }
+        NsdRequest::Fence { .. } => "for a fence on",
+        NsdRequest::RaiseFloor { .. } => "for a map floor on",
     }
 }
 

@@ -1,10 +1,11 @@
 //! The NSD block store and server role: variable-length strips on one disk's container.
 //!
-//! The pure parts decide (`allocator`, `record`, `rules`). `store` carries out their decisions on
-//! the disk, the journal and the key-value index.
+//! The pure parts decide (`admission`, `allocator`, `record`, `rules`). `store` carries out their
+//! decisions on the disk, the journal and the key-value index.
 
 #![warn(missing_docs)]
 
+pub mod admission;
 pub mod allocator;
 pub mod discards;
 pub mod edits;
@@ -16,4 +17,4 @@ pub mod record;
 pub mod rules;
 pub mod store;
 
-pub use store::{BlockStore, BlockStoreOptions};
+pub use store::{BlockStore, BlockStoreOptions, Service};

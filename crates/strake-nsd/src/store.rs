@@ -27,13 +27,17 @@
 //! other disks. The strip's space belongs to nobody and is used again. If something below the
 //! records is damaged (a page of the index, the journal), the whole disk is lost.
 //!
+//! **Who may use it.** A store of one process serves everybody there. A store under a manager
+//! serves whom the manager allows, while it has a lease (`door`).
+//!
 //! Locks, in this order: `checkpointing`; one of `objects`; `order`; `audit`; then `space`,
-//! `unsettled`, `crooked`, `trailers` and `reclaim`'s (leaves, for memory only). No I/O is done
-//! under `order` or a leaf, with one exception: while a check counts, records of changed strips are
-//! looked up again.
+//! `unsettled`, `crooked`, `trailers`, `reclaim`'s and `door`'s (leaves, for memory only). No I/O
+//! is done under `order` or a leaf, with one exception: while a check counts, records of changed
+//! strips are looked up again.
 
 mod check;
 mod commit;
+mod door;
 mod open;
 mod range;
 mod read;
@@ -49,6 +53,7 @@ use crate::keys::{Table, strip_key, tombstone_end, tombstone_key};
 use crate::reclaim::Reclaim;
 use crate::record::{self, Damaged, StripRecord};
 use check::Audit;
+use door::{Door, Ticket};
 use read::TrailerCache;
 use space::Space;
 use std::collections::BTreeSet;
@@ -60,13 +65,12 @@ use strake_env::{Clock, Disk};
 use strake_observe::{Observe, Operation};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
 use strake_proto::{
-    BlockIndex, ClusterId, Epoch, Error, ErrorKind, MapVersion, NsdId, ObjectId, Result, StripKey,
-    Version,
+    BlockIndex, ClusterId, Error, ErrorKind, NsdId, ObjectId, Result, StripKey, Version,
 };
 use strake_store::{Batch, Container, Journal, Kv, KvRead, Lsn};
 use worker::Worker;
 
-pub use open::BlockStoreOptions;
+pub use open::{BlockStoreOptions, Service};
 use tracing::error;
 
 /// Objects are spread over this many locks, so writers of different objects seldom meet.
@@ -127,8 +131,8 @@ pub struct BlockStore {
     recovered: AtomicU64,
     /// The reason why nothing more is accepted. The first failed write or sync sets it.
     failure: Mutex<Option<Error>>,
-    epoch_min: AtomicU64,
-    map_min: AtomicU64,
+    /// `None` in a store of one process.
+    door: Option<Door>,
     /// Makes checkpoints.
     checkpointer: Mutex<Option<Worker>>,
     /// Tells the host what is free.
@@ -141,8 +145,8 @@ pub struct BlockStore {
     patches: Arc<Operation>,
     /// Counts strips straightened, and the bytes that were moved.
     straightenings: Arc<Operation>,
-    /// Runs after a write has looked at the versions held, and before it has its place in the
-    /// order.
+    /// Runs once: after a write has looked at the versions held, and before it has its place in the
+    /// order; or before a request is answered.
     #[cfg(test)]
     before_publish: Mutex<Option<Step>>,
 }
@@ -190,24 +194,6 @@ impl BlockStore {
     /// the one that was there before.
     pub fn doubt(&self) {
         self.recovered.store(0, SeqCst);
-    }
-
-    /// From now on the store refuses requests of an older epoch or with an older pool map.
-    pub fn fence(&self, epoch: Epoch, map: MapVersion) {
-        self.epoch_min.fetch_max(epoch.0, SeqCst);
-        self.map_min.fetch_max(map.0, SeqCst);
-    }
-
-    fn admit(&self, context: NsdContext) -> Result<()> {
-        if context.epoch.0 < self.epoch_min.load(SeqCst) {
-            let detail = format!("NSD {}: epoch {} has ended", self.nsd, context.epoch);
-            return Err(Error::new(ErrorKind::Fenced, detail));
-        }
-        if context.map.0 < self.map_min.load(SeqCst) {
-            let detail = format!("NSD {}: pool map {} is old", self.nsd, context.map);
-            return Err(Error::new(ErrorKind::Stale, detail));
-        }
-        Ok(())
     }
 
     fn refuse_if_failed(&self) -> Result<()> {
@@ -278,13 +264,15 @@ impl BlockStore {
         Ok(floor)
     }
 
-    /// Numbers, journals and applies a change. `decide` gets the number of the change and the last
+    /// Numbers, journals and applies a change, unless the request that makes it may not do so any
+    /// more. `decide` gets the number of the change and the last
     /// entry that commits cover at that moment. If the journal is full, nothing is done and
     /// `NoSpace` is returned. The caller then releases its locks, calls [`BlockStore::make_room`]
     /// and decides anew.
-    fn publish(&self, decide: impl FnOnce(Moment) -> Decided) -> Result<()> {
+    fn publish(&self, ticket: &Ticket<'_>, decide: impl FnOnce(Moment) -> Decided) -> Result<()> {
         self.refuse_if_failed()?;
         let _order = self.order.lock();
+        ticket.test()?;
         let lsn = Lsn(self.journal.last().0 + 1);
         // A commit moves this under the same lock. So if no commit has begun to cover an entry when
         // this change is decided, that is still true when the change gets its place.
@@ -329,34 +317,67 @@ impl NsdPort for BlockStore {
         send: &[u8],
         receive: &mut [u8],
     ) -> Result<NsdReply> {
-        self.admit(context)?;
+        match request {
+            // Whoever looks for the server must find it without a lease.
+            NsdRequest::Status => return Ok(NsdReply::Status(self.status())),
+            NsdRequest::Admission
+            | NsdRequest::Lease { .. }
+            | NsdRequest::Allow { .. }
+            | NsdRequest::Fence { .. }
+            | NsdRequest::RaiseFloor { .. } => return self.manage(context, request),
+            _ => {}
+        }
+        let ticket = self.enter(context)?;
+        let reply = self.carry_out(&ticket, request, send, receive);
+        #[cfg(test)]
+        self.run_before_publish();
+        ticket.test()?;
+        reply
+    }
+}
+
+impl BlockStore {
+    fn carry_out(
+        &self,
+        ticket: &Ticket<'_>,
+        request: &NsdRequest,
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
         match request {
             NsdRequest::Write { key, header, checksums, copy, stable } => {
-                self.write(key, header, checksums, (*copy, *stable), send)
+                self.write(ticket, (key, header, checksums), (*copy, *stable), send)
             }
             NsdRequest::Patch { key, header, base, units, checksums, stable } => {
-                self.patch(key, header, (*base, *stable), (units, checksums), send)
+                self.patch(ticket, (key, header), (*base, *stable), (units, checksums), send)
             }
             NsdRequest::Read { key, version, offset, length } => {
                 self.read(key, *version, *offset, *length, receive)
             }
-            NsdRequest::Commit { settled } => self.commit(settled),
+            NsdRequest::Commit { settled } => self.commit(ticket, settled),
             NsdRequest::DeleteRange { fs, object, from, to, version } => {
-                self.delete_range(*fs, *object, *from..*to, *version)
+                self.delete_range(ticket, (*fs, *object), *from..*to, *version)
             }
             NsdRequest::ForgetTombstones { fs, object, version } => {
-                self.forget_tombstones(*fs, *object, *version)
+                self.forget_tombstones(ticket, *fs, *object, *version)
             }
-            NsdRequest::Refuse { key, version } => self.refuse(key, *version),
+            NsdRequest::Refuse { key, version } => self.refuse(ticket, key, *version),
             NsdRequest::List { fs, object, block, strip, until, limit } => {
                 let from = StripKey { fs: *fs, object: *object, block: *block, strip: *strip };
                 self.list(&from, *until, *limit)
             }
             NsdRequest::ListUnsettled { after, limit } => self.list_unsettled(*after, *limit),
-            NsdRequest::Status => Ok(NsdReply::Status(self.status())),
             NsdRequest::Check { data } => self.check(*data),
             NsdRequest::Scrub { part } => self.scrub(*part),
             NsdRequest::Salvage => self.salvage(),
+            NsdRequest::Status
+            | NsdRequest::Admission
+            | NsdRequest::Lease { .. }
+            | NsdRequest::Allow { .. }
+            | NsdRequest::Fence { .. }
+            | NsdRequest::RaiseFloor { .. } => {
+                unreachable!("invariant: `call` answers these at the door")
+            }
         }
     }
 }

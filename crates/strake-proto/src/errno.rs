@@ -16,7 +16,7 @@ pub const fn errno(kind: ErrorKind) -> i32 {
         ErrorKind::NoDevice => 6,
         ErrorKind::TooBig => 7,
         ErrorKind::BadHandle => 9,
-        ErrorKind::WouldBlock | ErrorKind::Retry => 11,
+        ErrorKind::WouldBlock | ErrorKind::Retry | ErrorKind::OldMap => 11,
         ErrorKind::NoMemory => 12,
         ErrorKind::Access => 13,
         ErrorKind::Busy => 16,

@@ -46,7 +46,7 @@ pub enum ErrorKind {
     FileTooBig,
     /// In use.
     Busy,
-    /// The handle's inode is gone, or the message is of an older epoch or map.
+    /// The handle's inode is gone, or the message is older than what is known already.
     Stale,
     /// The data cannot be had: too many strips are gone, or a disk failed.
     Io,
@@ -83,6 +83,9 @@ pub enum ErrorKind {
     /// A patch does not fit: the NSD does not hold the version that it changes, or cannot take
     /// more patches of the strip now. The sender writes the whole block instead.
     NotBase,
+    /// The sender's pool map is older than the one an NSD server needs. The sender fetches the map.
+    /// What it wrote it sends again as a new version.
+    OldMap,
 }
 
 /// An error: its kind, and a sentence for the reader of the log.

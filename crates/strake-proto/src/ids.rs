@@ -66,9 +66,20 @@ id!(
     ClientId(u64)
 );
 id!(
+    /// A leader's time in office. Each leader has a higher term than all before. What was said in
+    /// an earlier term is void.
+    Term(u64)
+);
+id!(
     /// A strip's position in its stripe: 0..N are data, N..N+P parity.
     StripIndex(u8)
 );
+
+impl ClientId {
+    /// The manager and its duties. It is no client, and joins nothing: its term takes the place of
+    /// an epoch.
+    pub const MANAGER: ClientId = ClientId(0);
+}
 
 impl Ino {
     /// The root directory.

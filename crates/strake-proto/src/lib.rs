@@ -25,7 +25,7 @@ pub use attr::{Attr, Caller, FileType, Groups, StatFs, Timestamp};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{
     ClientId, ClusterId, Epoch, FsId, Generation, GrantNumber, Ino, LayoutVersion, MapVersion,
-    NsdId, ObjectId, SlotIndex, StripIndex, StripKey, Version,
+    NsdId, ObjectId, SlotIndex, StripIndex, StripKey, Term, Version,
 };
 pub use layout::{Code, Geometry, LayoutMap, NsdState, ObjectLayout, PoolMap, Slot};
 pub use units::{BlockIndex, ByteCount, parse_size};

@@ -24,21 +24,30 @@
 
 use crate::error::Result;
 use crate::ids::{
-    ClusterId, Epoch, FsId, MapVersion, NsdId, ObjectId, StripIndex, StripKey, Version,
+    ClientId, ClusterId, Epoch, FsId, MapVersion, NsdId, ObjectId, StripIndex, StripKey, Term,
+    Version,
 };
 use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Changes whenever a message changes. Both ends must have the same.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 
-/// The sender's view of the cluster, which goes before every request on a wire. The NSD refuses an
-/// older epoch ([`crate::ErrorKind::Fenced`]) and an older map ([`crate::ErrorKind::Stale`]).
+/// The sender of a request, and its view of the cluster. It goes before every request on a wire. A
+/// server under a manager judges it (R2, R9; decision 0034); a server of one process does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NsdContext {
-    /// The sender's membership.
+    /// The client, or [`ClientId::MANAGER`].
+    pub client: ClientId,
+    /// The client's membership; 0 for the manager. A client that is not on the server's list is
+    /// refused ([`crate::ErrorKind::Fenced`]).
     pub epoch: Epoch,
-    /// The version of the sender's pool map.
+    /// The newest term that the sender knows. A manager of an older term is refused (`Fenced`). A
+    /// client of an older term is not: what it holds stays usable while it turns to the new leader.
+    pub term: Term,
+    /// The version of the sender's pool map. A map below the server's floor is refused
+    /// ([`crate::ErrorKind::OldMap`]).
     pub map: MapVersion,
 }
 
@@ -63,7 +72,7 @@ pub enum NsdRequest {
     Write {
         /// The strip.
         key: StripKey,
-        /// Version, block length, skipped positions.
+        /// Version, block length, positions left out.
         header: StripHeader,
         /// CRC32C of each 4 KiB, seeded with key and version (see `strake-stripe`).
         checksums: Vec<u32>,
@@ -84,7 +93,7 @@ pub enum NsdRequest {
     Patch {
         /// The strip.
         key: StripKey,
-        /// Version, block length (that of the base), skipped positions.
+        /// Version, block length (that of the base), positions left out.
         header: StripHeader,
         /// The version that is patched. The sender knows that it is stable.
         base: Version,
@@ -188,6 +197,67 @@ pub enum NsdRequest {
     /// metadata must durably call it unrecovered before. The NSD may refuse everything until it is
     /// opened again.
     Salvage,
+    /// Asks who may use the NSD; replies [`NsdReply::Admission`]. Anybody may ask, and the NSD
+    /// answers without a lease too. An NSD that serves one process has no manager, and refuses this
+    /// and the next four requests ([`crate::ErrorKind::NotSupported`]).
+    Admission,
+    /// The manager's: lets the NSD serve; replies [`NsdReply::Admission`]. Without a lease the NSD
+    /// serves nobody: no reads either ([`crate::ErrorKind::Unreachable`]). A newer term ends the
+    /// older one, durably, before the reply.
+    Lease {
+        /// The server's life that this is for, as [`AdmissionReply::boot`] has it. Another life
+        /// refuses it ([`crate::ErrorKind::Stale`]).
+        boot: u64,
+        /// The lease's end, on the clock of [`AdmissionReply::clock`]. So it does not matter how
+        /// long the request is under way. Within one term it never moves back.
+        until: Duration,
+        /// As in `RaiseFloor`.
+        floor: MapVersion,
+        /// Takes the place of the server's list. `None` renews the lease and keeps the list; the
+        /// server must then have a list of this term and this life.
+        list: Option<AllowList>,
+    },
+    /// The manager's: adds a client to the list; replies [`NsdReply::Admission`]. The server must
+    /// have a list of this term.
+    Allow {
+        /// See [`AllowList::number`].
+        number: u64,
+        /// The client.
+        client: ClientId,
+        /// Its membership.
+        epoch: Epoch,
+    },
+    /// The manager's: takes a client off the list; replies [`NsdReply::Admission`] when every
+    /// earlier request of that client has ended. From then on nothing of it is published. If the
+    /// requests take too long ([`crate::ErrorKind::TimedOut`]), the client is off the list all the
+    /// same, and the manager asks again.
+    Fence {
+        /// See [`AllowList::number`].
+        number: u64,
+        /// The client.
+        client: ClientId,
+        /// Its membership.
+        epoch: Epoch,
+    },
+    /// The manager's: refuses everything that is sent under a map older than `floor`; replies
+    /// [`NsdReply::Admission`] when every earlier request under such a map has ended. From then on
+    /// nothing of these is published. Times out like `Fence`.
+    RaiseFloor {
+        /// The lowest map version that the server accepts from now on, if it is not higher already.
+        floor: MapVersion,
+    },
+}
+
+/// The clients that may use an NSD.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllowList {
+    /// The manager numbers its lists, additions and fences for one server, upwards in its term. A
+    /// list or addition with a lower number than the last is refused
+    /// ([`crate::ErrorKind::Stale`]), so one that is late brings no fenced client back. The same
+    /// number again is the same message.
+    pub number: u64,
+    /// At most 65,536.
+    pub clients: Vec<(ClientId, Epoch)>,
 }
 
 /// A stripe that is stable on every NSD that can be written.
@@ -275,6 +345,25 @@ pub enum NsdReply {
     Done,
     /// The findings of a scrub in one part.
     Scrubbed(ScrubPart),
+    /// Who may use the NSD.
+    Admission(AdmissionReply),
+}
+
+/// Who may use an NSD under a manager.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdmissionReply {
+    /// Changes with every start of the server.
+    pub boot: u64,
+    /// The server's clock when it replied. It never goes back within one life of the server.
+    pub clock: Duration,
+    /// The lease's end on that clock; `None` if there was none in this life.
+    pub until: Option<Duration>,
+    /// The highest term that the server was told of. It is durable.
+    pub term: Term,
+    /// The lowest map version that the server accepts.
+    pub floor: MapVersion,
+    /// The number of the last list, addition or fence of this term; see [`AllowList::number`].
+    pub number: u64,
 }
 
 /// The findings of a scrub in a part of an NSD's own records, or of a copy of the metadata.

@@ -12,7 +12,8 @@
 //!    8   4  CRC32C over the 4096 bytes with this field zero
 //!   12   4  format version, 1
 //!   16   8  incompat flags: a reader that does not know a set bit must refuse. 1: the index may
-//!           have records of strips in format 2, with patches
+//!           have records of strips in format 2, with patches; 2: only a manager's lease lets
+//!           anybody use the disk, and its term is not 0
 //!   24   8  sequence
 //!   32  16  cluster id
 //!   48   4  NSD id
@@ -27,14 +28,14 @@
 //!  104   8  length in bytes of the metadata KV
 //!  112   4  count of chunks of the index KV, at most 256
 //!  116   4  count of chunks of the metadata KV, at most 256
-//!  120   8  reserved, zero
+//!  120   8  the highest term of a manager that the disk's server was told of; 0 for none
 //!  128  64  metadata holders, 16 × NSD id (4), unused ones zero
 //!  192 1024 chunks of the index KV, in order, 256 × chunk index (4), unused ones zero
 //! 1216 1024 chunks of the metadata KV, likewise
 //! 2240     zero up to 4096
 //! ```
 
-use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId, Result};
+use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId, Result, Term};
 
 /// The length of one copy in bytes.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -49,6 +50,7 @@ const MAGIC: &[u8; 8] = b"STRAKEsb";
 /// The version of the container's format. Every superblock names it.
 pub const FORMAT_VERSION: u32 = 1;
 const FLAG_PATCHES: u64 = 1;
+const FLAG_MANAGED: u64 = 2;
 
 /// The space of one key-value store: chunks in order. The first `length` bytes of them are in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,6 +80,9 @@ pub struct Superblock {
     pub metadata_generation: u64,
     /// True if the index may have records that say how one version of a strip differs from another.
     pub has_patches: bool,
+    /// The highest term of a manager that the disk's server was told of. From then on only a
+    /// manager's lease lets anybody use the disk. `Term(0)` for a disk that never had a manager.
+    pub term: Term,
     /// The NSDs that hold the metadata of that generation.
     pub metadata_holders: Vec<NsdId>,
     /// The seed of the index log. Its records are bound to the seed, so a new seed empties the log.
@@ -100,7 +105,9 @@ impl Superblock {
         let mut out = [0; SUPERBLOCK_BYTES];
         put(&mut out, 0, MAGIC);
         put(&mut out, 12, &FORMAT_VERSION.to_le_bytes());
-        let flags = if self.has_patches { FLAG_PATCHES } else { 0 };
+        let patches = if self.has_patches { FLAG_PATCHES } else { 0 };
+        let managed = if self.term > Term(0) { FLAG_MANAGED } else { 0 };
+        let flags = patches | managed;
         put(&mut out, 16, &flags.to_le_bytes());
         put(&mut out, 24, &self.sequence.to_le_bytes());
         put(&mut out, 32, &self.cluster.0);
@@ -112,6 +119,7 @@ impl Superblock {
         put(&mut out, 72, &self.metadata_generation.to_le_bytes());
         put(&mut out, 80, &self.index_log_seed.to_le_bytes());
         put(&mut out, 88, &self.metadata_log_seed.to_le_bytes());
+        put(&mut out, 120, &self.term.0.to_le_bytes());
         for (index, holder) in self.metadata_holders.iter().enumerate() {
             put(&mut out, 128 + 4 * index, &holder.0.to_le_bytes());
         }
@@ -145,7 +153,7 @@ impl Superblock {
         }
         let version = u32_at(bytes, 12);
         let incompat = u64_at(bytes, 16);
-        if version != FORMAT_VERSION || incompat & !FLAG_PATCHES != 0 {
+        if version != FORMAT_VERSION || incompat & !(FLAG_PATCHES | FLAG_MANAGED) != 0 {
             return Err(Error::new(
                 ErrorKind::NotSupported,
                 format!(
@@ -160,6 +168,11 @@ impl Superblock {
         };
         let mut cluster = ClusterId::default();
         cluster.0.copy_from_slice(&bytes[32..48]);
+        let term = Term(u64_at(bytes, 120));
+        if (term > Term(0)) != (incompat & FLAG_MANAGED != 0) {
+            let detail = "superblock with a manager's term and without its flag, or the reverse";
+            return Err(Error::new(ErrorKind::Corrupt, detail));
+        }
         let holders = list(bytes, 128, u32_at(bytes, 60) as usize, METADATA_HOLDERS_MAX)?;
         Ok(Superblock {
             sequence: u64_at(bytes, 24),
@@ -170,6 +183,7 @@ impl Superblock {
             length: u64_at(bytes, 64),
             metadata_generation: u64_at(bytes, 72),
             has_patches: incompat & FLAG_PATCHES != 0,
+            term,
             metadata_holders: holders.into_iter().map(NsdId).collect(),
             index_log_seed: u64_at(bytes, 80),
             metadata_log_seed: u64_at(bytes, 88),

@@ -13,6 +13,7 @@ fn sample() -> Superblock {
         length: 1 << 40,
         metadata_generation: 42,
         has_patches: false,
+        term: Term(0),
         metadata_holders: vec![NsdId(7), NsdId(2), NsdId(5)],
         index_log_seed: 0x1111_2222_3333_4444,
         metadata_log_seed: 0x5555_6666_7777_8888,
@@ -65,8 +66,31 @@ fn a_flag_says_that_older_programs_cannot_read_the_records() {
 }
 
 #[test]
+fn a_term_comes_with_a_flag_that_keeps_programs_without_leases_away() {
+    let managed = Superblock { term: Term(0x0102_0304_0506_0708), ..sample() };
+    let mut bytes = managed.encode();
+    assert_eq!(Superblock::decode(&bytes).unwrap(), managed);
+    assert_eq!(bytes[16..24], [2, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[120..128], [8, 7, 6, 5, 4, 3, 2, 1]);
+    // One without the other is damage.
+    for at in [16, 120] {
+        let mut damaged = bytes;
+        damaged[at..at + 8].fill(0);
+        damaged[8..12].fill(0);
+        let crc = crc32c::crc32c(&damaged);
+        damaged[8..12].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Superblock::decode(&damaged).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+    // Otherwise only the checksum differs.
+    (bytes[16], bytes[120]) = (0, 0);
+    bytes[121..128].fill(0);
+    bytes[8..12].copy_from_slice(&fixture()[8..12]);
+    assert_eq!(bytes, fixture());
+}
+
+#[test]
 fn a_newer_format_or_unknown_flag_is_refused_with_its_reason() {
-    for (at, changed) in [(12, 0x80), (16, 0x80), (16, 0x02), (16, 0x03), (23, 0x80)] {
+    for (at, changed) in [(12, 0x80), (16, 0x80), (16, 0x04), (16, 0x05), (23, 0x80)] {
         let mut bytes = sample().encode();
         bytes[at] = changed;
         bytes[8..12].fill(0);

@@ -514,9 +514,14 @@ impl MemoryNsd {
                 free: inner.capacity.saturating_sub(inner.used()),
                 strips: inner.state.strips.len() as u64,
             })),
-            NsdRequest::Check { .. } | NsdRequest::Scrub { .. } | NsdRequest::Salvage => {
-                Err(ErrorKind::NotSupported.into())
-            }
+            NsdRequest::Check { .. }
+            | NsdRequest::Scrub { .. }
+            | NsdRequest::Salvage
+            | NsdRequest::Admission
+            | NsdRequest::Lease { .. }
+            | NsdRequest::Allow { .. }
+            | NsdRequest::Fence { .. }
+            | NsdRequest::RaiseFloor { .. } => Err(ErrorKind::NotSupported.into()),
         }
     }
 }

@@ -8,9 +8,7 @@ use strake_proto::{GrantNumber, Ino};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Whose turn it is to lead. What was said in an earlier term is void.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Term(pub u64);
+pub use strake_proto::Term;
 
 /// From a client.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -56,7 +56,13 @@ impl Shadow {
             | NsdRequest::Status
             | NsdRequest::Check { .. }
             | NsdRequest::Scrub { .. }
-            | NsdRequest::Salvage => return,
+            | NsdRequest::Salvage
+            // The manager gives each server its own.
+            | NsdRequest::Admission
+            | NsdRequest::Lease { .. }
+            | NsdRequest::Allow { .. }
+            | NsdRequest::Fence { .. }
+            | NsdRequest::RaiseFloor { .. } => return,
         };
         if self.failed.load(Ordering::Acquire) {
             return;

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use strake_env::Rng;
 use strake_env::rng::{test_scale, test_seeds};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, StripHeader};
-use strake_proto::{Epoch, FsId, MapVersion, NsdId, ObjectId, StripKey};
+use strake_proto::{FsId, NsdId, ObjectId, StripKey};
 use strake_stripe::first_bad_unit;
 use strake_testing::MemoryNsd;
 use strake_testing::memory_nsd::{Faults, Moment};
@@ -90,7 +90,7 @@ impl Held {
             let mut strip = vec![0; strip_bytes];
             let (version, length) = (Some(self.version), strip_bytes as u32);
             let request = NsdRequest::Read { key, version, offset: 0, length };
-            let context = NsdContext { epoch: Epoch(0), map: MapVersion(0) };
+            let context = NsdContext::default();
             let reply = nsd.call(context, &request, &[], &mut strip).ok()?;
             let NsdReply::Strip { header: StripHeader { block_bytes, .. }, checksums, .. } = reply
             else {

@@ -1,6 +1,6 @@
 //! Commits: they make accepted changes stable. Also settling, and checkpoints.
 
-use super::{BlockStore, Decided};
+use super::{BlockStore, Decided, Ticket};
 use crate::edits::Edits;
 use crate::keys::{Table, block_start, parse_strip_key, range_end, strip_key};
 use crate::record::{decode_promise, decode_strip, encode_strip};
@@ -16,13 +16,17 @@ const SETTLED_MAX: usize = 65_536;
 const JOURNAL_FILL_PARTS: u64 = 2;
 
 impl BlockStore {
-    pub(super) fn commit(&self, settled: &[SettledStripe]) -> Result<NsdReply> {
+    pub(super) fn commit(
+        &self,
+        ticket: &Ticket<'_>,
+        settled: &[SettledStripe],
+    ) -> Result<NsdReply> {
         if settled.len() > SETTLED_MAX {
             let detail = format!("{} settled stripes, at most {SETTLED_MAX}", settled.len());
             return Err(Error::new(ErrorKind::TooBig, detail));
         }
         self.refuse_if_failed()?;
-        settled.iter().try_for_each(|stripe| self.settle(stripe))?;
+        settled.iter().try_for_each(|stripe| self.settle(ticket, stripe))?;
         self.make_durable()?;
         Ok(NsdReply::Stable { boot: self.boot, stable: self.durable.load(SeqCst) })
     }
@@ -52,7 +56,7 @@ impl BlockStore {
         Ok(())
     }
 
-    fn settle(&self, stripe: &SettledStripe) -> Result<()> {
+    fn settle(&self, ticket: &Ticket<'_>, stripe: &SettledStripe) -> Result<()> {
         let from = block_start(Table::Strip, stripe.fs, stripe.object, stripe.block);
         let next = BlockIndex(stripe.block.0.saturating_add(1));
         let to = range_end(Table::Strip, stripe.fs, stripe.object, next);
@@ -80,7 +84,7 @@ impl BlockStore {
             // The version held is newer than the promised one, so it refuses by itself from now on.
             let keys = settled.iter().map(|(key, _)| *key);
             let promises = self.forget_promises(keys, stripe.version, &mut edits)?;
-            self.publish(|_| Decided { edits, freed, taken: 0 })?;
+            self.publish(ticket, |_| Decided { edits, freed, taken: 0 })?;
             self.promises.fetch_sub(promises, SeqCst);
             let mut unsettled = self.unsettled.lock();
             settled.iter().filter(|(_, record)| record.current().settled).for_each(|(key, _)| {

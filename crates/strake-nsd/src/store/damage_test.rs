@@ -45,7 +45,7 @@ fn checked(store: &BlockStore) -> NsdCheckReply {
 fn plant(store: &BlockStore, key: &[u8], value: Vec<u8>) {
     let mut edits = Edits::default();
     edits.put(key, value);
-    store.publish(|_| edits.into()).expect("journal");
+    store.publish(&Ticket::OWN, |_| edits.into()).expect("journal");
     commit(store).expect("commit");
 }
 

@@ -1,10 +1,12 @@
 //! Starts a block store. It recovers the index, and rebuilds from it everything that is only in
 //! memory.
 
+use super::door::{Door, Ticket};
 use super::space::Space;
 use super::straighten::Crooked;
 use super::worker::Worker;
 use super::{BlockStore, OBJECT_LOCKS, batch};
+use crate::admission::Admission;
 use crate::allocator::{Allocator, ChunkGeometry};
 use crate::edits::Edits;
 use crate::extent::Extent;
@@ -15,11 +17,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use strake_env::RealClock;
 use strake_env::sync::Mutex;
+use strake_env::{Clock, RealClock};
 use strake_observe::Observe;
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::{Error, ErrorKind, Result, StripKey};
+use strake_proto::{Error, ErrorKind, Result, StripKey, Term};
+use strake_store::superblock::Superblock;
 use strake_store::{ChunkSource, Container, Journal, Kv, KvRead, KvRole};
 use tracing::error;
 
@@ -30,6 +33,15 @@ const RESERVED_CHUNKS_MIN: u32 = 2;
 
 /// One journal entry notes at most this many damaged records.
 const REPAIRS_PER_ENTRY: usize = 256;
+
+/// Whom a store serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Everybody in this process, who are one client.
+    OneProcess,
+    /// Those whom a manager allows, while it gives leases (decision 0034).
+    UnderManager,
+}
 
 /// The options that may differ between two runs of one block store.
 #[derive(Clone)]
@@ -51,6 +63,10 @@ pub struct BlockStoreOptions {
     pub straighten_delay: Duration,
     /// Records I/Os and lists waits.
     pub observe: Arc<Observe>,
+    /// Whom the store serves.
+    pub service: Service,
+    /// The clock of the lease, and of the pauses of workers.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl BlockStoreOptions {
@@ -64,6 +80,8 @@ impl BlockStoreOptions {
             discard_at_once_bytes_max: 64 << 20,
             straighten_delay: Duration::from_secs(5),
             observe: Arc::clone(observe),
+            service: Service::OneProcess,
+            clock: RealClock::shared(),
         }
     }
 }
@@ -86,7 +104,7 @@ impl BlockStore {
     ///
     /// The disk's errors. `Corrupt` if the journal or a page of the index is damaged: the disk must
     /// then be treated as lost, and rebuilt from the others. A damaged record is only one lost
-    /// strip.
+    /// strip. `Invalid` for a disk under a manager that is to serve one process.
     pub fn open(container: Container, options: BlockStoreOptions) -> Result<Arc<BlockStore>> {
         let (journal, index) = replay(&container, &options)?;
         let walk = walk(&container, &index)?;
@@ -95,6 +113,7 @@ impl BlockStore {
         container.set_chunk_source(&source);
         let superblock = container.superblock();
         let boot = next_boot(&index)?;
+        let door = door(&superblock, boot, options.service)?;
         let durable = journal.last().0;
         let store = Arc::new(BlockStore {
             disk: Arc::clone(container.disk()),
@@ -105,6 +124,7 @@ impl BlockStore {
             observe: Arc::clone(&options.observe),
             patches: options.observe.operations.operation("nsd patch"),
             straightenings: options.observe.operations.operation("nsd straighten"),
+            clock: Arc::clone(&options.clock),
             options,
             journal,
             index,
@@ -127,13 +147,11 @@ impl BlockStore {
             durable: AtomicU64::new(durable),
             recovered: AtomicU64::new(durable),
             failure: Mutex::new(None),
-            epoch_min: AtomicU64::new(0),
-            map_min: AtomicU64::new(0),
+            door,
             checkpointer: Mutex::new(None),
             discarder: Mutex::new(None),
             straightener: Mutex::new(None),
             crooked: Mutex::new(walk.crooked),
-            clock: RealClock::shared(),
             #[cfg(test)]
             before_publish: Mutex::new(None),
         });
@@ -183,7 +201,7 @@ impl BlockStore {
 
     fn publish_at_open(&self, edits: Edits) -> Result<()> {
         loop {
-            match self.publish(|_| edits.clone().into()) {
+            match self.publish(&Ticket::OWN, |_| edits.clone().into()) {
                 Err(error) if error.kind() == ErrorKind::NoSpace => self.make_room()?,
                 other => return other,
             }
@@ -202,6 +220,22 @@ fn replay(container: &Container, options: &BlockStoreOptions) -> Result<(Journal
     }
     journal.advance(base);
     Ok((journal, index))
+}
+
+/// The door of a store under a manager.
+fn door(superblock: &Superblock, boot: u64, service: Service) -> Result<Option<Door>> {
+    let Superblock { nsd, term, .. } = *superblock;
+    match service {
+        Service::UnderManager => Ok(Some(Door::new(Admission::new(boot, term)))),
+        Service::OneProcess if term == Term(0) => Ok(None),
+        Service::OneProcess => {
+            let detail = format!(
+                "NSD {nsd} belongs to a cluster (term {term}); a single mount cannot use it. \
+                 Start this node's server instead"
+            );
+            Err(Error::new(ErrorKind::Invalid, detail))
+        }
+    }
 }
 
 fn next_boot(index: &Kv) -> Result<u64> {

@@ -1,6 +1,6 @@
 //! Deletes ranges, and keeps tombstones and promises.
 
-use super::{BlockStore, Decided};
+use super::{BlockStore, Decided, Ticket};
 use crate::edits::Edits;
 use crate::extent::Extent;
 use crate::keys::{
@@ -26,8 +26,8 @@ const PIECES_PER_ENTRY: usize = 1024;
 impl BlockStore {
     pub(super) fn delete_range(
         &self,
-        fs: FsId,
-        object: ObjectId,
+        ticket: &Ticket<'_>,
+        (fs, object): (FsId, ObjectId),
         blocks: Range<BlockIndex>,
         version: Version,
     ) -> Result<NsdReply> {
@@ -36,7 +36,7 @@ impl BlockStore {
             return Ok(NsdReply::Accepted { boot: self.boot });
         }
         self.deletions.fetch_add(1, SeqCst);
-        let deleted = self.delete_blocks(fs, object, blocks, version);
+        let deleted = self.delete_blocks(ticket, (fs, object), blocks, version);
         self.deletions.fetch_sub(1, SeqCst);
         deleted?;
         self.checkpoint_if_large();
@@ -47,15 +47,15 @@ impl BlockStore {
     /// done in batches that release the lock. Writes above the tombstone may come between them.
     fn delete_blocks(
         &self,
-        fs: FsId,
-        object: ObjectId,
+        ticket: &Ticket<'_>,
+        (fs, object): (FsId, ObjectId),
         blocks: Range<BlockIndex>,
         version: Version,
     ) -> Result<()> {
         let mut from = blocks.start;
         while from < blocks.end {
             from = self.retry_with_room(object, || {
-                self.lay_tombstone(fs, object, from..blocks.end, version)
+                self.lay_tombstone(ticket, (fs, object), from..blocks.end, version)
             })?;
         }
         for table in [Table::Strip, Table::Promise] {
@@ -66,8 +66,8 @@ impl BlockStore {
             let to = range_end(table, fs, object, blocks.end);
             loop {
                 let last = self.retry_with_room(object, || match table {
-                    Table::Strip => self.delete_strips(&from, &to, version),
-                    Table::Promise => self.delete_promises(&from, &to, version),
+                    Table::Strip => self.delete_strips(ticket, (&from, &to), version),
+                    Table::Promise => self.delete_promises(ticket, (&from, &to), version),
                 })?;
                 let Some(last) = last else { break };
                 from = last;
@@ -98,8 +98,8 @@ impl BlockStore {
     /// Lays a tombstone over the first part of `blocks`. Returns the block up to which it reaches.
     fn lay_tombstone(
         &self,
-        fs: FsId,
-        object: ObjectId,
+        ticket: &Ticket<'_>,
+        (fs, object): (FsId, ObjectId),
         blocks: Range<BlockIndex>,
         version: Version,
     ) -> Result<BlockIndex> {
@@ -125,7 +125,7 @@ impl BlockStore {
             let key = tombstone_key(fs, object, piece.to);
             edits.put(&key, encode_tombstone(&key, piece.tombstone));
         }
-        self.publish(|_| edits.into())?;
+        self.publish(ticket, |_| edits.into())?;
         Ok(end)
     }
 
@@ -157,7 +157,12 @@ impl BlockStore {
     }
 
     /// Deletes some strips from `from` on. Returns the last key looked at, or `None` at the end.
-    fn delete_strips(&self, from: &[u8], to: &[u8], version: Version) -> Result<Option<Vec<u8>>> {
+    fn delete_strips(
+        &self,
+        ticket: &Ticket<'_>,
+        (from, to): (&[u8], &[u8]),
+        version: Version,
+    ) -> Result<Option<Vec<u8>>> {
         let mut edits = Edits::default();
         let mut freed: Vec<Extent> = Vec::new();
         let mut gone: Vec<StripKey> = Vec::new();
@@ -186,7 +191,7 @@ impl BlockStore {
             freed.extend(change.freed);
         })?;
         if !edits.is_empty() {
-            self.publish(|_| Decided { edits, freed, taken: 0 })?;
+            self.publish(ticket, |_| Decided { edits, freed, taken: 0 })?;
             for key in &gone {
                 self.unsettled.lock().remove(key);
                 self.crooked.lock().forget(key);
@@ -198,7 +203,12 @@ impl BlockStore {
     }
 
     /// Deletes promises that the tombstone replaces from now on.
-    fn delete_promises(&self, from: &[u8], to: &[u8], version: Version) -> Result<Option<Vec<u8>>> {
+    fn delete_promises(
+        &self,
+        ticket: &Ticket<'_>,
+        (from, to): (&[u8], &[u8]),
+        version: Version,
+    ) -> Result<Option<Vec<u8>>> {
         let mut edits = Edits::default();
         let last = self.visit_some(from, to, &mut |encoded, value| {
             if decode_promise(encoded, value).is_ok_and(|promised| promised <= version) {
@@ -207,7 +217,7 @@ impl BlockStore {
         })?;
         if !edits.is_empty() {
             let count = edits.0.len() as u64;
-            self.publish(|_| edits.into())?;
+            self.publish(ticket, |_| edits.into())?;
             self.promises.fetch_sub(count, SeqCst);
         }
         Ok(last)
@@ -234,6 +244,7 @@ impl BlockStore {
 
     pub(super) fn forget_tombstones(
         &self,
+        ticket: &Ticket<'_>,
         fs: FsId,
         object: ObjectId,
         version: Version,
@@ -249,7 +260,7 @@ impl BlockStore {
                     edits.delete(&tombstone_key(fs, object, piece.to));
                 }
                 if !edits.is_empty() {
-                    self.publish(|_| edits.into())?;
+                    self.publish(ticket, |_| edits.into())?;
                 }
                 let next = found.pieces.last().map_or(from, |last| last.to);
                 Ok(found.is_cut.then_some(next))
@@ -261,7 +272,12 @@ impl BlockStore {
         }
     }
 
-    pub(super) fn refuse(&self, key: &StripKey, version: Version) -> Result<NsdReply> {
+    pub(super) fn refuse(
+        &self,
+        ticket: &Ticket<'_>,
+        key: &StripKey,
+        version: Version,
+    ) -> Result<NsdReply> {
         self.refuse_if_failed()?;
         let refused = self.retry_with_room(key.object, || {
             let held = self.record(key)?;
@@ -273,7 +289,7 @@ impl BlockStore {
                     let mut edits = Edits::default();
                     edits.put(&encoded, encode_promise(&encoded, version));
                     let is_new = self.index.get(&encoded)?.is_none();
-                    self.publish(|_| edits.into())?;
+                    self.publish(ticket, |_| edits.into())?;
                     self.promises.fetch_add(u64::from(is_new), SeqCst);
                     Ok(true)
                 }

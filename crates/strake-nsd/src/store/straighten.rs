@@ -33,7 +33,7 @@
 
 use super::read::TrailerKey;
 use super::write::trailer_place;
-use super::{BlockStore, Decided, Held};
+use super::{BlockStore, Decided, Held, Ticket};
 use crate::edits::Edits;
 use crate::extent::{Extent, slice_of, units_of};
 use crate::keys::{Table, strip_key};
@@ -425,7 +425,7 @@ impl BlockStore {
         let encoded = strip_key(Table::Strip, key);
         let mut edits = Edits::default();
         edits.put(&encoded, encode_strip(&encoded, &record));
-        self.publish(|_| Decided { edits, freed, taken })?;
+        self.publish(&Ticket::OWN, |_| Decided { edits, freed, taken })?;
         if let Some(place) = trailer_place(&written.new.extents, written.checksums.len() as u64) {
             let trailer: TrailerKey = (*key, written.new.made, place);
             self.trailers.lock().insert(trailer, &written.checksums);

@@ -409,7 +409,7 @@ fn a_full_disk_and_a_full_journal_leave_strips_as_they_are_or_straight() {
     for length in [20_000, 500, 1] {
         let mut edits = Edits::default();
         edits.put(crate::keys::BOOT_KEY, vec![0; length]);
-        while store.publish(|_| edits.clone().into()).is_ok() {}
+        while store.publish(&Ticket::OWN, |_| edits.clone().into()).is_ok() {}
     }
     let used = store.journal.used();
     assert_eq!(straighten(&store), 2);

@@ -1,6 +1,6 @@
 //! Writes strips, and patches them.
 
-use super::{BlockStore, Decided, Held};
+use super::{BlockStore, Decided, Held, Ticket};
 use crate::edits::Edits;
 use crate::extent::{Extent, slice_of, units_of};
 use crate::keys::{Table, strip_key};
@@ -46,9 +46,8 @@ impl BlockStore {
     /// Writes a strip. `copy` and `stable` are as in the request.
     pub(super) fn write(
         &self,
-        key: &StripKey,
-        header: &StripHeader,
-        checksums: &[u32],
+        ticket: &Ticket<'_>,
+        (key, header, checksums): (&StripKey, &StripHeader, &[u32]),
         (copy, stable): (bool, Version),
         data: &[u8],
     ) -> Result<NsdReply> {
@@ -66,13 +65,13 @@ impl BlockStore {
         let stored = self
             .with_room_on_host(|| self.store_data(key, header.version, checksums, data, &extents));
         let candidate = Candidate { key, header, checksums, stable, form: Form::Whole { copy } };
-        self.conclude(stored.and_then(|()| self.accept(&candidate, &extents)), &extents)
+        self.conclude(stored.and_then(|()| self.accept(ticket, &candidate, &extents)), &extents)
     }
 
     pub(super) fn patch(
         &self,
-        key: &StripKey,
-        header: &StripHeader,
+        ticket: &Ticket<'_>,
+        (key, header): (&StripKey, &StripHeader),
         (base, stable): (Version, Version),
         (units, checksums): (&[u32], &[u32]),
         data: &[u8],
@@ -80,7 +79,7 @@ impl BlockStore {
         let start = self.patches.begin();
         let form = Form::Patch { base, units };
         let candidate = Candidate { key, header, checksums, stable, form };
-        let reply = self.patch_uncounted(&candidate, units, data);
+        let reply = self.patch_uncounted(ticket, &candidate, units, data);
         let bytes = if reply.is_ok() { data.len() as u64 } else { 0 };
         self.patches.end(start, bytes, reply.is_ok());
         reply
@@ -88,6 +87,7 @@ impl BlockStore {
 
     fn patch_uncounted(
         &self,
+        ticket: &Ticket<'_>,
         candidate: &Candidate<'_>,
         units: &[u32],
         data: &[u8],
@@ -121,7 +121,7 @@ impl BlockStore {
         let copied = aligned(data);
         let data = copied.as_deref().unwrap_or(data);
         let stored = self.with_room_on_host(|| self.write_extents(&extents, data));
-        self.conclude(stored.and_then(|()| self.accept(candidate, &extents)), &extents)
+        self.conclude(stored.and_then(|()| self.accept(ticket, candidate, &extents)), &extents)
     }
 
     /// True if records must not become longer, because the index has little space left to grow
@@ -270,7 +270,12 @@ impl BlockStore {
     /// The versions held cannot change under the object's lock. The entries that commits cover can.
     /// So the fate of the older versions is decided when the new version has its place in the
     /// order.
-    fn accept(&self, candidate: &Candidate<'_>, extents: &[Extent]) -> Result<bool> {
+    fn accept(
+        &self,
+        ticket: &Ticket<'_>,
+        candidate: &Candidate<'_>,
+        extents: &[Extent],
+    ) -> Result<bool> {
         let Candidate { key, header, stable, .. } = *candidate;
         loop {
             let object = self.object_lock(key.object);
@@ -298,7 +303,7 @@ impl BlockStore {
             let is_present = forgotten.is_some();
             let mut now = None;
             let mut newest = candidate.version(held.as_ref(), extents);
-            let published = self.publish(|moment| {
+            let published = self.publish(ticket, |moment| {
                 let (record, freed, taken) = match forgotten {
                     Some(Change { record, freed }) => {
                         (record.expect("invariant: what is stable stays"), freed, 0)
