@@ -129,6 +129,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("programs", 20),
         ("processes", 10),
         ("notify", 10),
+        ("coherence", 10),
         ("differential", 10),
         ("directory", 10),
         ("degraded", 15),

@@ -9,6 +9,7 @@
 //! However the runner ends, nothing stays behind: see `janitor`.
 
 mod checks;
+mod coherence;
 mod command;
 mod crashes;
 mod degraded;
@@ -73,6 +74,11 @@ const SUITES: &[Suite] = &[
     Suite { name: "programs", about: "tar, git, cargo, sqlite3, rsync", run: programs::run },
     Suite { name: "processes", about: "shared mmap and locks", run: processes::run },
     Suite { name: "notify", about: "what the kernel is told to let go of", run: notify::run },
+    Suite {
+        name: "coherence",
+        about: "what one of several mounts does, every other sees",
+        run: coherence::run,
+    },
     Suite {
         name: "differential",
         about: "random operations of several processes, compared with XFS",

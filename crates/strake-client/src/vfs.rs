@@ -157,6 +157,12 @@ pub trait Vfs: Send + Sync {
     /// tells them what is outdated. A file system without other writers has no use for it.
     fn attach_adapter(&self, _adapter: Arc<dyn Invalidate>) {}
 
+    /// Whether other mounts change the file system at the same time. Then an adapter's caches hold
+    /// nothing but what the `Vfs` can have dropped (`attach_adapter`).
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// Space and inodes of the file system.
     fn statfs(&self) -> Result<StatFs>;
 

@@ -103,6 +103,10 @@ impl Vfs for StrakeVfs {
         self.mount.table.remove_lookups(ino, count);
     }
 
+    fn is_shared(&self) -> bool {
+        self.mount.tokens.is_some()
+    }
+
     fn attach_adapter(&self, adapter: Arc<dyn Invalidate>) {
         assert!(self.mount.adapter.set(adapter).is_ok(), "a mount has one adapter");
     }

@@ -3,12 +3,13 @@
 
 use crate::abi::{self, InHeader, Opcode, fopen, open_flag, setattr_flag};
 use crate::notify::Notifier;
-use crate::policy::OpenModes;
+use crate::policy::{OpenModes, cache_time};
 use crate::reply;
 use crate::session::TRANSFER_BYTES_MAX;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use strake_client::Vfs;
 use strake_client::vfs::{
     DirItem, FallocateMode, Handle, MakeNode, OpenFlags, Opened, SeekFor, SetAttr, SetTime,
@@ -41,6 +42,8 @@ pub(crate) struct Adapter {
     /// The handles of files that are open the direct way. They are few beside the cached ones.
     direct: Mutex<HashMap<Handle, ()>>,
     notifier: Arc<Notifier>,
+    /// How long the kernel may cache names and attributes.
+    valid: Duration,
 }
 
 /// The request's body. Its parts are taken from the front.
@@ -84,7 +87,14 @@ impl Adapter {
     /// An adapter to `vfs`. `direct_maps` says whether the kernel can map files that are open the
     /// direct way.
     pub(crate) fn new(vfs: Arc<dyn Vfs>, direct_maps: bool, notifier: Arc<Notifier>) -> Adapter {
-        Adapter { vfs, modes: OpenModes::new(direct_maps), direct: Mutex::default(), notifier }
+        let is_shared = vfs.is_shared();
+        let (modes, valid) = (OpenModes::new(direct_maps, is_shared), cache_time(is_shared));
+        Adapter { vfs, modes, direct: Mutex::default(), notifier, valid }
+    }
+
+    /// Whether other mounts change the file system at the same time.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.vfs.is_shared()
     }
 
     /// Answers one request. Reads put their bytes into `data`.
@@ -106,8 +116,12 @@ impl Adapter {
             }
             Opcode::BatchForget => self.batch_forget(&mut body),
             Opcode::Interrupt => Ok(Answer::Silence),
-            Opcode::GetAttr => Ok(Answer::Bytes(reply::attr_reply(&self.vfs.getattr(ino)?))),
-            Opcode::Statx => Ok(Answer::Bytes(reply::statx_reply(&self.vfs.getattr(ino)?))),
+            Opcode::GetAttr => {
+                Ok(Answer::Bytes(reply::attr_reply(&self.vfs.getattr(ino)?, self.valid)))
+            }
+            Opcode::Statx => {
+                Ok(Answer::Bytes(reply::statx_reply(&self.vfs.getattr(ino)?, self.valid)))
+            }
             Opcode::SetAttr => self.setattr(caller, ino, &mut body),
             Opcode::ReadLink => Ok(Answer::Bytes(self.vfs.readlink(ino)?)),
             Opcode::Access => {
@@ -128,8 +142,12 @@ impl Adapter {
             Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr => {
                 self.xattr(opcode, caller, ino, &mut body)
             }
-            // Cookies hold for ever, so an open directory needs no state here. After this answer
-            // the kernel opens directories by itself and remembers listings until they change.
+            // Cookies hold for ever, so an open directory needs no state here.
+            Opcode::OpenDir if self.vfs.is_shared() => Ok(Answer::Bytes(
+                abi::OpenOut { fh: 0, open_flags: 0, backing_id: 0 }.encode().to_vec(),
+            )),
+            // After this answer the kernel opens directories by itself and remembers listings until
+            // they change.
             Opcode::OpenDir => Err(ErrorKind::NoSystem.into()),
             Opcode::ReleaseDir => Ok(Answer::Empty),
             Opcode::ReadDir => self.readdir(ino, &mut body, false),
@@ -156,9 +174,9 @@ impl Adapter {
 
     fn lookup(&self, caller: &Caller, parent: Ino, body: &mut Body<'_>) -> Result<Answer> {
         match self.vfs.lookup(caller, parent, body.name()?) {
-            Ok(entry) => Ok(Answer::Bytes(reply::entry_reply(&entry))),
+            Ok(entry) => Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid))),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Ok(Answer::Bytes(reply::negative_entry_reply()))
+                Ok(Answer::Bytes(reply::negative_entry_reply(self.valid)))
             }
             Err(error) => Err(error),
         }
@@ -204,7 +222,7 @@ impl Adapter {
         };
         let handle = has(setattr_flag::FH).then_some(Handle(asked.fh));
         let attr = self.vfs.setattr(caller, ino, handle, &change)?;
-        Ok(Answer::Bytes(reply::attr_reply(&attr)))
+        Ok(Answer::Bytes(reply::attr_reply(&attr, self.valid)))
     }
 
     fn change_names(
@@ -238,7 +256,7 @@ impl Adapter {
             }
             _ => return self.remove_names(opcode, caller, parent, body),
         };
-        Ok(Answer::Bytes(reply::entry_reply(&entry)))
+        Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid)))
     }
 
     fn remove_names(
@@ -297,7 +315,7 @@ impl Adapter {
             let exclusive = asked.flags & open_flag::EXCL != 0;
             self.vfs.create(&caller, ino, body.name()?, permissions, flags, exclusive)?
         };
-        let mut out = reply::entry_reply(&entry);
+        let mut out = reply::entry_reply(&entry, self.valid);
         out.extend_from_slice(&self.opened(entry.attr.ino, flags, opened));
         Ok(Answer::Bytes(out))
     }
@@ -384,7 +402,7 @@ impl Adapter {
             }
             if plus {
                 let counted = counted_attr(item);
-                reply::put_entry(&mut out, counted);
+                reply::put_entry(&mut out, counted, self.valid);
                 if let Some(attr) = counted {
                     self.vfs.remember(attr.ino);
                 }

@@ -1,7 +1,7 @@
 //! Decides what the kernel may cache.
 //!
-//! **Names and attributes** may be cached for a day, because with a single mount nothing changes
-//! behind the kernel's back. With a second mount, tokens will decide that here.
+//! **Names and attributes** may be cached for a day where nothing changes behind the kernel's back.
+//! Beside other mounts the kernel asks each time, and the `Vfs` answers from what it holds.
 //!
 //! **Pages.** A file is open either the *cached way*, through the kernel's page cache, or the
 //! *direct way*, past it (`FOPEN_DIRECT_IO`). The direct way is several times as fast for streams,
@@ -14,6 +14,9 @@
 //! the write would keep old bytes. So one inode is never open both ways at once. A writer gets the
 //! direct way only while nobody has the inode open the cached way. While it is open the direct way,
 //! everybody else gets the direct way, too. [`crate::pages`] takes care of mappings meanwhile.
+//!
+//! Beside other mounts every open is direct, if the kernel can map such files. The kernel would put
+//! appended bytes at the end of the file as it last knew it, and cache them there.
 
 use crate::pages::Pages;
 use std::collections::HashMap;
@@ -24,7 +27,9 @@ use strake_env::sync::Mutex;
 use strake_proto::Ino;
 
 /// How long the kernel may cache names and attributes. The names include those that do not exist.
-pub(crate) const CACHE_TIME: Duration = Duration::from_secs(86_400);
+pub(crate) fn cache_time(is_shared: bool) -> Duration {
+    if is_shared { Duration::ZERO } else { Duration::from_secs(86_400) }
+}
 
 /// Inodes are spread over this many tables, so that two opens seldom need the same lock.
 const SHARDS: usize = 16;
@@ -42,12 +47,15 @@ struct Opens {
 pub(crate) struct OpenModes {
     /// True if the kernel can map files that are open the direct way.
     direct_maps: bool,
+    /// True if every open goes the direct way.
+    all_direct: bool,
     shards: [Mutex<HashMap<Ino, Opens>>; SHARDS],
 }
 
 impl OpenModes {
-    pub(crate) fn new(direct_maps: bool) -> OpenModes {
-        OpenModes { direct_maps, ..OpenModes::default() }
+    pub(crate) fn new(direct_maps: bool, is_shared: bool) -> OpenModes {
+        let all_direct = is_shared && direct_maps;
+        OpenModes { direct_maps, all_direct, ..OpenModes::default() }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Opens>> {
@@ -59,7 +67,8 @@ impl OpenModes {
     pub(crate) fn open(&self, ino: Ino, flags: OpenFlags, is_empty: impl FnOnce() -> bool) -> bool {
         let mut table = self.shard(ino).lock();
         let opens = table.entry(ino).or_default();
-        let wanted = flags.write && (!flags.read || (self.direct_maps && is_empty()));
+        let wanted =
+            self.all_direct || flags.write && (!flags.read || (self.direct_maps && is_empty()));
         let direct = opens.direct > 0 || (opens.cached == 0 && wanted);
         *(if direct { &mut opens.direct } else { &mut opens.cached }) += 1;
         direct
@@ -112,9 +121,10 @@ mod tests {
     #[test]
     fn an_empty_file_is_opened_for_both_the_direct_way_where_that_can_be_mapped() {
         let both = OpenFlags { read: true, ..WRITER };
-        assert!(!OpenModes::new(false).open(Ino(5), both, || true));
-        assert!(!OpenModes::new(true).open(Ino(5), both, || false));
-        assert!(OpenModes::new(true).open(Ino(5), both, || true));
-        assert!(!OpenModes::new(true).open(Ino(5), READER, || true));
+        assert!(!OpenModes::new(false, false).open(Ino(5), both, || true));
+        assert!(!OpenModes::new(true, false).open(Ino(5), both, || false));
+        assert!(OpenModes::new(true, false).open(Ino(5), both, || true));
+        assert!(!OpenModes::new(true, false).open(Ino(5), READER, || true));
+        assert!(OpenModes::new(true, true).open(Ino(5), READER, || false), "beside other mounts");
     }
 }

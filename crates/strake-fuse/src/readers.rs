@@ -149,8 +149,11 @@ impl Readers {
                 let left = self.crowd.load(Ordering::Relaxed);
                 self.crowd.store(left.saturating_sub(1), Ordering::Relaxed);
             }
-            self.wake_one();
-        } else if !self.watching.swap(true, Ordering::SeqCst) {
+            if self.wake_one() {
+                return;
+            }
+        }
+        if !self.watching.swap(true, Ordering::SeqCst) {
             // The watch looks at `watching` under this lock before it sleeps.
             drop(self.parked.lock());
             self.called.notify_one();
@@ -166,12 +169,15 @@ impl Readers {
         self.answering.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn wake_one(&self) {
+    /// Wakes a parked thread. False if there is none.
+    fn wake_one(&self) -> bool {
         let mut parked = self.parked.lock();
-        if parked.count > parked.leaving {
+        let is_any = parked.count > parked.leaving;
+        if is_any {
             parked.leaving += 1;
             self.unparked.notify_one();
         }
+        is_any
     }
 
     /// Ends all waiting, because the connection is gone: no thread parks any more, and the watch
@@ -183,17 +189,17 @@ impl Readers {
     }
 
     /// One look of the watch. Wakes a thread if nobody reads and nothing was taken since the look
-    /// that returned `seen`.
-    fn look(&self, seen: u64) -> u64 {
+    /// that returned `seen`. If all threads are held up, calls `grow`.
+    fn look(&self, seen: u64, grow: &mut dyn FnMut()) -> u64 {
         let state = self.state.load(Ordering::SeqCst);
-        if state & READERS_MASK == 0 && state == seen {
-            self.wake_one();
+        if state & READERS_MASK == 0 && state == seen && !self.wake_one() {
+            grow();
         }
         state
     }
 
-    /// Runs the watch until the connection has ended.
-    pub(crate) fn watch(&self) {
+    /// Runs the watch until the connection has ended. Calls `grow` when all threads are held up.
+    pub(crate) fn watch(&self, grow: &mut dyn FnMut()) {
         let mut seen = u64::MAX;
         let mut quiet = 0;
         let mut parked = self.parked.lock();
@@ -211,7 +217,7 @@ impl Readers {
                 quiet = 0;
             }
             self.called.wait_for(&mut parked, TICK);
-            let now = strake_env::sync::MutexGuard::unlocked(&mut parked, || self.look(seen));
+            let now = strake_env::sync::MutexGuard::unlocked(&mut parked, || self.look(seen, grow));
             quiet = if now & READERS_MASK > 0 { quiet + 1 } else { 0 };
             seen = now;
         }
@@ -329,7 +335,7 @@ mod tests {
         let entered = Arc::new(AtomicUsize::new(0));
         let watch = strake_env::thread::spawn({
             let readers = Arc::clone(&readers);
-            move || readers.watch()
+            move || readers.watch(&mut || {})
         });
         readers.enter(Length::Short);
         let thread = reader(&readers, &entered);
@@ -342,18 +348,37 @@ mod tests {
     }
 
     #[test]
+    fn the_watch_asks_for_a_thread_when_all_are_held_up() {
+        let readers = Arc::new(Readers::new(1));
+        let grown = Arc::new(AtomicUsize::new(0));
+        let watch = strake_env::thread::spawn({
+            let (readers, grown) = (Arc::clone(&readers), Arc::clone(&grown));
+            move || {
+                readers.watch(&mut || {
+                    grown.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+        });
+        readers.enter(Length::Long);
+        readers.take(Length::Long);
+        wait_until(|| grown.load(Ordering::SeqCst) > 0);
+        readers.end();
+        watch.join().expect("ended");
+    }
+
+    #[test]
     fn a_look_wakes_nobody_while_requests_are_taken_or_read() {
         let readers = Readers::new(1);
         readers.parked.lock().count = 1;
         readers.enter(Length::Short);
-        let seen = readers.look(readers.look(0));
+        let seen = readers.look(readers.look(0, &mut || {}), &mut || {});
         assert_eq!(readers.parked.lock().leaving, 0, "one reads");
         readers.take(Length::Short);
-        let seen = readers.look(seen);
+        let seen = readers.look(seen, &mut || {});
         assert_eq!(readers.parked.lock().leaving, 0, "it was taken since the last look");
-        readers.look(seen);
+        readers.look(seen, &mut || {});
         assert_eq!(readers.parked.lock().leaving, 1);
-        readers.look(seen);
+        readers.look(seen, &mut || {});
         assert_eq!(readers.parked.lock().leaving, 1, "who is woken already counts");
     }
 

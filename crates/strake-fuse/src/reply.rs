@@ -1,7 +1,7 @@
 //! Builds the parts that several replies have in common: attributes and entries.
 
 use crate::abi::{AttrOut, AttrReply, EntryOut, STATX_MASK, StatxOut};
-use crate::policy::CACHE_TIME;
+use std::time::Duration;
 use strake_client::vfs::Entry;
 use strake_proto::Attr;
 
@@ -34,18 +34,18 @@ pub(crate) fn attr_out(attr: &Attr) -> AttrOut {
 }
 
 /// `fuse_attr_out`.
-pub(crate) fn attr_reply(attr: &Attr) -> Vec<u8> {
-    let head = AttrReply { attr_valid: CACHE_TIME.as_secs(), attr_valid_nanos: 0 };
+pub(crate) fn attr_reply(attr: &Attr, valid: Duration) -> Vec<u8> {
+    let head = AttrReply { attr_valid: valid.as_secs(), attr_valid_nanos: 0 };
     [&head.encode()[..], &attr_out(attr).encode()].concat()
 }
 
 /// `fuse_statx_out`.
-pub(crate) fn statx_reply(attr: &Attr) -> Vec<u8> {
+pub(crate) fn statx_reply(attr: &Attr, valid: Duration) -> Vec<u8> {
     // The kernel's dev_t in 32 bits: minor bits 0..8 and 20..32, major bits 8..20.
     let (major, minor) =
         ((attr.rdev >> 8) & 0xfff, (attr.rdev & 0xff) | ((attr.rdev >> 12) & !0xff));
     StatxOut {
-        attr_valid: CACHE_TIME.as_secs(),
+        attr_valid: valid.as_secs(),
         mask: STATX_MASK,
         blksize: IO_SIZE_HINT,
         links: attr.links,
@@ -72,26 +72,26 @@ pub(crate) fn statx_reply(attr: &Attr) -> Vec<u8> {
 }
 
 /// `fuse_entry_out`.
-pub(crate) fn entry_reply(entry: &Entry) -> Vec<u8> {
+pub(crate) fn entry_reply(entry: &Entry, valid: Duration) -> Vec<u8> {
     let mut out = Vec::with_capacity(EntryOut::SIZE + AttrOut::SIZE + 16);
-    put_entry(&mut out, Some(&entry.attr));
+    put_entry(&mut out, Some(&entry.attr), valid);
     out
 }
 
 /// The reply for a name that does not exist. The kernel may cache it.
-pub(crate) fn negative_entry_reply() -> Vec<u8> {
+pub(crate) fn negative_entry_reply(valid: Duration) -> Vec<u8> {
     let mut out = Vec::with_capacity(EntryOut::SIZE + AttrOut::SIZE);
-    put_entry(&mut out, None);
+    put_entry(&mut out, None, valid);
     out
 }
 
 /// Appends a `fuse_entry_out`. The kernel does not count one without attributes as a lookup.
-pub(crate) fn put_entry(out: &mut Vec<u8>, attr: Option<&Attr>) {
+pub(crate) fn put_entry(out: &mut Vec<u8>, attr: Option<&Attr>, valid: Duration) {
     let head = EntryOut {
         nodeid: attr.map_or(0, |attr| attr.ino.0),
         generation: attr.map_or(0, |attr| attr.generation.0),
-        entry_valid: CACHE_TIME.as_secs(),
-        attr_valid: CACHE_TIME.as_secs(),
+        entry_valid: valid.as_secs(),
+        attr_valid: valid.as_secs(),
         entry_valid_nanos: 0,
         attr_valid_nanos: 0,
     };

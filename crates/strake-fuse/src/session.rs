@@ -68,12 +68,18 @@ pub struct MountOptions {
     pub stay_awake: StayAwake,
 }
 
+/// Serving threads, of which there may be more and more.
+type Grown = Arc<Mutex<Vec<JoinHandle<()>>>>;
+
+/// The most serving threads that there are beside other mounts.
+const READERS_MAX: usize = 1024;
+
 /// A mounted file system.
 pub struct FuseMount {
     path: PathBuf,
     /// The device number of its files. No other file system has it while this one is mounted.
     device: u64,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Grown,
     notifier: Arc<Notifier>,
 }
 
@@ -98,7 +104,7 @@ impl FuseMount {
             }
         };
         connection::raise_read_ahead(device, READ_AHEAD_KIB);
-        let (path, threads) = (options.path.clone(), Mutex::new(threads));
+        let path = options.path.clone();
         Ok(FuseMount { path, device, threads, notifier })
     }
 
@@ -126,9 +132,15 @@ impl FuseMount {
 
     /// Waits until the mount is gone, no matter how, and every request is answered.
     pub fn wait(&self) {
-        for thread in std::mem::take(&mut *self.threads.lock()) {
-            if thread.join().is_err() {
-                error!(target: "fuse", "a serving thread panicked");
+        loop {
+            let threads = std::mem::take(&mut *self.threads.lock());
+            if threads.is_empty() {
+                break;
+            }
+            for thread in threads {
+                if thread.join().is_err() {
+                    error!(target: "fuse", "a serving thread panicked");
+                }
             }
         }
         self.notifier.join();
@@ -140,12 +152,14 @@ fn start(
     observe: Arc<Observe>,
     connection: OwnedFd,
     options: &MountOptions,
-) -> Result<(Vec<JoinHandle<()>>, Arc<Notifier>)> {
+) -> Result<(Grown, Arc<Notifier>)> {
     let count = options.threads.max(1);
     // The rings are made before INIT is answered. Once the answer offers rings, the kernel waits
     // for them.
-    let mut entries = if options.io_uring { make_entries(count) } else { Vec::new() };
-    let Agreed { flags: agreed, minor } = initialise(&connection, !entries.is_empty())?;
+    let is_shared = vfs.is_shared();
+    let mut entries = if options.io_uring && !is_shared { make_entries(count) } else { Vec::new() };
+    let offer = Offer { rings: !entries.is_empty(), is_shared };
+    let Agreed { flags: agreed, minor } = initialise(&connection, offer)?;
     if agreed & init_flag::OVER_IO_URING == 0 && !entries.is_empty() {
         warn!(
             target: "fuse",
@@ -184,25 +198,68 @@ fn start(
             })?;
         threads.push(thread);
     }
-    let channels: Result<Vec<Channel>> = (0..readers).map(|_| Channel::open(&connection)).collect();
-    for (index, channel) in channels?.into_iter().enumerate() {
-        let server = Arc::clone(&server);
-        let thread =
-            strake_env::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
-                this_thread_serves();
-                serve(&server, &channel);
-                server.end();
-            })?;
-        threads.push(thread);
+    for number in 0..readers {
+        threads.push(start_reader(&server, &connection, number)?);
     }
     if options.stay_awake.is_wanted() {
         threads.push(keep_awake(&server)?);
     }
-    let watch = strake_env::thread::Builder::new()
+    let grown = Grown::default();
+    threads.push(start_watch(&server, connection, readers, &grown)?);
+    grown.lock().append(&mut threads);
+    Ok((grown, notifier))
+}
+
+/// What this side offers the kernel.
+#[derive(Clone, Copy)]
+struct Offer {
+    /// Requests over io_uring.
+    rings: bool,
+    /// Whether other mounts change the file system at the same time.
+    is_shared: bool,
+}
+
+/// Starts a serving thread.
+fn start_reader(
+    server: &Arc<Server>,
+    connection: &OwnedFd,
+    number: usize,
+) -> Result<JoinHandle<()>> {
+    let (server, channel) = (Arc::clone(server), Channel::open(connection)?);
+    let name = format!("fuse-{number}");
+    Ok(strake_env::thread::Builder::new().name(name).spawn(move || {
+        this_thread_serves();
+        serve(&server, &channel);
+        server.end();
+    })?)
+}
+
+/// Starts the watch. Beside other mounts requests wait for tokens, and what they wait for may need
+/// other requests answered: so the watch starts more threads while all are held up.
+fn start_watch(
+    server: &Arc<Server>,
+    connection: OwnedFd,
+    readers: usize,
+    grown: &Grown,
+) -> Result<JoinHandle<()>> {
+    let (server, grown) = (Arc::clone(server), Arc::clone(grown));
+    let may_grow = server.adapter.is_shared();
+    let mut number = readers;
+    let mut grow = move |server: &Arc<Server>| {
+        if !may_grow || number >= READERS_MAX {
+            return;
+        }
+        match start_reader(server, &connection, number) {
+            Ok(thread) => {
+                number += 1;
+                grown.lock().push(thread);
+            }
+            Err(error) => warn!(target: "fuse", "requests wait for a thread: {error}"),
+        }
+    };
+    Ok(strake_env::thread::Builder::new()
         .name("fuse-watch".to_owned())
-        .spawn(move || server.readers.watch())?;
-    threads.push(watch);
-    Ok((threads, notifier))
+        .spawn(move || server.readers.watch(&mut || grow(&server)))?)
 }
 
 fn keep_awake(server: &Arc<Server>) -> Result<JoinHandle<()>> {
@@ -380,7 +437,7 @@ struct Agreed {
 }
 
 /// Answers INIT, and so agrees with the kernel on the version and on what both sides can do.
-fn initialise(connection: &OwnedFd, rings: bool) -> Result<Agreed> {
+fn initialise(connection: &OwnedFd, offer: Offer) -> Result<Agreed> {
     let mut buffer = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
     let gone = || Error::new(ErrorKind::Io, "the mount was gone before it began");
     loop {
@@ -413,14 +470,14 @@ fn initialise(connection: &OwnedFd, rings: bool) -> Result<Agreed> {
                 ),
             ));
         }
-        let answer = agree(&init, rings);
+        let answer = agree(&init, offer);
         send(connection, header.unique, 0, &answer.encode());
         let flags = u64::from(answer.flags) | (u64::from(answer.flags2) << 32);
         return Ok(Agreed { flags, minor: answer.minor });
     }
 }
 
-fn agree(init: &InitIn, rings: bool) -> InitOut {
+fn agree(init: &InitIn, offer: Offer) -> InitOut {
     use init_flag as flag;
     // ATOMIC_O_TRUNC is left out. With it the kernel sends the truncation before it checks whether
     // the file is a running program. So an open(O_RDONLY | O_TRUNC) that fails would kill it.
@@ -428,8 +485,7 @@ fn agree(init: &InitIn, rings: bool) -> InitOut {
         | flag::EXPORT_SUPPORT
         | flag::BIG_WRITES
         | flag::DONT_MASK
-        | flag::DO_READDIRPLUS
-        | flag::READDIRPLUS_AUTO
+        | if offer.is_shared { 0 } else { flag::DO_READDIRPLUS | flag::READDIRPLUS_AUTO }
         | flag::ASYNC_DIO
         | flag::PARALLEL_DIROPS
         | flag::POSIX_ACL
@@ -442,7 +498,7 @@ fn agree(init: &InitIn, rings: bool) -> InitOut {
         | flag::INIT_EXT
         | flag::HAS_EXPIRE_ONLY
         | flag::DIRECT_IO_ALLOW_MMAP
-        | if rings { flag::OVER_IO_URING } else { 0 };
+        | if offer.rings { flag::OVER_IO_URING } else { 0 };
     let offered = u64::from(init.flags) | (u64::from(init.flags2) << 32);
     let agreed = wanted & offered;
     InitOut {

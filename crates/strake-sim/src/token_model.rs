@@ -21,12 +21,14 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 use strake_env::Rng;
 use strake_proto::{BlockIndex, ClientId, GrantNumber, Ino};
-use strake_token::authority::{Authority, Effect as Order, RESERVED_AT_ONCE, Times};
+use strake_token::authority::{Authority, Effect as Order, Times};
 use strake_token::held::{Mode, RangeWant, Want};
 use strake_token::holder::{Effect, Holder, UseId};
 use strake_token::message::{Reply, Request, Term};
 use strake_token::ranges::BlockRange;
 
+/// Numbers are reserved in portions of so few that they are used up.
+const PORTION: u64 = 2;
 /// Time stands still but for repetitions: a revoke is due at once, and is sent again once.
 const TIMES: Times = Times { hold_min: Duration::ZERO, repeat: Duration::from_secs(1) };
 const NOW: Duration = Duration::ZERO;
@@ -308,7 +310,7 @@ impl World {
 
     fn reserve(&mut self) -> Result<(), String> {
         let upto = self.reserving.take().expect("invariant: asked before");
-        let from = GrantNumber(upto.0 - RESERVED_AT_ONCE);
+        let from = GrantNumber(upto.0 - PORTION);
         let orders = self.authority.reserved(from, upto, NOW);
         self.obey(orders);
         Ok(())
@@ -369,7 +371,7 @@ impl World {
                 // Large portions would do no harm, but numbers are part of the state.
                 Order::Reserve(_) => {
                     let free = self.authority.first_free_number();
-                    self.reserving = Some(GrantNumber(free.0 + 2));
+                    self.reserving = Some(GrantNumber(free.0 + PORTION));
                 }
             }
         }
