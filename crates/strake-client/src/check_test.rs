@@ -36,7 +36,7 @@ impl Bench {
             self.vfs.create(ROOT, Ino::ROOT, name.as_bytes(), 0o644, RW, true).expect("created");
         let data = vec![7; bytes];
         assert_eq!(self.vfs.write(opened.handle, 0, &data).expect("written"), bytes);
-        self.vfs.fsync(opened.handle).expect("synced");
+        self.vfs.sync().expect("all in strips");
         (entry.attr.ino, opened.handle)
     }
 

@@ -170,3 +170,47 @@ fn what_overwrites_a_block_that_is_not_settled_waits_for_the_metadata_as_well() 
     assert_eq!(vfs.manager.check_strips().expect("checks").faults, Vec::<String>::new());
     vfs.shutdown().expect("ended");
 }
+
+/// A record that begins and ends within a unit. What it covers whole may be damaged.
+#[test]
+fn both_ends_of_a_record_are_read_at_once_and_damage_between_them_is_overwritten() {
+    let rig = quiet_rig("1");
+    let vfs = rig.start(0);
+    let mut held = pattern(BLOCK as usize, 1);
+    let handle = create(&vfs, "f").1;
+    write(&vfs, handle, 0, &held);
+    vfs.shutdown().expect("ended");
+    drop(vfs);
+    let vfs = rig.start(0);
+    let handle = open(&vfs, "f").1;
+    let reads = Arc::new(AtomicU64::new(0));
+    for nsd in &rig.nsds {
+        let reads = Arc::clone(&reads);
+        nsd.set_watch(Some(Arc::new(move |moment, request| {
+            let is_read = matches!(request, NsdRequest::Read { length, .. } if *length > 0);
+            if moment == Moment::Before && is_read {
+                reads.fetch_add(1, Ordering::AcqRel);
+            }
+        })));
+    }
+    let mut put = |at: usize, length: usize| {
+        let bytes = pattern(length, at as u8);
+        write(&vfs, handle, at as u64, &bytes);
+        held[at..at + length].copy_from_slice(&bytes);
+        reads.swap(0, Ordering::AcqRel)
+    };
+    assert_eq!(put(5000, 40_000), 1);
+    assert_eq!(put(44_900, 100), 0, "its units are in memory");
+    let object = strake_proto::ObjectId(1);
+    let at = 25 * UNIT + 9;
+    let hit =
+        rig.nsds.iter().filter(|nsd| nsd.flip_bit(object, strake_proto::BlockIndex(0), 0, at));
+    assert_eq!(hit.count(), 1);
+    assert!(put(22 * UNIT + 100, 8 * UNIT) > 1);
+    vfs.fsync(handle).expect("synced");
+    drop(vfs);
+    rig.crash();
+    let vfs = rig.start(0);
+    assert!(read(&vfs, open(&vfs, "f").1, 0, held.len() + 1) == held);
+    vfs.shutdown().expect("ended");
+}

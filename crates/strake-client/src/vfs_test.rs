@@ -770,7 +770,7 @@ fn a_small_fsync_goes_to_the_metadata_and_survives_there() {
         write(&vfs, handle, 0, &pattern(2 * BLOCK as usize, 1));
         vfs.fsync(handle).expect("synced");
     }
-    assert_eq!(kept(&rig), 0, "what names the object is committed the long way");
+    assert_eq!(kept(&rig), 0, "much is committed the long way");
     for handle in [handle, gone, cut] {
         write(&vfs, handle, 5000, &pattern(100, 2));
         write(&vfs, handle, 2 * BLOCK, &pattern(5000, 3));
@@ -790,7 +790,7 @@ fn a_small_fsync_goes_to_the_metadata_and_survives_there() {
     vfs.fsync(large).expect("synced");
     write(&vfs, large, 0, &pattern(100, 5));
     vfs.fsync(large).expect("synced");
-    assert_eq!(kept(&rig), 6);
+    assert_eq!(kept(&rig), 7);
     write(&vfs, large, 0, &pattern(BLOCK as usize, 6));
     vfs.fsync(large).expect("synced");
     assert_eq!(kept(&rig), 5);

@@ -31,6 +31,9 @@ const PARTS: usize = 64;
 /// block before was written to its end.
 const ALONE_FROM_PARTS: usize = 4;
 
+/// The two ends of a write are read at once if they are no further apart than this.
+const EDGES_BYTES_MAX: usize = 256 << 10;
+
 /// The buffer of a file's first block grows with the file while it is shorter than this, half a
 /// huge page.
 const SMALL_BYTES: usize = 1 << 20;
@@ -278,23 +281,32 @@ impl Of<'_> {
         from: usize,
         to: usize,
     ) -> Result<()> {
-        for (at, partial) in
-            [(from, !from.is_multiple_of(UNIT_BYTES)), (to, !to.is_multiple_of(UNIT_BYTES))]
-        {
-            let unit = at / UNIT_BYTES;
-            if !partial || data.valid.contains(unit) {
-                continue;
-            }
-            let start = unit * UNIT_BYTES;
-            // A unit that is overwritten up to the end of the stored bytes need not be read.
+        let is_partial = |at: usize, data: &BlockData| {
+            !at.is_multiple_of(UNIT_BYTES) && !data.valid.contains(at / UNIT_BYTES)
+        };
+        // A unit that is overwritten up to the end of the stored bytes need not be read.
+        let is_read = |at: usize, data: &BlockData| {
+            let start = at / UNIT_BYTES * UNIT_BYTES;
             let covered = from <= start && to >= data.limit as usize;
-            if start < data.limit as usize && !covered {
-                let stop = start + UNIT_BYTES;
-                load(self.mount, self.inode, self.file, layout, block, data, start, stop)?;
+            is_partial(at, data) && start < data.limit as usize && !covered
+        };
+        let load_until = |data: &mut BlockData, at: usize, stop: usize| {
+            let start = at / UNIT_BYTES * UNIT_BYTES;
+            load(self.mount, self.inode, self.file, layout, block, data, start, stop)
+        };
+        // One read that brings both edges, and what lies between them, takes less time than two.
+        if to - from <= EDGES_BYTES_MAX && is_read(from, data) && is_read(to, data) {
+            // If what lies between cannot be read, the edges are read below. The write heals it.
+            let _ = load_until(data, from, to.next_multiple_of(UNIT_BYTES));
+        }
+        for at in [from, to] {
+            if is_read(at, data) {
+                load_until(data, at, at.next_multiple_of(UNIT_BYTES))?;
             }
-            if !data.valid.contains(unit) {
+            if is_partial(at, data) {
+                let start = at / UNIT_BYTES * UNIT_BYTES;
                 block.grow(data, &self.mount.page_pool, start + UNIT_BYTES, Fill::Whole);
-                data.zero_unit(unit);
+                data.zero_unit(at / UNIT_BYTES);
             }
         }
         Ok(())

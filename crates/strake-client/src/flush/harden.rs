@@ -17,7 +17,7 @@
 //!
 //! * A block was sent and is not stable yet.
 //! * A block was sent since something of the file was kept.
-//! * The metadata does not name the object yet.
+//! * The metadata does not name the object yet, and knows bytes of the file that are elsewhere.
 //! * A block must be sent whole because its stored version is stale.
 
 use crate::flush::told::{Told, lacking, took};
@@ -33,6 +33,10 @@ use strake_proto::{ErrorKind, Result};
 
 /// The most bytes that are kept for all files together. Beyond this, files are synced the long way.
 const KEPT_BYTES_MAX: usize = 16 << 20;
+
+/// More than the threshold is hardened if the blocks concerned have at most this many unsaved units
+/// each, on average. To send so little of so many blocks would take much longer.
+const SCATTERED_UNITS: usize = 4;
 
 /// What was taken from the blocks for an entry.
 #[derive(Default)]
@@ -55,10 +59,12 @@ pub(crate) fn harden(
     }
     // Held until the entry is made, so that what lies below the size does not change.
     let content = file.content.read();
-    let named =
-        file.linked.load(Ordering::Acquire) && !file.content_changed.load(Ordering::Acquire);
     let Content::Object(layout) = &*content else { return Ok(false) };
-    if !named {
+    // An object can be named before its bytes are anywhere, if nothing is lost when only that
+    // entry survives.
+    let is_named =
+        file.linked.load(Ordering::Acquire) && !file.content_changed.load(Ordering::Acquire);
+    if !is_named && file.told_size.load(Ordering::Acquire) > 0 {
         return Ok(false);
     }
     if !file.is_hardened() {
@@ -86,7 +92,12 @@ pub(crate) fn harden(
     let bytes = taken.units.iter().map(|unit| unit.bytes.len()).sum();
     let told = told.unwrap_or_else(|| Told::nothing(inode, file));
     let units = std::mem::take(&mut taken.units);
-    let result = mount.array.meta.apply_inode(told.hardening(inode.ino, units));
+    let named = told.naming(inode.ino).map_or(Ok(()), |naming| {
+        // Both entries become durable with the same sync.
+        mount.array.meta.apply_inode(naming).map(|_| ())
+    });
+    let harden = || mount.array.meta.apply_inode(told.hardening(inode.ino, units));
+    let result = named.and_then(|()| harden());
     let full = matches!(&result, Err(error) if error.kind() == ErrorKind::NoSpace);
     match took(inode, file, &content, &told, result) {
         Ok(()) => {
@@ -106,10 +117,12 @@ pub(crate) fn is_full(mount: &Mount) -> bool {
         >= KEPT_BYTES_MAX.min(mount.page_pool.dirty_max() / 2)
 }
 
-/// Takes the unsaved units below the size. Returns false if there are more than `units_max`, or if
-/// a block must be sent whole.
+/// Takes the unsaved units below the size. Returns false if there are more than `units_max`, unless
+/// they are scattered, or if a block must be sent whole.
 fn take(file: &FileState, block_size: u64, size: u64, units_max: usize, taken: &mut Taken) -> bool {
-    let Some(indexes) = file.unsaved_blocks(units_max) else { return false };
+    let Some(indexes) = file.unsaved_blocks(HARDENED_UNITS_MAX) else { return false };
+    let scattered = (indexes.len() * SCATTERED_UNITS).min(HARDENED_UNITS_MAX);
+    let units_max = units_max.max(scattered);
     for index in indexes {
         // A block that has left the map was sent, or was dropped with its bytes.
         let Some(block) = file.find_block(index) else { continue };
@@ -192,3 +205,7 @@ pub(crate) fn fold(mount: &Mount, inode: &InodeState, file: &FileState) -> Resul
     file.clear_hardened();
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "harden_test.rs"]
+mod harden_test;

@@ -32,6 +32,13 @@ impl Told {
         MetaOp::Update { ino, size, data, allocated_delta, mtime: self.mtime, ctime: self.ctime }
     }
 
+    /// The operation that names a new place of the bytes of a file that the metadata knows as
+    /// empty. `None` if the place is known. The size follows with [`Told::hardening`].
+    pub(crate) fn naming(&self, ino: Ino) -> Option<MetaOp> {
+        let data = Some(self.data.clone()?);
+        Some(MetaOp::Update { ino, size: 0, data, allocated_delta: 0, mtime: None, ctime: None })
+    }
+
     /// The operation that tells the metadata and hardens `units`.
     pub(crate) fn hardening(&self, ino: Ino, units: Vec<HardenedUnit>) -> MetaOp {
         let (size, allocated_delta, mtime, ctime) = (self.size, self.delta, self.mtime, self.ctime);
