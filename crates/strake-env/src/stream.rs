@@ -1,6 +1,7 @@
 //! Unix and TCP stream sockets behind one type.
 
-use crate::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use crate::clock::{Clock, RealClock};
+use crate::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use crate::net::{UnixListener, UnixStream};
 #[cfg(any(test, feature = "simulation"))]
 use crate::simulation::{SimListener, SimStream};
@@ -115,6 +116,24 @@ impl Stream {
         }
     }
 
+    /// The stream with one time limit for all that is read and written through it together. The
+    /// limits of single reads and writes must be set anew afterwards.
+    pub fn within(&mut self, limit: Duration) -> Within<'_> {
+        let end = RealClock.monotonic().saturating_add(limit);
+        Within { stream: self, end }
+    }
+
+    /// The address of the machine at the other end; `None` for a process of this machine on a Unix
+    /// socket.
+    pub fn peer_address(&self) -> Option<IpAddr> {
+        match self {
+            Stream::Unix(_) => None,
+            Stream::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
+            #[cfg(any(test, feature = "simulation"))]
+            Stream::Simulated(_) => None,
+        }
+    }
+
     /// Whether bytes, or the end, wait to be read; waits for them up to `patience`. A signal ends
     /// the wait early.
     ///
@@ -184,6 +203,49 @@ impl Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// A stream whose reads and writes together have one time limit: a peer that sends a byte now and
+/// then gets no more time than one that sends nothing. Afterwards each fails like a read or write
+/// that has made no progress ([`Stream::set_limits`]).
+#[derive(Debug)]
+pub struct Within<'a> {
+    stream: &'a mut Stream,
+    /// By the monotonic clock.
+    end: Duration,
+}
+
+impl Within<'_> {
+    fn hurry(&self) -> io::Result<()> {
+        let left = self.end.saturating_sub(RealClock.monotonic());
+        if left.is_zero() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.stream.set_limits(Some(left), Some(left))
+    }
+}
+
+impl Read for Within<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.hurry()?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Within<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.hurry()?;
+        self.stream.write(bytes)
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.hurry()?;
+        self.stream.write_vectored(parts)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
 

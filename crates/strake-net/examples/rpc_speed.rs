@@ -41,7 +41,12 @@ fn main() -> Result<()> {
     let listener = Listener::bind(&endpoint)?;
     let options = ServerOptions::new(1);
     let _server = serve_nsd(listener, NsdId(1), Arc::new(Nothing), secret.clone(), options)?;
-    let env = SessionEnv { secret, clock: RealClock::shared(), waits: Arc::new(()), process: None };
+    let env = SessionEnv {
+        introduction: secret.into(),
+        clock: RealClock::shared(),
+        waits: Arc::new(()),
+        process: None,
+    };
     let session = NsdClientSession::new(endpoint, NsdId(1), SessionLimits::NSD, env);
 
     let (object, block, strip) = (ObjectId(1), BlockIndex(0), StripIndex(0));

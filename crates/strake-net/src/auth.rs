@@ -17,6 +17,7 @@
 //! only shown.
 
 use crate::calls::CallLimits;
+use crate::credentials::ProvenPeer;
 use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
@@ -136,7 +137,7 @@ impl SharedSecret {
 }
 
 /// Bytes fit for keys.
-fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
+pub(crate) fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
     let mut bytes = [0; COUNT];
     strake_env::rng::entropy(&mut bytes)?;
     Ok(bytes)
@@ -144,7 +145,7 @@ fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
 
 /// The messages of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Hello {
+pub(crate) enum Hello {
     Greeting {
         service: Service,
         nonce: [u8; NONCE_BYTES],
@@ -167,6 +168,10 @@ enum Hello {
     Absent {
         reason: String,
     },
+    /// After a handshake of certificates (`handshake.rs`), sealed: the service that is wanted.
+    Wanted {
+        service: Service,
+    },
 }
 
 /// What both ends have after the handshake.
@@ -177,6 +182,8 @@ pub struct Agreed {
     pub receiving: Seal,
     /// What the server said of itself.
     pub terms: Terms,
+    /// Who the other end is.
+    pub peer: ProvenPeer,
 }
 
 /// What a server says of itself when it welcomes a client.
@@ -189,7 +196,15 @@ pub struct Terms {
 }
 
 impl Terms {
-    fn welcome(self) -> Hello {
+    /// What a welcome says.
+    pub(crate) fn of(boot: u64, calls_max: u32, bytes_max: u64) -> Terms {
+        let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let limits =
+            CallLimits { calls_max: size(calls_max.max(1).into()), bytes_max: size(bytes_max) };
+        Terms { boot, limits }
+    }
+
+    pub(crate) fn welcome(self) -> Hello {
         let CallLimits { calls_max, bytes_max } = self.limits;
         let calls_max = u32::try_from(calls_max).unwrap_or(u32::MAX);
         Hello::Welcome { boot: self.boot, calls_max, bytes_max: bytes_max as u64 }
@@ -207,11 +222,11 @@ fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     postcard::to_allocvec(value).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
 }
 
-fn say(stream: &mut dyn Write, seal: &mut Seal, hello: &Hello) -> Result<()> {
+pub(crate) fn say(stream: &mut dyn Write, seal: &mut Seal, hello: &Hello) -> Result<()> {
     write_frame(stream, seal, FrameKind::Hello, 0, &encode(hello)?, &[])
 }
 
-fn hear(stream: &mut dyn Read, seal: &mut Seal) -> Result<Hello> {
+pub(crate) fn hear(stream: &mut dyn Read, seal: &mut Seal) -> Result<Hello> {
     let frame = read_frame(stream, seal, FrameLimits::HELLO, &mut |bytes| vec![0; bytes])?;
     let Some(Frame { kind: FrameKind::Hello, message, .. }) = frame else {
         let detail = "the peer closed the connection instead of greeting";
@@ -223,8 +238,8 @@ fn hear(stream: &mut dyn Read, seal: &mut Seal) -> Result<Hello> {
     }
 }
 
-fn refused(reason: &str) -> Error {
-    // The text comes from a peer that has proven nothing: it is shown short and printable.
+pub(crate) fn refused(reason: &str) -> Error {
+    // The text may come from a peer that has proven nothing: it is shown short and printable.
     let shown: String = reason.chars().filter(|c| !c.is_control()).take(200).collect();
     Error::new(ErrorKind::Access, format!("the server refused the session: {shown}"))
 }
@@ -261,16 +276,13 @@ pub fn greet(
         }
         _ => error,
     })?;
-    let (boot, calls_max, bytes_max) = match welcome {
-        Hello::Welcome { boot, calls_max, bytes_max } => (boot, calls_max, bytes_max),
+    let terms = match welcome {
+        Hello::Welcome { boot, calls_max, bytes_max } => Terms::of(boot, calls_max, bytes_max),
         Hello::Absent { reason } => return Err(Error::new(ErrorKind::Unreachable, reason)),
         _ => return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED)),
     };
-    let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-    let limits =
-        CallLimits { calls_max: size(calls_max.max(1).into()), bytes_max: size(bytes_max) };
     let sending = Seal::new(&secret.derive("strake to server", &transcript));
-    Ok(Agreed { sending, receiving, terms: Terms { boot, limits } })
+    Ok(Agreed { sending, receiving, terms, peer: ProvenPeer::Secret })
 }
 
 /// The server's half of the handshake, for a server of one service.
@@ -292,7 +304,7 @@ pub fn welcome(
     }
     let (mut sending, receiving) = challenge(stream, secret, wanted, &client)?;
     say(stream, &mut sending, &terms.welcome())?;
-    Ok(Agreed { sending, receiving, terms })
+    Ok(Agreed { sending, receiving, terms, peer: ProvenPeer::Secret })
 }
 
 /// The server's half of the handshake, for a server of several services. `find` gives the service
@@ -315,7 +327,7 @@ pub fn welcome_to<T>(
         return Err(Error::new(ErrorKind::Unreachable, reason));
     };
     say(stream, &mut sending, &terms.welcome())?;
-    Ok((found, Agreed { sending, receiving, terms }))
+    Ok((found, Agreed { sending, receiving, terms, peer: ProvenPeer::Secret }))
 }
 
 /// The service that a client wants, and its nonce.

@@ -6,7 +6,7 @@ use crate::auth::{SharedSecret, Terms, welcome};
 use crate::connection::Connection;
 use crate::frame::{FrameLimits, read_frame, write_frame};
 use crate::server::{Answer, ConnectedClient, Handler, RpcServer, ServerOptions};
-use crate::{Service, WaitNames};
+use crate::{ProvenPeer, Service, WaitNames};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::Rng;
@@ -52,7 +52,13 @@ impl Handler for Reversing {
         (FrameKind::NsdRequest, FrameKind::NsdReply)
     }
 
-    fn handle(&self, message: &[u8], _payload: &[u8], _buffer: Vec<u8>) -> Result<Answer> {
+    fn handle(
+        &self,
+        _peer: &ProvenPeer,
+        message: &[u8],
+        _payload: &[u8],
+        _buffer: Vec<u8>,
+    ) -> Result<Answer> {
         if message.first() == Some(&b'!') {
             let mut held = self.held.lock();
             held.1 += 1;
@@ -67,12 +73,13 @@ fn serve(service: &Arc<Reversing>, options: ServerOptions) -> RpcServer {
     let endpoint = Endpoint::Tcp("127.0.0.1:0".parse().expect("an address"));
     let listener = Listener::bind(&endpoint).expect("a free port");
     let handler = Arc::clone(service) as Arc<dyn Handler>;
-    RpcServer::start(listener, Service::Meta, handler, secret(), options).expect("threads")
+    RpcServer::start(listener, Service::Meta, handler, secret().into(), options).expect("threads")
 }
 
 fn connect(server: &RpcServer, handler: Arc<dyn BackHandler>) -> Connection {
-    let (endpoint, secret) = (server.endpoint(), secret());
-    Connection::answering(endpoint, &secret, Service::Meta, PATIENCE, handler).expect("a friend")
+    let (endpoint, introduction) = (server.endpoint(), secret().into());
+    Connection::answering(endpoint, &introduction, Service::Meta, PATIENCE, handler)
+        .expect("a friend")
 }
 
 /// The only client. It was welcomed before its connection was there, but perhaps not yet listed.
@@ -304,7 +311,7 @@ fn a_server_that_asks_more_than_it_may_is_left() {
         let (silent, open, _begins) = Silent::new();
         let handler = Arc::new(silent);
         let connection =
-            Connection::answering(&endpoint, &secret(), Service::Meta, PATIENCE, handler)
+            Connection::answering(&endpoint, &secret().into(), Service::Meta, PATIENCE, handler)
                 .expect("a friend");
         assert_eq!(server.join().expect("no panic"), 0, "the client hung up");
         let error = Error::from(

@@ -8,11 +8,13 @@
 //! Payload buffers go round: a reply's buffer comes back when the caller has copied it out, so that
 //! large reads do not fault in new memory each time.
 
-use crate::auth::{Service, SharedSecret, greet};
+use crate::auth::Service;
 use crate::back::{self, BACK_WORKERS, BackHandler, NoBackRequests};
 pub use crate::calls::CallError;
 use crate::calls::{Call, Calls};
+use crate::credentials::{Introduction, ProvenPeer};
 use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
+use crate::handshake::introduce;
 use std::io::BufReader;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +35,7 @@ pub struct Connection {
     back: Arc<Workers<Frame>>,
     reader: Option<JoinHandle<()>>,
     boot: u64,
+    peer: ProvenPeer,
 }
 
 struct Writer {
@@ -101,14 +104,15 @@ impl Connection {
     /// Connects, greets and starts the reader, all within about `limit`.
     ///
     /// # Errors
-    /// As [`Stream::connect`] and [`greet`].
+    /// As [`Stream::connect`]; `Access` if one end refuses the other; `Unreachable` if the service
+    /// is not there now; `TimedOut`.
     pub fn open(
         endpoint: &Endpoint,
-        secret: &SharedSecret,
+        introduction: &Introduction,
         service: Service,
         limit: Duration,
     ) -> Result<Connection> {
-        Connection::answering(endpoint, secret, service, limit, Arc::new(NoBackRequests))
+        Connection::answering(endpoint, introduction, service, limit, Arc::new(NoBackRequests))
     }
 
     /// As [`Connection::open`]; `handler` answers what the server asks.
@@ -117,14 +121,14 @@ impl Connection {
     /// The same.
     pub fn answering(
         endpoint: &Endpoint,
-        secret: &SharedSecret,
+        introduction: &Introduction,
         service: Service,
         limit: Duration,
         handler: Arc<dyn BackHandler>,
     ) -> Result<Connection> {
         let mut stream = Stream::connect(endpoint, limit)?;
-        stream.set_limits(Some(limit), Some(limit))?;
-        let agreed = greet(&mut stream, secret, service).map_err(|error| {
+        let mut hurried = stream.within(limit);
+        let agreed = introduce(&mut hurried, introduction, service).map_err(|error| {
             // The socket's way to say that its time limit passed.
             let silent = error.kind() == ErrorKind::WouldBlock;
             let error = if silent {
@@ -153,12 +157,23 @@ impl Connection {
             let from = format!("{service} at {endpoint}");
             move || inner.read(for_reader, agreed.receiving, &from, &back)
         })?;
-        Ok(Connection { inner, back, reader: Some(reader), boot: agreed.terms.boot })
+        Ok(Connection {
+            inner,
+            back,
+            reader: Some(reader),
+            boot: agreed.terms.boot,
+            peer: agreed.peer,
+        })
     }
 
     /// The boot number of the server at the other end.
     pub fn boot(&self) -> u64 {
         self.boot
+    }
+
+    /// Who the server at the other end has proven to be.
+    pub fn peer(&self) -> &ProvenPeer {
+        &self.peer
     }
 
     /// Ends the connection for all calls: `error` says why.

@@ -6,8 +6,9 @@
 //! no care when a node is started anew. A request whose connection breaks is *not* sent again: the
 //! caller knows whether it may be repeated.
 
-use crate::auth::{Service, SharedSecret};
+use crate::auth::Service;
 use crate::connection::{CallError, Connection};
+use crate::credentials::{Introduction, ProvenPeer};
 use crate::frame::FrameKind;
 use crate::server::{Answer, Handler};
 use std::sync::Arc;
@@ -18,27 +19,27 @@ use strake_proto::{Error, ErrorKind, Result};
 
 /// A node as other nodes see it.
 pub trait ControlPort: Send + Sync {
-    /// Answers one request.
+    /// Answers one request of `peer`.
     ///
     /// # Errors
     /// When the request does not decode: the connection is closed. Errors of executing a request
     /// are part of the answer.
-    fn answer(&self, request: &[u8]) -> Result<Vec<u8>>;
+    fn answer(&self, peer: &ProvenPeer, request: &[u8]) -> Result<Vec<u8>>;
 }
 
 /// Asks the node at `endpoint`, which may take `connect` to greet and `limit` to answer.
 ///
 /// # Errors
-/// `Unreachable` or `TimedOut` if it does not answer, `Access` if it does not share the secret,
+/// `Unreachable` or `TimedOut` if it does not answer, `Access` if one end refuses the other,
 /// `TooBig` for a request that is too long.
 pub fn ask_node(
     endpoint: &Endpoint,
-    secret: &SharedSecret,
+    introduction: &Introduction,
     request: &[u8],
     connect: Duration,
     limit: Duration,
 ) -> Result<Vec<u8>> {
-    let connection = Connection::open(endpoint, secret, Service::Node, connect)?;
+    let connection = Connection::open(endpoint, introduction, Service::Node, connect)?;
     match connection.call(FrameKind::ControlRequest, request, &[], limit) {
         Ok(frame) if frame.kind == FrameKind::ControlReply => Ok(frame.message),
         Ok(_) => Err(Error::new(ErrorKind::Corrupt, "a reply of the wrong kind")),
@@ -56,8 +57,14 @@ impl Handler for ControlHandler {
         (FrameKind::ControlRequest, FrameKind::ControlReply)
     }
 
-    fn handle(&self, message: &[u8], _payload: &[u8], buffer: Vec<u8>) -> Result<Answer> {
-        let mut message = self.port.answer(message)?;
+    fn handle(
+        &self,
+        peer: &ProvenPeer,
+        message: &[u8],
+        _payload: &[u8],
+        buffer: Vec<u8>,
+    ) -> Result<Answer> {
+        let mut message = self.port.answer(peer, message)?;
         if message.len() > MESSAGE_BYTES_MAX {
             return Err(Error::new(ErrorKind::TooBig, "an answer longer than a message may be"));
         }

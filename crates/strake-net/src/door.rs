@@ -7,27 +7,34 @@
 //! the door is open. A client that wants one that is not there is told so after its proof, and sees
 //! a service that cannot be reached.
 //!
-//! Strangers have `ServerOptions::limit` for each step of the greeting, and at most
-//! `ServerOptions::connections_max` connections are being greeted at a time; more are closed.
+//! Strangers have `ServerOptions::limit` for the greeting as a whole, and at most
+//! `ServerOptions::greetings_max` connections are being greeted at a time. One more ends the oldest
+//! of the machine that has the most of them (`greetings.rs`), so that a machine that opens
+//! connections and says nothing keeps no other machine out.
 
-use crate::auth::{Service, SharedSecret, welcome_to};
+use crate::auth::Service;
 use crate::control::{ControlHandler, ControlPort};
+use crate::credentials::{Credentials, PortFor};
+use crate::greetings::Greetings;
+use crate::handshake::{Welcomed, receive};
 use crate::meta::MetaHandler;
 use crate::nsd::NsdHandler;
-use crate::server::{Core, Handler, RpcServer, ServerOptions, is_passing};
+use crate::refusals::Refusals;
+use crate::server::{Core, Handler, RpcServer, ServerOptions, is_passing, origin_name, too_slow};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use strake_env::stream::{Endpoint, Listener, Stream};
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
-use strake_proto::{FsId, NsdId, Result};
+use strake_proto::{Error, ErrorKind, FsId, NodeName, NsdId, Result};
 
 /// Between attempts to accept while descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// The door's name in the log.
+const NAME: &str = "this node";
 
 /// An open door; closes when dropped, and ends all services behind it.
 pub struct Door {
@@ -39,20 +46,20 @@ pub struct Door {
 struct Hall {
     listener: Listener,
     endpoint: Endpoint,
-    secret: SharedSecret,
+    credentials: Credentials,
     options: ServerOptions,
     services: Mutex<BTreeMap<Service, RpcServer>>,
     state: Mutex<HallState>,
     changed: Condvar,
-    rejected: AtomicU64,
+    refusals: Refusals,
 }
 
-#[derive(Default)]
 struct HallState {
     closed: bool,
     /// Streams that are being greeted, to end them with.
-    greeting: BTreeMap<u64, Stream>,
-    next: u64,
+    greetings: Greetings<Stream>,
+    /// Threads that greet; a stream that was made to go has one for a moment yet.
+    threads: usize,
 }
 
 impl Door {
@@ -60,17 +67,25 @@ impl Door {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn open(listener: Listener, secret: SharedSecret, options: ServerOptions) -> Result<Door> {
+    pub fn open(
+        listener: Listener,
+        credentials: impl Into<Credentials>,
+        options: ServerOptions,
+    ) -> Result<Door> {
         let endpoint = listener.endpoint()?;
         let hall = Arc::new(Hall {
             listener,
             endpoint,
-            secret,
+            credentials: credentials.into(),
             options,
             services: Mutex::default(),
-            state: Mutex::default(),
+            state: Mutex::new(HallState {
+                closed: false,
+                greetings: Greetings::new(options.greetings_max),
+                threads: 0,
+            }),
             changed: Condvar::new(),
-            rejected: AtomicU64::new(0),
+            refusals: Refusals::default(),
         });
         let of_thread = Arc::clone(&hall);
         let accepting =
@@ -83,9 +98,9 @@ impl Door {
         &self.hall.endpoint
     }
 
-    /// Connections closed for breaking the protocol or not knowing the secret.
+    /// Connections closed because the peer broke the protocol or proved nothing.
     pub fn rejected(&self) -> u64 {
-        self.hall.rejected.load(Relaxed)
+        self.hall.refusals.count()
     }
 
     /// Serves an NSD.
@@ -93,7 +108,15 @@ impl Door {
     /// # Errors
     /// When no thread can be started.
     pub fn serve_nsd(&self, nsd: NsdId, port: Arc<dyn NsdPort>) -> Result<()> {
-        self.serve(Service::Nsd(nsd), Arc::new(NsdHandler { port }))
+        self.serve(Service::Nsd(nsd), Arc::new(NsdHandler::for_all(port)))
+    }
+
+    /// Serves an NSD; `ports` gives each peer its port.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn serve_nsd_for(&self, nsd: NsdId, ports: PortFor<dyn NsdPort>) -> Result<()> {
+        self.serve(Service::Nsd(nsd), Arc::new(NsdHandler::new(ports)))
     }
 
     /// Serves the metadata of a file system.
@@ -101,7 +124,15 @@ impl Door {
     /// # Errors
     /// When no thread can be started.
     pub fn serve_meta(&self, fs: FsId, port: Arc<dyn MetaPort>) -> Result<()> {
-        self.serve(Service::MetaOf(fs), Arc::new(MetaHandler { port }))
+        self.serve(Service::MetaOf(fs), Arc::new(MetaHandler::for_all(port)))
+    }
+
+    /// Serves the metadata of a file system; `ports` gives each peer its port.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn serve_meta_for(&self, fs: FsId, ports: PortFor<dyn MetaPort>) -> Result<()> {
+        self.serve(Service::MetaOf(fs), Arc::new(MetaHandler::new(ports)))
     }
 
     /// Serves what other nodes ask.
@@ -113,9 +144,9 @@ impl Door {
     }
 
     fn serve(&self, service: Service, handler: Arc<dyn Handler>) -> Result<()> {
-        let Hall { endpoint, secret, options, .. } = &*self.hall;
-        let (endpoint, secret) = (endpoint.clone(), secret.clone());
-        let server = RpcServer::behind_door(endpoint, service, handler, secret, *options)?;
+        let Hall { endpoint, credentials, options, .. } = &*self.hall;
+        let (endpoint, credentials) = (endpoint.clone(), credentials.clone());
+        let server = RpcServer::behind_door(endpoint, service, handler, credentials, *options)?;
         let before = self.hall.services.lock().insert(service, server);
         before.into_iter().for_each(RpcServer::stop);
         Ok(())
@@ -128,6 +159,11 @@ impl Door {
         server.into_iter().for_each(RpcServer::stop);
     }
 
+    /// Ends all connections of a node: it is no member any more.
+    pub fn disconnect(&self, name: &NodeName) {
+        self.hall.services.lock().values().for_each(|service| service.disconnect(name));
+    }
+
     /// Ends everything: services, connections and threads.
     pub fn close(mut self) {
         self.halt();
@@ -136,13 +172,13 @@ impl Door {
     fn halt(&mut self) {
         let mut state = self.hall.state.lock();
         state.closed = true;
-        state.greeting.values().for_each(Stream::shutdown);
+        state.greetings.enders().for_each(Stream::shutdown);
         drop(state);
         self.hall.listener.stop();
         let services = std::mem::take(&mut *self.hall.services.lock());
         services.into_values().for_each(RpcServer::stop);
         let mut state = self.hall.state.lock();
-        self.hall.changed.wait_while(&mut state, |state| !state.greeting.is_empty());
+        self.hall.changed.wait_while(&mut state, |state| state.threads > 0);
         drop(state);
         // A thread that panicked has said so; all others are on their way out.
         let _ = self.accepting.take().map(JoinHandle::join);
@@ -177,39 +213,62 @@ impl Hall {
 
     /// Starts the thread of a new connection.
     fn take_on(self: &Arc<Hall>, stream: Stream) -> Result<()> {
-        stream.set_limits(Some(self.options.limit), Some(self.options.limit))?;
-        let to_end = stream.try_clone()?;
+        let (to_end, origin) = (stream.try_clone()?, stream.peer_address());
         let mut state = self.state.lock();
-        if state.closed || state.greeting.len() >= self.options.connections_max {
-            self.rejected.fetch_add(1, Relaxed);
+        if state.closed {
             return Ok(());
         }
-        let id = state.next;
-        state.next += 1;
+        let (id, gone) = state.greetings.add(origin, to_end);
+        state.threads += 1;
         let hall = Arc::clone(self);
-        Builder::new().name(format!("door client {id}")).spawn(move || hall.receive(id, stream))?;
-        // The thread removes its entry under the same lock, so it finds it in any case.
-        state.greeting.insert(id, to_end);
+        let started = Builder::new()
+            .name(format!("door client {id}"))
+            .spawn(move || hall.receive(id, stream));
+        if let Err(error) = started {
+            state.greetings.remove(id);
+            state.threads -= 1;
+            return Err(error.into());
+        }
+        drop(state);
+        if let Some((origin, stream)) = gone {
+            stream.shutdown();
+            let detail = "too many connections that prove nothing: the oldest was closed";
+            let error = Error::new(ErrorKind::Busy, detail);
+            self.refusals.note(&origin_name(origin), NAME, &error);
+        }
         Ok(())
     }
 
     /// Greets a client and has the service that it wants read its requests.
     fn receive(&self, id: u64, mut stream: Stream) {
+        let from = origin_name(stream.peer_address());
         let terms = self.options.terms();
-        let welcomed = welcome_to(&mut stream, &self.secret, terms, &|service| self.find(service));
-        // A client may be silent for as long as it likes now, and the service ends it.
-        let welcomed = welcomed.and_then(|(core, agreed)| {
-            stream.set_limits(None, Some(self.options.limit))?;
-            Ok((core, agreed))
-        });
+        let mut hurried = stream.within(self.options.limit);
+        let welcomed =
+            receive(&mut hurried, &self.credentials, terms, &|service| self.find(service));
+        let welcomed = match welcomed.map_err(too_slow) {
+            Ok(Welcomed::Session(core, agreed)) => Ok(Some((core, agreed))),
+            Ok(Welcomed::Joiner(joiner)) => {
+                joiner.serve(&mut hurried, self.credentials.desk()).map(|()| None)
+            }
+            Err(error) => Err(error),
+        };
         {
             let mut state = self.state.lock();
-            state.greeting.remove(&id);
+            state.greetings.remove(id);
+            state.threads -= 1;
             self.changed.notify_all();
         }
-        let served = welcomed.and_then(|(core, agreed)| core.adopt(stream, agreed));
-        if served.is_err() {
-            self.rejected.fetch_add(1, Relaxed);
+        let served = match welcomed {
+            Ok(Some((core, agreed))) => core.adopt(stream, agreed),
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match served {
+            Ok(()) => {}
+            // It hung up, or the service is not there now. Neither needs anybody's attention.
+            Err(error) if error.kind() == ErrorKind::Unreachable => self.refusals.count_silently(),
+            Err(error) => self.refusals.note(&from, NAME, &error),
         }
     }
 

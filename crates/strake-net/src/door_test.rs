@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::net_test::{Folder, Gate, env, secret};
-use crate::{MetaClientSession, NsdClientSession, SessionLimits, SharedSecret, ask_node};
+use crate::{
+    MetaClientSession, NsdClientSession, ProvenPeer, SessionLimits, SharedSecret, ask_node,
+};
 use strake_proto::ErrorKind;
 use strake_proto::meta::{MetaEntry, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdReply, NsdRequest};
@@ -46,7 +48,7 @@ impl MetaPort for Meta {
 struct Echo;
 
 impl ControlPort for Echo {
-    fn answer(&self, request: &[u8]) -> Result<Vec<u8>> {
+    fn answer(&self, _peer: &ProvenPeer, request: &[u8]) -> Result<Vec<u8>> {
         Ok(request.iter().rev().copied().collect())
     }
 }
@@ -89,7 +91,7 @@ fn each_client_gets_the_service_that_it_names() {
         meta(4).query(&MetaQuery::Counts).map_err(|e| e.kind()),
         Err(ErrorKind::Unreachable)
     );
-    let answer = ask_node(door.endpoint(), &secret(), b"abc", PATIENCE, PATIENCE);
+    let answer = ask_node(door.endpoint(), &secret().into(), b"abc", PATIENCE, PATIENCE);
     assert_eq!(answer, Ok(b"cba".to_vec()));
     wait_for_rejected(&door, 1);
 }
@@ -114,9 +116,10 @@ fn a_stranger_gets_nothing_and_is_counted() {
     let door = open(&folder);
     door.serve_node(Arc::new(Echo)).expect("serves");
     let other = SharedSecret::generate().expect("random");
-    let error = ask_node(door.endpoint(), &other, b"abc", PATIENCE, PATIENCE).expect_err("other");
+    let error =
+        ask_node(door.endpoint(), &other.into(), b"abc", PATIENCE, PATIENCE).expect_err("other");
     assert_eq!(error.kind(), ErrorKind::Access);
-    assert!(ask_node(door.endpoint(), &secret(), b"abc", PATIENCE, PATIENCE).is_ok());
+    assert!(ask_node(door.endpoint(), &secret().into(), b"abc", PATIENCE, PATIENCE).is_ok());
     wait_for_rejected(&door, 1);
 }
 

@@ -2,19 +2,18 @@
 //!
 //! A reader trusts nothing: lengths are checked against limits before memory is taken, the head
 //! against its own CRC before its lengths are believed, the message against its CRC and the
-//! authentication code before the payload is read, the payload against its CRC before anyone sees
-//! it. After any error the stream has no meaning any more and must be closed.
+//! authentication code before the payload is read, the payload against its CRC or its tag before
+//! anyone sees it. After any error the stream has no meaning any more and must be closed.
 //!
-//! The authentication code is the first 16 bytes of
-//! `HMAC-SHA256(key, counter (8, little-endian) ‖ bytes 0..40 of the frame ‖ message)`, where
-//! `counter` counts the frames of this direction under this key from 0 and is not sent.
+//! The authentication code and the encryption are those of [`crate::seal`].
 
-use hmac::{Hmac, Mac};
-use sha2::Sha256;
+use crate::seal::{CODE_BYTES, Forged};
 use std::io::{self, IoSlice, Read, Write};
 use strake_proto::limits::{MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use strake_proto::nsd::PROTOCOL_VERSION;
 use strake_proto::{Error, ErrorKind, Result};
+
+pub use crate::seal::Seal;
 
 const MAGIC: [u8; 4] = *b"SRPC";
 /// The part of the head that the code covers.
@@ -25,7 +24,7 @@ const CHECKED_BYTES: usize = 36;
 pub const BACK_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Bytes before the message.
 pub const HEAD_BYTES: usize = 56;
-const CODE_BYTES: usize = HEAD_BYTES - COVERED_BYTES;
+const _: () = assert!(COVERED_BYTES + CODE_BYTES == HEAD_BYTES);
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,52 +110,6 @@ impl FrameLimits {
     }
 }
 
-/// One direction's key and frame counter.
-#[derive(Clone)]
-pub struct Seal {
-    key: Option<Hmac<Sha256>>,
-    counter: u64,
-}
-
-impl Seal {
-    /// Before keys are agreed: the code is zero.
-    pub fn none() -> Seal {
-        Seal { key: None, counter: 0 }
-    }
-
-    /// Under a session's key.
-    pub fn new(key: &[u8; 32]) -> Seal {
-        let key = Hmac::new_from_slice(key).expect("invariant: HMAC takes keys of any length");
-        Seal { key: Some(key), counter: 0 }
-    }
-
-    /// The running code of the next frame; `None` without a key.
-    fn next(&mut self, covered: &[u8], message: &[u8]) -> Option<Hmac<Sha256>> {
-        let mut code = self.key.clone()?;
-        code.update(&self.counter.to_le_bytes());
-        code.update(covered);
-        code.update(message);
-        self.counter += 1;
-        Some(code)
-    }
-
-    fn seal(&mut self, covered: &[u8], message: &[u8]) -> [u8; CODE_BYTES] {
-        let mut out = [0; CODE_BYTES];
-        if let Some(code) = self.next(covered, message) {
-            out.copy_from_slice(&code.finalize().into_bytes()[..CODE_BYTES]);
-        }
-        out
-    }
-
-    /// Compares in constant time.
-    fn is_genuine(&mut self, covered: &[u8], message: &[u8], code: &[u8]) -> bool {
-        match self.next(covered, message) {
-            Some(expected) => expected.verify_truncated_left(code).is_ok(),
-            None => code.iter().all(|byte| *byte == 0),
-        }
-    }
-}
-
 /// Writes one frame.
 ///
 /// # Errors
@@ -182,13 +135,17 @@ pub fn write_frame(
     head[8..16].copy_from_slice(&number.to_le_bytes());
     head[16..20].copy_from_slice(&(message.len() as u32).to_le_bytes());
     head[20..24].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-    head[24..28].copy_from_slice(&crc32c::crc32c(message).to_le_bytes());
-    head[28..32].copy_from_slice(&crc32c::crc32c(payload).to_le_bytes());
+    if !seal.is_encrypting() {
+        head[24..28].copy_from_slice(&crc32c::crc32c(message).to_le_bytes());
+        head[28..32].copy_from_slice(&crc32c::crc32c(payload).to_le_bytes());
+    }
     let check = crc32c::crc32c(&head[..CHECKED_BYTES]);
     head[CHECKED_BYTES..COVERED_BYTES].copy_from_slice(&check.to_le_bytes());
-    let code = seal.seal(&head[..COVERED_BYTES], message);
-    head[COVERED_BYTES..].copy_from_slice(&code);
-    let mut parts = [IoSlice::new(&head), IoSlice::new(message), IoSlice::new(payload)];
+    let (covered, code) = head.split_at_mut(COVERED_BYTES);
+    let sealed = seal.seal(covered, message, payload);
+    code.copy_from_slice(&sealed.code);
+    let [first, second] = sealed.parts;
+    let mut parts = [IoSlice::new(&head), IoSlice::new(first), IoSlice::new(second)];
     write_all_parts(out, &mut parts)?;
     Ok(())
 }
@@ -275,23 +232,30 @@ pub fn read_frame(
         return Ok(None);
     }
     let believed = Head::decode(&head, limits)?;
+    let code = head[COVERED_BYTES..].try_into().expect("invariant: a code has 16 bytes");
     let mut message = vec![0; believed.message_bytes];
     read_exact(input, &mut message)?;
-    if crc32c::crc32c(&message) != believed.message_crc {
+    let has_checksums = !seal.is_encrypting();
+    if has_checksums && crc32c::crc32c(&message) != believed.message_crc {
         return Err(corrupt("a message does not match its checksum"));
     }
-    if !seal.is_genuine(&head[..COVERED_BYTES], &message, &head[COVERED_BYTES..]) {
-        return Err(Error::new(ErrorKind::Access, "a frame's authentication code is wrong"));
+    let forged = |Forged| Error::new(ErrorKind::Access, "a frame's authentication code is wrong");
+    seal.open_message(&head[..COVERED_BYTES], &mut message, &code).map_err(forged)?;
+    if !has_checksums && (believed.message_crc, believed.payload_crc) != (0, 0) {
+        return Err(corrupt("an encrypted frame has checksums"));
     }
-    let mut payload = Vec::new();
+    let (mut payload, mut tag) = (Vec::new(), [0; CODE_BYTES]);
     if believed.payload_bytes > 0 {
         payload = buffer(believed.payload_bytes);
         assert_eq!(payload.len(), believed.payload_bytes, "a buffer of the length asked for");
         read_exact(input, &mut payload)?;
+        read_exact(input, &mut tag[..seal.payload_tag_bytes(believed.payload_bytes)])?;
     }
-    if crc32c::crc32c(&payload) != believed.payload_crc {
+    if has_checksums && crc32c::crc32c(&payload) != believed.payload_crc {
         return Err(corrupt("a payload does not match its checksum"));
     }
+    let length = message.len();
+    seal.open_payload(length, &mut payload, &code, &tag).map_err(forged)?;
     let Head { kind, number, .. } = believed;
     Ok(Some(Frame { kind, number, message, payload }))
 }

@@ -22,6 +22,10 @@ fn read(mut bytes: &[u8], seal: &mut Seal, limits: FrameLimits) -> Result<Option
     })
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[test]
 fn golden_frames() {
     let plain = written(&mut Seal::none(), b"header", b"payload");
@@ -32,7 +36,6 @@ fn golden_frames() {
         written_as(FrameKind::BackRequest, &mut seal, b"header", b""),
         written_as(FrameKind::BackReply, &mut seal, b"header", b""),
     ];
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(
         hex(&plain),
         "53525043070001000807060504030201060000000700000042e15f1c7069e3f4000000006182c5ec\
@@ -52,8 +55,95 @@ fn golden_frames() {
 }
 
 #[test]
+fn golden_encrypted_frames() {
+    let mut seal = Seal::encrypting(&KEY);
+    let frames = [
+        written(&mut seal, b"header", b"payload"),
+        written(&mut seal, b"", b""),
+        written_as(FrameKind::BackRequest, &mut seal, b"header", b""),
+    ];
+    // Another library decrypts them (Python's `cryptography`).
+    let golden = [
+        "5352504307000100080706050403020106000000070000000000000000000000000000002cf042b0\
+         716a5809f245434b70b3631657903c2609bdc5d69ee04ffb0aa66bcf8cd7adcecf9963fad9872679\
+         571bd205da",
+        "535250430700010008070605040302010000000000000000000000000000000000000000ba0d36d6\
+         bacbd902e4d300c4943c3bf7dc798615",
+        "5352504307000600080706050403020106000000000000000000000000000000000000000bfb9e0d\
+         3fb53cde3d99345dfd3ccfe135d97e89b6a150132fc0",
+    ];
+    assert_eq!(frames.map(|frame| hex(&frame)), golden);
+}
+
+#[test]
+fn what_is_encrypted_shows_nothing_of_itself() {
+    let (mut one, mut other) = (Seal::encrypting(&KEY), Seal::encrypting(&[8; 32]));
+    let frames = [
+        written(&mut one, b"the same message", &[7; 64]),
+        written(&mut one, b"the same message", &[7; 64]),
+        written(&mut other, b"another message!", &[8; 64]),
+    ];
+    for frame in &frames[1..] {
+        assert_eq!(frames[0][..40], frame[..40], "heads tell lengths, and no checksums");
+        let alike = frames[0][40..].iter().zip(&frame[40..]).filter(|(one, other)| one == other);
+        assert!(alike.count() < 10, "of 112 bytes");
+    }
+}
+
+#[test]
+fn keys_wear_out_at_both_ends_at_the_same_frame() {
+    for seed in strake_env::rng::test_seeds(0, 20) {
+        let mut rng = Rng::new(seed);
+        let bytes_max = 1 + rng.below(5000);
+        let seal = || Seal::encrypting_with(&KEY, bytes_max);
+        let (mut sending, mut receiving) = (seal(), seal());
+        let mut lasting = Seal::encrypting(&KEY);
+        let mut differed = false;
+        for _ in 0..200 {
+            let (message, payload) = (vec![1; rng.index(300)], vec![2; rng.index(900)]);
+            let frame = written(&mut sending, &message, &payload);
+            differed |= frame != written(&mut lasting, &message, &payload);
+            let frame = read(&frame, &mut receiving, FrameLimits::SESSION).expect("genuine");
+            let frame = frame.expect("one");
+            assert_eq!((frame.message, frame.payload), (message, payload), "seed {seed}");
+        }
+        assert!(differed, "seed {seed}: the key has changed");
+    }
+}
+
+#[test]
+fn encrypted_frames_that_are_repeated_moved_or_mixed_are_refused() {
+    let mut sending = Seal::encrypting(&KEY);
+    let frames = [written(&mut sending, b"one", b"1"), written(&mut sending, b"two", b"2")];
+    let denied = |bytes: &[u8], seal: &mut Seal| {
+        let error = read(bytes, seal, FrameLimits::SESSION).expect_err("not genuine");
+        assert_eq!(error.kind(), ErrorKind::Access, "{error}");
+    };
+    denied(&frames[1], &mut Seal::encrypting(&KEY));
+    denied(&frames[0], &mut Seal::encrypting(&[8; 32]));
+    let mut receiving = Seal::encrypting(&KEY);
+    read(&frames[0], &mut receiving, FrameLimits::SESSION).expect("genuine");
+    denied(&frames[0], &mut receiving);
+    // The payload of one frame behind the message of another that has the same length.
+    let payload_at = HEAD_BYTES + 3;
+    let mixed = [&frames[0][..payload_at], &frames[1][payload_at..]].concat();
+    denied(&mixed, &mut Seal::encrypting(&KEY));
+    // A head that was changed together with its checksum.
+    let mut changed = frames[0].clone();
+    changed[8] ^= 1;
+    let check = crc32c::crc32c(&changed[..CHECKED_BYTES]);
+    changed[CHECKED_BYTES..COVERED_BYTES].copy_from_slice(&check.to_le_bytes());
+    denied(&changed, &mut Seal::encrypting(&KEY));
+}
+
+#[test]
 fn frames_read_back_one_after_the_other() {
-    let (mut sending, mut receiving) = (Seal::new(&KEY), Seal::new(&KEY));
+    for seal in [Seal::new(&KEY), Seal::encrypting(&KEY)] {
+        read_back(seal.clone(), seal);
+    }
+}
+
+fn read_back(mut sending: Seal, mut receiving: Seal) {
     let mut stream = Vec::new();
     let mut rng = Rng::new(3);
     let sent: Vec<(Vec<u8>, Vec<u8>)> = (0..50)
@@ -99,8 +189,9 @@ fn repeated_reordered_and_foreign_frames_are_refused() {
 #[test]
 fn any_changed_or_missing_byte_is_found() {
     let mut rng = Rng::new(9);
-    for key in [None, Some(KEY)] {
-        let seal = || key.map_or_else(Seal::none, |key| Seal::new(&key));
+    let seals = [Seal::none(), Seal::new(&KEY), Seal::encrypting(&KEY)];
+    for seal in &seals {
+        let seal = || seal.clone();
         let frame = written(&mut seal(), b"a message", &[5; 100]);
         let whole = read(&frame, &mut seal(), FrameLimits::SESSION).expect("valid").expect("one");
         for at in 0..frame.len() {

@@ -29,35 +29,56 @@
 //! If the services live in a process that is started anew when it dies, calls wait for that
 //! (`server_process.rs`).
 //!
-//! **Threat model.** An attacker without the secret cannot open a session, learn the secret from a
-//! session, or insert, repeat, reorder or drop frames of a session. Every frame carries an
-//! HMAC-SHA256 code (truncated to 16 bytes) under a key of its session and direction. The code
-//! covers a frame counter, the frame's head (with the CRC32C of the payload) and the message. *Not*
-//! covered: bytes are not encrypted, and payloads are bound by CRC32C alone. So an attacker on the
-//! path can read, and can forge a payload of equal CRC. Therefore sockets are Unix sockets in a
-//! directory of mode 0700, or TCP within one machine or on a network that only the cluster's
-//! machines share. TLS comes with the cluster. A program that can read the secret file (mode 0600,
-//! refused otherwise) is trusted with everything.
+//! **Who is who.** Processes of one machine share a secret. Nodes of a cluster have certificates
+//! ([`certificate`]), which a new node gets with a token ([`joining`]), and prove them in a
+//! handshake of TLS ([`credentials`] says what each end knows of the other).
+//!
+//! **Threat model.** An attacker without the secret, or without a certificate, cannot open a
+//! session, learn the secret from a session, or insert, repeat, reorder or drop frames of a
+//! session. Every frame is sealed with a key of its session and direction ([`seal`]). With a
+//! secret, and with certificates and `AUTHONLY`, a code covers a frame counter, the frame's head
+//! (with the CRC32C of the payload) and the message. *Not* covered then: bytes are not encrypted,
+//! and payloads are bound by CRC32C alone. So an attacker on the path can read, and can forge a
+//! payload of equal CRC. Whoever fears that chooses `TLS`, where message and payload are encrypted.
+//! A program that can read the secret's file or a node's key (mode 0600, refused otherwise) is
+//! trusted with all that they allow. A node is trusted with what its roles allow.
 
 pub mod auth;
+pub mod authority;
 pub mod back;
 mod calls;
+pub mod certificate;
 pub mod connection;
 pub mod control;
+pub mod credentials;
 pub mod door;
 pub mod frame;
+mod greetings;
+mod handshake;
+mod join_ledger;
+pub mod join_token;
+pub mod joining;
 mod journal;
 mod meta;
 mod nsd;
+mod private_file;
+mod refusals;
+pub mod seal;
 pub mod server;
 mod server_process;
 mod session;
 pub mod talk;
+mod tls;
 
 pub use auth::{Service, SharedSecret};
+pub use authority::ClusterAuthority;
 pub use calls::CallLimits;
+pub use certificate::{Cipher, Fingerprint, NodeCredentials};
 pub use control::{ControlPort, ask_node};
+pub use credentials::{Credentials, Introduction, Members, NodeServer, PortFor, ProvenPeer};
 pub use door::Door;
+pub use join_token::JoinToken;
+pub use joining::{JoinDesk, join};
 pub use meta::{MetaClientSession, serve_meta};
 pub use nsd::{NsdClientSession, serve_nsd};
 pub use server::{ConnectedClient, RpcServer, ServerOptions};
@@ -67,5 +88,7 @@ pub use strake_env::WaitNames;
 pub use strake_env::stream::{Endpoint, Listener, Stream};
 pub use talk::Talk;
 
+#[cfg(test)]
+mod cluster_test;
 #[cfg(test)]
 mod net_test;

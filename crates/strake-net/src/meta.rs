@@ -22,8 +22,9 @@
 //! A replayed change that gets another reply than the first time ends the session: what its client
 //! was told is not true any more.
 
-use crate::auth::{Service, SharedSecret};
+use crate::auth::Service;
 use crate::connection::{CallError, Connection};
+use crate::credentials::{Credentials, PortFor, ProvenPeer};
 use crate::frame::{Frame, FrameKind};
 use crate::journal::{Journal, Message, fingerprint};
 use crate::server::{Answer, Handler, RpcServer, ServerOptions};
@@ -356,22 +357,44 @@ fn decode_reply<T: for<'a> Deserialize<'a>>(frame: &Frame) -> Result<Result<T>> 
     decode(&frame.message)
 }
 
-/// Serves `port` as the metadata to all clients that know the secret.
+/// Serves `port` as the metadata to all clients that prove themselves as `credentials` demand.
 ///
 /// # Errors
 /// When no thread can be started.
 pub fn serve_meta(
     listener: Listener,
     port: Arc<dyn MetaPort>,
-    secret: SharedSecret,
+    credentials: impl Into<Credentials>,
     options: ServerOptions,
 ) -> Result<RpcServer> {
-    RpcServer::start(listener, Service::Meta, Arc::new(MetaHandler { port }), secret, options)
+    let handler = Arc::new(MetaHandler::for_all(port));
+    RpcServer::start(listener, Service::Meta, handler, credentials.into(), options)
 }
 
 /// Executes requests at a metadata port.
 pub(crate) struct MetaHandler {
-    pub(crate) port: Arc<dyn MetaPort>,
+    ports: PortFor<dyn MetaPort>,
+}
+
+impl MetaHandler {
+    pub(crate) fn new(ports: PortFor<dyn MetaPort>) -> MetaHandler {
+        MetaHandler { ports }
+    }
+
+    /// One port for all peers.
+    pub(crate) fn for_all(port: Arc<dyn MetaPort>) -> MetaHandler {
+        MetaHandler::new(Arc::new(move |_| Ok(Arc::clone(&port))))
+    }
+
+    fn execute(&self, peer: &ProvenPeer, request: MetaRequest) -> Result<MetaReply> {
+        let port = (self.ports)(peer)?;
+        match request {
+            MetaRequest::Query(query) => port.query(&query),
+            MetaRequest::Apply(entry) => port.apply(&entry),
+            MetaRequest::Sync => port.sync().map(|()| MetaReply::Done),
+            MetaRequest::Counted(_) => unreachable!("counted changes have replies of their own"),
+        }
+    }
 }
 
 impl Handler for MetaHandler {
@@ -383,15 +406,19 @@ impl Handler for MetaHandler {
         message.first() == Some(&COUNTED)
     }
 
-    fn handle(&self, message: &[u8], _payload: &[u8], buffer: Vec<u8>) -> Result<Answer> {
+    fn handle(
+        &self,
+        peer: &ProvenPeer,
+        message: &[u8],
+        _payload: &[u8],
+        buffer: Vec<u8>,
+    ) -> Result<Answer> {
         let mut reply = match decode(message)? {
-            MetaRequest::Query(query) => self.port.query(&query),
-            MetaRequest::Apply(entry) => self.port.apply(&entry),
-            MetaRequest::Sync => self.port.sync().map(|()| MetaReply::Done),
             MetaRequest::Counted(counted) => {
-                let message = encode(&self.port.apply_counted(&counted))?;
-                return Ok(Answer { message, payload: Vec::new() });
+                let answer = (self.ports)(peer).and_then(|port| port.apply_counted(&counted));
+                return Ok(Answer { message: encode(&answer)?, payload: Vec::new() });
             }
+            request => self.execute(peer, request),
         };
         let mut message = encode(&reply)?;
         while message.len() > MESSAGE_BYTES_MAX {

@@ -445,7 +445,7 @@ fn mutated_requests_are_answered_or_end_the_connection() {
     let seed = 78;
     let mut rng = Rng::new(seed);
     let open = || {
-        Connection::open(&folder.socket(), &secret(), Service::Meta, PATIENT.connect)
+        Connection::open(&folder.socket(), &secret().into(), Service::Meta, PATIENT.connect)
             .expect("a friend")
     };
     let mut connection = open();

@@ -39,6 +39,10 @@ impl Folder {
         Folder(path)
     }
 
+    pub(super) fn path(&self) -> &std::path::Path {
+        &self.0
+    }
+
     pub(super) fn socket(&self) -> Endpoint {
         Endpoint::Unix(self.0.join("socket"))
     }
@@ -143,7 +147,12 @@ pub(super) fn secret() -> SharedSecret {
 }
 
 pub(super) fn env() -> SessionEnv {
-    SessionEnv { secret: secret(), clock: RealClock::shared(), waits: Arc::new(()), process: None }
+    SessionEnv {
+        introduction: secret().into(),
+        clock: RealClock::shared(),
+        waits: Arc::new(()),
+        process: None,
+    }
 }
 
 /// Listens as soon as a server that is being stopped does not any more.
@@ -271,7 +280,7 @@ fn without_the_secret_there_is_no_session_in_either_direction() {
     let folder = Folder::new();
     let server = serve_at(&folder.socket(), &Arc::default(), 1);
     let other = SharedSecret::generate().expect("random bytes");
-    let stranger = SessionEnv { secret: other.clone(), ..env() };
+    let stranger = SessionEnv { introduction: other.clone().into(), ..env() };
     let session_of = |env| NsdClientSession::new(folder.socket(), NSD, PATIENT, env);
     let error = call(&session_of(stranger), &NsdRequest::Status, &[]).expect_err("a stranger");
     assert_eq!(error.kind(), ErrorKind::Access);
@@ -373,7 +382,7 @@ fn mutated_requests_of_an_authenticated_client_are_answered_or_end_its_connectio
     let seed = 77;
     let mut rng = Rng::new(seed);
     let open = || {
-        Connection::open(&folder.socket(), &secret(), Service::Nsd(NSD), PATIENT.connect)
+        Connection::open(&folder.socket(), &secret().into(), Service::Nsd(NSD), PATIENT.connect)
             .expect("a friend")
     };
     let mut connection = open();

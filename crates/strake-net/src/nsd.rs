@@ -3,7 +3,8 @@
 //! Request message: (`NsdContext`, `NsdRequest`) in postcard; payload: the strip of a `Write`.
 //! Reply message: `Result<NsdReply, Error>`; payload: the bytes read, as many as the reply says.
 
-use crate::auth::{Service, SharedSecret};
+use crate::auth::Service;
+use crate::credentials::{Credentials, PortFor, ProvenPeer};
 use crate::frame::FrameKind;
 use crate::server::{Answer, Handler, RpcServer, ServerOptions};
 use crate::session::{Session, SessionEnv, SessionLimits, decode, encode};
@@ -91,7 +92,7 @@ fn waiting_for(request: &NsdRequest) -> &'static str {
     }
 }
 
-/// Serves `port` as NSD `nsd` to all clients that know the secret.
+/// Serves `port` as NSD `nsd` to all clients that prove themselves as `credentials` demand.
 ///
 /// # Errors
 /// When no thread can be started.
@@ -99,16 +100,27 @@ pub fn serve_nsd(
     listener: Listener,
     nsd: NsdId,
     port: Arc<dyn NsdPort>,
-    secret: SharedSecret,
+    credentials: impl Into<Credentials>,
     options: ServerOptions,
 ) -> Result<RpcServer> {
-    let handler = Arc::new(NsdHandler { port });
-    RpcServer::start(listener, Service::Nsd(nsd), handler, secret, options)
+    let handler = Arc::new(NsdHandler::for_all(port));
+    RpcServer::start(listener, Service::Nsd(nsd), handler, credentials.into(), options)
 }
 
 /// Executes requests at an NSD's port.
 pub(crate) struct NsdHandler {
-    pub(crate) port: Arc<dyn NsdPort>,
+    ports: PortFor<dyn NsdPort>,
+}
+
+impl NsdHandler {
+    pub(crate) fn new(ports: PortFor<dyn NsdPort>) -> NsdHandler {
+        NsdHandler { ports }
+    }
+
+    /// One port for all peers.
+    pub(crate) fn for_all(port: Arc<dyn NsdPort>) -> NsdHandler {
+        NsdHandler::new(Arc::new(move |_| Ok(Arc::clone(&port))))
+    }
 }
 
 impl Handler for NsdHandler {
@@ -116,7 +128,13 @@ impl Handler for NsdHandler {
         (FrameKind::NsdRequest, FrameKind::NsdReply)
     }
 
-    fn handle(&self, message: &[u8], payload: &[u8], mut buffer: Vec<u8>) -> Result<Answer> {
+    fn handle(
+        &self,
+        peer: &ProvenPeer,
+        message: &[u8],
+        payload: &[u8],
+        mut buffer: Vec<u8>,
+    ) -> Result<Answer> {
         let (context, request): (NsdContext, NsdRequest) = decode(message)?;
         let wanted = match &request {
             NsdRequest::Read { length, .. } => *length as usize,
@@ -127,7 +145,7 @@ impl Handler for NsdHandler {
             Err(Error::new(ErrorKind::Invalid, detail))
         } else {
             buffer.resize(wanted, 0);
-            self.port.call(context, &request, payload, &mut buffer)
+            (self.ports)(peer).and_then(|port| port.call(context, &request, payload, &mut buffer))
         };
         let filled = match &reply {
             Ok(NsdReply::Strip { payload_bytes, .. }) => *payload_bytes as usize,

@@ -7,21 +7,24 @@
 //! their answers to the server's own requests ([`ConnectedClient::call`]) are always read.
 //! Strangers have little time and memory for greeting, and only so many may be connected at a time.
 
-use crate::auth::{Agreed, Service, SharedSecret, Terms, welcome};
+use crate::auth::{Agreed, Service, Terms};
 use crate::back::{self, BACK_CALLS};
 use crate::calls::{CallLimits, Calls};
+use crate::credentials::{Credentials, ProvenPeer};
 use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
+use crate::handshake::{Welcomed, receive_one};
+use crate::refusals::Refusals;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::BufReader;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use strake_env::WaitNames;
+use strake_env::net::IpAddr;
 use strake_env::stream::{Endpoint, Listener, Stream};
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_proto::limits::MESSAGE_BYTES_MAX;
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::{Error, ErrorKind, NodeName, Result};
 
 const READ_BUFFER_BYTES: usize = 64 << 10;
 /// Between attempts to accept while descriptors are short.
@@ -38,11 +41,13 @@ pub struct ServerOptions {
     pub workers: usize,
     /// Connections at a time; more are closed at once.
     pub connections_max: usize,
+    /// Connections behind a door that may be greeting at a time; see [`crate::door`].
+    pub greetings_max: usize,
     /// Requests of one connection in progress at a time.
     pub requests_max: usize,
     /// Bytes of requests of one connection in progress at a time; one request may exceed it.
     pub request_bytes_max: usize,
-    /// For a greeting, and for a client to take a reply.
+    /// For a greeting as a whole, and for a client to take a reply.
     pub limit: Duration,
 }
 
@@ -53,6 +58,7 @@ impl ServerOptions {
             boot,
             workers: 8,
             connections_max: 256,
+            greetings_max: 64,
             requests_max: 64,
             request_bytes_max: 64 << 20,
             limit: Duration::from_secs(10),
@@ -83,12 +89,19 @@ pub(crate) trait Handler: Send + Sync {
         false
     }
 
-    /// Executes one request. `buffer` is memory to be used for the reply's payload, if any.
+    /// Executes one request of `peer`. `buffer` is memory to be used for the reply's payload, if
+    /// any.
     ///
     /// # Errors
     /// When the request has no meaning: the connection is closed. Errors of executing it are part
     /// of the answer.
-    fn handle(&self, message: &[u8], payload: &[u8], buffer: Vec<u8>) -> Result<Answer>;
+    fn handle(
+        &self,
+        peer: &ProvenPeer,
+        message: &[u8],
+        payload: &[u8],
+        buffer: Vec<u8>,
+    ) -> Result<Answer>;
 }
 
 /// A running server; stops when dropped.
@@ -106,6 +119,11 @@ pub struct ConnectedClient {
 }
 
 impl ConnectedClient {
+    /// Who it has proven to be.
+    pub fn peer(&self) -> &ProvenPeer {
+        self.peer.proven.get().expect("invariant: it was welcomed")
+    }
+
     /// Names the connection; never used again by this server.
     pub fn id(&self) -> u64 {
         self.id
@@ -137,12 +155,12 @@ pub(crate) struct Core {
     listener: Option<Listener>,
     service: Service,
     handler: Arc<dyn Handler>,
-    secret: SharedSecret,
+    credentials: Credentials,
     options: ServerOptions,
     state: Mutex<ServerState>,
     work_came: Condvar,
     halted: Condvar,
-    rejected: AtomicU64,
+    refusals: Refusals,
 }
 
 #[derive(Default)]
@@ -171,6 +189,8 @@ struct Peer {
     order: Mutex<()>,
     progress: Mutex<Progress>,
     answered: Condvar,
+    /// Who it is, once it was welcomed.
+    proven: OnceLock<ProvenPeer>,
     /// Requests of the server to this client.
     back: Calls,
 }
@@ -188,12 +208,12 @@ impl RpcServer {
         listener: Listener,
         service: Service,
         handler: Arc<dyn Handler>,
-        secret: SharedSecret,
+        credentials: Credentials,
         options: ServerOptions,
     ) -> Result<RpcServer> {
         let endpoint = listener.endpoint()?;
         let mut server =
-            RpcServer::with(Some(listener), endpoint, service, handler, secret, options)?;
+            RpcServer::with(Some(listener), endpoint, service, handler, credentials, options)?;
         let core = Arc::clone(&server.core);
         let name = format!("{service} accept");
         server.threads.push(Builder::new().name(name).spawn(move || core.accept())?);
@@ -205,10 +225,10 @@ impl RpcServer {
         endpoint: Endpoint,
         service: Service,
         handler: Arc<dyn Handler>,
-        secret: SharedSecret,
+        credentials: Credentials,
         options: ServerOptions,
     ) -> Result<RpcServer> {
-        RpcServer::with(None, endpoint, service, handler, secret, options)
+        RpcServer::with(None, endpoint, service, handler, credentials, options)
     }
 
     fn with(
@@ -216,19 +236,19 @@ impl RpcServer {
         endpoint: Endpoint,
         service: Service,
         handler: Arc<dyn Handler>,
-        secret: SharedSecret,
+        credentials: Credentials,
         options: ServerOptions,
     ) -> Result<RpcServer> {
         let core = Arc::new(Core {
             listener,
             service,
             handler,
-            secret,
+            credentials,
             options,
             state: Mutex::default(),
             work_came: Condvar::new(),
             halted: Condvar::new(),
-            rejected: AtomicU64::new(0),
+            refusals: Refusals::default(),
         });
         let mut server = RpcServer { core, endpoint, threads: Vec::new() };
         for worker in 0..options.workers.max(1) {
@@ -249,9 +269,20 @@ impl RpcServer {
         &self.endpoint
     }
 
-    /// Connections closed for breaking the protocol or not knowing the secret.
+    /// Connections closed because the peer broke the protocol or proved nothing.
     pub fn rejected(&self) -> u64 {
-        self.core.rejected.load(Relaxed)
+        self.core.refusals.count()
+    }
+
+    /// Ends the connections of the node of that name.
+    pub(crate) fn disconnect(&self, name: &NodeName) {
+        let state = self.core.state.lock();
+        for (peer, _) in state.connections.values() {
+            match peer.proven.get() {
+                Some(ProvenPeer::Node(node)) if node.name == *name => peer.close(),
+                _ => {}
+            }
+        }
     }
 
     /// The clients that are connected and welcome.
@@ -334,11 +365,10 @@ impl Core {
 
     /// Starts the thread of a new connection.
     fn take_on(self: &Arc<Core>, stream: Stream) -> Result<()> {
-        stream.set_limits(Some(self.options.limit), Some(self.options.limit))?;
         let peer = Peer::new(&stream)?;
         let mut state = self.state.lock();
         if state.stopped || state.connections.len() >= self.options.connections_max {
-            self.rejected.fetch_add(1, Relaxed);
+            self.refusals.count_silently();
             peer.close();
             return Ok(());
         }
@@ -347,8 +377,9 @@ impl Core {
         let (core, of_thread) = (Arc::clone(self), Arc::clone(&peer));
         let name = format!("{} client {id}", self.service);
         let reader = Builder::new().name(name).spawn(move || {
-            if core.converse(&of_thread, stream).is_err() {
-                core.rejected.fetch_add(1, Relaxed);
+            let from = origin_name(stream.peer_address());
+            if let Err(error) = core.converse(&of_thread, stream) {
+                core.refusals.note(&from, &core.service.to_string(), &error);
             }
             of_thread.close();
             core.state.lock().connections.remove(&id);
@@ -387,15 +418,21 @@ impl Core {
 
     /// Greets a client and reads its requests until it leaves.
     fn converse(&self, peer: &Arc<Peer>, mut stream: Stream) -> Result<()> {
-        let agreed = welcome(&mut stream, &self.secret, self.service, self.options.terms())?;
-        self.serve(peer, stream, agreed)
+        let mut hurried = stream.within(self.options.limit);
+        let terms = self.options.terms();
+        let welcomed = receive_one(&mut hurried, &self.credentials, self.service, terms);
+        match welcomed.map_err(too_slow)? {
+            Welcomed::Session((), agreed) => self.serve(peer, stream, agreed),
+            Welcomed::Joiner(joiner) => joiner.serve(&mut hurried, self.credentials.desk()),
+        }
     }
 
     /// Reads the requests of a client until it leaves.
     fn serve(&self, peer: &Arc<Peer>, stream: Stream, agreed: Agreed) -> Result<()> {
-        let Agreed { sending, mut receiving, .. } = agreed;
+        let Agreed { sending, mut receiving, peer: proven, .. } = agreed;
         // A client may be silent for as long as it likes now.
         stream.set_limits(None, Some(self.options.limit))?;
+        peer.proven.set(proven).expect("invariant: a peer is welcomed once");
         *peer.writer.lock() = Some((stream.try_clone()?, sending));
         let mut input = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
         loop {
@@ -449,7 +486,9 @@ impl Core {
         let Frame { number, message, payload, .. } = frame;
         let size = message.len() + payload.len();
         let in_order = self.handler.is_ordered(&message).then(|| peer.order.lock());
-        let sent = self.handler.handle(&message, &payload, peer.buffer(0)).and_then(|answer| {
+        let proven = peer.proven.get().expect("invariant: it was welcomed");
+        let handled = self.handler.handle(proven, &message, &payload, peer.buffer(0));
+        let sent = handled.and_then(|answer| {
             assert!(answer.message.len() <= MESSAGE_BYTES_MAX, "handlers keep to the limit");
             let mut writer = peer.writer.lock();
             let (stream, seal) = writer.as_mut().expect("invariant: it was welcomed");
@@ -469,6 +508,22 @@ impl Core {
     }
 }
 
+/// The name of a machine in the log.
+pub(crate) fn origin_name(address: Option<IpAddr>) -> String {
+    address.map_or_else(|| "a process of this machine".to_owned(), |address| address.to_string())
+}
+
+/// The error of a handshake; a peer that did not finish it in time is named so.
+pub(crate) fn too_slow(error: Error) -> Error {
+    match error.kind() {
+        // The socket's way to say that its time limit passed.
+        ErrorKind::WouldBlock => {
+            Error::new(ErrorKind::TimedOut, "the peer did not prove itself in time")
+        }
+        _ => error,
+    }
+}
+
 /// Whether `accept` may succeed next time.
 pub(crate) fn is_passing(error: &std::io::Error) -> bool {
     !matches!(error.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::NotConnected)
@@ -482,6 +537,7 @@ impl Peer {
             order: Mutex::new(()),
             progress: Mutex::default(),
             answered: Condvar::new(),
+            proven: OnceLock::new(),
             back: Calls::new(BACK_CALLS),
         }))
     }

@@ -6,8 +6,9 @@
 //! opens after all others. If the same process is there before and after an attempt that failed,
 //! then the process lived all the while, and the service is gone.
 
-use crate::auth::{Service, SharedSecret};
+use crate::auth::Service;
 use crate::connection::Connection;
+use crate::credentials::Introduction;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::WaitNames;
@@ -24,7 +25,7 @@ const GREETING: Duration = Duration::from_secs(5);
 pub struct ServerProcess {
     endpoint: Endpoint,
     service: Service,
-    secret: SharedSecret,
+    introduction: Introduction,
     clock: Arc<dyn Clock>,
     waits: Arc<dyn WaitNames>,
     /// How long its return is awaited.
@@ -35,12 +36,13 @@ impl ServerProcess {
     /// The process whose last endpoint is that of `service`.
     pub fn new(
         (endpoint, service): (Endpoint, Service),
-        secret: SharedSecret,
+        introduction: impl Into<Introduction>,
         clock: Arc<dyn Clock>,
         waits: Arc<dyn WaitNames>,
         limit: Duration,
     ) -> ServerProcess {
-        ServerProcess { endpoint, service, secret, clock, waits, limit }
+        let introduction = introduction.into();
+        ServerProcess { endpoint, service, introduction, clock, waits, limit }
     }
 
     /// Waits until the process serves; returns its boot number.
@@ -51,7 +53,7 @@ impl ServerProcess {
         let wait = self.waits.begin_wait("for the server process", &self.endpoint.to_string());
         let end = self.clock.monotonic() + self.limit;
         let served = loop {
-            match Connection::open(&self.endpoint, &self.secret, self.service, GREETING) {
+            match Connection::open(&self.endpoint, &self.introduction, self.service, GREETING) {
                 Ok(connection) => break Ok(connection.boot()),
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut)

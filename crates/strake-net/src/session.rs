@@ -1,7 +1,8 @@
 //! A session: a connection that is made anew when it breaks, and calls that survive that.
 
-use crate::auth::{Service, SharedSecret};
+use crate::auth::Service;
 use crate::connection::{CallError, Connection};
+use crate::credentials::Introduction;
 use crate::frame::{Frame, FrameKind};
 use crate::server_process::ServerProcess;
 use std::sync::Arc;
@@ -59,8 +60,8 @@ pub(crate) enum Attempt<T> {
 /// What sessions take from above.
 #[derive(Clone)]
 pub struct SessionEnv {
-    /// The cluster's secret.
-    pub secret: SharedSecret,
+    /// How the sessions prove themselves, and whom they expect.
+    pub introduction: Introduction,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Where their waits are named.
@@ -221,8 +222,8 @@ impl Session {
             return Err(error);
         }
         self.attempts.fetch_add(1, SeqCst);
-        let (endpoint, secret) = (&self.endpoint, &self.env.secret);
-        let made = Connection::open(endpoint, secret, self.service, self.limits.connect)
+        let (endpoint, introduction) = (&self.endpoint, &self.env.introduction);
+        let made = Connection::open(endpoint, introduction, self.service, self.limits.connect)
             .and_then(|connection| prepare(&connection).map(|()| Arc::new(connection)));
         *self.failure.lock() = made.as_ref().err().cloned();
         let connection = made?;

@@ -18,6 +18,7 @@ pub mod ids;
 pub mod layout;
 pub mod limits;
 pub mod meta;
+pub mod node;
 pub mod nsd;
 pub mod units;
 
@@ -28,4 +29,5 @@ pub use ids::{
     NsdId, ObjectId, SlotIndex, StripIndex, StripKey, Term, Version,
 };
 pub use layout::{Code, Geometry, LayoutMap, NsdState, ObjectLayout, PoolMap, Slot};
+pub use node::{NodeIdentity, NodeName, Role, Roles};
 pub use units::{BlockIndex, ByteCount, parse_size};

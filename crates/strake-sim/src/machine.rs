@@ -229,8 +229,9 @@ impl Machine {
 
     /// Puts servers, which run in another simulated process, in front of the ports.
     fn serve(&self, ports: &mut Ports, observe: &Arc<Observe>) -> Result<Vec<RpcServer>> {
+        let shared = SharedSecret::generate()?;
         let env = SessionEnv {
-            secret: SharedSecret::generate()?,
+            introduction: shared.clone().into(),
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             waits: Arc::clone(&observe.waiters) as Arc<dyn WaitNames>,
             process: None,
@@ -242,16 +243,16 @@ impl Machine {
             let Some(served) = port.take() else { continue };
             let (endpoint, id) = (at(&format!("nsd-{}", slot.0)), nsd(usize::from(slot.0)));
             servers.push(in_process(SERVER, || {
-                let secret = env.secret.clone();
-                serve_nsd(Listener::bind(&endpoint)?, id, served, secret, options)
+                let listener = Listener::bind(&endpoint)?;
+                serve_nsd(listener, id, served, shared.clone(), options)
             })?);
             let session = NsdClientSession::new(endpoint, id, SessionLimits::NSD, env.clone());
             *port = Some(Arc::new(session));
         }
         let endpoint = at("meta");
         servers.push(in_process(SERVER, || {
-            let (served, secret) = (Arc::clone(&ports.meta), env.secret.clone());
-            serve_meta(Listener::bind(&endpoint)?, served, secret, options)
+            let served = Arc::clone(&ports.meta);
+            serve_meta(Listener::bind(&endpoint)?, served, shared.clone(), options)
         })?);
         ports.meta = Arc::new(MetaClientSession::new(endpoint, SessionLimits::META, env));
         Ok(servers)

@@ -218,7 +218,7 @@ impl Backend {
         }
         let server = Supervisor::start(dir)?;
         let env = SessionEnv {
-            secret: SharedSecret::load(&dir.secret_path())?,
+            introduction: SharedSecret::load(&dir.secret_path())?.into(),
             clock: RealClock::shared(),
             waits: Arc::clone(observe) as _,
             process: None,
@@ -230,10 +230,10 @@ impl Backend {
             ..SessionLimits::META
         };
         let meta = Arc::new(MetaClientSession::new(meta_endpoint.clone(), limits, env.clone()));
-        let (secret, clock, waits) =
-            (env.secret.clone(), Arc::clone(&env.clock), Arc::clone(&env.waits));
+        let (introduction, clock, waits) =
+            (env.introduction.clone(), Arc::clone(&env.clock), Arc::clone(&env.waits));
         let last = (meta_endpoint, Service::Meta);
-        let process = ServerProcess::new(last, secret, clock, waits, RESTART_WAIT_MAX);
+        let process = ServerProcess::new(last, introduction, clock, waits, RESTART_WAIT_MAX);
         let env = SessionEnv { process: Some(Arc::new(process)), ..env };
         // The server's own limit must run out first, because the server knows which disk hangs.
         let disk = config.settings.time("nsd_io_limit");

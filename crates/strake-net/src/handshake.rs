@@ -1,0 +1,203 @@
+//! The greeting of a connection, whichever way its ends prove themselves.
+//!
+//! With a shared secret it is that of [`crate::auth`]. With certificates:
+//!
+//! ```text
+//! client ◀▶ server  TLS 1.3 (crate::tls); from here on frames, sealed with its keys
+//! client ▶ server   Wanted  { service }
+//! server ▶ client   Welcome { boot, limits } | Absent { reason } | Refused { reason }
+//! ```
+//!
+//! A node whose roles do not suffice for the service is refused with the reason, which both ends
+//! see.
+
+use crate::auth::{Agreed, Hello, Service, Terms, greet, hear, refused, say, welcome, welcome_to};
+use crate::credentials::{Credentials, Introduction, NodeServer, ProvenPeer};
+use crate::frame::Seal;
+use crate::joining::Joiner;
+use crate::tls::{self, Expected, Secured};
+use std::io::{Read, Write};
+use strake_proto::{Error, ErrorKind, NodeIdentity, Result, Role, Roles};
+
+/// Enough of what a peer sends to recognize a word of TLS in it.
+const REMEMBERED_BYTES: usize = 256;
+
+/// Who came, and what for.
+pub(crate) enum Welcomed<T> {
+    /// Somebody who may use the service that was found.
+    Session(T, Agreed),
+    /// Somebody who wants to become a node of the cluster.
+    Joiner(Joiner),
+}
+
+impl Service {
+    /// The roles of which a node needs one to use this service. `None` if no node may.
+    fn callers(self) -> Option<Roles> {
+        match self {
+            // Mounts, and the manager at the leader, which repairs.
+            Service::Nsd(_) | Service::Meta | Service::MetaOf(_) => {
+                Some(Roles::of(&[Role::Client, Role::Quorum]))
+            }
+            Service::Node => Some(Roles::ALL),
+            // Agents are asked by somebody with their secret.
+            Service::Agent => None,
+        }
+    }
+
+    /// Checks that a node may use this service.
+    ///
+    /// # Errors
+    /// `Access` if it may not.
+    pub(crate) fn check_roles(self, node: &NodeIdentity) -> Result<()> {
+        let Some(needed) = self.callers() else {
+            return Err(Error::new(ErrorKind::Access, format!("{self} is not for nodes")));
+        };
+        if node.roles.any_of(needed) {
+            return Ok(());
+        }
+        let detail = format!("{node} may not use {self}: that takes one of the roles {needed}");
+        Err(Error::new(ErrorKind::Access, detail))
+    }
+}
+
+/// The client's half.
+///
+/// # Errors
+/// `Access` if an end refuses the other, `Unreachable` if the service is not there now, the
+/// stream's.
+pub(crate) fn introduce(
+    stream: &mut (impl Read + Write),
+    introduction: &Introduction,
+    service: Service,
+) -> Result<Agreed> {
+    let (own, expected) = match introduction {
+        Introduction::Secret(secret) => return greet(stream, secret, service),
+        Introduction::Node { own, expected } => (own, expected),
+    };
+    let mut secured = tls::connect(stream, &Expected::Node(own, expected))?;
+    let wanted = Hello::Wanted { service };
+    let said = say(stream, &mut secured.sending, &wanted);
+    let terms = match ask(stream, &mut secured, said, hear)? {
+        Hello::Welcome { boot, calls_max, bytes_max } => Terms::of(boot, calls_max, bytes_max),
+        Hello::Absent { reason } => return Err(Error::new(ErrorKind::Unreachable, reason)),
+        Hello::Refused { reason } => return Err(refused(&reason)),
+        _ => return Err(Error::new(ErrorKind::Corrupt, "a greeting out of order")),
+    };
+    let Secured { sending, receiving, peer, .. } = secured;
+    let peer = ProvenPeer::Node(peer.expect("invariant: a server that is a node has a name"));
+    Ok(Agreed { sending, receiving, terms, peer })
+}
+
+/// Hears the first frame after a handshake. The server may have refused the client's certificate
+/// meanwhile, and then says so in the words of TLS. `said` is how the first frame to the server
+/// went.
+pub(crate) fn ask<S: Read, T>(
+    stream: &mut S,
+    secured: &mut Secured,
+    said: Result<()>,
+    hear: impl FnOnce(&mut dyn Read, &mut Seal) -> Result<T>,
+) -> Result<T> {
+    let mut remembering = Remembering { stream, first: Vec::new() };
+    let heard = hear(&mut remembering, &mut secured.receiving);
+    let Remembering { stream, mut first } = remembering;
+    heard.map_err(|error| {
+        // The first byte of a record. It may be shorter than the head of a frame, or longer.
+        if matches!(first.first(), Some(20..=23)) {
+            let room = (REMEMBERED_BYTES - first.len()) as u64;
+            let _ = stream.by_ref().take(room).read_to_end(&mut first);
+        }
+        secured.last_word(&first).or(said.err()).unwrap_or(error)
+    })
+}
+
+/// A stream whose first bytes are kept.
+struct Remembering<'a, S> {
+    stream: &'a mut S,
+    first: Vec<u8>,
+}
+
+impl<S: Read> Read for Remembering<'_, S> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.stream.read(bytes)?;
+        let room = REMEMBERED_BYTES - self.first.len();
+        self.first.extend_from_slice(&bytes[..count.min(room)]);
+        Ok(count)
+    }
+}
+
+/// The server's half. `find` gives the service that the client wants, and is asked after the client
+/// has proven itself.
+///
+/// # Errors
+/// `Access` if the client proves nothing, or may not use the service; `Unreachable` if the service
+/// is not there; the stream's.
+pub(crate) fn receive<T>(
+    stream: &mut (impl Read + Write),
+    credentials: &Credentials,
+    terms: Terms,
+    find: &dyn Fn(Service) -> Option<T>,
+) -> Result<Welcomed<T>> {
+    match credentials {
+        Credentials::Secret(secret) => {
+            let (found, agreed) = welcome_to(stream, secret, terms, find)?;
+            Ok(Welcomed::Session(found, agreed))
+        }
+        Credentials::Node(server) => receive_node(stream, server, terms, find),
+    }
+}
+
+/// The server's half, for a server of one service.
+///
+/// # Errors
+/// As [`receive`]; `NotFound` if the client wants another service.
+pub(crate) fn receive_one(
+    stream: &mut (impl Read + Write),
+    credentials: &Credentials,
+    service: Service,
+    terms: Terms,
+) -> Result<Welcomed<()>> {
+    match credentials {
+        Credentials::Secret(secret) => {
+            Ok(Welcomed::Session((), welcome(stream, secret, service, terms)?))
+        }
+        Credentials::Node(server) => {
+            receive_node(stream, server, terms, &|wanted| (wanted == service).then_some(()))
+        }
+    }
+}
+
+fn receive_node<T>(
+    stream: &mut (impl Read + Write),
+    server: &NodeServer,
+    terms: Terms,
+    find: &dyn Fn(Service) -> Option<T>,
+) -> Result<Welcomed<T>> {
+    let Secured { mut sending, mut receiving, peer, .. } = server.acceptance.accept(stream)?;
+    let Some(node) = peer else {
+        return Ok(Welcomed::Joiner(Joiner { sending, receiving }));
+    };
+    let Hello::Wanted { service } = hear(stream, &mut receiving)? else {
+        return Err(Error::new(ErrorKind::Corrupt, "a greeting out of order"));
+    };
+    let admitted = server.members.admit(&node).and_then(|()| service.check_roles(&node));
+    let found = admitted.and_then(|()| {
+        let absent = || format!("{service} is not served here now");
+        find(service).ok_or_else(|| Error::new(ErrorKind::Unreachable, absent()))
+    });
+    match found {
+        Ok(found) => {
+            say(stream, &mut sending, &terms.welcome())?;
+            let peer = ProvenPeer::Node(node);
+            Ok(Welcomed::Session(found, Agreed { sending, receiving, terms, peer }))
+        }
+        Err(error) => {
+            let reason = error.to_string();
+            let answer = match error.kind() {
+                ErrorKind::Unreachable => Hello::Absent { reason },
+                _ => Hello::Refused { reason },
+            };
+            say(stream, &mut sending, &answer)?;
+            Err(error.context(&node))
+        }
+    }
+}
