@@ -80,6 +80,9 @@ pub struct MetaOptions {
     /// least [`WITNESS_BYTES`] long. Without a witness, p + 1 superblocks must be readable at every
     /// start.
     pub witness: Option<Arc<dyn Disk>>,
+    /// The NSDs on which the copies and the generations lie: those of this node, where other nodes
+    /// have NSDs of the same pool. `None` stands for all NSDs of the pool.
+    pub place: Option<Vec<NsdId>>,
     /// Where waits are listed.
     pub waiters: Arc<Waiters>,
 }
@@ -92,6 +95,7 @@ impl MetaOptions {
             overlay_bytes_max: 64 << 20,
             room_wait_max: Duration::from_secs(120),
             witness: None,
+            place: None,
             waiters,
         }
     }
