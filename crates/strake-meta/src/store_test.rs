@@ -121,7 +121,9 @@ fn metadata_that_lies_on_some_nsds_of_a_pool_never_asks_for_the_others() {
     let store = MetaStore::open(&here(&[2, 3]), options()).expect("opens");
     store.begin_life(RealClock.wall()).expect("begins");
     assert!(store.detach(NsdId(2), "it is pulled"), "NSD 1 has a copy too");
-    store.apply(&entry(2, create(Ino::ROOT, "b", new_inode(FileType::Regular)))).expect("one copy suffices");
+    store
+        .apply(&entry(2, create(Ino::ROOT, "b", new_inode(FileType::Regular))))
+        .expect("one copy suffices");
     store.sync().expect("syncs");
 }
 

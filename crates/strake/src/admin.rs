@@ -101,6 +101,16 @@ pub(crate) enum Reply {
     },
 }
 
+impl Reply {
+    /// The reply that says how a request went.
+    pub(crate) fn of(result: Result<serde_json::Value>) -> Reply {
+        match result {
+            Ok(value) => Reply::Done(value),
+            Err(error) => Reply::Failed { kind: error.kind(), message: error.to_string() },
+        }
+    }
+}
+
 /// The answer to [`Request::Status`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Status {
@@ -122,19 +132,31 @@ fn yes() -> bool {
 /// # Errors
 /// `Unreachable` if no daemon answers. Otherwise the error that the daemon reports.
 pub(crate) fn call(dir: &DataDir, request: &Request, limit: Duration) -> Result<serde_json::Value> {
-    let mut stream = UnixStream::connect(dir.socket_path()).map_err(|_| {
-        Error::new(
-            ErrorKind::Unreachable,
-            format!(
-                "the file system at {} is not up: `strake up --data {} --mount MNT` starts it",
-                dir.root().display(),
-                dir.root().display()
-            ),
+    let root = dir.root().display();
+    let absent = || {
+        format!(
+            "the file system at {root} is not up: `strake up --data {root} --mount MNT` starts it"
         )
-    })?;
+    };
+    exchange(dir, request, limit, &absent)
+}
+
+/// Sends a request to the process that listens at the socket of `dir`, and waits at most `limit`
+/// for the answer. `absent` is the message if no process does.
+///
+/// # Errors
+/// `Unreachable` if nobody answers. Otherwise the error that the process reports.
+pub(crate) fn exchange(
+    dir: &DataDir,
+    request: &impl Serialize,
+    limit: Duration,
+    absent: &dyn Fn() -> String,
+) -> Result<serde_json::Value> {
+    let mut stream = UnixStream::connect(dir.socket_path())
+        .map_err(|_| Error::new(ErrorKind::Unreachable, absent()))?;
     stream.set_read_timeout(Some(limit))?;
     let mut line = serde_json::to_string(request)
-        .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+        .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
     line.push('\n');
     stream.write_all(line.as_bytes())?;
     let mut answer = String::new();
@@ -145,7 +167,15 @@ pub(crate) fn call(dir: &DataDir, request: &Request, limit: Duration) -> Result<
             format!("the daemon ended while it answered; see {}", dir.log_path().display()),
         ));
     }
-    match serde_json::from_str(&answer) {
+    read_reply(answer.as_bytes())
+}
+
+/// The value of a [`Reply`], or the error that it reports.
+///
+/// # Errors
+/// The error in the reply; `Corrupt` if it is none.
+pub(crate) fn read_reply(answer: &[u8]) -> Result<serde_json::Value> {
+    match serde_json::from_slice(answer) {
         Ok(Reply::Done(value)) => Ok(value),
         Ok(Reply::Failed { kind, message }) => Err(Error::new(kind, message)),
         Err(error) => Err(Error::new(ErrorKind::Corrupt, format!("unreadable answer: {error}"))),

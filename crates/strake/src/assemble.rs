@@ -19,7 +19,8 @@ use strake_store::Container;
 use strake_store::container::FormatOptions;
 use strake_store::superblock::{COPY_OFFSETS, SUPERBLOCK_BYTES, Superblock};
 
-/// The id of the only file system that a cluster has today.
+/// The id of the file system in strips. Each NSD belongs to one file system, so it is always the
+/// same.
 const FS: FsId = FsId(1);
 /// The file in the data directory that knows the newest generation of the metadata.
 const WITNESS_FILE: &str = "witness";
@@ -75,6 +76,73 @@ pub(crate) fn format(
     give_root_directory(&meta)?;
     meta.checkpoint()?;
     Ok(())
+}
+
+/// The NSDs that the metadata may lie on, if those are not all.
+fn place(config: &NodeConfig) -> Option<Vec<NsdId>> {
+    config.metadata.as_ref().map(|nsds| nsds.iter().copied().map(NsdId).collect())
+}
+
+/// Makes the metadata of a cluster's file system on the NSDs of this node that `config` names. All
+/// NSDs of `configuration` are formatted by now, those of other nodes too.
+///
+/// # Errors
+/// The disks' and the host's.
+pub(crate) fn format_meta(
+    dir: &DataDir,
+    config: &NodeConfig,
+    configuration: &Configuration,
+) -> Result<()> {
+    let observe = Observe::new(RealClock::shared(), 512);
+    let mut containers = Vec::new();
+    let mut stores = Vec::new();
+    for nsd in &config.nsd {
+        if config.metadata.as_ref().is_some_and(|place| !place.contains(&nsd.id)) {
+            continue;
+        }
+        let opened = open_nsd(dir, config, nsd, &Hosts::default(), &observe)?;
+        containers.push(opened.container);
+        stores.push(opened.store);
+    }
+    // What an attempt before this one left is of no file system.
+    match std::fs::remove_file(dir.root().join(WITNESS_FILE)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let mut options = MetaOptions::new(Arc::clone(&observe.waiters));
+    options.witness = Some(witness(dir, None)?);
+    options.place = place(config);
+    let meta = MetaStore::format(&containers, configuration, options)?;
+    give_root_directory(&meta)?;
+    meta.checkpoint()
+}
+
+/// Makes an NSD empty that this node has and that belongs to no file system.
+///
+/// # Errors
+/// The disk's.
+pub(crate) fn format_again(dir: &DataDir, config: &NodeConfig, nsd: &NsdConfig) -> Result<()> {
+    let about = |error: Error| error.context(format!("NSD {}", nsd.name));
+    let format = || -> Result<()> {
+        let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&dir.container_path(nsd))?);
+        // An NSD of another cluster may have been put in its place.
+        let found = Container::open(Arc::clone(&disk))?.superblock();
+        if found.cluster != config.cluster_id()? || found.nsd != NsdId(nsd.id) {
+            let detail = "its place holds another NSD";
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+        let options = FormatOptions {
+            cluster: config.cluster_id()?,
+            nsd: NsdId(nsd.id),
+            fs: FS,
+            failure_group: nsd.failure_group,
+            seed: Rng::from_entropy()?.next_u64(),
+        };
+        let container = Container::format(disk, &options)?;
+        let observe = Observe::new(RealClock::shared(), 512);
+        BlockStore::open(container, BlockStoreOptions::new(&observe)).map(drop)
+    };
+    format().map_err(about)
 }
 
 /// Gives the root directory to the user who makes the file system. Otherwise an ordinary user
@@ -181,7 +249,8 @@ pub(crate) fn clear_place(dir: &DataDir, nsd: &NsdConfig) -> Result<()> {
     }
 }
 
-fn is_device(path: &std::path::Path) -> bool {
+/// True if a block device is at `path`.
+pub(crate) fn is_device(path: &std::path::Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
@@ -321,6 +390,7 @@ pub(crate) fn open_meta(
 ) -> Result<Arc<MetaStore>> {
     let mut options = MetaOptions::new(Arc::clone(&observe.waiters));
     options.witness = Some(witness(dir, None)?);
+    options.place = place(config);
     // The minimum suits a directory with some ten thousand files, and more memory gives more. All
     // copies together stay well below the tenth of the pool that everything else may take.
     let cache = page_pool_bytes(config)? / META_CACHE_PARTS;

@@ -1,14 +1,19 @@
 //! Hides where the NSDs and the metadata are. With `rpc=direct` they are in this process. With
-//! `rpc=socket` they are in a server process of their own, behind authenticated sockets. The code
-//! above and below this file is the same in both cases.
+//! `rpc=socket` they are in a server process of their own, behind authenticated sockets. A mount of
+//! a cluster finds them on the cluster's nodes ([`cluster`]). The code above and below this file is
+//! the same in all cases.
 //!
-//! One server process holds the metadata *and* all NSDs. The copies of the metadata lie inside the
-//! NSDs' containers, and a container can have only one owner.
+//! With `rpc=socket` one server process holds the metadata *and* all NSDs. The copies of the
+//! metadata lie inside the NSDs' containers, and a container can have only one owner.
+
+pub(crate) mod cluster;
+pub(crate) mod member;
 
 use crate::assemble;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::disks::{DiskUser, Disks};
 use crate::supervisor::Supervisor;
+use cluster::ClusterBackend;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::{Arc, Weak};
@@ -106,8 +111,14 @@ impl Local {
         // that is not served for one that is gone.
         let meta = Arc::clone(&self.meta) as Arc<dyn MetaPort>;
         *servers.meta.lock() = Some(serve_meta(bind(dir, "meta")?, meta, secret, options)?);
-        self.disks.watch(Arc::clone(&self.meta), Arc::clone(&servers) as Arc<dyn DiskUser>)?;
+        let meta = Some(Arc::clone(&self.meta));
+        self.disks.watch(meta, Arc::clone(&servers) as Arc<dyn DiskUser>)?;
         Ok(servers)
+    }
+
+    /// The NSDs that hold the metadata.
+    pub(crate) fn metadata_holders(&self) -> Vec<NsdId> {
+        self.meta.holders().1
     }
 }
 
@@ -170,6 +181,13 @@ impl DiskUser for OwnArray {
     }
 }
 
+/// How long a call to an NSD may take. The server's own limit must run out first, because the
+/// server knows which disk hangs.
+fn call_limit(config: &NodeConfig) -> Duration {
+    let disk = config.settings.time("nsd_io_limit");
+    if disk.is_zero() { Duration::MAX } else { disk * 2 + CALL_MARGIN }
+}
+
 fn socket_name(nsd: NsdId) -> String {
     format!("nsd{nsd}")
 }
@@ -204,6 +222,8 @@ pub(crate) enum Backend {
         /// The way to the metadata.
         meta: Arc<dyn MetaPort>,
     },
+    /// On the nodes of a cluster.
+    Cluster(ClusterBackend),
 }
 
 impl Backend {
@@ -213,6 +233,9 @@ impl Backend {
         config: &NodeConfig,
         observe: &Arc<Observe>,
     ) -> Result<Backend> {
+        if let Some(node) = &config.node {
+            return ClusterBackend::open(node, config, observe).map(Backend::Cluster);
+        }
         if config.settings.get("rpc") == "direct" {
             return Local::open(dir, config, observe).map(Backend::Direct);
         }
@@ -235,9 +258,7 @@ impl Backend {
         let last = (meta_endpoint, Service::Meta);
         let process = ServerProcess::new(last, introduction, clock, waits, RESTART_WAIT_MAX);
         let env = SessionEnv { process: Some(Arc::new(process)), ..env };
-        // The server's own limit must run out first, because the server knows which disk hangs.
-        let disk = config.settings.time("nsd_io_limit");
-        let call = if disk.is_zero() { Duration::MAX } else { disk * 2 + CALL_MARGIN };
+        let call = call_limit(config);
         let limits = SessionLimits { call, ..SessionLimits::NSD };
         let (dir, sessions) = (dir.clone(), Mutex::default());
         Ok(Backend::Socket { server, dir, env, limits, sessions, meta })
@@ -248,7 +269,15 @@ impl Backend {
     pub(crate) fn fault_of(&self, nsd: NsdId) -> Option<String> {
         match self {
             Backend::Direct(local) => local.disks.fault_of(nsd),
-            Backend::Socket { .. } => None,
+            Backend::Socket { .. } | Backend::Cluster(_) => None,
+        }
+    }
+
+    /// The NSDs that hold the metadata, as far as is known.
+    pub(crate) fn metadata_holders(&self, dir: &DataDir, config: &NodeConfig) -> Vec<NsdId> {
+        match self {
+            Backend::Cluster(cluster) => cluster.metadata_holders(),
+            _ => assemble::metadata_holders(dir, config),
         }
     }
 
@@ -264,6 +293,7 @@ impl Backend {
                 };
                 Some(Arc::clone(sessions.lock().entry(nsd).or_insert_with(connect)))
             }
+            Backend::Cluster(cluster) => cluster.port(nsd),
         }
     }
 
@@ -272,6 +302,7 @@ impl Backend {
         match self {
             Backend::Direct(local) => Arc::clone(&local.meta) as Arc<dyn MetaPort>,
             Backend::Socket { meta, .. } => Arc::clone(meta),
+            Backend::Cluster(cluster) => cluster.meta(),
         }
     }
 
@@ -284,9 +315,9 @@ impl Backend {
         match self {
             Backend::Direct(local) => {
                 let user = Arc::new(OwnArray(Arc::downgrade(array)));
-                local.disks.watch(Arc::clone(&local.meta), user)
+                local.disks.watch(Some(Arc::clone(&local.meta)), user)
             }
-            Backend::Socket { .. } => Ok(()),
+            Backend::Socket { .. } | Backend::Cluster(_) => Ok(()),
         }
     }
 
@@ -305,6 +336,7 @@ impl Backend {
         match self {
             Backend::Direct(local) => local.finish(),
             Backend::Socket { server, .. } => server.finish(),
+            Backend::Cluster(cluster) => cluster.finish(),
         }
     }
 }

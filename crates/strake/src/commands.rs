@@ -2,11 +2,14 @@
 //! text.
 
 pub(crate) mod bench;
+pub(crate) mod cluster;
+pub(crate) mod cluster_fs;
 pub(crate) mod config;
 pub(crate) mod diag;
 pub(crate) mod disk;
 pub(crate) mod down;
 pub(crate) mod fs;
+pub(crate) mod node;
 pub(crate) mod plan;
 pub(crate) mod up;
 

@@ -12,7 +12,7 @@ use strake_proto::limits::{BLOCK_SIZE_DEFAULT, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN};
 use strake_proto::{ByteCount, Code, Error, ErrorKind, Result};
 
 /// The code if `--code` is not given.
-const CODE_DEFAULT: Code = Code { data: 4, parity: 2 };
+pub(crate) const CODE_DEFAULT: Code = Code { data: 4, parity: 2 };
 /// The least number of directory NSDs that are made if `--nsds` is not given.
 const NSDS_MIN: u16 = 4;
 /// The most NSDs that one file system can have.
@@ -66,13 +66,7 @@ pub(crate) fn check(wanted: &Wanted) -> Result<()> {
     if count > NSDS_MAX {
         return Err(invalid(format!("at most {NSDS_MAX} NSDs, not {count}")));
     }
-    if let Some(size) = wanted.block_size
-        && (!size.0.is_power_of_two() || size < BLOCK_SIZE_MIN || size > BLOCK_SIZE_MAX)
-    {
-        return Err(invalid(format!(
-            "--block-size {size}: a power of two from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX}"
-        )));
-    }
+    wanted.block_size.map_or(Ok(()), check_block_size)?;
     if let Some(size) = wanted.nsd_size
         && size < ByteCount::mib(64)
     {
@@ -93,6 +87,19 @@ pub(crate) fn check(wanted: &Wanted) -> Result<()> {
             return Err(invalid(format!("--nsd {} is named twice", path.display())));
         }
         paths.push(path);
+    }
+    Ok(())
+}
+
+/// Refuses what is no block size.
+///
+/// # Errors
+/// `Invalid`; the message says what is one.
+pub(crate) fn check_block_size(size: ByteCount) -> Result<()> {
+    if !size.0.is_power_of_two() || size < BLOCK_SIZE_MIN || size > BLOCK_SIZE_MAX {
+        return Err(invalid(format!(
+            "--block-size {size}: a power of two from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX}"
+        )));
     }
     Ok(())
 }
@@ -236,6 +243,8 @@ fn try_create(
         code: wanted.code().to_string(),
         block_size: wanted.block_size.unwrap_or(BLOCK_SIZE_DEFAULT).0 as u32,
         mount: mount.to_owned(),
+        node: None,
+        metadata: None,
         nsd: nsds,
         settings: Settings::default(),
     };
@@ -251,7 +260,10 @@ fn try_create(
 }
 
 /// An equal part of the free space of the host file systems that hold container files.
-fn default_size(dir: &DataDir, nsds: &[NsdConfig]) -> Result<u64> {
+///
+/// # Errors
+/// `NoSpace` if that is less than an NSD needs; the host's.
+pub(crate) fn default_size(dir: &DataDir, nsds: &[NsdConfig]) -> Result<u64> {
     let mut least = u64::MAX;
     for nsd in nsds {
         let path = dir.root().join(&nsd.path);

@@ -12,6 +12,7 @@ use crate::admin::{LINE_BYTES_MAX, Reply, Request};
 use crate::backend::Local;
 use crate::data_dir::DataDir;
 use crate::log;
+use crate::node;
 use crate::registry;
 use clap::Args;
 use serve::Daemon;
@@ -47,6 +48,8 @@ enum Role {
     Mount,
     /// Serves the disks and the metadata on sockets until its standard input ends.
     Server,
+    /// The server process of a node of a cluster.
+    Node,
 }
 
 /// The reason for an end by `strake down`.
@@ -116,11 +119,16 @@ pub(crate) fn run(args: &DaemonArgs) -> ExitCode {
     abort_on_panic();
     // If the settings cannot be read, the daemon ends below. The log starts with the defaults, so
     // that it can report this.
-    let config = DataDir::at(&args.data).and_then(|dir| dir.read_config());
+    let dir = DataDir::at(&args.data);
+    let config = dir.and_then(|dir| match args.role {
+        Role::Node => Err(ErrorKind::NotFound.into()),
+        _ => dir.read_config(),
+    });
     log::start(&config.map(|config| config.settings).unwrap_or_default());
     let served = match args.role {
         Role::Mount => serve_until_told(args),
         Role::Server => serve_disks(args),
+        Role::Node => node::serve(&args.data),
     };
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -154,7 +162,8 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
     end_on_signals(&end)?;
     let listener = listen(&dir)?;
     let daemon = Arc::new(Daemon::start(&dir, config)?);
-    registry::add(&daemon.config().cluster, &dir);
+    let registered = daemon.config().registry_key(&dir);
+    registry::add(&registered, &dir);
     start_thread("admin", {
         let (daemon, end) = (Arc::clone(&daemon), Arc::clone(&end));
         move || accept(&listener, &daemon, &end)
@@ -178,7 +187,7 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
     info!(target: "daemon", "ending: {reason}");
     let result = daemon.stop(true).map(drop);
     end.wait_for_answers();
-    registry::remove(&daemon.config().cluster);
+    registry::remove(&registered);
     let _ = std::fs::remove_file(dir.socket_path());
     drop(lock);
     result
@@ -198,7 +207,7 @@ fn serve_disks(args: &DaemonArgs) -> Result<()> {
     local.finish()
 }
 
-fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+pub(crate) fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     strake_env::thread::Builder::new().name(name.to_owned()).spawn(work)?;
     Ok(())
 }
@@ -216,7 +225,7 @@ fn end_on_signals(end: &Arc<End>) -> Result<()> {
     })
 }
 
-fn listen(dir: &DataDir) -> Result<UnixListener> {
+pub(crate) fn listen(dir: &DataDir) -> Result<UnixListener> {
     let path = dir.socket_path();
     // We hold the lock. If there is a socket, it belongs to a daemon that is gone.
     let _ = std::fs::remove_file(&path);
@@ -263,10 +272,7 @@ fn answer(stream: &UnixStream, daemon: &Daemon, end: &End) -> Result<()> {
     if asks_down && !is_down {
         end.going_down.store(false, Ordering::Release);
     }
-    let reply = match result {
-        Ok(value) => Reply::Done(value),
-        Err(error) => Reply::Failed { kind: error.kind(), message: error.to_string() },
-    };
+    let reply = Reply::of(result);
     let mut text = serde_json::to_string(&reply)
         .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
     text.push('\n');

@@ -61,6 +61,12 @@ pub(crate) struct NodeConfig {
     pub(crate) block_size: u32,
     /// The last mount point.
     pub(crate) mount: PathBuf,
+    /// The directory of the node that this belongs to, if the file system is a cluster's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<PathBuf>,
+    /// The disks that may hold a copy of the metadata, if some are elsewhere or for data alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) metadata: Option<Vec<u32>>,
     /// The disks, in slot order.
     pub(crate) nsd: Vec<NsdConfig>,
     /// The node's settings that differ from their defaults.
@@ -84,6 +90,16 @@ impl NodeConfig {
                 .map_err(|_| bad())?;
         }
         Ok(ClusterId(bytes))
+    }
+
+    /// The name of the file by which commands find this file system. Several mounts of a cluster
+    /// may be on one machine.
+    pub(crate) fn registry_key(&self, dir: &DataDir) -> String {
+        if self.node.is_none() {
+            return self.cluster.clone();
+        }
+        let path = crc32c::crc32c(dir.root().as_os_str().as_encoded_bytes());
+        format!("{}-{}-{path:08x}", self.cluster, self.name)
     }
 
     /// The name of an NSD for listings.
@@ -182,7 +198,11 @@ impl DataDir {
         self.write_durably(&self.config_path(), text.as_bytes(), 0o644)
     }
 
-    fn write_durably(&self, path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    /// Replaces a file of the directory. After a crash either the old or the new one is there.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn write_durably(&self, path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
         let new = path.with_extension("new");
         let mut options = std::fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&new)?;

@@ -12,6 +12,9 @@
 //! have missed anything. Then the user gets the way to it. If the file in its place is not the one
 //! that went, everything on the disk is doubted.
 //!
+//! A node of a cluster that does not have the metadata has NSDs all the same. There nobody is told
+//! but the user, and clients that see an NSD return compare what it may have missed.
+//!
 //! The list of NSDs is read again when `strake.toml` changes. In this way the server process of
 //! `rpc=socket` learns of a new disk.
 
@@ -62,7 +65,8 @@ struct OpenDisk {
 pub(crate) struct Disks {
     dir: DataDir,
     observe: Arc<Observe>,
-    meta: OnceLock<Arc<MetaStore>>,
+    /// The metadata, if this process has it.
+    meta: OnceLock<Option<Arc<MetaStore>>>,
     user: OnceLock<Arc<dyn DiskUser>>,
     /// The file systems that the containers lie on.
     hosts: Arc<Hosts>,
@@ -199,11 +203,12 @@ impl Disks {
     /// When no thread can be started.
     pub(crate) fn watch(
         self: &Arc<Disks>,
-        meta: Arc<MetaStore>,
+        meta: Option<Arc<MetaStore>>,
         user: Arc<dyn DiskUser>,
     ) -> Result<()> {
         for held in self.open.lock().values_mut() {
-            held.member = meta.is_member(held.nsd.container.superblock().nsd);
+            let nsd = held.nsd.container.superblock().nsd;
+            held.member = meta.as_ref().is_none_or(|meta| meta.is_member(nsd));
         }
         assert!(self.meta.set(meta).is_ok(), "watched once");
         assert!(self.user.set(user).is_ok(), "watched once");
@@ -339,8 +344,11 @@ impl Disks {
     /// (`is_fit`), its copy of the metadata is made elsewhere first.
     fn let_go(&self, nsd: NsdId, reason: &str, is_fit: bool) {
         self.user().went(nsd);
-        let meta = self.meta();
-        let is_gone = if is_fit { meta.release(nsd, reason) } else { meta.detach(nsd, reason) };
+        let is_gone = match self.meta() {
+            Some(meta) if is_fit => meta.release(nsd, reason),
+            Some(meta) => meta.detach(nsd, reason),
+            None => true,
+        };
         if !is_gone {
             warn!(target: "disks", "NSD {nsd} holds the last copy of the metadata, which stays in use");
             if let Some(held) = self.open.lock().get_mut(&nsd) {
@@ -392,7 +400,10 @@ impl Disks {
 
     /// Makes an NSD known to the metadata. `doubted` says that its file is not the one that went.
     fn join(&self, container: &Container, doubted: bool) -> Result<Joined> {
-        match self.meta().attach(container.clone(), doubted, RealClock.wall()) {
+        let Some(meta) = self.meta() else {
+            return Ok(if doubted { Joined::Missed } else { Joined::Member });
+        };
+        match meta.attach(container.clone(), doubted, RealClock.wall()) {
             Ok(true) => Ok(Joined::Missed),
             Ok(false) => Ok(Joined::Member),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Joined::Stranger),
@@ -415,8 +426,8 @@ impl Disks {
         }
     }
 
-    fn meta(&self) -> &Arc<MetaStore> {
-        self.meta.get().expect("invariant: set before anything is watched")
+    fn meta(&self) -> Option<&Arc<MetaStore>> {
+        self.meta.get().expect("invariant: set before anything is watched").as_ref()
     }
 
     fn user(&self) -> &Arc<dyn DiskUser> {

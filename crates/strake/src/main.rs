@@ -4,6 +4,7 @@
 mod admin;
 mod assemble;
 mod backend;
+mod cluster;
 mod commands;
 mod create;
 mod daemon;
@@ -13,6 +14,7 @@ mod disks;
 mod documented_test;
 mod log;
 mod mounts;
+mod node;
 mod output;
 mod registry;
 mod settings;
@@ -35,7 +37,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   strake up --data /srv/strake --mount /mnt/strake      from nothing to a mounted file system
   strake fs show                                        the attributes of the file system
   strake diag waiters                                   everything that waits now
-  strake down --data /srv/strake                        flush, unmount, and end the daemon"
+  strake down --data /srv/strake                        flush, unmount, and end the daemon
+  strake cluster create demo --dir /srv/strake --address 10.0.0.1     several machines"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -46,6 +49,10 @@ struct Cli {
 enum Command {
     Up(commands::up::UpArgs),
     Down(commands::down::DownArgs),
+    #[command(subcommand)]
+    Cluster(commands::cluster::ClusterCommand),
+    #[command(subcommand)]
+    Node(commands::node::NodeCommand),
     #[command(subcommand)]
     Fs(commands::fs::FsCommand),
     #[command(subcommand)]
@@ -71,6 +78,8 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Up(args) => output::finish(commands::up::run(args)),
         Command::Down(args) => output::finish(commands::down::run(&args)),
+        Command::Cluster(command) => output::finish(commands::cluster::run(&command)),
+        Command::Node(command) => output::finish(commands::node::run(&command)),
         Command::Fs(command) => output::finish(commands::fs::run(&command)),
         Command::Nsd(command) => output::finish(commands::disk::run_nsd(&command)),
         Command::Disk(command) => output::finish(commands::disk::run_disk(&command)),

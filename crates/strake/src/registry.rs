@@ -5,10 +5,13 @@
 //! `$XDG_RUNTIME_DIR/strake`, else in `/run/user/UID/strake`, else in `/tmp/strake-UID`. The
 //! directory counts only if it belongs to the user and nobody else can write to it.
 //!
+//! Nodes of a cluster are listed in the same way, in the folder `nodes` beside these files.
+//!
 //! A file may outlive its daemon. So commands also try the admin socket, which shows whether the
 //! daemon is there.
 
 use crate::data_dir::DataDir;
+use crate::node::NodeDir;
 use std::path::{Path, PathBuf};
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::warn;
@@ -37,16 +40,34 @@ fn is_own(directory: &Path) -> bool {
 /// Notes that the file system of `cluster` is served from `dir`. If that fails, commands need
 /// `--data`, and nothing else is lost.
 pub(crate) fn add(cluster: &str, dir: &DataDir) {
+    note(&directory(), cluster, dir.root());
+}
+
+/// Notes that a node of `cluster` is served from `dir`. If that fails, commands need `--dir`.
+pub(crate) fn add_node(cluster: &str, dir: &NodeDir) {
+    note(&nodes_directory(), &node_key(cluster, dir), dir.root());
+}
+
+/// The folder of the files that name nodes.
+fn nodes_directory() -> PathBuf {
+    directory().join("nodes")
+}
+
+/// Several nodes of one cluster may be on one machine.
+fn node_key(cluster: &str, dir: &NodeDir) -> String {
+    format!("{cluster}-{:08x}", crc32c::crc32c(dir.root().as_os_str().as_encoded_bytes()))
+}
+
+fn note(directory: &Path, name: &str, root: &Path) {
     use std::os::unix::fs::DirBuilderExt;
-    let directory = directory();
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory);
-    let written = made.and_then(|()| match is_own(&directory) {
-        true => std::fs::write(directory.join(cluster), dir.root().as_os_str().as_encoded_bytes()),
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
+    let written = made.and_then(|()| match is_own(directory) {
+        true => std::fs::write(directory.join(name), root.as_os_str().as_encoded_bytes()),
         false => Err(std::io::Error::other("others can write to it")),
     });
     if let Err(error) = written {
         let directory = directory.display();
-        warn!(target: "daemon", "cannot note the file system in {directory}: {error}");
+        warn!(target: "daemon", "cannot note the directory in {directory}: {error}");
     }
 }
 
@@ -55,12 +76,58 @@ pub(crate) fn remove(cluster: &str) {
     let _ = std::fs::remove_file(directory().join(cluster));
 }
 
+/// Forgets a node.
+pub(crate) fn remove_node(cluster: &str, dir: &NodeDir) {
+    let _ = std::fs::remove_file(nodes_directory().join(node_key(cluster, dir)));
+}
+
+/// The node a command means: `--dir`, else `STRAKE_NODE`, else the only one that is up here.
+///
+/// # Errors
+/// `Invalid` if no node or more than one is up; the message says what to write.
+pub(crate) fn find_node(dir: Option<&Path>) -> Result<NodeDir> {
+    let path = dir.map(PathBuf::from).or_else(|| std::env::var_os("STRAKE_NODE").map(Into::into));
+    if let Some(path) = path {
+        let dir = NodeDir::at(&path)?;
+        dir.read()?;
+        return Ok(dir);
+    }
+    let mut up = nodes();
+    match up.len() {
+        1 => Ok(up.remove(0)),
+        0 => Err(Error::new(
+            ErrorKind::Invalid,
+            "no node of a cluster is up here: start one with `strake node start --dir DIR`, or make \
+             one with `strake cluster create` or `strake node join`",
+        )),
+        _ => {
+            let roots: Vec<String> = up.iter().map(|it| it.root().display().to_string()).collect();
+            Err(Error::new(
+                ErrorKind::Invalid,
+                format!("several nodes are up here: choose with --dir: {}", roots.join(", ")),
+            ))
+        }
+    }
+}
+
+/// The nodes that are up on this machine.
+pub(crate) fn nodes() -> Vec<NodeDir> {
+    let roots = roots(&nodes_directory());
+    let mut up: Vec<NodeDir> = roots.iter().filter_map(|root| NodeDir::at(root).ok()).collect();
+    up.retain(|dir| strake_env::net::UnixStream::connect(dir.base().socket_path()).is_ok());
+    up
+}
+
 /// The data directories of all file systems that were not taken down, sorted.
 pub(crate) fn list() -> Vec<DataDir> {
+    roots(&directory()).iter().filter_map(|root| DataDir::at(root).ok()).collect()
+}
+
+/// The paths that the files of a folder name, sorted.
+fn roots(directory: &Path) -> Vec<PathBuf> {
     use std::os::unix::ffi::OsStringExt;
-    let directory = directory();
-    let Ok(entries) = std::fs::read_dir(&directory) else { return Vec::new() };
-    if !is_own(&directory) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    if !is_own(directory) {
         return Vec::new();
     }
     let mut roots: Vec<PathBuf> = entries
@@ -68,7 +135,7 @@ pub(crate) fn list() -> Vec<DataDir> {
         .map(|bytes| PathBuf::from(std::ffi::OsString::from_vec(bytes)))
         .collect();
     roots.sort();
-    roots.iter().filter_map(|root| DataDir::at(root).ok()).collect()
+    roots
 }
 
 /// The data directory that was named: `--data`, else `STRAKE_DATA`.

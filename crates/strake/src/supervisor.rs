@@ -189,7 +189,10 @@ impl Inner {
 
 /// The path of this program. While this process runs, the file may have been replaced by one of
 /// another version. Then the kernel still has the old one.
-fn own_program() -> Result<PathBuf> {
+///
+/// # Errors
+/// The host's.
+pub(crate) fn own_program() -> Result<PathBuf> {
     let path = std::env::current_exe()?;
     Ok(if path.exists() { path } else { PathBuf::from("/proc/self/exe") })
 }

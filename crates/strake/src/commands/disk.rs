@@ -2,7 +2,9 @@
 //! used.
 
 use crate::admin::{self, Request};
+use crate::commands::cluster_fs;
 use crate::commands::fs::{Target, yes};
+use crate::commands::node::NodeTarget;
 use crate::output;
 use crate::registry;
 use crate::show::{ShowNsd, availability_name, status_name};
@@ -12,14 +14,40 @@ use strake_proto::layout::NsdStatus;
 use strake_proto::{ByteCount, Result};
 use strake_report::Table;
 
-/// List the NSDs: to which file system each disk belongs, and which machine serves it.
+/// Make NSDs, and list them: to which file system each disk belongs, and which machine serves it.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:
   strake nsd list
-  strake nsd list --json")]
+  strake nsd list --json
+  strake nsd create -F nsds.stanza      make the NSDs of a cluster that a file describes
+
+A file describes NSDs in stanzas, or in lines device:servers::usage:failureGroup:name:pool
+  %nsd: device=/dev/sdb servers=n1 nsd=d1 usage=dataAndMetadata failureGroup=1
+  %nsd: device=/srv/disk2 servers=n2 size=10G
+  %nsd: device=d3 servers=n3 size=10G   a directory in the node's own directory")]
 pub(crate) enum NsdCommand {
     /// List the file system, name and servers of each NSD.
-    List(Target),
+    List {
+        #[command(flatten)]
+        target: Target,
+        /// A node's directory: list the NSDs of its cluster.
+        #[arg(long, value_name = "DIR", conflicts_with = "data")]
+        dir: Option<PathBuf>,
+    },
+    /// Make the NSDs of a cluster that a file describes.
+    ///
+    /// NSDs of one node share a failure group unless the file says otherwise. What the devices hold
+    /// is lost.
+    Create {
+        /// The file with stanzas or descriptors.
+        #[arg(short = 'F', long, value_name = "FILE")]
+        file: PathBuf,
+        /// Use devices even if they hold something else. Their contents are lost.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        target: NodeTarget,
+    },
 }
 
 /// List the disks of a file system, and change how they are used.
@@ -96,7 +124,15 @@ pub(crate) struct Named {
 
 /// Runs a `strake nsd` command.
 pub(crate) fn run_nsd(command: &NsdCommand) -> Result<()> {
-    let NsdCommand::List(target) = command;
+    let (target, dir) = match command {
+        NsdCommand::List { target, dir } => (target, dir),
+        NsdCommand::Create { file, force, target } => {
+            return cluster_fs::create_nsds(file, *force, target);
+        }
+    };
+    if let Some(node) = cluster_fs::node_meant(dir, target.data.as_deref())? {
+        return cluster_fs::list_nsds(&NodeTarget { dir: Some(node), json: target.json });
+    }
     let show = target.show()?;
     if target.json {
         return output::print_json(&show.nsds);

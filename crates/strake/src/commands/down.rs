@@ -1,7 +1,7 @@
 //! `strake down`: flushes everything, unmounts, and ends the daemon.
 
 use crate::admin::{self, Request, Status};
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, NodeConfig};
 use crate::mounts;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -37,29 +37,37 @@ pub(crate) fn run(args: &DownArgs) -> Result<()> {
         Error::new(ErrorKind::Invalid, detail)
     })?;
     let config = dir.read_config()?;
-    let daemon = daemon_process(&dir);
-    match admin::call(&dir, &Request::Down { force: args.force }, Duration::from_secs(3600)) {
+    if config.node.is_some() {
+        let detail = format!("this is a mount of a cluster: `strake fs umount {}`", config.name);
+        return Err(Error::new(ErrorKind::Invalid, detail));
+    }
+    println!("{}", take_down(&dir, &config, args.force)?);
+    Ok(())
+}
+
+/// Flushes everything, unmounts and ends the daemon. Returns a sentence that says what was done. A
+/// daemon that is gone already is no error.
+///
+/// # Errors
+/// `Busy` if the mount is in use, `TimedOut` if the daemon does not end; those of flushing.
+pub(crate) fn take_down(dir: &DataDir, config: &NodeConfig, force: bool) -> Result<String> {
+    let daemon = daemon_process(dir);
+    match admin::call(dir, &Request::Down { force }, Duration::from_secs(3600)) {
         Ok(value) => {
             let bytes = value.get("flushedBytes").and_then(serde_json::Value::as_u64).unwrap_or(0);
             if let Some(daemon) = daemon {
                 wait_for_end(&daemon)?;
             }
-            println!("{} is down; {} flushed", config.name, ByteCount(bytes));
-            Ok(())
+            Ok(format!("{} is down; {} flushed", config.name, ByteCount(bytes)))
         }
         Err(error) if error.kind() == ErrorKind::Unreachable && dir.try_lock()?.is_some() => {
-            crate::registry::remove(&config.cluster);
-            if mounts::is_dead_strake_mount(&config.mount) {
-                mounts::detach(&config.mount)?;
-                println!(
-                    "{}: its daemon was gone; the mount at {} is detached",
-                    config.name,
-                    config.mount.display()
-                );
-            } else {
-                println!("{} is not up", config.name);
+            crate::registry::remove(&config.registry_key(dir));
+            if !mounts::is_dead_strake_mount(&config.mount) {
+                return Ok(format!("{} is not up", config.name));
             }
-            Ok(())
+            mounts::detach(&config.mount)?;
+            let mount = config.mount.display();
+            Ok(format!("{}: its daemon was gone; the mount at {mount} is detached", config.name))
         }
         Err(error) => Err(error),
     }

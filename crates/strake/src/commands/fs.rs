@@ -1,6 +1,9 @@
 //! `strake fs`: commands about the file system as a whole.
 
 use crate::admin::{self, Request};
+use crate::commands::cluster_fs::{self, CreateArgs, MountArgs, UmountArgs};
+use crate::commands::node::NodeTarget;
+use crate::data_dir::DataDir;
 use crate::output;
 use crate::registry;
 use crate::show::{CheckReport, ScrubReport, Show, ShowNsd};
@@ -27,7 +30,7 @@ impl Target {
     }
 }
 
-/// List, show, measure, verify and flush file systems.
+/// Make, mount, list, show, measure, verify and flush file systems.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:
   strake fs list
@@ -36,14 +39,19 @@ impl Target {
   strake fs check                verify metadata, strips and every checksum
   strake fs scrub start --rate 100M   verify and mend everything in the background
   strake fs scrub status
-  strake fs sync                 make everything written so far durable")]
+  strake fs sync                 make everything written so far durable
+  strake fs create demo --code 2x --mount /mnt/demo   of the free NSDs of a cluster
+  strake fs mount demo           on this node of the cluster
+  strake fs umount demo")]
 pub(crate) enum FsCommand {
-    /// List the file systems that are up on this machine.
-    List {
-        /// Answer in JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    /// List the file systems that are up on this machine, and those of its cluster.
+    List(NodeTarget),
+    /// Make a file system of the NSDs of a cluster.
+    Create(CreateArgs),
+    /// Mount a file system of a cluster.
+    Mount(MountArgs),
+    /// Flush and unmount a file system of a cluster.
+    Umount(UmountArgs),
     /// Show the attributes of a file system.
     Show(Target),
     /// Show the space on each disk.
@@ -83,7 +91,10 @@ pub(crate) enum ScrubCommand {
 /// Runs a `strake fs` command.
 pub(crate) fn run(command: &FsCommand) -> Result<()> {
     match command {
-        FsCommand::List { json } => list(*json),
+        FsCommand::List(target) => list(target),
+        FsCommand::Create(args) => cluster_fs::create(args),
+        FsCommand::Mount(args) => cluster_fs::mount(args),
+        FsCommand::Umount(args) => cluster_fs::umount(args),
         FsCommand::Show(target) => show(target),
         FsCommand::Df(target) => df(target),
         FsCommand::Check { target, quick } => check(target, *quick),
@@ -96,11 +107,28 @@ pub(crate) fn run(command: &FsCommand) -> Result<()> {
     }
 }
 
-fn list(json: bool) -> Result<()> {
-    let shows: Vec<Show> =
-        registry::list().iter().filter_map(|dir| admin::ask(dir, &Request::Show).ok()).collect();
-    if json {
-        return output::print_json(&shows);
+fn list(target: &NodeTarget) -> Result<()> {
+    // A mount of a cluster is listed with its cluster.
+    let is_alone = |dir: &DataDir| dir.read_config().is_ok_and(|config| config.node.is_none());
+    let shows: Vec<Show> = registry::list()
+        .iter()
+        .filter(|dir| target.dir.is_none() && is_alone(dir))
+        .filter_map(|dir| admin::ask(dir, &Request::Show).ok())
+        .collect();
+    let node = cluster_fs::node_meant(&target.dir, None)?;
+    let of_cluster = node.map(|dir| NodeTarget { dir: Some(dir), json: target.json }.cluster());
+    let of_cluster = of_cluster.transpose()?;
+    if target.json {
+        let mut listed = cluster_fs::file_systems_as_json(of_cluster.as_ref());
+        let alone = shows.iter().map(serde_json::to_value).collect::<serde_json::Result<Vec<_>>>();
+        listed.extend(alone.map_err(|it| Error::new(ErrorKind::Internal, it.to_string()))?);
+        return output::print_json(&listed);
+    }
+    if let Some(cluster) = &of_cluster {
+        print!("{}", cluster_fs::file_systems_as_table(cluster).render());
+    }
+    if of_cluster.is_some() && shows.is_empty() {
+        return Ok(());
     }
     let mut table =
         Table::listing(&["file system", "code", "NSDs", "mount point", "data directory"]);

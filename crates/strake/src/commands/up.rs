@@ -9,8 +9,8 @@ use crate::show::Show;
 use clap::Args;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use strake_env::{Clock, RealClock};
 use strake_proto::{ByteCount, Code, Error, ErrorKind, Result};
@@ -120,7 +120,7 @@ pub(crate) fn run(args: UpArgs) -> Result<()> {
     if config != before {
         dir.write_config(&config)?;
     }
-    start_daemon(&dir)?;
+    drop(start_daemon(&dir, &["daemon"], &dir.log_path())?);
     println!("{} is up at {}", config.name, mount.display());
     warn(&dir);
     Ok(())
@@ -171,7 +171,7 @@ fn settled(dir: &DataDir) -> Result<Option<Status>> {
 }
 
 /// Makes the mount point. If a mount is there whose daemon is gone, it is detached first.
-fn prepare_mount_point(mount: &std::path::Path) -> Result<()> {
+pub(crate) fn prepare_mount_point(mount: &Path) -> Result<()> {
     if mounts::is_dead_strake_mount(mount) {
         let path = mount.display();
         output::tell(&format_args!("detaching the mount of a daemon that is gone from {path}"));
@@ -187,14 +187,17 @@ fn prepare_mount_point(mount: &std::path::Path) -> Result<()> {
     Ok(())
 }
 
-/// Starts the daemon in the background. Waits until it serves, or returns the error that it
-/// reports.
-fn start_daemon(dir: &DataDir) -> Result<()> {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.log_path())?;
-    let program = std::env::current_exe()?;
+/// Starts a daemon of `dir` in the background, with `arguments` before `--data`. Waits until it
+/// serves, or returns the error that it reports.
+///
+/// # Errors
+/// The daemon's; the host's.
+pub(crate) fn start_daemon(dir: &DataDir, arguments: &[&str], log_path: &Path) -> Result<Child> {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(log_path)?;
+    let program = crate::supervisor::own_program()?;
     strake_env::process::keep_descriptors();
     let mut child = Command::new(program)
-        .arg("daemon")
+        .args(arguments)
         .arg("--data")
         .arg(dir.root())
         .stdin(Stdio::null())
@@ -207,14 +210,14 @@ fn start_daemon(dir: &DataDir) -> Result<()> {
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line)?;
     if line.trim_end() == "ready" {
-        return Ok(());
+        return Ok(child);
     }
     let _ = child.wait();
     let error = serde_json::from_str::<Error>(&line).unwrap_or_else(|_| {
-        let log = dir.log_path();
+        let log = log_path.display();
         Error::new(
             ErrorKind::Internal,
-            format!("the daemon ended before it served; the end of {} says why", log.display()),
+            format!("the daemon ended before it served; the end of {log} says why"),
         )
     });
     Err(error)

@@ -96,6 +96,7 @@ impl Daemon {
     /// Answers `strake disk replace`: makes the new disk, waits until it answers, and begins the
     /// replacement.
     pub(super) fn replace_disk(&self, disk: &str, new: NewDisk, rate: u64) -> Result<Value> {
+        self.refuse_in_cluster("replaced")?;
         let _alone = self.managing.lock();
         let view = self.view(disk)?;
         if let Some((pending, _)) = self.manager.replacement()? {
@@ -162,8 +163,18 @@ impl Daemon {
         Ok(json!({ "old": disk, "new": name, "message": message }))
     }
 
+    /// The list of a cluster's disks is not this daemon's to change.
+    fn refuse_in_cluster(&self, what: &str) -> Result<()> {
+        if self.is_of_cluster() {
+            let detail = format!("the disk of a cluster cannot be {what} in this version");
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+        Ok(())
+    }
+
     /// Answers `strake disk delete`.
     pub(super) fn delete_disk(&self, disk: &str, rate: u64) -> Result<Value> {
+        self.refuse_in_cluster("deleted")?;
         let _alone = self.managing.lock();
         let view = self.view(disk)?;
         self.manager.delete_nsd(Deletion { nsd: view.nsd, rate })?;

@@ -10,6 +10,7 @@ use crate::mounts;
 use crate::settings;
 use crate::show::{CheckReport, Show, ShowMemory, ShowNsd};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::sync::Arc;
 use strake_array::{Array, ArrayOptions, Exclusion};
 use strake_client::{StrakeVfs, Vfs};
@@ -124,6 +125,11 @@ impl Daemon {
         self.config.lock().nsd_name(nsd)
     }
 
+    /// True if the file system belongs to a cluster, whose nodes have the disks.
+    pub(super) fn is_of_cluster(&self) -> bool {
+        self.config.lock().node.is_some()
+    }
+
     /// Returns when the mount is gone.
     pub(crate) fn wait_for_unmount(&self) {
         self.mount.wait();
@@ -218,7 +224,7 @@ impl Daemon {
         let configuration = configuration(&*self.meta)?;
         let space = self.vfs.statfs()?;
         let config = self.config();
-        let holders = assemble::metadata_holders(&self.dir, &config);
+        let holders = self.backend.lock().metadata_holders(&self.dir, &config);
         let effective = settings::TABLE
             .iter()
             .map(|setting| (setting.name.to_owned(), config.settings.get(setting.name).to_owned()));
@@ -255,7 +261,12 @@ impl Daemon {
                 (backend.port(view.nsd), backend.fault_of(view.nsd))
             };
             let status = port.and_then(|port| nsd_status(&*port).ok());
-            let path = config.map(|nsd| self.dir.root().join(&nsd.path)).unwrap_or_default();
+            let path = match config {
+                // The path of another node's disk begins with that node's name.
+                Some(nsd) if self.is_of_cluster() => nsd.path.clone(),
+                Some(nsd) => self.dir.root().join(&nsd.path),
+                None => PathBuf::new(),
+            };
             shown.push(ShowNsd {
                 id: view.nsd.0,
                 name: self.nsd_name(view.nsd),

@@ -1,0 +1,94 @@
+//! The file that keeps a cluster's records on a node. The leader's copy counts; other nodes keep
+//! what the leader told them last, so that they know their NSDs and the leader's address when they
+//! start.
+//!
+//! ```text
+//! bytes 0..8    magic "STRKCLUS"
+//! bytes 8..12   version, little-endian: 1
+//! bytes 12..16  length of the body, little-endian
+//! bytes 16..20  CRC32C of bytes 8..16 and the body, little-endian
+//! bytes 20..    the body: [`Cluster`] in postcard
+//! ```
+//!
+//! The file is replaced as a whole: written beside, synced, renamed. After a crash either the old
+//! or the new one is there.
+
+use super::records::Cluster;
+use std::path::Path;
+use strake_proto::{Error, ErrorKind, Result};
+
+const MAGIC: &[u8; 8] = b"STRKCLUS";
+const VERSION: u32 = 1;
+const HEAD_BYTES: usize = 20;
+/// The longest file that is read. A cluster of thousands of nodes stays far below.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+fn corrupt(what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the cluster's records: {what}"))
+}
+
+fn sum(head: &[u8], body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(head), body)
+}
+
+/// The file's bytes.
+///
+/// # Errors
+/// `Internal` if the records have no form in bytes.
+pub(crate) fn encode(cluster: &Cluster) -> Result<Vec<u8>> {
+    let body = postcard::to_allocvec(cluster)
+        .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+    let length = u32::try_from(body.len()).map_err(|_| ErrorKind::TooBig)?;
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&length.to_le_bytes());
+    let sum = sum(&bytes[8..16], &body);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes.extend_from_slice(&body);
+    Ok(bytes)
+}
+
+/// The records of such bytes.
+///
+/// # Errors
+/// `Corrupt` for anything that [`encode`] did not make; the message says what is wrong.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Cluster> {
+    let (head, body) =
+        bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| corrupt("the file is too short"))?;
+    let number =
+        |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    if head[..8] != *MAGIC {
+        return Err(corrupt("this is no such file"));
+    }
+    if number(8) != VERSION {
+        return Err(corrupt(&format!("version {}, which another program wrote", number(8))));
+    }
+    if number(12) as usize != body.len() || number(16) != sum(&head[8..16], body) {
+        return Err(corrupt("length or checksum is wrong"));
+    }
+    match postcard::take_from_bytes::<Cluster>(body) {
+        Ok((cluster, [])) => cluster.check().map(|()| cluster).map_err(|fault| corrupt(&fault)),
+        _ => Err(corrupt("they do not decode")),
+    }
+}
+
+/// Reads the file; `None` if there is none.
+///
+/// # Errors
+/// As [`decode`]; the host's.
+pub(crate) fn load(path: &Path) -> Result<Option<Cluster>> {
+    let about = |error: Error| error.context(path.display());
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(about(error.into())),
+        Ok(found) if found.len() > FILE_BYTES_MAX => return Err(about(corrupt("too long"))),
+        Ok(_) => {}
+    }
+    let bytes = std::fs::read(path).map_err(|error| about(error.into()))?;
+    decode(&bytes).map(Some).map_err(about)
+}
+
+#[cfg(test)]
+#[path = "file_test.rs"]
+mod file_test;

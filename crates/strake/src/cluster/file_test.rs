@@ -1,0 +1,86 @@
+//! Golden bytes of the records' file, and mutated ones.
+
+use super::*;
+use crate::cluster::records::{Change, Invitation, NewNsd, NodeNumber, Roles, Usage};
+use strake_env::Rng;
+use strake_env::net::SocketAddr;
+use strake_proto::{ClusterId, Code, NsdId};
+
+/// One record of each kind, with values that differ.
+fn sample() -> Cluster {
+    let address = SocketAddr::from(([10, 0, 0, 1], 7790));
+    let mut cluster = Cluster::new(ClusterId([0xab; 16]), "demo", "n1", address).expect("names");
+    let roles = Roles { quorum: false, server: true, client: false };
+    let invitation = Invitation([0xcd; 16]);
+    let invite = Change::Invite { name: "n2".into(), roles, invitation };
+    cluster.apply(&invite).expect("invites");
+    let nsd = NewNsd {
+        name: Some("d1".into()),
+        node: NodeNumber(1),
+        device: "/dev/sdb".into(),
+        usage: Usage::DataOnly,
+        failure_group: None,
+        pool: "system".into(),
+    };
+    cluster.apply(&Change::AddNsds { nsds: vec![nsd] }).expect("adds");
+    let fs = Change::AddFs {
+        name: "fs".into(),
+        code: Code { data: 1, parity: 0 },
+        block_size: 4 << 20,
+        mount: "/m".into(),
+        nsds: vec![NsdId(1)],
+    };
+    cluster.apply(&fs).expect("makes");
+    let fs = cluster.file_systems[0].id;
+    cluster.apply(&Change::Mounted { fs, node: Some(NodeNumber(1)) }).expect("mounts");
+    cluster
+}
+
+#[test]
+fn the_bytes_of_the_file_never_change() {
+    let bytes = encode(&sample()).expect("encodes");
+    let shown: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(
+        shown,
+        "5354524b434c555301000000710000007420922cabababababababababababababababab\
+         0464656d6f05010201010201026e3101000a000001ee3c0101010002026e320000010001\
+         cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd010102643101082f6465762f73646201a11f0673\
+         797374656d01010101026673010080808002022f6d01010101"
+    );
+    assert_eq!(decode(&bytes).expect("decodes"), sample());
+}
+
+#[test]
+fn damaged_bytes_are_refused() {
+    let bytes = encode(&sample()).expect("encodes");
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1 << (at % 8);
+        assert_eq!(decode(&damaged).expect_err("damaged").kind(), ErrorKind::Corrupt, "byte {at}");
+        assert_eq!(decode(&bytes[..at]).expect_err("cut").kind(), ErrorKind::Corrupt, "{at} bytes");
+    }
+}
+
+#[test]
+fn bytes_with_a_right_checksum_never_break_the_reader() {
+    let seed = Rng::from_entropy().expect("random").next_u64();
+    println!("seed {seed}");
+    let mut rng = Rng::new(seed);
+    let good = encode(&sample()).expect("encodes");
+    for _ in 0..20_000 {
+        let mut body = good[HEAD_BYTES..].to_vec();
+        for _ in 0..=rng.index(3) {
+            let at = rng.index(body.len());
+            body[at] = rng.next_u64() as u8;
+        }
+        body.truncate(body.len() - rng.index(2) * rng.index(body.len()));
+        let mut bytes = good[..12].to_vec();
+        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        let sum = sum(&bytes[8..16], &body);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes.extend_from_slice(&body);
+        if let Ok(cluster) = decode(&bytes) {
+            cluster.check().expect("what is accepted keeps the invariants");
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! The records of a cluster, and every change of them.
+//!
+//! Invariants, which [`Cluster::check`] verifies after each change and each reading:
+//!
+//! 1. Numbers of nodes, NSDs and file systems rise and are never given twice.
+//! 2. Names of nodes, of NSDs and of file systems are unique among their kind.
+//! 3. The leader is one of the nodes, and has an address.
+//! 4. Each NSD belongs to a node that has the role *server*. A file system's NSDs exist, and know
+//!    that they belong to it; no NSD belongs to two.
+//! 5. A file system is mounted on at most one node, which has the role *client*.
+//!
+//! A change that is refused leaves the records as they were.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use strake_env::net::SocketAddr;
+use strake_proto::{ClusterId, Code, Error, ErrorKind, FsId, NsdId, Result};
+
+/// A node's number. It is given once and never again.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub(crate) struct NodeNumber(pub(crate) u32);
+
+/// The secret part of a join token: whoever presents it is the node that was added.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Invitation(pub(crate) [u8; 16]);
+
+impl std::fmt::Debug for Invitation {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Invitation(…)")
+    }
+}
+
+/// What a node does for the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Roles {
+    /// Takes part in decisions. Until several nodes decide together, only the leader does.
+    pub(crate) quorum: bool,
+    /// Serves NSDs.
+    pub(crate) server: bool,
+    /// Mounts file systems.
+    pub(crate) client: bool,
+}
+
+impl std::str::FromStr for Roles {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Roles> {
+        let mut roles = Roles::default();
+        for word in text.split(',').map(str::trim) {
+            match word {
+                "quorum" => roles.quorum = true,
+                "server" => roles.server = true,
+                "client" => roles.client = true,
+                _ => {
+                    let detail = format!("role '{word}': roles are quorum, server and client");
+                    return Err(Error::new(ErrorKind::Invalid, detail));
+                }
+            }
+        }
+        Ok(roles)
+    }
+}
+
+impl std::fmt::Display for Roles {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = [(self.quorum, "quorum"), (self.server, "server"), (self.client, "client")];
+        let held: Vec<&str> = names.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
+        out.write_str(&held.join(","))
+    }
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NodeRecord {
+    /// Its number.
+    pub(crate) id: NodeNumber,
+    /// Its name in commands and listings.
+    pub(crate) name: String,
+    /// Where its server process listens. `None` until the node has joined.
+    pub(crate) address: Option<SocketAddr>,
+    /// What it does.
+    pub(crate) roles: Roles,
+    /// The token by which it may join. `None` once it has joined.
+    pub(crate) invitation: Option<Invitation>,
+}
+
+/// What an NSD is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Usage {
+    /// Data, and a copy of the metadata if there is reason to.
+    DataAndMetadata,
+    /// Data alone.
+    DataOnly,
+}
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Usage::DataAndMetadata => "dataAndMetadata",
+            Usage::DataOnly => "dataOnly",
+        })
+    }
+}
+
+/// One NSD.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NsdRecord {
+    /// Its number.
+    pub(crate) id: NsdId,
+    /// Its name in commands and listings.
+    pub(crate) name: String,
+    /// The node that serves it.
+    pub(crate) node: NodeNumber,
+    /// Its block device or directory on that node, absolute.
+    pub(crate) device: PathBuf,
+    /// What it is used for.
+    pub(crate) usage: Usage,
+    /// NSDs of one group fail together.
+    pub(crate) failure_group: u32,
+    /// The storage pool.
+    pub(crate) pool: String,
+    /// The file system it belongs to.
+    pub(crate) fs: Option<FsId>,
+}
+
+/// One file system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FsRecord {
+    /// Its number.
+    pub(crate) id: FsId,
+    /// Its name in commands and listings.
+    pub(crate) name: String,
+    /// Redundancy code of new files.
+    pub(crate) code: Code,
+    /// Block size in bytes.
+    pub(crate) block_size: u32,
+    /// Where nodes mount it.
+    pub(crate) mount: PathBuf,
+    /// Its NSDs, in slot order.
+    pub(crate) nsds: Vec<NsdId>,
+    /// The node that has it mounted, as far as is known.
+    pub(crate) mounted: Option<NodeNumber>,
+}
+
+/// An NSD that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NewNsd {
+    /// `None` for `nsdN`, where N is its number.
+    pub(crate) name: Option<String>,
+    pub(crate) node: NodeNumber,
+    pub(crate) device: PathBuf,
+    pub(crate) usage: Usage,
+    /// `None` for the group that all NSDs of its node share.
+    pub(crate) failure_group: Option<u32>,
+    pub(crate) pool: String,
+}
+
+/// A change of the records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Adds a node that has not joined yet, or invites a node that has no NSD once more.
+    Invite { name: String, roles: Roles, invitation: Invitation },
+    /// The node that was invited listens here.
+    Join { name: String, invitation: Invitation, address: SocketAddr },
+    /// Removes a node.
+    DeleteNode { node: NodeNumber },
+    /// Adds NSDs that belong to no file system.
+    AddNsds { nsds: Vec<NewNsd> },
+    /// Makes a file system of NSDs that belong to none.
+    AddFs { name: String, code: Code, block_size: u32, mount: PathBuf, nsds: Vec<NsdId> },
+    /// The node has it mounted; `None` for nobody.
+    Mounted { fs: FsId, node: Option<NodeNumber> },
+}
+
+/// Everything that is known of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cluster {
+    /// Its identity, which is on every disk.
+    pub(crate) id: ClusterId,
+    /// Its name.
+    pub(crate) name: String,
+    /// Counts the changes.
+    pub(crate) revision: u64,
+    /// The node that decides.
+    pub(crate) leader: NodeNumber,
+    /// The last number given to a node, an NSD, a file system.
+    last: (u32, u32, u32),
+    pub(crate) nodes: Vec<NodeRecord>,
+    pub(crate) nsds: Vec<NsdRecord>,
+    pub(crate) file_systems: Vec<FsRecord>,
+}
+
+/// The failure group of all NSDs of a node that were given none. The numbers of most users' own
+/// groups are small, so these begin above.
+const NODE_GROUPS: u32 = 4000;
+
+fn invalid<T>(message: String) -> Result<T> {
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+/// Refuses what is no name. Names become names of files and stand in listings.
+///
+/// # Errors
+/// `Invalid`; the message says what a name consists of.
+pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let begins_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if name.len() > 63 || !begins_well || !name.chars().all(fits) {
+        return invalid(format!(
+            "{what} '{name}': a letter or digit, then letters, digits, '-', '_' and '.', at most 63"
+        ));
+    }
+    Ok(())
+}
+
+impl Cluster {
+    /// A cluster of one node, which leads it and does everything.
+    ///
+    /// # Errors
+    /// `Invalid` for what is no name.
+    pub(crate) fn new(
+        id: ClusterId,
+        name: &str,
+        node: &str,
+        address: SocketAddr,
+    ) -> Result<Cluster> {
+        check_name("cluster name", name)?;
+        check_name("node name", node)?;
+        let first = NodeRecord {
+            id: NodeNumber(1),
+            name: node.to_owned(),
+            address: Some(address),
+            roles: Roles { quorum: true, server: true, client: true },
+            invitation: None,
+        };
+        Ok(Cluster {
+            id,
+            name: name.to_owned(),
+            revision: 1,
+            leader: NodeNumber(1),
+            last: (1, 0, 0),
+            nodes: vec![first],
+            nsds: Vec::new(),
+            file_systems: Vec::new(),
+        })
+    }
+
+    /// The node with that number.
+    pub(crate) fn node(&self, id: NodeNumber) -> Option<&NodeRecord> {
+        self.nodes.iter().find(|node| node.id == id)
+    }
+
+    /// The node's name for messages.
+    pub(crate) fn node_name(&self, id: NodeNumber) -> String {
+        self.node(id).map_or_else(|| format!("node {}", id.0), |node| node.name.clone())
+    }
+
+    /// The node with that name.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the nodes there are.
+    pub(crate) fn node_named(&self, name: &str) -> Result<&NodeRecord> {
+        let found = self.nodes.iter().find(|node| node.name == name);
+        let names = || self.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>();
+        found.map_or_else(
+            || invalid(format!("no node '{name}'; there are {}", names().join(", "))),
+            Ok,
+        )
+    }
+
+    /// The NSD with that number.
+    pub(crate) fn nsd(&self, id: NsdId) -> Option<&NsdRecord> {
+        self.nsds.iter().find(|nsd| nsd.id == id)
+    }
+
+    /// The file system with that number.
+    pub(crate) fn fs(&self, id: FsId) -> Option<&FsRecord> {
+        self.file_systems.iter().find(|fs| fs.id == id)
+    }
+
+    /// The file system with that name.
+    ///
+    /// # Errors
+    /// `Invalid`, naming the file systems there are.
+    pub(crate) fn fs_named(&self, name: &str) -> Result<&FsRecord> {
+        let found = self.file_systems.iter().find(|fs| fs.name == name);
+        let names = || self.file_systems.iter().map(|fs| fs.name.as_str()).collect::<Vec<_>>();
+        match (found, self.file_systems.is_empty()) {
+            (Some(fs), _) => Ok(fs),
+            (None, true) => {
+                invalid(format!("no file system '{name}': `strake fs create` makes one"))
+            }
+            (None, false) => {
+                invalid(format!("no file system '{name}'; there are {}", names().join(", ")))
+            }
+        }
+    }
+
+    /// The NSDs that a node serves.
+    pub(crate) fn nsds_of(&self, node: NodeNumber) -> impl Iterator<Item = &NsdRecord> {
+        self.nsds.iter().filter(move |nsd| nsd.node == node)
+    }
+
+    /// The failure group of an NSD for which none was named.
+    pub(crate) fn group_of(node: NodeNumber) -> u32 {
+        NODE_GROUPS.saturating_add(node.0)
+    }
+
+    /// The number that the next file system will have.
+    pub(crate) fn next_fs(&self) -> FsId {
+        FsId(self.last.2 + 1)
+    }
+
+    /// Makes one change, or none.
+    ///
+    /// # Errors
+    /// `Invalid` or `Busy`; the message says why the change is refused.
+    pub(crate) fn apply(&mut self, change: &Change) -> Result<()> {
+        let mut next = self.clone();
+        match change {
+            Change::Invite { name, roles, invitation } => next.invite(name, *roles, *invitation)?,
+            Change::Join { name, invitation, address } => next.join(name, *invitation, *address)?,
+            Change::DeleteNode { node } => next.delete_node(*node)?,
+            Change::AddNsds { nsds } => nsds.iter().try_for_each(|nsd| next.add_nsd(nsd))?,
+            Change::AddFs { name, code, block_size, mount, nsds } => {
+                next.add_fs(name, *code, *block_size, mount.clone(), nsds)?;
+            }
+            Change::Mounted { fs, node } => next.set_mounted(*fs, *node)?,
+        }
+        next.revision += 1;
+        next.check().map_err(|fault| Error::new(ErrorKind::Internal, fault))?;
+        *self = next;
+        Ok(())
+    }
+
+    fn invite(&mut self, name: &str, roles: Roles, invitation: Invitation) -> Result<()> {
+        check_name("node name", name)?;
+        let Some(at) = self.nodes.iter().position(|node| node.name == name) else {
+            self.last.0 += 1;
+            self.nodes.push(NodeRecord {
+                id: NodeNumber(self.last.0),
+                name: name.to_owned(),
+                address: None,
+                roles,
+                invitation: Some(invitation),
+            });
+            return Ok(());
+        };
+        let id = self.nodes[at].id;
+        let has_mount = self.file_systems.iter().any(|fs| fs.mounted == Some(id));
+        if id == self.leader || has_mount || self.nsds_of(id).next().is_some() {
+            return invalid(format!("{name} is a node of this cluster already"));
+        }
+        let node = &mut self.nodes[at];
+        (node.roles, node.address, node.invitation) = (roles, None, Some(invitation));
+        Ok(())
+    }
+
+    fn join(&mut self, name: &str, invitation: Invitation, address: SocketAddr) -> Result<()> {
+        if let Some(other) = self.nodes.iter().find(|node| node.address == Some(address)) {
+            return invalid(format!(
+                "{} is at {address} already: name another --address",
+                other.name
+            ));
+        }
+        let found = self.nodes.iter_mut().find(|node| node.name == name);
+        let Some(node) = found.filter(|node| node.invitation == Some(invitation)) else {
+            return invalid(format!(
+                "this join token was used before, or is not the last that was made for {name}: \
+                 `strake node add {name}` prints a new one"
+            ));
+        };
+        (node.address, node.invitation) = (Some(address), None);
+        Ok(())
+    }
+
+    fn delete_node(&mut self, id: NodeNumber) -> Result<()> {
+        let name = self.node_name(id);
+        if id == self.leader {
+            return invalid(format!("{name} leads the cluster and cannot be deleted"));
+        }
+        let used: Vec<&str> = self.nsds_of(id).map(|nsd| nsd.name.as_str()).collect();
+        if !used.is_empty() {
+            let detail =
+                format!("{name} serves {}: a node with NSDs is not deleted", used.join(", "));
+            return Err(Error::new(ErrorKind::Busy, detail));
+        }
+        if let Some(fs) = self.file_systems.iter().find(|fs| fs.mounted == Some(id)) {
+            let detail =
+                format!("{name} has {} mounted: `strake fs umount {}` first", fs.name, fs.name);
+            return Err(Error::new(ErrorKind::Busy, detail));
+        }
+        self.nodes.retain(|node| node.id != id);
+        Ok(())
+    }
+
+    fn add_nsd(&mut self, new: &NewNsd) -> Result<()> {
+        let Some(node) = self.node(new.node) else {
+            return invalid(format!("no node {}", new.node.0));
+        };
+        let node_name = node.name.clone();
+        if !node.roles.server || node.address.is_none() {
+            return invalid(format!(
+                "{node_name} cannot serve NSDs: it has not joined, or lacks the role server"
+            ));
+        }
+        self.last.1 += 1;
+        let id = NsdId(self.last.1);
+        let name = new.name.clone().unwrap_or_else(|| format!("nsd{id}"));
+        check_name("NSD name", &name)?;
+        if self.nsds.iter().any(|nsd| nsd.name == name) {
+            return invalid(format!("there is an NSD {name} already: choose another name"));
+        }
+        let same = |nsd: &&NsdRecord| nsd.node == new.node && nsd.device == new.device;
+        if let Some(nsd) = self.nsds.iter().find(same) {
+            return invalid(format!("{} on {node_name} is NSD {}", new.device.display(), nsd.name));
+        }
+        self.nsds.push(NsdRecord {
+            id,
+            name,
+            node: new.node,
+            device: new.device.clone(),
+            usage: new.usage,
+            failure_group: new.failure_group.unwrap_or_else(|| Cluster::group_of(new.node)),
+            pool: new.pool.clone(),
+            fs: None,
+        });
+        Ok(())
+    }
+
+    fn add_fs(
+        &mut self,
+        name: &str,
+        code: Code,
+        block_size: u32,
+        mount: PathBuf,
+        nsds: &[NsdId],
+    ) -> Result<()> {
+        check_name("file system name", name)?;
+        if self.file_systems.iter().any(|fs| fs.name == name) {
+            return invalid(format!("there is a file system {name} already"));
+        }
+        if let Some(fs) = self.file_systems.iter().find(|fs| fs.mount == mount) {
+            return invalid(format!("{} is mounted at {} already", fs.name, mount.display()));
+        }
+        let id = self.next_fs();
+        self.last.2 = id.0;
+        for nsd in nsds {
+            let Some(record) = self.nsds.iter_mut().find(|record| record.id == *nsd) else {
+                return invalid(format!("no NSD {nsd}"));
+            };
+            if record.fs.replace(id).is_some() {
+                return invalid(format!("NSD {} belongs to a file system already", record.name));
+            }
+        }
+        let nsds = nsds.to_vec();
+        let name = name.to_owned();
+        self.file_systems.push(FsRecord { id, name, code, block_size, mount, nsds, mounted: None });
+        Ok(())
+    }
+
+    fn set_mounted(&mut self, fs: FsId, node: Option<NodeNumber>) -> Result<()> {
+        match node.map(|node| self.node(node)) {
+            Some(None) => return invalid("the node that mounts is no node of the cluster".into()),
+            Some(Some(node)) if !node.roles.client => {
+                return invalid(format!("{} lacks the role client: it mounts nothing", node.name));
+            }
+            _ => {}
+        }
+        match self.file_systems.iter_mut().find(|record| record.id == fs) {
+            Some(record) => record.mounted = node,
+            None => return invalid(format!("no file system {fs}")),
+        }
+        Ok(())
+    }
+
+    /// Verifies the invariants. A fault is a sentence.
+    ///
+    /// # Errors
+    /// The first fault.
+    pub(crate) fn check(&self) -> std::result::Result<(), String> {
+        fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<(), String> {
+            let mut seen = BTreeSet::new();
+            let mut names = names;
+            match names.find(|name| !seen.insert(*name)) {
+                Some(name) => Err(format!("two {what} have the name {name}")),
+                None => Ok(()),
+            }
+        }
+        fn rising(what: &str, last: u32, ids: impl Iterator<Item = u32>) -> Result<(), String> {
+            let mut before = 0;
+            for id in ids {
+                if id <= before || id > last {
+                    return Err(format!("{what} {id} is out of order"));
+                }
+                before = id;
+            }
+            Ok(())
+        }
+        use std::result::Result;
+        let (node, nsd, fs) = self.last;
+        rising("node", node, self.nodes.iter().map(|node| node.id.0))?;
+        rising("NSD", nsd, self.nsds.iter().map(|nsd| nsd.id.0))?;
+        rising("file system", fs, self.file_systems.iter().map(|fs| fs.id.0))?;
+        unique("nodes", self.nodes.iter().map(|node| &node.name))?;
+        unique("NSDs", self.nsds.iter().map(|nsd| &nsd.name))?;
+        unique("file systems", self.file_systems.iter().map(|fs| &fs.name))?;
+        if self.node(self.leader).is_none_or(|leader| leader.address.is_none()) {
+            return Err("the leader is no node with an address".to_owned());
+        }
+        for nsd in &self.nsds {
+            if self.node(nsd.node).is_none_or(|node| !node.roles.server) {
+                return Err(format!("NSD {} is on no node that serves", nsd.name));
+            }
+            let owner = nsd.fs.map(|fs| self.fs(fs));
+            if owner.is_some_and(|fs| fs.is_none_or(|fs| !fs.nsds.contains(&nsd.id))) {
+                return Err(format!("NSD {} belongs to a file system that lacks it", nsd.name));
+            }
+        }
+        for fs in &self.file_systems {
+            let mut seen = BTreeSet::new();
+            let own = |nsd: &NsdId| self.nsd(*nsd).is_some_and(|nsd| nsd.fs == Some(fs.id));
+            if !fs.nsds.iter().all(|nsd| own(nsd) && seen.insert(*nsd)) {
+                return Err(format!("file system {} names an NSD that is not its own", fs.name));
+            }
+            let client = fs.mounted.map(|node| self.node(node));
+            if client.is_some_and(|node| node.is_none_or(|node| !node.roles.client)) {
+                return Err(format!("file system {} is mounted on no client", fs.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "records_test.rs"]
+mod records_test;

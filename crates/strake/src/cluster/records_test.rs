@@ -1,0 +1,148 @@
+//! Rules of the records, one by one, and random changes with `check` after each.
+
+use super::*;
+use strake_env::Rng;
+
+fn address(last: u8) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, last], 7790))
+}
+
+fn token(byte: u8) -> Invitation {
+    Invitation([byte; 16])
+}
+
+const ALL: Roles = Roles { quorum: true, server: true, client: true };
+
+/// A cluster whose nodes n1, n2 and n3 have joined.
+pub(in crate::cluster) fn three() -> Cluster {
+    let mut cluster = Cluster::new(ClusterId([7; 16]), "demo", "n1", address(1)).expect("names");
+    for (name, number) in [("n2", 2), ("n3", 3)] {
+        let (name, invitation) = (name.to_owned(), token(number));
+        let invite = Change::Invite { name: name.clone(), roles: ALL, invitation };
+        cluster.apply(&invite).expect("invites");
+        let join = Change::Join { name, invitation, address: address(number) };
+        cluster.apply(&join).expect("joins");
+    }
+    cluster
+}
+
+fn new_nsd(node: u32, device: &str) -> NewNsd {
+    NewNsd {
+        name: None,
+        node: NodeNumber(node),
+        device: device.into(),
+        usage: Usage::DataAndMetadata,
+        failure_group: None,
+        pool: "system".to_owned(),
+    }
+}
+
+fn add_fs(name: &str, nsds: &[u32]) -> Change {
+    Change::AddFs {
+        name: name.to_owned(),
+        code: Code { data: 1, parity: 1 },
+        block_size: 4 << 20,
+        mount: format!("/mnt/{name}").into(),
+        nsds: nsds.iter().copied().map(NsdId).collect(),
+    }
+}
+
+fn refused(cluster: &mut Cluster, change: &Change) -> String {
+    let before = cluster.clone();
+    let error = cluster.apply(change).expect_err("refused").to_string();
+    assert_eq!(*cluster, before, "a refused change changes nothing");
+    error
+}
+
+#[test]
+fn a_token_lets_one_node_join_once() {
+    let mut cluster = three();
+    let again = Change::Join { name: "n2".into(), invitation: token(2), address: address(9) };
+    assert!(refused(&mut cluster, &again).contains("used before"));
+    let invite = Change::Invite { name: "n4".into(), roles: ALL, invitation: token(4) };
+    cluster.apply(&invite).expect("invites");
+    let other = Change::Join { name: "n4".into(), invitation: token(5), address: address(4) };
+    assert!(refused(&mut cluster, &other).contains("node add n4"));
+    let taken = Change::Join { name: "n4".into(), invitation: token(4), address: address(3) };
+    assert!(refused(&mut cluster, &taken).contains("n3 is at"));
+    // A newer invitation makes the older one void.
+    let invite = Change::Invite { name: "n4".into(), roles: ALL, invitation: token(6) };
+    cluster.apply(&invite).expect("invites again");
+    let late = Change::Join { name: "n4".into(), invitation: token(4), address: address(4) };
+    refused(&mut cluster, &late);
+    let right = Change::Join { name: "n4".into(), invitation: token(6), address: address(4) };
+    cluster.apply(&right).expect("joins");
+}
+
+#[test]
+fn nsds_of_a_node_share_a_failure_group_unless_they_are_given_one() {
+    let mut cluster = three();
+    let own = NewNsd { failure_group: Some(7), ..new_nsd(2, "/srv/c") };
+    let nsds = vec![new_nsd(1, "/srv/a"), new_nsd(1, "/srv/b"), new_nsd(2, "/srv/a"), own];
+    cluster.apply(&Change::AddNsds { nsds }).expect("adds");
+    let groups: Vec<u32> = cluster.nsds.iter().map(|nsd| nsd.failure_group).collect();
+    assert_eq!(groups, [4001, 4001, 4002, 7]);
+    let twice = Change::AddNsds { nsds: vec![new_nsd(3, "/srv/a"), new_nsd(1, "/srv/b")] };
+    assert!(refused(&mut cluster, &twice).contains("on n1 is NSD nsd2"));
+}
+
+#[test]
+fn an_nsd_belongs_to_one_file_system() {
+    let mut cluster = three();
+    let nsds = vec![new_nsd(1, "/srv/a"), new_nsd(2, "/srv/a"), new_nsd(3, "/srv/a")];
+    cluster.apply(&Change::AddNsds { nsds }).expect("adds");
+    cluster.apply(&add_fs("one", &[1, 2])).expect("makes");
+    assert!(refused(&mut cluster, &add_fs("two", &[2, 3])).contains("already"));
+    assert!(refused(&mut cluster, &add_fs("one", &[3])).contains("already"));
+    let delete = Change::DeleteNode { node: NodeNumber(2) };
+    assert!(refused(&mut cluster, &delete).contains("serves nsd2"));
+    assert!(refused(&mut cluster, &Change::DeleteNode { node: NodeNumber(1) }).contains("leads"));
+}
+
+#[test]
+fn numbers_are_never_given_twice() {
+    let mut cluster = three();
+    cluster.apply(&Change::DeleteNode { node: NodeNumber(3) }).expect("has no NSD");
+    let invite = Change::Invite { name: "n3".into(), roles: ALL, invitation: token(1) };
+    cluster.apply(&invite).expect("invites");
+    assert_eq!(cluster.node_named("n3").expect("there").id, NodeNumber(4));
+}
+
+#[test]
+fn random_changes_keep_the_invariants() {
+    let seed = strake_env::Rng::from_entropy().expect("random").next_u64();
+    let seed = std::env::var("STRAKE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(seed);
+    println!("STRAKE_SEED={seed}");
+    let mut rng = Rng::new(seed);
+    let mut cluster = three();
+    let mut done = 0;
+    for _ in 0..2000 {
+        let name = format!("x{}", rng.index(6));
+        let node = NodeNumber(rng.index(8) as u32);
+        let byte = rng.index(4) as u8;
+        let change = match rng.index(6) {
+            0 => {
+                let roles = Roles { quorum: false, server: byte > 0, client: byte > 1 };
+                Change::Invite { name, roles, invitation: token(byte) }
+            }
+            1 => Change::Join { name, invitation: token(byte), address: address(byte * 9) },
+            2 => Change::DeleteNode { node },
+            3 => Change::AddNsds { nsds: vec![new_nsd(node.0, &format!("/srv/{byte}"))] },
+            4 => add_fs(&name, &[rng.index(20) as u32, rng.index(20) as u32]),
+            _ => {
+                Change::Mounted { fs: FsId(rng.index(4) as u32), node: (byte > 0).then_some(node) }
+            }
+        };
+        let before = cluster.revision;
+        match cluster.apply(&change) {
+            Ok(()) => done += 1,
+            Err(error) => {
+                // A change that only `check` refuses passed a rule that it should not have passed.
+                assert_ne!(error.kind(), ErrorKind::Internal, "{change:?}: {error}");
+                assert_eq!(cluster.revision, before);
+            }
+        }
+        cluster.check().expect("the invariants hold");
+    }
+    assert!(done > 50, "only {done} changes were possible");
+}

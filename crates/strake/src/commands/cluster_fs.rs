@@ -1,0 +1,259 @@
+//! The commands about NSDs and file systems that concern a whole cluster.
+
+use crate::cluster::{Cluster, FsRecord, NsdRecord, stanza};
+use crate::commands::node::{NodeTarget, read_text};
+use crate::create::CODE_DEFAULT;
+use crate::node::{FsWanted, LeaderRequest, MountAnswer};
+use crate::output;
+use crate::registry;
+use clap::Args;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use strake_proto::limits::BLOCK_SIZE_DEFAULT;
+use strake_proto::{ByteCount, Code, Error, ErrorKind, Result};
+use strake_report::Table;
+
+/// The options of `strake fs create`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  strake fs create demo --code 2x --mount /mnt/demo
+  strake fs create big --code 4+2p --mount /mnt/big --nsds d1,d2,d3,d4,d5,d6")]
+pub(crate) struct CreateArgs {
+    /// The file system's name.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Redundancy code of new files: 1 2x 3x 4x 4+1p 4+2p 4+3p 8+2p 8+3p [default: 4+2p].
+    #[arg(long, value_name = "CODE")]
+    code: Option<Code>,
+    /// Size of a block, a power of two from 256K to 16M [default: 4M].
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<ByteCount>,
+    /// Where nodes mount it.
+    #[arg(long, value_name = "MNT")]
+    mount: PathBuf,
+    /// Names of NSDs [default: all that belong to no file system].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    nsds: Vec<String>,
+    /// Even if the loss of one failure group loses data.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    target: NodeTarget,
+}
+
+/// The options of `strake fs mount`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  strake fs mount demo                       on the node where the command is run
+  strake fs mount demo -N n2 --set pagepool=2G
+  strake fs mount demo --all                 on all nodes with the role client
+  strake fs mount demo --force               the node that had it mounted is switched off")]
+pub(crate) struct MountArgs {
+    /// The file system's name.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Names of nodes [default: the node where the command is run].
+    #[arg(short = 'N', long, value_name = "NODES", value_delimiter = ',')]
+    nodes: Vec<String>,
+    /// On all nodes with the role client.
+    #[arg(long, conflicts_with = "nodes")]
+    all: bool,
+    /// Change a setting for this and later mounts. `strake config list` explains the settings.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Even if a node that does not answer had it mounted. Only when that node is off for certain:
+    /// what it writes later would destroy data.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    target: NodeTarget,
+}
+
+/// The options of `strake fs umount`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  strake fs umount demo             wherever it is mounted
+  strake fs umount demo -N n2 --force     even while programs use it")]
+pub(crate) struct UmountArgs {
+    /// The file system's name.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Names of nodes [default: those that have it mounted].
+    #[arg(short = 'N', long, value_name = "NODES", value_delimiter = ',')]
+    nodes: Vec<String>,
+    /// Unmount even if the mount is busy. Programs that use it get errors; data is still flushed.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    target: NodeTarget,
+}
+
+/// The directory of the node that a listing is about: the one that was named, else the only one
+/// that is up here, unless a data directory was named. `None` if there is no such node.
+///
+/// # Errors
+/// As [`registry::find_node`].
+pub(crate) fn node_meant(dir: &Option<PathBuf>, data: Option<&Path>) -> Result<Option<PathBuf>> {
+    let has_data = data.is_some() || std::env::var_os("STRAKE_DATA").is_some();
+    let is_named = dir.is_some() || std::env::var_os("STRAKE_NODE").is_some();
+    if (dir.is_none() && has_data) || (!is_named && registry::nodes().is_empty()) {
+        return Ok(None);
+    }
+    registry::find_node(dir.as_deref()).map(|node| Some(node.root().to_owned()))
+}
+
+/// Runs `strake nsd create`.
+pub(crate) fn create_nsds(file: &Path, force: bool, target: &NodeTarget) -> Result<()> {
+    let nsds = stanza::parse(&read_text(file)?).map_err(|error| error.context(file.display()))?;
+    let made: Vec<NsdRecord> = target.ask_leader(LeaderRequest::CreateNsds { nsds, force })?;
+    if target.json {
+        return output::print_json(&made);
+    }
+    let names: Vec<&str> = made.iter().map(|nsd| nsd.name.as_str()).collect();
+    println!("{} NSDs are made: {}", made.len(), names.join(", "));
+    Ok(())
+}
+
+/// Runs `strake nsd list` for a cluster.
+pub(crate) fn list_nsds(target: &NodeTarget) -> Result<()> {
+    let cluster = target.cluster()?;
+    let fs_name = |nsd: &NsdRecord| {
+        let fs = nsd.fs.and_then(|fs| cluster.fs(fs));
+        fs.map_or_else(|| "(free disk)".to_owned(), |fs| fs.name.clone())
+    };
+    if target.json {
+        let nsds = cluster.nsds.iter().map(|nsd| {
+            json!({
+                "id": nsd.id,
+                "name": nsd.name,
+                "fileSystem": nsd.fs.and_then(|fs| cluster.fs(fs)).map(|fs| &fs.name),
+                "server": cluster.node_name(nsd.node),
+                "device": nsd.device,
+                "usage": nsd.usage.to_string(),
+                "failureGroup": nsd.failure_group,
+                "pool": nsd.pool,
+            })
+        });
+        return output::print_json(&nsds.collect::<Vec<_>>());
+    }
+    let mut table = Table::listing(&[
+        "file system",
+        "disk name",
+        "NSD id",
+        "NSD servers",
+        "failure group",
+        "usage",
+        "device",
+    ]);
+    for nsd in &cluster.nsds {
+        table.row(vec![
+            fs_name(nsd),
+            nsd.name.clone(),
+            nsd.id.to_string(),
+            cluster.node_name(nsd.node),
+            nsd.failure_group.to_string(),
+            nsd.usage.to_string(),
+            nsd.device.display().to_string(),
+        ]);
+    }
+    print!("{}", table.render());
+    Ok(())
+}
+
+/// The file systems of a cluster for `strake fs list --json`.
+pub(crate) fn file_systems_as_json(cluster: Option<&Cluster>) -> Vec<Value> {
+    let Some(cluster) = cluster else { return Vec::new() };
+    let listed = cluster.file_systems.iter().map(|fs| {
+        json!({
+            "name": fs.name,
+            "cluster": cluster.name,
+            "code": fs.code.to_string(),
+            "blockSize": fs.block_size,
+            "mount": fs.mount,
+            "mountedOn": fs.mounted.map(|node| cluster.node_name(node)),
+            "nsds": fs.nsds.iter().filter_map(|nsd| cluster.nsd(*nsd)).map(|nsd| &nsd.name)
+                .collect::<Vec<_>>(),
+        })
+    });
+    listed.collect()
+}
+
+/// The file systems of a cluster for `strake fs list`.
+pub(crate) fn file_systems_as_table(cluster: &Cluster) -> Table {
+    let mut table = Table::listing(&["file system", "code", "NSDs", "mount point", "mounted on"]);
+    for fs in &cluster.file_systems {
+        table.row(vec![
+            fs.name.clone(),
+            fs.code.to_string(),
+            fs.nsds.len().to_string(),
+            fs.mount.display().to_string(),
+            fs.mounted.map_or_else(String::new, |node| cluster.node_name(node)),
+        ]);
+    }
+    table
+}
+
+/// Runs `strake fs create`.
+pub(crate) fn create(args: &CreateArgs) -> Result<()> {
+    let block_size = args.block_size.unwrap_or(BLOCK_SIZE_DEFAULT);
+    let wanted = FsWanted {
+        name: args.name.clone(),
+        code: args.code.unwrap_or(CODE_DEFAULT),
+        block_size: u32::try_from(block_size.0).unwrap_or(u32::MAX),
+        mount: std::path::absolute(&args.mount)?,
+        nsds: args.nsds.clone(),
+        force: args.force,
+    };
+    let made: FsRecord = args.target.ask_leader(LeaderRequest::CreateFs(wanted))?;
+    if args.target.json {
+        return output::print_json(&made);
+    }
+    println!(
+        "file system {} is made of {} NSDs with code {}; `strake fs mount {}` mounts it at {}",
+        made.name,
+        made.nsds.len(),
+        made.code,
+        made.name,
+        made.mount.display()
+    );
+    Ok(())
+}
+
+/// Runs `strake fs mount`.
+pub(crate) fn mount(args: &MountArgs) -> Result<()> {
+    let nodes = match (args.all, args.nodes.is_empty()) {
+        (true, _) => Vec::new(),
+        (false, true) => vec![args.target.file()?.node],
+        (false, false) => args.nodes.clone(),
+    };
+    let (fs, settings, force) = (args.name.clone(), args.set.clone(), args.force);
+    let request = LeaderRequest::MountFs { fs, nodes, settings, force };
+    report(&args.target, args.target.ask_leader(request)?)
+}
+
+/// Runs `strake fs umount`.
+pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
+    let (fs, nodes, force) = (args.name.clone(), args.nodes.clone(), args.force);
+    let request = LeaderRequest::UnmountFs { fs, nodes, force };
+    report(&args.target, args.target.ask_leader(request)?)
+}
+
+/// Shows what each node answered. A node that did not do it makes the command fail.
+fn report(target: &NodeTarget, answers: Vec<MountAnswer>) -> Result<()> {
+    if target.json {
+        output::print_json(&answers)?;
+    } else {
+        for answer in answers.iter().filter(|answer| answer.done) {
+            println!("{}: {}", answer.node, answer.message);
+        }
+    }
+    let refused: Vec<String> = answers
+        .iter()
+        .filter(|answer| !answer.done)
+        .map(|answer| format!("{}: {}", answer.node, answer.message))
+        .collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Busy, refused.join("\n  ")))
+}

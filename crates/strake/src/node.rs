@@ -1,0 +1,29 @@
+//! Nodes: the directory that makes a machine one, and its server process.
+//!
+//! A *node directory* holds who the node is, the cluster's records as last known, and one folder
+//! for each file system of which the node has disks or a mount. One *server process* works for it
+//! ([`server`]): it serves the node's NSDs, and on the leader the metadata, behind one port, and
+//! answers commands and other nodes. Each *mount* is a process of its own, so that the server
+//! process may end and start again without it.
+//!
+//! Requests come in two kinds ([`messages`]). A [`LeaderRequest`] concerns the whole cluster; any
+//! node takes it from a command and hands it on to the leader. A [`NodeRequest`] concerns the node
+//! that answers it.
+
+mod create;
+mod dir;
+mod leader;
+mod messages;
+mod mount;
+mod peer;
+mod server;
+
+pub(crate) use dir::{NodeDir, NodeFile};
+pub(crate) use messages::{
+    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, Request,
+};
+pub(crate) use peer::{Peer, ask_own};
+pub(crate) use server::serve;
+
+/// The port of a node's server process if `--address` names none.
+pub(crate) const PORT_DEFAULT: u16 = 7790;

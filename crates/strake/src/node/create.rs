@@ -1,0 +1,313 @@
+//! Makes NSDs and file systems: the leader's part, which chooses and records, and each node's part,
+//! which writes to its own disks.
+
+use super::messages::{Described, FsWanted, NodeRequest};
+use super::server::Node;
+use crate::assemble;
+use crate::cluster::{Change, Cluster, FsRecord, NewNsd, NodeNumber, NsdRecord};
+use crate::create::{self, check_block_size};
+use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
+use std::collections::{BTreeMap, BTreeSet};
+use strake_env::{Clock, RealClock};
+use strake_proto::meta::Configuration;
+use strake_proto::{ByteCount, Code, Error, ErrorKind, PoolMap, Result};
+use strake_stripe::Placement;
+use tracing::warn;
+
+fn invalid<T>(message: String) -> Result<T> {
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+impl Node {
+    /// The leader's part of `strake nsd create`.
+    pub(super) fn create_nsds(&self, nsds: &[Described], force: bool) -> Result<Vec<NsdRecord>> {
+        let _alone = self.changing.lock();
+        let before = self.cluster();
+        let mut new = Vec::new();
+        for nsd in nsds {
+            let about = |error: Error| error.context(format!("line {}", nsd.line));
+            let node = before.node_named(&nsd.server).map_err(about)?.id;
+            new.push(NewNsd {
+                name: nsd.name.clone(),
+                node,
+                device: nsd.device.clone().into(),
+                usage: nsd.usage(),
+                failure_group: nsd.failure_group,
+                pool: nsd.pool.clone().unwrap_or_else(|| "system".to_owned()),
+            });
+        }
+        let change = Change::AddNsds { nsds: new };
+        let mut after = before.clone();
+        after.apply(&change)?;
+        let made: Vec<NsdRecord> = after.nsds[before.nsds.len()..].to_vec();
+        let mut by_node: BTreeMap<NodeNumber, Vec<(NsdRecord, Option<u64>)>> = BTreeMap::new();
+        for (record, described) in made.iter().zip(nsds) {
+            by_node.entry(record.node).or_default().push((record.clone(), described.size));
+        }
+        let mut done = Vec::new();
+        let outcome = by_node.into_iter().try_for_each(|(node, nsds)| {
+            self.ask::<()>(node, &NodeRequest::MakeNsds { nsds: nsds.clone(), force })?;
+            done.push((node, nsds.into_iter().map(|(nsd, _)| nsd).collect::<Vec<_>>()));
+            Ok(())
+        });
+        if let Err(error) = outcome.and_then(|()| self.change(&change).map(drop)) {
+            for (node, nsds) in done {
+                if let Err(error) = self.ask::<()>(node, &NodeRequest::DropNsds { nsds }) {
+                    warn!(target: "node", "containers that were just made stay: {error}");
+                }
+            }
+            return Err(error);
+        }
+        Ok(made)
+    }
+
+    /// The leader's part of `strake fs create`.
+    pub(super) fn create_file_system(&self, wanted: &FsWanted) -> Result<FsRecord> {
+        Node::check_wanted(wanted)?;
+        check_block_size(ByteCount(wanted.block_size.into()))?;
+        let _alone = self.changing.lock();
+        let before = self.cluster();
+        let nsds = chosen(&before, &wanted.nsds)?;
+        check_groups(&before, &nsds, wanted.code, wanted.force)?;
+        let change = Change::AddFs {
+            name: wanted.name.clone(),
+            code: wanted.code,
+            block_size: wanted.block_size,
+            mount: wanted.mount.clone(),
+            nsds: nsds.iter().map(|nsd| nsd.id).collect(),
+        };
+        let mut after = before.clone();
+        after.apply(&change)?;
+        let record = after.fs_named(&wanted.name)?.clone();
+        let config = self.config_of(&after, &record);
+        if config.metadata.as_ref().is_none_or(Vec::is_empty) {
+            let leader = before.node_name(self.file.id);
+            return invalid(format!(
+                "{leader} leads the cluster and keeps the metadata, so the file system needs an \
+                 NSD on {leader} with usage=dataAndMetadata"
+            ));
+        }
+        let nodes: BTreeSet<NodeNumber> = nsds.iter().map(|nsd| nsd.node).collect();
+        for node in nodes {
+            let of_node = nsds.iter().filter(|nsd| nsd.node == node).cloned();
+            self.ask::<()>(node, &NodeRequest::FormatNsds { nsds: of_node.collect() })?;
+        }
+        let dir = self.prepare(&record, &config)?;
+        let configuration = Configuration {
+            cluster: after.id,
+            name: record.name.clone(),
+            code: record.code,
+            block_size: record.block_size,
+            pool: pool(&nsds),
+            created: RealClock.wall(),
+            settings: Vec::new(),
+            incompat_flags: 0,
+            compat_flags: 0,
+        };
+        assemble::format_meta(&dir, &config, &configuration)?;
+        self.take_records(&after)?;
+        self.serve_file_systems();
+        // The other nodes serve their disks when this returns, so that a mount finds them.
+        for node in after.nodes.iter().filter(|node| node.address.is_some()) {
+            if node.id == self.file.id {
+                continue;
+            }
+            let follow = NodeRequest::Follow { cluster: Box::new(after.clone()) };
+            if let Err(error) = self.ask::<()>(node.id, &follow) {
+                warn!(target: "node", "{} learns of {} later: {error}", node.name, record.name);
+            }
+        }
+        Ok(record)
+    }
+
+    /// This node's part of `strake nsd create`.
+    pub(super) fn make_nsds(&self, nsds: &[(NsdRecord, Option<u64>)], force: bool) -> Result<()> {
+        let (dir, config) = self.place_of(nsds.iter().map(|(nsd, _)| nsd))?;
+        std::fs::create_dir_all(self.dir.root().join("nsd"))?;
+        let directories: Vec<NsdConfig> =
+            config.nsd.iter().filter(|nsd| !assemble::is_device(&nsd.path)).cloned().collect();
+        let mut made = Vec::new();
+        let outcome = config.nsd.iter().zip(nsds).try_for_each(|(nsd, (_, size))| {
+            let size = match size {
+                None if directories.contains(nsd) => {
+                    Some(create::default_size(&dir, &directories)?)
+                }
+                size => *size,
+            };
+            if let Some(size) = size.map(ByteCount)
+                && size < ByteCount::mib(64)
+            {
+                return invalid(format!("size={size}: an NSD has at least 64 MiB"));
+            }
+            assemble::format_one(&dir, &config, nsd, size, force)?;
+            made.push(nsd.clone());
+            Ok(())
+        });
+        outcome.map_err(|error: Error| {
+            for nsd in &made {
+                if let Err(error) = assemble::clear_place(&dir, nsd) {
+                    warn!(target: "node", "{} stays: {error}", nsd.path.display());
+                }
+            }
+            error.context(format!("node {}", self.file.node))
+        })
+    }
+
+    /// Undoes [`Node::make_nsds`].
+    pub(super) fn drop_nsds(&self, nsds: &[NsdRecord]) -> Result<()> {
+        if let Some(known) = nsds.iter().find(|nsd| self.cluster().nsd(nsd.id).is_some()) {
+            return invalid(format!("NSD {} is in use", known.name));
+        }
+        let (dir, config) = self.place_of(nsds)?;
+        config.nsd.iter().try_for_each(|nsd| assemble::clear_place(&dir, nsd))
+    }
+
+    /// This node's part of `strake fs create`.
+    pub(super) fn format_nsds(&self, nsds: &[NsdRecord]) -> Result<()> {
+        let cluster = self.cluster();
+        for nsd in nsds {
+            if cluster.nsd(nsd.id).is_some_and(|nsd| nsd.fs.is_some()) {
+                return invalid(format!("NSD {} belongs to a file system", nsd.name));
+            }
+        }
+        let (dir, config) = self.place_of(nsds)?;
+        let formatted =
+            config.nsd.iter().try_for_each(|nsd| assemble::format_again(&dir, &config, nsd));
+        formatted.map_err(|error| error.context(format!("node {}", self.file.node)))
+    }
+
+    /// NSDs of this node in the form in which disks are opened.
+    fn place_of<'a>(
+        &self,
+        nsds: impl IntoIterator<Item = &'a NsdRecord>,
+    ) -> Result<(DataDir, NodeConfig)> {
+        let cluster = self.cluster();
+        let nothing = FsRecord {
+            id: cluster.next_fs(),
+            name: String::new(),
+            code: Code { data: 1, parity: 0 },
+            block_size: 0,
+            mount: Default::default(),
+            nsds: Vec::new(),
+            mounted: None,
+        };
+        let mut config = self.config_of(&cluster, &nothing);
+        for nsd in nsds {
+            if nsd.node != self.file.id {
+                return invalid(format!("NSD {} is not on {}", nsd.name, self.file.node));
+            }
+            config.nsd.push(NsdConfig {
+                id: nsd.id.0,
+                name: nsd.name.clone(),
+                path: self.dir.device(nsd),
+                failure_group: nsd.failure_group,
+            });
+        }
+        Ok((DataDir::at(self.dir.root())?, config))
+    }
+}
+
+/// The NSDs that a file system is made of.
+fn chosen(cluster: &Cluster, names: &[String]) -> Result<Vec<NsdRecord>> {
+    let free = || cluster.nsds.iter().filter(|nsd| nsd.fs.is_none());
+    if names.is_empty() {
+        let all: Vec<NsdRecord> = free().cloned().collect();
+        if all.is_empty() {
+            return invalid("there is no free NSD: `strake nsd create -F FILE` makes some".into());
+        }
+        return Ok(all);
+    }
+    let mut found: Vec<NsdRecord> = Vec::new();
+    for name in names {
+        let Some(nsd) = free().find(|nsd| nsd.name == *name) else {
+            let names: Vec<&str> = free().map(|nsd| nsd.name.as_str()).collect();
+            return invalid(format!("no free NSD '{name}'; there are {}", names.join(", ")));
+        };
+        if found.contains(nsd) {
+            return invalid(format!("NSD {name} is named twice"));
+        }
+        found.push(nsd.clone());
+    }
+    found.sort_by_key(|nsd| nsd.id);
+    Ok(found)
+}
+
+fn pool(nsds: &[NsdRecord]) -> PoolMap {
+    PoolMap::new(nsds.iter().map(|nsd| (nsd.id, nsd.failure_group)))
+}
+
+/// Refuses a code that does not survive the loss of one failure group, unless the user insists.
+fn check_groups(cluster: &Cluster, nsds: &[NsdRecord], code: Code, force: bool) -> Result<()> {
+    let pool = pool(nsds);
+    let layout = pool.layouts.first().expect("invariant: a new pool has one layout");
+    let placement = Placement::new(layout, code)?;
+    let (limit, parity) = (placement.group_limit(), usize::from(code.parity));
+    if limit <= parity || parity == 0 || force {
+        return Ok(());
+    }
+    let mut groups: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    for nsd in nsds {
+        groups.entry(nsd.failure_group).or_default().insert(cluster.node_name(nsd.node));
+    }
+    let shown: Vec<String> = groups
+        .iter()
+        .map(|(group, nodes)| {
+            let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+            format!("{group} ({})", nodes.join(", "))
+        })
+        .collect();
+    invalid(format!(
+        "code {code} survives the loss of {parity} of a stripe's {} strips, and these {} failure \
+         groups get up to {limit} of them: {}. The loss of one would lose data. Add NSDs in more \
+         failure groups, choose another code, or accept it with --force",
+        code.width(),
+        groups.len(),
+        shown.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Roles, Usage};
+    use strake_env::net::SocketAddr;
+    use strake_proto::{ClusterId, NsdId};
+
+    /// NSDs in these failure groups.
+    fn nsds(groups: &[u32]) -> Vec<NsdRecord> {
+        let record = |(id, group): (u32, &u32)| NsdRecord {
+            id: NsdId(id),
+            name: format!("nsd{id}"),
+            node: NodeNumber(1),
+            device: format!("d{id}").into(),
+            usage: Usage::DataAndMetadata,
+            failure_group: *group,
+            pool: "system".into(),
+            fs: None,
+        };
+        (1..).zip(groups).map(record).collect()
+    }
+
+    fn check(groups: &[u32], code: &str, force: bool) -> Result<()> {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let cluster = Cluster::new(ClusterId([0; 16]), "c", "n1", address).expect("names");
+        assert!(cluster.nodes[0].roles == Roles { quorum: true, server: true, client: true });
+        check_groups(&cluster, &nsds(groups), code.parse().expect("a code"), force)
+    }
+
+    #[test]
+    fn a_code_must_survive_the_loss_of_a_failure_group() {
+        check(&[1, 2, 3], "2x", false).expect("one strip in each");
+        check(&[1, 1, 2, 2, 3, 3], "4+2p", false).expect("two strips in each");
+        check(&[1, 1, 1, 2, 2, 2], "1", false).expect("nothing is promised");
+        let error = check(&[1, 1, 2, 2], "3x", false).err();
+        assert_eq!(error, None, "two strips in one group, and two may be lost");
+        let error = check(&[1, 1, 1, 2, 2, 2], "4+2p", false).expect_err("three in each");
+        assert!(error.to_string().contains("up to 3 of them: 1 (n1), 2 (n1)"), "{error}");
+        assert!(error.to_string().contains("--force"), "{error}");
+        check(&[1, 1, 1, 2, 2, 2], "4+2p", true).expect("the user insists");
+        let error = check(&[1, 1], "2x", false).expect_err("both in one");
+        assert!(error.to_string().contains("The loss of one would lose data"), "{error}");
+        assert!(check(&[1, 2], "4+2p", true).is_err(), "too few NSDs for the code");
+    }
+}

@@ -1,0 +1,176 @@
+//! The directory of a node.
+//!
+//! ```text
+//! DIR/node.toml      NodeFile: who this node is
+//! DIR/records        the cluster's records; the leader's count, others keep a copy
+//! DIR/secret         the cluster's credentials, mode 0600
+//! DIR/admin.sock     where the server process answers commands (mode 0600)
+//! DIR/daemon.lock    locked while the server process runs
+//! DIR/node.log       its log
+//! DIR/nsd/NAME/      directory NSDs that were named by one word
+//! DIR/fs/NAME/       a file system of which this node has disks: a data directory without mount
+//! DIR/mount/NAME/    a file system that this node mounts: a data directory without disks
+//! ```
+
+use crate::cluster::{Cluster, NodeNumber, NsdRecord, file};
+use crate::data_dir::DataDir;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use strake_env::net::SocketAddr;
+use strake_net::SharedSecret;
+use strake_proto::{Error, ErrorKind, Result};
+
+/// Who a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodeFile {
+    /// The version of the form of `node.toml`, which is 1.
+    pub(crate) version: u32,
+    /// The cluster's name.
+    pub(crate) cluster_name: String,
+    /// The cluster's identity, in hexadecimal.
+    pub(crate) cluster: String,
+    /// The node's name.
+    pub(crate) node: String,
+    /// The node's number.
+    pub(crate) id: NodeNumber,
+    /// Where its server process listens.
+    pub(crate) address: SocketAddr,
+}
+
+/// The directory of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeDir {
+    /// What it has in common with the data directory of a file system: lock, socket, secret.
+    base: DataDir,
+}
+
+impl NodeDir {
+    /// The directory at `path`, made absolute. It need not exist.
+    ///
+    /// # Errors
+    /// The host's errors, if the current directory is gone.
+    pub(crate) fn at(path: &Path) -> Result<NodeDir> {
+        Ok(NodeDir { base: DataDir::at(path)? })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.base.root()
+    }
+
+    /// Lock, socket and secret, which have the names that they have in a data directory.
+    pub(crate) fn base(&self) -> &DataDir {
+        &self.base
+    }
+
+    pub(crate) fn log_path(&self) -> PathBuf {
+        self.root().join("node.log")
+    }
+
+    fn file_path(&self) -> PathBuf {
+        self.root().join("node.toml")
+    }
+
+    fn records_path(&self) -> PathBuf {
+        self.root().join("records")
+    }
+
+    /// True if a node was made here.
+    pub(crate) fn is_node(&self) -> bool {
+        self.file_path().exists()
+    }
+
+    /// The place of a file system's disks on this node.
+    pub(crate) fn fs_dir(&self, fs: &str) -> Result<DataDir> {
+        DataDir::at(&self.root().join("fs").join(fs))
+    }
+
+    /// The place of a file system's mount on this node.
+    pub(crate) fn mount_dir(&self, fs: &str) -> Result<DataDir> {
+        DataDir::at(&self.root().join("mount").join(fs))
+    }
+
+    /// The directory or device of an NSD of this node.
+    pub(crate) fn device(&self, nsd: &NsdRecord) -> PathBuf {
+        self.root().join("nsd").join(&nsd.device)
+    }
+
+    /// Who the node is.
+    ///
+    /// # Errors
+    /// `Invalid` if this is no node; the message says what to do. `Corrupt` if it is damaged.
+    pub(crate) fn read(&self) -> Result<NodeFile> {
+        let path = self.file_path();
+        let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "{} is no node (no {}): name the node's directory with --dir or STRAKE_NODE, \
+                     or make one with `strake cluster create` or `strake node join`",
+                    self.root().display(),
+                    path.display()
+                ),
+            ),
+            _ => Error::from(error).context(path.display()),
+        })?;
+        toml::from_str(&text)
+            .map_err(|error| Error::new(ErrorKind::Corrupt, format!("{}: {error}", path.display())))
+    }
+
+    /// The cluster's records as this node has them.
+    ///
+    /// # Errors
+    /// `Corrupt` if they are missing or damaged.
+    pub(crate) fn records(&self) -> Result<Cluster> {
+        let path = self.records_path();
+        file::load(&path)?.ok_or_else(|| {
+            let detail = format!("{} is missing, so the cluster is not known", path.display());
+            Error::new(ErrorKind::Corrupt, detail)
+        })
+    }
+
+    /// Writes the records durably.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn store_records(&self, cluster: &Cluster) -> Result<()> {
+        self.base.write_durably(&self.records_path(), &file::encode(cluster)?, 0o600)
+    }
+
+    /// The cluster's secret.
+    ///
+    /// # Errors
+    /// As [`SharedSecret::load`].
+    pub(crate) fn secret(&self) -> Result<SharedSecret> {
+        SharedSecret::load(&self.base.secret_path())
+    }
+
+    /// Makes the node. `node.toml` comes last, so a directory that has it has the rest.
+    ///
+    /// # Errors
+    /// `Invalid` if the directory holds anything; the host's.
+    pub(crate) fn make(&self, node: &NodeFile, cluster: &Cluster, secret: &str) -> Result<()> {
+        self.refuse_used()?;
+        let root = self.root();
+        std::fs::create_dir_all(root)
+            .map_err(|error| Error::from(error).context(root.display()))?;
+        self.base.write_durably(&self.base.secret_path(), secret.as_bytes(), 0o600)?;
+        self.store_records(cluster)?;
+        let text = toml::to_string_pretty(node)
+            .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+        self.base.write_durably(&self.file_path(), text.as_bytes(), 0o644)
+    }
+
+    /// Refuses a directory that is not empty.
+    ///
+    /// # Errors
+    /// `Invalid`; the message names something that is there.
+    pub(crate) fn refuse_used(&self) -> Result<()> {
+        if self.is_node() {
+            let root = self.root().display();
+            let detail = format!("{root} is a node already: `strake node start --dir {root}`");
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+        crate::create::refuse_used_directory(&self.base)
+    }
+}

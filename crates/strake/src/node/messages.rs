@@ -1,0 +1,215 @@
+//! What commands ask a node, and what nodes ask each other.
+//!
+//! A request is JSON: one line on a node's admin socket, one message between nodes (`strake-net`,
+//! `control.rs`). The answer is an [`crate::admin::Reply`]. New requests and fields are added, and
+//! those that exist keep their names. So nodes of two versions understand each other, or say which
+//! request they do not know.
+
+pub(crate) use crate::cluster::stanza::Described;
+use crate::cluster::{Cluster, FsRecord, Invitation, NodeNumber, NsdRecord, Roles};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use strake_env::net::SocketAddr;
+use strake_proto::{Code, FsId, NsdId};
+
+/// A request to a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// About the node that answers.
+    Node(NodeRequest),
+    /// About the cluster.
+    Leader(LeaderRequest),
+}
+
+/// A request about one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum NodeRequest {
+    /// Report whether all is well here. The answer is a [`NodeState`].
+    State,
+    /// End the server process.
+    Stop {
+        /// Even if file systems are mounted.
+        force: bool,
+    },
+    /// Make the containers of new NSDs. None is left if one fails.
+    MakeNsds {
+        /// The NSDs, with the bytes of their containers.
+        nsds: Vec<(NsdRecord, Option<u64>)>,
+        /// Use devices even if they hold something else.
+        force: bool,
+    },
+    /// Remove containers that were just made and belong to nothing.
+    DropNsds {
+        /// The NSDs.
+        nsds: Vec<NsdRecord>,
+    },
+    /// Make NSDs empty that belong to no file system.
+    FormatNsds {
+        /// The NSDs.
+        nsds: Vec<NsdRecord>,
+    },
+    /// The records have changed.
+    Follow {
+        /// The new records.
+        cluster: Box<Cluster>,
+    },
+    /// Mount a file system.
+    Mount {
+        /// The file system.
+        fs: FsRecord,
+        /// `KEY=VALUE` settings of this and later mounts.
+        settings: Vec<String>,
+    },
+    /// Flush and unmount a file system.
+    Unmount {
+        /// Its name.
+        fs: String,
+        /// Even if programs use it.
+        force: bool,
+    },
+    /// Report whether the process of a mount runs: a boolean.
+    IsMounted {
+        /// The file system's name.
+        fs: String,
+    },
+}
+
+/// A request about the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum LeaderRequest {
+    /// The records, if they are newer than this. The answer is an `Option<Cluster>`.
+    Records {
+        /// The revision that the asker has.
+        newer_than: u64,
+    },
+    /// Add nodes. The answer is a list of names and tokens.
+    AddNodes {
+        /// Their names.
+        names: Vec<String>,
+        /// What they will do.
+        roles: Roles,
+    },
+    /// The node that a token was made for joins. The answer is the records.
+    Join {
+        /// Its name.
+        node: String,
+        /// From the token.
+        invitation: Invitation,
+        /// Where it will listen.
+        address: SocketAddr,
+    },
+    /// Remove a node.
+    DeleteNode {
+        /// Its name.
+        node: String,
+    },
+    /// Ask all nodes how they are. The answer is a list of [`NodeState`].
+    NodeStates,
+    /// Make NSDs. The answer is a list of [`NsdRecord`].
+    CreateNsds {
+        /// What the user described.
+        nsds: Vec<Described>,
+        /// Use devices even if they hold something else.
+        force: bool,
+    },
+    /// Make a file system. The answer is a [`FsRecord`].
+    CreateFs(FsWanted),
+    /// Mount a file system on nodes. The answer is a list of [`MountAnswer`].
+    MountFs {
+        /// Its name.
+        fs: String,
+        /// The nodes' names; none for all clients.
+        nodes: Vec<String>,
+        /// `KEY=VALUE` settings of this and later mounts.
+        settings: Vec<String>,
+        /// The node that has it mounted and does not answer is off for certain.
+        force: bool,
+    },
+    /// Unmount a file system. The answer is a list of [`MountAnswer`].
+    UnmountFs {
+        /// Its name.
+        fs: String,
+        /// The nodes' names; none for those that have it mounted.
+        nodes: Vec<String>,
+        /// Even if programs use it.
+        force: bool,
+    },
+    /// A mount's process begins. The answer is a [`Grant`].
+    OpenMount {
+        /// The file system's name.
+        fs: String,
+        /// The node it runs on.
+        node: NodeNumber,
+    },
+    /// A mount's process has flushed everything and ends.
+    CloseMount {
+        /// The file system.
+        fs: FsId,
+        /// The node it ran on.
+        node: NodeNumber,
+    },
+    /// The NSDs that hold the metadata. The answer is a list of [`NsdId`].
+    Holders {
+        /// The file system.
+        fs: FsId,
+    },
+}
+
+/// The file system that a user wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FsWanted {
+    pub(crate) name: String,
+    pub(crate) code: Code,
+    pub(crate) block_size: u32,
+    pub(crate) mount: PathBuf,
+    /// Names of NSDs; none for all that are free.
+    pub(crate) nsds: Vec<String>,
+    /// Even if the loss of one failure group loses data.
+    pub(crate) force: bool,
+}
+
+/// Where a mount's process finds its file system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Grant {
+    pub(crate) fs: FsRecord,
+    /// The node that it was granted to.
+    pub(crate) node: NodeNumber,
+    /// Where the metadata is.
+    pub(crate) leader: SocketAddr,
+    pub(crate) nsds: Vec<NsdPlace>,
+}
+
+/// Where an NSD is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NsdPlace {
+    pub(crate) nsd: NsdId,
+    pub(crate) address: SocketAddr,
+}
+
+/// How one node answered when it was to mount or unmount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MountAnswer {
+    pub(crate) node: String,
+    /// True if the node did as it was asked.
+    pub(crate) done: bool,
+    /// A sentence about it.
+    pub(crate) message: String,
+}
+
+/// How a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct NodeState {
+    pub(crate) node: String,
+    /// `active`, `down`, or `invited` if it has not joined.
+    pub(crate) state: String,
+    /// The server process.
+    pub(crate) pid: Option<u32>,
+    /// The version of its program.
+    pub(crate) version: Option<String>,
+    /// The file systems that it has mounted.
+    pub(crate) mounts: Vec<String>,
+    /// One sentence for each thing that is wrong.
+    pub(crate) faults: Vec<String>,
+}

@@ -1,0 +1,75 @@
+//! A node's mounts: each is a process of its own, with a data directory that has no disks.
+
+use super::server::{Node, wait_for_lock};
+use crate::cluster::{Cluster, FsRecord};
+use crate::commands::down::take_down;
+use crate::commands::up::{prepare_mount_point, start_daemon};
+use crate::daemon::start_thread;
+use crate::data_dir::{NodeConfig, NsdConfig};
+use std::time::Duration;
+use strake_proto::{Error, ErrorKind, Result};
+use tracing::{info, warn};
+
+/// How long a mount's process that is on its way down is waited for.
+const END_WAIT_MAX: Duration = Duration::from_secs(10);
+
+impl Node {
+    /// Mounts a file system here. Returns a sentence about it.
+    pub(super) fn mount(&self, fs: &FsRecord, settings: &[String]) -> Result<String> {
+        let dir = self.dir.mount_dir(&fs.name)?;
+        std::fs::create_dir_all(dir.root())?;
+        if self.is_mounted(&fs.name)? {
+            return Ok(format!("{} is mounted at {} already", fs.name, fs.mount.display()));
+        }
+        let mut config = mount_config(self, &self.cluster(), fs);
+        if dir.is_formatted() {
+            config.settings = dir.read_config()?.settings;
+        }
+        settings.iter().try_for_each(|text| config.settings.set(text))?;
+        config.settings.validate()?;
+        prepare_mount_point(&fs.mount)?;
+        dir.write_config(&config)?;
+        let mut daemon = start_daemon(&dir, &["daemon"], &dir.log_path())?;
+        let name = fs.name.clone();
+        start_thread(&format!("mount {name}"), move || match daemon.wait() {
+            Ok(status) if status.success() => {
+                info!(target: "node", "the mount of {name} has ended")
+            }
+            Ok(status) => warn!(target: "node", "the mount of {name} has ended ({status})"),
+            Err(error) => warn!(target: "node", "the mount of {name} is not watched: {error}"),
+        })?;
+        Ok(format!("{} is mounted at {}", fs.name, fs.mount.display()))
+    }
+
+    /// Flushes and unmounts a file system here. Returns a sentence about it.
+    pub(super) fn unmount(&self, fs: &str, force: bool) -> Result<String> {
+        let dir = self.dir.mount_dir(fs)?;
+        if !dir.is_formatted() {
+            return Ok(format!("{fs} is not mounted"));
+        }
+        let sentence = take_down(&dir, &dir.read_config()?, force)?;
+        if !wait_for_lock(&dir, END_WAIT_MAX)? {
+            let detail = format!("{fs} is unmounted and flushed, but its process still runs");
+            return Err(Error::new(ErrorKind::TimedOut, detail));
+        }
+        Ok(sentence)
+    }
+
+    /// True if the process of a mount runs here.
+    pub(super) fn is_mounted(&self, fs: &str) -> Result<bool> {
+        let dir = self.dir.mount_dir(fs)?;
+        Ok(dir.root().exists() && dir.try_lock()?.is_none())
+    }
+}
+
+/// The configuration of a mount: all disks by name, none of them here.
+fn mount_config(node: &Node, cluster: &Cluster, fs: &FsRecord) -> NodeConfig {
+    let of_fs = fs.nsds.iter().filter_map(|nsd| cluster.nsd(*nsd));
+    let nsd = of_fs.map(|nsd| NsdConfig {
+        id: nsd.id.0,
+        name: nsd.name.clone(),
+        path: format!("{}:{}", cluster.node_name(nsd.node), nsd.device.display()).into(),
+        failure_group: nsd.failure_group,
+    });
+    NodeConfig { nsd: nsd.collect(), metadata: None, ..node.config_of(cluster, fs) }
+}

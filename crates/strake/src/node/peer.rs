@@ -1,0 +1,108 @@
+//! Asking nodes: another node over the network, or this machine's over its admin socket.
+
+use super::dir::NodeDir;
+use super::messages::{LeaderRequest, NodeRequest, Request};
+use crate::admin;
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+use strake_env::net::SocketAddr;
+use strake_net::{Endpoint, SharedSecret, ask_node};
+use strake_proto::{Error, ErrorKind, Result};
+
+/// For a node to greet. A node that takes longer counts as one that does not answer.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// For a node to answer. Making NSDs, and flushing at the end of a mount, take time.
+const ANSWER_MAX: Duration = Duration::from_secs(3600);
+/// For a node to answer what it knows at once.
+const QUICK_ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// Another node.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    /// Its name, for messages.
+    name: String,
+    address: SocketAddr,
+    secret: SharedSecret,
+}
+
+impl Peer {
+    /// The node of that name at `address`.
+    pub(crate) fn new(name: &str, address: SocketAddr, secret: SharedSecret) -> Peer {
+        Peer { name: name.to_owned(), address, secret }
+    }
+
+    /// The leader, as the node of `dir` knows it.
+    ///
+    /// # Errors
+    /// Those of the records and the secret.
+    pub(crate) fn leader(dir: &NodeDir) -> Result<Peer> {
+        let records = dir.records()?;
+        let leader = records.node(records.leader).and_then(|node| Some((node, node.address?)));
+        let (node, address) = leader.expect("invariant: the records were checked when read");
+        Ok(Peer::new(&node.name, address, dir.secret()?))
+    }
+
+    /// The cluster's secret.
+    pub(crate) fn secret(&self) -> &SharedSecret {
+        &self.secret
+    }
+
+    /// Asks about the cluster. The node must lead it.
+    ///
+    /// # Errors
+    /// The leader's; `Unreachable` if it does not answer.
+    pub(crate) fn ask_leader<T: DeserializeOwned>(&self, request: &LeaderRequest) -> Result<T> {
+        read(self.call(&Request::Leader(request.clone()))?)
+    }
+
+    /// Asks about the node.
+    ///
+    /// # Errors
+    /// The node's; `Unreachable` if it does not answer.
+    pub(crate) fn ask<T: DeserializeOwned>(&self, request: &NodeRequest) -> Result<T> {
+        read(self.call(&Request::Node(request.clone()))?)
+    }
+
+    /// Sends a request and returns the value of the answer.
+    ///
+    /// # Errors
+    /// As [`Peer::ask`].
+    pub(crate) fn call(&self, request: &Request) -> Result<serde_json::Value> {
+        let bytes = serde_json::to_vec(request)
+            .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+        let limit = match request {
+            Request::Node(NodeRequest::State | NodeRequest::IsMounted { .. })
+            | Request::Leader(LeaderRequest::Records { .. } | LeaderRequest::Holders { .. }) => {
+                QUICK_ANSWER_MAX
+            }
+            _ => ANSWER_MAX,
+        };
+        let endpoint = Endpoint::Tcp(self.address);
+        let answer = ask_node(&endpoint, &self.secret, &bytes, CONNECT_MAX, limit);
+        let answer = answer.map_err(|error| match error.kind() {
+            ErrorKind::Unreachable | ErrorKind::TimedOut => Error::new(
+                ErrorKind::Unreachable,
+                format!("node {} at {} does not answer ({error})", self.name, self.address),
+            ),
+            _ => error.context(format!("node {}", self.name)),
+        })?;
+        admin::read_reply(&answer)
+    }
+}
+
+/// Asks the server process of the node of `dir`, over its admin socket.
+///
+/// # Errors
+/// `Unreachable` if it does not run; the message says how to start it. Otherwise its own.
+pub(crate) fn ask_own<T: DeserializeOwned>(dir: &NodeDir, request: &Request) -> Result<T> {
+    let absent = || {
+        let root = dir.root().display();
+        format!("the node of {root} is down: `strake node start --dir {root}`")
+    };
+    read(admin::exchange(dir.base(), request, ANSWER_MAX, &absent)?)
+}
+
+fn read<T: DeserializeOwned>(value: serde_json::Value) -> Result<T> {
+    serde_json::from_value(value)
+        .map_err(|error| Error::new(ErrorKind::Corrupt, format!("unreadable answer: {error}")))
+}

@@ -1,0 +1,446 @@
+//! A node's server process: its port, its disks, and who asks it what.
+//!
+//! **Start.** It takes the directory's lock, binds its port, asks the leader for newer records (if
+//! it does not lead itself), opens its disks, and then answers. A file system that cannot be opened
+//! keeps no other from being served: it is tried again, and `strake node state` says what is wrong.
+//!
+//! **End.** On SIGTERM, SIGINT or `strake node stop` it ends its services, then closes its disks in
+//! order. Mounts are other processes and stay.
+//!
+//! Locks, in this order: `changing` (one change of the cluster at a time, held across requests to
+//! other nodes), `served`, `cluster`. Only `changing` is held while another node is asked.
+
+use super::dir::{NodeDir, NodeFile};
+use super::messages::{LeaderRequest, NodeRequest, NodeState, Request};
+use super::peer::Peer;
+use crate::admin::{LINE_BYTES_MAX, Reply};
+use crate::backend::member::Member;
+use crate::cluster::{Cluster, FsRecord, NodeNumber, Usage};
+use crate::daemon::{listen, start_thread};
+use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
+use crate::registry;
+use crate::settings::Settings;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use strake_env::net::UnixStream;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::{Clock, RealClock, Rng};
+use strake_net::{ControlPort, Door, Endpoint, Listener, ServerOptions, SharedSecret};
+use strake_observe::Observe;
+use strake_proto::{Error, ErrorKind, FsId, NsdId, Result};
+use tracing::{error, info, warn};
+
+/// How often a node looks for file systems that could not be opened, and for newer records.
+const TEND_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A node's server process; see the head of this file.
+pub(super) struct Node {
+    pub(super) dir: NodeDir,
+    pub(super) file: NodeFile,
+    pub(super) secret: SharedSecret,
+    pub(super) door: Arc<Door>,
+    pub(super) changing: Mutex<()>,
+    pub(super) served: Mutex<BTreeMap<FsId, Member>>,
+    /// Why file systems of this node are not served.
+    faults: Mutex<BTreeMap<FsId, String>>,
+    cluster: Mutex<Cluster>,
+    observe: Arc<Observe>,
+    /// True while the leader does not answer, so that the log says so once.
+    is_alone: AtomicBool,
+    /// The reason to end, once there is one.
+    end: Mutex<Option<&'static str>>,
+    ended: Condvar,
+}
+
+/// Runs the server process of the node at `root` until it is told to end.
+pub(crate) fn serve(root: &Path) -> Result<()> {
+    let dir = NodeDir::at(root)?;
+    let _ = rustix::process::setsid();
+    let file = dir.read()?;
+    let lock = dir.base().lock(&RealClock)?;
+    let node = Arc::new(Node::open(dir.clone(), file)?);
+    end_on_signals(&node)?;
+    node.follow_leader();
+    node.serve_file_systems();
+    node.door.serve_node(Arc::new(Control(Arc::downgrade(&node))))?;
+    let listener = listen(dir.base())?;
+    start_thread("admin", {
+        let node = Arc::clone(&node);
+        move || {
+            for stream in listener.incoming().filter_map(std::io::Result::ok) {
+                let node = Arc::clone(&node);
+                if let Err(error) = start_thread("admin-request", move || converse(&node, &stream))
+                {
+                    error!(target: "node", "no thread for an admin request: {error}");
+                }
+            }
+        }
+    })?;
+    start_thread("node-tender", {
+        let node = Arc::downgrade(&node);
+        move || tend(&node)
+    })?;
+    registry::add_node(&node.file.cluster, &node.dir);
+    info!(target: "node", "{} serves at {}", node.file.node, node.file.address);
+    println!("ready");
+    let reason = node.wait_for_end();
+    info!(target: "node", "ending: {reason}");
+    let result = node.close();
+    registry::remove_node(&node.file.cluster, &node.dir);
+    let _ = std::fs::remove_file(dir.base().socket_path());
+    drop(lock);
+    result
+}
+
+fn end_on_signals(node: &Arc<Node>) -> Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGINT,
+    ])?;
+    let node = Arc::downgrade(node);
+    start_thread("signals", move || {
+        if signals.forever().next().is_some()
+            && let Some(node) = node.upgrade()
+        {
+            node.end_because("a signal asked for it");
+        }
+    })
+}
+
+/// Answers what other nodes ask.
+struct Control(Weak<Node>);
+
+impl ControlPort for Control {
+    fn answer(&self, request: &[u8]) -> Result<Vec<u8>> {
+        let node = self.0.upgrade().ok_or(ErrorKind::Unreachable)?;
+        let reply = Reply::of(node.answer_bytes(request));
+        serde_json::to_vec(&reply)
+            .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+    }
+}
+
+/// Answers one command on the admin socket.
+fn converse(node: &Node, stream: &UnixStream) {
+    let answer = || -> Result<()> {
+        let mut line = String::new();
+        BufReader::new(stream.take(LINE_BYTES_MAX)).read_line(&mut line)?;
+        if line.is_empty() {
+            // A command connected only to see whether the node is up.
+            return Ok(());
+        }
+        let reply = Reply::of(node.answer_bytes(line.as_bytes()));
+        let mut text = serde_json::to_string(&reply)
+            .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+        text.push('\n');
+        let mut stream = stream;
+        Ok(stream.write_all(text.as_bytes())?)
+    };
+    if let Err(error) = answer() {
+        warn!(target: "node", "an admin request was not answered: {error}");
+    }
+}
+
+/// Opens what could not be opened before, and asks the leader for newer records.
+fn tend(node: &Weak<Node>) {
+    while let Some(node) = node.upgrade() {
+        {
+            let mut end = node.end.lock();
+            if end.is_none() {
+                node.ended.wait_for(&mut end, TEND_INTERVAL);
+            }
+            if end.is_some() {
+                return;
+            }
+        }
+        node.follow_leader();
+        node.serve_file_systems();
+    }
+}
+
+impl Node {
+    fn open(dir: NodeDir, file: NodeFile) -> Result<Node> {
+        let cluster = dir.records()?;
+        let secret = dir.secret()?;
+        let listener = Listener::bind(&Endpoint::Tcp(file.address))?;
+        // Zero is reserved: to a client it means that it has met no server yet.
+        let options = ServerOptions::new(Rng::from_entropy()?.next_u64().max(1));
+        let door = Arc::new(Door::open(listener, secret.clone(), options)?);
+        Ok(Node {
+            dir,
+            file,
+            secret,
+            door,
+            changing: Mutex::new(()),
+            served: Mutex::default(),
+            faults: Mutex::default(),
+            cluster: Mutex::new(cluster),
+            observe: Observe::new(RealClock::shared(), 512),
+            is_alone: AtomicBool::new(false),
+            end: Mutex::new(None),
+            ended: Condvar::new(),
+        })
+    }
+
+    /// The records as this node has them.
+    pub(super) fn cluster(&self) -> Cluster {
+        self.cluster.lock().clone()
+    }
+
+    /// True if this node leads the cluster.
+    pub(super) fn leads(&self) -> bool {
+        self.cluster.lock().leader == self.file.id
+    }
+
+    /// Another node, if it has joined.
+    pub(super) fn peer(&self, node: NodeNumber) -> Result<Peer> {
+        let cluster = self.cluster.lock();
+        let record = cluster.node(node);
+        let found = record.and_then(|record| Some((record.name.clone(), record.address?)));
+        let (name, address) = found.ok_or_else(|| {
+            let name = cluster.node_name(node);
+            Error::new(ErrorKind::Unreachable, format!("node {name} has not joined yet"))
+        })?;
+        Ok(Peer::new(&name, address, self.secret.clone()))
+    }
+
+    /// Asks a node, which may be this one.
+    pub(super) fn ask<T>(&self, node: NodeNumber, request: &NodeRequest) -> Result<T>
+    where
+        T: serde::de::DeserializeOwned,
+    {
+        if node != self.file.id {
+            return self.peer(node)?.ask(request);
+        }
+        let value = self.answer_node(request)?;
+        serde_json::from_value(value)
+            .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+    }
+
+    /// Takes over records, durably, if they are newer.
+    pub(super) fn take_records(&self, cluster: &Cluster) -> Result<()> {
+        let mut held = self.cluster.lock();
+        if cluster.id != held.id || cluster.revision <= held.revision {
+            return Ok(());
+        }
+        self.dir.store_records(cluster)?;
+        held.clone_from(cluster);
+        Ok(())
+    }
+
+    /// Asks the leader for newer records.
+    fn follow_leader(&self) {
+        if self.leads() {
+            return;
+        }
+        let newer_than = self.cluster.lock().revision;
+        let asked = self.peer(self.cluster().leader).and_then(|leader| {
+            leader.ask_leader::<Option<Cluster>>(&LeaderRequest::Records { newer_than })
+        });
+        let taken = asked.and_then(|newer| newer.map_or(Ok(()), |newer| self.take_records(&newer)));
+        let was_alone = self.is_alone.swap(taken.is_err(), Ordering::Relaxed);
+        if let Err(error) = taken
+            && !was_alone
+        {
+            warn!(target: "node", "the leader cannot be asked for newer records: {error}");
+        }
+    }
+
+    /// Opens and serves every file system of which this node has disks and that is not served.
+    pub(super) fn serve_file_systems(&self) {
+        let mut served = self.served.lock();
+        let cluster = self.cluster();
+        for fs in &cluster.file_systems {
+            let config = self.config_of(&cluster, fs);
+            if config.nsd.is_empty() || served.contains_key(&fs.id) {
+                continue;
+            }
+            let opened = self.prepare(fs, &config).and_then(|dir| {
+                let place = (fs.id, &self.door);
+                Member::open(&dir, &config, self.leads(), place, &self.observe)
+            });
+            match opened {
+                Ok(member) => {
+                    served.insert(fs.id, member);
+                    self.faults.lock().remove(&fs.id);
+                }
+                Err(error) => {
+                    let fault = format!("{} is not served: {error}", fs.name);
+                    if self.faults.lock().insert(fs.id, fault.clone()) != Some(fault.clone()) {
+                        error!(target: "node", "{fault}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes the place of a file system's disks on this node, or brings it up to date.
+    pub(super) fn prepare(&self, fs: &FsRecord, config: &NodeConfig) -> Result<DataDir> {
+        let dir = self.dir.fs_dir(&fs.name)?;
+        std::fs::create_dir_all(dir.root())?;
+        if !dir.is_formatted() || dir.read_config()? != *config {
+            dir.write_config(config)?;
+        }
+        Ok(dir)
+    }
+
+    /// What this node has of a file system.
+    pub(super) fn config_of(&self, cluster: &Cluster, fs: &FsRecord) -> NodeConfig {
+        let own = || {
+            let of_fs = fs.nsds.iter().filter_map(|nsd| cluster.nsd(*nsd));
+            of_fs.filter(|nsd| nsd.node == self.file.id)
+        };
+        let nsd = own().map(|nsd| NsdConfig {
+            id: nsd.id.0,
+            name: nsd.name.clone(),
+            path: self.dir.device(nsd),
+            failure_group: nsd.failure_group,
+        });
+        let metadata = own().filter(|nsd| nsd.usage == Usage::DataAndMetadata);
+        NodeConfig {
+            version: 1,
+            name: fs.name.clone(),
+            cluster: cluster.id.to_string(),
+            code: fs.code.to_string(),
+            block_size: fs.block_size,
+            mount: fs.mount.clone(),
+            node: Some(self.dir.root().to_owned()),
+            metadata: Some(metadata.map(|nsd| nsd.id.0).collect()),
+            nsd: nsd.collect(),
+            settings: Settings::default(),
+        }
+    }
+
+    fn answer_bytes(&self, bytes: &[u8]) -> Result<Value> {
+        let request: Request = serde_json::from_slice(bytes).map_err(|error| {
+            let detail = format!("node {} does not understand this: {error}", self.file.node);
+            Error::new(ErrorKind::Invalid, detail)
+        })?;
+        match &request {
+            Request::Node(request) => self.answer_node(request),
+            Request::Leader(request) if self.leads() => self.answer_leader(request),
+            Request::Leader(_) => self.peer(self.cluster().leader)?.call(&request),
+        }
+    }
+
+    fn answer_node(&self, request: &NodeRequest) -> Result<Value> {
+        match request {
+            NodeRequest::State => encode(&self.state()),
+            NodeRequest::Stop { force } => self.stop(*force),
+            NodeRequest::MakeNsds { nsds, force } => encode(&self.make_nsds(nsds, *force)?),
+            NodeRequest::DropNsds { nsds } => encode(&self.drop_nsds(nsds)?),
+            NodeRequest::FormatNsds { nsds } => encode(&self.format_nsds(nsds)?),
+            NodeRequest::Follow { cluster } => {
+                self.take_records(cluster)?;
+                self.serve_file_systems();
+                encode(&())
+            }
+            NodeRequest::Mount { fs, settings } => encode(&self.mount(fs, settings)?),
+            NodeRequest::Unmount { fs, force } => encode(&self.unmount(fs, *force)?),
+            NodeRequest::IsMounted { fs } => encode(&self.is_mounted(fs)?),
+        }
+    }
+
+    /// How this node is.
+    pub(super) fn state(&self) -> NodeState {
+        let mut faults: Vec<String> = self.faults.lock().values().cloned().collect();
+        let cluster = self.cluster();
+        {
+            let served = self.served.lock();
+            for nsd in cluster.nsds_of(self.file.id) {
+                let member = nsd.fs.and_then(|fs| served.get(&fs));
+                if let Some(fault) = member.and_then(|member| member.fault_of(nsd.id)) {
+                    faults.push(format!("{}: {fault}", nsd.name));
+                }
+            }
+        }
+        let names = cluster.file_systems.iter().map(|fs| fs.name.clone());
+        NodeState {
+            node: self.file.node.clone(),
+            state: "active".to_owned(),
+            pid: Some(std::process::id()),
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            mounts: names.filter(|fs| self.is_mounted(fs).unwrap_or(false)).collect(),
+            faults,
+        }
+    }
+
+    /// Answers `strake node stop`.
+    fn stop(&self, force: bool) -> Result<Value> {
+        let mounts = self.state().mounts;
+        let elsewhere: Vec<String> = {
+            let cluster = self.cluster.lock();
+            let mounted = cluster.file_systems.iter().filter(|fs| fs.mounted.is_some());
+            mounted.filter(|_| cluster.leader == self.file.id).map(|fs| fs.name.clone()).collect()
+        };
+        if let Some(fs) = mounts.first().filter(|_| !force) {
+            let detail = format!("{fs} is mounted here: `strake fs umount {fs}` first, or --force");
+            return Err(Error::new(ErrorKind::Busy, detail));
+        }
+        if let Some(fs) = elsewhere.first().filter(|_| !force) {
+            let detail = format!(
+                "{fs} is mounted, and this node has its metadata: `strake fs umount {fs}` first. \
+                 With --force programs wait until the node is started again"
+            );
+            return Err(Error::new(ErrorKind::Busy, detail));
+        }
+        self.end_because("`strake node stop` asked for it");
+        encode(&std::process::id())
+    }
+
+    fn end_because(&self, reason: &'static str) {
+        self.end.lock().get_or_insert(reason);
+        self.ended.notify_all();
+    }
+
+    fn wait_for_end(&self) -> &'static str {
+        let mut end = self.end.lock();
+        loop {
+            if let Some(reason) = *end {
+                return reason;
+            }
+            self.ended.wait(&mut end);
+        }
+    }
+
+    /// Ends the services and closes the disks.
+    fn close(&self) -> Result<()> {
+        // A request that changes the cluster ends first.
+        let _alone = self.changing.lock();
+        let served = std::mem::take(&mut *self.served.lock());
+        let cluster = self.cluster();
+        let mut result = Ok(());
+        for (fs, member) in served {
+            let nsds: Vec<NsdId> = cluster.fs(fs).map_or_else(Vec::new, |fs| fs.nsds.clone());
+            if let Err(error) = member.finish(fs, &self.door, &nsds) {
+                error!(target: "node", "file system {fs}: {error}");
+                result = Err(error);
+            }
+        }
+        result
+    }
+}
+
+/// A value as the answer to a request.
+pub(super) fn encode(value: &impl Serialize) -> Result<Value> {
+    serde_json::to_value(value).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+}
+
+/// Waits until the lock of a process that ends is free, at most `limit`.
+pub(super) fn wait_for_lock(dir: &DataDir, limit: Duration) -> Result<bool> {
+    let end = RealClock.monotonic() + limit;
+    loop {
+        if dir.try_lock()?.is_some() {
+            return Ok(true);
+        }
+        if RealClock.monotonic() >= end {
+            return Ok(false);
+        }
+        RealClock.sleep(Duration::from_millis(20));
+    }
+}
