@@ -55,7 +55,7 @@ impl ClusterBackend {
         let request = LeaderRequest::OpenMount { fs: config.name.clone(), node: file.id };
         let grant: Grant = leader.ask_leader(&request)?;
         let env = SessionEnv {
-            secret: leader.secret().clone(),
+            introduction: leader.secret().clone().into(),
             clock: RealClock::shared(),
             waits: Arc::clone(observe) as _,
             process: None,
@@ -70,7 +70,7 @@ impl ClusterBackend {
         let meta = MetaClientSession::of(endpoint.clone(), service, limits, env.clone());
         let process = ServerProcess::new(
             (endpoint, service),
-            env.secret.clone(),
+            env.introduction.clone(),
             Arc::clone(&env.clock),
             Arc::clone(&env.waits),
             RESTART_WAIT_MAX,

@@ -78,7 +78,7 @@ impl Peer {
             _ => ANSWER_MAX,
         };
         let endpoint = Endpoint::Tcp(self.address);
-        let answer = ask_node(&endpoint, &self.secret, &bytes, CONNECT_MAX, limit);
+        let answer = ask_node(&endpoint, &self.secret.clone().into(), &bytes, CONNECT_MAX, limit);
         let answer = answer.map_err(|error| match error.kind() {
             ErrorKind::Unreachable | ErrorKind::TimedOut => Error::new(
                 ErrorKind::Unreachable,

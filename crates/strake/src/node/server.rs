@@ -31,7 +31,7 @@ use std::time::Duration;
 use strake_env::net::UnixStream;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock, Rng};
-use strake_net::{ControlPort, Door, Endpoint, Listener, ServerOptions, SharedSecret};
+use strake_net::{ControlPort, Door, Endpoint, Listener, ProvenPeer, ServerOptions, SharedSecret};
 use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, FsId, NsdId, Result};
 use tracing::{error, info, warn};
@@ -117,7 +117,7 @@ fn end_on_signals(node: &Arc<Node>) -> Result<()> {
 struct Control(Weak<Node>);
 
 impl ControlPort for Control {
-    fn answer(&self, request: &[u8]) -> Result<Vec<u8>> {
+    fn answer(&self, _peer: &ProvenPeer, request: &[u8]) -> Result<Vec<u8>> {
         let node = self.0.upgrade().ok_or(ErrorKind::Unreachable)?;
         let reply = Reply::of(node.answer_bytes(request));
         serde_json::to_vec(&reply)
