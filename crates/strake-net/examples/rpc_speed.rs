@@ -1,15 +1,22 @@
-//! Prints what a session on a Unix socket costs: small calls, and 1 MiB strips both ways.
+//! Prints what a session costs over loopback, by how its ends prove themselves and how its frames
+//! are protected: connections, small calls, and strips of 1 MiB both ways.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
 use std::sync::Arc;
 use std::time::Instant;
 use strake_env::RealClock;
+use strake_env::net::Ipv4Addr;
+use strake_net::connection::Connection;
 use strake_net::{
-    Endpoint, Listener, NsdClientSession, ServerOptions, SessionEnv, SessionLimits, SharedSecret,
+    Cipher, ClusterAuthority, Credentials, Endpoint, Introduction, Listener, NodeCredentials,
+    NodeServer, NsdClientSession, ServerOptions, Service, SessionEnv, SessionLimits, SharedSecret,
     serve_nsd,
 };
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, StripHeader};
-use strake_proto::{BlockIndex, FsId, NsdId, ObjectId, Result, StripIndex, StripKey, Version};
+use strake_proto::{
+    BlockIndex, ClusterId, FsId, NodeIdentity, NsdId, ObjectId, Result, Roles, StripIndex,
+    StripKey, Version,
+};
 
 /// An NSD that stores nothing and reads zeros.
 struct Nothing;
@@ -35,62 +42,90 @@ impl NsdPort for Nothing {
     }
 }
 
-fn main() -> Result<()> {
-    let path = std::env::temp_dir().join(format!("strake-rpc-speed-{}", std::process::id()));
-    let (endpoint, secret) = (Endpoint::Unix(path), SharedSecret::generate()?);
-    let listener = Listener::bind(&endpoint)?;
-    let options = ServerOptions::new(1);
-    let _server = serve_nsd(listener, NsdId(1), Arc::new(Nothing), secret.clone(), options)?;
-    let env = SessionEnv {
-        introduction: secret.into(),
-        clock: RealClock::shared(),
-        waits: Arc::new(()),
-        process: None,
-    };
-    let session = NsdClientSession::new(endpoint, NsdId(1), SessionLimits::NSD, env);
+/// A way for a session to prove itself and to go.
+type Way = (&'static str, Endpoint, Credentials, Introduction);
 
+fn ways() -> Result<Vec<Way>> {
+    let path = std::env::temp_dir().join(format!("strake-rpc-speed-{}", std::process::id()));
+    let secret = SharedSecret::generate()?;
+    let unix = Endpoint::Unix(path);
+    let mut ways: Vec<Way> =
+        vec![("Unix, secret", unix, secret.clone().into(), secret.clone().into())];
+    let any = Endpoint::Tcp((Ipv4Addr::LOCALHOST, 0).into());
+    ways.push(("TCP, secret", any.clone(), secret.clone().into(), secret.into()));
+    let cluster = ClusterId([1; 16]);
+    let authority = ClusterAuthority::create(cluster, RealClock::shared())?;
+    for (name, cipher) in [("TCP, AUTHONLY", Cipher::AuthOnly), ("TCP, TLS", Cipher::Tls)] {
+        let node = |name: &str| -> Result<NodeCredentials> {
+            let identity = NodeIdentity { cluster, name: name.parse()?, roles: Roles::ALL };
+            Ok(authority.issue(&identity)?.with_cipher(cipher))
+        };
+        let (server, client) = (node("n1")?, Arc::new(node("c1")?));
+        let introduction = Introduction::node(&client, &server.identity().name);
+        ways.push((name, any.clone(), NodeServer::new(&server)?.into(), introduction));
+    }
+    Ok(ways)
+}
+
+/// What the calls of one kind cost over one session.
+fn measure(session: &NsdClientSession, request: &NsdRequest, send: &[u8], receive: usize) {
+    let calls: u32 = if send.len() + receive > 1 << 16 { 1000 } else { 10_000 };
+    for threads in [1, 4] {
+        let start = Instant::now();
+        strake_env::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    let mut buffer = vec![0; receive];
+                    for _ in 0..calls {
+                        let context = NsdContext::default();
+                        session.call(context, request, send, &mut buffer).expect("served");
+                    }
+                });
+            }
+        });
+        let total = f64::from(calls * threads);
+        let seconds = start.elapsed().as_secs_f64();
+        let mebibytes = (send.len() + receive) as f64 * total / f64::from(1 << 20);
+        println!(
+            "    {threads} threads {:8.1} µs per call {:8.0} calls/s {:8.0} MiB/s",
+            seconds * 1e6 / f64::from(calls),
+            total / seconds,
+            mebibytes / seconds
+        );
+    }
+}
+
+fn main() -> Result<()> {
     let (object, block, strip) = (ObjectId(1), BlockIndex(0), StripIndex(0));
     let key = StripKey { fs: FsId(1), object, block, strip };
     let header = StripHeader { version: Version::NONE, block_bytes: 1 << 20, skipped: 0 };
-    let write = NsdRequest::Write {
-        key,
-        header,
-        checksums: vec![0; 256],
-        copy: false,
-        stable: Version::NONE,
-    };
+    let (checksums, stable) = (vec![0; 256], Version::NONE);
+    let write = NsdRequest::Write { key, header, checksums, copy: false, stable };
     let read = NsdRequest::Read { key, version: None, offset: 0, length: 1 << 20 };
-    let small = NsdRequest::Read { key, version: None, offset: 0, length: 4096 };
     let data = vec![1u8; 1 << 20];
-    let rows: [(&str, &NsdRequest, &[u8], usize, u32); 4] = [
-        ("status", &NsdRequest::Status, &[], 0, 20_000),
-        ("read 4 KiB", &small, &[], 4096, 20_000),
-        ("read 1 MiB", &read, &[], 1 << 20, 1000),
-        ("write 1 MiB", &write, &data, 0, 1000),
-    ];
-    for threads in [1, 4] {
-        for (name, request, send, receive, calls) in rows {
-            let start = Instant::now();
-            strake_env::thread::scope(|scope| {
-                for _ in 0..threads {
-                    scope.spawn(|| {
-                        let mut buffer = vec![0; receive];
-                        for _ in 0..calls {
-                            let context = NsdContext::default();
-                            session.call(context, request, send, &mut buffer).expect("served");
-                        }
-                    });
-                }
-            });
-            let total = f64::from(calls * threads);
-            let seconds = start.elapsed().as_secs_f64();
-            let bytes = (send.len() + receive) as f64 * total;
-            println!(
-                "{threads} threads  {name:<12} {:8.1} µs per call  {:8.0} calls/s  {:6.2} GB/s",
-                seconds * 1e6 / f64::from(calls),
-                total / seconds,
-                bytes / seconds / 1e9
-            );
+    for (way, endpoint, credentials, introduction) in ways()? {
+        let listener = Listener::bind(&endpoint)?;
+        let (nothing, options) = (Arc::new(Nothing), ServerOptions::new(1));
+        let server = serve_nsd(listener, NsdId(1), nothing, credentials, options)?;
+        let (clock, waits) = (RealClock::shared(), Arc::new(()));
+        let start = Instant::now();
+        for _ in 0..100 {
+            let limit = SessionLimits::NSD.connect;
+            let service = Service::Nsd(NsdId(1));
+            Connection::open(server.endpoint(), &introduction, service, limit)?;
+        }
+        println!("{way}: {:.2} ms per connection", start.elapsed().as_secs_f64() * 10.0);
+        let env = SessionEnv { introduction, clock, waits, process: None };
+        let endpoint = server.endpoint().clone();
+        let session = NsdClientSession::new(endpoint, NsdId(1), SessionLimits::NSD, env);
+        let rows: [(&str, &NsdRequest, &[u8], usize); 3] = [
+            ("a small call", &NsdRequest::Status, &[], 0),
+            ("read 1 MiB", &read, &[], 1 << 20),
+            ("write 1 MiB", &write, &data, 0),
+        ];
+        for (name, request, send, receive) in rows {
+            println!("  {name}");
+            measure(&session, request, send, receive);
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 
 use crate::connection::{CallError, Connection};
 use crate::frame::{FrameKind, Seal, write_frame};
+use crate::handshake::introduce;
 use crate::*;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -243,8 +244,9 @@ fn roles_and_membership_decide_who_may_use_a_service() {
     assert!(ask(&connection, "x").is_err(), "its connections end with its membership");
 }
 
-/// One session that asks all the time while `strangers` do what they like; it must not notice.
-fn undisturbed(strangers: impl FnOnce(&Door, &TestCluster)) {
+/// One session that asks all the time while `strangers` do what they like; it must not notice. What
+/// they return stays open until others have got in.
+fn undisturbed<T>(strangers: impl FnOnce(&Door, &TestCluster) -> T) {
     let cluster = TestCluster::new(1);
     let server = cluster.node("n1", &[Role::Server], Cipher::AuthOnly);
     let client = cluster.node("c1", &[Role::Client], Cipher::AuthOnly);
@@ -260,7 +262,7 @@ fn undisturbed(strangers: impl FnOnce(&Door, &TestCluster)) {
                 asked.fetch_add(1, SeqCst);
             }
         });
-        strangers(&door, &cluster);
+        let _open = strangers(&door, &cluster);
         let new = connect(&door, &introduction, Service::Node).expect("others get in");
         let before = asked.load(SeqCst);
         assert!(ask(&new, "hello").is_ok());
@@ -352,6 +354,22 @@ fn half_a_greeting_and_a_byte_now_and_then_are_outlived() {
 }
 
 #[test]
+fn a_node_that_sends_half_a_request_holds_up_itself_alone() {
+    undisturbed(|door, cluster| {
+        let other = cluster.node("c2", &[Role::Client], Cipher::AuthOnly);
+        let introduction = Introduction::node(&other, &name("n1"));
+        let mut stream = Stream::connect(door.endpoint(), PATIENCE).expect("connects");
+        let agreed = introduce(&mut stream, &introduction, Service::Node).expect("a node");
+        let (mut sending, mut frame) = (agreed.sending, Vec::new());
+        let message = vec![0; strake_proto::limits::MESSAGE_BYTES_MAX];
+        write_frame(&mut frame, &mut sending, FrameKind::ControlRequest, 1, &message, &[])
+            .expect("a Vec takes all");
+        stream.write_all(&frame[..100]).expect("sent");
+        stream
+    });
+}
+
+#[test]
 fn silent_connections_cost_a_limited_number_of_places() {
     undisturbed(|door, _| {
         let streams: Vec<TcpStream> = (0..100).map(|_| dial(door)).collect();
@@ -366,6 +384,7 @@ fn silent_connections_cost_a_limited_number_of_places() {
             };
             open = streams.iter().filter(is_open).count();
         }
+        streams
     });
 }
 

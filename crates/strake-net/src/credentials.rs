@@ -79,6 +79,16 @@ pub enum ProvenPeer {
     Node(NodeIdentity),
 }
 
+impl ProvenPeer {
+    /// The node's name, if it is one.
+    pub fn node(&self) -> Option<&NodeName> {
+        match self {
+            ProvenPeer::Secret => None,
+            ProvenPeer::Node(identity) => Some(&identity.name),
+        }
+    }
+}
+
 impl fmt::Display for ProvenPeer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

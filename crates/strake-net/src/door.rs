@@ -12,15 +12,15 @@
 //! of the machine that has the most of them (`greetings.rs`), so that a machine that opens
 //! connections and says nothing keeps no other machine out.
 
-use crate::auth::Service;
+use crate::auth::{Agreed, Service};
 use crate::control::{ControlHandler, ControlPort};
 use crate::credentials::{Credentials, PortFor};
 use crate::greetings::Greetings;
-use crate::handshake::{Welcomed, receive};
+use crate::handshake::{Refusal, Welcomed, receive};
 use crate::meta::MetaHandler;
 use crate::nsd::NsdHandler;
 use crate::refusals::Refusals;
-use crate::server::{Core, Handler, RpcServer, ServerOptions, is_passing, origin_name, too_slow};
+use crate::server::{Core, Handler, RpcServer, ServerOptions, is_passing};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -234,41 +234,44 @@ impl Hall {
             stream.shutdown();
             let detail = "too many connections that prove nothing: the oldest was closed";
             let error = Error::new(ErrorKind::Busy, detail);
-            self.refusals.note(&origin_name(origin), NAME, &error);
+            self.refusals.note(origin, NAME, &error.into());
         }
         Ok(())
     }
 
     /// Greets a client and has the service that it wants read its requests.
     fn receive(&self, id: u64, mut stream: Stream) {
-        let from = origin_name(stream.peer_address());
-        let terms = self.options.terms();
-        let mut hurried = stream.within(self.options.limit);
-        let welcomed =
-            receive(&mut hurried, &self.credentials, terms, &|service| self.find(service));
-        let welcomed = match welcomed.map_err(too_slow) {
-            Ok(Welcomed::Session(core, agreed)) => Ok(Some((core, agreed))),
-            Ok(Welcomed::Joiner(joiner)) => {
-                joiner.serve(&mut hurried, self.credentials.desk()).map(|()| None)
-            }
-            Err(error) => Err(error),
-        };
+        let origin = stream.peer_address();
+        let welcomed = self.greet(&mut stream);
         {
             let mut state = self.state.lock();
             state.greetings.remove(id);
             state.threads -= 1;
             self.changed.notify_all();
         }
-        let served = match welcomed {
-            Ok(Some((core, agreed))) => core.adopt(stream, agreed),
-            Ok(None) => Ok(()),
-            Err(error) => Err(error),
-        };
-        match served {
-            Ok(()) => {}
-            // It hung up, or the service is not there now. Neither needs anybody's attention.
-            Err(error) if error.kind() == ErrorKind::Unreachable => self.refusals.count_silently(),
-            Err(error) => self.refusals.note(&from, NAME, &error),
+        let served = welcomed.and_then(|session| {
+            let Some((core, agreed)) = session else { return Ok(()) };
+            let node = agreed.peer.node().cloned();
+            core.adopt(stream, agreed).map_err(|error| Refusal { node, error })
+        });
+        if let Err(refusal) = served {
+            self.refusals.note(origin, NAME, &refusal);
+        }
+    }
+
+    /// Greets a client; gives the service that it wants. Joiners are served here.
+    fn greet(
+        &self,
+        stream: &mut Stream,
+    ) -> std::result::Result<Option<(Arc<Core>, Agreed)>, Refusal> {
+        let mut hurried = stream.within(self.options.limit);
+        let (credentials, terms) = (&self.credentials, self.options.terms());
+        match receive(&mut hurried, credentials, terms, &|service| self.find(service))? {
+            Welcomed::Session(core, agreed) => Ok(Some((core, agreed))),
+            Welcomed::Joiner(joiner) => {
+                joiner.serve(&mut hurried, credentials.desk())?;
+                Ok(None)
+            }
         }
     }
 

@@ -17,10 +17,12 @@ use crate::frame::Seal;
 use crate::joining::Joiner;
 use crate::tls::{self, Expected, Secured};
 use std::io::{Read, Write};
-use strake_proto::{Error, ErrorKind, NodeIdentity, Result, Role, Roles};
+use strake_proto::{Error, ErrorKind, NodeIdentity, NodeName, Result, Role, Roles};
 
 /// Enough of what a peer sends to recognize a word of TLS in it.
 const REMEMBERED_BYTES: usize = 256;
+/// Of the reason that a refused client is told; four bytes each at most.
+const REASON_CHARS_MAX: usize = 200;
 
 /// Who came, and what for.
 pub(crate) enum Welcomed<T> {
@@ -28,6 +30,26 @@ pub(crate) enum Welcomed<T> {
     Session(T, Agreed),
     /// Somebody who wants to become a node of the cluster.
     Joiner(Joiner),
+}
+
+/// Why a client was not welcomed.
+pub(crate) struct Refusal {
+    /// The client, if it has proven who it is.
+    pub(crate) node: Option<NodeName>,
+    pub(crate) error: Error,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        let error = match error.kind() {
+            // The socket's way to say that its time limit passed.
+            ErrorKind::WouldBlock => {
+                Error::new(ErrorKind::TimedOut, "it did not prove itself in time")
+            }
+            _ => error,
+        };
+        Refusal { node: None, error }
+    }
 }
 
 impl Service {
@@ -136,7 +158,7 @@ pub(crate) fn receive<T>(
     credentials: &Credentials,
     terms: Terms,
     find: &dyn Fn(Service) -> Option<T>,
-) -> Result<Welcomed<T>> {
+) -> std::result::Result<Welcomed<T>, Refusal> {
     match credentials {
         Credentials::Secret(secret) => {
             let (found, agreed) = welcome_to(stream, secret, terms, find)?;
@@ -155,7 +177,7 @@ pub(crate) fn receive_one(
     credentials: &Credentials,
     service: Service,
     terms: Terms,
-) -> Result<Welcomed<()>> {
+) -> std::result::Result<Welcomed<()>, Refusal> {
     match credentials {
         Credentials::Secret(secret) => {
             Ok(Welcomed::Session((), welcome(stream, secret, service, terms)?))
@@ -171,13 +193,13 @@ fn receive_node<T>(
     server: &NodeServer,
     terms: Terms,
     find: &dyn Fn(Service) -> Option<T>,
-) -> Result<Welcomed<T>> {
+) -> std::result::Result<Welcomed<T>, Refusal> {
     let Secured { mut sending, mut receiving, peer, .. } = server.acceptance.accept(stream)?;
     let Some(node) = peer else {
         return Ok(Welcomed::Joiner(Joiner { sending, receiving }));
     };
     let Hello::Wanted { service } = hear(stream, &mut receiving)? else {
-        return Err(Error::new(ErrorKind::Corrupt, "a greeting out of order"));
+        return Err(Error::new(ErrorKind::Corrupt, "a greeting out of order").into());
     };
     let admitted = server.members.admit(&node).and_then(|()| service.check_roles(&node));
     let found = admitted.and_then(|()| {
@@ -191,13 +213,14 @@ fn receive_node<T>(
             Ok(Welcomed::Session(found, Agreed { sending, receiving, terms, peer }))
         }
         Err(error) => {
-            let reason = error.to_string();
+            // A greeting is short, so that a peer takes little memory for it.
+            let reason = error.to_string().chars().take(REASON_CHARS_MAX).collect();
             let answer = match error.kind() {
                 ErrorKind::Unreachable => Hello::Absent { reason },
                 _ => Hello::Refused { reason },
             };
             say(stream, &mut sending, &answer)?;
-            Err(error.context(&node))
+            Err(Refusal { node: Some(node.name), error })
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::journal::Rule;
-use crate::net_test::{Folder, Gate, PATIENT, bind_after, env, secret};
+use crate::net_test::{
+    Folder, Gate, PATIENT, bind_after, credentials, env, introduction, over_certificates,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
 use strake_env::{Clock, RealClock, Rng};
@@ -158,7 +160,7 @@ impl MetaPort for ListMeta {
 fn serve(folder: &Folder, port: &Arc<ListMeta>, boot: u64) -> RpcServer {
     let listener = bind_after(&folder.socket());
     let port = Arc::clone(port) as Arc<dyn MetaPort>;
-    serve_meta(listener, port, secret(), ServerOptions::new(boot)).expect("threads")
+    serve_meta(listener, port, credentials(), ServerOptions::new(boot)).expect("threads")
 }
 
 fn session(folder: &Folder) -> MetaClientSession {
@@ -445,7 +447,7 @@ fn mutated_requests_are_answered_or_end_the_connection() {
     let seed = 78;
     let mut rng = Rng::new(seed);
     let open = || {
-        Connection::open(&folder.socket(), &secret().into(), Service::Meta, PATIENT.connect)
+        Connection::open(&folder.socket(), &introduction(), Service::Meta, PATIENT.connect)
             .expect("a friend")
     };
     let mut connection = open();
@@ -480,4 +482,18 @@ fn mutated_requests_are_answered_or_end_the_connection() {
     assert!(answered > 100 && ended > 100, "{answered} answered, {ended} ended");
     drop(connection);
     server.stop();
+}
+
+#[test]
+fn changes_are_counted_and_replayed_with_certificates_too() {
+    over_certificates(&[
+        a_change_that_a_dying_server_applied_is_not_applied_again,
+        changes_that_a_crash_lost_are_replayed_before_anything_else,
+        a_change_whose_caller_gave_up_is_applied_once_all_the_same,
+        || restarts(1, None).expect("nothing is lost or applied twice"),
+        a_full_window_and_a_full_journal_make_callers_wait,
+        an_uncounted_entry_is_never_repeated,
+        listings_too_long_for_a_message_are_cut_and_other_answers_refused,
+        mutated_requests_are_answered_or_end_the_connection,
+    ]);
 }

@@ -5,17 +5,20 @@ use super::connection::{CallError, Connection};
 use super::frame::{FrameKind, Seal, write_frame};
 use super::session::encode;
 use super::*;
+use crate::cluster_test::{TestCluster, name};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
+use strake_env::net::Ipv4Addr;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::{RealClock, Rng};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, StripHeader};
 use strake_proto::{
-    BlockIndex, ErrorKind, FsId, GrantNumber, NsdId, ObjectId, Result, StripIndex, StripKey,
+    BlockIndex, ErrorKind, FsId, GrantNumber, NsdId, ObjectId, Result, Role, StripIndex, StripKey,
     Version,
 };
 
@@ -28,15 +31,16 @@ pub(super) const PATIENT: SessionLimits = SessionLimits {
 };
 
 /// A directory of this test's own; gone at its end.
-pub(super) struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf, u8);
 
 impl Folder {
     pub(super) fn new() -> Folder {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("strake-rpc-{}-{}", std::process::id(), NEXT.fetch_add(1, SeqCst));
+        let number = NEXT.fetch_add(1, SeqCst);
+        let name = format!("strake-rpc-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("a temporary folder");
-        Folder(path)
+        Folder(path, number as u8)
     }
 
     pub(super) fn path(&self) -> &std::path::Path {
@@ -44,7 +48,12 @@ impl Folder {
     }
 
     pub(super) fn socket(&self) -> Endpoint {
-        Endpoint::Unix(self.0.join("socket"))
+        if CIPHER.get().is_none() {
+            return Endpoint::Unix(self.0.join("socket"));
+        }
+        // An address of loopback of its own, so that its port stays free between two servers.
+        let [.., third, second] = std::process::id().to_be_bytes();
+        Endpoint::Tcp((Ipv4Addr::new(127, third, second, self.1), 4460).into())
     }
 }
 
@@ -146,9 +155,44 @@ pub(super) fn secret() -> SharedSecret {
     SECRET.get_or_init(|| SharedSecret::generate().expect("random bytes")).clone()
 }
 
+thread_local! {
+    /// How the sessions of this test's thread prove themselves: with certificates, if any cipher.
+    static CIPHER: Cell<Option<Cipher>> = const { Cell::new(None) };
+}
+
+/// A server `n1` and a client of one cluster.
+fn nodes(cipher: Cipher) -> [Arc<NodeCredentials>; 2] {
+    static CLUSTER: std::sync::OnceLock<TestCluster> = std::sync::OnceLock::new();
+    let cluster = CLUSTER.get_or_init(|| TestCluster::new(7));
+    [cluster.node("n1", &[Role::Server], cipher), cluster.node("c1", &[Role::Client], cipher)]
+}
+
+/// Runs tests that prove a secret once more with certificates on TCP, with both ciphers.
+pub(super) fn over_certificates(tests: &[fn()]) {
+    for cipher in [Cipher::AuthOnly, Cipher::Tls] {
+        CIPHER.set(Some(cipher));
+        tests.iter().for_each(|test| test());
+    }
+    CIPHER.set(None);
+}
+
+pub(super) fn credentials() -> Credentials {
+    match CIPHER.get() {
+        None => secret().into(),
+        Some(cipher) => NodeServer::new(&nodes(cipher)[0]).expect("a server").into(),
+    }
+}
+
+pub(super) fn introduction() -> Introduction {
+    match CIPHER.get() {
+        None => secret().into(),
+        Some(cipher) => Introduction::node(&nodes(cipher)[1], &name("n1")),
+    }
+}
+
 pub(super) fn env() -> SessionEnv {
     SessionEnv {
-        introduction: secret().into(),
+        introduction: introduction(),
         clock: RealClock::shared(),
         waits: Arc::new(()),
         process: None,
@@ -168,7 +212,7 @@ pub(super) fn bind_after(endpoint: &Endpoint) -> Listener {
 fn serve_at(endpoint: &Endpoint, port: &Arc<MemoryNsd>, boot: u64) -> RpcServer {
     let listener = bind_after(endpoint);
     let port = Arc::clone(port) as Arc<dyn NsdPort>;
-    serve_nsd(listener, NSD, port, secret(), ServerOptions::new(boot)).expect("threads")
+    serve_nsd(listener, NSD, port, credentials(), ServerOptions::new(boot)).expect("threads")
 }
 
 fn session(endpoint: &Endpoint, limits: SessionLimits) -> NsdClientSession {
@@ -382,7 +426,7 @@ fn mutated_requests_of_an_authenticated_client_are_answered_or_end_its_connectio
     let seed = 77;
     let mut rng = Rng::new(seed);
     let open = || {
-        Connection::open(&folder.socket(), &secret().into(), Service::Nsd(NSD), PATIENT.connect)
+        Connection::open(&folder.socket(), &introduction(), Service::Nsd(NSD), PATIENT.connect)
             .expect("a friend")
     };
     let mut connection = open();
@@ -447,7 +491,7 @@ fn a_client_with_too_many_requests_waits_its_turn_and_the_server_can_stop_meanwh
     let listener = Listener::bind(&folder.socket()).expect("free");
     let options = ServerOptions { workers: 1, requests_max: 2, ..ServerOptions::new(1) };
     let served = Arc::clone(&port) as Arc<dyn NsdPort>;
-    let server = serve_nsd(listener, NSD, served, secret(), options).expect("threads");
+    let server = serve_nsd(listener, NSD, served, credentials(), options).expect("threads");
     let limits = SessionLimits { broken: Duration::ZERO, absent: Duration::ZERO, ..PATIENT };
     let session = session(server.endpoint(), limits);
     strake_env::thread::scope(|scope| {
@@ -490,6 +534,20 @@ fn waits_have_names() {
     let session = NsdClientSession::new(folder.socket(), NSD, PATIENT, env);
     call(&session, &write(key(1, 1), 1), b"x").expect("written");
     assert_eq!(*names.0.lock(), ["for a strip write on nsd 3", "end"]);
+}
+
+#[test]
+fn sessions_do_the_same_with_certificates() {
+    over_certificates(&[
+        many_threads_share_a_session_and_every_payload_arrives,
+        a_slow_call_does_not_hold_up_others_and_ends_at_its_limit,
+        a_write_survives_a_server_killed_and_restarted_while_it_has_it,
+        an_absent_server_is_unreachable_at_once_where_patience_is_zero,
+        mutated_requests_of_an_authenticated_client_are_answered_or_end_its_connection,
+        a_server_that_talks_nonsense_or_nothing_is_an_error_and_no_hang,
+        a_client_with_too_many_requests_waits_its_turn_and_the_server_can_stop_meanwhile,
+        waits_have_names,
+    ]);
 }
 
 #[test]

@@ -1,12 +1,15 @@
-//! What the log says of peers that are refused: each peer once a minute. A peer that tries again
-//! and again fills no disk, and hides no other peer.
+//! What the log says of peers that are refused: each peer once a minute. A peer is a node, or the
+//! machine of somebody who has proven nothing. A peer that tries again and again fills no disk, and
+//! hides no other peer.
 
+use crate::greetings::Origin;
+use crate::handshake::Refusal;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use strake_env::sync::Mutex;
 use strake_env::{Clock, RealClock};
-use strake_proto::Error;
+use strake_proto::ErrorKind;
 
 /// Between two lines about one peer.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -31,10 +34,20 @@ impl Refusals {
         self.count.fetch_add(1, Relaxed);
     }
 
-    /// A peer was refused by `server`.
-    pub(crate) fn note(&self, peer: &str, server: &str, error: &Error) {
+    /// `server` refused a peer that came from `origin`.
+    pub(crate) fn note(&self, origin: Origin, server: &str, refusal: &Refusal) {
         self.count_silently();
-        let Some(before) = self.named.lock().name(peer, RealClock.monotonic()) else { return };
+        let Refusal { node, error } = refusal;
+        // It hung up, or the service is not there now. Neither needs anybody's attention.
+        if error.kind() == ErrorKind::Unreachable {
+            return;
+        }
+        let peer = match (node, origin) {
+            (Some(node), _) => format!("node {node}"),
+            (None, Some(address)) => address.to_string(),
+            (None, None) => "a process of this machine".to_owned(),
+        };
+        let Some(before) = self.named.lock().name(&peer, RealClock.monotonic()) else { return };
         let before = match before {
             0 => String::new(),
             count => format!(" ({count} more since the last such line)"),

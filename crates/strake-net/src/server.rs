@@ -12,14 +12,13 @@ use crate::back::{self, BACK_CALLS};
 use crate::calls::{CallLimits, Calls};
 use crate::credentials::{Credentials, ProvenPeer};
 use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
-use crate::handshake::{Welcomed, receive_one};
+use crate::handshake::{Refusal, Welcomed, receive_one};
 use crate::refusals::Refusals;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::BufReader;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use strake_env::WaitNames;
-use strake_env::net::IpAddr;
 use strake_env::stream::{Endpoint, Listener, Stream};
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
@@ -377,9 +376,9 @@ impl Core {
         let (core, of_thread) = (Arc::clone(self), Arc::clone(&peer));
         let name = format!("{} client {id}", self.service);
         let reader = Builder::new().name(name).spawn(move || {
-            let from = origin_name(stream.peer_address());
-            if let Err(error) = core.converse(&of_thread, stream) {
-                core.refusals.note(&from, &core.service.to_string(), &error);
+            let origin = stream.peer_address();
+            if let Err(refusal) = core.converse(&of_thread, stream) {
+                core.refusals.note(origin, &core.service.to_string(), &refusal);
             }
             of_thread.close();
             core.state.lock().connections.remove(&id);
@@ -417,13 +416,15 @@ impl Core {
     }
 
     /// Greets a client and reads its requests until it leaves.
-    fn converse(&self, peer: &Arc<Peer>, mut stream: Stream) -> Result<()> {
+    fn converse(&self, peer: &Arc<Peer>, mut stream: Stream) -> std::result::Result<(), Refusal> {
         let mut hurried = stream.within(self.options.limit);
         let terms = self.options.terms();
-        let welcomed = receive_one(&mut hurried, &self.credentials, self.service, terms);
-        match welcomed.map_err(too_slow)? {
-            Welcomed::Session((), agreed) => self.serve(peer, stream, agreed),
-            Welcomed::Joiner(joiner) => joiner.serve(&mut hurried, self.credentials.desk()),
+        match receive_one(&mut hurried, &self.credentials, self.service, terms)? {
+            Welcomed::Session((), agreed) => {
+                let node = agreed.peer.node().cloned();
+                self.serve(peer, stream, agreed).map_err(|error| Refusal { node, error })
+            }
+            Welcomed::Joiner(joiner) => Ok(joiner.serve(&mut hurried, self.credentials.desk())?),
         }
     }
 
@@ -505,22 +506,6 @@ impl Core {
                 peer.finish(size, [payload, Vec::new()]);
             }
         }
-    }
-}
-
-/// The name of a machine in the log.
-pub(crate) fn origin_name(address: Option<IpAddr>) -> String {
-    address.map_or_else(|| "a process of this machine".to_owned(), |address| address.to_string())
-}
-
-/// The error of a handshake; a peer that did not finish it in time is named so.
-pub(crate) fn too_slow(error: Error) -> Error {
-    match error.kind() {
-        // The socket's way to say that its time limit passed.
-        ErrorKind::WouldBlock => {
-            Error::new(ErrorKind::TimedOut, "the peer did not prove itself in time")
-        }
-        _ => error,
     }
 }
 
