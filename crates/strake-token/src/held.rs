@@ -2,10 +2,11 @@
 
 use crate::ranges::{BlockRange, Ranges};
 use crate::rule::{Rule, obeys};
+use serde::{Deserialize, Serialize};
 use strake_proto::Ino;
 
 /// How a token lets its holder use what it covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Mode {
     /// Read, and cache what was read. Any number of clients may hold it at once.
     Shared,
@@ -33,7 +34,7 @@ impl Mode {
 /// `inode` covers attributes, extended attributes and layout; for a directory also its entries.
 /// `ranges` cover data, and are only held together with `inode`. `open` says that the file is in
 /// use; it agrees with everything and is never revoked.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Held {
     /// The mode of the inode token, if it is held.
     pub inode: Option<Mode>,
@@ -91,7 +92,7 @@ impl Held {
 }
 
 /// Blocks that an operation wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RangeWant {
     /// These it needs.
     pub required: BlockRange,
@@ -102,7 +103,7 @@ pub struct RangeWant {
 }
 
 /// What an operation wants of one file.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Want {
     /// The file.
     pub ino: Ino,
@@ -158,7 +159,7 @@ fn beside(mode: Mode) -> Option<Mode> {
 }
 
 /// The most that a client may keep of a file. Blocks that are not named are not limited.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Limit {
     /// Of the inode token.
     pub inode: Option<Mode>,

@@ -2,16 +2,19 @@
 //! repeated and overtaken: each can be sent again.
 
 use crate::held::{Held, Limit, Want};
+use serde::{Deserialize, Serialize};
 use strake_proto::{GrantNumber, Ino};
 
 /// Counts the requests of one client; each attempt has a number of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct RequestId(pub u64);
 
 pub use strake_proto::Term;
 
 /// From a client.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Request {
     /// Asks for all tokens of one operation. Sent again with the same number until it is answered.
     Ask {
@@ -48,7 +51,7 @@ pub enum Request {
 }
 
 /// To a client.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Reply {
     /// All that a request asked for, and perhaps more.
     Grant {
@@ -71,7 +74,7 @@ pub enum Reply {
 }
 
 /// What a client holds of a file from now on.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Granted {
     /// The file.
     pub ino: Ino,

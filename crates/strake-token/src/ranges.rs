@@ -2,10 +2,12 @@
 //! neighbours of one mode. So equal holdings have one form.
 
 use crate::held::Mode;
+use serde::{Deserialize, Serialize};
 use strake_proto::BlockIndex;
 
 /// Blocks `from..to`. `to` is [`BlockIndex::END`] for all that follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "(BlockIndex, BlockIndex)", into = "(BlockIndex, BlockIndex)")]
 pub struct BlockRange {
     /// The first block.
     pub from: BlockIndex,
@@ -44,8 +46,41 @@ impl BlockRange {
 }
 
 /// See the file's head.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Vec<(BlockRange, Mode)>", into = "Vec<(BlockRange, Mode)>")]
 pub struct Ranges(Vec<(BlockRange, Mode)>);
+
+impl TryFrom<(BlockIndex, BlockIndex)> for BlockRange {
+    type Error = &'static str;
+
+    fn try_from((from, to): (BlockIndex, BlockIndex)) -> Result<BlockRange, Self::Error> {
+        if from < to { Ok(BlockRange { from, to }) } else { Err("a range without blocks") }
+    }
+}
+
+impl From<BlockRange> for (BlockIndex, BlockIndex) {
+    fn from(range: BlockRange) -> Self {
+        (range.from, range.to)
+    }
+}
+
+impl TryFrom<Vec<(BlockRange, Mode)>> for Ranges {
+    type Error = &'static str;
+
+    fn try_from(list: Vec<(BlockRange, Mode)>) -> Result<Ranges, Self::Error> {
+        let in_form = list.windows(2).all(|pair| {
+            let (one, two) = (pair[0], pair[1]);
+            one.0.to < two.0.from || (one.0.to == two.0.from && one.1 != two.1)
+        });
+        if in_form { Ok(Ranges(list)) } else { Err("ranges out of order") }
+    }
+}
+
+impl From<Ranges> for Vec<(BlockRange, Mode)> {
+    fn from(ranges: Ranges) -> Self {
+        ranges.0
+    }
+}
 
 impl Ranges {
     /// Whether nothing is held.
