@@ -44,6 +44,8 @@ pub enum Service {
     MetaOf(FsId),
     /// What the nodes of a cluster ask each other.
     Node,
+    /// The tokens of one file system of a cluster.
+    TokensOf(FsId),
 }
 
 impl std::fmt::Display for Service {
@@ -54,6 +56,7 @@ impl std::fmt::Display for Service {
             Service::Agent => out.write_str("the benchmark's agent"),
             Service::MetaOf(fs) => write!(out, "metadata {fs}"),
             Service::Node => out.write_str("node"),
+            Service::TokensOf(fs) => write!(out, "tokens {fs}"),
         }
     }
 }

@@ -21,9 +21,11 @@ use crate::meta::MetaHandler;
 use crate::nsd::NsdHandler;
 use crate::refusals::Refusals;
 use crate::server::{Core, Handler, RpcServer, ServerOptions, is_passing};
+use crate::tokens::{TokenHandler, TokenPort};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_env::WaitNames;
 use strake_env::stream::{Endpoint, Listener, Stream};
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
@@ -141,6 +143,19 @@ impl Door {
     /// When no thread can be started.
     pub fn serve_node(&self, port: Arc<dyn ControlPort>) -> Result<()> {
         self.serve(Service::Node, Arc::new(ControlHandler { port }))
+    }
+
+    /// Serves the tokens of a file system.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn serve_tokens(
+        &self,
+        fs: FsId,
+        port: Arc<dyn TokenPort>,
+        waits: Arc<dyn WaitNames>,
+    ) -> Result<()> {
+        self.serve(Service::TokensOf(fs), Arc::new(TokenHandler::new(port, waits)))
     }
 
     fn serve(&self, service: Service, handler: Arc<dyn Handler>) -> Result<()> {

@@ -57,7 +57,7 @@ impl Service {
     fn callers(self) -> Option<Roles> {
         match self {
             // Mounts, and the manager at the leader, which repairs.
-            Service::Nsd(_) | Service::Meta | Service::MetaOf(_) => {
+            Service::Nsd(_) | Service::Meta | Service::MetaOf(_) | Service::TokensOf(_) => {
                 Some(Roles::of(&[Role::Client, Role::Quorum]))
             }
             Service::Node => Some(Roles::ALL),

@@ -69,6 +69,7 @@ mod server_process;
 mod session;
 pub mod talk;
 mod tls;
+pub mod tokens;
 
 pub use auth::{Service, SharedSecret};
 pub use authority::ClusterAuthority;
@@ -87,6 +88,7 @@ pub use session::{SessionEnv, SessionLimits};
 pub use strake_env::WaitNames;
 pub use strake_env::stream::{Endpoint, Listener, Stream};
 pub use talk::Talk;
+pub use tokens::{TokenPort, TokenSession};
 
 #[cfg(test)]
 mod cluster_test;

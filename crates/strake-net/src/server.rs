@@ -101,6 +101,20 @@ pub(crate) trait Handler: Send + Sync {
         payload: &[u8],
         buffer: Vec<u8>,
     ) -> Result<Answer>;
+
+    /// As [`Handler::handle`], for handlers that may ask the client something later.
+    fn handle_from(
+        &self,
+        client: &ConnectedClient,
+        message: &[u8],
+        payload: &[u8],
+        buffer: Vec<u8>,
+    ) -> Result<Answer> {
+        self.handle(client.peer(), message, payload, buffer)
+    }
+
+    /// The connection of [`ConnectedClient::id`] has ended.
+    fn left(&self, _id: u64) {}
 }
 
 /// A running server; stops when dropped.
@@ -174,6 +188,8 @@ struct ServerState {
 }
 
 struct Job {
+    /// Names the connection.
+    id: u64,
     peer: Arc<Peer>,
     frame: Frame,
 }
@@ -377,10 +393,11 @@ impl Core {
         let name = format!("{} client {id}", self.service);
         let reader = Builder::new().name(name).spawn(move || {
             let origin = stream.peer_address();
-            if let Err(refusal) = core.converse(&of_thread, stream) {
+            if let Err(refusal) = core.converse(id, &of_thread, stream) {
                 core.refusals.note(origin, &core.service.to_string(), &refusal);
             }
             of_thread.close();
+            core.handler.left(id);
             core.state.lock().connections.remove(&id);
         })?;
         // The thread removes its entry under the same lock, so it finds it in any case.
@@ -406,8 +423,9 @@ impl Core {
             state.connections.insert(id, (Arc::clone(&peer), None));
             id
         };
-        let result = self.serve(&peer, stream, agreed);
+        let result = self.serve(id, &peer, stream, agreed);
         peer.close();
+        self.handler.left(id);
         let mut state = self.state.lock();
         state.connections.remove(&id);
         state.adopted -= 1;
@@ -416,20 +434,25 @@ impl Core {
     }
 
     /// Greets a client and reads its requests until it leaves.
-    fn converse(&self, peer: &Arc<Peer>, mut stream: Stream) -> std::result::Result<(), Refusal> {
+    fn converse(
+        &self,
+        id: u64,
+        peer: &Arc<Peer>,
+        mut stream: Stream,
+    ) -> std::result::Result<(), Refusal> {
         let mut hurried = stream.within(self.options.limit);
         let terms = self.options.terms();
         match receive_one(&mut hurried, &self.credentials, self.service, terms)? {
             Welcomed::Session((), agreed) => {
                 let node = agreed.peer.node().cloned();
-                self.serve(peer, stream, agreed).map_err(|error| Refusal { node, error })
+                self.serve(id, peer, stream, agreed).map_err(|error| Refusal { node, error })
             }
             Welcomed::Joiner(joiner) => Ok(joiner.serve(&mut hurried, self.credentials.desk())?),
         }
     }
 
     /// Reads the requests of a client until it leaves.
-    fn serve(&self, peer: &Arc<Peer>, stream: Stream, agreed: Agreed) -> Result<()> {
+    fn serve(&self, id: u64, peer: &Arc<Peer>, stream: Stream, agreed: Agreed) -> Result<()> {
         let Agreed { sending, mut receiving, peer: proven, .. } = agreed;
         // A client may be silent for as long as it likes now.
         stream.set_limits(None, Some(self.options.limit))?;
@@ -460,7 +483,7 @@ impl Core {
             if state.stopped {
                 return Ok(());
             }
-            state.queue.push_back(Job { peer: Arc::clone(peer), frame });
+            state.queue.push_back(Job { id, peer: Arc::clone(peer), frame });
             drop(state);
             self.work_came.notify_one();
         }
@@ -483,12 +506,12 @@ impl Core {
         }
     }
 
-    fn execute(&self, Job { peer, frame }: Job) {
+    fn execute(&self, Job { id, peer, frame }: Job) {
         let Frame { number, message, payload, .. } = frame;
         let size = message.len() + payload.len();
         let in_order = self.handler.is_ordered(&message).then(|| peer.order.lock());
-        let proven = peer.proven.get().expect("invariant: it was welcomed");
-        let handled = self.handler.handle(proven, &message, &payload, peer.buffer(0));
+        let client = ConnectedClient { id, peer: Arc::clone(&peer) };
+        let handled = self.handler.handle_from(&client, &message, &payload, peer.buffer(0));
         let sent = handled.and_then(|answer| {
             assert!(answer.message.len() <= MESSAGE_BYTES_MAX, "handlers keep to the limit");
             let mut writer = peer.writer.lock();

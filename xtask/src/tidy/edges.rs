@@ -9,7 +9,7 @@ use super::repository::{File, Repository};
 pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ("strake-proto", &[]),
     ("strake-env", &["strake-proto"]),
-    ("strake-net", &["strake-proto", "strake-env"]),
+    ("strake-net", &["strake-proto", "strake-env", "strake-token"]),
     ("strake-observe", &["strake-proto", "strake-env"]),
     ("strake-stripe", &["strake-proto"]),
     ("strake-token", &["strake-proto"]),

@@ -1,0 +1,311 @@
+//! Tokens between a mount and the authority: one connection, on which both ends speak.
+//!
+//! A message of the client is a request, [`Say`] in postcard; the reply is `Result<Term, Error>`.
+//! A message of the authority is a request back over the same connection: `(Term, Reply)` in
+//! postcard, answered by nothing.
+//!
+//! **Lost messages.** Tokens expect that messages are lost and repeated (`strake-token`), so a
+//! message whose connection breaks is not sent again here. The client asks again, and the authority
+//! revokes again. A message that says that a file is closed is not repeated by anybody: it is
+//! kept here until it has arrived.
+//!
+//! **Who speaks.** The first message on a connection attaches it to a client. The authority's way
+//! to the client is the connection that was attached last. A client that has nothing to say says so
+//! once a second, so that the authority always has a way to it.
+
+use crate::auth::Service;
+use crate::back::BackHandler;
+use crate::connection::Connection;
+use crate::credentials::ProvenPeer;
+use crate::frame::FrameKind;
+use crate::server::{Answer, ConnectedClient, Handler};
+use crate::session::{SessionEnv, decode, encode};
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use strake_env::WaitNames;
+use strake_env::stream::Endpoint;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::thread::{Builder, JoinHandle};
+use strake_env::workers::{WorkerLimits, Workers};
+use strake_proto::{ClientId, Error, ErrorKind, FsId, Result};
+use strake_token::message::{Reply, Request, Term};
+use strake_token::port::{ToAuthority, ToClient};
+use tracing::warn;
+
+/// For a connection and its greeting, and for each message.
+const LIMIT: Duration = Duration::from_secs(5);
+/// A client speaks at least that often.
+const PULSE: Duration = Duration::from_secs(1);
+/// Messages to a client that wait for their turn; more are dropped, and repeated by the authority.
+const OUTBOX_MAX: usize = 10_000;
+
+/// What a client says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Say {
+    /// This connection is the way to that client.
+    Attach(ClientId),
+    /// A message to the leader of a term.
+    Message(Term, Request),
+    /// Nothing.
+    Pulse,
+}
+
+/// The authority, as sessions see it.
+pub trait TokenPort: Send + Sync {
+    /// A client that was let in has a new way. Returns the term.
+    ///
+    /// # Errors
+    /// `Fenced` for a client that was not let in, or is gone.
+    fn attach(&self, client: ClientId, way: Arc<dyn ToClient>) -> Result<Term>;
+
+    /// Takes a message of a client.
+    fn receive(&self, client: ClientId, term: Term, message: Request);
+}
+
+/// The server's end.
+pub(crate) struct TokenHandler {
+    port: Arc<dyn TokenPort>,
+    waits: Arc<dyn WaitNames>,
+    /// The client of each connection.
+    clients: Mutex<std::collections::BTreeMap<u64, ClientId>>,
+    term: Mutex<Term>,
+}
+
+impl TokenHandler {
+    pub(crate) fn new(port: Arc<dyn TokenPort>, waits: Arc<dyn WaitNames>) -> TokenHandler {
+        TokenHandler { port, waits, clients: Mutex::default(), term: Mutex::default() }
+    }
+
+    fn answer(&self, from: &ConnectedClient, say: Say) -> Result<Term> {
+        match say {
+            Say::Attach(client) => {
+                let way = Arc::new(RemoteClient::new(from.clone(), Arc::clone(&self.waits)));
+                let term = self.port.attach(client, way)?;
+                self.clients.lock().insert(from.id(), client);
+                *self.term.lock() = term;
+            }
+            Say::Message(term, message) => {
+                let client = self.clients.lock().get(&from.id()).copied();
+                let detail = "a message before its client is attached";
+                let client = client.ok_or_else(|| Error::new(ErrorKind::Invalid, detail))?;
+                self.port.receive(client, term, message);
+            }
+            Say::Pulse => {}
+        }
+        Ok(*self.term.lock())
+    }
+}
+
+impl Handler for TokenHandler {
+    fn kinds(&self) -> (FrameKind, FrameKind) {
+        (FrameKind::ControlRequest, FrameKind::ControlReply)
+    }
+
+    fn handle(&self, _: &ProvenPeer, _: &[u8], _: &[u8], _: Vec<u8>) -> Result<Answer> {
+        unreachable!("`handle_from` answers")
+    }
+
+    fn handle_from(
+        &self,
+        from: &ConnectedClient,
+        message: &[u8],
+        _payload: &[u8],
+        buffer: Vec<u8>,
+    ) -> Result<Answer> {
+        let say = decode::<Say>(message)?;
+        Ok(Answer { message: encode(&self.answer(from, say))?, payload: buffer })
+    }
+
+    fn left(&self, id: u64) {
+        self.clients.lock().remove(&id);
+    }
+}
+
+/// The authority's way to a client: a thread that says one thing after the other.
+struct RemoteClient {
+    outbox: Workers<Vec<u8>>,
+}
+
+impl RemoteClient {
+    fn new(client: ConnectedClient, waits: Arc<dyn WaitNames>) -> RemoteClient {
+        let limits = WorkerLimits { threads_max: 1, waiting_max: OUTBOX_MAX };
+        let outbox = Workers::new("token client", limits, move |message: Vec<u8>| {
+            // A client that is not there is told again over its next connection.
+            let _ = client.call(&message, LIMIT, &*waits, "a client taking a token message");
+        });
+        RemoteClient { outbox }
+    }
+}
+
+impl ToClient for RemoteClient {
+    fn send(&self, term: Term, message: Reply) {
+        if let Ok(message) = encode(&(term, message)) {
+            let _ = self.outbox.submit(message);
+        }
+    }
+}
+
+impl Drop for RemoteClient {
+    fn drop(&mut self) {
+        drop(self.outbox.end());
+    }
+}
+
+/// What a session's threads share.
+struct Shared {
+    endpoint: Endpoint,
+    service: Service,
+    client: ClientId,
+    env: SessionEnv,
+    /// Who takes the authority's messages.
+    sink: OnceLock<Weak<dyn ToClient>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Arc<Connection>>,
+    term: Option<Term>,
+    /// Messages that nobody repeats, and that have not arrived.
+    unsent: Vec<(Term, Request)>,
+    ended: bool,
+}
+
+/// A client's way to the authority.
+pub struct TokenSession {
+    shared: Arc<Shared>,
+    pulse: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Takes the authority's messages from a connection.
+struct FromAuthority(Arc<Shared>);
+
+impl BackHandler for FromAuthority {
+    fn answer(&self, message: &[u8]) -> Result<Vec<u8>> {
+        let (term, message) = decode::<(Term, Reply)>(message)?;
+        if let Some(sink) = self.0.sink.get().and_then(Weak::upgrade) {
+            sink.send(term, message);
+        }
+        Ok(Vec::new())
+    }
+}
+
+impl TokenSession {
+    /// Connects `client` to the authority of a file system.
+    ///
+    /// # Errors
+    /// Those of connecting; `Fenced` for a client that was not let in.
+    pub fn open(
+        endpoint: Endpoint,
+        fs: FsId,
+        client: ClientId,
+        env: SessionEnv,
+    ) -> Result<TokenSession> {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let (service, sink) = (Service::TokensOf(fs), OnceLock::new());
+        let shared = Shared { endpoint, service, client, env, sink, state, changed };
+        let shared = Arc::new(shared);
+        shared.connection()?;
+        let of_thread = Arc::clone(&shared);
+        let pulse = Builder::new().name("token pulse".into()).spawn(move || of_thread.pulse())?;
+        Ok(TokenSession { shared, pulse: Mutex::new(Some(pulse)) })
+    }
+
+    /// The term in which this client began.
+    pub fn term(&self) -> Term {
+        self.shared.state.lock().term.expect("invariant: it was attached")
+    }
+
+    /// Says who takes the authority's messages. Called once.
+    ///
+    /// # Panics
+    /// If it is called again.
+    pub fn deliver_to(&self, sink: Weak<dyn ToClient>) {
+        assert!(self.shared.sink.set(sink).is_ok(), "a session has one client");
+    }
+
+    /// Ends the connection and the thread.
+    pub fn stop(&self) {
+        self.shared.state.lock().ended = true;
+        self.shared.changed.notify_all();
+        if let Some(pulse) = self.pulse.lock().take() {
+            let _ = pulse.join();
+        }
+        drop(self.shared.state.lock().connection.take());
+    }
+}
+
+impl ToAuthority for TokenSession {
+    fn send(&self, term: Term, message: Request) {
+        let is_repeated = matches!(message, Request::Ask { .. });
+        let say = Say::Message(term, message.clone());
+        if self.shared.say(&say).is_err() && !is_repeated {
+            self.shared.state.lock().unsent.push((term, message));
+        }
+    }
+}
+
+impl Shared {
+    /// The connection, made and attached if there is none.
+    fn connection(self: &Arc<Shared>) -> Result<Arc<Connection>> {
+        let mut state = self.state.lock();
+        if let Some(connection) = state.connection.as_ref().filter(|it| !it.is_broken()) {
+            return Ok(Arc::clone(connection));
+        }
+        state.connection = None;
+        let (introduction, handler) = (&self.env.introduction, FromAuthority(Arc::clone(self)));
+        let (service, handler) = (self.service, Arc::new(handler));
+        let connection =
+            Connection::answering(&self.endpoint, introduction, service, LIMIT, handler)?;
+        let term = ask(&connection, &Say::Attach(self.client))?;
+        if *state.term.get_or_insert(term) != term {
+            // Tokens of the old term would have to be reasserted.
+            let detail = "the authority has begun anew: this mount must be mounted again";
+            return Err(Error::new(ErrorKind::Fenced, detail));
+        }
+        let connection = Arc::new(connection);
+        state.connection = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    fn say(self: &Arc<Shared>, say: &Say) -> Result<Term> {
+        ask(&*self.connection()?, say)
+    }
+
+    fn pulse(self: &Arc<Shared>) {
+        loop {
+            let unsent = {
+                let mut state = self.state.lock();
+                if !state.ended {
+                    self.changed.wait_for(&mut state, PULSE);
+                }
+                if state.ended {
+                    return;
+                }
+                std::mem::take(&mut state.unsent)
+            };
+            if let Err(error) = self.say(&Say::Pulse) {
+                warn!(target: "tokens", "the authority is not reached: {error}");
+            }
+            for (term, message) in unsent {
+                if self.say(&Say::Message(term, message.clone())).is_err() {
+                    self.state.lock().unsent.push((term, message));
+                }
+            }
+        }
+    }
+}
+
+fn ask(connection: &Connection, say: &Say) -> Result<Term> {
+    let frame = connection.call(FrameKind::ControlRequest, &encode(say)?, &[], LIMIT)?;
+    if frame.kind != FrameKind::ControlReply {
+        return Err(Error::new(ErrorKind::Corrupt, "a reply of the wrong kind"));
+    }
+    decode::<Result<Term>>(&frame.message)?
+}
+
+#[cfg(test)]
+#[path = "tokens_test.rs"]
+mod tokens_test;

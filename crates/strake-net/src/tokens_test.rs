@@ -1,0 +1,150 @@
+//! Tokens over sessions: both ends hear each other, also after the connection broke, and what
+//! nobody repeats arrives in the end.
+
+use super::*;
+use crate::net_test::{Folder, env, secret};
+use crate::server::ServerOptions;
+use crate::{Credentials, Door};
+use strake_env::stream::Listener;
+use strake_proto::{GrantNumber, Ino};
+use strake_token::Mode;
+use strake_token::held::{Held, Limit, Want};
+use strake_token::message::RequestId;
+
+const FS: FsId = FsId(5);
+const TERM: Term = Term(3);
+
+/// Remembers what it hears, and answers each question with a revoke.
+#[derive(Default)]
+struct Authority {
+    ways: Mutex<Vec<(ClientId, Arc<dyn ToClient>)>>,
+    heard: Mutex<Vec<(ClientId, Request)>>,
+    changed: Condvar,
+}
+
+impl Authority {
+    fn wait_for(&self, count: usize) -> Vec<(ClientId, Request)> {
+        let mut heard = self.heard.lock();
+        self.changed.wait_while(&mut heard, |heard| heard.len() < count);
+        heard.clone()
+    }
+}
+
+impl TokenPort for Authority {
+    fn attach(&self, client: ClientId, way: Arc<dyn ToClient>) -> Result<Term> {
+        if client == ClientId(13) {
+            return Err(ErrorKind::Fenced.into());
+        }
+        self.ways.lock().push((client, way));
+        Ok(TERM)
+    }
+
+    fn receive(&self, client: ClientId, term: Term, message: Request) {
+        assert_eq!(term, TERM);
+        if matches!(message, Request::Ask { .. }) {
+            let ways = self.ways.lock();
+            let way = ways.iter().rev().find(|(other, _)| *other == client).expect("attached");
+            way.1.send(TERM, revoke());
+        }
+        self.heard.lock().push((client, message));
+        self.changed.notify_all();
+    }
+}
+
+/// A client that remembers what it hears.
+#[derive(Default)]
+struct Client {
+    heard: Mutex<Vec<Reply>>,
+    changed: Condvar,
+}
+
+impl ToClient for Client {
+    fn send(&self, term: Term, message: Reply) {
+        assert_eq!(term, TERM);
+        self.heard.lock().push(message);
+        self.changed.notify_all();
+    }
+}
+
+fn revoke() -> Reply {
+    let limit = Limit { inode: None, ranges: Vec::new() };
+    Reply::Revoke { ino: Ino(9), upto: GrantNumber(4), limit }
+}
+
+fn ask_for(ino: u64) -> Request {
+    let want = Want { ino: Ino(ino), inode: Some(Mode::Shared), open: true, range: None };
+    Request::Ask { request: RequestId(1), wants: vec![want] }
+}
+
+fn closed(ino: u64) -> Request {
+    Request::GivenUp { ino: Ino(ino), upto: GrantNumber(2), keeps: Held::default() }
+}
+
+fn serve(folder: &Folder, authority: &Arc<Authority>) -> Door {
+    let listener = Listener::bind(&folder.socket()).expect("binds");
+    let door = Door::open(listener, Credentials::Secret(secret()), ServerOptions::new(7));
+    let door = door.expect("opens");
+    let port = Arc::clone(authority) as Arc<dyn TokenPort>;
+    door.serve_tokens(FS, port, env().waits).expect("serves");
+    door
+}
+
+fn session(door: &Door, client: u64) -> Result<TokenSession> {
+    TokenSession::open(door.endpoint().clone(), FS, ClientId(client), env())
+}
+
+#[test]
+fn both_ends_hear_each_other() {
+    let (folder, authority) = (Folder::new(), Arc::new(Authority::default()));
+    let door = serve(&folder, &authority);
+    let refused = session(&door, 13).err().expect("not let in");
+    assert_eq!(refused.kind(), ErrorKind::Fenced);
+    for number in [1, 2] {
+        let (own, client) = (session(&door, number).expect("let in"), Arc::new(Client::default()));
+        assert_eq!(own.term(), TERM);
+        let sink: Weak<Client> = Arc::downgrade(&client);
+        own.deliver_to(sink);
+        own.send(TERM, ask_for(number));
+        let mut heard = client.heard.lock();
+        client.changed.wait_while(&mut heard, |heard| heard.is_empty());
+        assert_eq!(*heard, [revoke()]);
+        drop(heard);
+        own.stop();
+    }
+    let asked: Vec<ClientId> =
+        authority.wait_for(2).into_iter().map(|(client, _)| client).collect();
+    assert_eq!(asked, [ClientId(1), ClientId(2)]);
+}
+
+#[test]
+fn what_nobody_repeats_arrives_after_the_connection_broke() {
+    let (folder, authority) = (Folder::new(), Arc::new(Authority::default()));
+    let door = serve(&folder, &authority);
+    let own = session(&door, 1).expect("let in");
+    own.send(TERM, closed(1));
+    door.close();
+    own.send(TERM, closed(2));
+    own.send(TERM, ask_for(3));
+    let door = serve(&folder, &authority);
+    let heard = authority.wait_for(2);
+    assert_eq!(heard, [(ClientId(1), closed(1)), (ClientId(1), closed(2))], "and no question");
+    own.stop();
+    door.close();
+}
+
+#[test]
+fn a_message_that_makes_no_sense_ends_its_connection_alone() {
+    let (folder, authority) = (Folder::new(), Arc::new(Authority::default()));
+    let door = serve(&folder, &authority);
+    let own = session(&door, 1).expect("let in");
+    let service = Service::TokensOf(FS);
+    let stranger = Connection::open(door.endpoint(), &env().introduction, service, LIMIT);
+    let stranger = stranger.expect("knows the secret");
+    let early = ask(&stranger, &Say::Message(TERM, ask_for(1))).expect_err("not attached");
+    assert_eq!(early.kind(), ErrorKind::Invalid);
+    let garbage = stranger.call(FrameKind::ControlRequest, &[0xff; 40], &[], LIMIT);
+    assert!(garbage.is_err(), "it is not decoded");
+    own.send(TERM, closed(1));
+    assert_eq!(authority.wait_for(1).len(), 1);
+    own.stop();
+}
