@@ -184,7 +184,11 @@ impl Machine {
         let mut opened = Vec::new();
         for disk in self.disks.iter().flatten() {
             let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>)?;
-            let options = BlockStoreOptions { cache_bytes: 1 << 20, ..store_options(&observe) };
+            let mut options = BlockStoreOptions { cache_bytes: 1 << 20, ..store_options(&observe) };
+            if self.patches == Patches::Always {
+                // Straightening runs beside everything, and not only on an idle disk.
+                options.straighten_delay = Duration::ZERO;
+            }
             let store = BlockStore::open(container.clone(), options)?;
             opened.push((container, store));
         }

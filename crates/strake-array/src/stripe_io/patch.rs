@@ -153,7 +153,11 @@ impl StripeIo {
     ) -> Result<()> {
         let (key, header) = (self.key(layout, block, at), targets.header.clone());
         let seed = ChecksumSeed::new(&key, header.version);
-        let payload: Vec<u8> = units.iter().flat_map(|(_, bytes)| *bytes).copied().collect();
+        // In aligned memory, which the NSD can hand to its disk as it is.
+        let mut payload = self.scratch.take(units.len() * UNIT_BYTES);
+        for (part, (_, bytes)) in payload.chunks_exact_mut(UNIT_BYTES).zip(units) {
+            part.copy_from_slice(bytes);
+        }
         let request = NsdRequest::Patch {
             key,
             header,
