@@ -1,15 +1,14 @@
 //! A cluster's state, apart from everything that runs: which nodes, NSDs and file systems there
-//! are, the file that keeps this, and the texts by which users and nodes name them.
+//! are, the file that keeps this, and the files by which users describe NSDs.
 //!
 //! All of it is pure but for the reading of that file. The state changes only through
 //! [`Cluster::apply`], which takes one change at a time and is deterministic. So the changes can
 //! become the entries of a log that several nodes agree on, and nothing else has to change.
 
 pub(crate) mod file;
-pub(crate) mod join_token;
 pub(crate) mod records;
 pub(crate) mod stanza;
 
 pub(crate) use records::{
-    Change, Cluster, FsRecord, Invitation, NewNsd, NodeNumber, NodeRecord, NsdRecord, Roles, Usage,
+    Change, Cluster, FsRecord, NewNsd, NodeNumber, NodeRecord, NsdRecord, Usage,
 };

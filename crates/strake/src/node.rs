@@ -20,7 +20,7 @@ mod server;
 
 pub(crate) use dir::{NodeDir, NodeFile};
 pub(crate) use messages::{
-    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, Request,
+    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, Place, Request,
 };
 pub(crate) use peer::{Peer, ask_own};
 pub(crate) use server::serve;

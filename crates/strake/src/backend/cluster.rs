@@ -11,15 +11,15 @@
 
 use super::{RESTART_WAIT_MAX, call_limit};
 use crate::data_dir::NodeConfig;
-use crate::node::{Grant, LeaderRequest, NodeDir, Peer};
+use crate::node::{Grant, LeaderRequest, NodeDir, Peer, Place};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use strake_env::RealClock;
 use strake_env::sync::Mutex;
 use strake_net::{
-    Endpoint, MetaClientSession, NsdClientSession, ServerProcess, Service, SessionEnv,
-    SessionLimits,
+    Endpoint, Introduction, MetaClientSession, NsdClientSession, ServerProcess, Service,
+    SessionEnv, SessionLimits,
 };
 use strake_observe::Observe;
 use strake_proto::meta::MetaPort;
@@ -54,13 +54,14 @@ impl ClusterBackend {
         let leader = Peer::leader(&dir)?;
         let request = LeaderRequest::OpenMount { fs: config.name.clone(), node: file.id };
         let grant: Grant = leader.ask_leader(&request)?;
+        let introduce = |place: &Place| Introduction::node(leader.own(), &place.node);
         let env = SessionEnv {
-            introduction: leader.secret().clone().into(),
+            introduction: introduce(&grant.leader),
             clock: RealClock::shared(),
             waits: Arc::clone(observe) as _,
             process: None,
         };
-        let endpoint = Endpoint::Tcp(grant.leader);
+        let endpoint = Endpoint::Tcp(grant.leader.address);
         let service = Service::MetaOf(grant.fs.id);
         let limits = SessionLimits {
             absent: RESTART_WAIT_MAX,
@@ -83,11 +84,13 @@ impl ClusterBackend {
 
     /// The way to an NSD; `None` if the file system has no such NSD.
     pub(super) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
-        let address = self.grant.nsds.iter().find(|place| place.nsd == nsd)?.address;
+        let place = &self.grant.nsds.iter().find(|place| place.nsd == nsd)?.place;
         let connect = || {
-            let process = self.env.process.clone().filter(|_| address == self.grant.leader);
-            let env = SessionEnv { process, ..self.env.clone() };
-            let session = NsdClientSession::new(Endpoint::Tcp(address), nsd, self.limits, env);
+            let introduction = Introduction::node(self.leader.own(), &place.node);
+            let process = self.env.process.clone().filter(|_| *place == self.grant.leader);
+            let env = SessionEnv { introduction, process, ..self.env.clone() };
+            let endpoint = Endpoint::Tcp(place.address);
+            let session = NsdClientSession::new(endpoint, nsd, self.limits, env);
             Arc::new(session) as Arc<dyn NsdPort>
         };
         Some(Arc::clone(self.sessions.lock().entry(nsd).or_insert_with(connect)))

@@ -1,18 +1,16 @@
 //! Golden bytes of the records' file, and mutated ones.
 
 use super::*;
-use crate::cluster::records::{Change, Invitation, NewNsd, NodeNumber, Roles, Usage};
+use crate::cluster::records::{Change, NewNsd, NodeNumber, Usage};
 use strake_env::Rng;
 use strake_env::net::SocketAddr;
-use strake_proto::{ClusterId, Code, NsdId};
+use strake_proto::{ClusterId, Code, NsdId, Role, Roles};
 
 /// One record of each kind, with values that differ.
 fn sample() -> Cluster {
     let address = SocketAddr::from(([10, 0, 0, 1], 7790));
     let mut cluster = Cluster::new(ClusterId([0xab; 16]), "demo", "n1", address).expect("names");
-    let roles = Roles { quorum: false, server: true, client: false };
-    let invitation = Invitation([0xcd; 16]);
-    let invite = Change::Invite { name: "n2".into(), roles, invitation };
+    let invite = Change::Invite { name: "n2".into(), roles: Roles::of(&[Role::Server]) };
     cluster.apply(&invite).expect("invites");
     let nsd = NewNsd {
         name: Some("d1".into()),
@@ -42,10 +40,10 @@ fn the_bytes_of_the_file_never_change() {
     let shown: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(
         shown,
-        "5354524b434c555301000000710000007420922cabababababababababababababababab\
-         0464656d6f05010201010201026e3101000a000001ee3c0101010002026e320000010001\
-         cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd010102643101082f6465762f73646201a11f0673\
-         797374656d01010101026673010080808002022f6d01010101"
+        "5354524b434c5553010000005b00000033a5b4d9abababababababababababababababab\
+         0464656d6f05010201010201026e3101000a000001ee3c0702026e320002010102643101\
+         082f6465762f73646201a11f0673797374656d01010101026673010080808002022f6d01\
+         010101"
     );
     assert_eq!(decode(&bytes).expect("decodes"), sample());
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use strake_env::net::SocketAddr;
-use strake_proto::{ClusterId, Code, Error, ErrorKind, FsId, NsdId, Result};
+use strake_proto::{ClusterId, Code, Error, ErrorKind, FsId, NodeName, NsdId, Result, Role, Roles};
 
 /// A node's number. It is given once and never again.
 #[derive(
@@ -23,55 +23,6 @@ use strake_proto::{ClusterId, Code, Error, ErrorKind, FsId, NsdId, Result};
 )]
 #[serde(transparent)]
 pub(crate) struct NodeNumber(pub(crate) u32);
-
-/// The secret part of a join token: whoever presents it is the node that was added.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Invitation(pub(crate) [u8; 16]);
-
-impl std::fmt::Debug for Invitation {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Invitation(…)")
-    }
-}
-
-/// What a node does for the cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Roles {
-    /// Takes part in decisions. Until several nodes decide together, only the leader does.
-    pub(crate) quorum: bool,
-    /// Serves NSDs.
-    pub(crate) server: bool,
-    /// Mounts file systems.
-    pub(crate) client: bool,
-}
-
-impl std::str::FromStr for Roles {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Roles> {
-        let mut roles = Roles::default();
-        for word in text.split(',').map(str::trim) {
-            match word {
-                "quorum" => roles.quorum = true,
-                "server" => roles.server = true,
-                "client" => roles.client = true,
-                _ => {
-                    let detail = format!("role '{word}': roles are quorum, server and client");
-                    return Err(Error::new(ErrorKind::Invalid, detail));
-                }
-            }
-        }
-        Ok(roles)
-    }
-}
-
-impl std::fmt::Display for Roles {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names = [(self.quorum, "quorum"), (self.server, "server"), (self.client, "client")];
-        let held: Vec<&str> = names.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
-        out.write_str(&held.join(","))
-    }
-}
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,10 +33,15 @@ pub(crate) struct NodeRecord {
     pub(crate) name: String,
     /// Where its server process listens. `None` until the node has joined.
     pub(crate) address: Option<SocketAddr>,
-    /// What it does.
+    /// What it does. Its certificate says the same.
     pub(crate) roles: Roles,
-    /// The token by which it may join. `None` once it has joined.
-    pub(crate) invitation: Option<Invitation>,
+}
+
+impl NodeRecord {
+    /// Its name as certificates have it.
+    pub(crate) fn certified_name(&self) -> NodeName {
+        self.name.parse().expect("invariant: the records were checked")
+    }
 }
 
 /// What an NSD is used for.
@@ -163,9 +119,9 @@ pub(crate) struct NewNsd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// Adds a node that has not joined yet, or invites a node that has no NSD once more.
-    Invite { name: String, roles: Roles, invitation: Invitation },
-    /// The node that was invited listens here.
-    Join { name: String, invitation: Invitation, address: SocketAddr },
+    Invite { name: String, roles: Roles },
+    /// The node that was invited has its certificate, and listens here.
+    Join { name: String, address: SocketAddr },
     /// Removes a node.
     DeleteNode { node: NodeNumber },
     /// Adds NSDs that belong to no file system.
@@ -229,13 +185,12 @@ impl Cluster {
         address: SocketAddr,
     ) -> Result<Cluster> {
         check_name("cluster name", name)?;
-        check_name("node name", node)?;
+        node.parse::<NodeName>()?;
         let first = NodeRecord {
             id: NodeNumber(1),
             name: node.to_owned(),
             address: Some(address),
-            roles: Roles { quorum: true, server: true, client: true },
-            invitation: None,
+            roles: Roles::ALL,
         };
         Ok(Cluster {
             id,
@@ -322,8 +277,8 @@ impl Cluster {
     pub(crate) fn apply(&mut self, change: &Change) -> Result<()> {
         let mut next = self.clone();
         match change {
-            Change::Invite { name, roles, invitation } => next.invite(name, *roles, *invitation)?,
-            Change::Join { name, invitation, address } => next.join(name, *invitation, *address)?,
+            Change::Invite { name, roles } => next.invite(name, *roles)?,
+            Change::Join { name, address } => next.join(name, *address)?,
             Change::DeleteNode { node } => next.delete_node(*node)?,
             Change::AddNsds { nsds } => nsds.iter().try_for_each(|nsd| next.add_nsd(nsd))?,
             Change::AddFs { name, code, block_size, mount, nsds } => {
@@ -337,8 +292,8 @@ impl Cluster {
         Ok(())
     }
 
-    fn invite(&mut self, name: &str, roles: Roles, invitation: Invitation) -> Result<()> {
-        check_name("node name", name)?;
+    fn invite(&mut self, name: &str, roles: Roles) -> Result<()> {
+        name.parse::<NodeName>()?;
         let Some(at) = self.nodes.iter().position(|node| node.name == name) else {
             self.last.0 += 1;
             self.nodes.push(NodeRecord {
@@ -346,7 +301,6 @@ impl Cluster {
                 name: name.to_owned(),
                 address: None,
                 roles,
-                invitation: Some(invitation),
             });
             return Ok(());
         };
@@ -356,25 +310,25 @@ impl Cluster {
             return invalid(format!("{name} is a node of this cluster already"));
         }
         let node = &mut self.nodes[at];
-        (node.roles, node.address, node.invitation) = (roles, None, Some(invitation));
+        (node.roles, node.address) = (roles, None);
         Ok(())
     }
 
-    fn join(&mut self, name: &str, invitation: Invitation, address: SocketAddr) -> Result<()> {
-        if let Some(other) = self.nodes.iter().find(|node| node.address == Some(address)) {
+    fn join(&mut self, name: &str, address: SocketAddr) -> Result<()> {
+        let is_other = |node: &&NodeRecord| node.name != name && node.address == Some(address);
+        if let Some(other) = self.nodes.iter().find(is_other) {
             return invalid(format!(
                 "{} is at {address} already: name another --address",
                 other.name
             ));
         }
-        let found = self.nodes.iter_mut().find(|node| node.name == name);
-        let Some(node) = found.filter(|node| node.invitation == Some(invitation)) else {
-            return invalid(format!(
-                "this join token was used before, or is not the last that was made for {name}: \
-                 `strake node add {name}` prints a new one"
-            ));
+        let Some(node) = self.nodes.iter_mut().find(|node| node.name == name) else {
+            return invalid(format!("{name} is no node of this cluster any more"));
         };
-        (node.address, node.invitation) = (Some(address), None);
+        if node.address.is_some_and(|before| before != address) {
+            return invalid(format!("{name} has joined at another address already"));
+        }
+        node.address = Some(address);
         Ok(())
     }
 
@@ -403,7 +357,7 @@ impl Cluster {
             return invalid(format!("no node {}", new.node.0));
         };
         let node_name = node.name.clone();
-        if !node.roles.server || node.address.is_none() {
+        if !node.roles.has(Role::Server) || node.address.is_none() {
             return invalid(format!(
                 "{node_name} cannot serve NSDs: it has not joined, or lacks the role server"
             ));
@@ -466,7 +420,7 @@ impl Cluster {
     fn set_mounted(&mut self, fs: FsId, node: Option<NodeNumber>) -> Result<()> {
         match node.map(|node| self.node(node)) {
             Some(None) => return invalid("the node that mounts is no node of the cluster".into()),
-            Some(Some(node)) if !node.roles.client => {
+            Some(Some(node)) if !node.roles.has(Role::Client) => {
                 return invalid(format!("{} lacks the role client: it mounts nothing", node.name));
             }
             _ => {}
@@ -509,11 +463,14 @@ impl Cluster {
         unique("nodes", self.nodes.iter().map(|node| &node.name))?;
         unique("NSDs", self.nsds.iter().map(|nsd| &nsd.name))?;
         unique("file systems", self.file_systems.iter().map(|fs| &fs.name))?;
+        if let Some(node) = self.nodes.iter().find(|node| node.name.parse::<NodeName>().is_err()) {
+            return Err(format!("{:?} is no name of a node", node.name));
+        }
         if self.node(self.leader).is_none_or(|leader| leader.address.is_none()) {
             return Err("the leader is no node with an address".to_owned());
         }
         for nsd in &self.nsds {
-            if self.node(nsd.node).is_none_or(|node| !node.roles.server) {
+            if self.node(nsd.node).is_none_or(|node| !node.roles.has(Role::Server)) {
                 return Err(format!("NSD {} is on no node that serves", nsd.name));
             }
             let owner = nsd.fs.map(|fs| self.fs(fs));
@@ -528,7 +485,7 @@ impl Cluster {
                 return Err(format!("file system {} names an NSD that is not its own", fs.name));
             }
             let client = fs.mounted.map(|node| self.node(node));
-            if client.is_some_and(|node| node.is_none_or(|node| !node.roles.client)) {
+            if client.is_some_and(|node| node.is_none_or(|node| !node.roles.has(Role::Client))) {
                 return Err(format!("file system {} is mounted on no client", fs.name));
             }
         }

@@ -8,8 +8,9 @@ use crate::output;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::path::PathBuf;
-use strake_env::Rng;
-use strake_proto::{ClusterId, Error, Result};
+use strake_env::{RealClock, Rng};
+use strake_net::ClusterAuthority;
+use strake_proto::{ClusterId, Error, NodeIdentity, Result, Roles};
 use strake_report::Table;
 
 /// Make a cluster, and show it.
@@ -57,14 +58,14 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<()> {
 fn create(args: &CreateArgs) -> Result<()> {
     let dir = NodeDir::at(&args.dir)?;
     let address = parse_address(&args.address)?;
-    let node = args.node.clone().unwrap_or_else(node_name);
+    let node = args.node.clone().unwrap_or_else(|| node_name().to_lowercase());
     let mut rng = Rng::from_entropy()?;
     let mut id = ClusterId([0; 16]);
     rng.fill(&mut id.0);
     let cluster = Cluster::new(id, &args.name, &node, address)?;
-    let mut secret = [0; 32];
-    rng.fill(&mut secret);
-    let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let authority = ClusterAuthority::create(id, RealClock::shared())?;
+    let identity = NodeIdentity { cluster: id, name: node.parse()?, roles: Roles::ALL };
+    let own = authority.issue(&identity)?;
     let file = NodeFile {
         version: 1,
         cluster_name: args.name.clone(),
@@ -73,7 +74,7 @@ fn create(args: &CreateArgs) -> Result<()> {
         id: NodeNumber(1),
         address,
     };
-    dir.make(&file, &cluster, &format!("{secret}\n"))?;
+    dir.make(&file, &cluster, &own, Some(&authority))?;
     if let Err(error) = start_process(&dir) {
         let root = dir.root().display();
         let detail = format!(

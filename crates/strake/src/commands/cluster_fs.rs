@@ -3,7 +3,7 @@
 use crate::cluster::{Cluster, FsRecord, NsdRecord, stanza};
 use crate::commands::node::{NodeTarget, read_text};
 use crate::create::CODE_DEFAULT;
-use crate::node::{FsWanted, LeaderRequest, MountAnswer};
+use crate::node::{FsWanted, LeaderRequest, MountAnswer, NodeRequest, Request};
 use crate::output;
 use crate::registry;
 use clap::Args;
@@ -221,20 +221,32 @@ pub(crate) fn create(args: &CreateArgs) -> Result<()> {
 
 /// Runs `strake fs mount`.
 pub(crate) fn mount(args: &MountArgs) -> Result<()> {
-    let nodes = match (args.all, args.nodes.is_empty()) {
-        (true, _) => Vec::new(),
-        (false, true) => vec![args.target.file()?.node],
-        (false, false) => args.nodes.clone(),
-    };
-    let (fs, settings, force) = (args.name.clone(), args.set.clone(), args.force);
-    let request = LeaderRequest::MountFs { fs, nodes, settings, force };
-    report(&args.target, args.target.ask_leader(request)?)
+    let fs = args.name.clone();
+    if args.force {
+        args.target.ask_leader::<()>(LeaderRequest::ForgetMount { fs: fs.clone() })?;
+    }
+    let settings = args.set.clone();
+    if args.all || !args.nodes.is_empty() {
+        let request = LeaderRequest::MountFs { fs, nodes: args.nodes.clone(), settings };
+        return report(&args.target, args.target.ask_leader(request)?);
+    }
+    // This node needs nobody to tell it. A node that only mounts cannot be told by others.
+    let fs = args.target.cluster()?.fs_named(&fs)?.clone();
+    let message = args.target.ask(&Request::Node(NodeRequest::Mount { fs, settings }))?;
+    let node = args.target.file()?.node;
+    report(&args.target, vec![MountAnswer { node, done: true, message }])
 }
 
 /// Runs `strake fs umount`.
 pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
-    let (fs, nodes, force) = (args.name.clone(), args.nodes.clone(), args.force);
-    let request = LeaderRequest::UnmountFs { fs, nodes, force };
+    let (fs, force) = (args.name.clone(), args.force);
+    let own = args.target.file()?;
+    let mounted = args.target.cluster()?.fs_named(&fs)?.mounted;
+    if args.nodes.is_empty() && mounted == Some(own.id) {
+        let message = args.target.ask(&Request::Node(NodeRequest::Unmount { fs, force }))?;
+        return report(&args.target, vec![MountAnswer { node: own.node, done: true, message }]);
+    }
+    let request = LeaderRequest::UnmountFs { fs, nodes: args.nodes.clone(), force };
     report(&args.target, args.target.ask_leader(request)?)
 }
 

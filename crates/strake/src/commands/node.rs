@@ -1,8 +1,7 @@
 //! `strake node`: adds, starts, stops, deletes and lists the nodes of a cluster.
 
 use crate::admin::LINE_BYTES_MAX;
-use crate::cluster::join_token::JoinToken;
-use crate::cluster::{Cluster, Roles};
+use crate::cluster::Cluster;
 use crate::commands::up::start_daemon;
 use crate::node::{
     LeaderRequest, NodeDir, NodeFile, NodeRequest, NodeState, PORT_DEFAULT, Peer, Request, ask_own,
@@ -12,11 +11,12 @@ use crate::registry;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use strake_env::net::{IpAddr, SocketAddr, TcpStream};
 use strake_env::{Clock, RealClock};
-use strake_net::{Endpoint, Listener, SharedSecret};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_net::{Endpoint, JoinToken, Listener};
+use strake_proto::{Error, ErrorKind, NodeName, Result, Roles};
 use strake_report::Table;
 
 /// For a connection to the leader, made only to learn this machine's address.
@@ -87,7 +87,8 @@ impl NodeTarget {
 pub(crate) enum NodeCommand {
     /// Add nodes to the cluster, and print a one-time join token for each.
     ///
-    /// A token holds the cluster's secret: carry it like a password.
+    /// A token is good for one day. Whoever has it can join in the node's place: carry it like a
+    /// password.
     Add {
         /// Names of the new nodes.
         #[arg(value_name = "NAME", required = true)]
@@ -203,7 +204,7 @@ fn add(names: &[String], roles: &str, target: &NodeTarget) -> Result<()> {
 fn join(token: &str, dir: &std::path::Path, address: Option<&str>) -> Result<()> {
     let dir = NodeDir::at(dir)?;
     dir.refuse_used()?;
-    let token = JoinToken::parse(token)?;
+    let (token, leader) = parse_token(token)?;
     let address = match address {
         Some(text) => parse_address(text)?,
         None => own_address(&token)?,
@@ -212,39 +213,39 @@ fn join(token: &str, dir: &std::path::Path, address: Option<&str>) -> Result<()>
     drop(Listener::bind(&Endpoint::Tcp(address))?);
     std::fs::create_dir_all(dir.root())
         .map_err(|error| Error::from(error).context(dir.root().display()))?;
-    let secret = secret_of(&dir, &token)?;
-    let leader = Peer::new("that leads", token.leader, secret);
-    let (node, invitation) = (token.node.clone(), token.invitation);
-    let joined = leader.ask_leader(&LeaderRequest::Join { node, invitation, address });
-    let cluster: Cluster = joined?;
-    let id = cluster.node_named(&token.node)?.id;
+    let own = Arc::new(strake_net::join(&token, &RealClock::shared(), CONNECT_MAX)?);
+    let node = own.identity().name.to_string();
+    let leader = Peer::new(leader, token.address, &own);
+    let request = LeaderRequest::Join { node: node.clone(), address };
+    let cluster: Cluster = leader.ask_leader(&request)?;
     let file = NodeFile {
         version: 1,
         cluster_name: cluster.name.clone(),
         cluster: cluster.id.to_string(),
-        node: token.node.clone(),
-        id,
+        node: node.clone(),
+        id: cluster.node_named(&node)?.id,
         address,
     };
-    dir.make(&file, &cluster, &format!("{}\n", token.secret))?;
+    dir.make(&file, &cluster, &own, None)?;
     start_process(&dir)?;
-    println!("{} at {address} is a node of cluster {}", token.node, cluster.name);
+    println!("{node} at {address} is a node of cluster {}", cluster.name);
     Ok(())
 }
 
-/// The token's secret. It is read as any secret is: from a file that only its owner can read.
-fn secret_of(dir: &NodeDir, token: &JoinToken) -> Result<SharedSecret> {
-    let path = dir.root().join("joining");
-    dir.base().write_durably(&path, token.secret.as_bytes(), 0o600)?;
-    let secret = SharedSecret::load(&path);
-    std::fs::remove_file(&path)?;
-    secret
+/// Reads a token as `strake node add` prints it: the network layer's, `@`, and the leader's name,
+/// which the leader's certificate must have.
+fn parse_token(text: &str) -> Result<(JoinToken, NodeName)> {
+    let (token, leader) = text.trim().rsplit_once('@').ok_or_else(|| {
+        let detail = "the token is not whole: copy the whole line that `strake node add` printed";
+        Error::new(ErrorKind::Invalid, detail)
+    })?;
+    Ok((token.parse()?, leader.parse()?))
 }
 
 /// This machine's address on the way to the leader.
 fn own_address(token: &JoinToken) -> Result<SocketAddr> {
-    let stream = TcpStream::connect_timeout(&token.leader, CONNECT_MAX).map_err(|error| {
-        let leader = token.leader;
+    let stream = TcpStream::connect_timeout(&token.address, CONNECT_MAX).map_err(|error| {
+        let leader = token.address;
         let detail = format!("the leader of the cluster at {leader} cannot be reached: {error}");
         Error::new(ErrorKind::Unreachable, detail)
     })?;

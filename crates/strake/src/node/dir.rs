@@ -3,7 +3,7 @@
 //! ```text
 //! DIR/node.toml      NodeFile: who this node is
 //! DIR/records        the cluster's records; the leader's count, others keep a copy
-//! DIR/secret         the cluster's credentials, mode 0600
+//! DIR/keys/          this node's key and certificate, and at the issuer the authority's (0600)
 //! DIR/admin.sock     where the server process answers commands (mode 0600)
 //! DIR/daemon.lock    locked while the server process runs
 //! DIR/node.log       its log
@@ -15,9 +15,12 @@
 use crate::cluster::{Cluster, NodeNumber, NsdRecord, file};
 use crate::data_dir::DataDir;
 use serde::{Deserialize, Serialize};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use strake_env::RealClock;
 use strake_env::net::SocketAddr;
-use strake_net::SharedSecret;
+use strake_net::{ClusterAuthority, NodeCredentials};
 use strake_proto::{Error, ErrorKind, Result};
 
 /// Who a node is.
@@ -41,7 +44,7 @@ pub(crate) struct NodeFile {
 /// The directory of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeDir {
-    /// What it has in common with the data directory of a file system: lock, socket, secret.
+    /// What it has in common with the data directory of a file system: lock and socket.
     base: DataDir,
 }
 
@@ -58,7 +61,7 @@ impl NodeDir {
         self.base.root()
     }
 
-    /// Lock, socket and secret, which have the names that they have in a data directory.
+    /// Lock and socket, which have the names that they have in a data directory.
     pub(crate) fn base(&self) -> &DataDir {
         &self.base
     }
@@ -137,24 +140,37 @@ impl NodeDir {
         self.base.write_durably(&self.records_path(), &file::encode(cluster)?, 0o600)
     }
 
-    /// The cluster's secret.
+    /// The folder of keys and certificates.
+    pub(crate) fn keys_path(&self) -> PathBuf {
+        self.root().join("keys")
+    }
+
+    /// This node's certificate and key.
     ///
     /// # Errors
-    /// As [`SharedSecret::load`].
-    pub(crate) fn secret(&self) -> Result<SharedSecret> {
-        SharedSecret::load(&self.base.secret_path())
+    /// As [`NodeCredentials::load`].
+    pub(crate) fn credentials(&self) -> Result<Arc<NodeCredentials>> {
+        NodeCredentials::load(&self.keys_path(), RealClock::shared()).map(Arc::new)
     }
 
     /// Makes the node. `node.toml` comes last, so a directory that has it has the rest.
     ///
     /// # Errors
     /// `Invalid` if the directory holds anything; the host's.
-    pub(crate) fn make(&self, node: &NodeFile, cluster: &Cluster, secret: &str) -> Result<()> {
+    pub(crate) fn make(
+        &self,
+        node: &NodeFile,
+        cluster: &Cluster,
+        own: &NodeCredentials,
+        authority: Option<&ClusterAuthority>,
+    ) -> Result<()> {
         self.refuse_used()?;
         let root = self.root();
         std::fs::create_dir_all(root)
             .map_err(|error| Error::from(error).context(root.display()))?;
-        self.base.write_durably(&self.base.secret_path(), secret.as_bytes(), 0o600)?;
+        std::fs::DirBuilder::new().mode(0o700).create(self.keys_path())?;
+        authority.map_or(Ok(()), |authority| authority.store(&self.keys_path()))?;
+        own.store(&self.keys_path())?;
         self.store_records(cluster)?;
         let text = toml::to_string_pretty(node)
             .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;

@@ -5,18 +5,20 @@
 //! done work that no record names; it is done anew, or undone, when the change is tried again.
 
 use super::messages::{
-    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, NsdPlace,
+    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, NsdPlace, Place,
 };
 use super::server::{Node, encode};
-use crate::cluster::join_token::JoinToken;
-use crate::cluster::{Change, Cluster, Invitation, NodeNumber, Roles};
+use crate::cluster::{Change, Cluster, NodeNumber};
 use serde_json::Value;
-use strake_env::Rng;
-use strake_proto::{Error, ErrorKind, FsId, Result};
+use std::time::Duration;
+use strake_proto::{Error, ErrorKind, FsId, Result, Role, Roles};
 use tracing::{info, warn};
 
 /// Why a second mount of a file system is refused.
 const ONE_MOUNT: &str = "more than one mount needs tokens, which this version does not have";
+
+/// How long a join token is good for.
+const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
 
 fn invalid<T>(message: String) -> Result<T> {
     Err(Error::new(ErrorKind::Invalid, message))
@@ -30,24 +32,29 @@ impl Node {
                 encode(&Some(self.cluster()).filter(|cluster| cluster.revision > *newer_than))
             }
             LeaderRequest::AddNodes { names, roles } => encode(&self.add_nodes(names, *roles)?),
-            LeaderRequest::Join { node, invitation, address } => {
+            LeaderRequest::Join { node, address } => {
                 let _alone = self.changing.lock();
-                let (name, invitation, address) = (node.clone(), *invitation, *address);
-                let cluster = self.change(&Change::Join { name, invitation, address })?;
+                let (name, address) = (node.clone(), *address);
+                let cluster = self.change(&Change::Join { name, address })?;
                 info!(target: "node", "{node} has joined at {address}");
                 encode(&cluster)
             }
             LeaderRequest::DeleteNode { node } => {
                 let _alone = self.changing.lock();
-                let node = self.cluster().node_named(node)?.id;
+                let record = self.cluster().node_named(node)?.clone();
+                let node = record.id;
+                if let Some(desk) = &self.desk {
+                    desk.withdraw(&record.certified_name())?;
+                }
                 encode(&self.change(&Change::DeleteNode { node })?.revision)
             }
             LeaderRequest::NodeStates => encode(&self.node_states()),
             LeaderRequest::CreateNsds { nsds, force } => encode(&self.create_nsds(nsds, *force)?),
             LeaderRequest::CreateFs(wanted) => encode(&self.create_file_system(wanted)?),
-            LeaderRequest::MountFs { fs, nodes, settings, force } => {
-                encode(&self.mount_on(fs, nodes, settings, *force)?)
+            LeaderRequest::MountFs { fs, nodes, settings } => {
+                encode(&self.mount_on(fs, nodes, settings)?)
             }
+            LeaderRequest::ForgetMount { fs } => encode(&self.forget_lost_mount(fs)?),
             LeaderRequest::UnmountFs { fs, nodes, force } => {
                 encode(&self.unmount_on(fs, nodes, *force)?)
             }
@@ -84,29 +91,18 @@ impl Node {
 
     fn add_nodes(&self, names: &[String], roles: Roles) -> Result<Vec<(String, String)>> {
         let _alone = self.changing.lock();
-        let secret = std::fs::read_to_string(self.dir.base().secret_path())?;
-        let mut rng = Rng::from_entropy()?;
-        let mut tokens = Vec::new();
+        let Some(desk) = &self.desk else {
+            return invalid(format!("{} issues no certificates", self.file.node));
+        };
         // All names are looked at before the first node is added.
         let mut trial = self.cluster();
-        let mut changes = Vec::new();
+        let invite = |name: &String| Change::Invite { name: name.clone(), roles };
+        names.iter().try_for_each(|name| trial.apply(&invite(name)))?;
+        let mut tokens = Vec::new();
         for name in names {
-            let mut invitation = Invitation([0; 16]);
-            rng.fill(&mut invitation.0);
-            let change = Change::Invite { name: name.clone(), roles, invitation };
-            trial.apply(&change)?;
-            changes.push(change);
-            let token = JoinToken {
-                cluster: trial.id,
-                leader: self.file.address,
-                node: name.clone(),
-                secret: secret.trim().to_owned(),
-                invitation,
-            };
-            tokens.push((name.clone(), token.text()?));
-        }
-        for change in changes {
-            self.change(&change)?;
+            self.change(&invite(name))?;
+            let token = desk.issue(&name.parse()?, roles, self.file.address, TOKEN_LIFE)?;
+            tokens.push((name.clone(), format!("{token}@{}", self.file.node)));
         }
         Ok(tokens)
     }
@@ -135,7 +131,10 @@ impl Node {
     fn clients(&self, names: &[String]) -> Result<Vec<(NodeNumber, String)>> {
         let cluster = self.cluster();
         if names.is_empty() {
-            let all = cluster.nodes.iter().filter(|it| it.roles.client && it.address.is_some());
+            let all = cluster
+                .nodes
+                .iter()
+                .filter(|node| node.roles.has(Role::Client) && node.address.is_some());
             return Ok(all.map(|node| (node.id, node.name.clone())).collect());
         }
         let found = names.iter().map(|name| cluster.node_named(name));
@@ -147,19 +146,18 @@ impl Node {
         fs: &str,
         nodes: &[String],
         settings: &[String],
-        force: bool,
     ) -> Result<Vec<MountAnswer>> {
         let mut known = crate::settings::Settings::default();
         settings.iter().try_for_each(|text| known.set(text))?;
         let record = self.cluster().fs_named(fs)?.clone();
         let nodes = self.clients(nodes)?;
-        if force {
-            self.forget_lost_mount(record.id)?;
-        }
         let mut answers = Vec::new();
         for (id, node) in nodes {
             let (fs, settings) = (record.clone(), settings.to_vec());
-            let answer = self.ask::<String>(id, &NodeRequest::Mount { fs, settings });
+            // The mount's process asks the same. Here no mount point is touched yet.
+            let answer = self
+                .refuse_second_mount(&record.name, id)
+                .and_then(|()| self.ask::<String>(id, &NodeRequest::Mount { fs, settings }));
             let done = answer.is_ok();
             let message = answer.unwrap_or_else(|error| error.to_string());
             answers.push(MountAnswer { node, done, message });
@@ -168,10 +166,12 @@ impl Node {
     }
 
     /// Takes a user's word that the node that has the file system mounted is off.
-    fn forget_lost_mount(&self, fs: FsId) -> Result<()> {
+    fn forget_lost_mount(&self, fs: &str) -> Result<()> {
         let _alone = self.changing.lock();
         let cluster = self.cluster();
-        let Some(node) = cluster.fs(fs).and_then(|fs| fs.mounted) else { return Ok(()) };
+        let record = cluster.fs_named(fs)?;
+        let Some(node) = record.mounted else { return Ok(()) };
+        let fs = record.id;
         if self.peer(node).is_ok_and(|peer| peer.ask::<NodeState>(&NodeRequest::State).is_ok()) {
             return Ok(());
         }
@@ -201,18 +201,10 @@ impl Node {
         Ok(answers)
     }
 
-    /// Grants a mount, unless another node has the file system mounted.
-    fn open_mount(&self, fs: &str, node: NodeNumber) -> Result<Grant> {
-        let _alone = self.changing.lock();
+    /// Refuses a mount while another node has the file system mounted.
+    fn refuse_second_mount(&self, fs: &str, node: NodeNumber) -> Result<()> {
         let cluster = self.cluster();
         let record = cluster.fs_named(fs)?;
-        if !self.served.lock().contains_key(&record.id) {
-            let leader = cluster.node_name(self.file.id);
-            let detail = format!(
-                "the metadata of {fs} is not served: `strake node state` says what {leader} lacks"
-            );
-            return Err(Error::new(ErrorKind::Unreachable, detail));
-        }
         if let Some(other) = record.mounted.filter(|other| *other != node) {
             let name = cluster.node_name(other);
             // The node's own lock says whether the mount's process is alive.
@@ -231,17 +223,36 @@ impl Node {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Grants a mount, unless another node has the file system mounted.
+    fn open_mount(&self, fs: &str, node: NodeNumber) -> Result<Grant> {
+        let _alone = self.changing.lock();
+        let cluster = self.cluster();
+        let record = cluster.fs_named(fs)?;
+        if !self.served.lock().contains_key(&record.id) {
+            let leader = cluster.node_name(self.file.id);
+            let detail = format!(
+                "the metadata of {fs} is not served: `strake node state` says what {leader} lacks"
+            );
+            return Err(Error::new(ErrorKind::Unreachable, detail));
+        }
+        self.refuse_second_mount(fs, node)?;
         let cluster = self.change(&Change::Mounted { fs: record.id, node: Some(node) })?;
         let record = cluster.fs(record.id).ok_or(ErrorKind::Internal)?.clone();
         let place = |id: &strake_proto::NsdId| {
-            let nsd = cluster.nsd(*id)?;
-            Some(NsdPlace { nsd: *id, address: cluster.node(nsd.node)?.address? })
+            let at = cluster.node(cluster.nsd(*id)?.node)?;
+            let place = Place { node: at.certified_name(), address: at.address? };
+            Some(NsdPlace { nsd: *id, place })
         };
         let nsds = record.nsds.iter().filter_map(place).collect();
-        Ok(Grant { fs: record, node, leader: self.file.address, nsds })
+        let leader = Place { node: self.file.node.parse()?, address: self.file.address };
+        Ok(Grant { fs: record, node, leader, nsds })
     }
 
-    fn close_mount(&self, fs: FsId, node: NodeNumber) -> Result<()> {
+    /// Notes that a node does not have the file system mounted any more.
+    pub(super) fn close_mount(&self, fs: FsId, node: NodeNumber) -> Result<()> {
         let _alone = self.changing.lock();
         if self.cluster().fs(fs).is_some_and(|fs| fs.mounted == Some(node)) {
             self.change(&Change::Mounted { fs, node: None })?;

@@ -6,11 +6,11 @@
 //! request they do not know.
 
 pub(crate) use crate::cluster::stanza::Described;
-use crate::cluster::{Cluster, FsRecord, Invitation, NodeNumber, NsdRecord, Roles};
+use crate::cluster::{Cluster, FsRecord, NodeNumber, NsdRecord};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use strake_env::net::SocketAddr;
-use strake_proto::{Code, FsId, NsdId};
+use strake_proto::{Code, FsId, NodeName, NsdId, Roles};
 
 /// A request to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,12 +89,10 @@ pub(crate) enum LeaderRequest {
         /// What they will do.
         roles: Roles,
     },
-    /// The node that a token was made for joins. The answer is the records.
+    /// A node that has its certificate joins. The answer is the records.
     Join {
         /// Its name.
         node: String,
-        /// From the token.
-        invitation: Invitation,
         /// Where it will listen.
         address: SocketAddr,
     },
@@ -122,8 +120,11 @@ pub(crate) enum LeaderRequest {
         nodes: Vec<String>,
         /// `KEY=VALUE` settings of this and later mounts.
         settings: Vec<String>,
-        /// The node that has it mounted and does not answer is off for certain.
-        force: bool,
+    },
+    /// The node that has a file system mounted and does not answer is off for certain.
+    ForgetMount {
+        /// The file system's name.
+        fs: String,
     },
     /// Unmount a file system. The answer is a list of [`MountAnswer`].
     UnmountFs {
@@ -175,7 +176,7 @@ pub(crate) struct Grant {
     /// The node that it was granted to.
     pub(crate) node: NodeNumber,
     /// Where the metadata is.
-    pub(crate) leader: SocketAddr,
+    pub(crate) leader: Place,
     pub(crate) nsds: Vec<NsdPlace>,
 }
 
@@ -183,6 +184,13 @@ pub(crate) struct Grant {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NsdPlace {
     pub(crate) nsd: NsdId,
+    pub(crate) place: Place,
+}
+
+/// A node, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) node: NodeName,
     pub(crate) address: SocketAddr,
 }
 

@@ -1,5 +1,6 @@
 //! A node's mounts: each is a process of its own, with a data directory that has no disks.
 
+use super::messages::LeaderRequest;
 use super::server::{Node, wait_for_lock};
 use crate::cluster::{Cluster, FsRecord};
 use crate::commands::down::take_down;
@@ -7,7 +8,7 @@ use crate::commands::up::{prepare_mount_point, start_daemon};
 use crate::daemon::start_thread;
 use crate::data_dir::{NodeConfig, NsdConfig};
 use std::time::Duration;
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::{Error, ErrorKind, FsId, Result};
 use tracing::{info, warn};
 
 /// How long a mount's process that is on its way down is waited for.
@@ -52,7 +53,26 @@ impl Node {
             let detail = format!("{fs} is unmounted and flushed, but its process still runs");
             return Err(Error::new(ErrorKind::TimedOut, detail));
         }
+        // A mount's process that was killed has told the leader nothing.
+        if let Some(record) = self.cluster().file_systems.iter().find(|record| record.name == fs) {
+            self.tell_closed(record.id);
+        }
         Ok(sentence)
+    }
+
+    /// Has the leader note that this node does not have the file system mounted.
+    fn tell_closed(&self, fs: FsId) {
+        let node = self.file.id;
+        let told = match self.leads() {
+            true => self.close_mount(fs, node),
+            false => self
+                .peer(self.cluster().leader)
+                .and_then(|leader| leader.ask_leader(&LeaderRequest::CloseMount { fs, node })),
+        };
+        if let Err(error) = told {
+            // The leader asks this node when it matters, and learns that no mount is there.
+            warn!(target: "node", "the leader was not told of the end of a mount: {error}");
+        }
     }
 
     /// True if the process of a mount runs here.

@@ -4,10 +4,11 @@ use super::dir::NodeDir;
 use super::messages::{LeaderRequest, NodeRequest, Request};
 use crate::admin;
 use serde::de::DeserializeOwned;
+use std::sync::Arc;
 use std::time::Duration;
 use strake_env::net::SocketAddr;
-use strake_net::{Endpoint, SharedSecret, ask_node};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_net::{Endpoint, Introduction, NodeCredentials, ask_node};
+use strake_proto::{Error, ErrorKind, NodeName, Result};
 
 /// For a node to greet. A node that takes longer counts as one that does not answer.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -19,16 +20,15 @@ const QUICK_ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Another node.
 #[derive(Clone)]
 pub(crate) struct Peer {
-    /// Its name, for messages.
-    name: String,
+    name: NodeName,
     address: SocketAddr,
-    secret: SharedSecret,
+    own: Arc<NodeCredentials>,
 }
 
 impl Peer {
-    /// The node of that name at `address`.
-    pub(crate) fn new(name: &str, address: SocketAddr, secret: SharedSecret) -> Peer {
-        Peer { name: name.to_owned(), address, secret }
+    /// The node of that name at `address`, to which this node proves itself as `own`.
+    pub(crate) fn new(name: NodeName, address: SocketAddr, own: &Arc<NodeCredentials>) -> Peer {
+        Peer { name, address, own: Arc::clone(own) }
     }
 
     /// The leader, as the node of `dir` knows it.
@@ -39,12 +39,12 @@ impl Peer {
         let records = dir.records()?;
         let leader = records.node(records.leader).and_then(|node| Some((node, node.address?)));
         let (node, address) = leader.expect("invariant: the records were checked when read");
-        Ok(Peer::new(&node.name, address, dir.secret()?))
+        Ok(Peer::new(node.certified_name(), address, &dir.credentials()?))
     }
 
-    /// The cluster's secret.
-    pub(crate) fn secret(&self) -> &SharedSecret {
-        &self.secret
+    /// The certificate by which this node proves itself.
+    pub(crate) fn own(&self) -> &Arc<NodeCredentials> {
+        &self.own
     }
 
     /// Asks about the cluster. The node must lead it.
@@ -78,7 +78,8 @@ impl Peer {
             _ => ANSWER_MAX,
         };
         let endpoint = Endpoint::Tcp(self.address);
-        let answer = ask_node(&endpoint, &self.secret.clone().into(), &bytes, CONNECT_MAX, limit);
+        let introduction = Introduction::node(&self.own, &self.name);
+        let answer = ask_node(&endpoint, &introduction, &bytes, CONNECT_MAX, limit);
         let answer = answer.map_err(|error| match error.kind() {
             ErrorKind::Unreachable | ErrorKind::TimedOut => Error::new(
                 ErrorKind::Unreachable,

@@ -31,9 +31,12 @@ use std::time::Duration;
 use strake_env::net::UnixStream;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock, Rng};
-use strake_net::{ControlPort, Door, Endpoint, Listener, ProvenPeer, ServerOptions, SharedSecret};
+use strake_net::{
+    ClusterAuthority, ControlPort, Door, Endpoint, JoinDesk, Listener, Members, NodeCredentials,
+    NodeServer, ProvenPeer, ServerOptions,
+};
 use strake_observe::Observe;
-use strake_proto::{Error, ErrorKind, FsId, NsdId, Result};
+use strake_proto::{Error, ErrorKind, FsId, NodeIdentity, NsdId, Result};
 use tracing::{error, info, warn};
 
 /// How often a node looks for file systems that could not be opened, and for newer records.
@@ -43,13 +46,15 @@ const TEND_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) struct Node {
     pub(super) dir: NodeDir,
     pub(super) file: NodeFile,
-    pub(super) secret: SharedSecret,
+    pub(super) own: Arc<NodeCredentials>,
+    /// Where nodes join, if this node issues certificates.
+    pub(super) desk: Option<Arc<JoinDesk>>,
     pub(super) door: Arc<Door>,
     pub(super) changing: Mutex<()>,
     pub(super) served: Mutex<BTreeMap<FsId, Member>>,
     /// Why file systems of this node are not served.
     faults: Mutex<BTreeMap<FsId, String>>,
-    cluster: Mutex<Cluster>,
+    cluster: Arc<Mutex<Cluster>>,
     observe: Arc<Observe>,
     /// True while the leader does not answer, so that the log says so once.
     is_alone: AtomicBool,
@@ -113,13 +118,28 @@ fn end_on_signals(node: &Arc<Node>) -> Result<()> {
     })
 }
 
+/// Admits the nodes that the records name, with the roles that they have there.
+struct Admitted(Arc<Mutex<Cluster>>);
+
+impl Members for Admitted {
+    fn admit(&self, node: &NodeIdentity) -> Result<()> {
+        let cluster = self.0.lock();
+        let mut known = cluster.nodes.iter();
+        if known.any(|known| known.name == node.name.as_str() && known.roles == node.roles) {
+            return Ok(());
+        }
+        let detail = format!("{node} is not, or not any more, one of cluster {}", cluster.name);
+        Err(Error::new(ErrorKind::Access, detail))
+    }
+}
+
 /// Answers what other nodes ask.
 struct Control(Weak<Node>);
 
 impl ControlPort for Control {
-    fn answer(&self, _peer: &ProvenPeer, request: &[u8]) -> Result<Vec<u8>> {
+    fn answer(&self, peer: &ProvenPeer, request: &[u8]) -> Result<Vec<u8>> {
         let node = self.0.upgrade().ok_or(ErrorKind::Unreachable)?;
-        let reply = Reply::of(node.answer_bytes(request));
+        let reply = Reply::of(node.answer_bytes(Some(peer), request));
         serde_json::to_vec(&reply)
             .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
     }
@@ -134,7 +154,7 @@ fn converse(node: &Node, stream: &UnixStream) {
             // A command connected only to see whether the node is up.
             return Ok(());
         }
-        let reply = Reply::of(node.answer_bytes(line.as_bytes()));
+        let reply = Reply::of(node.answer_bytes(None, line.as_bytes()));
         let mut text = serde_json::to_string(&reply)
             .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
         text.push('\n');
@@ -165,21 +185,35 @@ fn tend(node: &Weak<Node>) {
 
 impl Node {
     fn open(dir: NodeDir, file: NodeFile) -> Result<Node> {
-        let cluster = dir.records()?;
-        let secret = dir.secret()?;
+        let cluster = Arc::new(Mutex::new(dir.records()?));
+        let own = dir.credentials()?;
+        let desk = match ClusterAuthority::load(&dir.keys_path(), RealClock::shared()) {
+            Ok(authority) => {
+                let desk = JoinDesk::open(authority, &dir.keys_path(), RealClock::shared())?;
+                Some(Arc::new(desk))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let server = NodeServer::new(&own)?.with_members(Arc::new(Admitted(Arc::clone(&cluster))));
+        let server = match &desk {
+            Some(desk) => server.with_desk(Arc::clone(desk)),
+            None => server,
+        };
         let listener = Listener::bind(&Endpoint::Tcp(file.address))?;
         // Zero is reserved: to a client it means that it has met no server yet.
         let options = ServerOptions::new(Rng::from_entropy()?.next_u64().max(1));
-        let door = Arc::new(Door::open(listener, secret.clone(), options)?);
+        let door = Arc::new(Door::open(listener, server, options)?);
         Ok(Node {
             dir,
             file,
-            secret,
+            own,
+            desk,
             door,
             changing: Mutex::new(()),
             served: Mutex::default(),
             faults: Mutex::default(),
-            cluster: Mutex::new(cluster),
+            cluster,
             observe: Observe::new(RealClock::shared(), 512),
             is_alone: AtomicBool::new(false),
             end: Mutex::new(None),
@@ -201,12 +235,12 @@ impl Node {
     pub(super) fn peer(&self, node: NodeNumber) -> Result<Peer> {
         let cluster = self.cluster.lock();
         let record = cluster.node(node);
-        let found = record.and_then(|record| Some((record.name.clone(), record.address?)));
+        let found = record.and_then(|record| Some((record.certified_name(), record.address?)));
         let (name, address) = found.ok_or_else(|| {
             let name = cluster.node_name(node);
             Error::new(ErrorKind::Unreachable, format!("node {name} has not joined yet"))
         })?;
-        Ok(Peer::new(&name, address, self.secret.clone()))
+        Ok(Peer::new(name, address, &self.own))
     }
 
     /// Asks a node, which may be this one.
@@ -229,7 +263,11 @@ impl Node {
             return Ok(());
         }
         self.dir.store_records(cluster)?;
-        held.clone_from(cluster);
+        let before = std::mem::replace(&mut *held, cluster.clone());
+        drop(held);
+        for node in before.nodes.iter().filter(|node| cluster.node(node.id).is_none()) {
+            self.door.disconnect(&node.certified_name());
+        }
         Ok(())
     }
 
@@ -316,16 +354,41 @@ impl Node {
         }
     }
 
-    fn answer_bytes(&self, bytes: &[u8]) -> Result<Value> {
+    /// Answers a request of another node, or of a command on this machine.
+    fn answer_bytes(&self, peer: Option<&ProvenPeer>, bytes: &[u8]) -> Result<Value> {
         let request: Request = serde_json::from_slice(bytes).map_err(|error| {
             let detail = format!("node {} does not understand this: {error}", self.file.node);
             Error::new(ErrorKind::Invalid, detail)
         })?;
+        peer.map_or(Ok(()), |peer| self.may_ask(peer, &request))?;
         match &request {
             Request::Node(request) => self.answer_node(request),
             Request::Leader(request) if self.leads() => self.answer_leader(request),
             Request::Leader(_) => self.peer(self.cluster().leader)?.call(&request),
         }
+    }
+
+    /// Refuses what a node may not ask. Only the leader tells other nodes what to do, and each node
+    /// speaks for itself alone.
+    fn may_ask(&self, peer: &ProvenPeer, request: &Request) -> Result<()> {
+        let ProvenPeer::Node(peer) = peer else {
+            return Err(Error::new(ErrorKind::Access, "a node proves itself by its certificate"));
+        };
+        let cluster = self.cluster.lock();
+        let is = |node: NodeNumber| cluster.node_name(node) == peer.name.as_str();
+        let may = match request {
+            Request::Node(NodeRequest::State | NodeRequest::IsMounted { .. }) => true,
+            Request::Node(_) => is(cluster.leader),
+            Request::Leader(LeaderRequest::Join { node, .. }) => node == peer.name.as_str(),
+            Request::Leader(
+                LeaderRequest::OpenMount { node, .. } | LeaderRequest::CloseMount { node, .. },
+            ) => is(*node),
+            Request::Leader(_) => true,
+        };
+        if may {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Access, format!("{peer} may not ask that of another node")))
     }
 
     fn answer_node(&self, request: &NodeRequest) -> Result<Value> {
