@@ -178,6 +178,21 @@ impl ClusterAuthority {
         Ok(certificate.map_err(|error| failed("a certificate", &error))?.into())
     }
 
+    /// Signs whatever a test wants signed.
+    #[cfg(test)]
+    pub(crate) fn sign_anything(
+        &self,
+        uris: &[&str],
+        usages: &[ExtendedKeyUsagePurpose],
+    ) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = uris.iter().map(|text| uri(text).expect("a URI")).collect();
+        params.extended_key_usages = usages.to_vec();
+        set_life(&mut params, &*self.clock, 1).expect("a life");
+        let issuer = Issuer::new(authority_params(self.cluster).expect("params"), &self.key);
+        params.signed_by(&new_key().expect("a key"), &issuer).expect("signed").into()
+    }
+
     /// A key and a certificate for a node: for the node at which the authority itself is, and for
     /// tests. All other nodes join, and make their keys themselves.
     ///

@@ -244,6 +244,15 @@ fn roles_and_membership_decide_who_may_use_a_service() {
     assert!(ask(&connection, "x").is_err(), "its connections end with its membership");
 }
 
+/// Sets it when dropped, also by a test that fails: threads that look at it end then.
+struct SetAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// One session that asks all the time while `strangers` do what they like; it must not notice. What
 /// they return stays open until others have got in.
 fn undisturbed<T>(strangers: impl FnOnce(&Door, &TestCluster) -> T) {
@@ -262,6 +271,7 @@ fn undisturbed<T>(strangers: impl FnOnce(&Door, &TestCluster) -> T) {
                 asked.fetch_add(1, SeqCst);
             }
         });
+        let _end = SetAtEnd(&stop);
         let _open = strangers(&door, &cluster);
         let new = connect(&door, &introduction, Service::Node).expect("others get in");
         let before = asked.load(SeqCst);
@@ -269,7 +279,6 @@ fn undisturbed<T>(strangers: impl FnOnce(&Door, &TestCluster) -> T) {
         while asked.load(SeqCst) <= before {
             strake_env::thread::yield_now();
         }
-        stop.store(true, SeqCst);
     });
 }
 

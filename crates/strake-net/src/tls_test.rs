@@ -186,3 +186,51 @@ fn an_older_tls_and_a_foreign_protocol_are_refused() {
         });
     }
 }
+
+#[test]
+fn what_a_genuine_certificate_may_do_depends_on_each_thing_that_it_says() {
+    use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+    let cluster = TestCluster::new(1);
+    let own = cluster.node("c1", &[Role::Client], Cipher::AuthOnly);
+    let roots = || roots_of(&own.authority).expect("an authority");
+    let id = own.identity().cluster;
+    let whom = Whom::Node { roots: roots(), cluster: id, name: name("n1") };
+    let by_client = ServerCheck { whom, algorithms: algorithms() };
+    let by_joiner =
+        ServerCheck { whom: Whom::Cluster(own.authority_fingerprint()), algorithms: algorithms() };
+    let by_server = ClientCheck { roots: roots(), cluster: id, algorithms: algorithms() };
+    let now = rustls::time_provider::TimeProvider::current_time(&*calendar(&cluster.clock()));
+    let now = now.expect("a time");
+    let judge = |certificate: &CertificateDer<'_>| {
+        let name = ServerName::try_from("strake").expect("a name");
+        let sent = [own.authority.clone()];
+        [
+            by_client.verify_server_cert(certificate, &sent, &name, &[], now).is_ok(),
+            by_joiner.verify_server_cert(certificate, &sent, &name, &[], now).is_ok(),
+            by_server.verify_client_cert(certificate, &sent, now).is_ok(),
+        ]
+    };
+    let (n1, n2) = (format!("strake:{id}:n1:server"), format!("strake:{id}:n2:server"));
+    let client = format!("strake:{id}:n1:client");
+    let foreign = format!("strake:{}:n1:server", "9".repeat(32));
+    let authority = format!("strake:{id}");
+    let both = [ClientAuth, ServerAuth];
+    for (uris, usages, expected) in [
+        (vec![&*n1], &both[..], [true, true, true]),
+        (vec![&*n2], &both[..], [false, true, true]),
+        // Each of the two checks refuses a client's certificate by itself.
+        (vec![&*client], &both[..], [false, false, true]),
+        (vec![&*n1], &both[..1], [false, false, true]),
+        (vec![&*n1], &both[1..], [true, true, false]),
+        (vec![&*foreign], &both[..], [false, false, false]),
+        (vec![&*authority], &both[..], [false, false, false]),
+        (vec![], &both[..], [false, false, false]),
+        (vec![&*n1, &*n2], &both[..], [false, false, false]),
+    ] {
+        let certificate = cluster.authority.sign_anything(&uris, usages);
+        assert_eq!(judge(&certificate), expected, "{uris:?} {usages:?}");
+    }
+    // The same words under the signature of another authority.
+    let other = TestCluster::new(1).authority.sign_anything(&[&n1], &both);
+    assert_eq!(judge(&other), [false, false, false]);
+}
