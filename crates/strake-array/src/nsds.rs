@@ -329,6 +329,26 @@ impl NsdSet {
         Ok(slots)
     }
 
+    /// The positions of a block that lie on these slots: a mask.
+    pub fn positions_on(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        slots: &[SlotIndex],
+    ) -> Result<u32> {
+        if slots.is_empty() {
+            return Ok(0);
+        }
+        let placed = self.stripe(layout, block)?;
+        let is_on = |slot: &SlotIndex| slots.contains(slot);
+        Ok((0..).zip(placed.iter()).fold(
+            0,
+            |mask, (at, slot)| {
+                if is_on(slot) { mask | 1u32 << at } else { mask }
+            },
+        ))
+    }
+
     fn placement(&self, layout: &ObjectLayout) -> Result<Arc<Placement>> {
         let key = (layout.layout, layout.code);
         if let Some(found) = self.placements.read().get(&key) {

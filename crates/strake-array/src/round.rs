@@ -11,13 +11,13 @@
 //! predecessor may be freed. So after a crash recovery finds everything that the metadata does not
 //! know of among the stripes that were never settled.
 
-use crate::stripe_io::{Committed, StripeIo};
+use crate::stripe_io::{Committed, StripeIo, Written};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::sync::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use strake_observe::Observe;
 use strake_proto::nsd::SettledStripe;
-use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result, SlotIndex, Version};
+use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result, SlotIndex};
 
 /// The most settled stripes that one commit hands over.
 const SETTLED_MAX: usize = 65_536;
@@ -40,7 +40,8 @@ pub trait Outcome: Send {
 pub struct Accepted {
     pub layout: ObjectLayout,
     pub block: BlockIndex,
-    pub version: Version,
+    /// The version, and the positions that did not accept it.
+    pub written: Written,
     /// Dirty bytes that its owner keeps in memory until the stripe is stable.
     pub charge: usize,
     /// `NsdSet::restarts` before the stripe was sent.
@@ -203,19 +204,18 @@ impl Rounds {
         let mut lost = 0;
         let restarts = self.io.nsds().restarts();
         for stripe in batch {
-            let stable = noted.is_ok()
-                && stripe.restarts == restarts
-                && match self.tolerated(&stripe, &unreached) {
-                    Ok(tolerated) => tolerated,
-                    Err(error) => {
-                        noted = Err(error);
-                        false
-                    }
-                };
-            let Accepted { layout, block, version, restarts: before, outcome, .. } = stripe;
-            if stable {
+            let mut lacks = None;
+            if noted.is_ok() && stripe.restarts == restarts {
+                match self.lacks(&stripe, &unreached) {
+                    Ok(known) => lacks = known,
+                    Err(error) => noted = Err(error),
+                }
+            }
+            let Accepted { layout, block, written, restarts: before, outcome, .. } = stripe;
+            if let Some(lacks) = lacks {
                 let (fs, object) = (self.io.nsds().fs(), layout.object);
-                outcome.stable(SettledStripe { fs, object, block, version });
+                let version = written.version;
+                outcome.stable(SettledStripe { fs, object, block, version, lacks });
             } else {
                 lost += 1;
                 outcome.lost((before == restarts).then(|| {
@@ -232,6 +232,18 @@ impl Rounds {
             return Err(Error::new(ErrorKind::Retry, detail));
         }
         Ok(())
+    }
+
+    /// The positions that may lack a stripe (R1): those that did not accept it, and those that this
+    /// round did not reach, whatever they had accepted. All that were away are among these. `None`
+    /// if the stripe is not safe. An NSD that goes away later has the stripe stable, and unsettled.
+    fn lacks(&self, stripe: &Accepted, unreached: &[SlotIndex]) -> Result<Option<u32>> {
+        if !self.tolerated(stripe, unreached)? {
+            return Ok(None);
+        }
+        let nsds = self.io.nsds();
+        let unreached = nsds.positions_on(&stripe.layout, stripe.block, unreached)?;
+        Ok(Some(stripe.written.lacks | unreached))
     }
 
     /// Whether a stripe is safe although the commit did not reach these NSDs. If it is, the
@@ -259,15 +271,5 @@ impl Rounds {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A patch dirties few bytes. Without the second limit tens of thousands of them would wait.
-    #[test]
-    fn many_small_patches_make_a_round_due() {
-        let many = Waiting { bytes: STRIPES_DUE * 4096, stripes: STRIPES_DUE };
-        assert!(many.is_much(64 << 20));
-        let fewer = Waiting { stripes: STRIPES_DUE - 1, ..many };
-        assert!(!fewer.is_much(64 << 20) && fewer.is_much(fewer.bytes));
-    }
-}
+#[path = "round_test.rs"]
+mod round_test;

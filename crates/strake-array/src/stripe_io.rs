@@ -28,7 +28,7 @@ mod write;
 
 #[cfg(test)]
 #[path = "stripe_io_test.rs"]
-mod stripe_io_test;
+pub(crate) mod stripe_io_test;
 
 pub use examine::Health;
 pub use patch::{Patch, Patched, rows_of};
@@ -78,6 +78,15 @@ impl Versions {
     }
 }
 
+/// A version of a block that was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The version.
+    pub version: Version,
+    /// The positions that were left out or did not accept it: a mask.
+    pub lacks: u32,
+}
+
 /// A block that is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -85,9 +94,9 @@ pub struct Found {
     pub version: Version,
     /// Its length.
     pub block_bytes: u32,
-    /// Whether the read had to write the block anew, because a strip was bad or versions were
+    /// What was written, if the read had to write the block anew: a strip was bad, or versions were
     /// unequal. The new version is accepted, but not yet stable.
-    pub rewritten: bool,
+    pub rewritten: Option<Written>,
 }
 
 /// Whether the caller excludes every other writer of the block.

@@ -9,7 +9,7 @@ use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, LayoutVersion, ObjectId, PoolMap};
 use strake_testing::{MemoryNsd, memory_nsd::Faults};
 
-pub(super) const BLOCK_SIZE: u32 = 256 << 10;
+pub(crate) const BLOCK_SIZE: u32 = 256 << 10;
 
 /// Metadata that only takes notes.
 #[derive(Default)]
@@ -30,11 +30,11 @@ impl MetaPort for Notes {
     }
 }
 
-pub(super) struct Bench {
-    pub(super) nsds: Vec<Arc<MemoryNsd>>,
+pub(crate) struct Bench {
+    pub(crate) nsds: Vec<Arc<MemoryNsd>>,
     notes: Arc<Notes>,
-    pub(super) layout: ObjectLayout,
-    pub(super) io: StripeIo,
+    pub(crate) layout: ObjectLayout,
+    pub(crate) io: StripeIo,
     /// How many later clients were given a grant.
     lives: AtomicU64,
 }
@@ -61,7 +61,12 @@ fn io_over(nsds: &[Arc<MemoryNsd>], notes: &Arc<Notes>, grant: u64) -> StripeIo 
     StripeIo::new(Arc::new(set), fan, Versions::new(GrantNumber(grant)))
 }
 
-pub(super) fn bench(code: Code, count: u16) -> Bench {
+/// A client of its own over the NSDs of a bench.
+pub(crate) fn io_over_all(bench: &Bench, grant: u64) -> StripeIo {
+    io_over(&bench.nsds, &bench.notes, grant)
+}
+
+pub(crate) fn bench(code: Code, count: u16) -> Bench {
     let nsds: Vec<_> = (0..count).map(|at| MemoryNsd::new(NsdId(u32::from(at) + 1))).collect();
     let notes = Arc::new(Notes::default());
     let layout = ObjectLayout {
@@ -85,7 +90,9 @@ impl Bench {
     pub(super) fn write(&self, io: &StripeIo, block: u64, data: &[u8]) -> Result<Version> {
         let mut padded = vec![0; padded_bytes(self.layout.code, data.len() as u32)];
         padded[..data.len()].copy_from_slice(data);
-        io.write_block(&self.layout, BlockIndex(block), data.len() as u32, &padded, Version::NONE)
+        let (block, length) = (BlockIndex(block), data.len() as u32);
+        let written = io.write_block(&self.layout, block, length, &padded, Version::NONE)?;
+        Ok(written.version)
     }
 
     /// Reads the whole block with a new client, as after a restart. The NSDs in `away` (a mask) are
@@ -378,7 +385,7 @@ fn more_losses_than_tolerated_are_an_error_and_not_a_hole_once_a_block_is_settle
         let version = bench.write(&bench.io, 0, &written).expect("written");
         bench.io.commit(&[]);
         let (fs, object) = (bench.io.nsds().fs(), bench.layout.object);
-        bench.io.commit(&[SettledStripe { fs, object, block: BlockIndex(0), version }]);
+        bench.io.commit(&[SettledStripe { fs, object, block: BlockIndex(0), version, lacks: 0 }]);
         for strip in (0..6).filter(|strip| lost >> strip & 1 == 1) {
             let slot = usize::from(bench.slot_at(strip).0);
             bench.nsds[slot].lose(object, BlockIndex(0), strip);

@@ -68,7 +68,7 @@ impl Bench {
         let (fs, block, strip) = (strake_proto::FsId(1), BlockIndex(block), StripIndex(strip));
         let key = StripKey { fs, object, block, strip };
         let data = vec![1; 64 << 10];
-        let header = StripHeader { version, block_bytes: 64 << 10, skipped: 0 };
+        let header = StripHeader { version, block_bytes: 64 << 10, lacks: 0 };
         let checksums = strip_checksums(&key, version, &data);
         let request =
             NsdRequest::Write { key, header, checksums, copy: false, stable: Version::NONE };

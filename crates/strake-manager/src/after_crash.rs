@@ -12,7 +12,9 @@ use strake_array::stripe_io::on_disk;
 use strake_array::{Array, reaper};
 use strake_proto::meta::{Inode, MetaOp};
 use strake_proto::nsd::SettledStripe;
-use strake_proto::{BlockIndex, Error, ErrorKind, ObjectId, ObjectLayout, Result, Version};
+use strake_proto::{
+    BlockIndex, Error, ErrorKind, ObjectId, ObjectLayout, Result, SlotIndex, Version,
+};
 use tracing::error;
 
 /// Repairs; see the file's head.
@@ -43,9 +45,11 @@ pub fn recover(array: &Array) -> Result<RecoveryReport> {
         for &block in blocks.range(..end_of(inode, layout)) {
             match array.io.recover(layout, block, Version::NONE) {
                 Ok(Some(found)) => {
-                    report.rewritten += u64::from(found.rewritten);
+                    report.rewritten += u64::from(found.rewritten.is_some());
                     let (fs, object) = (array.io.nsds().fs(), layout.object);
-                    settled.push(SettledStripe { fs, object, block, version: found.version });
+                    let version = found.version;
+                    let stripe = SettledStripe { fs, object, block, version, lacks: 0 };
+                    settled.push((*layout, stripe));
                 }
                 Ok(None) => report.deleted += 1,
                 // The stripe stays unsettled. It is looked at again when more NSDs are there.
@@ -75,9 +79,24 @@ pub fn recover(array: &Array) -> Result<RecoveryReport> {
     array.meta.sync()?;
     reaper::apply_pending(array)?;
     array.rounds.run(true)?;
-    array.rounds.settle(&mut settled);
+    array.rounds.settle(&mut with_masks(array, settled)?);
     array.rounds.run(true)?;
     Ok(report)
+}
+
+/// Names the positions that may lack stripes which are stable on all NSDs that are up now.
+fn with_masks(
+    array: &Array,
+    stripes: Vec<(ObjectLayout, SettledStripe)>,
+) -> Result<Vec<SettledStripe>> {
+    let nsds = array.io.nsds();
+    let is_up = |slot: &SlotIndex| nsds.availability(*slot).readable();
+    let away: Vec<SlotIndex> = nsds.slots().filter(|slot| !is_up(slot)).collect();
+    let mask = |(layout, stripe): (ObjectLayout, SettledStripe)| {
+        let lacks = nsds.positions_on(&layout, stripe.block, &away)?;
+        Ok(SettledStripe { lacks, ..stripe })
+    };
+    stripes.into_iter().map(mask).collect()
 }
 
 /// The first block beyond a file.

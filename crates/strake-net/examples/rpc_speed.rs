@@ -29,7 +29,7 @@ impl NsdPort for Nothing {
         _send: &[u8],
         receive: &mut [u8],
     ) -> Result<NsdReply> {
-        let header = StripHeader { version: Version::NONE, block_bytes: 1 << 20, skipped: 0 };
+        let header = StripHeader { version: Version::NONE, block_bytes: 1 << 20, lacks: 0 };
         Ok(match request {
             NsdRequest::Read { length, .. } => NsdReply::Strip {
                 header,
@@ -109,7 +109,7 @@ fn measure(session: &NsdClientSession, request: &NsdRequest, send: &[u8], receiv
 fn main() -> Result<()> {
     let (object, block, strip) = (ObjectId(1), BlockIndex(0), StripIndex(0));
     let key = StripKey { fs: FsId(1), object, block, strip };
-    let header = StripHeader { version: Version::NONE, block_bytes: 1 << 20, skipped: 0 };
+    let header = StripHeader { version: Version::NONE, block_bytes: 1 << 20, lacks: 0 };
     let (checksums, stable) = (vec![0; 256], Version::NONE);
     let write = NsdRequest::Write { key, header, checksums, copy: false, stable };
     let read = NsdRequest::Read { key, version: None, offset: 0, length: 1 << 20 };

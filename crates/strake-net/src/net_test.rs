@@ -142,7 +142,7 @@ fn key(object: u64, block: u64) -> StripKey {
 
 fn write(key: StripKey, bytes: usize) -> NsdRequest {
     let version = Version { grant: GrantNumber(1), counter: 1 };
-    let header = StripHeader { version, block_bytes: bytes as u32, skipped: 0 };
+    let header = StripHeader { version, block_bytes: bytes as u32, lacks: 0 };
     NsdRequest::Write { key, header, checksums: vec![1, 2, 3], copy: false, stable: Version::NONE }
 }
 

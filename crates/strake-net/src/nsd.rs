@@ -80,7 +80,9 @@ fn waiting_for(request: &NsdRequest) -> &'static str {
         NsdRequest::DeleteRange { .. } => "for a range deletion on",
         NsdRequest::ForgetTombstones { .. } => "for tombstones on",
         NsdRequest::Refuse { .. } => "for a promise of",
-        NsdRequest::List { .. } | NsdRequest::ListUnsettled { .. } => "for a listing of",
+        NsdRequest::List { .. }
+        | NsdRequest::ListUnsettled { .. }
+        | NsdRequest::ListLacking { .. } => "for a listing of",
         NsdRequest::Status => "for the status of",
         NsdRequest::Check { .. } => "for a check of",
         NsdRequest::Scrub { .. } | NsdRequest::Salvage => "for a scrub of",

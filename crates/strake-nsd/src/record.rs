@@ -13,7 +13,8 @@
 //!        0   8  version: grant
 //!        8   8  version: counter
 //!        16  4  bytes of the whole block
-//!        20  4  skipped positions
+//!        20  4  positions that may lack the version: those that the write left out, and once the
+//!               stripe is settled those on which it was not stable then
 //!        24  4  bytes of the strip, a multiple of 4096, > 0
 //!        28  8  lsn of the journal entry that accepted it
 //!        36  1  flags: 1 settled; 2 patch (format 2 only)
@@ -289,7 +290,7 @@ pub fn encode_strip(key: &[u8], record: &StripRecord) -> Vec<u8> {
     for held in &record.versions {
         put_version(&mut bytes, held.version());
         bytes.extend_from_slice(&held.header.block_bytes.to_le_bytes());
-        bytes.extend_from_slice(&held.header.skipped.to_le_bytes());
+        bytes.extend_from_slice(&held.header.lacks.to_le_bytes());
         bytes.extend_from_slice(&held.strip_bytes.to_le_bytes());
         bytes.extend_from_slice(&held.accepted.0.to_le_bytes());
         let settled = if held.settled { FLAG_SETTLED } else { 0 };
@@ -386,7 +387,7 @@ pub fn decode_strip(key: &[u8], value: &[u8]) -> Result<StripRecord, Damaged> {
 fn decode_version(reader: &mut Reader<'_>, format: u8) -> Result<StripVersion, Damaged> {
     let version = reader.version()?;
     let block_bytes = reader.u32()?;
-    let skipped = reader.u32()?;
+    let lacks = reader.u32()?;
     let strip_bytes = reader.u32()?;
     let accepted = Lsn(reader.u64()?);
     let flags = reader.u8()?;
@@ -406,7 +407,7 @@ fn decode_version(reader: &mut Reader<'_>, format: u8) -> Result<StripVersion, D
         }
         displaced = decode_displaced(reader, strip_bytes)?;
     }
-    let header = StripHeader { version, block_bytes, skipped };
+    let header = StripHeader { version, block_bytes, lacks };
     let settled = flags & FLAG_SETTLED != 0;
     Ok(StripVersion { header, strip_bytes, accepted, settled, whole, displaced })
 }

@@ -21,7 +21,7 @@ fn held(version: Version, strip_bytes: u32, settled: bool) -> StripVersion {
     };
     let extents = vec![Extent { start: 4096, count: units }];
     StripVersion {
-        header: StripHeader { version, block_bytes: strip_bytes * 2, skipped: 5 },
+        header: StripHeader { version, block_bytes: strip_bytes * 2, lacks: 5 },
         strip_bytes,
         accepted: Lsn(77),
         settled,

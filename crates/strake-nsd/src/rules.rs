@@ -168,16 +168,18 @@ pub struct Change {
     pub freed: Vec<Extent>,
 }
 
-/// Notes that `version` of the stripe is stable everywhere. `None` if this changes nothing.
-pub fn settle(held: &StripRecord, version: Version) -> Option<Change> {
+/// Notes that `version` of the stripe is stable on all positions but those that `lacks` names.
+/// `None` if this changes nothing.
+pub fn settle(held: &StripRecord, version: Version, lacks: u32) -> Option<Change> {
     // A strip whose newest version is older missed that version. Its versions may be all there is.
     if held.current().version() < version {
         return None;
     }
     let mut change = drop_versions(held, |one| one.version() < version);
     let record = change.record.as_mut().expect("invariant: the current version stays");
-    for one in &mut record.versions {
-        one.settled |= one.version() == version;
+    for one in record.versions.iter_mut().filter(|one| one.version() == version) {
+        one.settled = true;
+        one.header.lacks = lacks;
     }
     (record != held).then_some(change)
 }

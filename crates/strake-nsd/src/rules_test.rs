@@ -13,7 +13,7 @@ fn version(counter: u64) -> Version {
 /// A version accepted by the entry of the same number, in the unit of the same number.
 fn version_of(counter: u64, settled: bool) -> StripVersion {
     StripVersion {
-        header: StripHeader { version: version(counter), block_bytes: 4096, skipped: 0 },
+        header: StripHeader { version: version(counter), block_bytes: 4096, lacks: 0 },
         strip_bytes: 4096,
         accepted: Lsn(counter),
         settled,
@@ -120,7 +120,7 @@ fn the_oldest_and_the_current_are_kept_through_recoveries_that_die() {
 #[test]
 fn settling_frees_what_is_older_and_marks_the_version() {
     let settled = |held: &[(u64, bool)], at| {
-        settle(&record(held), version(at)).map(|change| (change.record, change.freed))
+        settle(&record(held), version(at), 0).map(|change| (change.record, change.freed))
     };
     let (two, one) = ((2, false), (1, true));
     assert_eq!(settled(&[two, one], 2), Some((Some(record(&[(2, true)])), vec![unit(1)])));
@@ -197,7 +197,7 @@ fn tombstones_agree_with_one_version_per_block() {
 fn a_patch_needs_exactly_its_base() {
     let held = |versions| Some(record(versions));
     let judge = |held: Option<StripRecord>, floor, committing, at: u64, base, units: &[u32]| {
-        let header = StripHeader { version: version(at), block_bytes: 4096, skipped: 0 };
+        let header = StripHeader { version: version(at), block_bytes: 4096, lacks: 0 };
         let patch = (&header, version(base), units);
         judge_patch(held.as_ref(), version(floor), Lsn(committing), patch)
     };
@@ -224,7 +224,7 @@ fn a_strip_takes_no_more_displaced_units_than_its_record_may_have() {
     held.versions[0].strip_bytes = 1 << 24;
     let one = |unit| Displaced { unit, place: 100 + u64::from(unit), checksum: 0 };
     held.versions[0].displaced = (0..DISPLACED_MAX as u32 - 56).map(one).collect();
-    let header = StripHeader { version: version(6), block_bytes: 4096, skipped: 0 };
+    let header = StripHeader { version: version(6), block_bytes: 4096, lacks: 0 };
     let judge = |units: u32| {
         let units: Vec<u32> = (0..units).collect();
         judge_patch(Some(&held), Version::NONE, Lsn(9), (&header, version(5), &units))
@@ -266,7 +266,7 @@ impl Twins {
     fn whole_version(&mut self, version: Version, contents: &[u32]) -> StripVersion {
         let start = self.take(contents);
         StripVersion {
-            header: StripHeader { version, block_bytes: UNITS * 4096, skipped: 0 },
+            header: StripHeader { version, block_bytes: UNITS * 4096, lacks: 0 },
             strip_bytes: UNITS * 4096,
             accepted: Lsn(self.lsn),
             settled: false,
@@ -374,13 +374,12 @@ fn patched_strips_hold_what_whole_strips_would() {
             let stable = if rng.one_in(3) { any } else { Version::NONE };
             match rng.below(10) {
                 0 => twins.put(new, None, committing, stable),
-                1 => twins.change(|record| settle(record, any)),
+                1 => twins.change(|record| settle(record, any, 0)),
                 2 => twins.change(|record| forget_older(record, any)),
                 3 if rng.one_in(4) => twins.change(|record| delete(record, any)),
                 _ => {
                     let units: Vec<u32> = (0..UNITS).filter(|_| rng.one_in(3)).collect();
-                    let header =
-                        StripHeader { version: new, block_bytes: UNITS * 4096, skipped: 0 };
+                    let header = StripHeader { version: new, block_bytes: UNITS * 4096, lacks: 0 };
                     let patch = (&header, any, &units[..]);
                     let verdict =
                         judge_patch(twins.patched.as_ref(), Version::NONE, committing, patch);

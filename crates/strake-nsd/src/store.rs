@@ -367,6 +367,9 @@ impl BlockStore {
                 self.list(&from, *until, *limit)
             }
             NsdRequest::ListUnsettled { after, limit } => self.list_unsettled(*after, *limit),
+            NsdRequest::ListLacking { positions, after, limit } => {
+                self.list_lacking(*positions, *after, *limit)
+            }
             NsdRequest::Check { data } => self.check(*data),
             NsdRequest::Scrub { part } => self.scrub(*part),
             NsdRequest::Salvage => self.salvage(),

@@ -69,7 +69,7 @@ pub(super) fn write(
     version: Version,
     data: &[u8],
 ) -> Result<NsdReply> {
-    let header = StripHeader { version, block_bytes: data.len() as u32, skipped: 0 };
+    let header = StripHeader { version, block_bytes: data.len() as u32, lacks: 0 };
     let checksums = strip_checksums(&key, version, data);
     call(
         store,
@@ -101,7 +101,7 @@ pub(super) fn patch_after(
     let seed = ChecksumSeed::new(&key, version);
     let checksums = units.iter().zip(data.chunks_exact(UNIT_BYTES));
     let checksums = checksums.map(|(unit, data)| seed.unit(*unit, data)).collect();
-    let header = StripHeader { version, block_bytes: base.bytes.len() as u32, skipped: 0 };
+    let header = StripHeader { version, block_bytes: base.bytes.len() as u32, lacks: 0 };
     let (base, units) = (base.version, units.to_vec());
     call(store, &NsdRequest::Patch { key, header, base, units, checksums, stable }, data)
 }
@@ -295,7 +295,7 @@ fn random_commit(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
             && rng.one_in(2)
         {
             let (fs, object, block) = (key.fs, key.object, key.block);
-            settled.push(SettledStripe { fs, object, block, version: *version });
+            settled.push(SettledStripe { fs, object, block, version: *version, lacks: 0 });
         }
     }
     call(store, &NsdRequest::Commit { settled }, &[]).expect("commit");

@@ -58,8 +58,10 @@ pub struct StripHeader {
     pub version: Version,
     /// Bytes of the whole block. Strips decode together only if it is equal.
     pub block_bytes: u32,
-    /// Positions of the stripe that were skipped because their NSD was not writable, as a bit mask.
-    pub skipped: u32,
+    /// Positions of the stripe that may lack this version: a mask. A writer names the positions
+    /// that it left out because their NSD was not writable. When the stripe is settled, the mask
+    /// of [`SettledStripe::lacks`] takes its place.
+    pub lacks: u32,
 }
 
 /// A request to an NSD.
@@ -246,6 +248,17 @@ pub enum NsdRequest {
         /// The lowest map version that the server accepts from now on, if it is not higher already.
         floor: MapVersion,
     },
+    /// Lists strips that some of these positions may lack, from a key on ([`StripHeader::lacks`],
+    /// of any version held); replies [`NsdReply::Lacking`]. Fails ([`crate::ErrorKind::Corrupt`])
+    /// at a strip whose record is damaged, because nobody knows then who lacks it.
+    ListLacking {
+        /// The positions: a mask. A strip is listed if any of these may lack it.
+        positions: u32,
+        /// After this key; `None` for the first.
+        after: Option<StripKey>,
+        /// At most this many; the server's own limit is 4,096.
+        limit: u32,
+    },
 }
 
 /// The clients that may use an NSD.
@@ -271,6 +284,10 @@ pub struct SettledStripe {
     pub block: BlockIndex,
     /// The stable version. Older ones that are kept may be freed.
     pub version: Version,
+    /// Positions of the stripe that may lack this version: a mask. It names every position on which
+    /// the version was not stable, and every position whose NSD was down in the map, whatever that
+    /// NSD had accepted (R1). NSDs keep it in [`StripHeader::lacks`].
+    pub lacks: u32,
 }
 
 /// One strip in a listing.
@@ -347,6 +364,13 @@ pub enum NsdReply {
     Scrubbed(ScrubPart),
     /// Who may use the NSD.
     Admission(AdmissionReply),
+    /// Strips that some positions may lack, in key order.
+    Lacking {
+        /// At most the limit asked. There may be none although there is more.
+        entries: Vec<StripEntry>,
+        /// The listing goes on after this key; `None` at the end.
+        next: Option<StripKey>,
+    },
 }
 
 /// Who may use an NSD under a manager.

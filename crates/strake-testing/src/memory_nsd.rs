@@ -28,6 +28,9 @@ impl Stored {
     }
 }
 
+/// Where a strip is kept.
+type Place = (ObjectId, BlockIndex, StripIndex);
+
 #[derive(Clone, Default)]
 struct State {
     /// Newest version first.
@@ -394,6 +397,26 @@ impl Inner {
         NsdReply::Strips { entries, more }
     }
 
+    fn unsettled(&self, after: Option<StripKey>, limit: u32) -> NsdReply {
+        let after = after.map(|key| (key.object, key.block, key.strip));
+        let strips = self.state.strips.iter();
+        let is_next = |key: &Place| after.is_none_or(|at| *key > at);
+        Inner::page(strips.filter(|(key, all)| is_next(*key) && !all[0].settled), limit)
+    }
+
+    fn lacking(&self, positions: u32, after: Option<StripKey>, limit: u32) -> NsdReply {
+        let after = after.map(|key| (key.object, key.block, key.strip));
+        let strips = self.state.strips.iter();
+        let is_next = |key: &Place| after.is_none_or(|at| *key > at);
+        let lacks = |all: &[Stored]| all.iter().any(|one| one.header.lacks & positions != 0);
+        let page = Inner::page(strips.filter(|(key, all)| is_next(*key) && lacks(all)), limit);
+        let NsdReply::Strips { entries, more } = page else {
+            unreachable!("invariant: a page is a list of strips")
+        };
+        let next = entries.last().filter(|_| more).map(|entry| entry.key);
+        NsdReply::Lacking { entries, next }
+    }
+
     fn delete_range(
         &mut self,
         object: ObjectId,
@@ -428,8 +451,10 @@ impl Inner {
             for (_, versions) in self.state.strips.range_mut(range) {
                 if versions[0].header.version >= one.version {
                     versions.retain(|held| held.header.version >= one.version);
-                    for held in versions.iter_mut() {
-                        held.settled |= held.header.version == one.version;
+                    let same = |held: &&mut Stored| held.header.version == one.version;
+                    for held in versions.iter_mut().filter(same) {
+                        held.settled = true;
+                        held.header.lacks = one.lacks;
                     }
                 }
             }
@@ -496,14 +521,9 @@ impl MemoryNsd {
                 let range = inner.state.strips.range((*object, *block, *strip)..end);
                 Ok(Inner::page(range, *limit))
             }
-            NsdRequest::ListUnsettled { after, limit } => {
-                let after = after.map(|key| (key.object, key.block, key.strip));
-                let unsettled = inner
-                    .state
-                    .strips
-                    .iter()
-                    .filter(|(key, all)| after.is_none_or(|at| **key > at) && !all[0].settled);
-                Ok(Inner::page(unsettled, *limit))
+            NsdRequest::ListUnsettled { after, limit } => Ok(inner.unsettled(*after, *limit)),
+            NsdRequest::ListLacking { positions, after, limit } => {
+                Ok(inner.lacking(*positions, *after, *limit))
             }
             NsdRequest::Status => Ok(NsdReply::Status(NsdStatusReply {
                 cluster: ClusterId::default(),

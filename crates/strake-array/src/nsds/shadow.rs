@@ -53,6 +53,7 @@ impl Shadow {
             NsdRequest::Read { .. }
             | NsdRequest::List { .. }
             | NsdRequest::ListUnsettled { .. }
+            | NsdRequest::ListLacking { .. }
             | NsdRequest::Status
             | NsdRequest::Check { .. }
             | NsdRequest::Scrub { .. }

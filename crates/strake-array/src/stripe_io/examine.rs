@@ -160,7 +160,7 @@ mod tests {
             let stripe = StripeCode::of_block(code, u64::from(length));
             for wrong in stripe.positions().filter(|at| at.0 >= code.data) {
                 let header =
-                    StripHeader { version: io.versions().next(), block_bytes: length, skipped: 0 };
+                    StripHeader { version: io.versions().next(), block_bytes: length, lacks: 0 };
                 let strips: Vec<&[u8]> =
                     bytes.chunks_exact(bytes.len() / stripe.data_strips()).collect();
                 let mut parity = vec![vec![0; strips[0].len()]; stripe.parity_strips()];

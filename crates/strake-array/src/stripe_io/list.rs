@@ -4,7 +4,7 @@
 
 use super::StripeIo;
 use crate::nsds::Place;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use strake_proto::nsd::{NsdReply, NsdRequest, StripEntry};
 use strake_proto::{
     BlockIndex, Error, ErrorKind, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex, StripKey,
@@ -13,6 +13,8 @@ use strake_proto::{
 
 /// How many entries are asked for at once.
 const PAGE: u32 = 1024;
+/// More blocks than this that an NSD may lack are not kept in memory: everything is compared.
+const LACKING_MAX: usize = 1 << 20;
 
 impl StripeIo {
     /// Calls `visit` with every strip of the object in `from..to` on one NSD, in key order, until
@@ -115,28 +117,84 @@ impl StripeIo {
 
     /// The stripes that have an unsettled strip on an NSD that can be read.
     pub fn unsettled(&self) -> Result<Vec<(ObjectId, BlockIndex)>> {
-        let mut found = std::collections::BTreeSet::new();
+        let mut found = BTreeSet::new();
         let slots = self.nsds().slots().filter(|slot| self.nsds().availability(*slot).readable());
         for slot in slots {
-            let mut after: Option<StripKey> = None;
-            loop {
-                let request = NsdRequest::ListUnsettled { after, limit: 4096 };
-                let (entries, more) = match self.nsds().call(slot, &request, &[], &mut [])? {
-                    NsdReply::Strips { entries, more } => (entries, more),
-                    _ => return Err(wrong_reply()),
-                };
-                found.extend(entries.iter().map(|entry| (entry.key.object, entry.key.block)));
-                let last = entries.last().map(|entry| entry.key);
-                if !more || last.is_none() {
-                    break;
-                }
-                if last <= after {
-                    return Err(wrong_reply());
-                }
-                after = last;
-            }
+            self.list_unsettled(slot, &mut |entry| {
+                found.insert((entry.key.object, entry.key.block));
+            })?;
         }
         Ok(found.into_iter().collect())
+    }
+
+    /// Calls `add` with every unsettled strip of an NSD.
+    fn list_unsettled(&self, slot: SlotIndex, add: &mut dyn FnMut(&StripEntry)) -> Result<()> {
+        let mut after: Option<StripKey> = None;
+        loop {
+            let request = NsdRequest::ListUnsettled { after, limit: 4096 };
+            let (entries, more) = match self.nsds().call_current(slot, &request)? {
+                NsdReply::Strips { entries, more } => (entries, more),
+                _ => return Err(wrong_reply()),
+            };
+            entries.iter().for_each(&mut *add);
+            let last = entries.last().map(|entry| entry.key);
+            if !more || last.is_none() {
+                return Ok(());
+            }
+            if last <= after {
+                return Err(wrong_reply());
+            }
+            after = last;
+        }
+    }
+
+    /// The blocks that an NSD which returns may lack, as all NSDs know them (R1): those of which a
+    /// position on it may lack the version held, and those that are unsettled anywhere, on the NSD
+    /// itself as well. What was deleted is not among them: pending deletions come first.
+    ///
+    /// # Errors
+    /// `Io` if another NSD cannot be read: then the others do not know everything. Everything must
+    /// be compared then, as after any other error.
+    pub fn lacking(&self, slot: SlotIndex) -> Result<BTreeMap<ObjectId, BTreeSet<BlockIndex>>> {
+        let nsds = self.nsds();
+        let mut found: BTreeMap<ObjectId, BTreeSet<BlockIndex>> = BTreeMap::new();
+        for asked in nsds.slots() {
+            if asked != slot && !nsds.availability(asked).readable() {
+                let detail = "an NSD is away that knows what others lack";
+                return Err(Error::new(ErrorKind::Io, detail));
+            }
+            let mut add = |entry: &StripEntry| {
+                found.entry(entry.key.object).or_default().insert(entry.key.block);
+            };
+            self.list_unsettled(asked, &mut add)?;
+            if asked != slot {
+                self.list_lacking(asked, &mut add)?;
+            }
+            let blocks: usize = found.values().map(BTreeSet::len).sum();
+            if blocks > LACKING_MAX {
+                return Err(Error::new(ErrorKind::TooBig, "too many blocks to compare singly"));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Calls `add` with every strip of an NSD that another position may lack. Which NSD has the
+    /// position is known to those who know the object's layout.
+    fn list_lacking(&self, slot: SlotIndex, add: &mut dyn FnMut(&StripEntry)) -> Result<()> {
+        let mut after: Option<StripKey> = None;
+        loop {
+            let request = NsdRequest::ListLacking { positions: u32::MAX, after, limit: 4096 };
+            let reply = self.nsds().call_current(slot, &request)?;
+            let NsdReply::Lacking { entries, next } = reply else { return Err(wrong_reply()) };
+            entries.iter().for_each(&mut *add);
+            if next.is_none() {
+                return Ok(());
+            }
+            if next <= after {
+                return Err(wrong_reply());
+            }
+            after = next;
+        }
     }
 
     /// Like [`StripeIo::list_slot`], but takes an NSD out of use if it turns out to be away.

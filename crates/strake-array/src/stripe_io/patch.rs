@@ -20,8 +20,8 @@
 //! **Exception.** A stripe is not patched if one of its positions has a shadow or an heir, because
 //! these may lack the base.
 
-use super::StripeIo;
 use super::write::Targets;
+use super::{StripeIo, Written};
 use crate::nsds::Place;
 use crate::scratch::ScratchBuffer;
 use std::collections::BTreeMap;
@@ -51,8 +51,8 @@ pub struct Patch<'a> {
 /// The result of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patched {
-    /// It was accepted under this version.
-    Accepted(Version),
+    /// It was accepted.
+    Accepted(Written),
     /// It does not fit, or not now. Some positions may hold it nevertheless.
     NotBase,
 }
@@ -132,9 +132,9 @@ impl StripeIo {
         if is_refused {
             return Ok(self.not_base());
         }
-        judged?;
+        let lacks = judged?;
         self.counts.patches.fetch_add(1, Ordering::Relaxed);
-        Ok(Patched::Accepted(targets.header.version))
+        Ok(Patched::Accepted(Written { version: targets.header.version, lacks }))
     }
 
     fn not_base(&self) -> Patched {

@@ -66,13 +66,13 @@ impl Held {
     fn send(&mut self, units: &[u32]) -> Result<Patched> {
         let patched = self.patch(self.version, units)?;
         self.version = match patched {
-            Patched::Accepted(version) => version,
+            Patched::Accepted(written) => written.version,
             Patched::NotBase => {
                 let mut padded =
                     vec![0; padded_bytes(self.bench.layout.code, self.bytes.len() as u32)];
                 padded[..self.bytes.len()].copy_from_slice(&self.bytes);
                 let (io, length) = (&self.bench.io, self.bytes.len() as u32);
-                io.write_block(&self.bench.layout, BLOCK, length, &padded, self.version)?
+                io.write_block(&self.bench.layout, BLOCK, length, &padded, self.version)?.version
             }
         };
         Ok(patched)

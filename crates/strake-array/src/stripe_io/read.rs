@@ -126,7 +126,7 @@ impl StripeIo {
         Fast::Done(Found {
             version: header.version,
             block_bytes: header.block_bytes,
-            rewritten: false,
+            rewritten: None,
         })
     }
 
@@ -181,7 +181,7 @@ impl StripeIo {
             }
             Verdict::Whole(version, block_bytes) => (version, block_bytes),
         };
-        let found = Found { version, block_bytes, rewritten: false };
+        let found = Found { version, block_bytes, rewritten: None };
         let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
         let first = offset / strip_bytes;
         if access == Access::Shared && (offset + out.len() - 1) / strip_bytes == first {
@@ -200,10 +200,11 @@ impl StripeIo {
         // The rewrite puts the good strips and the rebuilt strip into new space. If that fails, the
         // data is still right, and the next reader tries again.
         match self.write_block(layout, block, block_bytes, &bytes, Version::NONE) {
-            Ok(version) => {
+            Ok(written) => {
                 self.note_mended();
                 self.count_repaired(layout, block, &survey.slots, &bad);
-                Ok(Some(Found { version, block_bytes, rewritten: true }))
+                let (version, rewritten) = (written.version, Some(written));
+                Ok(Some(Found { version, block_bytes, rewritten }))
             }
             Err(_) => Ok(Some(found)),
         }

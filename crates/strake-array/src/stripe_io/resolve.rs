@@ -60,7 +60,7 @@ impl StripeIo {
             Verdict::Hole => Ok(None),
             Verdict::Unknown => Err(gone(layout, block)),
             Verdict::Whole(version, block_bytes) => {
-                Ok(Some(Found { version, block_bytes, rewritten: false }))
+                Ok(Some(Found { version, block_bytes, rewritten: None }))
             }
             Verdict::Unequal => Ok(self.resolve(layout, block, &survey)?.map(|(found, _)| found)),
         }
@@ -156,9 +156,10 @@ impl StripeIo {
             bytes.fill(0);
             let own = super::padded_bytes(layout.code, block_bytes);
             self.gather(layout, block, &survey.slots, (version, block_bytes), &mut bytes[..own])?;
-            let version = self.write_block(layout, block, longest, &bytes, stable)?;
+            let written = self.write_block(layout, block, longest, &bytes, stable)?;
             self.note_mended();
-            return Ok(Some((Found { version, block_bytes: longest, rewritten: true }, bytes)));
+            let (version, rewritten) = (written.version, Some(written));
+            return Ok(Some((Found { version, block_bytes: longest, rewritten }, bytes)));
         }
         let version = self.versions().next();
         self.delete_range(layout, (block, BlockIndex(block.0 + 1)), version, None);

@@ -1,15 +1,16 @@
 //! Writes a block: encodes all of it, and sends all strips at once.
 //!
-//! 1. Take a new version. The header names the positions whose NSD cannot be written as skipped.
+//! 1. Take a new version. The header names the positions that it leaves out, because their NSD
+//!    cannot be written.
 //! 2. Compute parity, then send all strips side by side, each with its checksums.
-//! 3. An NSD that fails is taken out of use, and its strip counts as skipped.
+//! 3. An NSD that fails is taken out of use, and its strip counts as left out.
 //! 4. If fewer strips were accepted than a read needs, the write has failed. It also fails if an
 //!    NSD is full, because a disk that is full must not look like a disk that is gone.
 //! 5. While an NSD is deleted, the heir of its strip gets the strip too. If the heir does not get
 //!    it, the heir is noted (`nsds/heirs.rs`), but the write does not fail.
 //! 6. All NSDs that were left out are noted in the metadata before the write is acknowledged.
 
-use super::StripeIo;
+use super::{StripeIo, Written};
 use crate::nsds::{Place, Sent, is_nsd_fault};
 use crate::scratch::ScratchBuffer;
 use std::sync::atomic::Ordering;
@@ -36,7 +37,7 @@ impl StripeIo {
     /// Writes a block of `block_bytes` bytes. `bytes` is the block, padded with zeros to whole data
     /// strips ([`super::padded_bytes`]). `stable` is the version of the block that is known to be
     /// stable everywhere, or [`Version::NONE`]; NSDs free everything older than it. Returns the
-    /// version under which the block was accepted.
+    /// version under which the block was accepted, and the positions that lack it.
     ///
     /// # Errors
     /// `NoSpace`, or `Io` if too few NSDs accepted the block. Some NSDs may then hold the new
@@ -48,7 +49,7 @@ impl StripeIo {
         block_bytes: u32,
         bytes: &[u8],
         stable: Version,
-    ) -> Result<Version> {
+    ) -> Result<Written> {
         let _under_way = self.nsds.gate().read();
         let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
         let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
@@ -86,9 +87,9 @@ impl StripeIo {
             self.nsds.heir_missed(*slot)?;
         }
         heirless.iter().try_for_each(|(_, slot)| self.nsds.heir_missed(*slot))?;
-        self.judge_write(&stripe, &targets, results)?;
+        let lacks = self.judge_write(&stripe, &targets, results)?;
         self.counts.whole.fetch_add(1, Ordering::Relaxed);
-        Ok(header.version)
+        Ok(Written { version: header.version, lacks })
     }
 
     /// Chooses the NSDs that a stripe of a new version is sent to. The caller holds the gate.
@@ -110,8 +111,8 @@ impl StripeIo {
         if sent.len() < stripe.data_strips() {
             return Err(too_few(sent.len(), stripe.data_strips()));
         }
-        let skipped = left_out.iter().fold(0u32, |mask, (at, _)| mask | 1 << at.0);
-        let header = StripHeader { version, block_bytes, skipped };
+        let lacks = left_out.iter().fold(0, |mask, (at, _)| mask | 1 << at.0);
+        let header = StripHeader { version, block_bytes, lacks };
         Ok(Targets { header, sent, left_out, restarts })
     }
 
@@ -215,24 +216,27 @@ impl StripeIo {
         }
     }
 
-    /// Takes NSDs that failed out of use, and durably notes which NSDs lack the stripe.
+    /// Takes NSDs that failed out of use, and durably notes which NSDs lack the stripe. Returns the
+    /// positions that lack it: a mask.
     ///
     /// # Errors
     /// If the stripe does not count as accepted.
     pub(super) fn judge_write(
         &self,
         stripe: &StripeCode,
-        Targets { sent, left_out, .. }: &Targets,
+        Targets { header, sent, left_out, .. }: &Targets,
         results: Vec<Result<()>>,
-    ) -> Result<()> {
+    ) -> Result<u32> {
         let mut failed = Vec::new();
+        let mut lacks = header.lacks;
         let mut refusal = None;
-        for ((_, slot), result) in sent.iter().zip(results) {
+        for ((at, slot), result) in sent.iter().zip(results) {
             match result {
                 Ok(()) => {}
                 Err(error) if is_nsd_fault(error.kind()) => {
                     self.nsds.fail(*slot);
                     failed.push(*slot);
+                    lacks |= 1 << at.0;
                 }
                 Err(error) => refusal = Some(error),
             }
@@ -245,7 +249,8 @@ impl StripeIo {
             return Err(too_few(accepted, stripe.data_strips()));
         }
         let left_out = left_out.iter().map(|(_, slot)| *slot);
-        left_out.chain(failed).try_for_each(|slot| self.nsds.note(slot))
+        left_out.chain(failed).try_for_each(|slot| self.nsds.note(slot))?;
+        Ok(lacks)
     }
 }
 

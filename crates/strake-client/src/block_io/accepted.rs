@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use strake_array::Array;
 use strake_array::round::{Accepted, Outcome};
+use strake_array::stripe_io::Written;
 use strake_proto::nsd::SettledStripe;
-use strake_proto::{BlockIndex, Error, ObjectLayout, Version};
+use strake_proto::{BlockIndex, Error, ObjectLayout};
 
 /// See the file's head.
 pub(crate) struct AcceptedBlock {
@@ -39,7 +40,7 @@ pub(crate) struct AcceptedBlock {
 impl AcceptedBlock {
     /// Hands a block that was just accepted, and is already pinned, to the next round. `restarts`
     /// is the restart count of the NSDs from before the block was sent.
-    pub(crate) fn hand_over(self, layout: &ObjectLayout, version: Version, restarts: u64) {
+    pub(crate) fn hand_over(self, layout: &ObjectLayout, written: Written, restarts: u64) {
         self.file.unstable.fetch_add(1, Ordering::AcqRel);
         if self.reusable {
             // Clears the mark of use. The block stays in memory only if it is used from now on.
@@ -49,7 +50,7 @@ impl AcceptedBlock {
         array.rounds.add(Accepted {
             layout: *layout,
             block: BlockIndex(self.block.index),
-            version,
+            written,
             charge: self.charge,
             restarts,
             outcome: Box::new(self),

@@ -8,9 +8,9 @@ use crate::memory::page_pool::Fill;
 use crate::mount::Mount;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use strake_array::stripe_io::{Access, Found, padded_bytes};
+use strake_array::stripe_io::{Access, Found, Written, padded_bytes};
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::{BlockIndex, ObjectLayout, Result, Version};
+use strake_proto::{BlockIndex, ObjectLayout, Result};
 
 /// The length with which a block is stored. Asks the NSDs if it is not known.
 pub(crate) fn stored_length(mount: &Mount, layout: &ObjectLayout, block: &Block) -> Result<u32> {
@@ -77,8 +77,8 @@ pub(crate) fn load(
     }
     data.valid.insert_range(first, end);
     data.count(&mount.page_pool);
-    if let Some(Found { version, rewritten: true, .. }) = found {
-        note_rewritten(mount, inode, file, block, layout, version);
+    if let Some(Found { rewritten: Some(written), .. }) = found {
+        note_rewritten(mount, inode, file, block, layout, written);
     }
     // Comes after the rewritten block was pinned: while it is pinned its version does not count as
     // stable.
@@ -133,7 +133,7 @@ fn note_rewritten(
     file: &Arc<FileState>,
     block: &Block,
     layout: &ObjectLayout,
-    version: Version,
+    written: Written,
 ) {
     let Some(block) = block.shared() else { return };
     block.pinned.fetch_add(1, Ordering::AcqRel);
@@ -155,7 +155,7 @@ fn note_rewritten(
         in_place,
         reusable,
     };
-    accepted.hand_over(layout, version, restarts);
+    accepted.hand_over(layout, written, restarts);
 }
 
 /// The length that the block is probably stored with.

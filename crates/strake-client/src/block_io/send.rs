@@ -170,7 +170,7 @@ fn send_block(
     let data = RwLockWriteGuard::downgrade_to_upgradable(data);
     let restarts = mount.array.io.nsds().restarts();
     match send_bytes(mount, layout, block, &data, &taken.changed, base) {
-        Ok(Patched::Accepted(version)) => {
+        Ok(Patched::Accepted(written)) => {
             flight.sent();
             block.stored.store(length, Ordering::Release);
             let gained = note_gain(inode, block, (before, length), taken.fresh);
@@ -187,7 +187,7 @@ fn send_block(
                 in_place,
                 reusable: is_whole && (has_holes || (before == 0 && length == layout.block_size)),
             };
-            accepted.hand_over(layout, version, restarts);
+            accepted.hand_over(layout, written, restarts);
             // Only now, and still under the block's lock: at any time a commit must find the block
             // among the dirty blocks or among the accepted ones.
             file.remove_dirty(block.index);

@@ -68,7 +68,7 @@ impl BlockStore {
                 // A damaged record has nothing to settle. A reader of the strip mends it.
                 if let Some(key) = parse_strip_key(Table::Strip, encoded)
                     && let Ok(held) = decode_strip(encoded, value)
-                    && let Some(change) = settle(&held, stripe.version)
+                    && let Some(change) = settle(&held, stripe.version, stripe.lacks)
                 {
                     let record = change.record;
                     let record = record.expect("invariant: settling keeps the current version");

@@ -3,10 +3,13 @@
 
 use crate::store::store_test::*;
 use crate::store::*;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use strake_env::disk::sim::{Fate, SimDisk};
 use strake_env::{AlignedBuffer, Rng};
 use strake_proto::limits::UNIT_BYTES;
+use strake_proto::nsd::{SettledStripe, StripHeader};
+use strake_stripe::checksum::strip_checksums;
 
 /// One unit that holds the number of its version.
 fn strip(counter: u64) -> AlignedBuffer {
@@ -135,7 +138,7 @@ fn every_power_cut_within_a_commit_and_a_checkpoint_leaves_what_was_stable() {
             let (counter, _) = strip.stable.last()?;
             let StripKey { fs, object, block, .. } = strip.key;
             let version = version(*counter);
-            Some(strake_proto::nsd::SettledStripe { fs, object, block, version })
+            Some(strake_proto::nsd::SettledStripe { fs, object, block, version, lacks: 0 })
         };
         let settled = strips.iter().filter_map(settled).collect();
         call(&store, &NsdRequest::Commit { settled }, &[]).expect("commit");
@@ -216,4 +219,69 @@ fn a_disk_recovers_what_it_called_stable_and_an_older_image_of_it_does_not() {
     }
     store.doubt();
     assert_eq!(recovered(&store), 0);
+}
+
+fn lacking(store: &BlockStore, positions: u32, limit: u32) -> BTreeSet<StripKey> {
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let request = NsdRequest::ListLacking { positions, after, limit };
+        let reply = call(store, &request, &[]).expect("listed");
+        let NsdReply::Lacking { entries, next } = reply else { panic!("{reply:?}") };
+        assert!(entries.len() <= limit as usize);
+        found.extend(entries.iter().map(|entry| entry.key));
+        assert!(next.is_none() || next > after, "it goes on");
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert!(found.is_sorted());
+    found.into_iter().collect()
+}
+
+/// The mask of a strip is that of its writer, then that of the settling, and as durable as these.
+/// The listing shows the strips of which some version held has one of the positions.
+#[test]
+fn strips_that_some_positions_may_lack_are_listed_as_long_as_that_is_known() {
+    for seed in strake_env::rng::test_seeds(0, 20) {
+        let mut rng = Rng::new(seed);
+        let mut disk = SimDisk::new(DISK_BYTES);
+        let mut store = format(&disk, seed);
+        let mut counter = 0;
+        // The masks of each strip's version, before a settling and after it.
+        let mut masks: BTreeMap<StripKey, (Version, u32)> = BTreeMap::new();
+        for _ in 0..60 {
+            let key = key(1 + rng.below(5), rng.below(6));
+            let mask = if rng.one_in(2) { 0 } else { 1 << rng.below(3) };
+            counter += 1;
+            let version = version(counter);
+            let header = StripHeader { version, block_bytes: 4096, lacks: mask };
+            let data = AlignedBuffer::zeroed(UNIT_BYTES);
+            let checksums = strip_checksums(&key, version, &data);
+            let stable = version;
+            let write = NsdRequest::Write { key, header, checksums, copy: false, stable };
+            call(&store, &write, &data).expect("written");
+            masks.insert(key, (version, mask));
+            let settled = masks.iter_mut().filter_map(|(key, (version, mask))| {
+                if rng.one_in(3) {
+                    return None;
+                }
+                *mask = if rng.one_in(2) { 0 } else { 1 << rng.below(3) };
+                let StripKey { fs, object, block, .. } = *key;
+                Some(SettledStripe { fs, object, block, version: *version, lacks: *mask })
+            });
+            let settled = settled.collect();
+            call(&store, &NsdRequest::Commit { settled }, &[]).expect("commit");
+            if rng.one_in(8) {
+                drop(store);
+                disk = disk.crash(disk.position(), &mut rng);
+                store = open(&disk);
+            }
+            let positions = rng.below(8) as u32;
+            let known = masks.iter().filter(|(_, (_, mask))| mask & positions != 0);
+            let known: BTreeSet<StripKey> = known.map(|(key, _)| *key).collect();
+            let limit = 1 + rng.below(9) as u32;
+            assert_eq!(lacking(&store, positions, limit), known, "seed {seed}");
+        }
+    }
 }

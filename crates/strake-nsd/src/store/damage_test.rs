@@ -80,6 +80,7 @@ fn a_damaged_record_is_one_lost_strip_and_not_a_lost_disk() {
             object: ObjectId(1),
             block: BlockIndex(block),
             version: version(1),
+            lacks: 0,
         };
         call(&store, &NsdRequest::Commit { settled: vec![stripe(1), stripe(2)] }, &[])
             .expect("commit");
@@ -155,7 +156,7 @@ fn tombstones_and_promises_are_checked() {
     let found = checked(&store);
     assert_eq!((found.tombstones, found.promises, found.faults.len()), (1, 1, 0));
     let held = StripVersion {
-        header: strake_proto::nsd::StripHeader { version: version(4), block_bytes: 1, skipped: 0 },
+        header: strake_proto::nsd::StripHeader { version: version(4), block_bytes: 1, lacks: 0 },
         strip_bytes: UNIT_BYTES as u32,
         accepted: Lsn(1),
         settled: true,
@@ -274,6 +275,7 @@ fn promises_end_where_something_newer_refuses() {
         object: ObjectId(1),
         block: BlockIndex(0),
         version: version(6),
+        lacks: 0,
     };
     call(&store, &NsdRequest::Commit { settled: vec![stripe] }, &[]).expect("commit");
     assert_eq!(checked(&store).promises, 3);
@@ -527,4 +529,15 @@ fn a_log_that_is_damaged_while_in_use_is_found_and_written_anew() {
         assert_eq!(read(&store, key(1, block)).expect("there").1, strip(block, 20)[..]);
     }
     check(&store);
+}
+
+#[test]
+fn a_damaged_record_does_not_say_who_lacks_its_strip() {
+    let store = format(&SimDisk::new(DISK_BYTES), 1);
+    write(&store, key(1, 1), version(1), &AlignedBuffer::zeroed(UNIT_BYTES)).expect("written");
+    let request = NsdRequest::ListLacking { positions: u32::MAX, after: None, limit: 9 };
+    let none = NsdReply::Lacking { entries: Vec::new(), next: None };
+    assert_eq!(call(&store, &request, &[]), Ok(none));
+    plant(&store, &strip_key(Table::Strip, &key(1, 2)), vec![1; 40]);
+    assert_eq!(call(&store, &request, &[]).expect_err("damaged").kind(), ErrorKind::Corrupt);
 }

@@ -82,7 +82,7 @@ fn strip_data(counter: u64) -> AlignedBuffer {
 
 fn write_request(key: StripKey, counter: u64, data: &[u8]) -> NsdRequest {
     let version = version(counter);
-    let header = StripHeader { version, block_bytes: data.len() as u32, skipped: 0 };
+    let header = StripHeader { version, block_bytes: data.len() as u32, lacks: 0 };
     let checksums = strip_checksums(&key, version, data);
     NsdRequest::Write { key, header, checksums, copy: false, stable: Version::NONE }
 }
@@ -131,11 +131,11 @@ fn changes() -> Vec<(NsdRequest, AlignedBuffer)> {
     let none = || AlignedBuffer::zeroed(0);
     let StripKey { fs, object, block, .. } = key(1, 1);
     let (base, version_5) = (version(3), version(5));
-    let header = StripHeader { version: version_5, block_bytes: UNIT_BYTES as u32, skipped: 0 };
+    let header = StripHeader { version: version_5, block_bytes: UNIT_BYTES as u32, lacks: 0 };
     let seed = strake_stripe::ChecksumSeed::new(&key(1, 1), version_5);
     let checksums = vec![seed.unit(0, &data)];
     let (units, stable) = (vec![0], Version::NONE);
-    let settled = vec![SettledStripe { fs, object, block, version: version(3) }];
+    let settled = vec![SettledStripe { fs, object, block, version: version(3), lacks: 0 }];
     vec![
         (write_request(key(1, 1), 5, &data), strip_data(5)),
         (write_request(key(2, 2), 5, &data), strip_data(5)),

@@ -27,6 +27,7 @@ fn settle(store: &BlockStore, blocks: &[(u64, u64)]) {
         object: ObjectId(1),
         block: BlockIndex(block),
         version: version(counter),
+        lacks: 0,
     });
     call(store, &NsdRequest::Commit { settled: settled.collect() }, &[]).expect("commit");
 }
@@ -191,11 +192,7 @@ fn what_is_stable_frees_what_is_older_when_a_patch_says_so() {
     let seed = strake_stripe::ChecksumSeed::new(&at, version(3));
     let request = |stable: u64| NsdRequest::Patch {
         key: at,
-        header: StripHeader {
-            version: version(3),
-            block_bytes: 20 * UNIT_BYTES as u32,
-            skipped: 0,
-        },
+        header: StripHeader { version: version(3), block_bytes: 20 * UNIT_BYTES as u32, lacks: 0 },
         base: version(2),
         units: vec![2],
         checksums: vec![seed.unit(2, &data)],

@@ -4,9 +4,10 @@ use super::write::trailer_place;
 use super::{BlockStore, Held};
 use crate::extent::{Extent, slice_of, units_of};
 use crate::gather::gather;
-use crate::keys::{Table, block_start, parse_strip_key, strip_key};
+use crate::keys::{Table, block_start, parse_strip_key, strip_key, table_end};
 use crate::record::{
-    Checksums, Damaged, Displaced, StripRecord, View, decode_strip, decode_trailer, trailer_units,
+    Checksums, Damaged, Displaced, StripRecord, StripVersion, View, decode_strip, decode_trailer,
+    trailer_units,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,6 +27,9 @@ const CACHE_BYTES_PER_GENERATION: usize = 4 << 20;
 const CACHE_ENTRY_BYTES: usize = 96;
 /// A listing has at most this many entries.
 const LIST_LIMIT_MAX: u32 = 4096;
+/// A listing of strips that some positions may lack looks through at most this many records. Tests
+/// have few records.
+const LACKING_SCAN_MAX: u32 = if cfg!(test) { 7 } else { 16_384 };
 
 /// Identifies a trailer: its strip, the version under which it was made, and its first unit. A
 /// strip that is straightened keeps the version and gets a trailer elsewhere.
@@ -351,21 +355,73 @@ impl BlockStore {
     pub(super) fn list_unsettled(&self, after: Option<StripKey>, limit: u32) -> Result<NsdReply> {
         use std::ops::Bound::{Excluded, Unbounded};
         let limit = limit.clamp(1, LIST_LIMIT_MAX) as usize;
-        let from = after.map_or(Unbounded, Excluded);
-        let mut keys: Vec<StripKey> = {
-            let unsettled = self.unsettled.lock();
-            unsettled.range((from, Unbounded)).take(limit + 1).copied().collect()
-        };
-        let more = keys.len() > limit;
-        keys.truncate(limit);
-        let mut entries = Vec::new();
-        for key in keys {
-            // The strip may have been settled or deleted since.
-            if let Held::Record(record) = self.look_up(&key)? {
-                entries.push(describe(key, &record));
+        let mut from = after.map_or(Unbounded, Excluded);
+        loop {
+            let mut keys: Vec<StripKey> = {
+                let unsettled = self.unsettled.lock();
+                unsettled.range((from, Unbounded)).take(limit + 1).copied().collect()
+            };
+            let more = keys.len() > limit;
+            keys.truncate(limit);
+            let mut entries = Vec::new();
+            for key in &keys {
+                // The strip may have been settled or deleted since.
+                if let Held::Record(record) = self.look_up(key)? {
+                    entries.push(describe(*key, &record));
+                }
             }
+            // A page without entries would look like the end.
+            if !entries.is_empty() || !more {
+                return Ok(NsdReply::Strips { entries, more });
+            }
+            from = keys.last().map_or(from, |last| Excluded(*last));
         }
-        Ok(NsdReply::Strips { entries, more })
+    }
+}
+
+impl BlockStore {
+    /// Lists strips that some of `positions` may lack. There is no index of these: most strips lack
+    /// nothing, and a listing comes once for each NSD that returns. So the records themselves are
+    /// looked through, a bounded number for each call. A damaged record cannot say who lacks its
+    /// strip. It is an error, and then everything is compared.
+    pub(super) fn list_lacking(
+        &self,
+        positions: u32,
+        after: Option<StripKey>,
+        limit: u32,
+    ) -> Result<NsdReply> {
+        let limit = limit.clamp(1, LIST_LIMIT_MAX) as usize;
+        let start = match after {
+            None => vec![Table::Strip as u8],
+            Some(after) => {
+                let mut next = strip_key(Table::Strip, &after).to_vec();
+                next.push(0);
+                next
+            }
+        };
+        let mut entries = Vec::new();
+        let mut seen = 0;
+        let mut last = None;
+        let mut damaged = None;
+        self.index.scan(&start, &table_end(Table::Strip), &mut |encoded, value| {
+            let Some(key) = parse_strip_key(Table::Strip, encoded) else { return true };
+            (last, seen) = (Some(key), seen + 1);
+            match decode_strip(encoded, value) {
+                Err(damage) => damaged = Some(self.damaged(&key, damage)),
+                Ok(record) => {
+                    let lacks = |held: &StripVersion| held.header.lacks & positions != 0;
+                    if record.versions.iter().any(lacks) {
+                        entries.push(describe(key, &record));
+                    }
+                }
+            }
+            damaged.is_none() && entries.len() < limit && seen < LACKING_SCAN_MAX
+        })?;
+        if let Some(damaged) = damaged {
+            return Err(damaged);
+        }
+        let is_cut = entries.len() == limit || seen == LACKING_SCAN_MAX;
+        Ok(NsdReply::Lacking { entries, next: last.filter(|_| is_cut) })
     }
 }
 

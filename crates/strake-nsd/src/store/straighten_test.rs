@@ -18,7 +18,7 @@ fn bytes(seed: u64, units: usize) -> AlignedBuffer {
 
 /// A commit that settles the strip's stripe at a version.
 fn settle(store: &BlockStore, StripKey { fs, object, block, .. }: StripKey, version: Version) {
-    let settled = vec![SettledStripe { fs, object, block, version }];
+    let settled = vec![SettledStripe { fs, object, block, version, lacks: 0 }];
     call(store, &NsdRequest::Commit { settled }, &[]).expect("commit");
 }
 

@@ -3,6 +3,9 @@
 /// A rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
+    /// R1: when a stripe is settled, the mask leaves out a position that was not stable, because
+    /// its NSD had accepted the version.
+    TrustsTheAccepted,
     /// R2: a returned NSD is listed before every server has raised its floor.
     ListsBelowTheFloor,
     /// R2: servers do not check the floor when they publish a change.
@@ -32,7 +35,8 @@ pub enum Bug {
 
 impl Bug {
     /// The rules whose absence the test must find.
-    pub const ALL: [Bug; 12] = [
+    pub const ALL: [Bug; 13] = [
+        Bug::TrustsTheAccepted,
         Bug::ListsBelowTheFloor,
         Bug::TestsNoFloor,
         Bug::ResolvesWhatIsHeld,

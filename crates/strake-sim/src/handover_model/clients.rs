@@ -8,7 +8,7 @@ pub(super) fn steps(scope: &Scope, state: &State, next: &mut Steps) {
         begin_write(scope, state, who, next);
         send_again(scope, state, who, next);
         acknowledge(scope, state, who, next);
-        settle(state, who, next);
+        settle(scope, state, who, next);
         learn(state, who, next);
         give_back(scope, state, who, next);
     }
@@ -88,7 +88,7 @@ fn acknowledge(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
 }
 
 /// Settles the stripe: the NSDs that have it free older versions and note which NSDs lack it.
-fn settle(state: &State, who: usize, next: &mut Steps) {
+fn settle(scope: &Scope, state: &State, who: usize, next: &mut Steps) {
     let client = &state.clients[who];
     let Some(write) = client.write.filter(|write| write.acknowledged) else {
         return;
@@ -102,7 +102,10 @@ fn settle(state: &State, who: usize, next: &mut Steps) {
         return;
     }
     let mut after = state.clone();
-    let lacks = client.down | state.mask(|_| true) & !write.stable;
+    let lacks = match scope.has(Bug::TrustsTheAccepted) {
+        true => state.mask(|nsd| nsd.holds(write.version).is_none()),
+        false => client.down | state.mask(|_| true) & !write.stable,
+    };
     for at in asked {
         let nsd = &mut after.nsds[at];
         if nsd.current() >= write.version {

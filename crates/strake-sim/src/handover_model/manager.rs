@@ -34,7 +34,7 @@ fn decide(scope: &Scope, state: &State, next: &mut Steps) -> Result<(), String> 
     let newest = versions.last().copied().unwrap_or(0);
     let mut after = state.clone();
     if readable().all(|nsd| nsd.current() == newest) {
-        make_settled(&mut after, newest);
+        make_settled(scope, &mut after, newest);
         next.push((Step::new("the manager finds the block whole"), after));
         return Ok(());
     }
@@ -83,7 +83,7 @@ fn write_outcome(scope: &Scope, state: &State, next: &mut Steps) {
     if !(0..scope.width()).any(waits) {
         let mut after = state.clone();
         after.outcome = None;
-        make_settled(&mut after, outcome.version);
+        make_settled(scope, &mut after, outcome.version);
         next.push((Step::new("the manager has resolved the block"), after));
     }
     if state.manager_deaths < scope.manager_deaths {
@@ -95,9 +95,11 @@ fn write_outcome(scope: &Scope, state: &State, next: &mut Steps) {
 }
 
 /// A version that is whole becomes stable and settled.
-fn make_settled(state: &mut State, version: u8) {
+fn make_settled(scope: &Scope, state: &mut State, version: u8) {
     // An NSD that is down may have accepted the version, and may still lose it.
-    let lacks = state.mask(|nsd| !nsd.is_reached() || nsd.holds(version).is_none());
+    let trusts = scope.has(Bug::TrustsTheAccepted);
+    let is_missing = |nsd: &Nsd| !nsd.is_reached() && !trusts || nsd.holds(version).is_none();
+    let lacks = state.mask(is_missing);
     for nsd in state.nsds.iter_mut().filter(|nsd| nsd.is_reached()) {
         nsd.strips.iter_mut().for_each(|strip| strip.durable = true);
         if nsd.current() >= version {
