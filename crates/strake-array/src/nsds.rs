@@ -517,6 +517,17 @@ impl NsdSet {
         Ok(())
     }
 
+    /// Uses an NSD no more, because it misses writes of another client. That client has noted so.
+    ///
+    /// This takes no lock that is held across a call to the metadata: two clients that note two
+    /// NSDs at the same time wait for each other to do this.
+    pub fn leave(&self, nsd: NsdId) {
+        let Some(slot) = self.slot_of(nsd) else { return };
+        self.missed().distrust(slot);
+        self.slot(slot).noted.store(true, Ordering::Release);
+        self.set_availability(slot, NsdAvailability::Unrecovered);
+    }
+
     fn noted_count(&self) -> usize {
         self.slots().filter(|slot| self.is_noted(*slot)).count()
     }

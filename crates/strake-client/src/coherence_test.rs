@@ -15,7 +15,7 @@ use strake_env::sync::Mutex;
 use strake_env::thread;
 use strake_manager::TokenService;
 use strake_proto::meta::RenameMode;
-use strake_proto::{Caller, ErrorKind, Ino};
+use strake_proto::{Caller, ErrorKind, Ino, SlotIndex};
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -425,4 +425,40 @@ fn a_removed_file_stays_until_the_last_mount_closes_it() {
     }
     assert_eq!(world.rig.inodes(), 1, "the last close removes it");
     world.end();
+}
+
+#[test]
+fn an_nsd_that_one_mount_leaves_out_is_read_by_no_other() {
+    for slot in 0..3 {
+        let world = World::new("2x", 3);
+        let files: Vec<File> = (0..4).map(|at| File::new(&world, format!("f{at}"))).collect();
+        let old = vec![1; 100_000];
+        for file in &files {
+            world.mounts[0].write(file.handles[0], 0, &old).expect("there is room");
+            world.mounts[0].fsync(file.handles[0]).expect("synced");
+            let mut out = vec![0; old.len()];
+            world.mounts[1].read(file.handles[1], 0, &mut out).expect("readable");
+            assert_eq!(out, old);
+        }
+        // Only this mount has lost its way to the NSD.
+        world.mounts[0].array().attach_nsd(SlotIndex(slot), None);
+        let new = vec![2; old.len()];
+        for file in &files {
+            world.mounts[0].write(file.handles[0], 0, &new).expect("there is room");
+            world.mounts[0].fsync(file.handles[0]).expect("synced");
+            for at in 1..MOUNTS {
+                let mut out = vec![0; new.len()];
+                world.mounts[at].read(file.handles[at], 0, &mut out).expect("readable");
+                assert!(out == new, "mount {at} reads a strip that missed the write");
+            }
+        }
+        // The second NSD is one too many, whoever asks.
+        let other = SlotIndex((slot + 1) % 3);
+        world.mounts[1].array().attach_nsd(other, None);
+        let refused = files.iter().any(|file| {
+            world.mounts[1].write(file.handles[1], 0, &old).is_err()
+                || world.mounts[1].fsync(file.handles[1]).is_err()
+        });
+        assert!(refused, "a write must not count with one strip");
+    }
 }

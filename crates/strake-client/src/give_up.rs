@@ -16,7 +16,7 @@ use crate::tokens::GiveUp;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_array::reaper;
-use strake_proto::{Error, ErrorKind, GrantNumber, Ino, Result};
+use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, Result};
 use strake_token::Mode;
 use strake_token::held::Limit;
 use tracing::{error, warn};
@@ -62,6 +62,10 @@ impl GiveUp for Mount {
             file.drop_blocks(&self.array.room, 0, u64::MAX);
             drop(content);
         }
+    }
+
+    fn leave(&self, nsds: &[NsdId]) {
+        nsds.iter().for_each(|nsd| self.array.io.nsds().leave(*nsd));
     }
 
     fn has_caches(&self) -> bool {

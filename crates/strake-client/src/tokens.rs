@@ -22,7 +22,7 @@ use strake_env::Clock;
 use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_env::workers::{Refused, WorkerLimits, Workers};
 use strake_observe::Observe;
-use strake_proto::{Error, ErrorKind, GrantNumber, Ino, Result};
+use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, Result};
 use strake_token::held::{Limit, Want};
 use strake_token::holder::{Effect, UseId};
 use strake_token::message::{Reply, Request, Term};
@@ -47,6 +47,9 @@ pub(crate) trait GiveUp: Send + Sync {
 
     /// Drops from memory what the limit takes away. Nobody uses the file, and nothing is dirty.
     fn forget(&self, ino: Ino, limit: &Limit);
+
+    /// Uses these NSDs no more: they miss writes of other clients from now on.
+    fn leave(&self, nsds: &[NsdId]);
 
     /// Whether the adapter has caches, which may wait for reads and writes while they drop.
     fn has_caches(&self) -> bool;
@@ -364,6 +367,13 @@ impl ToClient for Tokens {
             && let Some(keeper) = self.keeper.get().and_then(Weak::upgrade)
         {
             grants.iter().for_each(|grant| keeper.granted(grant.number));
+        }
+        if let Reply::Unusable { change, nsds } = &message {
+            if let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) {
+                keeper.leave(nsds);
+            }
+            self.way.send(term, Request::Left { change: *change });
+            return;
         }
         let mut state: MutexGuard<'_, State> = self.state.lock();
         let effects = state.holder.receive(term, message);

@@ -7,8 +7,14 @@
 //! client, which knows only its own handles; [`LeaderMeta`] asks the table for those of the others.
 //! The last close removes the file. So no client reaps anything.
 //!
-//! **Locks.** `state` is a leaf: messages are sent and the metadata is called without it. A message
-//! that is overtaken is no fault (`strake-token`).
+//! **An NSD that misses a write** is read by nobody afterwards. The client that leaves it out notes
+//! so in the metadata before its write counts. [`LeaderMeta`] answers that change when every other
+//! client has said that it does not use the NSD any more. NSDs beyond the code's tolerance are not
+//! left out, whoever asks.
+//!
+//! **Locks.** `leaving` is held while one such change is made; a client follows it without waiting.
+//! `state` is a leaf: messages are sent and the metadata is called without it. A message that is
+//! overtaken is no fault (`strake-token`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -16,10 +22,11 @@ use std::time::Duration;
 use strake_env::Clock;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
+use strake_proto::layout::{NsdAvailability, NsdState};
 use strake_proto::meta::{
     CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
 };
-use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result};
+use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, NsdId, Result};
 use strake_token::Authority;
 use strake_token::authority::{Effect, RESERVED_AT_ONCE, Times, Wait};
 use strake_token::message::{Reply, Request, Term};
@@ -30,6 +37,10 @@ use tracing::{error, warn};
 const LEADER: ClientId = ClientId(0);
 /// The authority's thread looks at least that often.
 const LOOK: Duration = Duration::from_secs(1);
+/// A client that does not say that it has left an NSD is told again after that long.
+const LEAVE_REPEAT: Duration = Duration::from_millis(500);
+/// Clients must have left an NSD within that time.
+const LEAVE_MAX: Duration = Duration::from_secs(60);
 /// Orphans asked for at once.
 const PAGE: u32 = 1000;
 
@@ -39,6 +50,9 @@ struct State {
     /// Inodes without a name that some client has, or had, open.
     nameless: BTreeSet<Ino>,
     stopped: bool,
+    /// The last change that takes NSDs out of use, and the clients that have yet to follow it.
+    change: u64,
+    behind: BTreeSet<ClientId>,
 }
 
 /// See the file's head.
@@ -48,6 +62,7 @@ pub struct TokenService {
     meta: Arc<dyn MetaPort>,
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    leaving: Mutex<()>,
 }
 
 impl TokenService {
@@ -68,9 +83,17 @@ impl TokenService {
         assert!(effects.is_empty(), "nobody waits before the start");
         let nameless = nameless(&*meta)?;
         let ways = BTreeMap::new();
-        let state = Mutex::new(State { authority, ways, nameless, stopped: false });
+        let state = Mutex::new(State {
+            authority,
+            ways,
+            nameless,
+            stopped: false,
+            change: 0,
+            behind: BTreeSet::new(),
+        });
         let (changed, thread) = (Condvar::new(), Mutex::default());
-        let service = Arc::new(TokenService { state, changed, meta, clock, thread });
+        let leaving = Mutex::new(());
+        let service = Arc::new(TokenService { state, changed, meta, clock, thread, leaving });
         service.reap_unused();
         let weak = Arc::downgrade(&service);
         let thread = Builder::new().name("tokens".into()).spawn(move || look(&weak));
@@ -94,6 +117,7 @@ impl TokenService {
         let effects = {
             let mut state = self.state.lock();
             state.ways.remove(&client);
+            state.behind.remove(&client);
             state.authority.dead(client, now)
         };
         self.perform(effects);
@@ -129,6 +153,14 @@ impl TokenService {
             Request::GivenUp { ino, keeps, .. } if !keeps.open => Some(*ino),
             _ => None,
         };
+        if let Request::Left { change } = message {
+            let mut state = self.state.lock();
+            if change == state.change {
+                state.behind.remove(&client);
+            }
+            self.changed.notify_all();
+            return;
+        }
         let now = self.clock.monotonic();
         let received = self.state.lock().authority.receive(client, term, message, now);
         match received {
@@ -179,6 +211,41 @@ impl TokenService {
                 error!(target: "tokens", "no grants can be reserved: {error}");
                 self.state.lock().authority.reserve_failed();
                 Vec::new()
+            }
+        }
+    }
+
+    /// Has all clients but one leave an NSD, and waits until they have.
+    ///
+    /// # Errors
+    /// `TimedOut` if one does not answer.
+    fn have_left(&self, nsd: NsdId, but: ClientId) -> Result<()> {
+        let end = self.clock.monotonic() + LEAVE_MAX;
+        let change = {
+            let mut state = self.state.lock();
+            state.change += 1;
+            state.behind = state.ways.keys().copied().filter(|client| *client != but).collect();
+            state.change
+        };
+        loop {
+            let (term, ways) = {
+                let state = self.state.lock();
+                let ways: Vec<Arc<dyn ToClient>> =
+                    state.behind.iter().filter_map(|id| state.ways.get(id).cloned()).collect();
+                (state.authority.term(), ways)
+            };
+            let message = Reply::Unusable { change, nsds: vec![nsd] };
+            ways.iter().for_each(|way| way.send(term, message.clone()));
+            let mut state = self.state.lock();
+            let is_behind = |state: &mut State| !state.behind.is_empty();
+            self.changed.wait_while_for(&mut state, is_behind, LEAVE_REPEAT);
+            if state.behind.is_empty() {
+                return Ok(());
+            }
+            if self.clock.monotonic() >= end {
+                let behind = &state.behind;
+                let detail = format!("NSD {nsd} is still used by {behind:?}, which do not answer");
+                return Err(Error::new(ErrorKind::TimedOut, detail));
             }
         }
     }
@@ -324,6 +391,39 @@ impl LeaderMeta {
     }
 }
 
+impl LeaderMeta {
+    /// Makes a change that takes an NSD out of use: see the file's head.
+    fn take_out(&self, nsd: NsdId, entry: &MetaEntry, make: Make<'_>) -> Result<()> {
+        let _one = self.service.leaving.lock();
+        let MetaReply::Configuration(known) = self.service.meta.query(&MetaQuery::Configuration)?
+        else {
+            return Err(Error::new(ErrorKind::Internal, "not a configuration"));
+        };
+        let is_out = |state: NsdState| state.availability != NsdAvailability::Up;
+        let others = known.pool.slots.iter().filter(|slot| slot.nsd != nsd && is_out(slot.state));
+        if others.count() >= usize::from(known.code.parity) {
+            let detail = "more NSDs are away than the code tolerates: bring them back";
+            return Err(Error::new(ErrorKind::Io, detail));
+        }
+        make()?;
+        self.service.meta.sync()?;
+        self.service.have_left(nsd, entry.client)
+    }
+
+    /// The NSD that a change takes out of use.
+    fn taken_out(op: &MetaOp) -> Option<NsdId> {
+        match op {
+            MetaOp::SetNsdState { nsd, state } if state.availability != NsdAvailability::Up => {
+                Some(*nsd)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Makes a change.
+type Make<'a> = &'a mut dyn FnMut() -> Result<()>;
+
 impl MetaPort for LeaderMeta {
     fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
         self.service.meta.query(query)
@@ -332,7 +432,15 @@ impl MetaPort for LeaderMeta {
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
         let changed = self.changed(&entry.op)?.map(|op| MetaEntry { op, ..entry.clone() });
         let entry = changed.as_ref().unwrap_or(entry);
-        let reply = self.service.meta.apply(entry)?;
+        let mut reply = MetaReply::Done;
+        let mut make = || {
+            reply = self.service.meta.apply(entry)?;
+            Ok(())
+        };
+        match Self::taken_out(&entry.op) {
+            Some(nsd) => self.take_out(nsd, entry, &mut make)?,
+            None => make()?,
+        }
         self.note(&entry.op, &reply);
         Ok(reply)
     }
@@ -343,7 +451,16 @@ impl MetaPort for LeaderMeta {
             .changed(&entry.op)?
             .map(|op| CountedEntry { entry: MetaEntry { op, ..entry.clone() }, ..counted.clone() });
         let counted = changed.as_ref().unwrap_or(counted);
-        let answer = self.service.meta.apply_counted(counted)?;
+        let mut answer = None;
+        let mut make = || {
+            answer = Some(self.service.meta.apply_counted(counted)?);
+            Ok(())
+        };
+        match Self::taken_out(&counted.entry.op) {
+            Some(nsd) => self.take_out(nsd, &counted.entry, &mut make)?,
+            None => make()?,
+        }
+        let answer = answer.ok_or(ErrorKind::Internal)?;
         if let Ok(reply) = &answer.outcome {
             self.note(&counted.entry.op, reply);
         }

@@ -401,7 +401,7 @@ impl Inner {
         let after = after.map(|key| (key.object, key.block, key.strip));
         let strips = self.state.strips.iter();
         let is_next = |key: &Place| after.is_none_or(|at| *key > at);
-        Inner::page(strips.filter(|(key, all)| is_next(*key) && !all[0].settled), limit)
+        Inner::page(strips.filter(|(key, all)| is_next(key) && !all[0].settled), limit)
     }
 
     fn lacking(&self, positions: u32, after: Option<StripKey>, limit: u32) -> NsdReply {
@@ -409,7 +409,7 @@ impl Inner {
         let strips = self.state.strips.iter();
         let is_next = |key: &Place| after.is_none_or(|at| *key > at);
         let lacks = |all: &[Stored]| all.iter().any(|one| one.header.lacks & positions != 0);
-        let page = Inner::page(strips.filter(|(key, all)| is_next(*key) && lacks(all)), limit);
+        let page = Inner::page(strips.filter(|(key, all)| is_next(key) && lacks(all)), limit);
         let NsdReply::Strips { entries, more } = page else {
             unreachable!("invariant: a page is a list of strips")
         };

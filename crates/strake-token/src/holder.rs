@@ -141,6 +141,7 @@ impl Holder {
                 self.reasserting.clear();
                 Vec::new()
             }
+            Reply::Unusable { .. } => Vec::new(),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::held::{Held, Limit, Want};
 use serde::{Deserialize, Serialize};
-use strake_proto::{GrantNumber, Ino};
+use strake_proto::{GrantNumber, Ino, NsdId};
 
 /// Counts the requests of one client; each attempt has a number of its own.
 #[derive(
@@ -48,6 +48,12 @@ pub enum Request {
         /// How many files it has reasserted. The message may be there before they are.
         files: u64,
     },
+    /// The client uses none of the NSDs that [`Reply::Unusable`] named. The table of tokens has no
+    /// part in this.
+    Left {
+        /// From that message.
+        change: u64,
+    },
 }
 
 /// To a client.
@@ -71,6 +77,14 @@ pub enum Reply {
     },
     /// The new leader has heard all that the client reasserts.
     Reasserted,
+    /// These NSDs miss writes from now on, so nobody may read them. Sent again until the client
+    /// says [`Request::Left`]. No client's view of its tokens has a part in this.
+    Unusable {
+        /// Which change of the pool map this is.
+        change: u64,
+        /// The NSDs.
+        nsds: Vec<NsdId>,
+    },
 }
 
 /// What a client holds of a file from now on.
