@@ -6,16 +6,18 @@
 
 use crate::StrakeVfs;
 use crate::differential_test::{fill, length, place};
-use crate::testing::{Rig, assert_whole};
+use crate::testing::{Leader, Rig, assert_whole};
+use crate::tokens::Tokens;
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use strake_env::Rng;
 use strake_env::sync::Mutex;
 use strake_env::thread;
-use strake_manager::TokenService;
 use strake_proto::meta::RenameMode;
-use strake_proto::{Caller, ErrorKind, Ino, SlotIndex};
+use strake_proto::{Caller, ClientId, ErrorKind, Ino, SlotIndex};
+use strake_token::port::ToClient;
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -25,25 +27,43 @@ const SIZE_MAX: usize = 5 * (256 << 10) + 1000;
 /// Mounts of one file system, and the authority between them.
 struct World {
     rig: Rig,
-    tokens: Arc<TokenService>,
+    leader: Arc<Leader>,
     mounts: Vec<Arc<StrakeVfs>>,
+    tokens: Vec<Arc<Tokens>>,
+}
+
+/// The client of a mount.
+fn client(at: usize) -> ClientId {
+    ClientId(10 + at as u64)
 }
 
 impl World {
     fn new(code: &str, nsds: u16) -> World {
         let rig = Rig::new(code, nsds);
-        let tokens = rig.tokens();
-        let mounts = (0..MOUNTS as u64).map(|at| rig.start_beside(&tokens, 10 + at)).collect();
-        World { rig, tokens, mounts }
+        let leader = Leader::new(rig.tokens(&[]));
+        let (mounts, tokens) = (0..MOUNTS).map(|at| rig.start_beside(&leader, client(at))).unzip();
+        World { rig, leader, mounts, tokens }
+    }
+
+    /// The leader dies, and the next one knows only who has joined.
+    fn change_leader(&self) {
+        let clients: Vec<ClientId> = (0..MOUNTS).map(client).collect();
+        let old = self.leader.service();
+        let next = self.rig.tokens(&clients);
+        self.leader.change(Arc::clone(&next));
+        old.stop();
+        for (at, tokens) in self.tokens.iter().enumerate() {
+            next.came_back(client(at), Arc::clone(tokens) as Arc<dyn ToClient>);
+        }
     }
 
     /// All mounts end in order; a lone mount then finds what they left.
     fn end(self) -> Rig {
         for (at, mount) in self.mounts.iter().enumerate() {
             mount.shutdown().expect("ends");
-            self.tokens.gone(strake_proto::ClientId(10 + at as u64));
+            self.leader.service().gone(client(at));
         }
-        self.tokens.stop();
+        self.leader.service().stop();
         self.rig
     }
 }
@@ -158,7 +178,7 @@ fn seed() -> u64 {
     seed
 }
 
-fn contents_agree(code: &str, nsds: u16, seed: u64) {
+fn contents_agree(code: &str, nsds: u16, seed: u64, leaders: u32) {
     let world = World::new(code, nsds);
     let files: Vec<Mutex<File>> =
         (0..4).map(|at| Mutex::new(File::new(&world, format!("f{at}")))).collect();
@@ -172,6 +192,10 @@ fn contents_agree(code: &str, nsds: u16, seed: u64) {
                     file.lock().step(&world.mounts, &mut rng);
                 }
             });
+        }
+        for _ in 0..leaders {
+            world.rig.clock.sleep(Duration::from_millis(50));
+            world.change_leader();
         }
     });
     let rig = world.end();
@@ -191,9 +215,34 @@ fn contents_agree(code: &str, nsds: u16, seed: u64) {
 #[test]
 fn what_one_mount_writes_every_mount_reads() {
     let seed = seed();
-    contents_agree("1", 1, seed);
-    contents_agree("4+1p", 5, seed + 1);
-    contents_agree("2x", 3, seed + 2);
+    contents_agree("1", 1, seed, 0);
+    contents_agree("4+1p", 5, seed + 1, 0);
+    contents_agree("2x", 3, seed + 2, 0);
+}
+
+#[test]
+fn a_change_of_the_leader_is_not_noticed() {
+    contents_agree("1", 1, seed(), 10);
+}
+
+#[test]
+fn a_file_removed_while_open_outlives_a_change_of_the_leader() {
+    let world = World::new("1", 1);
+    let file = File::new(&world, "gone".to_owned());
+    world.mounts[0].write(file.handles[0], 0, &[7; 5000]).expect("there is room");
+    world.mounts[1].unlink(ROOT, Ino::ROOT, b"gone").expect("removed");
+    world.change_leader();
+    for at in 0..MOUNTS {
+        let mut out = vec![0; 5000];
+        assert_eq!(world.mounts[at].read(file.handles[at], 0, &mut out).expect("open"), 5000);
+        assert_eq!(out, [7; 5000]);
+    }
+    assert_eq!(world.rig.inodes(), 2);
+    for (mount, handle) in world.mounts.iter().zip(&file.handles) {
+        mount.release(*handle);
+    }
+    assert_eq!(world.rig.inodes(), 1, "the new leader removes it after the last close");
+    world.end();
 }
 
 /// Names of two directories, and what they lead to.

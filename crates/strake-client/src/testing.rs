@@ -9,6 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_array::{Array, ArrayOptions, Exclusion};
+use strake_env::sync::RwLock;
 use strake_env::{Clock, RealClock, Rng};
 use strake_manager::{Manager, RecoveryReport, TokenService, after_crash};
 use strake_observe::Observe;
@@ -19,8 +20,8 @@ use strake_proto::{
 };
 use strake_testing::{CrashMeta, MemoryNsd};
 use strake_token::authority::Times;
-use strake_token::message::Term;
-use strake_token::port::ToClient;
+use strake_token::message::{Request, Term};
+use strake_token::port::{ToAuthority, ToClient};
 
 /// A client and the manager on one array. Dropping it is a killed process: nothing is flushed.
 pub(crate) struct Mounted {
@@ -109,21 +110,28 @@ impl Rig {
     }
 
     /// The service of tokens of a file system that was repaired before.
-    pub(crate) fn tokens(&self) -> Arc<TokenService> {
+    pub(crate) fn tokens(&self, clients: &[ClientId]) -> Arc<TokenService> {
         let meta = Arc::clone(&self.meta) as Arc<dyn MetaPort>;
         let times =
             Times { hold_min: Duration::from_micros(200), repeat: Duration::from_millis(500) };
-        TokenService::start(Term(1), times, meta, Arc::clone(&self.clock)).expect("starts")
+        TokenService::start(clients, times, meta, Arc::clone(&self.clock)).expect("starts")
     }
 
     /// One of several mounts.
-    pub(crate) fn start_beside(&self, tokens: &Arc<TokenService>, client: u64) -> Arc<StrakeVfs> {
-        let client = ClientId(client);
-        let array = self.open(0, client, tokens.metadata(), true).expect("opens");
+    pub(crate) fn start_beside(
+        &self,
+        leader: &Arc<Leader>,
+        client: ClientId,
+    ) -> (Arc<StrakeVfs>, Arc<Tokens>) {
+        let meta = Arc::clone(leader) as Arc<dyn MetaPort>;
+        let array = self.open(0, client, meta, true).expect("opens");
         let (clock, observe) = (Arc::clone(&self.clock), Arc::clone(&array.observe));
-        let own = Tokens::new(Term(1), tokens.way_of(client), clock, observe);
-        tokens.join(client, Arc::clone(&own) as Arc<dyn ToClient>);
-        StrakeVfs::start_with_tokens(array, self.settings.clone(), own).expect("starts")
+        let service = leader.service();
+        let way = Arc::new(WayToLeader { leader: Arc::clone(leader), client });
+        let own = Tokens::new(service.term(), way, clock, observe);
+        service.join(client, Arc::clone(&own) as Arc<dyn ToClient>);
+        let vfs = StrakeVfs::start_with_tokens(array, self.settings.clone(), Arc::clone(&own));
+        (vfs.expect("starts"), own)
     }
 
     pub(crate) fn try_start(&self, away: u32) -> Result<Mounted> {
@@ -178,6 +186,49 @@ impl Rig {
     /// Strips and kept versions that a clean shutdown should not leave unsettled.
     pub(crate) fn unsettled(&self) -> usize {
         self.nsds.iter().map(|nsd| nsd.unsettled()).sum()
+    }
+}
+
+/// The leader of the moment.
+pub(crate) struct Leader(RwLock<Arc<TokenService>>);
+
+impl Leader {
+    pub(crate) fn new(service: Arc<TokenService>) -> Arc<Leader> {
+        Arc::new(Leader(RwLock::new(service)))
+    }
+
+    pub(crate) fn service(&self) -> Arc<TokenService> {
+        Arc::clone(&self.0.read())
+    }
+
+    /// From now on another one leads. What is on its way to the old one is lost or void.
+    pub(crate) fn change(&self, service: Arc<TokenService>) {
+        *self.0.write() = service;
+    }
+}
+
+impl MetaPort for Leader {
+    fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        self.service().metadata().query(query)
+    }
+
+    fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        self.service().metadata().apply(entry)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.service().metadata().sync()
+    }
+}
+
+struct WayToLeader {
+    leader: Arc<Leader>,
+    client: ClientId,
+}
+
+impl ToAuthority for WayToLeader {
+    fn send(&self, term: Term, message: Request) {
+        self.leader.service().way_of(self.client).send(term, message);
     }
 }
 

@@ -362,6 +362,17 @@ impl Tokens {
 }
 
 impl ToClient for Tokens {
+    fn new_term(&self, term: Term) {
+        let mut state = self.state.lock();
+        if term <= state.holder.term() {
+            return;
+        }
+        let effects = state.holder.reassert(term);
+        let todo = state.absorb(effects);
+        drop(state);
+        self.perform(todo);
+    }
+
     fn send(&self, term: Term, message: Reply) {
         if let Reply::Grant { grants, .. } = &message
             && let Some(keeper) = self.keeper.get().and_then(Weak::upgrade)

@@ -66,18 +66,20 @@ pub struct TokenService {
 }
 
 impl TokenService {
-    /// Starts the service of a term in which no client holds anything.
+    /// Starts the service. `clients` joined a service before this one, and hold what it does not
+    /// know: it grants nothing before each of them has reasserted all, or is gone. Its term is the
+    /// first number that it reserves, so terms rise.
     ///
     /// # Errors
     /// The metadata's; `NoMemory` when there is no thread.
     pub fn start(
-        term: Term,
+        clients: &[ClientId],
         times: Times,
         meta: Arc<dyn MetaPort>,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<TokenService>> {
         let first = reserve(&*meta, &*clock, RESERVED_AT_ONCE)?;
-        let mut authority = Authority::new(term, times, &[], first);
+        let mut authority = Authority::new(Term(first.0), times, clients, first);
         let upto = GrantNumber(first.0 + RESERVED_AT_ONCE);
         let effects = authority.reserved(first, upto, clock.monotonic());
         assert!(effects.is_empty(), "nobody waits before the start");
@@ -108,6 +110,21 @@ impl TokenService {
         let mut state = self.state.lock();
         state.authority.join(client);
         state.ways.insert(client, way);
+    }
+
+    /// The term of all that the service says.
+    pub fn term(&self) -> Term {
+        self.state.lock().authority.term()
+    }
+
+    /// A client that joined an earlier service has a way to this one.
+    pub fn came_back(&self, client: ClientId, way: Arc<dyn ToClient>) {
+        let term = {
+            let mut state = self.state.lock();
+            state.ways.insert(client, Arc::clone(&way));
+            state.authority.term()
+        };
+        way.new_term(term);
     }
 
     /// A client has gone or was declared dead, and no NSD accepts a write of it any more. What it
@@ -259,7 +276,9 @@ impl TokenService {
     fn reap_if_unused(&self, ino: Ino) {
         {
             let mut state = self.state.lock();
-            if !state.authority.openers(ino).is_empty() || !state.nameless.remove(&ino) {
+            let is_known = !state.authority.is_in_grace();
+            if !is_known || !state.authority.openers(ino).is_empty() || !state.nameless.remove(&ino)
+            {
                 return;
             }
         }

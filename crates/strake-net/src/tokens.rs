@@ -144,6 +144,9 @@ impl ToClient for RemoteClient {
             let _ = self.outbox.submit(message);
         }
     }
+
+    /// The client learns the term from the answer to its greeting.
+    fn new_term(&self, _term: Term) {}
 }
 
 impl Drop for RemoteClient {
@@ -213,7 +216,7 @@ impl TokenSession {
         Ok(TokenSession { shared, pulse: Mutex::new(Some(pulse)) })
     }
 
-    /// The term in which this client began.
+    /// The term of the authority.
     pub fn term(&self) -> Term {
         self.shared.state.lock().term.expect("invariant: it was attached")
     }
@@ -260,13 +263,13 @@ impl Shared {
         let connection =
             Connection::answering(&self.endpoint, introduction, service, LIMIT, handler)?;
         let term = ask(&connection, &Say::Attach(self.client))?;
-        if *state.term.get_or_insert(term) != term {
-            // Tokens of the old term would have to be reasserted.
-            let detail = "the authority has begun anew: this mount must be mounted again";
-            return Err(Error::new(ErrorKind::Fenced, detail));
-        }
+        let is_new = state.term.replace(term) != Some(term);
         let connection = Arc::new(connection);
         state.connection = Some(Arc::clone(&connection));
+        drop(state);
+        if is_new && let Some(sink) = self.sink.get().and_then(Weak::upgrade) {
+            sink.new_term(term);
+        }
         Ok(connection)
     }
 

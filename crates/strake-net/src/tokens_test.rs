@@ -64,6 +64,8 @@ impl ToClient for Client {
         self.heard.lock().push(message);
         self.changed.notify_all();
     }
+
+    fn new_term(&self, _term: Term) {}
 }
 
 fn revoke() -> Reply {

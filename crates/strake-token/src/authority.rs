@@ -148,6 +148,11 @@ impl Authority {
         self.term
     }
 
+    /// Whether some client has yet to reassert what it holds.
+    pub fn is_in_grace(&self) -> bool {
+        !self.grace.is_empty()
+    }
+
     /// A client has joined. It holds nothing.
     pub fn join(&mut self, client: ClientId) {
         assert!(self.clients.insert(client), "each life of a client has an id of its own");

@@ -15,4 +15,7 @@ pub trait ToAuthority: Send + Sync {
 pub trait ToClient: Send + Sync {
     /// Sends a message of the leader of a term.
     fn send(&self, term: Term, message: Reply);
+
+    /// There is a new leader, whose term is this. It knows nothing of what the client holds.
+    fn new_term(&self, term: Term);
 }

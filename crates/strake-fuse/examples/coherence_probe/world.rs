@@ -15,7 +15,6 @@ use strake_proto::nsd::NsdPort;
 use strake_proto::{ByteCount, ClientId, ClusterId, NsdId, PoolMap, Result, SlotIndex, Timestamp};
 use strake_testing::{CrashMeta, MemoryNsd};
 use strake_token::authority::Times;
-use strake_token::message::Term;
 use strake_token::port::ToClient;
 
 const BLOCK_SIZE: u32 = 1 << 20;
@@ -86,7 +85,7 @@ impl World {
         meta.apply(&MetaEntry { client: ClientId(0), sequence: 0, time: created, op })?;
         meta.sync()?;
         let meta = meta as Arc<dyn MetaPort>;
-        let tokens = TokenService::start(Term(1), TIMES, meta, Arc::clone(&clock))?;
+        let tokens = TokenService::start(&[], TIMES, meta, Arc::clone(&clock))?;
         Ok(World { clock, nsd: MemoryNsd::new(NsdId(1)), tokens, mounts: Vec::new() })
     }
 
@@ -104,7 +103,8 @@ impl World {
             beside_others: true,
         })?;
         let way = self.tokens.way_of(client);
-        let own = Tokens::new(Term(1), way, Arc::clone(&self.clock), Arc::clone(&observe));
+        let own =
+            Tokens::new(self.tokens.term(), way, Arc::clone(&self.clock), Arc::clone(&observe));
         self.tokens.join(client, Arc::clone(&own) as Arc<dyn ToClient>);
         let vfs = StrakeVfs::start_with_tokens(array, settings, own)?;
         let options = MountOptions {
