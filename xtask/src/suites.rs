@@ -9,6 +9,7 @@
 //! However the runner ends, nothing stays behind: see `janitor`.
 
 mod checks;
+mod cluster_first;
 mod coherence;
 mod command;
 mod crashes;
@@ -99,6 +100,11 @@ const SUITES: &[Suite] = &[
         name: "restart-server",
         about: "kill -9 of the server process, which no program may notice",
         run: restart_server::run,
+    },
+    Suite {
+        name: "cluster-first",
+        about: "three nodes from six commands; kill -9 of each node's server",
+        run: cluster_first::run,
     },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];

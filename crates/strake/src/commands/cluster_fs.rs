@@ -231,10 +231,11 @@ pub(crate) fn mount(args: &MountArgs) -> Result<()> {
         return report(&args.target, args.target.ask_leader(request)?);
     }
     // This node needs nobody to tell it. A node that only mounts cannot be told by others.
+    let own = args.target.file()?;
+    args.target.ask_leader::<()>(LeaderRequest::MayMount { fs: fs.clone(), node: own.id })?;
     let fs = args.target.cluster()?.fs_named(&fs)?.clone();
     let message = args.target.ask(&Request::Node(NodeRequest::Mount { fs, settings }))?;
-    let node = args.target.file()?.node;
-    report(&args.target, vec![MountAnswer { node, done: true, message }])
+    report(&args.target, vec![MountAnswer { node: own.node, done: true, message }])
 }
 
 /// Runs `strake fs umount`.

@@ -54,6 +54,7 @@ impl Node {
             LeaderRequest::MountFs { fs, nodes, settings } => {
                 encode(&self.mount_on(fs, nodes, settings)?)
             }
+            LeaderRequest::MayMount { fs, node } => encode(&self.refuse_second_mount(fs, *node)?),
             LeaderRequest::ForgetMount { fs } => encode(&self.forget_lost_mount(fs)?),
             LeaderRequest::UnmountFs { fs, nodes, force } => {
                 encode(&self.unmount_on(fs, nodes, *force)?)

@@ -121,6 +121,13 @@ pub(crate) enum LeaderRequest {
         /// `KEY=VALUE` settings of this and later mounts.
         settings: Vec<String>,
     },
+    /// Refuse if another node has the file system mounted.
+    MayMount {
+        /// The file system's name.
+        fs: String,
+        /// The node that is to mount it.
+        node: NodeNumber,
+    },
     /// The node that has a file system mounted and does not answer is off for certain.
     ForgetMount {
         /// The file system's name.

@@ -1,0 +1,288 @@
+//! A cluster of three nodes, made by the commands that the first page shows. The nodes are
+//! directories of this machine with the addresses 127.0.0.1, 127.0.0.2 and 127.0.0.3.
+//!
+//! 1. The six commands, from nothing to a mount on n2. Each refusal that protects a user is tried:
+//!    a token that was used, a second mount, a node that serves disks and is to be deleted, a code
+//!    that one node's loss would break.
+//! 2. The server process of n3 is killed (`kill -9`). Files are read and written without it. It is
+//!    started again, and its disk catches up.
+//! 3. fio verifies what it writes while the server processes of all nodes are killed in turn and
+//!    started again, the mount's own node and the leader among them. fio must see no error.
+//! 4. `fs check`, unmount, stop, start and mount again elsewhere: everything is still there.
+
+use super::checks::Checks;
+use super::command::{Ended, pause};
+use super::session::Session;
+use super::writer::contents;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+const COMMAND_SECONDS_MAX: u64 = 60;
+const FIO_SECONDS_MAX: u64 = 120;
+/// Between two accidents.
+const WORK: Duration = Duration::from_millis(1500);
+/// How often to look whether a disk has caught up, and how many times.
+const LOOK: Duration = Duration::from_millis(200);
+const LOOKS_MAX: u32 = 150;
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
+
+pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let place = Place::new(session)?;
+    let outcome = story(&place, checks);
+    // Whatever went wrong, no process stays.
+    let _ = place.run("umount-at-the-end", place.on("n1", "fs umount demo --force"));
+    for node in NODES {
+        let _ = place.run("stop-at-the-end", place.on(node, "node stop --force"));
+    }
+    outcome
+}
+
+fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    make(place, checks)?;
+    refusals(place, checks);
+    one_server_dies(place, checks)?;
+    servers_die_under_fio(place, checks);
+    checks.record("every disk is up", place.wait_until_up());
+    let check = place.succeeds("check", place.on_mount("fs check"));
+    checks.record("strake fs check is clean", check);
+    for name in ["before", "meanwhile"] {
+        checks.record(&format!("file {name} is whole"), place.verify(name));
+    }
+    let umount = place.succeeds("umount", place.on("n3", "fs umount demo"));
+    checks.record("n3 has n2 unmount", umount);
+    for node in ["n3", "n2", "n1"] {
+        let stopped = place.succeeds("stop", place.on(node, "node stop"));
+        checks.record(&format!("{node} stops"), stopped);
+    }
+    for node in NODES {
+        let started = place.succeeds("start", place.on(node, "node start"));
+        checks.record(&format!("{node} starts"), started);
+    }
+    checks.record("n1 mounts it", place.succeeds("mount", place.on("n1", "fs mount demo")));
+    for name in ["before", "meanwhile"] {
+        checks.record(&format!("file {name} is whole on n1"), place.verify(name));
+    }
+    checks.record("n1 unmounts it", place.succeeds("umount", place.on("n1", "fs umount demo")));
+    Ok(())
+}
+
+/// The six commands.
+fn make(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    let create = place.on("n1", "cluster create demo --node n1 --address");
+    place.succeeds("create", with(create, &place.address(1)))?;
+    let add = place.on("n1", "node add n2 n3 --roles quorum,server,client");
+    let tokens = place.run("add", add)?.success()?.output();
+    let tokens: Vec<&str> =
+        tokens.split_whitespace().filter(|word| word.starts_with("strake-join-")).collect();
+    let &[second, third] = tokens.as_slice() else {
+        return Err(format!("{} tokens were printed", tokens.len()));
+    };
+    for (number, token) in [(2, second), (3, third)] {
+        let join = with(place.on(NODES[number - 1], "node join"), token);
+        let join = with(with(join, "--address"), &place.address(number));
+        place.succeeds("join", join)?;
+    }
+    let stanzas = "%nsd: device=disk servers=n1 nsd=d1 size=512M\n\
+                   %nsd: device=disk servers=n2 nsd=d2 size=512M failureGroup=7\n\n\
+                   # the third\n%nsd: device=disk\n servers=n3 size=512M nsd=d3\n";
+    let file = place.root.join("nsds.stanza");
+    std::fs::write(&file, stanzas).map_err(|error| error.to_string())?;
+    let nsds = with(place.on("n1", "nsd create -F"), &file.to_string_lossy());
+    place.succeeds("nsds", nsds)?;
+    let create = with(place.on("n1", "fs create demo --code 2x --mount"), &place.mount());
+    place.succeeds("fs-create", create)?;
+    let settings = "--set pagepool=64M --set stay_awake=off";
+    let mount = place.on("n1", &format!("fs mount demo -N n2 {settings}"));
+    place.succeeds("mount", mount)?;
+    checks.record("six commands make a cluster and mount its file system on n2", Ok(()));
+    let again = with(with(place.on("other", "node join"), second), "--address");
+    let again = with(again, &place.address(4));
+    checks.record("a token works once", place.refused(again, "used"));
+    let state = place.run("state", place.on("n3", "node state"))?.success()?.output();
+    let active = state.matches(" active ").count();
+    checks.hold("three nodes are active", active == 3, || state);
+    Ok(())
+}
+
+/// What protects users from themselves.
+fn refusals(place: &Place<'_>, checks: &mut Checks) {
+    let second = place.on("n1", "fs mount demo");
+    let wanted = "mounted on n2; more than one mount needs tokens";
+    checks.record("a second mount is refused", place.refused(second, wanted));
+    let delete = place.on("n1", "node delete n2");
+    checks.record("a node with disks is not deleted", place.refused(delete, "n2 serves d2"));
+    let stop = place.on("n1", "node stop");
+    checks.record("the leader does not stop under a mount", place.refused(stop, "umount demo"));
+    let create = place.on("n1", "fs create more --code 2x --mount /nowhere");
+    checks.record("a file system needs disks", place.refused(create, "no free NSD"));
+    let file = place.root.join("one-node.stanza");
+    let stanzas = "%nsd: device=a servers=n3 size=64M\n%nsd: device=b servers=n3 size=64M\n";
+    let made = std::fs::write(&file, stanzas).map_err(|error| error.to_string()).and_then(|()| {
+        let nsds = with(place.on("n1", "nsd create -F"), &file.to_string_lossy());
+        place.succeeds("nsds-of-one-node", nsds)
+    });
+    checks.record("descriptors of two disks of one node are taken", made);
+    let create = place.on("n1", "fs create more --code 2x --mount /nowhere");
+    let wanted = "The loss of one would lose data";
+    checks.record("a code must survive the loss of a node", place.refused(create, wanted));
+}
+
+/// A node's server process dies. Everything goes on without it, and it catches up.
+fn one_server_dies(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    place.write("before", 1)?;
+    place.kill("n3")?;
+    checks.record("a file is read while n3's server is dead", place.verify("before"));
+    checks.record("a file is written meanwhile", place.write("meanwhile", 2));
+    let out_of_use = place.disks().and_then(|text| {
+        let d3 = text.lines().find(|line| line.starts_with("d3 ")).unwrap_or_default();
+        match d3.contains(" unrecovered ") || d3.contains(" down ") {
+            true => Ok(()),
+            false => Err(text.clone()),
+        }
+    });
+    checks.record("disk list shows that d3 is out of use", out_of_use);
+    place.succeeds("start", place.on("n3", "node start"))?;
+    checks.record("d3 catches up", place.wait_until_up());
+    Ok(())
+}
+
+/// All server processes die, one after the other, while fio works.
+fn servers_die_under_fio(place: &Place<'_>, checks: &mut Checks) {
+    let mut fio = place.session.command("fio");
+    fio.args(["--name=verified", "--rw=randwrite", "--bs=64k", "--size=24M", "--ioengine=psync"]);
+    fio.args(["--fsync=16", "--verify=crc32c", "--verify_backlog=32", "--verify_fatal=1"]);
+    fio.args(["--time_based", "--runtime=12", "--randseed=7", "--fallocate=none", "--directory"]);
+    fio.arg(place.mount());
+    let (fio, accidents) = std::thread::scope(|scope| {
+        let fio =
+            scope.spawn(|| place.session.run("cluster-first", "fio", FIO_SECONDS_MAX, &mut fio));
+        let accidents = ["n3", "n2", "n1"].iter().try_for_each(|node| {
+            pause(WORK);
+            place.kill(node)?;
+            pause(WORK);
+            place.succeeds("restart", place.on(node, "node start"))?;
+            // Only one failure at a time is promised.
+            place.wait_until_up()
+        });
+        let fio = fio.join().unwrap_or_else(|_| Err("it panicked".to_owned()));
+        (fio.map(drop), accidents)
+    });
+    checks.record("the servers of n3, n2 and n1 are killed and started again", accidents);
+    checks.record("fio sees no error meanwhile", fio);
+}
+
+/// A command with one more argument.
+fn with(mut command: Command, argument: &str) -> Command {
+    command.arg(argument);
+    command
+}
+
+/// Where this cluster is.
+struct Place<'a> {
+    session: &'a Session,
+    root: PathBuf,
+    port: u32,
+}
+
+impl<'a> Place<'a> {
+    fn new(session: &'a Session) -> Result<Place<'a>, String> {
+        let root = session.root.join(session.next_number().to_string());
+        std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+        // Two runs side by side have different ports, below those that the system gives away.
+        Ok(Place { session, root, port: 12_000 + std::process::id() % 20_000 })
+    }
+
+    fn address(&self, number: usize) -> String {
+        format!("127.0.0.{number}:{}", self.port)
+    }
+
+    fn mount(&self) -> String {
+        self.root.join("mnt").to_string_lossy().into_owned()
+    }
+
+    /// The command `strake WORDS --dir DIR`, which comes before what is appended to it.
+    fn on(&self, node: &str, words: &str) -> Command {
+        let mut command = self.session.command(&self.session.strake);
+        let mut words = words.split(' ');
+        command.args(words.by_ref().take(2));
+        command.arg("--dir").arg(self.root.join(node)).args(words);
+        command
+    }
+
+    /// The command `strake WORDS` about the mount on n2.
+    fn on_mount(&self, words: &str) -> Command {
+        let mut command = self.session.command(&self.session.strake);
+        command.args(words.split(' ')).arg("--data").arg(self.root.join("n2/mount/demo"));
+        command
+    }
+
+    fn run(&self, name: &str, mut command: Command) -> Result<Ended, String> {
+        let log = self.session.log("cluster-first", name);
+        super::command::run(&mut command, &log, Duration::from_secs(COMMAND_SECONDS_MAX))
+    }
+
+    fn succeeds(&self, name: &str, command: Command) -> Result<(), String> {
+        self.run(name, command)?.success().map(drop)
+    }
+
+    /// Succeeds if the command fails and says `wanted`.
+    fn refused(&self, command: Command, wanted: &str) -> Result<(), String> {
+        let ended = self.run("refused", command)?;
+        match !ended.status.success() && ended.output().contains(wanted) {
+            true => Ok(()),
+            false => Err(ended.complaint("not refused as it should be")),
+        }
+    }
+
+    fn disks(&self) -> Result<String, String> {
+        Ok(self.run("disks", self.on_mount("disk list"))?.success()?.output())
+    }
+
+    fn wait_until_up(&self) -> Result<(), String> {
+        let mut seen = String::new();
+        for _ in 0..LOOKS_MAX {
+            seen = self.disks()?;
+            if seen.matches(" up ").count() == NODES.len() {
+                return Ok(());
+            }
+            pause(LOOK);
+        }
+        Err(format!("not every disk comes up:\n{seen}"))
+    }
+
+    fn write(&self, name: &str, salt: u64) -> Result<(), String> {
+        let text = |error: std::io::Error| format!("{name}: {error}");
+        let path = self.root.join("mnt").join(name);
+        std::fs::write(&path, contents(salt, 12 << 20)).map_err(text)?;
+        std::fs::File::open(&path).and_then(|file| file.sync_all()).map_err(text)
+    }
+
+    fn verify(&self, name: &str) -> Result<(), String> {
+        let salt = if name == "before" { 1 } else { 2 };
+        let path = self.root.join("mnt").join(name);
+        let found = std::fs::read(&path).map_err(|error| format!("{name}: {error}"))?;
+        match found == contents(salt, 12 << 20) {
+            true => Ok(()),
+            false => Err(format!("{name} is not what was written")),
+        }
+    }
+
+    /// Kills the server process of a node.
+    fn kill(&self, node: &str) -> Result<(), String> {
+        let wanted = format!("daemon\0--role\0node\0--data\0{}\0", self.root.join(node).display());
+        let entries = std::fs::read_dir("/proc").map_err(|error| error.to_string())?;
+        let is_server = |entry: &std::fs::DirEntry| {
+            let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&words).contains(&wanted)
+        };
+        let found = entries.filter_map(Result::ok).find(is_server);
+        let process = found.ok_or(format!("{node} has no server process"))?.file_name();
+        let process = process.to_string_lossy().into_owned();
+        let killed = Command::new("sh").args(["-c", "kill -9 \"$1\"", "kill", &process]).status();
+        match killed.is_ok_and(|status| status.success()) {
+            true => Ok(()),
+            false => Err(format!("process {process} cannot be killed")),
+        }
+    }
+}
