@@ -6,7 +6,7 @@
 
 use crate::StrakeVfs;
 use crate::differential_test::{fill, length, place};
-use crate::testing::{Leader, Rig, assert_whole};
+use crate::testing::{FILES_KEPT, Leader, Rig, assert_whole};
 use crate::tokens::Tokens;
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
 use std::collections::BTreeMap;
@@ -510,4 +510,30 @@ fn an_nsd_that_one_mount_leaves_out_is_read_by_no_other() {
         });
         assert!(refused, "a write must not count with one strip");
     }
+}
+
+#[test]
+fn tokens_of_many_files_are_given_back_for_room() {
+    let world = World::new("1", 1);
+    let mount = &world.mounts[0];
+    for number in 0..20 * FILES_KEPT {
+        let name = format!("many-{number}");
+        let made = mount.create(ROOT, Ino::ROOT, name.as_bytes(), 0o644, RW, true);
+        let (entry, opened) = made.expect("created");
+        mount.write(opened.handle, 0, name.as_bytes()).expect("there is room");
+        mount.release(opened.handle);
+        assert_eq!(entry.attr.links, 1);
+    }
+    // Giving back takes a moment, and each grant makes room for itself only.
+    let end = world.rig.clock.monotonic() + Duration::from_secs(20);
+    while world.leader.service().files() > FILES_KEPT + 4 {
+        assert!(world.rig.clock.monotonic() < end, "tokens are kept for ever");
+        world.rig.clock.sleep(Duration::from_millis(5));
+    }
+    for number in 0..20 * FILES_KEPT {
+        let name = format!("many-{number}");
+        let found = world.mounts[1].lookup(ROOT, Ino::ROOT, name.as_bytes()).expect("seen");
+        assert_eq!(found.attr.size, name.len() as u64);
+    }
+    world.end();
 }

@@ -62,6 +62,8 @@ pub(crate) struct Rig {
 }
 
 pub(crate) const BLOCK_SIZE: u32 = 256 << 10;
+/// The tokens of so few files that they are given back for room in most tests.
+pub(crate) const FILES_KEPT: usize = 6;
 
 impl Rig {
     pub(crate) fn new(code: &str, count: u16) -> Rig {
@@ -128,7 +130,7 @@ impl Rig {
         let (clock, observe) = (Arc::clone(&self.clock), Arc::clone(&array.observe));
         let service = leader.service();
         let way = Arc::new(WayToLeader { leader: Arc::clone(leader), client });
-        let own = Tokens::new(service.term(), way, clock, observe);
+        let own = Tokens::new(service.term(), way, clock, observe, FILES_KEPT);
         service.join(client, Arc::clone(&own) as Arc<dyn ToClient>);
         let vfs = StrakeVfs::start_with_tokens(array, self.settings.clone(), Arc::clone(&own));
         (vfs.expect("starts"), own)

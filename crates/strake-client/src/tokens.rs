@@ -13,9 +13,12 @@
 //! *served* under the token that is still held ([`Access::Data`]). When the caches have
 //! dropped all, and nothing was served meanwhile, new ones wait; else it is done once more.
 //!
+//! **For room.** A client keeps the tokens of [`FILES_MAX`] files. Beyond that those that it was
+//! granted first are given back, unless the file is open or in use.
+//!
 //! **Locks.** `state` is a leaf. Messages are sent without it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use strake_env::Clock;
@@ -33,6 +36,8 @@ use strake_token::{Holder, Mode};
 const REPEAT: Duration = Duration::from_secs(1);
 /// An operation waits for tokens at most that long. Another client may have gigabytes to flush.
 const WAIT_MAX: Duration = Duration::from_secs(300);
+/// A client keeps the tokens of so many files. Each takes some 200 bytes here and at the authority.
+pub const FILES_MAX: usize = 100_000;
 /// So many files are given up at once.
 const GIVING_THREADS: usize = 16;
 
@@ -90,6 +95,10 @@ struct State {
     abandoned: BTreeSet<UseId>,
     giving: BTreeMap<Ino, Giving>,
     handles: HashMap<Ino, Handles>,
+    /// Files whose tokens were granted, in that order, each once.
+    granted: VecDeque<Ino>,
+    listed: HashSet<Ino>,
+    files_max: usize,
     ended: bool,
 }
 
@@ -150,12 +159,14 @@ impl Drop for Use<'_> {
 }
 
 impl Tokens {
-    /// The tokens of a client that has just joined the authority of `term`, and holds none.
+    /// The tokens of a client that has just joined the authority of `term`, and holds none. It will
+    /// keep those of `files_max` files ([`FILES_MAX`]).
     pub fn new(
         term: Term,
         way: Arc<dyn ToAuthority>,
         clock: Arc<dyn Clock>,
         observe: Arc<Observe>,
+        files_max: usize,
     ) -> Arc<Tokens> {
         let mut holder = Holder::default();
         if term > holder.term() {
@@ -169,6 +180,9 @@ impl Tokens {
             abandoned: BTreeSet::new(),
             giving: BTreeMap::new(),
             handles: HashMap::new(),
+            granted: VecDeque::new(),
+            listed: HashSet::new(),
+            files_max,
             ended: false,
         };
         let (keeper, givers) = (OnceLock::new(), OnceLock::new());
@@ -387,7 +401,12 @@ impl ToClient for Tokens {
             return;
         }
         let mut state: MutexGuard<'_, State> = self.state.lock();
-        let effects = state.holder.receive(term, message);
+        let granted: Vec<Ino> = match &message {
+            Reply::Grant { grants, .. } => grants.iter().map(|grant| grant.ino).collect(),
+            _ => Vec::new(),
+        };
+        let mut effects = state.holder.receive(term, message);
+        effects.extend(state.make_room(&granted));
         let todo = state.absorb(effects);
         drop(state);
         self.changed.notify_all();
@@ -413,6 +432,32 @@ impl State {
             }
         }
         todo
+    }
+
+    /// Lists files whose tokens were just granted, and gives others back if there are too many.
+    fn make_room(&mut self, granted: &[Ino]) -> Vec<Effect> {
+        for ino in granted {
+            if self.listed.insert(*ino) {
+                self.granted.push_back(*ino);
+            }
+        }
+        let mut effects = Vec::new();
+        // A few more than came, so that those that had to stay hold up no others.
+        for _ in 0..2 * granted.len() {
+            if self.granted.len() <= self.files_max {
+                break;
+            }
+            let Some(ino) = self.granted.pop_front() else { break };
+            let is_open = self.handles.contains_key(&ino);
+            let given = if is_open { None } else { self.holder.give_back(ino) };
+            if given.is_none() && !self.holder.in_use(ino).is_empty() {
+                self.granted.push_back(ino);
+                continue;
+            }
+            self.listed.remove(&ino);
+            effects.extend(given);
+        }
+        effects
     }
 
     fn served(&self, ino: Ino) -> u64 {

@@ -151,6 +151,11 @@ impl TokenService {
         Arc::new(LeaderMeta { service: Arc::clone(self) })
     }
 
+    /// The number of files of which some client holds a token.
+    pub fn files(&self) -> usize {
+        self.state.lock().authority.files()
+    }
+
     /// All requests that wait, and the clients that they wait for.
     pub fn waits(&self) -> Vec<Wait> {
         self.state.lock().authority.waits()

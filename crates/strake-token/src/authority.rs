@@ -514,6 +514,11 @@ impl Authority {
         holding.map(|holding| holding.held.clone()).unwrap_or_default()
     }
 
+    /// The number of files of which some client holds something.
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
     /// The clients that use a file.
     pub fn openers(&self, ino: Ino) -> Vec<ClientId> {
         let holdings = self.files.get(&ino).into_iter().flatten();

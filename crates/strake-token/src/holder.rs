@@ -48,6 +48,9 @@ struct Revoked {
     limit: Limit,
     /// Whether the flush was ordered.
     flushing: bool,
+    /// Whether the client gives the file back unasked. The authority would grant it again at once,
+    /// and the grant would be of no use: so nobody asks before the flush is done.
+    unasked: bool,
 }
 
 /// See the file's head.
@@ -59,6 +62,8 @@ pub struct Holder {
     uses: BTreeMap<UseId, Vec<Want>>,
     /// Operations that wait, by their latest attempt.
     asked: BTreeMap<RequestId, (UseId, Vec<Want>)>,
+    /// Operations that will ask once a file is given back.
+    deferred: Vec<(UseId, Vec<Want>)>,
     /// What is reasserted, until the leader has heard all of it.
     reasserting: Vec<Request>,
     next_use: u64,
@@ -74,12 +79,24 @@ impl Holder {
         assert!(wants.iter().all(Want::is_valid), "an operation wants something");
         let number = UseId(self.next_use);
         self.next_use += 1;
+        (number, self.use_or_ask(number, wants).into_iter().collect())
+    }
+
+    /// Begins a use, or asks for its tokens; or neither, as long as a file is being given back.
+    fn use_or_ask(&mut self, number: UseId, wants: Vec<Want>) -> Option<Effect> {
         if wants.iter().all(|want| self.usable(want.ino).covers(want)) {
             self.uses.insert(number, wants);
-            return (number, vec![Effect::Begun(number)]);
+            return Some(Effect::Begun(number));
         }
-        let effects = vec![self.ask(number, wants)];
-        (number, effects)
+        let is_given_back = |want: &Want| {
+            let revoke = self.files.get(&want.ino).and_then(|file| file.revoke.as_ref());
+            revoke.is_some_and(|revoke| revoke.unasked)
+        };
+        if wants.iter().any(is_given_back) {
+            self.deferred.push((number, wants));
+            return None;
+        }
+        Some(self.ask(number, wants))
     }
 
     /// Ends a use.
@@ -99,7 +116,11 @@ impl Holder {
         file.held = file.held.limited(&revoke.limit);
         let keeps = file.held.clone();
         self.forget_if_empty(ino);
-        vec![Effect::Send(Request::GivenUp { ino, upto: revoke.upto, keeps })]
+        let mut effects = vec![Effect::Send(Request::GivenUp { ino, upto: revoke.upto, keeps })];
+        for (number, wants) in std::mem::take(&mut self.deferred) {
+            effects.extend(self.use_or_ask(number, wants));
+        }
+        effects
     }
 
     /// Gives back all of a file that no use needs, unasked: for room, or at a close. `None` if
@@ -112,7 +133,7 @@ impl Holder {
         }
         let (upto, limit) = (file.newest, Limit { inode: None, ranges: Vec::new() });
         file.held.open = false;
-        file.revoke = Some(Revoked { upto, limit: limit.clone(), flushing: true });
+        file.revoke = Some(Revoked { upto, limit: limit.clone(), flushing: true, unasked: true });
         Some(Effect::Flush(ino, limit))
     }
 
@@ -200,11 +221,7 @@ impl Holder {
                 file.newest = number;
             }
         }
-        if wants.iter().all(|want| self.usable(want.ino).covers(want)) {
-            self.uses.insert(number, wants);
-            return vec![Effect::Begun(number)];
-        }
-        vec![self.ask(number, wants)]
+        self.use_or_ask(number, wants).into_iter().collect()
     }
 
     /// A grant that no operation waits for: the authority has it in its table, and must hear that
@@ -244,7 +261,9 @@ impl Holder {
                 revoke.upto = upto;
                 revoke.limit.and(limit);
             }
-            None => file.revoke = Some(Revoked { upto, limit, flushing: false }),
+            None => {
+                file.revoke = Some(Revoked { upto, limit, flushing: false, unasked: false });
+            }
         }
         self.flush_if_unused(ino).into_iter().collect()
     }
@@ -308,6 +327,7 @@ impl Holder {
     /// Whether operations wait, uses are under way, or flushes are ordered.
     pub fn is_idle(&self) -> bool {
         self.asked.is_empty()
+            && self.deferred.is_empty()
             && self.reasserting.is_empty()
             && self.uses.is_empty()
             && self.files.values().all(|file| file.revoke.is_none())

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_array::{Array, ArrayOptions};
+use strake_client::tokens::FILES_MAX;
 use strake_client::{Settings, StrakeVfs, Tokens, Vfs};
 use strake_env::{Clock, RealClock};
 use strake_fuse::{FuseMount, MountOptions, StayAwake};
@@ -103,8 +104,8 @@ impl World {
             beside_others: true,
         })?;
         let way = self.tokens.way_of(client);
-        let own =
-            Tokens::new(self.tokens.term(), way, Arc::clone(&self.clock), Arc::clone(&observe));
+        let clock = Arc::clone(&self.clock);
+        let own = Tokens::new(self.tokens.term(), way, clock, Arc::clone(&observe), FILES_MAX);
         self.tokens.join(client, Arc::clone(&own) as Arc<dyn ToClient>);
         let vfs = StrakeVfs::start_with_tokens(array, settings, own)?;
         let options = MountOptions {
