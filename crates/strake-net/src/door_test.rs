@@ -2,6 +2,7 @@
 //! go, strangers get nothing, and a service that is held up holds up no other.
 
 use super::*;
+use crate::cluster_test::wait_for_rejected;
 use crate::net_test::{Folder, Gate, env, secret};
 use crate::{
     MetaClientSession, NsdClientSession, ProvenPeer, SessionLimits, SharedSecret, ask_node,
@@ -64,14 +65,6 @@ fn nsd(door: &Door, id: u32) -> NsdClientSession {
 
 fn status(session: &NsdClientSession) -> Result<NsdReply> {
     session.call(NsdContext::default(), &NsdRequest::Status, &[], &mut [])
-}
-
-/// The door counts a client that it sent away a moment after the client knows.
-fn wait_for_rejected(door: &Door, count: u64) {
-    while door.rejected() < count {
-        strake_env::thread::yield_now();
-    }
-    assert_eq!(door.rejected(), count);
 }
 
 #[test]
