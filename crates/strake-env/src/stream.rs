@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strake_proto::{Error, ErrorKind, Result};
 
+/// Between two attempts to get into the queue of a Unix socket.
+const QUEUE_PAUSE: Duration = Duration::from_millis(1);
+
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
@@ -66,7 +69,7 @@ impl Stream {
             return connected.map(Stream::Simulated);
         }
         match endpoint {
-            Endpoint::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Endpoint::Unix(path) => connect_unix(path, limit).map(Stream::Unix),
             Endpoint::Tcp(address) => TcpStream::connect_timeout(address, limit).map(Stream::Tcp),
         }
     }
@@ -336,15 +339,72 @@ impl Listener {
     }
 }
 
+/// Connects to a Unix socket within `limit`. A blocking `connect` has no limit: it waits for a place
+/// in the listener's queue, even after that listener was shut down.
+fn connect_unix(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let end = RealClock.monotonic().saturating_add(limit);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            // The queue is full. Nothing tells when it is not.
+            Err(rustix::io::Errno::AGAIN) if RealClock.monotonic() < end => {
+                RealClock.sleep(QUEUE_PAUSE);
+            }
+            Err(rustix::io::Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 /// Removes the socket at `path` if no process answers there.
 fn remove_stale(path: &Path) -> io::Result<()> {
     // Connecting to a plain file is refused as well, and that must not be removed.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    match UnixStream::connect(path) {
+    // One that cannot be connected to at once for its many callers is alive.
+    match connect_unix(path, Duration::ZERO) {
         Err(error) if is_socket && error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)
         }
         // Nothing there, or something that bind reports.
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_that_accepts_nobody_holds_nobody_up() {
+        let name = format!("strake-stream-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let endpoint = Endpoint::Unix(path.clone());
+        let listener = Listener::bind(&endpoint).expect("a socket");
+        let hasty = Duration::from_millis(5);
+        let mut waiting = Vec::new();
+        let full = loop {
+            match Stream::connect(&endpoint, hasty) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 1 << 14, "a queue has an end");
+        };
+        assert_eq!(full.kind(), ErrorKind::TimedOut, "{full}");
+        let busy = Listener::bind(&endpoint).expect_err("somebody listens");
+        assert_eq!(busy.kind(), ErrorKind::Busy);
+        // One place becomes free while the client waits for it.
+        crate::thread::scope(|scope| {
+            let patient = scope.spawn(|| Stream::connect(&endpoint, Duration::from_secs(20)));
+            listener.accept().expect("one of many");
+            patient.join().expect("no panic").expect("there is a place");
+        });
+        std::fs::remove_file(path).expect("its file");
     }
 }
