@@ -339,8 +339,8 @@ impl Listener {
     }
 }
 
-/// Connects to a Unix socket within `limit`. A blocking `connect` has no limit: it waits for a place
-/// in the listener's queue, even after that listener was shut down.
+/// Connects to a Unix socket within `limit`. A blocking `connect` has no limit: it waits for a
+/// place in the listener's queue, even after that listener was shut down.
 fn connect_unix(path: &Path, limit: Duration) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let end = RealClock.monotonic().saturating_add(limit);

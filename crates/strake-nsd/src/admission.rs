@@ -76,7 +76,7 @@ impl Refusal {
 }
 
 /// Who may use the NSD now.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Admission {
     /// The server's life.
     boot: u64,

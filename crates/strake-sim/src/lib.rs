@@ -12,6 +12,8 @@
 //! handover_model  the same for two clients that hand the block over
 //! token_model  every state of tokens: the real authority, real clients, a network that loses,
 //!             repeats and overtakes
+//! lease_model  every state of leases: the real membership, watches and admissions, clocks that
+//!             differ, a network that loses and delivers late
 //! ```
 //!
 //! A history runs once. Every crash is then derived from its log, so looking at one point costs one
@@ -28,6 +30,7 @@ pub mod explore;
 pub mod handover_model;
 pub mod history;
 pub mod judge;
+pub mod lease_model;
 pub mod machine;
 pub mod point;
 pub mod recording;

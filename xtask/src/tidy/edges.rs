@@ -13,6 +13,7 @@ pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ("strake-observe", &["strake-proto", "strake-env"]),
     ("strake-stripe", &["strake-proto"]),
     ("strake-token", &["strake-proto"]),
+    ("strake-lease", &["strake-proto"]),
     ("strake-store", &["strake-proto", "strake-env", "strake-observe"]),
     (
         "strake-nsd",
