@@ -16,6 +16,7 @@
 //! left the NSD out. A slot gets another NSD, or is deleted, under the exclusive gate, too.
 
 mod heirs;
+mod map;
 mod missed;
 mod returning;
 mod shadow;
@@ -166,7 +167,8 @@ fn name_of(availability: NsdAvailability) -> &'static str {
     }
 }
 
-/// Whether an error of a write says that the NSD itself is unfit.
+/// Whether an error of a write says that the NSD itself is unfit. `Fenced` says that of this
+/// client, and `OldMap` of its map.
 pub(crate) fn is_nsd_fault(kind: ErrorKind) -> bool {
     use ErrorKind as Kind;
     matches!(
@@ -174,7 +176,6 @@ pub(crate) fn is_nsd_fault(kind: ErrorKind) -> bool {
         Kind::Io
             | Kind::Unreachable
             | Kind::TimedOut
-            | Kind::Fenced
             | Kind::Internal
             | Kind::Corrupt
             | Kind::NotFound
@@ -385,7 +386,7 @@ impl NsdSet {
             let detail = format!("NSD {} is not there", self.nsd(slot));
             return Err(Error::new(ErrorKind::Unreachable, detail));
         };
-        let reply = port.call(self.context(), request, send, receive)?;
+        let reply = self.ask(&*port, request, send, receive)?;
         if let Some(shadow) = shadow {
             shadow.follow(self.context(), request, send);
         }
@@ -402,7 +403,7 @@ impl NsdSet {
             let detail = format!("NSD {} is not there", self.nsd(slot));
             return Err(Error::new(ErrorKind::Unreachable, detail));
         };
-        port.call(self.context(), request, &[], &mut [])
+        self.ask(&*port, request, &[], &mut [])
     }
 
     /// Sends a request to the current NSD of a slot, or to its shadow.
@@ -423,7 +424,7 @@ impl NsdSet {
             let detail = format!("nothing is to replace NSD {} any more", self.nsd(slot));
             return Err(Error::new(ErrorKind::Unreachable, detail));
         };
-        shadow.port.call(self.context(), request, send, receive)
+        self.ask(&*shadow.port, request, send, receive)
     }
 
     fn context(&self) -> NsdContext {

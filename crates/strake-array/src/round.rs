@@ -199,7 +199,13 @@ impl Rounds {
             let later = settled.split_off(SETTLED_MAX);
             self.settled.lock().extend(later);
         }
-        let Committed { unreached, lacking } = self.io.commit(&settled);
+        let Committed { unreached, lacking, refused } = self.io.commit(&settled);
+        if let Some(error) = refused {
+            // No NSD is at fault, so none is noted. The owners send their blocks again, if they
+            // may.
+            batch.into_iter().for_each(|stripe| stripe.outcome.lost(Some(error.clone())));
+            return Err(error);
+        }
         let mut noted = Ok(());
         let mut lost = 0;
         let restarts = self.io.nsds().restarts();

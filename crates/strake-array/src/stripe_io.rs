@@ -125,6 +125,8 @@ pub struct Committed {
     pub unreached: Vec<SlotIndex>,
     /// The slots in `unreached` whose NSDs had accepted something that may now be gone.
     pub lacking: BTreeSet<SlotIndex>,
+    /// An NSD refused this client, or its map. Nothing counts as stable.
+    pub refused: Option<Error>,
 }
 
 /// See the file's head.
@@ -260,10 +262,12 @@ impl StripeIo {
     fn read_fault(&self, slot: SlotIndex, key: &StripKey, error: &Error) -> StripFault {
         match error.kind() {
             ErrorKind::NotFound => StripFault::Absent,
-            ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Fenced => {
+            ErrorKind::Unreachable | ErrorKind::TimedOut => {
                 self.nsds.fail(slot);
                 StripFault::Unreadable
             }
+            // It is this client, or its map, that is unfit.
+            ErrorKind::Fenced | ErrorKind::OldMap => StripFault::Unreadable,
             _ => {
                 self.nsds.count_bad_strip(slot, key, error.detail());
                 StripFault::Bad
@@ -309,13 +313,17 @@ impl StripeIo {
         let batch = self.nsds.missed().begin_commit();
         let (slots, away): (Vec<_>, Vec<_>) =
             self.nsds.slots().partition(|slot| self.nsds.availability(*slot).writable());
-        let unreached = Mutex::new(away);
+        let (unreached, refused) = (Mutex::new(away), Mutex::new(None));
         self.fan.run(slots.len(), &|at| {
             let slot = slots[at];
             let request = NsdRequest::Commit { settled: settled.to_vec() };
             let reply = self.nsds.call(slot, &request, &[], &mut []);
             match reply {
                 Ok(NsdReply::Stable { boot, stable }) => self.nsds.saw_stable(slot, boot, stable),
+                Err(error) if matches!(error.kind(), ErrorKind::Fenced | ErrorKind::OldMap) => {
+                    unreached.lock().push(slot);
+                    *refused.lock() = Some(error);
+                }
                 _ => {
                     self.nsds.fail(slot);
                     unreached.lock().push(slot);
@@ -325,7 +333,7 @@ impl StripeIo {
         let unreached = unreached.into_inner();
         let restarts = self.nsds.restarts();
         let lacking = self.nsds.missed().end_commit(batch, &unreached, restarts);
-        Committed { unreached, lacking }
+        Committed { unreached, lacking, refused: refused.into_inner() }
     }
 
     /// Makes all NSDs forget the tombstones of an object up to `version`.

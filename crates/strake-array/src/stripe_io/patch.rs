@@ -125,9 +125,10 @@ impl StripeIo {
         self.note_missed((layout.object, block), &targets, &results);
         let mut refusals = results.iter().filter_map(|result| result.as_ref().err());
         // If there is no room for the units beside the base, the caller looks for room for the
-        // whole block.
-        let is_refused =
-            refusals.any(|error| matches!(error.kind(), ErrorKind::NotBase | ErrorKind::NoSpace));
+        // whole block. After a change of the map the NSDs of the block may be others.
+        let is_refused = refusals.any(|error| {
+            matches!(error.kind(), ErrorKind::NotBase | ErrorKind::NoSpace | ErrorKind::OldMap)
+        });
         let judged = self.judge_write(&stripe, &targets, results);
         if is_refused {
             return Ok(self.not_base());

@@ -9,6 +9,8 @@
 //! 5. While an NSD is deleted, the heir of its strip gets the strip too. If the heir does not get
 //!    it, the heir is noted (`nsds/heirs.rs`), but the write does not fail.
 //! 6. All NSDs that were left out are noted in the metadata before the write is acknowledged.
+//! 7. If an NSD refuses the pool map as too old, the map was fetched meanwhile, and the block is
+//!    sent again as a new version (`nsds/map.rs`).
 
 use super::{StripeIo, Written};
 use crate::nsds::{Place, Sent, is_nsd_fault};
@@ -21,6 +23,10 @@ use strake_proto::{
     Version,
 };
 use strake_stripe::{StripeCode, StripeSlots, strip_checksums};
+
+/// A block is sent at most so many times because of changes of the pool map. More in a row are the
+/// caller's to wait for.
+const OLD_MAPS_MAX: usize = 4;
 
 /// The NSDs that a stripe is sent to.
 pub(super) struct Targets {
@@ -43,6 +49,23 @@ impl StripeIo {
     /// `NoSpace`, or `Io` if too few NSDs accepted the block. Some NSDs may then hold the new
     /// version. The caller still holds the data and writes it again.
     pub fn write_block(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        block_bytes: u32,
+        bytes: &[u8],
+        stable: Version,
+    ) -> Result<Written> {
+        for _ in 1..OLD_MAPS_MAX {
+            match self.write_once(layout, block, block_bytes, bytes, stable) {
+                Err(error) if error.kind() == ErrorKind::OldMap => {}
+                result => return result,
+            }
+        }
+        self.write_once(layout, block, block_bytes, bytes, stable)
+    }
+
+    fn write_once(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,
