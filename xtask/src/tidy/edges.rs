@@ -14,6 +14,7 @@ pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ("strake-stripe", &["strake-proto"]),
     ("strake-token", &["strake-proto"]),
     ("strake-lease", &["strake-proto"]),
+    ("strake-replica", &["strake-proto", "strake-env"]),
     ("strake-store", &["strake-proto", "strake-env", "strake-observe"]),
     (
         "strake-nsd",

@@ -1,0 +1,548 @@
+//! The consensus of one replica, pure: inputs and the time go in, outputs come out. There is no
+//! clock, disk, socket or thread here, so a simulation can put it through everything.
+//!
+//! **The algorithm** is Raft (Ongaro and Ousterhout 2014) with preliminary votes, leaders that step
+//! down without a majority, reads that a majority confirms, learners, and joint memberships.
+//!
+//! **One step.** The driver hands in one or more inputs and then takes the [`Output`]:
+//! 1. It gives [`Output::persist`] to the journal, and says [`Core::persisted`] when that is done.
+//! 2. It sends [`Output::send`] at once. Messages that promise something are not in there before
+//!    what they promise is durable: the core holds them back until the journal has said so.
+//! 3. It applies [`Output::committed`] in order.
+//!
+//! **Lives (R26).** A replica that starts cannot know whether its disk was put back to an older
+//! state. It asks the others. Each majority that it was ever part of has a member that answers, so
+//! the highest mark among the answers, the *floor*, covers all that was committed with its help.
+//! Then it votes for nobody who has less than the floor, in no term that an answer knows already.
+//! Until then its word counts nowhere. Every message carries its sender's life, and votes and
+//! acknowledgements carry the lives that their sender has heard of. So a leader or candidate never
+//! counts what an earlier life has said.
+//!
+//! ```text
+//! core        the state, steps, and what the journal has done
+//! asking      the questions of a replica that starts; lives
+//! election    votes
+//! following   entries and snapshots from a leader
+//! leading     copies, commits, reads, changes of membership
+//! ```
+
+mod asking;
+mod election;
+mod following;
+mod leading;
+
+use crate::entry::{Entry, Payload, Snapshot};
+use crate::log::Log;
+use crate::membership::Membership;
+use crate::message::{Body, Envelope, Lives};
+use crate::rule::{Rule, obeys};
+use crate::types::{Bytes, Life, Mark, Position, ReplicaId};
+use asking::Asking;
+use following::Incoming;
+use leading::Leading;
+pub use leading::{ChangeRefusal, Refusal};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use strake_env::Rng;
+use strake_proto::Term;
+
+/// What stays as it is while a replica runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which replica it is.
+    pub id: ReplicaId,
+    /// How often a leader shows that it is there.
+    pub heartbeat: Duration,
+    /// A follower that hears of no leader for this long, or up to twice as long, wants an election.
+    pub election: Duration,
+    /// Proposals with more bytes are refused.
+    pub entry_bytes_max: usize,
+    /// One message takes entries of about this many bytes.
+    pub append_bytes: usize,
+    /// So many entries may be on their way to one follower.
+    pub window_entries: u64,
+    /// While entries behind the snapshot take more, proposals are refused.
+    pub log_bytes_max: usize,
+    /// A part of a snapshot has this many bytes.
+    pub part_bytes: usize,
+    /// Larger snapshots are refused.
+    pub snapshot_bytes_max: usize,
+    /// How many entries before a snapshot are kept for replicas that lag a little.
+    pub kept_entries: u64,
+    /// The highest feature level that this program understands.
+    pub supports: u32,
+    /// A replica that is alone commits entries when they are in memory. They are durable on
+    /// [`Core::sync`]. (R27)
+    pub commits_when_appended: bool,
+    /// Replicas that are known from elsewhere. They are asked too, in case that the disk is so old
+    /// that it does not know them.
+    pub known: BTreeSet<ReplicaId>,
+    /// After so long, a replica that has not got all answers it needs is content with those of a
+    /// majority, itself counted. That keeps a group alive in which a replica restarts while another
+    /// one is gone. It gives up the protection against a disk that was put back, in this case.
+    pub content_after: Option<Duration>,
+}
+
+impl Config {
+    /// Sensible values for a network in one room.
+    pub fn new(id: ReplicaId) -> Config {
+        Config {
+            id,
+            heartbeat: Duration::from_millis(100),
+            election: Duration::from_millis(1000),
+            entry_bytes_max: 1 << 20,
+            append_bytes: 1 << 20,
+            window_entries: 1024,
+            log_bytes_max: 16 << 20,
+            part_bytes: 256 << 10,
+            snapshot_bytes_max: 64 << 20,
+            kept_entries: 1000,
+            supports: 0,
+            commits_when_appended: false,
+            known: BTreeSet::new(),
+            content_after: None,
+        }
+    }
+}
+
+/// What must be durable beside the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hard {
+    /// The newest term that this replica has heard of.
+    pub term: Term,
+    /// For whom it voted in that term. Itself, also if it only must not vote any more.
+    pub voted: Option<ReplicaId>,
+    /// Its own life.
+    pub life: Life,
+    /// The newest lives of the others that it has heard of.
+    pub lives: Lives,
+}
+
+/// What the journal is to write, all or nothing.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// Its number, for [`Core::persisted`].
+    pub ticket: u64,
+    /// The new hard state, if it changed.
+    pub hard: Option<Hard>,
+    /// Entries. They replace all that the journal has from the first of them on.
+    pub entries: Vec<Entry>,
+    /// A new snapshot with the log's new base. Then the entries are the whole log behind the base.
+    pub snapshot: Option<(Arc<Snapshot>, Mark)>,
+    /// Whether it must be durable, with everything before. Else it only has to be written.
+    pub sync: bool,
+}
+
+/// An entry that is committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The entry.
+    pub entry: Entry,
+    /// False for an entry that is above the feature level: no replica applies it.
+    pub applies: bool,
+}
+
+/// What ends a replica: it must not run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// More disks were put back than the group survives.
+    #[error("two leaders in term {0}: more than one replica has lost what it had promised")]
+    TwoLeaders(Term),
+    /// The same.
+    #[error("the leader has another entry at {0}, where this log is committed")]
+    CommittedDiffers(Position),
+    /// The group uses what this program does not know.
+    #[error("the log's feature level is {0}, which this program does not understand: upgrade it")]
+    Level(u32),
+}
+
+/// What is to be done after a step.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// For the journal.
+    pub persist: Option<Batch>,
+    /// Messages.
+    pub send: Vec<Envelope>,
+    /// The state machine begins anew with this snapshot, before the entries.
+    pub install: Option<Arc<Snapshot>>,
+    /// For the state machine.
+    pub committed: Vec<Committed>,
+    /// Reads by their number: a machine that has applied this position may answer. `None` if this
+    /// is no leader any more.
+    pub reads: Vec<(u64, Option<Position>)>,
+    /// The replica must end.
+    pub fault: Option<Fault>,
+}
+
+/// What a replica is at the moment.
+enum Role {
+    Follower,
+    Candidate(Candidate),
+    Leader(Box<Leading>),
+}
+
+/// An election under way.
+struct Candidate {
+    term: Term,
+    is_preliminary: bool,
+    votes: BTreeMap<ReplicaId, bool>,
+    /// The own vote counts when this ticket is done.
+    own_ticket: Option<u64>,
+}
+
+/// What the journal was given and has not made durable.
+struct Outstanding {
+    ticket: u64,
+    last: Position,
+    /// When it was given, until it is written.
+    since: Option<Duration>,
+}
+
+#[derive(Default)]
+struct Changed {
+    hard: bool,
+    entries_from: Option<Position>,
+    snapshot: bool,
+    sync: bool,
+}
+
+/// What a replica is, for listings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoleName {
+    /// It follows, or looks for somebody to follow.
+    Follower,
+    /// It asks for votes.
+    Candidate,
+    /// It leads.
+    Leader,
+    /// It has started and does not know yet what it once promised.
+    Asking,
+    /// It receives the log and does not vote.
+    Learner,
+}
+
+/// One replica.
+pub struct Core {
+    config: Config,
+    rng: Rng,
+    now: Duration,
+    hard: Hard,
+    log: Log,
+    role: Role,
+    leader: Option<ReplicaId>,
+    heard_leader: Option<Duration>,
+    election_at: Duration,
+    committed: Position,
+    handed: Position,
+    /// The log is durable up to here.
+    durable: Position,
+    /// What was committed in memory, alone.
+    committed_alone: Position,
+    ticket: u64,
+    outstanding: VecDeque<Outstanding>,
+    /// Messages that wait for a ticket.
+    held: VecDeque<(u64, Envelope)>,
+    /// Messages of this step that promise something.
+    promises: Vec<Envelope>,
+    changed: Changed,
+    asking: Asking,
+    incoming: Option<Incoming>,
+    output: Output,
+}
+
+impl Core {
+    /// A replica that starts with what its journal kept. All of it is durable, and the life in
+    /// `hard` is a new one. The seed decides the limits of elections.
+    pub fn new(config: Config, hard: Hard, log: Log, now: Duration, seed: u64) -> Core {
+        let start = log.snapshot_mark().position;
+        let mut core = Core {
+            rng: Rng::new(seed),
+            now,
+            hard,
+            role: Role::Follower,
+            leader: None,
+            heard_leader: None,
+            election_at: now,
+            committed: start,
+            handed: start,
+            durable: log.last().position,
+            committed_alone: start,
+            log,
+            ticket: 0,
+            outstanding: VecDeque::new(),
+            held: VecDeque::new(),
+            promises: Vec::new(),
+            changed: Changed::default(),
+            asking: Asking::new(now),
+            incoming: None,
+            output: Output::default(),
+            config,
+        };
+        core.put_off_election();
+        core.output.install = core.log.snapshot().cloned();
+        core.look_at_answers();
+        core
+    }
+
+    /// Time has passed. A driver says so a few times in each heartbeat.
+    pub fn tick(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+        self.ask_if_due();
+        if matches!(self.role, Role::Leader(_)) {
+            self.lead_on();
+        } else if self.now >= self.election_at {
+            self.campaign();
+        }
+    }
+
+    /// The journal has written everything up to this ticket, and `synced` it if that is true.
+    pub fn persisted(&mut self, now: Duration, ticket: u64, synced: bool) {
+        self.now = self.now.max(now);
+        if !synced {
+            let written = self.outstanding.iter_mut().filter(|batch| batch.ticket <= ticket);
+            written.for_each(|batch| batch.since = None);
+            return;
+        }
+        while self.outstanding.front().is_some_and(|batch| batch.ticket <= ticket) {
+            let batch = self.outstanding.pop_front().expect("invariant: there is a front");
+            self.durable = self.durable.max(batch.last);
+        }
+        while self.held.front().is_some_and(|(needed, _)| *needed <= ticket) {
+            let (_, envelope) = self.held.pop_front().expect("invariant: there is a front");
+            self.output.send.push(envelope);
+        }
+        self.count_own_vote(ticket);
+        self.advance_commit();
+    }
+
+    /// Ends the step.
+    pub fn output(&mut self) -> Output {
+        self.send_new_entries();
+        self.write_batch();
+        let gate = self.outstanding.back().map(|batch| batch.ticket);
+        let gate = gate.filter(|_| obeys(Rule::DurableBeforePromised));
+        for envelope in std::mem::take(&mut self.promises) {
+            match gate {
+                Some(ticket) => self.held.push_back((ticket, envelope)),
+                None => self.output.send.push(envelope),
+            }
+        }
+        self.hand_out();
+        self.check();
+        std::mem::take(&mut self.output)
+    }
+
+    /// Makes everything that is in the log durable: for a replica alone that commits earlier.
+    pub fn sync(&mut self) {
+        self.changed.sync |= self.log.last().position > self.durable;
+    }
+
+    /// The state machine's bytes at a position that it was handed. The log before it may go.
+    pub fn snapshot_taken(&mut self, position: Position, bytes: Bytes) {
+        let is_useful = position > self.log.snapshot_mark().position
+            && position <= self.stable().min(self.handed)
+            && bytes.len() <= self.config.snapshot_bytes_max;
+        let snapshot = is_useful.then(|| self.log.snapshot_at(position, bytes)).flatten();
+        if let Some(snapshot) = snapshot {
+            self.log.take_snapshot(Arc::new(snapshot), self.config.kept_entries);
+            self.changed.snapshot = true;
+        }
+    }
+
+    /// Whoever runs the cluster vouches that this disk was not put back, or accepts what is lost
+    /// if it was (R31). The replica waits for no more answers.
+    pub fn trust(&mut self) {
+        self.asking.finish();
+    }
+
+    /// The log is committed up to here.
+    pub fn committed(&self) -> Position {
+        self.committed
+    }
+
+    /// Committed, and also after a crash of this replica alone.
+    pub fn stable(&self) -> Position {
+        let is_certain = self.committed_alone <= self.durable;
+        if is_certain { self.committed } else { self.committed.min(self.durable) }
+    }
+
+    /// The end of the log.
+    pub fn last(&self) -> Mark {
+        self.log.last()
+    }
+
+    /// The term.
+    pub fn term(&self) -> Term {
+        self.hard.term
+    }
+
+    /// Its life.
+    pub fn life(&self) -> Life {
+        self.hard.life
+    }
+
+    /// Who leads, as far as it knows.
+    pub fn leader(&self) -> Option<ReplicaId> {
+        if self.is_leader() { Some(self.config.id) } else { self.leader }
+    }
+
+    /// Whether it leads.
+    pub fn is_leader(&self) -> bool {
+        matches!(self.role, Role::Leader(_))
+    }
+
+    /// What it is.
+    pub fn role(&self) -> RoleName {
+        match &self.role {
+            Role::Leader(_) => RoleName::Leader,
+            Role::Candidate(_) => RoleName::Candidate,
+            Role::Follower if !self.asking.is_done() => RoleName::Asking,
+            Role::Follower if !self.log.membership().is_voter(self.config.id) => RoleName::Learner,
+            Role::Follower => RoleName::Follower,
+        }
+    }
+
+    /// The members as its log has them.
+    pub fn membership(&self) -> &Membership {
+        self.log.membership()
+    }
+
+    /// The feature level of what is committed.
+    pub fn level(&self) -> u32 {
+        self.log.level_at(self.committed)
+    }
+
+    /// What the entries behind the snapshot and those kept before it take.
+    pub fn log_bytes(&self) -> usize {
+        self.log.bytes()
+    }
+
+    /// Whether it knows what it once promised, and has all of it.
+    #[cfg(test)]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.asking.is_done() && self.log.last() >= self.asking.floor
+    }
+
+    /// Asserts what must be true between steps.
+    pub fn check(&self) {
+        let last = self.log.last().position;
+        assert!(self.log.snapshot_mark().position <= self.committed, "snapshots are committed");
+        assert!(self.handed <= self.committed && self.committed <= last, "handed, committed, last");
+        assert!(self.durable <= last, "what is durable is there");
+        assert!(self.outstanding.iter().all(|batch| batch.last <= last), "batches are in the log");
+        let tickets = self.outstanding.iter().map(|batch| batch.ticket);
+        assert!(tickets.is_sorted(), "tickets rise");
+    }
+
+    /// Whether this replica is the whole group and may commit in memory.
+    fn is_solo(&self) -> bool {
+        let members = self.log.membership();
+        let is_solo = members.is_alone(self.config.id) && members.learners.is_empty();
+        self.config.commits_when_appended && is_solo
+    }
+
+    /// Whether the journal has not written something for so long that others should lead.
+    fn is_stalled(&self) -> bool {
+        let since = self.outstanding.iter().find_map(|batch| batch.since);
+        since.is_some_and(|since| self.now.saturating_sub(since) >= self.config.election)
+            && obeys(Rule::StalledLeadersStepDown)
+    }
+
+    fn others(&self) -> Vec<ReplicaId> {
+        let all = self.log.membership().all();
+        all.into_iter().filter(|&id| id != self.config.id).collect()
+    }
+
+    fn envelope(&self, to: ReplicaId, to_life: Option<Life>, body: Body) -> Envelope {
+        let (from, from_life) = (self.config.id, self.hard.life);
+        Envelope { from, from_life, to, to_life, term: self.hard.term, body }
+    }
+
+    /// Sends what promises something, when it is durable.
+    fn promise(&mut self, to: ReplicaId, to_life: Option<Life>, body: Body) {
+        let envelope = self.envelope(to, to_life, body);
+        self.promises.push(envelope);
+    }
+
+    /// Sends at once.
+    fn send(&mut self, to: ReplicaId, body: Body) {
+        let envelope = self.envelope(to, None, body);
+        self.output.send.push(envelope);
+    }
+
+    fn append(&mut self, payload: Payload) -> Mark {
+        let position = self.log.last().position.next();
+        let entry = Entry { term: self.hard.term, position, payload };
+        let mark = entry.mark();
+        self.note_entries(position);
+        self.log.push(entry);
+        mark
+    }
+
+    /// The log changes from here on.
+    fn note_entries(&mut self, from: Position) {
+        let known = self.changed.entries_from.unwrap_or(from);
+        self.changed.entries_from = Some(known.min(from));
+    }
+
+    /// The log ends here now. What the journal has behind it is not ours any more.
+    fn forget_behind(&mut self, last: Position) {
+        self.durable = self.durable.min(last);
+        self.outstanding.iter_mut().for_each(|batch| batch.last = batch.last.min(last));
+        self.changed.entries_from = self.changed.entries_from.map(|from| from.min(last.next()));
+    }
+
+    fn write_batch(&mut self) {
+        let Changed { hard, entries_from, snapshot, sync } = std::mem::take(&mut self.changed);
+        if !hard && entries_from.is_none() && !snapshot && !sync {
+            return;
+        }
+        self.ticket += 1;
+        let base = self.log.base();
+        // With a snapshot the journal writes everything anew.
+        let from = if snapshot { Some(base.position.next()) } else { entries_from };
+        let snapshot = match self.log.snapshot() {
+            Some(taken) if snapshot => Some((Arc::clone(taken), base)),
+            _ => None,
+        };
+        let must_sync = hard || sync || !self.promises.is_empty() || !self.is_solo();
+        self.output.persist = Some(Batch {
+            ticket: self.ticket,
+            hard: (hard && obeys(Rule::VotesAreWritten)).then(|| self.hard.clone()),
+            entries: from.map(|from| self.log.from(from).to_vec()).unwrap_or_default(),
+            sync: must_sync || snapshot.is_some(),
+            snapshot,
+        });
+        let last = self.log.last().position;
+        let since = Some(self.now);
+        self.outstanding.push_back(Outstanding { ticket: self.ticket, last, since });
+        self.note_own_ticket();
+    }
+
+    fn hand_out(&mut self) {
+        while self.handed < self.committed {
+            let position = self.handed.next();
+            let entry = self.log.entry(position).expect("invariant: entries are kept until handed");
+            let applies = match &entry.payload {
+                Payload::Data { level, .. } => *level <= self.log.level_at(position),
+                Payload::Level(level) if *level > self.config.supports => {
+                    self.output.fault = Some(Fault::Level(*level));
+                    return;
+                }
+                _ => false,
+            };
+            self.output.committed.push(Committed { entry: entry.clone(), applies });
+            self.handed = position;
+        }
+    }
+
+    fn fail(&mut self, fault: Fault) {
+        self.output.fault.get_or_insert(fault);
+    }
+}
+
+#[cfg(test)]
+#[path = "core_test.rs"]
+mod core_test;

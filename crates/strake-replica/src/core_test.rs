@@ -1,0 +1,318 @@
+//! Scenes with a few replicas, message by message: what chance meets too seldom.
+
+use super::*;
+use crate::message::{Answer, Verdict};
+use crate::rule::without;
+
+const LONG: Duration = Duration::from_secs(10);
+
+fn id(number: u32) -> ReplicaId {
+    ReplicaId(number)
+}
+
+fn at(term: u64, position: u64) -> Mark {
+    Mark { term: Term(term), position: Position(position) }
+}
+
+/// A log of entries of these terms. The first entry makes the members.
+fn log_of(voters: u32, terms: &[u64]) -> Log {
+    let entry = |(index, &term): (usize, &u64)| Entry {
+        term: Term(term),
+        position: Position(index as u64 + 1),
+        payload: match index {
+            0 => Payload::Membership(Membership::of((1..=voters).map(ReplicaId))),
+            _ => Payload::Data { level: 0, bytes: Bytes::from(&b"x"[..]) },
+        },
+    };
+    let entries = terms.iter().enumerate().map(entry).collect();
+    Log::of(Mark::default(), None, entries).expect("terms rise")
+}
+
+fn replica(number: u32, log: Log, life: u32) -> Core {
+    let life = Life { number: life, chance: 1 };
+    let hard = Hard { term: log.last().term, life, ..Hard::default() };
+    Core::new(Config::new(id(number)), hard, log, Duration::ZERO, u64::from(number))
+}
+
+/// Replicas whose journals are instant, and whose messages go where the scene says.
+struct Scene {
+    cores: BTreeMap<ReplicaId, Core>,
+    now: Duration,
+    reads: Vec<(u64, Option<Position>)>,
+}
+
+impl Scene {
+    fn of(cores: impl IntoIterator<Item = Core>) -> Scene {
+        let cores = cores.into_iter().map(|core| (core.config.id, core)).collect();
+        Scene { cores, now: Duration::ZERO, reads: Vec::new() }
+    }
+
+    fn core(&mut self, number: u32) -> &mut Core {
+        self.cores.get_mut(&id(number)).expect("it plays a part")
+    }
+
+    /// What a replica says now, when its journal has done what it was given.
+    fn says(&mut self, number: u32) -> Vec<Envelope> {
+        let now = self.now;
+        let core = self.cores.get_mut(&id(number)).expect("it plays a part");
+        let mut said = Vec::new();
+        loop {
+            let mut output = core.output();
+            assert_eq!(output.fault, None);
+            said.append(&mut output.send);
+            self.reads.append(&mut output.reads);
+            match output.persist {
+                Some(batch) => core.persisted(now, batch.ticket, true),
+                None if said.is_empty() => return said,
+                None => break,
+            }
+        }
+        said
+    }
+
+    /// Delivers messages among these replicas until nobody says anything.
+    fn talk(&mut self, among: &[u32]) {
+        for _ in 0..100 {
+            let mut said = Vec::new();
+            for &number in among {
+                said.append(&mut self.says(number));
+            }
+            said.retain(|envelope| among.contains(&envelope.to.0));
+            if said.is_empty() {
+                return;
+            }
+            for envelope in said {
+                let now = self.now;
+                self.core(envelope.to.0).receive(now, envelope);
+            }
+        }
+        panic!("they talk without end");
+    }
+
+    /// Time passes for one replica, which hears no leader meanwhile. Then these talk.
+    fn elect(&mut self, number: u32, among: &[u32]) {
+        self.now += LONG;
+        let now = self.now;
+        among.iter().for_each(|&number| self.core(number).heard_leader = None);
+        self.core(number).tick(now);
+        self.talk(among);
+    }
+
+    /// All know what they once promised.
+    fn introduce(&mut self) {
+        let all: Vec<u32> = self.cores.keys().map(|id| id.0).collect();
+        let now = self.now;
+        self.cores.values_mut().for_each(|core| core.ask_if_due());
+        self.cores.values_mut().for_each(|core| core.put_off_election());
+        self.talk(&all);
+        assert!(self.cores.values().all(|core| core.asking.is_done()), "at {now:?}");
+    }
+}
+
+#[test]
+fn entries_of_earlier_terms_are_committed_with_one_of_the_own_term_only() {
+    // As in figure 8 of the paper: a majority has an entry of term 2, and one of term 3 elsewhere
+    // may still win. The new leader knows no more than that.
+    let commits = || {
+        let mut scene = Scene::of([
+            replica(1, log_of(5, &[1, 2]), 1),
+            replica(2, log_of(5, &[1, 2]), 1),
+            replica(3, log_of(5, &[1, 2]), 1),
+        ]);
+        scene.cores.values_mut().for_each(Core::trust);
+        scene.now += LONG;
+        let now = scene.now;
+        scene.core(1).tick(now);
+        for _ in 0..2 {
+            // Preliminary votes, then votes.
+            for envelope in scene.says(1).into_iter().filter(|envelope| envelope.to.0 <= 3) {
+                let to = envelope.to.0;
+                scene.core(to).receive(now, envelope);
+                for answer in scene.says(to) {
+                    scene.core(1).receive(now, answer);
+                }
+            }
+        }
+        assert!(scene.core(1).is_leader());
+        let agrees = Verdict::Agrees(Position(2));
+        for other in [2, 3] {
+            scene.core(1).take_appended(id(other), agrees, 0, true, 0);
+        }
+        scene.core(1).committed()
+    };
+    assert_eq!(commits(), Position::START);
+    assert_eq!(without(Rule::OwnTermCommits, commits), Position(2));
+}
+
+#[test]
+fn what_an_earlier_life_acknowledged_is_not_counted() {
+    // Replica 3 acknowledged an entry and then lost it with its disk. The acknowledgement is on
+    // its way. Replicas 2, 4 and 5 have answered the new life, and 2 has the entry by now.
+    let commits = || {
+        let mut scene = Scene::of((1..=5).map(|number| replica(number, log_of(5, &[1]), 1)));
+        scene.introduce();
+        scene.elect(1, &[1, 2, 3, 4, 5]);
+        let last = scene.core(1).propose(0, Bytes::from(&b"y"[..])).expect("it leads");
+        let said = scene.says(1);
+        let to = |number| said.iter().find(|said| said.to == id(number)).expect("to all").clone();
+        let now = scene.now;
+        scene.core(3).receive(now, to(3));
+        let late = scene.says(3);
+        let new = replica(3, log_of(5, &[1]), 2);
+        scene.cores.insert(id(3), new);
+        scene.core(3).ask_if_due();
+        scene.talk(&[2, 3, 4, 5]);
+        assert!(scene.core(3).asking.is_done(), "three others have answered");
+        scene.core(2).receive(now, to(2));
+        let answers = scene.says(2);
+        for envelope in late.into_iter().chain(answers).filter(|said| said.to == id(1)) {
+            scene.core(1).receive(now, envelope);
+        }
+        (last.position, scene.core(1).committed())
+    };
+    let (last, committed) = commits();
+    assert!(committed < last, "only 1 and 2 have it");
+    let (last, committed) = without(Rule::EarlierLivesAreVoid, commits);
+    assert_eq!(committed, last);
+}
+
+#[test]
+fn two_lives_of_one_number_are_both_over() {
+    let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));
+    scene.introduce();
+    let mut other = replica(3, log_of(3, &[1]), 1);
+    other.hard.life.chance = 2;
+    scene.cores.insert(id(3), other);
+    scene.core(3).ask_if_due();
+    scene.talk(&[1, 2, 3]);
+    let now = scene.now + LONG;
+    scene.now = now;
+    scene.core(3).ask_if_due();
+    scene.talk(&[1, 2, 3]);
+    // A life in between may have been taken from each of the two.
+    let life = scene.core(3).life();
+    assert!(life.number > 2, "{life:?}");
+    assert_eq!(scene.core(1).hard.lives.get(&id(3)), Some(&life));
+}
+
+#[test]
+fn a_replica_votes_for_nobody_who_has_less_than_the_answers() {
+    let votes = || {
+        let mut core = replica(3, log_of(3, &[1]), 2);
+        for (number, last) in [(1, at(2, 5)), (2, at(1, 1))] {
+            let membership = core.membership().clone();
+            let answer = Answer { last, membership, membership_mark: at(1, 1) };
+            core.take_answer(id(number), last.term, answer);
+        }
+        [at(1, 1), at(2, 4), at(2, 5), at(3, 2)].map(|last| core.has_enough(last))
+    };
+    assert_eq!(votes(), [false, false, true, true]);
+    assert_eq!(without(Rule::StartersAsk, votes), [true; 4]);
+}
+
+#[test]
+fn a_replica_does_not_vote_in_a_term_that_an_answer_knows() {
+    let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));
+    scene.core(1).hard.term = Term(7);
+    scene.introduce();
+    let core = scene.core(3);
+    assert_eq!(core.term(), Term(7));
+    assert_eq!(core.vote(id(2), Term(7), at(1, 1)), Some(false), "it may have voted before");
+    assert_eq!(core.vote(id(2), Term(8), at(1, 1)), Some(true));
+}
+
+#[test]
+fn a_leader_whose_journal_stands_still_steps_down() {
+    let leads = || {
+        let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));
+        scene.introduce();
+        scene.elect(1, &[1, 2, 3]);
+        scene.core(1).propose(0, Bytes::from(&b"y"[..])).expect("it leads");
+        // The journal does not answer. The others do.
+        let mut now = scene.now;
+        for _ in 0..30 {
+            now += Duration::from_millis(50);
+            scene.core(1).tick(now);
+            for envelope in scene.core(1).output().send {
+                let to = envelope.to.0;
+                scene.core(to).receive(now, envelope);
+                for answer in scene.says(to).into_iter().filter(|answer| answer.to == id(1)) {
+                    scene.core(1).receive(now, answer);
+                }
+            }
+        }
+        scene.core(1).is_leader()
+    };
+    assert!(!leads());
+    assert!(without(Rule::StalledLeadersStepDown, leads));
+}
+
+#[test]
+fn a_level_is_raised_when_all_understand_it_and_entries_above_are_refused() {
+    let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));
+    scene.cores.values_mut().for_each(|core| core.config.supports = 3);
+    scene.core(2).config.supports = 2;
+    scene.introduce();
+    scene.elect(1, &[1, 2, 3]);
+    let bytes = || Bytes::from(&b"y"[..]);
+    let refused = Refusal::AboveLevel { needed: 2, level: 0 };
+    assert_eq!(scene.core(1).propose(2, bytes()), Err(refused));
+    assert_eq!(scene.core(1).raise_level(3), Err(ChangeRefusal::Unsupported(id(2))));
+    scene.core(1).raise_level(2).expect("all understand it");
+    assert_eq!(scene.core(1).propose(2, bytes()), Err(refused), "it is not committed yet");
+    scene.talk(&[1, 2, 3]);
+    assert_eq!(scene.core(1).level(), 2);
+    let mark = scene.core(1).propose(2, bytes()).expect("the group has it");
+    scene.talk(&[1, 2, 3]);
+    assert_eq!(scene.core(1).committed(), mark.position);
+    assert_eq!(scene.core(1).raise_level(1), Err(ChangeRefusal::Invalid), "it never falls");
+}
+
+#[test]
+fn an_entry_above_the_level_ends_a_replica_that_does_not_understand_it() {
+    let mut core = replica(1, log_of(1, &[1]), 1);
+    core.hard.term = Term(1);
+    let entry = Entry { term: Term(1), position: Position(2), payload: Payload::Level(9) };
+    core.log.push(entry);
+    core.committed = Position(2);
+    assert_eq!(core.output().fault, Some(Fault::Level(9)));
+}
+
+#[test]
+fn a_voter_to_be_is_a_learner_first_and_proposals_have_a_bound() {
+    let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));
+    scene.introduce();
+    scene.elect(1, &[1, 2, 3]);
+    let voters: BTreeSet<ReplicaId> = (1..=4).map(ReplicaId).collect();
+    let refused = scene.core(1).change(voters, BTreeSet::new());
+    assert_eq!(refused, Err(ChangeRefusal::Behind(id(4))));
+    let nobody = scene.core(1).change(BTreeSet::new(), BTreeSet::new());
+    assert_eq!(nobody, Err(ChangeRefusal::Invalid));
+    assert_eq!(
+        scene.core(2).propose(0, Bytes::from(&b"y"[..])),
+        Err(Refusal::NotLeader(Some(id(1))))
+    );
+    scene.core(1).config.log_bytes_max = 100;
+    let mut taken = 0;
+    let refused = loop {
+        match scene.core(1).propose(0, Bytes::from(&[1; 100][..])) {
+            Ok(_) => taken += 1,
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!((refused, taken < 3), (Refusal::Busy, true));
+}
+
+#[test]
+fn a_leader_without_a_majority_steps_down_and_its_reads_fail() {
+    let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));
+    scene.introduce();
+    scene.elect(1, &[1, 2, 3]);
+    scene.core(1).read(5).expect("it leads");
+    scene.core(1).output();
+    assert_eq!(scene.reads, [], "nobody has confirmed it");
+    let now = scene.now + LONG;
+    scene.core(1).tick(now);
+    let reads = scene.core(1).output().reads;
+    assert_eq!((reads, scene.core(1).is_leader()), (vec![(5, None)], false));
+}
