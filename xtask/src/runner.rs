@@ -139,6 +139,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("faults-socket", 10),
         ("crashes", 10),
         ("restart-server", 10),
+        ("lab", 5),
         ("lifecycle", 10),
     ] {
         let words =

@@ -24,6 +24,7 @@ mod full;
 mod hosts;
 mod install;
 pub(crate) mod janitor;
+mod lab;
 mod lifecycle;
 mod manifest;
 mod mounted;
@@ -105,6 +106,11 @@ const SUITES: &[Suite] = &[
         name: "cluster-first",
         about: "three nodes from six commands; kill -9 of each node's server",
         run: cluster_first::run,
+    },
+    Suite {
+        name: "lab",
+        about: "nodes in network namespaces: killed, paused, cut off; nothing stays",
+        run: lab::run,
     },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];

@@ -12,6 +12,7 @@ mod data_dir;
 mod disks;
 #[cfg(test)]
 mod documented_test;
+mod lab;
 mod log;
 mod mounts;
 mod node;
@@ -38,7 +39,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   strake fs show                                        the attributes of the file system
   strake diag waiters                                   everything that waits now
   strake down --data /srv/strake                        flush, unmount, and end the daemon
-  strake cluster create demo --dir /srv/strake --address 10.0.0.1     several machines"
+  strake cluster create demo --dir /srv/strake --address 10.0.0.1     several machines
+  strake lab up --nodes 3 --dir /var/tmp/lab            several nodes on this machine, to try"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -53,6 +55,8 @@ enum Command {
     Cluster(commands::cluster::ClusterCommand),
     #[command(subcommand)]
     Node(commands::node::NodeCommand),
+    #[command(subcommand)]
+    Lab(commands::lab::LabCommand),
     #[command(subcommand)]
     Fs(commands::fs::FsCommand),
     #[command(subcommand)]
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Command::Down(args) => output::finish(commands::down::run(&args)),
         Command::Cluster(command) => output::finish(commands::cluster::run(&command)),
         Command::Node(command) => output::finish(commands::node::run(&command)),
+        Command::Lab(command) => output::finish(commands::lab::run(&command)),
         Command::Fs(command) => output::finish(commands::fs::run(&command)),
         Command::Nsd(command) => output::finish(commands::disk::run_nsd(&command)),
         Command::Disk(command) => output::finish(commands::disk::run_disk(&command)),

@@ -6,14 +6,25 @@ use std::path::{Path, PathBuf};
 use strake_proto::{Error, Result};
 
 /// The mount points of all Strake mounts, as the kernel lists them.
-fn strake_mounts() -> Vec<PathBuf> {
+pub(crate) fn strake_mounts() -> Vec<PathBuf> {
+    let ours = |(point, kind): (PathBuf, Vec<u8>)| (kind == b"fuse.strake").then_some(point);
+    table().into_iter().filter_map(ours).collect()
+}
+
+/// The mount points of all mounts, as the kernel lists them.
+pub(crate) fn all_mounts() -> Vec<PathBuf> {
+    table().into_iter().map(|(point, _)| point).collect()
+}
+
+/// Each mount's point and kind.
+fn table() -> Vec<(PathBuf, Vec<u8>)> {
     let Ok(text) = std::fs::read("/proc/self/mounts") else { return Vec::new() };
     let mut found = Vec::new();
     for line in text.split(|&byte| byte == b'\n') {
         let mut fields = line.split(|&byte| byte == b' ');
-        let (_, point, kind) = (fields.next(), fields.next(), fields.next());
-        if let (Some(point), Some(b"fuse.strake")) = (point, kind) {
-            found.push(PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(point))));
+        if let (Some(_), Some(point), Some(kind)) = (fields.next(), fields.next(), fields.next()) {
+            let point = PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(point)));
+            found.push((point, kind.to_vec()));
         }
     }
     found

@@ -81,6 +81,24 @@ pub(crate) fn remove_node(cluster: &str, dir: &NodeDir) {
     let _ = std::fs::remove_file(nodes_directory().join(node_key(cluster, dir)));
 }
 
+/// Forgets everything that lies in the directory `root`.
+pub(crate) fn forget_below(root: &Path) {
+    for directory in [directory(), nodes_directory()] {
+        forget_in(&directory, root);
+    }
+}
+
+fn forget_in(directory: &Path, root: &Path) {
+    use std::os::unix::ffi::OsStringExt;
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for file in entries.flatten().map(|entry| entry.path()).filter(|_| is_own(directory)) {
+        let named = std::fs::read(&file).map(std::ffi::OsString::from_vec);
+        if named.is_ok_and(|path| Path::new(&path).starts_with(root)) {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
 /// The node a command means: `--dir`, else `STRAKE_NODE`, else the only one that is up here.
 ///
 /// # Errors
@@ -184,6 +202,17 @@ pub(crate) fn find(data: Option<&Path>) -> Result<DataDir> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_lies_in_the_directory_is_forgotten() {
+        let root = std::env::temp_dir().join(format!("strake-forget-{}", std::process::id()));
+        for (name, path) in [("a", "/l/node1"), ("b", "/l/node1/mount/lab"), ("c", "/l/node11")] {
+            note(&root, name, Path::new(path));
+        }
+        forget_in(&root, Path::new("/l/node1"));
+        assert_eq!(roots(&root), [PathBuf::from("/l/node11")]);
+        std::fs::remove_dir_all(&root).expect("removes");
+    }
 
     #[test]
     fn a_directory_without_a_file_system_is_wrong_usage_and_says_what_to_do() {

@@ -47,6 +47,11 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         let _ =
             Command::new("fsfreeze").arg("--unfreeze").arg(&mount).stderr(Stdio::null()).status();
     }
+    for lab in labs(root) {
+        let mut down = Command::new(strake);
+        down.args(["lab", "down", "--dir"]).arg(&lab);
+        let _ = command::run(&mut down, &root.join("janitor.log"), DOWN_TIME_MAX);
+    }
     for data in data_directories(root) {
         let mut down = Command::new(strake);
         down.args(["down", "--force", "--data"]).arg(&data);
@@ -72,6 +77,14 @@ fn data_directories(root: &Path) -> Vec<PathBuf> {
     let made = entries.filter_map(Result::ok).map(|entry| entry.path());
     let data = made.flat_map(|made| [made.join("data"), made.join("mnt/data")]);
     data.filter(|data| data.join("strake.toml").exists()).collect()
+}
+
+/// The labs made below `root`. Their network namespaces are known by the paths of their
+/// directories, so they go before the files.
+fn labs(root: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(root) else { return Vec::new() };
+    let made = entries.filter_map(Result::ok).map(|entry| entry.path());
+    made.filter(|made| made.join("lab.json").exists()).collect()
 }
 
 /// The mounts below `root`, of one kind or of all kinds, the last mounted first.

@@ -58,6 +58,9 @@ pub(crate) struct MountArgs {
     /// On all nodes with the role client.
     #[arg(long, conflicts_with = "nodes")]
     all: bool,
+    /// At this place, on the node where the command is run [default: the file system's].
+    #[arg(long, value_name = "MNT", conflicts_with_all = ["nodes", "all"])]
+    at: Option<PathBuf>,
     /// Change a setting for this and later mounts. `strake config list` explains the settings.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -225,17 +228,35 @@ pub(crate) fn mount(args: &MountArgs) -> Result<()> {
     if args.force {
         args.target.ask_leader::<()>(LeaderRequest::ForgetMount { fs: fs.clone() })?;
     }
-    let settings = args.set.clone();
     if args.all || !args.nodes.is_empty() {
-        let request = LeaderRequest::MountFs { fs, nodes: args.nodes.clone(), settings };
+        let (nodes, settings) = (args.nodes.clone(), args.set.clone());
+        let request = LeaderRequest::MountFs { fs, nodes, settings };
         return report(&args.target, args.target.ask_leader(request)?);
     }
-    // This node needs nobody to tell it. A node that only mounts cannot be told by others.
-    let own = args.target.file()?;
-    args.target.ask_leader::<()>(LeaderRequest::MayMount { fs: fs.clone(), node: own.id })?;
-    let fs = args.target.cluster()?.fs_named(&fs)?.clone();
-    let message = args.target.ask(&Request::Node(NodeRequest::Mount { fs, settings }))?;
-    report(&args.target, vec![MountAnswer { node: own.node, done: true, message }])
+    let answer = mount_here(&args.target, &fs, &args.set, args.at.as_deref())?;
+    report(&args.target, vec![answer])
+}
+
+/// Mounts a file system on a node of this machine, at `at` or at the file system's own place. The
+/// node needs nobody to tell it. A node that only mounts cannot be told by others.
+///
+/// # Errors
+/// `Busy` if another node's mount forbids it; those of the leader and of the node.
+pub(crate) fn mount_here(
+    target: &NodeTarget,
+    fs: &str,
+    settings: &[String],
+    at: Option<&Path>,
+) -> Result<MountAnswer> {
+    let own = target.file()?;
+    target.ask_leader::<()>(LeaderRequest::MayMount { fs: fs.to_owned(), node: own.id })?;
+    let mut fs = target.cluster()?.fs_named(fs)?.clone();
+    if let Some(at) = at {
+        fs.mount = std::path::absolute(at)?;
+    }
+    let settings = settings.to_vec();
+    let message = target.ask(&Request::Node(NodeRequest::Mount { fs, settings }))?;
+    Ok(MountAnswer { node: own.node, done: true, message })
 }
 
 /// Runs `strake fs umount`.

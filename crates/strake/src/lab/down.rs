@@ -1,0 +1,103 @@
+//! Removes a lab: `strake lab down`. Nothing is flushed, because the disks are removed too.
+//!
+//! The order: processes, mounts, namespaces, entries in the lists of what is up, cgroups, files.
+//! `lab.json` goes last, so that a `down` that failed can be tried again. Each step does what is
+//! left to do, so that a lab may be half made, half dead or half removed.
+
+use super::plan::{FILE, NODES_MAX, Names};
+use super::processes::Place;
+use super::{Lab, lock, network, real, refuse_without_root};
+use crate::mounts;
+use crate::registry;
+use std::path::Path;
+use strake_proto::{Error, ErrorKind, Result};
+
+/// Removes the lab in `dir`, and everything of it that is left if its file is gone already. Returns
+/// a sentence about it.
+///
+/// # Errors
+/// What cannot be removed, and why.
+pub(crate) fn down(dir: &Path) -> Result<String> {
+    refuse_without_root()?;
+    let root = real(dir)?;
+    let shown = root.display().to_string();
+    if !root.join(FILE).exists() {
+        let names = Names::of(&root);
+        // Without such a namespace nothing says that there ever was a lab. Nothing says that the
+        // files are the lab's, so they stay in any case.
+        if !network::namespaces(&names).is_empty() {
+            stop_all(&root, &names, NODES_MAX)?;
+        }
+        return Ok(format!("no lab is at {shown}"));
+    }
+    let _alone = lock(&root)?;
+    remove(&Lab::open(&root)?)?;
+    Ok(format!("the lab at {shown} is removed"))
+}
+
+/// Removes everything of a lab.
+///
+/// # Errors
+/// What cannot be removed, and why.
+pub(super) fn remove(lab: &Lab) -> Result<()> {
+    stop_all(&lab.root, &lab.names, lab.file.nodes)?;
+    if lab.file.made_netns {
+        network::remove_place();
+    }
+    for node in lab.nodes() {
+        remove_tree(&lab.node_root(node))?;
+    }
+    // A folder that holds something of the user's stays, and so does the lab's directory then.
+    let _ = std::fs::remove_dir(lab.root.join("mnt"));
+    for name in [FILE.to_owned(), Path::new(FILE).with_extension("new").display().to_string()] {
+        match std::fs::remove_file(lab.root.join(name)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+    }
+    if lab.file.made_directory {
+        let _ = std::fs::remove_dir(&lab.root);
+    }
+    Ok(())
+}
+
+/// Ends all processes, mounts and namespaces of the lab in the directory `root`.
+fn stop_all(root: &Path, names: &Names, nodes: u16) -> Result<()> {
+    let places: Vec<Place> = (1..=nodes)
+        .map(|node| Place::of(root.join(Names::node(node)), names.namespace(node)))
+        .collect();
+    // Once more, because a process that was just killed may have started another on its node.
+    for _ in 0..2 {
+        places.iter().try_for_each(|place| place.kill().map(drop))?;
+    }
+    for node in 1..=nodes {
+        detach_below(&root.join(Names::node(node)))?;
+    }
+    network::remove(names)?;
+    // Processes that are killed do not take themselves off the lists.
+    (1..=nodes).for_each(|node| registry::forget_below(&root.join(Names::node(node))));
+    places.iter().for_each(Place::forget);
+    Ok(())
+}
+
+/// Detaches each mount of ours below a node's directory.
+fn detach_below(node_root: &Path) -> Result<()> {
+    for mount in mounts::strake_mounts().iter().rev().filter(|it| it.starts_with(node_root)) {
+        mounts::detach(mount).map_err(|error| error.context(mount.display()))?;
+    }
+    Ok(())
+}
+
+/// Removes a node's directory, unless something is mounted below it.
+fn remove_tree(path: &Path) -> Result<()> {
+    if let Some(mount) = mounts::all_mounts().iter().find(|mount| mount.starts_with(path)) {
+        let detail = format!("{} is mounted: unmount it first", mount.display());
+        return Err(Error::new(ErrorKind::Busy, detail));
+    }
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::from(error).context(path.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,320 @@
+//! `strake lab`: three nodes in network namespaces of their own, and what is done to them. Files
+//! are written and verified on the mount of node 1 while another node is dead, paused or cut off.
+//! `lab status` must tell each of these states as it is. Nothing of a lab may stay: not of one that
+//! was taken down, of one whose `up` failed, nor of one whose `up` was killed.
+
+use super::checks::Checks;
+use super::command::{Ended, pause};
+use super::session::Session;
+use super::writer::contents;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const COMMAND_SECONDS_MAX: u64 = 60;
+/// How often to look whether a disk has caught up, and how many times.
+const LOOK: Duration = Duration::from_millis(100);
+const LOOKS_MAX: u32 = 300;
+const FILE_BYTES: usize = 12 << 20;
+/// A disk that does not answer is given up after a few seconds, instead of a minute.
+const UP: &str = "up --nodes 3 --code 2x --nsd-size 256M --set nsd_io_limit=1s";
+/// An `up` that fails when everything but the file system is there: two of five strips would be on
+/// one node.
+const FAILS: &str = "up --nodes 3 --nsds-per-node 2 --nsd-size 64M --code 4+1p";
+/// Arguments that make no lab, and a word that the advice must contain.
+const WRONG: &[(&str, &str)] = &[
+    ("up --nodes 0", "1 to 32"),
+    ("up --nodes 3 --nsd-size 1M", "64 MiB"),
+    ("up --nodes 3 --code 4+2p", "6 NSDs"),
+    ("up --nodes 3 --quorum 4", "1 to 3"),
+    ("up --nodes 3 --set pagepol=1G", "pagepool"),
+    ("up --nodes 3", "already"),
+    ("node 4 kill", "1 to 3"),
+    ("node 2 slow soon", "MS"),
+];
+
+pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let dir = session.root.join(session.next_number().to_string());
+    let mut lab = Lab { session, dir, prefix: String::new(), written: Vec::new() };
+    let outcome = story(&mut lab, checks);
+    // Whatever went wrong, nothing stays.
+    let _ = lab.run("down-at-the-end", "down");
+    outcome
+}
+
+fn story(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
+    lab.succeeds(UP)?;
+    let namespace = lab.fact(1, "namespace")?;
+    lab.prefix = namespace.trim_end_matches('1').to_owned();
+    checks.record("a lab of three nodes is up", lab.holds(&[(1, "state", "active")]));
+    let everything = lab.there();
+    let kinds = ["namespace", "mount", "process", "list", "file"];
+    let missing = kinds.iter().find(|kind| !everything.iter().any(|it| it.starts_with(*kind)));
+    checks.hold("what a lab leaves could be seen", missing.is_none(), || {
+        format!("no {missing:?} of {everything:?}")
+    });
+    wrong(lab, checks);
+    checks.record("a file is written and read", lab.work());
+    killed(lab, checks)?;
+    paused(lab, checks)?;
+    cut_off(lab, checks)?;
+    disturbed(lab, checks);
+    stopped(lab, checks)?;
+    removed(lab, checks)
+}
+
+fn wrong(lab: &Lab<'_>, checks: &mut Checks) {
+    for (words, advice) in WRONG {
+        let refused = lab.run("wrong", words).and_then(|ended| {
+            match ended.status.code() == Some(2) && ended.output().contains(advice) {
+                true => Ok(()),
+                false => Err(ended.complaint("not refused as it should be")),
+            }
+        });
+        checks.record(&format!("`lab {words}` is refused with advice"), refused);
+    }
+}
+
+fn killed(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
+    lab.succeeds("node 3 kill")?;
+    let seen = lab.holds(&[(3, "state", "down"), (3, "server", "null"), (2, "state", "active")]);
+    checks.record("a killed node is shown as down", seen);
+    checks.record("files are read and written without it", lab.work());
+    lab.succeeds("node 3 start")?;
+    checks.record("started, it is active", lab.holds(&[(3, "state", "active")]));
+    checks.record("its disk catches up", lab.wait_until_up());
+    Ok(())
+}
+
+fn paused(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
+    let server = lab.fact(2, "server")?;
+    lab.succeeds("node 2 pause")?;
+    let seen = lab.holds(&[(2, "state", "paused"), (2, "server", &server), (3, "state", "active")]);
+    checks.record("a paused node is shown as paused, and its process is there", seen);
+    checks.record("files are read and written without it", lab.work());
+    lab.succeeds("node 2 resume")?;
+    let seen = lab.holds(&[(2, "state", "active"), (2, "server", &server)]);
+    checks.record("resumed, the same process is active", seen);
+    checks.record("its disk catches up", lab.wait_until_up());
+    Ok(())
+}
+
+fn cut_off(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
+    lab.succeeds("node 3 partition")?;
+    let seen = lab.holds(&[(3, "network", "cut off"), (2, "network", "joined")]);
+    checks.record("a node whose cable is out is shown as cut off", seen);
+    let mut list = lab.session.command(&lab.session.strake);
+    list.args(["node", "list", "--dir"]).arg(lab.dir.join("node3"));
+    let alone = lab.command("list-cut-off", &mut list).and_then(|ended| {
+        let says = ended.output().contains("does not answer");
+        if !ended.status.success() && says { Ok(()) } else { Err(ended.complaint("reached")) }
+    });
+    checks.record("it does not reach the leader", alone);
+    checks.record("files are read and written without it", lab.work());
+    lab.succeeds("node 3 heal")?;
+    checks.record("healed, it is joined", lab.holds(&[(3, "network", "joined")]));
+    checks.record("its disk catches up", lab.wait_until_up());
+    Ok(())
+}
+
+/// Where the kernel has netem the state is shown; where it has not, the command says so.
+fn disturbed(lab: &Lab<'_>, checks: &mut Checks) {
+    for (words, name, value) in
+        [("node 2 slow 7", "delayMs", "7"), ("node 2 lose 3", "lossPercent", "3.0")]
+    {
+        let done = lab.run("disturb", words).and_then(|ended| match ended.status.success() {
+            true => lab.holds(&[(2, name, value)]),
+            false if ended.output().contains("CONFIG_NET_SCH_NETEM") => Ok(()),
+            false => Err(ended.complaint("neither done nor explained")),
+        });
+        checks.record(&format!("`lab {words}` is done, or the kernel's lack is named"), done);
+    }
+    let healed = lab.succeeds("node 2 heal");
+    let seen = healed.and_then(|()| lab.holds(&[(2, "delayMs", "0"), (2, "lossPercent", "0.0")]));
+    checks.record("heal ends it", seen);
+}
+
+fn stopped(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
+    lab.succeeds("node 3 stop")?;
+    let seen = lab.holds(&[(3, "state", "down"), (3, "mount", "no"), (3, "mountProcess", "null")]);
+    checks.record("a stopped node is shown as down, and not mounted", seen);
+    lab.succeeds("node 3 start")?;
+    checks.record("its disk catches up", lab.wait_until_up());
+    lab.succeeds("node 1 kill")?;
+    let seen = lab.holds(&[(1, "state", "down"), (1, "mount", "dead"), (2, "state", "active")]);
+    checks.record("the mount of a killed node is shown as dead", seen);
+    lab.succeeds("node 1 start")?;
+    checks.record("started, it is mounted", lab.holds(&[(1, "mount", "mounted")]));
+    checks.record("its files are there", lab.verify());
+    Ok(())
+}
+
+/// Nothing stays of labs that end in all kinds of ways.
+fn removed(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
+    // A node that is paused and one that is cut off end as any.
+    lab.succeeds("node 2 pause")?;
+    lab.succeeds("node 3 partition")?;
+    checks.record("the lab is taken down", lab.succeeds("down"));
+    checks.record("nothing of it is left", lab.nothing_is_left());
+    checks.record("it can be taken down again", lab.succeeds("down"));
+    let failed = lab.run("fails", FAILS).and_then(|ended| {
+        let says = ended.output().contains("The loss of one would lose data");
+        if !ended.status.success() && says { Ok(()) } else { Err(ended.complaint("another end")) }
+    });
+    checks.record("a lab whose last step fails says why", failed);
+    checks.record("nothing of it is left", lab.nothing_is_left());
+    for milliseconds in [40, 150, 250] {
+        let mut command = lab.words(UP);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut child = child.map_err(|error| error.to_string())?;
+        // Wherever it is by then: the result must be the same.
+        pause(Duration::from_millis(milliseconds));
+        child.kill().and_then(|()| child.wait()).map_err(|error| error.to_string())?;
+        let down = lab.succeeds("down").and_then(|()| lab.nothing_is_left());
+        checks.record(&format!("nothing is left of an `up` killed after {milliseconds} ms"), down);
+    }
+    lab.succeeds(UP)?;
+    std::fs::remove_file(lab.dir.join("lab.json")).map_err(|error| error.to_string())?;
+    let down = lab.succeeds("down").and_then(|()| lab.left_is_only("file"));
+    checks.record("a lab without its file loses all but its files", down);
+    std::fs::remove_dir_all(&lab.dir).map_err(|error| error.to_string())
+}
+
+struct Lab<'a> {
+    session: &'a Session,
+    dir: PathBuf,
+    /// How the names of its namespaces begin.
+    prefix: String,
+    /// The salts of the files that were written.
+    written: Vec<u64>,
+}
+
+impl Lab<'_> {
+    fn words(&self, words: &str) -> Command {
+        let mut command = self.session.command(&self.session.strake);
+        command.arg("lab").args(words.split(' ')).arg("--dir").arg(&self.dir);
+        command
+    }
+
+    fn command(&self, name: &str, command: &mut Command) -> Result<Ended, String> {
+        let log = self.session.log("lab", name);
+        super::command::run(command, &log, Duration::from_secs(COMMAND_SECONDS_MAX))
+    }
+
+    /// Runs `strake lab WORDS --dir DIR`.
+    fn run(&self, name: &str, words: &str) -> Result<Ended, String> {
+        self.command(name, &mut self.words(words))
+    }
+
+    fn succeeds(&self, words: &str) -> Result<(), String> {
+        self.run(&words.replace(' ', "-"), words)?.success().map(drop)
+    }
+
+    /// What `lab status --json` says about a node, as JSON.
+    fn fact(&self, node: usize, name: &str) -> Result<String, String> {
+        let text = self.run("status", "status --json")?.success()?.output();
+        let row = text.split('{').nth(node).ok_or_else(|| format!("no node {node}: {text}"))?;
+        let start = format!("\"{name}\": ");
+        let line = row.lines().find_map(|line| line.trim().strip_prefix(&start));
+        let value = line.ok_or_else(|| format!("no {name}: {text}"))?;
+        Ok(value.trim_end_matches(',').trim_matches('"').to_owned())
+    }
+
+    /// Compares facts of nodes with what they must be.
+    fn holds(&self, wanted: &[(usize, &str, &str)]) -> Result<(), String> {
+        for (node, name, value) in wanted {
+            let found = self.fact(*node, name)?;
+            if found != *value {
+                return Err(format!("node {node}: {name} is {found}, not {value}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&self, salt: u64) -> PathBuf {
+        self.dir.join("node1/mnt").join(format!("file{salt}"))
+    }
+
+    /// Verifies what was written before, and writes a file more.
+    fn work(&mut self) -> Result<(), String> {
+        self.verify()?;
+        let salt = self.written.len() as u64 + 1;
+        let path = self.file(salt);
+        let text = |error: std::io::Error| format!("{}: {error}", path.display());
+        std::fs::write(&path, contents(salt, FILE_BYTES)).map_err(text)?;
+        std::fs::File::open(&path).and_then(|file| file.sync_all()).map_err(text)?;
+        self.written.push(salt);
+        self.verify()
+    }
+
+    fn verify(&self) -> Result<(), String> {
+        for salt in &self.written {
+            let path = self.file(*salt);
+            let found = std::fs::read(&path).map_err(|error| format!("{salt}: {error}"))?;
+            if found != contents(*salt, FILE_BYTES) {
+                return Err(format!("{} is not what was written", path.display()));
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_until_up(&self) -> Result<(), String> {
+        let mut seen = String::new();
+        for _ in 0..LOOKS_MAX {
+            let mut disks = self.session.command(&self.session.strake);
+            disks.args(["disk", "list", "--data"]).arg(self.dir.join("node1/mount/lab"));
+            seen = self.command("disks", &mut disks)?.success()?.output();
+            if seen.matches(" up ").count() == 3 {
+                return Ok(());
+            }
+            pause(LOOK);
+        }
+        Err(format!("not every disk comes up:\n{seen}"))
+    }
+
+    /// Everything of the lab that is on the machine, one line for each thing.
+    fn there(&self) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        let named = |place: &str| names(Path::new(place), &self.prefix);
+        let places = ["/sys/fs/cgroup/freezer", "/sys/fs/cgroup"];
+        found.extend(named("/run/netns").into_iter().map(|name| format!("namespace {name}")));
+        found.extend(places.iter().flat_map(|it| named(it)).map(|name| format!("cgroup {name}")));
+        let dir = self.dir.to_string_lossy();
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let below = |line: &&str| line.contains(&*dir) || line.contains(&self.prefix);
+        found.extend(mounts.lines().filter(below).map(|line| format!("mount {line}")));
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&words).contains(&*dir) {
+                found.insert(format!("process {}", entry.file_name().display()));
+            }
+        }
+        for list in ["/run/strake", "/run/strake/nodes"] {
+            for entry in std::fs::read_dir(list).into_iter().flatten().flatten() {
+                if std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains(&*dir)) {
+                    found.insert(format!("list {}", entry.path().display()));
+                }
+            }
+        }
+        found.extend(self.dir.exists().then(|| format!("file {dir}")));
+        found
+    }
+
+    fn nothing_is_left(&self) -> Result<(), String> {
+        self.left_is_only("nothing")
+    }
+
+    fn left_is_only(&self, kind: &str) -> Result<(), String> {
+        let mut left = self.there();
+        left.retain(|it| !it.starts_with(kind));
+        if left.is_empty() { Ok(()) } else { Err(format!("left: {left:#?}")) }
+    }
+}
+
+/// The names in a folder that begin with `prefix`.
+fn names(folder: &Path, prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(prefix)).collect()
+}
