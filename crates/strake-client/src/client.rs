@@ -5,6 +5,7 @@ use crate::flush::sync::sync_all;
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{HandleTable, OpenTable};
 use crate::inode::queue::Queue;
+use crate::lease::dead;
 use crate::memory::page_pool::{PagePool, PagePoolView};
 use crate::mount::Mount;
 use crate::open_file::OpenFile;
@@ -115,8 +116,12 @@ impl StrakeVfs {
     /// # Errors
     /// If something could not be made durable.
     pub fn shutdown(&self) -> Result<FlushReport> {
+        if let Some(tokens) = self.mount.tokens.as_ref().filter(|_| !self.mount.has_lease()) {
+            // Nobody else waits for these threads, and they would wait for the lease.
+            tokens.stop();
+        }
         self.background.stop(&self.mount);
-        let result = self.save_all();
+        let result = if self.mount.is_dead() { Err(dead()) } else { self.save_all() };
         self.mount.tokens.iter().for_each(|tokens| tokens.stop());
         result
     }

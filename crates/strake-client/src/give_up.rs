@@ -5,12 +5,14 @@
 //!   finds everything on the NSDs (rules R7, R15, R19 of the cluster).
 //! - *Range deletions* are applied before, as far as the NSDs are there. The next holder learns the
 //!   rest with the file ([`crate::mount::Mount::file`]).
+//! - *A mount that was declared dead* drops all that it has. Other clients may have changed it.
 //! - *What cannot be written* is lost, and every handle hears of it: another client waits, and
 //!   holds back nobody for ever.
 
 use crate::flush::sync::sync_inode_whole;
 use crate::inode::core::InodeState;
 use crate::invalidate::Outdated;
+use crate::lease::dead;
 use crate::mount::Mount;
 use crate::tokens::GiveUp;
 use std::sync::Arc;
@@ -68,6 +70,24 @@ impl GiveUp for Mount {
         nsds.iter().for_each(|nsd| self.array.io.nsds().leave(*nsd));
     }
 
+    fn bury(&self, files: &[Ino]) {
+        let dirty = self.dirty_inodes(None);
+        let count = dirty.len();
+        dirty.iter().for_each(|inode| self.lose(inode, dead()));
+        for ino in files {
+            self.drop_from_caches(*ino);
+            if let Some(inode) = self.table.find(*ino) {
+                self.discard(&inode);
+                inode.core.lock().forget();
+            }
+        }
+        error!(
+            target: "tokens",
+            "changes of {count} files are lost, and all caches were dropped. Every use of this \
+             mount fails with EIO until it is mounted anew"
+        );
+    }
+
     fn has_caches(&self) -> bool {
         self.adapter.get().is_some()
     }
@@ -81,7 +101,8 @@ impl Mount {
             let Err(error) = self.save_once(inode) else { return };
             let waited = self.array.clock.monotonic().saturating_sub(start);
             // A file that was removed has nothing to save.
-            let is_final = error.kind() == ErrorKind::Stale
+            let is_final = self.is_dead()
+                || error.kind() == ErrorKind::Stale
                 || error.kind() == ErrorKind::NoSpace
                 || waited >= self.settings.standstill_max;
             if is_final {

@@ -15,6 +15,7 @@
 //! inode                current attributes; inodes in use; queues of blocks
 //! memory               contents in memory: page pool, blocks, files
 //! tokens               what this client may use; operations that wait for that
+//! lease                until when
 //! ```
 //!
 //! Each line uses only the lines below it (`xtask tidy`, arrows.rs).
@@ -53,6 +54,7 @@ mod flush;
 mod give_up;
 mod inode;
 pub mod invalidate;
+mod lease;
 mod memory;
 mod mount;
 mod open_file;

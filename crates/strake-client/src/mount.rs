@@ -88,6 +88,21 @@ impl Mount {
         }
     }
 
+    /// Waits until this mount may use what it holds: see [`Tokens::hold_lease`].
+    pub(crate) fn hold_lease(&self) -> Result<()> {
+        self.tokens.as_ref().map_or(Ok(()), |tokens| tokens.hold_lease())
+    }
+
+    /// Whether this mount may use what it holds now.
+    pub(crate) fn has_lease(&self) -> bool {
+        self.tokens.as_ref().is_none_or(|tokens| tokens.has_lease())
+    }
+
+    /// Whether this mount was declared dead.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.tokens.as_ref().is_some_and(|tokens| tokens.is_dead())
+    }
+
     /// Whether this mount may change a file now, without asking.
     pub(crate) fn may_change(&self, ino: Ino) -> bool {
         self.tokens.as_ref().is_none_or(|tokens| tokens.may_change(ino))

@@ -76,6 +76,9 @@ fn tend(mount: &Mount, stop: &(Mutex<bool>, Condvar)) {
                 return;
             }
         }
+        if !mount.has_lease() {
+            continue;
+        }
         let now = mount.array.clock.monotonic();
         let interval = mount.settings.sync_interval;
         sync_due(mount);

@@ -16,8 +16,12 @@
 //! **For room.** A client keeps the tokens of [`FILES_MAX`] files. Beyond that those that it was
 //! granted first are given back, unless the file is open or in use.
 //!
+//! **Lease.** An operation that begins waits while the lease of this client is over
+//! ([`crate::lease`]). A client that was declared dead drops all that it has: [`Tokens::bury`].
+//!
 //! **Locks.** `state` is a leaf. Messages are sent without it.
 
+use crate::lease::{Lease, dead};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -31,6 +35,7 @@ use strake_token::holder::{Effect, UseId};
 use strake_token::message::{Reply, Request, Term};
 use strake_token::port::{ToAuthority, ToClient};
 use strake_token::{Holder, Mode};
+use tracing::error;
 
 /// An unanswered request is sent again after that long.
 const REPEAT: Duration = Duration::from_secs(1);
@@ -38,6 +43,9 @@ const REPEAT: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(300);
 /// A client keeps the tokens of so many files. Each takes some 200 bytes here and at the authority.
 pub const FILES_MAX: usize = 100_000;
+/// Operations of a client that was declared dead end within this time. Calls to NSDs and to the
+/// leader have shorter limits.
+const BURY_MAX: Duration = Duration::from_secs(600);
 /// So many files are given up at once.
 const GIVING_THREADS: usize = 16;
 
@@ -55,6 +63,10 @@ pub(crate) trait GiveUp: Send + Sync {
 
     /// Uses these NSDs no more: they miss writes of other clients from now on.
     fn leave(&self, nsds: &[NsdId]);
+
+    /// This client was declared dead. Drops all that is in memory, dirty or not, and has the
+    /// adapter's caches drop these files. No operation is under way.
+    fn bury(&self, files: &[Ino]);
 
     /// Whether the adapter has caches, which may wait for reads and writes while they drop.
     fn has_caches(&self) -> bool;
@@ -99,7 +111,17 @@ struct State {
     granted: VecDeque<Ino>,
     listed: HashSet<Ino>,
     files_max: usize,
+    /// Operations under way.
+    active: usize,
     ended: bool,
+}
+
+/// What the threads do that give up.
+enum Job {
+    /// Gives a file up.
+    GiveUp(Ino, Limit),
+    /// This client was declared dead.
+    Bury,
 }
 
 /// Messages to send and files to give up, once the lock is released.
@@ -117,7 +139,8 @@ pub struct Tokens {
     clock: Arc<dyn Clock>,
     observe: Arc<Observe>,
     keeper: OnceLock<Weak<dyn GiveUp>>,
-    givers: OnceLock<Workers<(Ino, Limit)>>,
+    givers: OnceLock<Workers<Job>>,
+    lease: Lease,
 }
 
 /// An operation's tokens: held until this is dropped.
@@ -147,6 +170,7 @@ impl Drop for Use<'_> {
             Kind::Begun(number) => tokens.end(number),
             Kind::Served(ino) => {
                 let mut state = tokens.state.lock();
+                state.active -= 1;
                 if let Some(giving) = state.giving.get_mut(&ino) {
                     giving.active -= 1;
                 }
@@ -183,38 +207,82 @@ impl Tokens {
             granted: VecDeque::new(),
             listed: HashSet::new(),
             files_max,
+            active: 0,
             ended: false,
         };
         let (keeper, givers) = (OnceLock::new(), OnceLock::new());
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Arc::new(Tokens { state, changed, way, clock, observe, keeper, givers })
+        let lease = Lease::new(Arc::clone(&clock), Arc::clone(&observe));
+        Arc::new(Tokens { state, changed, way, clock, observe, keeper, givers, lease })
     }
 
     /// Says who gives up. Called once, before the first operation.
     pub(crate) fn attach(self: &Arc<Tokens>, keeper: Weak<dyn GiveUp>) {
         let weak = Arc::downgrade(self);
         let limits = WorkerLimits { threads_max: GIVING_THREADS, waiting_max: usize::MAX };
-        let givers = Workers::new("give-up", limits, move |(ino, limit): (Ino, Limit)| {
-            if let Some(tokens) = weak.upgrade() {
-                tokens.give_up(ino, &limit);
+        let givers = Workers::new("give-up", limits, move |job: Job| {
+            let Some(tokens) = weak.upgrade() else { return };
+            match job {
+                Job::GiveUp(ino, limit) => tokens.give_up(ino, &limit),
+                Job::Bury => tokens.bury(),
             }
         });
         assert!(self.givers.set(givers).is_ok() && self.keeper.set(keeper).is_ok(), "called once");
     }
 
-    /// Takes all tokens of an operation. Waits until this client has them.
+    /// From now on operations need a lease of this length. The first one was asked for at the
+    /// moment `sent` of the clock. Called before the first operation.
+    pub fn need_lease(&self, length: Duration, sent: Duration) {
+        self.lease.begin(length, sent);
+    }
+
+    /// Waits until this client has a lease.
     ///
     /// # Errors
-    /// `TimedOut` after a long wait; `Unreachable` if the mount ends.
+    /// `Io` once this client was declared dead; `TimedOut` after a long wait.
+    pub(crate) fn hold_lease(&self) -> Result<()> {
+        self.lease.hold()
+    }
+
+    /// Whether this client has a lease now.
+    pub(crate) fn has_lease(&self) -> bool {
+        self.lease.is_held()
+    }
+
+    /// Whether this client was declared dead. That is final.
+    pub fn is_dead(&self) -> bool {
+        self.lease.is_dead()
+    }
+
+    /// Takes all tokens of an operation. Waits until this client has them, and a lease.
+    ///
+    /// # Errors
+    /// `TimedOut` after a long wait; `Unreachable` if the mount ends; `Io` once this client was
+    /// declared dead.
     pub(crate) fn take(&self, wants: &[Want], access: Access) -> Result<Use<'_>> {
+        loop {
+            self.lease.hold()?;
+            let taken = self.take_now(wants, access)?;
+            // It may have waited for long.
+            if self.lease.is_held() {
+                return Ok(taken);
+            }
+        }
+    }
+
+    fn take_now(&self, wants: &[Want], access: Access) -> Result<Use<'_>> {
         let wants = merged(wants);
         let mut state = self.state.lock();
+        if self.lease.is_dead() {
+            return Err(dead());
+        }
         if let Some(served) = self.serve(&mut state, &wants, access) {
             return Ok(served);
         }
         let (number, effects) = state.holder.begin(wants.clone());
         let todo = state.absorb(effects);
         if state.begun.remove(&number) {
+            state.active += 1;
             return Ok(Use { tokens: Some(self), kind: Kind::Begun(number) });
         }
         drop(state);
@@ -227,7 +295,12 @@ impl Tokens {
         let _wait = self.observe.waiters.enter("token", text(wants));
         let mut state = self.state.lock();
         loop {
+            if self.lease.is_dead() {
+                state.abandoned.insert(number);
+                return Err(dead());
+            }
             if state.begun.remove(&number) {
+                state.active += 1;
                 return Ok(Use { tokens: Some(self), kind: Kind::Begun(number) });
             }
             if let Some(served) = self.serve(&mut state, wants, access) {
@@ -259,11 +332,16 @@ impl Tokens {
         }
         giving.active += 1;
         giving.served += 1;
+        state.active += 1;
         Some(Use { tokens: Some(self), kind: Kind::Served(want.ino) })
     }
 
     fn end(&self, number: UseId) {
         let mut state = self.state.lock();
+        state.active -= 1;
+        if state.active == 0 && self.lease.is_dead() {
+            self.changed.notify_all();
+        }
         let effects = state.holder.end(number);
         let todo = state.absorb(effects);
         drop(state);
@@ -324,6 +402,7 @@ impl Tokens {
     pub(crate) fn stop(&self) {
         self.state.lock().ended = true;
         self.changed.notify_all();
+        self.lease.end();
         if let Some(givers) = self.givers.get() {
             drop(givers.end());
             givers.join();
@@ -336,11 +415,12 @@ impl Tokens {
             todo.messages.into_iter().for_each(|message| self.way.send(term, message));
         }
         let givers = self.givers.get().expect("invariant: attached before the first operation");
-        for file in todo.files {
-            match givers.submit(file) {
+        for (ino, limit) in todo.files {
+            match givers.submit(Job::GiveUp(ino, limit)) {
                 // The mount ends, and the authority frees all that it holds.
                 Ok(()) | Err(Refused::Ended(_)) => {}
-                Err(Refused::Full((ino, limit))) => {
+                Err(Refused::Full(Job::Bury)) => unreachable!("invariant: a file was submitted"),
+                Err(Refused::Full(Job::GiveUp(ino, limit))) => {
                     // No thread is to be had: this one must do it, for somebody waits.
                     self.give_up(ino, &limit);
                 }
@@ -373,9 +453,47 @@ impl Tokens {
         self.changed.notify_all();
         self.perform(todo);
     }
+
+    /// Drops all that a client has that was declared dead. The operations under way end before:
+    /// NSDs and the leader refuse what they ask for.
+    fn bury(&self) {
+        let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) else { return };
+        let end = self.clock.monotonic() + BURY_MAX;
+        let mut state = self.state.lock();
+        let waiting = self.observe.waiters.enter("operations of a dead mount", "");
+        while state.active > 0 && !state.ended {
+            if self.clock.monotonic() >= end {
+                error!(target: "tokens", "{} operations of this dead mount hang", state.active);
+                return;
+            }
+            self.changed.wait_for(&mut state, REPEAT);
+        }
+        drop(waiting);
+        let files: Vec<Ino> = state.listed.iter().copied().collect();
+        drop(state);
+        keeper.bury(&files);
+    }
 }
 
 impl ToClient for Tokens {
+    fn renewed(&self, sent: Duration) {
+        self.lease.renewed(sent);
+    }
+
+    fn declared_dead(&self) {
+        if !self.lease.die() {
+            return;
+        }
+        error!(target: "tokens", "{}", dead());
+        // Under the lock, so that every operation either sees this or is counted.
+        drop(self.state.lock());
+        self.changed.notify_all();
+        if let Some(givers) = self.givers.get() {
+            // No thread is to be had only where the mount ends.
+            let _ = givers.submit(Job::Bury);
+        }
+    }
+
     fn new_term(&self, term: Term) {
         let mut state = self.state.lock();
         if term <= state.holder.term() {

@@ -140,6 +140,7 @@ impl Vfs for StrakeVfs {
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.mount.hold_lease()?;
         match self.mount.array.meta.query(&MetaQuery::ReadLink { ino })? {
             MetaReply::Bytes(target) => Ok(target),
             _ => Err(wrong_reply()),
@@ -294,7 +295,10 @@ impl Vfs for StrakeVfs {
     }
 
     fn fsync(&self, handle: Handle) -> Result<()> {
-        self.timings.fsync.run(|| open::fsync(&self.mount, &*self.files.get(handle)?))
+        self.timings.fsync.run(|| {
+            self.mount.hold_lease()?;
+            open::fsync(&self.mount, &*self.files.get(handle)?)
+        })
     }
 
     fn release(&self, handle: Handle) {
@@ -359,7 +363,10 @@ impl Vfs for StrakeVfs {
         if ino == Ino::ROOT {
             return self.sync().map(|_| ());
         }
-        self.timings.fsync.run(|| self.mount.array.meta.sync())
+        self.timings.fsync.run(|| {
+            self.mount.hold_lease()?;
+            self.mount.array.meta.sync()
+        })
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
@@ -403,6 +410,9 @@ impl Vfs for StrakeVfs {
     }
 
     fn sync(&self) -> Result<u64> {
-        self.timings.sync.run(|| sync_all(&self.mount))
+        self.timings.sync.run(|| {
+            self.mount.hold_lease()?;
+            sync_all(&self.mount)
+        })
     }
 }

@@ -42,6 +42,16 @@ impl Watch {
         self.is_dead = true;
     }
 
+    /// When the lease is over, unless it is renewed.
+    pub fn until(&self) -> Duration {
+        self.until
+    }
+
+    /// Whether the client was declared dead.
+    pub fn is_dead(&self) -> bool {
+        self.is_dead
+    }
+
     /// What the client may do at the moment `now`.
     pub fn standing(&self, now: Duration) -> Standing {
         match self.is_dead {

@@ -10,8 +10,12 @@
 //! kept here until it has arrived.
 //!
 //! **Who speaks.** The first message on a connection attaches it to a client. The authority's way
-//! to the client is the connection that was attached last. A client that has nothing to say says so
-//! once a second, so that the authority always has a way to it.
+//! to the client is the connection that was attached last.
+//!
+//! **Lease.** Once a second a client renews its lease with [`Say::Pulse`]; attaching renews it too.
+//! The reply says that the lease is renewed, and `Fenced` that the client was declared dead. The
+//! client's end tells its tokens *when the renewal was sent* ([`ToClient::renewed`]). So a reply
+//! that took long extends less. Pulses also give the authority a way to a client that is silent.
 
 use crate::auth::Service;
 use crate::back::BackHandler;
@@ -47,7 +51,7 @@ pub enum Say {
     Attach(ClientId),
     /// A message to the leader of a term.
     Message(Term, Request),
-    /// Nothing.
+    /// Renews the lease.
     Pulse,
 }
 
@@ -58,6 +62,16 @@ pub trait TokenPort: Send + Sync {
     /// # Errors
     /// `Fenced` for a client that was not let in, or is gone.
     fn attach(&self, client: ClientId, way: Arc<dyn ToClient>) -> Result<Term>;
+
+    /// A client renews its lease. A leader that gives no leases lets every client go on.
+    ///
+    /// # Errors
+    /// `Fenced` for a client that was declared dead; another error where nobody can tell now, for
+    /// another leads.
+    fn renew(&self, client: ClientId) -> Result<()> {
+        let _ = client;
+        Ok(())
+    }
 
     /// Takes a message of a client.
     fn receive(&self, client: ClientId, term: Term, message: Request);
@@ -82,18 +96,22 @@ impl TokenHandler {
             Say::Attach(client) => {
                 let way = Arc::new(RemoteClient::new(from.clone(), Arc::clone(&self.waits)));
                 let term = self.port.attach(client, way)?;
+                self.port.renew(client)?;
                 self.clients.lock().insert(from.id(), client);
                 *self.term.lock() = term;
             }
             Say::Message(term, message) => {
-                let client = self.clients.lock().get(&from.id()).copied();
-                let detail = "a message before its client is attached";
-                let client = client.ok_or_else(|| Error::new(ErrorKind::Invalid, detail))?;
-                self.port.receive(client, term, message);
+                self.port.receive(self.client(from)?, term, message);
             }
-            Say::Pulse => {}
+            Say::Pulse => self.port.renew(self.client(from)?)?,
         }
         Ok(*self.term.lock())
+    }
+
+    fn client(&self, from: &ConnectedClient) -> Result<ClientId> {
+        let client = self.clients.lock().get(&from.id()).copied();
+        let detail = "a message before its client is attached";
+        client.ok_or_else(|| Error::new(ErrorKind::Invalid, detail))
     }
 }
 
@@ -171,6 +189,8 @@ struct Shared {
 struct State {
     connection: Option<Arc<Connection>>,
     term: Option<Term>,
+    /// When the last greeting that was answered was sent.
+    attached: Duration,
     /// Messages that nobody repeats, and that have not arrived.
     unsent: Vec<(Term, Request)>,
     ended: bool,
@@ -221,6 +241,12 @@ impl TokenSession {
         self.shared.state.lock().term.expect("invariant: it was attached")
     }
 
+    /// When this client asked for the lease that it has, by the clock that the session was opened
+    /// with. Renewals count from later moments.
+    pub fn attached(&self) -> Duration {
+        self.shared.state.lock().attached
+    }
+
     /// Says who takes the authority's messages. Called once.
     ///
     /// # Panics
@@ -262,13 +288,18 @@ impl Shared {
         let (service, handler) = (self.service, Arc::new(handler));
         let connection =
             Connection::answering(&self.endpoint, introduction, service, LIMIT, handler)?;
+        let sent = self.env.clock.monotonic();
         let term = ask(&connection, &Say::Attach(self.client))?;
+        state.attached = sent;
         let is_new = state.term.replace(term) != Some(term);
         let connection = Arc::new(connection);
         state.connection = Some(Arc::clone(&connection));
         drop(state);
-        if is_new && let Some(sink) = self.sink.get().and_then(Weak::upgrade) {
-            sink.new_term(term);
+        if let Some(sink) = self.sink.get().and_then(Weak::upgrade) {
+            sink.renewed(sent);
+            if is_new {
+                sink.new_term(term);
+            }
         }
         Ok(connection)
     }
@@ -289,15 +320,28 @@ impl Shared {
                 }
                 std::mem::take(&mut state.unsent)
             };
-            if let Err(error) = self.say(&Say::Pulse) {
-                warn!(target: "tokens", "the authority is not reached: {error}");
-            }
+            let is_reached = self.renew();
             for (term, message) in unsent {
-                if self.say(&Say::Message(term, message.clone())).is_err() {
+                // Further attempts would hold up the next renewal.
+                if !is_reached || self.say(&Say::Message(term, message.clone())).is_err() {
                     self.state.lock().unsent.push((term, message));
                 }
             }
         }
+    }
+
+    /// Renews the lease. Returns whether the authority has answered.
+    fn renew(self: &Arc<Shared>) -> bool {
+        let sent = self.env.clock.monotonic();
+        let answer = self.say(&Say::Pulse);
+        let sink = self.sink.get().and_then(Weak::upgrade);
+        match (&answer, sink) {
+            (Ok(_), Some(sink)) => sink.renewed(sent),
+            (Err(error), Some(sink)) if error.kind() == ErrorKind::Fenced => sink.declared_dead(),
+            (Err(error), _) => warn!(target: "tokens", "the authority is not reached: {error}"),
+            (Ok(_), None) => {}
+        }
+        answer.is_ok()
     }
 }
 

@@ -19,6 +19,8 @@ const TERM: Term = Term(3);
 struct Authority {
     ways: Mutex<Vec<(ClientId, Arc<dyn ToClient>)>>,
     heard: Mutex<Vec<(ClientId, Request)>>,
+    dead: Mutex<Option<ClientId>>,
+    renewals: Mutex<u64>,
     changed: Condvar,
 }
 
@@ -39,6 +41,11 @@ impl TokenPort for Authority {
         Ok(TERM)
     }
 
+    fn renew(&self, client: ClientId) -> Result<()> {
+        *self.renewals.lock() += 1;
+        if *self.dead.lock() == Some(client) { Err(ErrorKind::Fenced.into()) } else { Ok(()) }
+    }
+
     fn receive(&self, client: ClientId, term: Term, message: Request) {
         assert_eq!(term, TERM);
         if matches!(message, Request::Ask { .. }) {
@@ -55,6 +62,8 @@ impl TokenPort for Authority {
 #[derive(Default)]
 struct Client {
     heard: Mutex<Vec<Reply>>,
+    /// The renewals that were answered, and whether it was declared dead.
+    lease: Mutex<(Vec<Duration>, bool)>,
     changed: Condvar,
 }
 
@@ -66,6 +75,16 @@ impl ToClient for Client {
     }
 
     fn new_term(&self, _term: Term) {}
+
+    fn renewed(&self, sent: Duration) {
+        self.lease.lock().0.push(sent);
+        self.changed.notify_all();
+    }
+
+    fn declared_dead(&self) {
+        self.lease.lock().1 = true;
+        self.changed.notify_all();
+    }
 }
 
 fn revoke() -> Reply {
@@ -149,4 +168,50 @@ fn a_message_that_makes_no_sense_ends_its_connection_alone() {
     own.send(TERM, closed(1));
     assert_eq!(authority.wait_for(1).len(), 1);
     own.stop();
+}
+
+#[test]
+fn a_lease_is_renewed_by_pulses_and_counts_from_when_they_were_sent() {
+    let (folder, authority) = (Folder::new(), Arc::new(Authority::default()));
+    let door = serve(&folder, &authority);
+    let clock = env().clock;
+    let before = clock.monotonic();
+    let (own, client) = (session(&door, 1).expect("let in"), Arc::new(Client::default()));
+    assert!(before <= own.attached() && own.attached() <= clock.monotonic());
+    let sink: Weak<Client> = Arc::downgrade(&client);
+    own.deliver_to(sink);
+    let mut lease = client.lease.lock();
+    client.changed.wait_while(&mut lease, |lease| lease.0.len() < 2);
+    let now = clock.monotonic();
+    assert!(own.attached() < lease.0[0] && lease.0[0] < lease.0[1] && lease.0[1] <= now);
+    assert!(lease.0[1] - lease.0[0] >= PULSE && !lease.1);
+    drop(lease);
+    *authority.dead.lock() = Some(ClientId(1));
+    let mut lease = client.lease.lock();
+    client.changed.wait_while(&mut lease, |lease| !lease.1);
+    let renewed = lease.0.len() as u64;
+    drop(lease);
+    own.stop();
+    assert!(*authority.renewals.lock() > renewed, "the last ones were refused");
+}
+
+#[test]
+fn an_authority_that_is_away_declares_nobody_dead_and_a_new_connection_renews() {
+    let (folder, authority) = (Folder::new(), Arc::new(Authority::default()));
+    let door = serve(&folder, &authority);
+    let (own, client) = (session(&door, 1).expect("let in"), Arc::new(Client::default()));
+    let sink: Weak<Client> = Arc::downgrade(&client);
+    own.deliver_to(sink);
+    door.close();
+    let known = client.lease.lock().0.len();
+    // Saying something makes a connection, if there is anybody.
+    own.send(TERM, ask_for(3));
+    assert!(!client.lease.lock().1);
+    let door = serve(&folder, &authority);
+    let mut lease = client.lease.lock();
+    client.changed.wait_while(&mut lease, |lease| lease.0.len() <= known);
+    assert!(!lease.1, "attaching renews it");
+    drop(lease);
+    own.stop();
+    door.close();
 }

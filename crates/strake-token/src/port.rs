@@ -4,6 +4,7 @@
 //! way that fails need not say so. It must not keep the sender waiting for anything but itself.
 
 use crate::message::{Reply, Request, Term};
+use std::time::Duration;
 
 /// A client's way to the authority.
 pub trait ToAuthority: Send + Sync {
@@ -18,4 +19,14 @@ pub trait ToClient: Send + Sync {
 
     /// There is a new leader, whose term is this. It knows nothing of what the client holds.
     fn new_term(&self, term: Term);
+
+    /// The leader has answered a renewal of the client's lease. `sent` is when the client sent it,
+    /// by the client's own clock. Only the client's end of a way has a use for this.
+    fn renewed(&self, sent: Duration) {
+        let _ = sent;
+    }
+
+    /// The leader says that the client was declared dead. Only the client's end of a way has a use
+    /// for this.
+    fn declared_dead(&self) {}
 }

@@ -23,6 +23,7 @@ const CLIENT_LAYERS: &[&str] = &[
     "timings",
     "invalidate",
     "vfs",
+    "lease",
     "tokens",
     "memory",
     "inode",

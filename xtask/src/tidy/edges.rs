@@ -30,6 +30,7 @@ pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
             "strake-observe",
             "strake-stripe",
             "strake-token",
+            "strake-lease",
             "strake-array",
         ],
     ),

@@ -39,6 +39,10 @@ pub(crate) fn serve(mount: &Mount) {
 }
 
 fn run(mount: &Mount, job: Job) {
+    // A mount that was declared dead drops the block.
+    if mount.hold_lease().is_err() {
+        return;
+    }
     let Some(block) = job.file.find_block(job.index) else { return };
     // If the block was sent since, the reason why it was queued is gone. Bytes written after that
     // have their own reason to wait, perhaps a small `fsync` that need not send the block.
