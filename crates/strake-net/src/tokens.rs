@@ -268,7 +268,7 @@ impl TokenSession {
 
 impl ToAuthority for TokenSession {
     fn send(&self, term: Term, message: Request) {
-        let is_repeated = matches!(message, Request::Ask { .. });
+        let is_repeated = matches!(message, Request::Ask { .. } | Request::Lock(_));
         let say = Say::Message(term, message.clone());
         if self.shared.say(&say).is_err() && !is_repeated {
             self.shared.state.lock().unsent.push((term, message));

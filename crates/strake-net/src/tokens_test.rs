@@ -9,6 +9,7 @@ use strake_env::stream::Listener;
 use strake_proto::{GrantNumber, Ino};
 use strake_token::Mode;
 use strake_token::held::{Held, Limit, Want};
+use strake_token::locks::LockRequest;
 use strake_token::message::RequestId;
 
 const FS: FsId = FsId(5);
@@ -146,9 +147,14 @@ fn what_nobody_repeats_arrives_after_the_connection_broke() {
     door.close();
     own.send(TERM, closed(2));
     own.send(TERM, ask_for(3));
+    own.send(TERM, Request::Lock(LockRequest::Cancel { request: RequestId(4) }));
     let door = serve(&folder, &authority);
     let heard = authority.wait_for(2);
-    assert_eq!(heard, [(ClientId(1), closed(1)), (ClientId(1), closed(2))], "and no question");
+    assert_eq!(
+        heard,
+        [(ClientId(1), closed(1)), (ClientId(1), closed(2))],
+        "and nothing that is repeated"
+    );
     own.stop();
     door.close();
 }

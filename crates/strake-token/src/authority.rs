@@ -239,7 +239,7 @@ impl Authority {
             Request::Ask { request, wants } => self.ask(client, request, wants)?,
             Request::GivenUp { ino, upto, keeps } => self.given_up(client, ino, upto, keeps)?,
             Request::Reassert { ino, held, newest } => self.reassert(client, ino, held, newest)?,
-            Request::Left { .. } => {}
+            Request::Left { .. } | Request::Lock(_) => {}
             Request::Reasserted { files } => {
                 self.grace.entry(client).and_modify(|grace| grace.count = Some(files));
             }

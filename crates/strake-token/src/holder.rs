@@ -162,7 +162,7 @@ impl Holder {
                 self.reasserting.clear();
                 Vec::new()
             }
-            Reply::Unusable { .. } => Vec::new(),
+            Reply::Unusable { .. } | Reply::Lock(_) => Vec::new(),
         }
     }
 

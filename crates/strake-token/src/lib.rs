@@ -7,6 +7,7 @@
 //! - [`message`] has what the two say to each other. Messages may be lost, repeated and overtaken.
 //! - [`port`] has the ways on which they say it.
 //! - [`held`] and [`ranges`] say what a client holds of one file.
+//! - [`locks`] has the locks of programs, which travel on the same ways.
 //!
 //! **The promise.** What one client may use never conflicts with what another may use. The
 //! authority's table of a client always holds at least what that client may use: so the table
@@ -28,6 +29,7 @@
 pub mod authority;
 pub mod held;
 pub mod holder;
+pub mod locks;
 pub mod message;
 pub mod port;
 pub mod ranges;

@@ -2,6 +2,7 @@
 //! repeated and overtaken: each can be sent again.
 
 use crate::held::{Held, Limit, Want};
+use crate::locks::{LockReply, LockRequest};
 use serde::{Deserialize, Serialize};
 use strake_proto::{GrantNumber, Ino, NsdId};
 
@@ -54,6 +55,8 @@ pub enum Request {
         /// From that message.
         change: u64,
     },
+    /// About locks of programs. The table of tokens has no part in this.
+    Lock(LockRequest),
 }
 
 /// To a client.
@@ -85,6 +88,8 @@ pub enum Reply {
         /// The NSDs.
         nsds: Vec<NsdId>,
     },
+    /// About locks of programs. No client's view of its tokens has a part in this.
+    Lock(LockReply),
 }
 
 /// What a client holds of a file from now on.

@@ -20,10 +20,38 @@ pub enum Rule {
     OtherTermsAreVoid,
     /// Ranges go with the inode token.
     RangesNeedTheInode,
+    /// A request for a lock that its client has heard of is void.
+    LockRequestsCountOnce,
+    /// A request for a lock that was cancelled before it came is void.
+    LockCancelsAreRemembered,
+    /// A request waits for a lock behind earlier ones.
+    LockersWaitInOrder,
+    /// A request that would close a circle of waits is refused.
+    LockCirclesAreRefused,
+    /// A new leader grants no lock before all have reasserted theirs, or are dead.
+    LocksAreReassertedFirst,
+    /// A client has reasserted all locks when the leader has heard as many parts as it counts.
+    ReassertedLocksAreCounted,
+    /// Of two answers about the same bytes, the one that was given later says what holds.
+    LaterAnswersWin,
+    /// What a request under way may have unlocked is not reasserted.
+    UnlockedIsNotReasserted,
 }
 
 impl Rule {
-    /// All rules.
+    /// All rules of locks. [`Rule::OtherTermsAreVoid`] is one of both.
+    pub const OF_LOCKS: [Rule; 9] = [
+        Rule::OtherTermsAreVoid,
+        Rule::LockRequestsCountOnce,
+        Rule::LockCancelsAreRemembered,
+        Rule::LockersWaitInOrder,
+        Rule::LockCirclesAreRefused,
+        Rule::LocksAreReassertedFirst,
+        Rule::ReassertedLocksAreCounted,
+        Rule::LaterAnswersWin,
+        Rule::UnlockedIsNotReasserted,
+    ];
+    /// All rules of tokens.
     pub const ALL: [Rule; 8] = [
         Rule::LateGrantsAreVoid,
         Rule::RevokesLimitNewUses,
@@ -37,17 +65,17 @@ impl Rule {
 }
 
 /// Whether a rule is obeyed: always, in the product.
-#[cfg(not(feature = "mutations"))]
+#[cfg(not(any(test, feature = "mutations")))]
 pub(crate) const fn obeys(_: Rule) -> bool {
     true
 }
 
-#[cfg(feature = "mutations")]
+#[cfg(any(test, feature = "mutations"))]
 pub(crate) use mutated::obeys;
-#[cfg(feature = "mutations")]
+#[cfg(any(test, feature = "mutations"))]
 pub use mutated::without;
 
-#[cfg(feature = "mutations")]
+#[cfg(any(test, feature = "mutations"))]
 mod mutated {
     use super::Rule;
     use std::cell::Cell;
