@@ -25,20 +25,20 @@ const MOUNTS: usize = 3;
 const SIZE_MAX: usize = 5 * (256 << 10) + 1000;
 
 /// Mounts of one file system, and the authority between them.
-struct World {
-    rig: Rig,
-    leader: Arc<Leader>,
-    mounts: Vec<Arc<StrakeVfs>>,
-    tokens: Vec<Arc<Tokens>>,
+pub(crate) struct World {
+    pub(crate) rig: Rig,
+    pub(crate) leader: Arc<Leader>,
+    pub(crate) mounts: Vec<Arc<StrakeVfs>>,
+    pub(crate) tokens: Vec<Arc<Tokens>>,
 }
 
 /// The client of a mount.
-fn client(at: usize) -> ClientId {
+pub(crate) fn client(at: usize) -> ClientId {
     ClientId(10 + at as u64)
 }
 
 impl World {
-    fn new(code: &str, nsds: u16) -> World {
+    pub(crate) fn new(code: &str, nsds: u16) -> World {
         let rig = Rig::new(code, nsds);
         let leader = Leader::new(rig.tokens(&[]));
         let (mounts, tokens) = (0..MOUNTS).map(|at| rig.start_beside(&leader, client(at))).unzip();
@@ -46,7 +46,7 @@ impl World {
     }
 
     /// The leader dies, and the next one knows only who has joined.
-    fn change_leader(&self) {
+    pub(crate) fn change_leader(&self) {
         let clients: Vec<ClientId> = (0..MOUNTS).map(client).collect();
         let old = self.leader.service();
         let next = self.rig.tokens(&clients);
@@ -58,7 +58,7 @@ impl World {
     }
 
     /// All mounts end in order; a lone mount then finds what they left.
-    fn end(self) -> Rig {
+    pub(crate) fn end(self) -> Rig {
         for (at, mount) in self.mounts.iter().enumerate() {
             mount.shutdown().expect("ends");
             self.leader.service().gone(client(at));

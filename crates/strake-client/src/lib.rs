@@ -14,7 +14,7 @@
 //! mount                what all parts share
 //! inode                current attributes; inodes in use; queues of blocks
 //! memory               contents in memory: page pool, blocks, files
-//! tokens               what this client may use; operations that wait for that
+//! tokens, locks        what this client may use; operations that wait for that; locks of programs
 //! lease                until when
 //! ```
 //!
@@ -55,6 +55,7 @@ mod give_up;
 mod inode;
 pub mod invalidate;
 mod lease;
+mod locks;
 mod memory;
 mod mount;
 mod open_file;
@@ -81,6 +82,8 @@ mod differential_test;
 mod disks_test;
 #[cfg(test)]
 mod full_test;
+#[cfg(test)]
+mod lock_test;
 #[cfg(test)]
 mod overwrite_test;
 #[cfg(test)]

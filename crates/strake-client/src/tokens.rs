@@ -22,6 +22,7 @@
 //! **Locks.** `state` is a leaf. Messages are sent without it.
 
 use crate::lease::{Lease, dead};
+use crate::locks::Locks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -141,6 +142,8 @@ pub struct Tokens {
     keeper: OnceLock<Weak<dyn GiveUp>>,
     givers: OnceLock<Workers<Job>>,
     lease: Lease,
+    /// The locks of programs, which travel on the same way.
+    pub(crate) locks: Arc<Locks>,
 }
 
 /// An operation's tokens: held until this is dropped.
@@ -210,10 +213,11 @@ impl Tokens {
             active: 0,
             ended: false,
         };
+        let locks = Locks::new(term, Arc::clone(&way), Arc::clone(&clock), Arc::clone(&observe));
         let (keeper, givers) = (OnceLock::new(), OnceLock::new());
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let lease = Lease::new(Arc::clone(&clock), Arc::clone(&observe));
-        Arc::new(Tokens { state, changed, way, clock, observe, keeper, givers, lease })
+        Arc::new(Tokens { state, changed, way, clock, observe, keeper, givers, lease, locks })
     }
 
     /// Says who gives up. Called once, before the first operation.
@@ -400,6 +404,7 @@ impl Tokens {
 
     /// Ends all waits. What is held stays until the authority learns that this client is gone.
     pub(crate) fn stop(&self) {
+        self.locks.stop();
         self.state.lock().ended = true;
         self.changed.notify_all();
         self.lease.end();
@@ -485,6 +490,7 @@ impl ToClient for Tokens {
             return;
         }
         error!(target: "tokens", "{}", dead());
+        self.locks.die();
         // Under the lock, so that every operation either sees this or is counted.
         drop(self.state.lock());
         self.changed.notify_all();
@@ -495,6 +501,7 @@ impl ToClient for Tokens {
     }
 
     fn new_term(&self, term: Term) {
+        self.locks.new_term(term);
         let mut state = self.state.lock();
         if term <= state.holder.term() {
             return;
@@ -506,6 +513,10 @@ impl ToClient for Tokens {
     }
 
     fn send(&self, term: Term, message: Reply) {
+        if let Reply::Lock(message) = message {
+            self.locks.receive(term, message);
+            return;
+        }
         if let Reply::Grant { grants, .. } = &message
             && let Some(keeper) = self.keeper.get().and_then(Weak::upgrade)
         {

@@ -11,7 +11,12 @@ use crate::invalidate::Invalidate;
 use std::ops::Range;
 use std::sync::Arc;
 use strake_proto::meta::{Cookie, RenameMode, XattrMode};
-use strake_proto::{Attr, Caller, FileType, Ino, Result, StatFs, Timestamp};
+use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, StatFs, Timestamp};
+pub use strake_token::Mode as LockMode;
+pub use strake_token::locks::{ByteRange, LockHeld, LockKind, LockOwner, LockWant};
+
+/// Called once with the outcome of a lock that may have waited.
+pub type LockDone = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// The number of an open file or directory of one mount. It is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -288,6 +293,31 @@ pub trait Vfs: Send + Sync {
     ) -> Result<()>;
     /// Removes an extended attribute.
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()>;
+
+    /// A lock that is in the way of a lock, or `None`. Like all that is about locks, this is for
+    /// file systems that other mounts use at the same time ([`Vfs::is_shared`]).
+    fn test_lock(&self, _handle: Handle, _want: &LockWant) -> Result<Option<LockHeld>> {
+        Err(ErrorKind::NoSystem.into())
+    }
+    /// Locks or unlocks; does not wait for others. `WouldBlock` if one is in the way.
+    fn set_lock(&self, _handle: Handle, _want: &LockWant) -> Result<()> {
+        Err(ErrorKind::NoSystem.into())
+    }
+    /// Locks as soon as nobody is in the way, and then calls `then`: at once, or later on another
+    /// thread. `Interrupted` if [`Vfs::cancel_lock`] was called with the same `ticket`, which no
+    /// other lock has had.
+    fn set_lock_later(&self, _handle: Handle, _want: &LockWant, _ticket: u64, then: LockDone) {
+        then(Err(ErrorKind::NoSystem.into()));
+    }
+    /// Ends a wait for a lock, if it has not ended. It may come before the lock is asked for.
+    fn cancel_lock(&self, _ticket: u64) {}
+    /// Releases the POSIX locks of a process in a file. Called on every `close(2)` of that file.
+    fn unlock_at_close(&self, _handle: Handle, _owner: u64) -> Result<()> {
+        Ok(())
+    }
+    /// Releases the locks that belong to an open file. Called before [`Vfs::release`]. `flock` is
+    /// the owner of its `flock` lock, if it may have one.
+    fn unlock_at_release(&self, _handle: Handle, _flock: Option<u64>) {}
 
     /// Makes everything durable (`strake fs sync`, fsync of the root directory). Returns the bytes
     /// of file data that had to be written.

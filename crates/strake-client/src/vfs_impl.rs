@@ -5,12 +5,14 @@ use crate::data::of::Of;
 use crate::data::write::Position;
 use crate::flush::sync::{sync_all, sync_inode};
 use crate::invalidate::Invalidate;
+use crate::locks::Locks;
 use crate::memory::file::FileState;
 use crate::open_file::OpenFile;
 use crate::ops::{attributes, copy, directory, names, open, xattr};
 use crate::tokens::{exclusive, shared};
 use crate::vfs::{
-    DirItem, Entry, FallocateMode, Handle, MakeNode, OpenFlags, Opened, SeekFor, SetAttr, Vfs,
+    DirItem, Entry, FallocateMode, Handle, LockDone, LockHeld, LockWant, MakeNode, OpenFlags,
+    Opened, SeekFor, SetAttr, Vfs,
 };
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -54,6 +56,18 @@ impl StrakeVfs {
         // Pages that the kernel has kept are right: a lone mount is the only one, and another one
         // has had them dropped before it gave its token up.
         Opened { handle: self.files.insert(open), keep_cache: true }
+    }
+
+    /// The locks, and the file of an open handle.
+    fn locks(&self, handle: Handle) -> Result<(&Locks, Ino)> {
+        let tokens = self.mount.tokens.as_ref().ok_or(ErrorKind::NoSystem)?;
+        Ok((&tokens.locks, self.files.get(handle)?.inode.ino))
+    }
+
+    /// The locks, and what is wanted of the file of an open handle.
+    fn wanted(&self, handle: Handle, want: &LockWant) -> Result<(&Locks, LockWant)> {
+        let (locks, ino) = self.locks(handle)?;
+        Ok((locks, LockWant { ino, ..*want }))
     }
 
     fn writable(&self, handle: Handle) -> Result<Arc<OpenFile>> {
@@ -407,6 +421,40 @@ impl Vfs for StrakeVfs {
             let _tokens = self.mount.take([exclusive(ino)])?;
             xattr::remove(&self.mount, caller, &inode, name)
         })
+    }
+
+    fn test_lock(&self, handle: Handle, want: &LockWant) -> Result<Option<LockHeld>> {
+        let (locks, want) = self.wanted(handle, want)?;
+        locks.test(want)
+    }
+
+    fn set_lock(&self, handle: Handle, want: &LockWant) -> Result<()> {
+        let (locks, want) = self.wanted(handle, want)?;
+        locks.set(handle, want)
+    }
+
+    fn set_lock_later(&self, handle: Handle, want: &LockWant, ticket: u64, then: LockDone) {
+        match self.wanted(handle, want) {
+            Ok((locks, want)) => locks.set_later(handle, want, ticket, then),
+            Err(error) => then(Err(error)),
+        }
+    }
+
+    fn cancel_lock(&self, ticket: u64) {
+        if let Some(tokens) = &self.mount.tokens {
+            tokens.locks.cancel(ticket);
+        }
+    }
+
+    fn unlock_at_close(&self, handle: Handle, owner: u64) -> Result<()> {
+        let (locks, ino) = self.locks(handle)?;
+        locks.closed(ino, owner)
+    }
+
+    fn unlock_at_release(&self, handle: Handle, flock: Option<u64>) {
+        if let Ok((locks, ino)) = self.locks(handle) {
+            locks.released(ino, handle, flock);
+        }
     }
 
     fn sync(&self) -> Result<u64> {

@@ -24,6 +24,7 @@ mod compare;
 mod context;
 mod delete;
 mod job;
+pub mod locks;
 mod manager;
 mod mender;
 mod objects;

@@ -16,6 +16,7 @@
 //! `state` is a leaf: messages are sent and the metadata is called without it. A message that is
 //! overtaken is no fault (`strake-token`).
 
+use crate::locks::LockService;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -63,6 +64,7 @@ pub struct TokenService {
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
     leaving: Mutex<()>,
+    locks: LockService,
 }
 
 impl TokenService {
@@ -95,7 +97,9 @@ impl TokenService {
         });
         let (changed, thread) = (Condvar::new(), Mutex::default());
         let leaving = Mutex::new(());
-        let service = Arc::new(TokenService { state, changed, meta, clock, thread, leaving });
+        let locks = LockService::new(Term(first.0), clients);
+        let service =
+            Arc::new(TokenService { state, changed, meta, clock, thread, leaving, locks });
         service.reap_unused();
         let weak = Arc::downgrade(&service);
         let thread = Builder::new().name("tokens".into()).spawn(move || look(&weak));
@@ -107,6 +111,7 @@ impl TokenService {
 
     /// A client has joined. `way` leads to it.
     pub fn join(&self, client: ClientId, way: Arc<dyn ToClient>) {
+        self.locks.join(client);
         let mut state = self.state.lock();
         state.authority.join(client);
         state.ways.insert(client, way);
@@ -138,6 +143,7 @@ impl TokenService {
             state.authority.dead(client, now)
         };
         self.perform(effects);
+        self.tell_all(self.locks.gone(client));
         self.reap_unused();
     }
 
@@ -161,6 +167,11 @@ impl TokenService {
         self.state.lock().authority.waits()
     }
 
+    /// The locks of programs.
+    pub fn locks(&self) -> &LockService {
+        &self.locks
+    }
+
     /// Ends the thread. Messages are still answered.
     pub fn stop(&self) {
         self.state.lock().stopped = true;
@@ -181,6 +192,10 @@ impl TokenService {
                 state.behind.remove(&client);
             }
             self.changed.notify_all();
+            return;
+        }
+        if let Request::Lock(message) = message {
+            self.tell_all(self.locks.receive(client, term, message));
             return;
         }
         let now = self.clock.monotonic();
@@ -209,6 +224,10 @@ impl TokenService {
         }
         // Something may be due earlier than the thread thinks.
         self.changed.notify_all();
+    }
+
+    fn tell_all(&self, messages: Vec<(ClientId, Reply)>) {
+        messages.into_iter().for_each(|(client, reply)| self.tell(client, reply));
     }
 
     fn tell(&self, client: ClientId, reply: Reply) {
@@ -301,6 +320,7 @@ impl TokenService {
     fn tick(&self) {
         let effects = self.state.lock().authority.tick(self.clock.monotonic());
         self.perform(effects);
+        self.tell_all(self.locks.tick());
         self.reap_unused();
     }
 }

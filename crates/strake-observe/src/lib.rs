@@ -13,7 +13,7 @@ pub mod waiters;
 
 pub use iohist::{BufferType, IoDirection, IoHistory, IoRecord, IoSide, print_io_history};
 pub use operations::{Operation, OperationSnapshot, OperationStats, print_operations};
-pub use waiters::{WaitGuard, WaiterSnapshot, Waiters, print_waiters};
+pub use waiters::{RequestWait, WaitGuard, WaiterSnapshot, Waiters, print_waiters};
 
 use std::sync::Arc;
 use strake_env::Clock;

@@ -26,7 +26,7 @@ use strake_proto::Timestamp;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaiterSnapshot {
-    /// The name of the thread that waits.
+    /// The name of the thread that waits, or of a request that waits without one.
     pub thread: String,
     /// The name of the thing that it waits for, one of a small set.
     pub reason: String,
@@ -39,9 +39,17 @@ pub struct WaiterSnapshot {
     pub waited: Duration,
 }
 
-/// A wait that goes on. The thread's name is looked up only for a listing.
+/// Who waits.
+enum Who {
+    /// A thread. Its name is looked up only for a listing.
+    Thread(Thread),
+    /// A request that no thread waits with, by a name.
+    Request(String),
+}
+
+/// A wait that goes on.
 struct Waiter {
-    thread: Thread,
+    who: Who,
     reason: &'static str,
     detail: Cow<'static, str>,
     since: Timestamp,
@@ -67,6 +75,27 @@ pub struct WaitGuard<'a> {
     index: usize,
 }
 
+/// The guard of a request that waits without a thread. Dropping it ends the wait.
+pub struct RequestWait {
+    waiters: Arc<Waiters>,
+    index: usize,
+}
+
+impl RequestWait {
+    /// Says anew which one it waits for.
+    pub fn describe(&self, detail: String) {
+        if let Some(waiter) = &mut self.waiters.table.lock().waiters[self.index] {
+            waiter.detail = detail.into();
+        }
+    }
+}
+
+impl Drop for RequestWait {
+    fn drop(&mut self) {
+        self.waiters.end(self.index);
+    }
+}
+
 impl Waiters {
     /// A registry without waits.
     pub fn new(clock: Arc<dyn Clock>) -> Waiters {
@@ -83,14 +112,26 @@ impl Waiters {
         WaitGuard { waiters: self, index: self.begin(reason, detail.into()) }
     }
 
+    /// Like [`Waiters::enter`], for a request that no thread waits with. `who` stands in place of
+    /// the thread's name.
+    #[must_use = "the wait ends when the guard is dropped"]
+    pub fn enter_request(
+        self: &Arc<Waiters>,
+        who: String,
+        reason: &'static str,
+        detail: String,
+    ) -> RequestWait {
+        let index = self.begin_as(Who::Request(who), reason, detail.into());
+        RequestWait { waiters: Arc::clone(self), index }
+    }
+
     fn begin(&self, reason: &'static str, detail: Cow<'static, str>) -> usize {
-        let waiter = Waiter {
-            thread: thread::current(),
-            reason,
-            detail,
-            since: self.clock.wall(),
-            start: self.clock.monotonic(),
-        };
+        self.begin_as(Who::Thread(thread::current()), reason, detail)
+    }
+
+    fn begin_as(&self, who: Who, reason: &'static str, detail: Cow<'static, str>) -> usize {
+        let waiter =
+            Waiter { who, reason, detail, since: self.clock.wall(), start: self.clock.monotonic() };
         let mut table = self.table.lock();
         let index = table.free.pop().unwrap_or_else(|| {
             table.waiters.push(None);
@@ -115,7 +156,10 @@ impl Waiters {
             .iter()
             .flatten()
             .map(|waiter| WaiterSnapshot {
-                thread: waiter.thread.name().unwrap_or("unnamed").to_owned(),
+                thread: match &waiter.who {
+                    Who::Thread(thread) => thread.name().unwrap_or("unnamed").to_owned(),
+                    Who::Request(name) => name.clone(),
+                },
                 reason: waiter.reason.to_owned(),
                 detail: waiter.detail.clone().into_owned(),
                 since: waiter.since,
@@ -184,6 +228,19 @@ pub fn print_waiters(
 mod tests {
     use super::*;
     use strake_env::ManualClock;
+
+    #[test]
+    fn a_request_waits_without_a_thread_and_may_say_anew_for_what() {
+        let waiters = Arc::new(Waiters::new(Arc::new(ManualClock::default())));
+        let wait = waiters.enter_request("process 7".to_owned(), "lock", "inode 3".to_owned());
+        wait.describe("inode 3, held by client 9".to_owned());
+        let listed = waiters.snapshot();
+        let listed = listed.first().expect("it waits");
+        assert_eq!((&*listed.thread, &*listed.reason), ("process 7", "lock"));
+        assert_eq!(listed.detail, "inode 3, held by client 9");
+        drop(wait);
+        assert!(waiters.snapshot().is_empty());
+    }
 
     #[test]
     fn waits_are_listed_longest_first_until_they_end() {

@@ -86,6 +86,10 @@ pub enum ErrorKind {
     /// The sender's pool map is older than the one an NSD server needs. The sender fetches the map.
     /// What it wrote it sends again as a new version.
     OldMap,
+    /// A lock would wait for a process that waits for this one.
+    Deadlock,
+    /// There are too many locks.
+    NoLocks,
 }
 
 /// An error: its kind, and a sentence for the reader of the log.

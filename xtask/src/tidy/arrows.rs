@@ -24,6 +24,7 @@ const CLIENT_LAYERS: &[&str] = &[
     "invalidate",
     "vfs",
     "lease",
+    "locks",
     "tokens",
     "memory",
     "inode",
