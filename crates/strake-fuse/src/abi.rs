@@ -272,6 +272,23 @@ layouts! {
         44 namelen: u32,
         48 frsize: u32,
     }
+    /// GETLK, SETLK and SETLKW. `end` is the last byte.
+    LkIn[48] {
+        0 fh: u64,
+        8 owner: u64,
+        16 start: u64,
+        24 end: u64,
+        32 kind: u32,
+        36 pid: u32,
+        40 lk_flags: u32,
+    }
+    /// GETLK's answer: the lock that is in the way, or [`lock_kind::UNLOCK`] if there is none.
+    LkOut[24] {
+        0 start: u64,
+        8 end: u64,
+        16 kind: u32,
+        20 pid: u32,
+    }
     /// FSYNC and FSYNCDIR.
     FsyncIn[16] {
         0 fh: u64,
@@ -428,6 +445,9 @@ opcodes! {
     28 ReadDir "readdir"
     29 ReleaseDir "releasedir"
     30 FsyncDir "fsyncdir"
+    31 GetLk "getlk"
+    32 SetLk "setlk"
+    33 SetLkW "setlkw"
     34 Access "access"
     35 Create "create"
     36 Interrupt "interrupt"
@@ -448,9 +468,11 @@ opcodes! {
 /// Flags of INIT. Those above bit 31 travel in `flags2`.
 pub(crate) mod init_flag {
     pub(crate) const ASYNC_READ: u64 = 1 << 0;
+    pub(crate) const POSIX_LOCKS: u64 = 1 << 1;
     pub(crate) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
     pub(crate) const DONT_MASK: u64 = 1 << 6;
+    pub(crate) const FLOCK_LOCKS: u64 = 1 << 10;
     pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub(crate) const ASYNC_DIO: u64 = 1 << 15;
@@ -501,6 +523,19 @@ pub(crate) mod open_flag {
     /// `__FMODE_EXEC`: the kernel opens a program to run it.
     pub(crate) const EXEC: u32 = 0o40;
 }
+
+/// `LkIn::kind` and `LkOut::kind`: `F_RDLCK`, `F_WRLCK` and `F_UNLCK`.
+pub(crate) mod lock_kind {
+    pub(crate) const READ: u32 = 0;
+    pub(crate) const WRITE: u32 = 1;
+    pub(crate) const UNLOCK: u32 = 2;
+}
+
+/// `LkIn::lk_flags`, `FUSE_LK_FLOCK`: the lock is one of `flock(2)`.
+pub(crate) const LK_FLOCK: u32 = 1 << 0;
+/// `ReleaseIn::release_flags`, `FUSE_RELEASE_FLOCK_UNLOCK`: the open file may have a `flock` lock,
+/// whose owner stands in `lock_owner`.
+pub(crate) const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 
 /// `OpenOut::open_flags`.
 pub(crate) mod fopen {
@@ -583,7 +618,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        assert_eq!(count, 43);
-        assert_eq!(Opcode::from_number(31), None);
+        assert_eq!(count, 46);
+        assert_eq!(Opcode::from_number(37), None);
     }
 }

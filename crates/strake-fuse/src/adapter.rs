@@ -2,6 +2,7 @@
 //! packs the answer.
 
 use crate::abi::{self, InHeader, Opcode, fopen, open_flag, setattr_flag};
+use crate::locks;
 use crate::notify::Notifier;
 use crate::policy::{OpenModes, cache_time};
 use crate::reply;
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_client::Vfs;
 use strake_client::vfs::{
-    DirItem, FallocateMode, Handle, MakeNode, OpenFlags, Opened, SeekFor, SetAttr, SetTime,
+    DirItem, FallocateMode, Handle, LockDone, MakeNode, OpenFlags, Opened, SeekFor, SetAttr,
+    SetTime,
 };
 use strake_env::sync::Mutex;
 use strake_proto::meta::{RenameMode, XattrMode};
@@ -115,7 +117,8 @@ impl Adapter {
                 Ok(Answer::Silence)
             }
             Opcode::BatchForget => self.batch_forget(&mut body),
-            Opcode::Interrupt => Ok(Answer::Silence),
+            Opcode::Interrupt => self.interrupt(&mut body),
+            Opcode::GetLk | Opcode::SetLk if self.is_shared() => self.lock(opcode, ino, &mut body),
             Opcode::GetAttr => {
                 Ok(Answer::Bytes(reply::attr_reply(&self.vfs.getattr(ino)?, self.valid)))
             }
@@ -170,6 +173,39 @@ impl Adapter {
     fn kill_privileges(&self, caller: &Caller, ino: Ino, handle: u64) -> Result<()> {
         let change = SetAttr { kill_privileges: true, ..SetAttr::default() };
         self.vfs.setattr(caller, ino, Some(Handle(handle)), &change).map(drop)
+    }
+
+    /// Ends a wait for a lock. All other requests end by themselves.
+    fn interrupt(&self, body: &mut Body<'_>) -> Result<Answer> {
+        if self.is_shared() {
+            self.vfs.cancel_lock(take!(body, InterruptIn)?.unique);
+        }
+        Ok(Answer::Silence)
+    }
+
+    /// Locks, or says who is in the way; does not wait for others.
+    fn lock(&self, opcode: Opcode, ino: Ino, body: &mut Body<'_>) -> Result<Answer> {
+        let asked = take!(body, LkIn)?;
+        let (handle, want) = (Handle(asked.fh), locks::want(ino, &asked)?);
+        if opcode == Opcode::SetLk {
+            return self.vfs.set_lock(handle, &want).map(empty);
+        }
+        want.mode.ok_or(ErrorKind::Invalid)?;
+        let found = self.vfs.test_lock(handle, &want)?;
+        Ok(Answer::Bytes(locks::found(found).to_vec()))
+    }
+
+    /// Answers SETLKW: calls `then` once the lock is there, perhaps on another thread. So a request
+    /// that waits for other programs holds no serving thread.
+    pub(crate) fn lock_later(&self, header: &InHeader, body: &[u8], then: LockDone) {
+        let asked = Body { rest: body }.take(abi::LkIn::SIZE, abi::LkIn::decode);
+        let wanted = asked
+            .and_then(|asked| Ok((Handle(asked.fh), locks::want(Ino(header.nodeid), &asked)?)));
+        match wanted {
+            // INTERRUPT names the request by this number, which is never used again.
+            Ok((handle, want)) => self.vfs.set_lock_later(handle, &want, header.unique, then),
+            Err(error) => then(Err(error)),
+        }
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, body: &mut Body<'_>) -> Result<Answer> {
@@ -322,8 +358,8 @@ impl Adapter {
 
     fn opened(&self, ino: Ino, flags: OpenFlags, opened: Opened) -> [u8; abi::OpenOut::SIZE] {
         // close(2) has no error to report. fsync(2) reports them
-        // (docs/decisions/0015-short-requests.md).
-        let mut open_flags = fopen::NOFLUSH;
+        // (docs/decisions/0015-short-requests.md). Beside other mounts it releases locks.
+        let mut open_flags = if self.is_shared() { 0 } else { fopen::NOFLUSH };
         let is_empty = || self.vfs.getattr(ino).is_ok_and(|attr| attr.size == 0);
         if self.modes.open(ino, flags, is_empty) {
             self.direct.lock().insert(opened.handle, ());
@@ -451,6 +487,10 @@ impl Adapter {
                 self.vfs.read(Handle(asked.fh), asked.offset, room).map(Answer::Data)
             }
             Opcode::Write => self.write(caller, ino, body),
+            Opcode::Flush if self.is_shared() => {
+                let asked = take!(body, FlushIn)?;
+                self.vfs.unlock_at_close(Handle(asked.fh), asked.lock_owner).map(empty)
+            }
             Opcode::Flush => self.vfs.flush(Handle(take!(body, FlushIn)?.fh)).map(empty),
             Opcode::Fsync => {
                 // `fdatasync` (a flag) does the same.
@@ -458,10 +498,15 @@ impl Adapter {
             }
             Opcode::FsyncDir => self.vfs.fsyncdir(ino).map(empty),
             Opcode::Release => {
-                let handle = Handle(take!(body, ReleaseIn)?.fh);
+                let asked = take!(body, ReleaseIn)?;
+                let handle = Handle(asked.fh);
                 let direct = self.direct.lock().remove(&handle).is_some();
                 if !self.modes.close(ino, direct) {
                     return Err(Error::new(ErrorKind::Invalid, "a RELEASE of what is not open"));
+                }
+                if self.is_shared() {
+                    let has_flock = asked.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0;
+                    self.vfs.unlock_at_release(handle, has_flock.then_some(asked.lock_owner));
                 }
                 self.vfs.release(handle);
                 Ok(Answer::Empty)

@@ -24,6 +24,7 @@ const INPUTS: u64 = 5000;
 /// A file system that agrees to everything and holds what it is told of to the interface's limits.
 #[derive(Default)]
 struct Agreeing {
+    is_shared: bool,
     opened: Mutex<(u64, HashSet<Handle>)>,
 }
 
@@ -68,6 +69,21 @@ fn entry(name: &[u8]) -> Result<Entry> {
 }
 
 impl Vfs for Agreeing {
+    fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+    /// Nobody has locks of odd owners.
+    fn test_lock(&self, _: Handle, want: &LockWant) -> Result<Option<LockHeld>> {
+        assert!(want.range.from < want.range.to && want.range.to <= ByteRange::END);
+        let held = LockHeld { range: want.range, mode: LockMode::Shared, pid: want.pid };
+        Ok(want.owner.id.is_multiple_of(2).then_some(held))
+    }
+    fn set_lock(&self, handle: Handle, want: &LockWant) -> Result<()> {
+        self.test_lock(handle, want).map(drop)
+    }
+    fn set_lock_later(&self, handle: Handle, want: &LockWant, _: u64, then: LockDone) {
+        then(self.set_lock(handle, want));
+    }
     fn statfs(&self) -> Result<StatFs> {
         let (total, free) = (u64::MAX, u64::MAX);
         let (inodes_used, inodes_free) = (u64::MAX, u64::MAX);
@@ -223,6 +239,14 @@ fn notifying(direct_maps: bool, told: impl Fn(&[u8]) + Send + Sync + 'static) ->
     Adapter::new(Arc::new(Agreeing::default()), direct_maps, notifier)
 }
 
+/// Of a mount beside others.
+fn shared_adapter() -> Adapter {
+    let observe = Observe::new(RealClock::shared(), 1);
+    let notifier = Arc::new(Notifier::new(Box::new(|_| Ok(())), true, 1, observe));
+    let agreeing = Agreeing { is_shared: true, ..Agreeing::default() };
+    Adapter::new(Arc::new(agreeing), true, notifier)
+}
+
 /// The requests of the corpus, with what they are.
 fn corpus() -> Vec<(String, Vec<u8>)> {
     let lines = include_str!("../corpus/requests").lines().filter(|line| !line.starts_with('#'));
@@ -270,6 +294,11 @@ fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
 fn answer(adapter: &Adapter, message: &[u8], data: &mut [u8]) -> bool {
     let Some((header, body)) = split(message) else { return false };
     let Some(opcode) = Opcode::from_number(header.opcode) else { return false };
+    if opcode == Opcode::SetLkW && adapter.is_shared() {
+        let (tell, told) = strake_env::channel::channel();
+        adapter.lock_later(&header, body, Box::new(move |outcome| drop(tell.send(outcome))));
+        return told.recv().expect("it is called").is_ok();
+    }
     let Ok(answer) = adapter.answer(&header, opcode, body, data) else { return false };
     match answer {
         Answer::Bytes(reply) => {
@@ -335,7 +364,7 @@ fn malformed_requests_are_errors() {
     for seed in test_seeds(0, 4 * test_scale()) {
         println!("seed {seed}");
         let mut rng = Rng::new(seed);
-        let adapter = adapter(rng.one_in(2));
+        let adapter = if seed % 4 == 3 { shared_adapter() } else { adapter(rng.one_in(2)) };
         let mut data = vec![0; 128 << 10];
         let mut answered = 0;
         for _ in 0..INPUTS {
@@ -344,5 +373,29 @@ fn malformed_requests_are_errors() {
             answered += u64::from(answer(&adapter, &message, &mut data));
         }
         assert!(answered > INPUTS / 10, "only {answered} got past the first look");
+    }
+}
+
+#[test]
+fn locks_come_from_the_kernel_only_beside_other_mounts() {
+    let (alone, shared) = (adapter(true), shared_adapter());
+    let locks: Vec<Vec<u8>> = corpus()
+        .into_iter()
+        .filter(|(name, _)| name.contains("etlk"))
+        .map(|(_, message)| message)
+        .collect();
+    assert_eq!(locks.len(), 3);
+    for message in locks {
+        assert!(!answer(&alone, &message, &mut []), "a lone mount leaves them to the kernel");
+        assert!(answer(&shared, &message, &mut []));
+        assert!(!answer(&shared, &message[..message.len() - 1], &mut []), "too short");
+    }
+    let open = abi::OpenIn { flags: abi::open_flag::RDWR, open_flags: 0 }.encode();
+    let header = InHeader { nodeid: 7, ..InHeader::default() };
+    for (adapter, noflush) in [(&alone, abi::fopen::NOFLUSH), (&shared, 0)] {
+        let opened = adapter.answer(&header, Opcode::Open, &open, &mut []).expect("it agrees");
+        let Answer::Bytes(bytes) = opened else { panic!("not bytes") };
+        let out = abi::OpenOut::decode(&bytes).expect("whole");
+        assert_eq!(out.open_flags & abi::fopen::NOFLUSH, noflush, "close(2) releases locks");
     }
 }

@@ -15,6 +15,7 @@ mod abi;
 mod adapter;
 mod awake;
 mod connection;
+mod locks;
 mod notify;
 mod pages;
 mod policy;

@@ -287,9 +287,9 @@ fn make_entries(each: usize) -> Vec<uring::Entry> {
 /// came.
 struct Channel {
     /// Reading from this one waits for a request.
-    waiting: OwnedFd,
+    waiting: Arc<OwnedFd>,
     /// Reading from this one does not wait.
-    looking: OwnedFd,
+    looking: Arc<OwnedFd>,
 }
 
 impl Channel {
@@ -297,7 +297,7 @@ impl Channel {
         let waiting = connection::duplicate(connection)?;
         let looking = connection::duplicate(connection)?;
         rustix::io::ioctl_fionbio(&looking, true).map_err(std::io::Error::from)?;
-        Ok(Channel { waiting, looking })
+        Ok(Channel { waiting: Arc::new(waiting), looking: Arc::new(looking) })
     }
 
     /// Reads one request and returns its length and its descriptor. `None` if the mount is gone.
@@ -306,9 +306,9 @@ impl Channel {
     /// closely. A thread that waits must be woken, and if its processor sleeps, that takes longer
     /// than most answers do. There is no `sched_yield` between the looks: on a busy machine it
     /// gives away a whole turn, and a request that comes meanwhile waits that long.
-    fn receive(&self, buffer: &mut [u8]) -> Result<Option<(usize, &OwnedFd)>> {
+    fn receive(&self, buffer: &mut [u8]) -> Result<Option<(usize, &Arc<OwnedFd>)>> {
         for _ in 0..LOOKS {
-            match rustix::io::read(&self.looking, &mut *buffer) {
+            match rustix::io::read(&*self.looking, &mut *buffer) {
                 Ok(length) => return Ok(Some((length, &self.looking))),
                 Err(Errno::AGAIN) => {}
                 // Reading from the other descriptor reports the error.
@@ -373,15 +373,33 @@ impl Server {
             };
             (answer, took)
         });
-        answer.map_err(|error| {
-            let (name, node) = (opcode.name(), header.nodeid);
-            match is_worth_a_line(error.kind()) {
-                true => error!(target: "fuse", "{name} of inode {node}: {error}"),
-                false => debug!(target: "fuse", "{name} of inode {node}: {error}"),
-            }
-            errno(error.kind())
-        })
+        answer.map_err(|error| logged(opcode, header, &error))
     }
+
+    /// Has a request for a lock answered, at once or later; the reply goes to `connection`.
+    fn serve_later(&self, header: &InHeader, body: &[u8], connection: &Arc<OwnedFd>) {
+        let operation = self.operations[header.opcode as usize & 0xff].clone();
+        let start = operation.as_ref().map(|operation| operation.begin());
+        let (request, connection) = (*header, Arc::clone(connection));
+        let then = move |outcome: Result<()>| {
+            if let (Some(operation), Some(start)) = (operation, start) {
+                operation.end(start, 0, outcome.is_ok());
+            }
+            let errno = outcome.err().map_or(0, |error| logged(Opcode::SetLkW, &request, &error));
+            send(&connection, request.unique, errno, &[]);
+        };
+        self.adapter.lock_later(header, body, Box::new(then));
+    }
+}
+
+/// Logs why a request failed, and returns the errno.
+fn logged(opcode: Opcode, header: &InHeader, error: &Error) -> i32 {
+    let (name, node) = (opcode.name(), header.nodeid);
+    match is_worth_a_line(error.kind()) {
+        true => error!(target: "fuse", "{name} of inode {node}: {error}"),
+        false => debug!(target: "fuse", "{name} of inode {node}: {error}"),
+    }
+    errno(error.kind())
 }
 
 /// Reads one request and returns its length. `None` if the mount is gone.
@@ -496,6 +514,8 @@ fn agree(init: &InitIn, offer: Offer) -> InitOut {
         | flag::HANDLE_KILLPRIV_V2
         | flag::SETXATTR_EXT
         | flag::INIT_EXT
+        // Without these the kernel keeps the locks of programs by itself.
+        | if offer.is_shared { flag::POSIX_LOCKS | flag::FLOCK_LOCKS } else { 0 }
         | flag::HAS_EXPIRE_ONLY
         | flag::DIRECT_IO_ALLOW_MMAP
         | if offer.rings { flag::OVER_IO_URING } else { 0 };
@@ -544,7 +564,7 @@ fn comes_alone(opcode: Opcode) -> bool {
 /// Answers a request that this thread has read. Returns how long the next one of its kind may last.
 fn serve_one(
     server: &Server,
-    connection: &OwnedFd,
+    connection: &Arc<OwnedFd>,
     message: &[u8],
     data: &mut LentBuffer,
 ) -> Length {
@@ -558,6 +578,11 @@ fn serve_one(
     let alone = Opcode::from_number(header.opcode).is_some_and(comes_alone);
     let length = lasting.expected(alone);
     server.readers.take(length);
+    if Opcode::from_number(header.opcode) == Some(Opcode::SetLkW) {
+        server.serve_later(&header, body, connection);
+        server.readers.answered(length, || is_waiting(connection));
+        return lasting.expected(alone);
+    }
     // A disk may be given up during a read and still write into the buffer. `fill` then reads again
     // into another one.
     let answer = match Opcode::from_number(header.opcode) {

@@ -18,6 +18,14 @@ const PROBES: &[(&str, &str)] = &[
     ("mapped", "two mounts store to one page"),
     ("mapped-beside-writes", "one mount stores to pages that another writes"),
     ("removed-while-open", "a removed file stays for those that have it open"),
+    ("locks", "fcntl, OFD and flock locks of one mount hold on all, and pass on"),
+    ("locks-of-ranges", "parts of a lock are unlocked, and others lock them"),
+    ("locks-interrupted", "programs that wait for a lock are interrupted and killed"),
+    ("locks-at-close", "close releases what POSIX says, and no more"),
+    ("locks-handed-over", "an open file keeps its locks in another process"),
+    ("locks-at-death", "the locks of a killed process pass on to another mount"),
+    ("locks-in-a-circle", "a circle of waits over three mounts gives EDEADLK"),
+    ("locks-of-sqlite", "sqlite3 on all mounts writes one database"),
 ];
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {

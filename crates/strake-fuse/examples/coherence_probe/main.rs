@@ -3,6 +3,7 @@
 //! Exit code 0 if every mount saw what it must, else 1 with a sentence.
 #![allow(unsafe_code)]
 
+mod locks;
 #[path = "../shared/mapping.rs"]
 mod mapping;
 mod probes;
@@ -44,7 +45,11 @@ fn main() -> ExitCode {
         eprintln!("usage: coherence_probe PROBE DIR");
         return ExitCode::from(2);
     };
-    match run(probe, dir) {
+    let outcome = match probe.as_str() {
+        "peer" => locks::peer(Path::new(dir)),
+        probe => run(probe, dir),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("coherence_probe: {probe}: {error}");

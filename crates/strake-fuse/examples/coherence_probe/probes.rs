@@ -1,5 +1,6 @@
 //! The probes: each works on all mounts and compares what they show.
 
+use crate::locks;
 use crate::mapping::Mapping;
 use crate::world::World;
 use crate::{MOUNTS, Outcome};
@@ -25,6 +26,14 @@ pub(crate) const ALL: &[Probe] = &[
     ("mapped", mapped),
     ("mapped-beside-writes", mapped_beside_writes),
     ("removed-while-open", removed_while_open),
+    ("locks", locks::passes_on),
+    ("locks-of-ranges", locks::ranges),
+    ("locks-interrupted", locks::interrupted),
+    ("locks-at-close", locks::closed),
+    ("locks-handed-over", locks::handed_over),
+    ("locks-at-death", locks::killed),
+    ("locks-in-a-circle", locks::circle),
+    ("locks-of-sqlite", locks::sqlite),
 ];
 
 const SEED: u64 = 3;

@@ -55,6 +55,12 @@ impl World {
         self.mounts[mount].path.join(name)
     }
 
+    /// Who waits for a lock on one of the mounts, and what for.
+    pub(crate) fn waits(&self, mount: usize) -> Vec<(String, String)> {
+        let waits = self.mounts[mount].vfs.array().observe.waiters.snapshot().into_iter();
+        waits.filter(|wait| wait.reason == "lock").map(|wait| (wait.thread, wait.detail)).collect()
+    }
+
     /// Unmounts all, in order.
     pub(crate) fn end(self) -> Result<()> {
         for mounted in &self.mounts {
