@@ -11,12 +11,12 @@
 //! 3. It applies [`Output::committed`] in order.
 //!
 //! **Lives (R26).** A replica that starts cannot know whether its disk was put back to an older
-//! state. It asks the others. Each majority that it was ever part of has a member that answers, so
-//! the highest mark among the answers, the *floor*, covers all that was committed with its help.
-//! Then it votes for nobody who has less than the floor, in no term that an answer knows already.
-//! Until then its word counts nowhere. Every message carries its sender's life, and votes and
-//! acknowledgements carry the lives that their sender has heard of. So a leader or candidate never
-//! counts what an earlier life has said.
+//! state. It asks the others. Each majority that it was ever part of has a member that answers. So
+//! the highest stamp among the answers, the *threshold*, covers all that was committed with its
+//! help. Then it votes for nobody who has less than the threshold, and in no term that an answer
+//! knows already. Until then its word counts nowhere. Every message carries its sender's life.
+//! Votes and acknowledgements carry the lives that their sender has heard of. So a leader or
+//! candidate never counts what an earlier life has said.
 //!
 //! ```text
 //! core        the state, steps, and what the journal has done
@@ -36,11 +36,11 @@ use crate::log::Log;
 use crate::membership::Membership;
 use crate::message::{Body, Envelope, Lives};
 use crate::rule::{Rule, obeys};
-use crate::types::{Bytes, Life, Mark, Position, ReplicaId};
+use crate::types::{Bytes, Life, Position, ReplicaId, Stamp};
 use asking::Asking;
 use following::Incoming;
 use leading::Leading;
-pub use leading::{ChangeRefusal, Refusal};
+pub use leading::{ChangeRefusal, MemberStatus, Refusal};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -69,7 +69,8 @@ pub struct Config {
     pub part_bytes: usize,
     /// Larger snapshots are refused.
     pub snapshot_bytes_max: usize,
-    /// How many entries before a snapshot are kept for replicas that lag a little.
+    /// How many entries before a snapshot are kept for replicas that lag a little. They take a
+    /// quarter of [`Config::log_bytes_max`] at most.
     pub kept_entries: u64,
     /// The highest feature level that this program understands.
     pub supports: u32,
@@ -130,7 +131,7 @@ pub struct Batch {
     /// Entries. They replace all that the journal has from the first of them on.
     pub entries: Vec<Entry>,
     /// A new snapshot with the log's new base. Then the entries are the whole log behind the base.
-    pub snapshot: Option<(Arc<Snapshot>, Mark)>,
+    pub snapshot: Option<(Arc<Snapshot>, Stamp)>,
     /// Whether it must be durable, with everything before. Else it only has to be written.
     pub sync: bool,
 }
@@ -256,7 +257,7 @@ impl Core {
     /// A replica that starts with what its journal kept. All of it is durable, and the life in
     /// `hard` is a new one. The seed decides the limits of elections.
     pub fn new(config: Config, hard: Hard, log: Log, now: Duration, seed: u64) -> Core {
-        let start = log.snapshot_mark().position;
+        let start = log.snapshot_stamp().position;
         let mut core = Core {
             rng: Rng::new(seed),
             now,
@@ -340,15 +341,18 @@ impl Core {
     }
 
     /// The state machine's bytes at a position that it was handed. The log before it may go.
-    pub fn snapshot_taken(&mut self, position: Position, bytes: Bytes) {
-        let is_useful = position > self.log.snapshot_mark().position
+    /// Returns false if the position is not stable yet: then another snapshot is wanted later.
+    pub fn snapshot_taken(&mut self, position: Position, bytes: Bytes) -> bool {
+        let is_useful = position > self.log.snapshot_stamp().position
             && position <= self.stable().min(self.handed)
             && bytes.len() <= self.config.snapshot_bytes_max;
         let snapshot = is_useful.then(|| self.log.snapshot_at(position, bytes)).flatten();
         if let Some(snapshot) = snapshot {
-            self.log.take_snapshot(Arc::new(snapshot), self.config.kept_entries);
+            let Config { kept_entries, log_bytes_max, .. } = self.config;
+            self.log.take_snapshot(Arc::new(snapshot), kept_entries, log_bytes_max / 4);
             self.changed.snapshot = true;
         }
+        position <= self.stable()
     }
 
     /// Whoever runs the cluster vouches that this disk was not put back, or accepts what is lost
@@ -369,7 +373,7 @@ impl Core {
     }
 
     /// The end of the log.
-    pub fn last(&self) -> Mark {
+    pub fn last(&self) -> Stamp {
         self.log.last()
     }
 
@@ -409,6 +413,11 @@ impl Core {
         self.log.membership()
     }
 
+    /// Whether no change of membership is under way.
+    pub fn is_membership_committed(&self) -> bool {
+        !self.membership().is_joint() && self.log.membership_position() <= self.committed
+    }
+
     /// The feature level of what is committed.
     pub fn level(&self) -> u32 {
         self.log.level_at(self.committed)
@@ -422,13 +431,13 @@ impl Core {
     /// Whether it knows what it once promised, and has all of it.
     #[cfg(test)]
     pub(crate) fn is_whole(&self) -> bool {
-        self.asking.is_done() && self.log.last() >= self.asking.floor
+        self.asking.is_done() && self.log.last() >= self.asking.threshold
     }
 
     /// Asserts what must be true between steps.
     pub fn check(&self) {
         let last = self.log.last().position;
-        assert!(self.log.snapshot_mark().position <= self.committed, "snapshots are committed");
+        assert!(self.log.snapshot_stamp().position <= self.committed, "snapshots are committed");
         assert!(self.handed <= self.committed && self.committed <= last, "handed, committed, last");
         assert!(self.durable <= last, "what is durable is there");
         assert!(self.outstanding.iter().all(|batch| batch.last <= last), "batches are in the log");
@@ -472,13 +481,13 @@ impl Core {
         self.output.send.push(envelope);
     }
 
-    fn append(&mut self, payload: Payload) -> Mark {
+    fn append(&mut self, payload: Payload) -> Stamp {
         let position = self.log.last().position.next();
         let entry = Entry { term: self.hard.term, position, payload };
-        let mark = entry.mark();
+        let stamp = entry.stamp();
         self.note_entries(position);
         self.log.push(entry);
-        mark
+        stamp
     }
 
     /// The log changes from here on.

@@ -10,8 +10,8 @@ fn id(number: u32) -> ReplicaId {
     ReplicaId(number)
 }
 
-fn at(term: u64, position: u64) -> Mark {
-    Mark { term: Term(term), position: Position(position) }
+fn at(term: u64, position: u64) -> Stamp {
+    Stamp { term: Term(term), position: Position(position) }
 }
 
 /// A log of entries of these terms. The first entry makes the members.
@@ -25,7 +25,7 @@ fn log_of(voters: u32, terms: &[u64]) -> Log {
         },
     };
     let entries = terms.iter().enumerate().map(entry).collect();
-    Log::of(Mark::default(), None, entries).expect("terms rise")
+    Log::of(Stamp::default(), None, entries).expect("terms rise")
 }
 
 fn replica(number: u32, log: Log, life: u32) -> Core {
@@ -201,7 +201,7 @@ fn a_replica_votes_for_nobody_who_has_less_than_the_answers() {
         let mut core = replica(3, log_of(3, &[1]), 2);
         for (number, last) in [(1, at(2, 5)), (2, at(1, 1))] {
             let membership = core.membership().clone();
-            let answer = Answer { last, membership, membership_mark: at(1, 1) };
+            let answer = Answer { last, membership, membership_stamp: at(1, 1) };
             core.take_answer(id(number), last.term, answer);
         }
         [at(1, 1), at(2, 4), at(2, 5), at(3, 2)].map(|last| core.has_enough(last))
@@ -262,9 +262,9 @@ fn a_level_is_raised_when_all_understand_it_and_entries_above_are_refused() {
     assert_eq!(scene.core(1).propose(2, bytes()), Err(refused), "it is not committed yet");
     scene.talk(&[1, 2, 3]);
     assert_eq!(scene.core(1).level(), 2);
-    let mark = scene.core(1).propose(2, bytes()).expect("the group has it");
+    let stamp = scene.core(1).propose(2, bytes()).expect("the group has it");
     scene.talk(&[1, 2, 3]);
-    assert_eq!(scene.core(1).committed(), mark.position);
+    assert_eq!(scene.core(1).committed(), stamp.position);
     assert_eq!(scene.core(1).raise_level(1), Err(ChangeRefusal::Invalid), "it never falls");
 }
 

@@ -1,7 +1,7 @@
 //! What the log holds: entries, and the snapshot that stands for those at its beginning.
 
 use crate::membership::Membership;
-use crate::types::{Bytes, Mark, Position};
+use crate::types::{Bytes, Position, Stamp};
 use serde::{Deserialize, Serialize};
 use strake_proto::Term;
 
@@ -17,9 +17,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Its mark.
-    pub fn mark(&self) -> Mark {
-        Mark { term: self.term, position: self.position }
+    /// Its stamp.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { term: self.term, position: self.position }
     }
 
     /// About how much memory, journal or message it takes.
@@ -52,11 +52,11 @@ pub enum Payload {
     },
 }
 
-/// What the log's entries up to a mark have made of the state machine.
+/// What the log's entries up to a stamp have made of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The last entry that it covers.
-    pub mark: Mark,
+    pub stamp: Stamp,
     /// The members at that entry.
     pub membership: Membership,
     /// The feature level at that entry.

@@ -43,7 +43,7 @@ use crate::entry::{Entry, Payload, Snapshot};
 use crate::log::Log;
 use crate::membership::Membership;
 use crate::rule::{Rule, obeys};
-use crate::types::{Life, Mark, Position, ReplicaId};
+use crate::types::{Life, Position, ReplicaId, Stamp};
 use record::{BLOCK_BYTES, Head, Record};
 use std::sync::Arc;
 use strake_env::{AlignedBuffer, Disk};
@@ -111,7 +111,7 @@ pub struct Journal {
 #[derive(Clone, Debug, Default)]
 struct Kept {
     hard: Hard,
-    base: Mark,
+    base: Stamp,
     snapshot: Option<Arc<Snapshot>>,
     entries: Vec<Entry>,
 }

@@ -36,7 +36,7 @@ fn created() -> Arc<SimDisk> {
 #[derive(Clone, Debug, PartialEq)]
 struct Model {
     hard: Hard,
-    base: Mark,
+    base: Stamp,
     snapshot: Option<Arc<Snapshot>>,
     entries: Vec<Entry>,
 }
@@ -61,12 +61,12 @@ impl Model {
             self.hard.voted = Some(ReplicaId(rng.below(3) as u32));
             step.hard = Some(self.hard.clone());
         }
-        let snapshot_position = self.snapshot.as_ref().map_or(0, |taken| taken.mark.position.0);
+        let snapshot_position = self.snapshot.as_ref().map_or(0, |taken| taken.stamp.position.0);
         let last = self.base.position.0 + self.entries.len() as u64;
-        let floor = snapshot_position.max(self.base.position.0).max(1);
-        let from = match rng.one_in(4) && last > floor {
+        let threshold = snapshot_position.max(self.base.position.0).max(1);
+        let from = match rng.one_in(4) && last > threshold {
             // Another leader has something else there.
-            true => floor + 1 + rng.below(last - floor),
+            true => threshold + 1 + rng.below(last - threshold),
             false => last + 1,
         };
         let count = rng.below(4) + u64::from(from <= last);
@@ -76,13 +76,14 @@ impl Model {
             step.entries.push(entry.clone());
             self.entries.push(entry);
         }
-        if rng.one_in(8) && self.entries.len() > 3 {
+        let is_large = self.entries.iter().map(Entry::cost).sum::<usize>() > 20_000;
+        if is_large || rng.one_in(8) && self.entries.len() > 3 {
             let mut log = Log::of(self.base, self.snapshot.clone(), self.entries.clone())
                 .expect("the model is a log");
             let position = log.last().position;
             let bytes = Bytes::from(vec![7; rng.index(9000)]);
             let snapshot = Arc::new(log.snapshot_at(position, bytes).expect("it is there"));
-            log.take_snapshot(Arc::clone(&snapshot), rng.below(3));
+            log.take_snapshot(Arc::clone(&snapshot), rng.below(3), 4000);
             *self = Model { hard: self.hard.clone(), ..Model::of(&self.hard, &log) };
             step.snapshot = Some((snapshot, self.base));
             step.entries = self.entries.clone();

@@ -4,7 +4,9 @@
 //! - [`core`] decides. It is pure: inputs and the time go in, outputs come out.
 //! - [`message`] has what replicas say to each other, and its bytes.
 //! - [`journal`] keeps on a disk what a replica must not forget.
-//! - [`log`], [`entry`], [`membership`] and [`types`] are what these three talk about.
+//! - [`replica`] drives the three with threads, and has the calls. [`machine`] has the two traits
+//!   that a caller implements.
+//! - [`log`], [`entry`], [`membership`] and [`types`] are what they talk about.
 //!
 //! **The promise.** Replicas that apply the same position have applied the same entries. What was
 //! committed is never lost while a majority of the disks keeps what it was told is durable. One
@@ -20,10 +22,15 @@ pub mod core;
 pub mod entry;
 pub mod journal;
 pub mod log;
+pub mod machine;
 pub mod membership;
 pub mod message;
+pub mod replica;
 mod rule;
 pub mod types;
+
+pub use machine::{StateMachine, Transport};
+pub use replica::Replica;
 
 #[cfg(test)]
 mod cluster_test;

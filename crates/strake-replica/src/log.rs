@@ -11,14 +11,14 @@
 
 use crate::entry::{Entry, Payload, Snapshot};
 use crate::membership::Membership;
-use crate::types::{Mark, Position};
+use crate::types::{Position, Stamp};
 use std::sync::Arc;
 use strake_proto::Term;
 
 /// A snapshot and the entries behind the base.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    base: Mark,
+    base: Stamp,
     entries: Vec<Entry>,
     snapshot: Option<Arc<Snapshot>>,
     /// Where each membership of the log begins, rising. The first one may lie before the base.
@@ -30,14 +30,14 @@ pub struct Log {
 
 impl Log {
     /// A log as a journal kept it. `None` if the parts do not fit together.
-    pub fn of(base: Mark, snapshot: Option<Arc<Snapshot>>, entries: Vec<Entry>) -> Option<Log> {
+    pub fn of(base: Stamp, snapshot: Option<Arc<Snapshot>>, entries: Vec<Entry>) -> Option<Log> {
         let mut log = Log { base, ..Log::default() };
         match &snapshot {
             Some(snapshot) => {
-                log.memberships.push((snapshot.mark.position, snapshot.membership.clone()));
-                log.levels.push((snapshot.mark.position, snapshot.level));
+                log.memberships.push((snapshot.stamp.position, snapshot.membership.clone()));
+                log.levels.push((snapshot.stamp.position, snapshot.level));
             }
-            None if base != Mark::default() => return None,
+            None if base != Stamp::default() => return None,
             None => {}
         }
         log.snapshot = snapshot;
@@ -49,19 +49,19 @@ impl Log {
             }
             log.push(entry);
         }
-        let start = log.snapshot_mark();
+        let start = log.snapshot_stamp();
         (base <= start && log.last() >= start && log.term_at(start.position) == Some(start.term))
             .then_some(log)
     }
 
-    /// The mark before the first entry that is kept.
-    pub fn base(&self) -> Mark {
+    /// The stamp before the first entry that is kept.
+    pub fn base(&self) -> Stamp {
         self.base
     }
 
-    /// The last entry's mark.
-    pub fn last(&self) -> Mark {
-        self.entries.last().map_or(self.base, Entry::mark)
+    /// The last entry's stamp.
+    pub fn last(&self) -> Stamp {
+        self.entries.last().map_or(self.base, Entry::stamp)
     }
 
     /// The snapshot, if there is one.
@@ -70,8 +70,8 @@ impl Log {
     }
 
     /// What the snapshot covers.
-    pub fn snapshot_mark(&self) -> Mark {
-        self.snapshot.as_ref().map_or_else(Mark::default, |snapshot| snapshot.mark)
+    pub fn snapshot_stamp(&self) -> Stamp {
+        self.snapshot.as_ref().map_or_else(Stamp::default, |snapshot| snapshot.stamp)
     }
 
     /// The cost of all entries that are kept.
@@ -110,11 +110,11 @@ impl Log {
         self.memberships.last().map_or(&NOBODY, |(_, membership)| membership)
     }
 
-    /// The newest mark from which the newest membership is known to hold.
-    pub fn membership_mark(&self) -> Mark {
+    /// The newest stamp from which the newest membership is known to hold.
+    pub fn membership_stamp(&self) -> Stamp {
         let position = self.membership_position();
-        let term = self.term_at(position).unwrap_or(self.snapshot_mark().term);
-        Mark { term, position }
+        let term = self.term_at(position).unwrap_or(self.snapshot_stamp().term);
+        Stamp { term, position }
     }
 
     /// Where the newest membership stands.
@@ -132,7 +132,7 @@ impl Log {
     pub fn push(&mut self, entry: Entry) {
         assert_eq!(entry.position, self.last().position.next(), "entries have no gaps");
         assert!(entry.term >= self.last().term, "terms do not fall");
-        let is_covered = entry.position <= self.snapshot_mark().position;
+        let is_covered = entry.position <= self.snapshot_stamp().position;
         match &entry.payload {
             Payload::Membership(members) if !is_covered => {
                 self.memberships.push((entry.position, members.clone()));
@@ -146,7 +146,7 @@ impl Log {
 
     /// Removes all entries behind `last`.
     pub fn truncate(&mut self, last: Position) {
-        assert!(last >= self.snapshot_mark().position, "what a snapshot covers is committed");
+        assert!(last >= self.snapshot_stamp().position, "what a snapshot covers is committed");
         let keep = (last.0 - self.base.position.0) as usize;
         let removed = self.entries.drain(keep.min(self.entries.len())..);
         self.bytes -= removed.map(|entry| entry.cost()).sum::<usize>();
@@ -159,38 +159,52 @@ impl Log {
         let term = self.term_at(position)?;
         let known = self.memberships.iter().rev().find(|(start, _)| *start <= position);
         Some(Snapshot {
-            mark: Mark { term, position },
+            stamp: Stamp { term, position },
             membership: known.map(|(_, membership)| membership.clone()).unwrap_or_default(),
             level: self.level_at(position),
             bytes,
         })
     }
 
-    /// Takes a newer snapshot. Entries behind its mark stay if the log has the mark; otherwise the
-    /// log is another one, and goes. `kept` entries before the mark stay as well.
-    pub fn take_snapshot(&mut self, snapshot: Arc<Snapshot>, kept: u64) {
-        let mark = snapshot.mark;
-        assert!(mark.position >= self.snapshot_mark().position, "snapshots do not go back");
-        if self.term_at(mark.position) == Some(mark.term) {
-            let base = Position(mark.position.0.saturating_sub(kept)).max(self.base.position);
+    /// The base that keeps so much before a position.
+    fn base_to_keep(&self, position: Position, kept: u64, kept_bytes: usize) -> Position {
+        let (mut base, mut bytes) = (position, 0);
+        while base > self.base.position && position.0 - base.0 < kept {
+            bytes += self.entry(base).map_or(0, Entry::cost);
+            if bytes > kept_bytes {
+                break;
+            }
+            base = base.previous();
+        }
+        base
+    }
+
+    /// Takes a newer snapshot. Entries behind its stamp stay if the log has the stamp. Otherwise
+    /// the log is another one, and goes. Before the stamp up to `kept` entries stay, of
+    /// `kept_bytes` at most.
+    pub fn take_snapshot(&mut self, snapshot: Arc<Snapshot>, kept: u64, kept_bytes: usize) {
+        let stamp = snapshot.stamp;
+        assert!(stamp.position >= self.snapshot_stamp().position, "snapshots do not go back");
+        if self.term_at(stamp.position) == Some(stamp.term) {
+            let base = self.base_to_keep(stamp.position, kept, kept_bytes);
             let term = self.term_at(base).expect("invariant: entries have no gaps");
             let gone = (base.0 - self.base.position.0) as usize;
             let gone = self.entries.drain(..gone);
             self.bytes -= gone.map(|entry| entry.cost()).sum::<usize>();
-            self.base = Mark { term, position: base };
+            self.base = Stamp { term, position: base };
         } else {
             self.entries.clear();
             self.bytes = 0;
-            self.base = mark;
+            self.base = stamp;
         }
         let behind =
-            |position: &Position| *position > mark.position && *position <= self.last().position;
+            |position: &Position| *position > stamp.position && *position <= self.last().position;
         let mut memberships = self.memberships.clone();
         memberships.retain(|(position, _)| behind(position));
-        memberships.insert(0, (mark.position, snapshot.membership.clone()));
+        memberships.insert(0, (stamp.position, snapshot.membership.clone()));
         let mut levels = self.levels.clone();
         levels.retain(|(position, _)| behind(position));
-        levels.insert(0, (mark.position, snapshot.level));
+        levels.insert(0, (stamp.position, snapshot.level));
         (self.memberships, self.levels) = (memberships, levels);
         self.snapshot = Some(snapshot);
     }
@@ -223,7 +237,7 @@ mod tests {
         assert_eq!((log.membership(), log.level_at(Position(2))), (&four, 4));
         log.truncate(Position(1));
         assert_eq!((log.membership(), log.level_at(Position(9))), (&three(), 0));
-        assert_eq!(log.last(), Mark { term: Term(1), position: Position(1) });
+        assert_eq!(log.last(), Stamp { term: Term(1), position: Position(1) });
     }
 
     #[test]
@@ -232,20 +246,21 @@ mod tests {
         log.push(entry(1, 1, Payload::Membership(three())));
         (2..=9).for_each(|position| log.push(data(position, 1)));
         let snapshot = log.snapshot_at(Position(7), Bytes::from(&b"s"[..])).expect("it is there");
-        log.take_snapshot(Arc::new(snapshot.clone()), 2);
+        log.take_snapshot(Arc::new(snapshot.clone()), 2, 1000);
         assert_eq!((log.base().position, log.last().position), (Position(5), Position(9)));
         assert_eq!((log.membership(), log.from(Position(6)).len()), (&three(), 4));
-        let other = Mark { term: Term(3), position: Position(9) };
-        log.take_snapshot(Arc::new(Snapshot { mark: other, ..snapshot }), 2);
+        assert_eq!(log.base_to_keep(Position(9), 4, 150), Position(7), "two entries fit");
+        let other = Stamp { term: Term(3), position: Position(9) };
+        log.take_snapshot(Arc::new(Snapshot { stamp: other, ..snapshot }), 2, 1000);
         assert_eq!((log.base(), log.last(), log.bytes()), (other, other, 0));
     }
 
     #[test]
     fn parts_that_do_not_fit_are_no_log() {
-        let base = Mark { term: Term(1), position: Position(3) };
+        let base = Stamp { term: Term(1), position: Position(3) };
         assert!(Log::of(base, None, vec![data(4, 1)]).is_none(), "the entries before are missing");
-        assert!(Log::of(Mark::default(), None, vec![data(1, 1), data(3, 1)]).is_none());
-        assert!(Log::of(Mark::default(), None, vec![data(1, 2), data(2, 1)]).is_none());
-        assert!(Log::of(Mark::default(), None, vec![data(1, 1), data(2, 2)]).is_some());
+        assert!(Log::of(Stamp::default(), None, vec![data(1, 1), data(3, 1)]).is_none());
+        assert!(Log::of(Stamp::default(), None, vec![data(1, 2), data(2, 1)]).is_none());
+        assert!(Log::of(Stamp::default(), None, vec![data(1, 1), data(2, 2)]).is_some());
     }
 }

@@ -13,7 +13,7 @@
 
 use crate::entry::Entry;
 use crate::membership::Membership;
-use crate::types::{Bytes, Life, Mark, Position, ReplicaId};
+use crate::types::{Bytes, Life, Position, ReplicaId, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use strake_proto::{ClusterId, Term};
@@ -59,7 +59,7 @@ pub enum Body {
         /// The term of the election. A preliminary one is for the term to come.
         term: Term,
         /// What the candidate has.
-        last: Mark,
+        last: Stamp,
         /// Whether it only asks whether it could win. Then nobody changes its term.
         is_preliminary: bool,
     },
@@ -77,7 +77,7 @@ pub enum Body {
     /// Entries of a leader; none, to show that it is there.
     Append {
         /// What stands before the entries.
-        previous: Mark,
+        previous: Stamp,
         /// The entries.
         entries: Vec<Entry>,
         /// The log is committed up to here.
@@ -106,18 +106,18 @@ pub enum Body {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// The end of its log.
-    pub last: Mark,
+    pub last: Stamp,
     /// The members, as its log knows them.
     pub membership: Membership,
     /// From where on they are members.
-    pub membership_mark: Mark,
+    pub membership_stamp: Stamp,
 }
 
 /// A part of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// What the snapshot covers.
-    pub mark: Mark,
+    pub stamp: Stamp,
     /// The members there.
     pub membership: Membership,
     /// The feature level there.

@@ -8,7 +8,7 @@ use strake_env::rng::{test_scale, test_seeds};
 const CLUSTER: ClusterId = ClusterId([5; 16]);
 
 fn samples() -> Vec<Envelope> {
-    let mark = Mark { term: Term(3), position: Position(8) };
+    let stamp = Stamp { term: Term(3), position: Position(8) };
     let lives: Lives = [(ReplicaId(2), Life { number: 1, chance: 77 })].into();
     let membership = Membership::of([1, 2, 3].map(ReplicaId));
     let bytes = Bytes::from(&b"some bytes"[..]);
@@ -19,8 +19,8 @@ fn samples() -> Vec<Envelope> {
         entry(11, Payload::Level(2)),
         entry(12, Payload::Data { level: 1, bytes: bytes.clone() }),
     ];
-    let answer = Answer { last: mark, membership: membership.clone(), membership_mark: mark };
-    let part = Part { mark, membership, level: 1, length: 900, offset: 300, bytes, round: 4 };
+    let answer = Answer { last: stamp, membership: membership.clone(), membership_stamp: stamp };
+    let part = Part { stamp, membership, level: 1, length: 900, offset: 300, bytes, round: 4 };
     let (term, is_preliminary, round) = (Term(4), true, 6);
     let supports = 3;
     let appended = |verdict| {
@@ -32,9 +32,9 @@ fn samples() -> Vec<Envelope> {
         Body::Ask,
         Body::Answer(answer),
         Body::Outlived(7),
-        Body::Vote { term, last: mark, is_preliminary },
+        Body::Vote { term, last: stamp, is_preliminary },
         Body::Voted { term, is_preliminary, granted: true, lives: lives.clone() },
-        Body::Append { previous: mark, entries, committed: Position(7), round },
+        Body::Append { previous: stamp, entries, committed: Position(7), round },
         Body::Part(part),
         appended(Verdict::Agrees(Position(12))),
         appended(differs),

@@ -48,12 +48,12 @@ impl fmt::Display for Position {
     }
 }
 
-/// An entry's term and place. Two logs that hold the same mark are equal up to it. Marks are
+/// An entry's term and place. Two logs that hold the same stamp are equal up to it. Stamps are
 /// ordered as elections compare logs: by term, then by place.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct Mark {
+pub struct Stamp {
     /// The term of the leader that appended the entry.
     pub term: Term,
     /// Where the entry is.

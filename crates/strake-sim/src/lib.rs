@@ -43,4 +43,6 @@ mod determinism_test;
 #[cfg(test)]
 mod power_cut_test;
 #[cfg(test)]
+mod replica_test;
+#[cfg(test)]
 mod scenario_test;

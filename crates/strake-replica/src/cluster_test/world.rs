@@ -232,7 +232,7 @@ impl World {
         let describe = |(id, node): (&ReplicaId, &Node)| match &node.run {
             None => format!("\n{id} is down"),
             Some(run) => format!(
-                "\n{id}: {:?} term {} last {:?} committed {} applied {} floor-whole {} {:?} {:?}",
+                "\n{id}: {:?} term {} last {:?} committed {} applied {} threshold-whole {} {:?} {:?}",
                 run.core.role(),
                 run.core.term(),
                 run.core.last(),
@@ -324,7 +324,7 @@ impl World {
         if let Some(snapshot) = output.install {
             run.machine = Machine::of(&snapshot.bytes);
             (run.stable, run.unstable) = (run.machine, VecDeque::new());
-            self.judge.installed(id, snapshot.mark.position, run.machine.state);
+            self.judge.installed(id, snapshot.stamp.position, run.machine.state);
             self.counts.snapshots += 1;
         }
         for committed in output.committed {
@@ -526,8 +526,8 @@ impl World {
             } else {
                 let mut bytes = value.to_be_bytes().to_vec();
                 bytes.resize(length, 1);
-                if let Ok(mark) = run.core.propose(0, bytes.into()) {
-                    run.writes.insert(mark.position, (mark.term, number));
+                if let Ok(stamp) = run.core.propose(0, bytes.into()) {
+                    run.writes.insert(stamp.position, (stamp.term, number));
                     taken = true;
                 }
             }

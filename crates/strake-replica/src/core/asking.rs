@@ -4,7 +4,7 @@ use super::{Core, Role};
 use crate::membership::Membership;
 use crate::message::{Answer, Body, Envelope};
 use crate::rule::{Rule, obeys};
-use crate::types::{Life, Mark, ReplicaId};
+use crate::types::{Life, ReplicaId, Stamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use strake_proto::Term;
@@ -16,7 +16,7 @@ pub(super) struct Asking {
     ask_at: Duration,
     is_done: bool,
     /// It votes for nobody who has less.
-    pub(super) floor: Mark,
+    pub(super) threshold: Stamp,
 }
 
 impl Asking {
@@ -26,7 +26,7 @@ impl Asking {
             since: now,
             ask_at: now,
             is_done: false,
-            floor: Mark::default(),
+            threshold: Stamp::default(),
         }
     }
 
@@ -44,11 +44,11 @@ impl Asking {
     }
 
     /// The members as the newest of the answering logs has them, and from where on.
-    fn newest_membership(&self) -> Option<(Mark, &Membership)> {
+    fn newest_membership(&self) -> Option<(Stamp, &Membership)> {
         let answers = self.answers.values().map(|(_, answer)| answer);
-        let newest = answers.max_by_key(|answer| answer.membership_mark);
+        let newest = answers.max_by_key(|answer| answer.membership_stamp);
         let newest = newest.filter(|answer| answer.membership.is_valid());
-        newest.map(|answer| (answer.membership_mark, &answer.membership))
+        newest.map(|answer| (answer.membership_stamp, &answer.membership))
     }
 }
 
@@ -56,7 +56,7 @@ impl Core {
     /// Asks whoever has not answered, and everyone again while this replica has less than they.
     /// One of them may be the one whose disk was put back, and then it has less itself by now.
     pub(super) fn ask_if_due(&mut self) {
-        let is_behind = self.log.last() < self.asking.floor;
+        let is_behind = self.log.last() < self.asking.threshold;
         if (self.asking.is_done && !is_behind) || self.now < self.asking.ask_at {
             return;
         }
@@ -78,7 +78,7 @@ impl Core {
             return;
         }
         self.asking.is_done = true;
-        self.find_floor();
+        self.find_threshold();
         let terms = self.asking.answers.values().map(|(term, _)| *term);
         let term = terms.max().unwrap_or_default();
         if term > self.hard.term {
@@ -96,18 +96,18 @@ impl Core {
     /// change has a majority of the voters that the change began from, who are in it as well.
     fn deciding_members(&self) -> &Membership {
         match self.asking.newest_membership() {
-            Some((mark, members)) if mark > self.log.membership_mark() => members,
+            Some((stamp, members)) if stamp > self.log.membership_stamp() => members,
             _ => self.log.membership(),
         }
     }
 
     /// What the voters that answered have. Others may have more, which was promised to nobody.
-    fn find_floor(&mut self) {
+    fn find_threshold(&mut self) {
         let (members, known) = (self.deciding_members(), &self.config.known);
         let is_voter = |id: ReplicaId| members.is_voter(id) || known.contains(&id);
         let answers = self.asking.answers.iter().filter(|(id, _)| is_voter(**id));
-        let floor = answers.map(|(_, (_, answer))| answer.last).max().unwrap_or_default();
-        self.asking.floor = floor;
+        let threshold = answers.map(|(_, (_, answer))| answer.last).max().unwrap_or_default();
+        self.asking.threshold = threshold;
     }
 
     fn has_enough_answers(&self) -> bool {
@@ -130,19 +130,19 @@ impl Core {
         let answer = Answer {
             last: self.log.last(),
             membership: self.log.membership().clone(),
-            membership_mark: self.log.membership_mark(),
+            membership_stamp: self.log.membership_stamp(),
         };
         self.promise(to, Some(life), Body::Answer(answer));
     }
 
     pub(super) fn take_answer(&mut self, from: ReplicaId, term: Term, answer: Answer) {
-        let is_wanted = !self.asking.is_done || self.log.last() < self.asking.floor;
+        let is_wanted = !self.asking.is_done || self.log.last() < self.asking.threshold;
         if !is_wanted {
             return;
         }
         self.asking.answers.insert(from, (term, answer));
         if self.asking.is_done {
-            self.find_floor();
+            self.find_threshold();
         }
         self.look_at_answers();
     }

@@ -3,7 +3,7 @@
 use super::{Candidate, Core, Role};
 use crate::message::{Body, Envelope, Lives};
 use crate::rule::{Rule, obeys};
-use crate::types::{Mark, ReplicaId};
+use crate::types::{ReplicaId, Stamp};
 use std::collections::BTreeMap;
 use strake_proto::Term;
 
@@ -91,7 +91,7 @@ impl Core {
     pub(super) fn campaign(&mut self) {
         self.put_off_election();
         self.leader = None;
-        let has_enough = self.log.last() >= self.asking.floor;
+        let has_enough = self.log.last() >= self.asking.threshold;
         let is_voter = self.log.membership().is_voter(self.config.id);
         if is_voter && self.asking.is_done() && has_enough && !self.is_stalled() {
             self.stand(true);
@@ -148,17 +148,17 @@ impl Core {
     }
 
     /// Whether a candidate has as much as this replica has, and once had.
-    pub(super) fn has_enough(&self, last: Mark) -> bool {
-        let own = if obeys(Rule::LongerLogsWin) { self.log.last() } else { Mark::default() };
-        last >= own && last >= self.asking.floor && self.asking.is_done()
+    pub(super) fn has_enough(&self, last: Stamp) -> bool {
+        let own = if obeys(Rule::LongerLogsWin) { self.log.last() } else { Stamp::default() };
+        last >= own && last >= self.asking.threshold && self.asking.is_done()
     }
 
-    fn would_vote(&self, wanted: Term, last: Mark) -> Option<bool> {
+    fn would_vote(&self, wanted: Term, last: Stamp) -> Option<bool> {
         Some(wanted > self.hard.term && !self.has_leader() && self.has_enough(last))
     }
 
     /// Votes. `None` if the candidate is not heard, because there is a leader.
-    pub(super) fn vote(&mut self, candidate: ReplicaId, wanted: Term, last: Mark) -> Option<bool> {
+    pub(super) fn vote(&mut self, candidate: ReplicaId, wanted: Term, last: Stamp) -> Option<bool> {
         if wanted > self.hard.term {
             if self.has_leader() {
                 return None;

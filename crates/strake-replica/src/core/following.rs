@@ -4,14 +4,14 @@ use super::{Core, Fault, Role};
 use crate::entry::{Entry, Snapshot};
 use crate::message::{Body, Part, Verdict};
 use crate::rule::{Rule, obeys};
-use crate::types::{Life, Mark, Position, ReplicaId};
+use crate::types::{Life, Position, ReplicaId, Stamp};
 use std::sync::Arc;
 use strake_proto::Term;
 
 /// A snapshot that arrives in parts.
 pub(super) struct Incoming {
     term: Term,
-    mark: Mark,
+    stamp: Stamp,
     length: u64,
     bytes: Vec<u8>,
 }
@@ -49,7 +49,7 @@ impl Core {
     pub(super) fn take_entries(
         &mut self,
         leader: (ReplicaId, Life),
-        previous: Mark,
+        previous: Stamp,
         entries: Vec<Entry>,
         committed: Position,
         round: u64,
@@ -97,8 +97,8 @@ impl Core {
         let mut hint = self.log.last().position.min(previous.previous());
         if let Some(term) = self.log.term_at(previous) {
             // All of that term may be wrong.
-            let floor = self.committed.max(self.log.base().position);
-            while hint > floor && self.log.term_at(hint) == Some(term) {
+            let threshold = self.committed.max(self.log.base().position);
+            while hint > threshold && self.log.term_at(hint) == Some(term) {
                 hint = hint.previous();
             }
         }
@@ -106,7 +106,7 @@ impl Core {
     }
 
     pub(super) fn take_part(&mut self, leader: ReplicaId, life: Life, part: Part) {
-        let (position, round) = (part.mark.position, part.round);
+        let (position, round) = (part.stamp.position, part.round);
         if position <= self.committed {
             self.incoming = None;
             return self.reply(leader, life, Verdict::Agrees(self.committed), round);
@@ -114,11 +114,11 @@ impl Core {
         if part.length > self.config.snapshot_bytes_max as u64 {
             return;
         }
-        let (term, mark, length) = (self.hard.term, part.mark, part.length);
-        let fresh = Incoming { term, mark, length, bytes: Vec::new() };
+        let (term, stamp, length) = (self.hard.term, part.stamp, part.length);
+        let fresh = Incoming { term, stamp, length, bytes: Vec::new() };
         let incoming = self.incoming.take();
         let fits = |incoming: &Incoming| {
-            (incoming.term, incoming.mark, incoming.length) == (term, mark, length)
+            (incoming.term, incoming.stamp, incoming.length) == (term, stamp, length)
         };
         let mut incoming = incoming.filter(fits).unwrap_or(fresh);
         let received = incoming.bytes.len() as u64;
@@ -133,7 +133,7 @@ impl Core {
         }
         let Part { membership, level, .. } = part;
         let bytes = incoming.bytes.into();
-        self.install(Arc::new(Snapshot { mark, membership, level, bytes }));
+        self.install(Arc::new(Snapshot { stamp, membership, level, bytes }));
         self.reply(leader, life, Verdict::Agrees(position), round);
     }
 
@@ -142,15 +142,15 @@ impl Core {
         if snapshot.level > self.config.supports {
             return self.fail(Fault::Level(snapshot.level));
         }
-        let mark = snapshot.mark;
-        let is_known = self.log.term_at(mark.position) == Some(mark.term);
+        let stamp = snapshot.stamp;
+        let is_known = self.log.term_at(stamp.position) == Some(stamp.term);
         if !is_known {
             self.forget_behind(self.committed);
         }
-        self.log.take_snapshot(Arc::clone(&snapshot), 0);
+        self.log.take_snapshot(Arc::clone(&snapshot), 0, 0);
         self.changed.snapshot = true;
-        self.committed = mark.position;
-        self.handed = mark.position;
+        self.committed = stamp.position;
+        self.handed = stamp.position;
         self.output.committed.clear();
         self.output.install = Some(snapshot);
         self.look_at_answers();

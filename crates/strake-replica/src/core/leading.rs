@@ -6,7 +6,7 @@ use crate::entry::{Payload, Snapshot};
 use crate::membership::Membership;
 use crate::message::{Body, Part, Verdict};
 use crate::rule::{Rule, obeys};
-use crate::types::{Bytes, Mark, Position, ReplicaId};
+use crate::types::{Bytes, Position, ReplicaId, Stamp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,12 +140,12 @@ pub struct MemberStatus {
 }
 
 impl Core {
-    /// Adds an entry, if this replica leads. It is committed when its mark is; another entry at
+    /// Adds an entry, if this replica leads. It is committed when its stamp is; another entry at
     /// its position means that it never will be.
     ///
     /// # Errors
     /// If it is refused. Then it is in no log.
-    pub fn propose(&mut self, level: u32, bytes: Bytes) -> Result<Mark, Refusal> {
+    pub fn propose(&mut self, level: u32, bytes: Bytes) -> Result<Stamp, Refusal> {
         self.may_append()?;
         let known = self.level();
         if bytes.len() > self.config.entry_bytes_max {
@@ -154,9 +154,9 @@ impl Core {
         if level > known {
             return Err(Refusal::AboveLevel { needed: level, level: known });
         }
-        let mark = self.append(Payload::Data { level, bytes });
+        let stamp = self.append(Payload::Data { level, bytes });
         self.advance_commit();
-        Ok(mark)
+        Ok(stamp)
     }
 
     /// Asks whether this is still the leader. The answer is in [`super::Output::reads`].
@@ -186,7 +186,7 @@ impl Core {
         &mut self,
         voters: BTreeSet<ReplicaId>,
         learners: BTreeSet<ReplicaId>,
-    ) -> Result<Mark, ChangeRefusal> {
+    ) -> Result<Stamp, ChangeRefusal> {
         self.may_append()?;
         let old = self.log.membership().clone();
         if old.is_joint() || self.log.membership_position() > self.committed {
@@ -221,7 +221,7 @@ impl Core {
     ///
     /// # Errors
     /// If it is refused, or if a member does not understand it.
-    pub fn raise_level(&mut self, level: u32) -> Result<Mark, ChangeRefusal> {
+    pub fn raise_level(&mut self, level: u32) -> Result<Stamp, ChangeRefusal> {
         self.may_append()?;
         let Role::Leader(leading) = &self.role else {
             return Err(Refusal::NotLeader(self.leader).into());
@@ -237,9 +237,9 @@ impl Core {
         if let Some(id) = self.others().into_iter().find(lacks) {
             return Err(ChangeRefusal::Unsupported(id));
         }
-        let mark = self.append(Payload::Level(level));
+        let stamp = self.append(Payload::Level(level));
         self.advance_commit();
-        Ok(mark)
+        Ok(stamp)
     }
 
     /// How far the members are, if this is the leader.
@@ -299,11 +299,11 @@ impl Core {
         }
     }
 
-    fn append_membership(&mut self, members: Membership) -> Mark {
-        let mark = self.append(Payload::Membership(members));
+    fn append_membership(&mut self, members: Membership) -> Stamp {
+        let stamp = self.append(Payload::Membership(members));
         self.note_others();
         self.advance_commit();
-        mark
+        stamp
     }
 
     /// What a leader does from time to time.
@@ -392,7 +392,7 @@ impl Core {
             progress.next = Position(progress.next.0 + entries.len() as u64);
         }
         let term = self.log.term_at(previous).expect("invariant: what follows the base is there");
-        let previous = Mark { term, position: previous };
+        let previous = Stamp { term, position: previous };
         let committed = self.committed_for_others();
         self.send(to, Body::Append { previous, entries, committed, round });
     }
@@ -405,7 +405,7 @@ impl Core {
         let start = (sending.received as usize).min(snapshot.bytes.len());
         let end = (start + self.config.part_bytes).min(snapshot.bytes.len());
         let part = Part {
-            mark: snapshot.mark,
+            stamp: snapshot.stamp,
             membership: snapshot.membership.clone(),
             level: snapshot.level,
             length: snapshot.bytes.len() as u64,
@@ -437,7 +437,7 @@ impl Core {
                 progress.agrees = progress.agrees.max(position);
                 progress.next = progress.next.max(progress.agrees.next());
                 progress.is_probed = false;
-                let is_installed = |sending: &Sending| sending.snapshot.mark.position <= position;
+                let is_installed = |sending: &Sending| sending.snapshot.stamp.position <= position;
                 if progress.sending.as_ref().is_some_and(is_installed) {
                     progress.sending = None;
                     progress.next = progress.agrees.next();
@@ -457,7 +457,7 @@ impl Core {
             }
             Verdict::Received { position, bytes } => {
                 let Some(sending) = &mut progress.sending else { return };
-                if sending.snapshot.mark.position == position && bytes != sending.received {
+                if sending.snapshot.stamp.position == position && bytes != sending.received {
                     sending.received = bytes.min(sending.snapshot.bytes.len() as u64);
                     sending.has_moved = true;
                     self.send_part(from);

@@ -20,7 +20,7 @@
 use super::Identity;
 use crate::core::Hard;
 use crate::entry::{Entry, Snapshot};
-use crate::types::{Mark, ReplicaId};
+use crate::types::{ReplicaId, Stamp};
 use serde::{Deserialize, Serialize};
 use strake_env::AlignedBuffer;
 use strake_proto::ClusterId;
@@ -37,7 +37,7 @@ pub(super) struct Record {
     /// The hard state, if it changed.
     pub(super) hard: Option<Hard>,
     /// In the first record of an epoch: the base of the log, and the snapshot.
-    pub(super) whole: Option<(Mark, Option<Snapshot>)>,
+    pub(super) whole: Option<(Stamp, Option<Snapshot>)>,
     /// Entries that replace all from the first of them on.
     pub(super) entries: Vec<Entry>,
 }

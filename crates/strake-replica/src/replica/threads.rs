@@ -1,0 +1,201 @@
+//! The three threads of a replica. Each ends when the one before it does: the thread `replica` at a
+//! stop or a fault, the others when nothing is handed to them any more.
+
+use super::{Outcome, Shared, State};
+use crate::core::{Batch, Committed, Output};
+use crate::entry::{Payload, Snapshot};
+use crate::journal::Journal;
+use crate::machine::StateMachine;
+use crate::message::encode;
+use crate::types::Position;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use strake_env::channel::{Receiver, Sender, channel};
+use strake_env::thread::{Builder, JoinHandle};
+use strake_proto::Term;
+
+/// The core looks at the time so often in each heartbeat.
+const TICKS_PER_HEARTBEAT: u32 = 4;
+
+/// What the thread `replica-apply` is to do.
+enum Work {
+    Install(Arc<Snapshot>),
+    Apply(Vec<Committed>),
+    Snapshot,
+}
+
+/// Starts all three.
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    journal: Journal,
+    machine: Box<dyn StateMachine>,
+) -> io::Result<Vec<JoinHandle<()>>> {
+    let (batches, to_write) = channel();
+    let (work, to_apply) = channel();
+    let spawn =
+        |name: &str, run: Box<dyn FnOnce() + Send>| Builder::new().name(name.to_owned()).spawn(run);
+    let for_journal = Arc::clone(shared);
+    let for_apply = Arc::clone(shared);
+    let for_core = Arc::clone(shared);
+    let journal = Box::new(move || write_all(&for_journal, journal, &to_write));
+    let apply = Box::new(move || apply_all(&for_apply, machine, &to_apply));
+    let core = Box::new(move || run_core(&for_core, &batches, &work));
+    Ok(vec![
+        spawn("replica-journal", journal)?,
+        spawn("replica-apply", apply)?,
+        spawn("replica", core)?,
+    ])
+}
+
+/// Takes what the core says, and hands it on.
+fn run_core(shared: &Shared, batches: &Sender<Batch>, work: &Sender<Work>) {
+    let tick = shared.config.heartbeat / TICKS_PER_HEARTBEAT;
+    loop {
+        let mut state = shared.state.lock();
+        if !state.is_due && !state.is_stopping {
+            shared.work.wait_for(&mut state, tick.max(Duration::from_millis(1)));
+        }
+        if state.is_stopping {
+            return;
+        }
+        state.is_due = false;
+        state.core.tick(shared.clock.monotonic());
+        let output = state.core.output();
+        let is_stable = state.core.stable() >= state.applied;
+        let takes_snapshot = is_stable && std::mem::take(&mut state.wants_snapshot);
+        note_reads(&mut state, &output);
+        drop(state);
+        if let Some(fault) = output.fault {
+            return shared.end(&fault.to_string());
+        }
+        hand_on(shared, output, takes_snapshot, batches, work);
+        shared.done.notify_all();
+    }
+}
+
+fn note_reads(state: &mut State, output: &Output) {
+    for (number, position) in &output.reads {
+        if let Some(read) = state.reads.get_mut(number) {
+            *read = Some(*position);
+        }
+    }
+}
+
+/// The receivers are there for as long as their threads run. A thread that has ended has said why.
+fn hand_on(
+    shared: &Shared,
+    output: Output,
+    takes_snapshot: bool,
+    batches: &Sender<Batch>,
+    work: &Sender<Work>,
+) {
+    if let Some(batch) = output.persist {
+        let _ = batches.send(batch);
+    }
+    for envelope in output.send {
+        shared.transport.send(envelope.to, encode(shared.cluster, &envelope));
+    }
+    if let Some(snapshot) = output.install {
+        let _ = work.send(Work::Install(snapshot));
+    }
+    if !output.committed.is_empty() {
+        let _ = work.send(Work::Apply(output.committed));
+    }
+    if takes_snapshot {
+        let _ = work.send(Work::Snapshot);
+    }
+}
+
+/// Writes steps. All that wait share one sync.
+fn write_all(shared: &Shared, mut journal: Journal, batches: &Receiver<Batch>) {
+    while let Ok(first) = batches.recv() {
+        let mut waiting = vec![first];
+        waiting.extend(std::iter::from_fn(|| batches.try_recv().ok()));
+        let is_synced = waiting.iter().any(|batch| batch.sync);
+        let ticket = waiting.iter().map(|batch| batch.ticket).max().unwrap_or_default();
+        let written = waiting.iter().try_for_each(|batch| journal.write(batch));
+        let outcome = written.and_then(|()| if is_synced { journal.sync() } else { Ok(()) });
+        if let Err(fault) = outcome {
+            return shared.end(&fault.to_string());
+        }
+        let now = shared.clock.monotonic();
+        let mut state = shared.state.lock();
+        state.core.persisted(now, ticket, is_synced);
+        shared.wake(&mut state);
+    }
+}
+
+/// Applies entries, and takes snapshots when the log has grown.
+fn apply_all(shared: &Shared, mut machine: Box<dyn StateMachine>, works: &Receiver<Work>) {
+    let mut applied = Position::START;
+    while let Ok(work) = works.recv() {
+        match work {
+            Work::Install(snapshot) => {
+                if let Err(reason) = machine.install(&snapshot.bytes) {
+                    return shared.end(&format!("the snapshot cannot be installed: {reason}"));
+                }
+                applied = snapshot.stamp.position;
+                // It does not say which entries it has.
+                note_applied(shared, applied, Vec::new(), || Outcome::Skipped);
+            }
+            Work::Apply(committed) => {
+                let mut answers = Vec::new();
+                for Committed { entry, applies } in committed {
+                    if entry.position <= applied {
+                        continue;
+                    }
+                    assert_eq!(entry.position, applied.next(), "entries come in order");
+                    applied = entry.position;
+                    if let (Payload::Data { bytes, .. }, true) = (&entry.payload, applies) {
+                        let answer = machine.apply(entry.position, bytes);
+                        answers.push((entry.position, entry.term, answer));
+                    }
+                }
+                // Other entries of these places are gone for good.
+                note_applied(shared, applied, answers, || Outcome::Replaced);
+            }
+            Work::Snapshot => {
+                let bytes = machine.snapshot();
+                if bytes.len() > shared.config.snapshot_bytes_max {
+                    return shared.end("the state machine's snapshot is larger than the limit");
+                }
+                let mut state = shared.state.lock();
+                if !state.core.snapshot_taken(applied, bytes.into()) {
+                    state.wants_snapshot = true;
+                    state.core.sync();
+                }
+                shared.wake(&mut state);
+            }
+        }
+    }
+}
+
+/// Answers those who wait, and asks for a snapshot if it is time. Proposals up to here that have
+/// no answer have ended in the `other` way.
+fn note_applied(
+    shared: &Shared,
+    applied: Position,
+    answers: Vec<(Position, Term, Vec<u8>)>,
+    other: impl Fn() -> Outcome,
+) {
+    let mut state = shared.state.lock();
+    state.applied = applied;
+    for (position, term, answer) in answers {
+        if let Some(outcome) = state.proposals.get_mut(&(position, term)) {
+            *outcome = Some(Outcome::Applied(answer));
+        }
+    }
+    let end = (applied, Term(u64::MAX));
+    for outcome in state.proposals.range_mut(..=end).map(|(_, outcome)| outcome) {
+        outcome.get_or_insert_with(&other);
+    }
+    let is_long = state.core.log_bytes() >= shared.config.log_bytes_max / 2;
+    if is_long && !state.wants_snapshot {
+        state.wants_snapshot = true;
+        state.core.sync();
+        shared.wake(&mut state);
+    }
+    drop(state);
+    shared.done.notify_all();
+}
