@@ -8,7 +8,7 @@
 //! - [`plan`] has the names, addresses and numbers; pure.
 //! - [`network`] makes namespaces and cables with iproute2, and cuts them.
 //! - [`processes`] finds a node's processes, kills them and freezes them.
-//! - [`up`], [`nodes`], [`status`] and [`down`] are the commands.
+//! - [`mod@up`], [`nodes`], [`mod@status`] and [`mod@down`] are the commands.
 //!
 //! **What counts is what is there.** `DIR/lab.json` has what was wanted, and no process number.
 //! Each command looks for processes, mounts, namespaces and cables itself. All of them can be known

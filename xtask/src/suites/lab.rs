@@ -7,15 +7,16 @@ use super::checks::Checks;
 use super::command::{Ended, pause};
 use super::session::Session;
 use super::writer::contents;
+use crate::runner::now;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const COMMAND_SECONDS_MAX: u64 = 60;
-/// How often to look whether a disk has caught up, and how many times.
+/// How often to look whether a disk has caught up, and for how long.
 const LOOK: Duration = Duration::from_millis(100);
-const LOOKS_MAX: u32 = 300;
+const UP_MAX: Duration = Duration::from_secs(40);
 const FILE_BYTES: usize = 12 << 20;
 /// A disk that does not answer is given up after a few seconds, instead of a minute.
 const UP: &str = "up --nodes 3 --code 2x --nsd-size 256M --set nsd_io_limit=1s";
@@ -260,8 +261,8 @@ impl Lab<'_> {
     }
 
     fn wait_until_up(&self) -> Result<(), String> {
-        let mut seen = String::new();
-        for _ in 0..LOOKS_MAX {
+        let (mut seen, end) = (String::new(), now() + UP_MAX);
+        while now() < end {
             let mut disks = self.session.command(&self.session.strake);
             disks.args(["disk", "list", "--data"]).arg(self.dir.join("node1/mount/lab"));
             seen = self.command("disks", &mut disks)?.success()?.output();
