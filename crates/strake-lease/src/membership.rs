@@ -218,6 +218,21 @@ impl Membership {
         self.clients.iter().filter(is_living).map(|(member, _)| *member)
     }
 
+    /// Whether a newer term has begun.
+    pub fn is_deposed(&self) -> bool {
+        self.is_deposed
+    }
+
+    /// Whether a client has joined, and was not declared dead.
+    pub fn has_joined(&self, member: Member) -> bool {
+        self.clients.get(&member).is_some_and(|client| client.life == Life::Living)
+    }
+
+    /// Whether every server refuses what is older than this map.
+    pub fn is_raised(&self, floor: MapVersion) -> bool {
+        floor <= self.floor && !self.is_raising
+    }
+
     /// The clients that were declared dead, and the servers that have yet to answer their fences.
     pub fn ending(&self) -> Vec<(Member, Vec<NsdId>)> {
         let is_ending = |(_, client): &(&Member, &Client)| client.life == Life::Ending;

@@ -7,6 +7,7 @@
 //! ```text
 //! manager              start and end; everything that callers can ask for
 //! tokens               the tokens of all clients
+//! leases               who may use the NSDs, and who is dead
 //! after_crash          repair before anything is served
 //! mender, returning    NSDs that are away, and NSDs that are back
 //! replace, delete      an NSD gets a successor, or goes without one
@@ -24,6 +25,7 @@ mod compare;
 mod context;
 mod delete;
 mod job;
+pub mod leases;
 pub mod locks;
 mod manager;
 mod mender;
@@ -39,6 +41,7 @@ pub mod tokens;
 
 pub use check::StripCheck;
 pub use delete::Deletion;
+pub use leases::LeaseService;
 pub use manager::Manager;
 pub use replace::Replacement;
 pub use report::RecoveryReport;

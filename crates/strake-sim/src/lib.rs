@@ -41,6 +41,8 @@ pub mod tree;
 #[cfg(test)]
 mod determinism_test;
 #[cfg(test)]
+mod lease_test;
+#[cfg(test)]
 mod power_cut_test;
 #[cfg(test)]
 mod replica_test;

@@ -36,7 +36,14 @@ pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ),
     (
         "strake-manager",
-        &["strake-proto", "strake-env", "strake-stripe", "strake-token", "strake-array"],
+        &[
+            "strake-proto",
+            "strake-env",
+            "strake-stripe",
+            "strake-token",
+            "strake-lease",
+            "strake-array",
+        ],
     ),
     ("strake-testing", &["strake-proto", "strake-env", "strake-stripe", "strake-meta"]),
     ("strake-fuse", &["strake-proto", "strake-env", "strake-observe", "strake-client"]),

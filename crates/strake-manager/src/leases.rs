@@ -1,0 +1,470 @@
+//! The leases of one file system: [`Membership`] with a clock, the ways to the NSDs, and whoever
+//! acts on deaths ([`Deaths`]).
+//!
+//! **Names.** Each life of a mount has a client number of its own, so all epochs are 0.
+//!
+//! **Changes of the metadata** pass through [`LeaseService::metadata`]. A client that was declared
+//! dead, or that this leader does not know, makes none. [`Deaths::dead`] is called after those that
+//! were under way have ended. So nothing of a dead client appears once its files are others'.
+//!
+//! **Threads.** `leases` looks when something is due. Messages to NSDs are carried by threads of
+//! their own, two for each server at most: a fence may wait for long, and must not hold up a lease.
+//!
+//! **Locks.** `state` is a leaf. NSDs, the metadata and [`Deaths`] are called without it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::thread::{Builder, JoinHandle};
+use strake_env::workers::{Refused, WorkerLimits, Workers};
+use strake_env::{Clock, WaitNames};
+use strake_lease::membership::{Effect, Lane, Reason};
+use strake_lease::message::Message;
+use strake_lease::{Member, Membership, Renewal, Times};
+use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaPort, MetaQuery, MetaReply};
+use strake_proto::nsd::{AdmissionReply, NsdContext, NsdPort, NsdReply};
+use strake_proto::{ClientId, Epoch, Error, ErrorKind, MapVersion, NsdId, Result, Term};
+use tracing::{error, info, warn};
+
+/// The thread looks at least that often.
+const LOOK: Duration = Duration::from_secs(1);
+/// At most so many messages are under way. There are two for each NSD server at most.
+const MESSAGES_MAX: usize = 512;
+/// A join and a raised floor take no longer than the leases of servers that do not answer, and as
+/// long again for what NSDs wait for.
+const ANSWERS_MAX: Duration = Duration::from_secs(90);
+/// Changes of a dead client that are under way are asked after again after that long.
+const CHANGES_MAX: Duration = Duration::from_secs(60);
+
+/// What follows from a death. The calls come from threads of the service, without locks.
+pub trait Deaths: Send + Sync {
+    /// A client was declared dead, or has left. It may still use what it holds.
+    fn declared(&self, client: ClientId, reason: Reason);
+
+    /// Nothing of a client is published any more, and it uses nothing by itself: what it held can
+    /// be repaired, and is free after that. Called again for the next client when this returns.
+    fn dead(&self, client: ClientId);
+
+    /// Another leader has begun a term. This one does nothing more.
+    fn deposed(&self, term: Term);
+}
+
+/// What a service is started with.
+pub struct LeaseOptions {
+    /// The leader's term.
+    pub term: Term,
+    /// How long things take.
+    pub times: Times,
+    /// The clients that joined an earlier leader, and are not known to be dead.
+    pub clients: Vec<ClientId>,
+    /// Names under which the leader itself changes the metadata. They need no lease.
+    pub own: Vec<ClientId>,
+    /// The NSD servers.
+    pub servers: Vec<(NsdId, Arc<dyn NsdPort>)>,
+    /// The lowest map version that servers are to accept.
+    pub floor: MapVersion,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Where waits are named.
+    pub waits: Arc<dyn WaitNames>,
+}
+
+struct State {
+    membership: Membership,
+    ports: BTreeMap<NsdId, Arc<dyn NsdPort>>,
+    /// Changes of the metadata under way of each client.
+    changes: BTreeMap<ClientId, u32>,
+    stopped: bool,
+}
+
+/// What the threads do.
+enum Job {
+    Send(NsdId, Lane, Message),
+    Bury(ClientId),
+}
+
+/// See the file's head.
+pub struct LeaseService {
+    state: Mutex<State>,
+    changed: Condvar,
+    own: BTreeSet<ClientId>,
+    deaths: Arc<dyn Deaths>,
+    clock: Arc<dyn Clock>,
+    waits: Arc<dyn WaitNames>,
+    senders: OnceLock<Workers<Job>>,
+    /// Deaths are acted on one after the other.
+    burying: OnceLock<Workers<Job>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn member(client: ClientId) -> Member {
+    (client, Epoch::default())
+}
+
+impl LeaseService {
+    /// Starts the service.
+    ///
+    /// # Errors
+    /// `NoMemory` when there is no thread.
+    pub fn start(options: LeaseOptions, deaths: Arc<dyn Deaths>) -> Result<Arc<LeaseService>> {
+        let LeaseOptions { term, times, clients, own, servers, floor, clock, waits } = options;
+        let members: Vec<Member> = clients.into_iter().map(member).collect();
+        let nsds: Vec<NsdId> = servers.iter().map(|(nsd, _)| *nsd).collect();
+        let now = clock.monotonic();
+        let membership = Membership::new(term, times, &members, &nsds, floor, now);
+        let ports = servers.into_iter().collect();
+        let (changes, stopped) = (BTreeMap::new(), false);
+        let service = Arc::new(LeaseService {
+            state: Mutex::new(State { membership, ports, changes, stopped }),
+            changed: Condvar::new(),
+            own: own.into_iter().collect(),
+            deaths,
+            clock,
+            waits,
+            senders: OnceLock::new(),
+            burying: OnceLock::new(),
+            thread: Mutex::default(),
+        });
+        let workers = |name: &str, threads_max: usize| {
+            let weak = Arc::downgrade(&service);
+            let limits = WorkerLimits { threads_max, waiting_max: usize::MAX };
+            Workers::new(name, limits, move |job: Job| {
+                if let Some(service) = weak.upgrade() {
+                    service.work(job);
+                }
+            })
+        };
+        let senders = service.senders.set(workers("lease message", MESSAGES_MAX));
+        let burying = service.burying.set(workers("lease death", 1));
+        assert!(senders.is_ok() && burying.is_ok(), "set once");
+        let weak = Arc::downgrade(&service);
+        let thread = Builder::new().name("leases".into()).spawn(move || look(&weak));
+        *service.thread.lock() = Some(thread.map_err(|error| {
+            Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
+        })?);
+        Ok(service)
+    }
+
+    /// A client joins. Returns when it may use the NSDs. Its lease counts from before this call.
+    ///
+    /// # Errors
+    /// `TimedOut` if an NSD server neither answers nor loses its lease; `Fenced` if the client was
+    /// declared dead meanwhile, or another leads.
+    pub fn join(&self, client: ClientId) -> Result<()> {
+        let effects = {
+            let mut state = self.state.lock();
+            let now = self.clock.monotonic();
+            state.membership.join(member(client), now)
+        };
+        self.perform(effects);
+        self.wait("NSD servers that let a client in", &|membership| {
+            if membership.has_joined(member(client)) {
+                return Some(Ok(()));
+            }
+            let is_known = membership.living().any(|(other, _)| other == client);
+            (!is_known).then(|| Err(declared_dead(client)))
+        })
+    }
+
+    /// A client renews its lease.
+    ///
+    /// # Errors
+    /// `Fenced` if it was declared dead, or never joined; `Unreachable` if another leads.
+    pub fn renew(&self, client: ClientId) -> Result<()> {
+        let now = self.clock.monotonic();
+        match self.state.lock().membership.renew(member(client), now) {
+            Renewal::Renewed => Ok(()),
+            Renewal::Dead => Err(declared_dead(client)),
+            Renewal::NotLeader => Err(Error::new(ErrorKind::Unreachable, "another node leads")),
+        }
+    }
+
+    /// A client has left in order, or is proven to have ended. [`Deaths::dead`] follows.
+    pub fn ended(&self, client: ClientId) {
+        let effects = {
+            let mut state = self.state.lock();
+            let now = self.clock.monotonic();
+            state.membership.ended(member(client), now)
+        };
+        self.perform(effects);
+    }
+
+    /// Puts a way to an NSD server in place. A server that is new here gets a lease.
+    pub fn attach(&self, nsd: NsdId, port: Arc<dyn NsdPort>) {
+        let now = self.clock.monotonic();
+        let mut state = self.state.lock();
+        state.ports.insert(nsd, port);
+        state.membership.add_server(nsd, now);
+        self.changed.notify_all();
+    }
+
+    /// An NSD server gets no more leases.
+    pub fn detach(&self, nsd: NsdId) {
+        self.state.lock().membership.remove_server(nsd);
+        self.changed.notify_all();
+    }
+
+    /// Has every NSD server refuse maps below this one. Returns when each has ended what was under
+    /// way, or has no lease.
+    ///
+    /// # Errors
+    /// `TimedOut` if a server neither answers nor loses its lease; `Fenced` if another leads.
+    pub fn raise_floor(&self, floor: MapVersion) -> Result<()> {
+        let effects = {
+            let mut state = self.state.lock();
+            let now = self.clock.monotonic();
+            state.membership.raise_floor(floor, now)
+        };
+        self.perform(effects);
+        self.wait("NSD servers that raise the map floor", &|membership| {
+            membership.is_raised(floor).then_some(Ok(()))
+        })
+    }
+
+    /// The clients that were declared dead, and the servers that have yet to answer their fences.
+    pub fn ending(&self) -> Vec<(ClientId, Vec<NsdId>)> {
+        let ending = self.state.lock().membership.ending();
+        ending.into_iter().map(|((client, _), servers)| (client, servers)).collect()
+    }
+
+    /// The metadata for clients: see the file's head.
+    pub fn metadata(self: &Arc<LeaseService>, inner: Arc<dyn MetaPort>) -> Arc<dyn MetaPort> {
+        Arc::new(LeasedMeta { service: Arc::clone(self), inner })
+    }
+
+    /// Ends the threads. Leases that were given end by themselves.
+    pub fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+        for workers in [&self.senders, &self.burying].into_iter().filter_map(OnceLock::get) {
+            drop(workers.end());
+            workers.join();
+        }
+    }
+
+    /// Waits until `done` says something.
+    fn wait(
+        &self,
+        name: &'static str,
+        done: &dyn Fn(&Membership) -> Option<Result<()>>,
+    ) -> Result<()> {
+        let end = self.clock.monotonic() + ANSWERS_MAX;
+        let wait = self.waits.begin_wait(name, "");
+        let mut state = self.state.lock();
+        let result = loop {
+            if let Some(result) = done(&state.membership) {
+                break result;
+            }
+            if state.stopped || state.membership.is_deposed() {
+                break Err(Error::new(ErrorKind::Fenced, "another node leads"));
+            }
+            if self.clock.monotonic() >= end {
+                let detail = format!("{name}: no answer within {ANSWERS_MAX:?}");
+                break Err(Error::new(ErrorKind::TimedOut, detail));
+            }
+            self.changed.wait_for(&mut state, LOOK);
+        };
+        drop(state);
+        self.waits.end_wait(wait);
+        result
+    }
+
+    fn perform(&self, mut effects: Vec<Effect>) {
+        while !effects.is_empty() {
+            let mut more = Vec::new();
+            for effect in effects {
+                match effect {
+                    Effect::Send(nsd, lane, message) => {
+                        let senders = self.senders.get().expect("invariant: set at the start");
+                        match senders.submit(Job::Send(nsd, lane, message)) {
+                            Ok(()) | Err(Refused::Ended(_)) => {}
+                            Err(Refused::Full(_)) => {
+                                more.extend(self.answered(nsd, lane, Err(ErrorKind::NoMemory)));
+                            }
+                        }
+                    }
+                    Effect::Joined(_) | Effect::Raised(_) => {}
+                    Effect::Declared((client, _), reason) => {
+                        match reason {
+                            Reason::Silent => warn!(
+                                target: "leases",
+                                "client {client} is declared dead: it did not renew its lease"
+                            ),
+                            Reason::Ended => info!(target: "leases", "client {client} has ended"),
+                        }
+                        self.deaths.declared(client, reason);
+                    }
+                    Effect::Dead((client, _)) => self.submit_death(client),
+                    Effect::Deposed(term) => {
+                        warn!(target: "leases", "another node leads, in term {term}");
+                        self.deaths.deposed(term);
+                    }
+                }
+            }
+            effects = more;
+        }
+        self.changed.notify_all();
+    }
+
+    fn submit_death(&self, client: ClientId) {
+        let burying = self.burying.get().expect("invariant: set at the start");
+        if let Err(Refused::Full(job)) = burying.submit(Job::Bury(client)) {
+            self.work(job);
+        }
+    }
+
+    fn work(&self, job: Job) {
+        match job {
+            Job::Send(nsd, lane, message) => {
+                let answer = self.call(nsd, &message).map_err(|error| {
+                    if lane == Lane::Lease {
+                        warn!(target: "leases", "NSD {nsd} is not reached: {error}");
+                    }
+                    error.kind()
+                });
+                let effects = self.answered(nsd, lane, answer);
+                self.perform(effects);
+            }
+            Job::Bury(client) => {
+                if self.changes_have_ended(client) {
+                    info!(target: "leases", "client {client} is dead: what it held is put right");
+                    self.deaths.dead(client);
+                } else if !self.state.lock().stopped {
+                    error!(target: "leases", "changes of dead client {client} do not end");
+                    self.submit_death(client);
+                }
+            }
+        }
+    }
+
+    fn call(&self, nsd: NsdId, message: &Message) -> Result<AdmissionReply> {
+        let (port, term) = {
+            let state = self.state.lock();
+            (state.ports.get(&nsd).cloned(), state.membership.term())
+        };
+        let port = port.ok_or(ErrorKind::Unreachable)?;
+        let context = NsdContext { client: ClientId::MANAGER, term, ..NsdContext::default() };
+        match port.call(context, &message.request(), &[], &mut [])? {
+            NsdReply::Admission(reply) => Ok(reply),
+            other => Err(Error::new(ErrorKind::Internal, format!("no admission: {other:?}"))),
+        }
+    }
+
+    fn answered(
+        &self,
+        nsd: NsdId,
+        lane: Lane,
+        answer: std::result::Result<AdmissionReply, ErrorKind>,
+    ) -> Vec<Effect> {
+        let mut state = self.state.lock();
+        let now = self.clock.monotonic();
+        state.membership.answered(nsd, lane, answer, now)
+    }
+
+    /// Waits until no change of the metadata of a client is under way. False if one still is.
+    fn changes_have_ended(&self, client: ClientId) -> bool {
+        let wait = self.waits.begin_wait("changes of a dead client", &client.to_string());
+        let mut state = self.state.lock();
+        let is_changing = |state: &mut State| state.changes.contains_key(&client) && !state.stopped;
+        self.changed.wait_while_for(&mut state, is_changing, CHANGES_MAX);
+        let have_ended = !state.changes.contains_key(&client);
+        drop(state);
+        self.waits.end_wait(wait);
+        have_ended
+    }
+}
+
+fn declared_dead(client: ClientId) -> Error {
+    let detail = format!("client {client} was declared dead, or never joined: mount again");
+    Error::new(ErrorKind::Fenced, detail)
+}
+
+/// The thread of the service.
+fn look(service: &Weak<LeaseService>) {
+    while let Some(service) = service.upgrade() {
+        let effects = {
+            let mut state = service.state.lock();
+            if state.stopped {
+                return;
+            }
+            let now = service.clock.monotonic();
+            let due = state.membership.due().map_or(LOOK, |due| due.saturating_sub(now));
+            if !due.is_zero() {
+                service.changed.wait_for(&mut state, due.min(LOOK));
+            }
+            if state.stopped {
+                return;
+            }
+            let now = service.clock.monotonic();
+            state.membership.tick(now)
+        };
+        if !effects.is_empty() {
+            service.perform(effects);
+        }
+    }
+}
+
+/// The metadata for clients that need a lease.
+struct LeasedMeta {
+    service: Arc<LeaseService>,
+    inner: Arc<dyn MetaPort>,
+}
+
+/// A change under way.
+struct Change<'a> {
+    service: &'a LeaseService,
+    client: ClientId,
+}
+
+impl LeasedMeta {
+    fn begin(&self, client: ClientId) -> Result<Change<'_>> {
+        let service = &*self.service;
+        let mut state = service.state.lock();
+        let is_living = state.membership.living().any(|(other, _)| other == client);
+        if !is_living && !service.own.contains(&client) {
+            return Err(declared_dead(client));
+        }
+        *state.changes.entry(client).or_default() += 1;
+        Ok(Change { service, client })
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        let mut state = self.service.state.lock();
+        let count = state.changes.get_mut(&self.client).expect("invariant: it is counted");
+        *count -= 1;
+        if *count == 0 {
+            state.changes.remove(&self.client);
+            self.service.changed.notify_all();
+        }
+    }
+}
+
+impl MetaPort for LeasedMeta {
+    fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        self.inner.query(query)
+    }
+
+    fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        let _change = self.begin(entry.client)?;
+        self.inner.apply(entry)
+    }
+
+    fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
+        let _change = self.begin(counted.entry.client)?;
+        self.inner.apply_counted(counted)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+}
+
+#[cfg(test)]
+#[path = "leases_test.rs"]
+mod leases_test;

@@ -1,0 +1,180 @@
+//! Changes of the metadata by clients that are dying, and a service that another leader follows.
+//! `strake-sim`'s `lease_test` has whole mounts over NSDs.
+
+use super::*;
+use strake_env::{RealClock, thread};
+use strake_proto::meta::MetaOp;
+use strake_proto::nsd::NsdRequest;
+use strake_proto::{NsdId, Timestamp};
+
+const CLIENT: ClientId = ClientId(7);
+const OWN: ClientId = ClientId(1);
+
+/// Metadata in which a change stays under way until the test says so.
+#[derive(Default)]
+struct SlowMeta {
+    /// The number of changes that have begun, and whether they may end.
+    state: Mutex<(u32, bool)>,
+    changed: Condvar,
+}
+
+impl MetaPort for SlowMeta {
+    fn query(&self, _: &MetaQuery) -> Result<MetaReply> {
+        Ok(MetaReply::Done)
+    }
+
+    fn apply(&self, _: &MetaEntry) -> Result<MetaReply> {
+        let mut state = self.state.lock();
+        state.0 += 1;
+        self.changed.notify_all();
+        self.changed.wait_while(&mut state, |state| !state.1);
+        Ok(MetaReply::Done)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What a service has said.
+#[derive(Default)]
+struct Said {
+    declared: Vec<(ClientId, Reason)>,
+    dead: Vec<ClientId>,
+    deposed: Option<Term>,
+    /// A death waits for changes of the metadata.
+    waits: bool,
+}
+
+/// Remembers what a service has said.
+#[derive(Default)]
+struct Heard {
+    state: Mutex<Said>,
+    changed: Condvar,
+}
+
+impl WaitNames for Heard {
+    fn begin_wait(&self, reason: &'static str, _: &str) -> usize {
+        self.state.lock().waits |= reason == "changes of a dead client";
+        self.changed.notify_all();
+        0
+    }
+
+    fn end_wait(&self, _: usize) {}
+}
+
+impl Deaths for Heard {
+    fn declared(&self, client: ClientId, reason: Reason) {
+        self.state.lock().declared.push((client, reason));
+    }
+
+    fn dead(&self, client: ClientId) {
+        self.state.lock().dead.push(client);
+        self.changed.notify_all();
+    }
+
+    fn deposed(&self, term: Term) {
+        self.state.lock().deposed = Some(term);
+        self.changed.notify_all();
+    }
+}
+
+fn start(servers: Vec<(NsdId, Arc<dyn NsdPort>)>) -> (Arc<LeaseService>, Arc<Heard>) {
+    let heard = Arc::new(Heard::default());
+    let options = LeaseOptions {
+        term: Term(3),
+        times: Times::CLUSTER,
+        clients: vec![CLIENT],
+        own: vec![OWN],
+        servers,
+        floor: MapVersion(0),
+        clock: RealClock::shared(),
+        waits: Arc::clone(&heard) as _,
+    };
+    let service = LeaseService::start(options, Arc::clone(&heard) as Arc<dyn Deaths>);
+    (service.expect("starts"), heard)
+}
+
+fn entry(client: ClientId) -> MetaEntry {
+    let time = Timestamp { seconds: 1_000, nanos: 0 };
+    MetaEntry { client, sequence: 0, time, op: MetaOp::Join }
+}
+
+#[test]
+fn a_client_is_dead_when_its_changes_under_way_have_ended_and_makes_no_more() {
+    let (service, heard) = start(Vec::new());
+    let slow = Arc::new(SlowMeta::default());
+    let meta = service.metadata(Arc::clone(&slow) as Arc<dyn MetaPort>);
+    thread::scope(|scope| {
+        let changing = scope.spawn(|| meta.apply(&entry(CLIENT)));
+        let mut state = slow.state.lock();
+        slow.changed.wait_while(&mut state, |state| state.0 == 0);
+        drop(state);
+        service.ended(CLIENT);
+        assert_eq!(heard.state.lock().declared, [(CLIENT, Reason::Ended)]);
+        assert_eq!(meta.apply(&entry(CLIENT)).expect_err("refused").kind(), ErrorKind::Fenced);
+        // The thread that acts on the death waits, or else it acts.
+        let mut state = heard.state.lock();
+        heard.changed.wait_while(&mut state, |state| !state.waits && state.dead.is_empty());
+        let early = state.dead.clone();
+        drop(state);
+        slow.state.lock().1 = true;
+        slow.changed.notify_all();
+        changing.join().expect("no panic").expect("it had begun before");
+        assert_eq!(early, [], "a change was under way");
+    });
+    let mut state = heard.state.lock();
+    heard.changed.wait_while(&mut state, |state| state.dead.is_empty());
+    assert_eq!(state.dead, [CLIENT]);
+    drop(state);
+    assert_eq!(service.renew(CLIENT).expect_err("dead").kind(), ErrorKind::Fenced);
+    service.stop();
+}
+
+#[test]
+fn only_clients_that_live_and_the_leader_itself_change_the_metadata() {
+    let (service, _) = start(Vec::new());
+    let slow = Arc::new(SlowMeta::default());
+    slow.state.lock().1 = true;
+    let meta = service.metadata(slow as Arc<dyn MetaPort>);
+    for known in [CLIENT, OWN] {
+        meta.apply(&entry(known)).expect("known");
+    }
+    let stranger = ClientId(9);
+    assert_eq!(meta.apply(&entry(stranger)).expect_err("refused").kind(), ErrorKind::Fenced);
+    service.join(stranger).expect("there is no server to wait for");
+    meta.apply(&entry(stranger)).expect("it has joined");
+    service.stop();
+}
+
+/// A server that has heard of a newer term.
+struct Newer;
+
+impl NsdPort for Newer {
+    fn call(
+        &self,
+        context: NsdContext,
+        request: &NsdRequest,
+        _: &[u8],
+        _: &mut [u8],
+    ) -> Result<NsdReply> {
+        assert_eq!((context.client, context.term), (ClientId::MANAGER, Term(3)));
+        assert_eq!(*request, NsdRequest::Admission);
+        let (clock, floor) = (Duration::from_secs(5), MapVersion(0));
+        let term = Term(4);
+        let reply = AdmissionReply { boot: 1, clock, until: None, term, floor, number: 0 };
+        Ok(NsdReply::Admission(reply))
+    }
+}
+
+#[test]
+fn a_service_that_another_leader_follows_stops() {
+    let (service, heard) = start(vec![(NsdId(1), Arc::new(Newer))]);
+    let mut state = heard.state.lock();
+    heard.changed.wait_while(&mut state, |state| state.deposed.is_none());
+    assert_eq!(state.deposed, Some(Term(4)));
+    drop(state);
+    assert_eq!(service.renew(CLIENT).expect_err("no answer").kind(), ErrorKind::Unreachable);
+    assert_eq!(service.join(ClientId(8)).expect_err("refused").kind(), ErrorKind::Fenced);
+    service.stop();
+}
