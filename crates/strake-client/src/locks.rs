@@ -144,7 +144,7 @@ impl Locks {
         if let Some(at) = is_cancelled {
             state.early.remove(at);
         }
-        let refused = match state.may_ask() {
+        let refused = match state.may_ask(&want) {
             Ok(()) if is_cancelled.is_some() => Some(ErrorKind::Interrupted.into()),
             outcome => outcome.err(),
         };
@@ -216,7 +216,7 @@ impl Locks {
         let (request, todo) = {
             let mut state = self.state.lock();
             if op.want().mode.is_some() {
-                state.may_ask()?;
+                state.may_ask(op.want())?;
             } else if state.dead {
                 // There is nothing to unlock.
                 return Ok(LockOutcome::Granted);
@@ -348,12 +348,17 @@ impl Locks {
 }
 
 impl State {
-    fn may_ask(&self) -> Result<()> {
+    /// Whether a lock may be asked for now.
+    fn may_ask(&self, want: &LockWant) -> Result<()> {
         if self.ended {
             return Err(Error::new(ErrorKind::Unreachable, "the mount ends"));
         }
         if self.dead {
             return Err(dead());
+        }
+        if self.holder.is_unsettled(want.ino, want.owner) {
+            let detail = "the leader has not answered an earlier request that was given up";
+            return Err(Error::new(ErrorKind::TimedOut, detail));
         }
         if self.holder.asked() >= REQUESTS_MAX {
             return Err(Error::new(ErrorKind::NoLocks, "too many requests for locks wait"));

@@ -316,3 +316,56 @@ fn a_leader_without_a_majority_steps_down_and_its_reads_fail() {
     let reads = scene.core(1).output().reads;
     assert_eq!((reads, scene.core(1).is_leader()), (vec![(5, None)], false));
 }
+
+#[test]
+fn invented_replicas_do_not_fill_the_memory() {
+    let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));
+    scene.introduce();
+    let life = Life { number: 1, chance: 1 };
+    scene.core(1).note_lives(&(10..2000).map(|number| (id(number), life)).collect());
+    assert!(scene.core(1).hard.lives.len() <= 256);
+    let heard = scene.core(1).hard.lives.contains_key(&id(2));
+    assert!(heard, "the real ones are known");
+}
+
+#[test]
+fn a_person_may_vouch_for_a_disk() {
+    let mut core = replica(3, log_of(3, &[1]), 2);
+    core.tick(LONG);
+    assert_eq!((core.role(), core.has_enough(at(9, 9))), (RoleName::Asking, false));
+    core.trust();
+    assert_eq!((core.role(), core.has_enough(at(9, 9))), (RoleName::Follower, true));
+}
+
+#[test]
+fn a_replica_may_be_content_with_a_majority_after_a_time() {
+    let mut core = replica(3, log_of(3, &[1]), 2);
+    core.config.content_after = Some(LONG);
+    let membership = core.membership().clone();
+    let answer = Answer { last: at(2, 5), membership, membership_stamp: at(1, 1) };
+    core.take_answer(id(1), Term(2), answer);
+    assert_eq!(core.role(), RoleName::Asking, "replica 2 has not answered");
+    core.tick(LONG);
+    assert_eq!((core.role(), core.term()), (RoleName::Follower, Term(2)));
+    assert!(core.has_enough(at(2, 5)) && !core.has_enough(at(2, 4)), "the answer counts");
+    let mut alone = replica(3, log_of(3, &[1]), 2);
+    alone.config.content_after = Some(LONG);
+    alone.tick(LONG);
+    assert_eq!(alone.role(), RoleName::Asking, "alone it is no majority");
+}
+
+#[test]
+fn a_disk_from_before_the_group_grew_asks_whom_its_caller_knows() {
+    let hard = Hard { term: Term(1), ..Hard::default() };
+    let known: BTreeSet<ReplicaId> = (1..=3).map(ReplicaId).collect();
+    let config = Config { known: known.clone(), ..Config::new(id(1)) };
+    let mut core = Core::new(config, hard, log_of(1, &[1]), Duration::ZERO, 7);
+    assert_eq!(core.role(), RoleName::Asking, "its own log says that it is alone");
+    for number in [2, 3] {
+        assert!(!core.has_enough(at(9, 9)));
+        let membership = Membership::of(known.iter().copied());
+        let answer = Answer { last: at(4, 9), membership, membership_stamp: at(4, 2) };
+        core.take_answer(id(number), Term(4), answer);
+    }
+    assert!(core.has_enough(at(4, 9)) && !core.has_enough(at(4, 8)));
+}

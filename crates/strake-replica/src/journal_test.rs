@@ -223,12 +223,23 @@ fn the_bytes_of_records_and_superblocks_are_these() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(bytes.len(), BLOCK_BYTES);
     assert_eq!(hex(&bytes[..104]), GOLDEN_RECORD);
+    let snapshot = Snapshot {
+        stamp: Stamp { term: Term(4), position: Position(8) },
+        membership: members(),
+        level: 1,
+        bytes: Bytes::from(&b"state"[..]),
+    };
+    let base = Stamp { term: Term(4), position: Position(7) };
+    let first = Record { whole: Some((base, Some(snapshot))), ..record.clone() };
+    let first = record::encode(&Head { sequence: 0, synced: 0, ..head }, &first);
+    assert_eq!(hex(&first[72..144]), GOLDEN_FIRST);
     assert_eq!(hex(&superblock(identity, 2, 65536)[..SUPERBLOCK_BYTES]), GOLDEN_SUPERBLOCK);
     let (found, body) = record::at(&bytes, 0, identity).expect("it is valid");
     assert_eq!((found.sequence, record::decode(body)), (7, Some(record)));
 }
 
 const GOLDEN_RECORD: &str = "535452414b45727252819af20100000003030303030303030303030303030303020000000000000002000000000000000700000000000000060000000000000000100000000000001400000000000000010501010304010102060001050903000309090900000000";
+const GOLDEN_FIRST: &str = "260000000000000001050101030401010206010407010408030102030000010573746174650105090300030909090000000000000000000000000000000000000000000000000000";
 const GOLDEN_SUPERBLOCK: &str = "535452414b45727376326c6001000000030303030303030303030303030303030200000000000000020000000000000000000100000000000000000000000000";
 
 #[test]

@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use strake_proto::Term;
 
+/// So many other replicas are heard of. More than a group ever has, with those that have left it.
+const LIVES_MAX: usize = 256;
+
 /// What a replica has learnt about what it once promised.
 pub(super) struct Asking {
     answers: BTreeMap<ReplicaId, (Term, Answer)>,
@@ -153,11 +156,20 @@ impl Core {
             return true;
         }
         let (from, life) = (envelope.from, envelope.from_life);
+        if !self.has_room_for_life_of(from) {
+            return false;
+        }
         let known = self.note_life(from, life);
         if known != life {
             self.promise(from, Some(life), Body::Outlived(known.number));
         }
         known == life
+    }
+
+    /// Ids are never used again, so few are ever heard of. A peer that invents them is not heard.
+    fn has_room_for_life_of(&self, id: ReplicaId) -> bool {
+        let lives = &self.hard.lives;
+        lives.len() < LIVES_MAX || lives.contains_key(&id)
     }
 
     /// Hears of a life of another replica. Returns the newest one.
@@ -182,9 +194,11 @@ impl Core {
         if !obeys(Rule::EarlierLivesAreVoid) {
             return;
         }
-        for (&id, &life) in lives.iter().take(crate::membership::MEMBERS_MAX * 4) {
+        for (&id, &life) in lives {
             if id != self.config.id {
-                self.note_life(id, life);
+                if self.has_room_for_life_of(id) {
+                    self.note_life(id, life);
+                }
             } else if life.number > self.hard.life.number
                 || (life.number == self.hard.life.number && life != self.hard.life)
             {

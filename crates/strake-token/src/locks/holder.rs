@@ -225,8 +225,7 @@ impl LockHolder {
         }
         self.view.retain(|_, pieces| !pieces.is_empty());
         for ((ino, owner), pieces) in &self.view {
-            let held: Vec<LockHeld> = pieces.iter().filter_map(held).collect();
-            for locks in held.chunks(HELD_AT_ONCE) {
+            for locks in held(pieces).chunks(HELD_AT_ONCE) {
                 let (part, locks) = (self.reasserting.len() as u64, locks.to_vec());
                 let (ino, owner) = (*ino, *owner);
                 self.reasserting.push(LockRequest::Reassert { part, ino, owner, locks });
@@ -256,10 +255,16 @@ impl LockHolder {
             || self.asked.values().any(|asked| place(asked.op.want()) == (ino, owner))
     }
 
+    /// Whether a request of an owner about a file was abandoned and is not answered. What it locks
+    /// is unlocked later, so the owner must lock nothing else there.
+    pub fn is_unsettled(&self, ino: Ino, owner: LockOwner) -> bool {
+        let mut abandoned = self.asked.values().filter(|asked| asked.abandoned);
+        abandoned.any(|asked| place(asked.op.want()) == (ino, owner))
+    }
+
     /// What an owner holds of a file, as the client believes.
     pub fn held(&self, ino: Ino, owner: LockOwner) -> Vec<LockHeld> {
-        let pieces = self.view.get(&(ino, owner));
-        pieces.map(|pieces| pieces.iter().filter_map(held).collect()).unwrap_or_default()
+        self.view.get(&(ino, owner)).map(held).unwrap_or_default()
     }
 
     /// The number of requests that are not answered.
@@ -278,8 +283,11 @@ impl LockHolder {
     }
 }
 
-fn held((range, known): (ByteRange, Known)) -> Option<LockHeld> {
-    known.lock.map(|(mode, pid)| LockHeld { range, mode, pid })
+/// The locks in a view, whatever their moments.
+fn held(view: &Pieces<Known>) -> Vec<LockHeld> {
+    let mut locks = Pieces::default();
+    view.iter().for_each(|(range, known)| locks.put(range, known.lock));
+    locks.iter().map(|(range, (mode, pid))| LockHeld { range, mode, pid }).collect()
 }
 
 /// Takes from a view what a request may have unlocked or lowered. Whether it has lowered something

@@ -5,8 +5,8 @@
 //! **Judged after every step:** no two owners are *certain* of locks that conflict, byte by byte;
 //! the table has whatever an owner is certain of. An owner is certain of what its calls have
 //! returned, less what a call under way may unlock, and of nothing where two of its calls met.
-//! **Judged at the end:** when faults have ceased and programs unlock, every call returns, and the
-//! table is empty.
+//! **Judged when faults cease** for a while: clients believe what the table has. **At the end**
+//! programs unlock: every call returns, and the table is empty.
 
 use super::holder::{Effect, LockHolder};
 use super::table::{LockTable, Message};
@@ -51,6 +51,8 @@ struct Client {
     holder: LockHolder,
     calls: BTreeMap<RequestId, Call>,
     certain: BTreeMap<(Ino, LockOwner), Bytes>,
+    /// What programs gave up waiting for and had not locked before, until they call again.
+    given_up: Vec<LockWant>,
 }
 
 struct World {
@@ -87,7 +89,8 @@ impl World {
         self.next_client += 1;
         self.table.join(id);
         let (calls, certain) = (BTreeMap::new(), BTreeMap::new());
-        self.clients.push(Client { id, holder: LockHolder::new(self.term), calls, certain });
+        let (holder, given_up) = (LockHolder::new(self.term), Vec::new());
+        self.clients.push(Client { id, holder, calls, certain, given_up });
     }
 
     fn want(&mut self) -> LockWant {
@@ -106,15 +109,15 @@ impl World {
         let at = self.rng.index(self.clients.len());
         match self.rng.below(40) {
             0..=9 => self.begin(at),
-            10..=29 if !self.network.is_empty() => {
+            10..=28 if !self.network.is_empty() => {
                 let packet = self.rng.index(self.network.len());
-                let packet = match self.rng.below(12) {
+                let packet = match self.rng.below(6) {
                     0 => self.network[packet].clone(),
                     _ => self.network.swap_remove(packet),
                 };
                 self.deliver(packet);
             }
-            30 if !self.network.is_empty() => {
+            29 | 30 if !self.network.is_empty() => {
                 let lost = self.rng.index(self.network.len());
                 self.network.swap_remove(lost);
             }
@@ -146,8 +149,9 @@ impl World {
             let other = call.op.want();
             (other.ino, other.owner) == (want.ino, want.owner)
         };
-        let calls = &mut self.clients[at].calls;
-        if calls.values_mut().filter(same).count() < 2 {
+        let Client { calls, holder, .. } = &mut self.clients[at];
+        let may_ask = want.mode.is_none() || !holder.is_unsettled(want.ino, want.owner);
+        if may_ask && calls.values_mut().filter(same).count() < 2 {
             self.call(at, op);
         }
     }
@@ -156,6 +160,7 @@ impl World {
     fn call(&mut self, at: usize, op: LockOp) {
         let want = *op.want();
         let client = &mut self.clients[at];
+        client.given_up.retain(|other| (other.ino, other.owner) != (want.ino, want.owner));
         let certain = client.certain.entry((want.ino, want.owner)).or_default();
         let mut call = Call { op, before: *certain, met: false };
         if op.changes() {
@@ -196,7 +201,22 @@ impl World {
             return;
         }
         let request = known[self.rng.index(known.len())];
-        let effect = self.clients[at].holder.cancel(request);
+        let client = &mut self.clients[at];
+        let call = &client.calls[&request];
+        let effect = if self.rng.one_in(4) && !call.met {
+            let want = *call.op.want();
+            client.calls.remove(&request);
+            let certain = client.certain.entry((want.ino, want.owner)).or_default();
+            certain[bytes(want.range)].fill(None);
+            let mut held = client.holder.held(want.ino, want.owner).into_iter();
+            let is_posix = want.owner.kind == LockKind::Posix;
+            if is_posix && !held.any(|lock| lock.range.overlaps(want.range)) {
+                client.given_up.push(want);
+            }
+            client.holder.abandon(request)
+        } else {
+            client.holder.cancel(request)
+        };
         self.absorb(at, effect.into_iter().collect());
     }
 
@@ -304,6 +324,30 @@ impl World {
             }
         }
         self.judge();
+        self.judge_beliefs();
+    }
+
+    /// No message is under way: clients believe what the table has. Of `flock` the table may have
+    /// more, where a request was cancelled before it came.
+    fn judge_beliefs(&self) {
+        for client in &self.clients {
+            for want in &client.given_up {
+                let mut held = self.table.held(client.id, want.ino, want.owner).into_iter();
+                let is_kept = held.any(|lock| lock.range.overlaps(want.range));
+                assert!(!is_kept, "{want:?} was given up, and is held");
+            }
+            let places = (1..=FILES).flat_map(|ino| OWNERS.map(|owner| (Ino(ino), owner)));
+            for (ino, owner) in places {
+                let waits = client.calls.values().any(|call| {
+                    let want = call.op.want();
+                    (want.ino, want.owner) == (ino, owner)
+                });
+                let held = self.table.held(client.id, ino, owner);
+                let believed = client.holder.held(ino, owner);
+                let is_less = owner.kind == LockKind::Flock && (believed.is_empty() || waits);
+                assert!(is_less || held == believed, "{ino}: {held:?}, not {believed:?}");
+            }
+        }
     }
 
     fn come_to_rest(mut self) -> BTreeSet<LockOutcome> {
@@ -349,7 +393,10 @@ impl Client {
 
 fn wander(seed: u64) -> BTreeSet<LockOutcome> {
     let mut world = World::new(seed);
-    (0..600).for_each(|_| world.step());
+    for _ in 0..3 {
+        (0..200).for_each(|_| world.step());
+        world.deliver_all();
+    }
     world.come_to_rest()
 }
 

@@ -316,6 +316,53 @@ fn a_cancel_and_a_grant_have_one_outcome() {
 }
 
 #[test]
+fn what_waited_for_a_new_leader_is_looked_at_in_order() {
+    let clients = [ClientId(1), ClientId(2)];
+    let mut table = LockTable::new(TERM, &clients);
+    let own = owner(LockKind::Posix, 1);
+    let say = |table: &mut LockTable, client, message| {
+        let messages = table.receive(client, TERM, message).expect("it is sound");
+        table.check();
+        outcomes(&messages)
+    };
+    // Each holds a byte and waits for that of the other.
+    for (at, client) in clients.into_iter().enumerate() {
+        let from = 1 - at as u64;
+        let op = LockOp::SetWaiting(posix(1, from, from + 1, WRITE));
+        let (request, below) = (RequestId(7), RequestId(7));
+        assert_eq!(say(&mut table, client, LockRequest::Do { request, below, op }), []);
+    }
+    let mut last = Vec::new();
+    for (at, client) in clients.into_iter().enumerate() {
+        let range = ByteRange { from: at as u64, to: at as u64 + 1 };
+        let locks = vec![LockHeld { range, mode: Mode::Exclusive, pid: 1 }];
+        let part = LockRequest::Reassert { part: 0, ino: Ino(1), owner: own, locks };
+        assert_eq!(say(&mut table, client, part), []);
+        last = say(&mut table, client, LockRequest::Reasserted { parts: 1 });
+    }
+    assert!(!table.is_in_grace());
+    assert_eq!(last, [(ClientId(2), RequestId(7), LockOutcome::Deadlock)], "the later one");
+    assert_eq!(table.waits().len(), 1);
+}
+
+#[test]
+fn two_clients_cannot_reassert_one_lock() {
+    let clients = [ClientId(1), ClientId(2)];
+    let mut table = LockTable::new(TERM, &clients);
+    let range = ByteRange { from: 0, to: 5 };
+    let (ino, owner) = (Ino(1), owner(LockKind::Posix, 1));
+    let part = |mode| {
+        let locks = vec![LockHeld { range, mode, pid: 1 }];
+        LockRequest::Reassert { part: 0, ino, owner, locks }
+    };
+    table.receive(clients[0], TERM, part(Mode::Shared)).expect("the first one");
+    let refused = table.receive(clients[1], TERM, part(Mode::Exclusive));
+    assert_eq!(refused, Err(Refusal::Conflict));
+    table.receive(clients[1], TERM, part(Mode::Shared)).expect("they agree");
+    table.check();
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let mut table = table();
     let part = LockWant { owner: owner(LockKind::Flock, 1), ..posix(1, 0, 4, WRITE) };
