@@ -10,14 +10,14 @@
 //!
 //! **The kernel** may wait in the midst of that: it drops a page only after the reads and writes of
 //! it that it has sent are answered. So while caches drop, reads and writes of that file are
-//! *served* under the token that is still held ([`Access::Data`]). When the caches have
+//! *served* under the token that is still held (`Access::Data`). When the caches have
 //! dropped all, and nothing was served meanwhile, new ones wait; else it is done once more.
 //!
 //! **For room.** A client keeps the tokens of [`FILES_MAX`] files. Beyond that those that it was
 //! granted first are given back, unless the file is open or in use.
 //!
 //! **Lease.** An operation that begins waits while the lease of this client is over
-//! ([`crate::lease`]). A client that was declared dead drops all that it has: [`Tokens::bury`].
+//! (`lease.rs`). A client that was declared dead drops all that it has: `Tokens::bury`.
 //!
 //! **Locks.** `state` is a leaf. Messages are sent without it.
 
