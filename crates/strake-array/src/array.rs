@@ -29,7 +29,8 @@ pub struct ArrayOptions {
     /// The number of threads that send the strips of a stripe side by side.
     pub io_threads: usize,
     /// Whether other clients use the file system as well. Versions then come from the grants of
-    /// tokens ([`crate::stripe_io::Versions::raise`]), not from the one of this life.
+    /// tokens ([`crate::stripe_io::Versions::raise`]), not from the one of this life, and space is
+    /// what the NSDs grant ([`crate::room`]).
     pub beside_others: bool,
 }
 
@@ -73,7 +74,7 @@ impl Array {
         let strips = FanOut::new("strips", io_threads).map_err(|error| {
             Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
         })?;
-        let set = NsdSet::new(
+        let mut set = NsdSet::new(
             configuration.pool,
             usize::from(configuration.code.parity),
             nsds,
@@ -81,6 +82,9 @@ impl Array {
             client,
             Arc::clone(&clock),
         );
+        if beside_others {
+            set.use_grants(grant.0);
+        }
         set.note_missing()?;
         let versions = Versions::new(if beside_others { GrantNumber(0) } else { grant });
         let io = Arc::new(StripeIo::new(Arc::new(set), strips, versions));
