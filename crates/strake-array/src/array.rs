@@ -10,6 +10,7 @@ use std::sync::Arc;
 use strake_env::sync::Mutex;
 use strake_env::{Clock, FanOut};
 use strake_observe::Observe;
+use strake_proto::layout::{NsdAvailability, Slot};
 use strake_proto::meta::{Configuration, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, NsdId, Result, SlotIndex};
@@ -71,6 +72,9 @@ impl Array {
         };
         // Durable before the first version is made of it: no two lives may share a grant.
         link.sync()?;
+        let is_returning = |slot: &&Slot| slot.state.availability == NsdAvailability::Recovering;
+        let slots = configuration.pool.slots.iter();
+        let returning: Vec<NsdId> = slots.filter(is_returning).map(|slot| slot.nsd).collect();
         let strips = FanOut::new("strips", io_threads).map_err(|error| {
             Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
         })?;
@@ -84,6 +88,10 @@ impl Array {
         );
         if beside_others {
             set.use_grants(grant.0);
+            for nsd in returning {
+                // Others write to it already. If it is not reached here, that is noted below.
+                let _ = set.write_again(nsd);
+            }
         }
         set.note_missing()?;
         let versions = Versions::new(if beside_others { GrantNumber(0) } else { grant });

@@ -113,6 +113,8 @@ pub struct NsdSet {
     restarts: AtomicU64,
     /// Serialises all changes of `availability` and `noted` that depend on each other.
     noting: Mutex<()>,
+    /// How often this client was told to leave an NSD. A leaf.
+    left: Mutex<u64>,
     /// Whether the mender should look after the NSDs now.
     attention: Mutex<bool>,
     called: Condvar,
@@ -249,6 +251,7 @@ impl NsdSet {
             gate: RwLock::new(()),
             restarts: AtomicU64::new(0),
             noting: Mutex::new(()),
+            left: Mutex::new(0),
             attention: Mutex::new(false),
             called: Condvar::new(),
             mending: Mutex::new(()),
@@ -294,6 +297,11 @@ impl NsdSet {
     pub fn slots(&self) -> impl Iterator<Item = SlotIndex> + use<> {
         let deleted = self.deleted.read().clone();
         (0..self.slots.len() as u16).map(SlotIndex).filter(move |slot| !deleted.contains(slot))
+    }
+
+    /// The client that uses the NSDs.
+    pub fn client(&self) -> ClientId {
+        self.client
     }
 
     fn slot(&self, slot: SlotIndex) -> &NsdSlot {
@@ -548,6 +556,8 @@ impl NsdSet {
     pub fn leave(&self, nsd: NsdId) {
         let Some(slot) = self.slot_of(nsd) else { return };
         self.missed().distrust(slot);
+        let mut left = self.left.lock();
+        *left += 1;
         self.slot(slot).noted.store(true, Ordering::Release);
         self.set_availability(slot, NsdAvailability::Unrecovered);
     }

@@ -13,13 +13,14 @@ use crate::settings::Settings;
 use crate::tender::{Background, tend_now};
 use crate::timings::{SendTimings, Timings};
 use crate::tokens::Tokens;
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use strake_array::Array;
 use strake_array::reaper;
 use strake_env::FanOut;
 use strake_env::sync::Mutex;
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::{Error, ErrorKind, Ino, Result};
 
 /// What a shutdown made durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +61,8 @@ impl StrakeVfs {
     /// The metadata's; `NoMemory` when there are no more threads.
     pub fn start(array: Arc<Array>, settings: Settings) -> Result<Arc<StrakeVfs>> {
         let vfs = StrakeVfs::begin(array, settings, None)?;
-        fold_at_start(&vfs.mount).map_err(|error| error.context("hardened writes at start"))?;
+        fold_at_start(&vfs.mount, &|_| true)
+            .map_err(|error| error.context("hardened writes at start"))?;
         Ok(vfs)
     }
 
@@ -75,6 +77,29 @@ impl StrakeVfs {
         tokens: Arc<Tokens>,
     ) -> Result<Arc<StrakeVfs>> {
         StrakeVfs::begin(array, settings, Some(tokens))
+    }
+
+    /// Writes the small synchronous writes that dead clients have left in the metadata into the
+    /// files for which `of` says true. Nobody else uses these files meanwhile, and this client
+    /// keeps nothing of them.
+    ///
+    /// # Errors
+    /// If they cannot be made durable.
+    pub fn fold(&self, of: &dyn Fn(Ino) -> bool) -> Result<u64> {
+        let folded = Mutex::new(BTreeSet::new());
+        let result = fold_at_start(&self.mount, &|ino| {
+            let is_meant = of(ino);
+            if is_meant {
+                folded.lock().insert(ino);
+            }
+            is_meant
+        });
+        for inode in folded.into_inner().iter().filter_map(|ino| self.mount.table.find(*ino)) {
+            // After a failure the metadata still has all that is dropped here.
+            self.mount.discard(&inode);
+            inode.core.lock().forget();
+        }
+        result
     }
 
     fn begin(

@@ -6,7 +6,7 @@
 
 use crate::StrakeVfs;
 use crate::differential_test::{fill, length, place};
-use crate::testing::{FILES_KEPT, Leader, Rig, assert_whole};
+use crate::testing::{CREW, Crew, FILES_KEPT, Leader, Rig, assert_whole, send_block};
 use crate::tokens::Tokens;
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
 use std::collections::BTreeMap;
@@ -43,6 +43,15 @@ impl World {
         let leader = Leader::new(rig.tokens(&[]));
         let (mounts, tokens) = (0..MOUNTS).map(|at| rig.start_beside(&leader, client(at))).unzip();
         World { rig, leader, mounts, tokens }
+    }
+
+    /// Like [`World::new`], with a manager.
+    fn with_crew(code: &str, nsds: u16) -> (World, Crew) {
+        let rig = Rig::new(code, nsds);
+        let leader = Leader::new(rig.tokens(&[CREW]));
+        let crew = rig.start_crew(&leader);
+        let (mounts, tokens) = (0..MOUNTS).map(|at| rig.start_beside(&leader, client(at))).unzip();
+        (World { rig, leader, mounts, tokens }, crew)
     }
 
     /// The leader dies, and the next one knows only who has joined.
@@ -536,4 +545,134 @@ fn tokens_of_many_files_are_given_back_for_room() {
         assert_eq!(found.attr.size, name.len() as u64);
     }
     world.end();
+}
+
+/// What the bytes of a file may be after a mount that wrote it has died.
+struct Left {
+    /// What was synced.
+    synced: Vec<u8>,
+    /// What was written later, byte by byte.
+    later: BTreeMap<usize, Vec<u8>>,
+}
+
+impl Left {
+    /// Writes to a file, syncs it, writes more that is sent in part, and leaves it so.
+    fn make(vfs: &StrakeVfs, file: &File, rng: &mut Rng) -> Left {
+        let mut left = Left { synced: vec![1; 3 * (256 << 10)], later: BTreeMap::new() };
+        let handle = file.handles[0];
+        vfs.write(handle, 0, &left.synced).expect("there is room");
+        vfs.fsync(handle).expect("synced");
+        for number in 0..6 {
+            // The short ones are hardened.
+            let length = if rng.one_in(2) { 1 + rng.index(9000) } else { 200_000 };
+            let offset = rng.index(left.synced.len() - length);
+            let bytes = vec![10 + number; length];
+            vfs.write(handle, offset as u64, &bytes).expect("there is room");
+            if rng.one_in(2) {
+                vfs.fsync(handle).expect("synced");
+                left.synced[offset..offset + length].copy_from_slice(&bytes);
+                // What was written before is synced with it.
+                for (at, all) in std::mem::take(&mut left.later) {
+                    if !(offset..offset + length).contains(&at) {
+                        left.synced[at] = *all.last().expect("not empty");
+                    }
+                }
+                continue;
+            }
+            for at in offset..offset + length {
+                left.later.entry(at).or_default().push(bytes[0]);
+            }
+            if rng.one_in(2) {
+                send_block(vfs, file.ino, rng.below(3));
+            }
+        }
+        left
+    }
+
+    fn verify(&self, read: &[u8], context: &str) {
+        assert_eq!(read.len(), self.synced.len(), "{context}");
+        for (at, byte) in read.iter().enumerate() {
+            let may_be = self.later.get(&at).is_some_and(|later| later.contains(byte));
+            assert!(may_be || *byte == self.synced[at], "{context}: byte {at} is {byte}");
+        }
+    }
+}
+
+#[test]
+fn what_a_mount_that_dies_left_is_put_right() {
+    for seed in strake_env::rng::test_seeds(0, 12) {
+        let (mut world, crew) = World::with_crew("2x", 3);
+        let mut rng = Rng::new(seed);
+        let files: Vec<File> = (0..3).map(|at| File::new(&world, format!("f{at}"))).collect();
+        let left: Vec<Left> =
+            files.iter().map(|file| Left::make(&world.mounts[0], file, &mut rng)).collect();
+        // It dies without a word: nothing is flushed, nothing given back.
+        drop((world.mounts.remove(0), world.tokens.remove(0)));
+        crew.bury(client(0));
+        for (file, left) in files.iter().zip(&left) {
+            let context = format!("seed {seed}: {}", file.name);
+            let mut before: Option<Vec<u8>> = None;
+            for (at, mount) in world.mounts.iter().enumerate() {
+                let mut out = vec![0; left.synced.len() + 1];
+                let count = mount.read(file.handles[at + 1], 0, &mut out).expect("readable");
+                out.truncate(count);
+                left.verify(&out, &context);
+                assert!(before.is_none_or(|before| before == out), "{context}: two mounts differ");
+                before = Some(out);
+            }
+            assert_whole(&world.mounts[0], file.ino, &context);
+        }
+        for (at, mount) in world.mounts.iter().enumerate() {
+            mount.shutdown().expect("ends");
+            world.leader.service().gone(client(at + 1));
+        }
+        crew.end();
+    }
+}
+
+#[test]
+fn an_nsd_that_comes_back_gets_what_every_mount_wrote() {
+    let seed = seed();
+    let (world, crew) = World::with_crew("2x", 3);
+    let files: Vec<Mutex<File>> =
+        (0..4).map(|at| Mutex::new(File::new(&world, format!("f{at}")))).collect();
+    for round in 0..4 {
+        let slot = SlotIndex(round % 3);
+        let port = world.rig.port(usize::from(slot.0));
+        // One mount after the other loses its way to an NSD, while all are at work.
+        let one = world.mounts[usize::from(round) % MOUNTS].array();
+        one.attach_nsd(slot, None);
+        let work = |at: usize, count: usize| {
+            let mut rng = Rng::new(seed + 10 * u64::from(round) + at as u64);
+            for _ in 0..count {
+                files[rng.index(files.len())].lock().step(&world.mounts, &mut rng);
+            }
+        };
+        work(0, 40);
+        one.attach_nsd(slot, port);
+        let is_up = |nsds: &strake_array::nsds::NsdSet| nsds.availability(slot).readable();
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..2).map(|at| scope.spawn(move || work(at, 60))).collect();
+            let end = world.rig.clock.monotonic() + Duration::from_secs(60);
+            let all = || world.mounts.iter().map(|mount| mount.array()).chain([crew.vfs.array()]);
+            while !all().all(|array| is_up(array.io.nsds())) {
+                assert!(world.rig.clock.monotonic() < end, "it stays away");
+                crew.manager.recover_nsds();
+                world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
+            }
+            workers.into_iter().for_each(|worker| worker.join().expect("no panic"));
+        });
+    }
+    crew.end();
+    let files: Vec<File> = files.into_iter().map(Mutex::into_inner).collect();
+    let rig = world.end();
+    let alone = rig.start(0);
+    for file in &files {
+        let mut out = vec![0; SIZE_MAX];
+        let handle = alone.vfs.open(ROOT, file.ino, RW).expect("opened").handle;
+        let count = alone.vfs.read(handle, 0, &mut out).expect("readable");
+        assert!(out[..count] == file.bytes, "{}", file.name);
+        assert_whole(&alone.vfs, file.ino, &file.name);
+    }
+    alone.shutdown().expect("ends");
 }

@@ -1,5 +1,6 @@
-//! What repair needs of a mount, implemented with the mount's locks: see
-//! [`strake_array::exclusion`].
+//! What repair needs of a mount, implemented with the mount's tokens and locks: see
+//! [`strake_array::exclusion`]. Beside other mounts it takes the file from them first, so what they
+//! had not sent is stable then.
 
 use crate::block_io::load::load;
 use crate::block_io::send::flush_block;
@@ -8,6 +9,7 @@ use crate::data::of::Of;
 use crate::flush::sync::sync_all;
 use crate::memory::block::Owner;
 use crate::memory::file::Content;
+use crate::tokens::exclusive;
 use std::sync::atomic::Ordering;
 use strake_array::exclusion::{Exclusion, FileNow};
 use strake_proto::{BlockIndex, ErrorKind, Ino, ObjectLayout, Result};
@@ -25,6 +27,7 @@ impl Exclusion for StrakeVfs {
         work: &mut dyn FnMut(bool) -> Result<()>,
     ) -> Result<bool> {
         let mount = &*self.mount;
+        let _tokens = mount.take([exclusive(ino)])?;
         let inode = mount.table.pin(ino);
         let file = match mount.file(&inode) {
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(false),
@@ -61,6 +64,7 @@ impl Exclusion for StrakeVfs {
         work: &mut dyn FnMut(FileNow) -> Result<()>,
     ) -> Result<bool> {
         let mount = &*self.mount;
+        let _tokens = mount.take([exclusive(ino)])?;
         let inode = mount.table.pin(ino);
         let file = match mount.file(&inode) {
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(false),
@@ -87,6 +91,7 @@ impl Exclusion for StrakeVfs {
 
     fn rewrite(&self, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()> {
         let mount = &*self.mount;
+        let _tokens = mount.take([exclusive(ino)])?;
         let inode = mount.table.pin(ino);
         let file = match mount.file(&inode) {
             Err(error) if error.kind() == ErrorKind::Stale => return Ok(()),

@@ -9,7 +9,7 @@
 //! - *What cannot be written* is lost, and every handle hears of it: another client waits, and
 //!   holds back nobody for ever.
 
-use crate::flush::sync::sync_inode_whole;
+use crate::flush::sync::{sync_all, sync_inode_whole};
 use crate::inode::core::InodeState;
 use crate::invalidate::Outdated;
 use crate::lease::dead;
@@ -86,6 +86,12 @@ impl GiveUp for Mount {
             "changes of {count} files are lost, and all caches were dropped. Every use of this \
              mount fails with EIO until it is mounted anew"
         );
+    }
+
+    fn write_again(&self, nsd: NsdId) -> bool {
+        // What was written without it must be in the metadata: the manager compares what it finds
+        // there.
+        self.array.io.nsds().write_again(nsd) && sync_all(self).is_ok()
     }
 
     fn has_caches(&self) -> bool {

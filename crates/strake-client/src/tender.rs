@@ -17,6 +17,9 @@ use strake_proto::{Error, ErrorKind, Result};
 /// The tender looks in this interval.
 const TICK: Duration = Duration::from_millis(500);
 
+/// A mount beside others looks after its NSDs once in so many ticks. A lone mount's manager does.
+const NSD_TICKS: u64 = 4;
+
 /// The running threads.
 pub(crate) struct Background {
     stop: Arc<(Mutex<bool>, Condvar)>,
@@ -96,6 +99,9 @@ fn tend(mount: &Mount, stop: &(Mutex<bool>, Condvar)) {
         }
         hold_memory(mount);
         mount.array.room.tend();
+        if mount.tokens.is_some() && tick.is_multiple_of(NSD_TICKS) {
+            mount.array.io.nsds().look_after();
+        }
         let changes = mount.array.meta.changes();
         if tick.is_multiple_of(2) && changes != reaped {
             let _ = reaper::apply_pending(&mount.array);

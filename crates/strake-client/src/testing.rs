@@ -136,6 +136,24 @@ impl Rig {
         (vfs.expect("starts"), own)
     }
 
+    /// The manager of a file system with several mounts, after it has put right what the mounts
+    /// before left. The leader's service was started with [`CREW`] among those that had joined.
+    pub(crate) fn start_crew(&self, leader: &Arc<Leader>) -> Crew {
+        let service = leader.service();
+        let array = self.open(0, CREW, service.metadata(), true).expect("opens");
+        let (clock, observe) = (Arc::clone(&self.clock), Arc::clone(&array.observe));
+        let way = Arc::new(WayToLeader { leader: Arc::clone(leader), client: CREW });
+        let own = Tokens::new(service.term(), way, clock, observe, FILES_KEPT);
+        let settings = self.settings.clone();
+        let vfs = StrakeVfs::start_with_tokens(Arc::clone(&array), settings, Arc::clone(&own));
+        let vfs = vfs.expect("starts");
+        bury(&service, &vfs, CREW);
+        service.join(CREW, own);
+        let exclusion = Arc::clone(&vfs) as Arc<dyn Exclusion>;
+        let manager = Manager::start_beside(array, exclusion, Arc::clone(&service));
+        Crew { manager: manager.expect("starts"), vfs, service }
+    }
+
     pub(crate) fn try_start(&self, away: u32) -> Result<Mounted> {
         let meta = Arc::clone(&self.meta) as Arc<dyn MetaPort>;
         let array = self.open(away, ClientId(1), meta, false)?;
@@ -189,6 +207,39 @@ impl Rig {
     pub(crate) fn unsettled(&self) -> usize {
         self.nsds.iter().map(|nsd| nsd.unsettled()).sum()
     }
+}
+
+/// The manager's client.
+pub(crate) const CREW: ClientId = ClientId(1);
+
+/// The manager of several mounts, and its client.
+pub(crate) struct Crew {
+    /// First, so that its threads end before what they use.
+    pub(crate) manager: Manager,
+    pub(crate) vfs: Arc<StrakeVfs>,
+    pub(crate) service: Arc<TokenService>,
+}
+
+impl Crew {
+    /// A mount has died. What it left is put right.
+    pub(crate) fn bury(&self, client: ClientId) {
+        bury(&self.service, &self.vfs, client);
+    }
+
+    pub(crate) fn end(self) {
+        self.manager.stop();
+        self.vfs.shutdown().expect("ends");
+        self.service.gone(CREW);
+    }
+}
+
+fn bury(service: &TokenService, vfs: &StrakeVfs, client: ClientId) {
+    let heal = |number, of: &dyn Fn(Ino) -> bool| {
+        vfs.array().io.versions().raise(number);
+        after_crash::recover_files(vfs.array(), of)?;
+        vfs.fold(of).map(drop)
+    };
+    service.bury(&[client].into(), &heal).expect("buried");
 }
 
 /// The leader of the moment.

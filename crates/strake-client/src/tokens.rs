@@ -69,6 +69,10 @@ pub(crate) trait GiveUp: Send + Sync {
     /// adapter's caches drop these files. No operation is under way.
     fn bury(&self, files: &[Ino]);
 
+    /// Writes to this NSD again, does not read it, and makes durable all that was written before.
+    /// False if that is not possible now.
+    fn write_again(&self, nsd: NsdId) -> bool;
+
     /// Whether the adapter has caches, which may wait for reads and writes while they drop.
     fn has_caches(&self) -> bool;
 }
@@ -144,6 +148,8 @@ pub struct Tokens {
     lease: Lease,
     /// The locks of programs, which travel on the same way.
     pub(crate) locks: Arc<Locks>,
+    /// The newest change that had this client write to an NSD again. A leaf.
+    written: Mutex<BTreeMap<NsdId, (Term, u64)>>,
 }
 
 /// An operation's tokens: held until this is dropped.
@@ -217,7 +223,19 @@ impl Tokens {
         let (keeper, givers) = (OnceLock::new(), OnceLock::new());
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let lease = Lease::new(Arc::clone(&clock), Arc::clone(&observe));
-        Arc::new(Tokens { state, changed, way, clock, observe, keeper, givers, lease, locks })
+        let written = Mutex::default();
+        Arc::new(Tokens {
+            state,
+            changed,
+            way,
+            clock,
+            observe,
+            keeper,
+            givers,
+            lease,
+            locks,
+            written,
+        })
     }
 
     /// Says who gives up. Called once, before the first operation.
@@ -480,6 +498,31 @@ impl Tokens {
     }
 }
 
+impl Tokens {
+    /// Follows a change of the pool map. False if that is not possible now.
+    fn follow(&self, keeper: &dyn GiveUp, term: Term, message: &Reply) -> bool {
+        match message {
+            Reply::Unusable { change, nsds } => {
+                // One that is late may be about an NSD that has come back since.
+                let written = self.written.lock();
+                let is_new = |nsd: &&NsdId| written.get(*nsd) < Some(&(term, *change));
+                let left: Vec<NsdId> = nsds.iter().filter(is_new).copied().collect();
+                keeper.leave(&left);
+                true
+            }
+            Reply::Writable { change, nsd } => {
+                {
+                    let mut written = self.written.lock();
+                    let newest = written.entry(*nsd).or_insert((term, *change));
+                    *newest = (term, *change).max(*newest);
+                }
+                keeper.write_again(*nsd)
+            }
+            _ => true,
+        }
+    }
+}
+
 impl ToClient for Tokens {
     fn renewed(&self, sent: Duration) {
         self.lease.renewed(sent);
@@ -522,11 +565,13 @@ impl ToClient for Tokens {
         {
             grants.iter().for_each(|grant| keeper.granted(grant.number));
         }
-        if let Reply::Unusable { change, nsds } = &message {
-            if let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) {
-                keeper.leave(nsds);
+        if let Reply::Unusable { change, .. } | Reply::Writable { change, .. } = &message {
+            // A mount that has not begun may read the pool map just now. It is asked again.
+            if let Some(keeper) = self.keeper.get().and_then(Weak::upgrade)
+                && self.follow(&*keeper, term, &message)
+            {
+                self.way.send(term, Request::Left { change: *change });
             }
-            self.way.send(term, Request::Left { change: *change });
             return;
         }
         let mut state: MutexGuard<'_, State> = self.state.lock();

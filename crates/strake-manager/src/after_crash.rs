@@ -13,7 +13,7 @@ use strake_array::{Array, reaper};
 use strake_proto::meta::{Inode, MetaOp};
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{
-    BlockIndex, Error, ErrorKind, ObjectId, ObjectLayout, Result, SlotIndex, Version,
+    BlockIndex, Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
 };
 use tracing::error;
 
@@ -22,6 +22,14 @@ use tracing::error;
 /// # Errors
 /// The metadata's; `Io` if too many NSDs are away to recover.
 pub fn recover(array: &Array) -> Result<RecoveryReport> {
+    recover_files(array, &|_| true)
+}
+
+/// Like [`recover`], for the files for which `of` says true. No client writes them meanwhile.
+///
+/// # Errors
+/// As [`recover`].
+pub fn recover_files(array: &Array, of: &dyn Fn(Ino) -> bool) -> Result<RecoveryReport> {
     let mut report = RecoveryReport::default();
     let restarts = array.io.nsds().restarts();
     reaper::apply_pending(array)?;
@@ -34,7 +42,9 @@ pub fn recover(array: &Array) -> Result<RecoveryReport> {
     }
     let mut concerned: Vec<(Inode, ObjectLayout, BTreeSet<BlockIndex>)> = Vec::new();
     scan_objects(array, &mut |inode, layout| {
-        if let Some(blocks) = unsettled.remove(&layout.object) {
+        if let Some(blocks) = unsettled.remove(&layout.object)
+            && of(inode.attr.ino)
+        {
             concerned.push((inode.clone(), *layout, blocks));
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use crate::job::Job;
 use crate::pace::Pace;
+use crate::tokens::TokenService;
 use std::sync::Arc;
 use strake_array::{Array, Exclusion};
 use strake_proto::{BlockIndex, Ino, ObjectLayout, Result};
@@ -11,6 +12,8 @@ pub(crate) struct Repair {
     pub(crate) array: Arc<Array>,
     /// The client, which may have dirty data.
     pub(crate) exclusion: Arc<dyn Exclusion>,
+    /// The clients, if there are many. `exclusion` is one of them then.
+    pub(crate) clients: Option<Arc<TokenService>>,
     /// The pace of every rebuild.
     pub(crate) pace: Pace,
     /// The one replacement or deletion there can be at a time.

@@ -10,6 +10,7 @@ use crate::replace::Replacement;
 use crate::report::RecoveryReport;
 use crate::returning::recover_nsd;
 use crate::scrub::{ScrubView, Scrubber};
+use crate::tokens::TokenService;
 use crate::{check, delete, replace, scrub};
 use std::sync::Arc;
 use strake_array::{Array, Exclusion};
@@ -31,8 +32,29 @@ impl Manager {
     /// # Errors
     /// `NoMemory` when there are no more threads.
     pub fn start(array: Arc<Array>, exclusion: Arc<dyn Exclusion>) -> Result<Manager> {
+        Manager::begin(array, exclusion, None)
+    }
+
+    /// Like [`Manager::start`], where many clients use the file system. `exclusion` is the
+    /// manager's own client, which has tokens of `clients`.
+    ///
+    /// # Errors
+    /// As [`Manager::start`].
+    pub fn start_beside(
+        array: Arc<Array>,
+        exclusion: Arc<dyn Exclusion>,
+        clients: Arc<TokenService>,
+    ) -> Result<Manager> {
+        Manager::begin(array, exclusion, Some(clients))
+    }
+
+    fn begin(
+        array: Arc<Array>,
+        exclusion: Arc<dyn Exclusion>,
+        clients: Option<Arc<TokenService>>,
+    ) -> Result<Manager> {
         let (pace, job) = (Pace::default(), Job::default());
-        let repair = Arc::new(Repair { array, exclusion, pace, job });
+        let repair = Arc::new(Repair { array, exclusion, clients, pace, job });
         let scrubber = Arc::new(Scrubber::new(Arc::clone(&repair)));
         let mender = Mender::start(&repair)?;
         Ok(Manager { repair, scrubber, mender })

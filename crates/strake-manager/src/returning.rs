@@ -8,6 +8,7 @@ use crate::context::Repair;
 use crate::report::RecoveryReport;
 use crate::salvage::salvage;
 use crate::scan::scan_objects;
+use crate::tokens::TokenService;
 use std::collections::BTreeSet;
 use strake_array::nsds::{Place, RecoveryEnd, Table};
 use strake_array::reaper;
@@ -20,6 +21,12 @@ pub(crate) fn recover_nsd(repair: &Repair, slot: SlotIndex) -> Result<Option<Rec
     let nsds = repair.array.io.nsds();
     if !nsds.begin_recovery(slot) {
         return Ok(None);
+    }
+    if let Some(clients) = &repair.clients
+        && let Err(error) = have_written(repair, clients, slot)
+    {
+        nsds.fail(slot);
+        return Err(error);
     }
     let mut report = RecoveryReport::default();
     let done = loop {
@@ -61,6 +68,15 @@ pub(crate) fn recover_nsd(repair: &Repair, slot: SlotIndex) -> Result<Option<Rec
             Err(error)
         }
     }
+}
+
+/// Has all clients write to a returning NSD. What they missed is in no table here, so all of it is
+/// compared.
+fn have_written(repair: &Repair, clients: &TokenService, slot: SlotIndex) -> Result<()> {
+    let nsds = repair.array.io.nsds();
+    nsds.missed().distrust(slot);
+    nsds.announce_recovery(slot)?;
+    clients.have_written(nsds.nsd(slot), nsds.client())
 }
 
 /// Compares the strips that a returning NSD may lack, and makes stable what it got.

@@ -7,14 +7,16 @@
 //! client, which knows only its own handles; [`LeaderMeta`] asks the table for those of the others.
 //! The last close removes the file. So no client reaps anything.
 //!
-//! **An NSD that misses a write** is read by nobody afterwards. The client that leaves it out notes
-//! so in the metadata before its write counts. [`LeaderMeta`] answers that change when every other
-//! client has said that it does not use the NSD any more. NSDs beyond the code's tolerance are not
-//! left out, whoever asks.
+//! **NSDs** that miss writes, and that come back: see `tokens/pool.rs`.
 //!
-//! **Locks.** `leaving` is held while one such change is made; a client follows it without waiting.
-//! `state` is a leaf: messages are sent and the metadata is called without it. A message that is
+//! **Locks.** `leaving` is held while an NSD is taken out of use; a client follows that without
+//! waiting. `state` is a leaf: messages are sent and the metadata is called without it. A message that is
 //! overtaken is no fault (`strake-token`).
+
+mod departure;
+mod pool;
+
+pub use departure::Heal;
 
 use crate::locks::LockService;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,11 +25,10 @@ use std::time::Duration;
 use strake_env::Clock;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
-use strake_proto::layout::{NsdAvailability, NsdState};
 use strake_proto::meta::{
     CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
 };
-use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, NsdId, Result};
+use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result};
 use strake_token::Authority;
 use strake_token::authority::{Effect, RESERVED_AT_ONCE, Times, Wait};
 use strake_token::message::{Reply, Request, Term};
@@ -38,10 +39,6 @@ use tracing::{error, warn};
 const LEADER: ClientId = ClientId(0);
 /// The authority's thread looks at least that often.
 const LOOK: Duration = Duration::from_secs(1);
-/// A client that does not say that it has left an NSD is told again after that long.
-const LEAVE_REPEAT: Duration = Duration::from_millis(500);
-/// Clients must have left an NSD within that time.
-const LEAVE_MAX: Duration = Duration::from_secs(60);
 /// Orphans asked for at once.
 const PAGE: u32 = 1000;
 
@@ -50,10 +47,10 @@ struct State {
     ways: BTreeMap<ClientId, Arc<dyn ToClient>>,
     /// Inodes without a name that some client has, or had, open.
     nameless: BTreeSet<Ino>,
+    /// Clients that are gone and still in the table: see `departure.rs`.
+    leaving: BTreeSet<ClientId>,
     stopped: bool,
-    /// The last change that takes NSDs out of use, and the clients that have yet to follow it.
-    change: u64,
-    behind: BTreeSet<ClientId>,
+    pool: pool::PoolChanges,
 }
 
 /// See the file's head.
@@ -91,9 +88,9 @@ impl TokenService {
             authority,
             ways,
             nameless,
+            leaving: BTreeSet::new(),
             stopped: false,
-            change: 0,
-            behind: BTreeSet::new(),
+            pool: pool::PoolChanges::default(),
         });
         let (changed, thread) = (Condvar::new(), Mutex::default());
         let leaving = Mutex::new(());
@@ -111,10 +108,28 @@ impl TokenService {
 
     /// A client has joined. `way` leads to it.
     pub fn join(&self, client: ClientId, way: Arc<dyn ToClient>) {
+        self.admit(client);
+        self.state.lock().ways.insert(client, way);
+    }
+
+    /// A client has joined, and will have a way ([`TokenService::attach`]).
+    pub fn admit(&self, client: ClientId) {
         self.locks.join(client);
+        self.state.lock().authority.join(client);
+    }
+
+    /// A client that was admitted has a new way. Returns the term.
+    ///
+    /// # Errors
+    /// `Fenced` for a client that was not admitted, or is gone.
+    pub fn attach(&self, client: ClientId, way: Arc<dyn ToClient>) -> Result<Term> {
         let mut state = self.state.lock();
-        state.authority.join(client);
+        if !state.authority.clients().contains(&client) || state.leaving.contains(&client) {
+            let detail = format!("client {client} is not a client of this file system any more");
+            return Err(Error::new(ErrorKind::Fenced, detail));
+        }
         state.ways.insert(client, way);
+        Ok(state.authority.term())
     }
 
     /// The term of all that the service says.
@@ -139,7 +154,8 @@ impl TokenService {
         let effects = {
             let mut state = self.state.lock();
             state.ways.remove(&client);
-            state.behind.remove(&client);
+            state.pool.forget(client);
+            state.leaving.remove(&client);
             state.authority.dead(client, now)
         };
         self.perform(effects);
@@ -181,16 +197,18 @@ impl TokenService {
         }
     }
 
-    fn receive(&self, client: ClientId, term: Term, message: Request) {
+    /// Takes a message of a client.
+    pub fn receive(&self, client: ClientId, term: Term, message: Request) {
+        if self.state.lock().leaving.contains(&client) {
+            return;
+        }
         let closed = match &message {
             Request::GivenUp { ino, keeps, .. } if !keeps.open => Some(*ino),
             _ => None,
         };
         if let Request::Left { change } = message {
             let mut state = self.state.lock();
-            if change == state.change {
-                state.behind.remove(&client);
-            }
+            state.pool.followed(client, change);
             self.changed.notify_all();
             return;
         }
@@ -252,41 +270,6 @@ impl TokenService {
                 error!(target: "tokens", "no grants can be reserved: {error}");
                 self.state.lock().authority.reserve_failed();
                 Vec::new()
-            }
-        }
-    }
-
-    /// Has all clients but one leave an NSD, and waits until they have.
-    ///
-    /// # Errors
-    /// `TimedOut` if one does not answer.
-    fn have_left(&self, nsd: NsdId, but: ClientId) -> Result<()> {
-        let end = self.clock.monotonic() + LEAVE_MAX;
-        let change = {
-            let mut state = self.state.lock();
-            state.change += 1;
-            state.behind = state.ways.keys().copied().filter(|client| *client != but).collect();
-            state.change
-        };
-        loop {
-            let (term, ways) = {
-                let state = self.state.lock();
-                let ways: Vec<Arc<dyn ToClient>> =
-                    state.behind.iter().filter_map(|id| state.ways.get(id).cloned()).collect();
-                (state.authority.term(), ways)
-            };
-            let message = Reply::Unusable { change, nsds: vec![nsd] };
-            ways.iter().for_each(|way| way.send(term, message.clone()));
-            let mut state = self.state.lock();
-            let is_behind = |state: &mut State| !state.behind.is_empty();
-            self.changed.wait_while_for(&mut state, is_behind, LEAVE_REPEAT);
-            if state.behind.is_empty() {
-                return Ok(());
-            }
-            if self.clock.monotonic() >= end {
-                let behind = &state.behind;
-                let detail = format!("NSD {nsd} is still used by {behind:?}, which do not answer");
-                return Err(Error::new(ErrorKind::TimedOut, detail));
             }
         }
     }
@@ -435,36 +418,6 @@ impl LeaderMeta {
     }
 }
 
-impl LeaderMeta {
-    /// Makes a change that takes an NSD out of use: see the file's head.
-    fn take_out(&self, nsd: NsdId, entry: &MetaEntry, make: Make<'_>) -> Result<()> {
-        let _one = self.service.leaving.lock();
-        let MetaReply::Configuration(known) = self.service.meta.query(&MetaQuery::Configuration)?
-        else {
-            return Err(Error::new(ErrorKind::Internal, "not a configuration"));
-        };
-        let is_out = |state: NsdState| state.availability != NsdAvailability::Up;
-        let others = known.pool.slots.iter().filter(|slot| slot.nsd != nsd && is_out(slot.state));
-        if others.count() >= usize::from(known.code.parity) {
-            let detail = "more NSDs are away than the code tolerates: bring them back";
-            return Err(Error::new(ErrorKind::Io, detail));
-        }
-        make()?;
-        self.service.meta.sync()?;
-        self.service.have_left(nsd, entry.client)
-    }
-
-    /// The NSD that a change takes out of use.
-    fn taken_out(op: &MetaOp) -> Option<NsdId> {
-        match op {
-            MetaOp::SetNsdState { nsd, state } if state.availability != NsdAvailability::Up => {
-                Some(*nsd)
-            }
-            _ => None,
-        }
-    }
-}
-
 /// Makes a change.
 type Make<'a> = &'a mut dyn FnMut() -> Result<()>;
 
@@ -481,10 +434,7 @@ impl MetaPort for LeaderMeta {
             reply = self.service.meta.apply(entry)?;
             Ok(())
         };
-        match Self::taken_out(&entry.op) {
-            Some(nsd) => self.take_out(nsd, entry, &mut make)?,
-            None => make()?,
-        }
+        self.service.change_pool(entry, &mut make)?;
         self.note(&entry.op, &reply);
         Ok(reply)
     }
@@ -500,10 +450,7 @@ impl MetaPort for LeaderMeta {
             answer = Some(self.service.meta.apply_counted(counted)?);
             Ok(())
         };
-        match Self::taken_out(&counted.entry.op) {
-            Some(nsd) => self.take_out(nsd, &counted.entry, &mut make)?,
-            None => make()?,
-        }
+        self.service.change_pool(&counted.entry, &mut make)?;
         let answer = answer.ok_or(ErrorKind::Internal)?;
         if let Ok(reply) = &answer.outcome {
             self.note(&counted.entry.op, reply);

@@ -153,6 +153,16 @@ impl Authority {
         !self.grace.is_empty()
     }
 
+    /// The clients that have yet to reassert what they hold.
+    pub fn awaited(&self) -> BTreeSet<ClientId> {
+        self.grace.keys().copied().collect()
+    }
+
+    /// The clients that have joined and are not dead.
+    pub fn clients(&self) -> &BTreeSet<ClientId> {
+        &self.clients
+    }
+
     /// A client has joined. It holds nothing.
     pub fn join(&mut self, client: ClientId) {
         assert!(self.clients.insert(client), "each life of a client has an id of its own");
@@ -166,6 +176,18 @@ impl Authority {
         self.files.values_mut().for_each(|holdings| drop(holdings.remove(&client)));
         self.files.retain(|_, holdings| !holdings.is_empty());
         self.settle(now)
+    }
+
+    /// Draws a number that is above all that were granted before, for changes that the leader makes
+    /// itself. Without one it may want numbers reserved; the caller tries again then.
+    pub fn draw(&mut self, effects: &mut Vec<Effect>) -> Option<GrantNumber> {
+        if self.next == self.reserved {
+            self.reserve(effects);
+            return None;
+        }
+        let number = self.next;
+        self.next = GrantNumber(number.0 + 1);
+        Some(number)
     }
 
     /// The log has reserved the numbers `from..upto`. Those between the portion before and `from`
@@ -512,6 +534,14 @@ impl Authority {
     pub fn held(&self, client: ClientId, ino: Ino) -> Held {
         let holding = self.files.get(&ino).and_then(|file| file.get(&client));
         holding.map(|holding| holding.held.clone()).unwrap_or_default()
+    }
+
+    /// Whether one of these clients holds a file exclusively.
+    pub fn is_exclusive_of(&self, ino: Ino, clients: &BTreeSet<ClientId>) -> bool {
+        let mut holdings = self.files.get(&ino).into_iter().flatten();
+        holdings.any(|(client, holding)| {
+            clients.contains(client) && holding.held.inode == Some(Mode::Exclusive)
+        })
     }
 
     /// The number of files of which some client holds something.

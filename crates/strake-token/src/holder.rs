@@ -162,7 +162,7 @@ impl Holder {
                 self.reasserting.clear();
                 Vec::new()
             }
-            Reply::Unusable { .. } | Reply::Lock(_) => Vec::new(),
+            Reply::Unusable { .. } | Reply::Writable { .. } | Reply::Lock(_) => Vec::new(),
         }
     }
 

@@ -49,8 +49,8 @@ pub enum Request {
         /// How many files it has reasserted. The message may be there before they are.
         files: u64,
     },
-    /// The client uses none of the NSDs that [`Reply::Unusable`] named. The table of tokens has no
-    /// part in this.
+    /// The client has done what [`Reply::Unusable`] or [`Reply::Writable`] asked. The table of
+    /// tokens has no part in this.
     Left {
         /// From that message.
         change: u64,
@@ -87,6 +87,14 @@ pub enum Reply {
         change: u64,
         /// The NSDs.
         nsds: Vec<NsdId>,
+    },
+    /// This NSD is being brought up to date: the client writes to it from now on, does not read it,
+    /// and makes durable what it wrote before. Sent again until the client says [`Request::Left`].
+    Writable {
+        /// Which change of the pool map this is.
+        change: u64,
+        /// The NSD.
+        nsd: NsdId,
     },
     /// About locks of programs. No client's view of its tokens has a part in this.
     Lock(LockReply),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use strake_env::sync::MutexGuard;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::nsd::NsdStatusReply;
-use strake_proto::{Result, SlotIndex};
+use strake_proto::{NsdId, Result, SlotIndex};
 use tracing::warn;
 
 /// The result of the end of a recovery.
@@ -122,6 +122,66 @@ impl NsdSet {
         }
         self.set_availability(slot, NsdAvailability::Recovering);
         true
+    }
+
+    /// Notes durably that an NSD is being brought up to date, for mounts that begin meanwhile.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub fn announce_recovery(&self, slot: SlotIndex) -> Result<()> {
+        let _serial = self.noting.lock();
+        self.record(slot, NsdAvailability::Recovering)
+    }
+
+    /// Writes from now on to an NSD that the manager brings up to date, without reading it. False
+    /// if this client does not reach it. What it misses from now on is noted anew.
+    ///
+    /// Afterwards no write is under way that left the NSD out.
+    pub fn write_again(&self, nsd: NsdId) -> bool {
+        let Some(slot) = self.slot_of(nsd) else { return false };
+        if self.availability(slot).writable() {
+            return true;
+        }
+        if !self.probe(slot) {
+            return false;
+        }
+        let _alone = self.gate.write();
+        let _serial = self.noting.lock();
+        if !self.availability(slot).writable() {
+            self.slot(slot).noted.store(false, Ordering::Release);
+            self.set_availability(slot, NsdAvailability::Recovering);
+        }
+        true
+    }
+
+    /// For a client beside others: asks NSDs that are away and have missed nothing, and reads again
+    /// those that the manager has brought up to date.
+    pub fn look_after(&self) {
+        for slot in self.slots() {
+            match self.availability(slot) {
+                NsdAvailability::Down if !self.is_noted(slot) => {
+                    let _ = self.probe(slot);
+                }
+                NsdAvailability::Recovering => self.use_if_whole(slot),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads an NSD again if the metadata says that it has everything.
+    fn use_if_whole(&self, slot: SlotIndex) {
+        let before = *self.left.lock();
+        // It is asked again the next time.
+        let Ok(configuration) = self.configuration() else { return };
+        let known = configuration.pool.slots.get(usize::from(slot.0));
+        let is_whole = known.is_some_and(|slot| slot.state.availability == NsdAvailability::Up);
+        self.take_pool(*configuration);
+        let _serial = self.noting.lock();
+        let left = self.left.lock();
+        // Another client may have noted since that it misses something.
+        if is_whole && *left == before && self.availability(slot) == NsdAvailability::Recovering {
+            self.set_availability(slot, NsdAvailability::Up);
+        }
     }
 
     /// Brings a recovered NSD into full use, unless it has missed something meanwhile.

@@ -17,16 +17,17 @@ use strake_proto::{ErrorKind, Ino, Result};
 /// units are common, in use and in tests.
 const PAGE_UNITS: u32 = 16;
 
-/// Writes the hardened units into their files. Returns their number.
-pub(crate) fn fold_at_start(mount: &Mount) -> Result<u64> {
+/// Writes the hardened units of the files for which `of` says true into these files. Returns their
+/// number.
+pub(crate) fn fold_at_start(mount: &Mount, of: &dyn Fn(Ino) -> bool) -> Result<u64> {
     // These writes were acknowledged, so they are made whether there is room or not.
     mount.array.room.set_owing(true);
-    let result = fold_files(mount);
+    let result = fold_files(mount, of);
     mount.array.room.set_owing(false);
     result
 }
 
-fn fold_files(mount: &Mount) -> Result<u64> {
+fn fold_files(mount: &Mount, of: &dyn Fn(Ino) -> bool) -> Result<u64> {
     let (mut next, mut count) = ((Ino(0), 0), 0);
     let mut under_way: Option<Unfolded> = None;
     loop {
@@ -35,6 +36,10 @@ fn fold_files(mount: &Mount) -> Result<u64> {
             return Err(wrong_reply());
         };
         for (ino, unit) in &page {
+            next = (*ino, unit.unit + 1);
+            if !of(*ino) {
+                continue;
+            }
             if under_way.as_ref().is_none_or(|it| it.inode.ino != *ino) {
                 if let Some(all) = under_way.take() {
                     all.fold(mount)?;
@@ -43,7 +48,6 @@ fn fold_files(mount: &Mount) -> Result<u64> {
             }
             let file = under_way.as_mut().expect("invariant: just made");
             file.write_again(mount, unit)?;
-            next = (*ino, unit.unit + 1);
             count += 1;
         }
         if page.is_empty() {
@@ -87,10 +91,11 @@ impl Unfolded {
 
     fn fold(self, mount: &Mount) -> Result<()> {
         self.file.add_hardened(self.bytes);
-        // If the disks are full, the bytes stay in memory and in the log. A later sync tries again.
         match sync_inode_whole(mount, &self.inode) {
-            Err(error) if error.kind() != ErrorKind::NoSpace => Err(error),
-            _ => Ok(()),
+            // If the disks are full, the bytes stay in memory and in the log. A later sync tries
+            // again.
+            Err(error) if error.kind() == ErrorKind::NoSpace && mount.tokens.is_none() => Ok(()),
+            result => result,
         }
     }
 }

@@ -1,0 +1,101 @@
+//! Clients that are gone: before anybody else gets what they held, what they left on the NSDs is put
+//! right.
+//!
+//! A client that died may leave stripes that some NSDs have and others lack, and small writes that
+//! only the metadata has. Until these are resolved its tokens stay in the table, and it is heard no
+//! more. So nobody reads or writes the files concerned meanwhile (rule R4 of the cluster).
+//!
+//! **Which files.** Those that a client that is gone holds exclusively. If one of them has not
+//! reasserted what it holds, that is not known: then all files, but those that a living client
+//! holds exclusively. Nothing is granted at that time, so no other client writes.
+
+use super::TokenService;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result};
+
+/// The living clients must have reasserted within that time. A later attempt waits anew.
+const REASSERT_MAX: Duration = Duration::from_secs(20);
+/// Numbers must be reserved within that time.
+const DRAW_MAX: Duration = Duration::from_secs(20);
+
+/// A wait lasts that long before the waiter looks again.
+const WAIT_STEP: Duration = Duration::from_millis(100);
+
+/// Puts right what clients that are gone have left in the files for which the function says true,
+/// with versions of that grant.
+pub type Heal<'a> = &'a dyn Fn(GrantNumber, &dyn Fn(Ino) -> bool) -> Result<()>;
+
+impl TokenService {
+    /// Clients are gone, and no NSD accepts a write of them any more. Frees what they held when
+    /// `heal` has put right what they left. If that fails, they keep it, and the caller tries again.
+    ///
+    /// # Errors
+    /// Those of `heal`; `TimedOut` while a living client has not reasserted what it holds.
+    pub fn bury(&self, clients: &BTreeSet<ClientId>, heal: Heal<'_>) -> Result<()> {
+        {
+            let mut state = self.state.lock();
+            for client in clients {
+                state.ways.remove(client);
+                state.pool.forget(*client);
+                if state.authority.clients().contains(client) {
+                    state.leaving.insert(*client);
+                }
+            }
+        }
+        self.changed.notify_all();
+        let all_are_meant = self.wait_for_living(clients)?;
+        let number = self.draw()?;
+        heal(number, &|ino| {
+            let state = self.state.lock();
+            if !all_are_meant {
+                return state.authority.is_exclusive_of(ino, clients);
+            }
+            !state.authority.is_exclusive_of(ino, &(state.authority.clients() - clients))
+        })?;
+        clients.iter().for_each(|client| self.gone(*client));
+        Ok(())
+    }
+
+    /// Waits until all living clients have reasserted what they hold. True if one that is gone has
+    /// not.
+    fn wait_for_living(&self, gone: &BTreeSet<ClientId>) -> Result<bool> {
+        let end = self.clock.monotonic() + REASSERT_MAX;
+        let mut state = self.state.lock();
+        loop {
+            let awaited = state.authority.awaited();
+            if awaited.is_disjoint(gone) {
+                return Ok(false);
+            }
+            let living: Vec<ClientId> = awaited.difference(gone).copied().collect();
+            if living.is_empty() {
+                return Ok(true);
+            }
+            if self.clock.monotonic() >= end {
+                let detail = format!("clients {living:?} have not said what they hold");
+                return Err(Error::new(ErrorKind::TimedOut, detail));
+            }
+            self.changed.wait_for(&mut state, WAIT_STEP);
+        }
+    }
+
+    /// A number above all that were granted.
+    fn draw(&self) -> Result<GrantNumber> {
+        let end = self.clock.monotonic() + DRAW_MAX;
+        loop {
+            let mut effects = Vec::new();
+            if let Some(number) = self.state.lock().authority.draw(&mut effects) {
+                return Ok(number);
+            }
+            let waits = effects.is_empty();
+            self.perform(effects);
+            if self.clock.monotonic() >= end {
+                return Err(Error::new(ErrorKind::TimedOut, "no grants can be reserved"));
+            }
+            if waits {
+                // Somebody else has them reserved.
+                self.changed.wait_for(&mut self.state.lock(), WAIT_STEP);
+            }
+        }
+    }
+}

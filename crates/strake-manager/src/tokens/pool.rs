@@ -1,0 +1,173 @@
+//! Changes of the pool map that all clients must follow.
+//!
+//! **An NSD that misses a write** is read by nobody afterwards. The client that leaves it out notes
+//! so in the metadata before its write counts. That change is answered when every other client has
+//! said that it does not use the NSD any more. NSDs beyond the code's tolerance are not left out,
+//! whoever asks.
+//!
+//! **An NSD that comes back** is first written by every client ([`TokenService::have_written`]).
+//! Only then is it compared with the others, because nobody writes anything without it any more. It
+//! counts as up when that is done, unless somebody has noted meanwhile that it missed something
+//! again: that note and the end of the comparison come one after the other.
+
+use super::{Make, TokenService};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use strake_proto::layout::{NsdAvailability, NsdState};
+use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaQuery, MetaReply};
+use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result};
+use strake_token::message::Reply;
+
+/// A client that has not followed a change is told again after that long.
+const REPEAT: Duration = Duration::from_millis(500);
+/// Clients must have left an NSD within that time.
+const LEAVE_MAX: Duration = Duration::from_secs(60);
+/// Clients must write to an NSD that comes back within that time. They flush what they have.
+const WRITE_MAX: Duration = Duration::from_secs(300);
+
+/// The changes that clients are to follow.
+#[derive(Default)]
+pub(super) struct PoolChanges {
+    last: u64,
+    /// The clients that have yet to follow a change.
+    behind: BTreeMap<u64, BTreeSet<ClientId>>,
+    /// The NSD that is being brought up to date. Nobody has noted since that it misses something.
+    returning: Option<NsdId>,
+}
+
+impl PoolChanges {
+    /// A client has followed a change.
+    pub(super) fn followed(&mut self, client: ClientId, change: u64) {
+        if let Some(behind) = self.behind.get_mut(&change) {
+            behind.remove(&client);
+        }
+    }
+
+    /// A client is gone, and nobody waits for it.
+    pub(super) fn forget(&mut self, client: ClientId) {
+        for behind in self.behind.values_mut() {
+            behind.remove(&client);
+        }
+    }
+
+    fn begin(&mut self, clients: BTreeSet<ClientId>) -> u64 {
+        self.last += 1;
+        self.behind.insert(self.last, clients);
+        self.last
+    }
+}
+
+/// How a change sets the availability of an NSD.
+fn availability(op: &MetaOp) -> Option<(NsdId, NsdAvailability)> {
+    match op {
+        MetaOp::SetNsdState { nsd, state } => Some((*nsd, state.availability)),
+        _ => None,
+    }
+}
+
+impl TokenService {
+    /// Makes a change of the metadata. If it concerns the availability of an NSD, the clients
+    /// follow first, or it is refused: see the file's head.
+    pub(super) fn change_pool(&self, entry: &MetaEntry, make: Make<'_>) -> Result<()> {
+        match availability(&entry.op) {
+            Some((nsd, NsdAvailability::Down | NsdAvailability::Unrecovered)) => {
+                self.take_out(nsd, entry.client, make)
+            }
+            Some((nsd, NsdAvailability::Up)) => self.bring_in(nsd, make),
+            Some((_, NsdAvailability::Recovering)) | None => make(),
+        }
+    }
+
+    fn take_out(&self, nsd: NsdId, client: ClientId, make: Make<'_>) -> Result<()> {
+        let _one = self.leaving.lock();
+        let known = self.configuration()?;
+        let is_out = |state: NsdState| state.availability != NsdAvailability::Up;
+        let others = known.pool.slots.iter().filter(|slot| slot.nsd != nsd && is_out(slot.state));
+        if others.count() >= usize::from(known.code.parity) {
+            let detail = "more NSDs are away than the code tolerates: bring them back";
+            return Err(Error::new(ErrorKind::Io, detail));
+        }
+        {
+            let mut state = self.state.lock();
+            state.pool.returning = state.pool.returning.filter(|returning| *returning != nsd);
+        }
+        make()?;
+        self.meta.sync()?;
+        self.have_followed(|change| Reply::Unusable { change, nsds: vec![nsd] }, client, LEAVE_MAX, None)
+    }
+
+    fn bring_in(&self, nsd: NsdId, make: Make<'_>) -> Result<()> {
+        let _one = self.leaving.lock();
+        let known = self.configuration()?;
+        let is_up = |state: NsdState| state.availability == NsdAvailability::Up;
+        let was_up = known.pool.slots.iter().any(|slot| slot.nsd == nsd && is_up(slot.state));
+        if !was_up && self.state.lock().pool.returning != Some(nsd) {
+            let detail = format!("NSD {nsd} has missed something meanwhile");
+            return Err(Error::new(ErrorKind::Io, detail));
+        }
+        make()
+    }
+
+    fn configuration(&self) -> Result<Box<Configuration>> {
+        match self.meta.query(&MetaQuery::Configuration)? {
+            MetaReply::Configuration(known) => Ok(known),
+            _ => Err(Error::new(ErrorKind::Internal, "not a configuration")),
+        }
+    }
+
+    /// Has all clients but one write to an NSD that comes back, and waits until they do. The
+    /// metadata says that it is being brought up to date, for clients that come later.
+    ///
+    /// # Errors
+    /// `TimedOut` if a client does not follow; `Io` if one has noted that the NSD misses something.
+    pub fn have_written(&self, nsd: NsdId, but: ClientId) -> Result<()> {
+        self.state.lock().pool.returning = Some(nsd);
+        self.have_followed(|change| Reply::Writable { change, nsd }, but, WRITE_MAX, Some(nsd))
+    }
+
+    /// Tells all clients but one of a change, and waits until they have followed it. With
+    /// `returning` only as long as that NSD is being brought up to date.
+    fn have_followed(
+        &self,
+        message: impl Fn(u64) -> Reply,
+        but: ClientId,
+        limit: Duration,
+        returning: Option<NsdId>,
+    ) -> Result<()> {
+        let end = self.clock.monotonic() + limit;
+        let change = {
+            let mut state = self.state.lock();
+            let clients = state.ways.keys().copied().filter(|client| *client != but).collect();
+            state.pool.begin(clients)
+        };
+        let message = message(change);
+        loop {
+            let (term, ways) = {
+                let state = self.state.lock();
+                let behind = state.pool.behind.get(&change).into_iter().flatten();
+                let ways: Vec<_> = behind.filter_map(|id| state.ways.get(id).cloned()).collect();
+                (state.authority.term(), ways)
+            };
+            ways.iter().for_each(|way| way.send(term, message.clone()));
+            let mut state = self.state.lock();
+            let goes_on = |state: &super::State| {
+                let is_behind = state.pool.behind.get(&change).is_some_and(|them| !them.is_empty());
+                is_behind && (returning.is_none() || state.pool.returning == returning)
+            };
+            self.changed.wait_while_for(&mut state, |state| goes_on(state), REPEAT);
+            let is_over = self.clock.monotonic() >= end;
+            if goes_on(&state) && !is_over {
+                continue;
+            }
+            let behind = state.pool.behind.remove(&change).unwrap_or_default();
+            return match behind.is_empty() {
+                true => Ok(()),
+                false if is_over => {
+                    let detail = format!("{behind:?} do not follow a change of the pool");
+                    Err(Error::new(ErrorKind::TimedOut, detail))
+                }
+                false => Err(Error::new(ErrorKind::Io, "it has missed something again")),
+            };
+        }
+    }
+}
