@@ -139,7 +139,9 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("faults-socket", 10),
         ("crashes", 10),
         ("restart-server", 10),
-        ("lab", 5),
+        ("cluster-first", 10),
+        ("cluster-mounts", 10),
+        ("lab", 10),
         ("lifecycle", 10),
     ] {
         let words =

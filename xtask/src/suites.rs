@@ -10,6 +10,7 @@
 
 mod checks;
 mod cluster_first;
+mod cluster_mounts;
 mod coherence;
 mod command;
 mod crashes;
@@ -111,6 +112,11 @@ const SUITES: &[Suite] = &[
         name: "lab",
         about: "nodes in network namespaces: killed, paused, cut off; nothing stays",
         run: lab::run,
+    },
+    Suite {
+        name: "cluster-mounts",
+        about: "three mounts of one file system; kill -9 of a mount and of each server",
+        run: cluster_mounts::run,
     },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];

@@ -10,8 +10,8 @@
 //! **NSDs** that miss writes, and that come back: see `tokens/pool.rs`.
 //!
 //! **Locks.** `leaving` is held while an NSD is taken out of use; a client follows that without
-//! waiting. `state` is a leaf: messages are sent and the metadata is called without it. A message that is
-//! overtaken is no fault (`strake-token`).
+//! waiting. `state` is a leaf: messages are sent and the metadata is called without it. A message
+//! that is overtaken is no fault (`strake-token`).
 
 mod departure;
 mod pool;

@@ -7,7 +7,9 @@
 //! metadata lie inside the NSDs' containers, and a container can have only one owner.
 
 pub(crate) mod cluster;
+pub(crate) mod crew;
 pub(crate) mod member;
+pub(crate) mod ways;
 
 use crate::assemble;
 use crate::data_dir::{DataDir, NodeConfig};
@@ -19,6 +21,7 @@ use std::fs::File;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_array::Array;
+use strake_client::tokens::Tokens;
 use strake_env::sync::Mutex;
 use strake_env::{Clock, RealClock, Rng};
 use strake_meta::{MetaStore, MetaWorker};
@@ -29,9 +32,11 @@ use strake_net::{
 use strake_observe::Observe;
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
-use strake_proto::{Error, NsdId, Result};
+use strake_proto::{ClientId, Error, NsdId, Result};
 use tracing::error;
 
+/// The id of the only client that a file system on one machine has.
+const ONLY_CLIENT: ClientId = ClientId(1);
 /// How long calls wait until a server process that died serves again. A start replays logs, which
 /// takes seconds. If every start fails, the supervisor gives up sooner than this.
 const RESTART_WAIT_MAX: Duration = Duration::from_secs(300);
@@ -223,7 +228,7 @@ pub(crate) enum Backend {
         meta: Arc<dyn MetaPort>,
     },
     /// On the nodes of a cluster.
-    Cluster(ClusterBackend),
+    Cluster(Arc<ClusterBackend>),
 }
 
 impl Backend {
@@ -234,7 +239,8 @@ impl Backend {
         observe: &Arc<Observe>,
     ) -> Result<Backend> {
         if let Some(node) = &config.node {
-            return ClusterBackend::open(node, config, observe).map(Backend::Cluster);
+            return ClusterBackend::open(node, config, observe)
+                .map(|cluster| Backend::Cluster(Arc::new(cluster)));
         }
         if config.settings.get("rpc") == "direct" {
             return Local::open(dir, config, observe).map(Backend::Direct);
@@ -273,14 +279,6 @@ impl Backend {
         }
     }
 
-    /// The NSDs that hold the metadata, as far as is known.
-    pub(crate) fn metadata_holders(&self, dir: &DataDir, config: &NodeConfig) -> Vec<NsdId> {
-        match self {
-            Backend::Cluster(cluster) => cluster.metadata_holders(),
-            _ => assemble::metadata_holders(dir, config),
-        }
-    }
-
     /// The way to an NSD. `None` if the NSD is certainly not there.
     pub(crate) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
         match self {
@@ -303,6 +301,26 @@ impl Backend {
             Backend::Direct(local) => Arc::clone(&local.meta) as Arc<dyn MetaPort>,
             Backend::Socket { meta, .. } => Arc::clone(meta),
             Backend::Cluster(cluster) => cluster.meta(),
+        }
+    }
+
+    /// The name under which the file system knows this client, and what the client may use beside
+    /// others. `None` for a client that is alone.
+    pub(crate) fn client(&self) -> (ClientId, Option<Arc<Tokens>>) {
+        match self {
+            Backend::Cluster(cluster) => {
+                let (client, tokens) = cluster.client();
+                (client, Some(tokens))
+            }
+            _ => (ONLY_CLIENT, None),
+        }
+    }
+
+    /// The cluster that has everything, if one has. Its leader is asked without the lock of this.
+    pub(crate) fn cluster(&self) -> Option<Arc<ClusterBackend>> {
+        match self {
+            Backend::Cluster(cluster) => Some(Arc::clone(cluster)),
+            _ => None,
         }
     }
 

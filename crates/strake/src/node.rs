@@ -20,7 +20,8 @@ mod server;
 
 pub(crate) use dir::{NodeDir, NodeFile};
 pub(crate) use messages::{
-    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, Place, Request,
+    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, NsdPlace, Place, Request,
+    StripsChecked,
 };
 pub(crate) use peer::{Peer, ask_own};
 pub(crate) use server::serve;

@@ -2,7 +2,7 @@
 //! directories of this machine with the addresses 127.0.0.1, 127.0.0.2 and 127.0.0.3.
 //!
 //! 1. The six commands, from nothing to a mount on n2. Each refusal that protects a user is tried:
-//!    a token that was used, a second mount, a node that serves disks and is to be deleted, a code
+//!    a token that was used, a node that serves disks and is to be deleted, a code
 //!    that one node's loss would break.
 //! 2. The server process of n3 is killed (`kill -9`). Files are read and written without it. It is
 //!    started again, and its disk catches up.
@@ -19,16 +19,16 @@ use std::process::Command;
 use std::time::Duration;
 
 const COMMAND_SECONDS_MAX: u64 = 60;
-const FIO_SECONDS_MAX: u64 = 120;
+pub(super) const FIO_SECONDS_MAX: u64 = 120;
 /// Between two accidents.
 const WORK: Duration = Duration::from_millis(1500);
 /// How often to look whether a disk has caught up, and how many times.
 const LOOK: Duration = Duration::from_millis(200);
 const LOOKS_MAX: u32 = 150;
-const NODES: [&str; 3] = ["n1", "n2", "n3"];
+pub(super) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
-    let place = Place::new(session)?;
+    let place = Place::new(session, "cluster-first")?;
     let outcome = story(&place, checks);
     // Whatever went wrong, no process stays.
     let _ = place.run("umount-at-the-end", place.on("n1", "fs umount demo --force"));
@@ -40,6 +40,10 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
 
 fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     make(place, checks)?;
+    let settings = "--set pagepool=64M --set stay_awake=off";
+    let mount = place.on("n1", &format!("fs mount demo -N n2 {settings}"));
+    place.succeeds("mount", mount)?;
+    checks.record("six commands make a cluster and mount its file system on n2", Ok(()));
     refusals(place, checks);
     one_server_dies(place, checks)?;
     servers_die_under_fio(place, checks);
@@ -67,8 +71,8 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     Ok(())
 }
 
-/// The six commands.
-fn make(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+/// Three nodes with a disk each, and a file system on them. A token works once.
+pub(super) fn make(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     let create = place.on("n1", "cluster create demo --node n1 --address");
     place.succeeds("create", with(create, &place.address(1)))?;
     let add = place.on("n1", "node add n2 n3 --roles quorum,server,client");
@@ -92,10 +96,6 @@ fn make(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     place.succeeds("nsds", nsds)?;
     let create = with(place.on("n1", "fs create demo --code 2x --mount"), &place.mount());
     place.succeeds("fs-create", create)?;
-    let settings = "--set pagepool=64M --set stay_awake=off";
-    let mount = place.on("n1", &format!("fs mount demo -N n2 {settings}"));
-    place.succeeds("mount", mount)?;
-    checks.record("six commands make a cluster and mount its file system on n2", Ok(()));
     let again = with(with(place.on("other", "node join"), second), "--address");
     let again = with(again, &place.address(4));
     checks.record("a token works once", place.refused(again, "used"));
@@ -107,9 +107,6 @@ fn make(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
 
 /// What protects users from themselves.
 fn refusals(place: &Place<'_>, checks: &mut Checks) {
-    let second = place.on("n1", "fs mount demo");
-    let wanted = "mounted on n2; more than one mount needs tokens";
-    checks.record("a second mount is refused", place.refused(second, wanted));
     let delete = place.on("n1", "node delete n2");
     checks.record("a node with disks is not deleted", place.refused(delete, "n2 serves d2"));
     let stop = place.on("n1", "node stop");
@@ -173,24 +170,25 @@ fn servers_die_under_fio(place: &Place<'_>, checks: &mut Checks) {
 }
 
 /// A command with one more argument.
-fn with(mut command: Command, argument: &str) -> Command {
+pub(super) fn with(mut command: Command, argument: &str) -> Command {
     command.arg(argument);
     command
 }
 
-/// Where this cluster is.
-struct Place<'a> {
-    session: &'a Session,
-    root: PathBuf,
+/// Where a cluster is.
+pub(super) struct Place<'a> {
+    pub(super) session: &'a Session,
+    suite: &'static str,
+    pub(super) root: PathBuf,
     port: u32,
 }
 
 impl<'a> Place<'a> {
-    fn new(session: &'a Session) -> Result<Place<'a>, String> {
+    pub(super) fn new(session: &'a Session, suite: &'static str) -> Result<Place<'a>, String> {
         let root = session.root.join(session.next_number().to_string());
         std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
         // Two runs side by side have different ports, below those that the system gives away.
-        Ok(Place { session, root, port: 12_000 + std::process::id() % 20_000 })
+        Ok(Place { session, suite, root, port: 12_000 + std::process::id() % 20_000 })
     }
 
     fn address(&self, number: usize) -> String {
@@ -202,7 +200,7 @@ impl<'a> Place<'a> {
     }
 
     /// The command `strake WORDS --dir DIR`, which comes before what is appended to it.
-    fn on(&self, node: &str, words: &str) -> Command {
+    pub(super) fn on(&self, node: &str, words: &str) -> Command {
         let mut command = self.session.command(&self.session.strake);
         let mut words = words.split(' ');
         command.args(words.by_ref().take(2));
@@ -211,18 +209,24 @@ impl<'a> Place<'a> {
     }
 
     /// The command `strake WORDS` about the mount on n2.
-    fn on_mount(&self, words: &str) -> Command {
+    pub(super) fn on_mount(&self, words: &str) -> Command {
+        self.on_mount_of("n2", words)
+    }
+
+    /// The command `strake WORDS` about the mount on a node.
+    pub(super) fn on_mount_of(&self, node: &str, words: &str) -> Command {
         let mut command = self.session.command(&self.session.strake);
-        command.args(words.split(' ')).arg("--data").arg(self.root.join("n2/mount/demo"));
+        let data = self.root.join(node).join("mount/demo");
+        command.args(words.split(' ')).arg("--data").arg(data);
         command
     }
 
-    fn run(&self, name: &str, mut command: Command) -> Result<Ended, String> {
-        let log = self.session.log("cluster-first", name);
+    pub(super) fn run(&self, name: &str, mut command: Command) -> Result<Ended, String> {
+        let log = self.session.log(self.suite, name);
         super::command::run(&mut command, &log, Duration::from_secs(COMMAND_SECONDS_MAX))
     }
 
-    fn succeeds(&self, name: &str, command: Command) -> Result<(), String> {
+    pub(super) fn succeeds(&self, name: &str, command: Command) -> Result<(), String> {
         self.run(name, command)?.success().map(drop)
     }
 
@@ -235,11 +239,11 @@ impl<'a> Place<'a> {
         }
     }
 
-    fn disks(&self) -> Result<String, String> {
+    pub(super) fn disks(&self) -> Result<String, String> {
         Ok(self.run("disks", self.on_mount("disk list"))?.success()?.output())
     }
 
-    fn wait_until_up(&self) -> Result<(), String> {
+    pub(super) fn wait_until_up(&self) -> Result<(), String> {
         let mut seen = String::new();
         for _ in 0..LOOKS_MAX {
             seen = self.disks()?;
@@ -269,15 +273,25 @@ impl<'a> Place<'a> {
     }
 
     /// Kills the server process of a node.
-    fn kill(&self, node: &str) -> Result<(), String> {
-        let wanted = format!("daemon\0--role\0node\0--data\0{}\0", self.root.join(node).display());
+    pub(super) fn kill(&self, node: &str) -> Result<(), String> {
+        let data = self.root.join(node);
+        self.kill_process(&format!("daemon\0--role\0node\0--data\0{}\0", data.display()))
+    }
+
+    /// Kills the process of the mount on a node.
+    pub(super) fn kill_mount(&self, node: &str) -> Result<(), String> {
+        let data = self.root.join(node).join("mount/demo");
+        self.kill_process(&format!("daemon\0--data\0{}\0", data.display()))
+    }
+
+    fn kill_process(&self, wanted: &str) -> Result<(), String> {
         let entries = std::fs::read_dir("/proc").map_err(|error| error.to_string())?;
-        let is_server = |entry: &std::fs::DirEntry| {
+        let is_meant = |entry: &std::fs::DirEntry| {
             let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&words).contains(&wanted)
+            String::from_utf8_lossy(&words).contains(wanted)
         };
-        let found = entries.filter_map(Result::ok).find(is_server);
-        let process = found.ok_or(format!("{node} has no server process"))?.file_name();
+        let found = entries.filter_map(Result::ok).find(is_meant);
+        let process = found.ok_or(format!("there is no process {wanted:?}"))?.file_name();
         let process = process.to_string_lossy().into_owned();
         let killed = Command::new("sh").args(["-c", "kill -9 \"$1\"", "kill", &process]).status();
         match killed.is_ok_and(|status| status.success()) {

@@ -78,11 +78,16 @@ fn wrong(lab: &Lab<'_>, checks: &mut Checks) {
 }
 
 fn killed(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
+    let all =
+        lab.holds(&[(1, "mount", "mounted"), (2, "mount", "mounted"), (3, "mount", "mounted")]);
+    checks.record("every node mounts it", all.and_then(|()| lab.is_read_on(3)));
+    lab.only_one_mounts()?;
     lab.succeeds("node 3 kill")?;
     let seen = lab.holds(&[(3, "state", "down"), (3, "server", "null"), (2, "state", "active")]);
     checks.record("a killed node is shown as down", seen);
     checks.record("files are read and written without it", lab.work());
     lab.succeeds("node 3 start")?;
+    lab.only_one_mounts()?;
     checks.record("started, it is active", lab.holds(&[(3, "state", "active")]));
     checks.record("its disk catches up", lab.wait_until_up());
     Ok(())
@@ -141,6 +146,7 @@ fn stopped(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
     let seen = lab.holds(&[(3, "state", "down"), (3, "mount", "no"), (3, "mountProcess", "null")]);
     checks.record("a stopped node is shown as down, and not mounted", seen);
     lab.succeeds("node 3 start")?;
+    lab.only_one_mounts()?;
     checks.record("its disk catches up", lab.wait_until_up());
     lab.succeeds("node 1 kill")?;
     let seen = lab.holds(&[(1, "state", "down"), (1, "mount", "dead"), (2, "state", "active")]);
@@ -237,6 +243,20 @@ impl Lab<'_> {
         self.dir.join("node1/mnt").join(format!("file{salt}"))
     }
 
+    /// Unmounts the file system on all nodes but the first. What a mount holds on a node that is
+    /// cut off or paused, others wait for.
+    fn only_one_mounts(&self) -> Result<(), String> {
+        for node in [2, 3] {
+            if self.fact(node, "mount")? == "mounted" {
+                let mut umount = self.session.command(&self.session.strake);
+                umount.args(["fs", "umount", "lab", "-N", &format!("node{node}"), "--dir"]);
+                umount.arg(self.dir.join("node1"));
+                self.command("umount", &mut umount)?.success()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Verifies what was written before, and writes a file more.
     fn work(&mut self) -> Result<(), String> {
         self.verify()?;
@@ -249,15 +269,20 @@ impl Lab<'_> {
         self.verify()
     }
 
-    fn verify(&self) -> Result<(), String> {
+    /// A node reads what the first has written.
+    fn is_read_on(&self, node: usize) -> Result<(), String> {
         for salt in &self.written {
-            let path = self.file(*salt);
+            let path = self.dir.join(format!("node{node}/mnt/file{salt}"));
             let found = std::fs::read(&path).map_err(|error| format!("{salt}: {error}"))?;
             if found != contents(*salt, FILE_BYTES) {
                 return Err(format!("{} is not what was written", path.display()));
             }
         }
         Ok(())
+    }
+
+    fn verify(&self) -> Result<(), String> {
+        self.is_read_on(1)
     }
 
     fn wait_until_up(&self) -> Result<(), String> {

@@ -1,5 +1,5 @@
-//! Clients that are gone: before anybody else gets what they held, what they left on the NSDs is put
-//! right.
+//! Clients that are gone: before anybody else gets what they held, what they left on the NSDs is
+//! put right.
 //!
 //! A client that died may leave stripes that some NSDs have and others lack, and small writes that
 //! only the metadata has. Until these are resolved its tokens stay in the table, and it is heard no
@@ -28,7 +28,8 @@ pub type Heal<'a> = &'a dyn Fn(GrantNumber, &dyn Fn(Ino) -> bool) -> Result<()>;
 
 impl TokenService {
     /// Clients are gone, and no NSD accepts a write of them any more. Frees what they held when
-    /// `heal` has put right what they left. If that fails, they keep it, and the caller tries again.
+    /// `heal` has put right what they left. If that fails, they keep it, and the caller tries
+    /// again.
     ///
     /// # Errors
     /// Those of `heal`; `TimedOut` while a living client has not reasserted what it holds.

@@ -93,7 +93,12 @@ impl TokenService {
         }
         make()?;
         self.meta.sync()?;
-        self.have_followed(|change| Reply::Unusable { change, nsds: vec![nsd] }, client, LEAVE_MAX, None)
+        self.have_followed(
+            |change| Reply::Unusable { change, nsds: vec![nsd] },
+            client,
+            LEAVE_MAX,
+            None,
+        )
     }
 
     fn bring_in(&self, nsd: NsdId, make: Make<'_>) -> Result<()> {

@@ -2,29 +2,31 @@
 //!
 //! The leader says where they are, and notes that this node has the file system mounted. From then
 //! on the mount's process talks to the nodes itself, so its own node's server process may end and
-//! start again without it.
+//! start again without it. What the mount may use beside others it learns from the leader
+//! ([`Tokens`]).
 //!
 //! **A node that is gone.** The metadata is needed for everything, so calls wait until the leader's
 //! process is back, as they do with `rpc=socket`; the leader's NSDs come back with it. The NSDs of
 //! another node are given up after moments: other nodes hold the data too, and the array goes on
 //! without them until they return.
 
+use super::ways::NsdWays;
 use super::{RESTART_WAIT_MAX, call_limit};
 use crate::data_dir::NodeConfig;
-use crate::node::{Grant, LeaderRequest, NodeDir, Peer, Place};
-use std::collections::BTreeMap;
+use crate::node::{Grant, LeaderRequest, NodeDir, Peer, StripsChecked};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use strake_client::tokens::{FILES_MAX, Tokens};
 use strake_env::RealClock;
-use strake_env::sync::Mutex;
 use strake_net::{
-    Endpoint, Introduction, MetaClientSession, NsdClientSession, ServerProcess, Service,
-    SessionEnv, SessionLimits,
+    Endpoint, Introduction, MetaClientSession, ServerProcess, Service, SessionEnv, SessionLimits,
+    TokenSession,
 };
 use strake_observe::Observe;
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
-use strake_proto::{NsdId, Result};
+use strake_proto::{ClientId, NsdId, Result};
+use strake_token::port::{ToAuthority, ToClient};
 use tracing::warn;
 
 /// See the head of this file.
@@ -32,18 +34,19 @@ pub(crate) struct ClusterBackend {
     leader: Peer,
     grant: Grant,
     meta: Arc<dyn MetaPort>,
-    /// What sessions with the leader's NSDs need; others do without the process.
-    env: SessionEnv,
-    limits: SessionLimits,
-    /// Ways to the NSDs, made when first asked for.
-    sessions: Mutex<BTreeMap<NsdId, Arc<dyn NsdPort>>>,
+    nsds: NsdWays,
+    /// The leader's process, which NSDs of its node wait for.
+    process: Arc<ServerProcess>,
+    /// The way to the authority, and what this mount holds.
+    session: Arc<TokenSession>,
+    tokens: Arc<Tokens>,
 }
 
 impl ClusterBackend {
     /// Asks the leader of the node at `node` for the file system that `config` names.
     ///
     /// # Errors
-    /// `Busy` if another node has it mounted, `Unreachable` if the leader does not answer.
+    /// `Unreachable` if the leader does not answer, or lacks NSDs.
     pub(super) fn open(
         node: &Path,
         config: &NodeConfig,
@@ -54,15 +57,23 @@ impl ClusterBackend {
         let leader = Peer::leader(&dir)?;
         let request = LeaderRequest::OpenMount { fs: config.name.clone(), node: file.id };
         let grant: Grant = leader.ask_leader(&request)?;
-        let introduce = |place: &Place| Introduction::node(leader.own(), &place.node);
         let env = SessionEnv {
-            introduction: introduce(&grant.leader),
+            introduction: Introduction::node(leader.own(), &grant.leader.node),
             clock: RealClock::shared(),
             waits: Arc::clone(observe) as _,
             process: None,
         };
-        let endpoint = Endpoint::Tcp(grant.leader.address);
-        let service = Service::MetaOf(grant.fs.id);
+        let (endpoint, fs) = (Endpoint::Tcp(grant.leader.address), grant.fs.id);
+        // Before the metadata is asked for anything: from now on changes of the pool are told.
+        let client = grant.mount.client();
+        let session = TokenSession::open(endpoint.clone(), fs, client, env.clone())?;
+        let session = Arc::new(session);
+        let way = Arc::clone(&session) as Arc<dyn ToAuthority>;
+        let (clock, observe) = (Arc::clone(&env.clock), Arc::clone(observe));
+        let tokens = Tokens::new(session.term(), way, clock, observe, FILES_MAX);
+        let sink: Weak<dyn ToClient> = Arc::downgrade(&(Arc::clone(&tokens) as Arc<dyn ToClient>));
+        session.deliver_to(sink);
+        let service = Service::MetaOf(fs);
         let limits = SessionLimits {
             absent: RESTART_WAIT_MAX,
             broken: RESTART_WAIT_MAX,
@@ -76,24 +87,19 @@ impl ClusterBackend {
             Arc::clone(&env.waits),
             RESTART_WAIT_MAX,
         );
-        let env = SessionEnv { process: Some(Arc::new(process)), ..env };
+        let process = Arc::new(process);
         let limits = SessionLimits { call: call_limit(config), ..SessionLimits::NSD };
+        let nsds = NsdWays::new(leader.own(), grant.nsds.clone(), env, limits);
         let meta = Arc::new(meta) as Arc<dyn MetaPort>;
-        Ok(ClusterBackend { leader, grant, meta, env, limits, sessions: Mutex::default() })
+        Ok(ClusterBackend { leader, grant, meta, nsds, process, session, tokens })
     }
 
     /// The way to an NSD; `None` if the file system has no such NSD.
     pub(super) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
-        let place = &self.grant.nsds.iter().find(|place| place.nsd == nsd)?.place;
-        let connect = || {
-            let introduction = Introduction::node(self.leader.own(), &place.node);
-            let process = self.env.process.clone().filter(|_| *place == self.grant.leader);
-            let env = SessionEnv { introduction, process, ..self.env.clone() };
-            let endpoint = Endpoint::Tcp(place.address);
-            let session = NsdClientSession::new(endpoint, nsd, self.limits, env);
-            Arc::new(session) as Arc<dyn NsdPort>
-        };
-        Some(Arc::clone(self.sessions.lock().entry(nsd).or_insert_with(connect)))
+        self.nsds.port(nsd, |place, env| {
+            let process = (*place == self.grant.leader).then(|| Arc::clone(&self.process));
+            SessionEnv { process, ..env }
+        })
     }
 
     /// The way to the metadata.
@@ -101,17 +107,30 @@ impl ClusterBackend {
         Arc::clone(&self.meta)
     }
 
+    /// The name under which the file system knows this mount, and what the mount holds.
+    pub(super) fn client(&self) -> (ClientId, Arc<Tokens>) {
+        (self.grant.mount.client(), Arc::clone(&self.tokens))
+    }
+
     /// The NSDs that hold the metadata; none if the leader does not say.
-    pub(super) fn metadata_holders(&self) -> Vec<NsdId> {
+    pub(crate) fn metadata_holders(&self) -> Vec<NsdId> {
         let request = LeaderRequest::Holders { fs: self.grant.fs.id };
         self.leader.ask_leader(&request).unwrap_or_default()
     }
 
-    /// Tells the leader that this node does not have the file system mounted any more.
+    /// Has the leader compare the metadata with the strips.
+    pub(crate) fn check_strips(&self) -> Result<StripsChecked> {
+        self.leader.ask_leader(&LeaderRequest::CheckStrips { fs: self.grant.fs.id })
+    }
+
+    /// Tells the leader that this node does not have the file system mounted any more. Everything
+    /// is durable.
     pub(super) fn finish(&self) -> Result<()> {
-        let request = LeaderRequest::CloseMount { fs: self.grant.fs.id, node: self.grant.node };
+        self.session.stop();
+        let (fs, mount) = (self.grant.fs.id, self.grant.mount);
+        let request = LeaderRequest::CloseMount { fs, mount, flushed: true };
         if let Err(error) = self.leader.ask_leader::<()>(&request) {
-            // The leader asks this node when it matters, and learns that no mount is there.
+            // The node tells the leader later that no process has this mount.
             warn!(target: "daemon", "the leader was not told of the end of this mount: {error}");
         }
         Ok(())

@@ -4,6 +4,7 @@
 //! client that can reach the metadata takes an NSD that it cannot reach for one that is gone.
 
 use super::Local;
+use super::crew::Crew;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::disks::{DiskUser, Disks};
 use std::fs::File;
@@ -11,15 +12,19 @@ use std::sync::Arc;
 use strake_env::RealClock;
 use strake_net::{Door, Service};
 use strake_observe::Observe;
-use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
-use strake_proto::{FsId, NsdId, Result};
+use strake_proto::{ClientId, FsId, NsdId, Result};
 use tracing::error;
 
 /// The disks of one file system on this node.
 pub(crate) enum Member {
     /// With the metadata.
-    Leader(Local),
+    Leader {
+        /// What the mounts share.
+        crew: Arc<Crew>,
+        /// The disks and the metadata.
+        local: Local,
+    },
     /// Without it.
     Server {
         /// The disks.
@@ -31,7 +36,7 @@ pub(crate) enum Member {
 
 impl Member {
     /// Opens the disks that `config` names, and the metadata if this node has it. Serves them as
-    /// `fs` behind `door`.
+    /// `fs` behind `door`. `mounts` are those that may have lived through this.
     ///
     /// # Errors
     /// Those of the disks' lock and of the metadata. An NSD that cannot be opened is no error: it
@@ -39,35 +44,42 @@ impl Member {
     pub(crate) fn open(
         dir: &DataDir,
         config: &NodeConfig,
-        leads: bool,
+        mounts: Option<&[ClientId]>,
         (fs, door): (FsId, &Arc<Door>),
         observe: &Arc<Observe>,
     ) -> Result<Member> {
-        let member = if leads {
-            Member::Leader(Local::open(dir, config, observe)?)
-        } else {
-            let lock = dir.lock_disks(&RealClock)?;
-            Member::Server { disks: Disks::open(dir, config, observe)?, _lock: lock }
-        };
         let user = Arc::new(BehindDoor(Arc::clone(door)));
-        for (nsd, port) in member.disks().ports() {
-            user.came(nsd, port);
-        }
-        let meta = match &member {
-            Member::Leader(local) => Some(Arc::clone(&local.meta)),
-            Member::Server { .. } => None,
+        let serve = |disks: &Disks| {
+            for (nsd, port) in disks.ports() {
+                user.came(nsd, port);
+            }
         };
-        if let Some(meta) = &meta {
-            door.serve_meta(fs, Arc::clone(meta) as Arc<dyn MetaPort>)?;
+        let Some(mounts) = mounts else {
+            let lock = dir.lock_disks(&RealClock)?;
+            let disks = Disks::open(dir, config, observe)?;
+            serve(&disks);
+            disks.watch(None, user)?;
+            return Ok(Member::Server { disks, _lock: lock });
+        };
+        let local = Local::open(dir, config, observe)?;
+        serve(&local.disks);
+        let crew = Arc::new(Crew::start(fs, &local.meta, mounts, door, observe)?);
+        local.disks.watch(Some(Arc::clone(&local.meta)), user)?;
+        Ok(Member::Leader { crew, local })
+    }
+
+    /// What the mounts share, if this node leads.
+    pub(crate) fn crew(&self) -> Option<&Arc<Crew>> {
+        match self {
+            Member::Leader { crew, .. } => Some(crew),
+            Member::Server { .. } => None,
         }
-        member.disks().watch(meta, user)?;
-        Ok(member)
     }
 
     /// The metadata's holders, if this node has the metadata.
     pub(crate) fn metadata_holders(&self) -> Option<Vec<NsdId>> {
         match self {
-            Member::Leader(local) => Some(local.metadata_holders()),
+            Member::Leader { local, .. } => Some(local.metadata_holders()),
             Member::Server { .. } => None,
         }
     }
@@ -82,10 +94,13 @@ impl Member {
     /// # Errors
     /// The metadata's, which could not be made durable.
     pub(crate) fn finish(self, fs: FsId, door: &Door, nsds: &[NsdId]) -> Result<()> {
+        // The manager ends first, because it uses the NSDs.
+        let ended = self.crew().map_or(Ok(()), |crew| crew.finish());
+        door.end(Service::TokensOf(fs));
         door.end(Service::MetaOf(fs));
         nsds.iter().for_each(|nsd| door.end(Service::Nsd(*nsd)));
         match self {
-            Member::Leader(local) => local.finish(),
+            Member::Leader { local, .. } => ended.and(local.finish()),
             Member::Server { disks, _lock } => {
                 disks.stop();
                 disks.give_back();
@@ -96,7 +111,7 @@ impl Member {
 
     fn disks(&self) -> &Arc<Disks> {
         match self {
-            Member::Leader(local) => &local.disks,
+            Member::Leader { local, .. } => &local.disks,
             Member::Server { disks, .. } => disks,
         }
     }

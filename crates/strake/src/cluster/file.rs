@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! bytes 0..8    magic "STRKCLUS"
-//! bytes 8..12   version, little-endian: 1
+//! bytes 8..12   version, little-endian: 2
 //! bytes 12..16  length of the body, little-endian
 //! bytes 16..20  CRC32C of bytes 8..16 and the body, little-endian
 //! bytes 20..    the body: [`Cluster`] in postcard
@@ -18,7 +18,7 @@ use std::path::Path;
 use strake_proto::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"STRKCLUS";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 20;
 /// The longest file that is read. A cluster of thousands of nodes stays far below.
 const FILE_BYTES_MAX: u64 = 64 << 20;

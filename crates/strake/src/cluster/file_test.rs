@@ -30,7 +30,7 @@ fn sample() -> Cluster {
     };
     cluster.apply(&fs).expect("makes");
     let fs = cluster.file_systems[0].id;
-    cluster.apply(&Change::Mounted { fs, node: Some(NodeNumber(1)) }).expect("mounts");
+    cluster.apply(&Change::Mount { fs, node: NodeNumber(1) }).expect("mounts");
     cluster
 }
 
@@ -40,10 +40,9 @@ fn the_bytes_of_the_file_never_change() {
     let shown: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(
         shown,
-        "5354524b434c5553010000005b00000033a5b4d9abababababababababababababababab\
+        "5354524b434c5553020000005c0000001c947e4eabababababababababababababababab\
          0464656d6f05010201010201026e3101000a000001ee3c0702026e320002010102643101\
-         082f6465762f73646201a11f0673797374656d01010101026673010080808002022f6d01\
-         010101"
+         082f6465762f73646201a11f0673797374656d01010101026673010080808002022f6d0101010105"
     );
     assert_eq!(decode(&bytes).expect("decodes"), sample());
 }

@@ -7,7 +7,8 @@
 //! 3. The leader is one of the nodes, and has an address.
 //! 4. Each NSD belongs to a node that has the role *server*. A file system's NSDs exist, and know
 //!    that they belong to it; no NSD belongs to two.
-//! 5. A file system is mounted on at most one node, which has the role *client*.
+//! 5. A file system is mounted at most once on a node, which has the role *client*. Each mount has
+//!    a client id and a life of its own.
 //!
 //! A change that is refused leaves the records as they were.
 
@@ -15,7 +16,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use strake_env::net::SocketAddr;
-use strake_proto::{ClusterId, Code, Error, ErrorKind, FsId, NodeName, NsdId, Result, Role, Roles};
+use strake_proto::{
+    ClientId, ClusterId, Code, Error, ErrorKind, FsId, NodeName, NsdId, Result, Role, Roles,
+};
 
 /// A node's number. It is given once and never again.
 #[derive(
@@ -98,8 +101,35 @@ pub(crate) struct FsRecord {
     pub(crate) mount: PathBuf,
     /// Its NSDs, in slot order.
     pub(crate) nsds: Vec<NsdId>,
-    /// The node that has it mounted, as far as is known.
-    pub(crate) mounted: Option<NodeNumber>,
+    /// The nodes that have it mounted, as far as is known.
+    #[serde(default)]
+    pub(crate) mounts: Vec<MountRecord>,
+}
+
+impl FsRecord {
+    /// The mount on a node, if it has one.
+    pub(crate) fn mount_on(&self, node: NodeNumber) -> Option<MountRecord> {
+        self.mounts.iter().find(|mount| mount.node == node).copied()
+    }
+}
+
+/// A mount of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MountRecord {
+    /// The node that it is on.
+    pub(crate) node: NodeNumber,
+    /// The revision of the records that began it. No two mounts have the same.
+    pub(crate) life: u64,
+}
+
+/// The first client id that mounts get. Those below are for the leader.
+const CLIENTS_FROM: u64 = 16;
+
+impl MountRecord {
+    /// The name under which the file system knows the mount.
+    pub(crate) fn client(self) -> ClientId {
+        ClientId(CLIENTS_FROM + u64::from(self.node.0))
+    }
 }
 
 /// An NSD that is to be made.
@@ -128,8 +158,10 @@ pub(crate) enum Change {
     AddNsds { nsds: Vec<NewNsd> },
     /// Makes a file system of NSDs that belong to none.
     AddFs { name: String, code: Code, block_size: u32, mount: PathBuf, nsds: Vec<NsdId> },
-    /// The node has it mounted; `None` for nobody.
-    Mounted { fs: FsId, node: Option<NodeNumber> },
+    /// The node mounts it.
+    Mount { fs: FsId, node: NodeNumber },
+    /// The node does not have it mounted any more.
+    Unmount { fs: FsId, node: NodeNumber },
 }
 
 /// Everything that is known of a cluster.
@@ -284,7 +316,10 @@ impl Cluster {
             Change::AddFs { name, code, block_size, mount, nsds } => {
                 next.add_fs(name, *code, *block_size, mount.clone(), nsds)?;
             }
-            Change::Mounted { fs, node } => next.set_mounted(*fs, *node)?,
+            Change::Mount { fs, node } => next.add_mount(*fs, *node)?,
+            Change::Unmount { fs, node } => {
+                next.fs_mut(*fs)?.mounts.retain(|mount| mount.node != *node);
+            }
         }
         next.revision += 1;
         next.check().map_err(|fault| Error::new(ErrorKind::Internal, fault))?;
@@ -305,7 +340,7 @@ impl Cluster {
             return Ok(());
         };
         let id = self.nodes[at].id;
-        let has_mount = self.file_systems.iter().any(|fs| fs.mounted == Some(id));
+        let has_mount = self.file_systems.iter().any(|fs| fs.mount_on(id).is_some());
         if id == self.leader || has_mount || self.nsds_of(id).next().is_some() {
             return invalid(format!("{name} is a node of this cluster already"));
         }
@@ -343,7 +378,7 @@ impl Cluster {
                 format!("{name} serves {}: a node with NSDs is not deleted", used.join(", "));
             return Err(Error::new(ErrorKind::Busy, detail));
         }
-        if let Some(fs) = self.file_systems.iter().find(|fs| fs.mounted == Some(id)) {
+        if let Some(fs) = self.file_systems.iter().find(|fs| fs.mount_on(id).is_some()) {
             let detail =
                 format!("{name} has {} mounted: `strake fs umount {}` first", fs.name, fs.name);
             return Err(Error::new(ErrorKind::Busy, detail));
@@ -413,22 +448,31 @@ impl Cluster {
         }
         let nsds = nsds.to_vec();
         let name = name.to_owned();
-        self.file_systems.push(FsRecord { id, name, code, block_size, mount, nsds, mounted: None });
+        let mounts = Vec::new();
+        self.file_systems.push(FsRecord { id, name, code, block_size, mount, nsds, mounts });
         Ok(())
     }
 
-    fn set_mounted(&mut self, fs: FsId, node: Option<NodeNumber>) -> Result<()> {
-        match node.map(|node| self.node(node)) {
-            Some(None) => return invalid("the node that mounts is no node of the cluster".into()),
-            Some(Some(node)) if !node.roles.has(Role::Client) => {
+    fn fs_mut(&mut self, id: FsId) -> Result<&mut FsRecord> {
+        let found = self.file_systems.iter_mut().find(|fs| fs.id == id);
+        found.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("no file system {id}")))
+    }
+
+    fn add_mount(&mut self, fs: FsId, node: NodeNumber) -> Result<()> {
+        match self.node(node) {
+            None => return invalid("the node that mounts is no node of the cluster".into()),
+            Some(node) if !node.roles.has(Role::Client) => {
                 return invalid(format!("{} lacks the role client: it mounts nothing", node.name));
             }
-            _ => {}
+            Some(_) => {}
         }
-        match self.file_systems.iter_mut().find(|record| record.id == fs) {
-            Some(record) => record.mounted = node,
-            None => return invalid(format!("no file system {fs}")),
+        let (life, name) = (self.revision + 1, self.node_name(node));
+        let fs = self.fs_mut(fs)?;
+        if fs.mount_on(node).is_some() {
+            let detail = format!("{name} has {} mounted already", fs.name);
+            return Err(Error::new(ErrorKind::Busy, detail));
         }
+        fs.mounts.push(MountRecord { node, life });
         Ok(())
     }
 
@@ -484,9 +528,15 @@ impl Cluster {
             if !fs.nsds.iter().all(|nsd| own(nsd) && seen.insert(*nsd)) {
                 return Err(format!("file system {} names an NSD that is not its own", fs.name));
             }
-            let client = fs.mounted.map(|node| self.node(node));
-            if client.is_some_and(|node| node.is_none_or(|node| !node.roles.has(Role::Client))) {
-                return Err(format!("file system {} is mounted on no client", fs.name));
+            let mut seen = BTreeSet::new();
+            for mount in &fs.mounts {
+                let node = self.node(mount.node);
+                if node.is_none_or(|node| !node.roles.has(Role::Client)) {
+                    return Err(format!("file system {} is mounted on no client", fs.name));
+                }
+                if !seen.insert(mount.node) || mount.life > self.revision {
+                    return Err(format!("file system {} has a mount from nowhere", fs.name));
+                }
             }
         }
         Ok(())

@@ -101,6 +101,28 @@ fn numbers_are_never_given_twice() {
 }
 
 #[test]
+fn each_mount_has_a_client_and_a_life_of_its_own() {
+    let mut cluster = three();
+    cluster.apply(&Change::AddNsds { nsds: vec![new_nsd(1, "/srv/a")] }).expect("adds");
+    cluster.apply(&add_fs("demo", &[1])).expect("makes");
+    let fs = FsId(1);
+    let mount = |node| Change::Mount { fs, node: NodeNumber(node) };
+    cluster.apply(&mount(1)).expect("mounts");
+    cluster.apply(&mount(2)).expect("mounts");
+    assert!(refused(&mut cluster, &mount(2)).contains("n2 has demo mounted already"));
+    let found = |cluster: &Cluster, node| {
+        let fs = cluster.fs(fs).expect("there");
+        fs.mount_on(NodeNumber(node)).expect("mounted")
+    };
+    let (one, two) = (found(&cluster, 1), found(&cluster, 2));
+    assert_ne!((one.client(), one.life), (two.client(), two.life));
+    cluster.apply(&Change::Unmount { fs, node: NodeNumber(2) }).expect("unmounts");
+    cluster.apply(&mount(2)).expect("mounts again");
+    assert!(found(&cluster, 2).life > two.life, "a later mount is another life");
+    assert!(refused(&mut cluster, &Change::DeleteNode { node: NodeNumber(2) }).contains("umount"));
+}
+
+#[test]
 fn random_changes_keep_the_invariants() {
     let seed = strake_env::Rng::from_entropy().expect("random").next_u64();
     let seed = std::env::var("STRAKE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(seed);
@@ -112,15 +134,14 @@ fn random_changes_keep_the_invariants() {
         let name = format!("x{}", rng.index(6));
         let node = NodeNumber(rng.index(8) as u32);
         let byte = rng.index(4) as u8;
-        let change = match rng.index(6) {
+        let change = match rng.index(7) {
             0 => Change::Invite { name, roles: Roles::try_from(byte * 2 + 1).expect("a set") },
             1 => Change::Join { name, address: address(byte * 9) },
             2 => Change::DeleteNode { node },
             3 => Change::AddNsds { nsds: vec![new_nsd(node.0, &format!("/srv/{byte}"))] },
             4 => add_fs(&name, &[rng.index(20) as u32, rng.index(20) as u32]),
-            _ => {
-                Change::Mounted { fs: FsId(rng.index(4) as u32), node: (byte > 0).then_some(node) }
-            }
+            5 => Change::Mount { fs: FsId(rng.index(4) as u32), node },
+            _ => Change::Unmount { fs: FsId(rng.index(4) as u32), node },
         };
         let before = cluster.revision;
         match cluster.apply(&change) {

@@ -47,7 +47,7 @@ pub(crate) struct CreateArgs {
   strake fs mount demo                       on the node where the command is run
   strake fs mount demo -N n2 --set pagepool=2G
   strake fs mount demo --all                 on all nodes with the role client
-  strake fs mount demo --force               the node that had it mounted is switched off")]
+  strake fs mount demo --force               a node that had it mounted is switched off")]
 pub(crate) struct MountArgs {
     /// The file system's name.
     #[arg(value_name = "NAME")]
@@ -64,8 +64,8 @@ pub(crate) struct MountArgs {
     /// Change a setting for this and later mounts. `strake config list` explains the settings.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Even if a node that does not answer had it mounted. Only when that node is off for certain:
-    /// what it writes later would destroy data.
+    /// Nodes that have it mounted and do not answer count as gone. Only when they are off for
+    /// certain: what they write later would destroy data.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -85,6 +85,7 @@ pub(crate) struct UmountArgs {
     #[arg(short = 'N', long, value_name = "NODES", value_delimiter = ',')]
     nodes: Vec<String>,
     /// Unmount even if the mount is busy. Programs that use it get errors; data is still flushed.
+    /// A node that does not answer counts as gone: only when it is off for certain.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -163,6 +164,11 @@ pub(crate) fn list_nsds(target: &NodeTarget) -> Result<()> {
     Ok(())
 }
 
+/// The names of the nodes that have a file system mounted.
+fn mounted_on(cluster: &Cluster, fs: &FsRecord) -> Vec<String> {
+    fs.mounts.iter().map(|mount| cluster.node_name(mount.node)).collect()
+}
+
 /// The file systems of a cluster for `strake fs list --json`.
 pub(crate) fn file_systems_as_json(cluster: Option<&Cluster>) -> Vec<Value> {
     let Some(cluster) = cluster else { return Vec::new() };
@@ -173,7 +179,7 @@ pub(crate) fn file_systems_as_json(cluster: Option<&Cluster>) -> Vec<Value> {
             "code": fs.code.to_string(),
             "blockSize": fs.block_size,
             "mount": fs.mount,
-            "mountedOn": fs.mounted.map(|node| cluster.node_name(node)),
+            "mountedOn": mounted_on(cluster, fs),
             "nsds": fs.nsds.iter().filter_map(|nsd| cluster.nsd(*nsd)).map(|nsd| &nsd.name)
                 .collect::<Vec<_>>(),
         })
@@ -190,7 +196,7 @@ pub(crate) fn file_systems_as_table(cluster: &Cluster) -> Table {
             fs.code.to_string(),
             fs.nsds.len().to_string(),
             fs.mount.display().to_string(),
-            fs.mounted.map_or_else(String::new, |node| cluster.node_name(node)),
+            mounted_on(cluster, fs).join(", "),
         ]);
     }
     table
@@ -263,8 +269,8 @@ pub(crate) fn mount_here(
 pub(crate) fn umount(args: &UmountArgs) -> Result<()> {
     let (fs, force) = (args.name.clone(), args.force);
     let own = args.target.file()?;
-    let mounted = args.target.cluster()?.fs_named(&fs)?.mounted;
-    if args.nodes.is_empty() && mounted == Some(own.id) {
+    let mounts = args.target.cluster()?.fs_named(&fs)?.mounts.clone();
+    if args.nodes.is_empty() && mounts.iter().all(|mount| mount.node == own.id) {
         let message = args.target.ask(&Request::Node(NodeRequest::Unmount { fs, force }))?;
         return report(&args.target, vec![MountAnswer { node: own.node, done: true, message }]);
     }

@@ -51,14 +51,16 @@ pub(super) fn tend(daemon: &Weak<Daemon>) {
 impl Daemon {
     fn tend_disks(&self) -> Result<()> {
         let Some(_alone) = self.managing.try_lock() else { return Ok(()) };
-        let pending = self.manager.replacement()?;
+        // In a cluster the leader does this.
+        let Ok(manager) = self.manager() else { return Ok(()) };
+        let pending = manager.replacement()?;
         if let Some((replacement, false)) = pending
             && let Some(port) = self.answering(replacement.new)
         {
-            self.manager.replace_nsd(replacement, port)?;
+            manager.replace_nsd(replacement, port)?;
         }
-        if let Some((deletion, false)) = self.manager.deletion()? {
-            self.manager.delete_nsd(deletion)?;
+        if let Some((deletion, false)) = manager.deletion()? {
+            manager.delete_nsd(deletion)?;
         }
         let held: Vec<NsdId> = self.array.nsds().iter().map(|view| view.nsd).collect();
         let coming = pending.map(|(replacement, _)| replacement.new);
@@ -80,7 +82,7 @@ impl Daemon {
     /// Answers `strake disk suspend` and `resume`.
     pub(super) fn suspend_disk(&self, disk: &str, suspended: bool) -> Result<Value> {
         let view = self.view(disk)?;
-        let is_so = self.manager.set_suspended(view.nsd, suspended)?;
+        let is_so = self.manager()?.set_suspended(view.nsd, suspended)?;
         let message = match (suspended, is_so) {
             (true, true) => format!("{disk} is suspended: new files are placed on the others"),
             (true, false) => format!(
@@ -99,12 +101,12 @@ impl Daemon {
         self.refuse_in_cluster("replaced")?;
         let _alone = self.managing.lock();
         let view = self.view(disk)?;
-        if let Some((pending, _)) = self.manager.replacement()? {
+        if let Some((pending, _)) = self.manager()?.replacement()? {
             let name = self.nsd_name(pending.old);
             let detail = format!("{name} is being replaced: wait until that is done");
             return Err(Error::new(ErrorKind::Busy, detail));
         }
-        if let Some((deletion, _)) = self.manager.deletion()?
+        if let Some((deletion, _)) = self.manager()?.deletion()?
             && (deletion.nsd == view.nsd || view.state.availability.readable())
         {
             let name = self.nsd_name(deletion.nsd);
@@ -155,7 +157,7 @@ impl Daemon {
             }
             RealClock.sleep(START_WAIT_STEP);
         };
-        self.manager.replace_nsd(Replacement { old: view.nsd, new: NsdId(id), rate }, port)?;
+        self.manager()?.replace_nsd(Replacement { old: view.nsd, new: NsdId(id), rate }, port)?;
         let message = format!(
             "{disk} is being replaced by {name} ({}); `strake disk list` shows how far it is",
             path.display()
@@ -177,7 +179,7 @@ impl Daemon {
         self.refuse_in_cluster("deleted")?;
         let _alone = self.managing.lock();
         let view = self.view(disk)?;
-        self.manager.delete_nsd(Deletion { nsd: view.nsd, rate })?;
+        self.manager()?.delete_nsd(Deletion { nsd: view.nsd, rate })?;
         let message = format!(
             "{disk} is being deleted: what it holds gets places on the other disks; `strake disk \
              list` shows how far that is"
@@ -248,15 +250,15 @@ impl Daemon {
     }
 
     /// The progress and findings of the scrub.
-    pub(super) fn scrub(&self) -> ScrubReport {
-        let view = self.manager.scrub();
+    pub(super) fn scrub(&self) -> Result<ScrubReport> {
+        let view = self.manager()?.scrub();
         let state = match (view.running, view.started.is_some(), view.complete) {
             (true, _, _) => "running",
             (false, false, _) => "never",
             (false, true, true) => "complete",
             (false, true, false) => "stopped",
         };
-        ScrubReport {
+        Ok(ScrubReport {
             state: state.to_owned(),
             started_seconds: view.started.map(|time| time.seconds),
             ended_seconds: view.ended.map(|time| time.seconds),
@@ -270,7 +272,7 @@ impl Daemon {
             own_bytes: view.own_bytes,
             bad_pages: view.bad_pages,
             mended_pages: view.mended_pages,
-        }
+        })
     }
 
     /// The state of the disk with that name.
@@ -289,7 +291,10 @@ impl Daemon {
         self.view(disk)?;
         let end = RealClock.monotonic() + START_WAIT_MAX;
         self.backend.lock().kick();
-        self.manager.look_after_nsds();
+        match &self.manager() {
+            Ok(manager) => manager.look_after_nsds(),
+            Err(_) => self.array.io.nsds().look_after(),
+        }
         loop {
             let availability = self.view(disk)?.state.availability;
             let name = availability_name(availability);

@@ -7,6 +7,7 @@ use crate::backend::Backend;
 use crate::commands::diag::node_name;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::mounts;
+use crate::node::StripsChecked;
 use crate::settings;
 use crate::show::{CheckReport, Show, ShowMemory, ShowNsd};
 use serde_json::{Value, json};
@@ -22,10 +23,7 @@ use strake_observe::Observe;
 use strake_proto::layout::NsdStatus;
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
-use strake_proto::{ByteCount, ClientId, Code, Error, ErrorKind, NsdId, Result, SlotIndex};
-
-/// The id of the only client that a file system on one machine has.
-const CLIENT: ClientId = ClientId(1);
+use strake_proto::{ByteCount, Code, Error, ErrorKind, NsdId, Result, SlotIndex};
 
 /// A running file system.
 pub(crate) struct Daemon {
@@ -37,8 +35,9 @@ pub(crate) struct Daemon {
     observe: Arc<Observe>,
     pub(super) backend: Mutex<Backend>,
     meta: Arc<dyn MetaPort>,
-    /// Declared before the array, which it repairs, so that its threads end first.
-    pub(super) manager: Manager,
+    /// Declared before the array, which it repairs, so that its threads end first. In a cluster the
+    /// leader has it.
+    manager: Option<Manager>,
     pub(super) array: Arc<Array>,
     pub(super) vfs: Arc<StrakeVfs>,
     mount: FuseMount,
@@ -56,18 +55,27 @@ impl Daemon {
         let pool = configuration(&*meta)?.pool;
         let nsds = (0..).map(SlotIndex).zip(pool.slots.iter().map(|slot| backend.port(slot.nsd)));
         let settings = client_settings(&config)?;
+        let (client, tokens) = backend.client();
         let array = Array::open(ArrayOptions {
             meta: Arc::clone(&meta),
             nsds: nsds.collect(),
             clock,
             observe: Arc::clone(&observe),
-            client: CLIENT,
+            client,
             io_threads: settings.io_threads,
-            beside_others: false,
+            beside_others: tokens.is_some(),
         })?;
-        after_crash::recover(&array).map_err(|error| error.context("recovery at start"))?;
-        let vfs = StrakeVfs::start(Arc::clone(&array), settings)?;
-        let manager = Manager::start(Arc::clone(&array), Arc::clone(&vfs) as Arc<dyn Exclusion>)?;
+        let (vfs, manager) = match tokens {
+            Some(tokens) => {
+                (StrakeVfs::start_with_tokens(Arc::clone(&array), settings, tokens)?, None)
+            }
+            None => {
+                after_crash::recover(&array).map_err(|error| error.context("recovery at start"))?;
+                let vfs = StrakeVfs::start(Arc::clone(&array), settings)?;
+                let exclusion = Arc::clone(&vfs) as Arc<dyn Exclusion>;
+                (vfs, Some(Manager::start(Arc::clone(&array), exclusion)?))
+            }
+        };
         backend.watch(&array)?;
         let options = MountOptions {
             name: config.name.clone(),
@@ -94,6 +102,17 @@ impl Daemon {
             vfs,
             mount,
             stopped: Mutex::new(None),
+        })
+    }
+
+    /// What repairs.
+    ///
+    /// # Errors
+    /// `NotSupported` in a cluster.
+    pub(super) fn manager(&self) -> Result<&Manager> {
+        self.manager.as_ref().ok_or_else(|| {
+            let detail = "in a cluster the leader repairs, and takes no such request yet";
+            Error::new(ErrorKind::NotSupported, detail)
         })
     }
 
@@ -143,7 +162,7 @@ impl Daemon {
             return Ok(bytes);
         }
         self.unmount(force)?;
-        self.manager.stop();
+        self.manager.iter().for_each(Manager::stop);
         let report = self.vfs.shutdown()?;
         self.backend.lock().finish()?;
         *stopped = Some(report.bytes);
@@ -192,13 +211,13 @@ impl Daemon {
             }
             Request::DiskDelete { disk, rate } => self.delete_disk(disk, *rate),
             Request::ScrubStart { rate } => {
-                self.manager.start_scrub(*rate)?;
-                encode(&self.scrub())
+                self.manager()?.start_scrub(*rate)?;
+                encode(&self.scrub()?)
             }
-            Request::ScrubStatus => encode(&self.scrub()),
+            Request::ScrubStatus => encode(&self.scrub()?),
             Request::ScrubStop => {
-                self.manager.stop_scrub();
-                encode(&self.scrub())
+                self.manager()?.stop_scrub();
+                encode(&self.scrub()?)
             }
             Request::Down { force } => Ok(json!({ "flushedBytes": self.stop(*force)? })),
         }
@@ -224,7 +243,11 @@ impl Daemon {
         let configuration = configuration(&*self.meta)?;
         let space = self.vfs.statfs()?;
         let config = self.config();
-        let holders = self.backend.lock().metadata_holders(&self.dir, &config);
+        let cluster = self.backend.lock().cluster();
+        let holders = cluster.map_or_else(
+            || assemble::metadata_holders(&self.dir, &config),
+            |cluster| cluster.metadata_holders(),
+        );
         let effective = settings::TABLE
             .iter()
             .map(|setting| (setting.name.to_owned(), config.settings.get(setting.name).to_owned()));
@@ -251,8 +274,9 @@ impl Daemon {
     fn show_nsds(&self, configuration: &Configuration, holders: &[NsdId]) -> Vec<ShowNsd> {
         let mut shown = Vec::new();
         let config = self.config();
-        let coming =
-            self.manager.replacement().ok().flatten().map(|(replacement, _)| replacement.new);
+        let manager = self.manager.as_ref();
+        let pending = manager.and_then(|manager| manager.replacement().ok().flatten());
+        let coming = pending.map(|(replacement, _)| replacement.new);
         for view in self.array.nsds() {
             let config = config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
             let slot = configuration.pool.slots.get(usize::from(view.slot.0));
@@ -330,7 +354,11 @@ impl Daemon {
             }
             other => report.faults.push(format!("metadata: answered {other:?}")),
         }
-        let found = self.manager.check_strips()?;
+        let cluster = self.backend.lock().cluster();
+        let found = match cluster {
+            Some(cluster) => cluster.check_strips()?,
+            None => StripsChecked::from(self.manager()?.check_strips()?),
+        };
         report.files = found.files;
         report.blocks = found.blocks;
         report.block_strips = found.strips;

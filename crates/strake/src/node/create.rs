@@ -189,7 +189,7 @@ impl Node {
             block_size: 0,
             mount: Default::default(),
             nsds: Vec::new(),
-            mounted: None,
+            mounts: Vec::new(),
         };
         let mut config = self.config_of(&cluster, &nothing);
         for nsd in nsds {

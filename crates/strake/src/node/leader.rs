@@ -6,16 +6,19 @@
 
 use super::messages::{
     FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, NsdPlace, Place,
+    StripsChecked,
 };
 use super::server::{Node, encode};
-use crate::cluster::{Change, Cluster, NodeNumber};
+use crate::backend::crew::Crew;
+use crate::backend::ways::NsdWays;
+use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber};
 use serde_json::Value;
+use std::sync::Arc;
 use std::time::Duration;
-use strake_proto::{Error, ErrorKind, FsId, Result, Role, Roles};
+use strake_env::RealClock;
+use strake_net::{Introduction, SessionEnv, SessionLimits};
+use strake_proto::{Error, ErrorKind, FsId, NsdId, Result, Role, Roles};
 use tracing::{info, warn};
-
-/// Why a second mount of a file system is refused.
-const ONE_MOUNT: &str = "more than one mount needs tokens, which this version does not have";
 
 /// How long a join token is good for.
 const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -54,13 +57,16 @@ impl Node {
             LeaderRequest::MountFs { fs, nodes, settings } => {
                 encode(&self.mount_on(fs, nodes, settings)?)
             }
-            LeaderRequest::MayMount { fs, node } => encode(&self.refuse_second_mount(fs, *node)?),
-            LeaderRequest::ForgetMount { fs } => encode(&self.forget_lost_mount(fs)?),
+            LeaderRequest::MayMount { fs, node } => encode(&self.may_mount(fs, *node)?),
+            LeaderRequest::ForgetMount { fs } => encode(&self.forget_lost_mounts(fs)?),
             LeaderRequest::UnmountFs { fs, nodes, force } => {
                 encode(&self.unmount_on(fs, nodes, *force)?)
             }
             LeaderRequest::OpenMount { fs, node } => encode(&self.open_mount(fs, *node)?),
-            LeaderRequest::CloseMount { fs, node } => encode(&self.close_mount(*fs, *node)?),
+            LeaderRequest::CloseMount { fs, mount, flushed } => {
+                encode(&self.close_mount(*fs, *mount, *flushed)?)
+            }
+            LeaderRequest::CheckStrips { fs } => encode(&self.check_strips(*fs)?),
             LeaderRequest::Holders { fs } => {
                 let served = self.served.lock();
                 let member = served.get(fs);
@@ -155,9 +161,8 @@ impl Node {
         let mut answers = Vec::new();
         for (id, node) in nodes {
             let (fs, settings) = (record.clone(), settings.to_vec());
-            // The mount's process asks the same. Here no mount point is touched yet.
             let answer = self
-                .refuse_second_mount(&record.name, id)
+                .may_mount(&record.name, id)
                 .and_then(|()| self.ask::<String>(id, &NodeRequest::Mount { fs, settings }));
             let done = answer.is_ok();
             let message = answer.unwrap_or_else(|error| error.to_string());
@@ -166,99 +171,159 @@ impl Node {
         Ok(answers)
     }
 
-    /// Takes a user's word that the node that has the file system mounted is off.
-    fn forget_lost_mount(&self, fs: &str) -> Result<()> {
+    /// Takes a user's word that nodes that have the file system mounted and do not answer are off.
+    fn forget_lost_mounts(&self, fs: &str) -> Result<()> {
         let _alone = self.changing.lock();
         let cluster = self.cluster();
         let record = cluster.fs_named(fs)?;
-        let Some(node) = record.mounted else { return Ok(()) };
-        let fs = record.id;
-        if self.peer(node).is_ok_and(|peer| peer.ask::<NodeState>(&NodeRequest::State).is_ok()) {
-            return Ok(());
-        }
-        let name = cluster.node_name(node);
-        warn!(target: "node", "{name} is off, somebody says: its mount counts as gone");
-        self.change(&Change::Mounted { fs, node: None }).map(drop)
+        let is_silent = |node| self.ask::<NodeState>(node, &NodeRequest::State).is_err();
+        let lost = record.mounts.iter().filter(|mount| is_silent(mount.node)).copied().collect();
+        self.bury_mounts(record, lost)
     }
 
     fn unmount_on(&self, fs: &str, nodes: &[String], force: bool) -> Result<Vec<MountAnswer>> {
         let record = self.cluster().fs_named(fs)?.clone();
-        let nodes = match (nodes.is_empty(), record.mounted) {
-            (true, None) => return invalid(format!("{fs} is not mounted")),
-            (true, Some(node)) => vec![(node, self.cluster().node_name(node))],
+        let cluster = self.cluster();
+        let nodes = match (nodes.is_empty(), record.mounts.is_empty()) {
+            (true, true) => return invalid(format!("{fs} is not mounted")),
+            (true, false) => {
+                let named = |mount: &MountRecord| (mount.node, cluster.node_name(mount.node));
+                record.mounts.iter().map(named).collect()
+            }
             (false, _) => self.clients(nodes)?,
         };
         let mut answers = Vec::new();
         for (id, node) in nodes {
             let fs = record.name.clone();
-            let answer = self.ask::<String>(id, &NodeRequest::Unmount { fs, force });
-            let done = answer.is_ok();
-            if done {
-                self.close_mount(record.id, id)?;
+            let mut answer = self.ask::<String>(id, &NodeRequest::Unmount { fs, force });
+            let is_silent = |error: &Error| error.kind() == ErrorKind::Unreachable;
+            if force && answer.as_ref().is_err_and(is_silent) {
+                self.forget_lost_mounts(&record.name)?;
+                answer = Ok(format!("{node} does not answer: its mount counts as gone"));
             }
+            let done = answer.is_ok();
             let message = answer.unwrap_or_else(|error| error.to_string());
             answers.push(MountAnswer { node, done, message });
         }
         Ok(answers)
     }
 
-    /// Refuses a mount while another node has the file system mounted.
-    fn refuse_second_mount(&self, fs: &str, node: NodeNumber) -> Result<()> {
+    /// Refuses a mount that this node cannot have. No mount point was touched yet.
+    fn may_mount(&self, fs: &str, node: NodeNumber) -> Result<()> {
         let cluster = self.cluster();
-        let record = cluster.fs_named(fs)?;
-        if let Some(other) = record.mounted.filter(|other| *other != node) {
-            let name = cluster.node_name(other);
-            // The node's own lock says whether the mount's process is alive.
-            match self.ask::<bool>(other, &NodeRequest::IsMounted { fs: fs.to_owned() }) {
-                Ok(false) => info!(target: "node", "the mount of {fs} on {name} is gone"),
-                Ok(true) => {
-                    let detail = format!("{fs} is mounted on {name}; {ONE_MOUNT}");
-                    return Err(Error::new(ErrorKind::Busy, detail));
-                }
-                Err(error) => {
-                    let detail = format!(
-                        "{fs} is mounted on {name}, as far as is known; {ONE_MOUNT}. {error}: \
-                         start it, or if it is switched off, mount with --force"
-                    );
-                    return Err(Error::new(ErrorKind::Busy, detail));
-                }
-            }
+        cluster.fs_named(fs)?;
+        if cluster.node(node).is_some_and(|node| node.roles.has(Role::Client)) {
+            return Ok(());
         }
-        Ok(())
+        invalid(format!("{} lacks the role client: it mounts nothing", cluster.node_name(node)))
     }
 
-    /// Grants a mount, unless another node has the file system mounted.
-    fn open_mount(&self, fs: &str, node: NodeNumber) -> Result<Grant> {
-        let _alone = self.changing.lock();
-        let cluster = self.cluster();
-        let record = cluster.fs_named(fs)?;
-        if !self.served.lock().contains_key(&record.id) {
-            let leader = cluster.node_name(self.file.id);
+    /// What the mounts of a file system share.
+    fn crew(&self, fs: FsId) -> Result<Arc<Crew>> {
+        let served = self.served.lock();
+        let crew = served.get(&fs).and_then(|member| member.crew().cloned());
+        crew.ok_or_else(|| {
             let detail = format!(
-                "the metadata of {fs} is not served: `strake node state` says what {leader} lacks"
+                "the metadata of file system {fs} is not served: `strake node state` says what {} \
+                 lacks",
+                self.file.node
             );
-            return Err(Error::new(ErrorKind::Unreachable, detail));
-        }
-        self.refuse_second_mount(fs, node)?;
-        let cluster = self.change(&Change::Mounted { fs: record.id, node: Some(node) })?;
-        let record = cluster.fs(record.id).ok_or(ErrorKind::Internal)?.clone();
-        let place = |id: &strake_proto::NsdId| {
+            Error::new(ErrorKind::Unreachable, detail)
+        })
+    }
+
+    /// Where the NSDs of a file system are.
+    fn places(&self, cluster: &Cluster, fs: &FsRecord) -> Vec<NsdPlace> {
+        let place = |id: &NsdId| {
             let at = cluster.node(cluster.nsd(*id)?.node)?;
             let place = Place { node: at.certified_name(), address: at.address? };
             Some(NsdPlace { nsd: *id, place })
         };
-        let nsds = record.nsds.iter().filter_map(place).collect();
-        let leader = Place { node: self.file.node.parse()?, address: self.file.address };
-        Ok(Grant { fs: record, node, leader, nsds })
+        fs.nsds.iter().filter_map(place).collect()
     }
 
-    /// Notes that a node does not have the file system mounted any more.
-    pub(super) fn close_mount(&self, fs: FsId, node: NodeNumber) -> Result<()> {
-        let _alone = self.changing.lock();
-        if self.cluster().fs(fs).is_some_and(|fs| fs.mounted == Some(node)) {
-            self.change(&Change::Mounted { fs, node: None })?;
+    /// Has the manager of a file system at work, puts right what mounts left that are gone, and
+    /// notes that they are. The caller holds `changing`.
+    fn bury_mounts(&self, fs: &FsRecord, gone: Vec<MountRecord>) -> Result<()> {
+        let cluster = self.cluster();
+        let env = SessionEnv {
+            // Each session gets that of its node.
+            introduction: Introduction::node(&self.own, &self.file.node.parse()?),
+            clock: RealClock::shared(),
+            waits: Arc::clone(&self.observe) as _,
+            process: None,
+        };
+        let nsds = NsdWays::new(&self.own, self.places(&cluster, fs), env, SessionLimits::NSD);
+        let clients = gone.iter().map(|mount| mount.client()).collect();
+        self.crew(fs.id)?.work(&nsds, &clients)?;
+        for mount in gone {
+            let name = cluster.node_name(mount.node);
+            info!(target: "node", "the mount of {} on {name} is gone", fs.name);
+            self.change(&Change::Unmount { fs: fs.id, node: mount.node })?;
         }
         Ok(())
+    }
+
+    /// Has the manager at work for mounts that lived through a restart of this process.
+    pub(super) fn work_for_mounts(&self, fs: &FsRecord) {
+        let Some(_alone) = self.changing.try_lock() else { return };
+        let begun = match self.crew(fs.id) {
+            Ok(crew) if crew.is_at_work() => return,
+            Ok(_) => self.bury_mounts(fs, Vec::new()),
+            Err(error) => Err(error),
+        };
+        let fault = begun.err().map(|error| format!("{}: mounts wait: {error}", fs.name));
+        self.set_fault(fs.id, fault);
+    }
+
+    fn check_strips(&self, fs: FsId) -> Result<StripsChecked> {
+        {
+            // A manager that has yet to begin after a restart of this process begins now.
+            let _alone = self.changing.lock();
+            let cluster = self.cluster();
+            let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
+            self.bury_mounts(record, Vec::new())?;
+        }
+        Ok(self.crew(fs)?.check_strips()?.into())
+    }
+
+    /// Grants a mount.
+    fn open_mount(&self, fs: &str, node: NodeNumber) -> Result<Grant> {
+        let _alone = self.changing.lock();
+        let cluster = self.cluster();
+        let record = cluster.fs_named(fs)?;
+        let crew = self.crew(record.id)?;
+        // The node that asks has the mount's lock now, so its mount of before is gone. Other nodes
+        // look at their own locks.
+        let name = || fs.to_owned();
+        let is_gone = |mount: &&MountRecord| {
+            mount.node == node
+                || self.ask::<bool>(mount.node, &NodeRequest::IsMounted { fs: name() }) == Ok(false)
+        };
+        let gone = record.mounts.iter().filter(is_gone).copied().collect();
+        self.bury_mounts(record, gone)?;
+        let cluster = self.change(&Change::Mount { fs: record.id, node })?;
+        let record = cluster.fs(record.id).ok_or(ErrorKind::Internal)?.clone();
+        let mount = record.mount_on(node).ok_or(ErrorKind::Internal)?;
+        crew.admit(mount.client());
+        let nsds = self.places(&cluster, &record);
+        let leader = Place { node: self.file.node.parse()?, address: self.file.address };
+        Ok(Grant { fs: record, mount, leader, nsds })
+    }
+
+    /// Notes that a mount has ended. What it left is put right unless it `flushed` everything.
+    pub(super) fn close_mount(&self, fs: FsId, mount: MountRecord, flushed: bool) -> Result<()> {
+        let _alone = self.changing.lock();
+        let cluster = self.cluster();
+        let Some(record) = cluster.fs(fs) else { return Ok(()) };
+        if !record.mounts.contains(&mount) {
+            return Ok(());
+        }
+        if !flushed {
+            return self.bury_mounts(record, vec![mount]);
+        }
+        self.crew(fs)?.closed(mount.client());
+        self.change(&Change::Unmount { fs, node: mount.node }).map(drop)
     }
 
     /// What the user wants of a new file system, checked by itself.

@@ -6,10 +6,11 @@
 //! request they do not know.
 
 pub(crate) use crate::cluster::stanza::Described;
-use crate::cluster::{Cluster, FsRecord, NodeNumber, NsdRecord};
+use crate::cluster::{Cluster, FsRecord, MountRecord, NodeNumber, NsdRecord};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use strake_env::net::SocketAddr;
+use strake_manager::StripCheck;
 use strake_proto::{Code, FsId, NodeName, NsdId, Roles};
 
 /// A request to a node.
@@ -121,14 +122,14 @@ pub(crate) enum LeaderRequest {
         /// `KEY=VALUE` settings of this and later mounts.
         settings: Vec<String>,
     },
-    /// Refuse if another node has the file system mounted.
+    /// Refuse if the node cannot mount the file system.
     MayMount {
         /// The file system's name.
         fs: String,
         /// The node that is to mount it.
         node: NodeNumber,
     },
-    /// The node that has a file system mounted and does not answer is off for certain.
+    /// The nodes that have a file system mounted and do not answer are off for certain.
     ForgetMount {
         /// The file system's name.
         fs: String,
@@ -149,12 +150,19 @@ pub(crate) enum LeaderRequest {
         /// The node it runs on.
         node: NodeNumber,
     },
-    /// A mount's process has flushed everything and ends.
+    /// A mount has ended.
     CloseMount {
         /// The file system.
         fs: FsId,
-        /// The node it ran on.
-        node: NodeNumber,
+        /// The mount.
+        mount: MountRecord,
+        /// True if it flushed everything before.
+        flushed: bool,
+    },
+    /// Compare the metadata with the strips. The answer is a [`StripsChecked`].
+    CheckStrips {
+        /// The file system.
+        fs: FsId,
     },
     /// The NSDs that hold the metadata. The answer is a list of [`NsdId`].
     Holders {
@@ -180,8 +188,8 @@ pub(crate) struct FsWanted {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Grant {
     pub(crate) fs: FsRecord,
-    /// The node that it was granted to.
-    pub(crate) node: NodeNumber,
+    /// The mount that was granted.
+    pub(crate) mount: MountRecord,
     /// Where the metadata is.
     pub(crate) leader: Place,
     pub(crate) nsds: Vec<NsdPlace>,
@@ -199,6 +207,25 @@ pub(crate) struct NsdPlace {
 pub(crate) struct Place {
     pub(crate) node: NodeName,
     pub(crate) address: SocketAddr,
+}
+
+/// What a comparison of the metadata with the strips found; see `strake_manager::StripCheck`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StripsChecked {
+    pub(crate) files: u64,
+    pub(crate) blocks: u64,
+    pub(crate) strips: u64,
+    pub(crate) allocated: u64,
+    pub(crate) objects: u64,
+    pub(crate) faults: Vec<String>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl From<StripCheck> for StripsChecked {
+    fn from(found: StripCheck) -> StripsChecked {
+        let StripCheck { files, blocks, strips, allocated, objects, faults, notes, .. } = found;
+        StripsChecked { files, blocks, strips, allocated, objects, faults, notes }
+    }
 }
 
 /// How one node answered when it was to mount or unmount.

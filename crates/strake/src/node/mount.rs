@@ -8,7 +8,7 @@ use crate::commands::up::{prepare_mount_point, start_daemon};
 use crate::daemon::start_thread;
 use crate::data_dir::{NodeConfig, NsdConfig};
 use std::time::Duration;
-use strake_proto::{Error, ErrorKind, FsId, Result};
+use strake_proto::{Error, ErrorKind, Result};
 use tracing::{info, warn};
 
 /// How long a mount's process that is on its way down is waited for.
@@ -53,25 +53,33 @@ impl Node {
             let detail = format!("{fs} is unmounted and flushed, but its process still runs");
             return Err(Error::new(ErrorKind::TimedOut, detail));
         }
-        // A mount's process that was killed has told the leader nothing.
-        if let Some(record) = self.cluster().file_systems.iter().find(|record| record.name == fs) {
-            self.tell_closed(record.id);
-        }
+        // A process that was killed has told the leader nothing.
+        self.look_after_mounts();
         Ok(sentence)
     }
 
-    /// Has the leader note that this node does not have the file system mounted.
-    fn tell_closed(&self, fs: FsId) {
-        let node = self.file.id;
-        let told = match self.leads() {
-            true => self.close_mount(fs, node),
-            false => self
-                .peer(self.cluster().leader)
-                .and_then(|leader| leader.ask_leader(&LeaderRequest::CloseMount { fs, node })),
-        };
-        if let Err(error) = told {
-            // The leader asks this node when it matters, and learns that no mount is there.
-            warn!(target: "node", "the leader was not told of the end of a mount: {error}");
+    /// Has the leader note which mounts of this node are gone: no process has their lock. A process
+    /// that ended in order has told the leader itself.
+    pub(super) fn look_after_mounts(&self) {
+        for fs in self.cluster().file_systems {
+            if self.leads() && !fs.mounts.is_empty() {
+                self.work_for_mounts(&fs);
+            }
+            let Some(mount) = fs.mount_on(self.file.id) else { continue };
+            if self.is_mounted(&fs.name).unwrap_or(true) {
+                continue;
+            }
+            let (fs, flushed) = (fs.id, false);
+            let told = match self.leads() {
+                true => self.close_mount(fs, mount, flushed),
+                false => self.peer(self.cluster().leader).and_then(|leader| {
+                    leader.ask_leader(&LeaderRequest::CloseMount { fs, mount, flushed })
+                }),
+            };
+            if let Err(error) = told {
+                // It is told again.
+                warn!(target: "node", "a mount is gone, and what it held is not free yet: {error}");
+            }
         }
     }
 

@@ -36,7 +36,7 @@ use strake_net::{
     NodeServer, ProvenPeer, ServerOptions,
 };
 use strake_observe::Observe;
-use strake_proto::{Error, ErrorKind, FsId, NodeIdentity, NsdId, Result};
+use strake_proto::{ClientId, Error, ErrorKind, FsId, NodeIdentity, NsdId, Result};
 use tracing::{error, info, warn};
 
 /// How often a node looks for file systems that could not be opened, and for newer records.
@@ -55,7 +55,7 @@ pub(super) struct Node {
     /// Why file systems of this node are not served.
     faults: Mutex<BTreeMap<FsId, String>>,
     cluster: Arc<Mutex<Cluster>>,
-    observe: Arc<Observe>,
+    pub(super) observe: Arc<Observe>,
     /// True while the leader does not answer, so that the log says so once.
     is_alone: AtomicBool,
     /// The reason to end, once there is one.
@@ -180,6 +180,7 @@ fn tend(node: &Weak<Node>) {
         }
         node.follow_leader();
         node.serve_file_systems();
+        node.look_after_mounts();
     }
 }
 
@@ -300,20 +301,33 @@ impl Node {
             }
             let opened = self.prepare(fs, &config).and_then(|dir| {
                 let place = (fs.id, &self.door);
-                Member::open(&dir, &config, self.leads(), place, &self.observe)
+                let mounts: Vec<ClientId> = fs.mounts.iter().map(|mount| mount.client()).collect();
+                let mounts = self.leads().then_some(&*mounts);
+                Member::open(&dir, &config, mounts, place, &self.observe)
             });
-            match opened {
+            let fault = match opened {
                 Ok(member) => {
                     served.insert(fs.id, member);
-                    self.faults.lock().remove(&fs.id);
+                    None
                 }
-                Err(error) => {
-                    let fault = format!("{} is not served: {error}", fs.name);
-                    if self.faults.lock().insert(fs.id, fault.clone()) != Some(fault.clone()) {
-                        error!(target: "node", "{fault}");
-                    }
+                Err(error) => Some(format!("{} is not served: {error}", fs.name)),
+            };
+            self.set_fault(fs.id, fault);
+        }
+    }
+
+    /// Notes what is wrong with a file system here, or that nothing is. The log says it once.
+    pub(super) fn set_fault(&self, fs: FsId, fault: Option<String>) {
+        let mut faults = self.faults.lock();
+        let before = faults.get(&fs).cloned();
+        match fault {
+            Some(fault) => {
+                if before.as_ref() != Some(&fault) {
+                    error!(target: "node", "{fault}");
                 }
+                faults.insert(fs, fault);
             }
+            None => drop(faults.remove(&fs)),
         }
     }
 
@@ -380,9 +394,8 @@ impl Node {
             Request::Node(NodeRequest::State | NodeRequest::IsMounted { .. }) => true,
             Request::Node(_) => is(cluster.leader),
             Request::Leader(LeaderRequest::Join { node, .. }) => node == peer.name.as_str(),
-            Request::Leader(
-                LeaderRequest::OpenMount { node, .. } | LeaderRequest::CloseMount { node, .. },
-            ) => is(*node),
+            Request::Leader(LeaderRequest::OpenMount { node, .. }) => is(*node),
+            Request::Leader(LeaderRequest::CloseMount { mount, .. }) => is(mount.node),
             Request::Leader(_) => true,
         };
         if may {
@@ -438,7 +451,7 @@ impl Node {
         let mounts = self.state().mounts;
         let elsewhere: Vec<String> = {
             let cluster = self.cluster.lock();
-            let mounted = cluster.file_systems.iter().filter(|fs| fs.mounted.is_some());
+            let mounted = cluster.file_systems.iter().filter(|fs| !fs.mounts.is_empty());
             mounted.filter(|_| cluster.leader == self.file.id).map(|fs| fs.name.clone()).collect()
         };
         if let Some(fs) = mounts.first().filter(|_| !force) {

@@ -1,0 +1,221 @@
+//! One file system, mounted on three nodes at once, by three processes of this machine.
+//!
+//! 1. What one mount does, the others see at once: bytes, names, sizes, modes, removals. Of many
+//!    that create one name, one succeeds. git on one mount reads what git on another wrote.
+//! 2. The process of a mount is killed while it holds files that it has not made durable. The
+//!    others get these files within seconds, with everything that was synced.
+//! 3. fio verifies on two mounts while the server processes of all nodes are killed in turn and
+//!    started again, the leader among them. fio sees no error, and every disk comes back.
+//! 4. `fs check` is clean beside the mounts. The nodes stop, start, and have everything.
+
+use super::checks::Checks;
+use super::cluster_first::{FIO_SECONDS_MAX, NODES, Place, make, with};
+use super::command::pause;
+use super::session::Session;
+use super::writer::contents;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Between two accidents.
+const WORK: Duration = Duration::from_millis(1500);
+const ROUNDS: usize = 20;
+
+pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let place = Place::new(session, "cluster-mounts")?;
+    let outcome = story(&place, checks);
+    // Whatever went wrong, no process stays.
+    let _ = place.run("umount-at-the-end", place.on("n1", "fs umount demo --force"));
+    for node in NODES {
+        let _ = place.run("stop-at-the-end", place.on(node, "node stop --force"));
+    }
+    outcome
+}
+
+fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    make(place, checks)?;
+    for node in NODES {
+        mount(place, node)?;
+    }
+    checks.record("three nodes mount the file system", Ok(()));
+    checks.record("what one mount does, the others see at once", seen_at_once(place));
+    checks.record("of three that create a name, one succeeds", one_creates(place));
+    checks.record("git on one mount reads what git on another wrote", git(place));
+    checks.record("a mount that dies holds up nobody", mount_dies(place));
+    mount(place, "n3")?;
+    servers_die(place, checks);
+    checks.record("every disk is up", place.wait_until_up());
+    let check = place.succeeds("check", place.on_mount("fs check"));
+    checks.record("strake fs check is clean beside three mounts", check);
+    checks.record("all unmount", place.succeeds("umount", place.on("n2", "fs umount demo")));
+    for node in ["n3", "n2", "n1"] {
+        place.succeeds("stop", place.on(node, "node stop"))?;
+    }
+    for node in NODES {
+        place.succeeds("start", place.on(node, "node start"))?;
+    }
+    mount(place, "n3")?;
+    checks.record("everything is there after a restart of all", verify(place, "n3", "synced", 7));
+    checks.record("n3 unmounts it", place.succeeds("umount", place.on("n3", "fs umount demo")));
+    Ok(())
+}
+
+/// Where a node has the file system mounted.
+fn at(place: &Place<'_>, node: &str) -> PathBuf {
+    place.root.join(format!("mnt-{node}"))
+}
+
+fn mount(place: &Place<'_>, node: &str) -> Result<(), String> {
+    let command = place.on(node, "fs mount demo --set pagepool=64M --set stay_awake=off --at");
+    place.succeeds("mount", with(command, &at(place, node).to_string_lossy()))
+}
+
+fn text(what: &str) -> impl Fn(std::io::Error) -> String + '_ {
+    move |error| format!("{what}: {error}")
+}
+
+fn expect<T: PartialEq + std::fmt::Debug>(what: &str, found: T, wanted: T) -> Result<(), String> {
+    match found == wanted {
+        true => Ok(()),
+        false => Err(format!("{what}: {found:?} instead of {wanted:?}")),
+    }
+}
+
+/// Round by round another mount acts, and each of the others looks.
+fn seen_at_once(place: &Place<'_>) -> Result<(), String> {
+    for round in 0..ROUNDS {
+        let acts = at(place, NODES[round % 3]);
+        let looks: Vec<PathBuf> = (1..3).map(|more| at(place, NODES[(round + more) % 3])).collect();
+        let bytes = contents(round as u64, 1000 + round * 7919);
+        fs::write(acts.join("a"), &bytes).map_err(text("write"))?;
+        for look in &looks {
+            expect("bytes", fs::read(look.join("a")).map_err(text("read"))?, bytes.clone())?;
+        }
+        let mut append = fs::OpenOptions::new().append(true).open(acts.join("log"));
+        if round == 0 {
+            append = fs::File::create(acts.join("log"));
+        }
+        append.and_then(|mut log| log.write_all(b"0123456789")).map_err(text("append"))?;
+        fs::rename(acts.join("a"), acts.join("b")).map_err(text("rename"))?;
+        let mode = fs::Permissions::from_mode(0o600 + round as u32);
+        fs::set_permissions(acts.join("b"), mode).map_err(text("chmod"))?;
+        for look in &looks {
+            expect("a is renamed", look.join("a").exists(), false)?;
+            let found = fs::metadata(look.join("b")).map_err(text("stat"))?;
+            let mode = found.permissions().mode() & 0o777;
+            expect("size", found.len(), bytes.len() as u64)?;
+            expect("mode", mode, 0o600 + round as u32)?;
+            let log = fs::metadata(look.join("log")).map_err(text("stat"))?;
+            expect("length of the log", log.len(), 10 * (round as u64 + 1))?;
+        }
+        fs::remove_file(looks[0].join("b")).map_err(text("unlink"))?;
+        expect("b is removed", acts.join("b").exists(), false)?;
+    }
+    Ok(())
+}
+
+fn one_creates(place: &Place<'_>) -> Result<(), String> {
+    for round in 0..ROUNDS {
+        let name = format!("only-{round}");
+        let made = std::thread::scope(|scope| {
+            let create = |node: &'static str| {
+                let path = at(place, node).join(&name);
+                scope.spawn(move || fs::OpenOptions::new().write(true).create_new(true).open(path))
+            };
+            let racers: Vec<_> = NODES.into_iter().map(create).collect();
+            racers.into_iter().map(|racer| racer.join()).filter(is_made).count()
+        });
+        expect(&name, made, 1)?;
+    }
+    Ok(())
+}
+
+fn is_made(made: &std::thread::Result<std::io::Result<fs::File>>) -> bool {
+    matches!(made, Ok(Ok(_)))
+}
+
+fn git(place: &Place<'_>) -> Result<(), String> {
+    let run = |node: &str, words: &str| {
+        let mut git = place.session.command("git");
+        git.arg("-C").arg(at(place, node)).args(["-c", "user.name=a", "-c", "user.email=a@b"]);
+        git.args(["-c", "safe.directory=*"]).args(words.split(' '));
+        place.run("git", git)?.success().map(|ended| ended.output())
+    };
+    run("n1", "init -q repo")?;
+    for (round, node) in NODES.iter().cycle().take(6).enumerate() {
+        for file in 0..20 {
+            let path = at(place, node).join(format!("repo/f{file}-{round}"));
+            fs::write(path, contents(file, 5000)).map_err(text("write"))?;
+        }
+        run(node, "-C repo add -A")?;
+        run(node, &format!("-C repo commit -qm {round}"))?;
+        let other = NODES[(round + 1) % 3];
+        expect("git status", run(other, "-C repo status --short")?, String::new())?;
+    }
+    run("n2", "-C repo fsck --strict").map(drop)
+}
+
+/// A mount dies with files that it holds exclusively: one synced, one not.
+fn mount_dies(place: &Place<'_>) -> Result<(), String> {
+    let dies = at(place, "n3");
+    fs::write(dies.join("synced"), contents(7, 9 << 20)).map_err(text("write"))?;
+    let synced = fs::File::open(dies.join("synced")).and_then(|file| file.sync_all());
+    synced.map_err(text("fsync"))?;
+    fs::write(dies.join("lost"), contents(8, 9 << 20)).map_err(text("write"))?;
+    place.kill_mount("n3")?;
+    verify(place, "n1", "synced", 7)?;
+    verify(place, "n2", "synced", 7)?;
+    let length = |node: &str| fs::read(at(place, node).join("lost")).map(|bytes| bytes.len());
+    expect("both read the same of the other", length("n1").ok(), length("n2").ok())?;
+    fs::write(at(place, "n2").join("lost"), contents(9, 5000)).map_err(text("write again"))?;
+    expect("the name is free", length("n1").ok(), Some(5000))
+}
+
+fn verify(place: &Place<'_>, node: &str, name: &str, salt: u64) -> Result<(), String> {
+    let found = fs::read(at(place, node).join(name)).map_err(text(name))?;
+    match found == contents(salt, 9 << 20) {
+        true => Ok(()),
+        false => Err(format!("{name} on {node} is not what was synced")),
+    }
+}
+
+/// All server processes die, one after the other, while fio works on two mounts.
+fn servers_die(place: &Place<'_>, checks: &mut Checks) {
+    let fio = |node: &'static str, block: &str| {
+        let mut fio = place.session.command("fio");
+        fio.args([format!("--name=verified-{node}"), format!("--bs={block}")]);
+        fio.args(["--rw=randwrite", "--size=16M", "--ioengine=psync", "--fsync=16"]);
+        fio.args(["--verify=crc32c", "--verify_backlog=32", "--verify_fatal=1", "--time_based"]);
+        fio.args(["--runtime=12", "--randseed=7", "--fallocate=none", "--directory"]);
+        fio.arg(at(place, node));
+        fio
+    };
+    let (ended, accidents) = std::thread::scope(|scope| {
+        let start = |node: &'static str, block: &'static str| {
+            let mut fio = fio(node, block);
+            let name = format!("fio-{node}");
+            scope.spawn(move || {
+                place.session.run("cluster-mounts", &name, FIO_SECONDS_MAX, &mut fio).map(drop)
+            })
+        };
+        let fios = [("n1", start("n1", "64k")), ("n2", start("n2", "4k"))];
+        let accidents = ["n3", "n2", "n1"].iter().try_for_each(|node| {
+            pause(WORK);
+            place.kill(node)?;
+            pause(WORK);
+            place.succeeds("restart", place.on(node, "node start"))?;
+            // Only one failure at a time is promised.
+            place.wait_until_up()
+        });
+        let ended = fios.map(|(node, fio)| {
+            (node, fio.join().unwrap_or_else(|_| Err("it panicked".to_owned())))
+        });
+        (ended, accidents)
+    });
+    checks.record("the servers of n3, n2 and n1 are killed and started again", accidents);
+    for (node, fio) in ended {
+        checks.record(&format!("fio on {node} sees no error meanwhile"), fio);
+    }
+}
