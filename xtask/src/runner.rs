@@ -6,8 +6,9 @@
 //! another exit code counts as at least one failure, whatever it printed.
 
 use crate::suites::janitor;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,8 @@ impl Tally {
 
 /// How many lines of a failed step are repeated at the end.
 const FAULTS_MAX: usize = 20;
+/// How many of the last lines are repeated if a step fails without a line that says why.
+const LAST_LINES: usize = 10;
 /// How lines begin that belong to the line before: lines that a check quotes from logs.
 const FOLLOW: [&str; 3] = ["    | ", "    : ", "  the daemon's log"];
 
@@ -69,6 +72,8 @@ struct Faults {
     lines: Vec<String>,
     /// Whether the last line was such a line, so that lines that belong to it may follow.
     is_open: bool,
+    /// The last lines of all.
+    last: VecDeque<String>,
 }
 
 impl Faults {
@@ -81,6 +86,16 @@ impl Faults {
         if self.is_open && self.lines.len() < FAULTS_MAX {
             self.lines.push(line.to_owned());
         }
+        if self.last.len() == LAST_LINES {
+            self.last.pop_front();
+        }
+        self.last.push_back(line.to_owned());
+    }
+
+    /// The lines to repeat for a step that failed. A step that was killed, or that could not begin,
+    /// has no line about a check that failed. Then its last lines have to do.
+    fn repeated(self) -> Vec<String> {
+        if self.lines.is_empty() { self.last.into() } else { self.lines }
     }
 
     /// True if the last line announces a panic. The next line is the panic's message.
@@ -198,7 +213,7 @@ pub(crate) fn run_step(step: &Step) -> (Tally, Vec<String>) {
         .envs(step.environment.iter().map(|(key, value)| (key, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
+        .stderr(Stdio::piped())
         .spawn();
     let mut child = match child {
         Ok(child) => child,
@@ -217,7 +232,14 @@ pub(crate) fn run_step(step: &Step) -> (Tally, Vec<String>) {
         janitor::kill_children(child.id());
         let _ = child.kill();
     }
-    let succeeded = child.wait().is_ok_and(|status| status.success());
+    let status = child.wait();
+    let succeeded = status.as_ref().is_ok_and(ExitStatus::success);
+    if finished && !succeeded {
+        faults.push(match status {
+            Ok(status) => format!("{}: {status}", step.name),
+            Err(error) => format!("{}: cannot be waited for: {error}", step.name),
+        });
+    }
     let tally = match (succeeded && finished, tally) {
         (true, tally) if tally == Tally::default() => Tally { passed: 1, ..tally },
         (true, tally) => tally,
@@ -226,18 +248,14 @@ pub(crate) fn run_step(step: &Step) -> (Tally, Vec<String>) {
     (tally, faults)
 }
 
-/// Passes the child's output on and adds up its tallies. The last value is false if the time ran
-/// out.
+/// Passes the child's output and its errors on and adds up its tallies. The last value is false if
+/// the time ran out.
 fn follow(child: &mut Child, limit: Duration) -> (Tally, Vec<String>, bool) {
     let output = child.stdout.take().expect("invariant: stdout is piped");
+    let errors = child.stderr.take().expect("invariant: stderr is piped");
     let (lines_in, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-            if lines_in.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
-                break;
-            }
-        }
-    });
+    pass_on(output, lines_in.clone());
+    pass_on(errors, lines_in);
     let end = now() + limit;
     let (mut tally, mut faults) = (Tally::default(), Faults::default());
     loop {
@@ -250,10 +268,21 @@ fn follow(child: &mut Child, limit: Duration) -> (Tally, Vec<String>, bool) {
                 println!("{line}");
                 let _ = std::io::stdout().flush();
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => return (tally, faults.lines, true),
-            Err(mpsc::RecvTimeoutError::Timeout) => return (tally, faults.lines, false),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return (tally, faults.repeated(), true),
+            Err(mpsc::RecvTimeoutError::Timeout) => return (tally, faults.repeated(), false),
         }
     }
+}
+
+/// Sends each line of `pipe` to `lines`, in a thread that ends with the pipe.
+fn pass_on(pipe: impl Read + Send + 'static, lines: mpsc::Sender<String>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+            if lines.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                break;
+            }
+        }
+    });
 }
 
 /// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; …` and `[name: ]3 passed, 0 failed[, 1
@@ -313,6 +342,16 @@ mod tests {
             "the message",
         ];
         assert_eq!(faults.lines, wanted);
+    }
+
+    #[test]
+    fn a_step_that_cannot_begin_says_why_at_the_end() {
+        let step = Step::new("broken", &["sh", "-c", "echo begun; echo no room >&2; exit 3"], 1);
+        let (tally, mut faults) = run_step(&step);
+        assert_eq!(tally, Tally { failed: 1, ..Tally::default() });
+        assert_eq!(faults.pop().as_deref(), Some("broken: exit status: 3"));
+        faults.sort();
+        assert_eq!(faults, ["begun", "no room"]);
     }
 
     #[test]

@@ -49,8 +49,7 @@ impl Session {
         let kept = target.join("suites");
         build(&repository, &kept)?;
         let binaries = target.join("debug");
-        let root = Path::new(PLACE).join(format!("strake-{}", std::process::id()));
-        std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+        let root = new_directory()?;
         let strake = binaries.join("strake");
         let janitor = janitor::start(&root, &strake)
             .map_err(|error| format!("cannot start the janitor: {error}"))?;
@@ -108,6 +107,21 @@ impl Drop for Session {
         drop(self.janitor.stdin.take());
         let _ = self.janitor.wait();
     }
+}
+
+/// Makes a directory that is this run's alone. An earlier process may have had the same number, and
+/// may have left its directory behind.
+fn new_directory() -> Result<PathBuf, String> {
+    let process = std::process::id();
+    let mut names =
+        (0..100).map(|number| Path::new(PLACE).join(format!("strake-{process}-{number}")));
+    names
+        .find_map(|root| match std::fs::create_dir(&root) {
+            Ok(()) => Some(Ok(root)),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => None,
+            Err(error) => Some(Err(format!("{}: {error}", root.display()))),
+        })
+        .unwrap_or_else(|| Err(format!("{PLACE}: directories of process {process} fill it")))
 }
 
 /// Builds the binaries under test, optimised and with every assertion on. It builds the whole
