@@ -94,8 +94,8 @@ pub struct Found {
     pub version: Version,
     /// Its length.
     pub block_bytes: u32,
-    /// What was written, if the read had to write the block anew: a strip was bad, or versions were
-    /// unequal. The new version is accepted, but not yet stable.
+    /// The new version, if the read had to write the block anew because a strip was bad or versions
+    /// were unequal. It is accepted, but not yet stable.
     pub rewritten: Option<Written>,
 }
 

@@ -549,9 +549,9 @@ fn tokens_of_many_files_are_given_back_for_room() {
 
 /// What the bytes of a file may be after a mount that wrote it has died.
 struct Left {
-    /// What was synced.
+    /// The bytes that were synced.
     synced: Vec<u8>,
-    /// What was written later, byte by byte.
+    /// For each offset, the bytes that were written there later.
     later: BTreeMap<usize, Vec<u8>>,
 }
 

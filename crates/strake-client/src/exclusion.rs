@@ -1,6 +1,6 @@
-//! What repair needs of a mount, implemented with the mount's tokens and locks: see
-//! [`strake_array::exclusion`]. Beside other mounts it takes the file from them first, so what they
-//! had not sent is stable then.
+//! A mount keeps programs away from a block while repair works on it: the trait
+//! [`strake_array::exclusion`], implemented with the mount's tokens and locks. Beside other mounts
+//! it takes the file from them first, so what they had not sent is stable then.
 
 use crate::block_io::load::load;
 use crate::block_io::send::flush_block;

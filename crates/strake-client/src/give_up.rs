@@ -89,8 +89,8 @@ impl GiveUp for Mount {
     }
 
     fn write_again(&self, nsd: NsdId) -> bool {
-        // What was written without it must be in the metadata: the manager compares what it finds
-        // there.
+        // Blocks that were written without the NSD must be in the metadata, because the manager
+        // compares the blocks that it finds there.
         self.array.io.nsds().write_again(nsd) && sync_all(self).is_ok()
     }
 

@@ -42,7 +42,7 @@ const REQUESTS_MAX: usize = 16_000;
 /// Cancelled waits that were not known, and may be about to begin.
 const EARLY_MAX: usize = 4096;
 
-/// Who wants to know an outcome.
+/// The one that is told an outcome.
 enum Caller {
     /// A thread that waits, and what it waits for once that is there.
     Thread(Option<Result<LockOutcome>>),

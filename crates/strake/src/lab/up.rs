@@ -161,7 +161,7 @@ pub(super) fn target(lab: &Lab, node: u16) -> NodeTarget {
     NodeTarget { dir: Some(lab.node_root(node)), json: false }
 }
 
-/// Mounts the file system on a node. That the cluster refuses a mount beside others is no error.
+/// Mounts the file system on a node.
 ///
 /// # Errors
 /// Those of `strake fs mount`.
