@@ -46,6 +46,8 @@ pub enum Service {
     Node,
     /// The tokens of one file system of a cluster.
     TokensOf(FsId),
+    /// What the replicas of a cluster's log say to each other.
+    Replica,
 }
 
 impl std::fmt::Display for Service {
@@ -57,6 +59,7 @@ impl std::fmt::Display for Service {
             Service::MetaOf(fs) => write!(out, "metadata {fs}"),
             Service::Node => out.write_str("node"),
             Service::TokensOf(fs) => write!(out, "tokens {fs}"),
+            Service::Replica => out.write_str("replica"),
         }
     }
 }

@@ -139,13 +139,23 @@ impl Calls {
             Some(Err(error)) => Err(CallError::Disconnected(error)),
             None => {
                 drop(reply);
-                if let Some(entry) = self.state.lock().in_flight.get_mut(&call.number) {
-                    entry.slot = None;
-                }
+                self.forsake(call);
                 let detail = format!("no reply within {:.1} s", limit.as_secs_f64());
                 Err(CallError::Failed(Error::new(ErrorKind::TimedOut, detail)))
             }
         }
+    }
+
+    /// Nobody waits for this call any more. It keeps its place until its reply comes.
+    pub(crate) fn forsake(&self, call: &Call) {
+        if let Some(entry) = self.state.lock().in_flight.get_mut(&call.number) {
+            entry.slot = None;
+        }
+    }
+
+    /// The number of the oldest call in flight.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.state.lock().in_flight.keys().next().copied()
     }
 
     /// Ends all calls, because the connection is gone: every call in flight and every later one

@@ -203,6 +203,27 @@ impl Connection {
         self.inner.calls.wait(&call, limit)
     }
 
+    /// Sends a request whose reply nobody waits for. It takes room among the calls in flight until
+    /// the reply comes. Waits at most `limit` for each of: room, its turn to write, the writing.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub(crate) fn post(
+        &self,
+        kind: FrameKind,
+        message: &[u8],
+        limit: Duration,
+    ) -> std::result::Result<(), CallError> {
+        let call = self.inner.calls.begin(message.len(), limit)?;
+        self.inner.calls.forsake(&call);
+        self.send(kind, message, &[], limit, &call)
+    }
+
+    /// The oldest request without a reply.
+    pub(crate) fn oldest_call(&self) -> Option<u64> {
+        self.inner.calls.oldest()
+    }
+
     fn send(
         &self,
         kind: FrameKind,

@@ -20,6 +20,7 @@ use crate::handshake::{Refusal, Welcomed, receive};
 use crate::meta::MetaHandler;
 use crate::nsd::NsdHandler;
 use crate::refusals::Refusals;
+use crate::replicas::{ReplicaHandler, ReplicaPort};
 use crate::server::{Core, Handler, RpcServer, ServerOptions, is_passing};
 use crate::tokens::{TokenHandler, TokenPort};
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ use strake_proto::{Error, ErrorKind, FsId, NodeName, NsdId, Result};
 
 /// Between attempts to accept while descriptors are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Of messages of one replica that wait here. More wait at the other end.
+const REPLICA_BYTES_MAX: usize = 8 << 20;
 /// The door's name in the log.
 const NAME: &str = "this node";
 
@@ -158,10 +161,29 @@ impl Door {
         self.serve(Service::TokensOf(fs), Arc::new(TokenHandler::new(port, waits)))
     }
 
+    /// Serves a replica of the cluster's log. One thread hands it all messages.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn serve_replica(&self, port: Arc<dyn ReplicaPort>) -> Result<()> {
+        let options =
+            ServerOptions { workers: 1, request_bytes_max: REPLICA_BYTES_MAX, ..self.hall.options };
+        self.serve_with(Service::Replica, Arc::new(ReplicaHandler { port }), options)
+    }
+
     fn serve(&self, service: Service, handler: Arc<dyn Handler>) -> Result<()> {
-        let Hall { endpoint, credentials, options, .. } = &*self.hall;
+        self.serve_with(service, handler, self.hall.options)
+    }
+
+    fn serve_with(
+        &self,
+        service: Service,
+        handler: Arc<dyn Handler>,
+        options: ServerOptions,
+    ) -> Result<()> {
+        let Hall { endpoint, credentials, .. } = &*self.hall;
         let (endpoint, credentials) = (endpoint.clone(), credentials.clone());
-        let server = RpcServer::behind_door(endpoint, service, handler, credentials, *options)?;
+        let server = RpcServer::behind_door(endpoint, service, handler, credentials, options)?;
         let before = self.hall.services.lock().insert(service, server);
         before.into_iter().for_each(RpcServer::stop);
         Ok(())

@@ -8,7 +8,8 @@
 //! *session* is a connection that is made anew when it breaks. [`server`] is the other end; it may
 //! ask its clients something over the same connection ([`back`]). [`talk`] is for two ends that
 //! need no calls in flight: the benchmark's agents. A node of a cluster has one port for all its
-//! services ([`door`]), of which one is for what the nodes ask each other ([`control`]).
+//! services ([`door`]), of which one is for what the nodes ask each other ([`control`]), and one
+//! for the replicas of the cluster's log ([`replicas`]).
 //!
 //! **A session's life.** The client connects, both prove that they know the secret (see
 //! [`auth`]), and the server says its *boot number*, drawn anew at each start. Then any number of
@@ -63,6 +64,7 @@ mod meta;
 mod nsd;
 mod private_file;
 mod refusals;
+pub mod replicas;
 pub mod seal;
 pub mod server;
 mod server_process;
@@ -82,6 +84,7 @@ pub use join_token::JoinToken;
 pub use joining::{JoinDesk, join};
 pub use meta::{MetaClientSession, serve_meta};
 pub use nsd::{NsdClientSession, serve_nsd};
+pub use replicas::{ReplicaPort, ReplicaWay};
 pub use server::{ConnectedClient, RpcServer, ServerOptions};
 pub use server_process::ServerProcess;
 pub use session::{SessionEnv, SessionLimits};

@@ -1,0 +1,225 @@
+//! Messages between the replicas of a cluster: bytes in one direction, which may be lost.
+//!
+//! A node has one [`ReplicaWay`] to each other replica: an outbox and a thread, which keeps a
+//! connection and makes it anew when it breaks. A message goes as a request whose reply nobody
+//! waits for. The reply makes room: so the receiver never holds more for a sender than its limits
+//! allow, and the sender's outbox has a limit of its own. What has no room is lost, oldest first.
+//!
+//! **Who may speak.** The service is for nodes with the role *quorum*. Whoever takes a message
+//! learns which node sent it ([`ReplicaPort::deliver`]), and must refuse what another one signs.
+//!
+//! **A peer that is cut off** answers nothing, and the host's buffers would take messages for a
+//! while. So a connection on which a message waits for its reply for too long is given up. What
+//! waits behind it then is old, and is dropped.
+
+use crate::auth::Service;
+use crate::connection::{CallError, Connection};
+use crate::credentials::ProvenPeer;
+use crate::frame::FrameKind;
+use crate::server::{Answer, Handler};
+use crate::session::SessionEnv;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use strake_env::stream::Endpoint;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::thread::{Builder, JoinHandle};
+use strake_proto::limits::MESSAGE_BYTES_MAX;
+use strake_proto::{Error, ErrorKind, Result};
+use tracing::warn;
+
+/// For a connection and its greeting, and for a message to be answered.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Between attempts to connect.
+const PAUSE: Duration = Duration::from_millis(200);
+/// An outbox holds so many messages at most,
+const WAITING_MAX: usize = 1024;
+/// and so many bytes.
+const WAITING_BYTES_MAX: usize = 8 << 20;
+
+/// A replica, as other nodes see it.
+pub trait ReplicaPort: Send + Sync {
+    /// Takes a message of `peer`. It is handed in on one thread, in the order of its connection.
+    ///
+    /// # Errors
+    /// For what is no message of that peer: the connection is closed.
+    fn deliver(&self, peer: &ProvenPeer, message: &[u8]) -> Result<()>;
+}
+
+/// Hands messages to a replica.
+pub(crate) struct ReplicaHandler {
+    pub(crate) port: Arc<dyn ReplicaPort>,
+}
+
+impl Handler for ReplicaHandler {
+    fn kinds(&self) -> (FrameKind, FrameKind) {
+        (FrameKind::ControlRequest, FrameKind::ControlReply)
+    }
+
+    fn handle(
+        &self,
+        peer: &ProvenPeer,
+        message: &[u8],
+        _payload: &[u8],
+        buffer: Vec<u8>,
+    ) -> Result<Answer> {
+        self.port.deliver(peer, message)?;
+        Ok(Answer { message: Vec::new(), payload: buffer })
+    }
+}
+
+/// The way to another replica.
+pub struct ReplicaWay {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    endpoint: Endpoint,
+    env: SessionEnv,
+    outbox: Mutex<Outbox>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Outbox {
+    waiting: VecDeque<Vec<u8>>,
+    bytes: usize,
+    has_ended: bool,
+}
+
+impl Outbox {
+    fn pop(&mut self) -> Option<Vec<u8>> {
+        let message = self.waiting.pop_front()?;
+        self.bytes -= message.len();
+        Some(message)
+    }
+}
+
+impl ReplicaWay {
+    /// A way to the replica at `endpoint`. It connects when there is something to send.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn open(endpoint: Endpoint, env: SessionEnv) -> Result<ReplicaWay> {
+        let (outbox, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { endpoint, env, outbox, changed });
+        let of_thread = Arc::clone(&shared);
+        let thread = Builder::new().name("replica way".into()).spawn(move || of_thread.run())?;
+        Ok(ReplicaWay { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Sends a message, or loses it. Never waits.
+    pub fn send(&self, message: Vec<u8>) {
+        if message.len() > MESSAGE_BYTES_MAX {
+            return;
+        }
+        let mut outbox = self.shared.outbox.lock();
+        outbox.bytes += message.len();
+        outbox.waiting.push_back(message);
+        while outbox.waiting.len() > WAITING_MAX || outbox.bytes > WAITING_BYTES_MAX {
+            drop(outbox.pop());
+        }
+        self.shared.changed.notify_all();
+    }
+
+    /// Ends the thread and the connection. This takes as long as an attempt to connect may.
+    pub fn stop(&self) {
+        self.shared.end();
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread ends by itself soon. A replica that drops a way must not wait for it.
+impl Drop for ReplicaWay {
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
+/// A connection, and the oldest message on it that has no reply.
+struct Held {
+    connection: Connection,
+    oldest: Option<(u64, Duration)>,
+}
+
+impl Shared {
+    fn end(&self) {
+        self.outbox.lock().has_ended = true;
+        self.changed.notify_all();
+    }
+
+    fn run(&self) {
+        let (mut held, mut was_reached) = (None, true);
+        while let Some(message) = self.next() {
+            let sent = self.send(&mut held, &message);
+            let Err(error) = sent else {
+                was_reached = true;
+                continue;
+            };
+            held = None;
+            if was_reached {
+                warn!(target: "replica", "a replica is not reached: {error}");
+            }
+            was_reached = false;
+            self.pause();
+        }
+    }
+
+    /// The next message; `None` at the end.
+    fn next(&self) -> Option<Vec<u8>> {
+        let mut outbox = self.outbox.lock();
+        self.changed
+            .wait_while(&mut outbox, |outbox| outbox.waiting.is_empty() && !outbox.has_ended);
+        if outbox.has_ended { None } else { outbox.pop() }
+    }
+
+    /// Drops what is old by now, and gives the other end a moment.
+    fn pause(&self) {
+        let mut outbox = self.outbox.lock();
+        if !outbox.has_ended {
+            self.changed.wait_while_for(&mut outbox, |outbox| !outbox.has_ended, PAUSE);
+        }
+        while outbox.pop().is_some() {}
+    }
+
+    fn send(&self, held: &mut Option<Held>, message: &[u8]) -> Result<()> {
+        let now = self.env.clock.monotonic();
+        if let Some(Held { connection, oldest }) = held {
+            let number = connection.oldest_call();
+            *oldest = match (number, *oldest) {
+                (Some(number), Some((before, since))) if number == before => Some((before, since)),
+                (number, _) => number.map(|number| (number, now)),
+            };
+            if oldest.is_some_and(|(_, since)| now.saturating_sub(since) > LIMIT) {
+                return Err(Error::new(ErrorKind::TimedOut, "the replica answers nothing"));
+            }
+        }
+        let connection = match held {
+            Some(held) if !held.connection.is_broken() => &held.connection,
+            _ => {
+                let made = Held { connection: self.connect()?, oldest: None };
+                &held.insert(made).connection
+            }
+        };
+        match connection.post(FrameKind::ControlRequest, message, LIMIT) {
+            Ok(()) => Ok(()),
+            Err(CallError::Failed(error) | CallError::Disconnected(error)) => Err(error),
+        }
+    }
+
+    fn connect(&self) -> Result<Connection> {
+        let waits = &self.env.waits;
+        let wait = waits.begin_wait("for a connection to the", &self.endpoint.to_string());
+        let introduction = &self.env.introduction;
+        let made = Connection::open(&self.endpoint, introduction, Service::Replica, LIMIT);
+        waits.end_wait(wait);
+        made
+    }
+}
+
+#[cfg(test)]
+#[path = "replicas_test.rs"]
+mod replicas_test;
