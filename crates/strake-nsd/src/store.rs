@@ -385,13 +385,26 @@ impl BlockStore {
     }
 }
 
-impl Drop for BlockStore {
-    fn drop(&mut self) {
+impl BlockStore {
+    /// Ends the store's workers, and returns when their turns under way have ended.
+    ///
+    /// A turn keeps the store and its disk. So without this, the store may outlive the last
+    /// reference that others drop: it still writes and frees while another store is opened on the
+    /// disk. Whoever opens the disk again calls this before.
+    pub fn end(&self) {
         for worker in [&self.checkpointer, &self.discarder, &self.straightener] {
-            if let Some(worker) = worker.lock().take() {
+            // The turn under way may wake a worker, so the lock is not held meanwhile.
+            let taken = worker.lock().take();
+            if let Some(worker) = taken {
                 worker.stop();
             }
         }
+    }
+}
+
+impl Drop for BlockStore {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -319,6 +319,7 @@ impl World {
     fn restart_server(&self, at: usize) {
         let disk = self.machine.disks[at].as_ref().expect("there");
         let mut server = self.servers[at].0.write();
+        server.end();
         let (_, store) = open(disk, &self.observe);
         *server = store;
     }

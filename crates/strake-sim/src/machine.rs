@@ -8,7 +8,7 @@ use strake_array::{Array, ArrayOptions, Exclusion};
 use strake_client::{FlushReport, Patches, Settings, StrakeVfs};
 use strake_env::disk::sim::Sequence;
 use strake_env::simulation::{in_process, is_simulated};
-use strake_env::{Clock, Disk, ManualClock, SimDisk};
+use strake_env::{Clock, ManualClock, SimDisk};
 use strake_manager::{Manager, RecoveryReport, after_crash};
 use strake_meta::{MetaOptions, MetaStore, WITNESS_BYTES};
 use strake_net::{
@@ -29,6 +29,10 @@ use strake_store::container::{CONTAINER_BYTES_MIN, FormatOptions};
 /// The size of a block. It is the smallest that the product accepts and whose full blocks are cut
 /// into N strips.
 pub const BLOCK_SIZE: u32 = 256 << 10;
+
+/// How long a start waits for the threads of an earlier stack that nobody joins. These sync the
+/// journals of the metadata.
+const CLOSE_MAX: Duration = Duration::from_secs(10);
 
 const CLUSTER: ClusterId = ClusterId([7; 16]);
 
@@ -73,6 +77,19 @@ pub struct Stack {
     /// The units that the metadata had hardened when it was opened, by inode. The start wrote them
     /// into the stripes' blocks again.
     pub hardened: BTreeMap<u64, BTreeSet<u64>>,
+    /// The last field, so that nothing uses the stores any more when their workers end.
+    ending: Ending,
+}
+
+/// Ends block stores when it is dropped. A process that is killed takes its threads along, so
+/// nothing of a dropped stack may use the disks any more.
+#[derive(Default)]
+struct Ending(Vec<Arc<BlockStore>>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|store| store.end());
+    }
 }
 
 impl Machine {
@@ -86,16 +103,16 @@ impl Machine {
         let disks = (0..count).map(|_| Some(disk(CONTAINER_BYTES_MIN))).collect();
         let machine = Machine::new(code, disks, disk(WITNESS_BYTES));
         let observe = machine.observe();
-        let mut containers = Vec::new();
         // Metadata asks the block stores for space.
-        let mut stores = Vec::new();
+        let mut stores = Ending::default();
+        let mut containers = Vec::new();
         for (at, disk) in machine.disks.iter().flatten().enumerate() {
             let container = format_disk(disk, at, at)?;
-            stores.push(BlockStore::open(container.clone(), store_options(&observe))?);
+            stores.0.push(BlockStore::open(container.clone(), store_options(&observe))?);
             containers.push(container);
         }
         let configuration = configuration(code, count);
-        let meta = MetaStore::format(&containers, &configuration, machine.meta_options(&observe))?;
+        let meta = MetaStore::format(&containers, &configuration, machine.meta_options(&observe)?)?;
         meta.checkpoint()?;
         Ok(machine)
     }
@@ -157,12 +174,12 @@ impl Machine {
         Observe::new(Arc::clone(&self.clock) as Arc<dyn Clock>, 512)
     }
 
-    fn meta_options(&self, observe: &Arc<Observe>) -> MetaOptions {
-        MetaOptions {
+    fn meta_options(&self, observe: &Arc<Observe>) -> Result<MetaOptions> {
+        Ok(MetaOptions {
             cache_bytes: 1 << 20,
-            witness: Some(Arc::clone(&self.witness) as Arc<dyn Disk>),
+            witness: Some(self.witness.open(CLOSE_MAX)?),
             ..MetaOptions::new(Arc::clone(&observe.waiters))
-        }
+        })
     }
 
     /// Opens the block store of one disk, for example when the disk has returned.
@@ -170,7 +187,7 @@ impl Machine {
     /// # Errors
     /// The container's and the block store's.
     pub fn open_store(&self, disk: &Arc<SimDisk>) -> Result<(Container, Arc<BlockStore>)> {
-        let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>)?;
+        let container = Container::open(disk.open(CLOSE_MAX)?)?;
         let store = BlockStore::open(container.clone(), store_options(&self.observe()))?;
         Ok((container, store))
     }
@@ -181,19 +198,21 @@ impl Machine {
     /// The stack's.
     pub fn open(&self) -> Result<Stack> {
         let observe = self.observe();
+        let mut ending = Ending::default();
         let mut opened = Vec::new();
         for disk in self.disks.iter().flatten() {
-            let container = Container::open(Arc::clone(disk) as Arc<dyn Disk>)?;
+            let container = Container::open(disk.open(CLOSE_MAX)?)?;
             let mut options = BlockStoreOptions { cache_bytes: 1 << 20, ..store_options(&observe) };
             if self.patches == Patches::Always {
                 // Straightening runs beside everything, and not only on an idle disk.
                 options.straighten_delay = Duration::ZERO;
             }
             let store = BlockStore::open(container.clone(), options)?;
+            ending.0.push(Arc::clone(&store));
             opened.push((container, store));
         }
         let containers: Vec<Container> = opened.iter().map(|(it, _)| it.clone()).collect();
-        let meta = Arc::new(MetaStore::open(&containers, self.meta_options(&observe))?);
+        let meta = Arc::new(MetaStore::open(&containers, self.meta_options(&observe)?)?);
         meta.begin_life(self.clock.wall())?;
         let MetaReply::Configuration(found) = meta.query(&MetaQuery::Configuration)? else {
             return Err(Error::new(ErrorKind::Internal, "the metadata has no configuration"));
@@ -228,7 +247,7 @@ impl Machine {
         let recovered = after_crash::recover(&array)?;
         let vfs = StrakeVfs::start(Arc::clone(&array), settings)?;
         let manager = Manager::start(array, Arc::clone(&vfs) as Arc<dyn Exclusion>)?;
-        Ok(Stack { manager, vfs, recovered, servers, meta, stores, spare, hardened })
+        Ok(Stack { manager, vfs, recovered, servers, meta, stores, spare, hardened, ending })
     }
 
     /// Puts servers, which run in another simulated process, in front of the ports.
@@ -264,6 +283,12 @@ impl Machine {
 }
 
 impl Stack {
+    /// Notes the store of an NSD that has returned.
+    pub fn put_store(&mut self, slot: usize, store: Arc<BlockStore>) {
+        self.ending.0.push(Arc::clone(&store));
+        self.stores[slot] = Some(store);
+    }
+
     /// Does at once what the background threads would do in time.
     pub fn tend(&self) {
         self.vfs.tend();
@@ -294,7 +319,7 @@ fn format_disk(disk: &Arc<SimDisk>, at: usize, failure_group: usize) -> Result<C
         failure_group: failure_group as u32,
         seed: 0x5eed + at as u64,
     };
-    Container::format(Arc::clone(disk) as Arc<dyn Disk>, &options)
+    Container::format(disk.open(CLOSE_MAX)?, &options)
 }
 
 fn hardened(meta: &MetaStore) -> Result<BTreeMap<u64, BTreeSet<u64>>> {

@@ -428,7 +428,7 @@ fn come_back(
             .map_err(|error| format!("the metadata takes an NSD in: {error}"))?;
         let port = Arc::clone(&store) as Arc<dyn NsdPort>;
         stack.vfs.array().attach_nsd(SlotIndex(slot as u16), Some(port));
-        stack.stores[slot] = Some(store);
+        stack.put_store(slot, store);
     }
     bring_back(&stack)?;
     if let Some(view) =

@@ -392,7 +392,7 @@ fn disks_that_return_one_by_one_while_in_use_are_brought_up_to_date() {
             .vfs
             .array()
             .attach_nsd(SlotIndex(slot as u16), Some(Arc::clone(&store) as Arc<dyn NsdPort>));
-        stack.stores[slot] = Some(store);
+        stack.put_store(slot, store);
         stack.manager.recover_nsds();
     }
     clean(&stack);

@@ -75,6 +75,7 @@ pub(crate) fn format(
     let meta = MetaStore::format(&containers, &configuration, options)?;
     give_root_directory(&meta)?;
     meta.checkpoint()?;
+    stores.iter().for_each(|store| store.end());
     Ok(())
 }
 
@@ -114,7 +115,9 @@ pub(crate) fn format_meta(
     options.place = place(config);
     let meta = MetaStore::format(&containers, configuration, options)?;
     give_root_directory(&meta)?;
-    meta.checkpoint()
+    meta.checkpoint()?;
+    stores.iter().for_each(|store| store.end());
+    Ok(())
 }
 
 /// Makes an NSD empty that this node has and that belongs to no file system.
@@ -140,7 +143,7 @@ pub(crate) fn format_again(dir: &DataDir, config: &NodeConfig, nsd: &NsdConfig) 
         };
         let container = Container::format(disk, &options)?;
         let observe = Observe::new(RealClock::shared(), 512);
-        BlockStore::open(container, BlockStoreOptions::new(&observe)).map(drop)
+        BlockStore::open(container, BlockStoreOptions::new(&observe)).map(|store| store.end())
     };
     format().map_err(about)
 }

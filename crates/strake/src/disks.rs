@@ -184,15 +184,19 @@ impl Disks {
         self.faults.lock().get(&nsd).cloned()
     }
 
-    /// Tells the hosts of the containers which space in them is free. All disks do so at the same
-    /// time, because it takes long.
+    /// Ends the work of the block stores, so that the disks can be opened again. Then tells the
+    /// hosts of the containers which space in them is free. All disks do so at the same time,
+    /// because it takes long.
     pub(crate) fn give_back(&self) {
         let open = self.open.lock();
         let stores: Vec<_> = open.values().map(|held| Arc::clone(&held.nsd.store)).collect();
         drop(open);
         strake_env::thread::scope(|scope| {
             for store in &stores {
-                scope.spawn(|| store.give_back());
+                scope.spawn(|| {
+                    store.end();
+                    store.give_back();
+                });
             }
         });
     }

@@ -171,6 +171,7 @@ fn conforms(disk: Arc<dyn Disk>) {
 #[test]
 fn the_simulated_disk_conforms() {
     conforms(SimDisk::new(LENGTH));
+    conforms(SimDisk::new(LENGTH).open(Duration::ZERO).unwrap());
 }
 
 #[test]

@@ -11,6 +11,9 @@
 //! points of one history are made cheaply by one [`PowerCuts`], which walks the log forward once.
 //!
 //! **Faults** ([`Faults`]) are switched on while the disk is in use.
+//!
+//! **One user at a time**: who opens a disk ([`SimDisk::open`]) has it alone, as with a container
+//! file. Tests that look at the disk from outside need not open it.
 
 use super::Disk;
 use crate::Rng;
@@ -127,6 +130,7 @@ struct State {
     log: Vec<(u64, Event)>,
     faults: Faults,
     dead: bool,
+    is_open: bool,
 }
 
 impl State {
@@ -160,6 +164,16 @@ pub struct SimDisk {
     released: Condvar,
 }
 
+/// A simulated disk that somebody has opened. It is closed when this is dropped.
+pub struct OpenSimDisk(Arc<SimDisk>);
+
+impl Drop for OpenSimDisk {
+    fn drop(&mut self) {
+        self.0.state.lock().is_open = false;
+        self.0.released.notify_all();
+    }
+}
+
 impl SimDisk {
     /// A disk of `length` zero bytes with positions of its own.
     pub fn new(length: u64) -> Arc<SimDisk> {
@@ -179,6 +193,7 @@ impl SimDisk {
             log: Vec::new(),
             faults: Faults::default(),
             dead: false,
+            is_open: false,
         };
         Arc::new(SimDisk {
             length,
@@ -186,6 +201,22 @@ impl SimDisk {
             state: Mutex::new(state),
             released: Condvar::new(),
         })
+    }
+
+    /// Opens the disk. If somebody has it open, waits for at most `wait`.
+    ///
+    /// # Errors
+    /// `ResourceBusy` if somebody still has it open.
+    pub fn open(self: &Arc<SimDisk>, wait: Duration) -> io::Result<Arc<OpenSimDisk>> {
+        let mut state = self.state.lock();
+        while state.is_open {
+            if self.released.wait_for(&mut state, wait).timed_out() && state.is_open {
+                let detail = "somebody has the disk open";
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, detail));
+            }
+        }
+        state.is_open = true;
+        Ok(Arc::new(OpenSimDisk(Arc::clone(self))))
     }
 
     /// The position reached: the number of the last event.
@@ -406,6 +437,32 @@ impl Disk for SimDisk {
         }
         let position = self.sequence.next();
         state.log.push((position, event));
+    }
+}
+
+impl Disk for OpenSimDisk {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, bytes)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn reserve(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.0.reserve(offset, length)
+    }
+
+    fn discard(&self, offset: u64, length: u64) {
+        self.0.discard(offset, length);
     }
 }
 

@@ -32,6 +32,21 @@ fn a_power_cut_keeps_what_was_synced_and_decides_on_the_rest() {
 }
 
 #[test]
+fn a_second_opening_is_refused_while_the_first_lasts() {
+    let disk = SimDisk::new(LENGTH);
+    let open = disk.open(Duration::ZERO).unwrap();
+    let refused = disk.open(Duration::from_millis(1)).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+    assert!(disk.copy().open(Duration::ZERO).is_ok(), "a copy is a disk of its own");
+    crate::thread::scope(|scope| {
+        let next = scope.spawn(|| disk.open(Duration::from_secs(60)).map(drop));
+        drop(open);
+        next.join().unwrap().unwrap();
+    });
+    assert!(disk.open(Duration::ZERO).is_ok());
+}
+
+#[test]
 fn every_position_has_its_image() {
     let disk = SimDisk::new(LENGTH);
     for fill in 1..=20 {

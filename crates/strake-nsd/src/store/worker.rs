@@ -99,3 +99,45 @@ fn work(store: &Weak<BlockStore>, signal: &Signal, delay: Duration, turn: Turn) 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::store_test::{DISK_BYTES, format, observe};
+    use super::*;
+    use crate::BlockStoreOptions;
+    use strake_env::disk::sim::SimDisk;
+    use strake_env::thread::yield_now;
+    use strake_store::Container;
+
+    /// A turn that lasts until somebody ends the store, and somewhat longer.
+    fn outlasts(store: &BlockStore) -> Option<Duration> {
+        while store.straightener.lock().is_some() {
+            yield_now();
+        }
+        (0..1000).for_each(|_| yield_now());
+        store.checkpoint_if_large();
+        None
+    }
+
+    #[test]
+    fn a_store_that_was_ended_and_dropped_has_let_go_of_its_disk() {
+        let disk = SimDisk::new(DISK_BYTES);
+        drop(format(&disk, 1));
+        for _ in 0..20 {
+            let free = disk.open(Duration::ZERO).expect("nobody has it");
+            let container = Container::open(free).expect("container");
+            let options = BlockStoreOptions {
+                straighten_delay: Duration::MAX,
+                ..BlockStoreOptions::new(&observe())
+            };
+            let store = BlockStore::open(container, options).expect("block store");
+            let worker = Worker::start(&store, "test", Duration::ZERO, outlasts).expect("starts");
+            worker.wake();
+            *store.straightener.lock() = Some(worker);
+            while Arc::strong_count(&store) == 1 {
+                yield_now();
+            }
+            store.end();
+        }
+    }
+}
