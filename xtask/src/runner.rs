@@ -154,6 +154,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("faults-socket", 10),
         ("crashes", 10),
         ("restart-server", 10),
+        ("first-cluster", 10),
         ("cluster-first", 10),
         ("cluster-mounts", 10),
         ("lab", 10),

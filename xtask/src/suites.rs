@@ -20,6 +20,7 @@ mod directory;
 mod documents;
 mod faults;
 mod fio;
+mod first_cluster;
 mod fsx;
 mod full;
 mod hosts;
@@ -102,6 +103,11 @@ const SUITES: &[Suite] = &[
         name: "restart-server",
         about: "kill -9 of the server process, which no program may notice",
         run: restart_server::run,
+    },
+    Suite {
+        name: "first-cluster",
+        about: "docs/operating/first-cluster.md, step by step on six machines",
+        run: first_cluster::run,
     },
     Suite {
         name: "cluster-first",

@@ -188,9 +188,14 @@ impl TokenService {
         &self.locks
     }
 
-    /// Ends the thread. Messages are still answered.
+    /// Ends the thread, and lets go of the clients. They hold ways to this service.
     pub fn stop(&self) {
-        self.state.lock().stopped = true;
+        let ways = {
+            let mut state = self.state.lock();
+            state.stopped = true;
+            std::mem::take(&mut state.ways)
+        };
+        drop(ways);
         self.changed.notify_all();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();

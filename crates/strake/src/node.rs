@@ -11,6 +11,7 @@
 //! that answers it.
 
 mod create;
+mod delete;
 mod dir;
 mod leader;
 mod messages;

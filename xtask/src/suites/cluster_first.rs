@@ -30,11 +30,7 @@ pub(super) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let place = Place::new(session, "cluster-first")?;
     let outcome = story(&place, checks);
-    // Whatever went wrong, no process stays.
-    let _ = place.run("umount-at-the-end", place.on("n1", "fs umount demo --force"));
-    for node in NODES {
-        let _ = place.run("stop-at-the-end", place.on(node, "node stop --force"));
-    }
+    place.end();
     outcome
 }
 
@@ -68,6 +64,7 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
         checks.record(&format!("file {name} is whole on n1"), place.verify(name));
     }
     checks.record("n1 unmounts it", place.succeeds("umount", place.on("n1", "fs umount demo")));
+    checks.record("a deleted file system makes room for another", made_anew(place));
     Ok(())
 }
 
@@ -105,6 +102,25 @@ pub(super) fn make(place: &Place<'_>, checks: &mut Checks) -> Result<(), String>
     Ok(())
 }
 
+/// Deletes the file system, and makes one of the same name of the same disks at once, while the
+/// server of one of them is down at first.
+fn made_anew(place: &Place<'_>) -> Result<(), String> {
+    place.kill("n3")?;
+    place.succeeds("delete", place.on("n1", "fs delete demo --destroy-data"))?;
+    place.succeeds("start", place.on("n3", "node start"))?;
+    let wanted = "fs create demo --code 2x --nsds d1,d2,d3 --mount";
+    place.succeeds("create-anew", with(place.on("n1", wanted), &place.mount()))?;
+    place.succeeds("mount-anew", place.on("n1", "fs mount demo -N n2"))?;
+    let names = std::fs::read_dir(place.mount()).map_err(|error| error.to_string())?;
+    if names.count() > 0 {
+        return Err("what was deleted is there".to_owned());
+    }
+    place.write("before", 1)?;
+    place.verify("before")?;
+    place.succeeds("check-anew", place.on_mount("fs check"))?;
+    place.succeeds("umount-anew", place.on("n1", "fs umount demo"))
+}
+
 /// What protects users from themselves.
 fn refusals(place: &Place<'_>, checks: &mut Checks) {
     let delete = place.on("n1", "node delete n2");
@@ -113,6 +129,14 @@ fn refusals(place: &Place<'_>, checks: &mut Checks) {
     checks.record("the leader does not stop under a mount", place.refused(stop, "umount demo"));
     let create = place.on("n1", "fs create more --code 2x --mount /nowhere");
     checks.record("a file system needs disks", place.refused(create, "no free NSD"));
+    let delete = place.on("n1", "fs delete demo");
+    checks.record("data is destroyed on purpose only", place.refused(delete, "--destroy-data"));
+    let delete = place.on("n1", "fs delete demo --destroy-data");
+    let busy = place.refused(delete, "demo is mounted on n2");
+    checks.record("a file system in use is not deleted", busy);
+    let delete = place.on("n1", "nsd delete d1");
+    let busy = place.refused(delete, "d1 belongs to file system demo");
+    checks.record("an NSD in use is not deleted", busy);
     let file = place.root.join("one-node.stanza");
     let stanzas = "%nsd: device=a servers=n3 size=64M\n%nsd: device=b servers=n3 size=64M\n";
     let made = std::fs::write(&file, stanzas).map_err(|error| error.to_string()).and_then(|()| {
@@ -189,6 +213,14 @@ impl<'a> Place<'a> {
         std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
         // Two runs side by side have different ports, below those that the system gives away.
         Ok(Place { session, suite, root, port: 12_000 + std::process::id() % 20_000 })
+    }
+
+    /// Whatever went wrong, no process stays.
+    pub(super) fn end(&self) {
+        let _ = self.run("umount-at-the-end", self.on("n1", "fs umount demo --force"));
+        for node in NODES {
+            let _ = self.run("stop-at-the-end", self.on(node, "node stop --force"));
+        }
     }
 
     fn address(&self, number: usize) -> String {

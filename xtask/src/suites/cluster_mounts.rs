@@ -26,11 +26,7 @@ const ROUNDS: usize = 20;
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let place = Place::new(session, "cluster-mounts")?;
     let outcome = story(&place, checks);
-    // Whatever went wrong, no process stays.
-    let _ = place.run("umount-at-the-end", place.on("n1", "fs umount demo --force"));
-    for node in NODES {
-        let _ = place.run("stop-at-the-end", place.on(node, "node stop --force"));
-    }
+    place.end();
     outcome
 }
 

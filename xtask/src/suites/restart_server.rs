@@ -92,7 +92,10 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     checks.hold(&format!("the daemon starts {kills} servers anew"), counted == kills, || {
         format!("the log tells of {counted}")
     });
-    checks.record("every disk is up", faults::wait_for(&mounted, "nsd1 ", &[" up "]));
+    // A disk whose server was away for a write is brought up to date first.
+    let all_up = (1..=SHAPE.nsds)
+        .try_for_each(|nsd| faults::wait_for(&mounted, &format!("nsd{nsd} "), &[" up "]));
+    checks.record("every disk is up", all_up);
     checks.record("disk list", mounted.disks_are_up());
     place.verify(checks, "after the kills");
     checks.record("strake fs check is clean", mounted.check());

@@ -76,6 +76,11 @@ impl Member {
         }
     }
 
+    /// The NSDs that it has.
+    pub(crate) fn nsds(&self) -> Vec<NsdId> {
+        self.disks().ports().into_keys().collect()
+    }
+
     /// The metadata's holders, if this node has the metadata.
     pub(crate) fn metadata_holders(&self) -> Option<Vec<NsdId>> {
         match self {

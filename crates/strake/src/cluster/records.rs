@@ -158,6 +158,10 @@ pub(crate) enum Change {
     AddNsds { nsds: Vec<NewNsd> },
     /// Makes a file system of NSDs that belong to none.
     AddFs { name: String, code: Code, block_size: u32, mount: PathBuf, nsds: Vec<NsdId> },
+    /// Removes a file system that no node has mounted. Its NSDs belong to none.
+    DeleteFs { fs: FsId },
+    /// Removes NSDs that belong to no file system.
+    DeleteNsds { nsds: Vec<NsdId> },
     /// The node mounts it.
     Mount { fs: FsId, node: NodeNumber },
     /// The node does not have it mounted any more.
@@ -316,6 +320,8 @@ impl Cluster {
             Change::AddFs { name, code, block_size, mount, nsds } => {
                 next.add_fs(name, *code, *block_size, mount.clone(), nsds)?;
             }
+            Change::DeleteFs { fs } => next.delete_fs(*fs)?,
+            Change::DeleteNsds { nsds } => nsds.iter().try_for_each(|nsd| next.delete_nsd(*nsd))?,
             Change::Mount { fs, node } => next.add_mount(*fs, *node)?,
             Change::Unmount { fs, node } => {
                 next.fs_mut(*fs)?.mounts.retain(|mount| mount.node != *node);
@@ -450,6 +456,35 @@ impl Cluster {
         let name = name.to_owned();
         let mounts = Vec::new();
         self.file_systems.push(FsRecord { id, name, code, block_size, mount, nsds, mounts });
+        Ok(())
+    }
+
+    fn delete_fs(&mut self, id: FsId) -> Result<()> {
+        let fs = self.fs_mut(id)?;
+        let (name, mounts) = (fs.name.clone(), fs.mounts.clone());
+        if !mounts.is_empty() {
+            let nodes: Vec<String> =
+                mounts.iter().map(|mount| self.node_name(mount.node)).collect();
+            let detail = format!(
+                "{name} is mounted on {}: `strake fs umount {name}` first",
+                nodes.join(", ")
+            );
+            return Err(Error::new(ErrorKind::Busy, detail));
+        }
+        self.file_systems.retain(|fs| fs.id != id);
+        for nsd in self.nsds.iter_mut().filter(|nsd| nsd.fs == Some(id)) {
+            nsd.fs = None;
+        }
+        Ok(())
+    }
+
+    fn delete_nsd(&mut self, id: NsdId) -> Result<()> {
+        let Some(nsd) = self.nsd(id) else { return invalid(format!("no NSD {id}")) };
+        if let Some(fs) = nsd.fs.and_then(|fs| self.fs(fs)) {
+            let detail = format!("NSD {} belongs to file system {}", nsd.name, fs.name);
+            return Err(Error::new(ErrorKind::Busy, detail));
+        }
+        self.nsds.retain(|nsd| nsd.id != id);
         Ok(())
     }
 

@@ -123,6 +123,28 @@ fn each_mount_has_a_client_and_a_life_of_its_own() {
 }
 
 #[test]
+fn what_is_in_use_is_not_deleted_and_what_is_free_has_a_new_number() {
+    let mut cluster = three();
+    let nsds = vec![new_nsd(1, "/srv/a"), new_nsd(2, "/srv/b")];
+    cluster.apply(&Change::AddNsds { nsds }).expect("adds");
+    cluster.apply(&add_fs("demo", &[1, 2])).expect("makes");
+    let mount = Change::Mount { fs: FsId(1), node: NodeNumber(2) };
+    cluster.apply(&mount).expect("mounts");
+    let delete_fs = Change::DeleteFs { fs: FsId(1) };
+    let delete_nsds = Change::DeleteNsds { nsds: vec![NsdId(2), NsdId(1)] };
+    assert!(refused(&mut cluster, &delete_fs).contains("umount"));
+    assert!(refused(&mut cluster, &delete_nsds).contains("belongs to file system demo"));
+    cluster.apply(&Change::Unmount { fs: FsId(1), node: NodeNumber(2) }).expect("unmounts");
+    cluster.apply(&delete_fs).expect("is in no use");
+    cluster.apply(&add_fs("demo", &[1])).expect("makes it anew");
+    assert_eq!(cluster.fs_named("demo").expect("there").id, FsId(2));
+    assert!(refused(&mut cluster, &delete_nsds).contains("nsd1 belongs"), "all or none");
+    cluster.apply(&Change::DeleteNsds { nsds: vec![NsdId(2)] }).expect("free");
+    cluster.apply(&Change::AddNsds { nsds: vec![new_nsd(2, "/srv/b")] }).expect("adds");
+    assert!(cluster.nsd(NsdId(2)).is_none() && cluster.nsd(NsdId(3)).is_some());
+}
+
+#[test]
 fn random_changes_keep_the_invariants() {
     let seed = strake_env::Rng::from_entropy().expect("random").next_u64();
     let seed = std::env::var("STRAKE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(seed);
@@ -134,13 +156,15 @@ fn random_changes_keep_the_invariants() {
         let name = format!("x{}", rng.index(6));
         let node = NodeNumber(rng.index(8) as u32);
         let byte = rng.index(4) as u8;
-        let change = match rng.index(7) {
+        let change = match rng.index(9) {
             0 => Change::Invite { name, roles: Roles::try_from(byte * 2 + 1).expect("a set") },
             1 => Change::Join { name, address: address(byte * 9) },
             2 => Change::DeleteNode { node },
             3 => Change::AddNsds { nsds: vec![new_nsd(node.0, &format!("/srv/{byte}"))] },
             4 => add_fs(&name, &[rng.index(20) as u32, rng.index(20) as u32]),
             5 => Change::Mount { fs: FsId(rng.index(4) as u32), node },
+            6 => Change::DeleteFs { fs: FsId(rng.index(4) as u32) },
+            7 => Change::DeleteNsds { nsds: vec![NsdId(rng.index(20) as u32)] },
             _ => Change::Unmount { fs: FsId(rng.index(4) as u32), node },
         };
         let before = cluster.revision;

@@ -92,6 +92,22 @@ pub(crate) struct UmountArgs {
     target: NodeTarget,
 }
 
+/// The options of `strake fs delete`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  strake fs umount demo
+  strake fs delete demo --destroy-data     its NSDs can make a new file system")]
+pub(crate) struct DeleteArgs {
+    /// The file system's name.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Confirm that everything in the file system will be lost.
+    #[arg(long)]
+    destroy_data: bool,
+    #[command(flatten)]
+    target: NodeTarget,
+}
+
 /// The directory of the node that a listing is about: the one that was named, else the only one
 /// that is up here, unless a data directory was named. `None` if there is no such node.
 ///
@@ -115,6 +131,38 @@ pub(crate) fn create_nsds(file: &Path, force: bool, target: &NodeTarget) -> Resu
     }
     let names: Vec<&str> = made.iter().map(|nsd| nsd.name.as_str()).collect();
     println!("{} NSDs are made: {}", made.len(), names.join(", "));
+    Ok(())
+}
+
+/// Runs `strake nsd delete`.
+pub(crate) fn delete_nsds(names: &[String], target: &NodeTarget) -> Result<()> {
+    let nsds = names.to_vec();
+    let left: Vec<String> = target.ask_leader(LeaderRequest::DeleteNsds { nsds })?;
+    if target.json {
+        return output::print_json(&json!({ "deleted": names, "left": left }));
+    }
+    println!("{} NSDs are deleted: {}", names.len(), names.join(", "));
+    left.iter().for_each(|sentence| println!("  {sentence}"));
+    Ok(())
+}
+
+/// Runs `strake fs delete`.
+pub(crate) fn delete(args: &DeleteArgs) -> Result<()> {
+    let fs = args.name.clone();
+    let cluster = args.target.cluster()?;
+    let nsds = cluster.fs_named(&fs)?.nsds.len();
+    if !args.destroy_data {
+        let detail = format!(
+            "everything in {fs} would be lost: if it shall be, `strake fs delete {fs} \
+             --destroy-data`"
+        );
+        return Err(Error::new(ErrorKind::Invalid, detail));
+    }
+    let deleted: FsRecord = args.target.ask_leader(LeaderRequest::DeleteFs { fs })?;
+    if args.target.json {
+        return output::print_json(&deleted);
+    }
+    println!("file system {} is deleted; its {nsds} NSDs are free", deleted.name);
     Ok(())
 }
 

@@ -20,6 +20,7 @@ use strake_report::Table;
   strake nsd list
   strake nsd list --json
   strake nsd create -F nsds.stanza      make the NSDs of a cluster that a file describes
+  strake nsd delete d1 d2               NSDs that belong to no file system
 
 A file describes NSDs in stanzas, or in lines device:servers::usage:failureGroup:name:pool
   %nsd: device=/dev/sdb servers=n1 nsd=d1 usage=dataAndMetadata failureGroup=1
@@ -45,6 +46,14 @@ pub(crate) enum NsdCommand {
         /// Use devices even if they hold something else. Their contents are lost.
         #[arg(long)]
         force: bool,
+        #[command(flatten)]
+        target: NodeTarget,
+    },
+    /// Delete NSDs of a cluster that belong to no file system.
+    Delete {
+        /// Their names.
+        #[arg(value_name = "NSD", required = true)]
+        names: Vec<String>,
         #[command(flatten)]
         target: NodeTarget,
     },
@@ -129,6 +138,7 @@ pub(crate) fn run_nsd(command: &NsdCommand) -> Result<()> {
         NsdCommand::Create { file, force, target } => {
             return cluster_fs::create_nsds(file, *force, target);
         }
+        NsdCommand::Delete { names, target } => return cluster_fs::delete_nsds(names, target),
     };
     if let Some(node) = cluster_fs::node_meant(dir, target.data.as_deref())? {
         return cluster_fs::list_nsds(&NodeTarget { dir: Some(node), json: target.json });

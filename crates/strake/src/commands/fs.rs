@@ -1,7 +1,7 @@
 //! `strake fs`: commands about the file system as a whole.
 
 use crate::admin::{self, Request};
-use crate::commands::cluster_fs::{self, CreateArgs, MountArgs, UmountArgs};
+use crate::commands::cluster_fs::{self, CreateArgs, DeleteArgs, MountArgs, UmountArgs};
 use crate::commands::node::NodeTarget;
 use crate::data_dir::DataDir;
 use crate::output;
@@ -42,7 +42,8 @@ impl Target {
   strake fs sync                 make everything written so far durable
   strake fs create demo --code 2x --mount /mnt/demo   of the free NSDs of a cluster
   strake fs mount demo           on this node of the cluster
-  strake fs umount demo")]
+  strake fs umount demo
+  strake fs delete demo --destroy-data")]
 pub(crate) enum FsCommand {
     /// List the file systems that are up on this machine, and those of its cluster.
     List(NodeTarget),
@@ -52,6 +53,8 @@ pub(crate) enum FsCommand {
     Mount(MountArgs),
     /// Flush and unmount a file system of a cluster.
     Umount(UmountArgs),
+    /// Delete a file system of a cluster, with everything in it. Its NSDs are free afterwards.
+    Delete(DeleteArgs),
     /// Show the attributes of a file system.
     Show(Target),
     /// Show the space on each disk.
@@ -95,6 +98,7 @@ pub(crate) fn run(command: &FsCommand) -> Result<()> {
         FsCommand::Create(args) => cluster_fs::create(args),
         FsCommand::Mount(args) => cluster_fs::mount(args),
         FsCommand::Umount(args) => cluster_fs::umount(args),
+        FsCommand::Delete(args) => cluster_fs::delete(args),
         FsCommand::Show(target) => show(target),
         FsCommand::Df(target) => df(target),
         FsCommand::Check { target, quick } => check(target, *quick),

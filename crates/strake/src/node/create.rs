@@ -8,11 +8,16 @@ use crate::cluster::{Change, Cluster, FsRecord, NewNsd, NodeNumber, NsdRecord};
 use crate::create::{self, check_block_size};
 use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use strake_env::{Clock, RealClock};
 use strake_proto::meta::Configuration;
 use strake_proto::{ByteCount, Code, Error, ErrorKind, PoolMap, Result};
 use strake_stripe::Placement;
 use tracing::warn;
+
+/// How long the disks of a file system that was deleted may take to close.
+const CLOSE_MAX: Duration = Duration::from_secs(20);
+const CLOSE_STEP: Duration = Duration::from_millis(20);
 
 fn invalid<T>(message: String) -> Result<T> {
     Err(Error::new(ErrorKind::Invalid, message))
@@ -153,7 +158,7 @@ impl Node {
         })
     }
 
-    /// Undoes [`Node::make_nsds`].
+    /// Removes the containers of NSDs that are not, or not any more, in the records.
     pub(super) fn drop_nsds(&self, nsds: &[NsdRecord]) -> Result<()> {
         if let Some(known) = nsds.iter().find(|nsd| self.cluster().nsd(nsd.id).is_some()) {
             return invalid(format!("NSD {} is in use", known.name));
@@ -172,8 +177,23 @@ impl Node {
         }
         let (dir, config) = self.place_of(nsds)?;
         let formatted =
-            config.nsd.iter().try_for_each(|nsd| assemble::format_again(&dir, &config, nsd));
+            config.nsd.iter().try_for_each(|nsd| self.format_closed(&dir, &config, nsd));
         formatted.map_err(|error| error.context(format!("node {}", self.file.node)))
+    }
+
+    /// Makes an NSD empty once it is closed. A moment ago it may have been a disk of a file system
+    /// that was deleted, whose last threads are about to end.
+    fn format_closed(&self, dir: &DataDir, config: &NodeConfig, nsd: &NsdConfig) -> Result<()> {
+        let _wait = self.observe.waiters.enter("disk of a deleted file system", nsd.name.clone());
+        let end = RealClock.monotonic() + CLOSE_MAX;
+        loop {
+            match assemble::format_again(dir, config, nsd) {
+                Err(error) if error.kind() == ErrorKind::Busy && RealClock.monotonic() < end => {
+                    RealClock.sleep(CLOSE_STEP);
+                }
+                done => return done,
+            }
+        }
     }
 
     /// NSDs of this node in the form in which disks are opened.

@@ -54,6 +54,8 @@ impl Node {
             LeaderRequest::NodeStates => encode(&self.node_states()),
             LeaderRequest::CreateNsds { nsds, force } => encode(&self.create_nsds(nsds, *force)?),
             LeaderRequest::CreateFs(wanted) => encode(&self.create_file_system(wanted)?),
+            LeaderRequest::DeleteFs { fs } => encode(&self.delete_file_system(fs)?),
+            LeaderRequest::DeleteNsds { nsds } => encode(&self.delete_nsds(nsds)?),
             LeaderRequest::MountFs { fs, nodes, settings } => {
                 encode(&self.mount_on(fs, nodes, settings)?)
             }

@@ -39,7 +39,7 @@ pub(crate) enum NodeRequest {
         /// Use devices even if they hold something else.
         force: bool,
     },
-    /// Remove containers that were just made and belong to nothing.
+    /// Remove the containers of NSDs that the records do not name: they were just made, or deleted.
     DropNsds {
         /// The NSDs.
         nsds: Vec<NsdRecord>,
@@ -113,6 +113,17 @@ pub(crate) enum LeaderRequest {
     },
     /// Make a file system. The answer is a [`FsRecord`].
     CreateFs(FsWanted),
+    /// Delete a file system that is mounted nowhere. The answer is the [`FsRecord`] it had.
+    DeleteFs {
+        /// Its name.
+        fs: String,
+    },
+    /// Delete NSDs that belong to no file system. The answer is a list of sentences about
+    /// containers that could not be removed.
+    DeleteNsds {
+        /// Their names.
+        nsds: Vec<String>,
+    },
     /// Mount a file system on nodes. The answer is a list of [`MountAnswer`].
     MountFs {
         /// Its name.

@@ -290,10 +290,12 @@ impl Node {
         }
     }
 
-    /// Opens and serves every file system of which this node has disks and that is not served.
+    /// Opens and serves every file system of which this node has disks and that is not served. Ends
+    /// those that were deleted.
     pub(super) fn serve_file_systems(&self) {
         let mut served = self.served.lock();
         let cluster = self.cluster();
+        self.end_deleted(&mut served, &cluster);
         for fs in &cluster.file_systems {
             let config = self.config_of(&cluster, fs);
             if config.nsd.is_empty() || served.contains_key(&fs.id) {
@@ -314,6 +316,11 @@ impl Node {
             };
             self.set_fault(fs.id, fault);
         }
+    }
+
+    /// Forgets what was wrong with file systems that were deleted.
+    pub(super) fn forget_faults(&self, cluster: &Cluster) {
+        self.faults.lock().retain(|fs, _| cluster.fs(*fs).is_some());
     }
 
     /// Notes what is wrong with a file system here, or that nothing is. The log says it once.
