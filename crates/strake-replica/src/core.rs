@@ -284,6 +284,10 @@ impl Core {
         core.put_off_election();
         core.output.install = core.log.snapshot().cloned();
         core.look_at_answers();
+        if core.log.membership().is_alone(core.config.id) {
+            // Nobody else can lead, so there is nobody to wait for.
+            core.election_at = now;
+        }
         core
     }
 

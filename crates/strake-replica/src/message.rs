@@ -165,6 +165,9 @@ pub enum MessageError {
     /// Another cluster.
     #[error("a message of the cluster {0}")]
     Cluster(ClusterId),
+    /// It came from another replica than it says.
+    #[error("a message that says to be of {0}, which did not send it")]
+    Sender(ReplicaId),
 }
 
 /// The bytes of a message.

@@ -187,12 +187,15 @@ impl Replica {
         }
     }
 
-    /// A message of another replica has arrived.
+    /// A message has arrived from the replica that has proven to be `from`.
     ///
     /// # Errors
-    /// If it is none, or of another cluster or version.
-    pub fn deliver(&self, message: &[u8]) -> Result<(), MessageError> {
+    /// If it is none, of another cluster or version, or says that another replica sent it.
+    pub fn deliver(&self, from: ReplicaId, message: &[u8]) -> Result<(), MessageError> {
         let envelope = decode(self.shared.cluster, message)?;
+        if envelope.from != from {
+            return Err(MessageError::Sender(envelope.from));
+        }
         let now = self.shared.clock.monotonic();
         let mut state = self.shared.state.lock();
         state.core.receive(now, envelope);

@@ -2,6 +2,8 @@
 //! simulation of threads is in `strake-sim`.
 
 use super::*;
+use crate::message::{Body, Envelope, encode};
+use crate::types::Life;
 use std::sync::Weak;
 use strake_env::{RealClock, SimDisk, thread};
 
@@ -38,7 +40,8 @@ impl Transport for Room {
     fn send(&self, to: ReplicaId, message: Vec<u8>) {
         let there = self.0.lock().get(&to).and_then(Weak::upgrade);
         if let Some(replica) = there {
-            replica.deliver(&message).expect("what was sent arrives");
+            let from = decode(CLUSTER, &message).expect("a message").from;
+            replica.deliver(from, &message).expect("what was sent arrives");
         }
     }
 }
@@ -184,5 +187,17 @@ fn waits_have_limits_and_others_than_the_leader_refuse() {
     assert_eq!(refused, Err(Failure::Refused(Refusal::NotLeader(None))));
     assert_eq!(replica.read_barrier(LONG), Err(Failure::Refused(Refusal::NotLeader(None))));
     assert_eq!(replica.status().role, RoleName::Asking, "nobody answers");
-    assert!(replica.deliver(b"garbage").is_err());
+    assert!(replica.deliver(ReplicaId(2), b"garbage").is_err());
+    let envelope = Envelope {
+        from: ReplicaId(2),
+        from_life: Life::default(),
+        to: ReplicaId(1),
+        to_life: None,
+        term: Term(7),
+        body: Body::Ask,
+    };
+    let message = encode(CLUSTER, &envelope);
+    let refused = replica.deliver(ReplicaId(3), &message);
+    assert_eq!(refused, Err(MessageError::Sender(ReplicaId(2))), "nobody speaks for another");
+    replica.deliver(ReplicaId(2), &message).expect("its own");
 }

@@ -2,10 +2,11 @@
 //! are, the file that keeps this, and the files by which users describe NSDs.
 //!
 //! All of it is pure but for the reading of that file. The state changes only through
-//! [`Cluster::apply`], which takes one change at a time and is deterministic. So the changes can
-//! become the entries of a log that several nodes agree on, and nothing else has to change.
+//! [`Cluster::apply`], which takes one change at a time and is deterministic. The changes are the
+//! entries of a log that the nodes of the quorum agree on ([`machine`]).
 
 pub(crate) mod file;
+pub(crate) mod machine;
 pub(crate) mod records;
 pub(crate) mod stanza;
 

@@ -7,22 +7,25 @@
 //! process may end and start again without it.
 //!
 //! Requests come in two kinds ([`messages`]). A [`LeaderRequest`] concerns the whole cluster; any
-//! node takes it from a command and hands it on to the leader. A [`NodeRequest`] concerns the node
-//! that answers it.
+//! node takes it from a command, and hands it on if it cannot answer itself. A [`NodeRequest`]
+//! concerns the node that answers it. The cluster's records are kept by the nodes of the quorum
+//! together ([`quorum`]); each node knows how to reach them ([`follow`]).
 
 mod create;
 mod delete;
 mod dir;
+mod follow;
 mod leader;
 mod messages;
 mod mount;
 mod peer;
+mod quorum;
 mod server;
 
 pub(crate) use dir::{NodeDir, NodeFile};
 pub(crate) use messages::{
-    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, NsdPlace, Place, Request,
-    StripsChecked,
+    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, NsdPlace, Place,
+    ReplicaState, Request, StripsChecked,
 };
 pub(crate) use peer::{Peer, ask_own};
 pub(crate) use server::serve;

@@ -4,11 +4,14 @@
 //! 1. The six commands, from nothing to a mount on n2. Each refusal that protects a user is tried:
 //!    a token that was used, a node that serves disks and is to be deleted, a code
 //!    that one node's loss would break.
-//! 2. The server process of n3 is killed (`kill -9`). Files are read and written without it. It is
+//! 2. The server process of n1, the first node, is killed before anything is mounted. Every command
+//!    that looks at the cluster works on n2 and n3, and so do changes that need no metadata. What
+//!    n1 alone can do is refused and says so. n1 comes back.
+//! 3. The server process of n3 is killed (`kill -9`). Files are read and written without it. It is
 //!    started again, and its disk catches up.
-//! 3. fio verifies what it writes while the server processes of all nodes are killed in turn and
+//! 4. fio verifies what it writes while the server processes of all nodes are killed in turn and
 //!    started again, the mount's own node and the leader among them. fio must see no error.
-//! 4. `fs check`, unmount, stop, start and mount again elsewhere: everything is still there.
+//! 5. `fs check`, unmount, stop, start and mount again elsewhere: everything is still there.
 
 use super::checks::Checks;
 use super::command::{Ended, pause};
@@ -36,6 +39,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
 
 fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     make(place, checks)?;
+    the_first_node_is_gone(place, checks)?;
     let settings = "--set pagepool=64M --set stay_awake=off";
     let mount = place.on("n1", &format!("fs mount demo -N n2 {settings}"));
     place.succeeds("mount", mount)?;
@@ -119,6 +123,41 @@ fn made_anew(place: &Place<'_>) -> Result<(), String> {
     place.verify("before")?;
     place.succeeds("check-anew", place.on_mount("fs check"))?;
     place.succeeds("umount-anew", place.on("n1", "fs umount demo"))
+}
+
+/// The cluster's records are kept by all three nodes.
+fn the_first_node_is_gone(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    let votes = place.wait_for("cluster show --json", "n2", |text| {
+        text.matches("\"votes\": true").count() == NODES.len() && !text.contains("false")
+    });
+    checks.record("three nodes keep the records", votes);
+    place.succeeds("add", place.on("n3", "node add n4"))?;
+    place.kill("n1")?;
+    let led = place.wait_for("cluster show --json", "n3", |text| {
+        text.contains("\"leader\": \"n2\"") || text.contains("\"leader\": \"n3\"")
+    });
+    checks.record("another node leads when n1 is dead", led);
+    for (node, words, wanted) in [
+        ("n2", "cluster show", "does not answer"),
+        ("n3", "node list", "n1"),
+        ("n2", "node state", " down "),
+        ("n3", "nsd list", "d1"),
+        ("n2", "fs list", "demo"),
+    ] {
+        let shown = place.run("without-n1", place.on(node, words))?.success()?.output();
+        let shown = if shown.contains(wanted) { Ok(()) } else { Err(shown) };
+        checks.record(&format!("without n1, {words} works on {node}"), shown);
+    }
+    let deleted = place.succeeds("delete-without-n1", place.on("n2", "node delete n4"));
+    checks.record("n2 deletes a node without n1", deleted);
+    let add = place.refused(place.on("n2", "node add n5"), "n1 has the metadata");
+    checks.record("certificates are n1's", add);
+    place.succeeds("start", place.on("n1", "node start"))?;
+    let back = place.wait_for("cluster show --json", "n1", |text| {
+        text.matches("\"behind\": 0").count() == NODES.len() && !text.contains("n4")
+    });
+    checks.record("n1 comes back and has what it missed", back);
+    Ok(())
 }
 
 /// What protects users from themselves.
@@ -285,6 +324,24 @@ impl<'a> Place<'a> {
             pause(LOOK);
         }
         Err(format!("not every disk comes up:\n{seen}"))
+    }
+
+    /// Repeats a command until what it says is `as_wanted`.
+    fn wait_for(
+        &self,
+        words: &str,
+        node: &str,
+        as_wanted: impl Fn(&str) -> bool,
+    ) -> Result<(), String> {
+        let mut seen = String::new();
+        for _ in 0..LOOKS_MAX {
+            seen = self.run("look", self.on(node, words))?.output();
+            if as_wanted(&seen) {
+                return Ok(());
+            }
+            pause(LOOK);
+        }
+        Err(format!("{words} on {node} never says what is wanted:\n{seen}"))
     }
 
     fn write(&self, name: &str, salt: u64) -> Result<(), String> {

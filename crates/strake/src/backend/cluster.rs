@@ -54,7 +54,7 @@ impl ClusterBackend {
     ) -> Result<ClusterBackend> {
         let dir = NodeDir::at(node)?;
         let file = dir.read()?;
-        let leader = Peer::leader(&dir)?;
+        let leader = Peer::keeper(&dir)?;
         let request = LeaderRequest::OpenMount { fs: config.name.clone(), node: file.id };
         let grant: Grant = leader.ask_leader(&request)?;
         let env = SessionEnv {

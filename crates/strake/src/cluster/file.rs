@@ -4,11 +4,15 @@
 //!
 //! ```text
 //! bytes 0..8    magic "STRKCLUS"
-//! bytes 8..12   version, little-endian: 2
+//! bytes 8..12   version, little-endian: 3
 //! bytes 12..16  length of the body, little-endian
 //! bytes 16..20  CRC32C of bytes 8..16 and the body, little-endian
 //! bytes 20..    the body: [`Cluster`] in postcard
 //! ```
+//!
+//! A node of the quorum that has a file of version 3 also has a journal of the records' log; the
+//! file is what it knows before the log speaks. Version 2 is of clusters without a log. It lacks
+//! the generation at the end, which is 0.
 //!
 //! The file is replaced as a whole: written beside, synced, renamed. After a crash either the old
 //! or the new one is there.
@@ -18,7 +22,9 @@ use std::path::Path;
 use strake_proto::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"STRKCLUS";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// Of a cluster whose first node kept the records alone.
+const WITHOUT_LOG: u32 = 2;
 const HEAD_BYTES: usize = 20;
 /// The longest file that is read. A cluster of thousands of nodes stays far below.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -54,6 +60,11 @@ pub(crate) fn encode(cluster: &Cluster) -> Result<Vec<u8>> {
 /// # Errors
 /// `Corrupt` for anything that [`encode`] did not make; the message says what is wrong.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Cluster> {
+    read(bytes).map(|(cluster, _)| cluster)
+}
+
+/// The records of such bytes, and whether a log belongs to them.
+fn read(bytes: &[u8]) -> Result<(Cluster, bool)> {
     let (head, body) =
         bytes.split_at_checked(HEAD_BYTES).ok_or_else(|| corrupt("the file is too short"))?;
     let number =
@@ -61,23 +72,30 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Cluster> {
     if head[..8] != *MAGIC {
         return Err(corrupt("this is no such file"));
     }
-    if number(8) != VERSION {
+    let has_log = number(8) == VERSION;
+    if !has_log && number(8) != WITHOUT_LOG {
         return Err(corrupt(&format!("version {}, which another program wrote", number(8))));
     }
     if number(12) as usize != body.len() || number(16) != sum(&head[8..16], body) {
         return Err(corrupt("length or checksum is wrong"));
     }
-    match postcard::take_from_bytes::<Cluster>(body) {
-        Ok((cluster, [])) => cluster.check().map(|()| cluster).map_err(|fault| corrupt(&fault)),
+    let mut whole = body.to_vec();
+    if !has_log {
+        whole.push(0);
+    }
+    match postcard::take_from_bytes::<Cluster>(&whole) {
+        Ok((cluster, [])) => {
+            cluster.check().map(|()| (cluster, has_log)).map_err(|fault| corrupt(&fault))
+        }
         _ => Err(corrupt("they do not decode")),
     }
 }
 
-/// Reads the file; `None` if there is none.
+/// Reads the file; `None` if there is none. Says whether a log belongs to the records.
 ///
 /// # Errors
 /// As [`decode`]; the host's.
-pub(crate) fn load(path: &Path) -> Result<Option<Cluster>> {
+pub(crate) fn load(path: &Path) -> Result<Option<(Cluster, bool)>> {
     let about = |error: Error| error.context(path.display());
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -86,7 +104,7 @@ pub(crate) fn load(path: &Path) -> Result<Option<Cluster>> {
         Ok(_) => {}
     }
     let bytes = std::fs::read(path).map_err(|error| about(error.into()))?;
-    decode(&bytes).map(Some).map_err(about)
+    read(&bytes).map(Some).map_err(about)
 }
 
 #[cfg(test)]

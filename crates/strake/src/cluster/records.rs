@@ -4,7 +4,7 @@
 //!
 //! 1. Numbers of nodes, NSDs and file systems rise and are never given twice.
 //! 2. Names of nodes, of NSDs and of file systems are unique among their kind.
-//! 3. The leader is one of the nodes, and has an address.
+//! 3. The keeper is one of the nodes, and has an address.
 //! 4. Each NSD belongs to a node that has the role *server*. A file system's NSDs exist, and know
 //!    that they belong to it; no NSD belongs to two.
 //! 5. A file system is mounted at most once on a node, which has the role *client*. Each mount has
@@ -145,8 +145,8 @@ pub(crate) struct NewNsd {
     pub(crate) pool: String,
 }
 
-/// A change of the records.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A change of the records. A new variant goes at the end: changes are stored in a log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Change {
     /// Adds a node that has not joined yet, or invites a node that has no NSD once more.
     Invite { name: String, roles: Roles },
@@ -158,14 +158,14 @@ pub(crate) enum Change {
     AddNsds { nsds: Vec<NewNsd> },
     /// Makes a file system of NSDs that belong to none.
     AddFs { name: String, code: Code, block_size: u32, mount: PathBuf, nsds: Vec<NsdId> },
-    /// Removes a file system that no node has mounted. Its NSDs belong to none.
-    DeleteFs { fs: FsId },
-    /// Removes NSDs that belong to no file system.
-    DeleteNsds { nsds: Vec<NsdId> },
     /// The node mounts it.
     Mount { fs: FsId, node: NodeNumber },
     /// The node does not have it mounted any more.
     Unmount { fs: FsId, node: NodeNumber },
+    /// Removes a file system that no node has mounted. Its NSDs belong to none.
+    DeleteFs { fs: FsId },
+    /// Removes NSDs that belong to no file system.
+    DeleteNsds { nsds: Vec<NsdId> },
 }
 
 /// Everything that is known of a cluster.
@@ -177,13 +177,19 @@ pub(crate) struct Cluster {
     pub(crate) name: String,
     /// Counts the changes.
     pub(crate) revision: u64,
-    /// The node that decides.
-    pub(crate) leader: NodeNumber,
+    /// The node that made the cluster. It issues certificates, and has the metadata of all file
+    /// systems.
+    #[serde(rename = "leader")]
+    pub(crate) keeper: NodeNumber,
     /// The last number given to a node, an NSD, a file system.
     last: (u32, u32, u32),
     pub(crate) nodes: Vec<NodeRecord>,
     pub(crate) nsds: Vec<NsdRecord>,
     pub(crate) file_systems: Vec<FsRecord>,
+    /// How often the records had to go on without a majority of the nodes that kept them. Each
+    /// time a new log begins, and the one before is void.
+    #[serde(default)]
+    pub(crate) generation: u32,
 }
 
 /// The failure group of all NSDs of a node that were given none. The numbers of most users' own
@@ -232,12 +238,23 @@ impl Cluster {
             id,
             name: name.to_owned(),
             revision: 1,
-            leader: NodeNumber(1),
+            keeper: NodeNumber(1),
             last: (1, 0, 0),
             nodes: vec![first],
             nsds: Vec::new(),
             file_systems: Vec::new(),
+            generation: 0,
         })
+    }
+
+    /// The nodes that keep the records: those of the quorum that have joined.
+    pub(crate) fn quorum(&self) -> impl Iterator<Item = &NodeRecord> {
+        self.nodes.iter().filter(|node| node.roles.has(Role::Quorum) && node.address.is_some())
+    }
+
+    /// True if these records come after `other`.
+    pub(crate) fn is_newer_than(&self, other: &Cluster) -> bool {
+        (self.generation, self.revision) > (other.generation, other.revision)
     }
 
     /// The node with that number.
@@ -335,23 +352,22 @@ impl Cluster {
 
     fn invite(&mut self, name: &str, roles: Roles) -> Result<()> {
         name.parse::<NodeName>()?;
-        let Some(at) = self.nodes.iter().position(|node| node.name == name) else {
-            self.last.0 += 1;
-            self.nodes.push(NodeRecord {
-                id: NodeNumber(self.last.0),
-                name: name.to_owned(),
-                address: None,
-                roles,
-            });
-            return Ok(());
-        };
-        let id = self.nodes[at].id;
-        let has_mount = self.file_systems.iter().any(|fs| fs.mount_on(id).is_some());
-        if id == self.leader || has_mount || self.nsds_of(id).next().is_some() {
-            return invalid(format!("{name} is a node of this cluster already"));
+        if let Some(at) = self.nodes.iter().position(|node| node.name == name) {
+            let id = self.nodes[at].id;
+            let has_mount = self.file_systems.iter().any(|fs| fs.mount_on(id).is_some());
+            if id == self.keeper || has_mount || self.nsds_of(id).next().is_some() {
+                return invalid(format!("{name} is a node of this cluster already"));
+            }
+            // It may have kept the log under its number, and comes back without it.
+            self.nodes.remove(at);
         }
-        let node = &mut self.nodes[at];
-        (node.roles, node.address) = (roles, None);
+        self.last.0 += 1;
+        self.nodes.push(NodeRecord {
+            id: NodeNumber(self.last.0),
+            name: name.to_owned(),
+            address: None,
+            roles,
+        });
         Ok(())
     }
 
@@ -375,8 +391,10 @@ impl Cluster {
 
     fn delete_node(&mut self, id: NodeNumber) -> Result<()> {
         let name = self.node_name(id);
-        if id == self.leader {
-            return invalid(format!("{name} leads the cluster and cannot be deleted"));
+        if id == self.keeper {
+            return invalid(format!(
+                "{name} issues certificates and keeps the metadata: it cannot be deleted"
+            ));
         }
         let used: Vec<&str> = self.nsds_of(id).map(|nsd| nsd.name.as_str()).collect();
         if !used.is_empty() {
@@ -545,8 +563,8 @@ impl Cluster {
         if let Some(node) = self.nodes.iter().find(|node| node.name.parse::<NodeName>().is_err()) {
             return Err(format!("{:?} is no name of a node", node.name));
         }
-        if self.node(self.leader).is_none_or(|leader| leader.address.is_none()) {
-            return Err("the leader is no node with an address".to_owned());
+        if self.node(self.keeper).is_none_or(|keeper| keeper.address.is_none()) {
+            return Err("the keeper is no node with an address".to_owned());
         }
         for nsd in &self.nsds {
             if self.node(nsd.node).is_none_or(|node| !node.roles.has(Role::Server)) {
@@ -580,4 +598,4 @@ impl Cluster {
 
 #[cfg(test)]
 #[path = "records_test.rs"]
-mod records_test;
+pub(in crate::cluster) mod records_test;

@@ -61,7 +61,11 @@ fn a_node_joins_at_one_address_that_is_its_own() {
     cluster.apply(&join("n4", 4)).expect("an answer may have been lost");
     // A node that has nothing may join anew, from another machine.
     cluster.apply(&invite).expect("invites again");
+    let before = cluster.node_named("n4").expect("invited").id;
     cluster.apply(&join("n4", 5)).expect("joins");
+    cluster.apply(&invite).expect("invites once more");
+    let after = cluster.node_named("n4").expect("invited").id;
+    assert!(after > before, "its log of before is nobody's");
     let named = Change::Invite { name: "N5".into(), roles: Roles::ALL };
     assert!(refused(&mut cluster, &named).contains("no name of a node"));
 }
@@ -88,7 +92,10 @@ fn an_nsd_belongs_to_one_file_system() {
     assert!(refused(&mut cluster, &add_fs("one", &[3])).contains("already"));
     let delete = Change::DeleteNode { node: NodeNumber(2) };
     assert!(refused(&mut cluster, &delete).contains("serves nsd2"));
-    assert!(refused(&mut cluster, &Change::DeleteNode { node: NodeNumber(1) }).contains("leads"));
+    assert!(
+        refused(&mut cluster, &Change::DeleteNode { node: NodeNumber(1) })
+            .contains("keeps the metadata")
+    );
 }
 
 #[test]

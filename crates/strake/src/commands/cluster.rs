@@ -21,12 +21,13 @@ use strake_report::Table;
   strake cluster show
   strake cluster show --json
 
-The first node leads the cluster and keeps the metadata of its file systems. `strake node add` adds
-the others.")]
+The first node keeps the metadata of all file systems, and issues certificates. `strake node add`
+adds the others. With three nodes or more of the role quorum, the cluster's records outlive the loss
+of one.")]
 pub(crate) enum ClusterCommand {
     /// Make a cluster whose first node is this machine, and start the node.
     Create(CreateArgs),
-    /// Show the cluster's name, leader, nodes and file systems.
+    /// Show the cluster's name, nodes and file systems, who leads, and who keeps its records.
     Show(NodeTarget),
 }
 
@@ -83,18 +84,33 @@ fn create(args: &CreateArgs) -> Result<()> {
         );
         return Err(Error::new(error.kind(), detail));
     }
-    println!("cluster {} is made; {node} at {address} leads it", args.name);
+    println!("cluster {} is made; its first node is {node} at {address}", args.name);
     Ok(())
 }
 
 fn show(target: &NodeTarget) -> Result<()> {
     let cluster = target.cluster()?;
-    let leader = cluster.node_name(cluster.leader);
+    let replica = target.replica()?;
+    let leader = replica.leader.map(|leader| cluster.node_name(leader)).unwrap_or_default();
+    let keeper = cluster.node_name(cluster.keeper);
     if target.json {
+        let members = replica.members.iter().map(|member| {
+            json!({
+                "node": cluster.node_name(member.node),
+                "votes": member.votes,
+                "agrees": member.agrees,
+                "behind": member.behind,
+                "isHeard": member.is_heard,
+            })
+        });
         return output::print_json(&json!({
             "name": cluster.name,
             "id": cluster.id.to_string(),
             "leader": leader,
+            "term": replica.term,
+            "entries": replica.last,
+            "replicas": members.collect::<Vec<_>>(),
+            "keeper": keeper,
             "revision": cluster.revision,
             "nodes": cluster.nodes.iter().map(|node| &node.name).collect::<Vec<_>>(),
             "nsds": cluster.nsds.iter().map(|nsd| &nsd.name).collect::<Vec<_>>(),
@@ -106,7 +122,18 @@ fn show(target: &NodeTarget) -> Result<()> {
     let mut row = |what: &str, value: String| table.row(vec![what.to_owned(), value]);
     row("cluster name", cluster.name.clone());
     row("cluster id", cluster.id.to_string());
-    row("leader", leader);
+    row("leader", format!("{leader}, term {}", replica.term));
+    let shown = replica.members.iter().map(|member| {
+        let name = cluster.node_name(member.node);
+        let what = if member.votes { "" } else { ", does not vote" };
+        match (member.is_heard, member.behind) {
+            (true, 0) => format!("{name} (entry {}{what})", member.agrees),
+            (true, behind) => format!("{name} (entry {}, {behind} behind{what})", member.agrees),
+            (false, _) => format!("{name} (does not answer{what})"),
+        }
+    });
+    row("records kept by", shown.collect::<Vec<_>>().join(", "));
+    row("metadata and certificates", keeper);
     row("nodes", cluster.nodes.len().to_string());
     row("NSDs", cluster.nsds.len().to_string());
     row("file systems", names.join(", "));

@@ -4,7 +4,8 @@ use crate::admin::LINE_BYTES_MAX;
 use crate::cluster::Cluster;
 use crate::commands::up::start_daemon;
 use crate::node::{
-    LeaderRequest, NodeDir, NodeFile, NodeRequest, NodeState, PORT_DEFAULT, Peer, Request, ask_own,
+    LeaderRequest, NodeDir, NodeFile, NodeRequest, NodeState, PORT_DEFAULT, Peer, ReplicaState,
+    Request, ask_own,
 };
 use crate::output;
 use crate::registry;
@@ -45,10 +46,10 @@ impl NodeTarget {
         ask_own(&registry::find_node(self.dir.as_deref())?, request)
     }
 
-    /// Asks the leader through the node.
+    /// Asks about the cluster through the node.
     ///
     /// # Errors
-    /// The leader's.
+    /// Those of the node that answers.
     pub(crate) fn ask_leader<T>(&self, request: LeaderRequest) -> Result<T>
     where
         T: serde::de::DeserializeOwned,
@@ -56,13 +57,21 @@ impl NodeTarget {
         self.ask(&Request::Leader(request))
     }
 
-    /// The cluster's records.
+    /// The cluster's records, as a majority of the quorum has them.
     ///
     /// # Errors
-    /// The leader's.
+    /// `Unreachable` if no majority answers.
     pub(crate) fn cluster(&self) -> Result<Cluster> {
         let newest: Option<Cluster> = self.ask_leader(LeaderRequest::Records { newer_than: 0 })?;
-        newest.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the leader has no records"))
+        newest.ok_or_else(|| Error::new(ErrorKind::Corrupt, "the cluster has no records"))
+    }
+
+    /// How the replica of the records is that leads.
+    ///
+    /// # Errors
+    /// `Unreachable` if none does.
+    pub(crate) fn replica(&self) -> Result<ReplicaState> {
+        self.ask_leader(LeaderRequest::Replica)
     }
 
     /// Who the node is.
@@ -254,6 +263,7 @@ fn own_address(token: &JoinToken) -> Result<SocketAddr> {
 
 fn list(target: &NodeTarget) -> Result<()> {
     let cluster = target.cluster()?;
+    let leader = target.replica()?.leader;
     let address = |node: &crate::cluster::NodeRecord| {
         node.address.map_or_else(|| "not joined yet".to_owned(), |address| address.to_string())
     };
@@ -264,12 +274,19 @@ fn list(target: &NodeTarget) -> Result<()> {
                 "name": node.name,
                 "address": node.address,
                 "roles": node.roles.to_string(),
-                "leader": node.id == cluster.leader,
+                "leader": Some(node.id) == leader,
+                "keeper": node.id == cluster.keeper,
                 "nsds": cluster.nsds_of(node.id).map(|nsd| &nsd.name).collect::<Vec<_>>(),
             })
         });
         return output::print_json(&nodes.collect::<Vec<_>>());
     }
+    let remarks = |node| match (Some(node) == leader, node == cluster.keeper) {
+        (true, true) => "leader, metadata",
+        (true, false) => "leader",
+        (false, true) => "metadata",
+        (false, false) => "",
+    };
     let mut table = Table::listing(&["node", "name", "address", "roles", "NSDs", "remarks"]);
     for node in &cluster.nodes {
         table.row(vec![
@@ -278,7 +295,7 @@ fn list(target: &NodeTarget) -> Result<()> {
             address(node),
             node.roles.to_string(),
             cluster.nsds_of(node.id).count().to_string(),
-            if node.id == cluster.leader { "leader" } else { "" }.to_owned(),
+            remarks(node.id).to_owned(),
         ]);
     }
     print!("{}", table.render());
@@ -290,13 +307,27 @@ fn state(target: &NodeTarget) -> Result<()> {
     if target.json {
         return output::print_json(&states);
     }
-    let mut table = Table::listing(&["name", "state", "process", "version", "mounted", "remarks"]);
+    let records = |replica: &Option<ReplicaState>| {
+        let shown = |replica: &ReplicaState| {
+            let does = match replica.role.as_str() {
+                "leader" => "leads",
+                "asking" => "asks what it promised",
+                "ended" => "has ended",
+                _ => "keeps",
+            };
+            format!("{does}, term {}, entry {}", replica.term, replica.applied)
+        };
+        replica.as_ref().map_or_else(|| "-".to_owned(), shown)
+    };
+    let heads = ["name", "state", "process", "version", "records", "mounted", "remarks"];
+    let mut table = Table::listing(&heads);
     for node in states {
         table.row(vec![
             node.node,
             node.state,
             node.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             node.version.unwrap_or_else(|| "-".to_owned()),
+            records(&node.replica),
             node.mounts.join(", "),
             node.faults.join("; "),
         ]);

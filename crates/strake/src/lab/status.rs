@@ -62,13 +62,14 @@ fn look(lab: &Lab, node: u16) -> Row {
     let processes = place.find();
     let of = |kind: Kind| processes.iter().find(|process| process.kind == kind);
     let (server, mount) = (of(Kind::Server), of(Kind::Mount));
-    let mut faults = Vec::new();
+    let (mut faults, mut leads) = (Vec::new(), false);
     let state = match server {
         None => "down",
         Some(server) if place.is_paused(server) => "paused",
         Some(_) => match ask(lab, node) {
             Ok(state) => {
                 faults.extend(state.faults);
+                leads = state.replica.is_some_and(|replica| replica.role == "leader");
                 "active"
             }
             Err(error) => {
@@ -89,7 +90,7 @@ fn look(lab: &Lab, node: u16) -> Row {
     Row {
         node: Names::node(node),
         namespace: lab.names.namespace(node),
-        leads: leads(lab, node),
+        leads,
         state,
         server: server.map(number),
         mount: match (is_listed, mount) {
@@ -114,9 +115,4 @@ fn ask(lab: &Lab, node: u16) -> Result<NodeState> {
     let value = admin::exchange(dir.base(), &request, ANSWER_MAX, &absent)?;
     serde_json::from_value(value)
         .map_err(|error| Error::new(strake_proto::ErrorKind::Corrupt, error.to_string()))
-}
-
-fn leads(lab: &Lab, node: u16) -> bool {
-    let known = NodeDir::at(&lab.node_root(node)).and_then(|dir| Ok((dir.read()?, dir.records()?)));
-    known.is_ok_and(|(own, records)| records.name == FS && records.leader == own.id)
 }

@@ -1,5 +1,5 @@
-//! Makes NSDs and file systems: the leader's part, which chooses and records, and each node's part,
-//! which writes to its own disks.
+//! Makes NSDs and file systems: the part of the node that chooses and records, and each node's
+//! part, which writes to its own disks.
 
 use super::messages::{Described, FsWanted, NodeRequest};
 use super::server::Node;
@@ -24,10 +24,10 @@ fn invalid<T>(message: String) -> Result<T> {
 }
 
 impl Node {
-    /// The leader's part of `strake nsd create`.
+    /// Chooses and records for `strake nsd create`.
     pub(super) fn create_nsds(&self, nsds: &[Described], force: bool) -> Result<Vec<NsdRecord>> {
         let _alone = self.changing.lock();
-        let before = self.cluster();
+        let before = self.newest_records()?;
         let mut new = Vec::new();
         for nsd in nsds {
             let about = |error: Error| error.context(format!("line {}", nsd.line));
@@ -55,7 +55,12 @@ impl Node {
             done.push((node, nsds.into_iter().map(|(nsd, _)| nsd).collect::<Vec<_>>()));
             Ok(())
         });
-        if let Err(error) = outcome.and_then(|()| self.change(&change).map(drop)) {
+        let changed = outcome.and_then(|()| self.change_at(Some(before.revision), &change));
+        if let Err(error) = changed {
+            if error.kind() == ErrorKind::TimedOut {
+                // The records may name the containers, or do so later.
+                return Err(error);
+            }
             for (node, nsds) in done {
                 if let Err(error) = self.ask::<()>(node, &NodeRequest::DropNsds { nsds }) {
                     warn!(target: "node", "containers that were just made stay: {error}");
@@ -66,12 +71,12 @@ impl Node {
         Ok(made)
     }
 
-    /// The leader's part of `strake fs create`.
+    /// Chooses and records for `strake fs create`.
     pub(super) fn create_file_system(&self, wanted: &FsWanted) -> Result<FsRecord> {
         Node::check_wanted(wanted)?;
         check_block_size(ByteCount(wanted.block_size.into()))?;
         let _alone = self.changing.lock();
-        let before = self.cluster();
+        let before = self.newest_records()?;
         let nsds = chosen(&before, &wanted.nsds)?;
         check_groups(&before, &nsds, wanted.code, wanted.force)?;
         let change = Change::AddFs {
@@ -86,10 +91,10 @@ impl Node {
         let record = after.fs_named(&wanted.name)?.clone();
         let config = self.config_of(&after, &record);
         if config.metadata.as_ref().is_none_or(Vec::is_empty) {
-            let leader = before.node_name(self.file.id);
+            let keeper = before.node_name(self.file.id);
             return invalid(format!(
-                "{leader} leads the cluster and keeps the metadata, so the file system needs an \
-                 NSD on {leader} with usage=dataAndMetadata"
+                "{keeper} keeps the metadata, so the file system needs an NSD on {keeper} with \
+                 usage=dataAndMetadata"
             ));
         }
         let nodes: BTreeSet<NodeNumber> = nsds.iter().map(|nsd| nsd.node).collect();
@@ -97,6 +102,8 @@ impl Node {
             let of_node = nsds.iter().filter(|nsd| nsd.node == node).cloned();
             self.ask::<()>(node, &NodeRequest::FormatNsds { nsds: of_node.collect() })?;
         }
+        // This node's tender removes what it has of file systems that no record names.
+        let served = self.served.lock();
         let dir = self.prepare(&record, &config)?;
         let configuration = Configuration {
             cluster: after.id,
@@ -110,18 +117,10 @@ impl Node {
             compat_flags: 0,
         };
         assemble::format_meta(&dir, &config, &configuration)?;
-        self.take_records(&after)?;
-        self.serve_file_systems();
         // The other nodes serve their disks when this returns, so that a mount finds them.
-        for node in after.nodes.iter().filter(|node| node.address.is_some()) {
-            if node.id == self.file.id {
-                continue;
-            }
-            let follow = NodeRequest::Follow { cluster: Box::new(after.clone()) };
-            if let Err(error) = self.ask::<()>(node.id, &follow) {
-                warn!(target: "node", "{} learns of {} later: {error}", node.name, record.name);
-            }
-        }
+        self.change_at(Some(before.revision), &change)?;
+        drop(served);
+        self.serve_file_systems();
         Ok(record)
     }
 

@@ -1,4 +1,4 @@
-//! Deletes file systems and NSDs: the leader's part, which takes them out of the records, and each
+//! Deletes file systems and NSDs: the part of the node that takes them out of the records, and each
 //! node's part, which closes its disks and removes what it kept.
 //!
 //! The records come first. A node that is down meanwhile does its part when it learns of them. A
@@ -14,21 +14,21 @@ use strake_proto::{Error, ErrorKind, FsId, Result};
 use tracing::{info, warn};
 
 impl Node {
-    /// The leader's part of `strake fs delete`.
+    /// The keeper's part of `strake fs delete`.
     pub(super) fn delete_file_system(&self, fs: &str) -> Result<FsRecord> {
         let _alone = self.changing.lock();
-        let record = self.cluster().fs_named(fs)?.clone();
+        let record = self.newest_records()?.fs_named(fs)?.clone();
         self.change(&Change::DeleteFs { fs: record.id })?;
         self.serve_file_systems();
         info!(target: "node", "file system {fs} is deleted");
         Ok(record)
     }
 
-    /// The leader's part of `strake nsd delete`. Returns a sentence for each node whose containers
+    /// Takes NSDs out of the records for `strake nsd delete`. Returns a sentence for each node whose containers
     /// stay.
     pub(super) fn delete_nsds(&self, names: &[String]) -> Result<Vec<String>> {
         let _alone = self.changing.lock();
-        let cluster = self.cluster();
+        let cluster = self.newest_records()?;
         let mut by_node: BTreeMap<NodeNumber, Vec<NsdRecord>> = BTreeMap::new();
         let mut seen = BTreeSet::new();
         for name in names {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! DIR/node.toml      NodeFile: who this node is
-//! DIR/records        the cluster's records; the leader's count, others keep a copy
+//! DIR/records        the cluster's records as this node knew them last
+//! DIR/log-N          at a node of the quorum: its journal of the records' log (`quorum.rs`)
 //! DIR/keys/          this node's key and certificate, and at the issuer the authority's (0600)
 //! DIR/admin.sock     where the server process answers commands (mode 0600)
 //! DIR/daemon.lock    locked while the server process runs
@@ -12,6 +13,7 @@
 //! DIR/mount/NAME/    a file system that this node mounts: a data directory without disks
 //! ```
 
+use super::quorum;
 use crate::cluster::{Cluster, NodeNumber, NsdRecord, file};
 use crate::data_dir::DataDir;
 use serde::{Deserialize, Serialize};
@@ -21,7 +23,7 @@ use std::sync::Arc;
 use strake_env::RealClock;
 use strake_env::net::SocketAddr;
 use strake_net::{ClusterAuthority, NodeCredentials};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::{Error, ErrorKind, Result, Role};
 
 /// Who a node is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +127,14 @@ impl NodeDir {
     /// # Errors
     /// `Corrupt` if they are missing or damaged.
     pub(crate) fn records(&self) -> Result<Cluster> {
+        self.records_and_log().map(|(cluster, _)| cluster)
+    }
+
+    /// As [`NodeDir::records`]; says whether a log belongs to them. Earlier versions had none.
+    ///
+    /// # Errors
+    /// As [`NodeDir::records`].
+    pub(crate) fn records_and_log(&self) -> Result<(Cluster, bool)> {
         let path = self.records_path();
         file::load(&path)?.ok_or_else(|| {
             let detail = format!("{} is missing, so the cluster is not known", path.display());
@@ -138,6 +148,11 @@ impl NodeDir {
     /// The host's.
     pub(crate) fn store_records(&self, cluster: &Cluster) -> Result<()> {
         self.base.write_durably(&self.records_path(), &file::encode(cluster)?, 0o600)
+    }
+
+    /// The journal of the records' log, of that generation.
+    pub(crate) fn journal_path(&self, generation: u32) -> PathBuf {
+        self.root().join(format!("log-{generation}"))
     }
 
     /// The folder of keys and certificates.
@@ -171,6 +186,9 @@ impl NodeDir {
         std::fs::DirBuilder::new().mode(0o700).create(self.keys_path())?;
         authority.map_or(Ok(()), |authority| authority.store(&self.keys_path()))?;
         own.store(&self.keys_path())?;
+        if own.identity().roles.has(Role::Quorum) {
+            quorum::make_journal(self, cluster, node.id, authority.is_some())?;
+        }
         self.store_records(cluster)?;
         let text = toml::to_string_pretty(node)
             .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;

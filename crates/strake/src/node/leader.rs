@@ -1,8 +1,10 @@
-//! What the leader answers about the whole cluster.
+//! What nodes answer about the whole cluster.
 //!
-//! One change is made at a time. Its order is: look whether it may be made, have the nodes do their
-//! part, write the records durably, tell the nodes. After a crash in between, the nodes may have
-//! done work that no record names; it is done anew, or undone, when the change is tried again.
+//! A node makes one change at a time. Its order is: look whether it may be made, have the nodes do
+//! their part, have a majority of the quorum write the change, tell the nodes. After a crash in
+//! between, the nodes may have done work that no record names; it is done anew, or undone, when the
+//! change is tried again. Two nodes may make changes at once. One that was prepared for records
+//! that have changed meanwhile is refused.
 
 use super::messages::{
     FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, NsdPlace, Place,
@@ -18,7 +20,7 @@ use std::time::Duration;
 use strake_env::RealClock;
 use strake_net::{Introduction, SessionEnv, SessionLimits};
 use strake_proto::{Error, ErrorKind, FsId, NsdId, Result, Role, Roles};
-use tracing::{info, warn};
+use tracing::info;
 
 /// How long a join token is good for.
 const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -32,8 +34,10 @@ impl Node {
     pub(super) fn answer_leader(&self, request: &LeaderRequest) -> Result<Value> {
         match request {
             LeaderRequest::Records { newer_than } => {
-                encode(&Some(self.cluster()).filter(|cluster| cluster.revision > *newer_than))
+                let newest = self.newest_records()?;
+                encode(&Some(newest).filter(|cluster| cluster.revision > *newer_than))
             }
+            LeaderRequest::Replica => encode(&self.leading_replica()?),
             LeaderRequest::AddNodes { names, roles } => encode(&self.add_nodes(names, *roles)?),
             LeaderRequest::Join { node, address } => {
                 let _alone = self.changing.lock();
@@ -44,11 +48,7 @@ impl Node {
             }
             LeaderRequest::DeleteNode { node } => {
                 let _alone = self.changing.lock();
-                let record = self.cluster().node_named(node)?.clone();
-                let node = record.id;
-                if let Some(desk) = &self.desk {
-                    desk.withdraw(&record.certified_name())?;
-                }
+                let node = self.newest_records()?.node_named(node)?.id;
                 encode(&self.change(&Change::DeleteNode { node })?.revision)
             }
             LeaderRequest::NodeStates => encode(&self.node_states()),
@@ -75,27 +75,6 @@ impl Node {
                 encode(&member.and_then(|member| member.metadata_holders()).unwrap_or_default())
             }
         }
-    }
-
-    /// Changes the records durably, and tells the nodes. The caller holds `changing`.
-    pub(super) fn change(&self, change: &Change) -> Result<Cluster> {
-        let mut next = self.cluster();
-        next.apply(change)?;
-        self.take_records(&next)?;
-        for node in &next.nodes {
-            if node.id == self.file.id || node.address.is_none() {
-                continue;
-            }
-            let follow = NodeRequest::Follow { cluster: Box::new(next.clone()) };
-            // A node that joins listens only after it has its answer.
-            let joins = matches!(change, Change::Join { name, .. } if *name == node.name);
-            if let Err(error) = self.ask::<()>(node.id, &follow)
-                && !joins
-            {
-                warn!(target: "node", "{} learns of the change later: {error}", node.name);
-            }
-        }
-        Ok(next)
     }
 
     fn add_nodes(&self, names: &[String], roles: Roles) -> Result<Vec<(String, String)>> {
@@ -126,6 +105,7 @@ impl Node {
                 version: None,
                 mounts: Vec::new(),
                 faults: fault.iter().map(Error::to_string).collect(),
+                replica: None,
             };
             if !is_there {
                 return silent("invited", None);

@@ -6,7 +6,7 @@
 //! request they do not know.
 
 pub(crate) use crate::cluster::stanza::Described;
-use crate::cluster::{Cluster, FsRecord, MountRecord, NodeNumber, NsdRecord};
+use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber, NsdRecord};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use strake_env::net::SocketAddr;
@@ -73,16 +73,44 @@ pub(crate) enum NodeRequest {
         /// The file system's name.
         fs: String,
     },
-}
-
-/// A request about the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum LeaderRequest {
-    /// The records, if they are newer than this. The answer is an `Option<Cluster>`.
+    /// The node's own copy of the records, if it is newer. The answer is an `Option<Cluster>`.
     Records {
+        /// The generation that the asker has.
+        generation: u32,
         /// The revision that the asker has.
         newer_than: u64,
     },
+    /// How the node's replica of the records is: a [`ReplicaState`].
+    Replica,
+    /// The records as a majority has them. Only the node that leads answers.
+    Committed,
+    /// Change the records. Only the node that leads does. The answer is the records.
+    Propose {
+        /// Only if the records have this revision.
+        at: Option<u64>,
+        /// The change.
+        change: Change,
+    },
+}
+
+impl NodeRequest {
+    /// True for questions that a node answers at once.
+    pub(crate) fn is_quick(&self) -> bool {
+        use NodeRequest as It;
+        matches!(self, It::State | It::IsMounted { .. } | It::Records { .. } | It::Replica)
+    }
+}
+
+/// A request about the cluster. [`LeaderRequest::answerer`] says who answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum LeaderRequest {
+    /// The records as a majority of the quorum has them. The answer is an `Option<Cluster>`.
+    Records {
+        /// `None` is the answer unless they are newer.
+        newer_than: u64,
+    },
+    /// How the replica is that leads: a [`ReplicaState`].
+    Replica,
     /// Add nodes. The answer is a list of names and tokens.
     AddNodes {
         /// Their names.
@@ -182,6 +210,42 @@ pub(crate) enum LeaderRequest {
     },
 }
 
+/// Who answers a request about the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answerer {
+    /// Every node.
+    Any,
+    /// Every node of the quorum.
+    Quorum,
+    /// The node that issues certificates and has the metadata of the file systems.
+    Keeper,
+}
+
+impl LeaderRequest {
+    /// Who answers it.
+    pub(crate) fn answerer(&self) -> Answerer {
+        use LeaderRequest as It;
+        match self {
+            It::Records { .. } | It::Replica | It::NodeStates => Answerer::Any,
+            It::Join { .. }
+            | It::DeleteNode { .. }
+            | It::CreateNsds { .. }
+            | It::DeleteNsds { .. } => Answerer::Quorum,
+            It::AddNodes { .. }
+            | It::CreateFs(_)
+            | It::DeleteFs { .. }
+            | It::MountFs { .. }
+            | It::MayMount { .. }
+            | It::ForgetMount { .. }
+            | It::UnmountFs { .. }
+            | It::OpenMount { .. }
+            | It::CloseMount { .. }
+            | It::CheckStrips { .. }
+            | It::Holders { .. } => Answerer::Keeper,
+        }
+    }
+}
+
 /// The file system that a user wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FsWanted {
@@ -265,4 +329,41 @@ pub(crate) struct NodeState {
     pub(crate) mounts: Vec<String>,
     /// One sentence for each thing that is wrong.
     pub(crate) faults: Vec<String>,
+    /// Its replica of the cluster's records, if it is of the quorum.
+    #[serde(default)]
+    pub(crate) replica: Option<ReplicaState>,
+}
+
+/// How a replica of the cluster's records is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ReplicaState {
+    /// `leader`, `follower`, `candidate`, `learner`, `asking` or `ended`.
+    pub(crate) role: String,
+    /// Who leads, as far as it knows.
+    pub(crate) leader: Option<NodeNumber>,
+    pub(crate) term: u64,
+    /// The last entry of its log.
+    pub(crate) last: u64,
+    /// The last entry that its records have.
+    pub(crate) applied: u64,
+    /// All replicas, if this one leads.
+    pub(crate) members: Vec<MemberState>,
+    /// Why it has ended.
+    pub(crate) fault: Option<String>,
+}
+
+/// How far a replica is, as the leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MemberState {
+    pub(crate) node: NodeNumber,
+    /// False for one that receives the log only.
+    pub(crate) votes: bool,
+    /// It has the log up to here.
+    pub(crate) agrees: u64,
+    /// So many entries are missing there.
+    pub(crate) behind: u64,
+    /// Whether it has answered lately.
+    pub(crate) is_heard: bool,
 }

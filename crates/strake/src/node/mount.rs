@@ -53,16 +53,16 @@ impl Node {
             let detail = format!("{fs} is unmounted and flushed, but its process still runs");
             return Err(Error::new(ErrorKind::TimedOut, detail));
         }
-        // A process that was killed has told the leader nothing.
+        // A process that was killed has told the keeper nothing.
         self.look_after_mounts();
         Ok(sentence)
     }
 
-    /// Has the leader note which mounts of this node are gone: no process has their lock. A process
-    /// that ended in order has told the leader itself.
+    /// Has the keeper note which mounts of this node are gone: no process has their lock. A process
+    /// that ended in order has told the keeper itself.
     pub(super) fn look_after_mounts(&self) {
         for fs in self.cluster().file_systems {
-            if self.leads() && !fs.mounts.is_empty() {
+            if self.is_keeper() && !fs.mounts.is_empty() {
                 self.work_for_mounts(&fs);
             }
             let Some(mount) = fs.mount_on(self.file.id) else { continue };
@@ -70,10 +70,10 @@ impl Node {
                 continue;
             }
             let (fs, flushed) = (fs.id, false);
-            let told = match self.leads() {
+            let told = match self.is_keeper() {
                 true => self.close_mount(fs, mount, flushed),
-                false => self.peer(self.cluster().leader).and_then(|leader| {
-                    leader.ask_leader(&LeaderRequest::CloseMount { fs, mount, flushed })
+                false => self.peer(self.cluster().keeper).and_then(|keeper| {
+                    keeper.ask_leader(&LeaderRequest::CloseMount { fs, mount, flushed })
                 }),
             };
             if let Err(error) = told {

@@ -16,6 +16,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 const ANSWER_MAX: Duration = Duration::from_secs(3600);
 /// For a node to answer what it knows at once.
 const QUICK_ANSWER_MAX: Duration = Duration::from_secs(10);
+/// For a node that leads to answer what takes a majority. It gives up earlier itself.
+const MAJORITY_ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// Another node.
 #[derive(Clone)]
@@ -31,14 +33,14 @@ impl Peer {
         Peer { name, address, own: Arc::clone(own) }
     }
 
-    /// The leader, as the node of `dir` knows it.
+    /// The node with the metadata, as the node of `dir` knows it.
     ///
     /// # Errors
     /// Those of the records and the secret.
-    pub(crate) fn leader(dir: &NodeDir) -> Result<Peer> {
+    pub(crate) fn keeper(dir: &NodeDir) -> Result<Peer> {
         let records = dir.records()?;
-        let leader = records.node(records.leader).and_then(|node| Some((node, node.address?)));
-        let (node, address) = leader.expect("invariant: the records were checked when read");
+        let keeper = records.node(records.keeper).and_then(|node| Some((node, node.address?)));
+        let (node, address) = keeper.expect("invariant: the records were checked when read");
         Ok(Peer::new(node.certified_name(), address, &dir.credentials()?))
     }
 
@@ -47,10 +49,10 @@ impl Peer {
         &self.own
     }
 
-    /// Asks about the cluster. The node must lead it.
+    /// Asks about the cluster.
     ///
     /// # Errors
-    /// The leader's; `Unreachable` if it does not answer.
+    /// The node's; `Unreachable` if it does not answer.
     pub(crate) fn ask_leader<T: DeserializeOwned>(&self, request: &LeaderRequest) -> Result<T> {
         read(self.call(&Request::Leader(request.clone()))?)
     }
@@ -71,10 +73,11 @@ impl Peer {
         let bytes = serde_json::to_vec(request)
             .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
         let limit = match request {
-            Request::Node(NodeRequest::State | NodeRequest::IsMounted { .. })
-            | Request::Leader(LeaderRequest::Records { .. } | LeaderRequest::Holders { .. }) => {
-                QUICK_ANSWER_MAX
+            Request::Node(request) if request.is_quick() => QUICK_ANSWER_MAX,
+            Request::Node(NodeRequest::Committed | NodeRequest::Propose { .. }) => {
+                MAJORITY_ANSWER_MAX
             }
+            Request::Leader(LeaderRequest::Holders { .. }) => QUICK_ANSWER_MAX,
             _ => ANSWER_MAX,
         };
         let endpoint = Endpoint::Tcp(self.address);

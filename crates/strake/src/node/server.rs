@@ -1,18 +1,23 @@
 //! A node's server process: its port, its disks, and who asks it what.
 //!
-//! **Start.** It takes the directory's lock, binds its port, asks the leader for newer records (if
-//! it does not lead itself), opens its disks, and then answers. A file system that cannot be opened
-//! keeps no other from being served: it is tried again, and `strake node state` says what is wrong.
+//! **Start.** It takes the directory's lock, binds its port, starts its replica of the records (if
+//! it is of the quorum), asks other nodes for newer ones, opens its disks, and then answers. A file
+//! system that cannot be opened keeps no other from being served: it is tried again, and
+//! `strake node state` says what is wrong.
 //!
 //! **End.** On SIGTERM, SIGINT or `strake node stop` it ends its services, then closes its disks in
 //! order. Mounts are other processes and stay.
 //!
 //! Locks, in this order: `changing` (one change of the cluster at a time, held across requests to
-//! other nodes), `served`, `cluster`. Only `changing` is held while another node is asked.
+//! other nodes), `served`, `storing` (while the records are taken over), `cluster`. Only `changing`
+//! is held while another node is asked, and `served` while the records get a new file system.
 
 use super::dir::{NodeDir, NodeFile};
-use super::messages::{LeaderRequest, NodeRequest, NodeState, Request};
+use super::messages::{
+    Answerer, LeaderRequest, NodeRequest, NodeState, Place, ReplicaState, Request,
+};
 use super::peer::Peer;
+use super::quorum::{self, Quorum};
 use crate::admin::{LINE_BYTES_MAX, Reply};
 use crate::backend::member::Member;
 use crate::cluster::{Cluster, FsRecord, NodeNumber, Usage};
@@ -25,18 +30,18 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use strake_env::net::UnixStream;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock, Rng};
 use strake_net::{
     ClusterAuthority, ControlPort, Door, Endpoint, JoinDesk, Listener, Members, NodeCredentials,
-    NodeServer, ProvenPeer, ServerOptions,
+    NodeServer, ProvenPeer, ServerOptions, Service,
 };
 use strake_observe::Observe;
-use strake_proto::{ClientId, Error, ErrorKind, FsId, NodeIdentity, NsdId, Result};
+use strake_proto::{ClientId, Error, ErrorKind, FsId, NodeIdentity, NsdId, Result, Role};
 use tracing::{error, info, warn};
 
 /// How often a node looks for file systems that could not be opened, and for newer records.
@@ -55,9 +60,14 @@ pub(super) struct Node {
     /// Why file systems of this node are not served.
     faults: Mutex<BTreeMap<FsId, String>>,
     cluster: Arc<Mutex<Cluster>>,
+    storing: Mutex<()>,
+    /// This node's replica of the records, if it is of the quorum.
+    pub(super) quorum: OnceLock<Quorum>,
     pub(super) observe: Arc<Observe>,
-    /// True while the leader does not answer, so that the log says so once.
-    is_alone: AtomicBool,
+    /// True while no other node answers, so that the log says so once.
+    pub(super) is_alone: AtomicBool,
+    /// Counts the times that other nodes were asked for newer records.
+    pub(super) round: AtomicUsize,
     /// The reason to end, once there is one.
     end: Mutex<Option<&'static str>>,
     ended: Condvar,
@@ -71,7 +81,8 @@ pub(crate) fn serve(root: &Path) -> Result<()> {
     let lock = dir.base().lock(&RealClock)?;
     let node = Arc::new(Node::open(dir.clone(), file)?);
     end_on_signals(&node)?;
-    node.follow_leader();
+    node.join_quorum()?;
+    node.look_for_records();
     node.serve_file_systems();
     node.door.serve_node(Arc::new(Control(Arc::downgrade(&node))))?;
     let listener = listen(dir.base())?;
@@ -166,7 +177,7 @@ fn converse(node: &Node, stream: &UnixStream) {
     }
 }
 
-/// Opens what could not be opened before, and asks the leader for newer records.
+/// Opens what could not be opened before, and looks after the records.
 fn tend(node: &Weak<Node>) {
     while let Some(node) = node.upgrade() {
         {
@@ -178,7 +189,7 @@ fn tend(node: &Weak<Node>) {
                 return;
             }
         }
-        node.follow_leader();
+        node.look_for_records();
         node.serve_file_systems();
         node.look_after_mounts();
     }
@@ -186,8 +197,16 @@ fn tend(node: &Weak<Node>) {
 
 impl Node {
     fn open(dir: NodeDir, file: NodeFile) -> Result<Node> {
-        let cluster = Arc::new(Mutex::new(dir.records()?));
         let own = dir.credentials()?;
+        let (records, has_log) = dir.records_and_log()?;
+        if !has_log {
+            // Of a version of before, in which the first node kept the records alone.
+            if own.identity().roles.has(Role::Quorum) {
+                quorum::make_journal(&dir, &records, file.id, records.keeper == file.id)?;
+            }
+            dir.store_records(&records)?;
+        }
+        let cluster = Arc::new(Mutex::new(records));
         let desk = match ClusterAuthority::load(&dir.keys_path(), RealClock::shared()) {
             Ok(authority) => {
                 let desk = JoinDesk::open(authority, &dir.keys_path(), RealClock::shared())?;
@@ -216,7 +235,10 @@ impl Node {
             faults: Mutex::default(),
             cluster,
             observe: Observe::new(RealClock::shared(), 512),
+            storing: Mutex::new(()),
+            quorum: OnceLock::new(),
             is_alone: AtomicBool::new(false),
+            round: AtomicUsize::new(0),
             end: Mutex::new(None),
             ended: Condvar::new(),
         })
@@ -227,18 +249,22 @@ impl Node {
         self.cluster.lock().clone()
     }
 
-    /// True if this node leads the cluster.
-    pub(super) fn leads(&self) -> bool {
-        self.cluster.lock().leader == self.file.id
+    /// True if this node issues certificates and has the metadata.
+    pub(super) fn is_keeper(&self) -> bool {
+        self.cluster.lock().keeper == self.file.id
+    }
+
+    /// Where a node is, if it has joined.
+    pub(super) fn place(&self, node: NodeNumber) -> Option<Place> {
+        let cluster = self.cluster.lock();
+        let record = cluster.node(node)?;
+        Some(Place { node: record.certified_name(), address: record.address? })
     }
 
     /// Another node, if it has joined.
     pub(super) fn peer(&self, node: NodeNumber) -> Result<Peer> {
-        let cluster = self.cluster.lock();
-        let record = cluster.node(node);
-        let found = record.and_then(|record| Some((record.certified_name(), record.address?)));
-        let (name, address) = found.ok_or_else(|| {
-            let name = cluster.node_name(node);
+        let Place { node: name, address } = self.place(node).ok_or_else(|| {
+            let name = self.cluster().node_name(node);
             Error::new(ErrorKind::Unreachable, format!("node {name} has not joined yet"))
         })?;
         Ok(Peer::new(name, address, &self.own))
@@ -257,37 +283,30 @@ impl Node {
             .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
     }
 
-    /// Takes over records, durably, if they are newer.
+    /// Takes over records if they are newer.
+    ///
+    /// # Errors
+    /// If the file cannot be written. They count all the same, until this process ends.
     pub(super) fn take_records(&self, cluster: &Cluster) -> Result<()> {
-        let mut held = self.cluster.lock();
-        if cluster.id != held.id || cluster.revision <= held.revision {
-            return Ok(());
-        }
+        let _storing = self.storing.lock();
+        let before = {
+            let mut held = self.cluster.lock();
+            if cluster.id != held.id || !cluster.is_newer_than(&held) {
+                return Ok(());
+            }
+            std::mem::replace(&mut *held, cluster.clone())
+        };
         self.dir.store_records(cluster)?;
-        let before = std::mem::replace(&mut *held, cluster.clone());
-        drop(held);
         for node in before.nodes.iter().filter(|node| cluster.node(node.id).is_none()) {
-            self.door.disconnect(&node.certified_name());
+            let name = node.certified_name();
+            self.door.disconnect(&name);
+            if let Some(desk) = &self.desk
+                && cluster.node_named(name.as_str()).is_err()
+            {
+                desk.withdraw(&name)?;
+            }
         }
         Ok(())
-    }
-
-    /// Asks the leader for newer records.
-    fn follow_leader(&self) {
-        if self.leads() {
-            return;
-        }
-        let newer_than = self.cluster.lock().revision;
-        let asked = self.peer(self.cluster().leader).and_then(|leader| {
-            leader.ask_leader::<Option<Cluster>>(&LeaderRequest::Records { newer_than })
-        });
-        let taken = asked.and_then(|newer| newer.map_or(Ok(()), |newer| self.take_records(&newer)));
-        let was_alone = self.is_alone.swap(taken.is_err(), Ordering::Relaxed);
-        if let Err(error) = taken
-            && !was_alone
-        {
-            warn!(target: "node", "the leader cannot be asked for newer records: {error}");
-        }
     }
 
     /// Opens and serves every file system of which this node has disks and that is not served. Ends
@@ -304,7 +323,7 @@ impl Node {
             let opened = self.prepare(fs, &config).and_then(|dir| {
                 let place = (fs.id, &self.door);
                 let mounts: Vec<ClientId> = fs.mounts.iter().map(|mount| mount.client()).collect();
-                let mounts = self.leads().then_some(&*mounts);
+                let mounts = self.is_keeper().then_some(&*mounts);
                 Member::open(&dir, &config, mounts, place, &self.observe)
             });
             let fault = match opened {
@@ -384,13 +403,40 @@ impl Node {
         peer.map_or(Ok(()), |peer| self.may_ask(peer, &request))?;
         match &request {
             Request::Node(request) => self.answer_node(request),
-            Request::Leader(request) if self.leads() => self.answer_leader(request),
-            Request::Leader(_) => self.peer(self.cluster().leader)?.call(&request),
+            Request::Leader(about) => match about.answerer() {
+                Answerer::Any => self.answer_leader(about),
+                Answerer::Quorum if self.quorum.get().is_some() => self.answer_leader(about),
+                Answerer::Quorum => self.ask_quorum(&request),
+                Answerer::Keeper if self.is_keeper() => self.answer_leader(about),
+                Answerer::Keeper => self.ask_keeper(&request),
+            },
         }
     }
 
-    /// Refuses what a node may not ask. Only the leader tells other nodes what to do, and each node
-    /// speaks for itself alone.
+    /// Hands a request on to a node of the quorum that answers.
+    fn ask_quorum(&self, request: &Request) -> Result<Value> {
+        let nodes: Vec<NodeNumber> = self.cluster().quorum().map(|node| node.id).collect();
+        let answers =
+            |id: &NodeNumber| self.ask::<ReplicaState>(*id, &NodeRequest::Replica).is_ok();
+        let node = nodes.into_iter().find(answers).ok_or_else(|| {
+            Error::new(ErrorKind::Unreachable, "no node of the cluster's quorum answers")
+        })?;
+        self.peer(node)?.call(request)
+    }
+
+    fn ask_keeper(&self, request: &Request) -> Result<Value> {
+        let keeper = self.cluster().keeper;
+        self.peer(keeper)?.call(request).map_err(|error| match error.kind() {
+            ErrorKind::Unreachable => {
+                let name = self.cluster().node_name(keeper);
+                error.context(format!("{name} has the metadata and issues certificates"))
+            }
+            _ => error,
+        })
+    }
+
+    /// Refuses what a node may not ask. Only nodes of the quorum tell other nodes what to do, and
+    /// each node speaks for itself alone.
     fn may_ask(&self, peer: &ProvenPeer, request: &Request) -> Result<()> {
         let ProvenPeer::Node(peer) = peer else {
             return Err(Error::new(ErrorKind::Access, "a node proves itself by its certificate"));
@@ -398,8 +444,9 @@ impl Node {
         let cluster = self.cluster.lock();
         let is = |node: NodeNumber| cluster.node_name(node) == peer.name.as_str();
         let may = match request {
-            Request::Node(NodeRequest::State | NodeRequest::IsMounted { .. }) => true,
-            Request::Node(_) => is(cluster.leader),
+            Request::Node(request) if request.is_quick() => true,
+            Request::Node(NodeRequest::Committed) => true,
+            Request::Node(_) => peer.roles.has(Role::Quorum),
             Request::Leader(LeaderRequest::Join { node, .. }) => node == peer.name.as_str(),
             Request::Leader(LeaderRequest::OpenMount { node, .. }) => is(*node),
             Request::Leader(LeaderRequest::CloseMount { mount, .. }) => is(mount.node),
@@ -426,6 +473,14 @@ impl Node {
             NodeRequest::Mount { fs, settings } => encode(&self.mount(fs, settings)?),
             NodeRequest::Unmount { fs, force } => encode(&self.unmount(fs, *force)?),
             NodeRequest::IsMounted { fs } => encode(&self.is_mounted(fs)?),
+            NodeRequest::Records { generation, newer_than } => {
+                let own = self.cluster();
+                let is_newer = (own.generation, own.revision) > (*generation, *newer_than);
+                encode(&Some(own).filter(|_| is_newer))
+            }
+            NodeRequest::Replica => encode(&self.replica()?.state()),
+            NodeRequest::Committed => encode(&self.replica()?.committed()?),
+            NodeRequest::Propose { at, change } => encode(&self.propose(*at, change)?),
         }
     }
 
@@ -442,6 +497,8 @@ impl Node {
                 }
             }
         }
+        let replica = self.quorum.get().map(Quorum::state);
+        faults.extend(replica.iter().filter_map(|replica| replica.fault.clone()));
         let names = cluster.file_systems.iter().map(|fs| fs.name.clone());
         NodeState {
             node: self.file.node.clone(),
@@ -450,6 +507,7 @@ impl Node {
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             mounts: names.filter(|fs| self.is_mounted(fs).unwrap_or(false)).collect(),
             faults,
+            replica,
         }
     }
 
@@ -459,7 +517,7 @@ impl Node {
         let elsewhere: Vec<String> = {
             let cluster = self.cluster.lock();
             let mounted = cluster.file_systems.iter().filter(|fs| !fs.mounts.is_empty());
-            mounted.filter(|_| cluster.leader == self.file.id).map(|fs| fs.name.clone()).collect()
+            mounted.filter(|_| cluster.keeper == self.file.id).map(|fs| fs.name.clone()).collect()
         };
         if let Some(fs) = mounts.first().filter(|_| !force) {
             let detail = format!("{fs} is mounted here: `strake fs umount {fs}` first, or --force");
@@ -504,6 +562,10 @@ impl Node {
                 error!(target: "node", "file system {fs}: {error}");
                 result = Err(error);
             }
+        }
+        self.door.end(Service::Replica);
+        if let Some(quorum) = self.quorum.get() {
+            quorum.stop();
         }
         result
     }

@@ -1,0 +1,245 @@
+//! How a node reaches the cluster's records: it finds the node that leads, hands changes and
+//! questions on to it, and learns of changes that others made.
+//!
+//! **Finding the leader.** A node of the quorum knows from its own replica who leads. Whoever that
+//! is must say so itself, because the one that led may be gone. If it does not, all nodes of the
+//! quorum are asked. After the death of a leader the others elect one within seconds, so this is
+//! repeated for [`LEADER_WAIT_MAX`].
+//!
+//! **Once or not at all.** A request that reaches a node which does not lead is refused there, and
+//! goes on to the next one. A change whose answer does not come is not sent again: it may be made.
+//!
+//! **Newer records.** What any node has is committed, so it may be taken from any. That also
+//! reaches a node which was away while all that it knew have gone.
+
+use super::messages::{NodeRequest, ReplicaState};
+use super::quorum::{self, Quorum, QuorumParts};
+use super::server::Node;
+use crate::cluster::machine::Entry;
+use crate::cluster::{Change, Cluster, NodeNumber};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use strake_env::{Clock, RealClock};
+use strake_net::WaitNames;
+use strake_proto::{Error, ErrorKind, Result};
+use tracing::warn;
+
+/// For the nodes of the quorum to agree on a leader, and for it to answer.
+const LEADER_WAIT_MAX: Duration = Duration::from_secs(15);
+/// Between attempts to find it.
+const LEADER_PAUSE: Duration = Duration::from_millis(200);
+
+impl Node {
+    /// Starts this node's replica of the records, if it is of the quorum.
+    ///
+    /// # Errors
+    /// Those of its journal.
+    pub(super) fn join_quorum(self: &Arc<Node>) -> Result<()> {
+        if !self.own.identity().roles.has(strake_proto::Role::Quorum) {
+            return Ok(());
+        }
+        let first = self.cluster();
+        let of_publish = Arc::downgrade(self);
+        let (of_find, of_inbox) = (Arc::downgrade(self), Arc::downgrade(self));
+        let quorum = Quorum::start(QuorumParts {
+            own: self.file.id,
+            credentials: Arc::clone(&self.own),
+            disk: quorum::open_journal(&self.dir, &first)?,
+            find: Arc::new(move |id| of_find.upgrade()?.place(id)),
+            publish: Box::new(move |cluster| {
+                let Some(node) = of_publish.upgrade() else { return };
+                if let Err(error) = node.take_records(cluster) {
+                    // The log has them.
+                    warn!(target: "node", "the copy of the records is not written: {error}");
+                }
+            }),
+            waits: Arc::clone(&self.observe) as _,
+            config: quorum::config(self.file.id),
+            first,
+        })?;
+        let inbox = quorum.inbox(Arc::new(move |name| {
+            Some(of_inbox.upgrade()?.cluster().node_named(name).ok()?.id)
+        }));
+        if self.quorum.set(quorum).is_err() {
+            return Err(Error::new(ErrorKind::Internal, "the replica runs already"));
+        }
+        self.door.serve_replica(inbox)
+    }
+
+    /// This node's replica.
+    ///
+    /// # Errors
+    /// `Stale` if it has none.
+    pub(super) fn replica(&self) -> Result<&Quorum> {
+        self.quorum.get().ok_or_else(|| {
+            let detail = format!("{} does not keep the cluster's records", self.file.node);
+            Error::new(ErrorKind::Stale, detail)
+        })
+    }
+
+    /// The records as a majority of the quorum has them.
+    ///
+    /// # Errors
+    /// `Unreachable` if there is no majority.
+    pub(super) fn newest_records(&self) -> Result<Cluster> {
+        let cluster: Cluster = self.ask_leading(&NodeRequest::Committed)?;
+        if let Err(error) = self.take_records(&cluster) {
+            warn!(target: "node", "the copy of the records is not written: {error}");
+        }
+        Ok(cluster)
+    }
+
+    /// How the replica is that leads.
+    ///
+    /// # Errors
+    /// `Unreachable` if none does.
+    pub(super) fn leading_replica(&self) -> Result<ReplicaState> {
+        let leader = self.wait_for_leader(&|leader| self.ask(leader, &NodeRequest::Replica))?;
+        Ok(leader)
+    }
+
+    /// Makes a change of the records durable with a majority, and tells the nodes. The caller holds
+    /// `changing`.
+    ///
+    /// # Errors
+    /// Why it is refused. `Unreachable` if there is no majority, and then nothing is changed;
+    /// `TimedOut` if it may be changed.
+    pub(super) fn change(&self, change: &Change) -> Result<Cluster> {
+        self.change_at(None, change)
+    }
+
+    /// As [`Node::change`]; refused unless the records have the revision `at`.
+    ///
+    /// # Errors
+    /// As [`Node::change`]; `Busy` at another revision.
+    pub(super) fn change_at(&self, at: Option<u64>, change: &Change) -> Result<Cluster> {
+        let next: Cluster =
+            self.ask_leading(&NodeRequest::Propose { at, change: change.clone() })?;
+        if let Err(error) = self.take_records(&next) {
+            warn!(target: "node", "the copy of the records is not written: {error}");
+        }
+        for node in &next.nodes {
+            if node.id == self.file.id || node.address.is_none() {
+                continue;
+            }
+            let follow = NodeRequest::Follow { cluster: Box::new(next.clone()) };
+            // A node that joins listens only after it has its answer.
+            let joins = matches!(change, Change::Join { name, .. } if *name == node.name);
+            if let Err(error) = self.ask::<()>(node.id, &follow)
+                && !joins
+            {
+                warn!(target: "node", "{} learns of the change later: {error}", node.name);
+            }
+        }
+        Ok(next)
+    }
+
+    /// Answers [`NodeRequest::Propose`]: this node must lead.
+    ///
+    /// # Errors
+    /// `Stale` if it does not.
+    pub(super) fn propose(&self, at: Option<u64>, change: &Change) -> Result<Cluster> {
+        self.replica()?.propose(&Entry::Change { at, change: change.clone() })
+    }
+
+    /// Has the node that leads answer.
+    fn ask_leading<T: serde::de::DeserializeOwned>(&self, request: &NodeRequest) -> Result<T> {
+        self.wait_for_leader(&|leader| {
+            self.ask(leader, request).map_err(|error| match (error.kind(), request) {
+                // Whether it was made is not known.
+                (ErrorKind::Unreachable, NodeRequest::Propose { .. }) => Error::new(
+                    ErrorKind::TimedOut,
+                    format!("{error}. The change may be made: look before you try again"),
+                ),
+                _ => error,
+            })
+        })
+    }
+
+    /// Does something with the node that leads, when there is one.
+    fn wait_for_leader<T>(&self, call: &dyn Fn(NodeNumber) -> Result<T>) -> Result<T> {
+        let end = RealClock.monotonic() + LEADER_WAIT_MAX;
+        let wait = self.observe.begin_wait("for the node that leads", "the cluster");
+        let outcome = loop {
+            let outcome = self.find_leader().and_then(call);
+            let is_over = match &outcome {
+                Err(error) => !matches!(error.kind(), ErrorKind::Stale | ErrorKind::Unreachable),
+                Ok(_) => true,
+            };
+            if is_over || RealClock.monotonic() >= end {
+                break outcome;
+            }
+            RealClock.sleep(LEADER_PAUSE);
+        };
+        self.observe.end_wait(wait);
+        outcome.map_err(|error| match error.kind() {
+            ErrorKind::Stale => Error::new(ErrorKind::Unreachable, error.to_string()),
+            _ => error,
+        })
+    }
+
+    /// The node that leads, by its own word.
+    fn find_leader(&self) -> Result<NodeNumber> {
+        if self.quorum.get().is_some_and(Quorum::leads) {
+            return Ok(self.file.id);
+        }
+        let leads = |id: NodeNumber| {
+            let state: Result<ReplicaState> = self.ask(id, &NodeRequest::Replica);
+            state.map(|state| state.role == "leader")
+        };
+        let hint = self.quorum.get().and_then(|quorum| quorum.state().leader);
+        if let Some(hint) = hint.filter(|hint| *hint != self.file.id)
+            && leads(hint) == Ok(true)
+        {
+            return Ok(hint);
+        }
+        let cluster = self.cluster();
+        let mut silent = Vec::new();
+        for node in cluster.quorum().filter(|node| node.id != self.file.id && Some(node.id) != hint)
+        {
+            match leads(node.id) {
+                Ok(true) => return Ok(node.id),
+                Ok(false) => {}
+                Err(_) => silent.push(node.name.as_str()),
+            }
+        }
+        let gone = hint.filter(|hint| *hint != self.file.id).map(|hint| cluster.node_name(hint));
+        silent.extend(gone.as_deref());
+        let mut detail =
+            "no node leads the cluster: a majority of the quorum must answer".to_owned();
+        if !silent.is_empty() {
+            detail.push_str(&format!(", and {} does not", silent.join(", ")));
+        }
+        Err(Error::new(ErrorKind::Unreachable, detail))
+    }
+
+    /// Takes newer records from the first node of the quorum that answers, if it has any.
+    pub(super) fn look_for_records(&self) {
+        if let Some(quorum) = self.quorum.get()
+            && let Err(error) = quorum.tend()
+        {
+            warn!(target: "node", "the quorum's members are not changed yet: {error}");
+        }
+        let cluster = self.cluster();
+        let nodes: Vec<NodeNumber> =
+            cluster.quorum().map(|node| node.id).filter(|id| *id != self.file.id).collect();
+        if nodes.is_empty() || self.quorum.get().is_some_and(Quorum::leads) {
+            return;
+        }
+        // A node may lag behind, so the next time another one is asked first.
+        let round = self.round.fetch_add(1, Ordering::Relaxed) % nodes.len();
+        let request =
+            NodeRequest::Records { generation: cluster.generation, newer_than: cluster.revision };
+        let ask = |id: &NodeNumber| self.ask::<Option<Cluster>>(*id, &request);
+        let mut answers = nodes[round..].iter().chain(&nodes[..round]).map(ask);
+        let found = answers.find(Result::is_ok).unwrap_or(Err(ErrorKind::Unreachable.into()));
+        let taken = found.and_then(|newer| newer.map_or(Ok(()), |newer| self.take_records(&newer)));
+        let was_alone = self.is_alone.swap(taken.is_err(), Ordering::Relaxed);
+        if let Err(error) = taken
+            && !was_alone
+        {
+            warn!(target: "node", "nobody can be asked for newer records: {error}");
+        }
+    }
+}

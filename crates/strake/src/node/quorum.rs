@@ -1,0 +1,415 @@
+//! This node's replica of the log of the cluster's records, if it is of the quorum.
+//!
+//! The nodes with the role *quorum* keep the records together: each change is an entry of a log
+//! that a majority of them has on disk before it is answered (`strake-replica`). One of them leads.
+//! Any node takes commands, and hands changes and questions on to the leader (`follow.rs`).
+//!
+//! **Members.** Voters are odd in number, since an even one more would only be one more that must
+//! not fail. So of two nodes of the quorum one votes, and the other one receives the log
+//! (a *learner*); of four, three vote. The leader brings the members in line with the records
+//! every two seconds ([`next_members`]). A node that joins is a learner until it has the log.
+//!
+//! **The first entry** has the records that the first node began with, or those of a cluster that
+//! had no log yet.
+//!
+//! **The journal** is the file `log-N` of the node's directory, where N is the generation of the
+//! records. It is made once. A node that had one and has lost it does not start: it cannot know
+//! what it has promised to the others (R26).
+
+use super::dir::NodeDir;
+use super::messages::{MemberState, Place, ReplicaState};
+use crate::cluster::machine::{Applied, Entry, Publish, RecordsMachine, read_answer};
+use crate::cluster::{Cluster, NodeNumber};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use strake_env::disk::file::{Allocation, FileDisk};
+use strake_env::sync::Mutex;
+use strake_env::{Disk, RealClock};
+use strake_net::{
+    Endpoint, Introduction, NodeCredentials, ProvenPeer, ReplicaPort, ReplicaWay, SessionEnv,
+    WaitNames,
+};
+use strake_proto::{ClusterId, Error, ErrorKind, Result};
+use strake_replica::core::{ChangeRefusal, Config, Refusal, RoleName};
+use strake_replica::journal::{Identity, Journal, JournalError};
+use strake_replica::membership::{MEMBERS_MAX, Membership};
+use strake_replica::replica::{Failure, Parts};
+use strake_replica::types::ReplicaId;
+use strake_replica::{Replica, Transport};
+use tracing::{info, warn};
+
+/// Records have at most this many bytes: those of tens of thousands of nodes, NSDs and mounts.
+const RECORDS_BYTES_MAX: usize = 4 << 20;
+/// Entries behind the last snapshot.
+const LOG_BYTES_MAX: usize = 2 << 20;
+/// Each of the journal's two areas takes a snapshot, the log, and what is kept before it.
+const JOURNAL_BYTES: u64 = 2 * 4096 + 2 * (8 << 20);
+/// More voters make each change wait for more disks.
+const VOTERS_MAX: usize = 7;
+/// For a majority to answer, before another node is asked whether it leads by now.
+const MAJORITY_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// Where a node is that may have a replica.
+pub(super) type Find = Arc<dyn Fn(NodeNumber) -> Option<Place> + Send + Sync>;
+/// The number of the node of a name.
+pub(super) type NumberOf = Arc<dyn Fn(&str) -> Option<NodeNumber> + Send + Sync>;
+
+/// What a replica of the records is made of.
+pub(super) struct QuorumParts {
+    /// The records as this node had them when it started.
+    pub(super) first: Cluster,
+    pub(super) own: NodeNumber,
+    pub(super) credentials: Arc<NodeCredentials>,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) find: Find,
+    pub(super) publish: Publish,
+    pub(super) waits: Arc<dyn WaitNames>,
+    pub(super) config: Config,
+}
+
+/// A replica of the records.
+pub(super) struct Quorum {
+    first: Cluster,
+    own: ReplicaId,
+    applied: Applied,
+    replica: Arc<Replica>,
+    ways: Arc<Ways>,
+}
+
+/// The times and limits of a replica of the records.
+pub(super) fn config(own: NodeNumber) -> Config {
+    Config {
+        heartbeat: Duration::from_millis(400),
+        election: Duration::from_secs(2),
+        entry_bytes_max: LOG_BYTES_MAX,
+        append_bytes: 512 << 10,
+        log_bytes_max: LOG_BYTES_MAX,
+        snapshot_bytes_max: RECORDS_BYTES_MAX,
+        ..Config::new(ReplicaId(own.0))
+    }
+}
+
+/// The name under which the replicas of a generation know each other. What one of another
+/// generation says is not heard.
+fn group(records: &Cluster) -> ClusterId {
+    let mut id = records.id;
+    for (byte, of_generation) in id.0.iter_mut().zip(records.generation.to_le_bytes()) {
+        *byte ^= of_generation;
+    }
+    id
+}
+
+fn journal_fault(error: JournalError) -> Error {
+    let kind = match error {
+        JournalError::Io(_) => ErrorKind::Io,
+        _ => ErrorKind::Corrupt,
+    };
+    Error::new(kind, format!("the log of the cluster's records: {error}"))
+}
+
+/// Makes the journal of a node that never had one. `founds` if the log begins here.
+///
+/// # Errors
+/// The host's.
+pub(super) fn make_journal(
+    dir: &NodeDir,
+    records: &Cluster,
+    own: NodeNumber,
+    founds: bool,
+) -> Result<()> {
+    let path = dir.journal_path(records.generation);
+    let disk = match FileDisk::create(&path, JOURNAL_BYTES, Allocation::Preallocated) {
+        // A crash came in between. What is empty is made again, and what is whole stays.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => FileDisk::open(&path)?,
+        other => other?,
+    };
+    let replica = ReplicaId(own.0);
+    let identity = Identity { cluster: group(records), replica };
+    match Journal::create(Arc::new(disk), identity, founds.then(|| Membership::of([replica]))) {
+        Err(JournalError::Exists) => Ok(()),
+        other => other.map_err(journal_fault),
+    }
+}
+
+/// Opens the journal that this node has.
+///
+/// # Errors
+/// `Corrupt` if it is gone.
+pub(super) fn open_journal(dir: &NodeDir, records: &Cluster) -> Result<Arc<dyn Disk>> {
+    let path = dir.journal_path(records.generation);
+    let disk = FileDisk::open(&path).map_err(|error| {
+        let detail = format!(
+            "{}: {error}. This node kept the cluster's records and cannot know any more what it \
+             promised the others: delete it on another node, and let it join anew",
+            path.display()
+        );
+        Error::new(ErrorKind::Corrupt, detail)
+    })?;
+    Ok(Arc::new(disk))
+}
+
+impl Quorum {
+    /// Starts the replica.
+    ///
+    /// # Errors
+    /// `Corrupt` if its journal is damaged; the host's.
+    pub(super) fn start(parts: QuorumParts) -> Result<Quorum> {
+        let QuorumParts { first, own, credentials, disk, find, publish, waits, config } = parts;
+        let ways =
+            Arc::new(Ways { find, credentials, waits: Arc::clone(&waits), open: Mutex::default() });
+        let applied = Applied::default();
+        let replica = Replica::start(Parts {
+            cluster: group(&first),
+            config,
+            disk,
+            machine: Box::new(RecordsMachine { applied: Arc::clone(&applied), publish }),
+            transport: Arc::clone(&ways) as _,
+            clock: RealClock::shared(),
+            waits,
+        })
+        .map_err(journal_fault)?;
+        Ok(Quorum { first, own: ReplicaId(own.0), applied, replica: Arc::new(replica), ways })
+    }
+
+    /// Takes messages of other replicas.
+    pub(super) fn inbox(&self, number_of: NumberOf) -> Arc<dyn ReplicaPort> {
+        Arc::new(Inbox { replica: Arc::clone(&self.replica), number_of })
+    }
+
+    /// Proposes an entry. Returns the records with it.
+    ///
+    /// # Errors
+    /// `Stale` if this node does not lead, and nothing is done. `TimedOut` if it may be done, or be
+    /// done later. Otherwise why the entry is refused.
+    pub(super) fn propose(&self, entry: &Entry) -> Result<Cluster> {
+        self.found()?;
+        self.propose_now(entry)
+    }
+
+    fn propose_now(&self, entry: &Entry) -> Result<Cluster> {
+        let applied = self.replica.propose(0, &entry.encode()?, MAJORITY_WAIT_MAX);
+        read_answer(&applied.map_err(refused)?.answer)
+    }
+
+    /// The records as a majority has them now.
+    ///
+    /// # Errors
+    /// `Stale` if this node does not lead, or does not lead any more.
+    pub(super) fn committed(&self) -> Result<Cluster> {
+        self.found()?;
+        self.replica.read_barrier(MAJORITY_WAIT_MAX).map_err(|failure| match failure {
+            // Nothing was to be done, so another node may be asked.
+            Failure::Unknown => Error::new(ErrorKind::Stale, "no majority answers"),
+            failure => refused(failure),
+        })?;
+        self.applied.lock().clone().ok_or_else(|| ErrorKind::Internal.into())
+    }
+
+    /// Writes the first entry, if there is none yet.
+    fn found(&self) -> Result<()> {
+        if self.applied.lock().is_some() {
+            return Ok(());
+        }
+        self.replica.read_barrier(MAJORITY_WAIT_MAX).map_err(refused)?;
+        if self.applied.lock().is_none() {
+            self.propose_now(&Entry::Found(Box::new(self.first.clone())))?;
+            info!(target: "node", "the log of the cluster's records begins");
+        }
+        Ok(())
+    }
+
+    /// True if this node leads, as far as it knows.
+    pub(super) fn leads(&self) -> bool {
+        self.replica.status().role == RoleName::Leader
+    }
+
+    /// If this node leads: brings the members in line with the records.
+    ///
+    /// # Errors
+    /// If that does not go now. It is tried again.
+    pub(super) fn tend(&self) -> Result<()> {
+        let status = self.replica.status();
+        if status.role != RoleName::Leader {
+            return Ok(());
+        }
+        self.found()?;
+        let wanted =
+            |cluster: &Cluster| cluster.quorum().map(|node| ReplicaId(node.id.0)).collect();
+        let wanted: BTreeSet<ReplicaId> =
+            self.applied.lock().as_ref().map(wanted).unwrap_or_default();
+        let is_near = |id: ReplicaId| {
+            let mut members = status.members.iter();
+            members.any(|member| member.id == id && member.is_heard && member.lag == 0)
+        };
+        let next = next_members(self.own, &wanted, &status.membership, &is_near);
+        let Some((voters, learners)) = next else { return Ok(()) };
+        match self.replica.change(&voters, &learners, MAJORITY_WAIT_MAX) {
+            Ok(()) => {
+                let shown = |ids: &BTreeSet<ReplicaId>| {
+                    let ids: Vec<String> = ids.iter().map(|id| id.0.to_string()).collect();
+                    ids.join(", ")
+                };
+                let (voters, learners) = (shown(&voters), shown(&learners));
+                info!(
+                    target: "node",
+                    "the cluster's records are kept by nodes {voters}; learners: {learners}"
+                );
+                Ok(())
+            }
+            // It goes on by itself, or when the log has arrived.
+            Err(Failure::NotChanged(ChangeRefusal::UnderWay | ChangeRefusal::Behind(_))) => Ok(()),
+            Err(failure) => Err(refused(failure)),
+        }
+    }
+
+    /// How it is.
+    pub(super) fn state(&self) -> ReplicaState {
+        let status = self.replica.status();
+        let role = match (&status.ended, status.role) {
+            (Some(_), _) => "ended",
+            (_, RoleName::Leader) => "leader",
+            (_, RoleName::Follower) => "follower",
+            (_, RoleName::Candidate) => "candidate",
+            (_, RoleName::Asking) => "asking",
+            (_, RoleName::Learner) => "learner",
+        };
+        let members = status.members.iter().map(|member| MemberState {
+            node: NodeNumber(member.id.0),
+            votes: member.is_voter,
+            agrees: member.agrees.0,
+            behind: member.lag,
+            is_heard: member.is_heard,
+        });
+        ReplicaState {
+            role: role.to_owned(),
+            leader: status.leader.map(|id| NodeNumber(id.0)),
+            term: status.term.0,
+            last: status.last.0,
+            applied: status.applied.0,
+            members: members.collect(),
+            fault: status.ended.map(|reason| reason.to_string()),
+        }
+    }
+
+    /// Ends it. What was answered is durable.
+    pub(super) fn stop(&self) {
+        self.replica.stop();
+        self.ways.stop();
+    }
+}
+
+/// Why a replica does not do something, for those who asked.
+fn refused(failure: Failure) -> Error {
+    let detail = failure.to_string();
+    match failure {
+        Failure::Refused(Refusal::NotLeader(_)) | Failure::Replaced => {
+            Error::new(ErrorKind::Stale, detail)
+        }
+        Failure::Unknown => Error::new(
+            ErrorKind::TimedOut,
+            "no majority of the cluster's quorum nodes has answered in time. The change may be \
+             made later: look before you try again",
+        ),
+        Failure::Ended(_) => Error::new(ErrorKind::Io, detail),
+        Failure::Refused(_) | Failure::NotChanged(_) => Error::new(ErrorKind::Busy, detail),
+    }
+}
+
+/// Voters and learners.
+type Members = (BTreeSet<ReplicaId>, BTreeSet<ReplicaId>);
+
+/// The members to come: an odd number of voters, the others of the `wanted` as learners. `None` if
+/// they are as they should be. Who votes goes on voting, and a learner may vote when it is near.
+fn next_members(
+    own: ReplicaId,
+    wanted: &BTreeSet<ReplicaId>,
+    now: &Membership,
+    is_near: &dyn Fn(ReplicaId) -> bool,
+) -> Option<Members> {
+    if now.is_joint() {
+        return None;
+    }
+    let votes = |id: ReplicaId| now.voters.contains(&id);
+    let may_vote = |id: &ReplicaId| votes(*id) || (now.learners.contains(id) && is_near(*id));
+    let mut able: Vec<ReplicaId> = wanted.iter().copied().filter(may_vote).collect();
+    able.sort_by_key(|&id| (id != own, !votes(id), id));
+    let count = able.len().min(VOTERS_MAX);
+    able.truncate(count.saturating_sub(usize::from(count.is_multiple_of(2))));
+    let voters: BTreeSet<ReplicaId> = able.into_iter().collect();
+    if voters.is_empty() {
+        return None;
+    }
+    // Who votes no more leaves, and may learn with the next change.
+    let rest = wanted.iter().copied().filter(|&id| !voters.contains(&id) && !votes(id));
+    let learners: BTreeSet<ReplicaId> = rest.take(MEMBERS_MAX - voters.len()).collect();
+    let is_so = voters == now.voters && learners == now.learners;
+    (!is_so).then_some((voters, learners))
+}
+
+/// Hands in messages of other replicas under the number of the node that sent them.
+struct Inbox {
+    replica: Arc<Replica>,
+    number_of: NumberOf,
+}
+
+impl ReplicaPort for Inbox {
+    fn deliver(&self, peer: &ProvenPeer, message: &[u8]) -> Result<()> {
+        let number = peer.node().and_then(|name| (self.number_of)(name.as_str()));
+        let from = number.ok_or_else(|| {
+            Error::new(ErrorKind::Access, format!("{peer} is no node of the cluster"))
+        })?;
+        self.replica
+            .deliver(ReplicaId(from.0), message)
+            .map_err(|error| Error::new(ErrorKind::Corrupt, error.to_string()))
+    }
+}
+
+/// The ways to other replicas.
+struct Ways {
+    find: Find,
+    credentials: Arc<NodeCredentials>,
+    waits: Arc<dyn WaitNames>,
+    open: Mutex<BTreeMap<ReplicaId, (Place, ReplicaWay)>>,
+}
+
+impl Ways {
+    fn way_to(&self, place: &Place) -> Result<ReplicaWay> {
+        let env = SessionEnv {
+            introduction: Introduction::node(&self.credentials, &place.node),
+            clock: RealClock::shared(),
+            waits: Arc::clone(&self.waits),
+            process: None,
+        };
+        ReplicaWay::open(Endpoint::Tcp(place.address), env)
+    }
+
+    fn stop(&self) {
+        let open = std::mem::take(&mut *self.open.lock());
+        open.into_values().for_each(|(_, way)| way.stop());
+    }
+}
+
+impl Transport for Ways {
+    fn send(&self, to: ReplicaId, message: Vec<u8>) {
+        let place = (self.find)(NodeNumber(to.0));
+        let mut open = self.open.lock();
+        let Some(place) = place else {
+            open.remove(&to);
+            return;
+        };
+        if open.get(&to).is_none_or(|(before, _)| *before != place) {
+            match self.way_to(&place) {
+                Ok(way) => drop(open.insert(to, (place, way))),
+                Err(error) => return warn!(target: "node", "no way to node {}: {error}", to.0),
+            }
+        }
+        if let Some((_, way)) = open.get(&to) {
+            way.send(message);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "quorum_test.rs"]
+mod quorum_test;

@@ -1,0 +1,336 @@
+//! Replicas of the records as nodes have them: with certificates, over real connections.
+
+use super::*;
+use crate::cluster::Change;
+use std::path::{Path, PathBuf};
+use strake_env::net::SocketAddr;
+use strake_env::{Clock, SimDisk};
+use strake_net::{ClusterAuthority, Door, Listener, NodeServer, ServerOptions, Service};
+use strake_proto::{NodeIdentity, Role, Roles};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const CLUSTER: ClusterId = ClusterId([9; 16]);
+
+/// What all nodes of a test know.
+struct World {
+    authority: ClusterAuthority,
+    places: Arc<Mutex<BTreeMap<NodeNumber, Place>>>,
+    nodes: BTreeMap<u32, Machine>,
+    /// The records that the log begins with.
+    first: Cluster,
+}
+
+/// A node: what stays when it is killed, and what runs.
+struct Machine {
+    credentials: Arc<NodeCredentials>,
+    disk: Arc<SimDisk>,
+    running: Option<(Door, Arc<Quorum>)>,
+}
+
+fn name(number: u32) -> String {
+    format!("n{number}")
+}
+
+impl World {
+    /// Nodes 1 to `count`, which run. The records know the first one only.
+    fn new(count: u32) -> World {
+        let authority = ClusterAuthority::create(CLUSTER, RealClock::shared()).expect("made");
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let first = Cluster::new(CLUSTER, "demo", "n1", address).expect("names");
+        let mut world = World { authority, places: Arc::default(), nodes: BTreeMap::new(), first };
+        for number in 1..=count {
+            let identity = NodeIdentity {
+                cluster: CLUSTER,
+                name: name(number).parse().expect("a name"),
+                roles: Roles::ALL,
+            };
+            let credentials = Arc::new(world.authority.issue(&identity).expect("issued"));
+            let disk = SimDisk::new(JOURNAL_BYTES);
+            let replica = ReplicaId(number);
+            let identity = Identity { cluster: group(&world.first), replica };
+            let founds = (number == 1).then(|| Membership::of([replica]));
+            Journal::create(disk.clone(), identity, founds).expect("the disk is new");
+            world.nodes.insert(number, Machine { credentials, disk, running: None });
+            world.start(number);
+        }
+        world
+    }
+
+    fn start(&mut self, number: u32) {
+        let machine = self.nodes.get_mut(&number).expect("there is such a node");
+        let own = NodeNumber(number);
+        let places = Arc::clone(&self.places);
+        let config = Config {
+            heartbeat: Duration::from_millis(40),
+            election: Duration::from_millis(300),
+            ..config(own)
+        };
+        let quorum = Quorum::start(QuorumParts {
+            first: self.first.clone(),
+            own,
+            credentials: Arc::clone(&machine.credentials),
+            disk: machine.disk.clone(),
+            find: Arc::new(move |id| places.lock().get(&id).cloned()),
+            publish: Box::new(|_| ()),
+            waits: Arc::new(()),
+            config,
+        });
+        let quorum = Arc::new(quorum.expect("its journal is there"));
+        let server = NodeServer::new(&machine.credentials).expect("key and certificate");
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let listener = Listener::bind(&Endpoint::Tcp(any)).expect("a port");
+        let door = Door::open(listener, server, ServerOptions::new(7)).expect("threads");
+        let Endpoint::Tcp(address) = *door.endpoint() else { panic!("a port of TCP") };
+        let number_of: NumberOf =
+            Arc::new(|name| name.strip_prefix('n')?.parse().ok().map(NodeNumber));
+        door.serve_replica(quorum.inbox(number_of)).expect("threads");
+        let place = Place { node: name(number).parse().expect("a name"), address };
+        self.places.lock().insert(own, place);
+        machine.running = Some((door, quorum));
+    }
+
+    /// Ends a node's connections and threads. Its disk loses nothing that was synced.
+    fn kill(&mut self, number: u32) {
+        let machine = self.nodes.get_mut(&number).expect("there is such a node");
+        let (door, quorum) = machine.running.take().expect("it runs");
+        door.end(Service::Replica);
+        quorum.stop();
+    }
+
+    fn running(&self) -> Vec<(u32, Arc<Quorum>)> {
+        let running = self.nodes.iter();
+        let running = running
+            .filter_map(|(number, machine)| Some((*number, machine.running.as_ref()?.1.clone())));
+        running.collect()
+    }
+
+    /// Does something at the node that leads.
+    fn at_leader<T>(&self, call: impl Fn(&Quorum) -> Result<T>) -> T {
+        let end = RealClock.monotonic() + PATIENCE;
+        loop {
+            for (_, quorum) in self.running() {
+                match call(&quorum) {
+                    Ok(value) => return value,
+                    Err(error) if error.kind() == ErrorKind::Stale => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(RealClock.monotonic() < end, "nobody leads");
+            RealClock.sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn change(&self, change: Change) -> Cluster {
+        self.at_leader(|quorum| quorum.propose(&Entry::Change { at: None, change: change.clone() }))
+    }
+
+    /// Node `number` becomes one of the records' nodes.
+    fn let_in(&self, number: u32) {
+        self.change(Change::Invite { name: name(number), roles: Roles::ALL });
+        let address = SocketAddr::from(([127, 0, 0, 1], number as u16));
+        let cluster = self.change(Change::Join { name: name(number), address });
+        assert_eq!(cluster.node_named(&name(number)).expect("there").id, NodeNumber(number));
+    }
+
+    /// Tends the members until `voters` vote and all others of the records learn.
+    fn tend_until(&self, voters: &[u32]) {
+        let end = RealClock.monotonic() + PATIENCE;
+        loop {
+            let running = self.running();
+            running.iter().for_each(|(_, quorum)| drop(quorum.tend()));
+            let leading = running.iter().find(|(_, quorum)| quorum.leads());
+            let states = leading.map(|(_, quorum)| quorum.state().members).unwrap_or_default();
+            let votes: Vec<u32> =
+                states.iter().filter(|state| state.votes).map(|state| state.node.0).collect();
+            if votes == voters && states.iter().all(|state| state.behind == 0) {
+                return;
+            }
+            assert!(RealClock.monotonic() < end, "voters are {votes:?}, not {voters:?}");
+            RealClock.sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn one_node_keeps_the_records_at_once_and_after_a_restart() {
+    let mut world = World::new(1);
+    let begun = RealClock.monotonic();
+    let found = world.at_leader(Quorum::committed);
+    assert_eq!(found, world.first, "the log begins with what the node knew");
+    assert!(RealClock.monotonic() - begun < Duration::from_millis(290), "it waits for nobody");
+    let changed = world.change(Change::Invite { name: "n2".into(), roles: Roles::ALL });
+    world.kill(1);
+    // What it knows at its start must not take the place of what the log has.
+    world.first.name = "other".into();
+    world.start(1);
+    assert_eq!(world.at_leader(Quorum::committed), changed);
+    let refused = Entry::Change { at: Some(1), change: Change::DeleteNode { node: NodeNumber(2) } };
+    let refused = world.running()[0].1.propose(&refused).expect_err("made for other records");
+    assert_eq!(refused.kind(), ErrorKind::Busy);
+}
+
+#[test]
+fn three_nodes_go_on_without_the_first_one_and_take_it_back() {
+    let mut world = World::new(3);
+    world.let_in(2);
+    world.tend_until(&[1]);
+    world.let_in(3);
+    world.tend_until(&[1, 2, 3]);
+    let before = world.at_leader(Quorum::committed);
+    world.kill(1);
+    let changed =
+        world.change(Change::Invite { name: "n4".into(), roles: Roles::of(&[Role::Client]) });
+    assert_eq!(changed.revision, before.revision + 1);
+    assert_eq!(world.at_leader(Quorum::committed), changed, "a majority answers");
+    let leading = world.running().into_iter().find(|(_, quorum)| quorum.leads());
+    let leading = leading.expect("there is a leader").1.state();
+    let first = leading.members.iter().find(|member| member.node == NodeNumber(1));
+    assert!(first.is_some_and(|member| member.votes && member.behind > 0), "{leading:?}");
+    world.start(1);
+    // Another one goes: the first one has caught up and counts.
+    world.tend_until(&[1, 2, 3]);
+    let end = RealClock.monotonic() + PATIENCE;
+    while world.nodes[&1].running.as_ref().expect("it runs").1.state().role == "asking" {
+        assert!(RealClock.monotonic() < end, "both others answer");
+        RealClock.sleep(Duration::from_millis(20));
+    }
+    world.kill(3);
+    let last = world.change(Change::DeleteNode { node: NodeNumber(4) });
+    assert_eq!(last.revision, changed.revision + 1);
+    let kept = world.nodes[&1].running.as_ref().expect("it runs").1.applied.lock().clone();
+    assert!(kept.is_some_and(|kept| kept.revision >= changed.revision));
+}
+
+#[test]
+fn without_a_majority_nothing_is_answered() {
+    let mut world = World::new(3);
+    world.let_in(2);
+    world.let_in(3);
+    world.tend_until(&[1, 2, 3]);
+    world.kill(2);
+    world.kill(3);
+    let end = RealClock.monotonic() + PATIENCE;
+    let first = world.running().remove(0).1;
+    while first.leads() {
+        assert!(RealClock.monotonic() < end, "it notices that it is alone");
+        RealClock.sleep(Duration::from_millis(20));
+    }
+    assert_eq!(first.committed().expect_err("alone").kind(), ErrorKind::Stale);
+    let change = Change::Invite { name: "n4".into(), roles: Roles::ALL };
+    let refused = first.propose(&Entry::Change { at: None, change }).expect_err("alone");
+    assert_eq!(refused.kind(), ErrorKind::Stale, "nothing is done");
+}
+
+#[test]
+fn a_node_that_is_deleted_votes_no_more() {
+    let world = World::new(3);
+    world.let_in(2);
+    world.let_in(3);
+    world.tend_until(&[1, 2, 3]);
+    world.change(Change::DeleteNode { node: NodeNumber(3) });
+    let end = RealClock.monotonic() + PATIENCE;
+    loop {
+        world.running().iter().for_each(|(_, quorum)| drop(quorum.tend()));
+        let leading = world.running().into_iter().find(|(_, quorum)| quorum.leads());
+        let members = leading.map(|(_, quorum)| quorum.state().members).unwrap_or_default();
+        let votes = members.iter().filter(|member| member.votes).count();
+        if votes == 1 && members.len() == 2 {
+            break;
+        }
+        assert!(RealClock.monotonic() < end, "{members:?}");
+        RealClock.sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn voters_are_odd_and_stay() {
+    let ids = |numbers: &[u32]| -> BTreeSet<ReplicaId> {
+        numbers.iter().copied().map(ReplicaId).collect()
+    };
+    let members = |voters: &[u32], learners: &[u32]| Membership {
+        voters: ids(voters),
+        learners: ids(learners),
+        ..Membership::default()
+    };
+    let next = |wanted: &[u32], now: &Membership, near: &[u32]| {
+        next_members(ReplicaId(1), &ids(wanted), now, &|id| ids(near).contains(&id))
+    };
+    let new = |voters: &[u32], learners: &[u32]| Some((ids(voters), ids(learners)));
+    assert_eq!(next(&[1], &members(&[1], &[]), &[]), None);
+    assert_eq!(next(&[1, 2], &members(&[1], &[]), &[]), new(&[1], &[2]));
+    assert_eq!(next(&[1, 2], &members(&[1], &[2]), &[2]), None, "two are no better than one");
+    assert_eq!(next(&[1, 2, 3], &members(&[1], &[2]), &[2]), new(&[1], &[2, 3]));
+    assert_eq!(next(&[1, 2, 3], &members(&[1], &[2, 3]), &[2]), None, "one has not got the log");
+    assert_eq!(next(&[1, 2, 3], &members(&[1], &[2, 3]), &[2, 3]), new(&[1, 2, 3], &[]));
+    assert_eq!(next(&[1, 2, 3, 4], &members(&[1, 2, 3], &[4]), &[4]), None);
+    assert_eq!(next(&[1, 3, 4], &members(&[1, 2, 3], &[4]), &[4]), new(&[1, 3, 4], &[]));
+    assert_eq!(next(&[1, 3], &members(&[1, 2, 3], &[]), &[]), new(&[1], &[]));
+    assert_eq!(next(&[1, 3], &members(&[1], &[]), &[]), new(&[1], &[3]), "it learns again");
+    let own_end = next(&[2, 3], &members(&[1, 2, 3], &[]), &[]);
+    assert_eq!(own_end, new(&[2], &[]), "it is deleted itself");
+    assert_eq!(next(&[], &members(&[1], &[]), &[]), None, "somebody must keep the log");
+    let all: Vec<u32> = (1..=20).collect();
+    let (voters, learners) = next(&all, &members(&[1], &all[1..]), &all).expect("more voters");
+    assert_eq!((voters.len(), learners.len()), (VOTERS_MAX, MEMBERS_MAX - VOTERS_MAX));
+    let joint = Membership { outgoing: ids(&[1, 2]), ..members(&[1], &[]) };
+    assert_eq!(next(&[1, 2], &joint, &[]), None, "one change at a time");
+}
+
+/// A directory of the test's own, which is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(what: &str) -> Folder {
+        let path =
+            std::env::temp_dir().join(format!("strake-quorum-{what}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn dir(&self) -> NodeDir {
+        NodeDir::at(Path::new(&self.0)).expect("a path")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_journal_is_made_once_and_its_loss_is_noticed() {
+    let folder = Folder::new("journal");
+    let (dir, own) = (folder.dir(), NodeNumber(1));
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let records = Cluster::new(CLUSTER, "demo", "n1", address).expect("names");
+    make_journal(&dir, &records, own, true).expect("made");
+    let opened = |dir: &NodeDir| {
+        let identity = Identity { cluster: group(&records), replica: ReplicaId(1) };
+        let disk = open_journal(dir, &records)?;
+        Journal::open(disk, identity, 0).map(|(_, hard, _)| hard).map_err(journal_fault)
+    };
+    assert_eq!(opened(&dir).expect("there").life.number, 1);
+    make_journal(&dir, &records, own, true).expect("is there, and stays");
+    assert_eq!(opened(&dir).expect("there").life.number, 2, "it was not made anew");
+    // A crash may leave the file without anything in it.
+    std::fs::write(dir.journal_path(0), vec![0; JOURNAL_BYTES as usize]).expect("writes");
+    make_journal(&dir, &records, own, true).expect("made now");
+    assert_eq!(opened(&dir).expect("there").life.number, 1);
+    std::fs::remove_file(dir.journal_path(0)).expect("removes");
+    let error = opened(&dir).expect_err("gone");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("delete it on another node"), "{error}");
+}
+
+#[test]
+fn replicas_of_another_generation_do_not_hear_each_other() {
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let records = Cluster::new(CLUSTER, "demo", "n1", address).expect("names");
+    assert_eq!(group(&records), CLUSTER);
+    let (mut later, mut before) = (records.clone(), records);
+    (later.generation, before.revision) = (3, 99);
+    assert_ne!(group(&later), CLUSTER);
+    assert!(later.is_newer_than(&before) && !before.is_newer_than(&later));
+}
