@@ -89,8 +89,8 @@ pub struct Status {
     pub leader: Option<ReplicaId>,
     /// The newest term that it has heard of.
     pub term: Term,
-    /// The end of its log.
-    pub last: Position,
+    /// The last entry of its log.
+    pub last: Stamp,
     /// Committed up to here.
     pub committed: Position,
     /// Applied up to here.
@@ -316,7 +316,7 @@ impl Replica {
             role: core.role(),
             leader: core.leader(),
             term: core.term(),
-            last: core.last().position,
+            last: core.last(),
             committed: core.committed(),
             applied: state.applied,
             level: core.level(),

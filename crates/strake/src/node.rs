@@ -20,6 +20,7 @@ mod messages;
 mod mount;
 mod peer;
 mod quorum;
+mod recover;
 mod server;
 
 pub(crate) use dir::{NodeDir, NodeFile};
@@ -28,6 +29,7 @@ pub(crate) use messages::{
     ReplicaState, Request, StripsChecked,
 };
 pub(crate) use peer::{Peer, ask_own};
+pub(crate) use recover::Recovery;
 pub(crate) use server::serve;
 
 /// The port of a node's server process if `--address` names none.

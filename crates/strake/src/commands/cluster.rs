@@ -3,14 +3,15 @@
 use crate::cluster::{Cluster, NodeNumber};
 use crate::commands::diag::node_name;
 use crate::commands::node::{NodeTarget, parse_address, start_process};
-use crate::node::{NodeDir, NodeFile};
+use crate::node::{NodeDir, NodeFile, Recovery};
 use crate::output;
 use clap::{Args, Subcommand};
 use serde_json::json;
+use std::io::Write;
 use std::path::PathBuf;
 use strake_env::{RealClock, Rng};
 use strake_net::ClusterAuthority;
-use strake_proto::{ClusterId, Error, NodeIdentity, Result, Roles};
+use strake_proto::{ClusterId, Error, ErrorKind, NodeIdentity, Result, Roles};
 use strake_report::Table;
 
 /// Make a cluster, and show it.
@@ -20,6 +21,7 @@ use strake_report::Table;
   strake cluster create demo --dir /srv/strake --address 10.0.0.1:7800 --node n1
   strake cluster show
   strake cluster show --json
+  strake cluster recover --dir /srv/strake     only if a majority is lost for good
 
 The first node keeps the metadata of all file systems, and issues certificates. `strake node add`
 adds the others. With three nodes or more of the role quorum, the cluster's records outlive the loss
@@ -29,6 +31,20 @@ pub(crate) enum ClusterCommand {
     Create(CreateArgs),
     /// Show the cluster's name, nodes and file systems, who leads, and who keeps its records.
     Show(NodeTarget),
+    /// Go on without a majority of the nodes that kept the cluster's records, when it is lost for
+    /// good. Says what is lost, and asks.
+    ///
+    /// Run it on one node that is left, while its server process is down. If several are left, the
+    /// command says which of them has the newest records. The other nodes follow when they hear of
+    /// it. What only the lost nodes had is gone.
+    Recover {
+        /// The node's directory.
+        #[arg(long, value_name = "DIR")]
+        dir: PathBuf,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 /// The options of `strake cluster create`.
@@ -53,6 +69,7 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<()> {
     match command {
         ClusterCommand::Create(args) => create(args),
         ClusterCommand::Show(target) => show(target),
+        ClusterCommand::Recover { dir, yes } => recover(NodeDir::at(dir)?, *yes),
     }
 }
 
@@ -85,6 +102,47 @@ fn create(args: &CreateArgs) -> Result<()> {
         return Err(Error::new(error.kind(), detail));
     }
     println!("cluster {} is made; its first node is {node} at {address}", args.name);
+    Ok(())
+}
+
+fn recover(dir: NodeDir, is_agreed: bool) -> Result<()> {
+    let root = dir.root().display().to_string();
+    let found = Recovery::prepare(dir)?;
+    let (term, entry) = found.last;
+    let (node, silent) = (found.node().to_owned(), found.silent.join(", "));
+    println!("{silent} keep records of the cluster and do not answer.");
+    println!("{node} has them up to entry {entry} of term {term}. It would go on with these:");
+    let records = &found.records;
+    println!(
+        "  {} nodes, {} NSDs, {} file systems, revision {}",
+        records.nodes.len(),
+        records.nsds.len(),
+        records.file_systems.len(),
+        records.revision
+    );
+    println!("Changes that only nodes have which do not answer are lost for good.");
+    if let Some(keeper) = found.lost_keeper() {
+        println!(
+            "{keeper} has the metadata of all file systems and issues certificates. This command \
+             does not bring that back: until {keeper} is back, nothing can be mounted."
+        );
+    }
+    println!("If these nodes can still come back, stop here and bring them back.");
+    if !is_agreed {
+        let name = records.name.clone();
+        print!("To go on all the same, type the cluster's name ({name}): ");
+        std::io::stdout().flush()?;
+        let mut typed = String::new();
+        std::io::stdin().read_line(&mut typed)?;
+        if typed.trim() != name {
+            return Err(Error::new(ErrorKind::Invalid, "nothing was changed"));
+        }
+    }
+    let records = found.carry_out()?;
+    println!(
+        "{node} keeps the records now, as generation {}: `strake node start --dir {root}`",
+        records.generation
+    );
     Ok(())
 }
 

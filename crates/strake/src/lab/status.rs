@@ -5,7 +5,7 @@
 use super::network::{self, Cable};
 use super::plan::Names;
 use super::processes::{Kind, Process};
-use super::{FS, Lab, refuse_without_root};
+use super::{Lab, refuse_without_root};
 use crate::admin;
 use crate::mounts;
 use crate::node::{NodeDir, NodeRequest, NodeState, Request};

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_env::{Clock, RealClock};
-use strake_net::WaitNames;
+use strake_net::{Service, WaitNames};
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::warn;
 
@@ -61,9 +61,7 @@ impl Node {
         let inbox = quorum.inbox(Arc::new(move |name| {
             Some(of_inbox.upgrade()?.cluster().node_named(name).ok()?.id)
         }));
-        if self.quorum.set(quorum).is_err() {
-            return Err(Error::new(ErrorKind::Internal, "the replica runs already"));
-        }
+        *self.quorum.lock() = Some(Arc::new(quorum));
         self.door.serve_replica(inbox)
     }
 
@@ -71,8 +69,8 @@ impl Node {
     ///
     /// # Errors
     /// `Stale` if it has none.
-    pub(super) fn replica(&self) -> Result<&Quorum> {
-        self.quorum.get().ok_or_else(|| {
+    pub(super) fn replica(&self) -> Result<Arc<Quorum>> {
+        self.quorum().ok_or_else(|| {
             let detail = format!("{} does not keep the cluster's records", self.file.node);
             Error::new(ErrorKind::Stale, detail)
         })
@@ -181,14 +179,15 @@ impl Node {
 
     /// The node that leads, by its own word.
     fn find_leader(&self) -> Result<NodeNumber> {
-        if self.quorum.get().is_some_and(Quorum::leads) {
+        let own = self.quorum();
+        if own.as_ref().is_some_and(|quorum| quorum.leads()) {
             return Ok(self.file.id);
         }
         let leads = |id: NodeNumber| {
             let state: Result<ReplicaState> = self.ask(id, &NodeRequest::Replica);
             state.map(|state| state.role == "leader")
         };
-        let hint = self.quorum.get().and_then(|quorum| quorum.state().leader);
+        let hint = own.and_then(|quorum| quorum.state().leader);
         if let Some(hint) = hint.filter(|hint| *hint != self.file.id)
             && leads(hint) == Ok(true)
         {
@@ -209,14 +208,32 @@ impl Node {
         let mut detail =
             "no node leads the cluster: a majority of the quorum must answer".to_owned();
         if !silent.is_empty() {
-            detail.push_str(&format!(", and {} does not", silent.join(", ")));
+            detail.push_str(&format!("; no answer from {}", silent.join(", ")));
         }
         Err(Error::new(ErrorKind::Unreachable, detail))
     }
 
+    /// Ends a replica of an earlier generation, and starts one of the records' own: others went on
+    /// without a majority (`recover.rs`). What the earlier one had is void.
+    ///
+    /// # Errors
+    /// Those of the new journal. It is tried again.
+    pub(super) fn change_generation(self: &Arc<Node>) -> Result<()> {
+        let generation = self.cluster().generation;
+        let Some(quorum) = self.quorum().filter(|quorum| quorum.generation() < generation) else {
+            return Ok(());
+        };
+        self.door.end(Service::Replica);
+        quorum.stop();
+        self.join_quorum()?;
+        // Of no use any more, and in nobody's way if it stays.
+        let _ = std::fs::remove_file(self.dir.journal_path(quorum.generation()));
+        Ok(())
+    }
+
     /// Takes newer records from the first node of the quorum that answers, if it has any.
     pub(super) fn look_for_records(&self) {
-        if let Some(quorum) = self.quorum.get()
+        if let Some(quorum) = self.quorum()
             && let Err(error) = quorum.tend()
         {
             warn!(target: "node", "the quorum's members are not changed yet: {error}");
@@ -224,7 +241,7 @@ impl Node {
         let cluster = self.cluster();
         let nodes: Vec<NodeNumber> =
             cluster.quorum().map(|node| node.id).filter(|id| *id != self.file.id).collect();
-        if nodes.is_empty() || self.quorum.get().is_some_and(Quorum::leads) {
+        if nodes.is_empty() || self.quorum().is_some_and(|quorum| quorum.leads()) {
             return;
         }
         // A node may lag behind, so the next time another one is asked first.

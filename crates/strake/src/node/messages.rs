@@ -345,6 +345,9 @@ pub(crate) struct ReplicaState {
     pub(crate) term: u64,
     /// The last entry of its log.
     pub(crate) last: u64,
+    /// The term of that entry.
+    #[serde(default)]
+    pub(crate) last_term: u64,
     /// The last entry that its records have.
     pub(crate) applied: u64,
     /// All replicas, if this one leads.

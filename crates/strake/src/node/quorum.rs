@@ -32,11 +32,12 @@ use strake_net::{
 };
 use strake_proto::{ClusterId, Error, ErrorKind, Result};
 use strake_replica::core::{ChangeRefusal, Config, Refusal, RoleName};
+use strake_replica::entry::Payload;
 use strake_replica::journal::{Identity, Journal, JournalError};
 use strake_replica::membership::{MEMBERS_MAX, Membership};
 use strake_replica::replica::{Failure, Parts};
 use strake_replica::types::ReplicaId;
-use strake_replica::{Replica, Transport};
+use strake_replica::{Replica, StateMachine, Transport};
 use tracing::{info, warn};
 
 /// Records have at most this many bytes: those of tens of thousands of nodes, NSDs and mounts.
@@ -149,6 +150,36 @@ pub(super) fn open_journal(dir: &NodeDir, records: &Cluster) -> Result<Arc<dyn D
     Ok(Arc::new(disk))
 }
 
+/// Reads all that a node's journal has, committed or not: the records, and the last entry's term
+/// and place. The node's replica must not run.
+///
+/// # Errors
+/// `Corrupt` if the journal is damaged or gone.
+pub(super) fn read_journal(
+    dir: &NodeDir,
+    records: &Cluster,
+    own: NodeNumber,
+) -> Result<(Cluster, (u64, u64))> {
+    let identity = Identity { cluster: group(records), replica: ReplicaId(own.0) };
+    let disk = open_journal(dir, records)?;
+    let (_, _, log) = Journal::open(disk, identity, 0).map_err(journal_fault)?;
+    let applied = Applied::default();
+    let publish = Box::new(|_: &Cluster| ());
+    let mut machine = RecordsMachine { applied: Arc::clone(&applied), publish };
+    let unreadable = |reason| Error::new(ErrorKind::Corrupt, format!("a snapshot: {reason}"));
+    let snapshot = log.snapshot().map(|snapshot| machine.install(&snapshot.bytes));
+    snapshot.unwrap_or(Ok(())).map_err(unreadable)?;
+    for entry in log.from(log.snapshot_stamp().position.next()) {
+        if let Payload::Data { bytes, .. } = &entry.payload {
+            // A change that was refused is refused here as well.
+            drop(machine.apply(entry.position, bytes));
+        }
+    }
+    let last = (log.last().term.0, log.last().position.0);
+    let known = applied.lock().clone();
+    Ok((known.unwrap_or_else(|| records.clone()), last))
+}
+
 impl Quorum {
     /// Starts the replica.
     ///
@@ -219,6 +250,11 @@ impl Quorum {
         Ok(())
     }
 
+    /// The generation of the records that it keeps.
+    pub(super) fn generation(&self) -> u32 {
+        self.first.generation
+    }
+
     /// True if this node leads, as far as it knows.
     pub(super) fn leads(&self) -> bool {
         self.replica.status().role == RoleName::Leader
@@ -285,7 +321,8 @@ impl Quorum {
             role: role.to_owned(),
             leader: status.leader.map(|id| NodeNumber(id.0)),
             term: status.term.0,
-            last: status.last.0,
+            last: status.last.position.0,
+            last_term: status.last.term.0,
             applied: status.applied.0,
             members: members.collect(),
             fault: status.ended.map(|reason| reason.to_string()),
@@ -412,4 +449,4 @@ impl Transport for Ways {
 
 #[cfg(test)]
 #[path = "quorum_test.rs"]
-mod quorum_test;
+pub(in crate::node) mod quorum_test;

@@ -276,11 +276,54 @@ fn voters_are_odd_and_stay() {
     assert_eq!(next(&[1, 2], &joint, &[]), None, "one change at a time");
 }
 
+/// A node alone, on the journal of its directory.
+pub(in crate::node) struct Lonely(Quorum);
+
+impl Lonely {
+    pub(in crate::node) fn start(dir: &NodeDir, first: &Cluster) -> Lonely {
+        let authority = ClusterAuthority::create(first.id, RealClock::shared()).expect("made");
+        let name = "n1".parse().expect("a name");
+        let identity = NodeIdentity { cluster: first.id, name, roles: Roles::ALL };
+        let own = NodeNumber(1);
+        let quorum = Quorum::start(QuorumParts {
+            first: first.clone(),
+            own,
+            credentials: Arc::new(authority.issue(&identity).expect("issued")),
+            disk: open_journal(dir, first).expect("is there"),
+            find: Arc::new(|_| None),
+            publish: Box::new(|_| ()),
+            waits: Arc::new(()),
+            config: config(own),
+        });
+        Lonely(quorum.expect("its journal is there"))
+    }
+
+    /// Proposes an entry until the node leads.
+    pub(in crate::node) fn propose(&self, entry: &Entry) -> Cluster {
+        let end = RealClock.monotonic() + PATIENCE;
+        loop {
+            match self.0.propose(entry) {
+                Err(error) if error.kind() == ErrorKind::Stale => {
+                    assert!(RealClock.monotonic() < end, "it does not lead");
+                    RealClock.sleep(Duration::from_millis(5));
+                }
+                done => return done.expect("taken"),
+            }
+        }
+    }
+}
+
+impl Drop for Lonely {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
 /// A directory of the test's own, which is removed at the end.
-struct Folder(PathBuf);
+pub(in crate::node) struct Folder(PathBuf);
 
 impl Folder {
-    fn new(what: &str) -> Folder {
+    pub(in crate::node) fn new(what: &str) -> Folder {
         let path =
             std::env::temp_dir().join(format!("strake-quorum-{what}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
@@ -288,7 +331,7 @@ impl Folder {
         Folder(path)
     }
 
-    fn dir(&self) -> NodeDir {
+    pub(in crate::node) fn dir(&self) -> NodeDir {
         NodeDir::at(Path::new(&self.0)).expect("a path")
     }
 }

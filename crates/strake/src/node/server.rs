@@ -18,6 +18,7 @@ use super::messages::{
 };
 use super::peer::Peer;
 use super::quorum::{self, Quorum};
+use super::recover;
 use crate::admin::{LINE_BYTES_MAX, Reply};
 use crate::backend::member::Member;
 use crate::cluster::{Cluster, FsRecord, NodeNumber, Usage};
@@ -31,7 +32,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_env::net::UnixStream;
 use strake_env::sync::{Condvar, Mutex};
@@ -62,7 +63,7 @@ pub(super) struct Node {
     cluster: Arc<Mutex<Cluster>>,
     storing: Mutex<()>,
     /// This node's replica of the records, if it is of the quorum.
-    pub(super) quorum: OnceLock<Quorum>,
+    pub(super) quorum: Mutex<Option<Arc<Quorum>>>,
     pub(super) observe: Arc<Observe>,
     /// True while no other node answers, so that the log says so once.
     pub(super) is_alone: AtomicBool,
@@ -190,6 +191,9 @@ fn tend(node: &Weak<Node>) {
             }
         }
         node.look_for_records();
+        if let Err(error) = node.change_generation() {
+            warn!(target: "node", "the new log of the records does not begin: {error}");
+        }
         node.serve_file_systems();
         node.look_after_mounts();
     }
@@ -236,7 +240,7 @@ impl Node {
             cluster,
             observe: Observe::new(RealClock::shared(), 512),
             storing: Mutex::new(()),
-            quorum: OnceLock::new(),
+            quorum: Mutex::new(None),
             is_alone: AtomicBool::new(false),
             round: AtomicUsize::new(0),
             end: Mutex::new(None),
@@ -247,6 +251,11 @@ impl Node {
     /// The records as this node has them.
     pub(super) fn cluster(&self) -> Cluster {
         self.cluster.lock().clone()
+    }
+
+    /// This node's replica of the records, if it is of the quorum.
+    pub(super) fn quorum(&self) -> Option<Arc<Quorum>> {
+        self.quorum.lock().clone()
     }
 
     /// True if this node issues certificates and has the metadata.
@@ -293,6 +302,9 @@ impl Node {
             let mut held = self.cluster.lock();
             if cluster.id != held.id || !cluster.is_newer_than(&held) {
                 return Ok(());
+            }
+            if recover::is_void(&held, cluster) && self.own.identity().roles.has(Role::Quorum) {
+                recover::begin_anew(&self.dir, cluster, self.file.id)?;
             }
             std::mem::replace(&mut *held, cluster.clone())
         };
@@ -405,7 +417,7 @@ impl Node {
             Request::Node(request) => self.answer_node(request),
             Request::Leader(about) => match about.answerer() {
                 Answerer::Any => self.answer_leader(about),
-                Answerer::Quorum if self.quorum.get().is_some() => self.answer_leader(about),
+                Answerer::Quorum if self.quorum().is_some() => self.answer_leader(about),
                 Answerer::Quorum => self.ask_quorum(&request),
                 Answerer::Keeper if self.is_keeper() => self.answer_leader(about),
                 Answerer::Keeper => self.ask_keeper(&request),
@@ -497,7 +509,7 @@ impl Node {
                 }
             }
         }
-        let replica = self.quorum.get().map(Quorum::state);
+        let replica = self.quorum().map(|quorum| quorum.state());
         faults.extend(replica.iter().filter_map(|replica| replica.fault.clone()));
         let names = cluster.file_systems.iter().map(|fs| fs.name.clone());
         NodeState {
@@ -564,7 +576,7 @@ impl Node {
             }
         }
         self.door.end(Service::Replica);
-        if let Some(quorum) = self.quorum.get() {
+        if let Some(quorum) = self.quorum() {
             quorum.stop();
         }
         result
