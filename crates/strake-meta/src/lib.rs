@@ -2,10 +2,11 @@
 //!
 //! [`machine`] and [`query`] are the pure core: they know neither disks nor threads. [`MemoryMeta`]
 //! runs the core on a map in memory. [`MetaStore`] runs it on equal copies in the containers of
-//! several NSDs.
+//! several NSDs. [`ahead`] is the state of a replica that leads a log, and is not used yet.
 
 #![warn(missing_docs)]
 
+pub mod ahead;
 pub mod check;
 pub mod keys;
 pub mod kv;

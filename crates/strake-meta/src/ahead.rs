@@ -1,0 +1,279 @@
+//! The state of a replica of the metadata that may be ahead of its log (decision 0044, proposed).
+//! Nothing in the product uses it yet.
+//!
+//! A leader decides on each change at once and answers it. The log commits the change later, or
+//! never, if another leader comes in between. So the state has two parts:
+//!
+//! ```text
+//! base    what committed entries have made, in order; only this is ever written to a disk
+//! layer   in memory: what the entries have changed that were decided ahead, the *tail*
+//! ```
+//!
+//! 1. [`Ahead::decide`] runs the state machine on both parts together. The changes go to the layer.
+//! 2. [`Ahead::commit`] takes each committed entry in order. If it is the first of the tail, its
+//!    changes move from the layer to the base. If the place has another entry, another leader has
+//!    replaced the tail: the whole tail is dropped, and the machine decides on the base.
+//! 3. [`Ahead::drop_tail`] is for a leader that steps down. Clients send again what was answered and
+//!    is not durable (`strake-net`).
+//!
+//! Invariant: the base is what a replica has that applied the same committed entries and was never
+//! ahead. [`Ahead::check`] verifies what is known of the layer.
+
+use crate::log_entry::{LogEntry, LogEntryRef, decode_entry};
+use crate::machine;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use strake_proto::meta::CountedAnswer;
+use strake_proto::{Error, ErrorKind, Result};
+use strake_store::{Batch, KvRead};
+
+/// A store that takes changes.
+pub trait Base: KvRead {
+    /// Makes the changes of the entry at `position`.
+    fn apply(&mut self, changes: &Batch, position: u64);
+}
+
+impl Base for crate::MemoryKv {
+    fn apply(&mut self, changes: &Batch, _position: u64) {
+        crate::MemoryKv::apply(self, changes);
+    }
+}
+
+/// An entry that was decided ahead.
+struct Decided {
+    position: u64,
+    bytes: Arc<[u8]>,
+    changes: Batch,
+}
+
+/// A key's newest change in the tail: at which position, and the value.
+type Newest = (u64, Option<Arc<[u8]>>);
+
+/// See the module.
+pub struct Ahead<K> {
+    base: K,
+    /// The last committed position that the base has.
+    committed: u64,
+    tail: VecDeque<Decided>,
+    layer: BTreeMap<Vec<u8>, Newest>,
+}
+
+impl<K: Base> Ahead<K> {
+    /// A replica whose base has the entries up to `committed`.
+    pub fn new(base: K, committed: u64) -> Ahead<K> {
+        Ahead { base, committed, tail: VecDeque::new(), layer: BTreeMap::new() }
+    }
+
+    /// What committed entries have made.
+    pub fn base(&self) -> &K {
+        &self.base
+    }
+
+    /// The last committed position that the base has.
+    pub fn committed(&self) -> u64 {
+        self.committed
+    }
+
+    /// The position of the last entry that was decided or committed.
+    pub fn last(&self) -> u64 {
+        self.tail.back().map_or(self.committed, |decided| decided.position)
+    }
+
+    /// Decides on an entry that the log is to have at `position`. False if it changes nothing: then
+    /// it needs no place in the log.
+    ///
+    /// # Errors
+    /// Those of the state machine. Nothing is changed then.
+    pub fn decide(&mut self, bytes: &[u8], position: u64) -> Result<(CountedAnswer, bool)> {
+        assert!(position > self.last(), "positions rise");
+        let (answer, changes) = decide(self, bytes, position)?;
+        if changes.is_empty() {
+            return Ok((answer, false));
+        }
+        for (key, value) in changes.iter() {
+            self.layer.insert(key.to_vec(), (position, value.cloned()));
+        }
+        self.tail.push_back(Decided { position, bytes: bytes.into(), changes });
+        Ok((answer, true))
+    }
+
+    /// Takes the committed entry at `position`. `bytes` is `None` for an entry that is not for the
+    /// state machine, such as the beginning of a term.
+    ///
+    /// # Errors
+    /// `Corrupt` for bytes that no leader proposed, and the store's: this replica must end.
+    pub fn commit(&mut self, bytes: Option<&[u8]>, position: u64) -> Result<()> {
+        assert_eq!(position, self.committed + 1, "entries are committed in order");
+        let is_ours = self.tail.front().is_some_and(|first| {
+            first.position == position && bytes.is_some_and(|bytes| *first.bytes == *bytes)
+        });
+        if is_ours && let Some(Decided { changes, .. }) = self.tail.pop_front() {
+            self.base.apply(&changes, position);
+            for (key, _) in changes.iter() {
+                // A later change of the tail stays.
+                if self.layer.get(key).is_some_and(|(newest, _)| *newest == position) {
+                    self.layer.remove(key);
+                }
+            }
+        } else {
+            if self.tail.front().is_some_and(|first| first.position <= position) {
+                self.drop_tail();
+            }
+            if let Some(bytes) = bytes {
+                assert!(self.tail.is_empty(), "a leader has proposed what is before its tail");
+                let (_, changes) = decide(&self.base, bytes, position)?;
+                self.base.apply(&changes, position);
+            }
+        }
+        self.committed = position;
+        Ok(())
+    }
+
+    /// Forgets everything that is not committed. Returns how many entries that were.
+    pub fn drop_tail(&mut self) -> usize {
+        self.layer.clear();
+        std::mem::take(&mut self.tail).len()
+    }
+
+    /// Asserts what must be true between calls.
+    pub fn check(&self) {
+        let positions = self.tail.iter().map(|decided| decided.position);
+        assert!(positions.is_sorted(), "the tail is in order");
+        assert!(self.tail.front().is_none_or(|first| first.position > self.committed));
+        let mut newest: BTreeMap<&[u8], u64> = BTreeMap::new();
+        for Decided { position, changes, .. } in &self.tail {
+            newest.extend(changes.iter().map(|(key, _)| (key, *position)));
+        }
+        let layer = self.layer.iter().map(|(key, (position, _))| (key.as_slice(), *position));
+        assert!(layer.eq(newest), "the layer has exactly what the tail changes");
+    }
+}
+
+/// Runs the state machine. An entry that the machine refuses at its leader is never in the log.
+fn decide(kv: &dyn KvRead, bytes: &[u8], position: u64) -> Result<(CountedAnswer, Batch)> {
+    match decode_entry(bytes)? {
+        LogEntry::Plain(entry) => machine::apply(kv, &entry)
+            .map(|(reply, changes)| (CountedAnswer { position, outcome: Ok(reply) }, changes)),
+        LogEntry::Counted(counted) => machine::apply_counted(kv, &counted, position),
+    }
+}
+
+/// The bytes of an entry for the log.
+///
+/// # Errors
+/// `TooBig`.
+pub fn encode(counted: &strake_proto::meta::CountedEntry) -> Result<Vec<u8>> {
+    crate::log_entry::encode_entry(LogEntryRef::Counted(counted))
+}
+
+impl<K: Base> Ahead<K> {
+    fn range(&self, from: &[u8], to: &[u8]) -> Vec<(&[u8], Option<&Arc<[u8]>>)> {
+        if from >= to {
+            return Vec::new();
+        }
+        let bounds = (Bound::Included(from), Bound::Excluded(to));
+        let range = self.layer.range::<[u8], _>(bounds);
+        range.map(|(key, (_, value))| (key.as_slice(), value.as_ref())).collect()
+    }
+}
+
+/// Visits the pairs of two sorted runs as one; `layer` wins, and its removed keys are not there.
+struct Merge<'a> {
+    layer: std::vec::IntoIter<(&'a [u8], Option<&'a Arc<[u8]>>)>,
+    next: Option<(&'a [u8], Option<&'a Arc<[u8]>>)>,
+    is_descending: bool,
+    is_over: bool,
+}
+
+impl<'a> Merge<'a> {
+    fn new(mut run: Vec<(&'a [u8], Option<&'a Arc<[u8]>>)>, is_descending: bool) -> Merge<'a> {
+        if is_descending {
+            run.reverse();
+        }
+        let mut layer = run.into_iter();
+        let next = layer.next();
+        Merge { layer, next, is_descending, is_over: false }
+    }
+
+    /// Visits what the layer has before `key`, or all of it. False if the visitor has enough.
+    fn up_to(&mut self, key: Option<&[u8]>, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+        while let Some((own, value)) = self.next {
+            let is_before =
+                key.is_none_or(|key| if self.is_descending { own > key } else { own < key });
+            if !is_before {
+                break;
+            }
+            self.next = self.layer.next();
+            if let Some(value) = value
+                && !visit(own, value)
+            {
+                self.is_over = true;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes a pair of the base.
+    fn base(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> bool {
+        if !self.up_to(Some(key), visit) {
+            return false;
+        }
+        let goes_on = match self.next {
+            Some((own, newer)) if own == key => {
+                self.next = self.layer.next();
+                newer.is_none_or(|newer| visit(key, newer))
+            }
+            _ => visit(key, value),
+        };
+        self.is_over = !goes_on;
+        goes_on
+    }
+}
+
+impl<K: Base> KvRead for Ahead<K> {
+    fn get(&self, key: &[u8]) -> Result<Option<Arc<[u8]>>> {
+        match self.layer.get(key) {
+            Some((_, value)) => Ok(value.clone()),
+            None => self.base.get(key),
+        }
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        let mut merge = Merge::new(self.range(from, to), false);
+        self.base.scan(from, to, &mut |key, value| merge.base(key, value, visit))?;
+        if !merge.is_over {
+            merge.up_to(None, visit);
+        }
+        Ok(())
+    }
+
+    fn scan_back(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        let mut merge = Merge::new(self.range(from, to), true);
+        self.base.scan_back(from, to, &mut |key, value| merge.base(key, value, visit))?;
+        if !merge.is_over {
+            merge.up_to(None, visit);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "ahead_test.rs"]
+mod ahead_test;
