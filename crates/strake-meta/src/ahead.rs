@@ -13,8 +13,8 @@
 //! 2. [`Ahead::commit`] takes each committed entry in order. If it is the first of the tail, its
 //!    changes move from the layer to the base. If the place has another entry, another leader has
 //!    replaced the tail: the whole tail is dropped, and the machine decides on the base.
-//! 3. [`Ahead::drop_tail`] is for a leader that steps down. Clients send again what was answered and
-//!    is not durable (`strake-net`).
+//! 3. [`Ahead::drop_tail`] is for a leader that steps down. Clients send again what was answered
+//!    and is not durable (`strake-net`).
 //!
 //! Invariant: the base is what a replica has that applied the same committed entries and was never
 //! ahead. [`Ahead::check`] verifies what is known of the layer.
@@ -24,8 +24,8 @@ use crate::machine;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+use strake_proto::Result;
 use strake_proto::meta::CountedAnswer;
-use strake_proto::{Error, ErrorKind, Result};
 use strake_store::{Batch, KvRead};
 
 /// A store that takes changes.
@@ -46,6 +46,9 @@ struct Decided {
     bytes: Arc<[u8]>,
     changes: Batch,
 }
+
+/// A key with its new value, if it has one.
+type Change<'a> = (&'a [u8], Option<&'a Arc<[u8]>>);
 
 /// A key's newest change in the tail: at which position, and the value.
 type Newest = (u64, Option<Arc<[u8]>>);
@@ -168,7 +171,7 @@ pub fn encode(counted: &strake_proto::meta::CountedEntry) -> Result<Vec<u8>> {
 }
 
 impl<K: Base> Ahead<K> {
-    fn range(&self, from: &[u8], to: &[u8]) -> Vec<(&[u8], Option<&Arc<[u8]>>)> {
+    fn range(&self, from: &[u8], to: &[u8]) -> Vec<Change<'_>> {
         if from >= to {
             return Vec::new();
         }
@@ -180,14 +183,14 @@ impl<K: Base> Ahead<K> {
 
 /// Visits the pairs of two sorted runs as one; `layer` wins, and its removed keys are not there.
 struct Merge<'a> {
-    layer: std::vec::IntoIter<(&'a [u8], Option<&'a Arc<[u8]>>)>,
-    next: Option<(&'a [u8], Option<&'a Arc<[u8]>>)>,
+    layer: std::vec::IntoIter<Change<'a>>,
+    next: Option<Change<'a>>,
     is_descending: bool,
     is_over: bool,
 }
 
 impl<'a> Merge<'a> {
-    fn new(mut run: Vec<(&'a [u8], Option<&'a Arc<[u8]>>)>, is_descending: bool) -> Merge<'a> {
+    fn new(mut run: Vec<Change<'a>>, is_descending: bool) -> Merge<'a> {
         if is_descending {
             run.reverse();
         }

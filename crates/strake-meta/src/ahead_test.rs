@@ -11,7 +11,7 @@ use crate::testing::{configuration, create, entry, link, new_inode, unlink};
 use strake_env::Rng;
 use strake_env::rng::{test_scale, test_seeds};
 use strake_proto::meta::{CountedEntry, MetaEntry, MetaOp};
-use strake_proto::{ClientId, FileType, Ino, Timestamp};
+use strake_proto::{ClientId, Error, ErrorKind, FileType, Ino, Timestamp};
 
 const REPLICAS: usize = 3;
 const CLIENTS: u64 = 3;

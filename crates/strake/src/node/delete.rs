@@ -24,8 +24,8 @@ impl Node {
         Ok(record)
     }
 
-    /// Takes NSDs out of the records for `strake nsd delete`. Returns a sentence for each node whose containers
-    /// stay.
+    /// Takes NSDs out of the records for `strake nsd delete`. Returns a sentence for each node
+    /// whose containers stay.
     pub(super) fn delete_nsds(&self, names: &[String]) -> Result<Vec<String>> {
         let _alone = self.changing.lock();
         let cluster = self.newest_records()?;
