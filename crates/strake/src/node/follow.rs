@@ -23,7 +23,7 @@ use std::time::Duration;
 use strake_env::{Clock, RealClock};
 use strake_net::{Service, WaitNames};
 use strake_proto::{Error, ErrorKind, Result};
-use tracing::warn;
+use tracing::{error, warn};
 
 /// For the nodes of the quorum to agree on a leader, and for it to answer.
 const LEADER_WAIT_MAX: Duration = Duration::from_secs(15);
@@ -31,6 +31,15 @@ const LEADER_WAIT_MAX: Duration = Duration::from_secs(15);
 const LEADER_PAUSE: Duration = Duration::from_millis(200);
 
 impl Node {
+    /// Starts this node's replica of the records, if it is of the quorum. Without it the node still
+    /// serves its disks; `strake node state` says what is wrong.
+    pub(super) fn join_quorum_or_say(self: &Arc<Node>) {
+        if let Err(fault) = self.join_quorum() {
+            error!(target: "node", "this node does not keep the cluster's records: {fault}");
+            *self.quorum_fault.lock() = Some(fault.to_string());
+        }
+    }
+
     /// Starts this node's replica of the records, if it is of the quorum.
     ///
     /// # Errors

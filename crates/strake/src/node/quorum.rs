@@ -13,8 +13,8 @@
 //! had no log yet.
 //!
 //! **The journal** is the file `log-N` of the node's directory, where N is the generation of the
-//! records. It is made once. A node that had one and has lost it does not start: it cannot know
-//! what it has promised to the others (R26).
+//! records. It is made once. A node that had one and has lost it keeps the records no more: it
+//! cannot know what it has promised to the others (R26). It still serves its disks.
 
 use super::dir::NodeDir;
 use super::messages::{MemberState, Place, ReplicaState};
@@ -141,9 +141,9 @@ pub(super) fn open_journal(dir: &NodeDir, records: &Cluster) -> Result<Arc<dyn D
     let path = dir.journal_path(records.generation);
     let disk = FileDisk::open(&path).map_err(|error| {
         let detail = format!(
-            "{}: {error}. This node kept the cluster's records and cannot know any more what it \
-             promised the others: delete it on another node, and let it join anew",
-            path.display()
+            "{error}. This node kept the cluster's records and cannot know any more what it promised \
+             the others: bring the file back as it was last, or delete the node on another one and \
+             let it join anew"
         );
         Error::new(ErrorKind::Corrupt, detail)
     })?;

@@ -364,7 +364,7 @@ fn a_journal_is_made_once_and_its_loss_is_noticed() {
     std::fs::remove_file(dir.journal_path(0)).expect("removes");
     let error = opened(&dir).expect_err("gone");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("delete it on another node"), "{error}");
+    assert!(error.to_string().contains("delete the node on another one"), "{error}");
 }
 
 #[test]

@@ -64,6 +64,8 @@ pub(super) struct Node {
     storing: Mutex<()>,
     /// This node's replica of the records, if it is of the quorum.
     pub(super) quorum: Mutex<Option<Arc<Quorum>>>,
+    /// Why it has none although it is of the quorum.
+    pub(super) quorum_fault: Mutex<Option<String>>,
     pub(super) observe: Arc<Observe>,
     /// True while no other node answers, so that the log says so once.
     pub(super) is_alone: AtomicBool,
@@ -82,7 +84,7 @@ pub(crate) fn serve(root: &Path) -> Result<()> {
     let lock = dir.base().lock(&RealClock)?;
     let node = Arc::new(Node::open(dir.clone(), file)?);
     end_on_signals(&node)?;
-    node.join_quorum()?;
+    node.join_quorum_or_say();
     node.look_for_records();
     node.serve_file_systems();
     node.door.serve_node(Arc::new(Control(Arc::downgrade(&node))))?;
@@ -241,6 +243,7 @@ impl Node {
             observe: Observe::new(RealClock::shared(), 512),
             storing: Mutex::new(()),
             quorum: Mutex::new(None),
+            quorum_fault: Mutex::new(None),
             is_alone: AtomicBool::new(false),
             round: AtomicUsize::new(0),
             end: Mutex::new(None),
@@ -511,6 +514,7 @@ impl Node {
         }
         let replica = self.quorum().map(|quorum| quorum.state());
         faults.extend(replica.iter().filter_map(|replica| replica.fault.clone()));
+        faults.extend(self.quorum_fault.lock().clone());
         let names = cluster.file_systems.iter().map(|fs| fs.name.clone());
         NodeState {
             node: self.file.node.clone(),
