@@ -216,8 +216,8 @@ impl Node {
         silent.extend(gone.as_deref());
         let mut detail =
             "no node leads the cluster: a majority of the quorum must answer".to_owned();
-        if !silent.is_empty() {
-            detail.push_str(&format!("; no answer from {}", silent.join(", ")));
+        for name in silent {
+            detail.push_str(&format!("; {name} does not answer"));
         }
         Err(Error::new(ErrorKind::Unreachable, detail))
     }
