@@ -10,6 +10,7 @@
 
 mod checks;
 mod cluster_first;
+mod cluster_full;
 mod cluster_mounts;
 mod coherence;
 mod command;

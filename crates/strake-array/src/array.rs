@@ -30,7 +30,8 @@ pub struct ArrayOptions {
     /// The number of threads that send the strips of a stripe side by side.
     pub io_threads: usize,
     /// Whether other clients use the file system as well. Versions then come from the grants of
-    /// tokens ([`crate::stripe_io::Versions::raise`]), not from the one of this life.
+    /// tokens ([`crate::stripe_io::Versions::raise`]), not from the one of this life, and space is
+    /// what the NSDs grant ([`crate::room`]).
     pub beside_others: bool,
 }
 
@@ -77,7 +78,7 @@ impl Array {
         let strips = FanOut::new("strips", io_threads).map_err(|error| {
             Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
         })?;
-        let set = NsdSet::new(
+        let mut set = NsdSet::new(
             configuration.pool,
             usize::from(configuration.code.parity),
             nsds,
@@ -86,6 +87,7 @@ impl Array {
             Arc::clone(&clock),
         );
         if beside_others {
+            set.use_grants(grant.0);
             for nsd in returning {
                 // Others write to it already. If it is not reached here, that is noted below.
                 let _ = set.write_again(nsd);

@@ -16,6 +16,7 @@
 //! left the NSD out. A slot gets another NSD, or is deleted, under the exclusive gate, too.
 
 mod heirs;
+mod holdings;
 mod map;
 mod missed;
 mod returning;
@@ -24,6 +25,7 @@ mod shadow;
 use heirs::Heirs;
 use tracing::{info, warn};
 
+pub(crate) use holdings::Holdings;
 pub(crate) use missed::Sent;
 pub use missed::{Missed, Table};
 pub use returning::RecoveryEnd;
@@ -118,6 +120,8 @@ pub struct NsdSet {
     called: Condvar,
     /// Only one thread at a time looks after them.
     mending: Mutex<()>,
+    /// What the NSDs grant this client. `None` for a single mount.
+    holdings: Option<Holdings>,
 }
 
 /// The log names at most so many bad strips of one NSD. Further ones are only counted.
@@ -251,6 +255,7 @@ impl NsdSet {
             attention: Mutex::new(false),
             called: Condvar::new(),
             mending: Mutex::new(()),
+            holdings: None,
         };
         for (slot, port) in ports {
             if set.deleted.read().contains(&slot) {
@@ -263,6 +268,24 @@ impl NsdSet {
             }
         }
         set
+    }
+
+    /// From now on the NSDs grant this client its space, because others use them too. `life` rises
+    /// with each life of the client.
+    pub(crate) fn use_grants(&mut self, life: u64) {
+        self.holdings = Some(Holdings::new(self.slots.len(), life));
+    }
+
+    /// What the NSDs grant this client. `None` for a single mount.
+    pub(crate) fn holdings(&self) -> Option<&Holdings> {
+        self.holdings.as_ref()
+    }
+
+    /// The slots whose NSDs must have room for new blocks.
+    pub(crate) fn slots_for_room(&self) -> impl Iterator<Item = SlotIndex> {
+        let emptied = self.being_emptied();
+        self.slots()
+            .filter(move |slot| emptied != Some(*slot) && self.availability(*slot).writable())
     }
 
     /// The file system all of this belongs to.

@@ -16,8 +16,15 @@
 //! block claims nothing while it is dirty ([`Claim::overwrites`]). It takes room when it is sent
 //! ([`Room::take_off`]): up to what the claims of others leave, and at least the reserve. A sender
 //! that finds no room has the rounds run, which free what earlier sends replaced.
+//!
+//! **Beside other mounts**, free space is what the NSDs *grant* this mount, and the mount's reserve
+//! is its floor: `room/asking.rs` has the messages. There, all claims together with one overwritten
+//! block fit into the grant. So whatever is dirty can be sent, in any order and whatever others do.
+
+mod asking;
 
 use crate::stripe_io::StripeIo;
+use asking::Asked;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::sync::{Mutex, MutexGuard};
@@ -36,8 +43,10 @@ const RESERVE_PART_MAX: u64 = 8;
 /// On a large NSD the reserve is at most so many bytes.
 const RESERVE_MAX: u64 = 256 << 20;
 
-/// A strip of more units takes one more unit on an NSD, for its checksums.
+/// A strip of more units takes more on an NSD, for its checksums.
 const UNITS_WITHOUT_TRAILER: u64 = 16;
+/// The bytes of checksums before the first of them.
+const TRAILER_HEADER_BYTES: u64 = 64;
 
 /// An NSD keeps space for the metadata only while at least one part in so many is free.
 const LEFT_PART: u64 = 8;
@@ -92,12 +101,18 @@ struct State {
     turn: Option<ThreadId>,
     /// Nothing is refused, because what is written was acknowledged before a crash.
     owing: bool,
+    /// Beside other mounts: the bytes of a strip of a whole block. 0 for a single mount.
+    shared_strip: u64,
 }
 
 impl State {
     /// The most that may be claimed. An NSD may keep half of its free space for the metadata, as
     /// long as a part of the whole is left (`keep_more` of its allocator).
     fn claimable(&self) -> u64 {
+        if self.shared_strip > 0 {
+            // The metadata gets nothing of what is granted. One block can always be overwritten.
+            return self.free.saturating_sub(self.flying.max(self.shared_strip));
+        }
         self.free.min((self.free / 2).max(self.total / LEFT_PART))
     }
 
@@ -118,10 +133,12 @@ pub struct Room {
     state: Mutex<State>,
     /// Held by the thread whose turn it is.
     turns: Mutex<()>,
+    /// Held by the thread that asks the NSDs for space.
+    asked: Mutex<Asked>,
 }
 
 impl Room {
-    /// Asks the NSDs how much room there is.
+    /// Asks the NSDs how much room there is. Beside other mounts, has some of it granted.
     pub fn new(code: Code, block_size: u32, io: &Arc<StripeIo>) -> Room {
         let room = Room {
             io: Arc::clone(io),
@@ -130,8 +147,10 @@ impl Room {
             block_size: block_size.into(),
             state: Mutex::default(),
             turns: Mutex::default(),
+            asked: Mutex::default(),
         };
         room.learn(0);
+        room.ask_ahead();
         room
     }
 
@@ -145,7 +164,13 @@ impl Room {
         let strip = Geometry::of(self.code, block_bytes).strip_bytes.max(short) as u64;
         let unit = UNIT_BYTES as u64;
         // The checksums of a long strip stand behind it.
-        strip + if strip > UNITS_WITHOUT_TRAILER * unit { unit } else { 0 }
+        let checksums = TRAILER_HEADER_BYTES + strip / unit * 4;
+        strip
+            + if strip > UNITS_WITHOUT_TRAILER * unit {
+                checksums.next_multiple_of(unit)
+            } else {
+                0
+            }
     }
 
     /// What a block claims of one NSD.
@@ -162,6 +187,11 @@ impl Room {
 
     /// Asks the NSDs again.
     pub fn refresh(&self) {
+        if self.io.nsds().holdings().is_some() { self.ask_ahead() } else { self.ask_space() }
+    }
+
+    /// Asks the NSDs how much is free.
+    fn ask_space(&self) {
         let sent = self.state.lock().sent;
         self.io.nsds().refresh_space();
         self.learn(sent);
@@ -172,19 +202,32 @@ impl Room {
     fn learn(&self, sent: u64) {
         let (total, free) = self.io.nsds().space();
         let (total, free) = (total / self.slots, free / self.slots);
-        let least = RESERVE_STRIPS * self.strip(self.block_size);
-        let reserve = (total / RESERVE_PART).min(RESERVE_MAX).max(least);
+        let reserve = self.reserve_of(total);
         let mut state = self.state.lock();
         state.total = total;
-        state.reserve = reserve.min(total / RESERVE_PART_MAX);
+        if self.io.nsds().holdings().is_some() {
+            let strip = self.strip(self.block_size);
+            state.shared_strip = strip;
+            state.reserve = (RESERVE_STRIPS * strip).min(total / RESERVE_PART_MAX).max(strip);
+            return;
+        }
+        state.reserve = reserve;
         let since = state.sent - sent;
         state.free = free.saturating_sub(MARGIN_PER_SLOT + since);
+    }
+
+    /// What nothing may use that makes the file system fuller, of an NSD with so many bytes.
+    fn reserve_of(&self, total: u64) -> u64 {
+        let least = RESERVE_STRIPS * self.strip(self.block_size);
+        let reserve = (total / RESERVE_PART).min(RESERVE_MAX).max(least);
+        reserve.min(total / RESERVE_PART_MAX)
     }
 
     /// Changes a block's claim from `old` to `new`, if there is room as far as is known.
     pub fn try_claim(&self, old: Claim, new: Claim) -> bool {
         let (old, new) = (self.strips(old), self.strips(new));
         let mut state = self.state.lock();
+        self.look(&mut state);
         let claimed = state.claimed.minus(old).plus(new);
         let grows = new.growth() > old.growth();
         let is_less = new.bytes <= old.bytes && !grows;
@@ -203,7 +246,8 @@ impl Room {
     /// caller need not find out how much of the block is already stored.
     pub fn is_plentiful(&self, bytes: u64) -> bool {
         let strip = self.strip(bytes);
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        self.look(&mut state);
         let room = state.claimable().saturating_sub(state.reserve.max(state.flying));
         state.claimed.bytes + strip <= room / 2
     }
@@ -219,11 +263,19 @@ impl Room {
             return Some(Flight { room: self, claim, strip });
         }
         let mut state = self.state.lock();
+        self.look(&mut state);
         // The thread whose turn it is looks for room to grow, so the reserve is left alone.
         let kept = if patched.is_some() || state.turn.is_some() { state.reserve } else { 0 };
-        let taken = state.claimed.growth() + state.flying + strip + kept;
         let alone = alone && patched.is_none() && state.flying == 0;
-        if taken <= state.claimable() || alone {
+        let fits = if state.shared_strip > 0 {
+            // All that is claimed has its room, whatever it replaces.
+            let taken = state.claimed.bytes + state.flying + strip;
+            taken + if alone { 0 } else { kept } <= state.free
+        } else {
+            let taken = state.claimed.growth() + state.flying + strip + kept;
+            taken <= state.claimable() || alone
+        };
+        if fits {
             state.flying += strip;
             return Some(Flight { room: self, claim, strip });
         }
@@ -238,7 +290,15 @@ impl Room {
         if self.try_claim(old, new) {
             return Ok(());
         }
-        self.refresh();
+        if let Some(mut asked) = self.begin_asking() {
+            // Another thread may have asked while this one waited for its turn to ask.
+            if self.try_claim(old, new) {
+                return Ok(());
+            }
+            self.ask_for(&mut asked, old, new);
+        } else {
+            self.refresh();
+        }
         if self.try_claim(old, new) { Ok(()) } else { Err(ErrorKind::NoSpace.into()) }
     }
 
@@ -261,10 +321,14 @@ impl Room {
 
     /// Notes that what was claimed is on the NSDs, of which each got so many bytes.
     fn sent(&self, claim: Claim, bytes: u64) {
-        self.release(claim);
+        let strips = self.strips(claim);
         let mut state = self.state.lock();
+        state.claimed = state.claimed.minus(strips);
         state.sent += bytes;
         state.free = state.free.saturating_sub(bytes);
+        if let Some(holdings) = self.io.nsds().holdings() {
+            holdings.note_sent(state.sent);
+        }
     }
 
     /// Whether `bytes` more would fit.
@@ -272,12 +336,18 @@ impl Room {
         // So many bytes are spread over all NSDs.
         let on_all = u128::from(bytes) * self.code.width() as u128 / u128::from(self.code.data);
         let fits = || {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
+            if state.shared_strip > 0 {
+                // What others do not need can be had.
+                let (total, free) = self.io.nsds().space();
+                let kept = self.reserve_of(total / self.slots) + MARGIN_PER_SLOT;
+                state.free = (free / self.slots).saturating_sub(kept);
+            }
             let needed = state.claimed.growth() + state.reserve;
             on_all <= u128::from(state.free.saturating_sub(needed)) * u128::from(self.slots)
         };
         fits() || {
-            self.refresh();
+            self.ask_space();
             fits()
         }
     }
@@ -290,13 +360,13 @@ impl Room {
     /// Total and free bytes for data: what the NSDs tell, less the reserve, the margin that data
     /// never takes, and what is claimed.
     pub fn usable(&self) -> (u64, u64) {
-        self.refresh();
+        self.ask_space();
         let (total, free) = self.io.nsds().space();
         let state = self.state.lock();
         let data = |raw: u64| {
             (u128::from(raw) * u128::from(self.code.data) / self.code.width() as u128) as u64
         };
-        let kept = (state.reserve + MARGIN_PER_SLOT) * self.slots;
+        let kept = (self.reserve_of(total / self.slots) + MARGIN_PER_SLOT) * self.slots;
         let (total, free) = (total.saturating_sub(kept), free.saturating_sub(kept));
         let growth = state.claimed.growth() * u64::from(self.code.data);
         (data(total), data(free).saturating_sub(growth))

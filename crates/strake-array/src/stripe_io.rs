@@ -317,9 +317,15 @@ impl StripeIo {
         self.fan.run(slots.len(), &|at| {
             let slot = slots[at];
             let request = NsdRequest::Commit { settled: settled.to_vec() };
+            let holdings = self.nsds.holdings().map(|it| (it, it.begin_commit()));
             let reply = self.nsds.call(slot, &request, &[], &mut []);
             match reply {
-                Ok(NsdReply::Stable { boot, stable }) => self.nsds.saw_stable(slot, boot, stable),
+                Ok(NsdReply::Stable { boot, stable, space }) => {
+                    if let Some((holdings, mark)) = holdings {
+                        holdings.end_commit(slot, mark, space);
+                    }
+                    self.nsds.saw_stable(slot, boot, stable);
+                }
                 Err(error) if matches!(error.kind(), ErrorKind::Fenced | ErrorKind::OldMap) => {
                     unreached.lock().push(slot);
                     *refused.lock() = Some(error);

@@ -147,6 +147,7 @@ impl StrakeVfs {
         }
         self.background.stop(&self.mount);
         let result = if self.mount.is_dead() { Err(dead()) } else { self.save_all() };
+        self.mount.array.room.end();
         self.mount.tokens.iter().for_each(|tokens| tokens.stop());
         result
     }

@@ -75,6 +75,8 @@ mod coherence_test;
 #[cfg(test)]
 mod crash_test;
 #[cfg(test)]
+mod crowded_test;
+#[cfg(test)]
 mod delete_test;
 #[cfg(test)]
 mod differential_test;

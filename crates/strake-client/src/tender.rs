@@ -1,6 +1,6 @@
 //! The threads that work in the background: those that write behind, those that read ahead, and the
-//! *tender*. The tender does what is due at some time: the syncs of the sync interval, rounds, and
-//! range deletions.
+//! *tender*. The tender does what is due at some time: the syncs of the sync interval, rounds,
+//! range deletions, and giving back space that other mounts may need.
 
 use crate::data::prefetch;
 use crate::flush::sync::sync_inodes;
@@ -98,6 +98,7 @@ fn tend(mount: &Mount, stop: &(Mutex<bool>, Condvar)) {
             let _ = mount.array.rounds.run(false);
         }
         hold_memory(mount);
+        mount.array.room.tend();
         if mount.tokens.is_some() && tick.is_multiple_of(NSD_TICKS) {
             mount.array.io.nsds().look_after();
         }
@@ -134,11 +135,13 @@ fn sync_due(mount: &Mount) {
     }
 }
 
-/// Does one turn of the tender at once: the syncs that are due, a round, and range deletions.
+/// Does one turn of the tender at once: the syncs that are due, a round, range deletions, and what
+/// is granted beyond need.
 pub(crate) fn tend_now(mount: &Mount) {
     sync_due(mount);
     // Errors need no answer here: blocks that did not become stable are dirty again, and deletions
     // are tried again.
     let _ = mount.array.rounds.run(false);
     let _ = reaper::apply_pending(&mount.array);
+    mount.array.room.tend();
 }

@@ -91,6 +91,7 @@ fn waiting_for(request: &NsdRequest) -> &'static str {
         }
         NsdRequest::Fence { .. } => "for a fence on",
         NsdRequest::RaiseFloor { .. } => "for a map floor on",
+        NsdRequest::GrantSpace(_) => "for space on",
     }
 }
 

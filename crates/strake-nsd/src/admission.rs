@@ -126,6 +126,11 @@ impl Admission {
         self.lease.map(|(_, until)| until)
     }
 
+    /// The clients that may use the NSD.
+    pub fn allowed(&self) -> &BTreeSet<(ClientId, Epoch)> {
+        &self.allowed
+    }
+
     /// Judges a request at the moment `now` of the server's clock.
     ///
     /// # Errors

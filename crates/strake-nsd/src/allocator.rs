@@ -10,8 +10,9 @@
 //! **Reserve.** Some empty chunks are kept from data. Key-value regions grow into them, because
 //! deleting needs index space. When regions have taken some, the same amount is kept anew from
 //! space that becomes free. It is never taken from space that somebody was told is free
-//! ([`Allocator::tell_free`]), nor from the last space that data has. While data has plenty, more
-//! is kept for the metadata. It is kept again after a restart ([`Allocator::keep_more`]).
+//! ([`Allocator::tell_free`]) or that is granted to a client, nor from the last space that data
+//! has. While data has plenty, more is kept for the metadata. It is kept again after a restart
+//! ([`Allocator::keep_more`]).
 //!
 //! **Withheld** units are free, but nobody gets them for a moment, because the host is being told
 //! that they are free. A chunk stays empty meanwhile. While there are withheld units, a request
@@ -197,6 +198,8 @@ pub struct Allocator {
     kept: u32,
     /// The units that somebody was told are free, less those allocated since.
     told: u64,
+    /// The units that are granted to clients.
+    granted: u64,
     small: Cursor,
     large: Cursor,
 }
@@ -232,6 +235,7 @@ impl Allocator {
             least_reserve: reserve_chunks,
             kept: reserve_chunks.min(geometry.count),
             told: 0,
+            granted: 0,
             small: Cursor::default(),
             large: Cursor::default(),
         };
@@ -392,12 +396,12 @@ impl Allocator {
         self.reserve_chunks = and_always(needed.max(wanted)).min(self.geometry.count);
         self.kept = self.kept.min(self.reserve_chunks);
         while self.kept < again.min(self.empty_chunks)
-            && self.free_for_data() >= self.geometry.units.into()
+            && self.free_for_data() >= self.granted + u64::from(self.geometry.units)
         {
             self.kept += 1;
         }
         let plenty = self.total_without(self.least_reserve) / PLENTY_PART;
-        let least = plenty.max(self.told / 2);
+        let least = plenty.max(self.told / 2).max(self.granted);
         let least = least + u64::from(self.geometry.units);
         while self.kept < self.reserve_chunks.min(self.empty_chunks)
             && self.free_for_data() >= least
@@ -423,6 +427,12 @@ impl Allocator {
         chunks.saturating_sub(u64::from(kept)) * u64::from(self.geometry.units)
     }
 
+    /// Notes how many units are granted to clients ([`crate::grants`]). The metadata and the
+    /// reserve get none of these.
+    pub fn note_granted(&mut self, units: u64) {
+        self.granted = units;
+    }
+
     /// Free units that data may still take, withheld units included.
     pub fn free_for_data(&self) -> u64 {
         self.free_units + self.withheld - u64::from(self.kept) * u64::from(self.geometry.units)
@@ -440,7 +450,8 @@ impl Allocator {
     }
 
     fn refill_reserve(&mut self) {
-        let least = self.told.max(self.left_for_data()) + u64::from(self.geometry.units);
+        let least = self.told.max(self.granted).max(self.left_for_data());
+        let least = least + u64::from(self.geometry.units);
         while self.kept < self.least_reserve.min(self.empty_chunks) && self.free_for_data() >= least
         {
             self.kept += 1;

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! 'B'                                                  the boot counter
+//! 'G' client(8) epoch(8)                               what is granted to a client
 //! 'P' fs(4) object(8) block(8) strip(1)                a promise to refuse versions
 //! 'S' fs(4) object(8) block(8) strip(1)                a strip
 //! 'T' fs(4) object(8) end(8)                           a tombstone, by one past its last block
@@ -11,7 +12,8 @@
 //! Tombstones of one object never overlap, because they are kept as a step function of the block.
 //! So only the first key with an end above a block can cover that block.
 
-use strake_proto::{BlockIndex, FsId, ObjectId, StripIndex, StripKey};
+use crate::grants::Holder;
+use strake_proto::{BlockIndex, ClientId, Epoch, FsId, ObjectId, StripIndex, StripKey};
 
 /// The key of the boot counter.
 pub const BOOT_KEY: &[u8] = b"B";
@@ -19,6 +21,9 @@ pub const BOOT_KEY: &[u8] = b"B";
 pub const STRIP_KEY_BYTES: usize = 22;
 /// Bytes of the key of a tombstone.
 pub const TOMBSTONE_KEY_BYTES: usize = 21;
+
+/// Bytes of the key of a grant.
+pub const GRANT_KEY_BYTES: usize = 17;
 
 /// Tables keyed by strip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +89,27 @@ pub fn tombstone_key(fs: FsId, object: ObjectId, end: BlockIndex) -> [u8; TOMBST
     bytes
 }
 
+/// The key of what is granted to a client.
+pub fn grant_key((client, epoch): Holder) -> [u8; GRANT_KEY_BYTES] {
+    let mut bytes = [0; GRANT_KEY_BYTES];
+    bytes[0] = b'G';
+    bytes[1..9].copy_from_slice(&client.0.to_be_bytes());
+    bytes[9..17].copy_from_slice(&epoch.0.to_be_bytes());
+    bytes
+}
+
+/// The range of the keys of all grants: the first bound is inside, the second is not.
+pub fn grant_table() -> (Vec<u8>, Vec<u8>) {
+    (vec![b'G'], vec![b'G' + 1])
+}
+
+/// Reads the key of a grant back. `None` if the bytes are no such key.
+pub fn parse_grant_key(bytes: &[u8]) -> Option<Holder> {
+    let bytes: &[u8; GRANT_KEY_BYTES] = bytes.try_into().ok()?;
+    let number = |at: usize| u64::from_be_bytes(array(&bytes[at..at + 8]));
+    (bytes[0] == b'G').then(|| (ClientId(number(1)), Epoch(number(9))))
+}
+
 /// The range of the keys of all tombstones: the first bound is inside, the second is not.
 pub fn tombstone_table() -> (Vec<u8>, Vec<u8>) {
     (vec![b'T'], vec![b'T' + 1])
@@ -146,5 +172,11 @@ mod tests {
         let read = parse_tombstone_key(&tombstone);
         assert_eq!(read, Some((FsId(1), ObjectId(2), BlockIndex(3))));
         assert_eq!(parse_tombstone_key(&tombstone[1..]), None);
+        let holder = (ClientId(5), Epoch(6));
+        let grant = grant_key(holder);
+        assert_eq!(parse_grant_key(&grant), Some(holder));
+        assert_eq!(parse_grant_key(&grant[1..]), None);
+        let (from, to) = grant_table();
+        assert!(from.as_slice() < grant.as_slice() && grant.as_slice() < to.as_slice());
     }
 }

@@ -1,5 +1,5 @@
-//! The values that the index stores: records of strips, tombstones and promises. Also the trailer
-//! that lies behind the data of a long strip.
+//! The values that the index stores: records of strips, tombstones, promises and grants. Also the
+//! trailer that lies behind the data of a long strip.
 //!
 //! Integers are little-endian. Every value ends with a CRC32C of its key and all bytes before. So a
 //! flipped bit or a value under the wrong key is always found.
@@ -47,6 +47,15 @@
 //! 9  16  version                               17  4  CRC32C
 //! 25  4  CRC32C
 //!
+//! grant value, in units
+//! 0   1  format (1)
+//! 1   8  number of the client's last ask
+//! 9   8  floor
+//! 17  8  need
+//! 25  8  target
+//! 33  8  granted
+//! 41  4  CRC32C
+//!
 //! trailer: whole units directly behind the last unit of the strip
 //! 0   4  magic "STTR"
 //! 4   2  format (1)
@@ -64,6 +73,7 @@
 //! ```
 
 use crate::extent::{Extent, units_of};
+use crate::grants::{GRANT_MAX, Grant};
 use std::borrow::Cow;
 use strake_proto::limits::{PAYLOAD_BYTES_MAX, UNIT_BYTES};
 use strake_proto::nsd::StripHeader;
@@ -527,6 +537,30 @@ pub fn decode_promise(key: &[u8], value: &[u8]) -> Result<Version, Damaged> {
     let version = reader.version()?;
     reader.end()?;
     Ok(version)
+}
+
+/// The value of a grant of space, without what is flying.
+pub fn encode_grant(key: &[u8], grant: &Grant) -> Vec<u8> {
+    let mut bytes = vec![FORMAT];
+    for field in [grant.number, grant.floor, grant.need, grant.target, grant.granted] {
+        bytes.extend_from_slice(&field.to_le_bytes());
+    }
+    seal(key, bytes)
+}
+
+/// Reads a grant.
+///
+/// # Errors
+/// [`Damaged`] if the value is not a grant written under `key`.
+pub fn decode_grant(key: &[u8], value: &[u8]) -> Result<Grant, Damaged> {
+    let mut reader = open(key, value)?;
+    let (number, floor, need) = (reader.u64()?, reader.u64()?, reader.u64()?);
+    let (target, granted) = (reader.u64()?, reader.u64()?);
+    reader.end()?;
+    if granted > target || floor > need || target > GRANT_MAX || need > GRANT_MAX {
+        return Err(Damaged("grant of space"));
+    }
+    Ok(Grant { number, floor, need, target, granted, flying: 0 })
 }
 
 /// The bytes of a strip's trailer, in whole units.

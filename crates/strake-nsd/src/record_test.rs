@@ -238,7 +238,7 @@ fn a_view_shows_each_unit_of_the_newest_version_that_has_it() {
 }
 
 #[test]
-fn golden_bytes_of_tombstone_promise_and_trailer() {
+fn golden_bytes_of_tombstone_promise_grant_and_trailer() {
     let tombstone = Tombstone { from: BlockIndex(5), version: version(6, 7) };
     let bytes = encode_tombstone(b"T", tombstone);
     assert_eq!(hex(&bytes), "01050000000000000006000000000000000700000000000000c861df56");
@@ -246,6 +246,13 @@ fn golden_bytes_of_tombstone_promise_and_trailer() {
     let bytes = encode_promise(b"P", version(6, 7));
     assert_eq!(hex(&bytes), "0106000000000000000700000000000000fae68c69");
     assert_eq!(decode_promise(b"P", &bytes), Ok(version(6, 7)));
+    let grant = Grant { number: 6, floor: 7, need: 8, target: 10, granted: 9, flying: 0 };
+    let bytes = encode_grant(b"G", &grant);
+    assert_eq!(
+        hex(&bytes),
+        "010600000000000000070000000000000008000000000000000a000000000000000900000000000000a50ce3ff"
+    );
+    assert_eq!(decode_grant(b"G", &bytes), Ok(grant));
     let trailer = encode_trailer(&key(), version(6, 7), &[1, 2, 3]);
     assert_eq!(trailer.len(), 4096);
     assert_eq!(
@@ -341,6 +348,7 @@ fn mutated_records_are_refused_or_read_but_never_panic() {
         }
         let _ = decode_tombstone(b"key", &bytes);
         let _ = decode_promise(b"key", &bytes);
+        let _ = decode_grant(b"key", &bytes);
     }
     assert!(refused > 5_000 && read > 5_000, "{refused} refused, {read} read");
 }

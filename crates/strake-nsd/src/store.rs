@@ -38,6 +38,7 @@
 mod check;
 mod commit;
 mod door;
+mod grants;
 mod open;
 mod range;
 mod read;
@@ -265,10 +266,10 @@ impl BlockStore {
     }
 
     /// Numbers, journals and applies a change, unless the request that makes it may not do so any
-    /// more. `decide` gets the number of the change and the last
-    /// entry that commits cover at that moment. If the journal is full, nothing is done and
-    /// `NoSpace` is returned. The caller then releases its locks, calls [`BlockStore::make_room`]
-    /// and decides anew.
+    /// more. What has changed of the grants of space goes into the same entry. `decide` gets the
+    /// number of the change and the last entry that commits cover at that moment. If the journal is
+    /// full, nothing is done and `NoSpace` is returned. The caller then releases its locks, calls
+    /// [`BlockStore::make_room`] and decides anew.
     fn publish(&self, ticket: &Ticket<'_>, decide: impl FnOnce(Moment) -> Decided) -> Result<()> {
         self.refuse_if_failed()?;
         let _order = self.order.lock();
@@ -277,8 +278,13 @@ impl BlockStore {
         // A commit moves this under the same lock. So if no commit has begun to cover an entry when
         // this change is decided, that is still true when the change gets its place.
         let committing = Lsn(self.committing.load(SeqCst));
-        let Decided { edits, freed, taken } = decide(Moment { lsn, committing });
-        let given = self.journal.append(&edits.encode())?;
+        let Decided { mut edits, freed, taken } = decide(Moment { lsn, committing });
+        let changes = self.add_changes(ticket, taken, &mut edits);
+        if edits.is_empty() {
+            return Ok(());
+        }
+        let given = self.journal.append(&edits.encode());
+        let given = given.inspect_err(|_| self.take_back_changes(ticket, &changes))?;
         assert_eq!(given, lsn, "entries are numbered under the order lock only");
         self.note_for_check(&edits);
         self.index.apply(batch(edits), lsn);
@@ -297,6 +303,10 @@ impl BlockStore {
         // Units that wait for a commit count as free: a writer that needs them makes that commit.
         // Units that the host does not know to be free yet count as free too.
         let free = allocator.tell_free(self.reclaim.units()).min(total);
+        let free = match self.space.is_granting() {
+            true => free.saturating_sub(self.space.grants().beyond_pool(total)),
+            false => free,
+        };
         NsdStatusReply {
             cluster: self.cluster,
             nsd: self.nsd,
@@ -366,6 +376,7 @@ impl BlockStore {
                 let from = StripKey { fs: *fs, object: *object, block: *block, strip: *strip };
                 self.list(&from, *until, *limit)
             }
+            NsdRequest::GrantSpace(ask) => self.grant_space(ticket, ask),
             NsdRequest::ListUnsettled { after, limit } => self.list_unsettled(*after, *limit),
             NsdRequest::ListLacking { positions, after, limit } => {
                 self.list_lacking(*positions, *after, *limit)

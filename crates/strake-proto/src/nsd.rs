@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Changes whenever a message changes. Both ends must have the same.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 8;
 
 /// The sender of a request, and its view of the cluster. It goes before every request on a wire. A
 /// server under a manager judges it (R2, R9; decision 0034); a server of one process does not.
@@ -259,6 +259,40 @@ pub enum NsdRequest {
         /// At most this many; the server's own limit is 4,096.
         limit: u32,
     },
+    /// Sets what the NSD grants to the sender (R29; decision 0038); replies
+    /// [`NsdReply::Granted`]. All sizes are bytes of this NSD. Never fails for want of space: the
+    /// reply may grant less.
+    GrantSpace(SpaceAsk),
+}
+
+/// What a client asks of an NSD's space. The NSD takes the last one as what the client says now, so
+/// asking for less gives the rest back, and asking for nothing at all gives everything back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceAsk {
+    /// Rises with each ask of a client. An ask with a lower number than the last one, or the same,
+    /// changes nothing: it was overtaken.
+    pub number: u64,
+    /// Space that the client must be able to have again and again, to write anew what is stored.
+    /// Nobody else gets it while the client lives. It is part of `need`.
+    pub floor: u64,
+    /// Space for all that the client has accepted from applications and not sent, and `floor`.
+    pub need: u64,
+    /// How much more the client would use. The NSD grants a part of it, which is small when little
+    /// is free.
+    pub ahead: u64,
+}
+
+/// The space that an NSD grants to a client, in bytes of this NSD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceGrant {
+    /// What the client may write from now on. Each write takes off what it stores.
+    pub granted: u64,
+    /// The NSD tops `granted` up to this when it answers a commit, while it has enough.
+    pub target: u64,
+    /// Less than one part in eight is free: the client gives back what it does not need.
+    pub is_short: bool,
+    /// What other clients hold beyond the needs that they told last. They may give it back soon.
+    pub elsewhere: u64,
 }
 
 /// The clients that may use an NSD.
@@ -330,6 +364,8 @@ pub enum NsdReply {
         /// How many changes are stable now, counted from the first that this NSD ever made. See
         /// [`NsdStatusReply::recovered`].
         stable: u64,
+        /// What is granted to the sender after the commit. All 0 for a client that never asked.
+        space: SpaceGrant,
     },
     /// A strip's header and the checksums of the bytes in the payload.
     Strip {
@@ -370,6 +406,13 @@ pub enum NsdReply {
         entries: Vec<StripEntry>,
         /// The listing goes on after this key; `None` at the end.
         next: Option<StripKey>,
+    },
+    /// What is granted to the sender now.
+    Granted {
+        /// See [`NsdReply::Accepted`].
+        boot: u64,
+        /// The grant.
+        space: SpaceGrant,
     },
 }
 
@@ -422,7 +465,7 @@ pub struct NsdStatusReply {
     pub recovered: u64,
     /// How many bytes strips can take in all.
     pub total: u64,
-    /// Of these, the free ones, without reserves.
+    /// Of these, the free ones, without reserves. What is granted to clients counts as free.
     pub free: u64,
     /// Strips held.
     pub strips: u64,

@@ -3,6 +3,7 @@
 //! crate.
 
 pub mod crash_meta;
+mod memory_grants;
 pub mod memory_nsd;
 
 pub use crash_meta::CrashMeta;

@@ -1,14 +1,17 @@
 //! An NSD in memory: the rules of `strake_proto::nsd` in their most obvious form, and faults.
 
+use crate::memory_grants::MemoryGrants;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use strake_env::sync::Mutex;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{
-    KeptVersion, NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply, StripEntry, StripHeader,
+    KeptVersion, NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply, SpaceAsk, SpaceGrant,
+    StripEntry, StripHeader,
 };
 use strake_proto::{
-    BlockIndex, ClusterId, Error, ErrorKind, NsdId, ObjectId, Result, StripIndex, StripKey, Version,
+    BlockIndex, ClientId, ClusterId, Error, ErrorKind, NsdId, ObjectId, Result, StripIndex,
+    StripKey, Version,
 };
 use strake_stripe::ChecksumSeed;
 
@@ -39,6 +42,8 @@ struct State {
     promises: BTreeSet<(StripKey, Version)>,
     /// Changes so far.
     changes: u64,
+    /// What is granted to whom. A crash brings back what fits the strips, as under a manager.
+    grants: MemoryGrants,
 }
 
 /// Whether an NSD is about to execute a request, or has executed it.
@@ -78,6 +83,8 @@ struct Inner {
     superseded: u64,
     /// Patches that were accepted.
     patches: u64,
+    /// The sender of the request in hand.
+    client: ClientId,
 }
 
 /// See [`MemoryNsd::copy`].
@@ -102,6 +109,7 @@ impl MemoryNsd {
             capacity: 1 << 40,
             superseded: 0,
             patches: 0,
+            client: ClientId(0),
         };
         Arc::new(MemoryNsd { nsd, inner: Mutex::new(inner), watch: Mutex::default() })
     }
@@ -237,6 +245,10 @@ impl Inner {
         self.state.strips.values().map(of_strip).sum()
     }
 
+    fn free(&self) -> u64 {
+        self.capacity.saturating_sub(self.used())
+    }
+
     fn floor(&self, key: &StripKey) -> Version {
         let covering = self.state.tombstones.iter().filter(|(object, from, to, _)| {
             *object == key.object && *from <= key.block && key.block < *to
@@ -265,7 +277,8 @@ impl Inner {
         }
         assert!(!bytes.is_empty() && bytes.len().is_multiple_of(UNIT_BYTES));
         assert_eq!(checksums.len(), bytes.len() / UNIT_BYTES);
-        if self.used() + own > self.capacity {
+        let free = self.free();
+        if own > free || !self.state.grants.may_take(self.client, own, free) {
             return Err(ErrorKind::NoSpace.into());
         }
         let accepted = Ok(NsdReply::Accepted { boot: self.boot });
@@ -306,6 +319,7 @@ impl Inner {
         };
         versions.insert(0, stored);
         self.state.changes += 1;
+        self.state.grants.take(self.client, own);
         accepted
     }
 
@@ -444,7 +458,31 @@ impl Inner {
         !held
     }
 
-    fn commit(&mut self, settled: &[strake_proto::nsd::SettledStripe]) {
+    fn status(&self, nsd: NsdId) -> NsdStatusReply {
+        NsdStatusReply {
+            cluster: ClusterId::default(),
+            nsd,
+            boot: self.boot,
+            recovered: self.recovered,
+            total: self.capacity,
+            free: self.free(),
+            strips: self.state.strips.len() as u64,
+        }
+    }
+
+    fn grant(&mut self, client: ClientId, ask: &SpaceAsk) -> SpaceGrant {
+        let (free, total) = (self.free(), self.capacity);
+        let space = self.state.grants.ask(client, ask, free, total);
+        // What a client hears of is durable, and all before it.
+        self.durable = self.state.clone();
+        space
+    }
+
+    fn commit(
+        &mut self,
+        client: ClientId,
+        settled: &[strake_proto::nsd::SettledStripe],
+    ) -> SpaceGrant {
         for one in settled {
             let range =
                 (one.object, one.block, StripIndex(0))..=(one.object, one.block, StripIndex(255));
@@ -459,37 +497,55 @@ impl Inner {
                 }
             }
         }
+        let (free, total) = (self.free(), self.capacity);
+        let space = self.state.grants.top_up(client, free, total);
         self.durable = self.state.clone();
+        space
     }
 }
 
 impl NsdPort for MemoryNsd {
     fn call(
         &self,
-        _context: NsdContext,
+        context: NsdContext,
         request: &NsdRequest,
         send: &[u8],
         receive: &mut [u8],
     ) -> Result<NsdReply> {
         self.show(Moment::Before, request);
-        let reply = self.serve(request, send, receive);
+        let reply = self.serve(context.client, request, send, receive);
         self.show(Moment::After, request);
         reply
     }
 }
 
 impl MemoryNsd {
-    fn serve(&self, request: &NsdRequest, send: &[u8], receive: &mut [u8]) -> Result<NsdReply> {
+    /// Bytes that are free, granted or not.
+    pub fn free(&self) -> u64 {
+        self.inner.lock().free()
+    }
+
+    /// What is granted to a client, to look at it.
+    pub fn granted(&self, client: ClientId) -> u64 {
+        self.inner.lock().state.grants.of(client)
+    }
+
+    fn serve(
+        &self,
+        client: ClientId,
+        request: &NsdRequest,
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
         let mut inner = self.inner.lock();
+        inner.client = client;
         if inner.faults.down {
             return Err(Error::new(ErrorKind::Unreachable, "injected: down"));
         }
         match request {
             NsdRequest::Write { key, header, checksums, copy, stable } => {
-                let reply = {
-                    let own = send.len() as u64;
-                    inner.write(key, header, checksums, (*copy, *stable), send, own)
-                };
+                let (own, how) = (send.len() as u64, (*copy, *stable));
+                let reply = inner.write(key, header, checksums, how, send, own);
                 inner.restart_if_due();
                 reply
             }
@@ -502,8 +558,8 @@ impl MemoryNsd {
                 inner.read(key, *version, (*offset, *length), receive)
             }
             NsdRequest::Commit { settled } => {
-                inner.commit(settled);
-                Ok(NsdReply::Stable { boot: inner.boot, stable: inner.durable.changes })
+                let space = inner.commit(client, settled);
+                Ok(NsdReply::Stable { boot: inner.boot, stable: inner.durable.changes, space })
             }
             NsdRequest::DeleteRange { object, from, to, version, .. } => {
                 inner.delete_range(*object, (*from, *to), *version);
@@ -525,15 +581,11 @@ impl MemoryNsd {
             NsdRequest::ListLacking { positions, after, limit } => {
                 Ok(inner.lacking(*positions, *after, *limit))
             }
-            NsdRequest::Status => Ok(NsdReply::Status(NsdStatusReply {
-                cluster: ClusterId::default(),
-                nsd: self.nsd,
-                boot: inner.boot,
-                recovered: inner.recovered,
-                total: inner.capacity,
-                free: inner.capacity.saturating_sub(inner.used()),
-                strips: inner.state.strips.len() as u64,
-            })),
+            NsdRequest::GrantSpace(ask) => {
+                let space = inner.grant(client, ask);
+                Ok(NsdReply::Granted { boot: inner.boot, space })
+            }
+            NsdRequest::Status => Ok(NsdReply::Status(inner.status(self.nsd))),
             NsdRequest::Check { .. }
             | NsdRequest::Scrub { .. }
             | NsdRequest::Salvage

@@ -6,10 +6,12 @@
 //!    others get these files within seconds, with everything that was synced.
 //! 3. fio verifies on two mounts while the server processes of all nodes are killed in turn and
 //!    started again, the leader among them. fio sees no error, and every disk comes back.
-//! 4. `fs check` is clean beside the mounts. The nodes stop, start, and have everything.
+//! 4. Two mounts fill the file system at the same time ([`super::cluster_full`]).
+//! 5. `fs check` is clean beside the mounts. The nodes stop, start, and have everything.
 
 use super::checks::Checks;
 use super::cluster_first::{FIO_SECONDS_MAX, NODES, Place, make, with};
+use super::cluster_full::fill_together;
 use super::command::pause;
 use super::session::Session;
 use super::writer::contents;
@@ -43,6 +45,8 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     mount(place, "n3")?;
     servers_die(place, checks);
     checks.record("every disk is up", place.wait_until_up());
+    let filled = fill_together([&at(place, "n1"), &at(place, "n2")]);
+    checks.record("two mounts fill it together, and what they accept is there", filled);
     let check = place.succeeds("check", place.on_mount("fs check"));
     checks.record("strake fs check is clean beside three mounts", check);
     checks.record("all unmount", place.succeeds("umount", place.on("n2", "fs umount demo")));

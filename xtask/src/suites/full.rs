@@ -11,10 +11,10 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-const ENOSPC: i32 = 28;
-const FILE_BYTES: usize = 4 << 20;
+pub(crate) const ENOSPC: i32 = 28;
+pub(crate) const FILE_BYTES: usize = 4 << 20;
 /// Far more files than fit.
-const FILES_MAX: u64 = 400;
+pub(crate) const FILES_MAX: u64 = 400;
 const SMALL_FILES_MAX: u64 = 200_000;
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
@@ -160,7 +160,7 @@ fn fill_with_small_files(checks: &mut Checks, mounted: &Mounted<'_>) {
 }
 
 /// The bytes that data may take and the inodes that may be made, as `df` prints them.
-fn room(mount: &Path) -> Result<(u64, u64), String> {
+pub(crate) fn room(mount: &Path) -> Result<(u64, u64), String> {
     let mut df = std::process::Command::new("df");
     let output = df.args(["-B1", "--output=avail,iavail"]).arg(mount).output();
     let output = output.map_err(|error| format!("df: {error}"))?;
@@ -207,7 +207,12 @@ fn verify_small(mount: &Path, number: u64) -> Result<(), String> {
 }
 
 /// Overwrites a file with other contents, `piece` by `piece` from its end to its beginning.
-fn write_in_place(mount: &Path, number: u64, piece: usize, what: u64) -> Result<(), Refusal> {
+pub(crate) fn write_in_place(
+    mount: &Path,
+    number: u64,
+    piece: usize,
+    what: u64,
+) -> Result<(), Refusal> {
     let code = |what| move |error: std::io::Error| (what, error.raw_os_error().unwrap_or(-1));
     let path = mount.join(number.to_string());
     let file = std::fs::OpenOptions::new().write(true).open(path).map_err(code("open"))?;
@@ -219,7 +224,7 @@ fn write_in_place(mount: &Path, number: u64, piece: usize, what: u64) -> Result<
 }
 
 /// The call that failed, and its errno.
-type Refusal = (&'static str, i32);
+pub(crate) type Refusal = (&'static str, i32);
 
 /// Writes files until one does not fit. Returns how many fit, and which call failed.
 fn fill(mount: &Path) -> (u64, Option<Refusal>) {
@@ -239,7 +244,7 @@ fn write_whole(mount: &Path, number: u64) -> Result<(), Refusal> {
     file.sync_all().map_err(code("fsync"))
 }
 
-fn verify(mount: &Path, number: u64) -> Result<(), String> {
+pub(crate) fn verify(mount: &Path, number: u64) -> Result<(), String> {
     let found = std::fs::read(mount.join(number.to_string()))
         .map_err(|error| format!("file {number}: {error}"))?;
     if found == contents(number, FILE_BYTES) {

@@ -63,7 +63,9 @@ impl Shadow {
             | NsdRequest::Lease { .. }
             | NsdRequest::Allow { .. }
             | NsdRequest::Fence { .. }
-            | NsdRequest::RaiseFloor { .. } => return,
+            | NsdRequest::RaiseFloor { .. }
+            // A grant is for what goes to the current NSD.
+            | NsdRequest::GrantSpace(_) => return,
         };
         if self.failed.load(Ordering::Acquire) {
             return;
@@ -124,7 +126,7 @@ impl NsdSet {
         let shadow = self.shadow(slot).ok_or_else(failed)?;
         let commit = NsdRequest::Commit { settled: Vec::new() };
         let reply = shadow.port.call(self.context(), &commit, &[], &mut [])?;
-        let NsdReply::Stable { boot, stable } = reply else {
+        let NsdReply::Stable { boot, stable, .. } = reply else {
             return Err(crate::meta_link::wrong_reply());
         };
         shadow.check_boot(&reply);

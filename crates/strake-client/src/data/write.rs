@@ -421,6 +421,7 @@ impl Of<'_> {
             && let Ok(stored) = stored_length(self.mount, layout, block)
             && length <= stored
             && self.file.is_settled(block)
+            && space.can_overwrite()
         {
             let claim = Claim { replaces: all.bytes, overwrites: true, ..all };
             assert!(

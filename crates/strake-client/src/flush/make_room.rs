@@ -10,12 +10,16 @@
 //!
 //! So the writer seldom waits for more than a slice, and writers that only overwrite never wait for
 //! its turn.
+//!
+//! Beside other mounts, these may hold space that they do not need. They give it back within a few
+//! of their ticks, so a writer that found nothing else waits that long for it.
 
 use crate::block_io::send::free_overwritten;
 use crate::flush::sync::sync_inodes;
 use crate::flush::writers::flush_or_latch;
 use crate::inode::open_table::Pinned;
 use crate::mount::Mount;
+use std::time::Duration;
 use strake_array::reaper;
 use strake_array::room::Turn;
 use strake_proto::{Error, ErrorKind, Result};
@@ -25,13 +29,36 @@ use strake_proto::{Error, ErrorKind, Result};
 const FREEING_MAX: usize = 8;
 /// How many dirty blocks are sent at a time.
 const SLICE_BLOCKS: usize = 16;
+/// How long a writer waits for other mounts, in which each has several ticks. A mount that does not
+/// give back what it does not need may have died.
+const OTHERS_MAX: Duration = Duration::from_secs(4);
+/// How often it looks meanwhile.
+const OTHERS_STEP: Duration = Duration::from_millis(100);
 
 /// Runs `work`, which needs room, and runs it again if there is no room and some can be freed. The
 /// caller holds no block and no content.
 pub(crate) fn with_room<T>(mount: &Mount, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut result = with_own_room(mount, &mut work);
+    if !is_full(&result) || mount.array.room.held_elsewhere() == 0 {
+        return result;
+    }
+    let _wait = mount.array.observe.waiters.enter("space that other mounts hold", "");
+    let clock = &mount.array.clock;
+    let end = clock.monotonic() + OTHERS_MAX;
+    // Each attempt asks the NSDs again.
+    while is_full(&result) && mount.array.room.held_elsewhere() > 0 && clock.monotonic() < end {
+        clock.sleep(OTHERS_STEP);
+        result = work();
+    }
+    if is_full(&result) { with_own_room(mount, &mut work) } else { result }
+}
+
+fn is_full<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(error) if error.kind() == ErrorKind::NoSpace)
+}
+
+fn with_own_room<T>(mount: &Mount, work: &mut impl FnMut() -> Result<T>) -> Result<T> {
     let before = mount.array.meta.changes();
-    let is_full =
-        |result: &Result<T>| matches!(result, Err(error) if error.kind() == ErrorKind::NoSpace);
     let mut result = work();
     if is_full(&result) && reaper::reclaim(&mount.array, before) {
         result = work();

@@ -12,10 +12,10 @@ use super::BlockStore;
 use crate::edits::Edits;
 use crate::extent::units_of;
 use crate::keys::{
-    Table, block_start, parse_strip_key, parse_tombstone_key, range_end, table_end, tombstone_end,
-    tombstone_key, tombstone_table,
+    Table, block_start, grant_table, parse_grant_key, parse_strip_key, parse_tombstone_key,
+    range_end, table_end, tombstone_end, tombstone_key, tombstone_table,
 };
-use crate::record::{View, decode_promise, decode_strip, decode_tombstone};
+use crate::record::{View, decode_grant, decode_promise, decode_strip, decode_tombstone};
 use std::sync::atomic::Ordering::SeqCst;
 use strake_env::AlignedBuffer;
 use strake_proto::limits::UNIT_BYTES;
@@ -74,6 +74,15 @@ impl BlockStore {
             }
             Ok(())
         })?;
+        let (from, to) = grant_table();
+        self.visit_all(from, &to, &mut |key| {
+            let Some(value) = self.index.get(key)? else { return Ok(()) };
+            if parse_grant_key(key).is_none() || decode_grant(key, &value).is_err() {
+                fault(&mut found, "what was granted to a client is damaged".to_owned());
+            }
+            Ok(())
+        })?;
+        self.space.grants().check();
         Ok(NsdReply::Checked(found))
     }
 

@@ -27,8 +27,9 @@ impl BlockStore {
         }
         self.refuse_if_failed()?;
         settled.iter().try_for_each(|stripe| self.settle(ticket, stripe))?;
+        let space = self.top_up(ticket)?;
         self.make_durable()?;
-        Ok(NsdReply::Stable { boot: self.boot, stable: self.durable.load(SeqCst) })
+        Ok(NsdReply::Stable { boot: self.boot, stable: self.durable.load(SeqCst), space })
     }
 
     /// Makes every change accepted so far durable, and lets the space that these changes freed be

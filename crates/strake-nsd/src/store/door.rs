@@ -14,6 +14,7 @@
 
 use super::BlockStore;
 use crate::admission::{Admission, Refusal};
+use crate::grants::Holder;
 use std::collections::BTreeMap;
 use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_proto::nsd::{AdmissionReply, NsdContext, NsdReply, NsdRequest};
@@ -52,13 +53,20 @@ impl Door {
 
 /// A request under way. Whoever publishes shows one.
 pub(super) struct Ticket<'a> {
+    /// The client whose grants of space the request uses. `None` for the store's own changes.
+    client: Option<Holder>,
     /// `None` for a request to a store of one process, and for the store's own changes.
     holder: Option<(&'a BlockStore, &'a Door, NsdContext)>,
 }
 
 impl Ticket<'_> {
     /// The ticket of the store's own changes. They change where strips lie, not what they hold.
-    pub(super) const OWN: Ticket<'static> = Ticket { holder: None };
+    pub(super) const OWN: Ticket<'static> = Ticket { client: None, holder: None };
+
+    /// See the field.
+    pub(super) fn client(&self) -> Option<Holder> {
+        self.client
+    }
 
     /// Judges the request again.
     pub(super) fn test(&self) -> Result<()> {
@@ -88,12 +96,13 @@ impl Drop for Ticket<'_> {
 impl BlockStore {
     /// Lets a request in.
     pub(super) fn enter(&self, context: NsdContext) -> Result<Ticket<'_>> {
-        let Some(door) = &self.door else { return Ok(Ticket { holder: None }) };
+        let client = Some((context.client, context.epoch));
+        let Some(door) = &self.door else { return Ok(Ticket { client, holder: None }) };
         let now = self.clock.monotonic();
         let mut state = door.state.lock();
         state.admission.judge(&context, now).map_err(|refusal| self.refusal(refusal))?;
         *state.inside.entry(sender(&context)).or_default() += 1;
-        Ok(Ticket { holder: Some((self, door, context)) })
+        Ok(Ticket { client, holder: Some((self, door, context)) })
     }
 
     fn refusal(&self, refusal: Refusal) -> Error {
@@ -121,7 +130,15 @@ impl BlockStore {
             match *request {
                 NsdRequest::Fence { client, epoch, .. } => {
                     let is_fenced = |one: &Sender| (one.0, one.1) == (client.0, epoch.0);
-                    self.wait_for(door, &mut state, &is_fenced)?;
+                    let ended = self.wait_for(door, &mut state, &is_fenced);
+                    drop(state);
+                    self.free_grants(&|holder| holder != (client, epoch))?;
+                    ended?;
+                }
+                NsdRequest::Lease { list: Some(_), .. } => {
+                    let allowed = state.admission.allowed().clone();
+                    drop(state);
+                    self.free_grants(&|holder| allowed.contains(&holder))?;
                 }
                 NsdRequest::RaiseFloor { floor } => {
                     self.wait_for(door, &mut state, &|one| one.3 < floor.0)?;

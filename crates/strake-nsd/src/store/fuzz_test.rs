@@ -7,10 +7,12 @@
 
 use super::store_test::*;
 use super::*;
+use crate::grants::{Ask, Grants};
+use crate::keys::grant_key;
 use strake_env::rng::{test_scale, test_seeds};
 use strake_env::{AlignedBuffer, Rng, SimDisk};
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::{FsId, StripIndex};
+use strake_proto::{ClientId, Epoch, FsId, StripIndex};
 use strake_store::superblock::{COPY_OFFSETS, SUPERBLOCK_BYTES};
 
 /// The number of inputs of one seed.
@@ -48,7 +50,20 @@ fn base() -> (Arc<SimDisk>, Vec<u64>) {
     patch_some(2, 2);
     patch_some(3, 2);
     patch_some(3, 3);
+    let grant = |client: u64| {
+        let (holder, ask) =
+            ((ClientId(client), Epoch(1)), Ask { number: 1, need: 9, ..Ask::default() });
+        let asked = |grants: &mut Grants, supply| grants.ask(holder, ask, supply);
+        store.space.change_grants(&store.reclaim, asked).expect("few clients");
+        let held = *store.space.grants().of(holder).expect("just granted");
+        let key = grant_key(holder);
+        let mut edits = Edits::default();
+        edits.put(&key, record::encode_grant(&key, &held));
+        store.publish(&Ticket::OWN, |_| edits.into()).expect("room");
+    };
+    grant(1);
     store.checkpoint().expect("written");
+    grant(2);
     patch_some(2, 3);
     fill(1, 2);
     fill(4, 2);

@@ -10,9 +10,10 @@ use crate::admission::Admission;
 use crate::allocator::{Allocator, ChunkGeometry};
 use crate::edits::Edits;
 use crate::extent::Extent;
-use crate::keys::{BOOT_KEY, Table, parse_strip_key, table_end};
+use crate::grants::Grants;
+use crate::keys::{BOOT_KEY, Table, grant_table, parse_grant_key, parse_strip_key, table_end};
 use crate::reclaim::Reclaim;
-use crate::record::{Damaged, StripRecord, decode_strip, encode_given_up};
+use crate::record::{Damaged, StripRecord, decode_grant, decode_strip, encode_given_up};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -89,6 +90,7 @@ impl BlockStoreOptions {
 /// The results of a walk over the index.
 struct Walk {
     allocator: Allocator,
+    grants: Grants,
     unsettled: BTreeSet<StripKey>,
     crooked: Crooked,
     strips: u64,
@@ -97,6 +99,8 @@ struct Walk {
     damaged: u64,
     /// Records to write, so that damage found now still counts as damage next time.
     repairs: Vec<Edits>,
+    /// Grants that cannot be read.
+    forgotten: Edits,
 }
 
 impl BlockStore {
@@ -108,7 +112,7 @@ impl BlockStore {
     pub fn open(container: Container, options: BlockStoreOptions) -> Result<Arc<BlockStore>> {
         let (journal, index) = replay(&container, &options)?;
         let walk = walk(&container, &index)?;
-        let space = Arc::new(Space::new(walk.allocator));
+        let space = Arc::new(Space::new(walk.allocator, walk.grants));
         let source: Arc<dyn ChunkSource> = Arc::clone(&space) as Arc<dyn ChunkSource>;
         container.set_chunk_source(&source);
         let superblock = container.superblock();
@@ -162,6 +166,9 @@ impl BlockStore {
                 "NSD {nsd}: the records of {count} strips are damaged: they are rebuilt from \
                  the other disks when they are read; `strake fs check` names them"
             );
+        }
+        if !walk.forgotten.is_empty() {
+            store.publish_at_open(walk.forgotten)?;
         }
         walk.repairs.into_iter().try_for_each(|edits| store.publish_at_open(edits))?;
         store.note_boot()?;
@@ -268,12 +275,14 @@ fn walk(container: &Container, index: &Kv) -> Result<Walk> {
     let reserve = (geometry.chunk_count / CHUNKS_PER_RESERVED).max(RESERVED_CHUNKS_MIN);
     let mut walk = Walk {
         allocator: Allocator::new(chunks, kv_chunks.copied(), reserve),
+        grants: Grants::default(),
         unsettled: BTreeSet::new(),
         crooked: Crooked::default(),
         strips: 0,
         promises: 0,
         damaged: 0,
         repairs: Vec::new(),
+        forgotten: Edits::default(),
     };
     index.scan(&[Table::Strip as u8], &table_end(Table::Strip), &mut |key, value| {
         walk.visit(key, value);
@@ -281,6 +290,11 @@ fn walk(container: &Container, index: &Kv) -> Result<Walk> {
     })?;
     index.scan(&[Table::Promise as u8], &table_end(Table::Promise), &mut |_, _| {
         walk.promises += 1;
+        true
+    })?;
+    let (from, to) = grant_table();
+    index.scan(&from, &to, &mut |key, value| {
+        walk.visit_grant(key, value);
         true
     })?;
     walk.allocator.settle_reserve();
@@ -310,6 +324,18 @@ impl Walk {
         }
         self.crooked.note(key, &record);
         self.strips += 1;
+    }
+
+    /// A damaged grant grants nothing. Its client asks again.
+    fn visit_grant(&mut self, encoded: &[u8], value: &[u8]) {
+        let restored = match (parse_grant_key(encoded), decode_grant(encoded, value)) {
+            (Some(holder), Ok(grant)) => self.grants.restore(holder, grant).is_ok(),
+            _ => false,
+        };
+        if !restored {
+            error!(target: "nsd", "what was granted to a client is damaged, and is forgotten");
+            self.forgotten.delete(encoded);
+        }
     }
 
     /// Marks the units of a record as used. If some are not free, marks nothing and returns false.

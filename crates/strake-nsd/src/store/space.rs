@@ -1,10 +1,13 @@
-//! The allocator behind its lock. Also gives space back to the host.
+//! The allocator behind its lock, and what of the free space is granted to whom. Also gives space
+//! back to the host.
 
 use super::BlockStore;
 use crate::allocator::Allocator;
 use crate::discards::Discards;
 use crate::extent::{Extent, units_of};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use crate::grants::{Grants, Holder, Supply};
+use crate::reclaim::Reclaim;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use strake_env::disk::relieved::SpaceGiver;
 use strake_env::sync::{Condvar, Mutex, MutexGuard};
@@ -29,6 +32,10 @@ pub(crate) struct Space {
     pub(super) allocator: Mutex<Allocator>,
     /// Units that writers hold and no record names yet. Changed under the allocator's lock.
     pub(super) in_flight: AtomicU64,
+    /// What of the free units is granted to whom. Changed under the allocator's lock.
+    grants: Mutex<Grants>,
+    /// Whether anything was ever granted. If not, `grants` need not be looked at.
+    granting: AtomicBool,
     /// Free units that the host has not been told of. Changed under the allocator's lock.
     stale: Mutex<Discards>,
     /// Signalled when units withheld for the host are back.
@@ -38,9 +45,12 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    pub(super) fn new(allocator: Allocator) -> Space {
+    pub(super) fn new(mut allocator: Allocator, grants: Grants) -> Space {
+        allocator.note_granted(grants.granted());
         Space {
             allocator: Mutex::new(allocator),
+            granting: AtomicBool::new(!grants.is_empty()),
+            grants: Mutex::new(grants),
             in_flight: AtomicU64::new(0),
             stale: Mutex::default(),
             restored: Condvar::new(),
@@ -48,31 +58,104 @@ impl Space {
         }
     }
 
-    pub(super) fn allocate(&self, units: u32) -> Option<Vec<Extent>> {
+    /// Allocates units for a client, or for nobody who has a grant (`None`). `None` if there are
+    /// too few at the moment, or if they are granted to others.
+    pub(super) fn allocate(
+        &self,
+        holder: Option<Holder>,
+        reclaim: &Reclaim,
+        units: u32,
+    ) -> Option<Vec<Extent>> {
         let mut allocator = self.allocator.lock();
+        let grants = self.is_granting().then(|| self.grants.lock());
+        let free = free_units(&allocator, reclaim);
+        if grants.as_ref().is_some_and(|it| !it.may_take(holder, units.into(), free)) {
+            return None;
+        }
         let extents = allocator.allocate(units)?;
+        if let Some(mut grants) = grants {
+            grants.take(holder, units.into());
+            allocator.note_granted(grants.granted());
+        }
         let mut stale = self.stale.lock();
         extents.iter().for_each(|&extent| stale.remove(extent));
         self.in_flight.fetch_add(u64::from(units), SeqCst);
         Some(extents)
     }
 
+    /// Whether [`Space::allocate`] could succeed once all freed units can be used again.
+    pub(super) fn could_allocate(
+        &self,
+        holder: Option<Holder>,
+        reclaim: &Reclaim,
+        units: u32,
+    ) -> bool {
+        let allocator = self.allocator.lock();
+        let free = free_units(&allocator, reclaim);
+        let is_granted_to_others =
+            || self.is_granting() && !self.grants.lock().may_take(holder, units.into(), free);
+        !is_granted_to_others() && free >= units.into()
+    }
+
     /// Takes back units that [`Space::allocate`] gave out.
-    pub(super) fn give_back(&self, extents: &[Extent]) {
-        self.free(extents, Allocator::give_back, || {
-            self.in_flight.fetch_sub(units_of(extents), SeqCst);
-        });
+    pub(super) fn give_back(&self, holder: Option<Holder>, extents: &[Extent]) {
+        let mut allocator = self.allocator.lock();
+        let units = units_of(extents);
+        self.free_locked(&mut allocator, extents, Allocator::give_back);
+        if self.is_granting() {
+            let mut grants = self.grants.lock();
+            grants.put_back(holder, units);
+            allocator.note_granted(grants.granted());
+        }
+        self.in_flight.fetch_sub(units, SeqCst);
+    }
+
+    /// Changes what is granted. `work` gets the free space, and what is told as free stays free.
+    pub(super) fn change_grants<T>(
+        &self,
+        reclaim: &Reclaim,
+        work: impl FnOnce(&mut Grants, Supply) -> T,
+    ) -> T {
+        let mut allocator = self.allocator.lock();
+        let free = allocator.tell_free(reclaim.units());
+        let total = allocator.total_for_data();
+        let mut grants = self.grants.lock();
+        let result = work(&mut grants, Supply { free: free.min(total), total });
+        if !grants.is_empty() {
+            self.granting.store(true, SeqCst);
+        }
+        allocator.note_granted(grants.granted());
+        result
+    }
+
+    /// False if nothing was ever granted, as by a single mount.
+    pub(super) fn is_granting(&self) -> bool {
+        self.granting.load(SeqCst)
+    }
+
+    /// What is granted, to look at it.
+    pub(super) fn grants(&self) -> MutexGuard<'_, Grants> {
+        self.grants.lock()
     }
 
     /// Frees units, and does `also` under the same hold of the allocator's lock.
-    fn free(&self, extents: &[Extent], how: fn(&mut Allocator, Extent), also: impl FnOnce()) {
+    fn free(&self, extents: &[Extent], also: impl FnOnce()) {
         let mut allocator = self.allocator.lock();
+        self.free_locked(&mut allocator, extents, Allocator::free);
+        also();
+    }
+
+    fn free_locked(
+        &self,
+        allocator: &mut Allocator,
+        extents: &[Extent],
+        how: fn(&mut Allocator, Extent),
+    ) {
         let mut stale = self.stale.lock();
         for &extent in extents {
-            how(&mut allocator, extent);
+            how(allocator, extent);
             stale.add(extent);
         }
-        also();
     }
 
     /// The number of bytes that the host has not been told of yet.
@@ -115,6 +198,11 @@ impl Space {
         self.waiting.fetch_sub(1, SeqCst);
         !timed_out
     }
+}
+
+/// The units that writers may take, now or after the next commit.
+fn free_units(allocator: &Allocator, reclaim: &Reclaim) -> u64 {
+    allocator.free_for_data() + reclaim.units()
 }
 
 impl ChunkSource for Space {
@@ -160,7 +248,7 @@ impl BlockStore {
             return;
         }
         // This is one step for a check, which counts free units and units on their way there.
-        self.space.free(&released, Allocator::free, || self.reclaim.given_back(&released));
+        self.space.free(&released, || self.reclaim.given_back(&released));
         if self.space.stale_bytes() <= self.options.discard_at_once_bytes_max {
             // A full host needs the space back before the next write, and this is soon done.
             self.discard_listed();

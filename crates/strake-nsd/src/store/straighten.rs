@@ -280,7 +280,7 @@ impl BlockStore {
         let Some(written) = written else { return Ok(None) };
         let done = self.retry_with_room(key.object, || self.publish_straight(key, &written));
         if !matches!(done, Ok(1..)) && !written.taken.is_empty() {
-            self.space.give_back(&written.taken);
+            self.space.give_back(None, &written.taken);
         }
         done.map(Some)
     }
@@ -305,11 +305,12 @@ impl BlockStore {
         let seed = |version| ChecksumSeed::new(key, version);
         let change = seed(oldest.version()).difference(seed(old.made));
         checksums.iter_mut().for_each(|checksum| *checksum ^= change);
-        let Some(taken) = self.space.allocate(strip_units(oldest.strip_bytes)) else {
+        let Some(taken) = self.space.allocate(None, &self.reclaim, strip_units(oldest.strip_bytes))
+        else {
             return Ok(None);
         };
         if let Err(error) = self.store_data(key, old.made, &checksums, &data, &taken) {
-            self.space.give_back(&taken);
+            self.space.give_back(None, &taken);
             // The host is full.
             return if error.kind() == ErrorKind::NoSpace { Ok(None) } else { Err(error) };
         }
@@ -348,12 +349,14 @@ impl BlockStore {
             Checksums::Inline(inline) => inline.clone_from(&checksums),
             Checksums::Trailer => {
                 let trailer = encode_trailer(key, old.made, &checksums);
-                let Some(extents) = self.space.allocate(trailer_units(oldest.strip_bytes)) else {
+                let Some(extents) =
+                    self.space.allocate(None, &self.reclaim, trailer_units(oldest.strip_bytes))
+                else {
                     return Ok(None);
                 };
                 let bytes = AlignedBuffer::from_slice(&trailer);
                 if let Err(error) = self.write_extents(&extents, &bytes) {
-                    self.space.give_back(&extents);
+                    self.space.give_back(None, &extents);
                     return Err(error);
                 }
                 new.extents = slice_of(&old.extents, 0, checksums.len() as u64);
@@ -363,7 +366,7 @@ impl BlockStore {
         }
         if let Err(error) = self.write_units(&old.extents, &units, &data) {
             if !taken.is_empty() {
-                self.space.give_back(&taken);
+                self.space.give_back(None, &taken);
             }
             return Err(error);
         }

@@ -398,12 +398,12 @@ fn a_full_disk_and_a_full_journal_leave_strips_as_they_are_or_straight() {
     let strip = base(&store, at, 1, 40);
     let strip = settled(&store, at, &strip, 2, &[3, 4]);
     let mut taken = Vec::new();
-    while let Some(extents) = store.space.allocate(1) {
+    while let Some(extents) = store.space.allocate(None, &store.reclaim, 1) {
         taken.extend(extents);
     }
     assert_eq!(straighten(&store), 0, "there is no room for a trailer");
     assert_holds(&store, at, &strip);
-    store.space.give_back(&taken);
+    store.space.give_back(None, &taken);
     // Only a writer that needs room in the journal makes it.
     store.checkpointer.lock().take().expect("started").stop();
     for length in [20_000, 500, 1] {
@@ -488,12 +488,12 @@ fn a_disk_that_is_short_of_space_gets_back_what_is_displaced() {
     let strip = settled(&store, at, &strip, 2, &(0..30).collect::<Vec<_>>());
     let mut taken = Vec::new();
     while store.space.allocator.lock().free_for_data() > 100 {
-        taken.extend(store.space.allocate(1).expect("there is space"));
+        taken.extend(store.space.allocate(None, &store.reclaim, 1).expect("there is space"));
     }
     while !record(&store, at).oldest().displaced.is_empty() {
         strake_env::thread::yield_now();
     }
     assert_holds(&store, at, &strip);
-    store.space.give_back(&taken);
+    store.space.give_back(None, &taken);
     check(&store);
 }

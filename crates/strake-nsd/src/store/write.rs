@@ -61,11 +61,12 @@ impl BlockStore {
         if header.version == Version::NONE {
             return Err(Error::new(ErrorKind::Invalid, "a strip without a version"));
         }
-        let extents = self.allocate(strip_units(data.len() as u32))?;
+        let extents = self.allocate(ticket, strip_units(data.len() as u32))?;
         let stored = self
             .with_room_on_host(|| self.store_data(key, header.version, checksums, data, &extents));
         let candidate = Candidate { key, header, checksums, stable, form: Form::Whole { copy } };
-        self.conclude(stored.and_then(|()| self.accept(ticket, &candidate, &extents)), &extents)
+        let accepted = stored.and_then(|()| self.accept(ticket, &candidate, &extents));
+        self.conclude(ticket, accepted, &extents)
     }
 
     pub(super) fn patch(
@@ -116,12 +117,13 @@ impl BlockStore {
         self.allow_patches()?;
         let extents = match units.len() {
             0 => Vec::new(),
-            count => self.allocate(count as u32)?,
+            count => self.allocate(ticket, count as u32)?,
         };
         let copied = aligned(data);
         let data = copied.as_deref().unwrap_or(data);
         let stored = self.with_room_on_host(|| self.write_extents(&extents, data));
-        self.conclude(stored.and_then(|()| self.accept(ticket, candidate, &extents)), &extents)
+        let accepted = stored.and_then(|()| self.accept(ticket, candidate, &extents));
+        self.conclude(ticket, accepted, &extents)
     }
 
     /// True if records must not become longer, because the index has little space left to grow
@@ -140,13 +142,18 @@ impl BlockStore {
     }
 
     /// Ends a write: `accepted` says whether a record names `extents` now.
-    fn conclude(&self, accepted: Result<bool>, extents: &[Extent]) -> Result<NsdReply> {
+    fn conclude(
+        &self,
+        ticket: &Ticket<'_>,
+        accepted: Result<bool>,
+        extents: &[Extent],
+    ) -> Result<NsdReply> {
         match accepted {
             Ok(true) => {}
             // The version was not taken, so nobody ever saw these units.
-            Ok(false) => self.space.give_back(extents),
+            Ok(false) => self.space.give_back(ticket.client(), extents),
             Err(error) => {
-                self.space.give_back(extents);
+                self.space.give_back(ticket.client(), extents);
                 return Err(error);
             }
         }
@@ -154,21 +161,21 @@ impl BlockStore {
         Ok(NsdReply::Accepted { boot: self.boot })
     }
 
-    /// Allocates space for a strip. If there is too little, makes a commit to free the units that
-    /// wait for one, and waits for readers of other units to end.
-    fn allocate(&self, units: u32) -> Result<Vec<Extent>> {
+    /// Allocates space for a strip, from the sender's grant first. If there is too little, makes a
+    /// commit to free the units that wait for one, and waits for readers of other units to end.
+    fn allocate(&self, ticket: &Ticket<'_>, units: u32) -> Result<Vec<Extent>> {
         let full = || Error::new(ErrorKind::NoSpace, format!("NSD {} is full", self.nsd));
+        let allocate = || self.space.allocate(ticket.client(), &self.reclaim, units);
         let mut attempts = 0;
         while attempts < ALLOCATION_ATTEMPTS {
-            if let Some(extents) = self.space.allocate(units) {
+            if let Some(extents) = allocate() {
                 return Ok(extents);
             }
-            let waiting = self.reclaim.units();
-            if self.space.allocator.lock().free_for_data() + waiting < u64::from(units) {
+            if !self.space.could_allocate(ticket.client(), &self.reclaim, units) {
                 break;
             }
             self.make_durable()?;
-            if let Some(extents) = self.space.allocate(units) {
+            if let Some(extents) = allocate() {
                 return Ok(extents);
             }
             // There are free units that are withheld for a moment.
