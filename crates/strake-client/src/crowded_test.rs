@@ -240,3 +240,24 @@ fn grants_outlive_a_restart_of_the_nsds() {
         world.end();
     });
 }
+
+/// An NSD goes away that has granted nothing more than a mount needs. Writes go on without it.
+#[test]
+fn an_nsd_that_is_away_grants_nothing_and_holds_up_nobody() {
+    for_each_world(&["2x", "4+2p"], |mut world| {
+        let mut parts: Vec<Part> = (0..MOUNTS).map(|at| world.part(at)).collect();
+        world.rest();
+        world.rig.nsds[5].set_down(true);
+        world.together(&mut parts, |vfs, part| {
+            while part.held.len() < 3 << 20 {
+                assert!(part.append(vfs), "there is space on the others");
+            }
+            vfs.fsync(part.handle).expect("what was accepted had its room");
+        });
+        world.verify(&parts);
+        for mount in &world.mounts {
+            mount.shutdown().expect("ends");
+        }
+        world.leader.service().stop();
+    });
+}

@@ -10,6 +10,7 @@
 //! back.
 
 use super::{Claim, Room, State};
+use crate::nsds::is_nsd_fault;
 use strake_env::sync::MutexGuard;
 use strake_proto::nsd::{NsdReply, NsdRequest, SpaceAsk};
 
@@ -101,7 +102,9 @@ impl Room {
                     holdings.learn(slot, mark, space);
                     nsds.saw_boot(slot, boot);
                 }
-                // A writer to this NSD finds out what is wrong with it.
+                // Writes go on without an NSD that is away. Without this nobody would find out that
+                // it is: no write is sent while it grants nothing.
+                Err(error) if is_nsd_fault(error.kind()) => nsds.fail(slot),
                 _ => have_all_answered = false,
             }
         }
