@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         Some("suites") => suites::main(&arguments[1..]),
         Some(suites::janitor::COMMAND) => suites::janitor::main(&arguments[1..]),
         Some(suites::writer::COMMAND) => suites::writer::main(&arguments[1..]),
+        Some(suites::held::COMMAND) => suites::held::main(&arguments[1..]),
         Some(suites::pages::COMMAND) => suites::pages::main(&arguments[1..]),
         Some("help" | "--help") => {
             print!("{HELP}");

@@ -24,6 +24,7 @@ mod fio;
 mod first_cluster;
 mod fsx;
 mod full;
+pub(crate) mod held;
 mod hosts;
 mod install;
 pub(crate) mod janitor;

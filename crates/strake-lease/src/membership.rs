@@ -308,6 +308,20 @@ impl Membership {
         }
     }
 
+    /// The leader's own process stood still until now, so it has heard no renewals. All leases of
+    /// clients count as renewed now, as they do for a new leader: to wait longer is always safe.
+    pub fn stood_still(&mut self, now: Duration) {
+        if obeys(Rule::NewLeadersRenewClients) {
+            let living = self.clients.values_mut().filter(|client| client.life != Life::Ending);
+            living.for_each(|client| client.heard = client.heard.max(now));
+        }
+    }
+
+    /// The servers that have no lease: they serve nobody.
+    pub fn lapsed(&self) -> impl Iterator<Item = NsdId> + '_ {
+        self.servers.iter().filter(|(_, server)| server.is_lapsed).map(|(nsd, _)| *nsd)
+    }
+
     /// A client has left in order, or is proven to have ended: its process's lock is free, or its
     /// node joins anew. The word of another client is no proof.
     pub fn ended(&mut self, member: Member, now: Duration) -> Vec<Effect> {

@@ -1,7 +1,13 @@
 //! The leases of one file system: [`Membership`] with a clock, the ways to the NSDs, and whoever
 //! acts on deaths ([`Deaths`]).
 //!
-//! **Names.** Each life of a mount has a client number of its own, so all epochs are 0.
+//! **Names.** Each life of a mount has a client number of its own, so its epoch is 0. The leader's
+//! own clients keep their numbers, and their epoch is the term. So a request of an earlier leader
+//! that a server carries out late is refused once the server has a list of this term
+//! ([`LeaseService::begun`]).
+//!
+//! **Standing still.** A leader whose process was stopped has heard no renewals. It counts all
+//! leases of clients as renewed when it goes on.
 //!
 //! **Changes of the metadata** pass through [`LeaseService::metadata`]. A client that was declared
 //! dead, or that this leader does not know, makes none. [`Deaths::dead`] is called after those that
@@ -34,6 +40,8 @@ const MESSAGES_MAX: usize = 512;
 /// A join and a raised floor take no longer than the leases of servers that do not answer, and as
 /// long again for what NSDs wait for.
 const ANSWERS_MAX: Duration = Duration::from_secs(90);
+/// The thread did not run for longer than that: the whole process stood still.
+const STILL: Duration = Duration::from_secs(3);
 /// Changes of a dead client that are under way are asked after again after that long.
 const CHANGES_MAX: Duration = Duration::from_secs(60);
 
@@ -58,7 +66,7 @@ pub struct LeaseOptions {
     pub times: Times,
     /// The clients that joined an earlier leader, and are not known to be dead.
     pub clients: Vec<ClientId>,
-    /// Names under which the leader itself changes the metadata. They need no lease.
+    /// The leader's own clients. They live as long as the service does.
     pub own: Vec<ClientId>,
     /// The NSD servers.
     pub servers: Vec<(NsdId, Arc<dyn NsdPort>)>,
@@ -75,6 +83,8 @@ struct State {
     ports: BTreeMap<NsdId, Arc<dyn NsdPort>>,
     /// Changes of the metadata under way of each client.
     changes: BTreeMap<ClientId, u32>,
+    /// When somebody last looked at the leases. It is a second ago at most.
+    looked: Duration,
     stopped: bool,
 }
 
@@ -89,6 +99,8 @@ pub struct LeaseService {
     state: Mutex<State>,
     changed: Condvar,
     own: BTreeSet<ClientId>,
+    /// That of its own clients.
+    epoch: Epoch,
     deaths: Arc<dyn Deaths>,
     clock: Arc<dyn Clock>,
     waits: Arc<dyn WaitNames>,
@@ -115,10 +127,12 @@ impl LeaseService {
         let membership = Membership::new(term, times, &members, &nsds, floor, now);
         let ports = servers.into_iter().collect();
         let (changes, stopped) = (BTreeMap::new(), false);
+        let own: BTreeSet<ClientId> = own.into_iter().collect();
         let service = Arc::new(LeaseService {
-            state: Mutex::new(State { membership, ports, changes, stopped }),
+            state: Mutex::new(State { membership, ports, changes, looked: now, stopped }),
             changed: Condvar::new(),
-            own: own.into_iter().collect(),
+            own,
+            epoch: Epoch(term.0),
             deaths,
             clock,
             waits,
@@ -138,12 +152,33 @@ impl LeaseService {
         let senders = service.senders.set(workers("lease message", MESSAGES_MAX));
         let burying = service.burying.set(workers("lease death", 1));
         assert!(senders.is_ok() && burying.is_ok(), "set once");
+        for client in &service.own {
+            let effects = service.state.lock().membership.join((*client, service.epoch), now);
+            service.perform(effects);
+        }
         let weak = Arc::downgrade(&service);
         let thread = Builder::new().name("leases".into()).spawn(move || look(&weak));
         *service.thread.lock() = Some(thread.map_err(|error| {
             Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
         })?);
         Ok(service)
+    }
+
+    /// The epoch of the leader's own clients.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Waits until the leader's own clients may use the NSDs. From then on no server publishes what
+    /// those of an earlier leader have sent.
+    ///
+    /// # Errors
+    /// As [`LeaseService::join`].
+    pub fn begun(&self) -> Result<()> {
+        self.wait("NSD servers that let the leader in", &|membership| {
+            let has_joined = |client: &ClientId| membership.has_joined((*client, self.epoch));
+            self.own.iter().all(has_joined).then_some(Ok(()))
+        })
     }
 
     /// A client joins. Returns when it may use the NSDs. Its lease counts from before this call.
@@ -154,7 +189,7 @@ impl LeaseService {
     pub fn join(&self, client: ClientId) -> Result<()> {
         let effects = {
             let mut state = self.state.lock();
-            let now = self.clock.monotonic();
+            let now = self.now(&mut state);
             state.membership.join(member(client), now)
         };
         self.perform(effects);
@@ -172,8 +207,9 @@ impl LeaseService {
     /// # Errors
     /// `Fenced` if it was declared dead, or never joined; `Unreachable` if another leads.
     pub fn renew(&self, client: ClientId) -> Result<()> {
-        let now = self.clock.monotonic();
-        match self.state.lock().membership.renew(member(client), now) {
+        let mut state = self.state.lock();
+        let now = self.now(&mut state);
+        match state.membership.renew(member(client), now) {
             Renewal::Renewed => Ok(()),
             Renewal::Dead => Err(declared_dead(client)),
             Renewal::NotLeader => Err(Error::new(ErrorKind::Unreachable, "another node leads")),
@@ -184,10 +220,39 @@ impl LeaseService {
     pub fn ended(&self, client: ClientId) {
         let effects = {
             let mut state = self.state.lock();
-            let now = self.clock.monotonic();
+            let now = self.now(&mut state);
             state.membership.ended(member(client), now)
         };
         self.perform(effects);
+    }
+
+    /// Like [`LeaseService::ended`], and waits until no NSD publishes anything of it any more.
+    ///
+    /// # Errors
+    /// As [`LeaseService::join`].
+    pub fn expel(&self, client: ClientId) -> Result<()> {
+        self.ended(client);
+        self.wait("NSD servers that fence a client", &|membership| {
+            let mut ending = membership.ending().into_iter();
+            (!ending.any(|(other, _)| other == member(client))).then_some(Ok(()))
+        })?;
+        match self.changes_have_ended(client) {
+            true => Ok(()),
+            false => {
+                let detail = format!("changes of dead client {client} do not end");
+                Err(Error::new(ErrorKind::TimedOut, detail))
+            }
+        }
+    }
+
+    /// Whether a client has joined and was not declared dead.
+    pub fn is_living(&self, client: ClientId) -> bool {
+        self.state.lock().membership.living().any(|other| other == member(client))
+    }
+
+    /// The NSD servers that have no lease. They serve nobody.
+    pub fn lapsed(&self) -> Vec<NsdId> {
+        self.state.lock().membership.lapsed().collect()
     }
 
     /// Puts a way to an NSD server in place. A server that is new here gets a lease.
@@ -213,7 +278,7 @@ impl LeaseService {
     pub fn raise_floor(&self, floor: MapVersion) -> Result<()> {
         let effects = {
             let mut state = self.state.lock();
-            let now = self.clock.monotonic();
+            let now = self.now(&mut state);
             state.membership.raise_floor(floor, now)
         };
         self.perform(effects);
@@ -244,6 +309,21 @@ impl LeaseService {
             drop(workers.end());
             workers.join();
         }
+    }
+
+    /// The time. Everything that looks at leases begins here: whoever is first after the process
+    /// stood still says so.
+    fn now(&self, state: &mut State) -> Duration {
+        let now = self.clock.monotonic();
+        let still = now.saturating_sub(std::mem::replace(&mut state.looked, now));
+        if still > STILL {
+            warn!(target: "leases", "this process stood still for {still:?}: no client is silent");
+            state.membership.stood_still(now);
+        }
+        for client in &self.own {
+            state.membership.renew((*client, self.epoch), now);
+        }
+        now
     }
 
     /// Waits until `done` says something.
@@ -361,7 +441,7 @@ impl LeaseService {
         answer: std::result::Result<AdmissionReply, ErrorKind>,
     ) -> Vec<Effect> {
         let mut state = self.state.lock();
-        let now = self.clock.monotonic();
+        let now = self.now(&mut state);
         state.membership.answered(nsd, lane, answer, now)
     }
 
@@ -399,7 +479,7 @@ fn look(service: &Weak<LeaseService>) {
             if state.stopped {
                 return;
             }
-            let now = service.clock.monotonic();
+            let now = service.now(&mut state);
             state.membership.tick(now)
         };
         if !effects.is_empty() {

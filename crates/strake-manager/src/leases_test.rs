@@ -2,7 +2,7 @@
 //! `strake-sim`'s `lease_test` has whole mounts over NSDs.
 
 use super::*;
-use strake_env::{RealClock, thread};
+use strake_env::{ManualClock, RealClock, thread};
 use strake_proto::meta::MetaOp;
 use strake_proto::nsd::NsdRequest;
 use strake_proto::{NsdId, Timestamp};
@@ -80,6 +80,13 @@ impl Deaths for Heard {
 }
 
 fn start(servers: Vec<(NsdId, Arc<dyn NsdPort>)>) -> (Arc<LeaseService>, Arc<Heard>) {
+    start_at(RealClock::shared(), servers)
+}
+
+fn start_at(
+    clock: Arc<dyn Clock>,
+    servers: Vec<(NsdId, Arc<dyn NsdPort>)>,
+) -> (Arc<LeaseService>, Arc<Heard>) {
     let heard = Arc::new(Heard::default());
     let options = LeaseOptions {
         term: Term(3),
@@ -88,7 +95,7 @@ fn start(servers: Vec<(NsdId, Arc<dyn NsdPort>)>) -> (Arc<LeaseService>, Arc<Hea
         own: vec![OWN],
         servers,
         floor: MapVersion(0),
-        clock: RealClock::shared(),
+        clock,
         waits: Arc::clone(&heard) as _,
     };
     let service = LeaseService::start(options, Arc::clone(&heard) as Arc<dyn Deaths>);
@@ -159,7 +166,8 @@ impl NsdPort for Newer {
         _: &mut [u8],
     ) -> Result<NsdReply> {
         assert_eq!((context.client, context.term), (ClientId::MANAGER, Term(3)));
-        assert_eq!(*request, NsdRequest::Admission);
+        let is_known = matches!(request, NsdRequest::Admission | NsdRequest::Allow { .. });
+        assert!(is_known, "{request:?}");
         let (clock, floor) = (Duration::from_secs(5), MapVersion(0));
         let term = Term(4);
         let reply = AdmissionReply { boot: 1, clock, until: None, term, floor, number: 0 };
@@ -176,5 +184,56 @@ fn a_service_that_another_leader_follows_stops() {
     drop(state);
     assert_eq!(service.renew(CLIENT).expect_err("no answer").kind(), ErrorKind::Unreachable);
     assert_eq!(service.join(ClientId(8)).expect_err("refused").kind(), ErrorKind::Fenced);
+    service.stop();
+}
+
+/// A server that takes every message, and says who was let in.
+#[derive(Default)]
+struct Ready {
+    let_in: Mutex<Vec<Member>>,
+}
+
+impl NsdPort for Ready {
+    fn call(
+        &self,
+        _: NsdContext,
+        request: &NsdRequest,
+        _: &[u8],
+        _: &mut [u8],
+    ) -> Result<NsdReply> {
+        if let NsdRequest::Lease { list: Some(list), .. } = request {
+            self.let_in.lock().clone_from(&list.clients);
+        }
+        let reply = AdmissionReply { boot: 1, term: Term(3), ..AdmissionReply::default() };
+        Ok(NsdReply::Admission(reply))
+    }
+}
+
+#[test]
+fn the_leaders_own_clients_are_let_in_under_its_term() {
+    let ready = Arc::new(Ready::default());
+    let (service, _) = start(vec![(NsdId(1), Arc::clone(&ready) as Arc<dyn NsdPort>)]);
+    service.begun().expect("let in");
+    assert_eq!(*ready.let_in.lock(), [(OWN, Epoch(3)), (CLIENT, Epoch(0))]);
+    service.expel(CLIENT).expect("the server answers its fence");
+    assert!(!service.is_living(CLIENT) && service.lapsed().is_empty());
+    service.stop();
+}
+
+#[test]
+fn a_leader_that_stood_still_declares_nobody_dead() {
+    let clock = Arc::new(ManualClock::default());
+    let (service, heard) = start_at(Arc::clone(&clock) as Arc<dyn Clock>, Vec::new());
+    clock.advance(Times::CLUSTER.lease * 2);
+    // Whatever is said first looks at all leases.
+    service.ended(ClientId(9));
+    assert!(service.is_living(CLIENT));
+    assert_eq!(heard.state.lock().declared, []);
+    // While it runs, a client that is silent is declared dead.
+    for _ in 0..11 {
+        clock.advance(Duration::from_secs(1));
+        service.ended(ClientId(9));
+    }
+    assert_eq!(heard.state.lock().declared, [(CLIENT, Reason::Silent)]);
     service.stop();
 }

@@ -120,14 +120,9 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
             harden::harden(txn, *ino, &new)
         }
         MetaOp::Folded { ino } => harden::folded(txn, *ino),
-        MetaOp::Truncate { ino, size, from_block, version, allocated_delta } => {
-            let new = NewSize {
-                size: *size,
-                from_block: *from_block,
-                version: *version,
-                allocated_delta: *allocated_delta,
-            };
-            truncate::truncate(txn, *ino, &new)
+        &MetaOp::Truncate { ino, size, from_block, version, allocated_delta } => {
+            let new = NewSize { size, from_block, version, allocated_delta };
+            truncate::truncate(txn, ino, &new)
         }
         MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta } => {
             let hole =
@@ -145,6 +140,7 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
         MetaOp::RemoveXattr { ino, name } => xattr::remove(txn, *ino, name),
         MetaOp::Reap { ino } => session::reap(txn, *ino),
         MetaOp::Join => session::join(txn),
+        MetaOp::Leave => session::leave(txn),
         MetaOp::ReserveGrants { count } => session::reserve_grants(txn, *count),
         MetaOp::SetNsdState { nsd, state } => configure::set_nsd_state(txn, *nsd, *state),
         MetaOp::SetConfig { name, value } => configure::set_config(txn, name, value),

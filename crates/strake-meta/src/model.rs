@@ -307,6 +307,7 @@ impl Model {
                 Ok(MetaReply::Done)
             }
             MetaOp::Join => self.join(),
+            MetaOp::Leave => self.leave(),
             MetaOp::ReserveGrants { count } => self.reserve_grants(*count),
             _ => unreachable!("the generator makes no other"),
         }
@@ -648,6 +649,12 @@ impl Model {
         for ino in orphans {
             self.delete(ino);
         }
+        self.leave()?;
+        self.reserve_grants(1)
+    }
+
+    fn leave(&mut self) -> Answer {
+        let client = self.client;
         let mut gone = Vec::new();
         for node in self.nodes.values_mut() {
             let reserved_by = &node.reserved_by;
@@ -660,7 +667,7 @@ impl Model {
         for layout in gone {
             self.queue_object(layout);
         }
-        self.reserve_grants(1)
+        Ok(MetaReply::Done)
     }
 
     fn reserve_grants(&mut self, count: u64) -> Answer {

@@ -227,6 +227,7 @@ impl Generator {
             25 => MetaOp::Folded { ino },
             _ => match self.rng.below(4) {
                 0 if self.rng.one_in(4) => MetaOp::Join,
+                0 if self.rng.one_in(3) => MetaOp::Leave,
                 1 if self.rng.one_in(4) => {
                     let count = [1, 1 << 20, u64::MAX][self.rng.index(3)];
                     MetaOp::ReserveGrants { count }

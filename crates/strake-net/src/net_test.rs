@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use strake_env::net::Ipv4Addr;
 use strake_env::sync::{Condvar, Mutex};
-use strake_env::{RealClock, Rng};
+use strake_env::{Clock, RealClock, Rng};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, StripHeader};
 use strake_proto::{
     BlockIndex, ErrorKind, FsId, GrantNumber, NsdId, ObjectId, Result, Role, StripIndex, StripKey,
@@ -303,6 +303,47 @@ fn a_write_survives_a_server_killed_and_restarted_while_it_has_it() {
     assert_eq!(second.strips.lock()[&key(0, 7)].1, b"bytes");
     assert_eq!(second.copies.load(SeqCst), 1, "repeated as put-if-newer");
     assert_eq!(first.copies.load(SeqCst), 0);
+}
+
+/// An NSD without a lease, until it has refused so many requests.
+struct Lapsed(AtomicU64, Arc<MemoryNsd>);
+
+impl NsdPort for Lapsed {
+    fn call(
+        &self,
+        context: NsdContext,
+        request: &NsdRequest,
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
+        if self.0.load(SeqCst) == 0 {
+            return self.1.call(context, request, send, receive);
+        }
+        // A reply is judged as well: by then the request was carried out.
+        let _ = self.1.call(context, request, send, receive);
+        self.0.fetch_sub(1, SeqCst);
+        Err(ErrorKind::Unreachable.into())
+    }
+}
+
+#[test]
+fn a_request_waits_for_the_lease_of_a_server_that_was_started_anew() {
+    let folder = Folder::new();
+    let memory = Arc::<MemoryNsd>::default();
+    let port = Arc::new(Lapsed(AtomicU64::new(3), Arc::clone(&memory)));
+    let (listener, options) = (bind_after(&folder.socket()), ServerOptions::new(1));
+    let served = Arc::clone(&port) as Arc<dyn NsdPort>;
+    let server = serve_nsd(listener, NSD, served, secret(), options).expect("serves");
+    let session = session(&folder.socket(), SessionLimits::NSD);
+    let data = vec![7; 4096];
+    call(&session, &write(key(1, 1), data.len()), &data).expect("written once it has its lease");
+    assert_eq!(memory.copies.load(SeqCst), 3, "a repetition may find its own first attempt");
+    port.0.store(u64::MAX, SeqCst);
+    let start = RealClock.monotonic();
+    let error = call(&session, &NsdRequest::Status, &[]).expect_err("no lease comes");
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(RealClock.monotonic() - start < Duration::from_secs(20), "it is given up");
+    server.stop();
 }
 
 #[test]

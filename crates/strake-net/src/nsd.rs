@@ -2,6 +2,10 @@
 //!
 //! Request message: (`NsdContext`, `NsdRequest`) in postcard; payload: the strip of a `Write`.
 //! Reply message: `Result<NsdReply, Error>`; payload: the bytes read, as many as the reply says.
+//!
+//! **A server without a lease** refuses every request as `Unreachable` (decision 0034). A server
+//! that was started anew has its lease a moment later. So a request that is refused in this way is
+//! sent again for [`LEASE_WAIT_MAX`].
 
 use crate::auth::Service;
 use crate::credentials::{Credentials, PortFor, ProvenPeer};
@@ -9,10 +13,16 @@ use crate::frame::FrameKind;
 use crate::server::{Answer, Handler, RpcServer, ServerOptions};
 use crate::session::{Session, SessionEnv, SessionLimits, decode, encode};
 use std::sync::Arc;
+use std::time::Duration;
 use strake_env::stream::{Endpoint, Listener};
 use strake_proto::limits::PAYLOAD_BYTES_MAX;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
 use strake_proto::{Error, ErrorKind, NsdId, Result};
+
+/// A server that is started anew has a lease within a second, or its leader is away.
+const LEASE_WAIT_MAX: Duration = Duration::from_secs(3);
+/// The time between two attempts at a server without a lease.
+const LEASE_LOOK: Duration = Duration::from_millis(50);
 
 /// An NSD behind a socket.
 pub struct NsdClientSession {
@@ -39,8 +49,47 @@ impl NsdPort for NsdClientSession {
         send: &[u8],
         receive: &mut [u8],
     ) -> Result<NsdReply> {
+        let is_without_lease = |answer: &Result<Result<NsdReply>>| {
+            let of_nsd = answer.as_ref().ok().and_then(|answer| answer.as_ref().err());
+            of_nsd.is_some_and(|error| error.kind() == ErrorKind::Unreachable)
+        };
+        let first = self.call_once(context, request, send, receive, false);
+        let is_of_lease = matches!(request, NsdRequest::Admission | NsdRequest::Lease { .. });
+        if is_of_lease && first.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut) {
+            // A connection that was cut off for long repeats what it sent ever more rarely. A fresh
+            // one finds the server as soon as that is there.
+            self.session.disconnect();
+        }
+        if !is_without_lease(&first) {
+            return first?;
+        }
+        let (start, nsd) = (self.session.now(), self.session.service().to_string());
+        let wait = self.session.waits().begin_wait("for the lease of", &nsd);
+        let mut answer = first;
+        while is_without_lease(&answer) && self.session.now() < start + LEASE_WAIT_MAX {
+            self.session.sleep(LEASE_LOOK);
+            answer = self.call_once(context, request, send, receive, true);
+        }
+        self.session.waits().end_wait(wait);
+        answer?
+    }
+}
+
+impl NsdClientSession {
+    /// Calls the server once, or again if an earlier call may have been carried out. The outer
+    /// error is the session's, the inner one the NSD's.
+    fn call_once(
+        &self,
+        context: NsdContext,
+        request: &NsdRequest,
+        send: &[u8],
+        receive: &mut [u8],
+        again: bool,
+    ) -> Result<Result<NsdReply>> {
         let message = |repeated: bool| match request {
-            NsdRequest::Write { key, header, checksums, copy: false, stable } if repeated => {
+            NsdRequest::Write { key, header, checksums, copy: false, stable }
+                if repeated || again =>
+            {
                 // The first attempt may have been executed. Versions are never reused, so finding
                 // this version there means finding this very write.
                 let (header, checksums) = (header.clone(), checksums.clone());
@@ -67,7 +116,7 @@ impl NsdPort for NsdClientSession {
         }
         receive[..payload.len()].copy_from_slice(&payload);
         reply.connection.recycle(payload);
-        answer
+        Ok(answer)
     }
 }
 

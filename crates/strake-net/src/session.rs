@@ -119,6 +119,22 @@ impl Session {
         self.env.clock.monotonic()
     }
 
+    /// What is at the other end.
+    pub(crate) fn service(&self) -> Service {
+        self.service
+    }
+
+    /// Ends the connection. The next call makes another one.
+    pub(crate) fn disconnect(&self) {
+        let connection = self.connection.lock().take();
+        drop(connection);
+    }
+
+    /// Waits between two attempts.
+    pub(crate) fn sleep(&self, pause: Duration) {
+        self.env.clock.sleep(pause);
+    }
+
     pub(crate) fn waits(&self) -> &dyn WaitNames {
         &*self.env.waits
     }

@@ -334,6 +334,12 @@ impl Shared {
     fn renew(self: &Arc<Shared>) -> bool {
         let sent = self.env.clock.monotonic();
         let answer = self.say(&Say::Pulse);
+        if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut) {
+            // A connection that was cut off for long repeats what it sent ever more rarely. A fresh
+            // one finds the authority as soon as that is there.
+            let silent = self.state.lock().connection.take();
+            drop(silent);
+        }
         let sink = self.sink.get().and_then(Weak::upgrade);
         match (&answer, sink) {
             (Ok(_), Some(sink)) => sink.renewed(sent),

@@ -459,6 +459,9 @@ pub enum MetaOp {
         /// How many.
         count: u64,
     },
+    /// Ends a client's life, whose number no other life will have ▶ `Done`. What it had reserved is
+    /// queued for deletion. Its orphans stay, because other clients may have them open.
+    Leave,
 }
 
 /// A unit (4 KiB) of a file's data.

@@ -11,7 +11,7 @@ use strake_env::disk::guarded::GuardedDisk;
 use strake_env::disk::relieved::{Hosts, RelievedDisk, SpaceGiver};
 use strake_env::{Clock, Disk, RealClock, Rng};
 use strake_meta::{MetaOptions, MetaStore};
-use strake_nsd::{BlockStore, BlockStoreOptions};
+use strake_nsd::{BlockStore, BlockStoreOptions, Service};
 use strake_observe::Observe;
 use strake_proto::meta::{AttrChange, Configuration, MetaEntry, MetaOp, MetaPort};
 use strake_proto::{ClientId, Error, ErrorKind, FsId, Ino, NsdId, PoolMap, Result};
@@ -352,7 +352,12 @@ pub(crate) fn open_nsd(
                 ),
             ));
         }
-        let store = BlockStore::open(container.clone(), BlockStoreOptions::new(observe))?;
+        let service = match config.node {
+            Some(_) => Service::UnderManager,
+            None => Service::OneProcess,
+        };
+        let options = BlockStoreOptions { service, ..BlockStoreOptions::new(observe) };
+        let store = BlockStore::open(container.clone(), options)?;
         host.add(Arc::downgrade(&store) as Weak<dyn SpaceGiver>);
         Ok(OpenNsd { file, guard, container, store })
     };

@@ -364,28 +364,39 @@ impl<'a> Place<'a> {
     /// Kills the server process of a node.
     pub(super) fn kill(&self, node: &str) -> Result<(), String> {
         let data = self.root.join(node);
-        self.kill_process(&format!("daemon\0--role\0node\0--data\0{}\0", data.display()))
+        let wanted = format!("daemon\0--role\0node\0--data\0{}\0", data.display());
+        signal("-9", &process(&wanted)?)
     }
 
     /// Kills the process of the mount on a node.
     pub(super) fn kill_mount(&self, node: &str) -> Result<(), String> {
-        let data = self.root.join(node).join("mount/demo");
-        self.kill_process(&format!("daemon\0--data\0{}\0", data.display()))
+        signal("-9", &self.mount_process(node)?)
     }
 
-    fn kill_process(&self, wanted: &str) -> Result<(), String> {
-        let entries = std::fs::read_dir("/proc").map_err(|error| error.to_string())?;
-        let is_meant = |entry: &std::fs::DirEntry| {
-            let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&words).contains(wanted)
-        };
-        let found = entries.filter_map(Result::ok).find(is_meant);
-        let process = found.ok_or(format!("there is no process {wanted:?}"))?.file_name();
-        let process = process.to_string_lossy().into_owned();
-        let killed = Command::new("sh").args(["-c", "kill -9 \"$1\"", "kill", &process]).status();
-        match killed.is_ok_and(|status| status.success()) {
-            true => Ok(()),
-            false => Err(format!("process {process} cannot be killed")),
-        }
+    /// The process of the mount on a node.
+    pub(super) fn mount_process(&self, node: &str) -> Result<String, String> {
+        let data = self.root.join(node).join("mount/demo");
+        process(&format!("daemon\0--data\0{}\0", data.display()))
+    }
+}
+
+/// The number of the process whose command line contains `wanted`.
+fn process(wanted: &str) -> Result<String, String> {
+    let entries = std::fs::read_dir("/proc").map_err(|error| error.to_string())?;
+    let is_meant = |entry: &std::fs::DirEntry| {
+        let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains(wanted)
+    };
+    let found = entries.filter_map(Result::ok).find(is_meant);
+    let process = found.ok_or(format!("there is no process {wanted:?}"))?.file_name();
+    Ok(process.to_string_lossy().into_owned())
+}
+
+/// Sends a signal to a process.
+pub(super) fn signal(signal: &str, process: &str) -> Result<(), String> {
+    let arguments = ["-c", "kill \"$1\" \"$2\"", "kill", signal, process];
+    match Command::new("sh").args(arguments).status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err(format!("process {process} gets no {signal}")),
     }
 }

@@ -4,15 +4,18 @@
 //!    that create one name, one succeeds. git on one mount reads what git on another wrote.
 //! 2. The process of a mount is killed while it holds files that it has not made durable. The
 //!    others get these files within seconds, with everything that was synced.
-//! 3. fio verifies on two mounts while the server processes of all nodes are killed in turn and
+//! 3. The process of a mount is stopped (`kill -STOP`) while it holds files. The others get these
+//!    within the lease and a bit. Let go on, it fails every operation until it is mounted anew.
+//! 4. fio verifies on two mounts while the server processes of all nodes are killed in turn and
 //!    started again, the leader among them. fio sees no error, and every disk comes back.
-//! 4. Two mounts fill the file system at the same time ([`super::cluster_full`]).
-//! 5. `fs check` is clean beside the mounts. The nodes stop, start, and have everything.
+//! 5. Two mounts fill the file system at the same time ([`super::cluster_full`]).
+//! 6. `fs check` is clean beside the mounts. The nodes stop, start, and have everything.
 
 use super::checks::Checks;
-use super::cluster_first::{FIO_SECONDS_MAX, NODES, Place, make, with};
+use super::cluster_first::{FIO_SECONDS_MAX, NODES, Place, make, signal, with};
 use super::cluster_full::fill_together;
 use super::command::pause;
+use super::held::Held;
 use super::session::Session;
 use super::writer::contents;
 use std::fs;
@@ -43,6 +46,7 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     checks.record("git on one mount reads what git on another wrote", git(place));
     checks.record("a mount that dies holds up nobody", mount_dies(place));
     mount(place, "n3")?;
+    mount_stops(place, checks)?;
     servers_die(place, checks);
     checks.record("every disk is up", place.wait_until_up());
     let filled = fill_together([&at(place, "n1"), &at(place, "n2")]);
@@ -171,6 +175,29 @@ fn mount_dies(place: &Place<'_>) -> Result<(), String> {
     expect("both read the same of the other", length("n1").ok(), length("n2").ok())?;
     fs::write(at(place, "n2").join("lost"), contents(9, 5000)).map_err(text("write again"))?;
     expect("the name is free", length("n1").ok(), Some(5000))
+}
+
+/// A mount is stopped with files that it holds exclusively, and goes on when others have them.
+fn mount_stops(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    let held = Held::new(place.session, &at(place, "n3"), 20)?;
+    // Nobody looks at a process that is stopped: what reads its command line may wait for it.
+    let process = place.mount_process("n3")?;
+    signal("-STOP", &process)?;
+    let free = held.is_free_for(&[at(place, "n1"), at(place, "n2")]);
+    let seconds = free.as_ref().map_or(f64::NAN, Duration::as_secs_f64);
+    let what = format!("a mount that is stopped holds up nobody: {seconds:.1} s");
+    checks.record(&what, free.map(drop));
+    signal("-CONT", &process)?;
+    let held = held.fails_everything()?;
+    checks.record("going on, it fails every operation with EIO", Ok(()));
+    let others = [at(place, "n1"), at(place, "n2")];
+    checks.record("it has changed nothing", held.is_unchanged_on(&others));
+    held.close()?;
+    place.succeeds("umount", place.on("n3", "fs umount demo -N n3"))?;
+    mount(place, "n3")?;
+    let again = fs::write(at(place, "n3").join("synced-20"), "again").map_err(text("write"));
+    checks.record("mounted anew, it works", again);
+    expect("others see it", fs::read(at(place, "n1").join("synced-20")).ok(), Some(b"again".into()))
 }
 
 fn verify(place: &Place<'_>, node: &str, name: &str, salt: u64) -> Result<(), String> {

@@ -1,10 +1,12 @@
-//! `strake lab`: three nodes in network namespaces of their own, and what is done to them. Files
-//! are written and verified on the mount of node 1 while another node is dead, paused or cut off.
+//! `strake lab`: three nodes in network namespaces of their own, and what is done to them. Each
+//! mounts the file system. While one that holds files is dead, paused or cut off, the others read
+//! and write these files and more. Its mount is of no use then until it is mounted anew.
 //! `lab status` must tell each of these states as it is. Nothing of a lab may stay: not of one that
 //! was taken down, of one whose `up` failed, nor of one whose `up` was killed.
 
 use super::checks::Checks;
 use super::command::{Ended, pause};
+use super::held::Held;
 use super::session::Session;
 use super::writer::contents;
 use crate::runner::now;
@@ -81,47 +83,51 @@ fn killed(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
     let all =
         lab.holds(&[(1, "mount", "mounted"), (2, "mount", "mounted"), (3, "mount", "mounted")]);
     checks.record("every node mounts it", all.and_then(|()| lab.is_read_on(3)));
-    lab.only_one_mounts()?;
+    let held = Held::new(lab.session, &lab.mount(3), 100)?;
     lab.succeeds("node 3 kill")?;
+    lab.is_free(checks, &held, "killed", [1, 2]);
     let seen = lab.holds(&[(3, "state", "down"), (3, "server", "null"), (2, "state", "active")]);
     checks.record("a killed node is shown as down", seen);
     checks.record("files are read and written without it", lab.work());
+    held.close()?;
     lab.succeeds("node 3 start")?;
-    lab.only_one_mounts()?;
-    checks.record("started, it is active", lab.holds(&[(3, "state", "active")]));
+    let active = lab.holds(&[(3, "state", "active"), (3, "mount", "mounted")]);
+    checks.record("started, it is active", active);
     checks.record("its disk catches up", lab.wait_until_up());
     Ok(())
 }
 
 fn paused(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
     let server = lab.fact(2, "server")?;
+    let held = Held::new(lab.session, &lab.mount(2), 200)?;
     lab.succeeds("node 2 pause")?;
+    lab.is_free(checks, &held, "paused", [1, 3]);
     let seen = lab.holds(&[(2, "state", "paused"), (2, "server", &server), (3, "state", "active")]);
     checks.record("a paused node is shown as paused, and its process is there", seen);
     checks.record("files are read and written without it", lab.work());
     lab.succeeds("node 2 resume")?;
     let seen = lab.holds(&[(2, "state", "active"), (2, "server", &server)]);
     checks.record("resumed, the same process is active", seen);
-    checks.record("its disk catches up", lab.wait_until_up());
-    Ok(())
+    lab.comes_back(checks, held, 2)
 }
 
 fn cut_off(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
-    lab.succeeds("node 3 partition")?;
-    let seen = lab.holds(&[(3, "network", "cut off"), (2, "network", "joined")]);
+    let held = Held::new(lab.session, &lab.mount(2), 300)?;
+    lab.succeeds("node 2 partition")?;
+    lab.is_free(checks, &held, "cut off", [1, 3]);
+    let seen = lab.holds(&[(2, "network", "cut off"), (3, "network", "joined")]);
     checks.record("a node whose cable is out is shown as cut off", seen);
     let mut list = lab.session.command(&lab.session.strake);
-    list.args(["node", "list", "--dir"]).arg(lab.dir.join("node3"));
+    list.args(["node", "list", "--dir"]).arg(lab.dir.join("node2"));
     let alone = lab.command("list-cut-off", &mut list).and_then(|ended| {
         let says = ended.output().contains("does not answer");
         if !ended.status.success() && says { Ok(()) } else { Err(ended.complaint("reached")) }
     });
     checks.record("it does not reach the leader", alone);
     checks.record("files are read and written without it", lab.work());
-    lab.succeeds("node 3 heal")?;
-    checks.record("healed, it is joined", lab.holds(&[(3, "network", "joined")]));
-    checks.record("its disk catches up", lab.wait_until_up());
-    Ok(())
+    lab.succeeds("node 2 heal")?;
+    checks.record("healed, it is joined", lab.holds(&[(2, "network", "joined")]));
+    lab.comes_back(checks, held, 2)
 }
 
 /// Where the kernel has netem the state is shown; where it has not, the command says so.
@@ -146,8 +152,11 @@ fn stopped(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
     let seen = lab.holds(&[(3, "state", "down"), (3, "mount", "no"), (3, "mountProcess", "null")]);
     checks.record("a stopped node is shown as down, and not mounted", seen);
     lab.succeeds("node 3 start")?;
-    lab.only_one_mounts()?;
     checks.record("its disk catches up", lab.wait_until_up());
+    let mut check = lab.session.command(&lab.session.strake);
+    check.args(["fs", "check", "--data"]).arg(lab.dir.join("node1/mount/lab"));
+    let checked = lab.command("check", &mut check).and_then(|ended| ended.success().map(drop));
+    checks.record("strake fs check is clean", checked);
     lab.succeeds("node 1 kill")?;
     let seen = lab.holds(&[(1, "state", "down"), (1, "mount", "dead"), (2, "state", "active")]);
     checks.record("the mount of a killed node is shown as dead", seen);
@@ -243,17 +252,39 @@ impl Lab<'_> {
         self.dir.join("node1/mnt").join(format!("file{salt}"))
     }
 
-    /// Unmounts the file system on all nodes but the first. What a mount holds on a node that is
-    /// cut off or paused, others wait for.
-    fn only_one_mounts(&self) -> Result<(), String> {
-        for node in [2, 3] {
-            if self.fact(node, "mount")? == "mounted" {
-                let mut umount = self.session.command(&self.session.strake);
-                umount.args(["fs", "umount", "lab", "-N", &format!("node{node}"), "--dir"]);
-                umount.arg(self.dir.join("node1"));
-                self.command("umount", &mut umount)?.success()?;
-            }
-        }
+    fn mount(&self, node: usize) -> PathBuf {
+        self.dir.join(format!("node{node}/mnt"))
+    }
+
+    /// Runs `strake WORDS --dir DIR` on a node.
+    fn administers(&self, node: usize, words: &str) -> Result<(), String> {
+        let mut command = self.session.command(&self.session.strake);
+        command.args(words.split(' ')).arg("--dir").arg(self.dir.join(format!("node{node}")));
+        self.command("administers", &mut command)?.success().map(drop)
+    }
+
+    /// Two nodes soon have what the mount of a third has held.
+    fn is_free(&self, checks: &mut Checks, held: &Held, how: &str, others: [usize; 2]) {
+        let free = held.is_free_for(&others.map(|node| self.mount(node)));
+        let seconds = free.as_ref().map_or(f64::NAN, Duration::as_secs_f64);
+        let what = format!("what the mount of a {how} node held is free: {seconds:.1} s");
+        checks.record(&what, free.map(drop));
+    }
+
+    /// A node that was silent goes on. Its mount is shut until it is mounted anew.
+    fn comes_back(&self, checks: &mut Checks, held: Held, node: usize) -> Result<(), String> {
+        let held = held.fails_everything()?;
+        checks.record("its mount fails every operation with EIO", Ok(()));
+        let others: Vec<PathBuf> =
+            [1, 2, 3].into_iter().filter(|other| *other != node).map(|n| self.mount(n)).collect();
+        checks.record("it has changed nothing", held.is_unchanged_on(&others));
+        checks.record("its disk catches up", self.wait_until_up());
+        held.close()?;
+        self.administers(node, &format!("fs umount lab -N node{node}"))?;
+        let at = self.mount(node);
+        self.administers(node, &format!("fs mount lab --at {}", at.display()))?;
+        let again = self.is_read_on(node);
+        checks.record("mounted anew, it reads what the others wrote", again);
         Ok(())
     }
 

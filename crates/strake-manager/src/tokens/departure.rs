@@ -34,17 +34,7 @@ impl TokenService {
     /// # Errors
     /// Those of `heal`; `TimedOut` while a living client has not reasserted what it holds.
     pub fn bury(&self, clients: &BTreeSet<ClientId>, heal: Heal<'_>) -> Result<()> {
-        {
-            let mut state = self.state.lock();
-            for client in clients {
-                state.ways.remove(client);
-                state.pool.forget(*client);
-                if state.authority.clients().contains(client) {
-                    state.leaving.insert(*client);
-                }
-            }
-        }
-        self.changed.notify_all();
+        self.hear_no_more(clients);
         let all_are_meant = self.wait_for_living(clients)?;
         let number = self.draw()?;
         heal(number, &|ino| {
@@ -56,6 +46,21 @@ impl TokenService {
         })?;
         clients.iter().for_each(|client| self.gone(*client));
         Ok(())
+    }
+
+    /// Clients are gone, and no NSD accepts a write of them any more. Nobody waits for an answer of
+    /// them from now on. They keep what they held until they are buried.
+    pub fn hear_no_more(&self, clients: &BTreeSet<ClientId>) {
+        let mut state = self.state.lock();
+        for client in clients {
+            state.ways.remove(client);
+            state.pool.forget(*client);
+            if state.authority.clients().contains(client) {
+                state.leaving.insert(*client);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// Waits until all living clients have reasserted what they hold. True if one that is gone has
@@ -71,6 +76,10 @@ impl TokenService {
             let living: Vec<ClientId> = awaited.difference(gone).copied().collect();
             if living.is_empty() {
                 return Ok(true);
+            }
+            if let Some(client) = living.iter().find(|client| state.leaving.contains(client)) {
+                let detail = format!("client {client} has died meanwhile");
+                return Err(Error::new(ErrorKind::TimedOut, detail));
             }
             if self.clock.monotonic() >= end {
                 let detail = format!("clients {living:?} have not said what they hold");

@@ -1,4 +1,4 @@
-//! Join, ReserveGrants, Reap, RangeApplied: beginnings and ends that no application sees.
+//! Join, Leave, ReserveGrants, Reap, RangeApplied: beginnings and ends that no application sees.
 
 use crate::keys::{self, Table};
 use crate::ops::window;
@@ -10,8 +10,6 @@ use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, ObjectId, Result};
 /// Begins a client's life and ends the life before it. Two lives never get the same grant. An
 /// unused grant costs nothing.
 pub(crate) fn join(txn: &mut Transaction<'_>) -> Result<MetaReply> {
-    require_format(txn)?;
-    window::close_lives(txn)?;
     for (key, value) in txn.collect(&keys::whole(Table::Orphan))? {
         let orphan: OrphanRecord = decode(&value)?;
         if orphan.client == txn.client {
@@ -20,9 +18,17 @@ pub(crate) fn join(txn: &mut Transaction<'_>) -> Result<MetaReply> {
             txn.delete_inode(ino)?;
         }
     }
+    leave(txn)?;
+    reserve_grants(txn, 1)
+}
+
+/// Ends a client's life. Its orphans stay.
+pub(crate) fn leave(txn: &mut Transaction<'_>) -> Result<MetaReply> {
+    require_format(txn)?;
+    window::close_lives(txn)?;
     for (key, value) in txn.collect(&keys::whole(Table::Reserved))? {
         let reserved: ReservedRecord = decode(&value)?;
-        // Objects reserved for orphans were removed with the orphans above.
+        // Objects reserved for an orphan are removed with it.
         let object = ObjectId(number(&key)?);
         if reserved.client == txn.client && txn.reserved(object)?.is_some() {
             txn.inode_mut(reserved.ino)?.reserved.retain(|other| *other != object);
@@ -30,7 +36,7 @@ pub(crate) fn join(txn: &mut Transaction<'_>) -> Result<MetaReply> {
             txn.queue_object(reserved.layout)?;
         }
     }
-    reserve_grants(txn, 1)
+    Ok(MetaReply::Done)
 }
 
 /// Most operations that change something notice an unformatted store by themselves.

@@ -18,6 +18,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use strake_client::tokens::{FILES_MAX, Tokens};
 use strake_env::RealClock;
+use strake_lease::Times;
 use strake_net::{
     Endpoint, Introduction, MetaClientSession, ServerProcess, Service, SessionEnv, SessionLimits,
     TokenSession,
@@ -73,6 +74,7 @@ impl ClusterBackend {
         let tokens = Tokens::new(session.term(), way, clock, observe, FILES_MAX);
         let sink: Weak<dyn ToClient> = Arc::downgrade(&(Arc::clone(&tokens) as Arc<dyn ToClient>));
         session.deliver_to(sink);
+        tokens.need_lease(Times::CLUSTER.lease, session.attached());
         let service = Service::MetaOf(fs);
         let limits = SessionLimits {
             absent: RESTART_WAIT_MAX,
@@ -124,11 +126,11 @@ impl ClusterBackend {
     }
 
     /// Tells the leader that this node does not have the file system mounted any more. Everything
-    /// is durable.
+    /// is durable, unless this mount was declared dead.
     pub(super) fn finish(&self) -> Result<()> {
         self.session.stop();
-        let (fs, mount) = (self.grant.fs.id, self.grant.mount);
-        let request = LeaderRequest::CloseMount { fs, mount, flushed: true };
+        let (fs, mount, flushed) = (self.grant.fs.id, self.grant.mount, !self.tokens.is_dead());
+        let request = LeaderRequest::CloseMount { fs, mount, flushed };
         if let Err(error) = self.leader.ask_leader::<()>(&request) {
             // The node tells the leader later that no process has this mount.
             warn!(target: "daemon", "the leader was not told of the end of this mount: {error}");

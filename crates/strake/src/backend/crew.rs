@@ -1,5 +1,5 @@
-//! What a node that leads does for all mounts of one file system: their tokens, the metadata that
-//! they use, and repair.
+//! What a node that leads does for all mounts of one file system: their leases and tokens, the
+//! metadata that they use, and repair.
 //!
 //! **Start.** The metadata and the tokens are served as soon as the disks with the metadata are
 //! open. Mounts that lived through a restart of this process reassert what they hold. The manager
@@ -8,7 +8,12 @@
 //!
 //! **The manager's own client** takes tokens like every mount, so repair works beside mounts. To
 //! the authority it is one that has joined before each start and died: so nothing is granted until
-//! it is buried.
+//! it is buried. On the NSDs its epoch is the leader's term. So what an earlier leader's manager
+//! has sent is refused before this one begins.
+//!
+//! **Death.** A mount whose lease is over is declared dead. When no NSD publishes anything of it
+//! any more, it is noted here, and the node's tender is woken, which has it buried
+//! ([`Crew::dead`], [`Crew::work`]).
 
 use super::ways::NsdWays;
 use std::collections::BTreeSet;
@@ -17,20 +22,24 @@ use std::time::Duration;
 use strake_array::{Array, ArrayOptions, Exclusion};
 use strake_client::StrakeVfs;
 use strake_client::tokens::{FILES_MAX, Tokens};
-use strake_env::sync::Mutex;
+use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock};
+use strake_lease::membership::Reason;
+use strake_manager::leases::{Deaths, LeaseOptions, LeaseService};
 use strake_manager::{Manager, StripCheck, TokenService, after_crash};
 use strake_meta::MetaStore;
 use strake_net::{Door, TokenPort};
 use strake_observe::Observe;
-use strake_proto::meta::{MetaPort, MetaQuery, MetaReply};
+use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
 use strake_proto::{
-    ByteCount, ClientId, Error, ErrorKind, FsId, GrantNumber, Ino, Result, SlotIndex,
+    ByteCount, ClientId, Epoch, Error, ErrorKind, FsId, GrantNumber, Ino, MapVersion, NsdId,
+    Result, SlotIndex,
 };
 use strake_token::authority::Times;
 use strake_token::message::{Request, Term};
 use strake_token::port::ToClient;
-use tracing::info;
+use tracing::{info, warn};
 
 /// The manager's own client.
 const CREW: ClientId = ClientId(1);
@@ -44,6 +53,9 @@ const REPEAT: Duration = Duration::from_millis(500);
 /// See the head of this file.
 pub(crate) struct Crew {
     service: Arc<TokenService>,
+    leases: Arc<LeaseService>,
+    undertaker: Arc<Undertaker>,
+    nsds: NsdWays,
     observe: Arc<Observe>,
     clock: Arc<dyn Clock>,
     /// Held while mounts are buried.
@@ -57,12 +69,64 @@ struct Working {
     vfs: Arc<StrakeVfs>,
 }
 
-/// Lets clients of the door talk to the service.
-struct Behind(Arc<TokenService>);
+/// What a crew is started with.
+pub(crate) struct Lead {
+    /// The clients of before, which may live.
+    pub(crate) mounts: Vec<ClientId>,
+    /// The NSDs of the file system.
+    pub(crate) all: Vec<NsdId>,
+    /// Ways to them for the manager's client, and for leases.
+    pub(crate) nsds: NsdWays,
+    pub(crate) leases: NsdWays,
+    /// Signalled when a client is dead: [`Crew::dead`].
+    pub(crate) bell: Arc<Condvar>,
+}
+
+/// Collects the dead until they are buried.
+struct Undertaker {
+    service: Arc<TokenService>,
+    dead: Mutex<BTreeSet<ClientId>>,
+    bell: Arc<Condvar>,
+}
+
+impl Deaths for Undertaker {
+    fn declared(&self, _: ClientId, _: Reason) {}
+
+    fn dead(&self, client: ClientId) {
+        self.service.hear_no_more(&BTreeSet::from([client]));
+        self.dead.lock().insert(client);
+        self.bell.notify_all();
+    }
+
+    /// The mounts turn to the other leader by themselves.
+    fn deposed(&self, _: strake_proto::Term) {}
+}
+
+/// A way to an NSD for the manager's client in one term.
+struct InTerm(Arc<dyn NsdPort>, Epoch);
+
+impl NsdPort for InTerm {
+    fn call(
+        &self,
+        context: NsdContext,
+        request: &NsdRequest,
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
+        self.0.call(NsdContext { epoch: self.1, ..context }, request, send, receive)
+    }
+}
+
+/// Lets clients of the door talk to the services.
+struct Behind(Arc<TokenService>, Arc<LeaseService>);
 
 impl TokenPort for Behind {
     fn attach(&self, client: ClientId, way: Arc<dyn ToClient>) -> Result<Term> {
         self.0.attach(client, way)
+    }
+
+    fn renew(&self, client: ClientId) -> Result<()> {
+        self.1.renew(client)
     }
 
     fn receive(&self, client: ClientId, term: Term, message: Request) {
@@ -71,27 +135,43 @@ impl TokenPort for Behind {
 }
 
 impl Crew {
-    /// Serves metadata and tokens behind `door`. `mounts` are clients of before, which may live.
+    /// Gives leases, and serves metadata and tokens behind `door`.
     ///
     /// # Errors
     /// The metadata's; when there are no more threads.
     pub(crate) fn start(
         fs: FsId,
         meta: &Arc<MetaStore>,
-        mounts: &[ClientId],
+        lead: Lead,
         door: &Door,
         observe: &Arc<Observe>,
     ) -> Result<Crew> {
         let clock = RealClock::shared();
+        let Lead { mounts, all, nsds, leases: ways, bell } = lead;
         let before: Vec<ClientId> = mounts.iter().copied().chain([CREW]).collect();
         let times = Times { hold_min: HOLD_MIN, repeat: REPEAT };
         let meta = Arc::clone(meta) as Arc<dyn MetaPort>;
         let service = TokenService::start(&before, times, meta, Arc::clone(&clock))?;
-        let waits = Arc::clone(observe) as _;
-        door.serve_tokens(fs, Arc::new(Behind(Arc::clone(&service))), waits)?;
-        door.serve_meta(fs, service.metadata())?;
-        let observe = Arc::clone(observe);
-        Ok(Crew { service, observe, clock, working: Mutex::new(None) })
+        let (dead, tokens) = (Mutex::default(), Arc::clone(&service));
+        let undertaker = Arc::new(Undertaker { service: tokens, dead, bell });
+        let way = |nsd: &NsdId| Some((*nsd, ways.port(*nsd, |_, env| env)?));
+        let options = LeaseOptions {
+            // Terms of tokens rise, and are durable before they are used.
+            term: strake_proto::Term(service.term().0),
+            times: strake_lease::Times::CLUSTER,
+            clients: mounts,
+            own: vec![CREW],
+            servers: all.iter().filter_map(way).collect(),
+            floor: MapVersion(0),
+            clock: Arc::clone(&clock),
+            waits: Arc::clone(observe) as _,
+        };
+        let leases = LeaseService::start(options, Arc::clone(&undertaker) as Arc<dyn Deaths>)?;
+        let behind = Behind(Arc::clone(&service), Arc::clone(&leases));
+        door.serve_tokens(fs, Arc::new(behind), Arc::clone(observe) as _)?;
+        door.serve_meta(fs, leases.metadata(service.metadata()))?;
+        let (observe, working) = (Arc::clone(observe), Mutex::new(None));
+        Ok(Crew { service, leases, undertaker, nsds, observe, clock, working })
     }
 
     /// True once the manager has begun.
@@ -99,17 +179,53 @@ impl Crew {
         self.working.lock().is_some()
     }
 
+    /// Those of the clients that are dead and not buried. Others that died left nothing.
+    pub(crate) fn dead(&self, clients: &BTreeSet<ClientId>) -> BTreeSet<ClientId> {
+        let mut dead = self.undertaker.dead.lock();
+        dead.retain(|client| clients.contains(client));
+        dead.clone()
+    }
+
+    /// Takes NSDs out of use whose servers have no lease, so that nobody waits for their answers.
+    pub(crate) fn leave_out_lapsed(&self) {
+        let Some(working) = self.working.lock().clone() else { return };
+        let nsds = working.vfs.array().io.nsds();
+        for slot in self.leases.lapsed().into_iter().filter_map(|nsd| nsds.slot_of(nsd)) {
+            if nsds.is_noted(slot) {
+                continue;
+            }
+            nsds.fail(slot);
+            if let Err(error) = nsds.note(slot) {
+                warn!(target: "disks", "NSD {} has no lease: {error}", nsds.nsd(slot));
+            }
+        }
+    }
+
     /// Has the manager at work, and frees what the mounts in `gone` held when what they left is put
-    /// right.
+    /// right. No NSD accepts anything of them by then.
     ///
     /// # Errors
     /// `Io` or `Unreachable` if too many NSDs are away; `TimedOut` if a mount of before does not
     /// say what it holds. The caller tries again.
-    pub(crate) fn work(&self, nsds: &NsdWays, gone: &BTreeSet<ClientId>) -> Result<()> {
+    pub(crate) fn work(&self, gone: &BTreeSet<ClientId>) -> Result<()> {
         let mut working = self.working.lock();
-        if let Some(working) = &*working {
-            return if gone.is_empty() { Ok(()) } else { self.bury(&working.vfs, gone) };
+        gone.iter().try_for_each(|client| self.leases.expel(*client))?;
+        if working.is_none() {
+            *working = Some(Arc::new(self.begin(gone)?));
+        } else if let Some(working) = working.as_ref().filter(|_| !gone.is_empty()) {
+            self.bury(&working.vfs, gone)?;
         }
+        Ok(())
+    }
+
+    /// Begins the manager's work with the burial of those in `gone`, and of the manager before.
+    fn begin(&self, gone: &BTreeSet<ClientId>) -> Result<Working> {
+        self.leases.begun()?;
+        let epoch = self.leases.epoch();
+        let port = |nsd: NsdId| {
+            let way = self.nsds.port(nsd, |_, env| env)?;
+            Some(Arc::new(InTerm(way, epoch)) as Arc<dyn NsdPort>)
+        };
         let MetaReply::Configuration(known) =
             self.service.metadata().query(&MetaQuery::Configuration)?
         else {
@@ -118,7 +234,7 @@ impl Crew {
         let slots = (0..).map(SlotIndex).zip(&known.pool.slots);
         let array = Array::open(ArrayOptions {
             meta: self.service.metadata(),
-            nsds: slots.map(|(at, slot)| (at, nsds.port(slot.nsd, |_, env| env))).collect(),
+            nsds: slots.map(|(at, slot)| (at, port(slot.nsd))).collect(),
             clock: Arc::clone(&self.clock),
             observe: Arc::clone(&self.observe),
             client: CREW,
@@ -140,8 +256,7 @@ impl Crew {
         self.service.join(CREW, tokens);
         let exclusion = Arc::clone(&vfs) as Arc<dyn Exclusion>;
         let manager = Manager::start_beside(array, exclusion, Arc::clone(&self.service))?;
-        *working = Some(Arc::new(Working { manager, vfs }));
-        Ok(())
+        Ok(Working { manager, vfs })
     }
 
     /// Puts right what dead clients left, and frees what they held.
@@ -155,6 +270,9 @@ impl Crew {
                 return Err(Error::new(ErrorKind::Io, detail));
             }
             let folded = vfs.fold(of)?;
+            // The manager's client begins its next life in the metadata by itself.
+            let mounts = gone.iter().copied().filter(|client| *client != CREW);
+            mounts.into_iter().try_for_each(|client| self.leave(client))?;
             if report.stripes > 0 || folded > 0 {
                 info!(
                     target: "recovery",
@@ -166,14 +284,34 @@ impl Crew {
         })
     }
 
-    /// A new mount may use the file system.
-    pub(crate) fn admit(&self, client: ClientId) {
-        self.service.admit(client);
+    /// The metadata forgets a client that will not come back.
+    fn leave(&self, client: ClientId) -> Result<()> {
+        let (op, time) = (MetaOp::Leave, self.clock.wall());
+        self.service.metadata().apply(&MetaEntry { client, sequence: 0, time, op }).map(drop)
     }
 
-    /// A mount has ended and left nothing to put right.
-    pub(crate) fn closed(&self, client: ClientId) {
+    /// A new mount may use the file system. Returns when every NSD server knows it.
+    ///
+    /// # Errors
+    /// `TimedOut` if an NSD server neither answers nor loses its lease.
+    pub(crate) fn admit(&self, client: ClientId) -> Result<()> {
+        self.service.admit(client);
+        self.leases.join(client)
+    }
+
+    /// A mount has ended and says that it left nothing to put right. False if it was declared dead
+    /// before: then its word does not count.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub(crate) fn closed(&self, client: ClientId) -> Result<bool> {
+        if !self.leases.is_living(client) {
+            return Ok(false);
+        }
+        self.leave(client)?;
+        self.leases.ended(client);
         self.service.gone(client);
+        Ok(true)
     }
 
     /// Compares the metadata with the strips, beside all mounts.
@@ -198,6 +336,7 @@ impl Crew {
             working.manager.stop();
             result = working.vfs.shutdown().map(drop);
         }
+        self.leases.stop();
         self.service.stop();
         result
     }

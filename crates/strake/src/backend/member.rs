@@ -4,7 +4,7 @@
 //! client that can reach the metadata takes an NSD that it cannot reach for one that is gone.
 
 use super::Local;
-use super::crew::Crew;
+use super::crew::{Crew, Lead};
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::disks::{DiskUser, Disks};
 use std::fs::File;
@@ -13,7 +13,7 @@ use strake_env::RealClock;
 use strake_net::{Door, Service};
 use strake_observe::Observe;
 use strake_proto::nsd::NsdPort;
-use strake_proto::{ClientId, FsId, NsdId, Result};
+use strake_proto::{FsId, NsdId, Result};
 use tracing::error;
 
 /// The disks of one file system on this node.
@@ -36,7 +36,7 @@ pub(crate) enum Member {
 
 impl Member {
     /// Opens the disks that `config` names, and the metadata if this node has it. Serves them as
-    /// `fs` behind `door`. `mounts` are those that may have lived through this.
+    /// `fs` behind `door`. `lead` is there if this node leads.
     ///
     /// # Errors
     /// Those of the disks' lock and of the metadata. An NSD that cannot be opened is no error: it
@@ -44,7 +44,7 @@ impl Member {
     pub(crate) fn open(
         dir: &DataDir,
         config: &NodeConfig,
-        mounts: Option<&[ClientId]>,
+        lead: Option<Lead>,
         (fs, door): (FsId, &Arc<Door>),
         observe: &Arc<Observe>,
     ) -> Result<Member> {
@@ -54,7 +54,7 @@ impl Member {
                 user.came(nsd, port);
             }
         };
-        let Some(mounts) = mounts else {
+        let Some(lead) = lead else {
             let lock = dir.lock_disks(&RealClock)?;
             let disks = Disks::open(dir, config, observe)?;
             serve(&disks);
@@ -63,7 +63,7 @@ impl Member {
         };
         let local = Local::open(dir, config, observe)?;
         serve(&local.disks);
-        let crew = Arc::new(Crew::start(fs, &local.meta, mounts, door, observe)?);
+        let crew = Arc::new(Crew::start(fs, &local.meta, lead, door, observe)?);
         local.disks.watch(Some(Arc::clone(&local.meta)), user)?;
         Ok(Member::Leader { crew, local })
     }

@@ -118,17 +118,23 @@ impl FsRecord {
 pub(crate) struct MountRecord {
     /// The node that it is on.
     pub(crate) node: NodeNumber,
-    /// The revision of the records that began it. No two mounts have the same.
+    /// Follows from the generation and the revision of the records that began it. No two mounts
+    /// have the same.
     pub(crate) life: u64,
 }
+
+/// A life's bits below this one count revisions, those above generations. So records that go on
+/// from an older copy give no life again ([`Cluster::generation`]).
+const GENERATION_BIT: u32 = 40;
 
 /// The first client id that mounts get. Those below are for the leader.
 const CLIENTS_FROM: u64 = 16;
 
 impl MountRecord {
-    /// The name under which the file system knows the mount.
+    /// The name under which the file system knows the mount. No other life has it, so what a server
+    /// holds against a dead mount never meets a living one.
     pub(crate) fn client(self) -> ClientId {
-        ClientId(CLIENTS_FROM + u64::from(self.node.0))
+        ClientId(CLIENTS_FROM.saturating_add(self.life))
     }
 }
 
@@ -250,6 +256,11 @@ impl Cluster {
     /// The nodes that keep the records: those of the quorum that have joined.
     pub(crate) fn quorum(&self) -> impl Iterator<Item = &NodeRecord> {
         self.nodes.iter().filter(|node| node.roles.has(Role::Quorum) && node.address.is_some())
+    }
+
+    /// No mount's life is above this one.
+    fn last_life(&self) -> u64 {
+        (u64::from(self.generation) << GENERATION_BIT).saturating_add(self.revision)
     }
 
     /// True if these records come after `other`.
@@ -519,7 +530,7 @@ impl Cluster {
             }
             Some(_) => {}
         }
-        let (life, name) = (self.revision + 1, self.node_name(node));
+        let (life, name) = (self.last_life() + 1, self.node_name(node));
         let fs = self.fs_mut(fs)?;
         if fs.mount_on(node).is_some() {
             let detail = format!("{name} has {} mounted already", fs.name);
@@ -587,7 +598,7 @@ impl Cluster {
                 if node.is_none_or(|node| !node.roles.has(Role::Client)) {
                     return Err(format!("file system {} is mounted on no client", fs.name));
                 }
-                if !seen.insert(mount.node) || mount.life > self.revision {
+                if !seen.insert(mount.node) || mount.life > self.last_life() {
                     return Err(format!("file system {} has a mount from nowhere", fs.name));
                 }
             }

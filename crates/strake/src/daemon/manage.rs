@@ -12,7 +12,7 @@ use strake_array::NsdView;
 use strake_env::{Clock, RealClock};
 use strake_manager::{Deletion, Replacement};
 use strake_proto::layout::NsdAvailability;
-use strake_proto::nsd::{NsdContext, NsdPort, NsdRequest};
+use strake_proto::nsd::{NsdPort, NsdRequest};
 use strake_proto::{ByteCount, Error, ErrorKind, NsdId, Result};
 use tracing::error;
 
@@ -76,7 +76,7 @@ impl Daemon {
     /// The way to an NSD; `None` if the NSD does not answer.
     fn answering(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
         let port = self.backend.lock().port(nsd)?;
-        port.call(NsdContext::default(), &NsdRequest::Status, &[], &mut []).ok().map(|_| port)
+        port.call(self.nsd_context(), &NsdRequest::Status, &[], &mut []).ok().map(|_| port)
     }
 
     /// Answers `strake disk suspend` and `resume`.

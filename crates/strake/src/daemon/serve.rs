@@ -163,10 +163,14 @@ impl Daemon {
         }
         self.unmount(force)?;
         self.manager.iter().for_each(Manager::stop);
-        let report = self.vfs.shutdown()?;
-        self.backend.lock().finish()?;
-        *stopped = Some(report.bytes);
-        Ok(report.bytes)
+        let flushed = self.vfs.shutdown().map(|report| report.bytes);
+        let mut backend = self.backend.lock();
+        let is_dead = backend.client().1.is_some_and(|tokens| tokens.is_dead());
+        // A mount that was declared dead has lost what was not durable, and its log says so.
+        let bytes = if is_dead { 0 } else { flushed? };
+        backend.finish()?;
+        *stopped = Some(bytes);
+        Ok(bytes)
     }
 
     fn unmount(&self, force: bool) -> Result<()> {
@@ -284,7 +288,7 @@ impl Daemon {
                 let backend = self.backend.lock();
                 (backend.port(view.nsd), backend.fault_of(view.nsd))
             };
-            let status = port.and_then(|port| nsd_status(&*port).ok());
+            let status = port.and_then(|port| self.nsd_status(&*port).ok());
             let path = match config {
                 // The path of another node's disk begins with that node's name.
                 Some(nsd) if self.is_of_cluster() => nsd.path.clone(),
@@ -320,6 +324,18 @@ impl Daemon {
         shown
     }
 
+    /// Who asks NSDs past the array.
+    pub(super) fn nsd_context(&self) -> NsdContext {
+        NsdContext { client: self.array.io.nsds().client(), ..NsdContext::default() }
+    }
+
+    fn nsd_status(&self, port: &dyn NsdPort) -> Result<NsdStatusReply> {
+        match port.call(self.nsd_context(), &NsdRequest::Status, &[], &mut [])? {
+            NsdReply::Status(status) => Ok(status),
+            other => Err(Error::new(ErrorKind::Internal, format!("not a status: {other:?}"))),
+        }
+    }
+
     fn check(&self, data: bool) -> Result<CheckReport> {
         // The first sync makes everything durable and the second settles it. Afterwards no strip
         // is left whose successor is there already.
@@ -328,13 +344,13 @@ impl Daemon {
         let mut report = CheckReport::default();
         for config in &self.config().nsd {
             let port = self.backend.lock().port(NsdId(config.id));
-            let there = port.filter(|port| nsd_status(&**port).is_ok());
+            let there = port.filter(|port| self.nsd_status(&**port).is_ok());
             let Some(nsd) = there else {
                 report.notes.push(format!("{} is missing and was not checked", config.name));
                 continue;
             };
             let request = NsdRequest::Check { data };
-            match nsd.call(NsdContext::default(), &request, &[], &mut [])? {
+            match nsd.call(self.nsd_context(), &request, &[], &mut [])? {
                 NsdReply::Checked(found) => {
                     report.strips += found.strips;
                     report.bytes += found.bytes;
@@ -404,13 +420,6 @@ fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
     settings.standstill_max = values.time("standstill_max");
     settings.patches = values.get("patches").parse()?;
     Ok(settings)
-}
-
-fn nsd_status(port: &dyn NsdPort) -> Result<NsdStatusReply> {
-    match port.call(NsdContext::default(), &NsdRequest::Status, &[], &mut [])? {
-        NsdReply::Status(status) => Ok(status),
-        other => Err(Error::new(ErrorKind::Internal, format!("not a status: {other:?}"))),
-    }
 }
 
 fn encode(value: &impl serde::Serialize) -> Result<Value> {

@@ -11,7 +11,7 @@ use super::messages::{
     StripsChecked,
 };
 use super::server::{Node, encode};
-use crate::backend::crew::Crew;
+use crate::backend::crew::{Crew, Lead};
 use crate::backend::ways::NsdWays;
 use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber};
 use serde_json::Value;
@@ -24,6 +24,13 @@ use tracing::info;
 
 /// How long a join token is good for.
 const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
+/// A lease that is under way for longer than that is sent again.
+const LEASE_LIMITS: SessionLimits = SessionLimits {
+    connect: Duration::from_secs(2),
+    call: Duration::from_secs(3),
+    absent: Duration::ZERO,
+    broken: Duration::ZERO,
+};
 
 fn invalid<T>(message: String) -> Result<T> {
     Err(Error::new(ErrorKind::Invalid, message))
@@ -224,10 +231,8 @@ impl Node {
         fs.nsds.iter().filter_map(place).collect()
     }
 
-    /// Has the manager of a file system at work, puts right what mounts left that are gone, and
-    /// notes that they are. The caller holds `changing`.
-    fn bury_mounts(&self, fs: &FsRecord, gone: Vec<MountRecord>) -> Result<()> {
-        let cluster = self.cluster();
+    /// What this node needs to lead a file system.
+    pub(super) fn lead(&self, cluster: &Cluster, fs: &FsRecord) -> Result<Lead> {
         let env = SessionEnv {
             // Each session gets that of its node.
             introduction: Introduction::node(&self.own, &self.file.node.parse()?),
@@ -235,9 +240,22 @@ impl Node {
             waits: Arc::clone(&self.observe) as _,
             process: None,
         };
-        let nsds = NsdWays::new(&self.own, self.places(&cluster, fs), env, SessionLimits::NSD);
+        let ways = |limits| NsdWays::new(&self.own, self.places(cluster, fs), env.clone(), limits);
+        Ok(Lead {
+            mounts: fs.mounts.iter().map(|mount| mount.client()).collect(),
+            all: fs.nsds.clone(),
+            nsds: ways(SessionLimits::NSD),
+            leases: ways(LEASE_LIMITS),
+            bell: Arc::clone(&self.ended),
+        })
+    }
+
+    /// Has the manager of a file system at work, puts right what mounts left that are gone, and
+    /// notes that they are. The caller holds `changing`.
+    fn bury_mounts(&self, fs: &FsRecord, gone: Vec<MountRecord>) -> Result<()> {
+        let cluster = self.cluster();
         let clients = gone.iter().map(|mount| mount.client()).collect();
-        self.crew(fs.id)?.work(&nsds, &clients)?;
+        self.crew(fs.id)?.work(&clients)?;
         for mount in gone {
             let name = cluster.node_name(mount.node);
             info!(target: "node", "the mount of {} on {name} is gone", fs.name);
@@ -246,14 +264,25 @@ impl Node {
         Ok(())
     }
 
-    /// Has the manager at work for mounts that lived through a restart of this process.
-    pub(super) fn work_for_mounts(&self, fs: &FsRecord) {
-        let Some(_alone) = self.changing.try_lock() else { return };
-        let begun = match self.crew(fs.id) {
-            Ok(crew) if crew.is_at_work() => return,
-            Ok(_) => self.bury_mounts(fs, Vec::new()),
-            Err(error) => Err(error),
-        };
+    /// Has the manager at work for mounts that lived through a restart of this process, and buries
+    /// those that are dead.
+    pub(super) fn work_for_mounts(&self, fs: FsId) {
+        let crew = self.crew(fs);
+        if let Ok(crew) = &crew {
+            crew.leave_out_lapsed();
+        }
+        let _alone = self.changing.lock();
+        let cluster = self.cluster();
+        let Some(fs) = cluster.fs(fs) else { return };
+        let begun = crew.and_then(|crew| {
+            let dead = crew.dead(&fs.mounts.iter().map(|mount| mount.client()).collect());
+            let is_dead = |mount: &&MountRecord| dead.contains(&mount.client());
+            let gone: Vec<MountRecord> = fs.mounts.iter().filter(is_dead).copied().collect();
+            if crew.is_at_work() && gone.is_empty() {
+                return Ok(());
+            }
+            self.bury_mounts(fs, gone)
+        });
         let fault = begun.err().map(|error| format!("{}: mounts wait: {error}", fs.name));
         self.set_fault(fs.id, fault);
     }
@@ -277,17 +306,13 @@ impl Node {
         let crew = self.crew(record.id)?;
         // The node that asks has the mount's lock now, so its mount of before is gone. Other nodes
         // look at their own locks.
-        let name = || fs.to_owned();
-        let is_gone = |mount: &&MountRecord| {
-            mount.node == node
-                || self.ask::<bool>(mount.node, &NodeRequest::IsMounted { fs: name() }) == Ok(false)
-        };
+        let is_gone = |mount: &&MountRecord| mount.node == node;
         let gone = record.mounts.iter().filter(is_gone).copied().collect();
         self.bury_mounts(record, gone)?;
         let cluster = self.change(&Change::Mount { fs: record.id, node })?;
         let record = cluster.fs(record.id).ok_or(ErrorKind::Internal)?.clone();
         let mount = record.mount_on(node).ok_or(ErrorKind::Internal)?;
-        crew.admit(mount.client());
+        crew.admit(mount.client())?;
         let nsds = self.places(&cluster, &record);
         let leader = Place { node: self.file.node.parse()?, address: self.file.address };
         Ok(Grant { fs: record, mount, leader, nsds })
@@ -301,10 +326,9 @@ impl Node {
         if !record.mounts.contains(&mount) {
             return Ok(());
         }
-        if !flushed {
+        if !flushed || !self.crew(fs)?.closed(mount.client())? {
             return self.bury_mounts(record, vec![mount]);
         }
-        self.crew(fs)?.closed(mount.client());
         self.change(&Change::Unmount { fs, node: mount.node }).map(drop)
     }
 

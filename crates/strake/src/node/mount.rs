@@ -63,7 +63,7 @@ impl Node {
     pub(super) fn look_after_mounts(&self) {
         for fs in self.cluster().file_systems {
             if self.is_keeper() && !fs.mounts.is_empty() {
-                self.work_for_mounts(&fs);
+                self.work_for_mounts(fs.id);
             }
             let Some(mount) = fs.mount_on(self.file.id) else { continue };
             if self.is_mounted(&fs.name).unwrap_or(true) {

@@ -42,7 +42,7 @@ use strake_net::{
     NodeServer, ProvenPeer, ServerOptions, Service,
 };
 use strake_observe::Observe;
-use strake_proto::{ClientId, Error, ErrorKind, FsId, NodeIdentity, NsdId, Result, Role};
+use strake_proto::{Error, ErrorKind, FsId, NodeIdentity, NsdId, Result, Role};
 use tracing::{error, info, warn};
 
 /// How often a node looks for file systems that could not be opened, and for newer records.
@@ -73,7 +73,8 @@ pub(super) struct Node {
     pub(super) round: AtomicUsize,
     /// The reason to end, once there is one.
     end: Mutex<Option<&'static str>>,
-    ended: Condvar,
+    /// Wakes the tender: there is a reason to end, or a mount is dead.
+    pub(super) ended: Arc<Condvar>,
 }
 
 /// Runs the server process of the node at `root` until it is told to end.
@@ -247,7 +248,7 @@ impl Node {
             is_alone: AtomicBool::new(false),
             round: AtomicUsize::new(0),
             end: Mutex::new(None),
-            ended: Condvar::new(),
+            ended: Arc::new(Condvar::new()),
         })
     }
 
@@ -337,9 +338,8 @@ impl Node {
             }
             let opened = self.prepare(fs, &config).and_then(|dir| {
                 let place = (fs.id, &self.door);
-                let mounts: Vec<ClientId> = fs.mounts.iter().map(|mount| mount.client()).collect();
-                let mounts = self.is_keeper().then_some(&*mounts);
-                Member::open(&dir, &config, mounts, place, &self.observe)
+                let lead = if self.is_keeper() { Some(self.lead(&cluster, fs)?) } else { None };
+                Member::open(&dir, &config, lead, place, &self.observe)
             });
             let fault = match opened {
                 Ok(member) => {
