@@ -3,7 +3,7 @@
 # Where cargo builds; the variable is cargo's own.
 CARGO_TARGET_DIR ?= target
 
-.PHONY: build demo check test fix soak deps clean
+.PHONY: build demo demo-cluster check test fix soak deps clean
 
 build:
 	cargo build --release -p strake
@@ -14,6 +14,10 @@ deps:
 # Builds, brings up a file system on this machine, uses it on real data, shows it, tears down.
 demo: build
 	@scripts/demo "$(CARGO_TARGET_DIR)/release/strake"
+
+# The same for a cluster: five nodes on this machine, of which three write while others die.
+demo-cluster: build
+	@scripts/demo-cluster "$(CARGO_TARGET_DIR)/release/strake"
 
 # Formatting, lints, rules and the tests that need no mount. Under three minutes when warm.
 check:
