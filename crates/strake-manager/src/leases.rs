@@ -99,7 +99,7 @@ pub struct LeaseService {
     state: Mutex<State>,
     changed: Condvar,
     own: BTreeSet<ClientId>,
-    /// That of its own clients.
+    /// The epoch of its own clients.
     epoch: Epoch,
     deaths: Arc<dyn Deaths>,
     clock: Arc<dyn Clock>,
