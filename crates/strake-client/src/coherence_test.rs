@@ -547,7 +547,7 @@ fn tokens_of_many_files_are_given_back_for_room() {
     world.end();
 }
 
-/// What the bytes of a file may be after a mount that wrote it has died.
+/// A file of a mount that dies, with the bytes that others may find in it then.
 struct Left {
     /// The bytes that were synced.
     synced: Vec<u8>,
@@ -571,7 +571,7 @@ impl Left {
             if rng.one_in(2) {
                 vfs.fsync(handle).expect("synced");
                 left.synced[offset..offset + length].copy_from_slice(&bytes);
-                // What was written before is synced with it.
+                // A sync covers the earlier writes too.
                 for (at, all) in std::mem::take(&mut left.later) {
                     if !(offset..offset + length).contains(&at) {
                         left.synced[at] = *all.last().expect("not empty");

@@ -68,7 +68,7 @@ impl<K: Base> Ahead<K> {
         Ahead { base, committed, tail: VecDeque::new(), layer: BTreeMap::new() }
     }
 
-    /// What committed entries have made.
+    /// The store that committed entries have made.
     pub fn base(&self) -> &K {
         &self.base
     }

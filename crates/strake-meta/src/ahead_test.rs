@@ -21,7 +21,7 @@ const STEPS: usize = 600;
 #[derive(Default)]
 struct Log {
     committed: Vec<Option<Vec<u8>>>,
-    /// What the leader has proposed.
+    /// The entries that the leader has proposed.
     proposed: VecDeque<Option<Vec<u8>>>,
 }
 
@@ -174,7 +174,7 @@ impl World {
         self.judge();
     }
 
-    /// What is read ahead is what a flat store would have.
+    /// The layer reads as a flat store with the same entries does.
     fn judge(&mut self) {
         let leader = &self.replicas[self.leader];
         let mut flat = leader.base().clone();

@@ -46,7 +46,7 @@ pub enum Service {
     Node,
     /// The tokens of one file system of a cluster.
     TokensOf(FsId),
-    /// What the replicas of a cluster's log say to each other.
+    /// Messages between the replicas of a cluster's log.
     Replica,
 }
 

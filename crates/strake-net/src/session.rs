@@ -119,7 +119,7 @@ impl Session {
         self.env.clock.monotonic()
     }
 
-    /// What is at the other end.
+    /// The service at the other end.
     pub(crate) fn service(&self) -> Service {
         self.service
     }

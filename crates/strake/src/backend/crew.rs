@@ -1,5 +1,5 @@
-//! What a node that leads does for all mounts of one file system: their leases and tokens, the
-//! metadata that they use, and repair.
+//! The crew of a file system works for all its mounts, on the node that leads. It has their leases,
+//! their tokens, the metadata that they use, and repair.
 //!
 //! **Start.** The metadata and the tokens are served as soon as the disks with the metadata are
 //! open. Mounts that lived through a restart of this process reassert what they hold. The manager
