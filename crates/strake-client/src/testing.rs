@@ -116,7 +116,8 @@ impl Rig {
         let meta = Arc::clone(&self.meta) as Arc<dyn MetaPort>;
         let times =
             Times { hold_min: Duration::from_micros(200), repeat: Duration::from_millis(500) };
-        TokenService::start(clients, times, meta, Arc::clone(&self.clock)).expect("starts")
+        TokenService::start(clients, times, meta, Arc::clone(&self.clock), Arc::new(()))
+            .expect("starts")
     }
 
     /// One of several mounts.

@@ -22,9 +22,9 @@ use crate::locks::LockService;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use strake_env::Clock;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
+use strake_env::{Clock, WaitNames};
 use strake_proto::meta::{
     CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
 };
@@ -62,6 +62,7 @@ pub struct TokenService {
     thread: Mutex<Option<JoinHandle<()>>>,
     leaving: Mutex<()>,
     locks: LockService,
+    waits: Arc<dyn WaitNames>,
 }
 
 impl TokenService {
@@ -76,6 +77,7 @@ impl TokenService {
         times: Times,
         meta: Arc<dyn MetaPort>,
         clock: Arc<dyn Clock>,
+        waits: Arc<dyn WaitNames>,
     ) -> Result<Arc<TokenService>> {
         let first = reserve(&*meta, &*clock, RESERVED_AT_ONCE)?;
         let mut authority = Authority::new(Term(first.0), times, clients, first);
@@ -96,7 +98,7 @@ impl TokenService {
         let leaving = Mutex::new(());
         let locks = LockService::new(Term(first.0), clients);
         let service =
-            Arc::new(TokenService { state, changed, meta, clock, thread, leaving, locks });
+            Arc::new(TokenService { state, changed, meta, clock, thread, leaving, locks, waits });
         service.reap_unused();
         let weak = Arc::downgrade(&service);
         let thread = Builder::new().name("tokens".into()).spawn(move || look(&weak));
@@ -104,6 +106,14 @@ impl TokenService {
             Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
         })?);
         Ok(service)
+    }
+
+    /// Does what may wait, under a name that `strake diag waiters` shows.
+    fn named<T>(&self, reason: &'static str, detail: &str, work: impl FnOnce() -> T) -> T {
+        let wait = self.waits.begin_wait(reason, detail);
+        let done = work();
+        self.waits.end_wait(wait);
+        done
     }
 
     /// A client has joined. `way` leads to it.

@@ -240,7 +240,8 @@ impl World {
             repeat: Duration::from_millis(500),
         };
         let port = Arc::clone(&meta) as Arc<dyn MetaPort>;
-        let authority = TokenService::start(&[], times, port, Arc::clone(&clock)).expect("starts");
+        let authority = TokenService::start(&[], times, port, Arc::clone(&clock), Arc::new(()))
+            .expect("starts");
         let leases = serve(Term(1), &[], &servers, &authority, &clock, &observe);
         let leases = Arc::new(RwLock::new(leases));
         let mounts = Vec::new();

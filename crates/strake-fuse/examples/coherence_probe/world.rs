@@ -92,7 +92,7 @@ impl World {
         meta.apply(&MetaEntry { client: ClientId(0), sequence: 0, time: created, op })?;
         meta.sync()?;
         let meta = meta as Arc<dyn MetaPort>;
-        let tokens = TokenService::start(&[], TIMES, meta, Arc::clone(&clock))?;
+        let tokens = TokenService::start(&[], TIMES, meta, Arc::clone(&clock), Arc::new(()))?;
         Ok(World { clock, nsd: MemoryNsd::new(NsdId(1)), tokens, mounts: Vec::new() })
     }
 

@@ -35,8 +35,10 @@ impl TokenService {
     /// Those of `heal`; `TimedOut` while a living client has not reasserted what it holds.
     pub fn bury(&self, clients: &BTreeSet<ClientId>, heal: Heal<'_>) -> Result<()> {
         self.hear_no_more(clients);
-        let all_are_meant = self.wait_for_living(clients)?;
-        let number = self.draw()?;
+        let who = format!("{clients:?}");
+        let all_are_meant =
+            self.named("mounts that say what they hold", &who, || self.wait_for_living(clients))?;
+        let number = self.named("grant numbers", &who, || self.draw())?;
         heal(number, &|ino| {
             let state = self.state.lock();
             if !all_are_meant {

@@ -93,12 +93,10 @@ impl TokenService {
         }
         make()?;
         self.meta.sync()?;
-        self.have_followed(
-            |change| Reply::Unusable { change, nsds: vec![nsd] },
-            client,
-            LEAVE_MAX,
-            None,
-        )
+        let message = |change| Reply::Unusable { change, nsds: vec![nsd] };
+        self.named("mounts that leave an NSD", &nsd.to_string(), || {
+            self.have_followed(message, client, LEAVE_MAX, None)
+        })
     }
 
     fn bring_in(&self, nsd: NsdId, make: Make<'_>) -> Result<()> {
@@ -127,7 +125,10 @@ impl TokenService {
     /// `TimedOut` if a client does not follow; `Io` if one has noted that the NSD misses something.
     pub fn have_written(&self, nsd: NsdId, but: ClientId) -> Result<()> {
         self.state.lock().pool.returning = Some(nsd);
-        self.have_followed(|change| Reply::Writable { change, nsd }, but, WRITE_MAX, Some(nsd))
+        let message = |change| Reply::Writable { change, nsd };
+        self.named("mounts that write to an NSD again", &nsd.to_string(), || {
+            self.have_followed(message, but, WRITE_MAX, Some(nsd))
+        })
     }
 
     /// Tells all clients but one of a change, and waits until they have followed it. With

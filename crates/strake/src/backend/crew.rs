@@ -151,7 +151,13 @@ impl Crew {
         let before: Vec<ClientId> = mounts.iter().copied().chain([CREW]).collect();
         let times = Times { hold_min: HOLD_MIN, repeat: REPEAT };
         let meta = Arc::clone(meta) as Arc<dyn MetaPort>;
-        let service = TokenService::start(&before, times, meta, Arc::clone(&clock))?;
+        let service = TokenService::start(
+            &before,
+            times,
+            meta,
+            Arc::clone(&clock),
+            Arc::clone(observe) as _,
+        )?;
         let (dead, tokens) = (Mutex::default(), Arc::clone(&service));
         let undertaker = Arc::new(Undertaker { service: tokens, dead, bell });
         let way = |nsd: &NsdId| Some((*nsd, ways.port(*nsd, |_, env| env)?));
