@@ -17,7 +17,8 @@ use super::checks::Checks;
 use super::command::{Ended, pause};
 use super::session::Session;
 use super::writer::contents;
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -203,7 +204,7 @@ fn one_server_dies(place: &Place<'_>, checks: &mut Checks) -> Result<(), String>
     });
     checks.record("disk list shows that d3 is out of use", out_of_use);
     place.succeeds("start", place.on("n3", "node start"))?;
-    checks.record("d3 catches up", place.wait_until_up());
+    checks.record("d3 catches up", place.wait_until_up_again(&place.root.join("mnt")));
     Ok(())
 }
 
@@ -223,7 +224,7 @@ fn servers_die_under_fio(place: &Place<'_>, checks: &mut Checks) {
             pause(WORK);
             place.succeeds("restart", place.on(node, "node start"))?;
             // Only one failure at a time is promised.
-            place.wait_until_up()
+            place.wait_until_up_again(&place.root.join("mnt"))
         });
         let fio = fio.join().unwrap_or_else(|_| Err("it panicked".to_owned()));
         (fio.map(drop), accidents)
@@ -259,6 +260,12 @@ impl<'a> Place<'a> {
         let _ = self.run("umount-at-the-end", self.on("n1", "fs umount demo --force"));
         for node in NODES {
             let _ = self.run("stop-at-the-end", self.on(node, "node stop --force"));
+            // The directory goes with the session. What the processes said may be wanted.
+            let logs = [("node", "node.log"), ("mount", "mount/demo/strake.log")];
+            for (name, log) in logs {
+                let to = self.session.log(self.suite, &format!("{name}-{node}"));
+                let _ = std::fs::copy(self.root.join(node).join(log), to);
+            }
         }
     }
 
@@ -312,6 +319,16 @@ impl<'a> Place<'a> {
 
     pub(super) fn disks(&self) -> Result<String, String> {
         Ok(self.run("disks", self.on_mount("disk list"))?.success()?.output())
+    }
+
+    /// As [`Place::wait_until_up`], after the server of a disk was killed and started again. The
+    /// mount of n2 is at `mount`. It may not have used the disk meanwhile, and would call it up.
+    pub(super) fn wait_until_up_again(&self, mount: &Path) -> Result<(), String> {
+        let text = |error: std::io::Error| format!("notice: {error}");
+        let file = std::fs::File::create(mount.join("notice")).map_err(text)?;
+        file.write_all_at(b"The commit meets the disk.", 0).map_err(text)?;
+        file.sync_all().map_err(text)?;
+        self.wait_until_up()
     }
 
     pub(super) fn wait_until_up(&self) -> Result<(), String> {

@@ -234,7 +234,7 @@ fn servers_die(place: &Place<'_>, checks: &mut Checks) {
             pause(WORK);
             place.succeeds("restart", place.on(node, "node start"))?;
             // Only one failure at a time is promised.
-            place.wait_until_up()
+            place.wait_until_up_again(&at(place, "n2"))
         });
         let ended = fios.map(|(node, fio)| {
             (node, fio.join().unwrap_or_else(|_| Err("it panicked".to_owned())))
