@@ -57,6 +57,9 @@ pub struct Config {
     pub heartbeat: Duration,
     /// A follower that hears of no leader for this long, or up to twice as long, wants an election.
     pub election: Duration,
+    /// How long a leader is certain to be the only one after it asked a majority. It is shorter
+    /// than [`Config::election`], by more than the clocks of two nodes may differ in that time.
+    pub lease: Duration,
     /// Proposals with more bytes are refused.
     pub entry_bytes_max: usize,
     /// One message takes entries of about this many bytes.
@@ -93,6 +96,7 @@ impl Config {
             id,
             heartbeat: Duration::from_millis(100),
             election: Duration::from_millis(1000),
+            lease: Duration::from_millis(750),
             entry_bytes_max: 1 << 20,
             append_bytes: 1 << 20,
             window_entries: 1024,
@@ -234,6 +238,8 @@ pub struct Core {
     role: Role,
     leader: Option<ReplicaId>,
     heard_leader: Option<Duration>,
+    /// What this replica heard before it started is forgotten by then, so it votes from here on.
+    votes_from: Duration,
     election_at: Duration,
     committed: Position,
     handed: Position,
@@ -257,6 +263,7 @@ impl Core {
     /// A replica that starts with what its journal kept. All of it is durable, and the life in
     /// `hard` is a new one. The seed decides the limits of elections.
     pub fn new(config: Config, hard: Hard, log: Log, now: Duration, seed: u64) -> Core {
+        assert!(config.lease < config.election, "a lease is over before others vote");
         let start = log.snapshot_stamp().position;
         let mut core = Core {
             rng: Rng::new(seed),
@@ -265,6 +272,7 @@ impl Core {
             role: Role::Follower,
             leader: None,
             heard_leader: None,
+            votes_from: now + config.election,
             election_at: now,
             committed: start,
             handed: start,
@@ -399,6 +407,16 @@ impl Core {
     /// Whether it leads.
     pub fn is_leader(&self) -> bool {
         matches!(self.role, Role::Leader(_))
+    }
+
+    /// Until when this replica certainly is the only leader, by its own clock. `None` if it does
+    /// not lead, or has not asked a majority yet. After that it may still be the only one.
+    pub fn lease_until(&self) -> Option<Duration> {
+        let Role::Leader(leading) = &self.role else { return None };
+        if self.log.membership().is_alone(self.config.id) {
+            return Some(Duration::MAX);
+        }
+        Some(leading.asked()?.saturating_add(self.config.lease))
     }
 
     /// What it is.

@@ -216,9 +216,71 @@ fn a_replica_does_not_vote_in_a_term_that_an_answer_knows() {
     scene.core(1).hard.term = Term(7);
     scene.introduce();
     let core = scene.core(3);
+    core.tick(LONG);
     assert_eq!(core.term(), Term(7));
     assert_eq!(core.vote(id(2), Term(7), at(1, 1)), Some(false), "it may have voted before");
     assert_eq!(core.vote(id(2), Term(8), at(1, 1)), Some(true));
+}
+
+impl Scene {
+    /// Replica 1 leads and asks the others. Only 3 hears it. Returns what 3 answers.
+    fn asked() -> (Scene, Vec<Envelope>) {
+        let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));
+        scene.introduce();
+        scene.elect(1, &[1, 2, 3]);
+        scene.now += Duration::from_millis(900);
+        let now = scene.now;
+        scene.core(1).tick(now);
+        for envelope in scene.says(1).into_iter().filter(|envelope| envelope.to == id(3)) {
+            scene.core(3).receive(now, envelope);
+        }
+        let answers = scene.says(3).into_iter().filter(|envelope| envelope.to == id(1)).collect();
+        (scene, answers)
+    }
+
+    /// Replica 2, which has heard nothing for long, stands for election. Only 3 hears it. Returns
+    /// whether two replicas are certain to lead alone then.
+    fn has_two_leaders(&mut self) -> bool {
+        let now = self.now;
+        let core = self.core(2);
+        (core.heard_leader, core.election_at) = (None, now);
+        core.tick(now);
+        self.talk(&[2, 3]);
+        let holds = |core: &Core| core.lease_until().is_some_and(|until| now < until);
+        self.cores.values().filter(|core| holds(core)).count() == 2
+    }
+}
+
+#[test]
+fn a_voter_that_restarts_votes_for_nobody_while_the_leader_may_have_its_word() {
+    let has_two = || {
+        let (mut scene, answers) = Scene::asked();
+        let now = scene.now;
+        answers.into_iter().for_each(|answer| scene.core(1).receive(now, answer));
+        let Core { config, mut hard, log, .. } = scene.cores.remove(&id(3)).expect("it runs");
+        hard.life = Life { number: 2, chance: 1 };
+        let mut core = Core::new(config, hard, log, now, 3);
+        core.trust();
+        scene.cores.insert(id(3), core);
+        scene.now += Duration::from_millis(300);
+        scene.has_two_leaders()
+    };
+    assert!(!has_two());
+    assert!(without(Rule::VotersWait, has_two));
+}
+
+#[test]
+fn a_lease_counts_from_the_asking() {
+    let has_two = || {
+        let (mut scene, answers) = Scene::asked();
+        scene.now += Duration::from_millis(700);
+        let now = scene.now;
+        answers.into_iter().for_each(|answer| scene.core(1).receive(now, answer));
+        scene.now += Duration::from_millis(301);
+        scene.has_two_leaders()
+    };
+    assert!(!has_two());
+    assert!(without(Rule::LeasesCountFromAsking, has_two));
 }
 
 #[test]

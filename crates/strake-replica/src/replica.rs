@@ -307,6 +307,14 @@ impl Replica {
         self.shared.wake(&mut state);
     }
 
+    /// True while no other replica can lead: a majority has answered what this one asked less than
+    /// [`Config::lease`] ago, and votes for nobody yet. A process that stood still finds it over.
+    pub fn lease(&self) -> bool {
+        let state = self.shared.state.lock();
+        let until = state.core.lease_until().filter(|_| state.ended.is_none());
+        until.is_some_and(|until| self.shared.clock.monotonic() < until)
+    }
+
     /// How it is.
     pub fn status(&self) -> Status {
         let state = self.shared.state.lock();

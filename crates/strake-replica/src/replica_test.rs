@@ -73,6 +73,7 @@ impl Group {
         let config = Config {
             heartbeat: Duration::from_millis(20),
             election: Duration::from_millis(200),
+            lease: Duration::from_millis(150),
             log_bytes_max: 20_000,
             kept_entries: 5,
             commits_when_appended: true,

@@ -20,6 +20,11 @@ pub(crate) enum Rule {
     BothMajoritiesDecide,
     /// A read asks a majority whether this is still the leader.
     ReadsAskAMajority,
+    /// Whoever has heard a leader lately, or has just started and may have, votes for nobody: the
+    /// leader may hold its lease.
+    VotersWait,
+    /// A lease counts from when the leader asked, not from when it was answered.
+    LeasesCountFromAsking,
     /// A group of one tells others no more than what is durable (R27).
     OthersLearnTheDurable,
     /// A leader whose journal stands still steps down.

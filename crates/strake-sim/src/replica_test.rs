@@ -104,6 +104,7 @@ impl Group {
         let config = Config {
             heartbeat: Duration::from_millis(20),
             election: Duration::from_millis(150),
+            lease: Duration::from_millis(100),
             log_bytes_max: 4000,
             kept_entries: 5,
             ..Config::new(id)

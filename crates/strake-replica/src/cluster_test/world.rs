@@ -40,6 +40,8 @@ pub(super) struct Counts {
     put_back: u64,
     snapshots: u64,
     changes: u64,
+    /// Steps after which a replica held a lease.
+    leases: u64,
 }
 
 impl Counts {
@@ -51,11 +53,13 @@ impl Counts {
         self.put_back += other.put_back;
         self.snapshots += other.snapshots;
         self.changes += other.changes;
+        self.leases += other.leases;
     }
 
     /// A simulation in which little happens proves little.
     pub(super) fn assert_enough(&self, kind: Kind, seeds: u64) {
         assert!(self.commits > 40 * seeds && self.reads > 5 * seeds, "{self:?}");
+        assert!(self.leases > 100 * seeds, "{self:?}");
         assert!(self.leaders > seeds && self.crashes > seeds && self.snapshots > 0, "{self:?}");
         let may_change = matches!(kind, Kind::Changing | Kind::Solo);
         assert!(self.changes > seeds || !may_change, "{self:?}");
@@ -311,6 +315,20 @@ impl World {
         change(run, now);
         let output = run.core.output();
         self.follow_up(id, output);
+        self.judge_leases();
+    }
+
+    /// At most one replica holds a lease, also of those that are paused: such a one may go on at
+    /// any moment, before it hears anything.
+    fn judge_leases(&mut self) {
+        let now = self.now;
+        let holds = |node: &&Node| {
+            let until = node.run.as_ref().and_then(|run| run.core.lease_until());
+            until.is_some_and(|until| now < until)
+        };
+        let holders = self.nodes.values().filter(holds).count();
+        assert!(holders <= 1, "{holders} replicas hold a lease at {now:?}");
+        self.counts.leases += holders as u64;
     }
 
     fn follow_up(&mut self, id: ReplicaId, output: Output) {
@@ -453,6 +471,7 @@ impl World {
         Config {
             heartbeat: Duration::from_millis(60),
             election: Duration::from_millis(300),
+            lease: Duration::from_millis(280),
             append_bytes: 600,
             window_entries: 16,
             log_bytes_max: 24 << 10,

@@ -141,10 +141,12 @@ impl Core {
         }
     }
 
-    /// Whether a leader was heard so lately that no election is wanted.
+    /// Whether a leader was, or may have been, heard so lately that it may hold its lease.
     fn has_leader(&self) -> bool {
         let is_near = |heard| self.now.saturating_sub(heard) < self.config.election;
-        self.is_leader() || (self.leader.is_some() && self.heard_leader.is_some_and(is_near))
+        let waits = obeys(Rule::VotersWait);
+        let has_heard = self.heard_leader.is_some_and(is_near) && (waits || self.leader.is_some());
+        self.is_leader() || has_heard || (waits && self.now < self.votes_from)
     }
 
     /// Whether a candidate has as much as this replica has, and once had.

@@ -20,6 +20,10 @@ pub(super) struct Leading {
     /// The entry that began the term.
     begin: Position,
     round: u64,
+    /// Rounds that no majority has answered yet, and when the others were asked.
+    asked: VecDeque<(u64, Duration)>,
+    /// When the newest round was asked that a majority has answered.
+    answered: Option<Duration>,
     /// Reads with the round that confirms them, in order.
     reads: VecDeque<Read>,
     heartbeat_at: Duration,
@@ -74,6 +78,11 @@ impl Progress {
 }
 
 impl Leading {
+    /// When the others were asked last, of the times that a majority has answered.
+    pub(super) fn asked(&self) -> Option<Duration> {
+        self.answered
+    }
+
     /// An earlier life of this replica has said what is known of it.
     pub(super) fn forget(&mut self, id: ReplicaId, last: Position) {
         if let Some(progress) = self.others.get_mut(&id) {
@@ -278,6 +287,8 @@ impl Core {
             others: BTreeMap::new(),
             begin: last.next(),
             round: 0,
+            asked: VecDeque::new(),
+            answered: None,
             reads: VecDeque::new(),
             heartbeat_at: self.now + self.config.heartbeat,
             is_asked: true,
@@ -345,6 +356,13 @@ impl Core {
         let Role::Leader(leading) = &mut self.role else { return };
         if force {
             leading.heartbeat_at = self.now + self.config.heartbeat;
+            leading.round += 1;
+            leading.asked.push_back((leading.round, self.now));
+            let is_of_use =
+                |(_, at): &(u64, Duration)| self.now.saturating_sub(*at) < self.config.lease;
+            while leading.asked.front().is_some_and(|asked| !is_of_use(asked)) {
+                leading.asked.pop_front();
+            }
         }
         let ids: Vec<ReplicaId> = leading.others.keys().copied().collect();
         ids.into_iter().for_each(|id| self.send_entries(id, force));
@@ -466,6 +484,21 @@ impl Core {
         }
         self.advance_commit();
         self.confirm_reads();
+        self.extend_lease();
+    }
+
+    /// Notes which round a majority has answered by now.
+    fn extend_lease(&mut self) {
+        let (own, now) = (self.config.id, self.now);
+        let Role::Leader(leading) = &mut self.role else { return };
+        let round = self.log.membership().quorum_value(|id| match leading.others.get(&id) {
+            Some(progress) if progress.counts => progress.round,
+            None if id == own => leading.round,
+            _ => 0,
+        });
+        while let Some((_, at)) = leading.asked.pop_front_if(|(asked, _)| *asked <= round) {
+            leading.answered = Some(if obeys(Rule::LeasesCountFromAsking) { at } else { now });
+        }
     }
 
     /// Commits what a quorum has.

@@ -63,6 +63,7 @@ impl World {
         let config = Config {
             heartbeat: Duration::from_millis(40),
             election: Duration::from_millis(300),
+            lease: Duration::from_millis(200),
             ..config(own)
         };
         let quorum = Quorum::start(QuorumParts {
