@@ -144,7 +144,8 @@ pub fn design_text(measured: &Measured, code: &str, block_size: &str) -> String 
         "title = \"Strake on this machine\"\n\
          notes = \"strake plan calibrate; one building block is this machine with its devices\"\n\n\
          [[tier]]\nname = \"data\"\nblocks = 1\n\n[tier.storage]\nenclosure = \"this-machine\"\n\
-         per_block = 1\ndisk = \"this-disk-{disk}\"\ncode = \"{code}\"\nblock_size = \"{block_size}\"\n\n\
+         per_block = 1\ndisk = \"this-disk-{disk}\"\ncode = \"{code}\"\nblock_size = \"{block_size}\"\n\
+         strips_share_disks = true\n\n\
          [tier.servers]\nmodel = \"this-machine\"\nper_block = 1\n"
     )
 }
@@ -166,8 +167,8 @@ mod tests {
             random_2m: random_2m * MIB,
             seek: 0.001,
             first_mib: 0.002,
-            iops_write: 900.0,
-            iops_read: 1800.0,
+            iops_write: 9000.0,
+            iops_read: 18_000.0,
             direct: true,
         }
     }

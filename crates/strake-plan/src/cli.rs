@@ -103,15 +103,27 @@ Writes a scratch file of --size into each directory and removes it; takes about 
         /// The design file.
         design: PathBuf,
         /// Rate that one client is to reach; else what its adapter carries.
-        #[arg(long, value_parser = parse_rate)]
+        #[arg(long, allow_hyphen_values = true, value_parser = parse_rate)]
         client_rate: Option<f64>,
         /// NFS transfer size (`rsize` in /proc/mounts of a client).
-        #[arg(long, value_parser = |text: &str| parse_capacity(text, 1024.0))]
+        #[arg(long, allow_hyphen_values = true, value_parser = capacity)]
         rsize: Option<f64>,
         /// Print everything as JSON.
         #[arg(long)]
         json: bool,
     },
+}
+
+fn capacity(text: &str) -> Result<f64, String> {
+    parse_capacity(text, 1024.0)
+}
+
+fn usable(text: &str) -> Result<f64, String> {
+    solve::requirement(text, false)
+}
+
+fn raw(text: &str) -> Result<f64, String> {
+    solve::requirement(text, true)
 }
 
 #[derive(Args, Debug)]
@@ -124,7 +136,7 @@ struct CalibrateArgs {
     #[arg(long)]
     mount: Option<PathBuf>,
     /// Bytes written and read in each place.
-    #[arg(long, default_value = "512M", value_parser = |text: &str| parse_capacity(text, 1024.0))]
+    #[arg(long, default_value = "512M", value_parser = capacity)]
     size: f64,
     /// Most seconds of each single run.
     #[arg(long, default_value_t = 3.0)]
@@ -205,16 +217,16 @@ impl CalibrateArgs {
 #[derive(Args, Debug)]
 struct SolveArgs {
     /// Usable capacity (TB = 2^40 bytes).
-    #[arg(long, value_parser = |text: &str| solve::requirement(text, false))]
+    #[arg(long, allow_hyphen_values = true, value_parser = usable)]
     usable: Option<f64>,
     /// Raw capacity (TB = 10^12 bytes).
-    #[arg(long, value_parser = |text: &str| solve::requirement(text, true))]
+    #[arg(long, allow_hyphen_values = true, value_parser = raw)]
     raw: Option<f64>,
     /// Streaming write (GB/s = 2^30 bytes per second).
-    #[arg(long, value_parser = parse_rate)]
+    #[arg(long, allow_hyphen_values = true, value_parser = parse_rate)]
     write: Option<f64>,
     /// Streaming read.
-    #[arg(long, value_parser = parse_rate)]
+    #[arg(long, allow_hyphen_values = true, value_parser = parse_rate)]
     read: Option<f64>,
     /// Random 4 KiB writes per second.
     #[arg(long)]
@@ -284,7 +296,13 @@ impl SolveArgs {
 /// Runs the command; prints to standard output, errors to standard error.
 pub fn run(args: PlanArgs) -> ExitCode {
     match execute(&args) {
-        Ok(out) => print(&out),
+        Ok(answer) => match print(&answer.text) {
+            ExitCode::SUCCESS if answer.broken => {
+                tell(&"the design does not keep what its code promises; see Errors above");
+                ExitCode::from(1)
+            }
+            code => code,
+        },
         Err(error) => {
             tell(&error);
             ExitCode::from(if error.is_usage() { 2 } else { 1 })
@@ -310,7 +328,20 @@ fn print(out: &str) -> ExitCode {
     }
 }
 
-fn execute(args: &PlanArgs) -> Result<String, PlanError> {
+/// What a command prints, and whether it found a design that does not keep its promise.
+#[derive(Debug)]
+struct Answer {
+    text: String,
+    broken: bool,
+}
+
+impl From<String> for Answer {
+    fn from(text: String) -> Answer {
+        Answer { text, broken: false }
+    }
+}
+
+fn execute(args: &PlanArgs) -> Result<Answer, PlanError> {
     let mut library = Library::built_in();
     for directory in &args.library {
         library.add_directory(directory)?;
@@ -318,10 +349,13 @@ fn execute(args: &PlanArgs) -> Result<String, PlanError> {
     match &args.command {
         PlanCommand::Evaluate { design, explain, json } => {
             let evaluation = evaluate(&Design::read(design)?.resolve(&library)?);
-            if *json { to_json(&evaluation) } else { Ok(text::render(&evaluation, *explain)) }
+            let broken = evaluation.broken();
+            let text =
+                if *json { to_json(&evaluation)? } else { text::render(&evaluation, *explain) };
+            Ok(Answer { text, broken })
         }
-        PlanCommand::Solve(solve) => solve.run(&library),
-        PlanCommand::Calibrate(calibrate) => calibrate.run(&library),
+        PlanCommand::Solve(solve) => Ok(solve.run(&library)?.into()),
+        PlanCommand::Calibrate(calibrate) => Ok(calibrate.run(&library)?.into()),
         PlanCommand::Compare { design, bench, json } => {
             let design = Design::read(design)?;
             let system = design.resolve(&library)?;
@@ -332,11 +366,11 @@ fn execute(args: &PlanArgs) -> Result<String, PlanError> {
                 measurements.extend(compare::read_bench(&path.display().to_string(), &text)?);
             }
             let comparisons = compare::compare(&system, &measurements);
-            if *json {
-                to_json(&comparisons)
-            } else {
-                Ok(compare::render(&system.title, &comparisons))
+            Ok(match json {
+                true => to_json(&comparisons)?,
+                false => compare::render(&system.title, &comparisons),
             }
+            .into())
         }
         PlanCommand::Report { design, out } => {
             let design = Design::read(design)?;
@@ -353,14 +387,18 @@ fn execute(args: &PlanArgs) -> Result<String, PlanError> {
                 std::fs::write(&path, page).map_err(|error| PlanError::read(&path, error))?;
                 written.push_str(&format!("wrote {}\n", path.display()));
             }
-            Ok(written)
+            Ok(Answer { text: written, broken: evaluation.broken() })
         }
         PlanCommand::Tune { design, client_rate, rsize, json } => {
             let design = Design::read(design)?;
             let system = design.resolve(&library)?;
             let wishes = Wishes { client_rate: *client_rate, rsize: *rsize };
             let settings = tune::tune(&system, wishes);
-            if *json { to_json(&settings) } else { Ok(tune::render(&system.title, &settings)) }
+            Ok(match json {
+                true => to_json(&settings)?,
+                false => tune::render(&system.title, &settings),
+            }
+            .into())
         }
     }
 }

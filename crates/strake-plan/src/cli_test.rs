@@ -13,6 +13,10 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Runs `strake plan …`; paths below docs/ are found from the repository's root.
 fn plan(line: &str) -> Result<String, PlanError> {
+    answer(line).map(|answer| answer.text)
+}
+
+fn answer(line: &str) -> Result<Answer, PlanError> {
     let words = line.split_whitespace().map(|word| match word.starts_with("docs/") {
         true => format!("{ROOT}/{word}"),
         false => word.to_string(),
@@ -57,7 +61,7 @@ fn solve_writes_designs_that_evaluate() {
     let out = std::env::temp_dir().join(format!("strake-plan-solve-{}", std::process::id()));
     let asked = "solve --usable 500TB --write 9GB/s --read 10GB/s --network qdr";
     let text = plan(&format!("{asked} --out {}", out.display())).unwrap();
-    assert!(text.contains("3 blocks of 2 x dcs3700"), "{text}");
+    assert!(text.contains("2 blocks of 3 x dcs3700"), "{text}");
     let first = plan(&format!("evaluate {}/design-1.toml", out.display())).unwrap();
     assert!(first.contains("streaming write"));
     std::fs::remove_dir_all(&out).unwrap();
@@ -94,6 +98,52 @@ fn what_is_wrong_is_wrong_usage() {
     ] {
         let error = plan(line).unwrap_err();
         assert!(error.is_usage(), "{line}: {error}");
+    }
+}
+
+#[test]
+fn what_is_wrong_says_how_to_write_it() {
+    let directory = std::env::temp_dir().join(format!("strake-plan-bad-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        std::fs::write(directory.join(name), bytes).unwrap();
+        directory.join(name).display().to_string()
+    };
+    let design = std::fs::read_to_string(format!("{ROOT}/docs/plan/examples/solution-2a.toml"));
+    let design = design.unwrap();
+    let bare = file("bare.toml", design.replace("\"4M\"", "4").as_bytes());
+    let noise: Vec<u8> = (0..=255).cycle().take(5000).collect();
+    let noise = file("noise.toml", &noise);
+    let long = file("long.toml", format!("title = {}\n", "x".repeat(10 << 20)).as_bytes());
+    for (line, says) in [
+        (format!("evaluate {bare}"), "for example \"4M\""),
+        (format!("evaluate {noise}"), "noise.toml"),
+        (format!("evaluate {long}"), "long.toml"),
+        (format!("evaluate {}", directory.display()), "strake-plan-bad"),
+    ] {
+        let error = plan(&line).unwrap_err();
+        assert!(error.is_usage(), "{line}: {error}");
+        let error = error.to_string();
+        assert!(error.contains(says) && error.len() < 2000, "{line}: {} bytes", error.len());
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+    for (line, says) in [
+        ("solve --usable 500", "500TB"),
+        ("solve --usable -5TB", "negative"),
+        ("solve --usable 1TB --write 9", "no rate"),
+    ] {
+        let words = std::iter::once("plan").chain(line.split_whitespace());
+        let error = Cli::try_parse_from(words).err().expect("refused").to_string();
+        assert!(error.contains(says), "{line}: {error}");
+    }
+}
+
+#[test]
+fn a_design_that_breaks_its_promise_prints_and_fails() {
+    for (name, broken) in [("audit-01-four-disks", true), ("nvme-cluster", false)] {
+        let answer = answer(&format!("evaluate docs/plan/examples/{name}.toml")).unwrap();
+        assert_eq!(answer.broken, broken, "{name}");
+        assert_eq!(answer.text.contains("\nErrors\n  promise-broken"), broken, "{name}");
     }
 }
 

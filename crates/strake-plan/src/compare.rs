@@ -9,7 +9,7 @@ use crate::design::System;
 use crate::error::PlanError;
 use crate::evaluate::{TierEvaluation, evaluate_tier};
 use crate::figure::Figure;
-use crate::library::Adapter;
+use crate::library::{Adapter, Server};
 use crate::stage::{Metric, adapter};
 use crate::unit::{KIB, Unit, parse_capacity};
 use serde::{Deserialize, Serialize};
@@ -68,8 +68,8 @@ const CROWD_MAX: u64 = 1_000_000;
 
 /// Reads a bench report; `file` is only for messages.
 pub fn read_bench(file: &str, text: &str) -> Result<Vec<Measurement>, PlanError> {
-    let report: Report = serde_json::from_str(text)
-        .map_err(|error| PlanError::Schema { file: file.into(), error: error.to_string() })?;
+    let report: Report =
+        serde_json::from_str(text).map_err(|error| PlanError::schema(file, &error))?;
     let measurements: Vec<Measurement> =
         report.metrics.iter().filter_map(|metric| measurement(metric, &report.detail)).collect();
     // Figures without a meaning compare with nothing.
@@ -99,7 +99,7 @@ fn measurement(metric: &ReportMetric, detail: &serde_json::Value) -> Option<Meas
         "read" => false,
         _ => return None,
     };
-    let record = parse_capacity(record, KIB).ok()?;
+    let record = record.parse().or_else(|_| parse_capacity(record, KIB)).ok()?;
     let (hosts, tasks) = crowd.split_once('x')?;
     let (hosts, tasks_per_host) = (hosts.parse().ok()?, tasks.parse().ok()?);
     let bytes = median(&metric.samples)? * unit(&metric.unit)?;
@@ -199,19 +199,19 @@ fn compare_one(system: &System, measurement: &Measurement) -> Comparison {
 /// The network stages alone, for the clients and servers that took part. A test of the network
 /// moves no parity, so the adapters' own rates stand.
 fn compare_network(system: &System, measurement: &Measurement, servers: u64) -> Comparison {
-    let all = |name: &str, nodes: u64, (lan, per_node): (&Adapter, u64)| {
+    let all = |name: &str, nodes: u64, model: &Server, (lan, per_node): (&Adapter, u64)| {
         let count = Figure::design("nodes", Unit::Count, nodes as f64);
         let adapters = Figure::design("adapters per node", Unit::Count, per_node as f64);
-        Figure::product(name, Unit::BytesPerSecond, vec![count, adapters, adapter(lan)])
+        Figure::product(name, Unit::BytesPerSecond, vec![count, adapters, adapter(model, lan)])
     };
     let mut sides = Vec::new();
     if let Some(front) = &system.tiers[0].servers {
         let lan = front.lan.map(|lan| (lan, front.lan_per_server));
-        sides.extend(lan.map(|lan| all("server network", servers, lan)));
+        sides.extend(lan.map(|lan| all("server network", servers, front.model, lan)));
     }
     if let Some(clients) = &system.clients {
         let lan = clients.lan.map(|lan| (lan, clients.lan_per_client));
-        sides.extend(lan.map(|lan| all("client network", measurement.hosts, lan)));
+        sides.extend(lan.map(|lan| all("client network", measurement.hosts, clients.model, lan)));
     }
     if sides.is_empty() {
         sides.push(Figure::design(
@@ -272,9 +272,8 @@ fn cause(
     let index = Metric::ALL.iter().position(|metric| *metric == measurement.metric);
     let like = |bound: f64| bound > 0.0 && (measurement.value / bound - 1.0).abs() <= CLOSE;
     let lost = tier.losses.iter().find(|loss| {
-        index.is_some_and(|index| {
-            like(loss.at_least[index].value) || like(loss.at_most[index].value)
-        })
+        let rate = |rates: &[Figure]| index.and_then(|index| rates.get(index)).map(|r| r.value);
+        rate(&loss.at_least).is_some_and(like) || rate(&loss.at_most).is_some_and(like)
     });
     if measurement.hosts == 1 && measurement.tasks_per_host == 1 {
         return "one task waits for each transfer in turn: repeat with more tasks (--tasks 8)"

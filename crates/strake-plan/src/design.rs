@@ -10,6 +10,7 @@ use crate::library::{
     Adapter, AdapterKind, Code, Disk, Enclosure, FileSystem, Library, Parity, Rack, Server,
     StreamCeiling, Switch, Tray, WriteCache,
 };
+use crate::parts;
 use crate::unit::{Capacity, MIB};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -68,6 +69,8 @@ pub struct ClientChoice {
     pub lan: Option<String>,
     #[serde(default = "one")]
     pub lan_per_client: u64,
+    /// Small operations that a client has on their way at a time; one per core by default.
+    pub queue_depth: Option<u64>,
 }
 
 /// One kind of building block, repeated.
@@ -110,6 +113,10 @@ pub struct StorageChoice {
     pub spares: u64,
     /// Share of a disk's time that a rebuild may take; a quarter by default.
     pub rebuild_share: Option<f64>,
+    /// The design knows that a disk holds several strips of a stripe, so that its code survives
+    /// fewer lost disks than it could: a warning then, not an error.
+    #[serde(default)]
+    pub strips_share_disks: bool,
 }
 
 /// The servers of one building block.
@@ -175,11 +182,14 @@ pub struct Clients<'a> {
     pub count: u64,
     pub lan: Option<&'a Adapter>,
     pub lan_per_client: u64,
+    pub queue_depth: u64,
 }
 
 /// A resolved tier.
 #[derive(Clone, Debug)]
 pub struct Tier<'a> {
+    pub library: &'a Library,
+    pub filesystem: &'a FileSystem,
     pub name: String,
     pub blocks: u64,
     pub workload: Workload,
@@ -205,6 +215,7 @@ pub struct Storage<'a> {
     pub parity: Parity,
     pub spares: u64,
     pub rebuild_share: f64,
+    pub strips_share_disks: bool,
 }
 
 /// Resolved servers of a block.
@@ -261,8 +272,7 @@ impl Design {
 
     /// Parses the text of a design; `file` is only for messages.
     pub fn parse(file: &str, text: &str) -> Result<Design, PlanError> {
-        toml::from_str(text)
-            .map_err(|error| PlanError::Schema { file: file.into(), error: error.to_string() })
+        toml::from_str(text).map_err(|error| PlanError::schema(file, &error))
     }
 
     /// Looks every component up and applies the defaults.
@@ -273,15 +283,24 @@ impl Design {
             ));
         }
         let filesystem = self.filesystem.as_deref().unwrap_or("strake");
+        let rack = Library::find(&library.racks, "rack", &self.rack.model)?;
+        if self.rack.reserve_units >= rack.units.value {
+            return Err(PlanError::Usage(format!(
+                "[rack] reserve_units = {} leaves nothing of the {}U of {}",
+                self.rack.reserve_units, rack.units.value, rack.name
+            )));
+        }
+        let filesystem = Library::find(&library.filesystems, "filesystem", filesystem)?;
+        let tier = |choice: &TierChoice| choice.resolve(library, filesystem);
         Ok(System {
             title: self.title.clone(),
             library,
-            filesystem: Library::find(&library.filesystems, "filesystem", filesystem)?,
-            rack: Library::find(&library.racks, "rack", &self.rack.model)?,
+            filesystem,
+            rack,
             reserve_units: self.rack.reserve_units,
             servers_apart: self.rack.servers_apart,
             clients: self.clients.as_ref().map(|c| c.resolve(library)).transpose()?,
-            tiers: self.tier.iter().map(|t| t.resolve(library)).collect::<Result<_, _>>()?,
+            tiers: self.tier.iter().map(tier).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -293,26 +312,37 @@ impl ClientChoice {
             ("[clients] lan_per_client", self.lan_per_client, PER_BLOCK_MAX),
         ];
         counts(&PlanError::Usage, &fields)?;
-        Ok(Clients {
-            model: Library::find(&library.servers, "server", &self.model)?,
+        let model = Library::find(&library.servers, "server", &self.model)?;
+        let queue_depth = self.queue_depth.unwrap_or(model.cores.value);
+        counts(&PlanError::Usage, &[("[clients] queue_depth", queue_depth, BLOCKS_MAX)])?;
+        let clients = Clients {
+            model,
             count: self.count,
             lan: self.lan.as_deref().map(|name| lan(library, name)).transpose()?,
             lan_per_client: self.lan_per_client,
-        })
+            queue_depth,
+        };
+        parts::clients(&clients)?;
+        Ok(clients)
     }
 }
 
 impl TierChoice {
-    fn resolve<'a>(&self, library: &'a Library) -> Result<Tier<'a>, PlanError> {
+    fn resolve<'a>(
+        &self,
+        library: &'a Library,
+        filesystem: &'a FileSystem,
+    ) -> Result<Tier<'a>, PlanError> {
         let wrong = |why: String| PlanError::Design { tier: self.name.clone(), why };
         counts(&wrong, &[("blocks", self.blocks, BLOCKS_MAX)])?;
-        Ok(Tier {
-            name: self.name.clone(),
-            blocks: self.blocks,
-            workload: self.workload,
-            storage: self.storage.resolve(library, &wrong)?,
-            servers: self.servers.as_ref().map(|s| s.resolve(library, &wrong)).transpose()?,
-        })
+        let storage = self.storage.resolve(library, &wrong)?;
+        parts::storage(&storage, &wrong)?;
+        let servers = self.servers.as_ref().map(|s| s.resolve(library, &wrong)).transpose()?;
+        if let Some(servers) = &servers {
+            parts::servers(&storage, servers, &wrong)?;
+        }
+        let (name, blocks, workload) = (self.name.clone(), self.blocks, self.workload);
+        Ok(Tier { library, filesystem, name, blocks, workload, storage, servers })
     }
 }
 
@@ -336,6 +366,11 @@ impl StorageChoice {
         let tray = self.tray(library, enclosure, wrong)?;
         let disks_per_tray = self.disks_per_tray(enclosure, tray, wrong)?;
         let disks: u64 = disks_per_tray.iter().sum();
+        if disks == 0 {
+            return Err(wrong(
+                "the enclosures hold no disk; give disks_per_tray at least one".into(),
+            ));
+        }
         let parity = self.parity.unwrap_or(enclosure.parity);
         if parity == Parity::Controller && disks < code.width() {
             return Err(wrong(format!(
@@ -375,6 +410,7 @@ impl StorageChoice {
             parity,
             spares: self.spares,
             rebuild_share,
+            strips_share_disks: self.strips_share_disks,
         })
     }
 

@@ -4,7 +4,8 @@
 //! belong there. Pure; agrees with the number of racks that `inventory` counts.
 
 use crate::design::{System, Tier};
-use crate::inventory::block_units;
+use crate::inventory::rack_runs;
+use crate::rack::Run;
 use serde::Serialize;
 
 /// What stands in a rack.
@@ -51,41 +52,56 @@ impl RackView {
 /// Every rack of the system, at most `most` of them. A block higher than a rack is drawn cut
 /// into parts, as it would have to be built.
 pub fn elevation(system: &System, most: usize) -> Vec<RackView> {
+    let (storage, servers) = rack_runs(system);
+    let apart = system.servers_apart;
+    let mut racks = draw(system, &storage, most, &|rack, tier| {
+        add_storage(rack, tier);
+        if !apart {
+            add_servers(rack, tier);
+        }
+    });
+    let mut of_servers = draw(system, &servers, most, &add_servers);
+    for rack in &mut of_servers {
+        rack.title = format!("{}, servers", rack.title);
+    }
+    racks.extend(of_servers);
+    racks.truncate(most);
+    racks
+}
+
+fn draw(
+    system: &System,
+    runs: &[Run],
+    most: usize,
+    add: &dyn Fn(&mut RackView, &Tier),
+) -> Vec<RackView> {
     let units = system.rack.units.value;
     let room = units.saturating_sub(system.reserve_units).max(1);
     let mut racks = Vec::new();
-    for tier in &system.tiers {
-        let (storage, servers) = block_units(tier);
-        let height = if system.servers_apart { storage } else { storage + servers };
-        let per_rack = room.checked_div(height).unwrap_or(tier.blocks).max(1);
-        let new = |title: String| RackView { title, units, places: Vec::new() };
-        let mut block = 0;
-        while block < tier.blocks && racks.len() < most {
-            let last = (block + per_rack).min(tier.blocks);
-            let first = block + 1;
-            let which = match last - block {
-                1 => format!("block {first}"),
-                _ => format!("blocks {first} to {last}"),
-            };
-            let mut rack = new(format!("{}: {which}", tier.name));
-            for _ in (block..last).filter(|_| height > 0) {
-                add_storage(&mut rack, tier);
-                if !system.servers_apart {
-                    add_servers(&mut rack, tier);
-                }
+    for run in runs {
+        let title = |blocks: u64, tier: usize| match blocks {
+            1 => format!("{}: 1 block", system.tiers[tier].name),
+            _ => format!("{}: {blocks} blocks", system.tiers[tier].name),
+        };
+        if let [(tier, 0)] = run.blocks[..] {
+            // Blocks that had to be cut; beyond what is drawn nothing needs a place.
+            let tier = &system.tiers[tier];
+            let mut all = RackView { title: tier.name.clone(), units, places: Vec::new() };
+            for _ in 0..tier.blocks.min(most as u64) {
+                add(&mut all, tier);
             }
-            block = last;
-            cut(rack, room, &mut racks);
+            cut(all, room, &mut racks);
+            continue;
         }
-        if system.servers_apart {
-            let mut rack = new(format!("{}: servers", tier.name));
-            // Beyond what is drawn nothing needs a place.
-            let drawn = most as u64 * room / servers.max(1) + 1;
-            (0..tier.blocks.min(drawn)).for_each(|_| add_servers(&mut rack, tier));
-            cut(rack, room, &mut racks);
+        let titles: Vec<String> = run.blocks.iter().map(|(t, blocks)| title(*blocks, *t)).collect();
+        let mut rack = RackView { title: titles.join(", "), units, places: Vec::new() };
+        for (tier, blocks) in &run.blocks {
+            (0..*blocks).for_each(|_| add(&mut rack, &system.tiers[*tier]));
+        }
+        for _ in 0..run.racks.min(most as u64) {
+            racks.push(rack.clone());
         }
     }
-    racks.truncate(most);
     racks
 }
 

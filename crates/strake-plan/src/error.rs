@@ -1,5 +1,6 @@
 //! What can go wrong in planning, each with what to do about it.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// An error of the planner. Everything a user writes wrong is `usage` (exit code 2).
@@ -64,10 +65,29 @@ impl PlanError {
         PlanError::Io { path: path.into(), error }
     }
 
+    /// A text that does not fit its schema. Parsers quote the line; of a long one only the
+    /// beginning is of use.
+    pub fn schema(file: &str, error: &dyn std::fmt::Display) -> PlanError {
+        const COLUMNS_MAX: usize = 160;
+        let shorten = |line: &str| match line.char_indices().nth(COLUMNS_MAX) {
+            Some((end, _)) => format!("{} …", &line[..end]),
+            None => line.to_string(),
+        };
+        let error = error.to_string();
+        let lines: Vec<String> = error.lines().map(shorten).collect();
+        PlanError::Schema { file: file.into(), error: lines.join("\n") }
+    }
+
     /// Whether the user wrote something wrong (exit code 2) rather than something failing (1).
     pub fn is_usage(&self) -> bool {
         match self {
-            PlanError::Io { error, .. } => error.kind() == std::io::ErrorKind::NotFound,
+            PlanError::Io { error, .. } => matches!(
+                error.kind(),
+                ErrorKind::NotFound
+                    | ErrorKind::InvalidData
+                    | ErrorKind::IsADirectory
+                    | ErrorKind::NotADirectory
+            ),
             PlanError::Measure(_) => false,
             _ => true,
         }

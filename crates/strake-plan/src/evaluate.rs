@@ -8,9 +8,12 @@
 use crate::design::{System, Tier};
 use crate::figure::Figure;
 use crate::inventory::{Inventory, inventory};
-use crate::library::{Parity, Sourced};
+use crate::library::{Adapter, Parity, Sourced};
+use crate::loss::{LossEvaluation, losses};
+use crate::operation::latency;
+use crate::rebuild::{rebuild_disk, rebuild_server};
 use crate::rule::{Warning, warnings};
-use crate::stage::{Lost, Metric, adapter, block_stages, client_stages, disk_stream, local_iops};
+use crate::stage::{Lost, Metric, adapter, block_stages, client_stages, local_iops};
 use crate::unit::{MIB, Unit};
 use serde::Serialize;
 
@@ -45,9 +48,14 @@ pub struct TierEvaluation {
     /// Streaming write and read per processor core of the clients, if the design has clients.
     pub per_core: Vec<Figure>,
     pub losses: Vec<LossEvaluation>,
+    /// Time until what one full disk held is redundant again.
     pub rebuild: Figure,
+    /// The same for a server, where its disks fall out with it and the others can take over.
+    pub rebuild_server: Option<Figure>,
     /// Time to read one block that no cache holds.
     pub cold_block: Option<Figure>,
+    /// Time of one 4 KiB read and write when nothing else waits.
+    pub latency: Vec<Figure>,
 }
 
 /// One rate of a tier and its balance.
@@ -69,19 +77,6 @@ pub struct StageBalance {
     pub capacity: f64,
     /// `capacity` / the rate of the tier; 1 gates.
     pub times: f64,
-}
-
-/// What is left when something is lost.
-#[derive(Clone, Debug, Serialize)]
-pub struct LossEvaluation {
-    /// What is lost.
-    pub lost: String,
-    /// What becomes of the data.
-    pub data: String,
-    /// Rates when the other blocks keep their pace, in the order of `Metric::ALL`.
-    pub at_most: Vec<Figure>,
-    /// Rates when every stripe waits for the slowest block.
-    pub at_least: Vec<Figure>,
 }
 
 /// A stage this close to the narrowest gates together with it.
@@ -115,6 +110,11 @@ impl Evaluation {
         self.inventory.figures().into_iter().for_each(Figure::check);
     }
 
+    /// Whether a tier does not keep what its code promises.
+    pub fn broken(&self) -> bool {
+        self.warnings.iter().any(|warning| warning.broken)
+    }
+
     /// A rate summed over the tiers; tiers are separate pools used side by side.
     pub fn rate(&self, metric: Metric) -> f64 {
         self.tiers.iter().map(|tier| tier.rate(metric).total.value).sum()
@@ -136,7 +136,9 @@ impl TierEvaluation {
         all.extend(&self.local_iops);
         all.extend(&self.per_core);
         all.push(&self.rebuild);
+        all.extend(&self.rebuild_server);
         all.extend(&self.cold_block);
+        all.extend(&self.latency);
         all
     }
 }
@@ -192,9 +194,20 @@ pub fn evaluate_tier(system: &System, tier: &Tier) -> TierEvaluation {
             .collect(),
         per_core: per_core(system, tier),
         losses: losses(system, tier),
-        rebuild: rebuild(tier),
+        rebuild: rebuild_disk(system, tier),
+        rebuild_server: rebuild_server(system, tier),
         cold_block: cold_block(system, tier),
+        latency: [false, true]
+            .into_iter()
+            .map(|writes| latency(tier, lan_of(system, tier), writes))
+            .collect(),
     }
+}
+
+/// The network that a small operation crosses.
+pub(crate) fn lan_of<'a>(system: &System<'a>, tier: &Tier<'a>) -> Option<&'a Adapter> {
+    let clients = system.clients.as_ref().and_then(|clients| clients.lan);
+    clients.or_else(|| tier.servers.as_ref().and_then(|servers| servers.lan))
 }
 
 /// Raw and usable bytes of one block.
@@ -203,7 +216,7 @@ pub fn capacity_of_block(tier: &Tier) -> (f64, f64) {
     (raw(tier, &one).value, usable(tier, &one).value)
 }
 
-fn disk_capacity(tier: &Tier, unit: Unit) -> Figure {
+pub(crate) fn disk_capacity(tier: &Tier, unit: Unit) -> Figure {
     let capacity = &tier.storage.disk.capacity;
     Figure::constant("one disk", unit, capacity.value.0, &capacity.source)
 }
@@ -236,7 +249,7 @@ fn lun(tier: &Tier) -> Option<Figure> {
     ))
 }
 
-fn usable(tier: &Tier, blocks: &Figure) -> Figure {
+pub(crate) fn usable(tier: &Tier, blocks: &Figure) -> Figure {
     let storage = &tier.storage;
     if let Some(lun) = lun(tier) {
         let arrays = (storage.arrays_per_enclosure() * storage.per_block) as f64;
@@ -270,7 +283,7 @@ fn rate(system: &System, tier: &Tier, metric: Metric) -> RateEvaluation {
     let clients = system
         .clients
         .as_ref()
-        .map_or_else(Vec::new, |clients| client_stages(clients, &tier.storage, metric));
+        .map_or_else(Vec::new, |clients| client_stages(clients, tier, metric));
     if !clients.is_empty() {
         carried.extend(clients.iter().map(|stage| (stage.name.clone(), stage.value)));
         let mut limits = vec![Figure { name: "all blocks".into(), ..total }];
@@ -307,151 +320,6 @@ fn per_core(system: &System, tier: &Tier) -> Vec<Figure> {
     vec![of(Metric::Write), of(Metric::Read)]
 }
 
-fn losses(system: &System, tier: &Tier) -> Vec<LossEvaluation> {
-    let storage = &tier.storage;
-    let code = storage.code;
-    let left = code.tolerates().saturating_sub(1);
-    let mut all = Vec::new();
-    let disk = Lost { disks: 1.0, ..Lost::default() };
-    let on_one = match storage.parity {
-        Parity::Controller => 1,
-        _ => code.width().div_ceil((storage.disks_in_use() * tier.blocks).max(1)),
-    };
-    let after = match code.tolerates() {
-        tolerates if on_one > tolerates.max(1) => {
-            format!("lost with the disk: {on_one} strips of each stripe lie on it")
-        }
-        0 => "lost with the disk: this code has no redundancy".to_string(),
-        1 => "all there; no further one of the same array or stripe may go".to_string(),
-        _ => format!("all there; {left} more of the same array or stripe may go"),
-    };
-    all.push(loss(system, tier, "one disk", after, disk));
-    if storage.enclosure.controllers.value >= 2 && storage.ceiling.is_some() {
-        let half = 1.0 / storage.enclosure.controllers.value as f64;
-        let lost = Lost { enclosures: half, ..Lost::default() };
-        let after = "all there; the other controller takes its arrays over".to_string();
-        all.push(loss(system, tier, "one RAID controller", after, lost));
-    }
-    if let Some(servers) = &tier.servers {
-        let lost = Lost { servers: 1.0, ..Lost::default() };
-        let after = after_server(tier, servers.per_block);
-        all.push(loss(system, tier, "one server", after, lost));
-    }
-    if storage.parity != Parity::Client {
-        let lost = Lost { enclosures: 1.0, ..Lost::default() };
-        let offline = storage.disks_per_enclosure() as f64
-            * storage.disk.capacity.value.0
-            * storage.code.data as f64
-            / storage.code.width() as f64;
-        let after = format!("{} offline until it is back", Unit::Bytes.show(offline));
-        all.push(loss(system, tier, "one enclosure with its trays", after, lost));
-    }
-    all
-}
-
-fn after_server(tier: &Tier, per_block: u64) -> String {
-    let code = tier.storage.code;
-    match tier.storage.parity {
-        Parity::Client => {
-            let servers = tier.blocks * per_block;
-            let strips = code.width().div_ceil(servers);
-            if strips <= code.tolerates() {
-                format!("all there; {strips} strip(s) of each stripe lie on one server")
-            } else {
-                format!(
-                    "offline: {servers} servers hold {strips} strips of each stripe, {} tolerates {}",
-                    code.name,
-                    code.tolerates()
-                )
-            }
-        }
-        _ if per_block > 1 => "all there; the block's other servers take over".into(),
-        _ => "the block's data is offline: no second server is cabled to it".into(),
-    }
-}
-
-fn loss(system: &System, tier: &Tier, what: &str, data: String, lost: Lost) -> LossEvaluation {
-    let (at_least, at_most) =
-        Metric::ALL.into_iter().map(|metric| bounds(system, tier, metric, lost)).unzip();
-    LossEvaluation { lost: what.into(), data, at_most, at_least }
-}
-
-/// What is left of a rate: at least, at most.
-fn bounds(system: &System, tier: &Tier, metric: Metric, lost: Lost) -> (Figure, Figure) {
-    let unit = metric.unit();
-    let block = |name, lost| Figure::minimum(name, unit, block_stages(tier, metric, lost));
-    let count = |name: &str, value| Figure::design(name, Unit::Count, value);
-    let whole = block("a whole block", Lost::default());
-    let broken = block("the block with the loss", lost);
-    let blocks = tier.blocks as f64;
-    // With redundancy over the servers a lost server takes its disks along and no stripe waits
-    // for it; otherwise the block's share of every stripe is at stake.
-    let spread = tier.storage.parity == Parity::Client && lost.servers > 0.0;
-    let (least, most) = match &tier.servers {
-        Some(servers) if spread => {
-            let all = blocks * servers.per_block as f64;
-            let left = Figure::product(
-                metric.label(),
-                unit,
-                vec![
-                    count("blocks less the server's share", blocks * (1.0 - lost.servers / all)),
-                    whole,
-                ],
-            );
-            (left.clone(), left)
-        }
-        _ => {
-            let others = Figure::product(
-                "the other blocks",
-                unit,
-                vec![count("other blocks", blocks - 1.0), whole],
-            );
-            let most = Figure::sum(metric.label(), unit, vec![others, broken.clone()]);
-            let all = vec![count("blocks at the pace of the slowest", blocks), broken];
-            (Figure::product(metric.label(), unit, all), most)
-        }
-    };
-    let clients = system
-        .clients
-        .as_ref()
-        .map_or_else(Vec::new, |clients| client_stages(clients, &tier.storage, metric));
-    let limit = |left: Figure| {
-        let mut limits = vec![left];
-        limits.extend(clients.iter().cloned());
-        Figure::minimum(metric.label(), unit, limits)
-    };
-    (limit(least), limit(most))
-}
-
-fn rebuild(tier: &Tier) -> Figure {
-    let storage = &tier.storage;
-    let share = storage.rebuild_share;
-    let capacity = disk_capacity(tier, Unit::RawBytes);
-    let share_figure = Figure::design("share of disk time for the rebuild", Unit::Ratio, share);
-    let name = "rebuild of one full disk";
-    if storage.parity == Parity::Controller {
-        let stream = disk_stream(storage, true);
-        return Figure::formula(
-            name,
-            Unit::Seconds,
-            capacity.value / (stream.value * share),
-            "capacity / (rate of the one replacement disk * share)",
-            vec![capacity, stream, share_figure],
-        );
-    }
-    // Declustered: N strips are read for each written, and all surviving disks take part.
-    let reads = if storage.code.mirrored { 1 } else { storage.code.data };
-    let disks = (storage.disks_in_use() * tier.blocks).saturating_sub(1).max(1) as f64;
-    let stream = disk_stream(storage, true);
-    Figure::formula(
-        name,
-        Unit::Seconds,
-        capacity.value * (reads + 1) as f64 / (disks * stream.value * share),
-        format!("capacity * ({reads} read + 1 written) / (other disks * rate * share)"),
-        vec![capacity, Figure::design("other disks", Unit::Count, disks), stream, share_figure],
-    )
-}
-
 fn cold_block(system: &System, tier: &Tier) -> Option<Figure> {
     let storage = &tier.storage;
     // A disk says it itself, or it positions and the ladder of latencies stands for it.
@@ -470,9 +338,10 @@ fn cold_block(system: &System, tier: &Tier) -> Option<Figure> {
     let strip = Figure::design("strip", Unit::Bytes, storage.segment);
     let mut value = seek.value + per_mib.value * strip.value / MIB;
     let mut inputs = vec![seek, per_mib, strip];
-    let lan = system.clients.as_ref().and_then(|c| c.lan).or(tier.servers.as_ref()?.lan);
-    if let Some(lan) = lan {
-        let lan = adapter(lan);
+    let of_clients = system.clients.as_ref().and_then(|c| Some((c.model, c.lan?)));
+    let of_servers = tier.servers.as_ref().and_then(|s| Some((s.model, s.lan?)));
+    if let Some((model, lan)) = of_clients.or(of_servers) {
+        let lan = adapter(model, lan);
         value += storage.block_size / lan.value;
         inputs.push(Figure::design("block", Unit::Bytes, storage.block_size));
         inputs.push(lan);

@@ -1,11 +1,12 @@
 //! What a design is made of: disks, arrays, servers, ports and cables, rack units, racks, price.
 //!
-//! A building block stays in one rack, because its SAS cables are short; so racks are counted in
-//! whole blocks. Servers that stand apart fill racks of their own.
+//! A building block stays in one rack, because its SAS cables are short. Tiers share racks.
+//! Servers that stand apart fill racks of their own.
 
 use crate::design::{System, Tier};
 use crate::figure::Figure;
 use crate::library::Sourced;
+use crate::rack::{Run, pack};
 use crate::unit::Unit;
 use serde::Serialize;
 
@@ -131,46 +132,42 @@ pub fn inventory(system: &System) -> Inventory {
     }
 }
 
+/// Racks of storage (with its servers, unless they stand apart) and of servers apart.
+pub(crate) fn rack_runs(system: &System) -> (Vec<Run>, Vec<Run>) {
+    let room = system.rack.units.value.saturating_sub(system.reserve_units);
+    let heights = |of: fn((u64, u64)) -> u64| -> Vec<(u64, u64)> {
+        system.tiers.iter().map(|tier| (of(block_units(tier)), tier.blocks)).collect()
+    };
+    if system.servers_apart {
+        (pack(&heights(|(storage, _)| storage), room), pack(&heights(|(_, servers)| servers), room))
+    } else {
+        (pack(&heights(|(storage, servers)| storage + servers), room), Vec::new())
+    }
+}
+
 fn racks(system: &System) -> (Vec<u64>, Figure) {
     let units = &system.rack.units;
     let room = units.value.saturating_sub(system.reserve_units).max(1);
     let mut per_rack = Vec::new();
-    let mut parts = Vec::new();
+    let mut inputs = Vec::new();
     for tier in &system.tiers {
         let (storage, servers) = block_units(tier);
         let block = if system.servers_apart { storage } else { storage + servers };
-        let fit = room.checked_div(block).unwrap_or(tier.blocks);
-        per_rack.push(fit);
-        // A block higher than a rack has to be split; whole racks of units are then the bound.
-        let mut racks = match fit {
-            0 => (tier.blocks * block).div_ceil(room),
-            fit => tier.blocks.div_ceil(fit),
-        };
-        if system.servers_apart {
-            racks += (tier.blocks * servers).div_ceil(room);
-        }
-        parts.push(Figure::formula(
-            tier.name.clone(),
-            Unit::Count,
-            racks as f64,
-            format!(
-                "{} blocks, {fit} in a rack{}",
-                tier.blocks,
-                if system.servers_apart { ", servers in racks of their own" } else { "" }
-            ),
-            vec![
-                Figure::design("height of a block", Unit::RackUnits, block as f64),
-                Figure::constant(
-                    "height of a rack",
-                    Unit::RackUnits,
-                    units.value as f64,
-                    &units.source,
-                ),
-                Figure::design("kept free", Unit::RackUnits, system.reserve_units as f64),
-            ],
-        ));
+        per_rack.push(room.checked_div(block).unwrap_or(tier.blocks));
+        let (name, blocks) = (&tier.name, tier.blocks);
+        let name = format!("height of each of {blocks} blocks of {name}");
+        inputs.push(Figure::design(name, Unit::RackUnits, block as f64));
     }
-    (per_rack, Figure::sum("racks", Unit::Count, parts))
+    let height = units.value as f64;
+    inputs.push(Figure::constant("height of a rack", Unit::RackUnits, height, &units.source));
+    inputs.push(Figure::design("kept free", Unit::RackUnits, system.reserve_units as f64));
+    let (storage, servers) = rack_runs(system);
+    let racks: u64 = storage.iter().chain(&servers).map(|run| run.racks).sum();
+    let rule = match system.servers_apart {
+        true => "blocks stand whole and tiers share racks; servers in racks of their own",
+        false => "blocks stand whole and tiers share racks",
+    };
+    (per_rack, Figure::formula("racks", Unit::Count, racks as f64, rule, inputs))
 }
 
 fn price(system: &System) -> (Option<Figure>, Vec<String>) {

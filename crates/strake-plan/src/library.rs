@@ -48,6 +48,9 @@ pub struct Disk {
     pub stream_read: Sourced<Rate>,
     /// Rate of random 2 MiB transfers; gives the positioning time. Absent for solid state.
     pub random_2m: Option<Sourced<Rate>>,
+    /// Heads must move to a place before they read it; true where `random_2m` is given.
+    #[serde(default)]
+    pub rotating: bool,
     /// Seconds of a seek; the latency ladder's `disk-seek` where `random_2m` is given.
     pub seek: Option<Sourced<f64>>,
     /// Seconds of each MiB of a read that nothing announced; the ladder's `read-1m-disk` likewise.
@@ -56,8 +59,19 @@ pub struct Disk {
     pub iops_write: Sourced<f64>,
     /// Random 4 KiB reads per second.
     pub iops_read: Sourced<f64>,
+    /// Seconds of one 4 KiB write and read when nothing else waits; else the ladder's `flash-write`
+    /// and `flash-read`, or one operation of a disk with heads.
+    pub latency_write: Option<Sourced<f64>>,
+    pub latency_read: Option<Sourced<f64>>,
     /// Price of one.
     pub price: Option<Sourced<f64>>,
+}
+
+impl Disk {
+    /// Whether heads move.
+    pub fn rotates(&self) -> bool {
+        self.rotating || self.random_2m.is_some()
+    }
 }
 
 /// What the write cache of a RAID controller does.
@@ -126,11 +140,15 @@ pub struct Enclosure {
     /// Expansion tray that can be added.
     pub tray: Option<String>,
     pub trays_max: Option<Sourced<u64>>,
+    /// Physical enclosures that it consists of; 1 where nothing is said.
+    pub housings: Option<Sourced<u64>>,
     /// RAID controllers inside (losing one leaves the others).
     pub controllers: Sourced<u64>,
     /// Ports towards the servers; 0 where the servers are inside or the bus connects them.
     pub host_ports: Sourced<u64>,
     pub host_port_rate: Option<Sourced<Rate>>,
+    /// What these ports speak; SAS where nothing is said.
+    pub host_port_kind: Option<AdapterKind>,
     pub rack_units: Sourced<u64>,
     pub iops_write: Option<Sourced<f64>>,
     pub iops_read: Option<Sourced<f64>>,
@@ -148,6 +166,19 @@ pub struct Enclosure {
     #[serde(default)]
     pub profile: Vec<Profile>,
     pub price: Option<Sourced<f64>>,
+}
+
+impl Enclosure {
+    /// Physical enclosures that it consists of.
+    pub fn housings(&self) -> u64 {
+        self.housings.as_ref().map_or(1, |housings| housings.value.max(1))
+    }
+
+    /// Whether the disks sit in a server or on an adapter inside it, so that no other server
+    /// reaches them.
+    pub fn inside_server(&self) -> bool {
+        self.host_ports.value == 0 && self.parity != Parity::Server
+    }
 }
 
 /// An expansion tray.
@@ -171,6 +202,10 @@ pub struct Server {
     pub cores: Sourced<u64>,
     /// Network and storage adapters that fit together.
     pub adapters_max: Option<Sourced<u64>>,
+    /// What one of its PCI slots carries; a faster adapter in it is slowed down to this.
+    pub slot_rate: Option<Sourced<Rate>>,
+    /// `aix` where the documents' machine ran that; Linux where nothing is said.
+    pub os: Option<String>,
     /// What the I/O bus carries in theory.
     pub bus_rate: Option<Sourced<Rate>>,
     /// The share of it that a design may count on.
@@ -179,6 +214,18 @@ pub struct Server {
     pub path_write: Option<Sourced<Rate>>,
     pub path_read: Option<Sourced<Rate>>,
     pub price: Option<Sourced<f64>>,
+}
+
+/// What a network adapter speaks.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fabric {
+    #[default]
+    Ethernet,
+    /// InfiniBand with RDMA.
+    Infiniband,
+    /// TCP/IP over InfiniBand.
+    Ipoib,
 }
 
 /// What an adapter connects to.
@@ -197,6 +244,9 @@ pub struct Adapter {
     pub name: String,
     pub description: String,
     pub kind: AdapterKind,
+    /// What a network adapter speaks; Ethernet where nothing is said.
+    #[serde(default)]
+    pub fabric: Fabric,
     /// Whether `solve` may put it into storage servers.
     #[serde(default = "yes")]
     pub for_servers: bool,
@@ -206,6 +256,8 @@ pub struct Adapter {
     pub slot_rate: Option<Sourced<Rate>>,
     /// What applications measure through the whole adapter.
     pub app_rate: Option<Sourced<Rate>>,
+    /// Seconds that 2 KiB take to the other side; else a rung of the ladder.
+    pub latency: Option<Sourced<f64>>,
     pub price: Option<Sourced<f64>>,
 }
 
@@ -281,6 +333,14 @@ pub struct FileSystem {
     pub name: String,
     pub description: String,
     pub metadata_share: Sourced<f64>,
+    /// Nodes that rebuild at a time; all servers where nothing is said.
+    pub rebuild_nodes: Option<Sourced<u64>>,
+    /// Seconds of one core that a small operation costs at a server and at a client.
+    pub server_operation: Option<Sourced<f64>>,
+    pub client_operation: Option<Sourced<f64>>,
+    /// Seconds of one core that a MiB costs at a client; written ones before redundancy.
+    pub client_mib_write: Option<Sourced<f64>>,
+    pub client_mib_read: Option<Sourced<f64>>,
 }
 
 /// A rung of the latency ladder, in nanoseconds.
@@ -364,8 +424,8 @@ impl Library {
 
     /// Adds the entries of one file, replacing those of the same name.
     pub fn add(&mut self, file: &str, text: &str) -> Result<(), PlanError> {
-        let parsed: LibraryFile = toml::from_str(text)
-            .map_err(|error| PlanError::Schema { file: file.into(), error: error.to_string() })?;
+        let parsed: LibraryFile =
+            toml::from_str(text).map_err(|error| PlanError::schema(file, &error))?;
         macro_rules! take {
             ($($field:ident by $key:ident into $map:ident),* $(,)?) => {
                 $(for entry in parsed.$field {

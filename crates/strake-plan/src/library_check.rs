@@ -144,6 +144,17 @@ impl Library {
                     .map(|share| (server.name.as_str(), "bus_share", share.value)),
             );
         }
+        for fs in self.filesystems.values() {
+            let costs = [
+                &fs.server_operation,
+                &fs.client_operation,
+                &fs.client_mib_write,
+                &fs.client_mib_read,
+            ];
+            all.extend(costs.into_iter().flatten().map(|c| (fs.name.as_str(), "a cost", c.value)));
+            let nodes = fs.rebuild_nodes.iter();
+            all.extend(nodes.map(|n| (fs.name.as_str(), "rebuild_nodes", n.value as f64)));
+        }
         for rack in self.racks.values() {
             all.push((&rack.name, "units", rack.units.value as f64));
         }
@@ -163,6 +174,7 @@ impl Library {
         for d in self.disks.values() {
             note!(&d.name, [&d.capacity], [&d.stream_write, &d.stream_read], d.random_2m);
             note!(&d.name, [&d.iops_write, &d.iops_read], d.seek, d.first_mib, d.price);
+            note!(&d.name, d.latency_write, d.latency_read);
         }
         for e in self.enclosures.values() {
             note!(&e.name, [&e.bays, &e.controllers, &e.host_ports, &e.rack_units]);
@@ -170,6 +182,7 @@ impl Library {
                 &e.name,
                 e.trays_max,
                 e.servers_each,
+                e.housings,
                 e.host_port_rate,
                 e.iops_write,
                 e.iops_read,
@@ -195,10 +208,11 @@ impl Library {
                 s.bus_share,
                 s.price
             );
-            note!(&s.name, s.path_write, s.path_read);
+            note!(&s.name, s.path_write, s.path_read, s.slot_rate);
         }
         for a in self.adapters.values() {
             note!(&a.name, [&a.ports], [&a.port_rate], a.slot_rate, a.app_rate, a.price);
+            note!(&a.name, a.latency);
         }
         for r in self.racks.values() {
             note!(&r.name, [&r.units], r.price);
@@ -206,14 +220,29 @@ impl Library {
         for s in self.switches.values() {
             note!(&s.name, [&s.ports, &s.rack_units], s.price);
         }
-        for f in self.filesystems.values() {
-            note!(&f.name, [&f.metadata_share]);
-        }
-        for l in self.latencies.values() {
-            note!(&l.name, [&l.value]);
-        }
+        all.extend(self.constants_of_software());
+        all
+    }
+
+    /// The same of codes, file systems and the ladder.
+    fn constants_of_software(&self) -> Vec<(&str, &str, Option<&'static str>)> {
+        let mut all: Vec<(&str, &str, Option<&'static str>)> = Vec::new();
         for c in self.codes.values() {
             all.push((&c.name, &c.source, None));
+        }
+        let ladder = self.latencies.values().map(|l| (l.name.as_str(), &l.value));
+        let taken = self.filesystems.values().map(|f| (f.name.as_str(), &f.metadata_share));
+        let costs = self.filesystems.values().flat_map(|f| {
+            let costs =
+                [&f.server_operation, &f.client_operation, &f.client_mib_write, &f.client_mib_read];
+            costs.into_iter().flatten().map(|cost| (f.name.as_str(), cost))
+        });
+        for (name, value) in ladder.chain(taken).chain(costs) {
+            all.push((name, &value.source, value.value.fault()));
+        }
+        for f in self.filesystems.values() {
+            let nodes = f.rebuild_nodes.iter();
+            all.extend(nodes.map(|n| (f.name.as_str(), n.source.as_str(), n.value.fault())));
         }
         all
     }

@@ -6,7 +6,7 @@ use crate::evaluate::{Evaluation, TIE, TierEvaluation};
 use crate::figure::{Derivation, Figure};
 use crate::stage::Metric;
 use crate::svg::{Bar, bars, chain, racks};
-use crate::text::span;
+use crate::text::spans;
 use crate::unit::Unit;
 use std::fmt::Write as _;
 use strake_report::escape;
@@ -111,6 +111,9 @@ fn summary(out: &mut String, evaluation: &Evaluation) {
             row(&core.name, format!("&lt; {}", core.show()), "");
         }
         row("rebuild of a disk", tier.rebuild.show(), "");
+        for time in &tier.latency {
+            row(&time.name, time.show(), "");
+        }
     }
     out.push_str("</table>\n");
 }
@@ -152,8 +155,12 @@ fn losses(out: &mut String, tier: &TierEvaluation) {
     out.push_str("</tr>\n");
     for loss in &tier.losses {
         let _ = write!(out, "<tr><td>{}</td><td>{}</td>", escape(&loss.lost), escape(&loss.data));
-        for (least, most) in loss.at_least.iter().zip(&loss.at_most) {
-            let rate = span(least, most).replace(" … ", " …<br>");
+        let rates = spans(loss);
+        if rates.is_empty() {
+            out.push_str("<td class=\"number\" colspan=\"4\">no rate: data is offline</td>");
+        }
+        for rate in rates {
+            let rate = rate.replace(" … ", " …<br>");
             let _ = write!(out, "<td class=\"number\">{rate}</td>");
         }
         out.push_str("</tr>\n");
@@ -247,13 +254,11 @@ pub fn markdown(evaluation: &Evaluation) -> String {
                       |---|---|---:|---:|---:|---:|\n",
         );
         for loss in &tier.losses {
-            let rates: Vec<String> = loss
-                .at_least
-                .iter()
-                .zip(&loss.at_most)
-                .map(|(least, most)| span(least, most))
-                .collect();
-            let _ = writeln!(out, "| {} | {} | {} |", loss.lost, loss.data, rates.join(" | "));
+            let rates = match spans(loss) {
+                rates if rates.is_empty() => "none | none | none | none".into(),
+                rates => rates.join(" | "),
+            };
+            let _ = writeln!(out, "| {} | {} | {rates} |", loss.lost, loss.data);
         }
     }
     out.push_str("\n## Parts\n\n| part | count |\n|---|---:|\n");

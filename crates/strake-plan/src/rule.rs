@@ -1,11 +1,13 @@
 //! The documents' rules of construction, as warnings about a design.
 //!
 //! A warning never changes a figure. Each says what is wrong, what to do, and which document has
-//! the rule.
+//! the rule. A warning that is `broken` says that the design does not keep what its code promises;
+//! commands that judge a design then end with exit code 1.
 
 use crate::design::{System, Tier, Workload};
 use crate::inventory::{block_units, storage_ports};
-use crate::library::{Parity, WriteCache};
+use crate::library::{AdapterKind, Parity, WriteCache};
+use crate::loss::{disk_domain, enclosure_domain, server_domain};
 use crate::stage::{Lost, Metric, block_stages};
 use crate::unit::Unit;
 use serde::Serialize;
@@ -20,6 +22,8 @@ pub struct Warning {
     pub text: String,
     /// Where the rule comes from.
     pub source: String,
+    /// A promise is broken: an error, not advice.
+    pub broken: bool,
 }
 
 /// All warnings about a system.
@@ -32,6 +36,7 @@ pub fn warnings(system: &System) -> Vec<Warning> {
                 tier: tier.name.clone(),
                 text,
                 source: source.into(),
+                broken: rule == PROMISE_BROKEN,
             });
         };
         trays(tier, &mut warn);
@@ -39,9 +44,14 @@ pub fn warnings(system: &System) -> Vec<Warning> {
         segment(tier, &mut warn);
         cabling(system, tier, &mut warn);
         servers(tier, &mut warn);
+        slots(tier, &mut warn);
+        promise(tier, &mut warn);
     }
     all
 }
+
+/// The rule whose breach is an error.
+const PROMISE_BROKEN: &str = "promise-broken";
 
 type Warn<'a> = dyn FnMut(&str, String, &str) + 'a;
 
@@ -137,19 +147,6 @@ fn disks(tier: &Tier, warn: &mut Warn) {
             "dcs3700: Phase 1 cache settings, note 1; p690-x335: Disk and file system configuration",
         );
     }
-    if storage.parity != Parity::Controller {
-        let all = storage.disks_in_use() * tier.blocks;
-        if all < storage.code.width() {
-            warn(
-                "too-few-disks",
-                format!(
-                    "{all} disks cannot hold the {} strips of a stripe on different disks",
-                    storage.code.width()
-                ),
-                "arithmetic: one strip of a stripe per disk",
-            );
-        }
-    }
 }
 
 fn segment(tier: &Tier, warn: &mut Warn) {
@@ -229,29 +226,108 @@ fn cabling(system: &System, tier: &Tier, warn: &mut Warn) {
 
 fn servers(tier: &Tier, warn: &mut Warn) {
     let Some(servers) = &tier.servers else { return };
-    if servers.per_block < 2 && tier.storage.parity == Parity::Controller {
+    let code = tier.storage.code;
+    if let Some(domain) = server_domain(tier) {
+        if domain.survives == 0 {
+            warn(
+                "server-loss-not-tolerated",
+                format!(
+                    "{} servers hold {} strips of each stripe but {} tolerates {}; take more \
+                     servers or a code with more parity",
+                    domain.count,
+                    domain.strips,
+                    code.name,
+                    code.tolerates()
+                ),
+                "arithmetic: strips of a stripe per server",
+            );
+        }
+    } else if tier.storage.enclosure.inside_server() && tier.storage.parity != Parity::Client {
+        warn(
+            "disks-inside-servers",
+            "each server's disks hang on an adapter inside it: while a server is down its data is \
+             offline; take an enclosure that two servers are cabled to"
+                .into(),
+            "p690-x335: Disk and file system configuration",
+        );
+    } else if servers.per_block < 2 {
         warn(
             "one-server",
             "a block with one server has no second path to its disks; take two".into(),
             "p690-x335: Disk and file system configuration",
         );
     }
-    if tier.storage.parity == Parity::Client {
-        let count = tier.blocks * servers.per_block;
-        let strips = tier.storage.code.width().div_ceil(count);
-        if strips > tier.storage.code.tolerates() {
-            warn(
-                "server-loss-not-tolerated",
-                format!(
-                    "{count} servers hold {strips} strips of each stripe but {} tolerates {}; \
-                     take more servers or a code with more parity",
-                    tier.storage.code.name,
-                    tier.storage.code.tolerates()
-                ),
-                "arithmetic: strips of a stripe per server",
-            );
-        }
+    if let Some(domain) = enclosure_domain(tier)
+        && domain.survives == 0
+    {
+        warn(
+            "enclosure-loss-not-tolerated",
+            format!(
+                "{} enclosures hold {} strips of each stripe but {} tolerates {}",
+                domain.count,
+                domain.strips,
+                code.name,
+                code.tolerates()
+            ),
+            "arithmetic: strips of a stripe per enclosure",
+        );
     }
+}
+
+/// An adapter that is faster than the slot it sits in.
+fn slots(tier: &Tier, warn: &mut Warn) {
+    let Some(servers) = &tier.servers else { return };
+    let Some(slot) = &servers.model.slot_rate else { return };
+    for adapter in [servers.lan, servers.hba].into_iter().flatten() {
+        let wire = adapter.ports.value as f64 * adapter.port_rate.value.0;
+        let needs = adapter.app_rate.as_ref().map_or(wire, |app| app.value.0.min(wire));
+        // SAS host adapters have more ports than any slot carries; one port is what they must.
+        let needs =
+            if adapter.kind == AdapterKind::Lan { needs } else { adapter.port_rate.value.0 };
+        if needs <= slot.value.0 {
+            continue;
+        }
+        warn(
+            "adapter-beyond-slot",
+            format!(
+                "{} could carry {}, but a slot of {} carries {}; take a slower adapter or another \
+                 server",
+                adapter.name,
+                Unit::BytesPerSecond.show(needs),
+                servers.model.name,
+                Unit::BytesPerSecond.show(slot.value.0)
+            ),
+            &slot.source,
+        );
+    }
+}
+
+/// A code with P redundant strips is bought to survive P disks; sharing disks breaks that.
+fn promise(tier: &Tier, warn: &mut Warn) {
+    let (disks, storage) = (disk_domain(tier), &tier.storage);
+    let tolerates = storage.code.tolerates();
+    if disks.survives >= tolerates {
+        return;
+    }
+    let rule = if storage.strips_share_disks { "strips-share-disks" } else { PROMISE_BROKEN };
+    warn(
+        rule,
+        format!(
+            "{} promises to survive {tolerates} lost disks, but {} disks hold up to {} strips of \
+             each stripe, so it survives {}; take {} disks or a narrower code{}",
+            storage.code.name,
+            disks.count,
+            disks.strips,
+            disks.survives,
+            storage.code.width(),
+            if storage.strips_share_disks {
+                ""
+            } else {
+                ", or accept it: strips_share_disks = true"
+            },
+        ),
+        "arithmetic: strips of a stripe per disk",
+    );
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ fn each_rule_warns() {
         ("tray-instead-of-controller", [("trays = 0", "trays = 2"), ("", "")]),
         ("nl-sas-for-iops", [("blocks = 2", "blocks = 2\nworkload = \"iops\""), ("", "")]),
         ("one-parity-on-nl-sas", [("8+2p", "4+1p"), ("", "")]),
-        ("disks-in-no-array", [("8+2p", "8+3p"), ("", "")]),
+        ("disks-in-no-array", [("8+2p", "8+1p"), ("", "")]),
         ("unmirrored-write-cache", [("trays = 0", "write_cache = \"unmirrored\""), ("", "")]),
         ("segment", [("trays = 0", "segment = \"384K\""), ("", "")]),
         ("segment", [("trays = 0", "segment = \"256K\""), ("", "")]),
@@ -58,14 +58,14 @@ fn each_rule_warns() {
         ("block-higher-than-rack", [("per_block = 2\ntrays", "per_block = 11\ntrays"), ("", "")]),
         ("one-server", [("m3\"\nper_block = 2", "m3\"\nper_block = 1"), ("", "")]),
         (
-            "too-few-disks",
+            "promise-broken",
             [
                 ("trays = 0", "parity = \"server\"\ndisks_per_tray = [2]"),
                 ("blocks = 2", "blocks = 1"),
             ],
         ),
         (
-            "server-loss-not-tolerated",
+            "enclosure-loss-not-tolerated",
             [("trays = 0", "parity = \"client\""), ("blocks = 2", "blocks = 1")],
         ),
     ] {

@@ -11,6 +11,7 @@ use crate::design::{
 use crate::error::PlanError;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::library::{Adapter, AdapterKind, Disk, Enclosure, Library, Parity};
+use crate::rule::warnings;
 use crate::stage::{Lost, Metric, block_stages};
 use crate::unit::{TERA, TIB, Unit, trimmed};
 use serde::Serialize;
@@ -90,6 +91,9 @@ pub fn solve(
         let Some(blocks) = blocks_needed(&system, wanted) else { continue };
         design.tier[0].blocks = blocks;
         let system = design.resolve(library)?;
+        if warnings(&system).iter().any(|warning| warning.broken) {
+            continue;
+        }
         match rank(&system, objective) {
             Ok((key, racks)) if wanted.racks_max.is_none_or(|most| racks <= most) => {
                 found.push((key, design));
@@ -334,6 +338,7 @@ fn storages(
                         parity: None,
                         spares: if enclosure.parity == Parity::Server { 2 } else { 0 },
                         rebuild_share: None,
+                        strips_share_disks: false,
                     });
                 }
             }

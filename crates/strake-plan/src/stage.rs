@@ -6,7 +6,8 @@
 
 use crate::design::{Clients, Servers, Storage, Tier};
 use crate::figure::Figure;
-use crate::library::{Adapter, Parity, Sourced};
+use crate::library::{Adapter, Parity, Server, Sourced};
+use crate::operation::{client_processors, server_processors, waiting};
 use crate::unit::{KIB, MIB, Rate, Unit};
 use serde::Serialize;
 
@@ -55,12 +56,15 @@ impl Metric {
     }
 }
 
-/// What of one block is gone. Halves of an enclosure are its RAID controllers.
+/// What of one block is gone or busy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Lost {
     pub disks: f64,
+    /// Enclosures' worth of ports and controllers: a half is one of two RAID controllers.
     pub enclosures: f64,
     pub servers: f64,
+    /// Share of the disks' time that a rebuild takes.
+    pub busy: f64,
 }
 
 /// The size of a small transfer.
@@ -74,21 +78,31 @@ pub fn block_stages(tier: &Tier, metric: Metric, lost: Lost) -> Vec<Figure> {
     if let Some(servers) = &tier.servers {
         let count = servers.per_block as f64 - lost.servers;
         stages.extend(links(storage, servers, metric, count, lost));
-        stages.extend(bus(servers, metric, count));
+        stages.extend(bus(storage, servers, metric, count));
         stages.extend(path("server software path", servers.model, metric, count));
         let lan = servers.lan.map(|lan| (lan, servers.lan_per_server));
-        stages.extend(lan.map(|lan| network("server network", storage, metric, count, lan)));
+        stages.extend(
+            lan.map(|lan| network("server network", storage, metric, (servers.model, count), lan)),
+        );
+        stages.extend(server_processors(tier, metric, count));
+        if servers.lan.is_none() {
+            // The servers themselves are the clients.
+            stages.extend(client_processors(tier, metric, servers.model, count));
+        }
     }
     stages
 }
 
 /// What all clients together carry.
-pub fn client_stages(clients: &Clients, storage: &Storage, metric: Metric) -> Vec<Figure> {
-    let count = clients.count as f64;
+pub fn client_stages(clients: &Clients, tier: &Tier, metric: Metric) -> Vec<Figure> {
+    let (count, storage) = (clients.count as f64, &tier.storage);
     let mut stages = Vec::new();
     stages.extend(path("client software path", clients.model, metric, count));
     let lan = clients.lan.map(|lan| (lan, clients.lan_per_client));
-    stages.extend(lan.map(|lan| network("client network", storage, metric, count, lan)));
+    let nodes = (clients.model, count);
+    stages.extend(lan.map(|lan| network("client network", storage, metric, nodes, lan)));
+    stages.extend(client_processors(tier, metric, clients.model, count));
+    stages.extend(waiting(clients, tier, metric));
     stages
 }
 
@@ -105,39 +119,56 @@ fn count(name: &str, value: f64) -> Figure {
     Figure::design(name, Unit::Count, value)
 }
 
-/// Rate of one disk when it moves strips of the given size at random places: the positioning
-/// time follows from the rate at random 2 MiB.
+/// Rate of one disk when it moves strips of the given size at random places.
+///
+/// A disk with heads positions before each strip. Solid state does not, but it completes only so
+/// many operations a second, however small they are.
 pub fn disk_stream(storage: &Storage, writes: bool) -> Figure {
     let disk = storage.disk;
-    let sourced = if writes { &disk.stream_write } else { &disk.stream_read };
-    let stream = rate("one disk, sequential", sourced);
-    let Some(random) = &disk.random_2m else {
-        return stream;
+    let (stream, iops) = match writes {
+        true => (&disk.stream_write, &disk.iops_write),
+        false => (&disk.stream_read, &disk.iops_read),
     };
-    let two_mib = 2.0 * MIB;
-    let positioning = two_mib / random.value.0 - two_mib / disk.stream_read.value.0;
-    let strip = storage.segment;
-    Figure::formula(
-        "one disk, strip by strip",
-        Unit::BytesPerSecond,
-        strip / (positioning + strip / stream.value),
-        "strip / (positioning + strip / sequential), positioning = 2M / random rate - 2M / sequential",
-        vec![
-            Figure::design("strip (block / data disks)", Unit::Bytes, strip),
-            stream,
-            rate("one disk, random 2 MiB", random),
-        ],
-    )
+    let stream = rate("one disk, sequential", stream);
+    let iops = number("one disk, random 4 KiB", Unit::OperationsPerSecond, iops);
+    let unit = Unit::BytesPerSecond;
+    let strip = Figure::design("strip (block / data disks)", Unit::Bytes, storage.segment);
+    let size = strip.value;
+    let moved = |positioning: f64| size / (positioning + size / stream.value);
+    if let Some(random) = &disk.random_2m {
+        let two_mib = 2.0 * MIB;
+        let positioning = two_mib / random.value.0 - two_mib / disk.stream_read.value.0;
+        let rule = "strip / (positioning + strip / sequential), positioning = 2M / random rate - 2M / sequential";
+        let random = rate("one disk, random 2 MiB", random);
+        let inputs = vec![strip, stream.clone(), random];
+        return Figure::formula("one disk, strip by strip", unit, moved(positioning), rule, inputs);
+    }
+    if disk.rotating {
+        let positioning = (1.0 / iops.value - TRANSFER_BYTES / stream.value).max(0.0);
+        let rule =
+            "strip / (positioning + strip / sequential), positioning = 1 / IOPS - 4K / sequential";
+        let inputs = vec![strip, stream.clone(), iops];
+        return Figure::formula("one disk, strip by strip", unit, moved(positioning), rule, inputs);
+    }
+    let operations = Figure::formula(
+        "one disk, as many strips as operations",
+        unit,
+        iops.value * size,
+        "IOPS * strip",
+        vec![iops, strip],
+    );
+    Figure::minimum("one disk, strip by strip", unit, vec![stream, operations])
 }
 
 fn disks(storage: &Storage, metric: Metric, lost: Lost) -> Figure {
-    let disks = count(
-        "disks",
-        (storage.disks_in_use() as f64
-            - lost.disks
-            - lost.enclosures.floor() * storage.disks_per_enclosure() as f64)
-            .max(0.0),
-    );
+    let left = (storage.disks_in_use() as f64 - lost.disks).max(0.0);
+    let mut disks = count("disks", left);
+    if lost.busy > 0.0 {
+        let rule = "disks * (1 - share of their time that the rebuild takes)";
+        let share = Figure::design("share for the rebuild", Unit::Ratio, lost.busy);
+        let left = left * (1.0 - lost.busy);
+        disks = Figure::formula("disks", Unit::Count, left, rule, vec![disks, share]);
+    }
     if let Some(figure) = profile(storage, metric, &disks) {
         return figure;
     }
@@ -165,9 +196,31 @@ fn disks(storage: &Storage, metric: Metric, lost: Lost) -> Figure {
         }
         Metric::IopsRead => {
             let one = number("one disk, random 4 KiB reads", unit, &storage.disk.iops_read);
-            Figure::product("disks", unit, vec![disks, one])
+            let mut inputs = vec![disks, one];
+            inputs.extend(degraded_reads(storage, lost));
+            Figure::product("disks", unit, inputs)
         }
     }
+}
+
+/// A small read of a lost strip reads the data strips' number of others instead.
+fn degraded_reads(storage: &Storage, lost: Lost) -> Option<Figure> {
+    let code = storage.code;
+    if lost.disks == 0.0 || code.mirrored {
+        return None;
+    }
+    let share = (lost.disks / storage.disks_in_use() as f64).min(1.0);
+    let data = code.data as f64;
+    Some(Figure::formula(
+        "reads per disk operation",
+        Unit::Ratio,
+        1.0 / (1.0 - share + share * data),
+        "1 / (share of strips there + share lost * data strips)",
+        vec![
+            Figure::design("share of strips lost", Unit::Ratio, share),
+            count("data strips", data),
+        ],
+    ))
 }
 
 /// The figure a document prints for such disks in this enclosure.
@@ -206,14 +259,30 @@ fn per_disks(unit: Unit, disks: &Figure, per: u64, printed: Figure) -> Figure {
 
 fn controllers(storage: &Storage, metric: Metric, lost: Lost) -> Option<Figure> {
     let enclosure = storage.enclosure;
+    let unit = metric.unit();
+    let iops = match metric {
+        Metric::Write | Metric::IopsWrite => &enclosure.iops_write,
+        Metric::Read | Metric::IopsRead => &enclosure.iops_read,
+    };
+    let iops = iops
+        .as_ref()
+        .map(|iops| number("operations of one enclosure", Unit::OperationsPerSecond, iops));
     let one = match metric {
-        Metric::Write => rate("one enclosure", &storage.ceiling?.write),
-        Metric::Read => rate("one enclosure", &storage.ceiling?.read),
-        Metric::IopsWrite => number("one enclosure", metric.unit(), enclosure.iops_write.as_ref()?),
-        Metric::IopsRead => number("one enclosure", metric.unit(), enclosure.iops_read.as_ref()?),
+        Metric::IopsWrite | Metric::IopsRead => iops?,
+        Metric::Write | Metric::Read => {
+            let row = storage.ceiling?;
+            let ceiling = if metric.writes() { &row.write } else { &row.read };
+            let mut limits = vec![rate("one enclosure", ceiling)];
+            // The controllers handle a block as one operation.
+            limits.extend(iops.map(|iops| {
+                let block = Figure::design("block", Unit::Bytes, storage.block_size);
+                Figure::product("operations of one enclosure", unit, vec![iops, block])
+            }));
+            Figure::minimum("one enclosure", unit, limits)
+        }
     };
     let enclosures = count("enclosures", storage.per_block as f64 - lost.enclosures);
-    Some(Figure::product("controllers", metric.unit(), vec![enclosures, one]))
+    Some(Figure::product("controllers", unit, vec![enclosures, one]))
 }
 
 /// Turns a byte rate into 4 KiB transfers where transfers are asked for.
@@ -251,23 +320,53 @@ fn links(
         let inputs = vec![
             count("servers", server_count),
             count("storage adapters per server", servers.hba_per_server as f64),
-            adapter(hba),
+            adapter(servers.model, hba),
         ];
         stages.push(Figure::product("server storage ports", unit, inputs));
     }
     stages.into_iter().map(|stage| in_metric(metric, stage)).collect()
 }
 
-fn bus(servers: &Servers, metric: Metric, server_count: f64) -> Option<Figure> {
+/// How often a byte of user data crosses the bus of its server.
+///
+/// It comes from the network and goes to the disks, so both count. Where the server or the client
+/// computes the redundancy, parity crosses as well; behind RAID controllers it does not.
+pub fn bus_crossings(storage: &Storage, servers: &Servers, metric: Metric) -> f64 {
+    let code = storage.code;
+    let expansion = match metric {
+        Metric::Write => code.width() as f64 / code.data as f64,
+        Metric::IopsWrite => code.small_write_operations() as f64,
+        Metric::Read | Metric::IopsRead => 1.0,
+    };
+    let (network, disks) = match storage.parity {
+        Parity::Controller => (1.0, 1.0),
+        Parity::Server => (1.0, expansion),
+        Parity::Client => (expansion, expansion),
+    };
+    if servers.lan.is_some() { network + disks } else { disks }
+}
+
+fn bus(storage: &Storage, servers: &Servers, metric: Metric, server_count: f64) -> Option<Figure> {
     let rate_ = rate("bus in theory", servers.model.bus_rate.as_ref()?);
     let mut inputs = vec![count("servers", server_count), rate_];
     if let Some(share) = &servers.model.bus_share {
         inputs.push(number("share to count on", Unit::Ratio, share));
     }
+    let crossings = bus_crossings(storage, servers, metric);
+    inputs.push(Figure::formula(
+        "data per byte on the bus",
+        Unit::Ratio,
+        1.0 / crossings,
+        format!(
+            "1 / {} crossings (network and disks, with the redundancy computed this side of them)",
+            crate::unit::trimmed(crossings, 2)
+        ),
+        Vec::new(),
+    ));
     Some(in_metric(metric, Figure::product("server bus", Unit::BytesPerSecond, inputs)))
 }
 
-fn path(name: &str, model: &crate::library::Server, metric: Metric, nodes: f64) -> Option<Figure> {
+fn path(name: &str, model: &Server, metric: Metric, nodes: f64) -> Option<Figure> {
     // A path is measured with streams only; it says nothing about small transfers.
     let sourced = match metric {
         Metric::Write => model.path_write.as_ref()?,
@@ -278,8 +377,8 @@ fn path(name: &str, model: &crate::library::Server, metric: Metric, nodes: f64) 
     Some(Figure::product(name, Unit::BytesPerSecond, inputs))
 }
 
-/// What applications get through one adapter.
-pub fn adapter(adapter: &Adapter) -> Figure {
+/// What applications get through one adapter in a slot of `model`.
+pub fn adapter(model: &Server, adapter: &Adapter) -> Figure {
     let ports = &adapter.ports;
     let wire = Figure::product(
         "wire",
@@ -290,7 +389,8 @@ pub fn adapter(adapter: &Adapter) -> Figure {
         ],
     );
     let mut limits = vec![wire];
-    limits.extend(adapter.slot_rate.as_ref().map(|slot| rate("PCI slot", slot)));
+    limits.extend(adapter.slot_rate.as_ref().map(|slot| rate("PCI slot it needs", slot)));
+    limits.extend(model.slot_rate.as_ref().map(|slot| rate("PCI slot it sits in", slot)));
     limits.extend(adapter.app_rate.as_ref().map(|app| rate("what applications measure", app)));
     Figure::minimum(format!("one {}", adapter.name), Unit::BytesPerSecond, limits)
 }
@@ -299,11 +399,11 @@ fn network(
     name: &str,
     storage: &Storage,
     metric: Metric,
-    nodes: f64,
+    (model, nodes): (&Server, f64),
     (lan, per_node): (&Adapter, u64),
 ) -> Figure {
-    let mut inputs =
-        vec![count("nodes", nodes), count("adapters per node", per_node as f64), adapter(lan)];
+    let per_node = count("adapters per node", per_node as f64);
+    let mut inputs = vec![count("nodes", nodes), per_node, adapter(model, lan)];
     // A client that computes the redundancy sends it over the same wire.
     if metric.writes() && storage.parity == Parity::Client {
         let code = storage.code;

@@ -104,7 +104,11 @@ fn parts(system: &System, tier: &Tier, evaluation: &TierEvaluation) -> Vec<Chain
     };
     if let Some(clients) = &system.clients {
         let what = format!("{} x {}", clients.count, clients.model.name);
-        part("Clients", &["client network", "client software path"], vec![what]);
+        part(
+            "Clients",
+            &["client network", "client software path", "client processors"],
+            vec![what],
+        );
     }
     if let Some(servers) = &tier.servers {
         let count = blocks * servers.per_block;
@@ -113,7 +117,7 @@ fn parts(system: &System, tier: &Tier, evaluation: &TierEvaluation) -> Vec<Chain
             part("Network", &["server network"], vec![what]);
         }
         let what = format!("{count} x {}", servers.model.name);
-        part("Servers", &["server bus", "server software path"], vec![what]);
+        part("Servers", &["server bus", "server software path", "server processors"], vec![what]);
         if let Some(hba) = servers.hba {
             let what = format!("{} x {}", count * servers.hba_per_server, hba.name);
             part("Storage links", &["enclosure ports", "server storage ports"], vec![what]);

@@ -2,6 +2,7 @@
 
 use crate::evaluate::{Evaluation, TierEvaluation};
 use crate::figure::Figure;
+use crate::loss::LossEvaluation;
 use crate::solve::Answer;
 use crate::unit::Unit;
 
@@ -12,9 +13,12 @@ pub fn render(evaluation: &Evaluation, explain: bool) -> String {
         render_tier(&mut out, tier);
     }
     render_totals(&mut out, evaluation);
-    if !evaluation.warnings.is_empty() {
-        out.push_str("\nWarnings\n");
-        for warning in &evaluation.warnings {
+    for (title, broken) in [("Errors", true), ("Warnings", false)] {
+        let of_kind = evaluation.warnings.iter().filter(|warning| warning.broken == broken);
+        for (index, warning) in of_kind.enumerate() {
+            if index == 0 {
+                out.push_str(&format!("\n{title}\n"));
+            }
             let (rule, tier) = (&warning.rule, &warning.tier);
             out.push_str(&format!("  {rule} ({tier}): {} [{}]\n", warning.text, warning.source));
         }
@@ -113,27 +117,33 @@ fn render_tier(out: &mut String, tier: &TierEvaluation) {
     for local in &tier.local_iops {
         out.push_str(&format!("  IOPS             < {} ({})\n", local.show(), local.name));
     }
-    out.push_str(&format!("  rebuild          {}\n", tier.rebuild.show()));
+    let server = tier.rebuild_server.as_ref();
+    let server = server.map_or(String::new(), |time| format!("; of a full server {}", time.show()));
+    out.push_str(&format!("  rebuild          {} of a full disk{server}\n", tier.rebuild.show()));
     if let Some(cold) = &tier.cold_block {
         out.push_str(&format!("  cold block       {}\n", cold.show()));
     }
+    let latency: Vec<String> =
+        tier.latency.iter().map(|time| format!("{} {}", time.name, time.show())).collect();
+    out.push_str(&format!("  latency          {}\n", latency.join(", ")));
     out.push_str("  after a loss of\n");
     for loss in &tier.losses {
-        let rates: Vec<String> = loss
-            .at_least
-            .iter()
-            .zip(&loss.at_most)
-            .map(|(least, most)| span(least, most))
-            .collect();
-        out.push_str(&format!(
-            "    {}: {}\n      write {}, read {}, IOPS write {}, read {}\n",
-            loss.lost, loss.data, rates[0], rates[1], rates[2], rates[3]
-        ));
+        out.push_str(&format!("    {}: {}\n", loss.lost, loss.data));
+        if let [write, read, iops_write, iops_read] = &spans(loss)[..] {
+            out.push_str(&format!(
+                "      write {write}, read {read}, IOPS write {iops_write}, read {iops_read}\n"
+            ));
+        }
     }
 }
 
+/// The rates that are left; none where data is offline.
+pub(crate) fn spans(loss: &LossEvaluation) -> Vec<String> {
+    loss.at_least.iter().zip(&loss.at_most).map(|(least, most)| span(least, most)).collect()
+}
+
 /// Two bounds, or the one that both are.
-pub(crate) fn span(least: &Figure, most: &Figure) -> String {
+fn span(least: &Figure, most: &Figure) -> String {
     let (least, most) = (least.show(), most.show());
     if least == most { least } else { format!("{least} … {most}") }
 }

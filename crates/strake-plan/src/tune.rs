@@ -5,7 +5,7 @@
 
 use crate::design::{System, Tier};
 use crate::figure::Figure;
-use crate::library::{Parity, WriteCache};
+use crate::library::{Fabric, Parity, WriteCache};
 use crate::stage::{Metric, adapter};
 use crate::unit::{KIB, MIB, Unit};
 use serde::Serialize;
@@ -22,6 +22,8 @@ pub enum Target {
     Controller,
     /// Linux on the servers.
     Server,
+    /// AIX on the servers.
+    Aix,
     /// Network on servers, clients and switches.
     Network,
     /// The NFS appliance: XFS, LVM, the NFS server and its clients.
@@ -29,11 +31,12 @@ pub enum Target {
 }
 
 impl Target {
-    const ALL: [Target; 6] = [
+    const ALL: [Target; 7] = [
         Target::Strake,
         Target::Gpfs,
         Target::Controller,
         Target::Server,
+        Target::Aix,
         Target::Network,
         Target::Nfs,
     ];
@@ -44,6 +47,7 @@ impl Target {
             Target::Gpfs => "GPFS (the original system)",
             Target::Controller => "RAID controllers",
             Target::Server => "Linux on the servers",
+            Target::Aix => "AIX on the servers",
             Target::Network => "Network",
             Target::Nfs => "NFS appliance",
         }
@@ -131,7 +135,11 @@ pub fn tune(system: &System, wishes: Wishes) -> Vec<Setting> {
         }
         if tier.storage.parity == Parity::Controller {
             controller(tier, &maker, &mut add);
-            transfer_size(tier, &maker, &mut add);
+            if runs_aix(tier) {
+                transfer_group(tier, &maker, &mut add);
+            } else {
+                transfer_size(tier, &maker, &mut add);
+            }
         }
         match system.filesystem.name.as_str() {
             "xfs" => crate::tune_nfs::nfs(tier, wishes, &maker, &mut add),
@@ -140,6 +148,10 @@ pub fn tune(system: &System, wishes: Wishes) -> Vec<Setting> {
         network(tier, &maker, &mut add);
     }
     all
+}
+
+fn runs_aix(tier: &Tier) -> bool {
+    tier.servers.as_ref().is_some_and(|servers| servers.model.os.as_deref() == Some("aix"))
 }
 
 /// Makes settings of one tier.
@@ -251,10 +263,10 @@ fn client_rate(system: &System, tier: &Tier, wishes: Wishes) -> Figure {
     if let Some(rate) = wishes.client_rate {
         return Figure::design("wanted by one client", Unit::BytesPerSecond, rate);
     }
-    let lan = system.clients.as_ref().and_then(|clients| clients.lan);
-    let lan = lan.or_else(|| tier.servers.as_ref().and_then(|servers| servers.lan));
-    match lan {
-        Some(lan) => adapter(lan),
+    let of_clients = system.clients.as_ref().and_then(|c| Some((c.model, c.lan?)));
+    let of_servers = tier.servers.as_ref().and_then(|s| Some((s.model, s.lan?)));
+    match of_clients.or(of_servers) {
+        Some((model, lan)) => adapter(model, lan),
         None => crate::evaluate::evaluate_tier(system, tier).rate(Metric::Read).total.clone(),
     }
 }
@@ -271,36 +283,46 @@ fn controller(tier: &Tier, make: &Maker, add: &mut dyn FnMut(Setting)) {
         stripe,
         "dcs3700: Phase 1 tuning parameters, item 4; p690-x335: Appendix A",
     ));
+    write_cache(tier, make, add);
+    let arrays = storage.arrays_per_enclosure();
+    let (tables, why) = match storage.enclosure.controllers.value {
+        0 | 1 => (Vec::new(), "one controller owns all arrays; each array is one LUN"),
+        _ => (
+            disk_tables(tier),
+            "arrays spread over all drawers and over even and odd slots; odd arrays owned by \
+             controller A, even ones by B",
+        ),
+    };
     add(make.setting(
         Target::Controller,
-        ("largest transfer (LTG of an AIX volume group)", short(storage.block_size)),
-        vec![],
-        "J x data disks x segment with whole J, so that no transfer cuts a stripe; here J = 1",
-        "p690-x335: Appendix A",
+        ("arrays and LUNs", format!("{arrays} per enclosure, one LUN each")),
+        tables,
+        why,
+        "dcs3700: Optimal RAID 5 and RAID 6 disk to array layout",
     ));
-    let mode = storage.ceiling.map(|row| row.write_cache);
-    let value = match mode {
-        Some(WriteCache::Off) => "off",
-        Some(WriteCache::Unmirrored) => "on, not mirrored",
-        _ => "on, mirrored",
+}
+
+fn write_cache(tier: &Tier, make: &Maker, add: &mut dyn FnMut(Setting)) {
+    let storage = &tier.storage;
+    let alone = storage.enclosure.controllers.value < 2;
+    let (value, why) = match storage.ceiling.map(|row| row.write_cache) {
+        Some(WriteCache::Off) => ("off", "data is on disk when a write returns"),
+        Some(WriteCache::Unmirrored) if alone => (
+            "on, with its battery",
+            "one controller has nothing to mirror to: what its cache holds is lost with the \
+             adapter, and the battery keeps it only over a loss of power",
+        ),
+        Some(WriteCache::Unmirrored) => {
+            ("on, not mirrored", "fastest, and dies with its controller; mirrored or off is safe")
+        }
+        _ => ("on, mirrored", "either controller holds what the other has acknowledged"),
     };
     add(make.setting(
         Target::Controller,
         ("write cache", value.into()),
         vec![],
-        "mirrored or off is safe; unmirrored is fastest and dies with its controller",
+        why,
         "dcs3700: Phase 1 tuning parameters, item 5",
-    ));
-    add(make.setting(
-        Target::Controller,
-        (
-            "arrays and LUNs",
-            format!("{} per enclosure, one LUN each", storage.arrays_per_enclosure()),
-        ),
-        disk_tables(tier),
-        "arrays spread over all drawers and over even and odd slots; odd arrays owned by \
-         controller A, even ones by B",
-        "dcs3700: Optimal RAID 5 and RAID 6 disk to array layout",
     ));
 }
 
@@ -326,6 +348,16 @@ fn disk_tables(tier: &Tier) -> Vec<String> {
         }
     }
     lines
+}
+
+fn transfer_group(tier: &Tier, make: &Maker, add: &mut dyn FnMut(Setting)) {
+    add(make.setting(
+        Target::Aix,
+        ("largest transfer (LTG of the volume group)", short(tier.storage.block_size)),
+        vec![],
+        "J x data disks x segment with whole J, so that no transfer cuts a stripe; here J = 1",
+        "p690-x335: Appendix A",
+    ));
 }
 
 fn transfer_size(tier: &Tier, make: &Maker, add: &mut dyn FnMut(Setting)) {
@@ -381,24 +413,30 @@ fn gpfs(tier: &Tier, rate: &Figure, pool: &Figure, make: &Maker, add: &mut dyn F
     ));
     if storage.parity == Parity::Controller {
         let luns = storage.arrays_per_enclosure() * storage.per_block;
-        let workers = 3 * luns + 1;
+        // Disks inside the servers are served by their own server alone.
+        let servers = tier.servers.as_ref().map_or(1, |servers| servers.per_block);
+        let served = if storage.enclosure.inside_server() { luns.div_ceil(servers) } else { luns };
+        let workers = 3 * served + 1;
         add(make.setting(
             Target::Gpfs,
             ("nsdMaxWorkerThreads", workers.to_string()),
             vec![format!("mmchconfig nsdMaxWorkerThreads={workers} -N SERVERS")],
-            format!("more than 3 x the {luns} LUNs that a server of a block serves"),
+            format!("more than 3 x the {served} LUNs that a server of a block serves"),
             "dcs3700: Effectively using 2xTbE",
         ));
         add(make.setting(
             Target::Gpfs,
             ("disk.lst", format!("{luns} LUNs of a block")),
             descriptors(tier, luns),
-            "the servers of a block take turns as the first server of its LUNs",
+            match storage.enclosure.inside_server() {
+                true => "a LUN has one server: the one that its adapter sits in",
+                false => "the servers of a block take turns as the first server of its LUNs",
+            },
             "dcs3700: NSD specification file",
         ));
     }
     let infiniband =
-        tier.servers.as_ref().and_then(|s| s.lan).is_some_and(|l| l.name.starts_with("ib"));
+        tier.servers.as_ref().and_then(|s| s.lan).is_some_and(|l| l.fabric == Fabric::Infiniband);
     if infiniband {
         add(make.setting(
             Target::Gpfs,
@@ -412,9 +450,11 @@ fn gpfs(tier: &Tier, rate: &Figure, pool: &Figure, make: &Maker, add: &mut dyn F
 
 fn descriptors(tier: &Tier, luns: u64) -> Vec<String> {
     let servers = tier.servers.as_ref().map_or(1, |servers| servers.per_block);
+    let inside = tier.storage.enclosure.inside_server();
+    let reach = if inside { 1 } else { servers };
     let line = |lun: u64| {
         let names: Vec<String> =
-            (0..servers).map(|k| format!("server{}", (lun + k) % servers + 1)).collect();
+            (0..reach).map(|k| format!("server{}", (lun + k) % servers + 1)).collect();
         format!("/dev/LUN{lun}:{}::::{}_{lun}", names.join(","), tier.storage.enclosure.name)
     };
     (0..luns).map(line).collect()
@@ -422,7 +462,7 @@ fn descriptors(tier: &Tier, luns: u64) -> Vec<String> {
 
 fn network(tier: &Tier, make: &Maker, add: &mut dyn FnMut(Setting)) {
     let Some(lan) = tier.servers.as_ref().and_then(|servers| servers.lan) else { return };
-    if lan.name.contains("ib") {
+    if lan.fabric != Fabric::Ethernet {
         return;
     }
     let fast = lan.port_rate.value.0 >= 5e9;

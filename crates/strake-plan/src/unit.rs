@@ -7,7 +7,7 @@
 //! mean powers of two. Line speeds in bits (`Gb/s`) count in powers of ten. Inside the planner a
 //! quantity is a plain number of bytes, bytes per second or operations per second.
 
-use serde::de::{Deserializer, Error as _};
+use serde::de::{Deserializer, Error as _, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// 2^10.
@@ -55,6 +55,7 @@ impl Unit {
             Unit::OperationsPerSecond => format!("{} IOP/s", thousands(value)),
             Unit::Count => thousands(value),
             Unit::Ratio => format!("{value:.3}"),
+            Unit::Seconds if value < 1e-3 => format!("{:.0} µs", value * 1e6),
             Unit::Seconds if value < 1.0 => format!("{:.1} ms", value * 1e3),
             Unit::Seconds if value < 7200.0 => format!("{value:.0} s"),
             Unit::Seconds => format!("{:.1} h", value / 3600.0),
@@ -108,8 +109,15 @@ pub fn thousands(value: f64) -> String {
 }
 
 /// Reads a capacity; `tb` without an `i` counts in powers of `base` (1000 for raw, 1024 else).
+/// A bare number is refused: `500` is far more often 500 TB than 500 bytes.
 pub fn parse_capacity(text: &str, base: f64) -> Result<f64, String> {
     let (number, unit) = split(text)?;
+    if unit.is_empty() {
+        let bare = text.trim();
+        return Err(format!(
+            "'{bare}' has no unit; write for example {bare}TB, {bare}M or {bare}B"
+        ));
+    }
     let factor =
         prefix_factor(unit.strip_suffix(['b', 'B']).unwrap_or(unit), base).ok_or_else(|| {
             format!("'{text}' is no capacity; write for example 2TB, 500TiB or 300GB")
@@ -135,6 +143,9 @@ fn finite(text: &str, value: f64) -> Result<f64, String> {
 
 fn split(text: &str) -> Result<(f64, &str), String> {
     let text = text.trim();
+    if text.starts_with('-') {
+        return Err(format!("'{text}' is negative; write a number above 0 with its unit"));
+    }
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let number: f64 =
@@ -174,6 +185,21 @@ fn exact(value: f64) -> String {
     format!("{value}{unit}")
 }
 
+/// A quantity as it is written: text. A bare number gets a message that says how to write it.
+struct Written;
+
+impl Visitor<'_> for Written {
+    type Value = String;
+
+    fn expecting(&self, out: &mut std::fmt::Formatter) -> std::fmt::Result {
+        out.write_str("a quantity with its unit in quotes, for example \"4M\" or \"1.6GB/s\"")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_string())
+    }
+}
+
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident, $suffix:literal, $parse:expr) => {
         $(#[$doc])*
@@ -182,13 +208,9 @@ macro_rules! quantity {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(deserializer)?;
+                let text = deserializer.deserialize_any(Written)?;
                 let parse: fn(&str) -> Result<f64, String> = $parse;
-                let value = parse(&text).map_err(D::Error::custom)?;
-                if value < 0.0 {
-                    return Err(D::Error::custom(format!("'{text}' is negative")));
-                }
-                Ok($name(value))
+                parse(&text).map($name).map_err(D::Error::custom)
             }
         }
 
@@ -244,7 +266,7 @@ mod tests {
 
     #[test]
     fn wrong_units_are_refused_with_an_example() {
-        for text in ["", "TB", "3XB", "5 iB", "1.2.3TB"] {
+        for text in ["", "TB", "3XB", "5 iB", "1.2.3TB", "500", "4096 ", "-5TB"] {
             assert!(parse_capacity(text, 1024.0).is_err(), "{text}");
         }
         for text in ["5GB", "GB/s", "5 furlongs/s", "9Gi/s"] {

@@ -58,6 +58,7 @@ fn random_design(library: &Library, chance: &mut Chance) -> Design {
             count: 1 + chance.below(64),
             lan: Some(chance.pick(&lans).clone()),
             lan_per_client: 1 + chance.below(2),
+            queue_depth: None,
         };
         let design = Design {
             title: "random".into(),
@@ -82,6 +83,7 @@ fn random_design(library: &Library, chance: &mut Chance) -> Design {
                     parity: None,
                     spares: chance.below(3),
                     rebuild_share: None,
+                    strips_share_disks: false,
                 },
                 servers: Some(ServerChoice {
                     model: chance.pick(&servers).clone(),
@@ -141,6 +143,9 @@ fn more_of_what_does_not_gate_changes_no_rate() {
             }
             let mut larger = design.clone();
             more(&mut larger);
+            if larger.resolve(library).is_err() {
+                continue;
+            }
             let after = evaluated(library, &larger).tiers[0].rate(metric).total.value;
             let (name, value) = (metric.label(), rate.total.value);
             assert!(after == value, "seed {seed}: more {stage}: {name} {value} became {after}");
@@ -185,6 +190,10 @@ fn more_of_anything_never_lowers_a_rate() {
         for (what, change) in changes {
             let mut larger = design.clone();
             change(&mut larger);
+            // Slots are full, or the enclosure brings its own servers.
+            if larger.resolve(library).is_err() {
+                continue;
+            }
             let after = evaluated(library, &larger);
             for metric in Metric::ALL {
                 let (old, new) = (before.rate(metric), after.rate(metric));

@@ -631,12 +631,14 @@ fn network() -> Group {
         tier.storage.per_block = 6;
         let servers = tier.servers.as_mut().unwrap();
         servers.lan = Some("ib-ddr".into());
-        servers.hba_per_server = 6;
+        servers.hba = Some("sas6-quad".into());
+        servers.hba_per_server = 2;
         design.clients = Some(strake_plan::design::ClientChoice {
             model: "x3650-m3".into(),
             count: 4,
             lan: Some("ib-ddr".into()),
             lan_per_client: 1,
+            queue_depth: None,
         });
     });
     for (name, metric, text) in [("write", Write, "3930"), ("read", Read, "3920")] {
@@ -650,7 +652,9 @@ fn network() -> Group {
     }
     assert_eq!(clients_and_servers.tiers[0].rate(Write).bottleneck, "server network");
     let library = strake_plan::library::Library::built_in();
-    let rate = |name: &str| strake_plan::stage::adapter(&library.adapters[name]).value / MIB;
+    let server = &library.servers["x3650-m3"];
+    let rate =
+        |name: &str| strake_plan::stage::adapter(server, &library.adapters[name]).value / MIB;
     group.agrees("application rate of 1 x TbE", ("725", "MB/s"), rate("tbe"));
     group.row("application rate of 2 x TbE", ("1.4", GBS), 2.0 * rate("tbe") / 1024.0, Agrees);
     group.row(

@@ -1,0 +1,312 @@
+//! Designs that once got wrong answers, with values computed by hand.
+//!
+//! Each test names the rule, does the arithmetic in its own words, and compares. The designs are
+//! the examples whose names begin with `audit`.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
+
+use strake_plan::design::Design;
+use strake_plan::evaluate::{Evaluation, evaluate};
+use strake_plan::library::Library;
+use strake_plan::loss::LossEvaluation;
+use strake_plan::stage::Metric::{self, Read, Write};
+use strake_plan::tune::{Wishes, tune};
+
+const KIB: f64 = 1024.0;
+const MIB: f64 = 1024.0 * KIB;
+const GIB: f64 = 1024.0 * MIB;
+
+fn example(name: &str) -> Design {
+    let path = format!("{}/../../docs/plan/examples/{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    Design::read(path.as_ref()).unwrap()
+}
+
+fn evaluated(design: &Design) -> Evaluation {
+    let library = Library::built_in();
+    let evaluation = evaluate(&design.resolve(&library).unwrap());
+    evaluation.check();
+    evaluation
+}
+
+fn rate(evaluation: &Evaluation, metric: Metric) -> f64 {
+    evaluation.tiers[0].rate(metric).total.value
+}
+
+fn loss<'a>(evaluation: &'a Evaluation, of: &str) -> &'a LossEvaluation {
+    evaluation.tiers[0].losses.iter().find(|loss| loss.lost == of).unwrap()
+}
+
+#[track_caller]
+fn close(ours: f64, by_hand: f64) {
+    assert!((ours / by_hand - 1.0).abs() < 1e-9, "{ours} is not {by_hand}");
+}
+
+#[test]
+fn a_code_wider_than_its_disks_survives_fewer_losses_and_is_an_error() {
+    let mut design = example("audit-01-four-disks");
+    let four = evaluated(&design);
+    // Six strips on four disks: two share one, and two strips are all that 4+2p can lose.
+    assert!(four.broken());
+    let disk = loss(&four, "one disk");
+    assert!(disk.data.contains("no further disk may go (2 of a stripe's strips each)"), "{disk:?}");
+    assert!(!disk.at_least.is_empty(), "one disk may go");
+
+    design.tier[0].storage.code = "8+3p".into();
+    let wide = evaluated(&design);
+    // Eleven strips on four disks: three share one.
+    assert!(wide.broken());
+    assert!(loss(&wide, "one disk").data.contains("no further disk may go (3"));
+
+    design.tier[0].storage.code = "8+2p".into();
+    let lost = evaluated(&design);
+    // Ten strips on four disks: three share one, and 8+2p can lose two.
+    let disk = loss(&lost, "one disk");
+    assert!(disk.data.starts_with("offline") && disk.at_least.is_empty(), "{disk:?}");
+    assert!(lost.warnings.iter().any(|warning| warning.rule == "server-loss-not-tolerated"));
+    close(disk.offline, lost.usable.value);
+
+    design.tier[0].storage.code = "4+2p".into();
+    design.tier[0].blocks = 6;
+    let enough = evaluated(&design);
+    assert!(!enough.broken());
+    assert!(loss(&enough, "one disk").data.contains("1 more disks may go"));
+    assert!(loss(&enough, "one server").data.contains("1 more servers may go"));
+
+    design.tier[0].storage.strips_share_disks = true;
+    design.tier[0].blocks = 4;
+    let accepted = evaluated(&design);
+    assert!(!accepted.broken());
+    assert!(accepted.warnings.iter().any(|warning| warning.rule == "strips-share-disks"));
+}
+
+#[test]
+fn a_server_whose_loss_takes_data_offline_has_no_rate() {
+    let mut design = example("audit-05-server-bus");
+    assert_eq!(loss(&evaluated(&design), "one server").at_least.len(), 4);
+    design.tier[0].servers.as_mut().unwrap().per_block = 1;
+    let alone = evaluated(&design);
+    let server = loss(&alone, "one server");
+    assert!(server.at_least.is_empty() && server.at_most.is_empty(), "{server:?}");
+    close(server.offline, alone.usable.value);
+    assert!(alone.warnings.iter().any(|warning| warning.rule == "one-server"));
+}
+
+#[test]
+fn an_enclosure_of_a_declustered_pair_is_one_of_several() {
+    let mut design = example("audit-02-gss24");
+    let three = evaluated(&design);
+    // 232 disks less four of spare space; eight of eleven strips are data.
+    close(three.usable.value, 228.0 * 2e12 * 8.0 / 11.0);
+    // Four enclosures hold three strips each; 8+3p can lose three.
+    let enclosure = loss(&three, "one enclosure");
+    assert!(enclosure.data.starts_with("all there; no further enclosure"), "{enclosure:?}");
+    // 58 of 232 disks go with it.
+    let strip = MIB;
+    let positioning = 2.0 / 75.0 - 2.0 / 100.0;
+    let disk = strip / (positioning + 1.0 / 100.0);
+    close(enclosure.at_least[1].value, (174.0 * disk).min(2.0 * 2.0 * 5600.0 * MIB));
+    assert!(three.tiers[0].losses.iter().all(|loss| loss.lost != "one RAID controller"));
+
+    design.tier[0].storage.code = "8+2p".into();
+    let two = evaluated(&design);
+    let enclosure = loss(&two, "one enclosure");
+    close(enclosure.offline, 228.0 * 2e12 * 0.8);
+    close(enclosure.offline, two.usable.value);
+    assert!(enclosure.at_least.is_empty());
+}
+
+#[test]
+fn canisters_are_servers_not_controllers_as_well() {
+    let evaluation = evaluated(&example("ess3000"));
+    let losses: Vec<&str> = evaluation.tiers[0].losses.iter().map(|l| l.lost.as_str()).collect();
+    assert_eq!(
+        losses,
+        ["one disk", "one disk, while it is rebuilt", "one server", "one enclosure"]
+    );
+    // One of two canisters carries half of the 42 GB/s that both are specified with.
+    close(loss(&evaluation, "one server").at_least[1].value, 21.0 * GIB);
+    // Everything is in one enclosure.
+    close(loss(&evaluation, "one enclosure").offline, evaluation.usable.value);
+}
+
+#[test]
+fn a_rebuild_passes_the_network_of_the_node_that_rebuilds() {
+    let mut design = example("audit-03-rebuild");
+    // Strake rebuilds on one node. It takes in four strips for each that it writes, within a
+    // quarter of its adapter.
+    let slow = evaluated(&design).tiers[0].rebuild.value;
+    close(slow, 7.68e12 * 4.0 / (725.0 * MIB * 0.25));
+
+    let servers = design.tier[0].servers.as_mut().unwrap();
+    servers.lan = Some("100gbe".into());
+    servers.lan_per_server = 2;
+    let fast = evaluated(&design);
+    close(fast.tiers[0].rebuild.value, 7.68e12 * 4.0 / (2.0 * 12.5e9 * 0.25));
+    close(fast.tiers[0].rebuild_server.as_ref().unwrap().value, 4.0 * 4915.2);
+
+    // Where all servers take part, the disks gate: 23 others read four and write one.
+    design.filesystem = Some("gpfs".into());
+    let servers = design.tier[0].servers.as_mut().unwrap();
+    servers.lan_per_server = 2;
+    let each = 4.0 / (3000.0 * MIB) + 1.0 / (1800.0 * MIB);
+    close(evaluated(&design).tiers[0].rebuild.value, 7.68e12 / (23.0 * 0.25 / each));
+}
+
+#[test]
+fn small_blocks_are_gated_by_operations() {
+    let mut design = example("audit-04-small-blocks");
+    let small = evaluated(&design);
+    // A block of 4 KiB makes strips of 1 KiB; 192 disks do 50,000 writes and 400,000 reads each.
+    close(rate(&small, Write), 192.0 * 50_000.0 * KIB * 4.0 / 6.0);
+    close(rate(&small, Read), 192.0 * 400_000.0 * KIB);
+
+    // Rotating disks without a rate at 2 MiB position for as long as a random read takes.
+    design.tier[0].storage.enclosure = "bays-12".into();
+    design.tier[0].storage.disk = "sas-15k-300gb".into();
+    design.tier[0].storage.block_size = Some(strake_plan::unit::Capacity(256.0 * KIB));
+    design.tier[0].servers.as_mut().unwrap().model = "disk-server".into();
+    let seeks = evaluated(&design);
+    let positioning = 1.0 / 250.0 - 4.0 * KIB / (150.0 * MIB);
+    let disk = 64.0 * KIB / (positioning + 64.0 * KIB / (150.0 * MIB));
+    close(rate(&seeks, Read), 96.0 * disk);
+}
+
+#[test]
+fn each_byte_crosses_the_servers_bus_from_the_network_and_to_the_disks() {
+    let mut design = example("audit-05-server-bus");
+    let evaluation = evaluated(&design);
+    // Two servers x 10 GB/s x 70 %, in and out.
+    for metric in [Write, Read] {
+        close(rate(&evaluation, metric), 7.0 * GIB);
+        assert_eq!(evaluation.tiers[0].rate(metric).bottleneck, "server bus");
+    }
+    design = example("nvme-cluster");
+    let clients = evaluated(&design);
+    // Parity comes over the network as well: 60 GB/s x 70 % / (1.5 + 1.5), eight servers.
+    close(rate(&clients, Write), 8.0 * 60.0 * GIB * 0.7 / 3.0);
+    design.tier[0].storage.parity = Some(strake_plan::library::Parity::Server);
+    let servers = evaluated(&design);
+    // Where the servers compute the redundancy it crosses towards the disks only: 1 + 1.5.
+    let bus = servers.tiers[0].rate(Write).balance.iter().find(|s| s.stage == "server bus");
+    close(bus.unwrap().capacity, 8.0 * 60.0 * GIB * 0.7 / 2.5);
+}
+
+#[test]
+fn internal_raid_goes_with_its_server() {
+    let mut design = example("audit-07-raid-inside");
+    let evaluation = evaluated(&design);
+    let server = loss(&evaluation, "one server");
+    // Two servers with two arrays of ten data disks each: half of the data is behind one of them.
+    close(server.offline, 2.0 * 10.0 * 2e12);
+    assert!(server.at_least.is_empty(), "{server:?}");
+    assert!(evaluation.warnings.iter().any(|warning| warning.rule == "disks-inside-servers"));
+    assert!(evaluation.tiers[0].losses.iter().all(|loss| loss.lost != "one RAID controller"));
+    // A slot of PCI Express 2.0 x8 carries 32 Gb/s, however fast the adapter is.
+    let network = evaluation.tiers[0].rate(Read).balance.iter();
+    close(network.clone().find(|s| s.stage == "server network").unwrap().capacity, 2.0 * 4e9);
+    assert!(evaluation.warnings.iter().any(|warning| warning.rule == "adapter-beyond-slot"));
+
+    let library = Library::built_in();
+    let system = design.resolve(&library).unwrap();
+    let settings = tune(&system, Wishes::default());
+    let text = strake_plan::tune::render("", &settings);
+    for wrong in ["controller B", "LTG", "take turns", "mirrored or off"] {
+        assert!(!text.contains(wrong), "{wrong}: {text}");
+    }
+    assert!(text.contains("/dev/LUN0:server1::::") && text.contains("nsdMaxWorkerThreads = 7"));
+    // An AIX server has no /sys, and a Linux server no volume group.
+    design = example("p690-x335");
+    let system = design.resolve(&library).unwrap();
+    let text = strake_plan::tune::render("", &tune(&system, Wishes::default()));
+    assert!(text.contains("LTG") && !text.contains("/sys/block"), "{text}");
+}
+
+#[test]
+fn infiniband_is_what_the_library_says_and_not_what_a_name_begins_with() {
+    let mut library = Library::built_in();
+    let mut fast = library.adapters["ib-fdr"].clone();
+    fast.name = "fast".into();
+    let mut ibis = library.adapters["100gbe"].clone();
+    ibis.name = "ibis-100".into();
+    library.adapters.insert("fast".into(), fast);
+    library.adapters.insert("ibis-100".into(), ibis);
+    for (name, rdma) in [("fast", true), ("ibis-100", false)] {
+        let mut design = example("audit-02-gss24");
+        design.tier[0].servers.as_mut().unwrap().lan = Some(name.into());
+        let settings = tune(&design.resolve(&library).unwrap(), Wishes::default());
+        assert_eq!(settings.iter().any(|setting| setting.name == "verbsRdma"), rdma, "{name}");
+        assert_eq!(settings.iter().any(|setting| setting.name == "MTU"), !rdma, "{name}");
+    }
+}
+
+#[test]
+fn parts_that_do_not_fit_are_refused() {
+    type Change = fn(&mut Design);
+    let cases: [(&str, &str, Change); 9] = [
+        ("audit-05-server-bus", "takes at most 3 adapters, not 51", |d| {
+            d.tier[0].servers.as_mut().unwrap().lan_per_server = 50;
+        }),
+        ("audit-05-server-bus", "give them a storage adapter", |d| {
+            d.tier[0].servers.as_mut().unwrap().hba = None;
+        }),
+        ("audit-05-server-bus", "has Sas ports", |d| {
+            d.tier[0].servers.as_mut().unwrap().hba = Some("fc8-dual".into());
+        }),
+        ("audit-05-server-bus", "mirror in pairs", |d| d.tier[0].storage.code = "3x".into()),
+        ("audit-05-server-bus", "one or two parity", |d| d.tier[0].storage.code = "8+3p".into()),
+        ("audit-05-server-bus", "set spares = 0", |d| d.tier[0].storage.spares = 2),
+        ("audit-02-gss24", "bring 2 servers", |d| {
+            d.tier[0].servers.as_mut().unwrap().per_block = 3;
+        }),
+        ("audit-08-two-tiers", "leaves nothing of the 42U", |d| d.rack.reserve_units = 42),
+        ("audit-08-two-tiers", "hold no disk", |d| {
+            d.tier[0].storage.disks_per_tray = Some(vec![0]);
+        }),
+    ];
+    let library = Library::built_in();
+    for (name, says, change) in cases {
+        let mut design = example(name);
+        assert!(design.resolve(&library).is_ok(), "{name}");
+        change(&mut design);
+        let error = design.resolve(&library).unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains(says), "{says}: {error}");
+    }
+}
+
+#[test]
+fn tiers_share_racks() {
+    let mut design = example("audit-08-two-tiers");
+    // Six blocks of 2U and six of 2U: 24U, with 36U free.
+    assert_eq!(evaluated(&design).inventory.racks.value, 1.0);
+    design.tier[0].blocks = 20;
+    // 40U and 12U: eighteen blocks fill the first rack, two begin the second, which has room.
+    assert_eq!(evaluated(&design).inventory.racks.value, 2.0);
+    design.rack.reserve_units = 41;
+    assert!(evaluated(&design).inventory.racks.value > 2.0, "blocks higher than a rack are cut");
+}
+
+#[test]
+fn small_operations_are_gated_by_waiting_clients_and_processors() {
+    let mut design = example("audit-10-operations");
+    let evaluation = evaluated(&design);
+    // A read: 65.4 µs at the client, two ways of 25 µs, 10 µs at the server, 100 µs at the disk.
+    let read = 65.4e-6 + 2.0 * 25e-6 + 10e-6 + 100e-6;
+    let write = 65.4e-6 + 2.0 * 25e-6 + 10e-6 + 30e-6;
+    let latency: Vec<f64> = evaluation.tiers[0].latency.iter().map(|time| time.value).collect();
+    close(latency[0], read);
+    close(latency[1], write);
+    // Four clients with 64 operations on their way each.
+    close(rate(&evaluation, Metric::IopsRead), 256.0 / read);
+    assert_eq!(evaluation.tiers[0].rate(Metric::IopsRead).bottleneck, "clients' waiting");
+    // With more on their way, 192 cores of the clients are the limit: 65.4 µs for each.
+    design.clients.as_mut().unwrap().queue_depth = Some(10_000);
+    let deep = evaluated(&design);
+    close(rate(&deep, Metric::IopsRead), 192.0 / 65.4e-6);
+    assert_eq!(deep.tiers[0].rate(Metric::IopsRead).bottleneck, "client processors");
+    // Without named clients, the servers: eight of 32 cores, 10 µs for each of three copies.
+    design.clients = None;
+    let servers = evaluated(&design);
+    let balance = &servers.tiers[0].rate(Metric::IopsWrite).balance;
+    let processors = balance.iter().find(|stage| stage.stage == "server processors").unwrap();
+    close(processors.capacity, 256.0 / 10e-6 / 3.0);
+}
