@@ -5,6 +5,7 @@
 //! `STRAKE_SEED` moves the seeds, and `STRAKE_SIM_SCALE` multiplies their number.
 
 mod judge;
+mod machine;
 mod world;
 
 use crate::rule::{Rule, without};
@@ -64,8 +65,15 @@ fn a_replica_alone_keeps_what_is_stable_and_grows() {
 }
 
 #[test]
+fn machines_that_keep_their_state_are_equal_also_after_copies() {
+    run_all(Kind::Keeping, 250);
+    run_all(Kind::KeepingChanging, 100);
+    run_all(Kind::KeepingSolo, 60);
+}
+
+#[test]
 fn two_runs_of_a_seed_are_equal() {
-    for kind in [Kind::Three, Kind::Five, Kind::Changing, Kind::Solo] {
+    for kind in Kind::ALL {
         for seed in seeds(2) {
             assert_eq!(run(kind, seed), run(kind, seed), "{kind:?}, seed {seed}");
         }
@@ -92,6 +100,9 @@ fn each_rule_is_missed() {
         (Rule::ReadsAskAMajority, Kind::Three),
         (Rule::StartersAsk, Kind::Three),
         (Rule::OthersLearnTheDurable, Kind::Solo),
+        (Rule::KeepersGetTheDurable, Kind::KeepingSolo),
+        (Rule::LackersTakeNoEntries, Kind::Keeping),
+        (Rule::LackersStepDown, Kind::Keeping),
     ] {
         finds(rule, kind, 2000);
     }

@@ -23,10 +23,12 @@
 //! asking      the questions of a replica that starts; lives
 //! election    votes
 //! following   entries and snapshots from a leader
+//! copying     copies of states that machines keep themselves
 //! leading     copies, commits, reads, changes of membership
 //! ```
 
 mod asking;
+mod copying;
 mod election;
 mod following;
 mod leading;
@@ -38,6 +40,8 @@ use crate::message::{Body, Envelope, Lives};
 use crate::rule::{Rule, obeys};
 use crate::types::{Bytes, Life, Position, ReplicaId, Stamp};
 use asking::Asking;
+use copying::Keeping;
+pub use copying::{CopyOrder, ReceivedPart};
 use following::Incoming;
 use leading::Leading;
 pub use leading::{ChangeRefusal, MemberStatus, Refusal};
@@ -174,6 +178,10 @@ pub struct Output {
     pub install: Option<Arc<Snapshot>>,
     /// For the state machine.
     pub committed: Vec<Committed>,
+    /// For a machine that keeps its own state, after the entries: parts of a copy.
+    pub received: Vec<ReceivedPart>,
+    /// For such a machine, after the entries: what others need of it.
+    pub orders: Vec<CopyOrder>,
     /// Reads by their number: a machine that has applied this position may answer. `None` if this
     /// is no leader any more.
     pub reads: Vec<(u64, Option<Position>)>,
@@ -226,6 +234,8 @@ pub enum RoleName {
     Asking,
     /// It receives the log and does not vote.
     Learner,
+    /// Its machine lacks its state. It votes, and waits for a copy.
+    Lacking,
 }
 
 /// One replica.
@@ -256,6 +266,8 @@ pub struct Core {
     changed: Changed,
     asking: Asking,
     incoming: Option<Incoming>,
+    /// For a machine that keeps its own state.
+    keeping: Option<Keeping>,
     output: Output,
 }
 
@@ -286,6 +298,7 @@ impl Core {
             changed: Changed::default(),
             asking: Asking::new(now),
             incoming: None,
+            keeping: None,
             output: Output::default(),
             config,
         };
@@ -296,6 +309,27 @@ impl Core {
             // Nobody else can lead, so there is nobody to wait for.
             core.election_at = now;
         }
+        core
+    }
+
+    /// As [`Core::new`], for a machine that keeps its own state. The machine has the entries up to
+    /// `position` durable, or lacks its state. A position that the log does not have is as good as
+    /// none: machine and log are not of the same disks, or a crash came when a copy was whole.
+    pub fn keeping(
+        config: Config,
+        hard: Hard,
+        log: Log,
+        position: Option<Position>,
+        now: Duration,
+        seed: u64,
+    ) -> Core {
+        let known = log.snapshot_stamp().position..=log.last().position;
+        let position = position.filter(|position| known.contains(position));
+        let mut core = Core::new(config, hard, log, now, seed);
+        core.output.install = None;
+        core.keeping = Some(Keeping::new(position.is_none()));
+        let position = position.unwrap_or(core.committed);
+        (core.committed, core.handed) = (position, position);
         core
     }
 
@@ -343,6 +377,7 @@ impl Core {
             }
         }
         self.hand_out();
+        self.end_copies();
         self.check();
         std::mem::take(&mut self.output)
     }
@@ -352,7 +387,8 @@ impl Core {
         self.changed.sync |= self.log.last().position > self.durable;
     }
 
-    /// The state machine's bytes at a position that it was handed. The log before it may go.
+    /// The state machine's bytes at a position that it was handed. The log before it may go. There
+    /// are no bytes if the machine keeps its own state, and has it durable up to the position.
     /// Returns false if the position is not stable yet: then another snapshot is wanted later.
     pub fn snapshot_taken(&mut self, position: Position, bytes: Bytes) -> bool {
         let is_useful = position > self.log.snapshot_stamp().position
@@ -404,6 +440,32 @@ impl Core {
         if self.is_leader() { Some(self.config.id) } else { self.leader }
     }
 
+    /// Where the next entry would be, if this replica leads.
+    pub fn next(&self) -> Option<Stamp> {
+        let position = self.log.last().position.next();
+        self.is_leader().then_some(Stamp { term: self.hard.term, position })
+    }
+
+    /// The entry that began the term, if this replica leads. All that was committed before is
+    /// below it.
+    pub fn begin(&self) -> Option<Position> {
+        let Role::Leader(leading) = &self.role else { return None };
+        Some(leading.begin())
+    }
+
+    /// Whether the entry of this stamp is committed. False if it never will be. `None` if that is
+    /// open, or not known any more.
+    pub fn is_committed(&self, stamp: Stamp) -> Option<bool> {
+        let Stamp { term, position } = stamp;
+        if self.committed < position {
+            return None;
+        }
+        // A leader removes none of its entries, so its own are known also when they are cut off.
+        let is_own = self.is_leader() && term == self.hard.term;
+        let known = self.log.term_at(position).map(|known| known == term);
+        known.or(is_own.then_some(true))
+    }
+
     /// Whether it leads.
     pub fn is_leader(&self) -> bool {
         matches!(self.role, Role::Leader(_))
@@ -425,6 +487,7 @@ impl Core {
             Role::Leader(_) => RoleName::Leader,
             Role::Candidate(_) => RoleName::Candidate,
             Role::Follower if !self.asking.is_done() => RoleName::Asking,
+            Role::Follower if self.lacks() => RoleName::Lacking,
             Role::Follower if !self.log.membership().is_voter(self.config.id) => RoleName::Learner,
             Role::Follower => RoleName::Follower,
         }
@@ -553,7 +616,12 @@ impl Core {
     }
 
     fn hand_out(&mut self) {
-        while self.handed < self.committed {
+        let end = match &self.keeping {
+            Some(_) if self.lacks() => return,
+            Some(_) if obeys(Rule::KeepersGetTheDurable) => self.committed.min(self.durable),
+            _ => self.committed,
+        };
+        while self.handed < end {
             let position = self.handed.next();
             let entry = self.log.entry(position).expect("invariant: entries are kept until handed");
             let applies = match &entry.payload {

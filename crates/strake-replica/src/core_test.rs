@@ -1,7 +1,7 @@
 //! Scenes with a few replicas, message by message: what chance meets too seldom.
 
 use super::*;
-use crate::message::{Answer, Verdict};
+use crate::message::{Answer, CopyId, CopyPart, Verdict};
 use crate::rule::without;
 
 const LONG: Duration = Duration::from_secs(10);
@@ -430,4 +430,72 @@ fn a_disk_from_before_the_group_grew_asks_whom_its_caller_knows() {
         core.take_answer(id(number), Term(4), answer);
     }
     assert!(core.has_enough(at(4, 9)) && !core.has_enough(at(4, 8)));
+}
+
+/// A replica that has its log up to a snapshot at position 4, and whose machine lacks its state.
+fn lacking() -> Core {
+    let mut log = log_of(3, &[1, 1, 1, 1, 1]);
+    let snapshot = log.snapshot_at(Position(4), Bytes::from(&[][..])).expect("it is there");
+    log.take_snapshot(Arc::new(snapshot), 0, 0);
+    let hard = Hard { term: Term(2), life: Life { number: 1, chance: 1 }, ..Hard::default() };
+    Core::keeping(Config::new(id(1)), hard, log, None, Duration::ZERO, 1)
+}
+
+/// The leader of term 2 sends a part of a copy, whole at an entry of term 1.
+fn part(count: u64, number: u64, whole: u64) -> Envelope {
+    let membership = Membership::of((1..=3).map(ReplicaId));
+    let bytes = Bytes::from(&b"records"[..]);
+    let whole = Snapshot { stamp: at(1, whole), membership, level: 0, bytes: Bytes::from(&[][..]) };
+    let copy = CopyId { term: Term(2), count };
+    let part = CopyPart { copy, number, bytes, whole: Some(whole), round: 1 };
+    let from_life = Life { number: 1, chance: 2 };
+    let (from, to, to_life, term) = (id(2), id(1), None, Term(2));
+    Envelope { from, from_life, to, to_life, term, body: Body::Copy(part) }
+}
+
+#[test]
+fn a_copy_is_whole_where_it_has_what_is_committed_only() {
+    let whole = || {
+        let mut core = lacking();
+        core.receive(Duration::ZERO, part(1, 0, 3));
+        core.output().received[0].whole
+    };
+    assert_eq!(whole(), None, "position 4 is committed");
+    assert_eq!(without(Rule::CopiesReachTheCommitted, whole), Some(Position(3)));
+}
+
+#[test]
+fn a_copy_that_another_one_has_followed_is_not_taken() {
+    let taken = || {
+        let mut core = lacking();
+        core.receive(Duration::ZERO, part(2, 0, 4));
+        let received = core.output().received;
+        assert_eq!(received.len(), 1);
+        // A message that was overtaken.
+        core.receive(Duration::ZERO, part(1, 0, 4));
+        core.output().received.len()
+    };
+    assert_eq!(taken(), 0);
+    assert_eq!(without(Rule::OldCopiesAreVoid, taken), 1);
+}
+
+#[test]
+fn a_replica_has_its_state_again_when_a_copy_is_whole_and_durable() {
+    let mut core = lacking();
+    core.trust();
+    assert_eq!((core.lacks(), core.role()), (true, RoleName::Lacking));
+    core.receive(Duration::ZERO, part(1, 0, 3));
+    let (copy, now) = (core.output().received[0].copy, Duration::ZERO);
+    core.copy_taken(now, copy, 0);
+    assert!(core.lacks(), "it was not whole");
+    core.receive(now, part(1, 1, 5));
+    core.receive(now, part(1, 1, 5));
+    assert_eq!(core.output().received.len(), 1, "the machine is busy with it");
+    core.copy_taken(now, copy, 1);
+    assert_eq!((core.lacks(), core.committed(), core.last()), (false, Position(5), at(1, 5)));
+    let output = core.output();
+    let batch = output.persist.expect("the stamp of the copy");
+    let snapshot = batch.snapshot.expect("in the place of the log").0;
+    assert_eq!((snapshot.stamp, snapshot.bytes.len()), (at(1, 5), 0));
+    assert_eq!(output.committed, [], "the machine has all of it");
 }

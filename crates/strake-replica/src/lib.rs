@@ -1,11 +1,11 @@
 //! Consensus: a log of opaque entries on 1, 3 or 5 replicas, and a state machine behind it. An
-//! entry is acknowledged when a majority has it on disk. Nothing in the product uses it yet.
+//! entry is acknowledged when a majority has it on disk. The cluster's records are kept so.
 //!
 //! - [`core`] decides. It is pure: inputs and the time go in, outputs come out.
 //! - [`message`] has what replicas say to each other, and its bytes.
 //! - [`journal`] keeps on a disk what a replica must not forget.
-//! - [`replica`] drives the three with threads, and has the calls. [`machine`] has the two traits
-//!   that a caller implements.
+//! - [`replica`] drives the three with threads, and has the calls. [`machine`] has the traits that
+//!   a caller implements.
 //! - [`log`], [`entry`], [`membership`] and [`types`] are what they talk about.
 //!
 //! **The promise.** Replicas that apply the same position have applied the same entries. What was
@@ -29,7 +29,7 @@ pub mod replica;
 mod rule;
 pub mod types;
 
-pub use machine::{StateMachine, Transport};
+pub use machine::{KeepingMachine, Machine, StateMachine, Transport};
 pub use replica::Replica;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 //! 28     envelope
 //! ```
 
-use crate::entry::Entry;
+use crate::entry::{Entry, Snapshot};
 use crate::membership::Membership;
 use crate::types::{Bytes, Life, Position, ReplicaId, Stamp};
 use serde::{Deserialize, Serialize};
@@ -100,6 +100,34 @@ pub enum Body {
         /// Answers of earlier lives than these do not count.
         lives: Lives,
     },
+    /// A part of a copy, for a replica whose machine keeps its own state.
+    Copy(CopyPart),
+}
+
+/// A copy of a leader's machine to one replica.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct CopyId {
+    /// The leader's term.
+    pub term: Term,
+    /// Counts the copies of the term.
+    pub count: u64,
+}
+
+/// A part of a copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyPart {
+    /// Of which copy.
+    pub copy: CopyId,
+    /// Which part, from 0 on.
+    pub number: u64,
+    /// What the leader's machine made for the other one.
+    pub bytes: Bytes,
+    /// If the copy is whole with this part: at which stamp. It has no bytes.
+    pub whole: Option<Snapshot>,
+    /// As in [`Body::Append`].
+    pub round: u64,
 }
 
 /// What a replica has.
@@ -150,6 +178,15 @@ pub enum Verdict {
         position: Position,
         /// How many of its bytes, from its beginning.
         bytes: u64,
+    },
+    /// The sender's machine lacks its state, and needs a copy. It has taken nothing.
+    Lacks,
+    /// The sender's machine has these parts of a copy.
+    Copied {
+        /// Which copy.
+        copy: CopyId,
+        /// All parts before this one.
+        next: u64,
     },
 }
 

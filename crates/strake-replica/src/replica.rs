@@ -16,7 +16,7 @@ mod threads;
 
 use crate::core::{ChangeRefusal, Config, Core, MemberStatus, Refusal, RoleName};
 use crate::journal::{Identity, Journal, JournalError};
-use crate::machine::{StateMachine, Transport};
+use crate::machine::{Machine, Transport};
 use crate::membership::Membership;
 use crate::message::{MessageError, decode};
 use crate::types::{Bytes, Position, ReplicaId, Stamp};
@@ -40,7 +40,7 @@ pub struct Parts {
     /// The disk of the journal, made by [`Journal::create`].
     pub disk: Arc<dyn Disk>,
     /// What the log drives.
-    pub machine: Box<dyn StateMachine>,
+    pub machine: Machine,
     /// The way to the others.
     pub transport: Arc<dyn Transport>,
     /// The clock.
@@ -153,17 +153,24 @@ impl Replica {
     /// # Errors
     /// If the journal cannot be opened, or the system has no entropy or no thread.
     pub fn start(parts: Parts) -> Result<Replica, JournalError> {
-        let Parts { cluster, config, disk, machine, transport, clock, waits } = parts;
+        let Parts { cluster, config, disk, mut machine, transport, clock, waits } = parts;
         let mut rng = Rng::from_entropy()?;
         let identity = Identity { cluster, replica: config.id };
         let (journal, hard, log) = Journal::open(disk, identity, rng.next_u64() as u32)?;
-        let core = Core::new(config.clone(), hard, log, clock.monotonic(), rng.next_u64());
+        let (now, seed) = (clock.monotonic(), rng.next_u64());
+        let core = match &mut machine {
+            Machine::Carried(_) => Core::new(config.clone(), hard, log, now, seed),
+            Machine::Keeping(machine) => {
+                Core::keeping(config.clone(), hard, log, machine.position(), now, seed)
+            }
+        };
+        let applied = core.committed();
         let state = State {
             core,
             is_due: true,
             is_stopping: false,
             ended: None,
-            applied: Position::START,
+            applied,
             wants_snapshot: false,
             proposals: BTreeMap::new(),
             reads: BTreeMap::new(),
@@ -173,7 +180,7 @@ impl Replica {
         let (work, done) = (Condvar::new(), Condvar::new());
         let shared = Shared { cluster, config, transport, clock, waits, state, work, done };
         let shared = Arc::new(shared);
-        let threads = Mutex::new(threads::start(&shared, journal, machine)?);
+        let threads = Mutex::new(threads::start(&shared, journal, machine, applied)?);
         Ok(Replica { shared, threads })
     }
 
@@ -228,6 +235,46 @@ impl Replica {
             Outcome::Replaced => Err(Failure::Replaced),
             Outcome::Skipped => Err(Failure::Unknown),
         }
+    }
+
+    /// Where the next entry will be, if this replica leads and its machine has applied everything
+    /// that was committed before its term. Then a caller may decide ahead what the entry does.
+    pub fn next(&self) -> Option<Stamp> {
+        let state = self.shared.state.lock();
+        let is_fit = state.ended.is_none() && !state.core.lacks();
+        let begin = state.core.begin().filter(|&begin| is_fit && state.applied >= begin);
+        begin.and_then(|_| state.core.next())
+    }
+
+    /// Proposes an entry that will have this stamp, and does not wait.
+    ///
+    /// # Errors
+    /// If this is not the leader or is busy. [`Refusal::Moved`] if the entry would have another
+    /// stamp. Then it is in no log.
+    pub fn propose_at(&self, stamp: Stamp, level: u32, bytes: &[u8]) -> Result<(), Failure> {
+        let mut state = self.enter()?;
+        state.core.propose_at(stamp, level, Bytes::from(bytes))?;
+        self.shared.wake(&mut state);
+        Ok(())
+    }
+
+    /// Waits until an entry is committed, with all before it.
+    ///
+    /// # Errors
+    /// [`Failure::Replaced`] if it never will be. [`Failure::Unknown`] if time is up, or if this
+    /// replica does not lead any more and the place of the entry is cut off by now.
+    pub fn wait_committed(&self, stamp: Stamp, limit: Duration) -> Result<(), Failure> {
+        let mut state = self.enter()?;
+        let detail = format!("entry {}", stamp.position);
+        self.wait(&mut state, "replica commit", &detail, limit, |state| {
+            let core = &state.core;
+            match core.is_committed(stamp) {
+                Some(true) => Some(Ok(())),
+                Some(false) => Some(Err(Failure::Replaced)),
+                None if core.committed() < stamp.position => None,
+                None => Some(Err(Failure::Unknown)),
+            }
+        })?
     }
 
     /// Waits until this replica is known to lead and has applied everything that was acknowledged

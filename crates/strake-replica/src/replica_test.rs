@@ -2,7 +2,8 @@
 //! simulation of threads is in `strake-sim`.
 
 use super::*;
-use crate::message::{Body, Envelope, encode};
+use crate::machine::{KeepingMachine, MadePart, StateMachine};
+use crate::message::{Body, CopyId, Envelope, encode};
 use crate::types::Life;
 use std::sync::Weak;
 use strake_env::{RealClock, SimDisk, thread};
@@ -32,6 +33,53 @@ impl StateMachine for Sum {
     }
 }
 
+/// A sum that is durable at once: where it is, or that it is not whole.
+#[derive(Clone)]
+struct Kept(Arc<Mutex<(Option<Position>, u64)>>);
+
+impl Default for Kept {
+    fn default() -> Kept {
+        Kept(Arc::new(Mutex::new((Some(Position::START), 0))))
+    }
+}
+
+impl KeepingMachine for Kept {
+    fn position(&mut self) -> Option<Position> {
+        self.0.lock().0
+    }
+
+    fn apply(&mut self, position: Position, bytes: Option<&[u8]>) -> Result<Vec<u8>, String> {
+        let (at, sum) = &mut *self.0.lock();
+        assert_eq!(at.replace(position), Some(position.previous()), "entries come in order");
+        *sum += bytes.unwrap_or_default().iter().map(|&byte| u64::from(byte)).sum::<u64>();
+        Ok(sum.to_le_bytes().to_vec())
+    }
+
+    fn save(&mut self) -> Result<Position, String> {
+        self.0.lock().0.ok_or_else(|| "it is not whole".to_owned())
+    }
+
+    fn make_part(
+        &mut self,
+        _: ReplicaId,
+        _: CopyId,
+        number: u64,
+        _: usize,
+    ) -> Result<Option<MadePart>, String> {
+        let (whole, sum) = *self.0.lock();
+        let whole = whole.filter(|_| number > 0);
+        Ok(Some(MadePart { bytes: sum.to_le_bytes().to_vec(), whole }))
+    }
+
+    fn end_copy(&mut self, _: ReplicaId) {}
+
+    fn take_part(&mut self, _: u64, bytes: &[u8], whole: Option<Position>) -> Result<(), String> {
+        let sum = bytes.try_into().map_err(|_| "not a sum".to_owned())?;
+        *self.0.lock() = (whole, u64::from_le_bytes(sum));
+        Ok(())
+    }
+}
+
 /// Hands messages to replicas on threads of the senders' receivers.
 #[derive(Default)]
 struct Room(Mutex<BTreeMap<ReplicaId, Weak<Replica>>>);
@@ -50,13 +98,19 @@ struct Group {
     room: Arc<Room>,
     disks: BTreeMap<ReplicaId, Arc<SimDisk>>,
     replicas: BTreeMap<ReplicaId, Arc<Replica>>,
+    /// What machines keep, if they do.
+    kept: BTreeMap<ReplicaId, Kept>,
 }
 
 impl Group {
     /// Replicas 1 to `voters` decide; those up to `count` know nothing yet.
     fn of(voters: u32, count: u32) -> Group {
-        let mut group =
-            Group { room: Arc::default(), disks: BTreeMap::new(), replicas: BTreeMap::new() };
+        Group::with(voters, count, BTreeMap::new())
+    }
+
+    fn with(voters: u32, count: u32, kept: BTreeMap<ReplicaId, Kept>) -> Group {
+        let (disks, replicas) = (BTreeMap::new(), BTreeMap::new());
+        let mut group = Group { room: Arc::default(), disks, replicas, kept };
         for id in (1..=count).map(ReplicaId) {
             let disk = SimDisk::new(DISK_BYTES);
             let members = Membership::of((1..=voters).map(ReplicaId));
@@ -80,11 +134,15 @@ impl Group {
             supports: 2,
             ..Config::new(id)
         };
+        let machine = match self.kept.get(&id) {
+            Some(kept) => Machine::Keeping(Box::new(kept.clone())),
+            None => Machine::Carried(Box::new(Sum::default())),
+        };
         let parts = Parts {
             cluster: CLUSTER,
             config,
             disk: self.disks[&id].clone(),
-            machine: Box::new(Sum::default()),
+            machine,
             transport: self.room.clone(),
             clock: RealClock::shared(),
             waits: Arc::new(()),
@@ -147,6 +205,45 @@ fn three_replicas_answer_restart_and_lose_nothing() {
     assert_eq!(group.add(1), sum + 3, "the one that returned has caught up");
     let leader = group.at_leader(|replica| replica.read_barrier(LONG).map(|_| replica.status()));
     assert_eq!((leader.role, leader.members.len()), (RoleName::Leader, 3));
+}
+
+#[test]
+fn entries_decided_ahead_are_committed_and_a_lost_state_comes_back_as_a_copy() {
+    let kept = |number| (ReplicaId(number), Kept::default());
+    let mut group = Group::with(3, 3, (1..=3).map(kept).collect());
+    // Proposes without waiting, and waits for the last one.
+    let add_many = |group: &Group, count: u64| {
+        let mut last = None;
+        for _ in 0..count {
+            last = Some(group.at_leader(|replica| {
+                let stamp = replica.next().ok_or(Refusal::NotLeader(None))?;
+                replica.propose_at(stamp, 0, &[1]).map(|()| (replica.status().id, stamp))
+            }));
+        }
+        let (id, stamp) = last.expect("one or more");
+        group.replicas[&id].wait_committed(stamp, LONG).expect("it leads");
+    };
+    add_many(&group, 10);
+    let leader = group.at_leader(|replica| {
+        let next = replica.next().ok_or(Refusal::NotLeader(None))?;
+        let late = Stamp { position: next.position.previous(), ..next };
+        assert_eq!(replica.propose_at(late, 0, &[1]), Err(Refusal::Moved.into()));
+        Ok(replica.status().id)
+    });
+    // The state of another replica is lost, and its log is far behind.
+    let other = group.replicas.keys().copied().find(|&id| id != leader).expect("there are three");
+    group.stop(other);
+    *group.kept[&other].0.lock() = (None, 0);
+    add_many(&group, 600);
+    group.start(other);
+    assert_eq!(group.add(1), 611);
+    let last = group.at_leader(|replica| replica.read_barrier(LONG));
+    let end = RealClock.monotonic() + LONG;
+    while group.replicas[&other].status().applied < last {
+        assert!(RealClock.monotonic() < end, "{:?}", group.replicas[&other].status());
+        thread::yield_now();
+    }
+    assert_eq!(group.kept[&other].0.lock().1, 611);
 }
 
 #[test]

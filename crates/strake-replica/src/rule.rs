@@ -31,6 +31,16 @@ pub(crate) enum Rule {
     StalledLeadersStepDown,
     /// A step of the journal begins with a sync of all before.
     SyncsReachTheDisk,
+    /// A machine that keeps its own state gets entries only when the own journal has them too.
+    KeepersGetTheDurable,
+    /// A replica whose machine lacks its state takes no entries, but asks for a copy.
+    LackersTakeNoEntries,
+    /// A leader whose machine lacks its state steps down when a majority has its log.
+    LackersStepDown,
+    /// A copy is whole only where it has all that its receiver knows to be committed.
+    CopiesReachTheCommitted,
+    /// A part of a copy that another copy has followed is not taken.
+    OldCopiesAreVoid,
 }
 
 /// Whether a rule is obeyed: always, in the product.

@@ -15,7 +15,7 @@ use strake_replica::journal::{Identity, Journal};
 use strake_replica::membership::Membership;
 use strake_replica::replica::{Failure, Parts};
 use strake_replica::types::{Position, ReplicaId};
-use strake_replica::{Replica, StateMachine, Transport};
+use strake_replica::{Machine, Replica, StateMachine, Transport};
 
 const CLUSTER: ClusterId = ClusterId([4; 16]);
 const LIMIT: Duration = Duration::from_secs(2);
@@ -115,7 +115,7 @@ impl Group {
             cluster: CLUSTER,
             config,
             disk,
-            machine: Box::new(Count::default()),
+            machine: Machine::Carried(Box::new(Count::default())),
             transport: Arc::new(Way { room: self.room.clone(), from: id, start }),
             clock: RealClock::shared(),
             waits: Arc::new(()),

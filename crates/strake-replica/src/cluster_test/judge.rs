@@ -60,7 +60,10 @@ impl Judge {
 
     /// A replica has this state at a position, from a snapshot.
     pub(super) fn installed(&self, by: ReplicaId, position: Position, state: u64) {
-        let known = self.chosen.get(&position).map(|(_, state)| *state);
+        let known = match position {
+            Position::START => Some(super::machine::Machine::default().state()),
+            _ => self.chosen.get(&position).map(|(_, state)| *state),
+        };
         assert_eq!(known, Some(state), "{by} has another state at {position}");
     }
 

@@ -1,10 +1,11 @@
 //! A simulated group: nodes, network, disks, clients, faults, and time.
 
-use super::judge::{Judge, Operation, chain, digest, value_of};
-use crate::core::{Batch, Committed, Config, Core, Output};
+use super::judge::{Judge, Operation, chain};
+use super::machine::{Copies, Machine};
+use crate::core::{Batch, Committed, Config, CopyOrder, Core, Output, ReceivedPart};
 use crate::journal::{Identity, Journal};
 use crate::membership::Membership;
-use crate::message::{decode, encode};
+use crate::message::{CopyId, decode, encode};
 use crate::types::{Bytes, Position, ReplicaId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -28,6 +29,36 @@ pub(super) enum Kind {
     Changing,
     /// One voter that commits in memory, of four replicas.
     Solo,
+    /// As three, with machines that keep their own state.
+    Keeping,
+    /// As changing, with such machines.
+    KeepingChanging,
+    /// As solo, with such machines.
+    KeepingSolo,
+}
+
+impl Kind {
+    pub(super) const ALL: [Kind; 7] = [
+        Kind::Three,
+        Kind::Five,
+        Kind::Changing,
+        Kind::Solo,
+        Kind::Keeping,
+        Kind::KeepingChanging,
+        Kind::KeepingSolo,
+    ];
+
+    fn keeps(self) -> bool {
+        matches!(self, Kind::Keeping | Kind::KeepingChanging | Kind::KeepingSolo)
+    }
+
+    fn is_solo(self) -> bool {
+        matches!(self, Kind::Solo | Kind::KeepingSolo)
+    }
+
+    fn changes(self) -> bool {
+        self.is_solo() || matches!(self, Kind::Changing | Kind::KeepingChanging)
+    }
 }
 
 /// What happened in a run.
@@ -38,6 +69,9 @@ pub(super) struct Counts {
     leaders: u64,
     crashes: u64,
     put_back: u64,
+    /// Machines whose state was lost in a crash.
+    emptied: u64,
+    /// Snapshots that were installed, and copies that were whole.
     snapshots: u64,
     changes: u64,
     /// Steps after which a replica held a lease.
@@ -51,6 +85,7 @@ impl Counts {
         self.leaders += other.leaders;
         self.crashes += other.crashes;
         self.put_back += other.put_back;
+        self.emptied += other.emptied;
         self.snapshots += other.snapshots;
         self.changes += other.changes;
         self.leases += other.leases;
@@ -61,9 +96,9 @@ impl Counts {
         assert!(self.commits > 40 * seeds && self.reads > 5 * seeds, "{self:?}");
         assert!(self.leases > 100 * seeds, "{self:?}");
         assert!(self.leaders > seeds && self.crashes > seeds && self.snapshots > 0, "{self:?}");
-        let may_change = matches!(kind, Kind::Changing | Kind::Solo);
-        assert!(self.changes > seeds || !may_change, "{self:?}");
-        assert!(self.put_back > seeds / 2 || kind == Kind::Solo, "{self:?}");
+        assert!(self.changes > seeds || !kind.changes(), "{self:?}");
+        assert!(self.put_back > seeds / 2 || kind.is_solo(), "{self:?}");
+        assert!(self.emptied > seeds / 4 || kind != Kind::Keeping, "{self:?}");
     }
 }
 
@@ -72,49 +107,28 @@ enum Event {
     Tick(ReplicaId),
     Write(ReplicaId, u64),
     Sync(ReplicaId, u64),
+    /// A machine has made a part of a copy for the second replica.
+    Made(ReplicaId, u64, (ReplicaId, CopyId, u64), Option<(Bytes, Option<Position>)>),
+    /// A machine has taken a part of a copy.
+    Taken(ReplicaId, u64, CopyId, u64),
     Restart(ReplicaId),
     Client,
     Mischief,
 }
 
-/// The state machine: a register, and a chain over all entries.
-#[derive(Clone, Copy, Default)]
-struct Machine {
-    applied: Position,
-    state: u64,
-    written_at: Position,
-}
-
-impl Machine {
-    fn snapshot(&self) -> Bytes {
-        let state = (self.applied, self.state, self.written_at);
-        let mut bytes = postcard::to_allocvec(&state).expect("it encodes");
-        // Long enough for several parts.
-        bytes.resize(700 + (self.state % 900) as usize, 0);
-        bytes.into()
-    }
-
-    fn of(bytes: &[u8]) -> Machine {
-        let (state, _) = postcard::take_from_bytes(bytes).expect("a snapshot of ours");
-        let (applied, state, written_at) = state;
-        Machine { applied, state, written_at }
-    }
-
-    fn apply(&mut self, committed: &Committed) {
-        let entry = &committed.entry;
-        assert_eq!(entry.position, self.applied.next(), "entries come in order");
-        self.applied = entry.position;
-        self.state = chain(self.state, digest(entry));
-        if value_of(entry).is_some() && committed.applies {
-            self.written_at = entry.position;
-        }
-    }
+/// What a replica loses in a crash, beside what was not synced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    Nothing,
+    PutBack,
+    Machine,
 }
 
 struct Running {
     core: Core,
     journal: Journal,
     machine: Machine,
+    copies: Copies,
     /// What the journal has to write, and the last ticket that it has written.
     queue: VecDeque<Batch>,
     written: Option<(u64, bool)>,
@@ -134,8 +148,10 @@ struct Node {
     start: u64,
     run: Option<Running>,
     paused_until: Duration,
-    /// An older state of the disk.
-    saved: Option<Arc<SimDisk>>,
+    /// What a machine that keeps its own state has durable. `None` if it lacks its state.
+    kept: Option<Machine>,
+    /// An older state of the disk, and of what the machine keeps.
+    saved: Option<(Arc<SimDisk>, Option<Machine>)>,
 }
 
 pub(super) struct World {
@@ -161,10 +177,10 @@ impl World {
     pub(super) fn new(kind: Kind, seed: u64) -> World {
         let mut rng = Rng::new(seed ^ (kind as u64) << 56);
         let (count, voters) = match kind {
-            Kind::Three => (3, 3),
+            Kind::Three | Kind::Keeping => (3, 3),
             Kind::Five => (5, 5),
-            Kind::Changing => (5, 3),
-            Kind::Solo => (4, 1),
+            Kind::Changing | Kind::KeepingChanging => (5, 3),
+            Kind::Solo | Kind::KeepingSolo => (4, 1),
         };
         let mut world = World {
             kind,
@@ -189,8 +205,9 @@ impl World {
             let members = Membership::of((1..=voters).map(ReplicaId));
             let members = (number <= voters).then_some(members);
             Journal::create(disk.clone(), identity(id), members).expect("a new disk");
-            let paused_until = Duration::ZERO;
-            world.nodes.insert(id, Node { disk, start: 0, run: None, paused_until, saved: None });
+            let (paused_until, kept) = (Duration::ZERO, Some(Machine::default()));
+            let node = Node { disk, start: 0, run: None, paused_until, kept, saved: None };
+            world.nodes.insert(id, node);
             world.restart(id);
         }
         world.schedule(1, Event::Client);
@@ -273,6 +290,10 @@ impl World {
     fn step(&mut self) {
         let ((at, _), event) = self.events.pop_first().expect("ticks go on");
         self.now = self.now.max(at);
+        if let Some(paused_until) = self.paused_until(&event) {
+            let after = (paused_until - self.now).as_millis() as u64 + 1;
+            return self.schedule(after, event);
+        }
         match event {
             Event::Tick(id) => {
                 self.touch(id, |run, now| run.core.tick(now));
@@ -288,6 +309,16 @@ impl World {
             }
             Event::Write(id, start) => self.write(id, start),
             Event::Sync(id, start) => self.sync(id, start),
+            Event::Made(id, start, (to, copy, number), part) => {
+                if self.running(id, start).is_some() {
+                    self.touch(id, |run, _| run.core.copy_made(to, copy, number, part));
+                }
+            }
+            Event::Taken(id, start, copy, number) => {
+                if self.running(id, start).is_some() {
+                    self.touch(id, |run, now| run.core.copy_taken(now, copy, number));
+                }
+            }
             Event::Restart(id) => self.restart(id),
             Event::Client => {
                 self.client();
@@ -302,6 +333,16 @@ impl World {
                 }
             }
         }
+    }
+
+    /// What disks and machines have done is heard of when the pause is over.
+    fn paused_until(&self, event: &Event) -> Option<Duration> {
+        let id = match event {
+            Event::Write(id, _) | Event::Sync(id, _) => id,
+            Event::Made(id, ..) | Event::Taken(id, ..) => id,
+            _ => return None,
+        };
+        Some(self.nodes[id].paused_until).filter(|until| self.now < *until)
     }
 
     /// Does something to a replica that runs and is not paused, and what follows from it.
@@ -341,13 +382,14 @@ impl World {
         }
         if let Some(snapshot) = output.install {
             run.machine = Machine::of(&snapshot.bytes);
-            (run.stable, run.unstable) = (run.machine, VecDeque::new());
-            self.judge.installed(id, snapshot.stamp.position, run.machine.state);
+            (run.stable, run.unstable) = (run.machine.clone(), VecDeque::new());
+            self.judge.installed(id, snapshot.stamp.position, run.machine.state());
             self.counts.snapshots += 1;
         }
         for committed in output.committed {
-            run.machine.apply(&committed);
-            run.unstable.push_back((committed, run.machine));
+            let changed = run.machine.apply(&committed);
+            run.copies.note(&changed);
+            run.unstable.push_back((committed, run.machine.clone()));
         }
         run.ready.extend(output.reads.into_iter().filter_map(|(number, position)| {
             let operation = run.reads.remove(&number)?;
@@ -358,6 +400,8 @@ impl World {
         let writes = persists && !run.is_writing;
         run.is_writing |= persists;
         self.settle(id);
+        output.received.into_iter().for_each(|part| self.take_part(id, start, &part));
+        output.orders.into_iter().for_each(|order| self.obey(id, start, order));
         if writes {
             let slow = if !self.is_healed && self.rng.one_in(400) { 1500 } else { 0 };
             let after = self.rng.below(3) + slow;
@@ -384,6 +428,40 @@ impl World {
         }
     }
 
+    /// A machine takes a part of a copy.
+    fn take_part(&mut self, id: ReplicaId, start: u64, part: &ReceivedPart) {
+        let node = self.nodes.get_mut(&id).expect("it exists");
+        let run = node.run.as_mut().expect("it runs");
+        assert!(run.unstable.is_empty(), "such a machine has what is stable only");
+        run.machine.take(part.number, &part.bytes, part.whole);
+        run.stable = run.machine.clone();
+        // What it had is gone with the first part, also after a crash.
+        node.kept = part.whole.map(|_| run.machine.clone());
+        if let Some(position) = part.whole {
+            self.judge.installed(id, position, run.machine.state());
+            self.counts.snapshots += 1;
+        }
+        let after = self.rng.below(8);
+        self.schedule(after, Event::Taken(id, start, part.copy, part.number));
+    }
+
+    /// A machine does what others need of it.
+    fn obey(&mut self, id: ReplicaId, start: u64, order: CopyOrder) {
+        let gives_up = self.rng.one_in(60);
+        let run = self.running(id, start).expect("it runs");
+        match order {
+            CopyOrder::End { to } => run.copies.end(to),
+            CopyOrder::Make { to, copy, number } => {
+                if gives_up {
+                    run.copies.end(to);
+                }
+                let part = run.copies.make(&run.machine, to, copy, number);
+                let after = self.rng.below(8);
+                self.schedule(after, Event::Made(id, start, (to, copy, number), part));
+            }
+        }
+    }
+
     /// Judges what is stable by now, and answers clients.
     fn settle(&mut self, id: ReplicaId) {
         self.serial += 1;
@@ -394,7 +472,7 @@ impl World {
         while run.unstable.front().is_some_and(|(front, _)| front.entry.position <= stable) {
             let (committed, machine) = run.unstable.pop_front().expect("there is a front");
             let entry = &committed.entry;
-            self.judge.committed(id, entry, machine.state);
+            self.judge.committed(id, entry, machine.state());
             run.stable = machine;
             if let Some((term, operation)) = run.writes.remove(&entry.position)
                 && term == entry.term
@@ -411,11 +489,20 @@ impl World {
             }
             let operation = &mut self.judge.operations[operation];
             operation.ended = Some(moment);
-            operation.position = Some(run.stable.written_at);
+            operation.position = Some(run.stable.written_at());
             self.counts.reads += 1;
         }
-        if run.core.log_bytes() > 6000 && run.unstable.is_empty() {
-            run.core.snapshot_taken(run.machine.applied, run.machine.snapshot());
+        let is_long = run.core.log_bytes() > 6000;
+        if !self.kind.keeps() {
+            if is_long && run.unstable.is_empty() {
+                run.core.snapshot_taken(run.machine.applied, run.machine.snapshot());
+            }
+        } else if !run.core.lacks() && (is_long || self.rng.one_in(30)) {
+            let (applied, kept) = (run.machine.applied, run.machine.clone());
+            if is_long {
+                run.core.snapshot_taken(applied, Bytes::from(&[][..]));
+            }
+            self.nodes.get_mut(&id).expect("it exists").kept = Some(kept);
         }
     }
 
@@ -426,11 +513,6 @@ impl World {
 
     /// The journal writes what is queued. It becomes durable some time later.
     fn write(&mut self, id: ReplicaId, start: u64) {
-        let paused_until = self.nodes[&id].paused_until;
-        if self.now < paused_until {
-            let after = (paused_until - self.now).as_millis() as u64 + 1;
-            return self.schedule(after, Event::Write(id, start));
-        }
         let Some(run) = self.running(id, start) else { return };
         let mut written = None;
         for batch in run.queue.drain(..) {
@@ -444,11 +526,6 @@ impl World {
     }
 
     fn sync(&mut self, id: ReplicaId, start: u64) {
-        let paused_until = self.nodes[&id].paused_until;
-        if self.now < paused_until {
-            let after = (paused_until - self.now).as_millis() as u64 + 1;
-            return self.schedule(after, Event::Sync(id, start));
-        }
         let Some(run) = self.running(id, start) else { return };
         run.is_writing = false;
         if let Some((ticket, synced)) = run.written.take() {
@@ -478,7 +555,7 @@ impl World {
             part_bytes: 300,
             snapshot_bytes_max: 8 << 10,
             kept_entries: 10,
-            commits_when_appended: self.kind == Kind::Solo,
+            commits_when_appended: self.kind.is_solo(),
             ..Config::new(id)
         }
     }
@@ -494,15 +571,23 @@ impl World {
         let (journal, hard, log) = opened.expect("a crash damages nothing");
         node.start += 1;
         let is_first = node.start == 1;
+        let (core, machine) = if self.kind.keeps() {
+            let position = node.kept.as_ref().map(|kept| kept.applied);
+            let core = Core::keeping(config, hard, log, position, now, seed);
+            (core, node.kept.clone().unwrap_or_default())
+        } else {
+            (Core::new(config, hard, log, now, seed), Machine::default())
+        };
         node.run = Some(Running {
-            core: Core::new(config, hard, log, now, seed),
+            core,
             journal,
-            machine: Machine::default(),
+            stable: machine.clone(),
+            machine,
+            copies: Copies::default(),
             queue: VecDeque::new(),
             written: None,
             is_writing: false,
             unstable: VecDeque::new(),
-            stable: Machine::default(),
             writes: BTreeMap::new(),
             reads: BTreeMap::new(),
             ready: Vec::new(),
@@ -562,12 +647,16 @@ impl World {
     fn mischief(&mut self) {
         let id = self.some_node();
         match self.rng.below(12) {
-            0..=2 => self.crash(id, false),
+            0..=2 => {
+                let is_emptied = self.kind == Kind::Keeping && self.rng.one_in(8);
+                self.crash(id, if is_emptied { Loss::Machine } else { Loss::Nothing });
+            }
             3 => {
-                let mut save = |node: &mut Node| node.saved = Some(node.disk.copy());
+                let mut save =
+                    |node: &mut Node| node.saved = Some((node.disk.copy(), node.kept.clone()));
                 self.nodes.values_mut().for_each(&mut save);
             }
-            4 => self.crash(id, true),
+            4 => self.crash(id, Loss::PutBack),
             5 => {
                 let length = Duration::from_millis(self.rng.below(1500));
                 self.nodes.get_mut(&id).expect("it exists").paused_until = self.now + length;
@@ -584,7 +673,7 @@ impl World {
                 // Everyone at once.
                 let ids: Vec<ReplicaId> = self.nodes.keys().copied().collect();
                 if self.rng.one_in(4) {
-                    ids.into_iter().for_each(|id| self.crash(id, false));
+                    ids.into_iter().for_each(|id| self.crash(id, Loss::Nothing));
                 }
             }
             _ => self.change_members(),
@@ -592,12 +681,14 @@ impl World {
     }
 
     /// The power of a replica goes. Its disk may come back as it was some time ago, if no other
-    /// replica has lost what it promised at the moment, and if the members are the same.
-    fn crash(&mut self, id: ReplicaId, puts_back: bool) {
+    /// replica has lost what it promised at the moment, and if the members are the same. Or its
+    /// machine may lose what it kept.
+    fn crash(&mut self, id: ReplicaId, loss: Loss) {
         // Of this replica it must be known that it has no promises of before to find out.
         if let Some(other) = self.forgetful
             && let Some(run) = &self.nodes[&other].run
             && run.core.is_whole()
+            && !run.core.lacks()
         {
             self.forgetful = None;
         }
@@ -608,18 +699,23 @@ impl World {
         drop(run);
         self.counts.crashes += 1;
         node.disk = node.disk.crash(node.disk.position(), &mut self.rng);
-        let may_put_back = puts_back && others_whole && self.kind != Kind::Solo;
-        if let Some(saved) = node.saved.take_if(|_| may_put_back) {
-            node.disk = saved;
+        let may_put_back = loss == Loss::PutBack && others_whole && !self.kind.is_solo();
+        if let Some((disk, kept)) = node.saved.take_if(|_| may_put_back) {
+            (node.disk, node.kept) = (disk, kept);
             self.forgetful = Some(id);
             self.counts.put_back += 1;
+        }
+        if loss == Loss::Machine && others_whole {
+            node.kept = None;
+            self.forgetful = Some(id);
+            self.counts.emptied += 1;
         }
         self.schedule(after, Event::Restart(id));
     }
 
     fn change_members(&mut self) {
         let Some(leader) = self.leader() else { return };
-        if !matches!(self.kind, Kind::Changing | Kind::Solo) {
+        if !self.kind.changes() {
             return;
         }
         let Some(run) = &self.nodes[&leader].run else { return };

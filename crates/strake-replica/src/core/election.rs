@@ -7,6 +7,9 @@ use crate::types::{ReplicaId, Stamp};
 use std::collections::BTreeMap;
 use strake_proto::Term;
 
+/// A replica whose machine lacks its state waits so many times as long before it stands.
+const LACKER_ELECTIONS: u32 = 3;
+
 impl Core {
     /// Takes a message.
     pub fn receive(&mut self, now: std::time::Duration, envelope: Envelope) {
@@ -55,6 +58,11 @@ impl Core {
                     self.take_part(from, from_life, part);
                 }
             }
+            Body::Copy(part) => {
+                if self.follow(from, from_life, term, part.round) {
+                    self.take_copy(from, from_life, part);
+                }
+            }
             Body::Appended { verdict, round, counts, supports, lives } => {
                 self.note_lives(&lives);
                 if term > self.hard.term {
@@ -84,7 +92,9 @@ impl Core {
     pub(super) fn put_off_election(&mut self) {
         let spread = self.rng.below(1 + self.config.election.as_micros() as u64);
         let spread = std::time::Duration::from_micros(spread);
-        self.election_at = self.now + self.config.election + spread;
+        // Others come first, unless only this replica has enough.
+        let count = if self.lacks() { LACKER_ELECTIONS } else { 1 };
+        self.election_at = self.now + count * self.config.election + spread;
     }
 
     /// Looks for votes, if it may have them.

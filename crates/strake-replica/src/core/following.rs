@@ -54,6 +54,9 @@ impl Core {
         committed: Position,
         round: u64,
     ) {
+        if self.lacks() && obeys(Rule::LackersTakeNoEntries) {
+            return self.reply(leader.0, leader.1, Verdict::Lacks, round);
+        }
         let positions = entries.iter().map(|entry| entry.position);
         let is_in_order =
             positions.eq((1..).map(|n| Position(previous.position.0 + n)).take(entries.len()));
@@ -106,6 +109,9 @@ impl Core {
     }
 
     pub(super) fn take_part(&mut self, leader: ReplicaId, life: Life, part: Part) {
+        if self.keeps() {
+            return;
+        }
         let (position, round) = (part.stamp.position, part.round);
         if position <= self.committed {
             self.incoming = None;
@@ -138,7 +144,7 @@ impl Core {
     }
 
     /// Begins anew with a snapshot of the leader.
-    fn install(&mut self, snapshot: Arc<Snapshot>) {
+    pub(super) fn install(&mut self, snapshot: Arc<Snapshot>) {
         if snapshot.level > self.config.supports {
             return self.fail(Fault::Level(snapshot.level));
         }
@@ -151,8 +157,10 @@ impl Core {
         self.changed.snapshot = true;
         self.committed = stamp.position;
         self.handed = stamp.position;
-        self.output.committed.clear();
-        self.output.install = Some(snapshot);
+        if !self.keeps() {
+            self.output.committed.clear();
+            self.output.install = Some(snapshot);
+        }
         self.look_at_answers();
     }
 

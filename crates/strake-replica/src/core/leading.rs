@@ -1,6 +1,7 @@
 //! What a leader does: copies entries to the others, commits what a quorum has, confirms reads,
 //! and changes the membership.
 
+use super::copying::Copies;
 use super::{Core, Role};
 use crate::entry::{Payload, Snapshot};
 use crate::membership::Membership;
@@ -17,9 +18,10 @@ const READS_MAX: usize = 10_000;
 /// What a leader knows, beside its log.
 pub(super) struct Leading {
     others: BTreeMap<ReplicaId, Progress>,
+    pub(super) copies: Copies,
     /// The entry that began the term.
     begin: Position,
-    round: u64,
+    pub(super) round: u64,
     /// Rounds that no majority has answered yet, and when the others were asked.
     asked: VecDeque<(u64, Duration)>,
     /// When the newest round was asked that a majority has answered.
@@ -88,6 +90,11 @@ impl Leading {
         if let Some(progress) = self.others.get_mut(&id) {
             *progress = Progress::new(last);
         }
+        self.copies.forget(id);
+    }
+
+    pub(super) fn begin(&self) -> Position {
+        self.begin
     }
 }
 
@@ -100,6 +107,9 @@ pub enum Refusal {
     /// Too much waits to become durable, or for a snapshot.
     #[error("the log has no room now")]
     Busy,
+    /// The log goes on at another place, or in another term, than the caller thinks.
+    #[error("the log does not end there")]
+    Moved,
     /// The entry is too long.
     #[error("the entry is longer than the limit")]
     TooLarge,
@@ -166,6 +176,19 @@ impl Core {
         let stamp = self.append(Payload::Data { level, bytes });
         self.advance_commit();
         Ok(stamp)
+    }
+
+    /// As [`Core::propose`], if the entry has this stamp then: for a caller that has decided ahead
+    /// what the entry does at this place.
+    ///
+    /// # Errors
+    /// As [`Core::propose`]. [`Refusal::Moved`] if it would have another stamp.
+    pub fn propose_at(&mut self, stamp: Stamp, level: u32, bytes: Bytes) -> Result<(), Refusal> {
+        self.may_append()?;
+        if self.next() != Some(stamp) {
+            return Err(Refusal::Moved);
+        }
+        self.propose(level, bytes).map(|_| ())
     }
 
     /// Asks whether this is still the leader. The answer is in [`super::Output::reads`].
@@ -285,6 +308,7 @@ impl Core {
         let last = self.log.last().position;
         self.role = Role::Leader(Box::new(Leading {
             others: BTreeMap::new(),
+            copies: Copies::default(),
             begin: last.next(),
             round: 0,
             asked: VecDeque::new(),
@@ -304,6 +328,8 @@ impl Core {
     fn note_others(&mut self) {
         let (others, last) = (self.others(), self.log.last().position);
         let Role::Leader(leading) = &mut self.role else { return };
+        let gone = leading.others.keys().filter(|id| !others.contains(id));
+        gone.for_each(|&id| leading.copies.forget(id));
         leading.others.retain(|id, _| others.contains(id));
         for id in others {
             leading.others.entry(id).or_insert_with(|| Progress::new(last));
@@ -372,7 +398,15 @@ impl Core {
     fn send_entries(&mut self, to: ReplicaId, force: bool) {
         let Role::Leader(leading) = &mut self.role else { return };
         let round = leading.round;
+        if leading.copies.is_under_way(to) {
+            return if force {
+                self.keep_copying(to)
+            };
+        }
         let Some(progress) = leading.others.get_mut(&to) else { return };
+        if self.keeping.is_some() && progress.next <= self.log.base().position {
+            return self.begin_copy(to);
+        }
         if progress.sending.is_none() && progress.next <= self.log.base().position {
             let Some(snapshot) = self.log.snapshot().cloned() else { return };
             progress.sending = Some(Sending { snapshot, received: 0, has_moved: false });
@@ -456,7 +490,8 @@ impl Core {
                 progress.next = progress.next.max(progress.agrees.next());
                 progress.is_probed = false;
                 let is_installed = |sending: &Sending| sending.snapshot.stamp.position <= position;
-                if progress.sending.as_ref().is_some_and(is_installed) {
+                let ends = leading.copies.end_at(from, position, leading.round);
+                if ends || progress.sending.as_ref().is_some_and(is_installed) {
                     progress.sending = None;
                     progress.next = progress.agrees.next();
                 }
@@ -466,13 +501,16 @@ impl Core {
             Verdict::Differs { previous, hint } => {
                 // A message that was overtaken says nothing new.
                 let is_new = previous > progress.agrees && previous < progress.next;
-                if is_new && progress.sending.is_none() {
+                let is_sent = progress.sending.is_some() || leading.copies.is_under_way(from);
+                if is_new && !is_sent {
                     let next = previous.min(hint.next()).max(progress.agrees.next());
                     progress.next = next;
                     progress.is_probed = true;
                     self.send_entries(from, true);
                 }
             }
+            Verdict::Lacks => self.take_lack(from, round),
+            Verdict::Copied { copy, next } => self.take_copied(from, copy, next),
             Verdict::Received { position, bytes } => {
                 let Some(sending) = &mut progress.sending else { return };
                 if sending.snapshot.stamp.position == position && bytes != sending.received {
@@ -524,6 +562,11 @@ impl Core {
         }
         self.confirm_reads();
         self.go_on_with_change();
+        if self.lacks() && obeys(Rule::LackersStepDown) {
+            // A majority has its log by now, so others can lead.
+            self.send_to_all(true);
+            self.become_follower(self.hard.term, None);
+        }
     }
 
     /// Ends a change of membership when its first half is committed.

@@ -2,12 +2,12 @@
 //! stop or a fault, the others when nothing is handed to them any more.
 
 use super::{Outcome, Shared, State};
-use crate::core::{Batch, Committed, Output};
+use crate::core::{Batch, Committed, CopyOrder, Output, ReceivedPart};
 use crate::entry::{Payload, Snapshot};
 use crate::journal::Journal;
-use crate::machine::StateMachine;
-use crate::message::encode;
-use crate::types::Position;
+use crate::machine::{KeepingMachine, Machine, StateMachine};
+use crate::message::{MESSAGE_BYTES_MAX, encode};
+use crate::types::{Bytes, Position};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,18 @@ const TICKS_PER_HEARTBEAT: u32 = 4;
 enum Work {
     Install(Arc<Snapshot>),
     Apply(Vec<Committed>),
-    Snapshot,
+    /// The log is long: take a snapshot, or have the machine save.
+    Shorten,
+    Receive(ReceivedPart),
+    Obey(CopyOrder),
 }
 
 /// Starts all three.
 pub(super) fn start(
     shared: &Arc<Shared>,
     journal: Journal,
-    machine: Box<dyn StateMachine>,
+    machine: Machine,
+    applied: Position,
 ) -> io::Result<Vec<JoinHandle<()>>> {
     let (batches, to_write) = channel();
     let (work, to_apply) = channel();
@@ -39,7 +43,10 @@ pub(super) fn start(
     let for_apply = Arc::clone(shared);
     let for_core = Arc::clone(shared);
     let journal = Box::new(move || write_all(&for_journal, journal, &to_write));
-    let apply = Box::new(move || apply_all(&for_apply, machine, &to_apply));
+    let apply = Box::new(move || match machine {
+        Machine::Carried(machine) => apply_all(&for_apply, machine, &to_apply),
+        Machine::Keeping(machine) => drive_keeping(&for_apply, machine, applied, &to_apply),
+    });
     let core = Box::new(move || run_core(&for_core, &batches, &work));
     Ok(vec![
         spawn("replica-journal", journal)?,
@@ -62,7 +69,7 @@ fn run_core(shared: &Shared, batches: &Sender<Batch>, work: &Sender<Work>) {
         state.is_due = false;
         state.core.tick(shared.clock.monotonic());
         let output = state.core.output();
-        let is_stable = state.core.stable() >= state.applied;
+        let is_stable = state.core.stable() >= state.applied && !state.core.lacks();
         let takes_snapshot = is_stable && std::mem::take(&mut state.wants_snapshot);
         note_reads(&mut state, &output);
         drop(state);
@@ -102,8 +109,12 @@ fn hand_on(
     if !output.committed.is_empty() {
         let _ = work.send(Work::Apply(output.committed));
     }
+    let received = output.received.into_iter().map(Work::Receive);
+    for next in received.chain(output.orders.into_iter().map(Work::Obey)) {
+        let _ = work.send(next);
+    }
     if takes_snapshot {
-        let _ = work.send(Work::Snapshot);
+        let _ = work.send(Work::Shorten);
     }
 }
 
@@ -155,7 +166,8 @@ fn apply_all(shared: &Shared, mut machine: Box<dyn StateMachine>, works: &Receiv
                 // Other entries of these places are gone for good.
                 note_applied(shared, applied, answers, || Outcome::Replaced);
             }
-            Work::Snapshot => {
+            Work::Receive(_) | Work::Obey(_) => {}
+            Work::Shorten => {
                 let bytes = machine.snapshot();
                 if bytes.len() > shared.config.snapshot_bytes_max {
                     return shared.end("the state machine's snapshot is larger than the limit");
@@ -169,6 +181,94 @@ fn apply_all(shared: &Shared, mut machine: Box<dyn StateMachine>, works: &Receiv
             }
         }
     }
+}
+
+/// Drives a machine that keeps its own state.
+fn drive_keeping(
+    shared: &Shared,
+    mut machine: Box<dyn KeepingMachine>,
+    mut applied: Position,
+    works: &Receiver<Work>,
+) {
+    while let Ok(work) = works.recv() {
+        let outcome = match work {
+            Work::Install(_) => Ok(()),
+            Work::Apply(committed) => apply_kept(shared, machine.as_mut(), &mut applied, committed),
+            Work::Shorten => machine.save().map(|position| shorten(shared, position)),
+            Work::Receive(part) => take_part(shared, machine.as_mut(), &mut applied, &part),
+            Work::Obey(order) => obey(shared, machine.as_mut(), order),
+        };
+        if let Err(reason) = outcome {
+            return shared.end(&format!("the state machine has failed: {reason}"));
+        }
+    }
+}
+
+fn apply_kept(
+    shared: &Shared,
+    machine: &mut dyn KeepingMachine,
+    applied: &mut Position,
+    committed: Vec<Committed>,
+) -> Result<(), String> {
+    let mut answers = Vec::new();
+    for Committed { entry, applies } in committed {
+        assert_eq!(entry.position, applied.next(), "entries come in order");
+        *applied = entry.position;
+        match &entry.payload {
+            Payload::Data { bytes, .. } if applies => {
+                let answer = machine.apply(entry.position, Some(bytes))?;
+                answers.push((entry.position, entry.term, answer));
+            }
+            _ => drop(machine.apply(entry.position, None)?),
+        }
+    }
+    note_applied(shared, *applied, answers, || Outcome::Replaced);
+    Ok(())
+}
+
+/// The machine has everything up to a position durable.
+fn shorten(shared: &Shared, position: Position) {
+    let mut state = shared.state.lock();
+    state.core.snapshot_taken(position, Bytes::from(&[][..]));
+    // The thread `replica` asks again with its next tick.
+    state.wants_snapshot = state.core.log_bytes() >= shared.config.log_bytes_max / 2;
+}
+
+fn take_part(
+    shared: &Shared,
+    machine: &mut dyn KeepingMachine,
+    applied: &mut Position,
+    part: &ReceivedPart,
+) -> Result<(), String> {
+    machine.take_part(part.number, &part.bytes, part.whole)?;
+    let now = shared.clock.monotonic();
+    let mut state = shared.state.lock();
+    state.core.copy_taken(now, part.copy, part.number);
+    shared.wake(&mut state);
+    drop(state);
+    if let Some(position) = part.whole {
+        *applied = position;
+        // It does not say which entries it has.
+        note_applied(shared, position, Vec::new(), || Outcome::Skipped);
+    }
+    Ok(())
+}
+
+fn obey(shared: &Shared, machine: &mut dyn KeepingMachine, order: CopyOrder) -> Result<(), String> {
+    let CopyOrder::Make { to, copy, number } = order else {
+        let CopyOrder::End { to } = order else { return Ok(()) };
+        machine.end_copy(to);
+        return Ok(());
+    };
+    let part = machine.make_part(to, copy, number, shared.config.part_bytes)?;
+    let is_long = |bytes: &[u8]| bytes.len() > MESSAGE_BYTES_MAX / 2;
+    if part.as_ref().is_some_and(|part| is_long(&part.bytes)) {
+        return Err("it has made a part that no message takes".to_owned());
+    }
+    let mut state = shared.state.lock();
+    state.core.copy_made(to, copy, number, part.map(|part| (part.bytes.into(), part.whole)));
+    shared.wake(&mut state);
+    Ok(())
 }
 
 /// Answers those who wait, and asks for a snapshot if it is time. Proposals up to here that have

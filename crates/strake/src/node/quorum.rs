@@ -37,7 +37,7 @@ use strake_replica::journal::{Identity, Journal, JournalError};
 use strake_replica::membership::{MEMBERS_MAX, Membership};
 use strake_replica::replica::{Failure, Parts};
 use strake_replica::types::ReplicaId;
-use strake_replica::{Replica, StateMachine, Transport};
+use strake_replica::{Machine, Replica, StateMachine, Transport};
 use tracing::{info, warn};
 
 /// Records have at most this many bytes: those of tens of thousands of nodes, NSDs and mounts.
@@ -190,11 +190,12 @@ impl Quorum {
         let ways =
             Arc::new(Ways { find, credentials, waits: Arc::clone(&waits), open: Mutex::default() });
         let applied = Applied::default();
+        let machine = RecordsMachine { applied: Arc::clone(&applied), publish };
         let replica = Replica::start(Parts {
             cluster: group(&first),
             config,
             disk,
-            machine: Box::new(RecordsMachine { applied: Arc::clone(&applied), publish }),
+            machine: Machine::Carried(Box::new(machine)),
             transport: Arc::clone(&ways) as _,
             clock: RealClock::shared(),
             waits,
@@ -309,6 +310,7 @@ impl Quorum {
             (_, RoleName::Candidate) => "candidate",
             (_, RoleName::Asking) => "asking",
             (_, RoleName::Learner) => "learner",
+            (_, RoleName::Lacking) => "lacking",
         };
         let members = status.members.iter().map(|member| MemberState {
             node: NodeNumber(member.id.0),
