@@ -8,7 +8,7 @@
 use crate::error::PlanError;
 use crate::library::{
     Adapter, AdapterKind, Code, Disk, Enclosure, FileSystem, Library, Parity, Rack, Server,
-    StreamCeiling, Switch, Tray, WriteCache,
+    Sourced, StreamCeiling, Switch, Tray, WriteCache,
 };
 use crate::parts;
 use crate::unit::{Capacity, MIB};
@@ -216,6 +216,8 @@ pub struct Storage<'a> {
     pub spares: u64,
     pub rebuild_share: f64,
     pub strips_share_disks: bool,
+    /// The largest piece that the file system's read-ahead asks of a disk.
+    pub read_request: Option<&'a Sourced<Capacity>>,
 }
 
 /// Resolved servers of a block.
@@ -335,7 +337,7 @@ impl TierChoice {
     ) -> Result<Tier<'a>, PlanError> {
         let wrong = |why: String| PlanError::Design { tier: self.name.clone(), why };
         counts(&wrong, &[("blocks", self.blocks, BLOCKS_MAX)])?;
-        let storage = self.storage.resolve(library, &wrong)?;
+        let storage = self.storage.resolve(library, filesystem, &wrong)?;
         parts::storage(&storage, &wrong)?;
         let servers = self.servers.as_ref().map(|s| s.resolve(library, &wrong)).transpose()?;
         if let Some(servers) = &servers {
@@ -350,6 +352,7 @@ impl StorageChoice {
     fn resolve<'a>(
         &self,
         library: &'a Library,
+        filesystem: &'a FileSystem,
         wrong: &dyn Fn(String) -> PlanError,
     ) -> Result<Storage<'a>, PlanError> {
         let enclosure = Library::find(&library.enclosures, "enclosure", &self.enclosure)?;
@@ -411,6 +414,7 @@ impl StorageChoice {
             spares: self.spares,
             rebuild_share,
             strips_share_disks: self.strips_share_disks,
+            read_request: filesystem.read_request.as_ref(),
         })
     }
 

@@ -7,7 +7,7 @@
 //! fields are errors, because a misspelt field would silently fall back to a default.
 
 use crate::error::PlanError;
-use crate::unit::{Rate, RawCapacity};
+use crate::unit::{Capacity, Rate, RawCapacity};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -51,6 +51,8 @@ pub struct Disk {
     /// Heads must move to a place before they read it; true where `random_2m` is given.
     #[serde(default)]
     pub rotating: bool,
+    /// Turns a minute.
+    pub rpm: Option<Sourced<f64>>,
     /// Seconds of a seek; the latency ladder's `disk-seek` where `random_2m` is given.
     pub seek: Option<Sourced<f64>>,
     /// Seconds of each MiB of a read that nothing announced; the ladder's `read-1m-disk` likewise.
@@ -213,6 +215,8 @@ pub struct Server {
     /// What the file system's own software path carries on such a node (from `calibrate`).
     pub path_write: Option<Sourced<Rate>>,
     pub path_read: Option<Sourced<Rate>>,
+    /// What that path takes in from the network, where this was measured apart.
+    pub receive: Option<Sourced<Rate>>,
     pub price: Option<Sourced<f64>>,
 }
 
@@ -341,6 +345,8 @@ pub struct FileSystem {
     /// Seconds of one core that a MiB costs at a client; written ones before redundancy.
     pub client_mib_write: Option<Sourced<f64>>,
     pub client_mib_read: Option<Sourced<f64>>,
+    /// The largest piece that its read-ahead asks of a disk, where that is less than a strip.
+    pub read_request: Option<Sourced<Capacity>>,
 }
 
 /// A rung of the latency ladder, in nanoseconds.

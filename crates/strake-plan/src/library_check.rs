@@ -6,7 +6,7 @@
 
 use crate::error::PlanError;
 use crate::library::Library;
-use crate::unit::{Rate, RawCapacity};
+use crate::unit::{Capacity, Rate, RawCapacity};
 
 /// A code has at most this many strips.
 const STRIPS_MAX: u64 = 255;
@@ -36,6 +36,12 @@ impl Constant for f64 {
 impl Constant for Rate {
     fn fault(&self) -> Option<&'static str> {
         (!(1.0..=BYTES_MAX).contains(&self.0)).then_some("must lie in 1 B/s to 10^18 B/s")
+    }
+}
+
+impl Constant for Capacity {
+    fn fault(&self) -> Option<&'static str> {
+        (!(512.0..=BYTES_MAX).contains(&self.0)).then_some("must lie in 512 B to 10^18 B")
     }
 }
 
@@ -117,6 +123,7 @@ impl Library {
         for disk in self.disks.values() {
             all.push((&disk.name, "iops_write", disk.iops_write.value));
             all.push((&disk.name, "iops_read", disk.iops_read.value));
+            all.extend(disk.rpm.iter().map(|rpm| (disk.name.as_str(), "rpm", rpm.value)));
         }
         for enclosure in self.enclosures.values() {
             let printed = enclosure.profile.iter().flat_map(|profile| {
@@ -174,7 +181,7 @@ impl Library {
         for d in self.disks.values() {
             note!(&d.name, [&d.capacity], [&d.stream_write, &d.stream_read], d.random_2m);
             note!(&d.name, [&d.iops_write, &d.iops_read], d.seek, d.first_mib, d.price);
-            note!(&d.name, d.latency_write, d.latency_read);
+            note!(&d.name, d.latency_write, d.latency_read, d.rpm);
         }
         for e in self.enclosures.values() {
             note!(&e.name, [&e.bays, &e.controllers, &e.host_ports, &e.rack_units]);
@@ -208,7 +215,7 @@ impl Library {
                 s.bus_share,
                 s.price
             );
-            note!(&s.name, s.path_write, s.path_read, s.slot_rate);
+            note!(&s.name, s.path_write, s.path_read, s.slot_rate, s.receive);
         }
         for a in self.adapters.values() {
             note!(&a.name, [&a.ports], [&a.port_rate], a.slot_rate, a.app_rate, a.price);
@@ -243,6 +250,8 @@ impl Library {
         for f in self.filesystems.values() {
             let nodes = f.rebuild_nodes.iter();
             all.extend(nodes.map(|n| (f.name.as_str(), n.source.as_str(), n.value.fault())));
+            let request = f.read_request.iter();
+            all.extend(request.map(|r| (f.name.as_str(), r.source.as_str(), r.value.fault())));
         }
         all
     }

@@ -6,7 +6,7 @@
 
 use crate::design::{Clients, Servers, Storage, Tier};
 use crate::figure::Figure;
-use crate::library::{Adapter, Parity, Server, Sourced};
+use crate::library::{Adapter, Parity, Server, Sourced, WriteCache};
 use crate::operation::{client_processors, server_processors, waiting};
 use crate::unit::{KIB, MIB, Rate, Unit};
 use serde::Serialize;
@@ -81,6 +81,7 @@ pub fn block_stages(tier: &Tier, metric: Metric, lost: Lost) -> Vec<Figure> {
         stages.extend(bus(storage, servers, metric, count));
         stages.extend(path("server software path", servers.model, metric, count));
         let lan = servers.lan.map(|lan| (lan, servers.lan_per_server));
+        stages.extend(receive(servers, metric, count));
         stages.extend(
             lan.map(|lan| network("server network", storage, metric, (servers.model, count), lan)),
         );
@@ -132,22 +133,30 @@ pub fn disk_stream(storage: &Storage, writes: bool) -> Figure {
     let stream = rate("one disk, sequential", stream);
     let iops = number("one disk, random 4 KiB", Unit::OperationsPerSecond, iops);
     let unit = Unit::BytesPerSecond;
-    let strip = Figure::design("strip (block / data disks)", Unit::Bytes, storage.segment);
+    let mut strip = Figure::design("strip (block / data disks)", Unit::Bytes, storage.segment);
+    if let Some(request) = storage.read_request.filter(|_| !writes) {
+        let name = "largest request of the file system's read-ahead";
+        let request = Figure::constant(name, Unit::Bytes, request.value.0, &request.source);
+        strip = Figure::minimum("request to one disk", Unit::Bytes, vec![strip, request]);
+    }
     let size = strip.value;
-    let moved = |positioning: f64| size / (positioning + size / stream.value);
+    let slowest = if writes { waits_for_slowest(storage) } else { None };
+    let wait = slowest.as_ref().map_or(0.0, |wait| wait.value);
+    let moved = |positioning: f64| size / (positioning + wait + size / stream.value);
     if let Some(random) = &disk.random_2m {
         let two_mib = 2.0 * MIB;
         let positioning = two_mib / random.value.0 - two_mib / disk.stream_read.value.0;
-        let rule = "strip / (positioning + strip / sequential), positioning = 2M / random rate - 2M / sequential";
+        let rule = "strip / (positioning + wait + strip / sequential), positioning = 2M / random rate - 2M / sequential";
         let random = rate("one disk, random 2 MiB", random);
-        let inputs = vec![strip, stream.clone(), random];
+        let mut inputs = vec![strip, stream.clone(), random];
+        inputs.extend(slowest);
         return Figure::formula("one disk, strip by strip", unit, moved(positioning), rule, inputs);
     }
     if disk.rotating {
         let positioning = (1.0 / iops.value - TRANSFER_BYTES / stream.value).max(0.0);
-        let rule =
-            "strip / (positioning + strip / sequential), positioning = 1 / IOPS - 4K / sequential";
-        let inputs = vec![strip, stream.clone(), iops];
+        let rule = "strip / (positioning + wait + strip / sequential), positioning = 1 / IOPS - 4K / sequential";
+        let mut inputs = vec![strip, stream.clone(), iops];
+        inputs.extend(slowest);
         return Figure::formula("one disk, strip by strip", unit, moved(positioning), rule, inputs);
     }
     let operations = Figure::formula(
@@ -158,6 +167,19 @@ pub fn disk_stream(storage: &Storage, writes: bool) -> Figure {
         vec![iops, strip],
     );
     Figure::minimum("one disk, strip by strip", unit, vec![stream, operations])
+}
+
+/// Without a write cache a stripe is written when the slowest of its disks has turned to its place:
+/// n turns that begin anywhere end after n / (n + 1) of a turn, where one ends after a half.
+fn waits_for_slowest(storage: &Storage) -> Option<Figure> {
+    let uncached = storage.ceiling.is_some_and(|row| row.write_cache == WriteCache::Off);
+    let rpm = storage.disk.rpm.as_ref().filter(|_| uncached)?;
+    let width = storage.code.width() as f64;
+    let value = 60.0 / rpm.value * (width / (width + 1.0) - 0.5);
+    let rule = "a turn * (n / (n + 1) - 1/2): the slowest of the n disks of an array";
+    let rpm = Figure::constant("turns a minute", Unit::Count, rpm.value, &rpm.source);
+    let inputs = vec![rpm, count("disks of an array", width)];
+    Some(Figure::formula("wait for the slowest disk", Unit::Seconds, value, rule, inputs))
 }
 
 fn disks(storage: &Storage, metric: Metric, lost: Lost) -> Figure {
@@ -305,26 +327,48 @@ fn links(
     let unit = Unit::BytesPerSecond;
     let mut stages = Vec::new();
     let enclosure = storage.enclosure;
+    // RAID controllers compute the redundancy beyond these links; else it crosses them.
+    let crossings = match storage.parity {
+        Parity::Controller => 1.0,
+        Parity::Server | Parity::Client => expansion(storage, metric),
+    };
+    let data = (crossings != 1.0).then(|| {
+        let rule =
+            format!("1 / {} bytes to the disks for each", crate::unit::trimmed(crossings, 2));
+        Figure::formula("data per byte on the link", Unit::Ratio, 1.0 / crossings, rule, Vec::new())
+    });
     if let Some(port) = &enclosure.host_port_rate
         && enclosure.host_ports.value > 0
     {
         let ports = &enclosure.host_ports;
-        let inputs = vec![
+        let mut inputs = vec![
             count("enclosures", storage.per_block as f64 - lost.enclosures),
             Figure::constant("host ports", Unit::Count, ports.value as f64, &ports.source),
             rate("one port", port),
         ];
+        inputs.extend(data.clone());
         stages.push(Figure::product("enclosure ports", unit, inputs));
     }
     if let Some(hba) = servers.hba {
-        let inputs = vec![
+        let mut inputs = vec![
             count("servers", server_count),
             count("storage adapters per server", servers.hba_per_server as f64),
             adapter(servers.model, hba),
         ];
+        inputs.extend(data);
         stages.push(Figure::product("server storage ports", unit, inputs));
     }
     stages.into_iter().map(|stage| in_metric(metric, stage)).collect()
+}
+
+/// Bytes to or from the disks for each byte of user data.
+fn expansion(storage: &Storage, metric: Metric) -> f64 {
+    let code = storage.code;
+    match metric {
+        Metric::Write => code.width() as f64 / code.data as f64,
+        Metric::IopsWrite => code.small_write_operations() as f64,
+        Metric::Read | Metric::IopsRead => 1.0,
+    }
 }
 
 /// How often a byte of user data crosses the bus of its server.
@@ -332,12 +376,7 @@ fn links(
 /// It comes from the network and goes to the disks, so both count. Where the server or the client
 /// computes the redundancy, parity crosses as well; behind RAID controllers it does not.
 pub fn bus_crossings(storage: &Storage, servers: &Servers, metric: Metric) -> f64 {
-    let code = storage.code;
-    let expansion = match metric {
-        Metric::Write => code.width() as f64 / code.data as f64,
-        Metric::IopsWrite => code.small_write_operations() as f64,
-        Metric::Read | Metric::IopsRead => 1.0,
-    };
+    let expansion = expansion(storage, metric);
     let (network, disks) = match storage.parity {
         Parity::Controller => (1.0, 1.0),
         Parity::Server => (1.0, expansion),
@@ -375,6 +414,16 @@ fn path(name: &str, model: &Server, metric: Metric, nodes: f64) -> Option<Figure
     };
     let inputs = vec![count("nodes", nodes), rate("one node", sourced)];
     Some(Figure::product(name, Unit::BytesPerSecond, inputs))
+}
+
+/// What the file system's path from the network takes in on all servers, where it was measured.
+fn receive(servers: &Servers, metric: Metric, count_: f64) -> Option<Figure> {
+    let sourced = servers.model.receive.as_ref()?;
+    if metric != Metric::Write || servers.lan.is_none() {
+        return None;
+    }
+    let inputs = vec![count("servers", count_), rate("one server", sourced)];
+    Some(Figure::product("server receive path", Unit::BytesPerSecond, inputs))
 }
 
 /// What applications get through one adapter in a slot of `model`.

@@ -117,7 +117,11 @@ fn parts(system: &System, tier: &Tier, evaluation: &TierEvaluation) -> Vec<Chain
             part("Network", &["server network"], vec![what]);
         }
         let what = format!("{count} x {}", servers.model.name);
-        part("Servers", &["server bus", "server software path", "server processors"], vec![what]);
+        part(
+            "Servers",
+            &["server bus", "server software path", "server processors", "server receive path"],
+            vec![what],
+        );
         if let Some(hba) = servers.hba {
             let what = format!("{} x {}", count * servers.hba_per_server, hba.name);
             part("Storage links", &["enclosure ports", "server storage ports"], vec![what]);

@@ -37,6 +37,7 @@ pub(crate) fn rows() -> Vec<Row> {
         capacity_and_performance(),
         transaction_size(),
         luns(),
+        metadata(),
         network(),
     ] {
         rows.extend(group.rows);
@@ -97,10 +98,11 @@ fn arrays() -> Group {
     );
     group.agrees("raw of 60 disks", ("120", TB), raw(&one));
     group.agrees("usable of 60 disks", ("87.3", TB), usable(&one));
-    group.agrees("streaming write of one DCS3700", ("1.6", GBS), gb(&one, Write));
-    group.agrees("streaming read of one DCS3700", ("2.0", GBS), gb(&one, Read));
-    group.agrees("IOPS write of 60 disks", ("1200", IOPS), iops(&one, IopsWrite));
-    group.agrees("IOPS read of 60 disks", ("2000", IOPS), iops(&one, IopsRead));
+    let held = "the library's ceiling or profile of this enclosure";
+    group.input("streaming write of one DCS3700", ("1.6", GBS), gb(&one, Write), held);
+    group.input("streaming read of one DCS3700", ("2.0", GBS), gb(&one, Read), held);
+    group.input("IOPS write of 60 disks", ("1200", IOPS), iops(&one, IopsWrite), held);
+    group.input("IOPS read of 60 disks", ("2000", IOPS), iops(&one, IopsRead), held);
     group
 }
 
@@ -487,6 +489,7 @@ fn capacity_and_performance() -> Group {
         "Capacity vs. performance",
         "dcs3700, Capacity vs. Performance; Solution #1a note 4",
     );
+    let held = "the library's ceiling of these controllers with so many disks";
     for (what, enclosures, trays, [tb, write, read]) in [
         ("1 x DCS3700", 1, 0, ["120", "1.6", "2.0"]),
         ("1 x DCS3700 + 1 tray", 1, 1, ["240", "2.2", "2.4"]),
@@ -494,8 +497,15 @@ fn capacity_and_performance() -> Group {
     ] {
         let evaluation = controllers(enclosures, trays);
         group.agrees(format!("{what}: raw"), (tb, TB), raw(&evaluation));
-        group.agrees(format!("{what}: streaming write"), (write, GBS), gb(&evaluation, Write));
-        group.agrees(format!("{what}: streaming read"), (read, GBS), gb(&evaluation, Read));
+        for (name, printed, metric) in
+            [("streaming write", write, Write), ("streaming read", read, Read)]
+        {
+            let (figure, rate) = (format!("{what}: {name}"), gb(&evaluation, metric));
+            match enclosures {
+                1 => group.input(figure, (printed, GBS), rate, held),
+                _ => group.agrees(figure, (printed, GBS), rate),
+            }
+        }
     }
     let eighty = example_with("solution-2a", |design| {
         let tier = &mut design.tier[0];
@@ -505,8 +515,8 @@ fn capacity_and_performance() -> Group {
         tier.storage.trays = 1;
         tier.storage.disks_per_tray = Some(vec![40, 40]);
     });
-    group.agrees("80 disks: streaming write", ("1.7", GBS), gb(&eighty, Write));
-    group.agrees("80 disks: streaming read", ("2.4", GBS), gb(&eighty, Read));
+    group.input("80 disks: streaming write", ("1.7", GBS), gb(&eighty, Write), held);
+    group.input("80 disks: streaming read", ("2.4", GBS), gb(&eighty, Read), held);
     group
 }
 
@@ -523,46 +533,73 @@ fn sixty(cache: WriteCache, block_size: f64, arrays: u64) -> Evaluation {
     })
 }
 
+const SMALL: &str = "below 2 MB this test took 10 ms for each strip, as if each block waited for the \
+                     slowest of its disks; the model takes their mean, which fits the larger blocks";
+const ANOMALY: &str =
+    "in all series blocks of 2 MB do nearly as well as 4 MB; the page does not say why";
+const SHAPE: &str = "one disk's strip rate follows from its sequential and its random 2 MiB rate; \
+                     neither comes from this table";
+const BEHIND: &str = "the cache gathers blocks, so that disks position less often than once a strip; \
+                      the model takes one strip at a time";
+const WAITS: &str = "with the cache off a write waits for the slowest of its ten disks";
+
 fn transaction_size() -> Group {
     let mut group = Group::new(
         "Streaming against transaction size",
         "dcs3700, Benchmark results, streaming #1; MB/s, 60 disks",
     );
     let sizes = ["4 MB", "2 MB", "1 MB", "512 KB", "256 KB"];
-    let shape = "one disk's strip rate follows from its sequential and its random 2 MiB rate; \
-                 neither comes from this table";
-    let ceiling = "at 4 MB the measured rate is the library's ceiling for this cache mode";
-    for (name, cache, metric, printed, low) in [
+    let held = "the library's ceiling for this cache mode";
+    for (name, cache, metric, printed) in [
         (
             "write, cache off",
             WriteCache::Off,
             Write,
             ["1455.3", "1518.6", "519.7", "279.0", "145.8"],
-            0.85,
         ),
         (
             "write, cache unmirrored",
             WriteCache::Unmirrored,
             Write,
             ["1859.1", "1755.6", "", "454.1", "266.6"],
-            0.70,
         ),
         (
             "write, cache mirrored",
             WriteCache::Mirrored,
             Write,
             ["1653.8", "1568.4", "747.8", "324.4", "216.3"],
-            0.80,
         ),
-        ("read", WriteCache::Mirrored, Read, ["2008.4", "1790.3", "692.6", "367.1", "197.1"], 0.90),
+        ("read", WriteCache::Mirrored, Read, ["2008.4", "1790.3", "692.6", "367.1", "197.1"]),
+        (
+            "read, read cache on",
+            WriteCache::Mirrored,
+            Read,
+            ["2024.6", "1807.3", "666.6", "339.3", "182.7"],
+        ),
+        (
+            "read, read cache and prefetch on",
+            WriteCache::Mirrored,
+            Read,
+            ["2038.5", "1811.1", "673.3", "349.6", "189.7"],
+        ),
     ] {
         for (index, text) in printed.into_iter().enumerate().filter(|(_, text)| !text.is_empty()) {
             let block = 4.0 * MIB / f64::from(1 << index);
             let evaluation = sixty(cache, block, 6);
             let computed = gb(&evaluation, metric) * 1024.0;
-            let reason = if index == 0 { ceiling } else { shape };
-            let verdict = Measured(low, 1.55, reason);
-            group.row(format!("{name}, {}", sizes[index]), (text, "MB/s"), computed, verdict);
+            let figure = format!("{name}, {}", sizes[index]);
+            if index == 0 && metric == Write && cache != WriteCache::Mirrored {
+                group.input(figure, (text, "MB/s"), computed, held);
+                continue;
+            }
+            let off = (computed / text.parse::<f64>().unwrap() - 1.0).abs() > 0.15;
+            let reason = match (off, computed < text.parse::<f64>().unwrap()) {
+                (false, _) => SHAPE,
+                (true, true) if index == 1 && cache == WriteCache::Off => ANOMALY,
+                (true, true) => BEHIND,
+                (true, false) => SMALL,
+            };
+            group.row(figure, (text, "MB/s"), computed, Measured(reason));
         }
     }
     group
@@ -573,49 +610,85 @@ fn luns() -> Group {
         "Streaming against the number of LUNs",
         "dcs3700, Benchmark results, streaming #2; MB/s at 4 MB",
     );
-    let reason = "arrays add up until the controllers' ceiling; one array is data disks (write) or \
-                  all its disks (read) at the strip rate";
-    let off =
-        "with the cache off a write waits for its disks; the strip rate counts only their work";
-    for (name, cache, metric, printed, reason, band) in [
-        (
-            "write, cache off",
-            WriteCache::Off,
-            Write,
-            ["230.1", "503.4", "1042.2", "1455.3"],
-            off,
-            (0.95, 1.50),
-        ),
+    let adds = "arrays add up until the controllers' ceiling; one array is data disks (write) or all \
+                its disks (read) at the strip rate";
+    let held = "the library's ceiling for this cache mode";
+    for (name, cache, metric, printed, reason) in [
+        ("write, cache off", WriteCache::Off, Write, ["230.1", "503.4", "1042.2", "1455.3"], WAITS),
         (
             "write, cache unmirrored",
             WriteCache::Unmirrored,
             Write,
             ["356.9", "667.5", "1281.6", "1859.1"],
-            reason,
-            (0.95, 1.10),
+            adds,
         ),
         (
             "write, cache mirrored",
             WriteCache::Mirrored,
             Write,
             ["346.1", "630.4", "1237.6", "1653.8"],
-            reason,
-            (0.95, 1.15),
+            adds,
         ),
+        ("read", WriteCache::Mirrored, Read, ["434.5", "795.8", "1473.6", "2008.4"], adds),
         (
-            "read",
+            "read, read cache on",
             WriteCache::Mirrored,
             Read,
-            ["434.5", "795.8", "1473.6", "2008.4"],
-            reason,
-            (0.95, 1.20),
+            ["473.8", "865.3", "1503.5", "2024.6"],
+            adds,
+        ),
+        (
+            "read, read cache and prefetch on",
+            WriteCache::Mirrored,
+            Read,
+            ["468.3", "863.1", "1516.0", "2038.5"],
+            adds,
         ),
     ] {
         for (arrays, text) in [1, 2, 4, 6].into_iter().zip(printed) {
             let computed = gb(&sixty(cache, 4.0 * MIB, arrays), metric) * 1024.0;
-            let verdict = Measured(band.0, band.1, reason);
-            group.row(format!("{name}, {arrays} LUNs"), (text, "MB/s"), computed, verdict);
+            let figure = format!("{name}, {arrays} LUNs");
+            if arrays == 6 && metric == Write && cache != WriteCache::Mirrored {
+                group.input(figure, (text, "MB/s"), computed, held);
+                continue;
+            }
+            let four = "four arrays reach the controllers' ceiling less sharply than a minimum";
+            let off = (computed / text.parse::<f64>().unwrap() - 1.0).abs() > 0.15;
+            let reason = if off && metric == Read { four } else { reason };
+            group.row(figure, (text, "MB/s"), computed, Measured(reason));
         }
+    }
+    group
+}
+
+/// Metadata operations: the planner has no model of them for GPFS.
+fn metadata() -> Group {
+    let mut group = Group::new(
+        "Metadata",
+        "dcs3700, Benchmark results, mdtest (4 nodes, 4, 8, 16 and 32 processes) and file create, \
+         list and remove",
+    );
+    let none = "operations on names are not modelled for GPFS";
+    for (name, printed) in [
+        ("directory creation", "3788.934, 7778.261, 6506.285, 5944.136"),
+        ("directory stat", "2009.88, 3425.214, 5055.528, 6098.31"),
+        ("directory removal", "1418.258, 3700.784, 6096.262, 8294.777"),
+        ("file creation", "8344.002, 8409.497, 8665.716, 6592.982"),
+        ("file stat", "1978.817, 3464.765, 4909.534, 4793.371"),
+        ("file removal", "2097.736, 2529.623, 2310.092, 2149.819"),
+        ("tree creation", "66.907, 34.858, 19.452, 7.769"),
+        ("tree removal", "12.596, 11.098, 8.244, 3.174"),
+    ] {
+        group.not_modelled(name, (printed, "1/s"), none);
+    }
+    for (name, printed) in [
+        ("20K, 50K, 100K files of 32 KB: create", "16.1, 34.1, 86.5"),
+        ("the same: ls -l, uncached", "31.7, 60.5, 172.9"),
+        ("the same: ls -l, cached", "19.2, 93.6, 163.7"),
+        ("the same: rm -R, uncached", "10.2, 8.7, 50.0"),
+        ("the same: rm -R, cached", "6.1, 22.5, 46.0"),
+    ] {
+        group.not_modelled(name, (printed, "s"), none);
     }
     group
 }
@@ -647,7 +720,7 @@ fn network() -> Group {
             format!("4 clients, 2 servers, IB DDR: {name}"),
             (text, "MB/s"),
             mb,
-            Measured(1.0, 1.05, "two servers x 16 Gb/s"),
+            Measured("two servers x 16 Gb/s"),
         );
     }
     assert_eq!(clients_and_servers.tiers[0].rate(Write).bottleneck, "server network");
@@ -655,23 +728,22 @@ fn network() -> Group {
     let server = &library.servers["x3650-m3"];
     let rate =
         |name: &str| strake_plan::stage::adapter(server, &library.adapters[name]).value / MIB;
-    group.agrees("application rate of 1 x TbE", ("725", "MB/s"), rate("tbe"));
+    let held = "the library's rate of this adapter";
+    group.input("application rate of 1 x TbE", ("725", "MB/s"), rate("tbe"), held);
     group.row("application rate of 2 x TbE", ("1.4", GBS), 2.0 * rate("tbe") / 1024.0, Agrees);
     group.row(
         "tuned 2 servers x 2xTbE: read",
         ("2800", "MB/s"),
         2.0 * rate("2xtbe"),
-        Measured(1.0, 1.05, "the page calls it close to the theoretical peak"),
+        Measured("the page calls it close to the theoretical peak"),
     );
     group.row(
         "tuned 2 servers x 2xTbE: write",
         ("1800", "MB/s"),
         2.0 * rate("2xtbe"),
         Measured(
-            1.5,
-            1.7,
-            "the page asks itself whether write can still be improved; #2b and #2c \
-                            plan with 1.4 GB/s per server for writes too",
+            "the page asks itself whether write can still be improved: what gates its servers' path \
+             from the network is not known",
         ),
     );
     group

@@ -33,35 +33,30 @@ fn one_client() -> Group {
     assert_eq!(evaluation.tiers[0].rate(Write).bottleneck, "client network");
     let gated = "gated by the GEN-2 slot, whose 3,000 MB/s the document gives as rounded";
     let kb = mb(&evaluation, Write) * 1024.0;
-    group.row("create 10 GiB", ("3268199.54", "KB/s"), kb, Verdict::Measured(0.90, 1.0, gated));
+    group.row("create 10 GiB", ("3268199.54", "KB/s"), kb, Verdict::Measured(gated));
     let prefetch = "cold: the prefetch depth of one file does not fill the slot";
-    group.row(
-        "read 10 GiB, cold",
-        ("2330376.56", "KB/s"),
-        kb,
-        Verdict::Measured(1.0, 1.4, prefetch),
-    );
+    group.row("read 10 GiB, cold", ("2330376.56", "KB/s"), kb, Verdict::Measured(prefetch));
     let cold = evaluation.tiers[0].cold_block.as_ref().unwrap().value * 1000.0;
     let disk = "10 ms seek + 1 MiB strip at 20 ms + 8 MiB over the adapter";
     group.row(
         "one cold 8 MiB block, time of the I/O",
         ("33.646", "ms"),
         cold,
-        Verdict::Measured(0.90, 1.05, disk),
+        Verdict::Measured(disk),
     );
     let rate = 8.0 * 1024.0 / cold * 1000.0;
+    group.row("one cold 8 MiB block", ("220322.52", "KB/s"), rate, Verdict::Measured(disk));
+    let own = "the document's own arithmetic: the rate above / 8 MiB";
+    group.not_modelled("operations per second of the create", ("398.95", "1/s"), own);
     group.row(
-        "one cold 8 MiB block",
-        ("220322.52", "KB/s"),
-        rate,
-        Verdict::Measured(0.95, 1.2, disk),
+        "read of 64 MiB that the servers still cache",
+        ("3286165.76", "KB/s"),
+        kb,
+        Verdict::Measured(gated),
     );
-    let iops = "KB are 1,024 bytes: 3,268,199.54 KB/s / 8 MiB";
-    group.agrees(
-        format!("operations per second of the create ({iops})"),
-        ("398.95", "1/s"),
-        3268199.54 / 8192.0,
-    );
+    let ramp = "eight blocks are too few to reach a steady prefetch; the planner has no model of its \
+                beginning";
+    group.not_modelled("read of 64 MiB, cold", ("533933.24", "KB/s"), ramp);
     group
 }
 
@@ -72,16 +67,28 @@ fn ior() -> Group {
     );
     let shape =
         "strip rate of the disks at block / 8, from their sequential and random 2 MiB rates";
-    let full = "16 MiB: the disks could do more; the servers' own limit is not in the documents";
+    let slots = "the slots of three SAS adapters in each server carry what the disks could do more";
+    let quick = "strips of 128 KiB took 6 ms each, less than the 7.9 ms of the model: the disks' \
+                 queues shorten their ways, which the model has not";
+    let full = "16 MiB: 3,470 MB/s for each of four enclosures, with parity, in both directions; the \
+                documents do not say how they are cabled";
+    let gss26 = "16 MiB: the servers' SAS slots gate; the reads stay below them, and the documents do \
+                 not say why";
     for (model, write, read) in [
         ("26", ["3957.30", "11302.19", "14970.40"], ["6987.58", "13915.36", "15193.71"]),
         ("24", ["3023.23", "7799.26", "11148.37"], ["4987.02", "9515.66", "13875.70"]),
     ] {
         for (index, block) in [1.0, 4.0, 16.0].into_iter().enumerate() {
             let evaluation = gss(model, block, 15);
-            let (reason, band) = if index == 2 { (full, (1.0, 1.5)) } else { (shape, (0.7, 1.15)) };
             for (name, metric, printed) in [("write", Write, write), ("read", Read, read)] {
-                let verdict = Verdict::Measured(band.0, band.1, reason);
+                let reason = match (index, model, metric) {
+                    (0, _, Read) => quick,
+                    (2, "26", Write) => slots,
+                    (2, "26", _) => gss26,
+                    (2, _, _) => full,
+                    _ => shape,
+                };
+                let verdict = Verdict::Measured(reason);
                 let figure = format!("GSS {model}, {block} MiB blocks: {name}");
                 group.row(figure, (printed[index], "MB/s"), mb(&evaluation, metric), verdict);
             }
@@ -89,12 +96,7 @@ fn ior() -> Group {
     }
     let ratio = mb(&gss("24", 4.0, 15), Write) / mb(&gss("26", 4.0, 15), Write);
     let disks = "four enclosures against six; 7,799 / 11,302 measured";
-    group.row(
-        "GSS 24 : GSS 26, write, 4 MiB",
-        ("0.69", ""),
-        ratio,
-        Verdict::Measured(0.95, 1.0, disks),
-    );
+    group.row("GSS 24 : GSS 26, write, 4 MiB", ("0.69", ""), ratio, Verdict::Measured(disks));
     group
 }
 
@@ -102,6 +104,7 @@ fn ladder() -> Group {
     let mut group =
         Group::new("Numbers to know", "gpfs-performance, latency, bandwidth and IOPS tables");
     let library = strake_plan::library::Library::built_in();
+    let held = "a constant of the library";
     for (name, printed) in [
         ("l1-cache", "1"),
         ("l2-cache", "5"),
@@ -115,34 +118,36 @@ fn ladder() -> Group {
         ("read-1m-disk", "20,000,000"),
         ("packet-around-the-world", "150,000,000"),
     ] {
-        group.agrees(name, (printed, "ns"), library.latencies[name].value.value);
+        group.input(name, (printed, "ns"), library.latencies[name].value.value, held);
     }
     let disk = &library.disks["nl-sas-2tb"];
-    group.agrees("NL-SAS sequential", ("100", "MB/s"), disk.stream_read.value.0 / MIB);
-    group.agrees(
+    group.input("NL-SAS sequential", ("100", "MB/s"), disk.stream_read.value.0 / MIB, held);
+    group.input(
         "NL-SAS random 2 MB",
         ("75", "MB/s"),
         disk.random_2m.as_ref().unwrap().value.0 / MIB,
+        held,
     );
-    group.agrees("NL-SAS 4k random", ("100", "IOP/s"), disk.iops_read.value);
-    group.agrees(
+    group.input("NL-SAS 4k random", ("100", "IOP/s"), disk.iops_read.value, held);
+    group.input(
         "10k SAS 4k random",
         ("200", "IOP/s"),
         library.disks["sas-10k-300gb"].iops_read.value,
+        held,
     );
     let ssd = &library.disks["ssd-200gb"];
-    group.agrees("SSD sequential read", ("300", "MB/s"), ssd.stream_read.value.0 / MIB);
-    group.agrees("SSD sequential write", ("200", "MB/s"), ssd.stream_write.value.0 / MIB);
-    group.agrees("SSD 4k random reads", ("20,000", "IOP/s"), ssd.iops_read.value);
-    group.agrees("SSD 4k random writes", ("4,000", "IOP/s"), ssd.iops_write.value);
+    group.input("SSD sequential read", ("300", "MB/s"), ssd.stream_read.value.0 / MIB, held);
+    group.input("SSD sequential write", ("200", "MB/s"), ssd.stream_write.value.0 / MIB, held);
+    group.input("SSD 4k random reads", ("20,000", "IOP/s"), ssd.iops_read.value, held);
+    group.input("SSD 4k random writes", ("4,000", "IOP/s"), ssd.iops_write.value, held);
     for (name, printed) in [("gbe", "100"), ("tbe", "1000"), ("ib-qdr", "4000"), ("ib-fdr", "5600")]
     {
         let rate = library.adapters[name].port_rate.value.0 / MIB;
-        group.agrees(format!("{name}, one port"), (printed, "MB/s"), rate);
+        group.input(format!("{name}, one port"), (printed, "MB/s"), rate, held);
     }
     for (name, printed) in [("ib-fdr-gen2", "3000"), ("ib-fdr", "6000")] {
         let rate = library.adapters[name].slot_rate.as_ref().unwrap().value.0 / MIB;
-        group.agrees(format!("slot of {name}"), (printed, "MB/s"), rate);
+        group.input(format!("slot of {name}"), (printed, "MB/s"), rate, held);
     }
     group
 }

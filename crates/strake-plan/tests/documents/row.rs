@@ -7,15 +7,23 @@ use strake_plan::library::Library;
 use strake_plan::stage::Metric;
 use strake_plan::unit::{GIB, TIB};
 
-/// What is claimed about a pair of figures.
+/// What is claimed about a figure of a document.
 pub(crate) enum Verdict {
-    /// Ours rounds to the printed one.
+    /// Computed by the planner, and ours rounds to the printed one.
     Agrees,
-    /// It does not, for this reason.
+    /// Computed; it does not, for this reason.
     Marked(&'static str),
-    /// The printed one is a measurement; computed / printed lies in this band.
-    Measured(f64, f64, &'static str),
+    /// Computed; the printed one is a measurement. One band for all tells close from off; the
+    /// sentence says what the model has, and for a row that is off what it lacks.
+    Measured(&'static str),
+    /// The library or a setting holds this figure, so it agrees with nothing.
+    Input(&'static str),
+    /// Nothing of the planner stands for this figure.
+    NotModelled(&'static str),
 }
+
+/// A measurement this close to the model is close.
+const CLOSE: f64 = 0.15;
 
 /// One figure.
 pub(crate) struct Row {
@@ -25,7 +33,7 @@ pub(crate) struct Row {
     /// The digits as printed.
     pub(crate) printed: &'static str,
     pub(crate) unit: &'static str,
-    /// In `unit`.
+    /// In `unit`; not a number where nothing was computed.
     pub(crate) computed: f64,
     pub(crate) verdict: Verdict,
 }
@@ -40,34 +48,75 @@ impl Row {
         format!("{:.digits$}", self.computed) == self.printed.replace(',', "")
     }
 
+    /// How the planner stands to this row, as the summary counts it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self.verdict {
+            Verdict::Agrees => "agrees",
+            Verdict::Marked(_) => "marked",
+            Verdict::Measured(_) if self.off() => "off",
+            Verdict::Measured(_) => "close",
+            Verdict::Input(_) => "input",
+            Verdict::NotModelled(_) => "not modelled",
+        }
+    }
+
+    fn off(&self) -> bool {
+        (self.computed / self.printed_value() - 1.0).abs() > CLOSE
+    }
+
     /// Why the verdict does not hold, if it does not.
     pub(crate) fn fault(&self) -> Option<String> {
-        let ratio = self.computed / self.printed_value();
         let fault = match self.verdict {
             Verdict::Agrees if !self.rounds_to_printed() => "does not agree",
             Verdict::Marked(_) if self.rounds_to_printed() => "agrees, so the mark is wrong",
-            Verdict::Measured(low, high, _) if !(low..=high).contains(&ratio) => "outside its band",
+            Verdict::Measured(_) if !self.computed.is_finite() => "was not computed",
+            Verdict::Input(_) if self.computed.is_finite() && !self.rounds_to_printed() => {
+                "is not what the library holds"
+            }
             _ => return None,
         };
         let (group, figure, unit) = (self.group, &self.figure, self.unit);
         Some(format!(
-            "{group}: {figure}: printed {} {unit}, computed {:.4} (x{ratio:.3}) {fault}",
+            "{group}: {figure}: printed {} {unit}, computed {:.4} {fault}",
             self.printed, self.computed
         ))
     }
 
     /// The row of the generated table.
     pub(crate) fn line(&self) -> String {
-        let verdict = match &self.verdict {
-            Verdict::Agrees => "agrees".to_string(),
-            Verdict::Marked(reason) => format!("**marked**: {reason}"),
-            Verdict::Measured(low, high, reason) => {
-                format!("**measured** ({low:.2}–{high:.2}): {reason}")
-            }
+        let (kind, reason) = (
+            self.kind(),
+            match &self.verdict {
+                Verdict::Agrees => "",
+                Verdict::Marked(reason)
+                | Verdict::Measured(reason)
+                | Verdict::Input(reason)
+                | Verdict::NotModelled(reason) => reason,
+            },
+        );
+        let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
+        let counts =
+            matches!(self.verdict, Verdict::Agrees | Verdict::Marked(_) | Verdict::Measured(_));
+        let (computed, difference) = match counts {
+            true => (self.shown(), self.difference()),
+            false => (String::new(), String::new()),
         };
-        let difference = (self.computed / self.printed_value() - 1.0) * 100.0;
-        let difference =
-            if difference.abs() < 0.05 { "0 %".to_string() } else { format!("{difference:+.1} %") };
+        format!(
+            "| {} | {} {} | {computed} | {difference} | {kind}{reason} |\n",
+            self.figure, self.printed, self.unit,
+        )
+    }
+
+    fn difference(&self) -> String {
+        let printed = self.printed_value();
+        let difference = (self.computed / printed - 1.0) * 100.0;
+        if self.computed == printed || difference.abs() < 0.05 {
+            return "0 %".into();
+        }
+        format!("{difference:+.1} %")
+    }
+
+    fn shown(&self) -> String {
         let decimals = if self.computed >= 1000.0 {
             0
         } else if self.computed >= 100.0 {
@@ -75,13 +124,7 @@ impl Row {
         } else {
             2
         };
-        format!(
-            "| {} | {} {} | {} | {difference} | {verdict} |\n",
-            self.figure,
-            self.printed,
-            self.unit,
-            strake_plan::unit::thousands(format!("{:.decimals$}", self.computed).parse().unwrap()),
-        )
+        strake_plan::unit::thousands(format!("{:.decimals$}", self.computed).parse().unwrap())
     }
 }
 
@@ -114,6 +157,27 @@ impl Group {
             computed,
             verdict,
         });
+    }
+
+    /// Adds a figure that the library holds; `computed` reads it back.
+    pub(crate) fn input(
+        &mut self,
+        figure: impl Into<String>,
+        printed: (&'static str, &'static str),
+        read_back: f64,
+        why: &'static str,
+    ) {
+        self.row(figure, printed, read_back, Verdict::Input(why));
+    }
+
+    /// Adds figures that nothing of the planner stands for.
+    pub(crate) fn not_modelled(
+        &mut self,
+        figure: impl Into<String>,
+        printed: (&'static str, &'static str),
+        why: &'static str,
+    ) {
+        self.row(figure, printed, f64::NAN, Verdict::NotModelled(why));
     }
 
     /// Adds a row that agrees.

@@ -128,11 +128,11 @@ fn settings() -> Group {
         Verdict::Marked("more than 3 x LUNs; the guide's note 5 says 144 is probably too high"),
     );
     let ethernet = settings_of("solution-1a", None, Wishes::default());
-    group.agrees("MTU", ("9000", "B"), number(&ethernet, "MTU"));
-    group.agrees("MTU of the 100 GbE switch ports", ("9216", "B"), {
-        let command = &named(&ess, "MTU").commands[1];
-        command.rsplit(' ').next().unwrap().parse().unwrap()
-    });
+    let held = "a setting that the planner repeats";
+    group.input("MTU", ("9000", "B"), number(&ethernet, "MTU"), held);
+    let command = &named(&ess, "MTU").commands[1];
+    let mtu = command.rsplit(' ').next().unwrap().parse().unwrap();
+    group.input("MTU of the 100 GbE switch ports", ("9216", "B"), mtu, held);
     assert!(named(&ethernet, "bonding").value.contains("balance-rr"));
     assert!(named(&ess, "bonding").value.contains("mode=4,xmit_hash_policy=layer3+4"));
     group
@@ -153,8 +153,10 @@ fn nfs() -> Group {
     let large = settings_of("nss-large", None, Wishes::default());
     let command = &named(&large, "LVM and mkfs.xfs").commands[2];
     assert_eq!(command, "lvcreate -i 2 -I 1024 -l 100%FREE VGName");
-    group.agrees("large: LVM stripe", ("1024", "KB"), 1024.0);
-    group.agrees("nfsd threads", ("256", ""), number(&large, "nfsd threads"));
+    let stripe = command.split("-I ").nth(1).unwrap().split(' ').next().unwrap();
+    group.agrees("large: LVM stripe", ("1024", "KB"), stripe.parse().unwrap());
+    let held = "a setting that the planner repeats";
+    group.input("nfsd threads", ("256", ""), number(&large, "nfsd threads"), held);
     group.agrees(
         "tcp_rmem for rsize 1048576",
         ("2621440", "B"),
