@@ -398,7 +398,8 @@ fn storage_adapters(
     if ports == 0 {
         return Some((None, 1));
     }
-    let adapters = library.adapters.values().filter(|adapter| adapter.kind == AdapterKind::Sas);
+    let fits = |adapter: &&Adapter| adapter.kind == AdapterKind::Sas && adapter.for_servers;
+    let adapters = library.adapters.values().filter(fits);
     adapters
         .filter_map(|adapter| {
             let count = ports.div_ceil(servers * adapter.ports.value);

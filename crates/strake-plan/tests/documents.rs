@@ -39,8 +39,8 @@ Computed from the component library:
 - **marked**: the document derated by hand, rounded or contradicts itself. Both figures stand, with
   the reason.
 - **close**: the document prints a measurement, and ours lies within 15 % of it.
-- **off**: the document prints a measurement, and ours lies further away. The row says what the model
-  lacks, or that nobody knows.
+- **off**: the document prints a measurement, and ours lies further away. The row says what the
+  model lacks, or that nobody knows.
 
 Not computed:
 
