@@ -187,7 +187,7 @@ fn a_service_that_another_leader_follows_stops() {
     service.stop();
 }
 
-/// A server that takes every message, and says who was let in.
+/// A server that says who was let in. Like every server it refuses additions before it has a list.
 #[derive(Default)]
 struct Ready {
     let_in: Mutex<Vec<Member>>,
@@ -201,8 +201,11 @@ impl NsdPort for Ready {
         _: &[u8],
         _: &mut [u8],
     ) -> Result<NsdReply> {
-        if let NsdRequest::Lease { list: Some(list), .. } = request {
-            self.let_in.lock().clone_from(&list.clients);
+        let mut let_in = self.let_in.lock();
+        match request {
+            NsdRequest::Lease { list: Some(list), .. } => let_in.clone_from(&list.clients),
+            NsdRequest::Allow { .. } if let_in.is_empty() => return Err(ErrorKind::Stale.into()),
+            _ => {}
         }
         let reply = AdmissionReply { boot: 1, term: Term(3), ..AdmissionReply::default() };
         Ok(NsdReply::Admission(reply))

@@ -266,6 +266,7 @@ fn undisturbed<T>(strangers: impl FnOnce(&Door, &TestCluster) -> T) {
     let (stop, asked) = (AtomicBool::new(false), AtomicU64::new(0));
     strake_env::thread::scope(|scope| {
         scope.spawn(|| {
+            let _end = SetAtEnd(&stop);
             while !stop.load(SeqCst) {
                 ask(&connection, "still here?").expect("undisturbed");
                 asked.fetch_add(1, SeqCst);
@@ -276,7 +277,8 @@ fn undisturbed<T>(strangers: impl FnOnce(&Door, &TestCluster) -> T) {
         let new = connect(&door, &introduction, Service::Node).expect("others get in");
         let before = asked.load(SeqCst);
         assert!(ask(&new, "hello").is_ok());
-        while asked.load(SeqCst) <= before {
+        // It stops by itself only if it was disturbed.
+        while asked.load(SeqCst) <= before && !stop.load(SeqCst) {
             strake_env::thread::yield_now();
         }
     });

@@ -279,7 +279,7 @@ impl Hall {
     /// Greets a client and has the service that it wants read its requests.
     fn receive(&self, id: u64, mut stream: Stream) {
         let origin = stream.peer_address();
-        let welcomed = self.greet(&mut stream);
+        let welcomed = self.greet(id, &mut stream);
         {
             let mut state = self.state.lock();
             state.greetings.remove(id);
@@ -299,11 +299,12 @@ impl Hall {
     /// Greets a client; gives the service that it wants. Joiners are served here.
     fn greet(
         &self,
+        id: u64,
         stream: &mut Stream,
     ) -> std::result::Result<Option<(Arc<Core>, Agreed)>, Refusal> {
         let mut hurried = stream.within(self.options.limit);
         let (credentials, terms) = (&self.credentials, self.options.terms());
-        match receive(&mut hurried, credentials, terms, &|service| self.find(service))? {
+        match receive(&mut hurried, credentials, terms, &|service| self.find(id, service))? {
             Welcomed::Session(core, agreed) => Ok(Some((core, agreed))),
             Welcomed::Joiner(joiner) => {
                 joiner.serve(&mut hurried, credentials.desk())?;
@@ -312,8 +313,11 @@ impl Hall {
         }
     }
 
-    fn find(&self, service: Service) -> Option<Arc<Core>> {
-        self.services.lock().get(&service).map(RpcServer::core)
+    /// The service that a client wants. The client has proven itself, and has not been told so. From
+    /// here on no other connection can end this one. A client that had to go before gets nothing.
+    fn find(&self, id: u64, service: Service) -> Option<Arc<Core>> {
+        let is_there = self.state.lock().greetings.remove(id);
+        is_there.then(|| self.services.lock().get(&service).map(RpcServer::core))?
     }
 }
 

@@ -47,9 +47,9 @@ impl<T> Greetings<T> {
         oldest.and_then(|id| self.entries.remove(&id)).expect("invariant: there are some")
     }
 
-    /// This greeting is over. It may have been made to go before.
-    pub(crate) fn remove(&mut self, id: u64) {
-        self.entries.remove(&id);
+    /// This greeting is over. False if it was over before, or was made to go.
+    pub(crate) fn remove(&mut self, id: u64) -> bool {
+        self.entries.remove(&id).is_some()
     }
 
     /// What it takes to end each of them.
@@ -97,7 +97,7 @@ mod tests {
             for _ in 0..300 {
                 if rng.one_in(3) && !model.is_empty() {
                     let (id, _) = model.remove(rng.index(model.len()));
-                    greetings.remove(id);
+                    assert!(greetings.remove(id) && !greetings.remove(id), "seed {seed}");
                     continue;
                 }
                 let from = origin(rng.index(4) as u8);
