@@ -313,8 +313,9 @@ impl Hall {
         }
     }
 
-    /// The service that a client wants. The client has proven itself, and has not been told so. From
-    /// here on no other connection can end this one. A client that had to go before gets nothing.
+    /// The service that a client wants. The client has proven itself, and has not been told so.
+    /// From here on no other connection can end this one. A client that had to go before gets
+    /// nothing.
     fn find(&self, id: u64, service: Service) -> Option<Arc<Core>> {
         let is_there = self.state.lock().greetings.remove(id);
         is_there.then(|| self.services.lock().get(&service).map(RpcServer::core))?
