@@ -1,5 +1,5 @@
-//! The state of a replica of the metadata that may be ahead of its log (decision 0044, proposed).
-//! Nothing in the product uses it yet.
+//! The state of a replica of the metadata that may be ahead of its log (decision 0044). See
+//! `replicated.rs` for what drives it.
 //!
 //! A leader decides on each change at once and answers it. The log commits the change later, or
 //! never, if another leader comes in between. So the state has two parts:
@@ -9,7 +9,8 @@
 //! layer   in memory: what the entries have changed that were decided ahead, the *tail*
 //! ```
 //!
-//! 1. [`Ahead::decide`] runs the state machine on both parts together. The changes go to the layer.
+//! 1. [`Ahead::decide`] runs the state machine on both parts together. When the log has taken the
+//!    entry, [`Ahead::add`] puts its changes into the layer.
 //! 2. [`Ahead::commit`] takes each committed entry in order. If it is the first of the tail, its
 //!    changes move from the layer to the base. If the place has another entry, another leader has
 //!    replaced the tail: the whole tail is dropped, and the machine decides on the base.
@@ -19,7 +20,7 @@
 //! Invariant: the base is what a replica has that applied the same committed entries and was never
 //! ahead. [`Ahead::check`] verifies what is known of the layer.
 
-use crate::log_entry::{LogEntry, LogEntryRef, decode_entry};
+use crate::log_entry::{LogEntry, decode_entry};
 use crate::machine;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -30,7 +31,7 @@ use strake_store::{Batch, KvRead};
 
 /// A store that takes changes.
 pub trait Base: KvRead {
-    /// Makes the changes of the entry at `position`.
+    /// Makes the changes of the entry at `position`. There may be none.
     fn apply(&mut self, changes: &Batch, position: u64);
 }
 
@@ -83,54 +84,64 @@ impl<K: Base> Ahead<K> {
         self.tail.back().map_or(self.committed, |decided| decided.position)
     }
 
-    /// Decides on an entry that the log is to have at `position`. False if it changes nothing: then
-    /// it needs no place in the log.
+    /// Decides on an entry that the log may get at `position`. Nothing is changed yet. An entry
+    /// without changes needs no place in the log.
     ///
     /// # Errors
-    /// Those of the state machine. Nothing is changed then.
-    pub fn decide(&mut self, bytes: &[u8], position: u64) -> Result<(CountedAnswer, bool)> {
+    /// Those of the state machine.
+    pub fn decide(&self, bytes: &[u8], position: u64) -> Result<(CountedAnswer, Batch)> {
         assert!(position > self.last(), "positions rise");
-        let (answer, changes) = decide(self, bytes, position)?;
-        if changes.is_empty() {
-            return Ok((answer, false));
-        }
+        decide(self, bytes, position)
+    }
+
+    /// Makes the changes that were decided for an entry. The log has it at `position` now.
+    pub fn add(&mut self, bytes: &[u8], position: u64, changes: Batch) {
+        assert!(position > self.last(), "positions rise");
         for (key, value) in changes.iter() {
             self.layer.insert(key.to_vec(), (position, value.cloned()));
         }
         self.tail.push_back(Decided { position, bytes: bytes.into(), changes });
-        Ok((answer, true))
+    }
+
+    /// The base has become what it was at `position` elsewhere. Nothing is ahead of it.
+    pub fn restart(&mut self, position: u64) {
+        self.drop_tail();
+        self.committed = position;
     }
 
     /// Takes the committed entry at `position`. `bytes` is `None` for an entry that is not for the
-    /// state machine, such as the beginning of a term.
+    /// state machine, such as the beginning of a term. Returns what was changed in the base.
     ///
     /// # Errors
     /// `Corrupt` for bytes that no leader proposed, and the store's: this replica must end.
-    pub fn commit(&mut self, bytes: Option<&[u8]>, position: u64) -> Result<()> {
+    pub fn commit(&mut self, bytes: Option<&[u8]>, position: u64) -> Result<Batch> {
         assert_eq!(position, self.committed + 1, "entries are committed in order");
         let is_ours = self.tail.front().is_some_and(|first| {
             first.position == position && bytes.is_some_and(|bytes| *first.bytes == *bytes)
         });
-        if is_ours && let Some(Decided { changes, .. }) = self.tail.pop_front() {
-            self.base.apply(&changes, position);
+        let changes = if is_ours && let Some(Decided { changes, .. }) = self.tail.pop_front() {
             for (key, _) in changes.iter() {
                 // A later change of the tail stays.
                 if self.layer.get(key).is_some_and(|(newest, _)| *newest == position) {
                     self.layer.remove(key);
                 }
             }
+            changes
         } else {
             if self.tail.front().is_some_and(|first| first.position <= position) {
                 self.drop_tail();
             }
-            if let Some(bytes) = bytes {
-                assert!(self.tail.is_empty(), "a leader has proposed what is before its tail");
-                let (_, changes) = decide(&self.base, bytes, position)?;
-                self.base.apply(&changes, position);
+            match bytes {
+                Some(bytes) => {
+                    assert!(self.tail.is_empty(), "a leader has proposed what is before its tail");
+                    decide(&self.base, bytes, position)?.1
+                }
+                None => Batch::new(),
             }
-        }
+        };
+        self.base.apply(&changes, position);
         self.committed = position;
-        Ok(())
+        Ok(changes)
     }
 
     /// Forgets everything that is not committed. Returns how many entries that were.
@@ -160,14 +171,6 @@ fn decide(kv: &dyn KvRead, bytes: &[u8], position: u64) -> Result<(CountedAnswer
             .map(|(reply, changes)| (CountedAnswer { position, outcome: Ok(reply) }, changes)),
         LogEntry::Counted(counted) => machine::apply_counted(kv, &counted, position),
     }
-}
-
-/// The bytes of an entry for the log.
-///
-/// # Errors
-/// `TooBig`.
-pub fn encode(counted: &strake_proto::meta::CountedEntry) -> Result<Vec<u8>> {
-    crate::log_entry::encode_entry(LogEntryRef::Counted(counted))
 }
 
 impl<K: Base> Ahead<K> {

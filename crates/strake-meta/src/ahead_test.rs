@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::MemoryKv;
-use crate::log_entry::encode_entry;
+use crate::log_entry::{LogEntryRef, encode_entry};
 use crate::testing::{configuration, create, entry, link, new_inode, unlink};
 use strake_env::Rng;
 use strake_env::rng::{test_scale, test_seeds};
@@ -80,14 +80,15 @@ impl World {
 
     /// Sends an entry to the leader.
     fn send(&mut self, counted: &CountedEntry) -> Result<CountedAnswer> {
-        let bytes = encode(counted)?;
+        let bytes = encode_entry(LogEntryRef::Counted(counted))?;
         let position = self.end() + self.log.proposed.len() as u64 + 1;
         let leader = &mut self.replicas[self.leader];
-        let (answer, is_new) = leader.decide(&bytes, position)?;
-        leader.check();
-        if is_new {
+        let (answer, changes) = leader.decide(&bytes, position)?;
+        if !changes.is_empty() {
+            leader.add(&bytes, position, changes);
             self.log.proposed.push_back(Some(bytes));
         }
+        leader.check();
         Ok(answer)
     }
 

@@ -14,7 +14,7 @@
 //!        N object(8)                  ▶ object reserved for a file
 //!        R client(8)                  ▶ a client's life
 //!        R client(8) place(8)         ▶ the answer of a counted change, by its place in the window
-//!        G name                       ▶ counters, configuration
+//!        G name                       ▶ counters, configuration; the mark of a copy under way
 //! ```
 
 use strake_proto::limits::WINDOW_CHANGES;

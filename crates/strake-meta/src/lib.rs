@@ -2,7 +2,8 @@
 //!
 //! [`machine`] and [`query`] are the pure core: they know neither disks nor threads. [`MemoryMeta`]
 //! runs the core on a map in memory. [`MetaStore`] runs it on equal copies in the containers of
-//! several NSDs. [`ahead`] is the state of a replica that leads a log, and is not used yet.
+//! several NSDs. [`replicated`] runs it on several nodes with one log, over [`ahead`], the state of
+//! a replica that may lead. The product does not use these two yet.
 
 #![warn(missing_docs)]
 
@@ -17,6 +18,7 @@ mod names;
 mod ops;
 pub mod query;
 mod records;
+pub mod replicated;
 pub mod store;
 mod transaction;
 

@@ -47,4 +47,6 @@ mod power_cut_test;
 #[cfg(test)]
 mod replica_test;
 #[cfg(test)]
+mod replicated_meta_test;
+#[cfg(test)]
 mod scenario_test;

@@ -20,7 +20,10 @@ pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
         "strake-nsd",
         &["strake-proto", "strake-env", "strake-observe", "strake-stripe", "strake-store"],
     ),
-    ("strake-meta", &["strake-proto", "strake-env", "strake-observe", "strake-store"]),
+    (
+        "strake-meta",
+        &["strake-proto", "strake-env", "strake-observe", "strake-replica", "strake-store"],
+    ),
     ("strake-array", &["strake-proto", "strake-env", "strake-observe", "strake-stripe"]),
     (
         "strake-client",

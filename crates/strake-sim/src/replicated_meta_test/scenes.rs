@@ -1,0 +1,100 @@
+//! Scenes that chance meets too seldom: a leader that was replaced without knowing, and one that
+//! leads again.
+
+use super::client::{World, new_name};
+use super::cluster::Cluster;
+use std::sync::Arc;
+use std::time::Duration;
+use strake_env::simulation::{self, Options};
+use strake_env::{Clock, RealClock};
+use strake_meta::replicated::{Rule, TermPort};
+use strake_proto::meta::{MetaPort, MetaQuery};
+use strake_proto::{ErrorKind, Ino, Result};
+use strake_replica::types::ReplicaId;
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Waits for a leader that `is_such`.
+fn leader(cluster: &Cluster, is_such: impl Fn(ReplicaId) -> bool) -> (ReplicaId, TermPort) {
+    let end = RealClock.monotonic() + LONG;
+    loop {
+        if let Some(found) = cluster.ports().into_iter().find(|(id, _)| is_such(*id)) {
+            return found;
+        }
+        assert!(RealClock.monotonic() < end, "nobody leads");
+        RealClock.sleep(Duration::from_millis(3));
+    }
+}
+
+fn lookup(port: &TermPort, name: &str) -> Result<()> {
+    let name = name.as_bytes().to_vec();
+    port.query(&MetaQuery::Lookup { parent: Ino::ROOT, name }).map(|_| ())
+}
+
+fn kind<T>(outcome: Result<T>) -> std::result::Result<(), ErrorKind> {
+    outcome.map(|_| ()).map_err(|error| error.kind())
+}
+
+/// Runs a scene without a rule, or with all.
+fn play<T: Send + 'static>(
+    without: Option<Rule>,
+    scene: impl FnOnce(&Cluster) -> T + Send + 'static,
+) -> T {
+    let run = move || {
+        let cluster = Arc::new(Cluster::new(1, without));
+        World::new(Arc::clone(&cluster)).format();
+        let outcome = scene(&cluster);
+        cluster.stop();
+        outcome
+    };
+    simulation::run(Options { time_max: LONG * 5, ..Options::new(1) }, run).expect()
+}
+
+#[test]
+fn a_leader_that_was_replaced_without_knowing_answers_nothing() {
+    let scene = |cluster: &Cluster| {
+        let (old, port) = leader(cluster, |_| true);
+        port.apply(&new_name("before")).expect("it leads");
+        port.sync().expect("a majority is there");
+        assert_eq!(kind(lookup(&port, "before")), Ok(()));
+        // It stands still, so it does not hear of the other one.
+        cluster.pause(old, true);
+        let (_, other) = leader(cluster, |id| id != old);
+        other.apply(&new_name("after")).expect("it leads");
+        other.sync().expect("a majority is there");
+        let answers = (kind(lookup(&port, "before")), kind(lookup(&port, "after")));
+        cluster.pause(old, false);
+        answers
+    };
+    let nothing = Err(ErrorKind::Unreachable);
+    assert_eq!(play(None, scene), (nothing, nothing));
+    let stale = (Ok(()), Err(ErrorKind::NotFound));
+    assert_eq!(play(Some(Rule::LeasesGuardAnswers), scene), stale);
+}
+
+#[test]
+fn a_leader_that_leads_again_serves_nobody_as_before() {
+    let scene = |cluster: &Cluster| {
+        let (id, port) = leader(cluster, |_| true);
+        cluster.cut(id, false);
+        port.apply(&new_name("lost")).expect("it does not know yet");
+        leader(cluster, |other| other != id);
+        // Until it leads again.
+        let end = RealClock.monotonic() + LONG;
+        let again = loop {
+            cluster.heal();
+            let (newest, again) = leader(cluster, |_| true);
+            if newest == id && again.term() > port.term() {
+                break again;
+            }
+            cluster.cut(newest, false);
+            RealClock.sleep(Duration::from_millis(400));
+            assert!(RealClock.monotonic() < end, "it never leads");
+        };
+        assert_eq!(kind(lookup(&again, "lost")), Err(ErrorKind::NotFound));
+        kind(port.sync())
+    };
+    assert_eq!(play(None, scene), Err(ErrorKind::Unreachable));
+    let told = play(Some(Rule::PortsEndWithTheirTerm), scene);
+    assert_eq!(told, Ok(()), "a client would believe that its change is durable");
+}
