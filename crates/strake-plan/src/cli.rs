@@ -7,6 +7,7 @@ use crate::error::PlanError;
 use crate::evaluate::evaluate;
 use crate::library::Library;
 use crate::measure::{self, Budget};
+use crate::montecarlo;
 use crate::report;
 use crate::solve::{self, Objective, Wanted};
 use crate::text;
@@ -48,6 +49,29 @@ enum PlanCommand {
         /// Print the derivation of every figure with the source of each constant.
         #[arg(long)]
         explain: bool,
+        /// Print everything as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Probability of data loss: a Markov model, and a simulation on Strake's own placement.
+    #[command(after_help = "Examples:
+  strake plan reliability docs/plan/examples/nvme-cluster.toml
+  strake plan reliability design.toml --trials 100000 --stripes 100000 --seed 7
+
+The simulation takes stripes as Strake's placement makes them, forces failures into the time of
+rebuilds, and weighs them. Rates of failure are `afr`, `ure` and `destroyed` of the library.")]
+    Reliability {
+        /// The design file.
+        design: PathBuf,
+        /// Trials of the simulation.
+        #[arg(long, default_value_t = 2000, value_parser = count())]
+        trials: u64,
+        /// Stripes in its sample.
+        #[arg(long, default_value_t = 20_000, value_parser = count())]
+        stripes: u64,
+        /// Seed of its chance.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
         /// Print everything as JSON.
         #[arg(long)]
         json: bool,
@@ -112,6 +136,11 @@ Writes a scratch file of --size into each directory and removes it; takes about 
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Trials and stripes: some, and not so many that memory ends.
+fn count() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=10_000_000)
 }
 
 fn capacity(text: &str) -> Result<f64, String> {
@@ -353,6 +382,13 @@ fn execute(args: &PlanArgs) -> Result<Answer, PlanError> {
             let text =
                 if *json { to_json(&evaluation)? } else { text::render(&evaluation, *explain) };
             Ok(Answer { text, broken })
+        }
+        PlanCommand::Reliability { design, trials, stripes, seed, json } => {
+            let system = Design::read(design)?;
+            let system = system.resolve(&library)?;
+            let plan = montecarlo::Plan { trials: *trials, stripes: *stripes, seed: *seed };
+            let tiers = montecarlo::of_system(&system, plan)?;
+            Ok(if *json { to_json(&tiers)? } else { text::render_reliability(&tiers) }.into())
         }
         PlanCommand::Solve(solve) => Ok(solve.run(&library)?.into()),
         PlanCommand::Calibrate(calibrate) => Ok(calibrate.run(&library)?.into()),

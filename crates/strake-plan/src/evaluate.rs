@@ -12,6 +12,7 @@ use crate::library::{Adapter, Parity, Sourced};
 use crate::loss::{LossEvaluation, losses};
 use crate::operation::latency;
 use crate::rebuild::{rebuild_disk, rebuild_server};
+use crate::reliability::{Reliability, reliability};
 use crate::rule::{Warning, warnings};
 use crate::stage::{Lost, Metric, adapter, block_stages, client_stages, local_iops};
 use crate::unit::{MIB, Unit};
@@ -56,6 +57,8 @@ pub struct TierEvaluation {
     pub cold_block: Option<Figure>,
     /// Time of one 4 KiB read and write when nothing else waits.
     pub latency: Vec<Figure>,
+    /// How likely data is lost or offline; none where the library knows no rates of failure.
+    pub reliability: Option<Reliability>,
 }
 
 /// One rate of a tier and its balance.
@@ -139,6 +142,7 @@ impl TierEvaluation {
         all.extend(&self.rebuild_server);
         all.extend(&self.cold_block);
         all.extend(&self.latency);
+        all.extend(self.reliability.iter().flat_map(Reliability::figures));
         all
     }
 }
@@ -180,7 +184,10 @@ pub fn evaluate_tier(system: &System, tier: &Tier) -> TierEvaluation {
     let per_tier = |figure: Figure| {
         Figure::product(figure.name.clone(), figure.unit, vec![blocks.clone(), figure])
     };
+    let rebuild = rebuild_disk(system, tier);
+    let rebuild_server = rebuild_server(system, tier);
     TierEvaluation {
+        reliability: reliability(tier, &rebuild, rebuild_server.as_ref()),
         name: tier.name.clone(),
         blocks: tier.blocks,
         raw: raw(tier, &blocks),
@@ -194,8 +201,8 @@ pub fn evaluate_tier(system: &System, tier: &Tier) -> TierEvaluation {
             .collect(),
         per_core: per_core(system, tier),
         losses: losses(system, tier),
-        rebuild: rebuild_disk(system, tier),
-        rebuild_server: rebuild_server(system, tier),
+        rebuild,
+        rebuild_server,
         cold_block: cold_block(system, tier),
         latency: [false, true]
             .into_iter()

@@ -65,6 +65,10 @@ pub struct Disk {
     /// and `flash-read`, or one operation of a disk with heads.
     pub latency_write: Option<Sourced<f64>>,
     pub latency_read: Option<Sourced<f64>>,
+    /// Share of such disks that fail within a year.
+    pub afr: Option<Sourced<f64>>,
+    /// Bits that cannot be read, of each bit that is.
+    pub ure: Option<Sourced<f64>>,
     /// Price of one.
     pub price: Option<Sourced<f64>>,
 }
@@ -215,6 +219,11 @@ pub struct Server {
     /// What the file system's own software path carries on such a node (from `calibrate`).
     pub path_write: Option<Sourced<Rate>>,
     pub path_read: Option<Sourced<Rate>>,
+    /// Share of such servers that is lost with all their disks within a year.
+    pub destroyed: Option<Sourced<f64>>,
+    /// Outages of one a year that lose nothing, and how many hours each lasts.
+    pub outages: Option<Sourced<f64>>,
+    pub outage_hours: Option<Sourced<f64>>,
     /// What that path takes in from the network, where this was measured apart.
     pub receive: Option<Sourced<Rate>>,
     pub price: Option<Sourced<f64>>,

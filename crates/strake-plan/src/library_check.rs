@@ -99,7 +99,8 @@ impl Library {
         }
         let shares = self.servers.values().filter_map(|s| Some((&s.name, s.bus_share.as_ref()?)));
         let taken = self.filesystems.values().map(|f| (&f.name, &f.metadata_share));
-        for (entry, share) in shares.chain(taken) {
+        let faults = self.disks.values().flat_map(|d| d.ure.iter().map(|ure| (&d.name, ure)));
+        for (entry, share) in shares.chain(taken).chain(faults) {
             if share.value > 1.0 {
                 return wrong(entry, "a share is at most 1".into());
             }
@@ -181,7 +182,7 @@ impl Library {
         for d in self.disks.values() {
             note!(&d.name, [&d.capacity], [&d.stream_write, &d.stream_read], d.random_2m);
             note!(&d.name, [&d.iops_write, &d.iops_read], d.seek, d.first_mib, d.price);
-            note!(&d.name, d.latency_write, d.latency_read, d.rpm);
+            note!(&d.name, d.latency_write, d.latency_read, d.rpm, d.afr, d.ure);
         }
         for e in self.enclosures.values() {
             note!(&e.name, [&e.bays, &e.controllers, &e.host_ports, &e.rack_units]);
@@ -216,6 +217,7 @@ impl Library {
                 s.price
             );
             note!(&s.name, s.path_write, s.path_read, s.slot_rate, s.receive);
+            note!(&s.name, s.destroyed, s.outages, s.outage_hours);
         }
         for a in self.adapters.values() {
             note!(&a.name, [&a.ports], [&a.port_rate], a.slot_rate, a.app_rate, a.price);

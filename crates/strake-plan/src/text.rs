@@ -3,6 +3,7 @@
 use crate::evaluate::{Evaluation, TierEvaluation};
 use crate::figure::Figure;
 use crate::loss::LossEvaluation;
+use crate::montecarlo::TierReliability;
 use crate::solve::Answer;
 use crate::unit::Unit;
 
@@ -46,6 +47,42 @@ pub fn render(evaluation: &Evaluation, explain: bool) -> String {
         }
     } else {
         out.push_str("\nEvery figure's derivation and sources: --explain\n");
+    }
+    out
+}
+
+/// Both models of each tier.
+pub fn render_reliability(tiers: &[TierReliability]) -> String {
+    let mut out = String::new();
+    for tier in tiers {
+        out.push_str(&format!("Tier {}\n", tier.tier));
+        if let Some(markov) = &tier.markov {
+            for figure in markov.figures() {
+                out.push_str(&format!("{}: {}\n", figure.name, figure.show()));
+                for input in figure.inputs() {
+                    out.push_str(&format!("  {}: {}\n", input.name, input.show()));
+                }
+            }
+        }
+        if let Some(found) = &tier.simulated {
+            let years = |time: Option<f64>| {
+                time.map_or("longer than the sample shows".into(), |time| Unit::Years.show(time))
+            };
+            out.push_str(&format!(
+                "simulated: data loss in a year {} ± {}, mean time to it {}\n  {} of {} trials ended \
+                 in a loss, on {} stripes of Strake's placement, seed {}\n",
+                Unit::Probability.show(found.loss_per_year),
+                Unit::Probability.show(found.error),
+                years(found.mttdl),
+                found.losses,
+                found.trials,
+                found.stripes,
+                found.seed,
+            ));
+        }
+        if let Some(why) = &tier.without {
+            out.push_str(&format!("not simulated: {why}\n"));
+        }
     }
     out
 }
@@ -126,6 +163,20 @@ fn render_tier(out: &mut String, tier: &TierEvaluation) {
     let latency: Vec<String> =
         tier.latency.iter().map(|time| format!("{} {}", time.name, time.show())).collect();
     out.push_str(&format!("  latency          {}\n", latency.join(", ")));
+    if let Some(reliability) = &tier.reliability {
+        out.push_str(&format!(
+            "  reliability      data loss in a year {}, mean time to it {}{}\n",
+            reliability.loss_per_year.show(),
+            reliability.mttdl.show(),
+            reliability
+                .offline
+                .as_ref()
+                .map_or(String::new(), |time| format!("; offline {} a year", time.show())),
+        ));
+        if let Some(free) = &reliability.keep_free {
+            out.push_str(&format!("  keep free        {} to rebuild a lost server\n", free.show()));
+        }
+    }
     out.push_str("  after a loss of\n");
     for loss in &tier.losses {
         out.push_str(&format!("    {}: {}\n", loss.lost, loss.data));

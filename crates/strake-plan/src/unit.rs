@@ -39,6 +39,10 @@ pub enum Unit {
     Ratio,
     /// Time.
     Seconds,
+    /// Time in seconds, printed in years.
+    Years,
+    /// A probability, or a rate of rare faults.
+    Probability,
     /// Height in a rack.
     RackUnits,
     /// Money, in the library's currency.
@@ -59,6 +63,16 @@ impl Unit {
             Unit::Seconds if value < 1.0 => format!("{:.1} ms", value * 1e3),
             Unit::Seconds if value < 7200.0 => format!("{value:.0} s"),
             Unit::Seconds => format!("{:.1} h", value / 3600.0),
+            Unit::Years => {
+                let years = value / crate::reliability::YEAR;
+                match years {
+                    years if years < 1e6 => format!("{} years", thousands(years)),
+                    years => format!("{years:.1e} years"),
+                }
+            }
+            Unit::Probability if value == 0.0 => "0".into(),
+            Unit::Probability if value < 1e-3 => format!("{value:.1e}"),
+            Unit::Probability => format!("{value:.4}"),
             Unit::RackUnits => format!("{}U", thousands(value)),
             Unit::Price => thousands(value),
         }

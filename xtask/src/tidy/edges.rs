@@ -51,7 +51,7 @@ pub(super) const CRATE_EDGES: &[(&str, &[&str])] = &[
     ("strake-testing", &["strake-proto", "strake-env", "strake-stripe", "strake-meta"]),
     ("strake-fuse", &["strake-proto", "strake-env", "strake-observe", "strake-client"]),
     ("strake-report", &[]),
-    ("strake-plan", &["strake-env", "strake-proto", "strake-report"]),
+    ("strake-plan", &["strake-env", "strake-proto", "strake-report", "strake-stripe"]),
     ("strake-bench", &["strake-env", "strake-net", "strake-proto", "strake-report"]),
     ("xtask", &[]),
 ];

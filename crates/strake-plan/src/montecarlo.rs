@@ -1,0 +1,354 @@
+//! Loss of data by simulation, on the stripes that Strake's own placement makes.
+//!
+//! A cluster loses data so seldom that a plain simulation would never see it. So each trial begins
+//! when everything is whole and something fails. While anything is not yet rebuilt, the next
+//! failure is forced into the time that is left, and the trial's weight is multiplied by the
+//! probability that it really falls there. A trial ends when data is lost, and its weight counts,
+//! or when too many failures came without a loss. The mean weight is the probability that a first
+//! failure ends in a loss, and
+//!
+//! ```text
+//! rate of loss = rate of first failures · mean weight
+//! ```
+//!
+//! Disks and servers fail; a server takes its disks along. Rebuilds run one after the other, as
+//! one node does them, in the order of the stripes, so that a stripe is whole again when its turn
+//! has come. Data is lost when more strips of one stripe are lost than its code tolerates. The
+//! stripes are a sample of real ones. A loss that no stripe of the sample shows is not seen, so the
+//! sample is part of the answer.
+
+use crate::design::{System, Tier};
+use crate::error::PlanError;
+use crate::evaluate::evaluate_tier;
+use crate::library::Parity;
+use crate::loss::server_domain;
+use crate::rebuild::disks_in_scope;
+use crate::reliability::{Reliability, YEAR, per_second};
+use serde::Serialize;
+use strake_env::Rng;
+use strake_proto::{BlockIndex, Code, LayoutMap, LayoutVersion, ObjectId, SlotIndex};
+use strake_stripe::Placement;
+
+/// Trials end when so many failures came together without a loss.
+const FAILURES_MAX: usize = 12;
+/// Blocks of one object in the sample.
+const BLOCKS_PER_OBJECT: u64 = 1000;
+
+/// What a simulation is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub trials: u64,
+    /// Stripes in the sample.
+    pub stripes: u64,
+    pub seed: u64,
+}
+
+/// What it found.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct Found {
+    /// Mean time to data loss in seconds; none if no trial lost any.
+    pub mttdl: Option<f64>,
+    pub loss_per_year: f64,
+    /// Standard error of `loss_per_year`.
+    pub error: f64,
+    /// Trials that ended in a loss.
+    pub losses: u64,
+    pub trials: u64,
+    pub stripes: u64,
+    pub seed: u64,
+}
+
+/// The cluster that is simulated. Rates are per second, times in seconds.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub disks: usize,
+    /// Disk ▶ server; each disk its own where servers are not looked at.
+    pub server_of: Vec<usize>,
+    pub servers: usize,
+    pub tolerates: usize,
+    pub disk_rate: f64,
+    pub server_rate: f64,
+    pub disk_rebuild: f64,
+    pub server_rebuild: f64,
+    /// Members of each stripe of the sample.
+    pub stripes: Vec<Vec<u16>>,
+    /// Disk ▶ its stripes.
+    of_disk: Vec<Vec<u32>>,
+}
+
+impl Model {
+    /// The cluster of a tier with Strake's placement.
+    pub fn of(tier: &Tier, times: (f64, Option<f64>), stripes: u64) -> Result<Model, PlanError> {
+        let storage = &tier.storage;
+        let wrong = |why: String| PlanError::Design { tier: tier.name.clone(), why };
+        if storage.parity != Parity::Client {
+            return Err(wrong(
+                "the simulation uses Strake's placement; this tier has RAID controllers or \
+                 declustered servers, for which evaluate prints the Markov model"
+                    .into(),
+            ));
+        }
+        let code: Code = storage
+            .code
+            .name
+            .parse()
+            .map_err(|error| wrong(format!("the simulation uses Strake's codes: {error}")))?;
+        let afr = storage.disk.afr.as_ref().ok_or_else(|| {
+            wrong(format!("the library has no afr (failures a year) of {}", storage.disk.name))
+        })?;
+        let disks = disks_in_scope(tier);
+        let servers = server_domain(tier).map_or(disks, |domain| domain.count);
+        let each = disks.div_ceil(servers).max(1);
+        let server_of: Vec<usize> = (0..disks).map(|disk| (disk / each) as usize).collect();
+        let slot = |index: u64| u16::try_from(index).map(SlotIndex);
+        let members: Result<Vec<(SlotIndex, u32)>, _> = server_of
+            .iter()
+            .enumerate()
+            .map(|(disk, server)| Ok((slot(disk as u64)?, *server as u32)))
+            .collect::<Result<_, std::num::TryFromIntError>>();
+        let members = members.map_err(|_| wrong("more than 65,536 disks in a layout".into()))?;
+        let layout = LayoutMap { version: LayoutVersion(1), members };
+        let placement = Placement::new(&layout, code).map_err(|error| wrong(error.to_string()))?;
+        let stripes = (0..stripes)
+            .map(|index| {
+                let object = ObjectId(1 + index / BLOCKS_PER_OBJECT);
+                let block = BlockIndex(index % BLOCKS_PER_OBJECT);
+                placement.stripe(object, block).iter().map(|slot| slot.0).collect()
+            })
+            .collect();
+        let destroyed = tier.servers.as_ref().and_then(|s| s.model.destroyed.as_ref());
+        let inside = server_domain(tier).is_some();
+        let (disk_rebuild, server_rebuild) = times;
+        Ok(Model::new(Model {
+            disks: disks as usize,
+            server_of,
+            servers: servers as usize,
+            tolerates: storage.code.tolerates() as usize,
+            disk_rate: per_second(afr.value),
+            server_rate: match destroyed {
+                Some(rate) if inside => per_second(rate.value),
+                _ => 0.0,
+            },
+            disk_rebuild,
+            server_rebuild: server_rebuild.unwrap_or(disk_rebuild * each as f64),
+            stripes,
+            of_disk: Vec::new(),
+        }))
+    }
+
+    /// Completes a model whose stripes are given.
+    pub fn new(mut model: Model) -> Model {
+        model.of_disk = vec![Vec::new(); model.disks];
+        for (index, stripe) in model.stripes.iter().enumerate() {
+            for disk in stripe {
+                model.of_disk[usize::from(*disk)].push(index as u32);
+            }
+        }
+        model
+    }
+
+    /// A model without servers, for tests and comparisons.
+    pub fn of_disks(disks: usize, tolerates: usize, stripes: Vec<Vec<u16>>) -> Model {
+        Model::new(Model {
+            disks,
+            server_of: (0..disks).collect(),
+            servers: disks,
+            tolerates,
+            disk_rate: 0.0,
+            server_rate: 0.0,
+            disk_rebuild: 0.0,
+            server_rebuild: 0.0,
+            stripes,
+            of_disk: Vec::new(),
+        })
+    }
+
+    /// Rate of first failures.
+    fn first_rate(&self) -> f64 {
+        self.disks as f64 * self.disk_rate + self.servers as f64 * self.server_rate
+    }
+}
+
+/// A thing that failed: its disks, and when its rebuild runs.
+struct Failed {
+    disks: Vec<usize>,
+    /// The server, where a whole one failed.
+    server: Option<usize>,
+    start: f64,
+    end: f64,
+}
+
+/// One trial: the failures so far.
+struct Trial<'a> {
+    model: &'a Model,
+    failed: Vec<Failed>,
+    lost: Vec<bool>,
+    server_lost: Vec<bool>,
+    now: f64,
+}
+
+impl Trial<'_> {
+    fn new(model: &Model) -> Trial<'_> {
+        let (lost, server_lost) = (vec![false; model.disks], vec![false; model.servers]);
+        Trial { model, failed: Vec::new(), lost, server_lost, now: 0.0 }
+    }
+
+    /// Time until everything that failed is rebuilt.
+    fn left(&self) -> f64 {
+        self.failed.last().map_or(0.0, |failed| failed.end - self.now)
+    }
+
+    /// Rate of further failures.
+    fn rate(&self) -> f64 {
+        let disks = self.lost.iter().filter(|lost| !**lost).count() as f64;
+        let servers = self.server_lost.iter().filter(|lost| !**lost).count() as f64;
+        disks * self.model.disk_rate + servers * self.model.server_rate
+    }
+
+    /// What is rebuilt by now can fail again.
+    fn forget(&mut self) {
+        let now = self.now;
+        let (done, failed): (Vec<Failed>, Vec<Failed>) =
+            self.failed.drain(..).partition(|failed| failed.end <= now);
+        self.failed = failed;
+        for failed in done {
+            failed.disks.iter().for_each(|disk| self.lost[*disk] = false);
+            failed.server.iter().for_each(|server| self.server_lost[*server] = false);
+        }
+    }
+
+    /// Something that is whole fails.
+    fn fail(&mut self, rng: &mut Rng) {
+        let model = self.model;
+        let disks: Vec<usize> = (0..model.disks).filter(|disk| !self.lost[*disk]).collect();
+        let servers: Vec<usize> =
+            (0..model.servers).filter(|server| !self.server_lost[*server]).collect();
+        let of_disks = disks.len() as f64 * model.disk_rate;
+        let all = of_disks + servers.len() as f64 * model.server_rate;
+        let (disks, server, time) = if unit(rng) * all < of_disks {
+            (vec![disks[rng.index(disks.len())]], None, model.disk_rebuild)
+        } else {
+            let server = servers[rng.index(servers.len())];
+            self.server_lost[server] = true;
+            let of_server = (0..model.disks)
+                .filter(|disk| model.server_of[*disk] == server && !self.lost[*disk]);
+            (of_server.collect(), Some(server), model.server_rebuild)
+        };
+        disks.iter().for_each(|disk| self.lost[*disk] = true);
+        let start = self.failed.last().map_or(self.now, |before| before.end.max(self.now));
+        self.failed.push(Failed { disks, server, start, end: start + time });
+    }
+
+    /// Whether a stripe has lost more strips than its code tolerates.
+    fn loses(&self) -> bool {
+        let all = self.model.stripes.len() as f64;
+        let mut count = std::collections::BTreeMap::new();
+        for failed in &self.failed {
+            let progress = (self.now - failed.start) / (failed.end - failed.start);
+            let first = (progress.clamp(0.0, 1.0) * all) as u32;
+            for disk in &failed.disks {
+                let stripes = &self.model.of_disk[*disk];
+                let from = stripes.partition_point(|stripe| *stripe < first);
+                for stripe in &stripes[from..] {
+                    let strips = count.entry(*stripe).or_insert(0_usize);
+                    *strips += 1;
+                    if *strips > self.model.tolerates {
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+}
+
+/// A number in 0 to 1, never 1.
+fn unit(rng: &mut Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// One tier: the Markov model, and the simulation where Strake places the stripes.
+#[derive(Clone, Debug, Serialize)]
+pub struct TierReliability {
+    pub tier: String,
+    pub markov: Option<Reliability>,
+    pub simulated: Option<Found>,
+    /// Why there is no simulation.
+    pub without: Option<String>,
+}
+
+/// Both for every tier of a system.
+pub fn of_system(system: &System, plan: Plan) -> Result<Vec<TierReliability>, PlanError> {
+    let of_tier = |tier: &Tier| {
+        let evaluation = evaluate_tier(system, tier);
+        let server = evaluation.rebuild_server.as_ref().map(|time| time.value);
+        let model = Model::of(tier, (evaluation.rebuild.value, server), plan.stripes);
+        let without = model.as_ref().err().map(PlanError::to_string);
+        TierReliability {
+            tier: tier.name.clone(),
+            markov: evaluation.reliability,
+            simulated: model.ok().map(|model| simulate(&model, plan)),
+            without,
+        }
+    };
+    let all: Vec<TierReliability> = system.tiers.iter().map(of_tier).collect();
+    match &all[..] {
+        [TierReliability { markov: None, without: Some(why), .. }] => {
+            Err(PlanError::Usage(why.clone()))
+        }
+        _ => Ok(all),
+    }
+}
+
+/// Runs the simulation.
+pub fn simulate(model: &Model, plan: Plan) -> Found {
+    let mut rng = Rng::new(plan.seed);
+    let (mut sum, mut squares, mut losses) = (0.0, 0.0, 0);
+    for _ in 0..plan.trials {
+        let weight = trial(model, &mut rng);
+        if weight > 0.0 {
+            losses += 1;
+        }
+        sum += weight;
+        squares += weight * weight;
+    }
+    let trials = plan.trials.max(1) as f64;
+    let mean = sum / trials;
+    let variance = (squares / trials - mean * mean).max(0.0) / trials;
+    let rate = model.first_rate() * mean;
+    let per_year = |rate: f64| -(-rate * YEAR).exp_m1();
+    Found {
+        mttdl: (rate > 0.0).then(|| 1.0 / rate),
+        loss_per_year: per_year(rate),
+        error: per_year(model.first_rate() * variance.sqrt()),
+        losses,
+        trials: plan.trials,
+        stripes: model.stripes.len() as u64,
+        seed: plan.seed,
+    }
+}
+
+/// The weight with which one first failure ends in a loss.
+fn trial(model: &Model, rng: &mut Rng) -> f64 {
+    let mut trial = Trial::new(model);
+    let mut weight = 1.0;
+    trial.fail(rng);
+    while !trial.loses() {
+        let (left, rate) = (trial.left(), trial.rate());
+        if trial.failed.len() >= FAILURES_MAX || left <= 0.0 || rate <= 0.0 {
+            return 0.0;
+        }
+        let inside = -(-rate * left).exp_m1();
+        weight *= inside;
+        // A sample of the exponential time, given that it lies inside.
+        let wait = -(-unit(rng) * inside).ln_1p() / rate;
+        trial.now += wait.min(left);
+        trial.forget();
+        trial.fail(rng);
+    }
+    weight
+}
+
+#[cfg(test)]
+#[path = "montecarlo_test.rs"]
+mod montecarlo_test;

@@ -1,0 +1,175 @@
+//! The simulation against closed forms, against a plain one, and on Strake's placement.
+
+use super::*;
+use crate::design::Design;
+use crate::library::Library;
+use crate::reliability::Chain;
+
+const PLAN: Plan = Plan { trials: 10_000, stripes: 20, seed: 1 };
+
+/// Stripes over all disks: any loss beyond the tolerated ones hits each of them.
+fn one_group(disks: usize, tolerates: usize) -> Model {
+    let all: Vec<u16> = (0..disks as u16).collect();
+    let mut model = Model::of_disks(disks, tolerates, vec![all; 20]);
+    model.disk_rate = 1e-7;
+    model.disk_rebuild = 1000.0;
+    model
+}
+
+#[track_caller]
+fn agrees(found: &Found, rate: f64) {
+    let ours = 1.0 / found.mttdl.unwrap();
+    let error = found.error / found.loss_per_year * ours;
+    let bound = 4.0 * error + 0.01 * rate;
+    assert!((ours - rate).abs() < bound, "{ours:e} ± {error:e} is not {rate:e}");
+}
+
+#[test]
+fn one_array_loses_data_as_often_as_the_closed_forms_say() {
+    let (n, lambda, time) = (10.0_f64, 1e-7_f64, 1000.0_f64);
+    // One parity: a second disk within the repair of the first.
+    let one = n * (n - 1.0) * lambda.powi(2) * time;
+    agrees(&simulate(&one_group(10, 1), PLAN), one);
+    let chain = Chain {
+        count: n,
+        survives: 1,
+        loss_rate: lambda,
+        repair_rate: 1.0 / time,
+        unreadable: 0.0,
+    };
+    agrees(&simulate(&one_group(10, 1), PLAN), 1.0 / chain.mttdl());
+    // Two: the third before the first is repaired. Repairs take a fixed time, not an exponential
+    // one, so that only half of the pairs of later failures fall into it.
+    let two = n * (n - 1.0) * (n - 2.0) * lambda.powi(3) * time.powi(2) / 2.0;
+    agrees(&simulate(&one_group(10, 2), PLAN), two);
+}
+
+#[test]
+fn a_server_takes_all_its_disks_along() {
+    // Four servers of three disks; stripes use the last disk of each.
+    let mut model = Model::of_disks(12, 1, vec![vec![2, 5, 8, 11]; 20]);
+    model.server_of = (0..12).map(|disk| disk / 3).collect();
+    (model.servers, model.server_rate, model.server_rebuild) = (4, 1e-7, 1000.0);
+    agrees(&simulate(&model, PLAN), 4.0 * 3.0 * 1e-7_f64.powi(2) * 1000.0);
+}
+
+/// Simulates years of failures and repairs with nothing forced.
+fn plain(model: &Model, first_failures: u64, seed: u64) -> f64 {
+    let mut rng = Rng::new(seed);
+    let mut losses = 0;
+    for _ in 0..first_failures {
+        let mut trial = Trial::new(model);
+        trial.fail(&mut rng);
+        loop {
+            if trial.loses() {
+                losses += 1;
+                break;
+            }
+            let wait = -(-unit(&mut rng)).ln_1p() / trial.rate();
+            if wait >= trial.left() {
+                break;
+            }
+            trial.now += wait;
+            trial.forget();
+            trial.fail(&mut rng);
+        }
+    }
+    losses as f64 / first_failures as f64
+}
+
+#[test]
+fn forced_failures_find_what_a_plain_simulation_finds() {
+    // Rates so high that the plain one sees losses: a tenth of the disks fail within a rebuild.
+    let mut rng = Rng::new(5);
+    let stripes = (0..300)
+        .map(|_| {
+            let mut disks: Vec<u16> = (0..12).collect();
+            rng.shuffle(&mut disks);
+            disks.truncate(4);
+            disks
+        })
+        .collect();
+    let mut model = Model::of_disks(12, 1, stripes);
+    model.server_of = (0..12).map(|disk| disk / 3).collect();
+    model.servers = 4;
+    model.disk_rate = 1e-5;
+    model.server_rate = 5e-6;
+    model.disk_rebuild = 1000.0;
+    model.server_rebuild = 3000.0;
+    let model = Model::new(model);
+    let forced = simulate(&model, Plan { trials: 4000, ..PLAN });
+    let forced = 1.0 / forced.mttdl.unwrap() / model.first_rate();
+    let seen = plain(&model, 4000, 2);
+    let error = (seen * (1.0 - seen) / 4000.0).sqrt();
+    assert!((forced - seen).abs() < 5.0 * error, "{forced} is not {seen} ± {error}");
+    assert!(seen > 10.0 * error, "the plain simulation saw enough: {seen}");
+}
+
+fn tier_model(design: &str, change: impl FnOnce(&mut Design), stripes: u64) -> Model {
+    let path = format!("{}/../../docs/plan/examples/{design}.toml", env!("CARGO_MANIFEST_DIR"));
+    let mut design = Design::read(path.as_ref()).unwrap();
+    change(&mut design);
+    let library = Library::built_in();
+    let system = design.resolve(&library).unwrap();
+    let evaluation = crate::evaluate::evaluate(&system);
+    let tier = &evaluation.tiers[0];
+    let server = tier.rebuild_server.as_ref().map(|time| time.value);
+    Model::of(&system.tiers[0], (tier.rebuild.value, server), stripes).unwrap()
+}
+
+#[test]
+fn the_placement_keeps_two_strips_of_a_stripe_off_one_server() {
+    // Eight servers of 24 disks; six strips, so each server has at most one of a stripe.
+    let model = tier_model("nvme-cluster", |_| {}, 2000);
+    for stripe in &model.stripes {
+        let mut servers: Vec<usize> =
+            stripe.iter().map(|disk| model.server_of[usize::from(*disk)]).collect();
+        servers.sort_unstable();
+        servers.dedup();
+        assert_eq!(servers.len(), 6);
+    }
+    // So all disks of one server, and of another, may go: two strips of a stripe at most.
+    let mut trial = Trial::new(&model);
+    for server in 0..3 {
+        let disks = (0..model.disks).filter(|disk| model.server_of[*disk] == server).collect();
+        trial.failed.push(Failed { disks, server: None, start: 0.0, end: 1.0 });
+        assert_eq!(trial.loses(), server == 2, "after {} servers", server + 1);
+    }
+}
+
+#[test]
+fn a_stripe_that_was_rebuilt_is_lost_no_more() {
+    let mut model = Model::of_disks(3, 1, vec![vec![0, 1]; 100]);
+    model.disk_rebuild = 10.0;
+    let failed = |disk, start, end| Failed { disks: vec![disk], server: None, start, end };
+    let mut trial = Trial::new(&model);
+    trial.failed = vec![failed(0, 0.0, 10.0), failed(1, 10.0, 20.0)];
+    trial.now = 5.0;
+    assert!(trial.loses(), "the second half of the stripes is not rebuilt");
+    trial.now = 10.0;
+    assert!(!trial.loses(), "the first disk's strips are all there");
+    trial.failed[1].disks = vec![2];
+    trial.now = 0.0;
+    assert!(!trial.loses(), "no stripe lies on both");
+}
+
+#[test]
+fn servers_that_are_lost_whole_make_losses_likelier() {
+    let without = tier_model("audit-03-rebuild", |_| {}, 4000);
+    let mut with = without.clone();
+    let plan = Plan { trials: 500, stripes: 4000, seed: 3 };
+    let mut none = without;
+    none.server_rate = 0.0;
+    with.server_rate = 10.0 * with.disk_rate;
+    let (none, with) = (simulate(&none, plan), simulate(&with, plan));
+    assert!(with.loss_per_year > 5.0 * none.loss_per_year, "{with:?} {none:?}");
+    assert_eq!(simulate(&tier_model("audit-03-rebuild", |_| {}, 4000), plan).seed, 3);
+}
+
+#[test]
+fn a_seed_gives_the_same_answer_again() {
+    let model = tier_model("audit-03-rebuild", |_| {}, 1000);
+    let plan = Plan { trials: 200, stripes: 1000, seed: 9 };
+    assert_eq!(simulate(&model, plan), simulate(&model, plan));
+    assert_ne!(simulate(&model, plan), simulate(&model, Plan { seed: 10, ..plan }));
+}
