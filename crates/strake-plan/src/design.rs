@@ -26,6 +26,29 @@ pub enum Workload {
     Iops,
 }
 
+/// What a tier holds.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, Default)]
+#[serde(rename_all = "kebab-case")]
+pub enum Holds {
+    /// File data and what the file system keeps about files.
+    #[default]
+    Both,
+    /// File data alone; another tier holds the metadata.
+    Data,
+    /// Metadata alone.
+    Metadata,
+}
+
+/// What strips of a stripe, or copies of a block, are kept apart by.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureGroup {
+    Disk,
+    Server,
+    Rack,
+    Site,
+}
+
 /// The design file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -52,11 +75,14 @@ pub struct RackChoice {
     pub reserve_units: u64,
     /// Servers stand in other racks than the storage they are cabled to.
     pub servers_apart: bool,
+    /// Sites over which the blocks of each tier are spread evenly.
+    pub sites: u64,
 }
 
 impl Default for RackChoice {
     fn default() -> RackChoice {
-        RackChoice { model: "rack-42u".into(), reserve_units: 0, servers_apart: false }
+        let model = "rack-42u".into();
+        RackChoice { model, reserve_units: 0, servers_apart: false, sites: 1 }
     }
 }
 
@@ -82,6 +108,15 @@ pub struct TierChoice {
     pub blocks: u64,
     #[serde(default)]
     pub workload: Workload,
+    /// `data` and `metadata` make separate metadata disks.
+    #[serde(default)]
+    pub holds: Holds,
+    /// Copies that the file system keeps above the redundancy of the storage, in different
+    /// failure groups; 1 by default.
+    #[serde(default = "one")]
+    pub replicas: u64,
+    /// What strips or copies are kept apart by; servers (or blocks) by default.
+    pub failure_group: Option<FailureGroup>,
     pub storage: StorageChoice,
     pub servers: Option<ServerChoice>,
 }
@@ -171,6 +206,7 @@ pub struct System<'a> {
     pub rack: &'a Rack,
     pub reserve_units: u64,
     pub servers_apart: bool,
+    pub sites: u64,
     pub clients: Option<Clients<'a>>,
     pub tiers: Vec<Tier<'a>>,
 }
@@ -193,6 +229,9 @@ pub struct Tier<'a> {
     pub name: String,
     pub blocks: u64,
     pub workload: Workload,
+    pub holds: Holds,
+    pub replicas: u64,
+    pub failure_group: FailureGroup,
     pub storage: Storage<'a>,
     pub servers: Option<Servers<'a>>,
 }
@@ -285,6 +324,7 @@ impl Design {
             ));
         }
         let filesystem = self.filesystem.as_deref().unwrap_or("strake");
+        counts(&PlanError::Usage, &[("[rack] sites", self.rack.sites, PER_BLOCK_MAX)])?;
         let rack = Library::find(&library.racks, "rack", &self.rack.model)?;
         if self.rack.reserve_units >= rack.units.value {
             return Err(PlanError::Usage(format!(
@@ -301,6 +341,7 @@ impl Design {
             rack,
             reserve_units: self.rack.reserve_units,
             servers_apart: self.rack.servers_apart,
+            sites: self.rack.sites,
             clients: self.clients.as_ref().map(|c| c.resolve(library)).transpose()?,
             tiers: self.tier.iter().map(tier).collect::<Result<_, _>>()?,
         })
@@ -336,15 +377,33 @@ impl TierChoice {
         filesystem: &'a FileSystem,
     ) -> Result<Tier<'a>, PlanError> {
         let wrong = |why: String| PlanError::Design { tier: self.name.clone(), why };
+        let most = self.blocks.min(PER_BLOCK_MAX);
         counts(&wrong, &[("blocks", self.blocks, BLOCKS_MAX)])?;
+        if !(1..=most).contains(&self.replicas) {
+            return Err(wrong(format!(
+                "replicas = {} needs as many building blocks, which are its failure groups; there \
+                 are {}",
+                self.replicas, self.blocks
+            )));
+        }
         let storage = self.storage.resolve(library, filesystem, &wrong)?;
         parts::storage(&storage, &wrong)?;
         let servers = self.servers.as_ref().map(|s| s.resolve(library, &wrong)).transpose()?;
         if let Some(servers) = &servers {
             parts::servers(&storage, servers, &wrong)?;
         }
-        let (name, blocks, workload) = (self.name.clone(), self.blocks, self.workload);
-        Ok(Tier { library, filesystem, name, blocks, workload, storage, servers })
+        Ok(Tier {
+            library,
+            filesystem,
+            name: self.name.clone(),
+            blocks: self.blocks,
+            workload: self.workload,
+            holds: self.holds,
+            replicas: self.replicas,
+            failure_group: self.failure_group.unwrap_or(FailureGroup::Server),
+            storage,
+            servers,
+        })
     }
 }
 

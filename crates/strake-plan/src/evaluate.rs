@@ -5,7 +5,7 @@
 //! other blocks go on at their own pace, and what is left if every stripe waits for the slowest
 //! block.
 
-use crate::design::{System, Tier};
+use crate::design::{Holds, System, Tier};
 use crate::figure::Figure;
 use crate::inventory::{Inventory, inventory};
 use crate::library::{Adapter, Parity, Sourced};
@@ -157,7 +157,13 @@ pub fn evaluate(system: &System) -> Evaluation {
         Figure::sum(name, unit, parts.collect())
     };
     let raw = sum("raw capacity", Unit::RawBytes, |tier| &tier.raw);
-    let usable = sum("usable capacity", Unit::Bytes, |tier| &tier.usable);
+    // Tiers of metadata alone hold no files.
+    let of_data = |tier: &&TierEvaluation| {
+        system.tiers.iter().any(|t| t.name == tier.name && t.holds != Holds::Metadata)
+    };
+    let part = |tier: &TierEvaluation| Figure { name: tier.name.clone(), ..tier.usable.clone() };
+    let parts = tiers.iter().filter(of_data).map(part).collect();
+    let usable = Figure::sum("usable capacity", Unit::Bytes, parts);
     let share = &system.filesystem.metadata_share;
     let metadata = Figure::product(
         "metadata",
@@ -258,24 +264,24 @@ fn lun(tier: &Tier) -> Option<Figure> {
 
 pub(crate) fn usable(tier: &Tier, blocks: &Figure) -> Figure {
     let storage = &tier.storage;
+    let mut inputs = vec![blocks.clone()];
     if let Some(lun) = lun(tier) {
         let arrays = (storage.arrays_per_enclosure() * storage.per_block) as f64;
-        let arrays = Figure::design("arrays per block", Unit::Count, arrays);
-        return Figure::product("usable capacity", Unit::Bytes, vec![blocks.clone(), arrays, lun]);
+        inputs.push(Figure::design("arrays per block", Unit::Count, arrays));
+        inputs.push(lun);
+    } else {
+        let code = storage.code;
+        let share = code.data as f64 / code.width() as f64;
+        let disks = storage.disks_per_enclosure() * storage.per_block - storage.spares;
+        inputs.push(Figure::design("disks per block less spare space", Unit::Count, disks as f64));
+        inputs.push(disk_capacity(tier, Unit::Bytes));
+        inputs.push(Figure::constant("data share of the code", Unit::Ratio, share, &code.source));
     }
-    let code = storage.code;
-    let share = code.data as f64 / code.width() as f64;
-    let disks = storage.disks_per_enclosure() * storage.per_block - storage.spares;
-    Figure::product(
-        "usable capacity",
-        Unit::Bytes,
-        vec![
-            blocks.clone(),
-            Figure::design("disks per block less spare space", Unit::Count, disks as f64),
-            disk_capacity(tier, Unit::Bytes),
-            Figure::constant("data share of the code", Unit::Ratio, share, &code.source),
-        ],
-    )
+    if tier.replicas > 1 {
+        let share = 1.0 / tier.replicas as f64;
+        inputs.push(Figure::design("1 / copies that the file system keeps", Unit::Ratio, share));
+    }
+    Figure::product("usable capacity", Unit::Bytes, inputs)
 }
 
 fn rate(system: &System, tier: &Tier, metric: Metric) -> RateEvaluation {

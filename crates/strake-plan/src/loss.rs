@@ -6,14 +6,16 @@
 //! losses of strips survives ⌊P / that number⌋ losses of such things. Where a loss takes data
 //! offline no rate is given: files stripe over everything, so hardly any file is whole.
 
-use crate::design::{System, Tier};
+use crate::design::{FailureGroup, System, Tier};
 use crate::evaluate::usable;
 use crate::figure::Figure;
+use crate::inventory::rack_runs;
 use crate::library::Parity;
 use crate::rebuild::disks_in_scope;
 use crate::stage::{Lost, Metric, block_stages, client_stages};
 use crate::unit::Unit;
 use serde::Serialize;
+use std::cmp::Ordering;
 
 /// What is left when something is lost.
 #[derive(Clone, Debug, Serialize)]
@@ -114,7 +116,87 @@ pub(crate) fn losses(system: &System, tier: &Tier) -> Vec<LossEvaluation> {
     }
     all.extend(server_loss(system, tier));
     all.extend(enclosure_loss(system, tier));
+    all.extend(place_losses(system, tier));
     all
+}
+
+/// Racks and sites: how many there are, and the most blocks of the tier that one holds.
+fn places(system: &System, tier: &Tier) -> Vec<(&'static str, FailureGroup, u64, u64)> {
+    let index = system.tiers.iter().position(|other| std::ptr::eq(other, tier));
+    let index = index.or_else(|| system.tiers.iter().position(|other| other.name == tier.name));
+    let (runs, _) = rack_runs(system);
+    let mut racks = 0;
+    let mut fullest = 0;
+    for run in &runs {
+        let of_tier = run.blocks.iter().find(|(tier, _)| Some(*tier) == index);
+        let Some((_, blocks)) = of_tier else { continue };
+        racks += run.racks;
+        fullest = fullest.max((*blocks).max(1));
+    }
+    let sites = system.sites;
+    let mut all = Vec::new();
+    if racks > 0 {
+        // Sites have racks of their own.
+        let (racks, fullest) = (racks.max(sites), fullest.min(tier.blocks.div_ceil(sites)));
+        all.push(("rack", FailureGroup::Rack, racks, fullest));
+    }
+    if sites > 1 {
+        all.push(("site", FailureGroup::Site, sites, tier.blocks.div_ceil(sites)));
+    }
+    all
+}
+
+/// Loss of all that stands in one place.
+fn place_losses(system: &System, tier: &Tier) -> Vec<LossEvaluation> {
+    let (storage, code) = (&tier.storage, tier.storage.code);
+    let of_place = |(name, group, count, blocks): (&'static str, FailureGroup, u64, u64)| {
+        let survives = match storage.parity {
+            Parity::Client => {
+                // Where strips are kept apart by this place, it holds as few as possible; else as
+                // many as its servers do, but no more than its site.
+                let servers = tier.servers.as_ref().map_or(1, |servers| servers.per_block);
+                let apart = |units: u64| code.width().div_ceil(units.max(1));
+                let unaware = apart(tier.blocks * servers) * servers * blocks;
+                let strips = match tier.failure_group.cmp(&group) {
+                    Ordering::Equal => apart(count),
+                    Ordering::Greater => unaware.min(apart(system.sites)),
+                    Ordering::Less => unaware,
+                };
+                strips.min(code.width()) <= code.tolerates()
+            }
+            _ => tier.replicas > 1 && tier.failure_group >= group && count > 1,
+        };
+        let what = format!("one {name}");
+        if !survives || blocks >= tier.blocks {
+            let offline = match storage.parity {
+                Parity::Client => block_usable(tier, 1),
+                _ => block_usable(tier, 1) * blocks as f64,
+            };
+            let data = format!(
+                "{} offline: {blocks} of {} blocks stand in it",
+                Unit::Bytes.show(offline),
+                tier.blocks
+            );
+            return loss(system, tier, &what, data, offline, Lost::default());
+        }
+        let data = format!("all there; strips or copies are kept apart by {name}s");
+        let rates = |metric| without_blocks(system, tier, metric, blocks);
+        let left: Vec<Figure> = Metric::ALL.into_iter().map(rates).collect();
+        LossEvaluation { lost: what, data, offline: 0.0, at_most: left.clone(), at_least: left }
+    };
+    places(system, tier).into_iter().map(of_place).collect()
+}
+
+/// A rate without so many whole blocks.
+fn without_blocks(system: &System, tier: &Tier, metric: Metric, blocks: u64) -> Figure {
+    let unit = metric.unit();
+    let block = Figure::minimum("a block", unit, block_stages(tier, metric, Lost::default()));
+    let left = tier.blocks.saturating_sub(blocks) as f64;
+    let left = Figure::design("blocks left", Unit::Count, left);
+    let mut limits = vec![Figure::product("the blocks left", unit, vec![left, block])];
+    let clients = system.clients.as_ref();
+    limits.extend(clients.map_or_else(Vec::new, |clients| client_stages(clients, tier, metric)));
+    Figure::minimum(metric.label(), unit, limits)
 }
 
 /// Usable bytes of `parts` equal parts of a block, or of everything where stripes lie over all.
@@ -179,7 +261,23 @@ fn loss(
     offline: f64,
     lost: Lost,
 ) -> LossEvaluation {
-    let rates = |metric| bounds(system, tier, metric, lost);
+    // Copies that the file system keeps lie in other blocks.
+    let copied = offline > 0.0
+        && tier.replicas > 1
+        && tier.storage.parity != Parity::Client
+        && offline <= block_usable(tier, 1) * (1.0 + 1e-9)
+        && !matches!(what, "one rack" | "one site");
+    let (data, offline) = match copied {
+        true => ("all there; other blocks hold copies".to_string(), 0.0),
+        false => (data, offline),
+    };
+    let rates = |metric| match copied {
+        true => {
+            let left = without_blocks(system, tier, metric, 1);
+            (left.clone(), left)
+        }
+        false => bounds(system, tier, metric, lost),
+    };
     let (at_least, at_most) = match offline > 0.0 {
         true => (Vec::new(), Vec::new()),
         false => Metric::ALL.into_iter().map(rates).unzip(),

@@ -24,6 +24,7 @@ use crate::figure::Figure;
 use crate::library::{Parity, Sourced};
 use crate::loss::{disk_domain, server_domain};
 use crate::rebuild::disks_in_scope;
+use crate::stage::{Lost, Metric, block_stages};
 use crate::unit::Unit;
 use serde::Serialize;
 
@@ -96,7 +97,10 @@ pub fn reliability(
     rebuild_server: Option<&Figure>,
 ) -> Option<Reliability> {
     let disks = disks_mttdl(tier, rebuild)?;
-    let mut modes = vec![disks];
+    let mut modes = vec![match tier.replicas {
+        1 => disks,
+        _ => replicated(tier, disks),
+    }];
     modes.extend(rebuild_server.and_then(|time| servers_mttdl(tier, time)));
     let rate: f64 = modes.iter().map(|mode| 1.0 / mode.value).sum();
     let rule = "1 / sum of the rates of each way to lose data";
@@ -182,6 +186,30 @@ fn disks_mttdl(tier: &Tier, rebuild: &Figure) -> Option<Figure> {
     inputs.extend(unreadable);
     let value = chain.mttdl() / groups;
     Some(Figure::formula("loss of disks", Unit::Years, value, "Markov chain / groups", inputs))
+}
+
+/// Copies in several blocks: data is lost when all blocks that hold them are.
+fn replicated(tier: &Tier, blocks: Figure) -> Figure {
+    let one = blocks.value * tier.blocks as f64;
+    let capacity = crate::evaluate::capacity_of_block(tier).1 * tier.replicas as f64;
+    let stages = block_stages(tier, Metric::Write, Lost::default());
+    let rate = stages.iter().map(|stage| stage.value).fold(f64::INFINITY, f64::min);
+    let time = capacity / (rate * tier.storage.rebuild_share);
+    let chain = Chain {
+        count: tier.blocks as f64,
+        survives: tier.replicas - 1,
+        loss_rate: 1.0 / one,
+        repair_rate: 1.0 / time,
+        unreadable: 0.0,
+    };
+    let inputs = vec![
+        blocks,
+        Figure::design("blocks", Unit::Count, chain.count),
+        Figure::design("copies", Unit::Count, tier.replicas as f64),
+        Figure::design("time to copy a block again", Unit::Seconds, time),
+    ];
+    let rule = "Markov chain of blocks whose copies are lost";
+    Figure::formula("loss of all copies", Unit::Years, chain.mttdl(), rule, inputs)
 }
 
 fn rate_of(name: &str, sourced: &Sourced<f64>) -> Figure {

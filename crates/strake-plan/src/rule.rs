@@ -4,7 +4,9 @@
 //! the rule. A warning that is `broken` says that the design does not keep what its code promises;
 //! commands that judge a design then end with exit code 1.
 
-use crate::design::{System, Tier, Workload};
+use crate::design::{Holds, System, Tier, Workload};
+use crate::evaluate::usable;
+use crate::figure::Figure;
 use crate::inventory::{block_units, storage_ports};
 use crate::library::{AdapterKind, Parity, WriteCache};
 use crate::loss::{disk_domain, enclosure_domain, server_domain};
@@ -47,7 +49,32 @@ pub fn warnings(system: &System) -> Vec<Warning> {
         slots(tier, &mut warn);
         promise(tier, &mut warn);
     }
+    all.extend(metadata(system));
     all
+}
+
+/// Separate metadata disks must hold what the file system keeps about the others' files.
+fn metadata(system: &System) -> Option<Warning> {
+    let blocks = |tier: &Tier| Figure::design("blocks", Unit::Count, tier.blocks as f64);
+    let of = |holds: Holds| {
+        let tiers = system.tiers.iter().filter(move |tier| tier.holds == holds);
+        tiers.map(|tier| usable(tier, &blocks(tier)).value).sum::<f64>()
+    };
+    let alone = system.tiers.iter().find(|tier| tier.holds != Holds::Both)?;
+    let needed = system.filesystem.metadata_share.value * of(Holds::Data);
+    let room = of(Holds::Metadata);
+    (room < needed).then(|| Warning {
+        rule: "metadata-disks-too-small".into(),
+        tier: alone.name.clone(),
+        text: format!(
+            "files of {} need about {} for metadata, and the tiers that hold metadata alone have {}",
+            Unit::Bytes.show(of(Holds::Data)),
+            Unit::Bytes.show(needed),
+            Unit::Bytes.show(room)
+        ),
+        source: system.filesystem.metadata_share.source.clone(),
+        broken: false,
+    })
 }
 
 /// The rule whose breach is an error.

@@ -6,7 +6,7 @@
 //! space is some thousand blocks. Answers are designs that `evaluate` confirms.
 
 use crate::design::{
-    Design, RackChoice, ServerChoice, StorageChoice, System, TierChoice, Workload,
+    Design, Holds, RackChoice, ServerChoice, StorageChoice, System, TierChoice, Workload,
 };
 use crate::error::PlanError;
 use crate::evaluate::{Evaluation, evaluate};
@@ -267,6 +267,9 @@ fn blocks(library: &Library, wanted: &Wanted) -> Result<Vec<TierChoice>, PlanErr
                     name: "data".into(),
                     blocks: 1,
                     workload: wanted.workload(),
+                    holds: Holds::Both,
+                    replicas: 1,
+                    failure_group: None,
                     storage: storage.clone(),
                     servers: Some(servers),
                 });

@@ -91,7 +91,21 @@ pub fn block_stages(tier: &Tier, metric: Metric, lost: Lost) -> Vec<Figure> {
             stages.extend(client_processors(tier, metric, servers.model, count));
         }
     }
-    stages
+    replicated(tier, metric, stages)
+}
+
+/// Each copy that the file system keeps passes every stage of a write.
+fn replicated(tier: &Tier, metric: Metric, stages: Vec<Figure>) -> Vec<Figure> {
+    if tier.replicas == 1 || !metric.writes() {
+        return stages;
+    }
+    let copies = tier.replicas as f64;
+    let of = |stage: Figure| {
+        let (name, value) = (stage.name.clone(), stage.value / copies);
+        let copies = count("copies that the file system keeps", copies);
+        Figure::formula(name, stage.unit, value, "rate / copies", vec![stage, copies])
+    };
+    stages.into_iter().map(of).collect()
 }
 
 /// What all clients together carry.
@@ -104,7 +118,7 @@ pub fn client_stages(clients: &Clients, tier: &Tier, metric: Metric) -> Vec<Figu
     stages.extend(lan.map(|lan| network("client network", storage, metric, nodes, lan)));
     stages.extend(client_processors(tier, metric, clients.model, count));
     stages.extend(waiting(clients, tier, metric));
-    stages
+    replicated(tier, metric, stages)
 }
 
 /// The small sourced constants all become figures the same way.

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
-use strake_plan::design::Design;
+use strake_plan::design::{Design, FailureGroup};
 use strake_plan::evaluate::{Evaluation, evaluate};
 use strake_plan::library::Library;
 use strake_plan::loss::LossEvaluation;
@@ -121,7 +121,7 @@ fn canisters_are_servers_not_controllers_as_well() {
     let losses: Vec<&str> = evaluation.tiers[0].losses.iter().map(|l| l.lost.as_str()).collect();
     assert_eq!(
         losses,
-        ["one disk", "one disk, while it is rebuilt", "one server", "one enclosure"]
+        ["one disk", "one disk, while it is rebuilt", "one server", "one enclosure", "one rack"]
     );
     // One of two canisters carries half of the 42 GB/s that both are specified with.
     close(loss(&evaluation, "one server").at_least[1].value, 21.0 * GIB);
@@ -309,4 +309,57 @@ fn small_operations_are_gated_by_waiting_clients_and_processors() {
     let balance = &servers.tiers[0].rate(Metric::IopsWrite).balance;
     let processors = balance.iter().find(|stage| stage.stage == "server processors").unwrap();
     close(processors.capacity, 256.0 / 10e-6 / 3.0);
+}
+
+#[test]
+fn copies_in_failure_groups_survive_a_site_and_cost_half_of_everything_written() {
+    let mut design = example("audit-11-two-sites");
+    let two = evaluated(&design);
+    // Two blocks of 3 x 60 disks, eight of ten hold data, and each file is there twice.
+    close(two.usable.value, 360.0 * 0.8 * 2e12 / 2.0);
+    // The metadata's own disks are no room for files; they have 2 x 24 x 400 GB / 2 / 2.
+    close(two.tiers[1].usable.value, 48.0 * 400e9 / 4.0);
+    assert!(two.warnings.iter().all(|warning| warning.rule != "metadata-disks-too-small"));
+    // 2 x 4.8 GB/s, written twice; reads come from either.
+    close(rate(&two, Write), 4.8 * GIB);
+    close(rate(&two, Read), 12.0 * GIB);
+    for of in ["one site", "one rack", "one enclosure with its trays"] {
+        let lost = loss(&two, of);
+        assert_eq!(lost.offline, 0.0, "{lost:?}");
+        close(lost.at_least[1].value, 6.0 * GIB);
+    }
+    // Kept apart by servers alone, both copies may stand in one site.
+    design.tier[0].failure_group = None;
+    let site = evaluated(&design);
+    close(loss(&site, "one site").offline, two.usable.value / 2.0);
+    design.tier[0].replicas = 1;
+    let single = evaluated(&design);
+    close(loss(&single, "one enclosure with its trays").offline, 60.0 * 0.8 * 2e12);
+    let lasts = |e: &Evaluation| e.tiers[0].reliability.as_ref().unwrap().mttdl.value;
+    assert!(lasts(&two) > 1000.0 * lasts(&single), "copies add to RAID");
+    // 1.5 % of 288 TB, on four SSDs.
+    design.tier[1].storage.disks_per_tray = Some(vec![4]);
+    let small = evaluated(&design);
+    assert!(small.warnings.iter().any(|warning| warning.rule == "metadata-disks-too-small"));
+    design.tier[0].replicas = 3;
+    assert!(design.resolve(&Library::built_in()).is_err(), "three copies need three blocks");
+}
+
+#[test]
+fn strips_kept_apart_by_racks_survive_a_rack() {
+    let mut design = example("nvme-cluster");
+    // Six racks of one server each: 40U of each rack are kept for others.
+    design.tier[0].blocks = 6;
+    design.rack.reserve_units = 40;
+    assert!(loss(&evaluated(&design), "one rack").offline == 0.0);
+    // Three racks of two servers: two strips of each stripe, which is what 4+2p can lose.
+    design.rack.reserve_units = 38;
+    design.tier[0].failure_group = Some(FailureGroup::Rack);
+    let two = evaluated(&design);
+    assert_eq!(two.inventory.racks.value, 3.0);
+    close(loss(&two, "one rack").at_least[1].value, rate(&two, Read) * 4.0 / 6.0);
+    // Two racks of three: three strips.
+    design.rack.reserve_units = 36;
+    let three = evaluated(&design);
+    close(loss(&three, "one rack").offline, three.usable.value);
 }

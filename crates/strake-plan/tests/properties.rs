@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop at what it did not expect")]
 
 use strake_plan::design::{
-    ClientChoice, Design, RackChoice, ServerChoice, StorageChoice, TierChoice, Workload,
+    ClientChoice, Design, Holds, RackChoice, ServerChoice, StorageChoice, TierChoice, Workload,
 };
 use strake_plan::evaluate::{Evaluation, evaluate};
 use strake_plan::library::{AdapterKind, Library};
@@ -70,6 +70,9 @@ fn random_design(library: &Library, chance: &mut Chance) -> Design {
                 name: "data".into(),
                 blocks: 1 + chance.below(20),
                 workload: Workload::Streaming,
+                holds: Holds::Both,
+                replicas: 1 + chance.below(2),
+                failure_group: None,
                 storage: StorageChoice {
                     enclosure: enclosure.name.clone(),
                     per_block: 1 + chance.below(6),
