@@ -11,7 +11,9 @@
 //!
 //! **Changes of the metadata** pass through [`LeaseService::metadata`]. A client that was declared
 //! dead, or that this leader does not know, makes none. [`Deaths::dead`] is called after those that
-//! were under way have ended. So nothing of a dead client appears once its files are others'.
+//! were under way have ended. So nothing of a dead client appears once its files are others'. A
+//! leader that has ended, or that knows of a later one, refuses everything as `Unreachable`, so
+//! that clients look for the other one.
 //!
 //! **Threads.** `leases` looks when something is due. Messages to NSDs are carried by threads of
 //! their own, two for each server at most: a fence may wait for long, and must not hold up a lease.
@@ -86,6 +88,12 @@ struct State {
     /// When somebody last looked at the leases. It is a second ago at most.
     looked: Duration,
     stopped: bool,
+}
+
+impl State {
+    fn check_leads(&self) -> Result<()> {
+        if self.stopped || self.membership.is_deposed() { Err(leads_no_more()) } else { Ok(()) }
+    }
 }
 
 /// What the threads do.
@@ -208,12 +216,22 @@ impl LeaseService {
     /// `Fenced` if it was declared dead, or never joined; `Unreachable` if another leads.
     pub fn renew(&self, client: ClientId) -> Result<()> {
         let mut state = self.state.lock();
+        state.check_leads()?;
         let now = self.now(&mut state);
         match state.membership.renew(member(client), now) {
             Renewal::Renewed => Ok(()),
             Renewal::Dead => Err(declared_dead(client)),
-            Renewal::NotLeader => Err(Error::new(ErrorKind::Unreachable, "another node leads")),
+            Renewal::NotLeader => Err(leads_no_more()),
         }
+    }
+
+    /// Refuses once this leader has ended, or knows of a later one. Then it must say nothing to
+    /// clients, and least of all that they are dead.
+    ///
+    /// # Errors
+    /// `Unreachable`.
+    pub fn check_leads(&self) -> Result<()> {
+        self.state.lock().check_leads()
     }
 
     /// A client has left in order, or is proven to have ended. [`Deaths::dead`] follows.
@@ -463,6 +481,10 @@ fn declared_dead(client: ClientId) -> Error {
     Error::new(ErrorKind::Fenced, detail)
 }
 
+fn leads_no_more() -> Error {
+    Error::new(ErrorKind::Unreachable, "this node leads the file system no more")
+}
+
 /// The thread of the service.
 fn look(service: &Weak<LeaseService>) {
     while let Some(service) = service.upgrade() {
@@ -504,6 +526,7 @@ impl LeasedMeta {
     fn begin(&self, client: ClientId) -> Result<Change<'_>> {
         let service = &*self.service;
         let mut state = service.state.lock();
+        state.check_leads()?;
         let is_living = state.membership.living().any(|(other, _)| other == client);
         if !is_living && !service.own.contains(&client) {
             return Err(declared_dead(client));
@@ -527,6 +550,7 @@ impl Drop for Change<'_> {
 
 impl MetaPort for LeasedMeta {
     fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        self.service.check_leads()?;
         self.inner.query(query)
     }
 
@@ -541,6 +565,7 @@ impl MetaPort for LeasedMeta {
     }
 
     fn sync(&self) -> Result<()> {
+        self.service.check_leads()?;
         self.inner.sync()
     }
 }

@@ -184,6 +184,13 @@ fn a_service_that_another_leader_follows_stops() {
     drop(state);
     assert_eq!(service.renew(CLIENT).expect_err("no answer").kind(), ErrorKind::Unreachable);
     assert_eq!(service.join(ClientId(8)).expect_err("refused").kind(), ErrorKind::Fenced);
+    // It says of nobody that he is dead, and answers no question about what it has.
+    let meta = service.metadata(Arc::new(SlowMeta::default()));
+    let strangers = meta.apply(&entry(ClientId(9))).expect_err("refused");
+    assert_eq!(strangers.kind(), ErrorKind::Unreachable);
+    let question = meta.query(&MetaQuery::Counts).expect_err("refused");
+    assert_eq!(question.kind(), ErrorKind::Unreachable);
+    assert_eq!(meta.sync().expect_err("refused").kind(), ErrorKind::Unreachable);
     service.stop();
 }
 

@@ -314,7 +314,8 @@ pub fn welcome(
 }
 
 /// The server's half of the handshake, for a server of several services. `find` gives the service
-/// that the client wants, and is asked only after the client has proven that it knows the secret.
+/// that the client wants with its terms, and is asked only after the client has proven that it
+/// knows the secret.
 ///
 /// # Errors
 /// `Access` if the client does not know the secret, `Unreachable` if the service is not there; as
@@ -322,12 +323,11 @@ pub fn welcome(
 pub fn welcome_to<T>(
     stream: &mut (impl Read + Write),
     secret: &SharedSecret,
-    terms: Terms,
-    find: &dyn Fn(Service) -> Option<T>,
+    find: &dyn Fn(Service) -> Option<(T, Terms)>,
 ) -> Result<(T, Agreed)> {
     let (wanted, client) = hear_greeting(stream)?;
     let (mut sending, receiving) = challenge(stream, secret, wanted, &client)?;
-    let Some(found) = find(wanted) else {
+    let Some((found, terms)) = find(wanted) else {
         let reason = format!("{wanted} is not served here now");
         say(stream, &mut sending, &Hello::Absent { reason: reason.clone() })?;
         return Err(Error::new(ErrorKind::Unreachable, reason));

@@ -130,19 +130,35 @@ impl Calls {
         call: &Call,
         limit: Duration,
     ) -> std::result::Result<Frame, CallError> {
-        let mut reply = call.slot.reply.lock();
-        if reply.is_none() {
-            call.slot.arrived.wait_while_for(&mut reply, |reply| reply.is_none(), limit);
-        }
-        match reply.take() {
-            Some(Ok(frame)) => Ok(frame),
-            Some(Err(error)) => Err(CallError::Disconnected(error)),
-            None => {
-                drop(reply);
+        self.wait_looking(call, (limit, limit), &|| ())
+    }
+
+    /// As [`Calls::wait`]; calls `look` once an `interval` while the reply does not come. It may
+    /// end all calls.
+    pub(crate) fn wait_looking(
+        &self,
+        call: &Call,
+        (limit, interval): (Duration, Duration),
+        look: &dyn Fn(),
+    ) -> std::result::Result<Frame, CallError> {
+        let mut left = limit;
+        loop {
+            let step = left.min(interval);
+            left -= step;
+            let mut reply = call.slot.reply.lock();
+            if reply.is_none() {
+                call.slot.arrived.wait_while_for(&mut reply, |reply| reply.is_none(), step);
+            }
+            if let Some(reply) = reply.take() {
+                return reply.map_err(CallError::Disconnected);
+            }
+            drop(reply);
+            if left.is_zero() {
                 self.forsake(call);
                 let detail = format!("no reply within {:.1} s", limit.as_secs_f64());
-                Err(CallError::Failed(Error::new(ErrorKind::TimedOut, detail)))
+                return Err(CallError::Failed(Error::new(ErrorKind::TimedOut, detail)));
             }
+            look();
         }
     }
 

@@ -34,6 +34,7 @@ pub struct Connection {
     inner: Arc<Inner>,
     back: Arc<Workers<Frame>>,
     reader: Option<JoinHandle<()>>,
+    endpoint: Endpoint,
     boot: u64,
     peer: ProvenPeer,
 }
@@ -161,9 +162,15 @@ impl Connection {
             inner,
             back,
             reader: Some(reader),
+            endpoint: endpoint.clone(),
             boot: agreed.terms.boot,
             peer: agreed.peer,
         })
+    }
+
+    /// Where it leads to.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// The boot number of the server at the other end.
@@ -198,9 +205,22 @@ impl Connection {
         payload: &[u8],
         limit: Duration,
     ) -> std::result::Result<Frame, CallError> {
+        self.call_looking(kind, message, payload, (limit, limit), &|| ())
+    }
+
+    /// As [`Connection::call`]; calls `look` once an `interval` while the reply does not come. It
+    /// may end the connection.
+    pub(crate) fn call_looking(
+        &self,
+        kind: FrameKind,
+        message: &[u8],
+        payload: &[u8],
+        (limit, interval): (Duration, Duration),
+        look: &dyn Fn(),
+    ) -> std::result::Result<Frame, CallError> {
         let call = self.inner.calls.begin(message.len() + payload.len(), limit)?;
         self.send(kind, message, payload, limit, &call)?;
-        self.inner.calls.wait(&call, limit)
+        self.inner.calls.wait_looking(&call, (limit, interval), look)
     }
 
     /// Sends a request whose reply nobody waits for. It takes room among the calls in flight until

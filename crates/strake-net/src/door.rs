@@ -12,7 +12,7 @@
 //! of the machine that has the most of them (`greetings.rs`), so that a machine that opens
 //! connections and says nothing keeps no other machine out.
 
-use crate::auth::{Agreed, Service};
+use crate::auth::{Agreed, Service, Terms};
 use crate::control::{ControlHandler, ControlPort};
 use crate::credentials::{Credentials, PortFor};
 use crate::greetings::Greetings;
@@ -26,10 +26,10 @@ use crate::tokens::{TokenHandler, TokenPort};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use strake_env::WaitNames;
 use strake_env::stream::{Endpoint, Listener, Stream};
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
+use strake_env::{Rng, WaitNames};
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Error, ErrorKind, FsId, NodeName, NsdId, Result};
@@ -124,20 +124,32 @@ impl Door {
         self.serve(Service::Nsd(nsd), Arc::new(NsdHandler::new(ports)))
     }
 
-    /// Serves the metadata of a file system.
+    /// Serves the metadata of a file system, with a boot number of its own: this node may have
+    /// served it before, and another one meanwhile.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// When no thread can be started; the host's, without randomness.
     pub fn serve_meta(&self, fs: FsId, port: Arc<dyn MetaPort>) -> Result<()> {
-        self.serve(Service::MetaOf(fs), Arc::new(MetaHandler::for_all(port)))
+        self.serve_anew(fs, MetaHandler::for_all(port))
     }
 
-    /// Serves the metadata of a file system; `ports` gives each peer its port.
+    /// As [`Door::serve_meta`]; `ports` gives each peer its port.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// The same.
     pub fn serve_meta_for(&self, fs: FsId, ports: PortFor<dyn MetaPort>) -> Result<()> {
-        self.serve(Service::MetaOf(fs), Arc::new(MetaHandler::new(ports)))
+        self.serve_anew(fs, MetaHandler::new(ports))
+    }
+
+    fn serve_anew(&self, fs: FsId, handler: MetaHandler) -> Result<()> {
+        let boot = Rng::from_entropy()?.next_u64().max(1);
+        let options = ServerOptions { boot, ..self.hall.options };
+        self.serve_with(Service::MetaOf(fs), Arc::new(handler), options)
+    }
+
+    /// Whether the metadata of a file system is served here now.
+    pub fn serves_meta(&self, fs: FsId) -> bool {
+        self.hall.services.lock().contains_key(&Service::MetaOf(fs))
     }
 
     /// Serves what other nodes ask.
@@ -303,8 +315,8 @@ impl Hall {
         stream: &mut Stream,
     ) -> std::result::Result<Option<(Arc<Core>, Agreed)>, Refusal> {
         let mut hurried = stream.within(self.options.limit);
-        let (credentials, terms) = (&self.credentials, self.options.terms());
-        match receive(&mut hurried, credentials, terms, &|service| self.find(id, service))? {
+        let credentials = &self.credentials;
+        match receive(&mut hurried, credentials, &|service| self.find(id, service))? {
             Welcomed::Session(core, agreed) => Ok(Some((core, agreed))),
             Welcomed::Joiner(joiner) => {
                 joiner.serve(&mut hurried, credentials.desk())?;
@@ -316,7 +328,7 @@ impl Hall {
     /// The service that a client wants. The client has proven itself, and has not been told so.
     /// From here on no other connection can end this one. A client that had to go before gets
     /// nothing.
-    fn find(&self, id: u64, service: Service) -> Option<Arc<Core>> {
+    fn find(&self, id: u64, service: Service) -> Option<(Arc<Core>, Terms)> {
         let is_there = self.state.lock().greetings.remove(id);
         is_there.then(|| self.services.lock().get(&service).map(RpcServer::core))?
     }

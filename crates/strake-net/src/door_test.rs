@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::cluster_test::wait_for_rejected;
+use crate::connection::Connection;
 use crate::net_test::{Folder, Gate, env, secret};
 use crate::{
     MetaClientSession, NsdClientSession, ProvenPeer, SessionLimits, SharedSecret, ask_node,
@@ -101,6 +102,23 @@ fn an_nsd_that_is_not_served_is_unreachable_until_it_is() {
     assert_eq!(status(&session).map_err(|error| error.kind()), Err(ErrorKind::Unreachable));
     door.serve_nsd(NsdId(1), Arc::new(Nsd(None))).expect("serves");
     assert_eq!(status(&session), Ok(NsdReply::Done));
+}
+
+#[test]
+fn metadata_that_is_served_again_has_another_boot_number() {
+    let folder = Folder::new();
+    let door = open(&folder);
+    let (service, own) = (Service::MetaOf(FsId(3)), env().introduction);
+    let boot = || {
+        assert!(!door.serves_meta(FsId(3)));
+        door.serve_meta(FsId(3), Arc::new(Meta)).expect("serves");
+        assert!(door.serves_meta(FsId(3)) && !door.serves_meta(FsId(4)));
+        let connection = Connection::open(door.endpoint(), &own, service, PATIENCE);
+        let boot = connection.expect("served").boot();
+        door.end(service);
+        boot
+    };
+    assert_ne!(boot(), boot(), "another node may have served it meanwhile");
 }
 
 #[test]

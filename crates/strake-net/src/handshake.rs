@@ -148,8 +148,8 @@ impl<S: Read> Read for Remembering<'_, S> {
     }
 }
 
-/// The server's half. `find` gives the service that the client wants, and is asked after the client
-/// has proven itself.
+/// The server's half. `find` gives the service that the client wants with its terms, and is asked
+/// after the client has proven itself.
 ///
 /// # Errors
 /// `Access` if the client proves nothing, or may not use the service; `Unreachable` if the service
@@ -157,15 +157,14 @@ impl<S: Read> Read for Remembering<'_, S> {
 pub(crate) fn receive<T>(
     stream: &mut (impl Read + Write),
     credentials: &Credentials,
-    terms: Terms,
-    find: &dyn Fn(Service) -> Option<T>,
+    find: &dyn Fn(Service) -> Option<(T, Terms)>,
 ) -> std::result::Result<Welcomed<T>, Refusal> {
     match credentials {
         Credentials::Secret(secret) => {
-            let (found, agreed) = welcome_to(stream, secret, terms, find)?;
+            let (found, agreed) = welcome_to(stream, secret, find)?;
             Ok(Welcomed::Session(found, agreed))
         }
-        Credentials::Node(server) => receive_node(stream, server, terms, find),
+        Credentials::Node(server) => receive_node(stream, server, find),
     }
 }
 
@@ -184,7 +183,7 @@ pub(crate) fn receive_one(
             Ok(Welcomed::Session((), welcome(stream, secret, service, terms)?))
         }
         Credentials::Node(server) => {
-            receive_node(stream, server, terms, &|wanted| (wanted == service).then_some(()))
+            receive_node(stream, server, &|wanted| (wanted == service).then_some(((), terms)))
         }
     }
 }
@@ -192,8 +191,7 @@ pub(crate) fn receive_one(
 fn receive_node<T>(
     stream: &mut (impl Read + Write),
     server: &NodeServer,
-    terms: Terms,
-    find: &dyn Fn(Service) -> Option<T>,
+    find: &dyn Fn(Service) -> Option<(T, Terms)>,
 ) -> std::result::Result<Welcomed<T>, Refusal> {
     let Secured { mut sending, mut receiving, peer, .. } = server.acceptance.accept(stream)?;
     let Some(node) = peer else {
@@ -208,7 +206,7 @@ fn receive_node<T>(
         find(service).ok_or_else(|| Error::new(ErrorKind::Unreachable, absent()))
     });
     match found {
-        Ok(found) => {
+        Ok((found, terms)) => {
             say(stream, &mut sending, &terms.welcome())?;
             let peer = ProvenPeer::Node(node);
             Ok(Welcomed::Session(found, Agreed { sending, receiving, terms, peer }))

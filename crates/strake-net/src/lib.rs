@@ -28,7 +28,8 @@
 //!   with it). See `meta.rs`.
 //!
 //! If the services live in a process that is started anew when it dies, calls wait for that
-//! (`server_process.rs`).
+//! (`server_process.rs`). A service that moves between nodes is sought for each connection
+//! ([`Whereabouts`]); at another node it has another boot number, as after a restart.
 //!
 //! **Who is who.** Processes of one machine share a secret. Nodes of a cluster have certificates
 //! ([`certificate`]), which a new node gets with a token ([`joining`]), and prove them in a
@@ -72,6 +73,7 @@ mod session;
 pub mod talk;
 mod tls;
 pub mod tokens;
+mod whereabouts;
 
 pub use auth::{Service, SharedSecret};
 pub use authority::ClusterAuthority;
@@ -92,6 +94,7 @@ pub use strake_env::WaitNames;
 pub use strake_env::stream::{Endpoint, Listener, Stream};
 pub use talk::Talk;
 pub use tokens::{TokenPort, TokenSession};
+pub use whereabouts::{Seek, Site, Whereabouts};
 
 #[cfg(test)]
 mod cluster_test;

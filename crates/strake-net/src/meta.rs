@@ -21,6 +21,9 @@
 //!
 //! A replayed change that gets another reply than the first time ends the session: what its client
 //! was told is not true any more.
+//!
+//! **A server that leads no more** answers with `Unreachable`, and has done nothing. To the session
+//! that is a broken connection: the next one goes wherever the service is then.
 
 use crate::auth::Service;
 use crate::connection::{CallError, Connection};
@@ -29,10 +32,11 @@ use crate::frame::{Frame, FrameKind};
 use crate::journal::{Journal, Message, fingerprint};
 use crate::server::{Answer, Handler, RpcServer, ServerOptions};
 use crate::session::{Attempt, Session, SessionEnv, SessionLimits, decode, encode};
+use crate::whereabouts::Whereabouts;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-use strake_env::stream::{Endpoint, Listener};
+use strake_env::stream::Listener;
 use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_proto::limits::MESSAGE_BYTES_MAX;
 use strake_proto::meta::{
@@ -83,30 +87,52 @@ pub struct MetaClientSession {
 }
 
 impl MetaClientSession {
-    /// A session with the metadata server at `endpoint`. Connects at the first call.
-    pub fn new(endpoint: Endpoint, limits: SessionLimits, env: SessionEnv) -> MetaClientSession {
-        MetaClientSession::of(endpoint, Service::Meta, limits, env)
+    /// A session with a metadata server. Connects at the first call.
+    pub fn new(
+        whereabouts: impl Into<Whereabouts>,
+        limits: SessionLimits,
+        env: SessionEnv,
+    ) -> MetaClientSession {
+        MetaClientSession::of(whereabouts, Service::Meta, limits, env)
     }
 
     /// A session with a server that has the metadata as `service`.
     pub fn of(
-        endpoint: Endpoint,
+        whereabouts: impl Into<Whereabouts>,
         service: Service,
         limits: SessionLimits,
         env: SessionEnv,
     ) -> MetaClientSession {
         MetaClientSession {
-            session: Session::new(endpoint, service, limits, env),
+            session: Session::new(whereabouts, service, limits, env),
             journal: Mutex::default(),
             moved: Condvar::default(),
         }
     }
 
     fn call(&self, reason: &'static str, message: &[u8], repeatable: bool) -> Result<MetaReply> {
-        let again = |repeated: bool| Ok((repeatable || !repeated).then(|| message.to_vec()));
+        let mut broken = None;
         let prepare = |connection: &Connection| self.prepare(connection);
-        let reply = self.session.call(FrameKind::MetaRequest, reason, &again, &[], &prepare)?;
-        decode_reply(&reply.frame)?
+        self.session.persist(reason, &prepare, &mut |connection| {
+            if let Some(error) = broken.take().filter(|_| !repeatable) {
+                return Attempt::Over(Err(error));
+            }
+            match self.session.send(connection, FrameKind::MetaRequest, message, &[]) {
+                Ok(frame) => match decode_reply(&frame) {
+                    Ok(answer) => Attempt::Over(answer),
+                    Err(error) if error.kind() == ErrorKind::Unreachable => {
+                        connection.end(&error);
+                        Attempt::Disconnected(error)
+                    }
+                    Err(error) => Attempt::Over(Err(error)),
+                },
+                Err(CallError::Failed(error)) => Attempt::Over(Err(error)),
+                Err(CallError::Disconnected(error)) => {
+                    broken = Some(error.clone());
+                    Attempt::Disconnected(error)
+                }
+            }
+        })
     }
 
     /// Counts a change and waits for its answer, through the loss of connections and servers.
@@ -139,8 +165,7 @@ impl MetaClientSession {
         if let Some(outcome) = self.journal.lock().ask(sequence) {
             return Attempt::Over(outcome);
         }
-        let limit = self.session.limits().call;
-        let answer = connection.call(FrameKind::MetaRequest, message, &[], limit);
+        let answer = self.session.send(connection, FrameKind::MetaRequest, message, &[]);
         let mut journal = self.journal.lock();
         let attempt = match answer {
             Ok(frame) => match decode_reply(&frame) {
@@ -295,8 +320,7 @@ impl MetaClientSession {
     }
 
     fn ask_on(&self, connection: &Connection, message: &Message) -> Result<Result<CountedAnswer>> {
-        let limit = self.session.limits().call;
-        match connection.call(FrameKind::MetaRequest, message, &[], limit) {
+        match self.session.send(connection, FrameKind::MetaRequest, message, &[]) {
             Ok(frame) => decode_reply(&frame),
             Err(CallError::Disconnected(error) | CallError::Failed(error)) => Err(error),
         }
@@ -349,12 +373,15 @@ impl MetaPort for MetaClientSession {
     }
 }
 
-/// The inner result is the server's.
+/// The inner result is the server's. `Unreachable` is the outer one: it leads no more.
 fn decode_reply<T: for<'a> Deserialize<'a>>(frame: &Frame) -> Result<Result<T>> {
     if frame.kind != FrameKind::MetaReply || !frame.payload.is_empty() {
         return Err(Error::new(ErrorKind::Corrupt, "a reply of the wrong kind"));
     }
-    decode(&frame.message)
+    match decode(&frame.message)? {
+        Err(error @ Error { .. }) if error.kind() == ErrorKind::Unreachable => Err(error),
+        answer => Ok(answer),
+    }
 }
 
 /// Serves `port` as the metadata to all clients that prove themselves as `credentials` demand.
@@ -448,3 +475,6 @@ fn shorter(reply: Result<MetaReply>) -> Result<MetaReply> {
 #[cfg(test)]
 #[path = "meta_test.rs"]
 mod meta_test;
+
+#[cfg(test)]
+pub(crate) use meta_test::{ListMeta, entry, grant, is_refused};

@@ -15,23 +15,23 @@ use strake_proto::{ClientId, GrantNumber, Timestamp};
 /// Metadata whose state is the list of applied changes. A reply tells its place in the list, so a
 /// change that is applied twice or in another order is seen.
 #[derive(Default)]
-struct ListMeta {
-    state: Mutex<ListState>,
-    gate: Gate,
+pub(crate) struct ListMeta {
+    pub(crate) state: Mutex<ListState>,
+    pub(crate) gate: Gate,
     /// Whether changes wait at the gate after they were applied.
-    gated: std::sync::atomic::AtomicBool,
+    pub(crate) gated: std::sync::atomic::AtomicBool,
     /// Whether changes take a random time before and after they are applied.
-    slow: bool,
-    long: bool,
+    pub(crate) slow: bool,
+    pub(crate) long: bool,
 }
 
 #[derive(Default)]
-struct ListState {
+pub(crate) struct ListState {
     /// The times of entries, by which tests tell them apart; below 0 for refused ones.
-    applied: Vec<i64>,
+    pub(crate) applied: Vec<i64>,
     /// The state after each change: the oldest that the client needs, and the answers from there.
     answers: Vec<Answers>,
-    durable: usize,
+    pub(crate) durable: usize,
 }
 
 #[derive(Clone, Default)]
@@ -43,7 +43,7 @@ struct Answers {
 
 impl ListMeta {
     /// What a crash leaves: the durable changes, and `more` of the others.
-    fn crash(&self, more: usize) {
+    pub(crate) fn crash(&self, more: usize) {
         let mut state = self.state.lock();
         state.durable = (state.durable + more).min(state.applied.len());
         let durable = state.durable;
@@ -58,7 +58,7 @@ impl ListMeta {
         }
     }
 
-    fn applied(&self) -> Vec<i64> {
+    pub(crate) fn applied(&self) -> Vec<i64> {
         self.state.lock().done()
     }
 }
@@ -70,7 +70,7 @@ impl ListState {
     }
 }
 
-fn grant(count: usize) -> MetaReply {
+pub(crate) fn grant(count: usize) -> MetaReply {
     MetaReply::Session { grant: GrantNumber(count as u64) }
 }
 
@@ -167,7 +167,7 @@ fn session(folder: &Folder) -> MetaClientSession {
     MetaClientSession::new(folder.socket(), PATIENT, env())
 }
 
-fn entry(number: i64) -> MetaEntry {
+pub(crate) fn entry(number: i64) -> MetaEntry {
     let op = MetaOp::Reap { ino: strake_proto::Ino(1) };
     let time = Timestamp { seconds: number, nanos: 0 };
     MetaEntry { client: ClientId(1), sequence: 0, time, op }
@@ -293,7 +293,7 @@ fn a_session_has_one_life() {
     assert_eq!(second.apply(&entry(2)).expect("applied"), grant(3));
 }
 
-fn is_refused(change: i64) -> bool {
+pub(crate) fn is_refused(change: i64) -> bool {
     change % 7 == 3
 }
 

@@ -28,6 +28,7 @@ pub(super) const PATIENT: SessionLimits = SessionLimits {
     call: Duration::from_secs(60),
     absent: Duration::from_secs(60),
     broken: Duration::from_secs(60),
+    look: Duration::from_millis(100),
 };
 
 /// A directory of this test's own; gone at its end.

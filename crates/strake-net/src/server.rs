@@ -34,7 +34,8 @@ const SPARE_BUFFERS: usize = 4;
 /// How a server is run.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
-    /// Drawn anew at each start of the server's process; never 0.
+    /// Drawn anew whenever the server may have forgotten something: at each start of its process,
+    /// and each time that its node begins to serve a file system's metadata. Never 0.
     pub boot: u64,
     /// Threads that execute requests.
     pub workers: usize,
@@ -274,9 +275,9 @@ impl RpcServer {
         Ok(server)
     }
 
-    /// What a door hands connections to.
-    pub(crate) fn core(&self) -> Arc<Core> {
-        Arc::clone(&self.core)
+    /// What a door hands connections to, and on which terms.
+    pub(crate) fn core(&self) -> (Arc<Core>, Terms) {
+        (Arc::clone(&self.core), self.core.options.terms())
     }
 
     /// Where it listens.

@@ -9,40 +9,58 @@
 use crate::auth::Service;
 use crate::connection::Connection;
 use crate::credentials::Introduction;
+use crate::whereabouts::Whereabouts;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::WaitNames;
 use strake_env::clock::Clock;
-use strake_env::stream::Endpoint;
 use strake_proto::{ErrorKind, Result};
 
-/// The time between two looks whether the process serves. A start takes a good part of a second.
-const LOOK: Duration = Duration::from_millis(20);
+/// The time between the first two looks whether the process serves; doubled up to [`LOOK_MAX`]. A
+/// start takes a good part of a second.
+const LOOK_MIN: Duration = Duration::from_millis(20);
+const LOOK_MAX: Duration = Duration::from_millis(160);
 /// The time limit of one greeting.
 const GREETING: Duration = Duration::from_secs(5);
 
 /// See the module.
 pub struct ServerProcess {
-    endpoint: Endpoint,
+    whereabouts: Whereabouts,
     service: Service,
     introduction: Introduction,
     clock: Arc<dyn Clock>,
     waits: Arc<dyn WaitNames>,
     /// How long its return is awaited.
     limit: Duration,
+    /// Whether it is awaited at all.
+    condition: Option<Box<Condition>>,
 }
+
+type Condition = dyn Fn() -> bool + Send + Sync;
 
 impl ServerProcess {
     /// The process whose last endpoint is that of `service`.
     pub fn new(
-        (endpoint, service): (Endpoint, Service),
+        (whereabouts, service): (impl Into<Whereabouts>, Service),
         introduction: impl Into<Introduction>,
         clock: Arc<dyn Clock>,
         waits: Arc<dyn WaitNames>,
         limit: Duration,
     ) -> ServerProcess {
-        let introduction = introduction.into();
-        ServerProcess { endpoint, service, introduction, clock, waits, limit }
+        let (whereabouts, introduction) = (whereabouts.into(), introduction.into());
+        let condition = None;
+        ServerProcess { whereabouts, service, introduction, clock, waits, limit, condition }
+    }
+
+    /// As it is; sessions wait for it only while `condition` says so.
+    #[must_use]
+    pub fn while_true(self, condition: impl Fn() -> bool + Send + Sync + 'static) -> ServerProcess {
+        ServerProcess { condition: Some(Box::new(condition)), ..self }
+    }
+
+    /// Whether sessions wait for it.
+    pub(crate) fn matters(&self) -> bool {
+        self.condition.as_ref().is_none_or(|condition| condition())
     }
 
     /// Waits until the process serves; returns its boot number.
@@ -50,17 +68,23 @@ impl ServerProcess {
     /// # Errors
     /// `Unreachable` or `TimedOut` if it does not within the limit; that of a greeting it refuses.
     pub fn wait_until_it_serves(&self) -> Result<u64> {
-        let wait = self.waits.begin_wait("for the server process", &self.endpoint.to_string());
+        let wait = self.waits.begin_wait("for the server process", &self.service.to_string());
         let end = self.clock.monotonic() + self.limit;
+        let mut pause = LOOK_MIN;
         let served = loop {
-            match Connection::open(&self.endpoint, &self.introduction, self.service, GREETING) {
+            let site = self.whereabouts.site(&self.introduction);
+            let opened = site.and_then(|site| {
+                Connection::open(&site.endpoint, &site.introduction, self.service, GREETING)
+            });
+            match opened {
                 Ok(connection) => break Ok(connection.boot()),
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut)
                         && self.clock.monotonic() < end => {}
                 Err(error) => break Err(error),
             }
-            self.clock.sleep(LOOK);
+            self.clock.sleep(pause);
+            pause = (pause * 2).min(LOOK_MAX);
         };
         self.waits.end_wait(wait);
         served

@@ -5,12 +5,12 @@ use crate::connection::{CallError, Connection};
 use crate::credentials::Introduction;
 use crate::frame::{Frame, FrameKind};
 use crate::server_process::ServerProcess;
+use crate::whereabouts::Whereabouts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use strake_env::WaitNames;
 use strake_env::clock::Clock;
-use strake_env::stream::Endpoint;
 use strake_env::sync::Mutex;
 use strake_proto::{Error, ErrorKind, Result};
 
@@ -29,6 +29,8 @@ pub struct SessionLimits {
     pub absent: Duration,
     /// For a server to come back after the connection broke during the call.
     pub broken: Duration,
+    /// A call without a reply looks that often whether its service is somewhere else.
+    pub look: Duration,
 }
 
 impl SessionLimits {
@@ -39,6 +41,7 @@ impl SessionLimits {
         call: Duration::from_secs(30),
         absent: Duration::ZERO,
         broken: Duration::from_secs(2),
+        look: Duration::from_secs(2),
     };
     /// Limits for the metadata. Nothing works without it, so its return is awaited.
     pub const META: SessionLimits = SessionLimits {
@@ -46,6 +49,7 @@ impl SessionLimits {
         call: Duration::from_secs(60),
         absent: Duration::from_secs(30),
         broken: Duration::from_secs(30),
+        look: Duration::from_secs(2),
     };
 }
 
@@ -75,7 +79,7 @@ pub struct SessionEnv {
 pub(crate) type Prepare<'a> = &'a dyn Fn(&Connection) -> Result<()>;
 
 pub(crate) struct Session {
-    endpoint: Endpoint,
+    whereabouts: Whereabouts,
     service: Service,
     limits: SessionLimits,
     env: SessionEnv,
@@ -94,13 +98,13 @@ pub(crate) struct Reply {
 
 impl Session {
     pub(crate) fn new(
-        endpoint: Endpoint,
+        whereabouts: impl Into<Whereabouts>,
         service: Service,
         limits: SessionLimits,
         env: SessionEnv,
     ) -> Session {
         Session {
-            endpoint,
+            whereabouts: whereabouts.into(),
             service,
             limits,
             env,
@@ -160,13 +164,34 @@ impl Session {
                 }
                 Err(error) => return Attempt::Over(Err(error)),
             };
-            match connection.call(kind, &message, payload, self.limits.call) {
+            match self.send(connection, kind, &message, payload) {
                 Ok(frame) => Attempt::Over(Ok(Reply { frame, connection: Arc::clone(connection) })),
                 Err(CallError::Failed(error)) => Attempt::Over(Err(error)),
                 Err(CallError::Disconnected(error)) => {
                     broken = Some(error.clone());
                     Attempt::Disconnected(error)
                 }
+            }
+        })
+    }
+
+    /// Sends a request once. While the reply does not come, looks now and then whether the service
+    /// is somewhere else, and ends the connection if it is: a server that is cut off says nothing.
+    pub(crate) fn send(
+        &self,
+        connection: &Connection,
+        kind: FrameKind,
+        message: &[u8],
+        payload: &[u8],
+    ) -> std::result::Result<Frame, CallError> {
+        let limits = (self.limits.call, self.limits.look);
+        connection.call_looking(kind, message, payload, limits, &|| {
+            if let Whereabouts::Moving(seek) = &self.whereabouts
+                && let Ok(site) = seek.seek()
+                && site.endpoint != *connection.endpoint()
+            {
+                let detail = format!("{} is at {} now", self.service, site.endpoint);
+                connection.end(&Error::new(ErrorKind::Unreachable, detail));
             }
         })
     }
@@ -206,7 +231,7 @@ impl Session {
             if !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut) {
                 return Err(error);
             }
-            if let Some(process) = &self.env.process {
+            if let Some(process) = self.env.process.as_ref().filter(|process| process.matters()) {
                 // A server process that is started anew brings the service back.
                 let now = process.wait_until_it_serves()?;
                 if served.replace(now) != Some(now) {
@@ -238,8 +263,11 @@ impl Session {
             return Err(error);
         }
         self.attempts.fetch_add(1, SeqCst);
-        let (endpoint, introduction) = (&self.endpoint, &self.env.introduction);
-        let made = Connection::open(endpoint, introduction, self.service, self.limits.connect)
+        let (service, limit) = (self.service, self.limits.connect);
+        let made = self
+            .whereabouts
+            .site(&self.env.introduction)
+            .and_then(|site| Connection::open(&site.endpoint, &site.introduction, service, limit))
             .and_then(|connection| prepare(&connection).map(|()| Arc::new(connection)));
         *self.failure.lock() = made.as_ref().err().cloned();
         let connection = made?;

@@ -16,6 +16,10 @@
 //! The reply says that the lease is renewed, and `Fenced` that the client was declared dead. The
 //! client's end tells its tokens *when the renewal was sent* ([`ToClient::renewed`]). So a reply
 //! that took long extends less. Pulses also give the authority a way to a client that is silent.
+//!
+//! **The authority moves.** It is sought for each connection ([`Whereabouts`]), and each pulse that
+//! fails makes another connection. Terms never go back: a leader of an earlier term than one that
+//! the client knows of leads no more, and is left again.
 
 use crate::auth::Service;
 use crate::back::BackHandler;
@@ -24,11 +28,11 @@ use crate::credentials::ProvenPeer;
 use crate::frame::FrameKind;
 use crate::server::{Answer, ConnectedClient, Handler};
 use crate::session::{SessionEnv, decode, encode};
+use crate::whereabouts::Whereabouts;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use strake_env::WaitNames;
-use strake_env::stream::Endpoint;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_env::workers::{WorkerLimits, Workers};
@@ -175,7 +179,7 @@ impl Drop for RemoteClient {
 
 /// What a session's threads share.
 struct Shared {
-    endpoint: Endpoint,
+    whereabouts: Whereabouts,
     service: Service,
     client: ClientId,
     env: SessionEnv,
@@ -221,14 +225,15 @@ impl TokenSession {
     /// # Errors
     /// Those of connecting; `Fenced` for a client that was not let in.
     pub fn open(
-        endpoint: Endpoint,
+        whereabouts: impl Into<Whereabouts>,
         fs: FsId,
         client: ClientId,
         env: SessionEnv,
     ) -> Result<TokenSession> {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let (service, sink) = (Service::TokensOf(fs), OnceLock::new());
-        let shared = Shared { endpoint, service, client, env, sink, state, changed };
+        let whereabouts = whereabouts.into();
+        let shared = Shared { whereabouts, service, client, env, sink, state, changed };
         let shared = Arc::new(shared);
         shared.connection()?;
         let of_thread = Arc::clone(&shared);
@@ -284,12 +289,17 @@ impl Shared {
             return Ok(Arc::clone(connection));
         }
         state.connection = None;
-        let (introduction, handler) = (&self.env.introduction, FromAuthority(Arc::clone(self)));
-        let (service, handler) = (self.service, Arc::new(handler));
+        let site = self.whereabouts.site(&self.env.introduction)?;
+        let handler = Arc::new(FromAuthority(Arc::clone(self)));
+        let (introduction, service) = (&site.introduction, self.service);
         let connection =
-            Connection::answering(&self.endpoint, introduction, service, LIMIT, handler)?;
+            Connection::answering(&site.endpoint, introduction, service, LIMIT, handler)?;
         let sent = self.env.clock.monotonic();
         let term = ask(&connection, &Say::Attach(self.client))?;
+        if let Some(known) = state.term.filter(|known| term < *known) {
+            let detail = format!("{} leads no more: term {} has begun", site.endpoint, known.0);
+            return Err(Error::new(ErrorKind::Unreachable, detail));
+        }
         state.attached = sent;
         let is_new = state.term.replace(term) != Some(term);
         let connection = Arc::new(connection);
@@ -334,9 +344,9 @@ impl Shared {
     fn renew(self: &Arc<Shared>) -> bool {
         let sent = self.env.clock.monotonic();
         let answer = self.say(&Say::Pulse);
-        if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut) {
-            // A connection that was cut off for long repeats what it sent ever more rarely. A fresh
-            // one finds the authority as soon as that is there.
+        if answer.as_ref().is_err_and(|error| error.kind() != ErrorKind::Fenced) {
+            // The authority may be at another node now. And a connection that was cut off for long
+            // repeats what it sent ever more rarely.
             let silent = self.state.lock().connection.take();
             drop(silent);
         }

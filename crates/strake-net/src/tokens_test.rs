@@ -1,11 +1,12 @@
-//! Tokens over sessions: both ends hear each other, also after the connection broke, and what
-//! nobody repeats arrives in the end.
+//! Tokens over sessions: both ends hear each other, also after the connection broke or the
+//! authority has moved, and what nobody repeats arrives in the end.
 
 use super::*;
 use crate::net_test::{Folder, env, secret};
 use crate::server::ServerOptions;
+use crate::whereabouts::{Seek, Site};
 use crate::{Credentials, Door};
-use strake_env::stream::Listener;
+use strake_env::stream::{Endpoint, Listener};
 use strake_proto::{GrantNumber, Ino};
 use strake_token::Mode;
 use strake_token::held::{Held, Limit, Want};
@@ -22,6 +23,9 @@ struct Authority {
     heard: Mutex<Vec<(ClientId, Request)>>,
     dead: Mutex<Option<ClientId>>,
     renewals: Mutex<u64>,
+    /// The term, if it is not the usual one; and whether another leads by now.
+    term: Mutex<Option<Term>>,
+    deposed: Mutex<bool>,
     changed: Condvar,
 }
 
@@ -39,16 +43,19 @@ impl TokenPort for Authority {
             return Err(ErrorKind::Fenced.into());
         }
         self.ways.lock().push((client, way));
-        Ok(TERM)
+        Ok(self.term.lock().unwrap_or(TERM))
     }
 
     fn renew(&self, client: ClientId) -> Result<()> {
         *self.renewals.lock() += 1;
+        if *self.deposed.lock() {
+            return Err(ErrorKind::Unreachable.into());
+        }
         if *self.dead.lock() == Some(client) { Err(ErrorKind::Fenced.into()) } else { Ok(()) }
     }
 
     fn receive(&self, client: ClientId, term: Term, message: Request) {
-        assert_eq!(term, TERM);
+        assert_eq!(term, self.term.lock().unwrap_or(TERM));
         if matches!(message, Request::Ask { .. }) {
             let ways = self.ways.lock();
             let way = ways.iter().rev().find(|(other, _)| *other == client).expect("attached");
@@ -65,6 +72,7 @@ struct Client {
     heard: Mutex<Vec<Reply>>,
     /// The renewals that were answered, and whether it was declared dead.
     lease: Mutex<(Vec<Duration>, bool)>,
+    terms: Mutex<Vec<Term>>,
     changed: Condvar,
 }
 
@@ -75,7 +83,10 @@ impl ToClient for Client {
         self.changed.notify_all();
     }
 
-    fn new_term(&self, _term: Term) {}
+    fn new_term(&self, term: Term) {
+        self.terms.lock().push(term);
+        self.changed.notify_all();
+    }
 
     fn renewed(&self, sent: Duration) {
         self.lease.lock().0.push(sent);
@@ -220,4 +231,54 @@ fn an_authority_that_is_away_declares_nobody_dead_and_a_new_connection_renews() 
     drop(lease);
     own.stop();
     door.close();
+}
+
+/// Leads to one of several doors.
+struct Doors(Mutex<(usize, Vec<Endpoint>)>);
+
+impl Seek for Doors {
+    fn seek(&self) -> Result<Site> {
+        let (at, doors) = &*self.0.lock();
+        Ok(Site { endpoint: doors[*at].clone(), introduction: env().introduction })
+    }
+}
+
+#[test]
+fn a_client_follows_the_authority_and_goes_to_no_earlier_term() {
+    let folders: Vec<Folder> = (0..3).map(|_| Folder::new()).collect();
+    let authorities: Vec<Arc<Authority>> = (0..3).map(|_| Arc::default()).collect();
+    *authorities[1].term.lock() = Some(Term(2));
+    *authorities[2].term.lock() = Some(Term(5));
+    let doors: Vec<Door> = folders
+        .iter()
+        .zip(&authorities)
+        .map(|(folder, authority)| serve(folder, authority))
+        .collect();
+    let endpoints = doors.iter().map(|door| door.endpoint().clone()).collect();
+    let seek = Arc::new(Doors(Mutex::new((0, endpoints))));
+    let whereabouts = Whereabouts::Moving(Arc::clone(&seek) as Arc<dyn Seek>);
+    let own = TokenSession::open(whereabouts, FS, ClientId(1), env()).expect("let in");
+    let client = Arc::new(Client::default());
+    let sink: Weak<Client> = Arc::downgrade(&client);
+    own.deliver_to(sink);
+    // The first leader learns of another one. The search finds a node that led earlier still.
+    seek.0.lock().0 = 1;
+    *authorities[0].deposed.lock() = true;
+    while *authorities[1].renewals.lock() < 2 {
+        env().clock.sleep(Duration::from_millis(20));
+    }
+    let renewed = client.lease.lock().0.len();
+    own.send(TERM, ask_for(1));
+    seek.0.lock().0 = 2;
+    let mut terms = client.terms.lock();
+    client.changed.wait_while(&mut terms, |terms| terms.is_empty());
+    assert_eq!(*terms, [Term(5)], "no earlier one");
+    drop(terms);
+    assert_eq!(own.term(), Term(5));
+    let mut lease = client.lease.lock();
+    client.changed.wait_while(&mut lease, |lease| lease.0.len() <= renewed);
+    assert!(!lease.1, "nobody declared it dead");
+    drop(lease);
+    assert!(authorities[1].heard.lock().is_empty());
+    own.stop();
 }

@@ -221,7 +221,7 @@ pub(crate) enum Backend {
         /// What sessions need.
         dir: DataDir,
         env: SessionEnv,
-        limits: SessionLimits,
+        limits: Box<SessionLimits>,
         /// Ways to the NSDs, made when first asked for.
         sessions: Mutex<BTreeMap<NsdId, Arc<dyn NsdPort>>>,
         /// The way to the metadata.
@@ -265,7 +265,7 @@ impl Backend {
         let process = ServerProcess::new(last, introduction, clock, waits, RESTART_WAIT_MAX);
         let env = SessionEnv { process: Some(Arc::new(process)), ..env };
         let call = call_limit(config);
-        let limits = SessionLimits { call, ..SessionLimits::NSD };
+        let limits = Box::new(SessionLimits { call, ..SessionLimits::NSD });
         let (dir, sessions) = (dir.clone(), Mutex::default());
         Ok(Backend::Socket { server, dir, env, limits, sessions, meta })
     }
@@ -286,7 +286,7 @@ impl Backend {
             Backend::Socket { dir, env, limits, sessions, .. } => {
                 let connect = || {
                     let endpoint = endpoint(dir, &socket_name(nsd));
-                    let session = NsdClientSession::new(endpoint, nsd, *limits, env.clone());
+                    let session = NsdClientSession::new(endpoint, nsd, **limits, env.clone());
                     Arc::new(session) as Arc<dyn NsdPort>
                 };
                 Some(Arc::clone(sessions.lock().entry(nsd).or_insert_with(connect)))

@@ -22,6 +22,7 @@ mod peer;
 mod quorum;
 mod recover;
 mod server;
+mod serving;
 
 pub(crate) use dir::{NodeDir, NodeFile};
 pub(crate) use messages::{
@@ -31,6 +32,7 @@ pub(crate) use messages::{
 pub(crate) use peer::{Peer, ask_own};
 pub(crate) use recover::Recovery;
 pub(crate) use server::serve;
+pub(crate) use serving::{Follower, Search};
 
 /// The port of a node's server process if `--address` names none.
 pub(crate) const PORT_DEFAULT: u16 = 7790;

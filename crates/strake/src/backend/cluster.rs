@@ -1,27 +1,30 @@
 //! The disks and the metadata of a mount whose file system belongs to a cluster.
 //!
-//! The leader says where they are, and notes that this node has the file system mounted. From then
-//! on the mount's process talks to the nodes itself, so its own node's server process may end and
-//! start again without it. What the mount may use beside others it learns from the leader
-//! ([`Tokens`]).
+//! The node that serves the file system, its leader, says where they are, and notes that this node
+//! has the file system mounted. From then on the mount's process talks to the nodes itself, so its
+//! own node's server process may end and start again without it. What the mount may use beside
+//! others it learns from the leader ([`Tokens`]). Each connection to the leader begins with a
+//! search for the node that leads ([`Search`]).
 //!
-//! **A node that is gone.** The metadata is needed for everything, so calls wait until the leader's
-//! process is back, as they do with `rpc=socket`; the leader's NSDs come back with it. The NSDs of
-//! another node are given up after moments: other nodes hold the data too, and the array goes on
-//! without them until they return.
+//! **A node that is gone.** The metadata is needed for everything, so calls wait until a node leads
+//! again, as they do with `rpc=socket`. NSDs of the node that led wait for that too: they come back
+//! with it if its process was started anew. The NSDs of another node are given up after moments:
+//! other nodes hold the data too, and the array goes on without them until they return.
 
 use super::ways::NsdWays;
 use super::{RESTART_WAIT_MAX, call_limit};
 use crate::data_dir::NodeConfig;
-use crate::node::{Grant, LeaderRequest, NodeDir, Peer, StripsChecked};
+use crate::node::{
+    Follower, Grant, LeaderRequest, NodeDir, Place, Request, Search, StripsChecked, ask_own,
+};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use strake_client::tokens::{FILES_MAX, Tokens};
 use strake_env::RealClock;
 use strake_lease::Times;
 use strake_net::{
-    Endpoint, Introduction, MetaClientSession, ServerProcess, Service, SessionEnv, SessionLimits,
-    TokenSession,
+    Introduction, MetaClientSession, Seek, ServerProcess, Service, SessionEnv, SessionLimits,
+    TokenSession, Whereabouts,
 };
 use strake_observe::Observe;
 use strake_proto::meta::MetaPort;
@@ -32,12 +35,12 @@ use tracing::warn;
 
 /// See the head of this file.
 pub(crate) struct ClusterBackend {
-    leader: Peer,
+    /// Finds the leader.
+    search: Arc<Search>,
     grant: Grant,
     meta: Arc<dyn MetaPort>,
     nsds: NsdWays,
-    /// The leader's process, which NSDs of its node wait for.
-    process: Arc<ServerProcess>,
+    env: SessionEnv,
     /// The way to the authority, and what this mount holds.
     session: Arc<TokenSession>,
     tokens: Arc<Tokens>,
@@ -55,19 +58,20 @@ impl ClusterBackend {
     ) -> Result<ClusterBackend> {
         let dir = NodeDir::at(node)?;
         let file = dir.read()?;
-        let leader = Peer::keeper(&dir)?;
         let request = LeaderRequest::OpenMount { fs: config.name.clone(), node: file.id };
-        let grant: Grant = leader.ask_leader(&request)?;
+        let grant: Grant = ask_own(&dir, &Request::Leader(request))?;
+        let (own, fs) = (dir.credentials()?, grant.fs.id);
+        let search = Search::new(&own, fs, move || dir.records(), Arc::clone(observe) as _);
         let env = SessionEnv {
-            introduction: Introduction::node(leader.own(), &grant.leader.node),
+            // Each session gets that of its node.
+            introduction: Introduction::node(&own, &grant.leader.node),
             clock: RealClock::shared(),
             waits: Arc::clone(observe) as _,
             process: None,
         };
-        let (endpoint, fs) = (Endpoint::Tcp(grant.leader.address), grant.fs.id);
         // Before the metadata is asked for anything: from now on changes of the pool are told.
         let client = grant.mount.client();
-        let session = TokenSession::open(endpoint.clone(), fs, client, env.clone())?;
+        let session = TokenSession::open(follow(&search), fs, client, env.clone())?;
         let session = Arc::new(session);
         let way = Arc::clone(&session) as Arc<dyn ToAuthority>;
         let (clock, observe) = (Arc::clone(&env.clock), Arc::clone(observe));
@@ -81,27 +85,28 @@ impl ClusterBackend {
             broken: RESTART_WAIT_MAX,
             ..SessionLimits::META
         };
-        let meta = MetaClientSession::of(endpoint.clone(), service, limits, env.clone());
-        let process = ServerProcess::new(
-            (endpoint, service),
-            env.introduction.clone(),
-            Arc::clone(&env.clock),
-            Arc::clone(&env.waits),
-            RESTART_WAIT_MAX,
-        );
-        let process = Arc::new(process);
+        let meta = MetaClientSession::of(follow(&search), service, limits, env.clone());
         let limits = SessionLimits { call: call_limit(config), ..SessionLimits::NSD };
-        let nsds = NsdWays::new(leader.own(), grant.nsds.clone(), env, limits);
+        let nsds = NsdWays::new(&own, grant.nsds.clone(), env.clone(), limits);
         let meta = Arc::new(meta) as Arc<dyn MetaPort>;
-        Ok(ClusterBackend { leader, grant, meta, nsds, process, session, tokens })
+        Ok(ClusterBackend { search, grant, meta, nsds, env, session, tokens })
     }
 
     /// The way to an NSD; `None` if the file system has no such NSD.
     pub(super) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
         self.nsds.port(nsd, |place, env| {
-            let process = (*place == self.grant.leader).then(|| Arc::clone(&self.process));
+            let process = Some(Arc::new(self.process_at(place.clone())));
             SessionEnv { process, ..env }
         })
+    }
+
+    /// The leader's process, for NSDs of a node: they wait for it while that node is the leader.
+    fn process_at(&self, place: Place) -> ServerProcess {
+        let last = (follow(&self.search), Service::MetaOf(self.grant.fs.id));
+        let SessionEnv { introduction, clock, waits, .. } = self.env.clone();
+        let search = Arc::clone(&self.search);
+        ServerProcess::new(last, introduction, clock, waits, RESTART_WAIT_MAX)
+            .while_true(move || search.last().as_ref() == Some(&place))
     }
 
     /// The way to the metadata.
@@ -117,12 +122,13 @@ impl ClusterBackend {
     /// The NSDs that hold the metadata; none if the leader does not say.
     pub(crate) fn metadata_holders(&self) -> Vec<NsdId> {
         let request = LeaderRequest::Holders { fs: self.grant.fs.id };
-        self.leader.ask_leader(&request).unwrap_or_default()
+        self.search.peer().and_then(|leader| leader.ask_leader(&request)).unwrap_or_default()
     }
 
     /// Has the leader compare the metadata with the strips.
     pub(crate) fn check_strips(&self) -> Result<StripsChecked> {
-        self.leader.ask_leader(&LeaderRequest::CheckStrips { fs: self.grant.fs.id })
+        let request = LeaderRequest::CheckStrips { fs: self.grant.fs.id };
+        self.search.peer()?.ask_leader(&request)
     }
 
     /// Tells the leader that this node does not have the file system mounted any more. Everything
@@ -131,10 +137,16 @@ impl ClusterBackend {
         self.session.stop();
         let (fs, mount, flushed) = (self.grant.fs.id, self.grant.mount, !self.tokens.is_dead());
         let request = LeaderRequest::CloseMount { fs, mount, flushed };
-        if let Err(error) = self.leader.ask_leader::<()>(&request) {
+        let told = self.search.peer().and_then(|leader| leader.ask_leader::<()>(&request));
+        if let Err(error) = told {
             // The node tells the leader later that no process has this mount.
             warn!(target: "daemon", "the leader was not told of the end of this mount: {error}");
         }
         Ok(())
     }
+}
+
+/// Where the leader is.
+fn follow(search: &Arc<Search>) -> Whereabouts {
+    Whereabouts::Moving(Arc::new(Follower(Arc::clone(search))) as Arc<dyn Seek>)
 }

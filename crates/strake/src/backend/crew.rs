@@ -122,6 +122,7 @@ struct Behind(Arc<TokenService>, Arc<LeaseService>);
 
 impl TokenPort for Behind {
     fn attach(&self, client: ClientId, way: Arc<dyn ToClient>) -> Result<Term> {
+        self.1.check_leads()?;
         self.0.attach(client, way)
     }
 

@@ -30,6 +30,7 @@ const LEASE_LIMITS: SessionLimits = SessionLimits {
     call: Duration::from_secs(3),
     absent: Duration::ZERO,
     broken: Duration::ZERO,
+    ..SessionLimits::NSD
 };
 
 fn invalid<T>(message: String) -> Result<T> {

@@ -91,13 +91,21 @@ pub(crate) enum NodeRequest {
         /// The change.
         change: Change,
     },
+    /// Report whether the node serves the metadata of a file system now: a boolean.
+    Serves {
+        /// The file system.
+        fs: FsId,
+    },
 }
 
 impl NodeRequest {
     /// True for questions that a node answers at once.
     pub(crate) fn is_quick(&self) -> bool {
         use NodeRequest as It;
-        matches!(self, It::State | It::IsMounted { .. } | It::Records { .. } | It::Replica)
+        matches!(
+            self,
+            It::State | It::IsMounted { .. } | It::Records { .. } | It::Replica | It::Serves { .. }
+        )
     }
 }
 
@@ -217,8 +225,10 @@ pub(crate) enum Answerer {
     Any,
     /// Every node of the quorum.
     Quorum,
-    /// The node that issues certificates and has the metadata of the file systems.
+    /// The node that issues certificates, and makes file systems.
     Keeper,
+    /// The node that serves the file system ([`LeaderRequest::file_system`]).
+    Serving,
 }
 
 impl LeaderRequest {
@@ -231,17 +241,30 @@ impl LeaderRequest {
             | It::DeleteNode { .. }
             | It::CreateNsds { .. }
             | It::DeleteNsds { .. } => Answerer::Quorum,
-            It::AddNodes { .. }
-            | It::CreateFs(_)
-            | It::DeleteFs { .. }
-            | It::MountFs { .. }
+            It::AddNodes { .. } | It::CreateFs(_) | It::DeleteFs { .. } => Answerer::Keeper,
+            It::MountFs { .. }
             | It::MayMount { .. }
             | It::ForgetMount { .. }
             | It::UnmountFs { .. }
             | It::OpenMount { .. }
             | It::CloseMount { .. }
             | It::CheckStrips { .. }
-            | It::Holders { .. } => Answerer::Keeper,
+            | It::Holders { .. } => Answerer::Serving,
+        }
+    }
+
+    /// The file system that the request is about, as far as the records know it.
+    pub(crate) fn file_system(&self, cluster: &Cluster) -> Option<FsId> {
+        use LeaderRequest as It;
+        match self {
+            It::CloseMount { fs, .. } | It::CheckStrips { fs } | It::Holders { fs } => Some(*fs),
+            It::DeleteFs { fs }
+            | It::MountFs { fs, .. }
+            | It::MayMount { fs, .. }
+            | It::ForgetMount { fs }
+            | It::UnmountFs { fs, .. }
+            | It::OpenMount { fs, .. } => Some(cluster.fs_named(fs).ok()?.id),
+            _ => None,
         }
     }
 }

@@ -53,16 +53,16 @@ impl Node {
             let detail = format!("{fs} is unmounted and flushed, but its process still runs");
             return Err(Error::new(ErrorKind::TimedOut, detail));
         }
-        // A process that was killed has told the keeper nothing.
+        // A process that was killed has told nobody.
         self.look_after_mounts();
         Ok(sentence)
     }
 
-    /// Has the keeper note which mounts of this node are gone: no process has their lock. A process
-    /// that ended in order has told the keeper itself.
+    /// Has the node that leads note which mounts of this node are gone: no process has their lock.
+    /// A process that ended in order has told it already.
     pub(super) fn look_after_mounts(&self) {
         for fs in self.cluster().file_systems {
-            if self.is_keeper() && !fs.mounts.is_empty() {
+            if self.serves(fs.id) && !fs.mounts.is_empty() {
                 self.work_for_mounts(fs.id);
             }
             let Some(mount) = fs.mount_on(self.file.id) else { continue };
@@ -70,10 +70,10 @@ impl Node {
                 continue;
             }
             let (fs, flushed) = (fs.id, false);
-            let told = match self.is_keeper() {
+            let told = match self.serves(fs) {
                 true => self.close_mount(fs, mount, flushed),
-                false => self.peer(self.cluster().keeper).and_then(|keeper| {
-                    keeper.ask_leader(&LeaderRequest::CloseMount { fs, mount, flushed })
+                false => self.search(fs).peer().and_then(|leader| {
+                    leader.ask_leader(&LeaderRequest::CloseMount { fs, mount, flushed })
                 }),
             };
             if let Err(error) = told {

@@ -33,22 +33,6 @@ impl Peer {
         Peer { name, address, own: Arc::clone(own) }
     }
 
-    /// The node with the metadata, as the node of `dir` knows it.
-    ///
-    /// # Errors
-    /// Those of the records and the secret.
-    pub(crate) fn keeper(dir: &NodeDir) -> Result<Peer> {
-        let records = dir.records()?;
-        let keeper = records.node(records.keeper).and_then(|node| Some((node, node.address?)));
-        let (node, address) = keeper.expect("invariant: the records were checked when read");
-        Ok(Peer::new(node.certified_name(), address, &dir.credentials()?))
-    }
-
-    /// The certificate by which this node proves itself.
-    pub(crate) fn own(&self) -> &Arc<NodeCredentials> {
-        &self.own
-    }
-
     /// Asks about the cluster.
     ///
     /// # Errors

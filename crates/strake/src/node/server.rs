@@ -60,7 +60,7 @@ pub(super) struct Node {
     pub(super) served: Mutex<BTreeMap<FsId, Member>>,
     /// Why file systems of this node are not served.
     faults: Mutex<BTreeMap<FsId, String>>,
-    cluster: Arc<Mutex<Cluster>>,
+    pub(super) cluster: Arc<Mutex<Cluster>>,
     storing: Mutex<()>,
     /// This node's replica of the records, if it is of the quorum.
     pub(super) quorum: Mutex<Option<Arc<Quorum>>>,
@@ -262,7 +262,7 @@ impl Node {
         self.quorum.lock().clone()
     }
 
-    /// True if this node issues certificates and has the metadata.
+    /// True if this node issues certificates, and serves the metadata of the file systems.
     pub(super) fn is_keeper(&self) -> bool {
         self.cluster.lock().keeper == self.file.id
     }
@@ -338,6 +338,7 @@ impl Node {
             }
             let opened = self.prepare(fs, &config).and_then(|dir| {
                 let place = (fs.id, &self.door);
+                // The keeper leads all file systems.
                 let lead = if self.is_keeper() { Some(self.lead(&cluster, fs)?) } else { None };
                 Member::open(&dir, &config, lead, place, &self.observe)
             });
@@ -424,6 +425,7 @@ impl Node {
                 Answerer::Quorum => self.ask_quorum(&request),
                 Answerer::Keeper if self.is_keeper() => self.answer_leader(about),
                 Answerer::Keeper => self.ask_keeper(&request),
+                Answerer::Serving => self.answer_serving(about, peer.is_none()),
             },
         }
     }
@@ -439,7 +441,7 @@ impl Node {
         self.peer(node)?.call(request)
     }
 
-    fn ask_keeper(&self, request: &Request) -> Result<Value> {
+    pub(super) fn ask_keeper(&self, request: &Request) -> Result<Value> {
         let keeper = self.cluster().keeper;
         self.peer(keeper)?.call(request).map_err(|error| match error.kind() {
             ErrorKind::Unreachable => {
@@ -494,6 +496,7 @@ impl Node {
                 encode(&Some(own).filter(|_| is_newer))
             }
             NodeRequest::Replica => encode(&self.replica()?.state()),
+            NodeRequest::Serves { fs } => encode(&self.serves(*fs)),
             NodeRequest::Committed => encode(&self.replica()?.committed()?),
             NodeRequest::Propose { at, change } => encode(&self.propose(*at, change)?),
         }
@@ -531,9 +534,9 @@ impl Node {
     fn stop(&self, force: bool) -> Result<Value> {
         let mounts = self.state().mounts;
         let elsewhere: Vec<String> = {
-            let cluster = self.cluster.lock();
+            let cluster = self.cluster();
             let mounted = cluster.file_systems.iter().filter(|fs| !fs.mounts.is_empty());
-            mounted.filter(|_| cluster.keeper == self.file.id).map(|fs| fs.name.clone()).collect()
+            mounted.filter(|fs| self.serves(fs.id)).map(|fs| fs.name.clone()).collect()
         };
         if let Some(fs) = mounts.first().filter(|_| !force) {
             let detail = format!("{fs} is mounted here: `strake fs umount {fs}` first, or --force");
