@@ -10,6 +10,7 @@ use crate::library::{
     Adapter, AdapterKind, Code, Disk, Enclosure, FileSystem, Library, Parity, Rack, Server,
     Sourced, StreamCeiling, Switch, Tray, WriteCache,
 };
+use crate::mix;
 use crate::parts;
 use crate::unit::{Capacity, MIB};
 use serde::{Deserialize, Serialize};
@@ -63,6 +64,38 @@ pub struct Design {
     pub rack: RackChoice,
     pub clients: Option<ClientChoice>,
     pub tier: Vec<TierChoice>,
+    /// Mixes of operations whose rates and times are asked for.
+    #[serde(default)]
+    pub mix: Vec<MixChoice>,
+}
+
+/// How operations follow each other.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    Sequential,
+    Random,
+}
+
+/// A mix of operations.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixChoice {
+    pub name: String,
+    /// The first tier that holds data by default.
+    pub tier: Option<String>,
+    /// Share of the data's operations that read.
+    pub reads: f64,
+    /// Bytes of one.
+    pub size: Capacity,
+    pub pattern: Pattern,
+    /// Operations on their way at a time, of all clients.
+    pub queue_depth: u64,
+    /// Share of all operations that make, find or remove names.
+    #[serde(default)]
+    pub names: f64,
+    /// Operations a second that are wanted.
+    pub wanted: Option<f64>,
 }
 
 /// Racks.
@@ -209,6 +242,8 @@ pub struct System<'a> {
     pub sites: u64,
     pub clients: Option<Clients<'a>>,
     pub tiers: Vec<Tier<'a>>,
+    /// Mixes, and the index of the tier of each.
+    pub mixes: Vec<(MixChoice, usize)>,
 }
 
 /// Resolved clients.
@@ -334,7 +369,10 @@ impl Design {
         }
         let filesystem = Library::find(&library.filesystems, "filesystem", filesystem)?;
         let tier = |choice: &TierChoice| choice.resolve(library, filesystem);
+        let tiers: Vec<Tier> = self.tier.iter().map(tier).collect::<Result<_, _>>()?;
+        let mixes = self.mix.iter().map(|mix| Ok((mix.clone(), mix::tier_of(mix, &tiers)?)));
         Ok(System {
+            mixes: mixes.collect::<Result<_, PlanError>>()?,
             title: self.title.clone(),
             library,
             filesystem,
@@ -343,7 +381,7 @@ impl Design {
             servers_apart: self.rack.servers_apart,
             sites: self.rack.sites,
             clients: self.clients.as_ref().map(|c| c.resolve(library)).transpose()?,
-            tiers: self.tier.iter().map(tier).collect::<Result<_, _>>()?,
+            tiers,
         })
     }
 }

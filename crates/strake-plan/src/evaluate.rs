@@ -10,6 +10,7 @@ use crate::figure::Figure;
 use crate::inventory::{Inventory, inventory};
 use crate::library::{Adapter, Parity, Sourced};
 use crate::loss::{LossEvaluation, losses};
+use crate::mix::{MixEvaluation, mixes};
 use crate::operation::latency;
 use crate::rebuild::{rebuild_disk, rebuild_server};
 use crate::reliability::{Reliability, reliability};
@@ -30,6 +31,8 @@ pub struct Evaluation {
     /// What the file system takes of `usable` for metadata.
     pub metadata: Figure,
     pub inventory: Inventory,
+    /// The design's mixes of operations.
+    pub mixes: Vec<MixEvaluation>,
     pub warnings: Vec<Warning>,
 }
 
@@ -111,6 +114,7 @@ impl Evaluation {
         }
         [&self.raw, &self.usable, &self.metadata].into_iter().for_each(Figure::check);
         self.inventory.figures().into_iter().for_each(Figure::check);
+        self.mixes.iter().for_each(|mix| mix.most.check());
     }
 
     /// Whether a tier does not keep what its code promises.
@@ -176,6 +180,7 @@ pub fn evaluate(system: &System) -> Evaluation {
     Evaluation {
         title: system.title.clone(),
         inventory: inventory(system),
+        mixes: mixes(system),
         warnings: warnings(system),
         tiers,
         raw,

@@ -9,6 +9,7 @@ use crate::library::Sourced;
 use crate::rack::{Run, pack};
 use crate::unit::Unit;
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// Counts over all tiers.
 #[derive(Clone, Debug, Serialize)]
@@ -34,6 +35,18 @@ pub struct Inventory {
     pub price: Option<Figure>,
     /// Parts without a price, when at least one part has one.
     pub unpriced: Vec<String>,
+    pub room: Room,
+}
+
+/// What the room must give and bear. Parts of which the library says nothing are not in it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Room {
+    pub power: Option<Figure>,
+    pub heat: Option<Figure>,
+    pub weight: Option<Figure>,
+    /// Parts whose power, and whose weight, is unknown.
+    pub without_power: Vec<String>,
+    pub without_weight: Vec<String>,
 }
 
 impl Inventory {
@@ -54,6 +67,9 @@ impl Inventory {
             &self.racks,
         ];
         all.extend(&self.price);
+        all.extend(&self.room.power);
+        all.extend(&self.room.heat);
+        all.extend(&self.room.weight);
         all
     }
 }
@@ -129,6 +145,7 @@ pub fn inventory(system: &System) -> Inventory {
         racks,
         price,
         unpriced,
+        room: room(system),
     }
 }
 
@@ -170,48 +187,96 @@ fn racks(system: &System) -> (Vec<u64>, Figure) {
     (per_rack, Figure::formula("racks", Unit::Count, racks as f64, rule, inputs))
 }
 
-fn price(system: &System) -> (Option<Figure>, Vec<String>) {
-    let mut parts: Vec<(String, u64, &Option<Sourced<f64>>)> = Vec::new();
+/// One kind of part: what it is called, how many there are, and what the library says of one.
+struct Part<'a> {
+    name: &'a str,
+    count: u64,
+    price: &'a Option<Sourced<f64>>,
+    watts: &'a Option<Sourced<f64>>,
+    kilograms: &'a Option<Sourced<f64>>,
+}
+
+/// Every part of the system that is bought, by tier. Clients and racks are not.
+fn parts<'a>(system: &'a System) -> Vec<Part<'a>> {
+    let mut parts = Vec::new();
+    macro_rules! part {
+        ($part:expr, $count:expr) => {{
+            let (part, count) = ($part, $count);
+            let (name, price) = (part.name.as_str(), &part.price);
+            let (watts, kilograms) = (&part.watts, &part.kilograms);
+            if count > 0 {
+                parts.push(Part { name, count, price, watts, kilograms });
+            }
+        }};
+    }
     for tier in &system.tiers {
         let (storage, blocks) = (&tier.storage, tier.blocks);
         let enclosures = blocks * storage.per_block;
-        let disks = enclosures * storage.disks_per_enclosure();
-        parts.push((storage.disk.name.clone(), disks, &storage.disk.price));
-        parts.push((storage.enclosure.name.clone(), enclosures, &storage.enclosure.price));
+        part!(storage.disk, enclosures * storage.disks_per_enclosure());
+        part!(storage.enclosure, enclosures);
         if let Some(tray) = storage.tray {
-            parts.push((tray.name.clone(), enclosures * storage.trays, &tray.price));
+            part!(tray, enclosures * storage.trays);
         }
-        if let Some(servers) = &tier.servers {
-            let count = blocks * servers.per_block;
-            parts.push((servers.model.name.clone(), count, &servers.model.price));
-            if let Some(lan) = servers.lan {
-                parts.push((lan.name.clone(), count * servers.lan_per_server, &lan.price));
-            }
-            if let Some(hba) = servers.hba {
-                parts.push((hba.name.clone(), count * servers.hba_per_server, &hba.price));
-            }
-            if let Some(switch) = servers.switch {
-                let switches = blocks * servers.switches_per_block;
-                parts.push((switch.name.clone(), switches, &switch.price));
-            }
+        let Some(servers) = &tier.servers else { continue };
+        let count = blocks * servers.per_block;
+        part!(servers.model, count);
+        if let Some(lan) = servers.lan {
+            part!(lan, count * servers.lan_per_server);
+        }
+        if let Some(hba) = servers.hba {
+            part!(hba, count * servers.hba_per_server);
+        }
+        if let Some(switch) = servers.switch {
+            part!(switch, blocks * servers.switches_per_block);
         }
     }
-    if parts.iter().all(|(_, _, price)| price.is_none()) {
-        return (None, Vec::new());
-    }
-    let unpriced: Vec<String> = parts
+    parts
+}
+
+/// The sum of one property over all parts that have it, and the names of those that do not.
+fn total<'a>(
+    parts: &[Part<'a>],
+    (name, unit): (&str, Unit),
+    of: impl Fn(&Part<'a>) -> &'a Option<Sourced<f64>>,
+) -> (Option<Figure>, Vec<String>) {
+    let without = parts.iter().filter(|part| of(part).is_none());
+    let without: BTreeSet<String> = without.map(|part| part.name.to_string()).collect();
+    let with: Vec<Figure> = parts
         .iter()
-        .filter(|(_, _, price)| price.is_none())
-        .map(|(name, ..)| name.clone())
+        .filter_map(|part| {
+            let one = of(part).as_ref()?;
+            let one = Figure::constant("one", unit, one.value, &one.source);
+            let count = Figure::design("count", Unit::Count, part.count as f64);
+            Some(Figure::product(part.name, unit, vec![count, one]))
+        })
         .collect();
-    if !unpriced.is_empty() {
-        return (None, unpriced);
+    let sum = (!with.is_empty()).then(|| Figure::sum(name, unit, with));
+    (sum, without.into_iter().collect())
+}
+
+/// The price of everything; none as soon as one part has none.
+fn price(system: &System) -> (Option<Figure>, Vec<String>) {
+    let (sum, unpriced) = total(&parts(system), ("price", Unit::Price), |part| part.price);
+    match (sum, unpriced.is_empty()) {
+        (None, _) => (None, Vec::new()),
+        (sum, true) => (sum, Vec::new()),
+        (Some(_), false) => (None, unpriced),
     }
-    let priced = parts.iter().filter_map(|(name, count, price)| {
-        let price = price.as_ref()?;
-        let one = Figure::constant("one", Unit::Price, price.value, &price.source);
-        let count = Figure::design("count", Unit::Count, *count as f64);
-        Some(Figure::product(name.clone(), Unit::Price, vec![count, one]))
+}
+
+/// BTU an hour of a watt.
+const BTU_PER_HOUR: f64 = 3.412_141_63;
+
+/// Power, the heat that it becomes, and weight; and the parts that are missing in each.
+fn room(system: &System) -> Room {
+    let parts = parts(system);
+    let (power, without_power) = total(&parts, ("power", Unit::Watts), |part| part.watts);
+    let (weight, without_weight) =
+        total(&parts, ("weight", Unit::Kilograms), |part| part.kilograms);
+    let heat = power.as_ref().map(|power| {
+        let rule = "power * 3.412";
+        let inputs = vec![power.clone()];
+        Figure::formula("heat", Unit::BtuPerHour, power.value * BTU_PER_HOUR, rule, inputs)
     });
-    (Some(Figure::sum("price", Unit::Price, priced.collect())), unpriced)
+    Room { power, heat, weight, without_power, without_weight }
 }

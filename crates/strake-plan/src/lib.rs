@@ -19,6 +19,7 @@ pub mod library;
 mod library_check;
 pub mod loss;
 pub mod measure;
+pub mod mix;
 pub mod montecarlo;
 pub mod operation;
 mod parts;

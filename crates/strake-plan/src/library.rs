@@ -71,6 +71,9 @@ pub struct Disk {
     pub ure: Option<Sourced<f64>>,
     /// Price of one.
     pub price: Option<Sourced<f64>>,
+    /// Power under load, and weight, of one without its other parts.
+    pub watts: Option<Sourced<f64>>,
+    pub kilograms: Option<Sourced<f64>>,
 }
 
 impl Disk {
@@ -172,6 +175,9 @@ pub struct Enclosure {
     #[serde(default)]
     pub profile: Vec<Profile>,
     pub price: Option<Sourced<f64>>,
+    /// Power under load, and weight, of one without its other parts.
+    pub watts: Option<Sourced<f64>>,
+    pub kilograms: Option<Sourced<f64>>,
 }
 
 impl Enclosure {
@@ -196,6 +202,9 @@ pub struct Tray {
     pub bays: Sourced<u64>,
     pub rack_units: Sourced<u64>,
     pub price: Option<Sourced<f64>>,
+    /// Power under load, and weight, of one without its other parts.
+    pub watts: Option<Sourced<f64>>,
+    pub kilograms: Option<Sourced<f64>>,
 }
 
 /// A server or a client node.
@@ -227,6 +236,9 @@ pub struct Server {
     /// What that path takes in from the network, where this was measured apart.
     pub receive: Option<Sourced<Rate>>,
     pub price: Option<Sourced<f64>>,
+    /// Power under load, and weight, of one without its other parts.
+    pub watts: Option<Sourced<f64>>,
+    pub kilograms: Option<Sourced<f64>>,
 }
 
 /// What a network adapter speaks.
@@ -272,6 +284,9 @@ pub struct Adapter {
     /// Seconds that 2 KiB take to the other side; else a rung of the ladder.
     pub latency: Option<Sourced<f64>>,
     pub price: Option<Sourced<f64>>,
+    /// Power under load, and weight, of one without its other parts.
+    pub watts: Option<Sourced<f64>>,
+    pub kilograms: Option<Sourced<f64>>,
 }
 
 fn yes() -> bool {
@@ -286,6 +301,9 @@ pub struct Rack {
     pub description: String,
     pub units: Sourced<u64>,
     pub price: Option<Sourced<f64>>,
+    /// Power under load, and weight, of one without its other parts.
+    pub watts: Option<Sourced<f64>>,
+    pub kilograms: Option<Sourced<f64>>,
 }
 
 /// A SAS switch.
@@ -297,6 +315,9 @@ pub struct Switch {
     pub ports: Sourced<u64>,
     pub rack_units: Sourced<u64>,
     pub price: Option<Sourced<f64>>,
+    /// Power under load, and weight, of one without its other parts.
+    pub watts: Option<Sourced<f64>>,
+    pub kilograms: Option<Sourced<f64>>,
 }
 
 /// A redundancy code.
@@ -354,6 +375,8 @@ pub struct FileSystem {
     /// Seconds of one core that a MiB costs at a client; written ones before redundancy.
     pub client_mib_write: Option<Sourced<f64>>,
     pub client_mib_read: Option<Sourced<f64>>,
+    /// Operations on names a second of the node that leads the metadata.
+    pub names: Option<Sourced<f64>>,
     /// The largest piece that its read-ahead asks of a disk, where that is less than a strip.
     pub read_request: Option<Sourced<Capacity>>,
 }

@@ -229,7 +229,23 @@ impl Library {
         for s in self.switches.values() {
             note!(&s.name, [&s.ports, &s.rack_units], s.price);
         }
+        all.extend(self.constants_of_rooms());
         all.extend(self.constants_of_software());
+        all
+    }
+
+    /// The same of power and weight.
+    fn constants_of_rooms(&self) -> Vec<(&str, &str, Option<&'static str>)> {
+        let mut all: Vec<(&str, &str, Option<&'static str>)> = Vec::new();
+        macro_rules! note {
+            ($($map:ident),*) => {
+                $(for part in self.$map.values() {
+                    let both = part.watts.iter().chain(&part.kilograms);
+                    all.extend(both.map(|s| (part.name.as_str(), s.source.as_str(), s.value.fault())));
+                })*
+            };
+        }
+        note!(disks, enclosures, trays, servers, adapters, racks, switches);
         all
     }
 
@@ -242,8 +258,13 @@ impl Library {
         let ladder = self.latencies.values().map(|l| (l.name.as_str(), &l.value));
         let taken = self.filesystems.values().map(|f| (f.name.as_str(), &f.metadata_share));
         let costs = self.filesystems.values().flat_map(|f| {
-            let costs =
-                [&f.server_operation, &f.client_operation, &f.client_mib_write, &f.client_mib_read];
+            let costs = [
+                &f.server_operation,
+                &f.client_operation,
+                &f.client_mib_write,
+                &f.client_mib_read,
+                &f.names,
+            ];
             costs.into_iter().flatten().map(|cost| (f.name.as_str(), cost))
         });
         for (name, value) in ladder.chain(taken).chain(costs) {

@@ -166,6 +166,7 @@ impl Wanted {
             rack: RackChoice { model, ..RackChoice::default() },
             clients: None,
             tier: vec![tier],
+            mix: Vec::new(),
         }
     }
 

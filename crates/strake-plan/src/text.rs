@@ -3,9 +3,11 @@
 use crate::evaluate::{Evaluation, TierEvaluation};
 use crate::figure::Figure;
 use crate::loss::LossEvaluation;
+use crate::mix::MixEvaluation;
 use crate::montecarlo::TierReliability;
 use crate::solve::Answer;
 use crate::unit::Unit;
+use std::collections::BTreeSet;
 
 /// The whole evaluation; with `explain` also the derivation of every figure.
 pub fn render(evaluation: &Evaluation, explain: bool) -> String {
@@ -13,6 +15,7 @@ pub fn render(evaluation: &Evaluation, explain: bool) -> String {
     for tier in &evaluation.tiers {
         render_tier(&mut out, tier);
     }
+    render_mixes(&mut out, &evaluation.mixes);
     render_totals(&mut out, evaluation);
     for (title, broken) in [("Errors", true), ("Warnings", false)] {
         let of_kind = evaluation.warnings.iter().filter(|warning| warning.broken == broken);
@@ -49,6 +52,30 @@ pub fn render(evaluation: &Evaluation, explain: bool) -> String {
         out.push_str("\nEvery figure's derivation and sources: --explain\n");
     }
     out
+}
+
+fn render_mixes(out: &mut String, mixes: &[MixEvaluation]) {
+    for mix in mixes {
+        let wanted = match mix.enough {
+            None => "",
+            Some(true) => "; as much as wanted",
+            Some(false) => "; LESS than wanted",
+        };
+        out.push_str(&format!(
+            "\nMix {} (tier {})\n  < {}, {}; each takes {}, alone {}; gated by {}{wanted}\n",
+            mix.name,
+            mix.tier,
+            Unit::OperationsPerSecond.show(mix.rate),
+            Unit::BytesPerSecond.show(mix.bytes),
+            Unit::Seconds.show(mix.time),
+            Unit::Seconds.show(mix.alone),
+            mix.gate,
+        ));
+        for (lost, rate) in &mix.degraded {
+            let rate = Unit::OperationsPerSecond.show(*rate);
+            out.push_str(&format!("  after a loss of {lost}: {rate}\n"));
+        }
+    }
 }
 
 /// Both models of each tier.
@@ -231,6 +258,20 @@ fn render_totals(out: &mut String, evaluation: &Evaluation) {
         inventory.racks.show(),
         fit.join(" and "),
     ));
+    let room = &inventory.room;
+    let known = [&room.power, &room.heat, &room.weight].into_iter().flatten();
+    let known: Vec<String> =
+        known.map(|figure| format!("{} {}", figure.name, figure.show())).collect();
+    if !known.is_empty() {
+        let without: BTreeSet<&String> =
+            room.without_power.iter().chain(&room.without_weight).collect();
+        let without: Vec<&str> = without.into_iter().map(String::as_str).collect();
+        let rest = match without.is_empty() {
+            true => String::new(),
+            false => format!("; not counted: {}", without.join(", ")),
+        };
+        out.push_str(&format!("  room             {}{rest}\n", known.join(", ")));
+    }
     if let Some(price) = &inventory.price {
         out.push_str(&format!("  price            {}\n", price.show()));
     } else if !inventory.unpriced.is_empty() {

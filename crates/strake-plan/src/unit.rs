@@ -47,6 +47,12 @@ pub enum Unit {
     RackUnits,
     /// Money, in the library's currency.
     Price,
+    /// Power.
+    Watts,
+    /// Heat.
+    BtuPerHour,
+    /// Weight.
+    Kilograms,
 }
 
 impl Unit {
@@ -75,6 +81,10 @@ impl Unit {
             Unit::Probability => format!("{value:.4}"),
             Unit::RackUnits => format!("{}U", thousands(value)),
             Unit::Price => thousands(value),
+            Unit::Watts if value >= 10_000.0 => format!("{} kW", trimmed(value / 1000.0, 1)),
+            Unit::Watts => format!("{} W", thousands(value)),
+            Unit::BtuPerHour => format!("{} BTU/h", thousands(value)),
+            Unit::Kilograms => format!("{} kg", thousands(value)),
         }
     }
 }

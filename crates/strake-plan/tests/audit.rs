@@ -363,3 +363,50 @@ fn strips_kept_apart_by_racks_survive_a_rack() {
     let three = evaluated(&design);
     close(loss(&three, "one rack").offline, three.usable.value);
 }
+
+#[test]
+fn power_heat_and_weight_are_sums_of_parts() {
+    let evaluation = evaluated(&example("audit-03-rebuild"));
+    let room = &evaluation.inventory.room;
+    // Six servers of 700 W with one adapter of 15 W and four disks of 18 W each.
+    close(room.power.as_ref().unwrap().value, 6.0 * (700.0 + 15.0 + 4.0 * 18.0));
+    close(room.heat.as_ref().unwrap().value, 6.0 * 787.0 * 3.41214163);
+    close(room.weight.as_ref().unwrap().value, 6.0 * (30.0 + 0.2 + 4.0 * 0.2));
+    assert!(room.without_power.is_empty() && room.without_weight.is_empty());
+}
+
+#[test]
+fn mixes_are_gated_by_waiting_by_stages_and_by_names() {
+    let mut design = example("audit-12-mix");
+    let evaluation = evaluated(&design);
+    let [database, checkpoint, build] = &evaluation.mixes[..] else { panic!("three mixes") };
+    // Alone: 65.4 µs, 10 µs and the network for each turn; 12 KiB more over disk and adapter. A
+    // write reads first, and sends half as much again.
+    let more = 12.0 * KIB;
+    let read = 65.4e-6 + 50e-6 + 10e-6 + 100e-6 + more / (3000.0 * MIB) + more / 12.5e9;
+    let write = 65.4e-6 + 100e-6 + 20e-6 + 130e-6 + more / (1800.0 * MIB) + 1.5 * more / 12.5e9;
+    close(database.alone, 0.7 * read + 0.3 * write);
+    close(database.rate, 512.0 / database.alone);
+    assert_eq!((database.gate.as_str(), database.enough), ("waiting for answers", Some(true)));
+    close(database.time, database.alone);
+    // The bus of eight servers, which parity crosses with the data; the clients' adapters carry
+    // 16 x 12.5 GB/s x 4/6.
+    close(checkpoint.bytes, 8.0 * 60.0 * GIB * 0.7 / 3.0);
+    assert_eq!(checkpoint.gate, "server bus");
+    // Half of all operations are on names, and one node does 38,937 of those.
+    close(build.most.value, 2.0 * 38_937.0);
+    assert_eq!(build.gate, "metadata");
+
+    // Deep queues of 4 KiB: 192 disks read 400,000 times, and write 50,000 times, six for each.
+    design.mix[0].size = strake_plan::unit::Capacity(4.0 * KIB);
+    design.mix[0].queue_depth = 1_000_000;
+    design.clients.as_mut().unwrap().count = 1000;
+    let deep = evaluated(&design);
+    let (reads, writes) = (192.0 * 400_000.0, 192.0 * 50_000.0 / 6.0);
+    close(deep.mixes[0].rate, 1.0 / (0.7 / reads + 0.3 / writes));
+    close(deep.mixes[0].time, 1e6 / deep.mixes[0].rate);
+    assert_eq!(deep.mixes[0].gate, "disks");
+    let (name, left) = &deep.mixes[0].degraded[0];
+    assert_eq!(name, "one disk, while it is rebuilt");
+    assert!(*left < 0.76 * deep.mixes[0].rate, "a quarter of the disks' time is the rebuild's");
+}

@@ -66,6 +66,7 @@ fn random_design(library: &Library, chance: &mut Chance) -> Design {
             filesystem: None,
             rack: RackChoice::default(),
             clients: (chance.below(2) == 0).then_some(clients),
+            mix: Vec::new(),
             tier: vec![TierChoice {
                 name: "data".into(),
                 blocks: 1 + chance.below(20),
