@@ -241,7 +241,8 @@ impl Library {
             ($($map:ident),*) => {
                 $(for part in self.$map.values() {
                     let both = part.watts.iter().chain(&part.kilograms);
-                    all.extend(both.map(|s| (part.name.as_str(), s.source.as_str(), s.value.fault())));
+                    let name = part.name.as_str();
+                    all.extend(both.map(|s| (name, s.source.as_str(), s.value.fault())));
                 })*
             };
         }

@@ -1,11 +1,11 @@
 //! What a mix of operations gets from a design: rate, time of one, and what gates.
 //!
-//! Every stage serves reads and writes at rates of its own for the size and pattern of the mix. A
-//! stage that does R reads or W writes a second does 1 / (r / R + (1 − r) / W) of a mix with a share
-//! r of reads. The smallest of these is the most that the design carries. With Q operations on their
-//! way and a time T of one that meets no other, the rate is at most Q / T as well, and the time of
-//! one at that rate is Q / rate. These are the asymptotic bounds of a closed network of queues:
-//! real systems stay below them, most of all where both meet.
+//! Every stage serves reads and writes at rates of its own for the size and pattern of the mix.
+//! A stage that does R reads or W writes a second does 1 / (r / R + (1 − r) / W) of a mix with a
+//! share r of reads. The smallest of these is the most that the design carries. With Q operations
+//! on their way and a time T of one that meets no other, the rate is at most Q / T as well, and
+//! the time of one at that rate is Q / rate. These are the asymptotic bounds of a closed network
+//! of queues: real systems stay below them, most of all where both meet.
 
 use crate::design::{Holds, MixChoice, Pattern, System, Tier};
 use crate::error::PlanError;
