@@ -159,6 +159,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("cluster-mounts", 10),
         ("lab", 10),
         ("lifecycle", 10),
+        ("mount", 10),
     ] {
         let words =
             ["cargo", "run", "-q", "-p", "xtask", "--", "suites", "--quick", "--only", name];

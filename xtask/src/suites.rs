@@ -31,6 +31,7 @@ pub(crate) mod janitor;
 mod lab;
 mod lifecycle;
 mod manifest;
+mod mount;
 mod mounted;
 mod notify;
 pub(crate) mod pages;
@@ -126,6 +127,7 @@ const SUITES: &[Suite] = &[
         about: "three mounts of one file system; kill -9 of a mount and of each server",
         run: cluster_mounts::run,
     },
+    Suite { name: "mount", about: "mount(8), fstab, umount, and their options", run: mount::run },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];
 

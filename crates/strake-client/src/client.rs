@@ -7,6 +7,7 @@ use crate::inode::open_table::{HandleTable, OpenTable};
 use crate::inode::queue::Queue;
 use crate::lease::dead;
 use crate::memory::page_pool::{PagePool, PagePoolView};
+use crate::mode::ModeCell;
 use crate::mount::Mount;
 use crate::open_file::OpenFile;
 use crate::settings::Settings;
@@ -120,6 +121,7 @@ impl StrakeVfs {
             flush_fan,
             timings: SendTimings::new(&array.observe),
             settings,
+            mode: ModeCell::default(),
             array,
             tokens,
             adapter: OnceLock::new(),

@@ -57,6 +57,7 @@ pub mod invalidate;
 mod lease;
 mod locks;
 mod memory;
+pub mod mode;
 mod mount;
 mod open_file;
 mod ops;

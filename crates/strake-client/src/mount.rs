@@ -7,6 +7,7 @@ use crate::inode::queue::Queue;
 use crate::invalidate::Invalidate;
 use crate::memory::file::FileState;
 use crate::memory::page_pool::PagePool;
+use crate::mode::{AccessTimes, ModeCell};
 use crate::settings::Settings;
 use crate::timings::SendTimings;
 use crate::tokens::{Access, Tokens, Use, exclusive, want};
@@ -37,6 +38,8 @@ pub(crate) struct Mount {
     pub(crate) neighbours: Neighbours,
     pub(crate) flush_fan: FanOut,
     pub(crate) settings: Settings,
+    /// How it is mounted.
+    pub(crate) mode: ModeCell,
     pub(crate) timings: SendTimings,
     /// What this client may use. `None` for a lone mount, which may use everything.
     pub(crate) tokens: Option<Arc<Tokens>>,
@@ -106,6 +109,40 @@ impl Mount {
     /// Whether this mount may change a file now, without asking.
     pub(crate) fn may_change(&self, ino: Ino) -> bool {
         self.tokens.as_ref().is_none_or(|tokens| tokens.may_change(ino))
+    }
+
+    /// Refuses a change if the file system is mounted read-only.
+    pub(crate) fn may_write(&self) -> Result<()> {
+        if self.mode.get().read_only { Err(ErrorKind::ReadOnly.into()) } else { Ok(()) }
+    }
+
+    /// Whether a read of an inode may move its access time at all.
+    fn moves_times(&self, inode: &InodeState, times: AccessTimes) -> bool {
+        times != AccessTimes::Never && self.may_write().is_ok() && self.may_change(inode.ino)
+    }
+
+    /// Whether a read of an inode would move its access time now.
+    pub(crate) fn is_read_noted(&self, inode: &InodeState, times: AccessTimes) -> bool {
+        if !self.moves_times(inode, times) {
+            return false;
+        }
+        let now = self.now();
+        let core = inode.core.lock();
+        core.is_loaded() && times.is_due(&core.attr(), now)
+    }
+
+    /// Notes that an inode was read. `times` says when that moves its access time.
+    pub(crate) fn note_read(&self, inode: &Arc<InodeState>, times: AccessTimes) {
+        if !self.moves_times(inode, times) {
+            return;
+        }
+        let now = self.now();
+        let mut core = inode.core.lock();
+        if core.is_loaded() && times.is_due(&core.attr(), now) {
+            core.atime = Some(now);
+            core.changes += 1;
+            self.register(inode, &mut core);
+        }
     }
 
     /// The time, for `stat`.

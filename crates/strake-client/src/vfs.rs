@@ -8,6 +8,7 @@
 //! handles released.
 
 use crate::invalidate::Invalidate;
+use crate::mode::MountMode;
 use std::ops::Range;
 use std::sync::Arc;
 use strake_proto::meta::{Cookie, RenameMode, XattrMode};
@@ -166,6 +167,14 @@ pub trait Vfs: Send + Sync {
     /// nothing but what the `Vfs` can have dropped (`attach_adapter`).
     fn is_shared(&self) -> bool {
         false
+    }
+
+    /// Says how the file system is mounted from now on.
+    fn set_mode(&self, _mode: MountMode) {}
+
+    /// How the file system is mounted.
+    fn mode(&self) -> MountMode {
+        MountMode::default()
     }
 
     /// Space and inodes of the file system.

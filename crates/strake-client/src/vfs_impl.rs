@@ -4,9 +4,11 @@ use crate::client::StrakeVfs;
 use crate::data::of::Of;
 use crate::data::write::Position;
 use crate::flush::sync::{sync_all, sync_inode};
+use crate::inode::core::InodeState;
 use crate::invalidate::Invalidate;
 use crate::locks::Locks;
 use crate::memory::file::FileState;
+use crate::mode::MountMode;
 use crate::open_file::OpenFile;
 use crate::ops::{attributes, copy, directory, names, open, xattr};
 use crate::tokens::{exclusive, shared};
@@ -54,8 +56,12 @@ impl StrakeVfs {
 
     fn opened(&self, open: OpenFile) -> Opened {
         // Pages that the kernel has kept are right: a lone mount is the only one, and another one
-        // has had them dropped before it gave its token up.
-        Opened { handle: self.files.insert(open), keep_cache: true }
+        // has had them dropped before it gave its token up. But a read of them does not come here,
+        // and the first one may have to move the access time.
+        let times = self.mount.mode.get().access_times;
+        let notes = open.flags.read && !open.flags.no_atime;
+        let keep_cache = !(notes && self.mount.is_read_noted(&open.inode, times));
+        Opened { handle: self.files.insert(open), keep_cache }
     }
 
     /// The locks, and the file of an open handle.
@@ -72,7 +78,11 @@ impl StrakeVfs {
 
     fn writable(&self, handle: Handle) -> Result<Arc<OpenFile>> {
         let open = self.files.get(handle)?;
-        if open.flags.write { Ok(open) } else { Err(ErrorKind::BadHandle.into()) }
+        if !open.flags.write {
+            return Err(ErrorKind::BadHandle.into());
+        }
+        self.mount.may_write()?;
+        Ok(open)
     }
 
     fn make(
@@ -82,8 +92,34 @@ impl StrakeVfs {
         name: &[u8],
         new: strake_proto::meta::NewInode,
     ) -> Result<Entry> {
+        self.mount.may_write()?;
         let _tokens = self.mount.take([exclusive(parent)])?;
-        Ok(names::make(&self.mount, caller, parent, name, new, None)?.1)
+        let entry = names::make(&self.mount, caller, parent, name, new, None)?.1;
+        self.settle_entry(entry)
+    }
+}
+
+impl StrakeVfs {
+    /// Makes a change of names durable if the mount has it so.
+    fn settle_names(&self) -> Result<()> {
+        if self.mount.mode.get().sync_names { self.mount.array.meta.sync() } else { Ok(()) }
+    }
+
+    /// Like [`StrakeVfs::settle_names`], for a change that returns an entry.
+    fn settle_entry(&self, entry: Entry) -> Result<Entry> {
+        self.settle_names().inspect_err(|_| self.forget(entry.attr.ino, 1))?;
+        Ok(entry)
+    }
+
+    /// Makes a change of a file durable if the mount has it so.
+    fn settle(&self, inode: &Arc<InodeState>) -> Result<()> {
+        if self.mount.mode.get().sync { sync_inode(&self.mount, inode) } else { Ok(()) }
+    }
+
+    fn remove(&self, caller: &Caller, parent: Ino, name: &[u8], directory: bool) -> Result<()> {
+        self.mount.may_write()?;
+        names::remove(&self.mount, caller, parent, name, directory)?;
+        self.settle_names()
     }
 }
 
@@ -121,6 +157,14 @@ impl Vfs for StrakeVfs {
         self.mount.tokens.is_some()
     }
 
+    fn set_mode(&self, mode: MountMode) {
+        self.mount.mode.set(mode);
+    }
+
+    fn mode(&self) -> MountMode {
+        self.mount.mode.get()
+    }
+
     fn attach_adapter(&self, adapter: Arc<dyn Invalidate>) {
         assert!(self.mount.adapter.set(adapter).is_ok(), "a mount has one adapter");
     }
@@ -140,11 +184,14 @@ impl Vfs for StrakeVfs {
         change: &SetAttr,
     ) -> Result<Attr> {
         self.timings.setattr.run(|| {
+            self.mount.may_write()?;
             let open = handle.map(|handle| self.files.get(handle)).transpose()?;
             let _tokens = self.mount.take([exclusive(ino)])?;
             let inode = self.mount.table.pin(ino);
             let open = open.as_deref().filter(|open| open.inode.ino == ino);
-            attributes::setattr(&self.mount, caller, &inode, open, change)
+            let attr = attributes::setattr(&self.mount, caller, &inode, open, change)?;
+            self.settle(&inode)?;
+            Ok(attr)
         })
     }
 
@@ -193,17 +240,19 @@ impl Vfs for StrakeVfs {
 
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
         self.timings.link.run(|| {
+            self.mount.may_write()?;
             let _tokens = self.mount.take([exclusive(parent), exclusive(ino)])?;
-            names::link(&self.mount, caller, ino, parent, name)
+            let entry = names::link(&self.mount, caller, ino, parent, name)?;
+            self.settle_entry(entry)
         })
     }
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        self.timings.unlink.run(|| names::remove(&self.mount, caller, parent, name, false))
+        self.timings.unlink.run(|| self.remove(caller, parent, name, false))
     }
 
     fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        self.timings.rmdir.run(|| names::remove(&self.mount, caller, parent, name, true))
+        self.timings.rmdir.run(|| self.remove(caller, parent, name, true))
     }
 
     fn rename(
@@ -213,7 +262,11 @@ impl Vfs for StrakeVfs {
         target: (Ino, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.timings.rename.run(|| names::rename(&self.mount, caller, source, target, mode))
+        self.timings.rename.run(|| {
+            self.mount.may_write()?;
+            names::rename(&self.mount, caller, source, target, mode)?;
+            self.settle_names()
+        })
     }
 
     fn create(
@@ -228,7 +281,9 @@ impl Vfs for StrakeVfs {
         self.timings.create.run(|| {
             let place = (parent, name);
             let made = open::create(&self.mount, caller, place, permissions, flags, exclusive)?;
-            Ok((made.0, self.opened(made.1)))
+            let opened = self.opened(made.1);
+            let settled = self.settle_entry(made.0).inspect_err(|_| self.release(opened.handle))?;
+            Ok((settled, opened))
         })
     }
 
@@ -239,6 +294,7 @@ impl Vfs for StrakeVfs {
         permissions: u32,
         flags: OpenFlags,
     ) -> Result<(Entry, Opened)> {
+        self.mount.may_write()?;
         let _tokens = self.mount.take([exclusive(parent)])?;
         let made = open::tmpfile(&self.mount, caller, parent, permissions, flags)?;
         Ok((made.0, self.opened(made.1)))
@@ -268,7 +324,7 @@ impl Vfs for StrakeVfs {
             let of = self.of(&open, &file);
             let count = of.read(&open.ahead, offset, out)?;
             if !open.flags.no_atime {
-                of.note_read();
+                self.mount.note_read(&open.inode, self.mount.mode.get().access_times);
             }
             Ok(count)
         });
@@ -283,7 +339,7 @@ impl Vfs for StrakeVfs {
             xattr::remove_capability(&self.mount, &open.inode)?;
             let position = if open.flags.append { Position::End } else { Position::At(offset) };
             let count = self.of(&open, &*self.file(&open)?).write(position, bytes)?;
-            if open.flags.sync {
+            if open.flags.sync || self.mount.mode.get().sync {
                 sync_inode(&self.mount, &open.inode)?;
             }
             Ok(count)
@@ -294,7 +350,10 @@ impl Vfs for StrakeVfs {
 
     fn write_mapped(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
         let start = self.timings.write.begin();
-        let result = self.writable(handle).and_then(|open| {
+        let result = self.files.get(handle).and_then(|open| {
+            if !open.flags.write {
+                return Err(ErrorKind::BadHandle.into());
+            }
             let _tokens = self.mount.take_to_write(open.inode.ino)?;
             self.of(&open, &*self.file(&open)?).write(Position::At(offset), bytes)
         });
@@ -328,7 +387,8 @@ impl Vfs for StrakeVfs {
         self.timings.fallocate.run(|| {
             let open = self.writable(handle)?;
             let _tokens = self.mount.take([exclusive(open.inode.ino)])?;
-            self.of(&open, &*self.file(&open)?).fallocate(range, mode)
+            self.of(&open, &*self.file(&open)?).fallocate(range, mode)?;
+            self.settle(&open.inode)
         })
     }
 
@@ -353,7 +413,10 @@ impl Vfs for StrakeVfs {
             let _tokens = self.mount.take(wants)?;
             let (source_file, target_file) = (self.file(&from)?, self.file(&to)?);
             let source = (&self.of(&from, &source_file), source.1);
-            copy::copy_range(source, (&self.of(&to, &target_file), target.1), length)
+            let target = (&self.of(&to, &target_file), target.1);
+            let copied = copy::copy_range(source, target, length)?;
+            self.settle(&to.inode)?;
+            Ok(copied)
         })
     }
 
@@ -369,7 +432,9 @@ impl Vfs for StrakeVfs {
             let dir = self.mount.table.pin(ino);
             // Attributes of the entries would need their tokens as well.
             let with_attrs = with_attrs && self.mount.tokens.is_none();
-            directory::readdir(&self.mount, &dir, cookie, with_attrs, take)
+            directory::readdir(&self.mount, &dir, cookie, with_attrs, take)?;
+            self.mount.note_read(&dir, self.mount.mode.get().directory_times());
+            Ok(())
         })
     }
 
@@ -410,16 +475,20 @@ impl Vfs for StrakeVfs {
     ) -> Result<()> {
         let inode = self.mount.table.pin(ino);
         self.timings.setxattr.run(|| {
+            self.mount.may_write()?;
             let _tokens = self.mount.take([exclusive(ino)])?;
-            xattr::set(&self.mount, caller, &inode, (name, value), mode, clear_setgid)
+            xattr::set(&self.mount, caller, &inode, (name, value), mode, clear_setgid)?;
+            self.settle(&inode)
         })
     }
 
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
         let inode = self.mount.table.pin(ino);
         self.timings.removexattr.run(|| {
+            self.mount.may_write()?;
             let _tokens = self.mount.take([exclusive(ino)])?;
-            xattr::remove(&self.mount, caller, &inode, name)
+            xattr::remove(&self.mount, caller, &inode, name)?;
+            self.settle(&inode)
         })
     }
 

@@ -16,7 +16,7 @@ use strake_client::Vfs;
 use strake_client::vfs::*;
 use strake_env::RealClock;
 use strake_env::sync::Mutex;
-use strake_fuse::{FuseMount, MountOptions, StayAwake};
+use strake_fuse::{FuseMount, KernelOptions, MountOptions, StayAwake};
 use strake_observe::Observe;
 use strake_proto::meta::{Cookie, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Generation, Ino, Result, StatFs, Timestamp};
@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         threads: THREADS,
         io_uring,
         stay_awake: StayAwake::Auto,
+        kernel: KernelOptions::default(),
     };
     let observe = Observe::new(Arc::new(RealClock), IO_HISTORY);
     match FuseMount::mount(Arc::new(Names::new()), observe, &options) {

@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_client::Vfs;
+use strake_client::mode::AccessTimes;
 use strake_client::vfs::{
     DirItem, FallocateMode, Handle, LockDone, MakeNode, OpenFlags, Opened, SeekFor, SetAttr,
     SetTime,
@@ -99,6 +100,11 @@ impl Adapter {
         self.vfs.is_shared()
     }
 
+    /// Whether reads must come here, because each of them moves the access time.
+    fn notes_every_read(&self) -> bool {
+        self.vfs.mode().access_times == AccessTimes::Always
+    }
+
     /// Answers one request. Reads put their bytes into `data`.
     pub(crate) fn answer(
         &self,
@@ -146,7 +152,8 @@ impl Adapter {
                 self.xattr(opcode, caller, ino, &mut body)
             }
             // Cookies hold for ever, so an open directory needs no state here.
-            Opcode::OpenDir if self.vfs.is_shared() => Ok(Answer::Bytes(
+            // Where every listing moves the access time, every listing must come here.
+            Opcode::OpenDir if self.is_shared() || self.notes_every_read() => Ok(Answer::Bytes(
                 abi::OpenOut { fh: 0, open_flags: 0, backing_id: 0 }.encode().to_vec(),
             )),
             // After this answer the kernel opens directories by itself and remembers listings until
@@ -361,7 +368,7 @@ impl Adapter {
         // (docs/decisions/0015-short-requests.md). Beside other mounts it releases locks.
         let mut open_flags = if self.is_shared() { 0 } else { fopen::NOFLUSH };
         let is_empty = || self.vfs.getattr(ino).is_ok_and(|attr| attr.size == 0);
-        if self.modes.open(ino, flags, is_empty) {
+        if self.modes.open(ino, flags, self.notes_every_read(), is_empty) {
             self.direct.lock().insert(opened.handle, ());
             open_flags |= fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
         } else {

@@ -5,9 +5,11 @@
 //! device files.
 #![allow(unsafe_code, reason = "one ioctl that has no safe form")]
 
+use crate::mountinfo;
+use crate::options::KernelOptions;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use std::ffi::CString;
 use std::path::Path;
 use std::process::Command;
@@ -33,27 +35,30 @@ fn open_device() -> Result<OwnedFd> {
 
 /// Mounts at `path` and returns the connection's descriptor, from which INIT can be read. Listings
 /// of mounts and `df` show `name` as the device. It has no commas and no backslashes.
-pub(crate) fn mount(name: &str, path: &Path) -> Result<OwnedFd> {
+///
+/// All users may use the mount of the superuser. That of an ordinary user is for this user alone
+/// unless `options` allow others, which `/etc/fuse.conf` must permit.
+pub(crate) fn mount(name: &str, path: &Path, options: &KernelOptions) -> Result<OwnedFd> {
     if rustix::process::geteuid().is_root() {
-        mount_as_root(name, path)
+        mount_as_root(name, path, options)
     } else {
-        mount_as_user(name, path)
+        mount_as_user(name, path, options)
     }
 }
 
-fn mount_as_root(name: &str, path: &Path) -> Result<OwnedFd> {
+fn mount_as_root(name: &str, path: &Path, kept: &KernelOptions) -> Result<OwnedFd> {
     let device = open_device()?;
     let options = format!(
         "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
         device.as_raw_fd()
     );
     let options = CString::new(options).expect("invariant: digits hold no zero byte");
-    rustix::mount::mount(name, path, "fuse.strake", MountFlags::empty(), options.as_c_str())
+    rustix::mount::mount(name, path, mountinfo::KIND, kept.flags(), options.as_c_str())
         .map_err(|error| host(error).context(format!("cannot mount at {}", path.display())))?;
     Ok(device)
 }
 
-fn mount_as_user(name: &str, path: &Path) -> Result<OwnedFd> {
+fn mount_as_user(name: &str, path: &Path, kept: &KernelOptions) -> Result<OwnedFd> {
     use rustix::net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags,
         SocketType, recvmsg, socketpair,
@@ -65,8 +70,10 @@ fn mount_as_user(name: &str, path: &Path) -> Result<OwnedFd> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None)
             .map_err(host)?;
+    let mut options = format!("fsname={name},subtype=strake,default_permissions");
+    kept.words().iter().for_each(|word| options.extend([",", word]));
     let mut child = Command::new("fusermount3")
-        .args(["-o", &format!("fsname={name},subtype=strake,default_permissions"), "--"])
+        .args(["-o", &options, "--"])
         .arg(path)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .spawn()
@@ -97,14 +104,6 @@ fn mount_as_user(name: &str, path: &Path) -> Result<OwnedFd> {
                 format!("fusermount3 did not mount at {} ({status})", path.display()),
             )
         })
-}
-
-/// True if a list of mounts has one of this device. The list has the form of
-/// `/proc/self/mountinfo` (proc(5)).
-pub(crate) fn is_listed(mountinfo: &[u8], device: u64) -> bool {
-    let number = numbers(device);
-    let third = |line: &[u8]| line.split(|&byte| byte == b' ').nth(2) == Some(number.as_bytes());
-    mountinfo.split(|&byte| byte == b'\n').any(third)
 }
 
 /// Opens another descriptor of the same connection, for another thread.
@@ -147,29 +146,9 @@ pub(crate) fn unmount(path: &Path, force: bool) -> Result<()> {
 
 /// Raises the kernel's read-ahead for a mount. INIT can only lower it from 128 KiB. A failure costs
 /// speed only, so it is ignored.
-pub(crate) fn raise_read_ahead(device: u64, kib: u32) {
-    let knob = format!("/sys/class/bdi/{}/read_ahead_kb", numbers(device));
+pub(crate) fn raise_read_ahead(device: &str, kib: u32) {
+    let knob = format!("/sys/class/bdi/{device}/read_ahead_kb");
     if let Err(error) = std::fs::write(&knob, kib.to_string()) {
         warn!(target: "fuse", "read-ahead stays at the kernel's default ({knob}: {error})");
-    }
-}
-
-/// A device number in the kernel's form, `MAJOR:MINOR`.
-fn numbers(device: u64) -> String {
-    format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mount_is_found_by_its_device_alone() {
-        let list = b"36 35 0:98 / /mnt/a\\040b rw shared:1 - fuse.strake one rw\n37 35 98:0 / /x - b c rw\n";
-        let device = rustix::fs::makedev(0, 98);
-        assert!(is_listed(list, device));
-        assert!(is_listed(list, rustix::fs::makedev(98, 0)));
-        assert!(!is_listed(list, rustix::fs::makedev(0, 9)));
-        assert!(!is_listed(b"", device));
     }
 }

@@ -16,7 +16,10 @@ mod adapter;
 mod awake;
 mod connection;
 mod locks;
+mod mode;
+pub mod mountinfo;
 mod notify;
+mod options;
 mod pages;
 mod policy;
 mod readers;
@@ -28,4 +31,5 @@ mod uring;
 mod fuzz_test;
 
 pub use awake::StayAwake;
+pub use options::KernelOptions;
 pub use session::{FuseMount, MountOptions};

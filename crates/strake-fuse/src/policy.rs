@@ -15,6 +15,8 @@
 //! direct way only while nobody has the inode open the cached way. While it is open the direct way,
 //! everybody else gets the direct way, too. [`crate::pages`] takes care of mappings meanwhile.
 //!
+//! Where every read moves the access time (`strictatime`), files are opened the direct way.
+//!
 //! Beside other mounts every open is direct, if the kernel can map such files. The kernel would put
 //! appended bytes at the end of the file as it last knew it, and cache them there.
 
@@ -62,13 +64,20 @@ impl OpenModes {
         &self.shards[(ino.0 % SHARDS as u64) as usize]
     }
 
-    /// Counts an open. True if it goes the direct way. `is_empty` says whether the file has no
-    /// bytes yet.
-    pub(crate) fn open(&self, ino: Ino, flags: OpenFlags, is_empty: impl FnOnce() -> bool) -> bool {
+    /// Counts an open. True if it goes the direct way. `all_reads` says whether all reads are to
+    /// come here, and `is_empty` whether the file has no bytes yet.
+    pub(crate) fn open(
+        &self,
+        ino: Ino,
+        flags: OpenFlags,
+        all_reads: bool,
+        is_empty: impl FnOnce() -> bool,
+    ) -> bool {
         let mut table = self.shard(ino).lock();
         let opens = table.entry(ino).or_default();
-        let wanted =
-            self.all_direct || flags.write && (!flags.read || (self.direct_maps && is_empty()));
+        let wanted = self.all_direct
+            || (all_reads && self.direct_maps)
+            || flags.write && (!flags.read || (self.direct_maps && is_empty()));
         let direct = opens.direct > 0 || (opens.cached == 0 && wanted);
         *(if direct { &mut opens.direct } else { &mut opens.cached }) += 1;
         direct
@@ -106,25 +115,32 @@ mod tests {
     #[test]
     fn the_two_ways_are_never_open_at_once() {
         let modes = OpenModes::default();
-        assert!(modes.open(Ino(5), WRITER, || false));
+        assert!(modes.open(Ino(5), WRITER, false, || false));
         assert!(
-            modes.open(Ino(5), READER, || false),
+            modes.open(Ino(5), READER, false, || false),
             "while a direct writer is there, all go direct"
         );
-        assert!(!modes.open(Ino(6), READER, || false));
-        assert!(!modes.open(Ino(6), WRITER, || false), "a cached reader makes writers cached");
+        assert!(!modes.open(Ino(6), READER, false, || false));
+        assert!(
+            !modes.open(Ino(6), WRITER, false, || false),
+            "a cached reader makes writers cached"
+        );
         modes.close(Ino(5), true);
         modes.close(Ino(5), true);
-        assert!(!modes.open(Ino(5), READER, || false), "closed ones count no more");
+        assert!(!modes.open(Ino(5), READER, false, || false), "closed ones count no more");
     }
 
     #[test]
     fn an_empty_file_is_opened_for_both_the_direct_way_where_that_can_be_mapped() {
         let both = OpenFlags { read: true, ..WRITER };
-        assert!(!OpenModes::new(false, false).open(Ino(5), both, || true));
-        assert!(!OpenModes::new(true, false).open(Ino(5), both, || false));
-        assert!(OpenModes::new(true, false).open(Ino(5), both, || true));
-        assert!(!OpenModes::new(true, false).open(Ino(5), READER, || true));
-        assert!(OpenModes::new(true, true).open(Ino(5), READER, || false), "beside other mounts");
+        assert!(!OpenModes::new(false, false).open(Ino(5), both, false, || true));
+        assert!(!OpenModes::new(true, false).open(Ino(5), both, false, || false));
+        assert!(OpenModes::new(true, false).open(Ino(5), both, false, || true));
+        assert!(!OpenModes::new(true, false).open(Ino(5), READER, false, || true));
+        assert!(OpenModes::new(true, false).open(Ino(5), READER, true, || false), "strictatime");
+        assert!(
+            OpenModes::new(true, true).open(Ino(5), READER, false, || false),
+            "beside other mounts"
+        );
     }
 }

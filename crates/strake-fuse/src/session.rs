@@ -13,13 +13,15 @@ use crate::abi::{
 use crate::adapter::{Adapter, Answer};
 use crate::awake::{self, Awake, StayAwake};
 use crate::connection;
+use crate::mode::ModeWatch;
+use crate::mountinfo;
 use crate::notify::Notifier;
+use crate::options::KernelOptions;
 use crate::readers::{Lasting, Length, Readers};
 use crate::uring;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, IoSlice};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +68,8 @@ pub struct MountOptions {
     pub io_uring: bool,
     /// Keep processors from halting while requests come.
     pub stay_awake: StayAwake,
+    /// The options of mount(8).
+    pub kernel: KernelOptions,
 }
 
 /// Serving threads, of which there may be more and more.
@@ -77,10 +81,10 @@ const READERS_MAX: usize = 1024;
 /// A mounted file system.
 pub struct FuseMount {
     path: PathBuf,
-    /// The device number of its files. No other file system has it while this one is mounted.
-    device: u64,
+    mode: Arc<ModeWatch>,
     threads: Grown,
     notifier: Arc<Notifier>,
+    mode_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl FuseMount {
@@ -93,19 +97,40 @@ impl FuseMount {
         observe: Arc<Observe>,
         options: &MountOptions,
     ) -> Result<FuseMount> {
-        let connection = connection::mount(&options.name, &options.path)?;
-        let started = start(vfs, observe, connection, options)
-            .and_then(|started| Ok((started, std::fs::metadata(&options.path)?.dev())));
-        let ((threads, notifier), device) = match started {
-            Ok(started) => started,
-            Err(error) => {
-                let _ = connection::unmount(&options.path, true);
-                return Err(error);
+        // The kernel lists mounts by their real paths. This one can be found now, because nothing
+        // is mounted there yet.
+        let path = options.path.canonicalize().map_err(|error| {
+            Error::from(error).context(format!("cannot mount at {}", options.path.display()))
+        })?;
+        let connection = connection::mount(&options.name, &path, &options.kernel)?;
+        let started = FuseMount::begin(vfs, observe, connection, options, path.clone());
+        started.inspect_err(|_| {
+            let _ = connection::unmount(&path, true);
+        })
+    }
+
+    fn begin(
+        vfs: Arc<dyn Vfs>,
+        observe: Arc<Observe>,
+        connection: OwnedFd,
+        options: &MountOptions,
+        path: PathBuf,
+    ) -> Result<FuseMount> {
+        let unlisted = || Error::new(ErrorKind::Io, "/proc does not list the mount");
+        let device = mountinfo::at(&path)?.ok_or_else(unlisted)?.device;
+        connection::raise_read_ahead(&device, READ_AHEAD_KIB);
+        let mode = Arc::new(ModeWatch::new(Arc::clone(&vfs), device)?);
+        mode.look();
+        let (threads, notifier) = start(vfs, observe, connection, options, Arc::clone(&mode))?;
+        let watch = Arc::clone(&mode);
+        let name = "fuse-mode".to_owned();
+        let mode_thread = strake_env::thread::Builder::new().name(name).spawn(move || {
+            if let Err(error) = watch.watch() {
+                warn!(target: "fuse", "a remount is not noticed: {error}");
             }
-        };
-        connection::raise_read_ahead(device, READ_AHEAD_KIB);
-        let path = options.path.clone();
-        Ok(FuseMount { path, device, threads, notifier })
+        })?;
+        let mode_thread = Mutex::new(Some(mode_thread));
+        Ok(FuseMount { path, mode, threads, notifier, mode_thread })
     }
 
     /// The mount point.
@@ -113,21 +138,23 @@ impl FuseMount {
         &self.path
     }
 
-    /// True if the mount is still in the tree of mounts. After it was taken out, programs that had
-    /// files open are still served.
+    /// Where the file system is mounted: at [`FuseMount::path`], and wherever bind mounts have it.
+    /// Empty after it was taken out of the tree of mounts. Programs that had files open are still
+    /// served then.
     ///
     /// # Errors
     /// The host's.
-    pub fn is_in_tree(&self) -> Result<bool> {
-        Ok(connection::is_listed(&std::fs::read("/proc/self/mountinfo")?, self.device))
+    pub fn places(&self) -> Result<Vec<PathBuf>> {
+        Ok(self.mode.places()?.into_iter().map(|place| place.path).collect())
     }
 
-    /// Unmounts. The session ends by itself afterwards.
+    /// Unmounts wherever it is mounted. The session ends by itself afterwards.
     ///
     /// # Errors
-    /// `Busy` while programs use the mount, unless `force`.
+    /// `Busy` while programs use the mount, unless `force`. The mounts that were made after the one
+    /// in use are gone then.
     pub fn unmount(&self, force: bool) -> Result<()> {
-        connection::unmount(&self.path, force)
+        self.places()?.iter().rev().try_for_each(|path| connection::unmount(path, force))
     }
 
     /// Waits until the mount is gone, no matter how, and every request is answered.
@@ -144,6 +171,12 @@ impl FuseMount {
             }
         }
         self.notifier.join();
+        self.mode.end();
+        if let Some(thread) = self.mode_thread.lock().take()
+            && thread.join().is_err()
+        {
+            error!(target: "fuse", "the thread of the mount's options panicked");
+        }
     }
 }
 
@@ -152,6 +185,7 @@ fn start(
     observe: Arc<Observe>,
     connection: OwnedFd,
     options: &MountOptions,
+    mode: Arc<ModeWatch>,
 ) -> Result<(Grown, Arc<Notifier>)> {
     let count = options.threads.max(1);
     // The rings are made before INIT is answered. Once the answer offers rings, the kernel waits
@@ -185,6 +219,7 @@ fn start(
         readers: Readers::new(processors / PROCESSORS_PER_READER),
         awake: Awake::default(),
         notifier: Arc::clone(&notifier),
+        mode,
     });
     let mut threads = Vec::new();
     // With rings only few requests come through `/dev/fuse`.
@@ -332,6 +367,7 @@ pub(crate) struct Server {
     readers: Readers,
     awake: Awake,
     notifier: Arc<Notifier>,
+    mode: Arc<ModeWatch>,
 }
 
 impl Server {
@@ -361,7 +397,13 @@ impl Server {
         let operation = self.operations[header.opcode as usize & 0xff].as_ref();
         let answer = self.lasting(header).note(|| {
             let start = operation.map(|operation| operation.begin());
-            let answer = self.adapter.answer(header, opcode, body, data);
+            let mut answer = self.adapter.answer(header, opcode, body, data);
+            // The kernel has let the change through, so the mount may have become writable.
+            if matches!(&answer, Err(error) if error.kind() == ErrorKind::ReadOnly)
+                && self.mode.look()
+            {
+                answer = self.adapter.answer(header, opcode, body, data);
+            }
             let bytes = match &answer {
                 Ok(Answer::Data(length)) => *length as u64,
                 Ok(Answer::Written(size)) => u64::from(*size),

@@ -121,6 +121,9 @@ pub(crate) struct Status {
     /// matter why it ends. Older daemons do not send it.
     #[serde(default = "yes")]
     pub(crate) serves: bool,
+    /// Where the file system is mounted. Older daemons do not send it.
+    #[serde(default)]
+    pub(crate) places: Vec<PathBuf>,
 }
 
 fn yes() -> bool {

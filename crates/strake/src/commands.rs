@@ -10,6 +10,7 @@ pub(crate) mod disk;
 pub(crate) mod down;
 pub(crate) mod fs;
 pub(crate) mod lab;
+pub(crate) mod mount;
 pub(crate) mod node;
 pub(crate) mod plan;
 pub(crate) mod up;

@@ -12,6 +12,7 @@ use crate::admin::{LINE_BYTES_MAX, Reply, Request};
 use crate::backend::Local;
 use crate::data_dir::DataDir;
 use crate::log;
+use crate::mount_options::MountWords;
 use crate::node;
 use crate::registry;
 use clap::Args;
@@ -39,6 +40,9 @@ pub(crate) struct DaemonArgs {
     /// The part that this process plays.
     #[arg(long, value_enum, default_value = "mount")]
     role: Role,
+    /// Options of the mount, with commas between them.
+    #[arg(short, long, value_name = "OPTIONS", default_value = "")]
+    options: String,
 }
 
 /// The part that a daemon process plays.
@@ -161,7 +165,8 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
     let end = Arc::new(End::default());
     end_on_signals(&end)?;
     let listener = listen(&dir)?;
-    let daemon = Arc::new(Daemon::start(&dir, config)?);
+    let options = MountWords::parse(&args.options, false)?.kernel;
+    let daemon = Arc::new(Daemon::start(&dir, config, options)?);
     let registered = daemon.config().registry_key(&dir);
     registry::add(&registered, &dir);
     start_thread("admin", {

@@ -14,6 +14,7 @@ mod disks;
 mod documented_test;
 mod lab;
 mod log;
+mod mount_options;
 mod mounts;
 mod node;
 mod output;
@@ -21,6 +22,7 @@ mod registry;
 mod settings;
 mod show;
 mod supervisor;
+mod utab;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -79,6 +81,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(ended) = commands::mount::run_by_name() {
+        return ended;
+    }
     match Cli::parse().command {
         Command::Up(args) => output::finish(commands::up::run(args)),
         Command::Down(args) => output::finish(commands::down::run(&args)),

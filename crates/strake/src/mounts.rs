@@ -1,56 +1,24 @@
 //! Looks at this machine's mount points for `up` and `down`: which are Strake's, whether their
 //! daemon is gone, and which processes use them.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use strake_fuse::mountinfo::{self, Place};
 use strake_proto::{Error, Result};
 
 /// The mount points of all Strake mounts, as the kernel lists them.
 pub(crate) fn strake_mounts() -> Vec<PathBuf> {
-    let ours = |(point, kind): (PathBuf, Vec<u8>)| (kind == b"fuse.strake").then_some(point);
+    let ours = |place: Place| (place.kind == mountinfo::KIND).then_some(place.path);
     table().into_iter().filter_map(ours).collect()
 }
 
 /// The mount points of all mounts, as the kernel lists them.
 pub(crate) fn all_mounts() -> Vec<PathBuf> {
-    table().into_iter().map(|(point, _)| point).collect()
+    table().into_iter().map(|place| place.path).collect()
 }
 
-/// Each mount's point and kind.
-fn table() -> Vec<(PathBuf, Vec<u8>)> {
-    let Ok(text) = std::fs::read("/proc/self/mounts") else { return Vec::new() };
-    let mut found = Vec::new();
-    for line in text.split(|&byte| byte == b'\n') {
-        let mut fields = line.split(|&byte| byte == b' ');
-        if let (Some(_), Some(point), Some(kind)) = (fields.next(), fields.next(), fields.next()) {
-            let point = PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(point)));
-            found.push((point, kind.to_vec()));
-        }
-    }
-    found
-}
-
-/// Undoes the kernel's octal escapes (`\040` for a blank).
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, tail)) = rest.split_first() {
-        let octal = (first == b'\\' && tail.len() >= 3)
-            .then(|| std::str::from_utf8(&tail[..3]).ok())
-            .flatten()
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match octal {
-            Some(byte) => {
-                out.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(first);
-                rest = tail;
-            }
-        }
-    }
-    out
+/// All mounts; none where `/proc` is missing.
+fn table() -> Vec<Place> {
+    mountinfo::list().unwrap_or_default()
 }
 
 /// True if a Strake mount is at `path` and its daemon is gone.
@@ -116,15 +84,4 @@ pub(crate) fn users(path: &Path) -> Vec<String> {
         }
     }
     found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernels_escapes_are_undone() {
-        assert_eq!(unescape(br"/mnt/a\040b\134c"), br"/mnt/a b\c");
-        assert_eq!(unescape(br"/mnt/a\04"), br"/mnt/a\04");
-    }
 }

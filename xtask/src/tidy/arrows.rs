@@ -22,6 +22,7 @@ const CLIENT_LAYERS: &[&str] = &[
     "settings",
     "timings",
     "invalidate",
+    "mode",
     "vfs",
     "lease",
     "locks",

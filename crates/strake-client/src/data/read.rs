@@ -258,26 +258,4 @@ impl Of<'_> {
         }
         Ok(())
     }
-
-    /// Notes the access time of a read, by the rules of `relatime`.
-    pub(crate) fn note_read(&self) {
-        const DAY: i64 = 24 * 3600;
-        if !self.mount.may_change(self.inode.ino) {
-            return;
-        }
-        let now = self.mount.now();
-        let mut core = self.inode.core.lock();
-        if !core.is_loaded() {
-            return;
-        }
-        let attr = core.attr();
-        let due = attr.atime <= attr.mtime
-            || attr.atime <= attr.ctime
-            || now.seconds - attr.atime.seconds >= DAY;
-        if due && now > attr.atime {
-            core.atime = Some(now);
-            core.changes += 1;
-            self.mount.register(self.inode, &mut core);
-        }
-    }
 }

@@ -149,7 +149,12 @@ fn apply(mount: &Mount, inode: &InodeState, change: AttrChange) -> Result<()> {
 
 /// Like `access(2)`.
 pub(crate) fn access(mount: &Mount, caller: &Caller, inode: &InodeState, mask: u32) -> Result<()> {
-    mount.check_access(caller, inode, mask & 7).map(|_| ())
+    let attr = mount.check_access(caller, inode, mask & 7)?;
+    let kept_here = [FileType::Regular, FileType::Directory, FileType::Symlink];
+    if mask & WRITE != 0 && kept_here.contains(&attr.file_type) {
+        mount.may_write()?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -69,6 +69,9 @@ fn open_held(
     inode: &Arc<InodeState>,
     flags: OpenFlags,
 ) -> Result<OpenFile> {
+    if flags.write || flags.truncate {
+        mount.may_write()?;
+    }
     let mut want = 0;
     if flags.execute {
         want |= EXECUTE;
@@ -102,7 +105,11 @@ pub(crate) fn create(
 ) -> Result<(Entry, OpenFile)> {
     while_stale(mount, || match create_new(mount, caller, (parent, name), permissions, flags) {
         Err(error)
-            if !only_new && matches!(error.kind(), ErrorKind::Exists | ErrorKind::Access) =>
+            if !only_new
+                && matches!(
+                    error.kind(),
+                    ErrorKind::Exists | ErrorKind::Access | ErrorKind::ReadOnly
+                ) =>
         {
             open_existing(mount, caller, (parent, name), flags, error)
         }
@@ -117,6 +124,7 @@ fn create_new(
     permissions: u32,
     flags: OpenFlags,
 ) -> Result<(Entry, OpenFile)> {
+    mount.may_write()?;
     let _tokens = mount.take([exclusive(parent)])?;
     let new = new_inode(caller, FileType::Regular, permissions);
     let (inode, entry, made) = make(mount, caller, parent, name, new, Some(flags))?;

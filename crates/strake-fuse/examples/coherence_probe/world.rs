@@ -8,7 +8,7 @@ use strake_array::{Array, ArrayOptions};
 use strake_client::tokens::FILES_MAX;
 use strake_client::{Settings, StrakeVfs, Tokens, Vfs};
 use strake_env::{Clock, RealClock};
-use strake_fuse::{FuseMount, MountOptions, StayAwake};
+use strake_fuse::{FuseMount, KernelOptions, MountOptions, StayAwake};
 use strake_manager::TokenService;
 use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort};
@@ -120,6 +120,7 @@ impl World {
             threads: 8,
             io_uring: false,
             stay_awake: StayAwake::Off,
+            kernel: KernelOptions::default(),
         };
         let mount = FuseMount::mount(Arc::clone(&vfs) as Arc<dyn Vfs>, observe, &options)?;
         Ok(Mounted { client, path, vfs, mount })

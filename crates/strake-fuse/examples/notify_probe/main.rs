@@ -23,7 +23,7 @@ use std::time::Duration;
 use strake_client::Vfs;
 use strake_client::invalidate::{Dropping, Outdated};
 use strake_env::RealClock;
-use strake_fuse::{FuseMount, MountOptions, StayAwake};
+use strake_fuse::{FuseMount, KernelOptions, MountOptions, StayAwake};
 use strake_observe::Observe;
 use world::World;
 
@@ -56,6 +56,7 @@ impl Probe {
             threads: THREADS,
             io_uring,
             stay_awake: StayAwake::Off,
+            kernel: KernelOptions::default(),
         };
         let vfs = Arc::clone(&world) as Arc<dyn Vfs>;
         let mount = FuseMount::mount(vfs, Arc::clone(&observe), &options)?;

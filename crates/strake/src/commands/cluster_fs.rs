@@ -3,6 +3,7 @@
 use crate::cluster::{Cluster, FsRecord, NsdRecord, stanza};
 use crate::commands::node::{NodeTarget, read_text};
 use crate::create::CODE_DEFAULT;
+use crate::mount_options::MountWords;
 use crate::node::{FsWanted, LeaderRequest, MountAnswer, NodeRequest, Request};
 use crate::output;
 use crate::registry;
@@ -61,6 +62,10 @@ pub(crate) struct MountArgs {
     /// At this place, on the node where the command is run [default: the file system's].
     #[arg(long, value_name = "MNT", conflicts_with_all = ["nodes", "all"])]
     at: Option<PathBuf>,
+    /// Options of the mount, as mount(8) has them, on the node where the command is run.
+    #[arg(short, long, value_name = "OPTIONS", default_value = "")]
+    #[arg(conflicts_with_all = ["nodes", "all"])]
+    options: String,
     /// Change a setting for this and later mounts. `strake config list` explains the settings.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -287,11 +292,15 @@ pub(crate) fn mount(args: &MountArgs) -> Result<()> {
         let request = LeaderRequest::MountFs { fs, nodes, settings };
         return report(&args.target, args.target.ask_leader(request)?);
     }
-    let answer = mount_here(&args.target, &fs, &args.set, args.at.as_deref())?;
+    let words = MountWords::parse(&args.options, false)?;
+    let set: Vec<String> = args.set.iter().chain(&words.settings).cloned().collect();
+    let kernel = words.kernel_words.join(",");
+    let answer = mount_here(&args.target, &fs, &set, args.at.as_deref(), &kernel)?;
     report(&args.target, vec![answer])
 }
 
-/// Mounts a file system on a node of this machine, at `at` or at the file system's own place. The
+/// Mounts a file system on a node of this machine, at `at` or at the file system's own place, with
+/// `options` of mount(8). The
 /// node needs nobody to tell it. A node that only mounts cannot be told by others.
 ///
 /// # Errors
@@ -301,6 +310,7 @@ pub(crate) fn mount_here(
     fs: &str,
     settings: &[String],
     at: Option<&Path>,
+    options: &str,
 ) -> Result<MountAnswer> {
     let own = target.file()?;
     target.ask_leader::<()>(LeaderRequest::MayMount { fs: fs.to_owned(), node: own.id })?;
@@ -308,8 +318,8 @@ pub(crate) fn mount_here(
     if let Some(at) = at {
         fs.mount = std::path::absolute(at)?;
     }
-    let settings = settings.to_vec();
-    let message = target.ask(&Request::Node(NodeRequest::Mount { fs, settings }))?;
+    let (settings, options) = (settings.to_vec(), options.to_owned());
+    let message = target.ask(&Request::Node(NodeRequest::Mount { fs, settings, options }))?;
     Ok(MountAnswer { node: own.node, done: true, message })
 }
 

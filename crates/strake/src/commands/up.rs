@@ -1,8 +1,10 @@
 //! `strake up`: makes a file system in an empty directory, or starts the one that is there.
 
 use crate::admin::{self, Request, Status};
+use crate::commands::mount::remount;
 use crate::create::{self, Wanted};
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, NodeConfig};
+use crate::mount_options::MountWords;
 use crate::mounts;
 use crate::output;
 use crate::show::Show;
@@ -29,7 +31,8 @@ const SETTLE_STEP: Duration = Duration::from_millis(20);
   strake up --data /srv/strake --mount /mnt/strake
   strake up --data /srv/strake --mount /mnt/strake --nsds 10 --code 8+2p
   strake up --data /srv/strake --mount /mnt/strake --code 2x --nsd /dev/sdb:1 --nsd /dev/sdc:2
-  strake up --data /srv/strake --mount /mnt/strake --set pagepool=2G --set sync_interval=10s")]
+  strake up --data /srv/strake --mount /mnt/strake --set pagepool=2G --set sync_interval=10s
+  strake up --data /srv/strake --mount /mnt/strake -o ro,nosuid")]
 pub(crate) struct UpArgs {
     /// The data directory, for NSDs, configuration and log.
     #[arg(long, value_name = "DIR")]
@@ -61,6 +64,9 @@ pub(crate) struct UpArgs {
     /// Use devices even if they hold something else. Their contents are lost.
     #[arg(long)]
     force: bool,
+    /// Options of the mount, as mount(8) has them, with commas between them: ro, noatime, nosuid …
+    #[arg(short, long, value_name = "OPTIONS", default_value = "")]
+    options: String,
     /// Change a setting for this and later starts. `strake config list` explains the settings.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -70,6 +76,8 @@ pub(crate) struct UpArgs {
 pub(crate) fn run(args: UpArgs) -> Result<()> {
     let dir = DataDir::at(&args.data)?;
     let mount = std::path::absolute(&args.mount)?;
+    let words = MountWords::parse(&args.options, false)?;
+    let set: Vec<String> = args.set.iter().chain(&words.settings).cloned().collect();
     let wanted = Wanted {
         nsds: args.nsds,
         nsd_size: args.nsd_size,
@@ -94,12 +102,12 @@ pub(crate) fn run(args: UpArgs) -> Result<()> {
         create::refuse_used_directory(&dir)?;
         create::check(&wanted)?;
         let mut settings = crate::settings::Settings::default();
-        args.set.iter().try_for_each(|text| settings.set(text))?;
+        set.iter().try_for_each(|text| settings.set(text))?;
         prepare_mount_point(&mount)?;
         create::create(&dir, &wanted, &mount)?
     };
     let before = config.clone();
-    args.set.iter().try_for_each(|text| config.settings.set(text))?;
+    set.iter().try_for_each(|text| config.settings.set(text))?;
     config.settings.validate()?;
     if let Some(status) = settled(&dir)? {
         if status.mount != mount.to_string_lossy() || config.settings != before.settings {
@@ -111,19 +119,43 @@ pub(crate) fn run(args: UpArgs) -> Result<()> {
                 ),
             ));
         }
+        if !words.kernel_words.is_empty() {
+            remount(&mount.canonicalize()?, &words)?;
+        }
         println!("{} is up at {} (process {})", status.name, status.mount, status.pid);
         warn(&dir);
         return Ok(());
     }
-    prepare_mount_point(&mount)?;
-    config.mount.clone_from(&mount);
-    if config != before {
-        dir.write_config(&config)?;
-    }
-    drop(start_daemon(&dir, &["daemon"], &dir.log_path())?);
+    start(&dir, &config, &mount, &words)?;
     println!("{} is up at {}", config.name, mount.display());
     warn(&dir);
     Ok(())
+}
+
+/// Starts the daemon of a file system that is not up, and waits until it serves at `mount`.
+/// `config` becomes the configuration in `dir`.
+///
+/// # Errors
+/// Those of the mount point, and of the daemon.
+pub(crate) fn start(
+    dir: &DataDir,
+    config: &NodeConfig,
+    mount: &Path,
+    words: &MountWords,
+) -> Result<()> {
+    prepare_mount_point(mount)?;
+    let config = NodeConfig { mount: mount.to_owned(), ..config.clone() };
+    if config != dir.read_config()? {
+        dir.write_config(&config)?;
+    }
+    let options = words.kernel_words.join(",");
+    drop(start_daemon(dir, &mount_daemon(&options), &dir.log_path())?);
+    Ok(())
+}
+
+/// The arguments of a daemon that serves a mount with these options of mount(8).
+pub(crate) fn mount_daemon(options: &str) -> Vec<&str> {
+    if options.is_empty() { vec!["daemon"] } else { vec!["daemon", "--options", options] }
 }
 
 /// Warns if too many disks of a file system that is up are missing.
@@ -138,7 +170,7 @@ fn warn(dir: &DataDir) {
 
 /// The status of the daemon that serves `dir`; `None` if no daemon runs. Waits for a daemon that
 /// is starting or ending.
-fn settled(dir: &DataDir) -> Result<Option<Status>> {
+pub(crate) fn settled(dir: &DataDir) -> Result<Option<Status>> {
     let end = RealClock.monotonic() + SETTLE_MAX;
     let mut is_told = false;
     loop {

@@ -17,7 +17,7 @@ use strake_array::{Array, ArrayOptions, Exclusion};
 use strake_client::{StrakeVfs, Vfs};
 use strake_env::RealClock;
 use strake_env::sync::Mutex;
-use strake_fuse::{FuseMount, MountOptions, StayAwake};
+use strake_fuse::{FuseMount, KernelOptions, MountOptions, StayAwake};
 use strake_manager::{Manager, after_crash};
 use strake_observe::Observe;
 use strake_proto::layout::NsdStatus;
@@ -46,7 +46,11 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Opens the disks, the metadata and the client, and mounts.
-    pub(crate) fn start(dir: &DataDir, config: NodeConfig) -> Result<Daemon> {
+    pub(crate) fn start(
+        dir: &DataDir,
+        config: NodeConfig,
+        kernel: KernelOptions,
+    ) -> Result<Daemon> {
         let clock = RealClock::shared();
         let history = config.settings.number("io_history_size").unwrap_or(4096) as usize;
         let observe = Observe::new(Arc::clone(&clock), history);
@@ -87,6 +91,7 @@ impl Daemon {
                 "on" => StayAwake::On,
                 _ => StayAwake::Auto,
             },
+            kernel,
         };
         let mount =
             FuseMount::mount(Arc::clone(&vfs) as Arc<dyn Vfs>, Arc::clone(&observe), &options)?;
@@ -194,12 +199,7 @@ impl Daemon {
     /// Answers an admin request.
     pub(crate) fn answer(&self, request: &Request) -> Result<Value> {
         match request {
-            Request::Status => encode(&Status {
-                name: self.config().name,
-                mount: self.config().mount.to_string_lossy().into_owned(),
-                pid: std::process::id(),
-                serves: self.mount.is_in_tree()?,
-            }),
+            Request::Status => encode(&self.status()?),
             Request::Show => encode(&self.show()?),
             Request::Sync => Ok(json!({ "flushedBytes": self.vfs.sync()? })),
             Request::Check { data } => encode(&self.check(*data)?),
@@ -225,6 +225,17 @@ impl Daemon {
             }
             Request::Down { force } => Ok(json!({ "flushedBytes": self.stop(*force)? })),
         }
+    }
+
+    fn status(&self) -> Result<Status> {
+        let (config, places) = (self.config(), self.mount.places()?);
+        Ok(Status {
+            name: config.name,
+            mount: config.mount.to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            serves: !places.is_empty(),
+            places,
+        })
     }
 
     fn memory(&self) -> Result<ShowMemory> {

@@ -167,7 +167,7 @@ pub(super) fn target(lab: &Lab, node: u16) -> NodeTarget {
 /// Those of `strake fs mount`.
 pub(super) fn mount(lab: &Lab, node: u16) -> Result<Mounting> {
     let at = lab.mount_point(node);
-    let outcome = match mount_here(&target(lab, node), FS, &lab.file.settings, Some(&at)) {
+    let outcome = match mount_here(&target(lab, node), FS, &lab.file.settings, Some(&at), "") {
         Ok(_) => Ok(at.display().to_string()),
         Err(error) if error.kind() == ErrorKind::Busy => Err(error.to_string()),
         Err(error) => return Err(error.context(Names::node(node))),

@@ -150,10 +150,10 @@ impl Node {
         let nodes = self.clients(nodes)?;
         let mut answers = Vec::new();
         for (id, node) in nodes {
-            let (fs, settings) = (record.clone(), settings.to_vec());
-            let answer = self
-                .may_mount(&record.name, id)
-                .and_then(|()| self.ask::<String>(id, &NodeRequest::Mount { fs, settings }));
+            let (fs, settings, options) = (record.clone(), settings.to_vec(), String::new());
+            let answer = self.may_mount(&record.name, id).and_then(|()| {
+                self.ask::<String>(id, &NodeRequest::Mount { fs, settings, options })
+            });
             let done = answer.is_ok();
             let message = answer.unwrap_or_else(|error| error.to_string());
             answers.push(MountAnswer { node, done, message });

@@ -60,6 +60,9 @@ pub(crate) enum NodeRequest {
         fs: FsRecord,
         /// `KEY=VALUE` settings of this and later mounts.
         settings: Vec<String>,
+        /// Options of mount(8), with commas between them. Older nodes do not send it.
+        #[serde(default)]
+        options: String,
     },
     /// Flush and unmount a file system.
     Unmount {

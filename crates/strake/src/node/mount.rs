@@ -4,7 +4,7 @@ use super::messages::LeaderRequest;
 use super::server::{Node, wait_for_lock};
 use crate::cluster::{Cluster, FsRecord};
 use crate::commands::down::take_down;
-use crate::commands::up::{prepare_mount_point, start_daemon};
+use crate::commands::up::{mount_daemon, prepare_mount_point, start_daemon};
 use crate::daemon::start_thread;
 use crate::data_dir::{NodeConfig, NsdConfig};
 use std::time::Duration;
@@ -16,7 +16,12 @@ const END_WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl Node {
     /// Mounts a file system here. Returns a sentence about it.
-    pub(super) fn mount(&self, fs: &FsRecord, settings: &[String]) -> Result<String> {
+    pub(super) fn mount(
+        &self,
+        fs: &FsRecord,
+        settings: &[String],
+        options: &str,
+    ) -> Result<String> {
         let dir = self.dir.mount_dir(&fs.name)?;
         std::fs::create_dir_all(dir.root())?;
         if self.is_mounted(&fs.name)? {
@@ -30,7 +35,7 @@ impl Node {
         config.settings.validate()?;
         prepare_mount_point(&fs.mount)?;
         dir.write_config(&config)?;
-        let mut daemon = start_daemon(&dir, &["daemon"], &dir.log_path())?;
+        let mut daemon = start_daemon(&dir, &mount_daemon(options), &dir.log_path())?;
         let name = fs.name.clone();
         start_thread(&format!("mount {name}"), move || match daemon.wait() {
             Ok(status) if status.success() => {

@@ -487,7 +487,9 @@ impl Node {
                 self.serve_file_systems();
                 encode(&())
             }
-            NodeRequest::Mount { fs, settings } => encode(&self.mount(fs, settings)?),
+            NodeRequest::Mount { fs, settings, options } => {
+                encode(&self.mount(fs, settings, options)?)
+            }
             NodeRequest::Unmount { fs, force } => encode(&self.unmount(fs, *force)?),
             NodeRequest::IsMounted { fs } => encode(&self.is_mounted(fs)?),
             NodeRequest::Records { generation, newer_than } => {

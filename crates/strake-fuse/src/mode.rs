@@ -1,0 +1,118 @@
+//! Keeps the [`Vfs`] informed of how it is mounted.
+//!
+//! The kernel tells a FUSE daemon neither the options of its mount nor that they were changed
+//! (`mount -o remount`). Its list of mounts has them, and polling that list wakes up when it
+//! changes. So a thread reads the options from the list whenever it changes, in whichever way that
+//! was done. Several mounts of one file system (bind mounts) may differ in access times; those of
+//! the first one count.
+//!
+//! The kernel has already refused a remount as read-only while a file is open for writing. After
+//! one that it accepts, this thread makes everything durable.
+//!
+//! A request may come before this thread has read the list. If the kernel lets a change through and
+//! the `Vfs` still believes that it is read-only, the adapter has the list read again and repeats
+//! the request ([`ModeWatch::look`]).
+
+use crate::mountinfo::{self, Place};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fd::OwnedFd;
+use std::fs::File;
+use std::sync::Arc;
+use strake_client::Vfs;
+use strake_client::mode::{AccessTimes, MountMode};
+use strake_proto::Result;
+use tracing::{error, info, warn};
+
+/// How often the list is read even if the kernel has announced no change.
+const LOOK_SECONDS_MAX: i64 = 10;
+
+/// See the head of this file.
+pub(crate) struct ModeWatch {
+    vfs: Arc<dyn Vfs>,
+    /// The device number of the file system, `MAJOR:MINOR`.
+    device: String,
+    /// Can be read once the mount is gone. Then the watch ends.
+    ended: OwnedFd,
+}
+
+impl ModeWatch {
+    pub(crate) fn new(vfs: Arc<dyn Vfs>, device: String) -> Result<ModeWatch> {
+        let ended = eventfd(0, EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
+        Ok(ModeWatch { vfs, device, ended })
+    }
+
+    /// The places where the file system is mounted, the first one first.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn places(&self) -> Result<Vec<Place>> {
+        let mut places = mountinfo::list()?;
+        places.retain(|place| place.device == self.device);
+        Ok(places)
+    }
+
+    /// Reads the options, and tells the `Vfs` if they have changed. True if they have.
+    pub(crate) fn look(&self) -> bool {
+        let places = self.places().unwrap_or_else(|error| {
+            warn!(target: "fuse", "the list of mounts cannot be read: {error}");
+            Vec::new()
+        });
+        let Some(place) = places.first() else {
+            // A mount that was taken out of the tree keeps its options.
+            return false;
+        };
+        let (mode, before) = (mode_of(place), self.vfs.mode());
+        if mode == before {
+            return false;
+        }
+        self.vfs.set_mode(mode);
+        info!(target: "fuse", "mounted {},{}", place.options, place.shared_options);
+        if mode.read_only
+            && !before.read_only
+            && let Err(error) = self.vfs.sync()
+        {
+            error!(target: "fuse", "not all data is durable, although mounted read-only: {error}");
+        }
+        true
+    }
+
+    /// Looks whenever the list changes, until [`ModeWatch::end`] is called.
+    pub(crate) fn watch(&self) -> Result<()> {
+        let list = File::open("/proc/self/mountinfo")?;
+        let limit = Timespec { tv_sec: LOOK_SECONDS_MAX, tv_nsec: 0 };
+        loop {
+            self.look();
+            let mut waits = [
+                PollFd::new(&list, PollFlags::PRI | PollFlags::ERR),
+                PollFd::new(&self.ended, PollFlags::IN),
+            ];
+            match poll(&mut waits, Some(&limit)) {
+                Ok(_) if waits[1].revents().contains(PollFlags::IN) => return Ok(()),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(std::io::Error::from(error).into()),
+            }
+        }
+    }
+
+    /// Ends the watch.
+    pub(crate) fn end(&self) {
+        // A counter of 64 bits takes any number of ones.
+        let _ = rustix::io::write(&self.ended, &1u64.to_ne_bytes());
+    }
+}
+
+fn mode_of(place: &Place) -> MountMode {
+    let sync = place.shares("sync");
+    MountMode {
+        read_only: place.shares("ro"),
+        sync,
+        sync_names: sync || place.shares("dirsync"),
+        access_times: match () {
+            () if place.has("noatime") => AccessTimes::Never,
+            () if place.has("relatime") => AccessTimes::Relative,
+            // The list has no word for it.
+            () => AccessTimes::Always,
+        },
+        no_directory_times: place.has("nodiratime"),
+    }
+}

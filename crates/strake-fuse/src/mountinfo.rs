@@ -1,0 +1,110 @@
+//! The kernel's list of mounts, `/proc/self/mountinfo` (proc(5)).
+
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use strake_proto::Result;
+
+/// The type of Strake's mounts.
+pub const KIND: &str = "fuse.strake";
+
+/// One line of the list: a file system at a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file system's device number, `MAJOR:MINOR`. All places of one file system have the same.
+    pub device: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// The options of this place, such as `nosuid`.
+    pub options: String,
+    /// The file system's type.
+    pub kind: String,
+    /// The name of its device.
+    pub source: String,
+    /// The options of the file system, such as `sync`. All places have the same.
+    pub shared_options: String,
+}
+
+impl Place {
+    /// Whether this place has an option.
+    pub fn has(&self, option: &str) -> bool {
+        self.options.split(',').any(|word| word == option)
+    }
+
+    /// Whether the file system has an option.
+    pub fn shares(&self, option: &str) -> bool {
+        self.shared_options.split(',').any(|word| word == option)
+    }
+}
+
+/// All mounts that this process sees, in the order in which they were made.
+///
+/// # Errors
+/// The host's.
+pub fn list() -> Result<Vec<Place>> {
+    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// The mount at `path`: the last one, which hides the others.
+///
+/// # Errors
+/// The host's.
+pub fn at(path: &Path) -> Result<Option<Place>> {
+    Ok(list()?.into_iter().rfind(|place| place.path == path))
+}
+
+fn parse(list: &[u8]) -> Vec<Place> {
+    list.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
+}
+
+/// Reads `ID PARENT DEVICE ROOT PATH OPTIONS [TAG]... - KIND SOURCE OPTIONS`.
+fn parse_line(line: &[u8]) -> Option<Place> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
+    let device = text(fields.nth(2)?);
+    let path = PathBuf::from(std::ffi::OsString::from_vec(unescape(fields.nth(1)?)));
+    let options = text(fields.next()?);
+    fields.find(|field| *field == b"-")?;
+    let (kind, source) = (text(fields.next()?), text(fields.next()?));
+    Some(Place { device, path, options, kind, source, shared_options: text(fields.next()?) })
+}
+
+/// Undoes the kernel's octal escapes (`\040` for a blank).
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = (first == b'\\' && tail.len() >= 3)
+            .then(|| std::str::from_utf8(&tail[..3]).ok())
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        out.push(octal.unwrap_or(first));
+        rest = if octal.is_some() { &tail[3..] } else { tail };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_with_and_without_tags() {
+        let list =
+            b"36 35 0:98 / /mnt/a\\040b rw,noatime shared:1 master:2 - fuse.strake one ro,sync\n\
+                     37 35 98:0 / /x rw - ext4 /dev/sda rw\n\nnonsense\n";
+        let places = parse(list);
+        assert_eq!(places.len(), 2);
+        let first = &places[0];
+        assert_eq!((first.device.as_str(), first.kind.as_str()), ("0:98", KIND));
+        assert_eq!((first.path.as_path(), first.source.as_str()), (Path::new("/mnt/a b"), "one"));
+        assert!(first.has("noatime") && !first.has("ro") && !first.has("atime"));
+        assert!(first.shares("ro") && first.shares("sync") && !first.shares("rw"));
+        assert_eq!(places[1].source, "/dev/sda");
+    }
+
+    #[test]
+    fn the_kernels_escapes_are_undone() {
+        assert_eq!(unescape(br"/mnt/a\040b\134c"), br"/mnt/a b\c");
+        assert_eq!(unescape(br"/mnt/a\04"), br"/mnt/a\04");
+    }
+}
