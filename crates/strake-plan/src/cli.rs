@@ -1,6 +1,7 @@
 //! `strake plan`: the command line. Reads files, calls the core, prints.
 
 use crate::calibrate::{self, Measured};
+use crate::catalogue;
 use crate::compare;
 use crate::design::Design;
 use crate::error::PlanError;
@@ -13,9 +14,10 @@ use crate::solve::{self, Objective, Wanted};
 use crate::text;
 use crate::tune::{self, Wishes};
 use crate::unit::{Unit, parse_capacity, parse_rate};
+use crate::whatif;
 use clap::{Args, Subcommand};
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use strake_env::RealClock;
@@ -42,10 +44,16 @@ enum PlanCommand {
     #[command(after_help = "Examples:
   strake plan evaluate docs/plan/examples/solution-2a.toml
   strake plan evaluate docs/plan/examples/solution-2a.toml --explain
-  strake plan evaluate docs/plan/examples/nss-large.toml --json")]
+  strake plan evaluate docs/plan/examples/nss-large.toml --json
+  strake plan evaluate docs/plan/examples/nvme-cluster.toml --set tier.nvme.blocks=12
+
+With --set the design as it is stands beside the changed one at the end.")]
     Evaluate {
         /// The design file.
         design: PathBuf,
+        /// Change a field before evaluating (repeatable): tier.NAME.storage.disk=nvme-15360gb.
+        #[arg(long, value_name = "PATH=VALUE")]
+        set: Vec<String>,
         /// Print the derivation of every figure with the source of each constant.
         #[arg(long)]
         explain: bool,
@@ -84,6 +92,23 @@ rebuilds, and weighs them. Rates of failure are `afr`, `ure` and `destroyed` of 
 
 The designs written with --out can be evaluated, tuned and reported.")]
     Solve(SolveArgs),
+    /// What there is to choose from, with sources.
+    #[command(after_help = "Examples:
+  strake plan library list
+  strake plan library list disk
+  strake plan library show nvme-7680gb")]
+    Library {
+        #[command(subcommand)]
+        command: LibraryCommand,
+    },
+    /// A commented design to begin with; it evaluates as it stands.
+    #[command(after_help = "Examples:
+  strake plan new first        writes first.toml
+  strake plan evaluate first.toml")]
+    New {
+        /// Name of the file to write, without .toml.
+        name: String,
+    },
     /// Measure this machine's disks and network, and write them as library entries.
     #[command(after_help = "Examples:
   strake plan calibrate --dir /data --out calibrated
@@ -92,16 +117,18 @@ The designs written with --out can be evaluated, tuned and reported.")]
 
 Writes a scratch file of --size into each directory and removes it; takes about a minute.")]
     Calibrate(CalibrateArgs),
-    /// Predicted beside measured, with the likely cause of a gap.
+    /// Designs side by side; or predicted beside measured, with the likely cause of a gap.
     #[command(after_help = "Examples:
+  strake plan compare docs/plan/examples/solution-2a.toml docs/plan/examples/solution-2c1.toml
   strake bench io /mnt --record 4M --tasks 8 --json > result.json
   strake plan compare design.toml --bench result.json
   strake plan compare design.toml --bench streams.json --bench random.json")]
     Compare {
-        /// The design file.
-        design: PathBuf,
+        /// The design file; without --bench two of them or more.
+        #[arg(required = true)]
+        designs: Vec<PathBuf>,
         /// A report of `strake bench io --json` (repeatable).
-        #[arg(long, required = true, value_name = "RESULT.json")]
+        #[arg(long, value_name = "RESULT.json")]
         bench: Vec<PathBuf>,
         /// Print everything as JSON.
         #[arg(long)]
@@ -153,6 +180,20 @@ fn usable(text: &str) -> Result<f64, String> {
 
 fn raw(text: &str) -> Result<f64, String> {
     solve::requirement(text, true)
+}
+
+#[derive(Subcommand, Debug)]
+enum LibraryCommand {
+    /// Names and descriptions, of all kinds or of one: disk, enclosure, server, adapter, code…
+    List {
+        /// The kind.
+        kind: Option<String>,
+    },
+    /// One entry as a library file holds it, with the source of every constant.
+    Show {
+        /// Its name.
+        name: String,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -376,13 +417,16 @@ fn execute(args: &PlanArgs) -> Result<Answer, PlanError> {
         library.add_directory(directory)?;
     }
     match &args.command {
-        PlanCommand::Evaluate { design, explain, json } => {
-            let evaluation = evaluate(&Design::read(design)?.resolve(&library)?);
-            let broken = evaluation.broken();
-            let text =
-                if *json { to_json(&evaluation)? } else { text::render(&evaluation, *explain) };
-            Ok(Answer { text, broken })
+        PlanCommand::Evaluate { design, set, explain, json } => {
+            evaluate_command(&library, design, set, (*explain, *json))
         }
+        PlanCommand::Library { command: LibraryCommand::List { kind } } => {
+            Ok(catalogue::list(&library, kind.as_deref())?.into())
+        }
+        PlanCommand::Library { command: LibraryCommand::Show { name } } => {
+            Ok(catalogue::show(&library, name)?.into())
+        }
+        PlanCommand::New { name } => Ok(catalogue::new(name)?.into()),
         PlanCommand::Reliability { design, trials, stripes, seed, json } => {
             let system = Design::read(design)?;
             let system = system.resolve(&library)?;
@@ -392,21 +436,8 @@ fn execute(args: &PlanArgs) -> Result<Answer, PlanError> {
         }
         PlanCommand::Solve(solve) => Ok(solve.run(&library)?.into()),
         PlanCommand::Calibrate(calibrate) => Ok(calibrate.run(&library)?.into()),
-        PlanCommand::Compare { design, bench, json } => {
-            let design = Design::read(design)?;
-            let system = design.resolve(&library)?;
-            let mut measurements = Vec::new();
-            for path in bench {
-                let text = std::fs::read_to_string(path);
-                let text = text.map_err(|error| PlanError::read(path, error))?;
-                measurements.extend(compare::read_bench(&path.display().to_string(), &text)?);
-            }
-            let comparisons = compare::compare(&system, &measurements);
-            Ok(match json {
-                true => to_json(&comparisons)?,
-                false => compare::render(&system.title, &comparisons),
-            }
-            .into())
+        PlanCommand::Compare { designs, bench, json } => {
+            Ok(compare_command(&library, designs, bench, *json)?.into())
         }
         PlanCommand::Report { design, out } => {
             let design = Design::read(design)?;
@@ -436,6 +467,62 @@ fn execute(args: &PlanArgs) -> Result<Answer, PlanError> {
             }
             .into())
         }
+    }
+}
+
+fn evaluate_command(
+    library: &Library,
+    design: &Path,
+    set: &[String],
+    (explain, json): (bool, bool),
+) -> Result<Answer, PlanError> {
+    let changed = whatif::read_with(design, set)?;
+    let system = changed.resolve(library)?;
+    let evaluation = evaluate(&system);
+    let broken = evaluation.broken();
+    if json {
+        return Ok(Answer { text: to_json(&evaluation)?, broken });
+    }
+    let mut text = text::render(&evaluation, explain);
+    if !set.is_empty() {
+        let mut before = Design::read(design)?;
+        before.title += " (as it is)";
+        let before = before.resolve(library)?;
+        text.push_str(&format!("\n{}", whatif::side_by_side(&[before, system])));
+    }
+    Ok(Answer { text, broken })
+}
+
+fn compare_command(
+    library: &Library,
+    designs: &[PathBuf],
+    bench: &[PathBuf],
+    json: bool,
+) -> Result<String, PlanError> {
+    let read: Result<Vec<Design>, _> = designs.iter().map(|path| Design::read(path)).collect();
+    let read = read?;
+    let systems: Result<Vec<_>, _> = read.iter().map(|design| design.resolve(library)).collect();
+    let systems = systems?;
+    match (&systems[..], bench) {
+        ([_], []) => Err(PlanError::Usage(
+            "give a second design to compare with, or measurements with --bench".into(),
+        )),
+        (_, []) if json => to_json(&systems.iter().map(evaluate).collect::<Vec<_>>()),
+        (_, []) => Ok(whatif::side_by_side(&systems)),
+        ([system], _) => {
+            let mut measurements = Vec::new();
+            for path in bench {
+                let text = std::fs::read_to_string(path);
+                let text = text.map_err(|error| PlanError::read(path, error))?;
+                measurements.extend(compare::read_bench(&path.display().to_string(), &text)?);
+            }
+            let comparisons = compare::compare(system, &measurements);
+            match json {
+                true => to_json(&comparisons),
+                false => Ok(compare::render(&system.title, &comparisons)),
+            }
+        }
+        _ => Err(PlanError::Usage("--bench is held against one design".into())),
     }
 }
 

@@ -148,6 +148,59 @@ fn a_design_that_breaks_its_promise_prints_and_fails() {
 }
 
 #[test]
+fn the_library_is_listed_and_shown_with_sources() {
+    let all = plan("library list").unwrap();
+    assert!(all.contains("nvme-7680gb") && all.contains("enclosure\n"), "{all}");
+    let disks = plan("library list disk").unwrap();
+    assert!(disks.contains("nvme-7680gb") && !disks.contains("nvme-server"), "{disks}");
+    let shown = plan("library show nvme-7680gb").unwrap();
+    assert!(shown.contains("# disk") && shown.contains("sas-ess3000: Table 1"), "{shown}");
+    for line in ["library list floppies", "library show floppy"] {
+        assert!(plan(line).unwrap_err().is_usage(), "{line}");
+    }
+}
+
+#[test]
+fn a_new_design_evaluates_and_is_never_written_over_another() {
+    let directory = std::env::temp_dir().join(format!("strake-plan-new-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let name = directory.join("first");
+    plan(&format!("new {}", name.display())).unwrap();
+    let file = format!("{}.toml", name.display());
+    let answer = answer(&format!("evaluate {file}")).unwrap();
+    assert!(!answer.broken && answer.text.starts_with("first\n"), "{}", answer.text);
+    assert!(!answer.text.contains("Warnings"), "{}", answer.text);
+    assert!(answer.text.contains("Mix analysis"), "{}", answer.text);
+    // Every field that is commented out works as well.
+    let text = std::fs::read_to_string(&file).unwrap();
+    let uncommented: Vec<String> = text
+        .lines()
+        .map(|line| match line.strip_prefix("# ").filter(|line| line.contains(" = ")) {
+            Some(field) => field.to_string(),
+            None => line.to_string(),
+        })
+        .collect();
+    std::fs::write(&file, uncommented.join("\n")).unwrap();
+    plan(&format!("evaluate {file}")).unwrap();
+    assert!(plan(&format!("new {}", name.display())).unwrap_err().is_usage());
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn designs_are_compared_and_fields_changed() {
+    let two = "docs/plan/examples/solution-2a.toml docs/plan/examples/solution-2c1.toml";
+    let text = plan(&format!("compare {two}")).unwrap();
+    assert!(text.contains("streaming write") && text.contains("(x1.33)"), "{text}");
+    let json = plan(&format!("compare {two} --json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json.as_array().unwrap().len(), 2);
+    assert!(plan("compare docs/plan/examples/solution-2a.toml").unwrap_err().is_usage());
+    let set = "evaluate docs/plan/examples/nvme-cluster.toml --set tier.nvme.storage.code=8+2p";
+    let text = plan(set).unwrap();
+    assert!(text.contains("(as it is)") && text.contains("usable capacity"), "{text}");
+}
+
+#[test]
 fn every_command_shows_examples() {
     use clap::CommandFactory;
     for command in Cli::command().get_subcommands_mut() {

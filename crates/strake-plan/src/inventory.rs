@@ -254,6 +254,13 @@ fn total<'a>(
     (sum, without.into_iter().collect())
 }
 
+/// What one more block of a tier costs; none as soon as one of its parts has no price.
+pub fn step_price(system: &System, tier: &Tier) -> Option<f64> {
+    let mut one = System { tiers: vec![tier.clone()], ..system.clone() };
+    one.tiers[0].blocks = 1;
+    price(&one).0.map(|price| price.value)
+}
+
 /// The price of everything; none as soon as one part has none.
 fn price(system: &System) -> (Option<Figure>, Vec<String>) {
     let (sum, unpriced) = total(&parts(system), ("price", Unit::Price), |part| part.price);

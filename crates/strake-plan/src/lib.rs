@@ -7,6 +7,7 @@
 //! finds; `cli`, `text`, `report` and `svg` render.
 
 pub mod calibrate;
+pub mod catalogue;
 pub mod cli;
 pub mod compare;
 pub mod design;
@@ -35,5 +36,6 @@ pub mod text;
 pub mod tune;
 mod tune_nfs;
 pub mod unit;
+pub mod whatif;
 
 pub use cli::{PlanArgs, run};

@@ -419,6 +419,8 @@ pub struct Library {
     pub codes: BTreeMap<String, Code>,
     pub filesystems: BTreeMap<String, FileSystem>,
     pub latencies: BTreeMap<String, Latency>,
+    /// Every entry as it was written, by kind and name.
+    pub entries: BTreeMap<String, BTreeMap<String, toml::Value>>,
 }
 
 const BUILT_IN: [(&str, &str); 7] = [
@@ -464,6 +466,15 @@ impl Library {
     pub fn add(&mut self, file: &str, text: &str) -> Result<(), PlanError> {
         let parsed: LibraryFile =
             toml::from_str(text).map_err(|error| PlanError::schema(file, &error))?;
+        let written: toml::Table =
+            toml::from_str(text).map_err(|error| PlanError::schema(file, &error))?;
+        for (kind, entries) in written {
+            for entry in entries.as_array().into_iter().flatten() {
+                let name = ["name", "key"].iter().find_map(|field| entry.get(*field)?.as_str());
+                let of_kind = self.entries.entry(kind.clone()).or_default();
+                of_kind.insert(name.unwrap_or_default().to_string(), entry.clone());
+            }
+        }
         macro_rules! take {
             ($($field:ident by $key:ident into $map:ident),* $(,)?) => {
                 $(for entry in parsed.$field {
