@@ -59,7 +59,8 @@ fn every_example_evaluates_tunes_and_reports() {
 #[test]
 fn solve_writes_designs_that_evaluate() {
     let out = std::env::temp_dir().join(format!("strake-plan-solve-{}", std::process::id()));
-    let asked = "solve --usable 500TB --write 9GB/s --read 10GB/s --network qdr";
+    let asked = "solve --usable 500TB --write 9GB/s --read 10GB/s --network qdr \
+                 --enclosure dcs3700 --enclosure gss26";
     let text = plan(&format!("{asked} --out {}", out.display())).unwrap();
     assert!(text.contains("2 blocks of 3 x dcs3700"), "{text}");
     let first = plan(&format!("evaluate {}/design-1.toml", out.display())).unwrap();

@@ -47,6 +47,7 @@ pub fn warnings(system: &System) -> Vec<Warning> {
         cabling(system, tier, &mut warn);
         servers(tier, &mut warn);
         slots(tier, &mut warn);
+        own_codes(tier, &mut warn);
         promise(tier, &mut warn);
     }
     all.extend(metadata(system));
@@ -132,7 +133,7 @@ fn trays(tier: &Tier, warn: &mut Warn) {
 fn disks(tier: &Tier, warn: &mut Warn) {
     let storage = &tier.storage;
     let class = storage.disk.class.as_str();
-    if tier.workload == Workload::Iops && class == "nl-sas" {
+    if tier.workload == Workload::Iops && class.starts_with("nl-sas") {
         warn(
             "nl-sas-for-iops",
             "near-line disks seek slowly; take 15,000 rpm disks or solid state for small random \
@@ -141,7 +142,7 @@ fn disks(tier: &Tier, warn: &mut Warn) {
             "dcs3700: Streaming vs. IOP Performance",
         );
     }
-    if class == "nl-sas" && storage.code.tolerates() < 2 {
+    if class.starts_with("nl-sas") && storage.code.tolerates() < 2 {
         warn(
             "one-parity-on-nl-sas",
             format!(
@@ -297,6 +298,22 @@ fn servers(tier: &Tier, warn: &mut Warn) {
                 code.tolerates()
             ),
             "arithmetic: strips of a stripe per enclosure",
+        );
+    }
+}
+
+/// Strake computes the redundancy with codes of its own table.
+fn own_codes(tier: &Tier, warn: &mut Warn) {
+    let code = &tier.storage.code.name;
+    let clients = tier.storage.parity == Parity::Client;
+    if !clients || tier.filesystem.name != "strake" {
+        return;
+    }
+    if let Err(error) = code.parse::<strake_proto::Code>() {
+        warn(
+            "code-not-in-strake",
+            format!("Strake cannot do this: {error}"),
+            "strake: docs/GLOSSARY.md",
         );
     }
 }

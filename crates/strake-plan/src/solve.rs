@@ -324,7 +324,7 @@ fn storages(
         for code in &enclosure.codes {
             // One parity strip on near-line disks is what the rules warn about.
             let tolerates = Library::find(&library.codes, "code", code)?.tolerates();
-            if disk.class == "nl-sas" && tolerates < 2 {
+            if disk.class.starts_with("nl-sas") && tolerates < 2 {
                 continue;
             }
             for trays in 0..=enclosure.trays_max.as_ref().map_or(0, |most| most.value) {
@@ -407,10 +407,11 @@ fn storage_adapters(
     adapters
         .filter_map(|adapter| {
             let count = ports.div_ceil(servers * adapter.ports.value);
-            (count <= free).then_some((count, adapter.ports.value, adapter.name.clone()))
+            let rate = adapter.port_rate.value.0 as u64;
+            (count <= free).then_some((count, adapter.ports.value, rate, adapter.name.clone()))
         })
         .min()
-        .map(|(count, _, name)| (Some(name), count))
+        .map(|(count, _, _, name)| (Some(name), count))
 }
 
 fn answer(library: &Library, wanted: &Wanted, mut design: Design) -> Result<Answer, PlanError> {
