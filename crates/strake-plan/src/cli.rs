@@ -1,5 +1,6 @@
 //! `strake plan`: the command line. Reads files, calls the core, prints.
 
+use crate::adopt::{self, Like};
 use crate::calibrate::{self, Measured};
 use crate::catalogue;
 use crate::compare;
@@ -9,6 +10,7 @@ use crate::evaluate::evaluate;
 use crate::library::Library;
 use crate::measure::{self, Budget};
 use crate::montecarlo;
+use crate::outputs;
 use crate::report;
 use crate::solve::{self, Objective, Wanted};
 use crate::text;
@@ -114,20 +116,28 @@ The designs written with --out can be evaluated, tuned and reported.")]
   strake plan calibrate --dir /data --out calibrated
   strake plan calibrate --dir /disk1 --dir /disk2 --mount /mnt --code 4+2p --out calibrated
   strake plan evaluate calibrated/this-machine.design --library calibrated
+  strake plan calibrate --from fio.json --disk nvme-gen4-7680gb --out calibrated
+  strake plan calibrate --from ior.txt --server nvme-server --from mdtest.txt --filesystem strake
 
-Writes a scratch file of --size into each directory and removes it; takes about a minute.")]
+With --from it measures nothing: it copies entries as NAME-measured and puts in what fio, IOR,
+mdtest or `strake bench` measured. Figures that find no place are named. Without --from it writes
+a scratch file of --size into each directory and removes it, which takes about a minute.")]
     Calibrate(CalibrateArgs),
     /// Designs side by side; or predicted beside measured, with the likely cause of a gap.
     #[command(after_help = "Examples:
   strake plan compare docs/plan/examples/solution-2a.toml docs/plan/examples/solution-2c1.toml
   strake bench io /mnt --record 4M --tasks 8 --json > result.json
   strake plan compare design.toml --bench result.json
-  strake plan compare design.toml --bench streams.json --bench random.json")]
+  strake plan compare design.toml --bench streams.json --bench random.json
+  strake plan compare design.toml --bench ior.txt --bench mdtest.txt
+
+Rows that have no prediction are named.")]
     Compare {
         /// The design file; without --bench two of them or more.
         #[arg(required = true)]
         designs: Vec<PathBuf>,
-        /// A report of `strake bench io --json` (repeatable).
+        /// A report of `strake bench --json`, or the output of fio (JSON), IOR or mdtest
+        /// (repeatable).
         #[arg(long, value_name = "RESULT.json")]
         bench: Vec<PathBuf>,
         /// Print everything as JSON.
@@ -199,8 +209,21 @@ enum LibraryCommand {
 #[derive(Args, Debug)]
 struct CalibrateArgs {
     /// Directory on a disk to measure (repeatable; several on one device count once).
-    #[arg(long, required = true)]
+    #[arg(long, required_unless_present = "from")]
     dir: Vec<PathBuf>,
+    /// Output of fio (JSON), IOR, mdtest or `strake bench --json` to take constants from
+    /// (repeatable).
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dir", "mount"])]
+    from: Vec<PathBuf>,
+    /// Entry that the disk under fio is like.
+    #[arg(long, value_name = "NAME", requires = "from")]
+    disk: Option<String>,
+    /// Entry that each client under IOR or `strake bench io` is like.
+    #[arg(long, value_name = "NAME", requires = "from")]
+    server: Option<String>,
+    /// Entry that the file system under mdtest is like.
+    #[arg(long, value_name = "NAME", requires = "from")]
+    filesystem: Option<String>,
     /// A mount of the file system whose own path is to be measured; best with its data in memory,
     /// so that no disk gates.
     #[arg(long)]
@@ -223,7 +246,40 @@ struct CalibrateArgs {
 }
 
 impl CalibrateArgs {
+    /// Takes constants from what other tools printed.
+    fn adopt(&self, library: &Library) -> Result<String, PlanError> {
+        let (mut files, mut unused) = (Vec::new(), Vec::new());
+        for path in &self.from {
+            let file = path.display().to_string();
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|error| PlanError::read(path, error))?;
+            let (rows, not) = match outputs::read(&file, &text) {
+                Some(rows) => rows?,
+                None => {
+                    let (measurements, not) = compare::read_any(&file, &text)?;
+                    (adopt::of_bench(&measurements), not)
+                }
+            };
+            files.push((file, rows));
+            unused.extend(not);
+        }
+        let like = Like {
+            disk: self.disk.clone(),
+            server: self.server.clone(),
+            filesystem: self.filesystem.clone(),
+        };
+        let (text, not) = adopt::adopt(library, &like, &files)?;
+        unused.extend(not);
+        std::fs::create_dir_all(&self.out).map_err(|error| PlanError::read(&self.out, error))?;
+        let path = self.out.join("measured.toml");
+        std::fs::write(&path, text).map_err(|error| PlanError::read(&path, error))?;
+        Ok(format!("wrote {}\n{}", path.display(), compare::render_unused(&unused)))
+    }
+
     fn run(&self, library: &Library) -> Result<String, PlanError> {
+        if !self.from.is_empty() {
+            return self.adopt(library);
+        }
         if !(0.01..=600.0).contains(&self.seconds) {
             return Err(PlanError::Usage("--seconds must lie in 0.01 to 600".into()));
         }
@@ -510,16 +566,24 @@ fn compare_command(
         (_, []) if json => to_json(&systems.iter().map(evaluate).collect::<Vec<_>>()),
         (_, []) => Ok(whatif::side_by_side(&systems)),
         ([system], _) => {
-            let mut measurements = Vec::new();
+            let (mut measurements, mut unused) = (Vec::new(), Vec::new());
             for path in bench {
                 let text = std::fs::read_to_string(path);
                 let text = text.map_err(|error| PlanError::read(path, error))?;
-                measurements.extend(compare::read_bench(&path.display().to_string(), &text)?);
+                let (found, not) = compare::read_any(&path.display().to_string(), &text)?;
+                measurements.extend(found);
+                unused.extend(not);
             }
             let comparisons = compare::compare(system, &measurements);
             match json {
-                true => to_json(&comparisons),
-                false => Ok(compare::render(&system.title, &comparisons)),
+                true => to_json(&serde_json::json!({
+                    "comparisons": comparisons,
+                    "not_used": unused,
+                })),
+                false => {
+                    Ok(compare::render(&system.title, &comparisons)
+                        + &compare::render_unused(&unused))
+                }
             }
         }
         _ => Err(PlanError::Usage("--bench is held against one design".into())),

@@ -10,6 +10,7 @@ use crate::error::PlanError;
 use crate::evaluate::{TierEvaluation, evaluate_tier};
 use crate::figure::Figure;
 use crate::library::{Adapter, Server};
+use crate::outputs::{self, Did, Unused};
 use crate::stage::{Metric, adapter};
 use crate::unit::{KIB, Unit, parse_capacity};
 use serde::{Deserialize, Serialize};
@@ -66,18 +67,63 @@ struct ReportMetric {
 /// Most hosts of a report that are believed.
 const CROWD_MAX: u64 = 1_000_000;
 
+/// Reads a report of `strake bench`, or the output of fio, IOR or mdtest; `file` is only for
+/// messages. Rows without a prediction come back by name.
+pub fn read_any(file: &str, text: &str) -> Result<(Vec<Measurement>, Vec<Unused>), PlanError> {
+    let Some(rows) = outputs::read(file, text) else { return read_report(file, text) };
+    let (rows, mut unused) = rows?;
+    let mut measurements = Vec::new();
+    for row in rows {
+        let small = row.record == 4.0 * KIB;
+        let metric = match row.did {
+            Did::Write => Some(Metric::Write),
+            Did::Read => Some(Metric::Read),
+            Did::RandomWrite if small => Some(Metric::IopsWrite),
+            Did::RandomRead if small => Some(Metric::IopsRead),
+            _ => None,
+        };
+        match metric {
+            Some(metric) => measurements.push(Measurement {
+                name: row.name,
+                metric,
+                value: row.value,
+                hosts: row.hosts,
+                network_servers: None,
+                tasks_per_host: row.tasks,
+                record: row.record,
+                processors_busy: None,
+            }),
+            None => unused.push(Unused::new(row.name, NO_PREDICTION)),
+        }
+    }
+    Ok((plausible(measurements), unused))
+}
+
+/// Why a row is not compared.
+const NO_PREDICTION: &str = "no prediction: streams, random transfers of 4 KiB and tests of the \
+                             network have one";
+
 /// Reads a bench report; `file` is only for messages.
 pub fn read_bench(file: &str, text: &str) -> Result<Vec<Measurement>, PlanError> {
-    let report: Report =
-        serde_json::from_str(text).map_err(|error| PlanError::schema(file, &error))?;
-    let measurements: Vec<Measurement> =
-        report.metrics.iter().filter_map(|metric| measurement(metric, &report.detail)).collect();
-    // Figures without a meaning compare with nothing.
-    let measurements: Vec<Measurement> = measurements
-        .into_iter()
-        .filter(|m| m.value > 0.0 && m.value.is_finite() && (1..=CROWD_MAX).contains(&m.hosts))
-        .filter(|m| m.network_servers.is_none_or(|servers| (1..=CROWD_MAX).contains(&servers)))
-        .collect();
+    read_report(file, text).map(|(measurements, _)| measurements)
+}
+
+fn read_report(file: &str, text: &str) -> Result<(Vec<Measurement>, Vec<Unused>), PlanError> {
+    let report: Report = serde_json::from_str(text).map_err(|error| {
+        let said = format!(
+            "neither a report of `strake bench --json` nor an output of fio (JSON), IOR or mdtest: \
+             {error}"
+        );
+        PlanError::schema(file, &said)
+    })?;
+    let (mut measurements, mut unused) = (Vec::new(), Vec::new());
+    for metric in &report.metrics {
+        match measurement(metric, &report.detail) {
+            Some(measured) => measurements.push(measured),
+            None => unused.push(Unused::new(&metric.name, NO_PREDICTION)),
+        }
+    }
+    let measurements = plausible(measurements);
     if measurements.is_empty() {
         return Err(PlanError::Usage(format!(
             "{file} (kind '{}') holds no streaming or 4 KiB random figure; measure with \
@@ -85,7 +131,17 @@ pub fn read_bench(file: &str, text: &str) -> Result<Vec<Measurement>, PlanError>
             report.kind
         )));
     }
-    Ok(measurements)
+    Ok((measurements, unused))
+}
+
+/// Figures without a meaning compare with nothing.
+fn plausible(measurements: Vec<Measurement>) -> Vec<Measurement> {
+    let crowd = 1..=CROWD_MAX;
+    measurements
+        .into_iter()
+        .filter(|m| m.value > 0.0 && m.value.is_finite() && crowd.contains(&m.hosts))
+        .filter(|m| m.network_servers.is_none_or(|servers| crowd.contains(&servers)))
+        .collect()
 }
 
 fn measurement(metric: &ReportMetric, detail: &serde_json::Value) -> Option<Measurement> {
@@ -293,6 +349,11 @@ fn cause(
         "nothing in the figures says why; measure the {bottleneck} alone with `strake bench disk` or \
          `strake bench net`, and look at `strake diag waiters` during the run"
     )
+}
+
+/// Rows that were not used, one a line.
+pub fn render_unused(unused: &[Unused]) -> String {
+    unused.iter().map(|row| format!("not used: {}: {}\n", row.name, row.why)).collect()
 }
 
 /// The comparisons as a table.

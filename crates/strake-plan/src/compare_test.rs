@@ -91,3 +91,15 @@ fn what_is_no_report_is_refused_with_advice() {
     let error = read_bench("x.json", &report(&[("md create", 3.0)], 0.0)).unwrap_err();
     assert!(error.to_string().contains("strake bench io"), "{error}");
 }
+
+#[test]
+fn rows_without_a_prediction_are_named() {
+    let text = report(&[("io create seq 4M 8x4", 100.0), ("md create", 3.0)], 0.1);
+    let (measurements, unused) = read_any("report.json", &text).unwrap();
+    assert_eq!(measurements.len(), 1);
+    assert_eq!(unused[0].name, "md create");
+    let ior = "IOR-3.4.0\ntasks : 8\nnodes : 8\nxfersize : 4 MiB\nMax Write: 100.0 MiB/sec\n";
+    let (measurements, unused) = read_any("ior.txt", ior).unwrap();
+    assert_eq!((measurements[0].metric, measurements[0].hosts), (Metric::Write, 8));
+    assert!(unused.is_empty());
+}

@@ -6,6 +6,7 @@
 //! it. `measure` alone touches the machine and `calibrate` makes library entries of what it
 //! finds; `cli`, `text`, `report` and `svg` render.
 
+pub mod adopt;
 pub mod calibrate;
 pub mod catalogue;
 pub mod cli;
@@ -23,6 +24,7 @@ pub mod measure;
 pub mod mix;
 pub mod montecarlo;
 pub mod operation;
+pub mod outputs;
 mod parts;
 mod rack;
 pub mod rebuild;
