@@ -15,11 +15,15 @@ use crate::ops::{
     configure, create, harden, link, rename, session, set_attr, truncate, unlink, update, window,
     xattr,
 };
-use crate::records::SessionRecord;
+use crate::records::{COUNTERS, SessionRecord};
 use crate::transaction::Transaction;
-use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaReply};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaReply, Numbers};
+use strake_proto::{ClientId, Error, ErrorKind, Result, Timestamp};
 use strake_store::{Batch, KvRead};
+
+/// A leader burns so many numbers of each kind. The log has room for fewer entries that are not
+/// committed.
+const NUMBERS_BURNT: u64 = 1 << 20;
 
 /// Applies an entry that is not counted.
 ///
@@ -49,8 +53,26 @@ pub fn apply_counted(
     counted: &CountedEntry,
     position: u64,
 ) -> Result<(CountedAnswer, Batch)> {
+    apply_again(kv, counted, Numbers::default(), position)
+}
+
+/// As [`apply_counted`], for an entry that was answered with these numbers and then lost. It gets
+/// them again, if they were burnt and nobody has them.
+///
+/// # Errors
+/// As [`apply_counted`].
+pub fn apply_again(
+    kv: &dyn KvRead,
+    counted: &CountedEntry,
+    told: Numbers,
+    position: u64,
+) -> Result<(CountedAnswer, Batch)> {
     let entry = &counted.entry;
-    let begin = || Transaction::new(kv, entry.client, entry.time);
+    let begin = || {
+        let mut txn = Transaction::new(kv, entry.client, entry.time);
+        txn.numbers = told;
+        txn
+    };
     let mut txn = begin();
     let session = match window::admit(&txn, counted)? {
         Admission::New(session) => session,
@@ -66,6 +88,23 @@ pub fn apply_counted(
     }
     let outcome = window::remember(&mut txn, session, counted, position, outcome);
     Ok((CountedAnswer { position, outcome }, txn.finish()))
+}
+
+/// Burns numbers of every kind: nobody gets them from the counters. A leader burns those that
+/// leaders before it may have given away in changes that were lost (R20).
+///
+/// # Errors
+/// The store's.
+pub fn burn_numbers(kv: &dyn KvRead) -> Result<Batch> {
+    if kv.get(&keys::global(COUNTERS))?.is_none() {
+        // No number was ever given away.
+        return Ok(Batch::new());
+    }
+    let mut txn = Transaction::new(kv, ClientId(0), Timestamp::default());
+    let counters = txn.counters()?;
+    let kinds = [&mut counters.next_ino, &mut counters.next_object, &mut counters.next_grant];
+    kinds.into_iter().for_each(|next| *next = next.saturating_add(NUMBERS_BURNT));
+    Ok(txn.finish())
 }
 
 /// The answer of a counted entry, if the entry was applied before.

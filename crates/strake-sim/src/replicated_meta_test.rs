@@ -3,6 +3,7 @@
 //!
 //! `cluster.rs` has the nodes and their faults, `client.rs` what a session does, `scenes.rs` what
 //! chance meets too seldom. Judged is:
+//! - A change that is sent again to another leader gets the answer that it had.
 //! - A name that a client was told is durable is there whenever anybody is answered afterwards.
 //! - In the end every store has the same records, and the names are exactly those that the clients
 //!   made and did not remove.
@@ -175,7 +176,13 @@ fn same_seed_same_trace_of_replicated_metadata() {
 /// Without a rule, some seed must fail. `scenes.rs` takes away those that chance misses too seldom.
 #[test]
 fn each_rule_of_replicated_metadata_is_missed() {
-    for rule in [Rule::SyncsWaitForCommits, Rule::CopiesBringChanges, Rule::BrokenCopiesAreMarked] {
+    for rule in [
+        Rule::SyncsWaitForCommits,
+        Rule::LeadersBurnNumbers,
+        Rule::ReplaysKeepNumbers,
+        Rule::CopiesBringChanges,
+        Rule::BrokenCopiesAreMarked,
+    ] {
         let found = test_seeds(0, 200).find(|&seed| {
             catch_unwind(AssertUnwindSafe(|| simulate(seed, Some(rule)).expect())).is_err()
         });

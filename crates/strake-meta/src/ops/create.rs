@@ -68,10 +68,8 @@ fn insert(txn: &mut Transaction<'_>, parent: Ino, new: &NewInode, links: u32) ->
         Some(acl) => (permissions, access) = acl.inherit(permissions),
         None => permissions &= !(new.umask & 0o777),
     }
-    let counters = txn.counters()?;
-    let ino = Ino(counters.next_ino);
-    counters.next_ino += 1;
-    counters.inodes += 1;
+    let ino = txn.take_ino()?;
+    txn.counters()?.inodes += 1;
     let mut record = InodeRecord {
         generation: Generation(1),
         file_type: new.file_type,

@@ -36,9 +36,7 @@ pub(crate) fn new_object(txn: &mut Transaction<'_>, ino: Ino) -> Result<MetaRepl
     let Some(layout) = configuration.pool.layouts.last() else {
         return Err(invalid("the pool has no layout yet"));
     };
-    let counters = txn.counters()?;
-    let object = ObjectId(counters.next_object);
-    counters.next_object += 1;
+    let object = txn.take_object()?;
     let layout = ObjectLayout {
         object,
         code: configuration.code,

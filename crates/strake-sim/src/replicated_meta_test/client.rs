@@ -11,7 +11,8 @@ use strake_env::{Clock, RealClock, Rng};
 use strake_meta::replicated::TermPort;
 use strake_proto::layout::PoolMap;
 use strake_proto::meta::{
-    Configuration, CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, NewInode,
+    Configuration, CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
+    NewInode, Numbers,
 };
 use strake_proto::{
     ClientId, Code, Error, ErrorKind, FileType, Ino, NsdId, Result, Term, Timestamp,
@@ -34,8 +35,6 @@ pub(super) struct Tally {
     moves: usize,
     /// Changes that were sent again after they were answered.
     replayed: usize,
-    /// Those of them that got other numbers than before.
-    renumbered: usize,
 }
 
 impl Tally {
@@ -45,7 +44,6 @@ impl Tally {
         self.answers += other.answers;
         self.moves += other.moves;
         self.replayed += other.replayed;
-        self.renumbered += other.renumbered;
     }
 
     /// A simulation in which little happens proves little.
@@ -195,6 +193,13 @@ impl Client {
         let op = new_name(&name).op;
         self.names.insert(name, self.told.len());
         self.change(world, op);
+        let made = self.told.last().map(|(_, answer)| &answer.outcome);
+        if let Some(Ok(MetaReply::Inode(inode))) = made
+            && self.rng.one_in(2)
+        {
+            let ino = inode.attr.ino;
+            self.change(world, MetaOp::NewObject { ino });
+        }
     }
 
     /// Makes a change, whoever leads.
@@ -274,11 +279,10 @@ impl Client {
         self.tally.moves += 1;
         for (counted, told) in &mut self.told[self.synced..] {
             self.tally.replayed += 1;
-            match port.apply_counted(counted) {
+            let numbers = told.outcome.as_ref().map(Numbers::of).expect("all were done");
+            match port.apply_again(counted, numbers) {
                 Ok(answer) => {
-                    let is_done = answer.outcome.is_ok();
-                    assert!(is_done, "{:?} of {counted:?} again", answer.outcome);
-                    self.tally.renumbered += usize::from(answer.outcome != told.outcome);
+                    assert_eq!(answer.outcome, told.outcome, "another answer to {counted:?}");
                     *told = answer;
                 }
                 // The answer is not kept any more, so it was applied.
