@@ -20,9 +20,8 @@
 //! Invariant: the base is what a replica has that applied the same committed entries and was never
 //! ahead. [`Ahead::check`] verifies what is known of the layer.
 
-pub(crate) mod entry;
-
-use entry::decide;
+use crate::log_entry::{LogEntry, decode_entry};
+use crate::machine;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -162,6 +161,16 @@ impl<K: Base> Ahead<K> {
         }
         let layer = self.layer.iter().map(|(key, (position, _))| (key.as_slice(), *position));
         assert!(layer.eq(newest), "the layer has exactly what the tail changes");
+    }
+}
+
+/// Runs the state machine. An entry that the machine refuses at its leader is never in the log.
+fn decide(kv: &dyn KvRead, bytes: &[u8], position: u64) -> Result<(CountedAnswer, Batch)> {
+    match decode_entry(bytes)? {
+        LogEntry::Plain(entry) => machine::apply(kv, &entry)
+            .map(|(reply, changes)| (CountedAnswer { position, outcome: Ok(reply) }, changes)),
+        LogEntry::Counted(counted) => machine::apply_counted(kv, &counted, position),
+        LogEntry::CountedBefore(counted) => machine::apply_counted_before(kv, &counted, position),
     }
 }
 

@@ -4,13 +4,15 @@
 //! | version | what follows |
 //! |---|---|
 //! | 1 | [`MetaEntry`] with sequence 0: a change that is not counted. 0.1 wrote only these. |
-//! | 2 | [`CountedEntry`]. Version 0.1 refuses a log with one, until a clean end empties it. |
+//! | 2 | [`CountedEntry`] of an earlier time: its numbers come from the counters of all clients. |
+//! | 3 | [`CountedEntry`]. Version 0.1 refuses a log with one, until a clean end empties it. |
 
 use strake_proto::meta::{CountedEntry, MetaEntry};
 use strake_proto::{Error, ErrorKind, Result};
 
 const ENTRY_VERSION: u8 = 1;
-const COUNTED_VERSION: u8 = 2;
+const COUNTED_BEFORE_VERSION: u8 = 2;
+const COUNTED_VERSION: u8 = 3;
 /// An entry's size limit. The largest change is an attribute of 64 KiB or a configuration. The
 /// smallest journal has room for four entries of this size.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
@@ -24,6 +26,8 @@ pub(crate) enum LogEntry {
     Plain(MetaEntry),
     /// A change that is counted.
     Counted(CountedEntry),
+    /// A change that was counted, and got its numbers from the counters.
+    CountedBefore(CountedEntry),
 }
 
 /// A borrowed `LogEntry`.
@@ -69,6 +73,7 @@ pub(crate) fn decode_entry(bytes: &[u8]) -> Result<LogEntry> {
     match bytes.split_first() {
         Some((&ENTRY_VERSION, rest)) => whole(rest).map(LogEntry::Plain),
         Some((&COUNTED_VERSION, rest)) => whole(rest).map(LogEntry::Counted),
+        Some((&COUNTED_BEFORE_VERSION, rest)) => whole(rest).map(LogEntry::CountedBefore),
         Some((version, _)) => Err(corrupt(format!("a log entry has unknown version {version}"))),
         None => Err(corrupt("a log entry is empty".to_owned())),
     }

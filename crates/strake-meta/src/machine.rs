@@ -12,18 +12,14 @@ use crate::ops::update::NewContent;
 use crate::ops::window::Admission;
 use crate::ops::xattr::NewXattr;
 use crate::ops::{
-    configure, create, harden, link, rename, session, set_attr, truncate, unlink, update, window,
-    xattr,
+    configure, create, harden, link, numbers, rename, session, set_attr, truncate, unlink, update,
+    window, xattr,
 };
-use crate::records::{COUNTERS, SessionRecord};
+use crate::records::SessionRecord;
 use crate::transaction::Transaction;
-use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaReply, Numbers};
-use strake_proto::{ClientId, Error, ErrorKind, Result, Timestamp};
+use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaReply};
+use strake_proto::{Error, ErrorKind, Result};
 use strake_store::{Batch, KvRead};
-
-/// A leader burns so many numbers of each kind. The log has room for fewer entries that are not
-/// committed.
-const NUMBERS_BURNT: u64 = 1 << 20;
 
 /// Applies an entry that is not counted.
 ///
@@ -53,32 +49,40 @@ pub fn apply_counted(
     counted: &CountedEntry,
     position: u64,
 ) -> Result<(CountedAnswer, Batch)> {
-    apply_again(kv, counted, Numbers::default(), position)
+    apply_numbered(kv, counted, position, true)
 }
 
-/// As [`apply_counted`], for an entry that was answered with these numbers and then lost. It gets
-/// them again, if they were burnt and nobody has them.
+/// As [`apply_counted`], for an entry that stands in a log since the time when the numbers of all
+/// clients came from the same counters.
 ///
 /// # Errors
-/// As [`apply_counted`].
-pub fn apply_again(
+/// The same.
+pub(crate) fn apply_counted_before(
     kv: &dyn KvRead,
     counted: &CountedEntry,
-    told: Numbers,
     position: u64,
 ) -> Result<(CountedAnswer, Batch)> {
+    apply_numbered(kv, counted, position, false)
+}
+
+fn apply_numbered(
+    kv: &dyn KvRead,
+    counted: &CountedEntry,
+    position: u64,
+    has_own_numbers: bool,
+) -> Result<(CountedAnswer, Batch)> {
     let entry = &counted.entry;
-    let begin = || {
-        let mut txn = Transaction::new(kv, entry.client, entry.time);
-        txn.numbers = told;
-        txn
-    };
+    let begin = || Transaction::new(kv, entry.client, entry.time);
     let mut txn = begin();
-    let session = match window::admit(&txn, counted)? {
+    let mut session = match window::admit(&txn, counted)? {
         Admission::New(session) => session,
         Admission::Again(answer) => return Ok((answer, Batch::new())),
     };
+    txn.numbers = has_own_numbers.then_some((session.numbers, position));
     let outcome = decide(&mut txn, entry);
+    if let Some((numbers, _)) = txn.numbers.filter(|_| outcome.is_ok()) {
+        session.numbers = numbers;
+    }
     if let Err(error) = &outcome {
         // A life that could not be opened keeps no answers.
         if !window::is_refusal(error) || matches!(entry.op, MetaOp::Join) {
@@ -90,21 +94,17 @@ pub fn apply_again(
     Ok((CountedAnswer { position, outcome }, txn.finish()))
 }
 
-/// Burns numbers of every kind: nobody gets them from the counters. A leader burns those that
-/// leaders before it may have given away in changes that were lost (R20).
+/// The position up to which the log must be durable before a counted entry may be answered with
+/// `answer`; 0 if that does not matter. See `ops/numbers.rs`.
 ///
 /// # Errors
 /// The store's.
-pub fn burn_numbers(kv: &dyn KvRead) -> Result<Batch> {
-    if kv.get(&keys::global(COUNTERS))?.is_none() {
-        // No number was ever given away.
-        return Ok(Batch::new());
-    }
-    let mut txn = Transaction::new(kv, ClientId(0), Timestamp::default());
-    let counters = txn.counters()?;
-    let kinds = [&mut counters.next_ino, &mut counters.next_object, &mut counters.next_grant];
-    kinds.into_iter().for_each(|next| *next = next.saturating_add(NUMBERS_BURNT));
-    Ok(txn.finish())
+pub(crate) fn durable_first(
+    kv: &dyn KvRead,
+    counted: &CountedEntry,
+    answer: &CountedAnswer,
+) -> Result<u64> {
+    numbers::durable_first(kv, &counted.entry, answer)
 }
 
 /// The answer of a counted entry, if the entry was applied before.

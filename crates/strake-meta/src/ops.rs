@@ -10,6 +10,7 @@ pub(crate) mod configure;
 pub(crate) mod create;
 pub(crate) mod harden;
 pub(crate) mod link;
+pub(crate) mod numbers;
 pub(crate) mod rename;
 pub(crate) mod session;
 pub(crate) mod set_attr;

@@ -199,28 +199,56 @@ pub(crate) struct SessionRecord {
     pub(crate) life: u64,
     /// The lowest sequence whose answer the client may lack.
     pub(crate) oldest: u64,
+    /// The numbers that its next inodes and objects get.
+    pub(crate) numbers: Numbers,
 }
 
-/// The version byte of a life whose changes are counted.
+/// Numbers that are kept for one client (`ops/numbers.rs`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Numbers {
+    /// The next inode number, and the first one that is not kept for it.
+    pub(crate) inodes: (u64, u64),
+    /// The same of objects.
+    pub(crate) objects: (u64, u64),
+    /// The position of the entry that took the newest of these ranges.
+    pub(crate) since: u64,
+}
+
+/// The version byte of a life whose changes are counted, and for which no numbers are kept.
 const COUNTED_LIFE: u8 = 2;
+/// The version byte of one for which numbers are kept.
+const NUMBERED_LIFE: u8 = 3;
 /// The bytes of every life whose changes are not counted.
 const UNCOUNTED_LIFE: [u8; 3] = [RECORD_VERSION, 0, 14];
 
 impl SessionRecord {
+    /// A life for which no numbers are kept yet.
+    pub(crate) fn new(life: u64, oldest: u64) -> SessionRecord {
+        SessionRecord { life, oldest, numbers: Numbers::default() }
+    }
+
     /// The value to store.
     pub(crate) fn encode(&self) -> Vec<u8> {
         if self.life == 0 {
             return UNCOUNTED_LIFE.to_vec();
         }
-        let bytes = vec![COUNTED_LIFE];
-        postcard::to_extend(self, bytes).expect("invariant: records of plain data always encode")
+        let encoded = if self.numbers == Numbers::default() {
+            postcard::to_extend(&(self.life, self.oldest), vec![COUNTED_LIFE])
+        } else {
+            postcard::to_extend(&(self.life, self.oldest, self.numbers), vec![NUMBERED_LIFE])
+        };
+        encoded.expect("invariant: records of plain data always encode")
     }
 
     /// Reads a stored value.
     pub(crate) fn decode(bytes: &[u8]) -> Result<SessionRecord> {
         match bytes.split_first() {
             Some((&COUNTED_LIFE, rest)) => match postcard::take_from_bytes(rest) {
-                Ok((record, [])) => Ok(record),
+                Ok(((life, oldest), [])) => Ok(SessionRecord::new(life, oldest)),
+                _ => Err(corrupt("a client's life does not decode")),
+            },
+            Some((&NUMBERED_LIFE, rest)) => match postcard::take_from_bytes(rest) {
+                Ok(((life, oldest, numbers), [])) => Ok(SessionRecord { life, oldest, numbers }),
                 _ => Err(corrupt("a client's life does not decode")),
             },
             // The content does not matter: version 0.1 counted nothing.

@@ -112,8 +112,12 @@ fn the_bytes_of_counted_changes_never_change() {
     assert_eq!(hex(&SessionRecord::default().encode()), "01000e");
     let old = (9_u64, MetaReply::Session { grant: strake_proto::GrantNumber(3) });
     assert_eq!(SessionRecord::decode(&encode(&old)), Ok(SessionRecord::default()));
-    let session = SessionRecord { life: 300, oldest: 7 };
+    let session = SessionRecord::new(300, 7);
     assert_eq!(hex(&session.encode()), "02ac0207");
+    assert_eq!(SessionRecord::decode(&session.encode()), Ok(session));
+    let numbers = Numbers { inodes: (5, 300), objects: (1, 4), since: 9 };
+    let session = SessionRecord { numbers, ..session };
+    assert_eq!(hex(&session.encode()), "03ac020705ac02010409");
     assert_eq!(SessionRecord::decode(&session.encode()), Ok(session));
     let answer = |outcome| AnswerRecord { sequence: 9, position: 300, outcome };
     for (outcome, golden) in [
@@ -129,8 +133,10 @@ fn the_bytes_of_counted_changes_never_change() {
     let entry = MetaEntry { sequence: 9, ..entry(3, unlink(Ino(1), "a", true)) };
     let counted = CountedEntry { life: 300, oldest: 8, entry };
     let bytes = encode_entry(LogEntryRef::Counted(&counted)).expect("fits");
-    assert_eq!(hex(&bytes), "02ac0208070906000301016101");
-    assert_eq!(decode_entry(&bytes), Ok(LogEntry::Counted(counted)));
+    assert_eq!(hex(&bytes), "03ac0208070906000301016101");
+    assert_eq!(decode_entry(&bytes), Ok(LogEntry::Counted(counted.clone())));
+    let before = [&[2], &bytes[1..]].concat();
+    assert_eq!(decode_entry(&before), Ok(LogEntry::CountedBefore(counted)));
 }
 
 /// The bytes of a pool map from before any NSD was deleted are still read. So are the bytes of a
@@ -186,7 +192,7 @@ fn malformed_records_and_entries_are_errors() {
         plain(&entry(1, MetaOp::Format(Box::new(configuration())))),
         plain(&entry(2, create(Ino(1), "a", new_inode(FileType::Symlink)))),
         counted_bytes(3, 1, link(Ino(2), Ino(1), "b")),
-        SessionRecord { life: 3, oldest: 2 }.encode(),
+        SessionRecord::new(3, 2).encode(),
         encode(&AnswerRecord {
             sequence: 4,
             position: 9,
@@ -244,7 +250,9 @@ fn entries_of_any_content_leave_the_store_sound() {
         }
         applied += usize::from(match decode_entry(&bytes) {
             Ok(LogEntry::Plain(entry)) => meta.apply(&entry).is_ok(),
-            Ok(LogEntry::Counted(counted)) => meta.apply_counted(&counted).is_ok(),
+            Ok(LogEntry::Counted(counted) | LogEntry::CountedBefore(counted)) => {
+                meta.apply_counted(&counted).is_ok()
+            }
             Err(_) => false,
         });
         if step % 500 == 0 {

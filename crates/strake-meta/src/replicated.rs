@@ -8,10 +8,7 @@
 //! 3. Every replica makes committed entries' changes in its store. The store becomes durable when
 //!    the log has grown (`replicated/machine.rs`).
 //! 4. A leader that is replaced loses what it decided and nobody committed. Clients send it again,
-//!    as they do after the crash of a server, with the numbers of inodes, objects and grants that
-//!    they were told. Before a leader decides, it burns all numbers that leaders before it may have
-//!    given away so (R20). It gives none of them to anybody else, so the order among clients does
-//!    not matter (decision 0045).
+//!    as they do after the crash of a server.
 //!
 //! **A port serves one term.** Whoever was answered in a term and is answered in a later one may
 //! lack changes in between. So [`ReplicatedMeta::port`] gives a port for the present term, and when
@@ -19,8 +16,8 @@
 //! another node, and replays. A question is answered only if the leader's lease still holds when
 //! the answer is there. So a leader that was replaced without knowing answers nothing.
 //!
-//! **Locks.** `begun`, then `ahead`. Both may be held when a replica's lock is taken, not the other
-//! way round. They are held across memory operations, unless a record must be read from the disk.
+//! **Locks.** `ahead` may be held when a replica's lock is taken, not the other way round. It is
+//! held across memory operations, unless a record must be read from the disk.
 
 mod copy;
 mod machine;
@@ -28,20 +25,17 @@ mod node_store;
 mod rule;
 
 use crate::ahead::Ahead;
-use crate::ahead::entry::{BURN, encode_again};
 use crate::log_entry::{LogEntryRef, encode_entry};
-use crate::query;
+use crate::{machine as state_machine, query};
 use machine::MetaMachine;
 use node_store::NodeStore;
 pub use rule::{Rule, Rules};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use strake_env::sync::{Mutex, RwLock};
+use strake_env::sync::RwLock;
 use strake_env::{Clock, WaitNames};
-use strake_proto::meta::{
-    CountedAnswer, CountedEntry, MetaEntry, MetaPort, MetaQuery, MetaReply, Numbers,
-};
+use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{Error, ErrorKind, Result, Term};
 use strake_replica::core::Refusal;
 use strake_replica::replica::Failure;
@@ -69,8 +63,6 @@ pub struct ReplicatedOptions {
 pub struct ReplicatedMeta {
     ahead: Arc<RwLock<Ahead<NodeStore>>>,
     replica: Arc<Replica>,
-    /// The newest term in which this node has burnt numbers.
-    begun: Mutex<Term>,
     options: ReplicatedOptions,
 }
 
@@ -97,7 +89,7 @@ impl ReplicatedMeta {
         let machine =
             MetaMachine { store, ahead: Arc::clone(&ahead), copies: BTreeMap::new(), rules };
         let replica = Arc::new(start(Machine::Keeping(Box::new(machine)))?);
-        Ok(ReplicatedMeta { ahead, replica, begun: Mutex::default(), options })
+        Ok(ReplicatedMeta { ahead, replica, options })
     }
 
     /// The replica of the log.
@@ -109,14 +101,7 @@ impl ReplicatedMeta {
     /// are as one.
     pub fn port(self: &Arc<Self>) -> Option<TermPort> {
         let Stamp { term, .. } = self.replica.next()?;
-        let port = TermPort { meta: Arc::clone(self), term };
-        let mut begun = self.begun.lock();
-        if *begun != term && self.options.rules.obeys(Rule::LeadersBurnNumbers) {
-            port.try_apply(&BURN).ok()??;
-            *begun = term;
-        }
-        drop(begun);
-        Some(port)
+        Some(TermPort { meta: Arc::clone(self), term })
     }
 }
 
@@ -144,7 +129,7 @@ impl TermPort {
     }
 
     /// Decides on an entry and proposes it. `None` if the log has no room.
-    fn try_apply(&self, bytes: &[u8]) -> Result<Option<CountedAnswer>> {
+    fn try_apply(&self, entry: LogEntryRef<'_>, bytes: &[u8]) -> Result<Option<CountedAnswer>> {
         let mut ahead = self.meta.ahead.write();
         // Entries that no one decides on may come in between. Then the place is another one.
         loop {
@@ -164,13 +149,14 @@ impl TermPort {
                 Err(Failure::Refused(Refusal::Moved)) => {}
                 Err(Failure::Refused(Refusal::Busy)) => return Ok(None),
                 Err(Failure::Refused(Refusal::TooLarge)) => return Err(ErrorKind::TooBig.into()),
-                Err(failure) => return Err(unreachable(&failure)),
+                Err(failure) => return Err(unreachable(entry, &failure)),
             }
         }
     }
 
-    fn apply_logged(&self, bytes: &[u8]) -> Result<CountedAnswer> {
-        if let Some(answer) = self.try_apply(bytes)? {
+    fn apply_logged(&self, entry: LogEntryRef<'_>) -> Result<CountedAnswer> {
+        let bytes = encode_entry(entry)?;
+        if let Some(answer) = self.try_apply(entry, &bytes)? {
             return Ok(answer);
         }
         let ReplicatedOptions { wait_max, clock, waits, .. } = &self.meta.options;
@@ -178,7 +164,7 @@ impl TermPort {
         let wait = waits.begin_wait("metadata log full", "waits until a majority has it");
         let outcome = loop {
             clock.sleep(ROOM_STEP);
-            match self.try_apply(bytes) {
+            match self.try_apply(entry, &bytes) {
                 Ok(None) if clock.monotonic() < end => {}
                 Ok(None) => break Err(gone()),
                 Ok(Some(answer)) => break Ok(answer),
@@ -201,18 +187,19 @@ impl MetaPort for TermPort {
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
-        self.apply_logged(&encode_entry(LogEntryRef::Plain(entry))?)?.outcome
+        self.apply_logged(LogEntryRef::Plain(entry))?.outcome
     }
 
     fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
-        self.apply_logged(&encode_entry(LogEntryRef::Counted(counted))?)
-    }
-
-    fn apply_again(&self, counted: &CountedEntry, told: Numbers) -> Result<CountedAnswer> {
-        if !self.meta.options.rules.obeys(Rule::ReplaysKeepNumbers) {
-            return self.apply_counted(counted);
+        let answer = self.apply_logged(LogEntryRef::Counted(counted))?;
+        let is_late = {
+            let ahead = self.meta.ahead.read();
+            state_machine::durable_first(&*ahead, counted, &answer)? > ahead.committed()
+        };
+        if is_late && self.meta.options.rules.obeys(Rule::NumbersAreDurableFirst) {
+            self.sync()?;
         }
-        self.apply_logged(&encode_again(counted, told)?)
+        Ok(answer)
     }
 
     fn sync(&self) -> Result<()> {
@@ -236,7 +223,8 @@ fn gone() -> Error {
     Error::new(ErrorKind::Unreachable, "another node serves the metadata, or will soon")
 }
 
-fn unreachable(failure: &Failure) -> Error {
-    let detail = format!("a change has no place in the metadata's log: {failure}");
+fn unreachable(entry: LogEntryRef<'_>, failure: &Failure) -> Error {
+    let client = entry.entry().client;
+    let detail = format!("a change of client {client} has no place in the log: {failure}");
     Error::new(ErrorKind::Unreachable, detail)
 }

@@ -432,6 +432,10 @@ impl MetaPort for MetaStore {
         if let Ok(reply) = &answer.outcome {
             self.after(op, reply)?;
         }
+        let first = machine::durable_first(&self.state.read().holders[0].kv, counted, &answer)?;
+        if first > self.synced.load(Ordering::Acquire) {
+            self.sync()?;
+        }
         Ok(answer)
     }
 

@@ -80,7 +80,7 @@ impl Rig {
     }
 
     /// A copy of what a killed process leaves. It can be changed on its own.
-    fn copy(&self) -> Rig {
+    pub(super) fn copy(&self) -> Rig {
         let disks = self.disks.iter().map(|disk| disk.copy()).collect();
         let witness = self.witness.as_ref().map(|disk| disk.copy());
         Rig { disks, witness, source: UnusedChunks::shared() }

@@ -7,15 +7,15 @@
 
 use crate::keys::{self, KeyRange};
 use crate::records::{
-    CONFIGURATION, COUNTERS, Counters, DentryRecord, InodeRecord, OrphanRecord, ReservedRecord,
-    decode, encode,
+    CONFIGURATION, COUNTERS, Counters, DentryRecord, InodeRecord, Numbers, OrphanRecord,
+    ReservedRecord, decode, encode,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use strake_proto::meta::{Configuration, Numbers};
-use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, ObjectId, Result, Timestamp};
+use strake_proto::meta::Configuration;
+use strake_proto::{ClientId, Error, ErrorKind, Ino, ObjectId, Result, Timestamp};
 use strake_store::{Batch, KvRead};
 
 /// One entry's transaction; see the module.
@@ -25,11 +25,12 @@ pub(crate) struct Transaction<'a> {
     pub(crate) client: ClientId,
     /// The time that the entry sets wherever it sets one.
     pub(crate) time: Timestamp,
+    /// The numbers that are kept for the client, and the entry's position. `None` if all numbers
+    /// come from the counters.
+    pub(crate) numbers: Option<(Numbers, u64)>,
     changes: BTreeMap<Vec<u8>, Option<Arc<[u8]>>>,
     inodes: Vec<LoadedInode>,
     counters: Option<Counters>,
-    /// Numbers that the entry had when it was answered first.
-    pub(crate) numbers: Numbers,
 }
 
 struct LoadedInode {
@@ -45,10 +46,10 @@ impl<'a> Transaction<'a> {
             kv,
             client,
             time,
+            numbers: None,
             changes: BTreeMap::new(),
             inodes: Vec::with_capacity(4),
             counters: None,
-            numbers: Numbers::default(),
         }
     }
 
@@ -173,47 +174,6 @@ impl<'a> Transaction<'a> {
             self.counters = self.get(&keys::global(COUNTERS))?;
         }
         self.counters.as_mut().ok_or_else(unformatted)
-    }
-
-    /// A number for a new inode.
-    pub(crate) fn take_ino(&mut self) -> Result<Ino> {
-        let wanted = self.numbers.ino.take();
-        let next = self.counters()?.next_ino;
-        if let Some(ino) = wanted.filter(|ino| ino.0 < next && ino.0 > Ino::ROOT.0)
-            && self.kv.get(&keys::inode(ino))?.is_none()
-        {
-            return Ok(ino);
-        }
-        self.counters()?.next_ino += 1;
-        Ok(Ino(next))
-    }
-
-    /// A number for a new object.
-    pub(crate) fn take_object(&mut self) -> Result<ObjectId> {
-        let wanted = self.numbers.object.take();
-        let next = self.counters()?.next_object;
-        if let Some(object) = wanted.filter(|object| object.0 < next && object.0 > 0)
-            && self.reserved(object)?.is_none()
-        {
-            return Ok(object);
-        }
-        self.counters()?.next_object += 1;
-        Ok(ObjectId(next))
-    }
-
-    /// The first of `count` numbers of grants.
-    pub(crate) fn take_grants(&mut self, count: u64) -> Result<GrantNumber> {
-        let wanted = self.numbers.grant.take();
-        let next = self.counters()?.next_grant;
-        let fits = |grant: &GrantNumber| grant.0.checked_add(count).is_some_and(|end| end <= next);
-        if let Some(grant) = wanted.filter(fits) {
-            return Ok(grant);
-        }
-        let end = next.checked_add(count).ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, format!("{count} grants are more than there are"))
-        })?;
-        self.counters()?.next_grant = end;
-        Ok(GrantNumber(next))
     }
 
     pub(crate) fn set_counters(&mut self, counters: Counters) {

@@ -645,31 +645,6 @@ pub struct Removed {
     pub links: u32,
 }
 
-/// The numbers that a reply has from counters which all clients share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Numbers {
-    /// Of an inode.
-    pub ino: Option<Ino>,
-    /// Of an object.
-    pub object: Option<ObjectId>,
-    /// Of a grant.
-    pub grant: Option<GrantNumber>,
-}
-
-impl Numbers {
-    /// Those of a reply.
-    pub fn of(reply: &MetaReply) -> Numbers {
-        match reply {
-            MetaReply::Inode(inode) => Numbers { ino: Some(inode.attr.ino), ..Numbers::default() },
-            MetaReply::Object(layout) => {
-                Numbers { object: Some(layout.object), ..Numbers::default() }
-            }
-            MetaReply::Session { grant } => Numbers { grant: Some(*grant), ..Numbers::default() },
-            _ => Numbers::default(),
-        }
-    }
-}
-
 /// A way to the metadata: a direct call in one process, or a session on a socket.
 pub trait MetaPort: Send + Sync {
     /// Answers a question.
@@ -696,16 +671,6 @@ pub trait MetaPort: Send + Sync {
     fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
         let detail = format!("change {} cannot be counted here", counted.entry.sequence);
         Err(Error::new(ErrorKind::NotSupported, detail))
-    }
-
-    /// As [`MetaPort::apply_counted`], for a change that a leader has answered and then lost. It
-    /// gets the numbers that the answer had. So the changes of several clients may be sent again
-    /// in any order among them.
-    ///
-    /// # Errors
-    /// As [`MetaPort::apply_counted`].
-    fn apply_again(&self, counted: &CountedEntry, _told: Numbers) -> Result<CountedAnswer> {
-        self.apply_counted(counted)
     }
 
     /// Makes every change answered before the call durable on all copies.

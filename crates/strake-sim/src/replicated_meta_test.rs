@@ -178,10 +178,9 @@ fn same_seed_same_trace_of_replicated_metadata() {
 fn each_rule_of_replicated_metadata_is_missed() {
     for rule in [
         Rule::SyncsWaitForCommits,
-        Rule::LeadersBurnNumbers,
-        Rule::ReplaysKeepNumbers,
         Rule::CopiesBringChanges,
         Rule::BrokenCopiesAreMarked,
+        Rule::NumbersAreDurableFirst,
     ] {
         let found = test_seeds(0, 200).find(|&seed| {
             catch_unwind(AssertUnwindSafe(|| simulate(seed, Some(rule)).expect())).is_err()

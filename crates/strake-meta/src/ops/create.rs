@@ -68,7 +68,7 @@ fn insert(txn: &mut Transaction<'_>, parent: Ino, new: &NewInode, links: u32) ->
         Some(acl) => (permissions, access) = acl.inherit(permissions),
         None => permissions &= !(new.umask & 0o777),
     }
-    let ino = txn.take_ino()?;
+    let ino = txn.next_ino()?;
     txn.counters()?.inodes += 1;
     let mut record = InodeRecord {
         generation: Generation(1),

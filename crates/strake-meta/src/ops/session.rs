@@ -5,7 +5,7 @@ use crate::ops::window;
 use crate::records::{CONFIGURATION, OrphanRecord, ReservedRecord, decode};
 use crate::transaction::{Transaction, unformatted};
 use strake_proto::meta::{MetaReply, PendingRange};
-use strake_proto::{Error, ErrorKind, Ino, NsdId, ObjectId, Result};
+use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, ObjectId, Result};
 
 /// Begins a client's life and ends the life before it. Two lives never get the same grant. An
 /// unused grant costs nothing.
@@ -48,7 +48,12 @@ fn require_format(txn: &Transaction<'_>) -> Result<()> {
 /// Gives away `count` grant numbers and returns the first.
 pub(crate) fn reserve_grants(txn: &mut Transaction<'_>, count: u64) -> Result<MetaReply> {
     require_format(txn)?;
-    Ok(MetaReply::Session { grant: txn.take_grants(count)? })
+    let counters = txn.counters()?;
+    let grant = GrantNumber(counters.next_grant);
+    counters.next_grant = counters.next_grant.checked_add(count).ok_or_else(|| {
+        Error::new(ErrorKind::Invalid, format!("{count} grants are more than there are"))
+    })?;
+    Ok(MetaReply::Session { grant })
 }
 
 pub(crate) fn reap(txn: &mut Transaction<'_>, ino: Ino) -> Result<MetaReply> {

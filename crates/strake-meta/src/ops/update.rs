@@ -36,7 +36,7 @@ pub(crate) fn new_object(txn: &mut Transaction<'_>, ino: Ino) -> Result<MetaRepl
     let Some(layout) = configuration.pool.layouts.last() else {
         return Err(invalid("the pool has no layout yet"));
     };
-    let object = txn.take_object()?;
+    let object = txn.next_object()?;
     let layout = ObjectLayout {
         object,
         code: configuration.code,

@@ -50,7 +50,7 @@ pub(crate) fn admit(txn: &Transaction<'_>, counted: &CountedEntry) -> Result<Adm
     if session.life != counted.life {
         if matches!(counted.entry.op, MetaOp::Join) {
             let (life, oldest) = (counted.life, counted.oldest);
-            return Ok(Admission::New(SessionRecord { life, oldest }));
+            return Ok(Admission::New(SessionRecord::new(life, oldest)));
         }
         let detail = format!("client {} has begun another life: mount again", txn.client);
         return Err(Error::new(ErrorKind::Fenced, detail));

@@ -11,14 +11,12 @@ pub enum Rule {
     SyncsWaitForCommits,
     /// Whoever was told of a leader in one term is not served in another.
     PortsEndWithTheirTerm,
-    /// A leader burns the numbers that leaders before it may have given away.
-    LeadersBurnNumbers,
-    /// A change that was answered and lost gets the numbers that it had.
-    ReplaysKeepNumbers,
     /// A copy brings what was changed since it began.
     CopiesBringChanges,
     /// A copy that broke off is known as such after a crash.
     BrokenCopiesAreMarked,
+    /// A client is told no number before it is certain that the number is the client's.
+    NumbersAreDurableFirst,
 }
 
 /// Which rules are obeyed.

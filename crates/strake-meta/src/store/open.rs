@@ -247,6 +247,9 @@ fn apply_next(holder: &Holder, at: Lsn, lsn: Lsn, bytes: &[u8]) -> Result<()> {
         LogEntry::Counted(counted) => {
             machine::apply_counted(&holder.kv, &counted, lsn.0).map(|(_, changes)| changes)
         }
+        LogEntry::CountedBefore(counted) => {
+            machine::apply_counted_before(&holder.kv, &counted, lsn.0).map(|(_, changes)| changes)
+        }
     };
     let changes = applied.map_err(|error| {
         Error::new(ErrorKind::Corrupt, format!("metadata entry {lsn:?}: {error}"))

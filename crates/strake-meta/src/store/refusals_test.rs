@@ -55,6 +55,26 @@ fn counted_changes_are_in_the_log_with_their_answers() {
 }
 
 #[test]
+fn no_number_is_told_before_it_is_durable_whose_it_is() {
+    let (rig, store) = Rig::new(4, 1, true);
+    let durable = || rig.copy().open(&[]).expect("opens").entries();
+    joined(&store);
+    assert_eq!(durable(), 2, "a life has a grant, which is told");
+    store.apply_counted(&make(2)).expect("answered").outcome.expect("made");
+    assert_eq!(durable(), 3, "it took a range of numbers");
+    store.apply_counted(&make(3)).expect("answered").outcome.expect("made");
+    assert_eq!(durable(), 3, "from a range that is durable");
+    let answer = store.apply_counted(&make(4)).expect("answered");
+    // What is sent again after a crash gets the numbers that it had.
+    let store = rig.copy().open(&[]).expect("opens");
+    store
+        .apply(&entry(60, create(Ino::ROOT, "other", new_inode(FileType::Regular))))
+        .expect("made");
+    store.apply_counted(&make(3)).expect("answered").outcome.expect("made");
+    assert_eq!(store.apply_counted(&make(4)).expect("answered").outcome, answer.outcome);
+}
+
+#[test]
 fn a_change_that_was_refused_without_an_entry_stays_refused() {
     let (_rig, store) = Rig::new(3, 1, true);
     joined(&store);

@@ -12,7 +12,7 @@ use strake_meta::replicated::TermPort;
 use strake_proto::layout::PoolMap;
 use strake_proto::meta::{
     Configuration, CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
-    NewInode, Numbers,
+    NewInode,
 };
 use strake_proto::{
     ClientId, Code, Error, ErrorKind, FileType, Ino, NsdId, Result, Term, Timestamp,
@@ -279,9 +279,10 @@ impl Client {
         self.tally.moves += 1;
         for (counted, told) in &mut self.told[self.synced..] {
             self.tally.replayed += 1;
-            let numbers = told.outcome.as_ref().map(Numbers::of).expect("all were done");
-            match port.apply_again(counted, numbers) {
+            match port.apply_counted(counted) {
                 Ok(answer) => {
+                    let is_done = answer.outcome.is_ok();
+                    assert!(is_done, "{:?} of {counted:?} again", answer.outcome);
                     assert_eq!(answer.outcome, told.outcome, "another answer to {counted:?}");
                     *told = answer;
                 }
