@@ -223,3 +223,71 @@ fn contents_that_find_no_room_outside_the_inode_stay_in_there_however_often_it_i
     assert_eq!(read(&vfs, small, 0, 6000)[2999..], [&[7][..], &[8; 2000]].concat());
     vfs.shutdown().expect("ended");
 }
+
+#[test]
+fn allocated_space_is_there_when_it_is_written_however_full_the_rest_is() {
+    for seed in test_seeds(1, 2) {
+        for code in CODES {
+            eprintln!("seed {seed}, code {code}");
+            let (rig, mut rng) = (Rig::new(code, 6), Rng::new(seed));
+            rig.nsds.iter().for_each(|nsd| nsd.set_capacity(CAPACITY));
+            let vfs = rig.start(0);
+            let (_, handle) = create(&vfs, "kept");
+            let free = vfs.statfs().expect("answers").free;
+            let (start, end) = (rng.index(2 * BLOCK) as u64, free / 2 + rng.below(BLOCK as u64));
+            // What is there stays as it is.
+            vfs.write(handle, start, b"there").expect("written");
+            let allocate = FallocateMode::Allocate { keep_size: false };
+            vfs.fallocate(handle, 0..end, allocate).expect("there is room");
+            assert!(vfs.statfs().expect("answers").free <= free - end + BLOCK as u64, "counted");
+            let mut held = vec![0; end as usize];
+            held[start as usize..][..5].copy_from_slice(b"there");
+            assert!(read(&vfs, handle, 0, end as usize + 1) == held, "zeros around it");
+            vfs.fsync(handle).expect("synced");
+            fill(&vfs, create(&vfs, "f").1, &mut rng);
+            // It outlives a restart, and so it does not depend on what is in memory.
+            vfs.shutdown().expect("ended");
+            drop(vfs);
+            let vfs = rig.start(0);
+            fill(&vfs, create(&vfs, "g").1, &mut rng);
+            let (_, handle) = open(&vfs, "kept");
+            for at in (0..held.len()).step_by(100_000) {
+                let bytes = &mut held[at..(at + 100_000).min(end as usize)];
+                rng.fill(bytes);
+                let written = vfs.write(handle, at as u64, bytes);
+                assert_eq!(written.expect("it was promised"), bytes.len());
+            }
+            vfs.fsync(handle).expect("it was promised");
+            rig.crash();
+            drop(vfs);
+            let vfs = rig.start(0);
+            let (_, handle) = open(&vfs, "kept");
+            assert!(read(&vfs, handle, 0, end as usize) == held);
+            vfs.shutdown().expect("ended");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_not_allocated() {
+    let rig = Rig::new("2x", 3);
+    rig.nsds.iter().for_each(|nsd| nsd.set_capacity(CAPACITY));
+    let vfs = rig.start(0);
+    let (ino, handle) = create(&vfs, "f");
+    let free = vfs.statfs().expect("answers").free;
+    for keep_size in [true, false] {
+        let allocate = FallocateMode::Allocate { keep_size };
+        let refused = vfs.fallocate(handle, 0..2 * free, allocate).expect_err("too much");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        assert_eq!(vfs.getattr(ino).expect("attr").size, 0);
+    }
+    assert_eq!(vfs.statfs().expect("answers").free, free);
+    // A file with a hole: the hole alone gets space, and the size stays.
+    vfs.write(handle, 3 * BLOCK as u64, b"end").expect("written");
+    let allocate = FallocateMode::Allocate { keep_size: true };
+    vfs.fallocate(handle, 0..4 * BLOCK as u64, allocate).expect("there is room");
+    let attr = vfs.getattr(ino).expect("attr");
+    assert_eq!(attr.size, 3 * BLOCK as u64 + 3);
+    assert!(attr.allocated >= 3 * BLOCK as u64, "{}", attr.allocated);
+    vfs.shutdown().expect("ended");
+}

@@ -38,6 +38,15 @@ const EDGES_BYTES_MAX: usize = 256 << 10;
 /// huge page.
 const SMALL_BYTES: usize = 1 << 20;
 
+/// What a step does where bytes are there already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    /// Writes over them.
+    Writes,
+    /// Leaves them alone.
+    Keeps,
+}
+
 /// The result of a step.
 enum Step {
     Done(usize),
@@ -98,7 +107,8 @@ impl Of<'_> {
         let mut room = false;
         let mut result = Ok(());
         while *done < bytes.len() {
-            match self.write_step(offset + *done as u64, &bytes[*done..], extend, room) {
+            let (at, rest) = (offset + *done as u64, &bytes[*done..]);
+            match self.write_step(at, rest, extend, room, Over::Writes) {
                 Ok(Step::Done(0)) => break,
                 Ok(Step::Done(count)) => {
                     *done += count;
@@ -121,6 +131,33 @@ impl Of<'_> {
         result
     }
 
+    /// Gives a block space up to the byte at `last`, if it has less: that byte becomes zero, which
+    /// it reads as anyway. The caller holds `extend` if the byte may lie beyond the size.
+    pub(crate) fn allocate_to(&self, last: u64, extend: bool) -> Result<()> {
+        let mount = self.mount;
+        let (waiters, limit) = (&mount.array.observe.waiters, mount.settings.standstill_max);
+        if !mount.page_pool.wait_for_clean(waiters, limit, &|| mount.kick()) {
+            return Err(Error::new(ErrorKind::Io, "dirty pages cannot be written to the NSDs"));
+        }
+        let mut room = false;
+        loop {
+            match self.write_step(last, &[0], extend, room, Over::Keeps)? {
+                // Without `extend`: the file was cut meanwhile, and has nothing there.
+                Step::Done(_) => return Ok(()),
+                Step::Room(size) => {
+                    mount.admit(size);
+                    room = true;
+                }
+                Step::Again => {}
+            }
+        }
+    }
+
+    /// Up to where a block has bytes, in memory or stored.
+    fn length(&self, layout: &ObjectLayout, block: &Block, data: &BlockData) -> Result<u32> {
+        Ok(data.length.max(stored_length(self.mount, layout, block)?))
+    }
+
     /// Raises the size and notes the times, after the bytes are in place.
     pub(crate) fn note_written(&self, end: u64) {
         let now = self.mount.now();
@@ -132,24 +169,31 @@ impl Of<'_> {
     }
 
     /// Writes within one block or the inode. `Done(0)` says that the file is too short.
-    fn write_step(&self, offset: u64, bytes: &[u8], extend: bool, room: bool) -> Result<Step> {
+    fn write_step(
+        &self,
+        offset: u64,
+        bytes: &[u8],
+        extend: bool,
+        room: bool,
+        over: Over,
+    ) -> Result<Step> {
         let content = self.file.content.read();
         if !extend && offset + bytes.len() as u64 > self.file.size() {
             return Ok(Step::Done(0));
         }
         let Content::Object(layout) = &*content else {
             drop(content);
-            return self.write_inline(offset, bytes, extend);
+            return self.write_inline(offset, bytes, extend, over);
         };
         let block_size = u64::from(layout.block_size);
         let (index, within) = (offset / block_size, (offset % block_size) as usize);
         let count = bytes.len().min(layout.block_size as usize - within);
-        self.write_block(layout, index, within, &bytes[..count], room)
+        self.write_block(layout, index, within, &bytes[..count], room, over)
     }
 
     /// Writes into the inode. If the bytes do not fit there, or the metadata is short of space, the
     /// file gets an object.
-    fn write_inline(&self, offset: u64, bytes: &[u8], extend: bool) -> Result<Step> {
+    fn write_inline(&self, offset: u64, bytes: &[u8], extend: bool, over: Over) -> Result<Step> {
         let mut content = self.file.content.write();
         if !extend && offset + bytes.len() as u64 > self.file.size() {
             return Ok(Step::Done(0));
@@ -160,6 +204,9 @@ impl Of<'_> {
             Content::Empty => 0,
             Content::Inline(held) => held.len(),
         };
+        if over == Over::Keeps && end <= before as u64 {
+            return Ok(Step::Done(bytes.len()));
+        }
         let more = usize::try_from(end).unwrap_or(usize::MAX).saturating_sub(before);
         let fits = end <= INLINE_BYTES_MAX as u64
             && (more == 0 || self.file.hold_inline(&self.mount.array.meta, more)?);
@@ -228,6 +275,7 @@ impl Of<'_> {
         within: usize,
         bytes: &[u8],
         room: bool,
+        over: Over,
     ) -> Result<Step> {
         let block = self.file.block(layout, index);
         let mut data = block.data.write();
@@ -235,6 +283,9 @@ impl Of<'_> {
             return Ok(Step::Again);
         }
         let end = within + bytes.len();
+        if over == Over::Keeps && self.length(layout, &block, &data)? as usize >= end {
+            return Ok(Step::Done(bytes.len()));
+        }
         let fill = self.fill_of(layout, index, &data, within, bytes.len());
         let capacity = match fill {
             Fill::Parts => layout.block_size as usize,

@@ -1,8 +1,12 @@
 //! Allocation, holes and zeroed ranges.
 //!
 //! The whole blocks of a hole are deleted with one metadata entry, as in a truncate. The blocks at
-//! its edges are zeroed in memory. An allocation reserves no blocks, because every write goes to
-//! new space anyway. It checks that there is room now, and extends the file.
+//! its edges are zeroed in memory.
+//!
+//! An allocation writes zeros where the file has nothing. So the space is counted as used, on each
+//! disk that it will take, and outlives restarts. Writing over it needs no more room than any
+//! overwriting does (docs/decisions/0019, 0030, 0049). Beyond the end of the file nothing can be
+//! stored. There an allocation with `keep_size` only checks that there is room now.
 
 use crate::data::of::Of;
 use crate::flush::make_room::with_room;
@@ -34,14 +38,34 @@ impl Of<'_> {
                 if !self.mount.array.room.would_fit(new) {
                     return Err(ErrorKind::NoSpace.into());
                 }
+                self.allocate(&range, keep_size)?;
                 self.grow_to(range.end, keep_size)
             }
             FallocateMode::PunchHole => self.punch(range),
             FallocateMode::ZeroRange { keep_size } => {
                 self.punch(range.clone())?;
+                self.allocate(&range, keep_size)?;
                 self.grow_to(range.end, keep_size)
             }
         }
+    }
+
+    /// Gives each block of the range space up to the range's end, within the file if `keep_size`.
+    fn allocate(&self, range: &Range<u64>, keep_size: bool) -> Result<()> {
+        let block_size = u64::from(self.mount.array.block_size);
+        let extend = (!keep_size && range.end > self.file.size()).then(|| self.file.extend.lock());
+        let size = self.file.size();
+        let end = if keep_size { range.end.min(size) } else { range.end };
+        if end > size {
+            self.trim_tail(size)?;
+        }
+        let mut at = range.start;
+        while at < end {
+            let next = end.min((at / block_size + 1) * block_size);
+            self.allocate_to(next - 1, extend.is_some())?;
+            at = next;
+        }
+        Ok(())
     }
 
     fn grow_to(&self, end: u64, keep_size: bool) -> Result<()> {
