@@ -26,12 +26,15 @@ pub fn give_way() {
     // On Linux both calls concern the calling thread. If they are refused, the thread goes on as
     // any.
     let _ = setpriority_process(None, NICE);
-    let parameters = libc::sched_param { sched_priority: 0 };
+    // The kernel's `sched_param`. musl's function does nothing, so the kernel is asked itself.
+    let priority: libc::c_int = 0;
     // A small share alone does not help the waker of such a thread. A thread that has slept is owed
     // time, and takes the processor from its waker at once, for as long as a turn. A batch thread
     // waits for its turn.
     // SAFETY: the parameters are read during the call only.
-    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) };
+    let _ = unsafe {
+        libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_BATCH, &raw const priority)
+    };
 }
 
 /// The processor time that the calling thread has had.
@@ -67,8 +70,14 @@ pub fn resident_bytes() -> Result<u64> {
 pub fn keep_descriptors() {
     // SAFETY: no descriptor is closed here and none changes what it refers to; only what exec(2)
     // does with them.
+    // musl has no function for it.
     let kept = unsafe {
-        libc::close_range(FIRST_OTHER, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int)
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST_OTHER,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
     };
     // Linux 5.11 has it, and 5.17 is needed anyway.
     debug_assert_eq!(kept, 0, "close_range");
