@@ -3,10 +3,14 @@
 # Where cargo builds; the variable is cargo's own.
 CARGO_TARGET_DIR ?= target
 
-.PHONY: build demo demo-cluster check test fix soak deps clean
+.PHONY: build packages demo demo-cluster check test fix soak deps clean
 
 build:
 	cargo build --release -p strake
+
+# A .deb, a .rpm and a tarball with checksums in target/packages; scripts/try-package tries the .deb.
+packages: build
+	@scripts/packages "$(CARGO_TARGET_DIR)/release/strake" "$(CARGO_TARGET_DIR)/packages"
 
 deps:
 	@scripts/deps
