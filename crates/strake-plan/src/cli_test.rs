@@ -187,6 +187,36 @@ fn a_new_design_evaluates_and_is_never_written_over_another() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+/// The lines of a text with single spaces.
+fn plain(text: &str) -> Vec<String> {
+    text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn the_first_hour_of_the_document_prints_what_it_says() {
+    let directory = std::env::temp_dir().join(format!("strake-plan-walk-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    plan(&format!("new {}/first", directory.display())).unwrap();
+    let document = std::fs::read_to_string(format!("{ROOT}/docs/plan.md")).unwrap();
+    let walk = document.split("## The first hour").nth(1).unwrap().split("\n## ").next().unwrap();
+    let mut lines = 0;
+    for listing in walk.split("```").skip(1).step_by(2) {
+        let listing = listing.replace("\\\n", " ");
+        let (command, said) = listing.trim().split_once('\n').unwrap();
+        let command = command.trim_start_matches("$ strake plan ");
+        let file = format!("{}/first.toml", directory.display());
+        let printed = plain(&plan(&command.replace("first.toml", &file)).unwrap());
+        for line in plain(said) {
+            let line = line.trim_end_matches('…').trim();
+            let found = printed.iter().any(|printed| printed.starts_with(line));
+            assert!(found, "'{line}' is not in\n{}", printed.join("\n"));
+            lines += 1;
+        }
+    }
+    assert!(lines > 12, "{lines} lines were held against the program");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
 #[test]
 fn designs_are_compared_and_fields_changed() {
     let two = "docs/plan/examples/solution-2a.toml docs/plan/examples/solution-2c1.toml";

@@ -64,6 +64,7 @@ impl Domain {
             1 => {
                 format!("all there; no further {name} may go ({strips} of a stripe's strips each)")
             }
+            2 => format!("all there; one more {name} may go"),
             _ => format!("all there; {} more {name}s may go", survives - 1),
         }
     }

@@ -12,6 +12,7 @@ use crate::error::PlanError;
 use crate::evaluate::lan_of;
 use crate::figure::Figure;
 use crate::library::{FileSystem, Parity};
+use crate::loss::server_domain;
 use crate::operation::latency;
 use crate::stage::{Lost, Metric, adapter, block_stages, client_stages, disk_stream};
 use crate::unit::{KIB, Unit};
@@ -155,9 +156,16 @@ fn stages(
         true => (Metric::IopsWrite, Metric::Write),
         false => (Metric::IopsRead, Metric::Read),
     };
+    // Where stripes lie over all servers, a lost one takes its share along. Else a loss concerns
+    // one block, and every stripe waits for the slowest.
+    let (lost, left) = match server_domain(tier) {
+        Some(domain) if lost.servers > 0.0 => {
+            (Lost::default(), 1.0 - lost.servers / domain.count as f64)
+        }
+        _ => (lost, 1.0),
+    };
     let of = |metric| {
-        let blocks = tier.blocks as f64;
-        // A loss concerns one block; every stripe waits for the slowest.
+        let blocks = tier.blocks as f64 * left;
         let all = block_stages(tier, metric, lost).into_iter();
         let mut all: Vec<(String, f64)> =
             all.map(|stage| (stage.name, stage.value * blocks)).collect();

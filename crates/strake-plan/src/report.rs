@@ -4,6 +4,8 @@ use crate::design::System;
 use crate::elevation::elevation;
 use crate::evaluate::{Evaluation, TIE, TierEvaluation};
 use crate::figure::{Derivation, Figure};
+use crate::mix::MixEvaluation;
+use crate::reliability::Reliability;
 use crate::stage::Metric;
 use crate::svg::{Bar, bars, chain, racks};
 use crate::text::spans;
@@ -61,6 +63,7 @@ pub fn html(system: &System, evaluation: &Evaluation) -> String {
         capacity_bars(&mut out, tier, evaluation.metadata.inputs()[1].value);
         losses(&mut out, tier);
     }
+    mixes(&mut out, &evaluation.mixes);
     let views = elevation(system, RACKS_DRAWN);
     let drawn = views.len() as f64;
     let _ = write!(out, "<h2>Racks</h2>\n<div>{}</div>\n", racks(&views));
@@ -113,6 +116,9 @@ fn summary(out: &mut String, evaluation: &Evaluation) {
         row("rebuild of a disk", tier.rebuild.show(), "");
         for time in &tier.latency {
             row(&time.name, time.show(), "");
+        }
+        for figure in tier.reliability.iter().flat_map(Reliability::figures) {
+            row(&figure.name, figure.show(), "");
         }
     }
     out.push_str("</table>\n");
@@ -171,6 +177,32 @@ fn losses(out: &mut String, tier: &TierEvaluation) {
     );
 }
 
+fn mixes(out: &mut String, mixes: &[MixEvaluation]) {
+    if mixes.is_empty() {
+        return;
+    }
+    out.push_str(
+        "<h2>Mixes</h2>\n<table><tr><th>Mix</th><th>Tier</th><th class=\"number\">Operations</th>\
+         <th class=\"number\">Bytes</th><th class=\"number\">Time of one</th><th>Gated by</th>\
+         </tr>\n",
+    );
+    for mix in mixes {
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td class=\"number\">&lt; {}</td><td class=\"number\">{}</td>\
+             <td class=\"number\">{}</td><td>{}{}</td></tr>",
+            escape(&mix.name),
+            escape(&mix.tier),
+            Unit::OperationsPerSecond.show(mix.rate),
+            Unit::BytesPerSecond.show(mix.bytes),
+            Unit::Seconds.show(mix.time),
+            escape(&mix.gate),
+            if mix.enough == Some(false) { "; less than wanted" } else { "" },
+        );
+    }
+    out.push_str("</table>\n");
+}
+
 fn parts(out: &mut String, evaluation: &Evaluation) {
     out.push_str("<h2>Parts</h2>\n<table>\n");
     for figure in evaluation.inventory.figures() {
@@ -192,7 +224,9 @@ fn warnings(out: &mut String, evaluation: &Evaluation) {
     for warning in &evaluation.warnings {
         let _ = writeln!(
             out,
-            "<div class=\"warning\"><b>{}</b> (tier {}): {}. <span class=\"source\">{}</span></div>",
+            "<div class=\"warning\">{}<b>{}</b> (tier {}): {}. \
+             <span class=\"source\">{}</span></div>",
+            if warning.broken { "ERROR: " } else { "" },
             escape(&warning.rule),
             escape(&warning.tier),
             escape(&warning.text),
@@ -248,7 +282,11 @@ pub fn markdown(evaluation: &Evaluation) -> String {
                 rate.oversized()
             );
         }
-        let _ = write!(out, "| rebuild of a disk | {} | | |\n\n", tier.rebuild.show());
+        let _ = writeln!(out, "| rebuild of a disk | {} | | |", tier.rebuild.show());
+        for figure in tier.reliability.iter().flat_map(Reliability::figures) {
+            let _ = writeln!(out, "| {} | {} | | |", figure.name, figure.show());
+        }
+        out.push('\n');
         out.push_str(
             "| after a loss of | the data is | write | read | IOPS write | IOPS read |\n\
                       |---|---|---:|---:|---:|---:|\n",
@@ -261,6 +299,7 @@ pub fn markdown(evaluation: &Evaluation) -> String {
             let _ = writeln!(out, "| {} | {} | {rates} |", loss.lost, loss.data);
         }
     }
+    markdown_mixes(&mut out, &evaluation.mixes);
     out.push_str("\n## Parts\n\n| part | count |\n|---|---:|\n");
     for figure in evaluation.inventory.figures() {
         let _ = writeln!(out, "| {} | {} |", figure.name, figure.show());
@@ -278,6 +317,26 @@ pub fn markdown(evaluation: &Evaluation) -> String {
     }
     out.push_str("```\n");
     out
+}
+
+fn markdown_mixes(out: &mut String, mixes: &[MixEvaluation]) {
+    if mixes.is_empty() {
+        return;
+    }
+    out.push_str("\n## Mixes\n\n| mix | tier | operations | bytes | time of one | gated by |\n");
+    out.push_str("|---|---|---:|---:|---:|---|\n");
+    for mix in mixes {
+        let _ = writeln!(
+            out,
+            "| {} | {} | < {} | {} | {} | {} |",
+            mix.name,
+            mix.tier,
+            Unit::OperationsPerSecond.show(mix.rate),
+            Unit::BytesPerSecond.show(mix.bytes),
+            Unit::Seconds.show(mix.time),
+            mix.gate,
+        );
+    }
 }
 
 #[cfg(test)]

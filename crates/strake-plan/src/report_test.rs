@@ -54,6 +54,44 @@ fn the_bottleneck_is_marked_and_the_figures_are_those_of_evaluate() {
     assert!(text.contains("storage-ports"));
 }
 
+/// Cells of a row, with those that span several columns.
+fn cells(row: &str) -> usize {
+    let tags = row.split('<').filter(|tag| tag.starts_with("td") || tag.starts_with("th"));
+    tags.map(|tag| match tag.split_once("colspan=\"") {
+        Some((_, rest)) => rest.split('"').next().unwrap().parse().unwrap(),
+        None => 1,
+    })
+    .sum()
+}
+
+#[test]
+fn every_example_makes_a_page_whose_tables_are_rectangles() {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/plan/examples");
+    for entry in std::fs::read_dir(examples).unwrap() {
+        let path = entry.unwrap().path();
+        let (page, text) = pages(&std::fs::read_to_string(&path).unwrap());
+        check_nesting(&page);
+        for table in page.split("<table>").skip(1) {
+            let table = table.split("</table>").next().unwrap();
+            let rows: Vec<usize> = table.split("<tr>").skip(1).map(cells).collect();
+            assert!(rows.iter().all(|row| *row == rows[0]), "{}: {table}", path.display());
+        }
+        for wrong in ["NaN", "inf ", "e308"] {
+            assert!(!page.contains(wrong) && !text.contains(wrong), "{}: {wrong}", path.display());
+        }
+    }
+}
+
+#[test]
+fn mixes_and_reliability_are_on_the_page() {
+    let (page, text) = pages(include_str!("../../../docs/plan/examples/audit-12-mix.toml"));
+    for said in ["waiting for answers", "probability of data loss in a year", "checkpoint"] {
+        assert!(page.contains(said) && text.contains(said), "{said}");
+    }
+    let (page, _) = pages(include_str!("../../../docs/plan/examples/audit-01-four-disks.toml"));
+    assert!(page.contains("ERROR: <b>promise-broken</b>"));
+}
+
 #[test]
 fn titles_cannot_break_out_of_the_page() {
     let evil = BALANCED.replace("title = \"", "title = \"<script>alert(1)</script> & ");

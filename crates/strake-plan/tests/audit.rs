@@ -69,8 +69,8 @@ fn a_code_wider_than_its_disks_survives_fewer_losses_and_is_an_error() {
     design.tier[0].blocks = 6;
     let enough = evaluated(&design);
     assert!(!enough.broken());
-    assert!(loss(&enough, "one disk").data.contains("1 more disks may go"));
-    assert!(loss(&enough, "one server").data.contains("1 more servers may go"));
+    assert!(loss(&enough, "one disk").data.contains("one more disk may go"));
+    assert!(loss(&enough, "one server").data.contains("one more server may go"));
 
     design.tier[0].storage.strips_share_disks = true;
     design.tier[0].blocks = 4;
@@ -406,6 +406,10 @@ fn mixes_are_gated_by_waiting_by_stages_and_by_names() {
     close(deep.mixes[0].rate, 1.0 / (0.7 / reads + 0.3 / writes));
     close(deep.mixes[0].time, 1e6 / deep.mixes[0].rate);
     assert_eq!(deep.mixes[0].gate, "disks");
+    // Seven of eight servers are left.
+    let (name, left) = &deep.mixes[0].degraded[1];
+    assert_eq!(name, "one server");
+    close(*left, deep.mixes[0].rate * 7.0 / 8.0);
     let (name, left) = &deep.mixes[0].degraded[0];
     assert_eq!(name, "one disk, while it is rebuilt");
     assert!(*left < 0.76 * deep.mixes[0].rate, "a quarter of the disks' time is the rebuild's");

@@ -1,5 +1,6 @@
 //! The files that the rules look at: every text file that git knows or would add.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::rust::Rust;
@@ -32,7 +33,14 @@ impl Repository {
         let files = String::from_utf8_lossy(&output.stdout)
             .lines()
             // git also lists files that were removed without a commit, and files that are not text.
-            .filter_map(|path| Some(File::new(path, std::fs::read_to_string(path).ok()?)))
+            // Documents may show pictures, so these count as files without a text.
+            .filter_map(|path| match std::fs::read_to_string(path) {
+                Ok(text) => Some(File::new(path, text)),
+                Err(_) if path.ends_with(".png") && Path::new(path).exists() => {
+                    Some(File::new(path, String::new()))
+                }
+                Err(_) => None,
+            })
             .collect();
         Ok(Repository { files })
     }
