@@ -12,7 +12,7 @@ use crate::library::{Adapter, Parity, Sourced};
 use crate::loss::{LossEvaluation, losses};
 use crate::mix::{MixEvaluation, mixes};
 use crate::operation::latency;
-use crate::rebuild::{rebuild_disk, rebuild_server};
+use crate::rebuild::{rebuild_disk, rebuild_unit};
 use crate::reliability::{Reliability, reliability};
 use crate::rule::{Warning, warnings};
 use crate::stage::{Lost, Metric, adapter, block_stages, client_stages, local_iops};
@@ -54,8 +54,8 @@ pub struct TierEvaluation {
     pub losses: Vec<LossEvaluation>,
     /// Time until what one full disk held is redundant again.
     pub rebuild: Figure,
-    /// The same for a server, where its disks fall out with it and the others can take over.
-    pub rebuild_server: Option<Figure>,
+    /// The same for a server or an enclosure that takes its disks along, where others are left.
+    pub rebuild_unit: Option<Figure>,
     /// Time to read one block that no cache holds.
     pub cold_block: Option<Figure>,
     /// Time of one 4 KiB read and write when nothing else waits.
@@ -143,7 +143,7 @@ impl TierEvaluation {
         all.extend(&self.local_iops);
         all.extend(&self.per_core);
         all.push(&self.rebuild);
-        all.extend(&self.rebuild_server);
+        all.extend(&self.rebuild_unit);
         all.extend(&self.cold_block);
         all.extend(&self.latency);
         all.extend(self.reliability.iter().flat_map(Reliability::figures));
@@ -196,9 +196,9 @@ pub fn evaluate_tier(system: &System, tier: &Tier) -> TierEvaluation {
         Figure::product(figure.name.clone(), figure.unit, vec![blocks.clone(), figure])
     };
     let rebuild = rebuild_disk(system, tier);
-    let rebuild_server = rebuild_server(system, tier);
+    let rebuild_unit = rebuild_unit(system, tier);
     TierEvaluation {
-        reliability: reliability(tier, &rebuild, rebuild_server.as_ref()),
+        reliability: reliability(tier, &rebuild, rebuild_unit.as_ref()),
         name: tier.name.clone(),
         blocks: tier.blocks,
         raw: raw(tier, &blocks),
@@ -213,7 +213,7 @@ pub fn evaluate_tier(system: &System, tier: &Tier) -> TierEvaluation {
         per_core: per_core(system, tier),
         losses: losses(system, tier),
         rebuild,
-        rebuild_server,
+        rebuild_unit,
         cold_block: cold_block(system, tier),
         latency: [false, true]
             .into_iter()

@@ -167,6 +167,8 @@ pub struct Enclosure {
     pub servers: Vec<String>,
     /// Servers that each enclosure brings; absent where any number may be cabled to it.
     pub servers_each: Option<Sourced<u64>>,
+    /// Share of such enclosures that is lost with all their disks within a year; of one housing.
+    pub destroyed: Option<Sourced<f64>>,
     /// Codes that `solve` may use.
     #[serde(default)]
     pub codes: Vec<String>,

@@ -191,6 +191,7 @@ impl Library {
                 e.trays_max,
                 e.servers_each,
                 e.housings,
+                e.destroyed,
                 e.host_port_rate,
                 e.iops_write,
                 e.iops_read,

@@ -10,7 +10,7 @@ use crate::design::{FailureGroup, System, Tier};
 use crate::evaluate::usable;
 use crate::figure::Figure;
 use crate::inventory::rack_runs;
-use crate::library::Parity;
+use crate::library::{Parity, Sourced};
 use crate::rebuild::disks_in_scope;
 use crate::stage::{Lost, Metric, block_stages, client_stages};
 use crate::unit::Unit;
@@ -94,6 +94,16 @@ pub fn enclosure_domain(tier: &Tier) -> Option<Domain> {
         Parity::Client => in_block * tier.blocks,
     };
     Some(Domain::new(tier, "enclosure", count))
+}
+
+/// What takes several disks along when it is lost: a server with its bays, or an enclosure. With
+/// the rate at which that happens to one of them.
+pub fn unit_domain<'a>(tier: &Tier<'a>) -> Option<(Domain, Option<&'a Sourced<f64>>)> {
+    if let Some(domain) = server_domain(tier) {
+        let model = tier.servers.as_ref().map(|servers| servers.model);
+        return Some((domain, model.and_then(|model| model.destroyed.as_ref())));
+    }
+    Some((enclosure_domain(tier)?, tier.storage.enclosure.destroyed.as_ref()))
 }
 
 /// Every loss that is looked at.

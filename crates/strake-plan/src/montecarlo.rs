@@ -11,7 +11,8 @@
 //! rate of loss = rate of first failures · mean weight
 //! ```
 //!
-//! Disks and servers fail; a server takes its disks along. Rebuilds run one after the other, as
+//! Disks and servers fail; a server takes its disks along. Where disks are in enclosures outside
+//! the servers, "server" stands for these. Rebuilds run one after the other, as
 //! one node does them, in the order of the stripes, so that a stripe is whole again when its turn
 //! has come. Data is lost when more strips of one stripe are lost than its code tolerates. The
 //! stripes are a sample of real ones. A loss that no stripe of the sample shows is not seen, so the
@@ -21,7 +22,7 @@ use crate::design::{System, Tier};
 use crate::error::PlanError;
 use crate::evaluate::evaluate_tier;
 use crate::library::Parity;
-use crate::loss::server_domain;
+use crate::loss::unit_domain;
 use crate::rebuild::disks_in_scope;
 use crate::reliability::{Reliability, YEAR, per_second};
 use serde::Serialize;
@@ -97,7 +98,8 @@ impl Model {
             wrong(format!("the library has no afr (failures a year) of {}", storage.disk.name))
         })?;
         let disks = disks_in_scope(tier);
-        let servers = server_domain(tier).map_or(disks, |domain| domain.count);
+        let unit = unit_domain(tier);
+        let servers = unit.map_or(disks, |(domain, _)| domain.count);
         let each = disks.div_ceil(servers).max(1);
         let server_of: Vec<usize> = (0..disks).map(|disk| (disk / each) as usize).collect();
         let slot = |index: u64| u16::try_from(index).map(SlotIndex);
@@ -116,8 +118,6 @@ impl Model {
                 placement.stripe(object, block).iter().map(|slot| slot.0).collect()
             })
             .collect();
-        let destroyed = tier.servers.as_ref().and_then(|s| s.model.destroyed.as_ref());
-        let inside = server_domain(tier).is_some();
         let (disk_rebuild, server_rebuild) = times;
         Ok(Model::new(Model {
             disks: disks as usize,
@@ -125,8 +125,8 @@ impl Model {
             servers: servers as usize,
             tolerates: storage.code.tolerates() as usize,
             disk_rate: per_second(afr.value),
-            server_rate: match destroyed {
-                Some(rate) if inside => per_second(rate.value),
+            server_rate: match unit {
+                Some((_, Some(rate))) => per_second(rate.value),
                 _ => 0.0,
             },
             disk_rebuild,
@@ -281,7 +281,7 @@ pub struct TierReliability {
 pub fn of_system(system: &System, plan: Plan) -> Result<Vec<TierReliability>, PlanError> {
     let of_tier = |tier: &Tier| {
         let evaluation = evaluate_tier(system, tier);
-        let server = evaluation.rebuild_server.as_ref().map(|time| time.value);
+        let server = evaluation.rebuild_unit.as_ref().map(|time| time.value);
         let model = Model::of(tier, (evaluation.rebuild.value, server), plan.stripes);
         let without = model.as_ref().err().map(PlanError::to_string);
         TierReliability {

@@ -113,7 +113,7 @@ fn tier_model(design: &str, change: impl FnOnce(&mut Design), stripes: u64) -> M
     let system = design.resolve(&library).unwrap();
     let evaluation = crate::evaluate::evaluate(&system);
     let tier = &evaluation.tiers[0];
-    let server = tier.rebuild_server.as_ref().map(|time| time.value);
+    let server = tier.rebuild_unit.as_ref().map(|time| time.value);
     Model::of(&system.tiers[0], (tier.rebuild.value, server), stripes).unwrap()
 }
 

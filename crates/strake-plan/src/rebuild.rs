@@ -9,6 +9,7 @@ use crate::design::{Servers, System, Tier};
 use crate::evaluate::disk_capacity;
 use crate::figure::Figure;
 use crate::library::Parity;
+use crate::loss::unit_domain;
 use crate::stage::{adapter, disk_stream, rate};
 use crate::unit::Unit;
 
@@ -19,29 +20,24 @@ pub fn rebuild_disk(system: &System, tier: &Tier) -> Figure {
     time("rebuild of one full disk", capacity, rates(system, tier, others, 0))
 }
 
-/// The same for a server whose disks fall out with it. None where no other servers exist or too
-/// few are left for a stripe.
-pub fn rebuild_server(system: &System, tier: &Tier) -> Option<Figure> {
-    let servers = tier.servers.as_ref()?;
-    let (storage, all) = (&tier.storage, tier.blocks * servers.per_block);
-    if storage.parity != Parity::Client || !storage.enclosure.inside_server() || all < 2 {
-        return None;
-    }
-    let code = storage.code;
-    if code.width().div_ceil(all) > code.tolerates() {
+/// The same for a server or an enclosure that takes its disks along. None where there are no
+/// others or too few are left for a stripe.
+pub fn rebuild_unit(system: &System, tier: &Tier) -> Option<Figure> {
+    let (domain, _) = unit_domain(tier)?;
+    if domain.count < 2 || domain.survives == 0 {
         return None;
     }
     let disks = disks_in_scope(tier) as f64;
-    let lost = disks / all as f64;
+    let lost = disks / domain.count as f64;
+    let name = format!("disks of one {}", domain.name);
     let capacity = Figure::product(
-        "disks of one server",
+        name.clone(),
         Unit::RawBytes,
-        vec![
-            Figure::design("disks of a server", Unit::Count, lost),
-            disk_capacity(tier, Unit::RawBytes),
-        ],
+        vec![Figure::design(name, Unit::Count, lost), disk_capacity(tier, Unit::RawBytes)],
     );
-    Some(time("rebuild of one full server", capacity, rates(system, tier, disks - lost, 1)))
+    let servers_lost = u64::from(domain.name == "server");
+    let rates = rates(system, tier, disks - lost, servers_lost);
+    Some(time(&format!("rebuild of one full {}", domain.name), capacity, rates))
 }
 
 /// Disks over which a stripe may lie.

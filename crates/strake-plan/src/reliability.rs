@@ -15,14 +15,14 @@
 //!
 //! **What it leaves out.** Repair times are exponential in the chain, and every set of p + 1
 //! disks is taken to share a stripe: both make it pessimistic for declustered codes. `montecarlo`
-//! has neither fault. Failures of servers are a chain of their own, of servers that are lost with
-//! their disks.
+//! has neither fault. Servers or enclosures that are lost with their disks are a chain of their
+//! own.
 
 use crate::design::Tier;
 use crate::evaluate::disk_capacity;
 use crate::figure::Figure;
 use crate::library::{Parity, Sourced};
-use crate::loss::{disk_domain, server_domain};
+use crate::loss::{disk_domain, server_domain, unit_domain};
 use crate::rebuild::disks_in_scope;
 use crate::stage::{Lost, Metric, block_stages};
 use crate::unit::Unit;
@@ -40,7 +40,8 @@ pub struct Reliability {
     pub loss_per_year: Figure,
     /// Hours a year in which data is offline because servers are down, nothing being lost.
     pub offline: Option<Figure>,
-    /// Capacity to keep free so that what a lost server held can be rebuilt on the others.
+    /// Capacity to keep free so that what a lost server (or enclosure) held can be rebuilt on the
+    /// others.
     pub keep_free: Option<Figure>,
 }
 
@@ -94,14 +95,14 @@ impl Chain {
 pub fn reliability(
     tier: &Tier,
     rebuild: &Figure,
-    rebuild_server: Option<&Figure>,
+    rebuild_unit: Option<&Figure>,
 ) -> Option<Reliability> {
     let disks = disks_mttdl(tier, rebuild)?;
     let mut modes = vec![match tier.replicas {
         1 => disks,
         _ => replicated(tier, disks),
     }];
-    modes.extend(rebuild_server.and_then(|time| servers_mttdl(tier, time)));
+    modes.extend(units_mttdl(tier, rebuild_unit));
     let rate: f64 = modes.iter().map(|mode| 1.0 / mode.value).sum();
     let rule = "1 / sum of the rates of each way to lose data";
     let value = (1.0 / rate).min(f64::MAX);
@@ -216,25 +217,40 @@ fn rate_of(name: &str, sourced: &Sourced<f64>) -> Figure {
     Figure::constant(name, Unit::Ratio, sourced.value, &sourced.source)
 }
 
-/// Servers that are lost with their disks.
-fn servers_mttdl(tier: &Tier, rebuild: &Figure) -> Option<Figure> {
-    let domain = server_domain(tier)?;
-    let destroyed = tier.servers.as_ref()?.model.destroyed.as_ref()?;
+/// Servers or enclosures that are lost with their disks. Behind RAID controllers an enclosure
+/// takes its arrays along, and nothing survives that but copies in other blocks.
+fn units_mttdl(tier: &Tier, rebuild: Option<&Figure>) -> Option<Figure> {
+    let storage = &tier.storage;
+    let (name, count, survives, destroyed, groups) = match unit_domain(tier) {
+        Some((domain, destroyed)) => {
+            (domain.name, domain.count, domain.survives, destroyed?, groups(tier))
+        }
+        None => {
+            let destroyed = storage.enclosure.destroyed.as_ref()?;
+            ("enclosure", 1, 0, destroyed, tier.blocks * storage.per_block)
+        }
+    };
+    if tier.replicas > 1 && survives == 0 {
+        return None;
+    }
     let chain = Chain {
-        count: domain.count as f64,
-        survives: domain.survives,
+        count: count as f64,
+        survives: rebuild.map_or(0, |_| survives),
         loss_rate: per_second(destroyed.value),
-        repair_rate: 1.0 / rebuild.value,
+        repair_rate: rebuild.map_or(0.0, |rebuild| 1.0 / rebuild.value),
         unreadable: 0.0,
     };
-    let inputs = vec![
-        Figure::design("servers", Unit::Count, chain.count),
+    let groups = groups as f64;
+    let mut inputs = vec![
+        Figure::design(format!("{name}s of a group"), Unit::Count, chain.count),
         Figure::design("losses survived", Unit::Count, chain.survives as f64),
-        rate_of("servers destroyed a year, of one", destroyed),
-        rebuild.clone(),
+        rate_of("of one, destroyed a year", destroyed),
+        Figure::design("groups", Unit::Count, groups),
     ];
-    let value = chain.mttdl();
-    Some(Figure::formula("loss of servers", Unit::Years, value, "Markov chain", inputs))
+    inputs.extend(rebuild.cloned());
+    let value = chain.mttdl() / groups;
+    let rule = "Markov chain / groups";
+    Some(Figure::formula(format!("loss of {name}s"), Unit::Years, value, rule, inputs))
 }
 
 /// Hours a year in which more servers are down than the data survives.
@@ -281,16 +297,18 @@ pub fn more_than(count: u64, most: u64, share: f64) -> f64 {
 }
 
 fn keep_free(tier: &Tier) -> Option<Figure> {
-    let domain = server_domain(tier)?;
-    let usable =
-        crate::evaluate::usable(tier, &Figure::design("blocks", Unit::Count, tier.blocks as f64));
-    if domain.count < 2 {
-        return None;
-    }
+    let (domain, _) = unit_domain(tier).filter(|(domain, _)| domain.count > 1)?;
+    let blocks = match tier.storage.parity {
+        Parity::Client => tier.blocks,
+        _ => 1,
+    };
+    let blocks = Figure::design("blocks", Unit::Count, blocks as f64);
+    let usable = crate::evaluate::usable(tier, &blocks);
     let value = usable.value / domain.count as f64;
-    let servers = Figure::design("servers", Unit::Count, domain.count as f64);
-    let name = "keep free to rebuild a lost server";
-    Some(Figure::formula(name, Unit::Bytes, value, "usable / servers", vec![usable, servers]))
+    let count = domain.count as f64;
+    let units = Figure::design(format!("{}s", domain.name), Unit::Count, count);
+    let name = format!("keep free to rebuild a lost {}", domain.name);
+    Some(Figure::formula(name, Unit::Bytes, value, "usable / count", vec![usable, units]))
 }
 
 #[cfg(test)]

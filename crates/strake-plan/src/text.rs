@@ -181,9 +181,11 @@ fn render_tier(out: &mut String, tier: &TierEvaluation) {
     for local in &tier.local_iops {
         out.push_str(&format!("  IOPS             < {} ({})\n", local.show(), local.name));
     }
-    let server = tier.rebuild_server.as_ref();
-    let server = server.map_or(String::new(), |time| format!("; of a full server {}", time.show()));
-    out.push_str(&format!("  rebuild          {} of a full disk{server}\n", tier.rebuild.show()));
+    let unit = tier.rebuild_unit.as_ref().map_or(String::new(), |time| {
+        let what = time.name.trim_start_matches("rebuild of one ");
+        format!("; of a {what} {}", time.show())
+    });
+    out.push_str(&format!("  rebuild          {} of a full disk{unit}\n", tier.rebuild.show()));
     if let Some(cold) = &tier.cold_block {
         out.push_str(&format!("  cold block       {}\n", cold.show()));
     }
@@ -201,7 +203,11 @@ fn render_tier(out: &mut String, tier: &TierEvaluation) {
                 .map_or(String::new(), |time| format!("; offline {} a year", time.show())),
         ));
         if let Some(free) = &reliability.keep_free {
-            out.push_str(&format!("  keep free        {} to rebuild a lost server\n", free.show()));
+            out.push_str(&format!(
+                "  keep free        {} {}\n",
+                free.show(),
+                free.name.trim_start_matches("keep free ")
+            ));
         }
     }
     out.push_str("  after a loss of\n");

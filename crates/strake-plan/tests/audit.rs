@@ -142,7 +142,7 @@ fn a_rebuild_passes_the_network_of_the_node_that_rebuilds() {
     servers.lan_per_server = 2;
     let fast = evaluated(&design);
     close(fast.tiers[0].rebuild.value, 7.68e12 * 4.0 / (2.0 * 12.5e9 * 0.25));
-    close(fast.tiers[0].rebuild_server.as_ref().unwrap().value, 4.0 * 4915.2);
+    close(fast.tiers[0].rebuild_unit.as_ref().unwrap().value, 4.0 * 4915.2);
 
     // Where all servers take part, the disks gate: 23 others read four and write one.
     design.filesystem = Some("gpfs".into());
@@ -335,6 +335,11 @@ fn copies_in_failure_groups_survive_a_site_and_cost_half_of_everything_written()
     design.tier[0].replicas = 1;
     let single = evaluated(&design);
     close(loss(&single, "one enclosure with its trays").offline, 60.0 * 0.8 * 2e12);
+    // Three enclosures of a block and two blocks: the sixth part of ten thousand years, and RAID.
+    let reliability = single.tiers[0].reliability.as_ref().unwrap();
+    let modes = reliability.mttdl.inputs();
+    let year = strake_plan::reliability::YEAR;
+    close(modes[1].value, 10_000.0 / 6.0 * year);
     let lasts = |e: &Evaluation| e.tiers[0].reliability.as_ref().unwrap().mttdl.value;
     assert!(lasts(&two) > 1000.0 * lasts(&single), "copies add to RAID");
     // 1.5 % of 288 TB, on four SSDs.
@@ -413,4 +418,23 @@ fn mixes_are_gated_by_waiting_by_stages_and_by_names() {
     let (name, left) = &deep.mixes[0].degraded[0];
     assert_eq!(name, "one disk, while it is rebuilt");
     assert!(*left < 0.76 * deep.mixes[0].rate, "a quarter of the disks' time is the rebuild's");
+}
+
+#[test]
+fn enclosures_that_are_destroyed_are_a_way_to_lose_data() {
+    let mut design = example("jbod-cluster");
+    let twelve = evaluated(&design);
+    // Twelve enclosures hold one strip each of 8+3p: three may go while the first is rebuilt.
+    let reliability = twelve.tiers[0].reliability.as_ref().unwrap();
+    let enclosures = &reliability.mttdl.inputs()[1];
+    let (n, rate) = (12.0, 0.0001 / strake_plan::reliability::YEAR);
+    let time = twelve.tiers[0].rebuild_unit.as_ref().unwrap().value;
+    let closed = 1.0 / (n * (n - 1.0) * (n - 2.0) * (n - 3.0) * rate.powi(4) * time.powi(3));
+    assert!((enclosures.value / closed - 1.0).abs() < 0.01, "{} {closed}", enclosures.value);
+    close(reliability.keep_free.as_ref().unwrap().value, twelve.usable.value / 12.0);
+    // Two enclosures hold six strips each, so none may go.
+    design.tier[0].blocks = 1;
+    let two = evaluated(&design);
+    let enclosures = &two.tiers[0].reliability.as_ref().unwrap().mttdl.inputs()[1];
+    close(enclosures.value, 1.0 / (2.0 * rate));
 }
