@@ -16,7 +16,10 @@
 //! - the sums are right.
 //!
 //! Memory is bounded. The check counts names and objects for one window of numbers at a time. Each
-//! window takes one pass over all records.
+//! window takes one pass over all records. The way of each directory to the root is walked up to
+//! the first directory whose way is known, so all ways together take each step twice.
+
+mod ways;
 
 use crate::keys::{self, KeyRange, Table};
 use crate::ops::FIRST_COOKIE;
@@ -30,14 +33,13 @@ use strake_proto::limits::UNIT_BYTES;
 use strake_proto::meta::{MetaCheckReply, PendingRange};
 use strake_proto::{FileType, Ino, ObjectId, Result};
 use strake_store::KvRead;
+use ways::{Way, Ways};
 
 const FAULTS_MAX: usize = 1000;
 /// One pass counts names and objects for this many numbers. The counts take some 100 MiB.
 const WINDOW: u64 = 1 << 20;
 /// The check reads this many records at once.
 const BATCH: usize = 512;
-/// A way to the root that is longer than this is a loop.
-const DEPTH_MAX: usize = 1 << 20;
 
 /// Checks everything.
 ///
@@ -46,7 +48,7 @@ const DEPTH_MAX: usize = 1 << 20;
 pub fn check(kv: &dyn KvRead) -> Result<MetaCheckReply> {
     let counters = query::counters(kv)?;
     query::configuration(kv)?;
-    let mut check = Check { kv, counters, reply: MetaCheckReply::default() };
+    let mut check = Check { kv, counters, ways: Ways::default(), reply: MetaCheckReply::default() };
     check.inodes()?;
     check.names_by_name()?;
     check.names_by_place()?;
@@ -62,6 +64,7 @@ pub fn check(kv: &dyn KvRead) -> Result<MetaCheckReply> {
 struct Check<'a> {
     kv: &'a dyn KvRead,
     counters: Counters,
+    ways: Ways,
     reply: MetaCheckReply,
 }
 
@@ -224,17 +227,16 @@ impl Check<'_> {
     }
 
     fn way_to_root(&mut self, ino: Ino) -> Result<()> {
-        let mut at = ino;
-        for _ in 0..DEPTH_MAX {
-            if at == Ino::ROOT {
-                return Ok(());
-            }
-            match self.inode(at)? {
-                Some(record) if record.is_directory() && record.links > 0 => at = record.parent,
-                _ => break,
-            }
+        let kv = self.kv;
+        let way = self.ways.of(ino, &mut |at| {
+            let stored = kv.get(&keys::inode(at))?;
+            let record = stored.and_then(|bytes| InodeRecord::decode(&bytes).ok());
+            let live = record.filter(|record| record.is_directory() && record.links > 0);
+            Ok(live.map(|record| record.parent))
+        })?;
+        if way == Way::Lost {
+            self.fault(format!("directory {ino} has no way to the root"));
         }
-        self.fault(format!("directory {ino} has no way to the root"));
         Ok(())
     }
 

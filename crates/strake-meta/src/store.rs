@@ -18,9 +18,11 @@
 //! 6. NSDs come and go while the store runs. An NSD with an old generation is not believed
 //!    (members.rs).
 //!
-//! Locks, in this order: `checkpointing` or `copying`, then `state`. Questions share `state`.
-//! Changes hold it alone. They hold it across memory operations only, unless a record must be read
-//! from disk or a holder is lost.
+//! Locks, in this order: `checking`, then `checkpointing` or `copying`, then `state`. Questions
+//! share `state`. Changes hold it alone. They hold it across memory operations only, unless a
+//! record must be read from disk or a holder is lost. A question that walks everything reads a view
+//! of the store and holds `checking` alone. A checkpoint tries `checking`, and waits for it only
+//! after it has cut the view of its owner.
 
 mod copies;
 mod holder;
@@ -42,7 +44,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_env::Disk;
-use strake_env::sync::{Condvar, Mutex, RwLock, RwLockWriteGuard};
+use strake_env::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use strake_env::thread::JoinHandle;
 use strake_observe::Waiters;
 use strake_proto::meta::{
@@ -59,6 +61,12 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// journal of everything that was in it before. Others may fill the journal meanwhile, so a change
 /// may need more than one.
 const CHECKPOINTS_PER_CHANGE_MAX: usize = 4;
+
+/// A wait for the state that lasts longer has a name.
+const LOCK_NOTICE: Duration = Duration::from_millis(10);
+
+/// Holders that failed, each with its error.
+type Lost = Vec<(Arc<Holder>, Error)>;
 
 /// The result of an attempt to apply a change.
 enum Tried {
@@ -113,6 +121,8 @@ pub struct MetaStore {
     state: RwLock<State>,
     checkpointing: Mutex<()>,
     copying: Mutex<()>,
+    /// Held by a check from its beginning to its end. Nobody else waits for it but another check.
+    checking: Mutex<()>,
     /// Every entry up to this one is durable on all holders.
     synced: AtomicU64,
     /// True if the last checkpoint found no space (space.rs).
@@ -185,6 +195,22 @@ impl MetaStore {
         Ok(MetaWorker { store: weak, thread: Some(thread) })
     }
 
+    /// The state, to be read. A wait for it has a name.
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.try_read_for(LOCK_NOTICE).unwrap_or_else(|| {
+            let _wait = self.options.waiters.enter("metadata lock", "to read");
+            self.state.read()
+        })
+    }
+
+    /// The state, to be changed. A wait for it has a name.
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.try_write_for(LOCK_NOTICE).unwrap_or_else(|| {
+            let _wait = self.options.waiters.enter("metadata lock", "to change");
+            self.state.write()
+        })
+    }
+
     /// Waits for work or for the interval. Returns false when the worker must end.
     fn worker_wait(&self) -> bool {
         let mut state = self.worker.state.lock();
@@ -201,7 +227,7 @@ impl MetaStore {
     pub fn tick(&self) {
         self.look_for_space();
         let (last, heavy, copies) = {
-            let state = self.state.read();
+            let state = self.read();
             let max = self.options.overlay_bytes_max;
             let heavy = state.holders.iter().any(|holder| holder.is_heavy(max));
             (state.last, heavy || self.is_full.load(Ordering::Acquire), state.holders.len())
@@ -227,13 +253,34 @@ impl MetaStore {
     /// # Errors
     /// As [`MetaPort::sync`]. `NoSpace` if a base cannot grow; nothing is lost then.
     pub fn checkpoint(&self) -> Result<()> {
-        let Some(_guard) = self.checkpointing.try_lock_for(self.options.room_wait_max) else {
-            let detail = "the metadata's checkpoint takes too long: see `strake diag waiters`";
-            return Err(Error::new(ErrorKind::TimedOut, detail));
-        };
+        let _guard = self.begin_checkpoint()?;
         self.sync()?;
         let synced = Lsn(self.synced.load(Ordering::Acquire));
-        let holders = self.state.read().holders.clone();
+        let holders = self.read().holders.clone();
+        let (mut full, mut lost) = self.checkpoint_all(&holders, synced);
+        // A check keeps pages of the base from being used again.
+        if full.is_some() && lost.is_empty() && self.end_check(&holders) {
+            (full, lost) = self.checkpoint_all(&holders, synced);
+        }
+        if !lost.is_empty() {
+            self.lose_used(lost)?;
+        }
+        self.set_full(full.is_some());
+        full.map_or(Ok(()), |error| Err(error.context("metadata cannot grow")))
+    }
+
+    /// Shuts out other checkpoints.
+    fn begin_checkpoint(&self) -> Result<MutexGuard<'_, ()>> {
+        let _wait = self.options.waiters.enter("metadata checkpoint", "another one");
+        self.checkpointing.try_lock_for(self.options.room_wait_max).ok_or_else(|| {
+            let detail = "the metadata's checkpoint takes too long: see `strake diag waiters`";
+            Error::new(ErrorKind::TimedOut, detail)
+        })
+    }
+
+    /// Checkpoints all holders side by side. Returns whether one found no space, and those that
+    /// failed otherwise.
+    fn checkpoint_all(&self, holders: &[Arc<Holder>], synced: Lsn) -> (Option<Error>, Lost) {
         let mut full = None;
         let mut lost = Vec::new();
         let outcomes: Vec<(Arc<Holder>, Result<()>)> = strake_env::thread::scope(|scope| {
@@ -253,22 +300,18 @@ impl MetaStore {
                 Err(error) => lost.push((holder, error)),
             }
         }
-        if !lost.is_empty() {
-            self.lose_used(lost)?;
-        }
-        self.set_full(full.is_some());
-        full.map_or(Ok(()), |error| Err(error.context("metadata cannot grow")))
+        (full, lost)
     }
 
     /// The generation of the copies, and their holders. The first holder answers the questions.
     pub fn holders(&self) -> (u64, Vec<NsdId>) {
-        let state = self.state.read();
+        let state = self.read();
         (state.generation, state.holders.iter().map(|holder| holder.nsd).collect())
     }
 
     /// The number of entries that this file system has had.
     pub fn entries(&self) -> u64 {
-        self.state.read().last.0
+        self.read().last.0
     }
 
     /// All records of each holder, for tests. Equal stores give equal maps.
@@ -276,7 +319,7 @@ impl MetaStore {
     /// # Errors
     /// The stores' own errors.
     pub fn snapshots(&self) -> Result<Vec<MemoryKv>> {
-        let state = self.state.read();
+        let state = self.read();
         let mut snapshots = Vec::new();
         for holder in &state.holders {
             let mut batch = Batch::new();
@@ -311,7 +354,7 @@ impl MetaStore {
 
     /// Applies an entry with the lock held, after `made` checkpoints were made for it.
     fn try_apply(&self, entry: LogEntryRef<'_>, bytes: &[u8], made: usize) -> Result<Tried> {
-        let mut state = self.state.write();
+        let mut state = self.write();
         if let Some(error) = &state.stopped {
             return Err(error.clone());
         }
@@ -395,13 +438,16 @@ impl MetaPort for MetaStore {
         if let MetaQuery::ScrubCopy { nsd, part } = query {
             return self.scrub_copy(*nsd, *part).map(MetaReply::CopyScrubbed);
         }
+        if let MetaQuery::Check = query {
+            return self.check().map(MetaReply::Checked);
+        }
         // Questions are answered even when nothing can be changed any more.
-        let state = self.state.read();
+        let state = self.read();
         let answer = |holder: &Holder| query::query(&holder.kv, query);
         let (state, mut reply) = match answer(&state.holders[0]) {
             Err(error) if is_damage(&error) => {
                 drop(state);
-                let mut state = self.state.write();
+                let mut state = self.write();
                 let reply = self.ask_others(&mut state, &answer).ok_or(error)?;
                 (RwLockWriteGuard::downgrade(state), reply)
             }
@@ -432,7 +478,7 @@ impl MetaPort for MetaStore {
         if let Ok(reply) = &answer.outcome {
             self.after(op, reply)?;
         }
-        let first = machine::durable_first(&self.state.read().holders[0].kv, counted, &answer)?;
+        let first = machine::durable_first(&self.read().holders[0].kv, counted, &answer)?;
         if first > self.synced.load(Ordering::Acquire) {
             self.sync()?;
         }
@@ -441,7 +487,7 @@ impl MetaPort for MetaStore {
 
     fn sync(&self) -> Result<()> {
         let (last, holders) = {
-            let state = self.state.read();
+            let state = self.read();
             if let Some(error) = &state.stopped {
                 return Err(error.clone());
             }
@@ -486,6 +532,8 @@ impl Drop for MetaWorker {
     }
 }
 
+#[cfg(test)]
+mod check_test;
 #[cfg(test)]
 #[path = "store_test.rs"]
 mod store_test;

@@ -15,6 +15,11 @@
 //! **Reads during a checkpoint.** The frozen overlay leaves in the same instant in which the base's
 //! new snapshot arrives. A reader takes the overlays' changes and then the snapshot in one hold of
 //! the lock, so it misses nothing that moves from one to the other.
+//!
+//! **Views.** [`Kv::view`] is the store as of one moment, for readers that take long. It costs
+//! nobody a lock. Its snapshot keeps old pages of the base from being used again, and no view may
+//! outlive the opening of the base that it reads. So views can be cut: their reads fail from then
+//! on.
 
 mod ahead;
 mod base;
@@ -147,7 +152,13 @@ pub struct Kv {
     length_max: AtomicU64,
     /// How many of these bytes the base promises, or will promise once the present write is done.
     promised: AtomicU64,
+    /// Of the views made now. Of a view: its own.
+    gate: Mutex<Gate>,
+    is_view: bool,
 }
+
+/// Views read under it. True once they are cut.
+type Gate = Arc<RwLock<bool>>;
 
 struct Layers {
     active: Overlay,
@@ -210,7 +221,45 @@ impl Kv {
             base_weight: AtomicU64::new(0),
             length_max: AtomicU64::new(u64::MAX),
             promised: AtomicU64::new(0),
+            gate: Mutex::default(),
+            is_view: false,
         }
+    }
+
+    /// The store as it is now, to be read. Later changes do not show in it. It copies the changes
+    /// since the last checkpoint. `visit` of its scans must not read it.
+    pub fn view(&self) -> Kv {
+        let layers = self.layers.read();
+        let kv = Kv::with(layers.snapshot.clone(), layers.applied, None);
+        {
+            let mut own = kv.layers.write();
+            own.active = layers.active.clone();
+            own.frozen.clone_from(&layers.frozen);
+        }
+        let gate = Mutex::new(Arc::clone(&self.gate.lock()));
+        Kv { gate, is_view: true, ..kv }
+    }
+
+    /// Has all reads of the views that were made until now fail with `Busy`. Waits for those that
+    /// are under way, which are short.
+    pub fn cut_views(&self) {
+        let gate = std::mem::take(&mut *self.gate.lock());
+        *gate.write() = true;
+    }
+
+    /// Reads the base with `work`. Fails if this is a view that was cut. A view is not cut
+    /// meanwhile, so `work` must not read the view in another way.
+    fn uncut<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.is_view {
+            return work();
+        }
+        let gate = Arc::clone(&self.gate.lock());
+        let is_cut = gate.read();
+        if *is_cut {
+            let detail = "the metadata was opened anew, or needs its space: start again";
+            return Err(Error::new(ErrorKind::Busy, detail));
+        }
+        work()
     }
 
     /// Applies changes in memory. They become visible at once and together. `lsn` is the journal
@@ -287,6 +336,7 @@ impl Kv {
     fn undo_freeze(&self, writer: &mut Writer, frozen: Arc<Overlay>) {
         let mut layers = self.layers.write();
         layers.frozen = None;
+        self.cut_views();
         let frozen = Arc::try_unwrap(frozen).unwrap_or_else(|shared| Overlay::clone(&shared));
         layers.active.add_older(frozen);
         reopen(writer, &mut layers);
@@ -301,6 +351,7 @@ impl Kv {
             && !self.is_outdated(&snapshot)
         {
             drop(snapshot);
+            self.cut_views();
             reopen(writer, &mut self.layers.write());
         }
     }
@@ -416,7 +467,7 @@ impl Writer {
     }
 }
 
-/// Closes the base. It may write until it is closed.
+/// Closes the base. It may write until it is closed. The caller has cut the views.
 fn close(writer: &mut Writer, layers: &mut Layers) {
     layers.snapshot = None;
     layers.pages = None;
@@ -424,7 +475,7 @@ fn close(writer: &mut Writer, layers: &mut Layers) {
 }
 
 /// Closes the base and opens it again. Readers wait meanwhile, because the old base must end before
-/// the new one begins.
+/// the new one begins. The caller has cut the views.
 fn reopen(writer: &mut Writer, layers: &mut Layers) {
     close(writer, layers);
     if writer.trust.is_lost() || writer.is_closed {
@@ -457,7 +508,7 @@ impl KvRead for Kv {
                 self.base_of(&layers)?
             };
             let Some(snapshot) = snapshot else { return Ok(None) };
-            match snapshot.get(key) {
+            match self.uncut(|| Ok(snapshot.get(key)))? {
                 Ok(value) => return Ok(value),
                 Err(_) if self.is_outdated(&snapshot) => {}
                 Err(error) => {

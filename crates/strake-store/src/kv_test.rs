@@ -170,6 +170,53 @@ fn the_store_on_a_disk_is_a_map_across_checkpoints_and_openings() {
 }
 
 #[test]
+fn a_view_stays_as_it_was_until_it_is_cut() {
+    for seed in strake_env::rng::test_seeds(0, 20) {
+        let mut rng = Rng::new(seed);
+        let (_disk, container, _source) = container();
+        let kv = open(&container);
+        let mut model = Model::new();
+        let mut views: Vec<(Kv, Model)> = Vec::new();
+        for lsn in 1..40 {
+            let changes = random_changes(&mut rng);
+            kv.apply(batch_of(&changes), Lsn(lsn));
+            apply_to(&mut model, &changes);
+            match rng.below(8) {
+                0..3 => drop(kv.checkpoint().expect("there is space")),
+                3..5 if views.len() < 4 => views.push((kv.view(), model.clone())),
+                5 if rng.one_in(3) => {
+                    kv.cut_views();
+                    for (view, _) in views.drain(..) {
+                        let read = view.get(b"a").map(drop);
+                        let scan = view.scan(b"", b"~", &mut |_, _| true);
+                        let kinds = [read, scan].map(|result| result.map_err(|error| error.kind()));
+                        assert!(kinds.contains(&Err(ErrorKind::Busy)), "seed {seed}: {kinds:?}");
+                    }
+                }
+                _ => {}
+            }
+            views.iter().for_each(|(view, then)| assert_same(view, then, seed));
+            assert_same(&kv, &model, seed);
+        }
+    }
+}
+
+#[test]
+fn a_base_that_is_opened_anew_cuts_the_views_of_the_old_one() {
+    let (_disk, container, _source) = container();
+    let kv = open(&container);
+    let mut batch = Batch::new();
+    batch.put(b"key", b"value".to_vec());
+    kv.apply(batch, Lsn(1));
+    kv.checkpoint().expect("there is space");
+    let view = kv.view();
+    assert!(view.get(b"key").expect("reads").is_some());
+    kv.forget_caches();
+    assert_eq!(view.get(b"key").expect_err("cut").kind(), ErrorKind::Busy);
+    assert!(kv.view().get(b"key").expect("a new view reads the new base").is_some());
+}
+
+#[test]
 fn what_data_left_in_claimed_chunks_does_not_matter() {
     let mut rng = Rng::new(8);
     let (disk, container, _source) = container();

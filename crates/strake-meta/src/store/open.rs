@@ -190,6 +190,7 @@ impl MetaStore {
             }),
             checkpointing: Mutex::new(()),
             copying: Mutex::new(()),
+            checking: Mutex::new(()),
             synced: AtomicU64::new(0),
             worker: WorkerSignal::default(),
         }

@@ -10,9 +10,11 @@
 
 use super::holder::Holder;
 use super::{MetaStore, State};
+use crate::check;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use strake_proto::meta::MetaPort;
+use std::time::Duration;
+use strake_proto::meta::{MetaCheckReply, MetaPort};
 use strake_proto::nsd::ScrubPart;
 use strake_proto::{Error, ErrorKind, NsdId, Result};
 use strake_store::Lsn;
@@ -20,6 +22,11 @@ use tracing::{error, warn};
 
 /// One part of a scrub has this many pages of a base: 1 MiB.
 const PAGES_PER_PART: u64 = 256;
+
+/// A check waits so long for another one.
+const CHECK_WAIT_MAX: Duration = Duration::from_secs(3600);
+/// A check that is to end reads at most a few records more.
+const CHECK_END_MAX: Duration = Duration::from_secs(10);
 
 /// True if an error may come from the copy that was asked, and not from the question.
 pub(super) fn is_damage(error: &Error) -> bool {
@@ -30,7 +37,7 @@ impl MetaStore {
     /// Scrubs one part of the copy on `nsd`, or of the copy on the next NSD above that has one.
     pub(super) fn scrub_copy(&self, nsd: NsdId, part: u64) -> Result<Option<(NsdId, ScrubPart)>> {
         let holder = {
-            let state = self.state.read();
+            let state = self.read();
             let above = state.holders.iter().filter(|holder| holder.nsd >= nsd);
             above.min_by_key(|holder| holder.nsd).map(Arc::clone)
         };
@@ -105,13 +112,10 @@ impl MetaStore {
 
     /// Checkpoints one holder up to what is durable on all holders, like [`MetaStore::checkpoint`].
     fn mend(&self, holder: &Holder, work: &dyn Fn(Lsn) -> Result<()>) -> Result<()> {
-        let Some(_guard) = self.checkpointing.try_lock_for(self.options.room_wait_max) else {
-            let detail = "the metadata's checkpoint takes too long: see `strake diag waiters`";
-            return Err(Error::new(ErrorKind::TimedOut, detail));
-        };
+        let _guard = self.begin_checkpoint()?;
         self.sync()?;
         // A holder that the sync has lost is no copy any more.
-        if self.state.read().holders.iter().all(|other| other.nsd != holder.nsd) {
+        if self.read().holders.iter().all(|other| other.nsd != holder.nsd) {
             return Ok(());
         }
         work(Lsn(self.synced.load(Ordering::Acquire)))
@@ -120,7 +124,7 @@ impl MetaStore {
     /// Makes the copy on `nsd` anew from the others.
     fn replace_copy(&self, nsd: NsdId, why: &Error) -> Result<()> {
         {
-            let mut state = self.state.write();
+            let mut state = self.write();
             if state.holders.iter().all(|holder| holder.nsd == nsd) {
                 let detail = format!("there is no other copy: {why}");
                 return Err(Error::new(ErrorKind::Corrupt, detail));
@@ -132,7 +136,7 @@ impl MetaStore {
             self.add_copy()?;
         }
         let lost = [(nsd, why.clone())];
-        let mut state = self.state.write();
+        let mut state = self.write();
         let damaged = state.holders.iter().find(|holder| holder.nsd == nsd).cloned();
         self.lose(&mut state, &lost)?;
         // Other threads may still have the holder, and the next copy may take its place.
@@ -153,23 +157,78 @@ impl MetaStore {
     ) -> Option<T> {
         for at in 1..state.holders.len() {
             if let Ok(answer) = ask(&state.holders[at]) {
-                let damaged = state.holders[0].nsd;
-                warn!(target: "metadata", "the copy on NSD {damaged} is damaged: it is made anew");
-                state.holders.swap(0, at);
-                if !state.damaged.contains(&damaged) {
-                    state.damaged.push(damaged);
-                }
-                self.worker.state.lock().checkpoint_due = true;
-                self.worker.changed.notify_one();
+                self.put_first(state, at);
                 return Some(answer);
             }
         }
         None
     }
 
+    /// Has the holder at `at` answer from now on. The first one, which is damaged, is made anew.
+    fn put_first(&self, state: &mut State, at: usize) {
+        let damaged = state.holders[0].nsd;
+        warn!(target: "metadata", "the copy on NSD {damaged} is damaged: it is made anew");
+        state.holders.swap(0, at);
+        if !state.damaged.contains(&damaged) {
+            state.damaged.push(damaged);
+        }
+        self.worker.state.lock().checkpoint_due = true;
+        self.worker.changed.notify_one();
+    }
+
+    /// Checks all records as they are at one moment. Everything else goes on meanwhile.
+    pub(super) fn check(&self) -> Result<MetaCheckReply> {
+        let holders = self.read().holders.clone();
+        let wait = self.options.waiters.enter("another check of the metadata", "");
+        let Some(_alone) = self.checking.try_lock_for(CHECK_WAIT_MAX) else {
+            let detail = "another check of the metadata is under way: try again when it has ended";
+            return Err(Error::new(ErrorKind::Busy, detail));
+        };
+        drop(wait);
+        let mut first_error = None;
+        for holder in &holders {
+            let checked = check::check(&holder.kv.view());
+            match checked {
+                Err(error) if is_damage(&error) => drop(first_error.get_or_insert(error)),
+                checked => {
+                    self.prefer(holder, &holders[0]);
+                    return checked;
+                }
+            }
+        }
+        Err(first_error.unwrap_or_else(|| ErrorKind::Io.into()))
+    }
+
+    /// Puts `holder` in the place of the first one, unless that has been done meanwhile.
+    fn prefer(&self, holder: &Arc<Holder>, damaged: &Arc<Holder>) {
+        if Arc::ptr_eq(holder, damaged) {
+            return;
+        }
+        let mut state = self.write();
+        let place = state.holders.iter().position(|other| Arc::ptr_eq(other, holder));
+        if let Some(at) = place.filter(|_| Arc::ptr_eq(&state.holders[0], damaged)) {
+            self.put_first(&mut state, at);
+        }
+    }
+
+    /// Ends a check that is under way, so that the pages it reads can be used again. True if one
+    /// was.
+    pub(super) fn end_check(&self, holders: &[Arc<Holder>]) -> bool {
+        if self.checking.try_lock().is_some() {
+            return false;
+        }
+        holders.iter().for_each(|holder| holder.kv.cut_views());
+        // What it reads it holds until it has ended, which is soon after its next read.
+        let _wait = self.options.waiters.enter("the end of a check of the metadata", "");
+        self.checking.try_lock_for(CHECK_END_MAX).is_some()
+    }
+
     /// Makes the copies anew that could not be read.
     pub(super) fn mend_damaged(&self) -> Result<()> {
-        let damaged = std::mem::take(&mut self.state.write().damaged);
+        if self.read().damaged.is_empty() {
+            return Ok(());
+        }
+        let damaged = std::mem::take(&mut self.write().damaged);
         for nsd in damaged {
             let why = Error::new(ErrorKind::Corrupt, "something in it could not be read");
             self.replace_copy(nsd, &why)?;

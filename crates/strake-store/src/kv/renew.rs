@@ -73,6 +73,7 @@ impl Kv {
             let mut layers = self.layers.write();
             // The base may write to its chunks until it is closed, so it is closed before the
             // chunks get another owner.
+            self.cut_views();
             close(writer, &mut layers);
             let before = container.adopt_draft(role)?;
             layers.frozen = None;
@@ -116,6 +117,7 @@ impl Kv {
             }
             (last, Some(_)) => {
                 // redb answers nothing more after an error.
+                self.cut_views();
                 reopen(writer, &mut self.layers.write());
                 match draft.copy(self.base_now()?.as_ref(), true, &last).1 {
                     Some(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
@@ -133,6 +135,7 @@ impl Kv {
     pub fn close_base(&self) {
         let mut guard = self.checkpointing.lock();
         if let Some(writer) = &mut *guard {
+            self.cut_views();
             close(writer, &mut self.layers.write());
             // A caller that finds the base gone must not open it again.
             writer.is_closed = true;
@@ -142,6 +145,7 @@ impl Kv {
     /// Forgets everything that caches have of the base. For tests of data that a disk has lost.
     pub fn forget_caches(&self) {
         if let Some(writer) = &mut *self.checkpointing.lock() {
+            self.cut_views();
             reopen(writer, &mut self.layers.write());
         }
     }

@@ -59,7 +59,8 @@ impl Kv {
                     (Some(last), Direction::Descending) => step_low = bound(last),
                     (None, _) => {}
                 }
-                merge(&run, snapshot.as_ref(), as_range(&step_low, &step_high), direction, visit)
+                let range = as_range(&step_low, &step_high);
+                self.uncut(|| Ok(merge(&run, snapshot.as_ref(), range, direction, visit)))?
             };
             let done = match outcome {
                 Outcome::Stopped => return Ok(()),

@@ -1,0 +1,81 @@
+//! A check of everything while the store is in use.
+
+use crate::store::store_test::*;
+use crate::store::*;
+use crate::testing::{create, entry, new_inode};
+use strake_proto::{FileType, Ino};
+use strake_store::KvRead;
+
+/// Directories one in the other, so that the check has something to do.
+fn deep() -> (Rig, MetaStore) {
+    let (rig, store) = Rig::new(2, 1, false);
+    let mut parent = Ino::ROOT;
+    for second in 0..3000 {
+        let made = store.apply(&entry(second, create(parent, "d", new_inode(FileType::Directory))));
+        let MetaReply::Inode(inode) = made.expect("there is room") else { panic!("no inode") };
+        parent = inode.attr.ino;
+    }
+    (rig, store)
+}
+
+#[test]
+fn changes_go_on_while_a_check_reads_everything() {
+    let (_rig, store) = deep();
+    let beside = strake_env::thread::scope(|scope| {
+        let checking = scope.spawn(|| store.query(&MetaQuery::Check).expect("checks"));
+        let mut beside = 0u64;
+        while !checking.is_finished() {
+            // A check that shared the lock of the state would have it before it shuts out others.
+            let was_free = store.state.try_write().is_some();
+            beside += u64::from(store.checking.is_locked() && was_free);
+        }
+        let MetaReply::Checked(reply) = checking.join().expect("no panic") else { panic!("?") };
+        assert_eq!((reply.faults, reply.inodes), (Vec::new(), 3001));
+        beside
+    });
+    assert!(beside > 0, "the check kept changes out");
+}
+
+#[test]
+fn a_check_ends_for_a_checkpoint_that_needs_its_pages() {
+    let (_rig, store) = deep();
+    let holders = store.read().holders.clone();
+    assert!(!store.end_check(&holders), "there is none");
+    let (sender, begun) = strake_env::channel::channel();
+    strake_env::thread::scope(|scope| {
+        let (store, holders) = (&store, &holders);
+        let checking = scope.spawn(move || {
+            let _alone = store.checking.lock();
+            let view = holders[0].kv.view();
+            sender.send(()).expect("somebody waits");
+            loop {
+                if let Err(error) = view.get(b"any") {
+                    return error.kind();
+                }
+            }
+        });
+        begun.recv().expect("it begins");
+        assert!(store.end_check(holders));
+        assert_eq!(checking.join().expect("no panic"), ErrorKind::Busy);
+    });
+}
+
+#[test]
+fn a_wait_for_the_lock_of_the_metadata_has_a_name() {
+    let (_rig, store) = Rig::new(1, 0, false);
+    strake_env::thread::scope(|scope| {
+        let held = store.state.write();
+        let asking = scope.spawn(|| store.query(&MetaQuery::Counts).expect("answers"));
+        let names = || -> Vec<String> {
+            let all = store.options.waiters.snapshot();
+            all.into_iter().map(|wait| wait.reason).collect()
+        };
+        while names() != ["metadata lock"] {
+            assert!(!asking.is_finished(), "it was held up by nobody");
+            strake_env::thread::yield_now();
+        }
+        drop(held);
+        asking.join().expect("no panic");
+        assert_eq!(names(), Vec::<String>::new());
+    });
+}
