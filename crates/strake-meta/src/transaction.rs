@@ -6,6 +6,7 @@
 //! itself.
 
 use crate::keys::{self, KeyRange};
+use crate::query;
 use crate::records::{
     CONFIGURATION, COUNTERS, Counters, DentryRecord, InodeRecord, Numbers, OrphanRecord,
     ReservedRecord, decode, encode,
@@ -103,6 +104,23 @@ impl<'a> Transaction<'a> {
             true
         })?;
         Ok(found)
+    }
+
+    /// The directory above one. It is not kept, so a walk to the root costs no more at each step.
+    pub(crate) fn parent(&self, ino: Ino) -> Result<Ino> {
+        match self.inodes.iter().find(|inode| inode.ino == ino) {
+            Some(loaded) => {
+                let record = loaded.record.as_ref().ok_or_else(|| gone(ino))?;
+                Ok(record.parent)
+            }
+            None => query::inode(self.kv, ino).map(|record| record.parent),
+        }
+    }
+
+    /// How many inodes are kept.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> usize {
+        self.inodes.len()
     }
 
     fn load(&mut self, ino: Ino) -> Result<usize> {

@@ -89,7 +89,7 @@ fn check_nesting(
 }
 
 /// True if directory `inner` is `outer` or lies below it.
-fn is_inside(txn: &mut Transaction<'_>, inner: Ino, outer: Ino) -> Result<bool> {
+fn is_inside(txn: &Transaction<'_>, inner: Ino, outer: Ino) -> Result<bool> {
     let mut at = inner;
     for _ in 0..DEPTH_MAX {
         if at == outer {
@@ -98,7 +98,7 @@ fn is_inside(txn: &mut Transaction<'_>, inner: Ino, outer: Ino) -> Result<bool> 
         if at == Ino::ROOT {
             return Ok(false);
         }
-        at = txn.inode(at)?.parent;
+        at = txn.parent(at)?;
     }
     Err(Error::new(ErrorKind::Corrupt, format!("directory {inner} has no way to the root")))
 }

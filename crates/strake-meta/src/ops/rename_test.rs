@@ -1,8 +1,10 @@
 //! Rename as Linux does it, case by case.
 
+use super::Name;
 use crate::testing::{TestFs, link, removed_of};
+use crate::transaction::Transaction;
 use strake_proto::meta::{MetaOp, RenameMode};
-use strake_proto::{ErrorKind, FileType, Ino};
+use strake_proto::{ClientId, ErrorKind, FileType, Ino, Timestamp};
 
 fn rename(from: (Ino, &str), to: (Ino, &str), mode: RenameMode) -> MetaOp {
     MetaOp::Rename {
@@ -20,6 +22,26 @@ fn replace(from: (Ino, &str), to: (Ino, &str)) -> MetaOp {
 }
 
 const ROOT: Ino = Ino::ROOT;
+
+/// A transaction looks for an inode among all that it keeps. If it kept each directory of a walk, a
+/// rename into a deep tree would hold up everybody for minutes.
+#[test]
+fn a_walk_to_the_root_keeps_no_directories() {
+    let mut fs = TestFs::new();
+    let outer = fs.make(ROOT, "outer", FileType::Directory);
+    let mut deepest = outer;
+    for _ in 0..500 {
+        deepest = fs.make(deepest, "d", FileType::Directory);
+    }
+    let kv = fs.meta.snapshot();
+    let time = Timestamp { seconds: 1, nanos: 0 };
+    let mut txn = Transaction::new(&kv, ClientId(1), time);
+    let (source, target) = ((ROOT, "outer"), (deepest, "inside"));
+    let name = |(parent, name): (Ino, &'static str)| Name { parent, name: name.as_bytes() };
+    let refused = super::rename(&mut txn, name(source), name(target), RenameMode::Replace, false);
+    assert_eq!(refused.expect_err("into itself").kind(), ErrorKind::Invalid);
+    assert!(txn.kept() <= 4, "{} directories are kept", txn.kept());
+}
 
 #[test]
 fn a_replaced_name_keeps_its_place_and_the_old_inode_goes() {
