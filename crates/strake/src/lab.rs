@@ -34,10 +34,16 @@ pub(crate) use up::up;
 use plan::Names;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use strake_env::{Clock, RealClock};
 use strake_proto::{Error, ErrorKind, Result};
 
 /// The name of the lab's file system, and of its cluster.
 pub(crate) const FS: &str = "lab";
+/// A command waits so long for a lock that another one has.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
+/// It looks that often.
+const LOCK_LOOK: Duration = Duration::from_millis(20);
 
 /// A lab: where it is, and what was wanted.
 pub(crate) struct Lab {
@@ -118,19 +124,28 @@ fn refuse_without_root() -> Result<()> {
     Err(Error::new(ErrorKind::NotPermitted, detail))
 }
 
-/// Keeps other `strake lab` commands off the directory until the value is dropped.
+/// Keeps other `strake lab` commands off the directory until the value is dropped. A command that
+/// was killed may leave a child that has the lock until it runs its program, so this waits a
+/// little.
 ///
 /// # Errors
 /// `Busy` if another command works there; the host's.
 fn lock(root: &Path) -> Result<File> {
     let directory = File::open(root).map_err(|error| Error::from(error).context(root.display()))?;
-    match rustix::fs::flock(&directory, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(directory),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let root = root.display();
-            let detail = format!("another `strake lab` command works at {root}: wait for its end");
-            Err(Error::new(ErrorKind::Busy, detail))
+    let end = RealClock.monotonic() + LOCK_WAIT_MAX;
+    loop {
+        match rustix::fs::flock(&directory, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory),
+            Err(rustix::io::Errno::WOULDBLOCK) if RealClock.monotonic() < end => {
+                RealClock.sleep(LOCK_LOOK);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let root = root.display();
+                let detail =
+                    format!("another `strake lab` command works at {root}: wait for its end");
+                return Err(Error::new(ErrorKind::Busy, detail));
+            }
+            Err(error) => return Err(std::io::Error::from(error).into()),
         }
-        Err(error) => Err(std::io::Error::from(error).into()),
     }
 }
