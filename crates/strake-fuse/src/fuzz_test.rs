@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use strake_client::Vfs;
+use strake_client::mode::MountMode;
 use strake_client::vfs::*;
 use strake_env::rng::{test_scale, test_seeds};
 use strake_env::sync::Mutex;
@@ -23,7 +24,8 @@ const INPUTS: u64 = 5000;
 
 /// A file system that agrees to everything and holds what it is told of to the interface's limits.
 #[derive(Default)]
-struct Agreeing {
+pub(crate) struct Agreeing {
+    mode: Mutex<MountMode>,
     is_shared: bool,
     opened: Mutex<(u64, HashSet<Handle>)>,
 }
@@ -69,6 +71,12 @@ fn entry(name: &[u8]) -> Result<Entry> {
 }
 
 impl Vfs for Agreeing {
+    fn set_mode(&self, mode: MountMode) {
+        *self.mode.lock() = mode;
+    }
+    fn mode(&self) -> MountMode {
+        *self.mode.lock()
+    }
     fn is_shared(&self) -> bool {
         self.is_shared
     }

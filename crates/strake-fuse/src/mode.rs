@@ -20,6 +20,7 @@ use std::fs::File;
 use std::sync::Arc;
 use strake_client::Vfs;
 use strake_client::mode::{AccessTimes, MountMode};
+use strake_env::sync::Mutex;
 use strake_proto::Result;
 use tracing::{error, info, warn};
 
@@ -31,6 +32,9 @@ pub(crate) struct ModeWatch {
     vfs: Arc<dyn Vfs>,
     /// The device number of the file system, `MAJOR:MINOR`.
     device: String,
+    /// Held from reading the list until the `Vfs` is told: an older list never comes after a newer
+    /// one.
+    looking: Mutex<()>,
     /// Can be read once the mount is gone. Then the watch ends.
     ended: OwnedFd,
 }
@@ -38,7 +42,7 @@ pub(crate) struct ModeWatch {
 impl ModeWatch {
     pub(crate) fn new(vfs: Arc<dyn Vfs>, device: String) -> Result<ModeWatch> {
         let ended = eventfd(0, EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
-        Ok(ModeWatch { vfs, device, ended })
+        Ok(ModeWatch { vfs, device, looking: Mutex::new(()), ended })
     }
 
     /// The places where the file system is mounted, the first one first.
@@ -51,21 +55,26 @@ impl ModeWatch {
         Ok(places)
     }
 
-    /// Reads the options, and tells the `Vfs` if they have changed. True if they have.
+    /// Reads the options, and tells the `Vfs` if they have changed. True if it may be changed now.
+    ///
+    /// Whether the options differ from those before says nothing to a request that was refused: the
+    /// thread may have told the `Vfs` in between.
     pub(crate) fn look(&self) -> bool {
+        let looking = self.looking.lock();
         let places = self.places().unwrap_or_else(|error| {
             warn!(target: "fuse", "the list of mounts cannot be read: {error}");
             Vec::new()
         });
         let Some(place) = places.first() else {
             // A mount that was taken out of the tree keeps its options.
-            return false;
+            return !self.vfs.mode().read_only;
         };
         let (mode, before) = (mode_of(place), self.vfs.mode());
         if mode == before {
-            return false;
+            return !mode.read_only;
         }
         self.vfs.set_mode(mode);
+        drop(looking);
         info!(target: "fuse", "mounted {},{}", place.options, place.shared_options);
         if mode.read_only
             && !before.read_only
@@ -73,7 +82,7 @@ impl ModeWatch {
         {
             error!(target: "fuse", "not all data is durable, although mounted read-only: {error}");
         }
-        true
+        !mode.read_only
     }
 
     /// Looks whenever the list changes, until [`ModeWatch::end`] is called.
@@ -114,5 +123,22 @@ fn mode_of(place: &Place) -> MountMode {
             () => AccessTimes::Always,
         },
         no_directory_times: place.has("nodiratime"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz_test::Agreeing;
+
+    #[test]
+    fn a_request_is_repeated_also_if_another_thread_has_seen_the_remount() {
+        let vfs = Arc::new(Agreeing::default());
+        let proc = mountinfo::at(std::path::Path::new("/proc")).expect("a list of mounts");
+        let device = proc.expect("/proc is mounted").device;
+        let watch = ModeWatch::new(Arc::clone(&vfs) as Arc<dyn Vfs>, device).expect("a watch");
+        vfs.set_mode(MountMode { read_only: true, ..MountMode::default() });
+        assert!(watch.look(), "the request that finds the remount first");
+        assert!(watch.look(), "a request that was refused before the other one looked");
     }
 }

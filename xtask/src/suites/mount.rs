@@ -94,11 +94,13 @@ mount -t strake $PWD/data $PWD/mnt; cmp random mnt/ro; umount mnt",
         "a remount that the helper does not see is noticed",
         "
 mount -t strake $PWD/data $PWD/mnt
-for round in 1 2 3 4 5 6 7 8 9 10; do
+for round in $(seq 150); do
   mount -i -o remount,ro mnt; readonly_file mnt
-  mount -i -o remount,rw mnt; echo $round > mnt/rounds
+  mount -i -o remount,rw mnt
+  for other in 1 2 3; do { : > mnt/other$other; } & done
+  echo $round > mnt/rounds; wait
 done
-is \"$(cat mnt/rounds)\" 10; umount mnt",
+is \"$(cat mnt/rounds)\" 150; umount mnt",
     ),
     (
         "sync: what is acknowledged survives kill -9",
