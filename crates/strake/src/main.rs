@@ -36,6 +36,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     name = "strake",
     version,
     arg_required_else_help = true,
+    disable_help_subcommand = true,
     after_help = "Examples:
   strake up --data /srv/strake --mount /mnt/strake      from nothing to a mounted file system
   strake fs show                                        the attributes of the file system
@@ -73,6 +74,9 @@ enum Command {
     #[command(subcommand)]
     Bench(strake_bench::Bench),
     Plan(strake_plan::PlanArgs),
+    Help(commands::help::HelpArgs),
+    #[command(hide = true)]
+    Manuals(commands::manuals::ManualsArgs),
     #[command(hide = true)]
     Daemon(daemon::DaemonArgs),
     /// Print the version.
@@ -97,6 +101,8 @@ fn main() -> ExitCode {
         Command::Config(command) => output::finish(commands::config::run(&command)),
         Command::Bench(bench) => commands::bench::run(&bench),
         Command::Plan(args) => commands::plan::run(args),
+        Command::Help(args) => output::finish(commands::help::run(&args)),
+        Command::Manuals(args) => output::finish(commands::manuals::run(&args)),
         Command::Daemon(args) => daemon::run(&args),
         Command::Version => commands::version(),
     }

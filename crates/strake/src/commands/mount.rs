@@ -54,7 +54,7 @@ Lines of /etc/fstab:
   /srv/strake  /mnt/strake  strake  noatime,nofail  0  0
   demo         /mnt/demo    strake  _netdev,nofail,x-systemd.requires=strake-node.service  0  0"
 )]
-struct MountArgs {
+pub(crate) struct MountArgs {
     /// A data directory (a path), or the name of a cluster's file system.
     #[arg(value_name = "SOURCE")]
     source: String,
@@ -91,7 +91,7 @@ struct MountArgs {
   umount -f /mnt/strake     even while programs use it; they get errors
   umount -l /mnt/strake     out of the tree now; the daemon ends when no program uses it"
 )]
-struct UmountArgs {
+pub(crate) struct UmountArgs {
     /// The mount point.
     #[arg(value_name = "DIR")]
     target: PathBuf,
