@@ -73,9 +73,9 @@ rebuilds, and weighs them. Rates of failure are `afr`, `ure` and `destroyed` of 
     Reliability {
         /// The design file.
         design: PathBuf,
-        /// Trials of the simulation.
-        #[arg(long, default_value_t = 2000, value_parser = count())]
-        trials: u64,
+        /// Exactly so many trials [default: until the error is below 5 %, or some seconds of work].
+        #[arg(long, value_parser = count())]
+        trials: Option<u64>,
         /// Stripes in its sample.
         #[arg(long, default_value_t = 20_000, value_parser = count())]
         stripes: u64,

@@ -17,6 +17,9 @@
 //! has come. Data is lost when more strips of one stripe are lost than its code tolerates. The
 //! stripes are a sample of real ones. A loss that no stripe of the sample shows is not seen, so the
 //! sample is part of the answer.
+//!
+//! Trials go on until the error is small enough, or until a limit of trials or of work. Work is
+//! counted and not timed, so that a seed gives the same answer on every machine.
 
 use crate::design::{System, Tier};
 use crate::error::PlanError;
@@ -30,18 +33,48 @@ use strake_env::Rng;
 use strake_proto::{BlockIndex, Code, LayoutMap, LayoutVersion, ObjectId, SlotIndex};
 use strake_stripe::Placement;
 
-/// Trials end when so many failures came together without a loss.
+/// A trial ends when so many failures came without a loss: each further one weighs next to nothing.
 const FAILURES_MAX: usize = 12;
+/// Where no number of trials is asked for: at most so many,
+const TRIALS_MAX: u64 = 200_000;
+/// at least so many, because the error of few trials is itself uncertain,
+const TRIALS_MIN: u64 = 1000;
+/// no more once the standard error is this share of the answer,
+const ERROR_ENOUGH: f64 = 0.05;
+/// and no more once so many strips and disks were looked at: seconds.
+const WORK_MAX: u64 = 1_000_000_000;
 /// Blocks of one object in the sample.
 const BLOCKS_PER_OBJECT: u64 = 1000;
 
 /// What a simulation is told.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    pub trials: u64,
+    /// Exactly so many; none: until the answer is good enough, or a limit is reached.
+    pub trials: Option<u64>,
     /// Stripes in the sample.
     pub stripes: u64,
     pub seed: u64,
+}
+
+/// Why the trials ended.
+#[derive(Clone, Copy, Debug, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ended {
+    Asked,
+    Accurate,
+    TrialsLimit,
+    WorkLimit,
+}
+
+impl Ended {
+    pub fn says(self) -> &'static str {
+        match self {
+            Ended::Asked => "as many as asked for",
+            Ended::Accurate => "accurate enough",
+            Ended::TrialsLimit => "the limit of trials",
+            Ended::WorkLimit => "the limit of work; --trials goes beyond it",
+        }
+    }
 }
 
 /// What it found.
@@ -52,6 +85,9 @@ pub struct Found {
     pub loss_per_year: f64,
     /// Standard error of `loss_per_year`.
     pub error: f64,
+    /// Where `loss_per_year` lies with 95 % confidence.
+    pub interval: (f64, f64),
+    pub ended: Ended,
     /// Trials that ended in a loss.
     pub losses: u64,
     pub trials: u64,
@@ -185,12 +221,15 @@ struct Trial<'a> {
     lost: Vec<bool>,
     server_lost: Vec<bool>,
     now: f64,
+    failures: usize,
+    /// Strips and disks looked at.
+    work: u64,
 }
 
 impl Trial<'_> {
     fn new(model: &Model) -> Trial<'_> {
         let (lost, server_lost) = (vec![false; model.disks], vec![false; model.servers]);
-        Trial { model, failed: Vec::new(), lost, server_lost, now: 0.0 }
+        Trial { model, failed: Vec::new(), lost, server_lost, now: 0.0, failures: 0, work: 0 }
     }
 
     /// Time until everything that failed is rebuilt.
@@ -220,6 +259,8 @@ impl Trial<'_> {
     /// Something that is whole fails.
     fn fail(&mut self, rng: &mut Rng) {
         let model = self.model;
+        self.failures += 1;
+        self.work += 3 * model.disks as u64;
         let disks: Vec<usize> = (0..model.disks).filter(|disk| !self.lost[*disk]).collect();
         let servers: Vec<usize> =
             (0..model.servers).filter(|server| !self.server_lost[*server]).collect();
@@ -239,22 +280,32 @@ impl Trial<'_> {
         self.failed.push(Failed { disks, server, start, end: start + time });
     }
 
-    /// Whether a stripe has lost more strips than its code tolerates.
-    fn loses(&self) -> bool {
-        let all = self.model.stripes.len() as f64;
-        let mut count = std::collections::BTreeMap::new();
+    /// Whether a stripe has lost more strips than its code tolerates. Between failures a stripe
+    /// only gains strips, so the stripes of what failed last are all that can.
+    fn loses(&mut self) -> bool {
+        let model = self.model;
+        let all = model.stripes.len() as f64;
+        // Disk ▶ its first stripe that is not rebuilt.
+        let mut first = vec![u32::MAX; model.disks];
         for failed in &self.failed {
             let progress = (self.now - failed.start) / (failed.end - failed.start);
-            let first = (progress.clamp(0.0, 1.0) * all) as u32;
-            for disk in &failed.disks {
-                let stripes = &self.model.of_disk[*disk];
-                let from = stripes.partition_point(|stripe| *stripe < first);
-                for stripe in &stripes[from..] {
-                    let strips = count.entry(*stripe).or_insert(0_usize);
-                    *strips += 1;
-                    if *strips > self.model.tolerates {
-                        return true;
-                    }
+            let from = (progress.clamp(0.0, 1.0) * all) as u32;
+            failed.disks.iter().for_each(|disk| first[*disk] = from);
+        }
+        let lost: usize = self.failed.iter().map(|failed| failed.disks.len()).sum();
+        let Some(last) = self.failed.last().filter(|_| lost > model.tolerates) else {
+            return false;
+        };
+        for disk in &last.disks {
+            for stripe in &model.of_disk[*disk] {
+                let members = &model.stripes[*stripe as usize];
+                self.work += members.len() as u64;
+                let mut strips = 0;
+                for member in members {
+                    strips += usize::from(first[usize::from(*member)] <= *stripe);
+                }
+                if strips > model.tolerates {
+                    return true;
                 }
             }
         }
@@ -300,43 +351,93 @@ pub fn of_system(system: &System, plan: Plan) -> Result<Vec<TierReliability>, Pl
     }
 }
 
+/// The weights of the trials so far.
+#[derive(Default)]
+struct Sum {
+    trials: u64,
+    losses: u64,
+    sum: f64,
+    squares: f64,
+    work: u64,
+}
+
+impl Sum {
+    fn add(&mut self, (weight, work): (f64, u64)) {
+        self.trials += 1;
+        self.losses += u64::from(weight > 0.0);
+        self.sum += weight;
+        self.squares += weight * weight;
+        self.work += work;
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.trials.max(1) as f64
+    }
+
+    /// Standard error of the mean.
+    fn error(&self) -> f64 {
+        let trials = self.trials.max(1) as f64;
+        ((self.squares / trials - self.mean().powi(2)).max(0.0) / trials).sqrt()
+    }
+
+    /// What the mean is not above with 95 % confidence. Where no trial lost anything, the rule of
+    /// three: no weight is more than 1.
+    fn most(&self) -> f64 {
+        match self.losses {
+            0 => 3.0 / self.trials.max(1) as f64,
+            _ => self.mean() + 1.96 * self.error(),
+        }
+    }
+
+    fn ended(&self, plan: Plan) -> Option<Ended> {
+        if let Some(trials) = plan.trials {
+            return (self.trials >= trials).then_some(Ended::Asked);
+        }
+        let accurate = self.losses > 0 && self.error() <= ERROR_ENOUGH * self.mean();
+        match self.trials {
+            _ if self.work >= WORK_MAX => Some(Ended::WorkLimit),
+            trials if trials >= TRIALS_MAX => Some(Ended::TrialsLimit),
+            trials if trials >= TRIALS_MIN && accurate => Some(Ended::Accurate),
+            _ => None,
+        }
+    }
+}
+
 /// Runs the simulation.
 pub fn simulate(model: &Model, plan: Plan) -> Found {
     let mut rng = Rng::new(plan.seed);
-    let (mut sum, mut squares, mut losses) = (0.0, 0.0, 0);
-    for _ in 0..plan.trials {
-        let weight = trial(model, &mut rng);
-        if weight > 0.0 {
-            losses += 1;
+    let mut sum = Sum::default();
+    let ended = loop {
+        if let Some(ended) = sum.ended(plan) {
+            break ended;
         }
-        sum += weight;
-        squares += weight * weight;
-    }
-    let trials = plan.trials.max(1) as f64;
-    let mean = sum / trials;
-    let variance = (squares / trials - mean * mean).max(0.0) / trials;
+        sum.add(trial(model, &mut rng));
+    };
+    let (mean, error) = (sum.mean(), sum.error());
+    let per_year = |mean: f64| -(-model.first_rate() * mean * YEAR).exp_m1();
     let rate = model.first_rate() * mean;
-    let per_year = |rate: f64| -(-rate * YEAR).exp_m1();
     Found {
         mttdl: (rate > 0.0).then(|| 1.0 / rate),
-        loss_per_year: per_year(rate),
-        error: per_year(model.first_rate() * variance.sqrt()),
-        losses,
-        trials: plan.trials,
+        loss_per_year: per_year(mean),
+        error: per_year(error),
+        interval: (per_year((mean - 1.96 * error).max(0.0)), per_year(sum.most())),
+        ended,
+        losses: sum.losses,
+        trials: sum.trials,
         stripes: model.stripes.len() as u64,
         seed: plan.seed,
     }
 }
 
-/// The weight with which one first failure ends in a loss.
-fn trial(model: &Model, rng: &mut Rng) -> f64 {
+/// The weight with which one first failure ends in a loss, and the work of the trial.
+fn trial(model: &Model, rng: &mut Rng) -> (f64, u64) {
     let mut trial = Trial::new(model);
     let mut weight = 1.0;
     trial.fail(rng);
     while !trial.loses() {
         let (left, rate) = (trial.left(), trial.rate());
-        if trial.failed.len() >= FAILURES_MAX || left <= 0.0 || rate <= 0.0 {
-            return 0.0;
+        if trial.failures >= FAILURES_MAX || left <= 0.0 || rate <= 0.0 {
+            return (0.0, trial.work);
         }
         let inside = -(-rate * left).exp_m1();
         weight *= inside;
@@ -346,7 +447,7 @@ fn trial(model: &Model, rng: &mut Rng) -> f64 {
         trial.forget();
         trial.fail(rng);
     }
-    weight
+    (weight, trial.work)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::design::Design;
 use crate::library::Library;
 use crate::reliability::Chain;
 
-const PLAN: Plan = Plan { trials: 10_000, stripes: 20, seed: 1 };
+const PLAN: Plan = Plan { trials: Some(10_000), stripes: 20, seed: 1 };
 
 /// Stripes over all disks: any loss beyond the tolerated ones hits each of them.
 fn one_group(disks: usize, tolerates: usize) -> Model {
@@ -97,7 +97,7 @@ fn forced_failures_find_what_a_plain_simulation_finds() {
     model.disk_rebuild = 1000.0;
     model.server_rebuild = 3000.0;
     let model = Model::new(model);
-    let forced = simulate(&model, Plan { trials: 4000, ..PLAN });
+    let forced = simulate(&model, Plan { trials: Some(4000), ..PLAN });
     let forced = 1.0 / forced.mttdl.unwrap() / model.first_rate();
     let seen = plain(&model, 4000, 2);
     let error = (seen * (1.0 - seen) / 4000.0).sqrt();
@@ -157,7 +157,7 @@ fn a_stripe_that_was_rebuilt_is_lost_no_more() {
 fn servers_that_are_lost_whole_make_losses_likelier() {
     let without = tier_model("audit-03-rebuild", |_| {}, 4000);
     let mut with = without.clone();
-    let plan = Plan { trials: 500, stripes: 4000, seed: 3 };
+    let plan = Plan { trials: Some(500), stripes: 4000, seed: 3 };
     let mut none = without;
     none.server_rate = 0.0;
     with.server_rate = 10.0 * with.disk_rate;
@@ -169,7 +169,52 @@ fn servers_that_are_lost_whole_make_losses_likelier() {
 #[test]
 fn a_seed_gives_the_same_answer_again() {
     let model = tier_model("audit-03-rebuild", |_| {}, 1000);
-    let plan = Plan { trials: 200, stripes: 1000, seed: 9 };
+    let plan = Plan { trials: Some(200), stripes: 1000, seed: 9 };
     assert_eq!(simulate(&model, plan), simulate(&model, plan));
     assert_ne!(simulate(&model, plan), simulate(&model, Plan { seed: 10, ..plan }));
+}
+
+#[test]
+fn without_a_number_of_trials_it_ends_for_one_reason_or_another() {
+    let plan = Plan { trials: None, ..PLAN };
+    let good = simulate(&one_group(10, 1), plan);
+    assert_eq!(good.ended, Ended::Accurate);
+    assert!(good.error <= ERROR_ENOUGH * good.loss_per_year && good.trials >= TRIALS_MIN);
+    assert!(good.interval.0 < good.loss_per_year && good.loss_per_year < good.interval.1);
+    // Nothing is ever lost: no error is small enough, and the trials end all the same.
+    let mut never = one_group(10, 1);
+    never.stripes = vec![vec![0]; 200_000];
+    let never = simulate(&Model::new(never), plan);
+    assert!(never.ended == Ended::WorkLimit || never.ended == Ended::TrialsLimit, "{never:?}");
+    assert_eq!((never.losses, never.mttdl), (0, None));
+    assert!(never.interval.1 > 0.0, "that none was seen does not say that there is none");
+}
+
+#[test]
+fn the_last_failure_alone_tells_whether_data_is_lost() {
+    let mut rng = Rng::new(21);
+    let model = tier_model("nvme-cluster", |_| {}, 500);
+    for _ in 0..200 {
+        let mut trial = Trial::new(&model);
+        for _ in 0..8 {
+            trial.fail(&mut rng);
+            let all = trial.model.stripes.len() as f64;
+            let lost = model.stripes.iter().enumerate().any(|(index, stripe)| {
+                let strips = stripe.iter().filter(|disk| {
+                    trial.failed.iter().any(|failed| {
+                        let share = (trial.now - failed.start) / (failed.end - failed.start);
+                        failed.disks.contains(&usize::from(**disk))
+                            && index as u32 >= (share.clamp(0.0, 1.0) * all) as u32
+                    })
+                });
+                strips.count() > model.tolerates
+            });
+            assert_eq!(trial.loses(), lost);
+            if lost {
+                break;
+            }
+            trial.now += trial.left() * unit(&mut rng);
+            trial.forget();
+        }
+    }
 }

@@ -96,15 +96,17 @@ pub fn render_reliability(tiers: &[TierReliability]) -> String {
                 time.map_or("longer than the sample shows".into(), |time| Unit::Years.show(time))
             };
             out.push_str(&format!(
-                "simulated: data loss in a year {} ± {}, mean time to it {}\n  {} of {} trials ended \
-                 in a loss, on {} stripes of Strake's placement, seed {}\n",
+                "simulated: data loss in a year {} (95 %: {} to {}), mean time to it {}\n  {} of {} \
+                 trials ended in a loss, on {} stripes of Strake's placement, seed {}; ended: {}\n",
                 Unit::Probability.show(found.loss_per_year),
-                Unit::Probability.show(found.error),
+                Unit::Probability.show(found.interval.0),
+                Unit::Probability.show(found.interval.1),
                 years(found.mttdl),
                 found.losses,
                 found.trials,
                 found.stripes,
                 found.seed,
+                found.ended.says(),
             ));
         }
         if let Some(why) = &tier.without {
