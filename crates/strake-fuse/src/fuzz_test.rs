@@ -28,9 +28,15 @@ pub(crate) struct Agreeing {
     mode: Mutex<MountMode>,
     is_shared: bool,
     opened: Mutex<(u64, HashSet<Handle>)>,
+    at_statfs: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
 }
 
 impl Agreeing {
+    /// Has `work` done before each answer to `statfs`.
+    pub(crate) fn when_asked_for_statfs(&self, work: impl Fn() + Send + Sync + 'static) {
+        *self.at_statfs.lock() = Some(Box::new(work));
+    }
+
     fn handle(&self) -> Handle {
         let mut opened = self.opened.lock();
         opened.0 += 1;
@@ -93,6 +99,9 @@ impl Vfs for Agreeing {
         then(self.set_lock(handle, want));
     }
     fn statfs(&self) -> Result<StatFs> {
+        if let Some(work) = &*self.at_statfs.lock() {
+            work();
+        }
         let (total, free) = (u64::MAX, u64::MAX);
         let (inodes_used, inodes_free) = (u64::MAX, u64::MAX);
         Ok(StatFs { total, free, available: 0, inodes_used, inodes_free, block_size: 0 })

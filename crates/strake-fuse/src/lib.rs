@@ -4,6 +4,7 @@
 //! - `connection` mounts and unmounts.
 //! - `session` reads requests and writes replies on a few threads; `uring` does the same over
 //!   io_uring. `readers` decides how many threads read, and `awake` keeps processors awake.
+//!   `overdue` names the requests that take very long.
 //! - `adapter` turns each request into one call of the `Vfs`, and `reply` builds the answers.
 //! - `policy` decides what the kernel may cache and for how long. `pages` keeps its pages equal to
 //!   what is written past them.
@@ -20,6 +21,7 @@ mod mode;
 pub mod mountinfo;
 mod notify;
 mod options;
+mod overdue;
 mod pages;
 mod policy;
 mod readers;

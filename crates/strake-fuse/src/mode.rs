@@ -24,8 +24,9 @@ use strake_env::sync::Mutex;
 use strake_proto::Result;
 use tracing::{error, info, warn};
 
-/// How often the list is read even if the kernel has announced no change.
-const LOOK_SECONDS_MAX: i64 = 10;
+/// How often the list is read even if the kernel has announced no change. It is half of the time
+/// after which a request is overdue, so that one is told of soon enough.
+const LOOK_SECONDS_MAX: i64 = 5;
 
 /// See the head of this file.
 pub(crate) struct ModeWatch {
@@ -85,11 +86,13 @@ impl ModeWatch {
         !mode.read_only
     }
 
-    /// Looks whenever the list changes, until [`ModeWatch::end`] is called.
-    pub(crate) fn watch(&self) -> Result<()> {
+    /// Looks whenever the list changes, until [`ModeWatch::end`] is called. Before each look it
+    /// calls `also`, which may be done every [`LOOK_SECONDS_MAX`].
+    pub(crate) fn watch(&self, also: &dyn Fn()) -> Result<()> {
         let list = File::open("/proc/self/mountinfo")?;
         let limit = Timespec { tv_sec: LOOK_SECONDS_MAX, tv_nsec: 0 };
         loop {
+            also();
             self.look();
             let mut waits = [
                 PollFd::new(&list, PollFlags::PRI | PollFlags::ERR),

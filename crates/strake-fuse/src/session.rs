@@ -17,6 +17,7 @@ use crate::mode::ModeWatch;
 use crate::mountinfo;
 use crate::notify::Notifier;
 use crate::options::KernelOptions;
+use crate::overdue::{self, Overdue, Slot};
 use crate::readers::{Lasting, Length, Readers};
 use crate::uring;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,7 +30,7 @@ use strake_client::Vfs;
 use strake_client::invalidate::{Invalidate, this_thread_serves};
 use strake_env::sync::Mutex;
 use strake_env::thread::JoinHandle;
-use strake_env::{AlignedBuffer, LentBuffer};
+use strake_env::{AlignedBuffer, Clock, LentBuffer, RealClock};
 use strake_observe::{Observe, Operation};
 use strake_proto::errno::errno;
 use strake_proto::{Error, ErrorKind, Result};
@@ -121,12 +122,13 @@ impl FuseMount {
         connection::raise_read_ahead(&device, READ_AHEAD_KIB);
         let mode = Arc::new(ModeWatch::new(Arc::clone(&vfs), device)?);
         mode.look();
-        let (threads, notifier) = start(vfs, observe, connection, options, Arc::clone(&mode))?;
-        let watch = Arc::clone(&mode);
+        let (threads, server) = start(vfs, observe, connection, options, Arc::clone(&mode))?;
+        let (watch, notifier) = (Arc::clone(&mode), Arc::clone(&server.notifier));
         let name = "fuse-mode".to_owned();
         let mode_thread = strake_env::thread::Builder::new().name(name).spawn(move || {
-            if let Err(error) = watch.watch() {
-                warn!(target: "fuse", "a remount is not noticed: {error}");
+            let tell = || server.overdue.tell(RealClock.monotonic());
+            if let Err(error) = watch.watch(&tell) {
+                warn!(target: "fuse", "remounts and slow requests are not noticed: {error}");
             }
         })?;
         let mode_thread = Mutex::new(Some(mode_thread));
@@ -186,7 +188,7 @@ fn start(
     connection: OwnedFd,
     options: &MountOptions,
     mode: Arc<ModeWatch>,
-) -> Result<(Grown, Arc<Notifier>)> {
+) -> Result<(Grown, Arc<Server>)> {
     let count = options.threads.max(1);
     // The rings are made before INIT is answered. Once the answer offers rings, the kernel waits
     // for them.
@@ -202,25 +204,14 @@ fn start(
         );
         entries.clear();
     }
-    let operations = (0..=u32::from(u8::MAX))
-        .map(|number| Opcode::from_number(number).map(|op| observe.operations.operation(op.name())))
-        .collect();
     let direct_maps = agreed & init_flag::DIRECT_IO_ALLOW_MMAP != 0;
     let telling = connection::duplicate(&connection)?;
     let tell = move |message: &[u8]| rustix::io::write(&telling, message).map(drop);
     let has_epochs = minor >= MINOR_WITH_EPOCHS;
-    let notifier = Arc::new(Notifier::new(Box::new(tell), has_epochs, count, observe));
+    let notifier = Arc::new(Notifier::new(Box::new(tell), has_epochs, count, Arc::clone(&observe)));
     vfs.attach_adapter(Arc::clone(&notifier) as Arc<dyn Invalidate>);
-    let processors = strake_env::thread::available_parallelism().map_or(1, usize::from);
-    let server = Arc::new(Server {
-        adapter: Adapter::new(vfs, direct_maps, Arc::clone(&notifier)),
-        operations,
-        lasting: std::array::from_fn(|_| Lasting::default()),
-        readers: Readers::new(processors / PROCESSORS_PER_READER),
-        awake: Awake::default(),
-        notifier: Arc::clone(&notifier),
-        mode,
-    });
+    let adapter = Adapter::new(vfs, direct_maps, Arc::clone(&notifier));
+    let server = Arc::new(Server::new(adapter, notifier, mode, &observe));
     let mut threads = Vec::new();
     // With rings only few requests come through `/dev/fuse`.
     let readers = if entries.is_empty() { count } else { 1 };
@@ -242,7 +233,7 @@ fn start(
     let grown = Grown::default();
     threads.push(start_watch(&server, connection, readers, &grown)?);
     grown.lock().append(&mut threads);
-    Ok((grown, notifier))
+    Ok((grown, server))
 }
 
 /// What this side offers the kernel.
@@ -368,9 +359,36 @@ pub(crate) struct Server {
     awake: Awake,
     notifier: Arc<Notifier>,
     mode: Arc<ModeWatch>,
+    overdue: Overdue,
 }
 
 impl Server {
+    fn new(
+        adapter: Adapter,
+        notifier: Arc<Notifier>,
+        mode: Arc<ModeWatch>,
+        observe: &Observe,
+    ) -> Server {
+        let counters = |op: Opcode| observe.operations.operation(op.name());
+        let numbers = 0..OPERATIONS as u32;
+        let processors = strake_env::thread::available_parallelism().map_or(1, usize::from);
+        Server {
+            adapter,
+            operations: numbers.map(|number| Opcode::from_number(number).map(counters)).collect(),
+            lasting: std::array::from_fn(|_| Lasting::default()),
+            readers: Readers::new(processors / PROCESSORS_PER_READER),
+            awake: Awake::default(),
+            notifier,
+            mode,
+            overdue: Overdue::default(),
+        }
+    }
+
+    /// A place where a new serving thread says which request it answers.
+    pub(crate) fn slot(&self) -> Arc<Slot> {
+        self.overdue.slot()
+    }
+
     /// Ends all threads that wait, because the connection is gone.
     fn end(&self) {
         self.readers.end();
@@ -384,9 +402,10 @@ impl Server {
     }
 
     /// Has one request answered, and counts and logs it. Reads put their bytes into `data`. An
-    /// error is an errno.
+    /// error is an errno. `slot` is the calling thread's.
     pub(crate) fn serve(
         &self,
+        slot: &Slot,
         header: &InHeader,
         body: &[u8],
         data: &mut [u8],
@@ -397,12 +416,12 @@ impl Server {
         let operation = self.operations[header.opcode as usize & 0xff].as_ref();
         let answer = self.lasting(header).note(|| {
             let start = operation.map(|operation| operation.begin());
-            let mut answer = self.adapter.answer(header, opcode, body, data);
+            let mut answer = slot.hold(header, || self.adapter.answer(header, opcode, body, data));
             // The kernel has let the change through, so the mount may have become writable.
             if matches!(&answer, Err(error) if error.kind() == ErrorKind::ReadOnly)
                 && self.mode.look()
             {
-                answer = self.adapter.answer(header, opcode, body, data);
+                answer = slot.hold(header, || self.adapter.answer(header, opcode, body, data));
             }
             let bytes = match &answer {
                 Ok(Answer::Data(length)) => *length as u64,
@@ -413,6 +432,7 @@ impl Server {
                 (Some(operation), Some(start)) => operation.end(start, bytes, answer.is_ok()),
                 _ => Duration::ZERO,
             };
+            overdue::ended(opcode, header, took);
             (answer, took)
         });
         answer.map_err(|error| logged(opcode, header, &error))
@@ -581,12 +601,13 @@ fn agree(init: &InitIn, offer: Offer) -> InitOut {
 fn serve(server: &Server, channel: &Channel) {
     let mut request = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
     let mut data = LentBuffer::new(DATA_BYTES);
+    let slot = server.slot();
     let mut last = Length::Short;
     loop {
         server.readers.enter(last);
         match channel.receive(&mut request) {
             Ok(Some((length, connection))) => {
-                last = serve_one(server, connection, &request[..length], &mut data);
+                last = serve_one(server, &slot, connection, &request[..length], &mut data);
             }
             Ok(None) => return,
             Err(error) => {
@@ -606,6 +627,7 @@ fn comes_alone(opcode: Opcode) -> bool {
 /// Answers a request that this thread has read. Returns how long the next one of its kind may last.
 fn serve_one(
     server: &Server,
+    slot: &Slot,
     connection: &Arc<OwnedFd>,
     message: &[u8],
     data: &mut LentBuffer,
@@ -628,8 +650,8 @@ fn serve_one(
     // A disk may be given up during a read and still write into the buffer. `fill` then reads again
     // into another one.
     let answer = match Opcode::from_number(header.opcode) {
-        Some(Opcode::Read) => data.fill(|data| server.serve(&header, body, data)),
-        _ => server.serve(&header, body, &mut []),
+        Some(Opcode::Read) => data.fill(|data| server.serve(slot, &header, body, data)),
+        _ => server.serve(slot, &header, body, &mut []),
     };
     server.readers.answered(length, || is_waiting(connection));
     match answer {
@@ -665,4 +687,35 @@ fn is_worth_a_line(kind: ErrorKind) -> bool {
             | ErrorKind::TimedOut
             | ErrorKind::Fenced
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzz_test::Agreeing;
+
+    #[test]
+    fn a_request_is_overdue_while_its_answer_is_not_there() {
+        let observe = Observe::new(RealClock::shared(), 1);
+        let telling = Box::new(|_: &[u8]| Ok(()));
+        let notifier = Arc::new(Notifier::new(telling, true, 1, Arc::clone(&observe)));
+        let vfs = Arc::new(Agreeing::default());
+        let mode = ModeWatch::new(Arc::clone(&vfs) as Arc<dyn Vfs>, String::new()).expect("made");
+        let adapter = Adapter::new(Arc::clone(&vfs) as Arc<dyn Vfs>, false, Arc::clone(&notifier));
+        let server = Arc::new(Server::new(adapter, notifier, Arc::new(mode), &observe));
+        let slot = server.slot();
+        let found = Arc::new(Mutex::new(Vec::new()));
+        let (looking, looks) = (Arc::clone(&server), Arc::clone(&found));
+        vfs.when_asked_for_statfs(move || {
+            for seconds in [100, 110, 120] {
+                looks.lock().extend(looking.overdue.look(Duration::from_secs(seconds)));
+            }
+        });
+        let header = InHeader { opcode: 17, nodeid: 5, ..InHeader::default() };
+        server.serve(&slot, &header, &[], &mut []).expect("it agrees");
+        assert!(server.overdue.look(Duration::from_secs(130)).is_empty(), "it is answered");
+        let age = Duration::from_secs(10);
+        let late = overdue::Late { name: "fuse_statfs", inode: 5, age };
+        assert_eq!(*found.lock(), [late]);
+    }
 }

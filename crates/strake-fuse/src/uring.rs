@@ -22,6 +22,7 @@
 
 use crate::abi::{InHeader, OutHeader, RingCommand, RingInOut};
 use crate::adapter::Answer;
+use crate::overdue::Slot;
 use crate::session::{Server, TRANSFER_BYTES_MAX};
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
@@ -112,11 +113,12 @@ impl Entry {
         // This fails if the processor is off or not available to us. The queue must be served all
         // the same.
         let _ = rustix::thread::sched_setaffinity(None, &processors);
+        let slot = server.slot();
         let mut next = self.command(connection, COMMAND_REGISTER, 0);
         loop {
             match self.exchange(&next) {
                 Ok(Woken::Request) => {
-                    let id = self.answer(server);
+                    let id = self.answer(server, &slot);
                     next = self.command(connection, COMMAND_COMMIT_AND_FETCH, id);
                 }
                 Ok(Woken::Unregistered) => next = self.command(connection, COMMAND_REGISTER, 0),
@@ -167,7 +169,7 @@ impl Entry {
     }
 
     /// Has the request in the entry answered, puts the reply there, and returns the request's id.
-    fn answer(&mut self, server: &Server) -> u64 {
+    fn answer(&mut self, server: &Server, slot: &Slot) -> u64 {
         let header = InHeader::decode(&self.head).expect("invariant: the head is long enough");
         let sizes = RingInOut::decode(&self.head[IN_OUT]).expect("invariant: as long");
         let payload = (sizes.payload_size as usize).min(TRANSFER_BYTES_MAX);
@@ -176,7 +178,7 @@ impl Entry {
         let start = PAYLOAD - own;
         self.body[start..PAYLOAD].copy_from_slice(&self.head[OPERATION][..own]);
         let (request, data) = self.body.split_at_mut(PAYLOAD + payload);
-        let (error, length) = match server.serve(&header, &request[start..], data) {
+        let (error, length) = match server.serve(slot, &header, &request[start..], data) {
             Ok(Answer::Silence | Answer::Empty) => (0, 0),
             Ok(Answer::Bytes(reply)) => {
                 self.body[PAYLOAD..][..reply.len()].copy_from_slice(&reply);

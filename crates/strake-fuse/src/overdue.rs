@@ -1,0 +1,171 @@
+//! Names in the log each request that takes very long: while it is answered, and when it is done.
+//!
+//! Each serving thread has a [`Slot`] that says which request it answers. The thread takes no time
+//! for it: a request costs a few stores to memory that is the thread's own. Another thread looks at
+//! all slots every few seconds ([`Overdue::look`]). If it finds the same request again after
+//! [`LIMIT`], the request is *overdue*. So a request is told of at most one interval late.
+//!
+//! A wait for a lock (SETLKW) takes no slot, because it lasts as long as another program likes.
+
+use crate::abi::{InHeader, Opcode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use strake_env::sync::Mutex;
+use tracing::warn;
+
+/// A request that takes this long is named in the log.
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+
+/// What one serving thread does. Only that thread writes to it. It has a cache line of its own,
+/// because it is written to for every request.
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct Slot {
+    /// How many requests have begun and ended: odd while one is answered.
+    steps: AtomicU64,
+    /// Valid while `steps` is odd.
+    opcode: AtomicU32,
+    /// Valid while `steps` is odd.
+    inode: AtomicU64,
+}
+
+impl Slot {
+    /// Runs `answer`, which answers the request.
+    pub(crate) fn hold<T>(&self, header: &InHeader, answer: impl FnOnce() -> T) -> T {
+        let steps = self.steps.load(Ordering::Relaxed);
+        self.opcode.store(header.opcode, Ordering::Relaxed);
+        self.inode.store(header.nodeid, Ordering::Relaxed);
+        self.steps.store(steps + 1, Ordering::Release);
+        let value = answer();
+        self.steps.store(steps + 2, Ordering::Release);
+        value
+    }
+}
+
+/// A slot, and what the last look found there.
+struct Watched {
+    slot: Arc<Slot>,
+    steps: u64,
+    /// When a look first found `steps`.
+    since: Duration,
+    told: bool,
+}
+
+/// A request that is overdue and still answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Late {
+    pub(crate) name: &'static str,
+    pub(crate) inode: u64,
+    /// How long the looks have seen it. It is older by less than one interval.
+    pub(crate) age: Duration,
+}
+
+/// The slots of all serving threads; see the head of this file.
+#[derive(Default)]
+pub(crate) struct Overdue {
+    watched: Mutex<Vec<Watched>>,
+}
+
+impl Overdue {
+    /// The slot of a new thread.
+    pub(crate) fn slot(&self) -> Arc<Slot> {
+        let slot = Arc::new(Slot::default());
+        let watched =
+            Watched { slot: Arc::clone(&slot), steps: 0, since: Duration::ZERO, told: false };
+        self.watched.lock().push(watched);
+        slot
+    }
+
+    /// Looks at all slots. Returns the requests that have become overdue since the last look.
+    pub(crate) fn look(&self, now: Duration) -> Vec<Late> {
+        let mut watched = self.watched.lock();
+        watched.iter_mut().filter_map(|watched| watched.look(now)).collect()
+    }
+
+    /// Looks, and logs what it finds.
+    pub(crate) fn tell(&self, now: Duration) {
+        for Late { name, inode, age } in self.look(now) {
+            let seconds = age.as_secs();
+            warn!(
+                target: "fuse",
+                "{name} of inode {inode} is not done after {seconds} s \
+                 ('strake diag waiters' lists what is waited for)"
+            );
+        }
+    }
+}
+
+impl Watched {
+    fn look(&mut self, now: Duration) -> Option<Late> {
+        let steps = self.slot.steps.load(Ordering::Acquire);
+        if steps != self.steps {
+            (self.steps, self.since, self.told) = (steps, now, false);
+        }
+        let age = now.saturating_sub(self.since);
+        if steps.is_multiple_of(2) || self.told || age < LIMIT {
+            return None;
+        }
+        // The request that was there at an earlier look. So its fields were written long ago.
+        let opcode = Opcode::from_number(self.slot.opcode.load(Ordering::Relaxed));
+        let inode = self.slot.inode.load(Ordering::Relaxed);
+        self.told = true;
+        Some(Late { name: opcode.map_or("request", Opcode::name), inode, age })
+    }
+}
+
+/// Logs a request that has ended, if it took very long.
+pub(crate) fn ended(opcode: Opcode, header: &InHeader, took: Duration) {
+    if took >= LIMIT {
+        let (name, inode, seconds) = (opcode.name(), header.nodeid, took.as_secs_f64());
+        warn!(target: "fuse", "{name} of inode {inode} took {seconds:.1} s");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    const GETATTR: u32 = 3;
+    const WRITE: u32 = 16;
+    const READDIR: u32 = 28;
+
+    fn header(opcode: u32, nodeid: u64) -> InHeader {
+        InHeader { opcode, nodeid, ..InHeader::default() }
+    }
+
+    #[test]
+    fn a_request_is_told_once_while_it_is_answered() {
+        let overdue = Overdue::default();
+        let (slot, other) = (overdue.slot(), overdue.slot());
+        let late = |name, inode, age| Late { name, inode, age: seconds(age) };
+        assert_eq!(overdue.look(seconds(1000)), []);
+        slot.hold(&header(READDIR, 7), || {
+            assert_eq!(overdue.look(seconds(1001)), []);
+            assert_eq!(overdue.look(seconds(1010)), []);
+            other.hold(&header(WRITE, 8), || {
+                assert_eq!(overdue.look(seconds(1011)), [late("fuse_readdir", 7, 10)]);
+                assert_eq!(overdue.look(seconds(1020)), []);
+                assert_eq!(overdue.look(seconds(1022)), [late("fuse_write", 8, 11)]);
+            });
+        });
+        assert_eq!(overdue.look(seconds(2000)), []);
+    }
+
+    #[test]
+    fn many_short_requests_in_a_row_are_none_that_is_overdue() {
+        let overdue = Overdue::default();
+        let slot = overdue.slot();
+        for now in 0..100 {
+            slot.hold(&header(GETATTR, 1), || {
+                assert_eq!(overdue.look(seconds(now)), []);
+            });
+        }
+        // Nor is a thread that has nothing to do.
+        assert_eq!(overdue.look(seconds(500)), []);
+    }
+}
