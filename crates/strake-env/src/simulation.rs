@@ -253,12 +253,17 @@ pub fn pause(process: u32, is_paused: bool) {
     simulated().point("pause", Location::caller());
 }
 
-/// An I/O of a simulated disk begins: it is noted, and takes its time.
-#[track_caller]
-pub(crate) fn disk_io(what: &'static str, offset: u64, bytes: &[u8], times: [Duration; 2]) {
+/// Notes the bytes that a simulated disk has read or is about to write.
+pub(crate) fn disk_bytes(what: &'static str, offset: u64, bytes: &[u8]) {
     let Some(here) = here() else { return };
     let check = u64::from(crc32c::crc32c(bytes));
     here.note(what, [offset, (bytes.len() as u64) << 32 | check]);
+}
+
+/// An I/O of a simulated disk takes its time.
+#[track_caller]
+pub(crate) fn disk_time(times: [Duration; 2]) {
+    let Some(here) = here() else { return };
     if here.is_undisturbed() {
         return;
     }

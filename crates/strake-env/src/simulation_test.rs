@@ -3,11 +3,11 @@
 
 use super::*;
 use crate::Clock;
-use crate::RealClock;
 use crate::channel::channel;
 use crate::stream::{Endpoint, Listener};
 use crate::sync::{Condvar, Mutex, RwLock};
 use crate::thread;
+use crate::{Disk, RealClock, SimDisk};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -341,4 +341,21 @@ fn streams_deliver_in_order_with_delays_losses_cuts_and_breaks() {
             server.join().expect("it finds its clients gone");
         });
     }
+}
+
+#[test]
+fn what_a_buffer_held_before_a_read_is_no_part_of_the_trace() {
+    let read = |left: u8, written: u8| {
+        let options = Options { keep_trace: true, ..Options::new(0) };
+        let outcome = run(options, move || {
+            let disk = SimDisk::new(1 << 20);
+            disk.write_at(4096, &[written; 4096]).expect("a write");
+            let mut buffer = [left; 4096];
+            disk.read_at(4096, &mut buffer).expect("a read");
+            assert_eq!(buffer, [written; 4096]);
+        });
+        outcome.trace
+    };
+    assert_eq!(read(1, 7).difference(&read(2, 7)), None);
+    assert!(read(1, 7).difference(&read(1, 8)).is_some(), "what was written is a part");
 }

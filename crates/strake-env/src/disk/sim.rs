@@ -361,7 +361,7 @@ impl Disk for SimDisk {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let range = self.range(offset, bytes.len())?;
         #[cfg(any(test, feature = "simulation"))]
-        crate::simulation::disk_io("disk read", offset, bytes, READ_TIMES);
+        crate::simulation::disk_time(READ_TIMES);
         let state = self.enter()?;
         if touches(&state.faults.read_errors, &range) {
             return Err(eio());
@@ -372,13 +372,19 @@ impl Disk for SimDisk {
                 None => bytes.fill(0),
             }
         }
+        // Before it is filled, the buffer holds what another user of it has left.
+        #[cfg(any(test, feature = "simulation"))]
+        crate::simulation::disk_bytes("disk read", offset, bytes);
         Ok(())
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let range = self.range(offset, bytes.len())?;
         #[cfg(any(test, feature = "simulation"))]
-        crate::simulation::disk_io("disk write", offset, bytes, WRITE_TIMES);
+        {
+            crate::simulation::disk_bytes("disk write", offset, bytes);
+            crate::simulation::disk_time(WRITE_TIMES);
+        }
         let mut state = self.enter()?;
         if state.dead || touches(&state.faults.write_errors, &range) {
             return Err(eio());
@@ -398,7 +404,10 @@ impl Disk for SimDisk {
 
     fn sync(&self) -> io::Result<()> {
         #[cfg(any(test, feature = "simulation"))]
-        crate::simulation::disk_io("disk sync", 0, &[], SYNC_TIMES);
+        {
+            crate::simulation::disk_bytes("disk sync", 0, &[]);
+            crate::simulation::disk_time(SYNC_TIMES);
+        }
         let mut state = self.enter()?;
         if state.faults.sync_failure {
             state.dead = true;
