@@ -33,15 +33,16 @@ use strake_env::Rng;
 use strake_proto::{BlockIndex, Code, LayoutMap, LayoutVersion, ObjectId, SlotIndex};
 use strake_stripe::Placement;
 
-/// A trial ends when so many failures came without a loss: each further one weighs next to nothing.
+/// A trial is cut off when this many failures came without a loss. What it still weighs then
+/// widens the answer's interval.
 const FAILURES_MAX: usize = 12;
-/// Where no number of trials is asked for: at most so many,
+/// The most trials, where nobody asks for a number of them.
 const TRIALS_MAX: u64 = 200_000;
-/// at least so many, because the error of few trials is itself uncertain,
+/// The fewest trials, where nobody asks for a number: the error of few trials is itself uncertain.
 const TRIALS_MIN: u64 = 1000;
-/// no more once the standard error is this share of the answer,
+/// Trials end once the standard error is this share of the answer.
 const ERROR_ENOUGH: f64 = 0.05;
-/// and no more once so many strips and disks were looked at: seconds.
+/// Trials end once they have looked at this many strips and disks, which takes seconds.
 const WORK_MAX: u64 = 1_000_000_000;
 /// Blocks of one object in the sample.
 const BLOCKS_PER_OBJECT: u64 = 1000;
@@ -49,7 +50,8 @@ const BLOCKS_PER_OBJECT: u64 = 1000;
 /// What a simulation is told.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Exactly so many; none: until the answer is good enough, or a limit is reached.
+    /// How many trials to make. Without a number, trials go on until the answer is good enough or a
+    /// limit is reached.
     pub trials: Option<u64>,
     /// Stripes in the sample.
     pub stripes: u64,
@@ -85,7 +87,8 @@ pub struct Found {
     pub loss_per_year: f64,
     /// Standard error of `loss_per_year`.
     pub error: f64,
-    /// Where `loss_per_year` lies with 95 % confidence.
+    /// The range in which `loss_per_year` lies with 95 % confidence. Its end includes the trials
+    /// that were cut off.
     pub interval: (f64, f64),
     pub ended: Ended,
     /// Trials that ended in a loss.
@@ -358,16 +361,24 @@ struct Sum {
     losses: u64,
     sum: f64,
     squares: f64,
+    /// Of trials that were cut off: each might have ended in a loss.
+    cut: f64,
     work: u64,
 }
 
 impl Sum {
-    fn add(&mut self, (weight, work): (f64, u64)) {
+    fn add(&mut self, (end, work): (End, u64)) {
         self.trials += 1;
-        self.losses += u64::from(weight > 0.0);
-        self.sum += weight;
-        self.squares += weight * weight;
         self.work += work;
+        match end {
+            End::Loss(weight) => {
+                self.losses += 1;
+                self.sum += weight;
+                self.squares += weight * weight;
+            }
+            End::Cut(weight) => self.cut += weight,
+            End::Rebuilt => {}
+        }
     }
 
     fn mean(&self) -> f64 {
@@ -380,13 +391,15 @@ impl Sum {
         ((self.squares / trials - self.mean().powi(2)).max(0.0) / trials).sqrt()
     }
 
-    /// What the mean is not above with 95 % confidence. Where no trial lost anything, the rule of
-    /// three: no weight is more than 1.
+    /// The mean is not above this value with 95 % confidence. Where no trial lost anything, the rule
+    /// of three gives the value, because no weight is more than 1.
     fn most(&self) -> f64 {
-        match self.losses {
-            0 => 3.0 / self.trials.max(1) as f64,
+        let trials = self.trials.max(1) as f64;
+        let seen = match self.losses {
+            0 => 3.0 / trials,
             _ => self.mean() + 1.96 * self.error(),
-        }
+        };
+        seen + self.cut / trials
     }
 
     fn ended(&self, plan: Plan) -> Option<Ended> {
@@ -429,15 +442,28 @@ pub fn simulate(model: &Model, plan: Plan) -> Found {
     }
 }
 
-/// The weight with which one first failure ends in a loss, and the work of the trial.
-fn trial(model: &Model, rng: &mut Rng) -> (f64, u64) {
+/// How a trial ends.
+enum End {
+    /// Data was lost, with this weight.
+    Loss(f64),
+    /// It was not followed further, with this weight.
+    Cut(f64),
+    /// Nothing can fail before all is rebuilt.
+    Rebuilt,
+}
+
+/// What one first failure leads to, and the work of the trial.
+fn trial(model: &Model, rng: &mut Rng) -> (End, u64) {
     let mut trial = Trial::new(model);
     let mut weight = 1.0;
     trial.fail(rng);
     while !trial.loses() {
         let (left, rate) = (trial.left(), trial.rate());
-        if trial.failures >= FAILURES_MAX || left <= 0.0 || rate <= 0.0 {
-            return (0.0, trial.work);
+        if left <= 0.0 || rate <= 0.0 {
+            return (End::Rebuilt, trial.work);
+        }
+        if trial.failures >= FAILURES_MAX {
+            return (End::Cut(weight), trial.work);
         }
         let inside = -(-rate * left).exp_m1();
         weight *= inside;
@@ -447,7 +473,7 @@ fn trial(model: &Model, rng: &mut Rng) -> (f64, u64) {
         trial.forget();
         trial.fail(rng);
     }
-    (weight, trial.work)
+    (End::Loss(weight), trial.work)
 }
 
 #[cfg(test)]

@@ -218,3 +218,16 @@ fn the_last_failure_alone_tells_whether_data_is_lost() {
         }
     }
 }
+
+#[test]
+fn trials_that_are_cut_off_widen_the_answer() {
+    let mut busy = one_group(100, 1);
+    busy.stripes = vec![vec![0]];
+    // Something else fails during each rebuild, so that no trial ends by itself.
+    busy.disk_rebuild = 1e9 * YEAR;
+    busy.disk_rate = 1.0 / busy.disk_rebuild;
+    let busy = Model::new(busy);
+    let found = simulate(&busy, Plan { trials: Some(100), ..PLAN });
+    assert_eq!(found.losses, 0);
+    assert!(found.interval.1 > 0.5 * busy.first_rate() * YEAR, "{found:?}");
+}
