@@ -17,8 +17,8 @@ use tracing::warn;
 /// A request that takes this long is named in the log.
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
-/// What one serving thread does. Only that thread writes to it. It has a cache line of its own,
-/// because it is written to for every request.
+/// The request that one serving thread answers. Only that thread writes to the slot. The slot has a
+/// cache line of its own, because the thread writes to it for every request.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct Slot {

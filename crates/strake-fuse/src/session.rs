@@ -416,13 +416,16 @@ impl Server {
         let operation = self.operations[header.opcode as usize & 0xff].as_ref();
         let answer = self.lasting(header).note(|| {
             let start = operation.map(|operation| operation.begin());
-            let mut answer = slot.hold(header, || self.adapter.answer(header, opcode, body, data));
-            // The kernel has let the change through, so the mount may have become writable.
-            if matches!(&answer, Err(error) if error.kind() == ErrorKind::ReadOnly)
-                && self.mode.look()
-            {
-                answer = slot.hold(header, || self.adapter.answer(header, opcode, body, data));
-            }
+            let answer = slot.hold(header, || {
+                let answer = self.adapter.answer(header, opcode, body, data);
+                // The kernel has let the change through, so the mount may have become writable.
+                match answer {
+                    Err(error) if error.kind() == ErrorKind::ReadOnly && self.mode.look() => {
+                        self.adapter.answer(header, opcode, body, data)
+                    }
+                    answer => answer,
+                }
+            });
             let bytes = match &answer {
                 Ok(Answer::Data(length)) => *length as u64,
                 Ok(Answer::Written(size)) => u64::from(*size),

@@ -22,8 +22,12 @@ pub(crate) struct ManualsArgs {
 /// Writes all files.
 ///
 /// # Errors
-/// The host's.
+/// The host's, with the directory.
 pub(crate) fn run(args: &ManualsArgs) -> Result<()> {
+    write(args).map_err(|error| error.context(args.out.display()))
+}
+
+fn write(args: &ManualsArgs) -> Result<()> {
     let commands = make(&args.out, "man/man1")?;
     clap_mangen::generate_to(Cli::command(), commands)?;
     let helpers = make(&args.out, "man/man8")?;
