@@ -89,7 +89,7 @@ impl Overdue {
             let seconds = age.as_secs();
             warn!(
                 target: "fuse",
-                "{name} of inode {inode} is not done after {seconds} s \
+                "{name} of inode {inode} is not done after more than {seconds} s \
                  ('strake diag waiters' lists what is waited for)"
             );
         }

@@ -391,8 +391,8 @@ impl Sum {
         ((self.squares / trials - self.mean().powi(2)).max(0.0) / trials).sqrt()
     }
 
-    /// The mean is not above this value with 95 % confidence. Where no trial lost anything, the rule
-    /// of three gives the value, because no weight is more than 1.
+    /// The mean is not above this value with 95 % confidence. Where no trial lost anything, the
+    /// rule of three gives the value, because no weight is more than 1.
     fn most(&self) -> f64 {
         let trials = self.trials.max(1) as f64;
         let seen = match self.losses {
