@@ -53,6 +53,9 @@ pub fn show(library: &Library, name: &str) -> Result<String, PlanError> {
 pub fn new(name: &str) -> Result<String, PlanError> {
     let path = PathBuf::from(format!("{}.toml", name.trim_end_matches(".toml")));
     let title = path.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());
+    if title.is_empty() || title.starts_with('.') {
+        return Err(PlanError::Usage("give the file a name, for example first".into()));
+    }
     if title.contains(['"', '\\', '\n']) {
         return Err(PlanError::Usage("a name has no quotes, backslashes or line ends".into()));
     }

@@ -184,6 +184,14 @@ fn capacity(text: &str) -> Result<f64, String> {
     parse_capacity(text, 1024.0)
 }
 
+fn operations(text: &str) -> Result<f64, String> {
+    let number = text.replace([',', '_'], "").parse::<f64>().ok();
+    let number = number.filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| {
+        format!("'{text}' is no number of operations a second; write for example 100000")
+    })
+}
+
 fn usable(text: &str) -> Result<f64, String> {
     solve::requirement(text, false)
 }
@@ -195,11 +203,17 @@ fn raw(text: &str) -> Result<f64, String> {
 #[derive(Subcommand, Debug)]
 enum LibraryCommand {
     /// Names and descriptions, of all kinds or of one: disk, enclosure, server, adapter, code…
+    #[command(after_help = "Examples:
+  strake plan library list
+  strake plan library list disk")]
     List {
         /// The kind.
         kind: Option<String>,
     },
     /// One entry as a library file holds it, with the source of every constant.
+    #[command(after_help = "Examples:
+  strake plan library show nvme-7680gb
+  strake plan library show 8+2p")]
     Show {
         /// Its name.
         name: String,
@@ -209,7 +223,7 @@ enum LibraryCommand {
 #[derive(Args, Debug)]
 struct CalibrateArgs {
     /// Directory on a disk to measure (repeatable; several on one device count once).
-    #[arg(long, required_unless_present = "from")]
+    #[arg(long)]
     dir: Vec<PathBuf>,
     /// Output of fio (JSON), IOR, mdtest or `strake bench --json` to take constants from
     /// (repeatable).
@@ -232,7 +246,7 @@ struct CalibrateArgs {
     #[arg(long, default_value = "512M", value_parser = capacity)]
     size: f64,
     /// Most seconds of each single run.
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 3.0, allow_hyphen_values = true)]
     seconds: f64,
     /// Code of the design that is written beside the library.
     #[arg(long, default_value = "4+2p")]
@@ -279,6 +293,13 @@ impl CalibrateArgs {
     fn run(&self, library: &Library) -> Result<String, PlanError> {
         if !self.from.is_empty() {
             return self.adopt(library);
+        }
+        if self.dir.is_empty() {
+            return Err(PlanError::Usage(
+                "say what to measure: --dir DIR on each disk; or give what other tools measured \
+                 with --from FILE"
+                    .into(),
+            ));
         }
         if !(0.01..=600.0).contains(&self.seconds) {
             return Err(PlanError::Usage("--seconds must lie in 0.01 to 600".into()));
@@ -355,10 +376,10 @@ struct SolveArgs {
     #[arg(long, allow_hyphen_values = true, value_parser = parse_rate)]
     read: Option<f64>,
     /// Random 4 KiB writes per second.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true, value_parser = operations)]
     iops_write: Option<f64>,
     /// Random 4 KiB reads per second.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true, value_parser = operations)]
     iops_read: Option<f64>,
     /// Network of the servers: an adapter of the library or the end of its name (qdr, 2xtbe).
     #[arg(long)]

@@ -78,7 +78,7 @@ fn a_library_of_ones_own_changes_the_answer() {
                 units = { value = 20, source = \"assumption: a low room\" }\n";
     std::fs::write(directory.join("racks.toml"), rack).unwrap();
     let design = "evaluate docs/plan/examples/solution-2a.toml";
-    assert!(plan(design).unwrap().contains("in 1 racks"));
+    assert!(plan(design).unwrap().contains("in 1 rack "));
     let lower = plan(&format!("{design} --library {}", directory.display())).unwrap();
     assert!(lower.contains("in 2 racks"), "{lower}");
     std::fs::remove_dir_all(&directory).unwrap();
@@ -120,6 +120,12 @@ fn what_is_wrong_says_how_to_write_it() {
         (format!("evaluate {bare}"), "for example \"4M\""),
         (format!("evaluate {noise}"), "noise.toml"),
         (format!("evaluate {long}"), "long.toml"),
+        ("evaluate /nonexistent.toml".into(), "strake plan new"),
+        ("calibrate".into(), "--from FILE"),
+        (
+            "evaluate docs/plan/examples/solution-2a.toml --set tier.data.blocks=-3".into(),
+            "a whole number from 0",
+        ),
         (format!("evaluate {}", directory.display()), "strake-plan-bad"),
     ] {
         let error = plan(&line).unwrap_err();
@@ -132,6 +138,8 @@ fn what_is_wrong_says_how_to_write_it() {
         ("solve --usable 500", "500TB"),
         ("solve --usable -5TB", "negative"),
         ("solve --usable 1TB --write 9", "no rate"),
+        ("solve --iops-read -5", "for example 100000"),
+        ("solve --iops-write many", "for example 100000"),
     ] {
         let words = std::iter::once("plan").chain(line.split_whitespace());
         let error = Cli::try_parse_from(words).err().expect("refused").to_string();
@@ -156,6 +164,7 @@ fn the_library_is_listed_and_shown_with_sources() {
     assert!(disks.contains("nvme-7680gb") && !disks.contains("nvme-server"), "{disks}");
     let shown = plan("library show nvme-7680gb").unwrap();
     assert!(shown.contains("# disk") && shown.contains("sas-ess3000: Table 1"), "{shown}");
+    assert!(catalogue::new("").unwrap_err().is_usage());
     for line in ["library list floppies", "library show floppy"] {
         assert!(plan(line).unwrap_err().is_usage(), "{line}");
     }

@@ -89,7 +89,8 @@ pub fn read_any(file: &str, text: &str) -> Result<(Vec<Measurement>, Vec<Unused>
                 value: row.value,
                 hosts: row.hosts,
                 network_servers: None,
-                tasks_per_host: row.tasks,
+                // A queue keeps as much on its way as so many tasks.
+                tasks_per_host: row.depth.unwrap_or(row.tasks),
                 record: row.record,
                 processors_busy: None,
             }),
@@ -332,7 +333,7 @@ fn cause(
         rate(&loss.at_least).is_some_and(like) || rate(&loss.at_most).is_some_and(like)
     });
     if measurement.hosts == 1 && measurement.tasks_per_host == 1 {
-        return "one task waits for each transfer in turn: repeat with more tasks (--tasks 8)"
+        return "one task waits for each transfer in turn: repeat with more tasks (`strake bench --tasks 8`, fio --iodepth=8)"
             .into();
     }
     if streams && measurement.record < block_size {

@@ -342,7 +342,13 @@ impl Storage<'_> {
 impl Design {
     /// Reads a design file.
     pub fn read(path: &Path) -> Result<Design, PlanError> {
-        let text = std::fs::read_to_string(path).map_err(|error| PlanError::read(path, error))?;
+        let text = std::fs::read_to_string(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => PlanError::Usage(format!(
+                "{}: no such file; `strake plan new NAME` writes a design to begin with",
+                path.display()
+            )),
+            _ => PlanError::read(path, error),
+        })?;
         Design::parse(&path.display().to_string(), &text)
     }
 

@@ -73,7 +73,8 @@ impl PlanError {
             Some((end, _)) => format!("{} …", &line[..end]),
             None => line.to_string(),
         };
-        let error = error.to_string();
+        // Parsers name the type of the program; a person writes numbers.
+        let error = error.to_string().replace("expected u64", "expected a whole number from 0");
         let lines: Vec<String> = error.lines().map(shorten).collect();
         PlanError::Schema { file: file.into(), error: lines.join("\n") }
     }

@@ -84,6 +84,16 @@ pub fn storage_ports(tier: &Tier) -> (u64, u64) {
     (available, needed)
 }
 
+/// Enclosures of one block that stand in a rack. Bays and RAID adapters inside a server are part of
+/// the server, and some models consist of several enclosures.
+fn physical_enclosures(tier: &Tier) -> u64 {
+    let enclosure = tier.storage.enclosure;
+    match enclosure.inside_server() {
+        true => 0,
+        false => tier.storage.per_block * enclosure.housings(),
+    }
+}
+
 /// Height of one block: its storage and its servers (with SAS switches).
 pub fn block_units(tier: &Tier) -> (u64, u64) {
     let storage = &tier.storage;
@@ -130,7 +140,7 @@ pub fn inventory(system: &System) -> Inventory {
             t.storage.disks_per_enclosure() * t.storage.per_block - t.storage.disks_in_use()
         }),
         arrays: count("arrays (LUNs)", &|t| t.storage.arrays_per_enclosure() * t.storage.per_block),
-        enclosures: count("enclosures", &|t| t.storage.per_block),
+        enclosures: count("enclosures", &physical_enclosures),
         trays: count("expansion trays", &|t| t.storage.per_block * t.storage.trays),
         servers: count("servers", &servers),
         lan_ports: count("network ports", &lan_ports),

@@ -53,13 +53,19 @@ impl Domain {
         Domain { name, count, strips, survives: code.tolerates() / strips }
     }
 
+    /// "1 server holds" or "3 servers hold".
+    pub fn hold(&self) -> String {
+        let (count, name) = (self.count, self.name);
+        if count == 1 { format!("1 {name} holds") } else { format!("{count} {name}s hold") }
+    }
+
     /// The sentence about the data.
     fn says(&self, code: &str) -> String {
-        let Domain { name, count, strips, survives } = *self;
+        let Domain { name, strips, survives, .. } = *self;
         match survives {
             0 => format!(
-                "offline: {count} {name}s hold {strips} strips of each stripe, more than {code} \
-                 can lose"
+                "offline: {} up to {strips} strips of each stripe, more than {code} can lose",
+                self.hold()
             ),
             1 => {
                 format!("all there; no further {name} may go ({strips} of a stripe's strips each)")

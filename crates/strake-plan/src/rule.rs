@@ -260,9 +260,9 @@ fn servers(tier: &Tier, warn: &mut Warn) {
             warn(
                 "server-loss-not-tolerated",
                 format!(
-                    "{} servers hold {} strips of each stripe but {} tolerates {}; take more \
-                     servers or a code with more parity",
-                    domain.count,
+                    "{} up to {} strips of each stripe but {} tolerates {}; take more servers \
+                     or a code with more parity",
+                    domain.hold(),
                     domain.strips,
                     code.name,
                     code.tolerates()
@@ -291,8 +291,8 @@ fn servers(tier: &Tier, warn: &mut Warn) {
         warn(
             "enclosure-loss-not-tolerated",
             format!(
-                "{} enclosures hold {} strips of each stripe but {} tolerates {}",
-                domain.count,
+                "{} up to {} strips of each stripe but {} tolerates {}",
+                domain.hold(),
                 domain.strips,
                 code.name,
                 code.tolerates()
@@ -357,10 +357,10 @@ fn promise(tier: &Tier, warn: &mut Warn) {
     warn(
         rule,
         format!(
-            "{} promises to survive {tolerates} lost disks, but {} disks hold up to {} strips of \
-             each stripe, so it survives {}; take {} disks or a narrower code{}",
+            "{} promises to survive {tolerates} lost disks, but {} up to {} strips of each \
+             stripe, so it survives {}; take {} disks or a narrower code{}",
             storage.code.name,
-            disks.count,
+            disks.hold(),
             disks.strips,
             disks.survives,
             storage.code.width(),

@@ -137,7 +137,8 @@ fn count(name: &str, value: f64) -> Figure {
 /// Rate of one disk when it moves strips of the given size at random places.
 ///
 /// A disk with heads positions before each strip. Solid state does not, but it completes only so
-/// many operations a second, however small they are.
+/// many operations a second, however small they are. A disk with heads has that limit as well
+/// where nobody sorts what waits for it.
 pub fn disk_stream(storage: &Storage, writes: bool) -> Figure {
     let disk = storage.disk;
     let (stream, iops) = match writes {
@@ -157,6 +158,13 @@ pub fn disk_stream(storage: &Storage, writes: bool) -> Figure {
     let slowest = if writes { waits_for_slowest(storage) } else { None };
     let wait = slowest.as_ref().map_or(0.0, |wait| wait.value);
     let moved = |positioning: f64| size / (positioning + wait + size / stream.value);
+    let operations = Figure::formula(
+        "one disk, as many strips as operations",
+        unit,
+        iops.value * size,
+        "IOPS * strip",
+        vec![iops.clone(), strip.clone()],
+    );
     if let Some(random) = &disk.random_2m {
         let two_mib = 2.0 * MIB;
         let positioning = two_mib / random.value.0 - two_mib / disk.stream_read.value.0;
@@ -164,7 +172,12 @@ pub fn disk_stream(storage: &Storage, writes: bool) -> Figure {
         let random = rate("one disk, random 2 MiB", random);
         let mut inputs = vec![strip, stream.clone(), random];
         inputs.extend(slowest);
-        return Figure::formula("one disk, strip by strip", unit, moved(positioning), rule, inputs);
+        let moved =
+            Figure::formula("one disk, strip by strip", unit, moved(positioning), rule, inputs);
+        return match in_order(storage, writes) {
+            true => Figure::minimum("one disk, strip by strip", unit, vec![moved, operations]),
+            false => moved,
+        };
     }
     if disk.rotating {
         let positioning = (1.0 / iops.value - TRANSFER_BYTES / stream.value).max(0.0);
@@ -173,21 +186,24 @@ pub fn disk_stream(storage: &Storage, writes: bool) -> Figure {
         inputs.extend(slowest);
         return Figure::formula("one disk, strip by strip", unit, moved(positioning), rule, inputs);
     }
-    let operations = Figure::formula(
-        "one disk, as many strips as operations",
-        unit,
-        iops.value * size,
-        "IOPS * strip",
-        vec![iops, strip],
-    );
     Figure::minimum("one disk, strip by strip", unit, vec![stream, operations])
+}
+
+/// Whether a disk gets its strips in the order in which they were asked for. A RAID controller
+/// without a write cache hands them on as they come. What its cache has gathered, and what waits
+/// in the queues of servers that reach the disks themselves, is sorted.
+fn in_order(storage: &Storage, writes: bool) -> bool {
+    storage.parity == Parity::Controller && !(writes && gathers_writes(storage))
+}
+
+fn gathers_writes(storage: &Storage) -> bool {
+    storage.ceiling.is_none_or(|row| row.write_cache != WriteCache::Off)
 }
 
 /// Without a write cache a stripe is written when the slowest of its disks has turned to its place:
 /// n turns that begin anywhere end after n / (n + 1) of a turn, where one ends after a half.
 fn waits_for_slowest(storage: &Storage) -> Option<Figure> {
-    let uncached = storage.ceiling.is_some_and(|row| row.write_cache == WriteCache::Off);
-    let rpm = storage.disk.rpm.as_ref().filter(|_| uncached)?;
+    let rpm = storage.disk.rpm.as_ref().filter(|_| !gathers_writes(storage))?;
     let width = storage.code.width() as f64;
     let value = 60.0 / rpm.value * (width / (width + 1.0) - 0.5);
     let rule = "a turn * (n / (n + 1) - 1/2): the slowest of the n disks of an array";

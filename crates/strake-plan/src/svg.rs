@@ -6,6 +6,7 @@
 use crate::design::{System, Tier};
 use crate::elevation::{Part, RackView};
 use crate::evaluate::{TIE, TierEvaluation};
+use crate::library::Parity;
 use crate::stage::Metric;
 use strake_report::Drawing;
 
@@ -132,7 +133,11 @@ fn parts(system: &System, tier: &Tier, evaluation: &TierEvaluation) -> Vec<Chain
     if let Some(tray) = storage.tray {
         what.push(format!("{} x {}", enclosures * storage.trays, tray.name));
     }
-    part("Controllers", &["controllers"], what);
+    let name = match storage.parity {
+        Parity::Controller => "Controllers",
+        Parity::Server | Parity::Client => "Enclosures",
+    };
+    part(name, &["controllers"], what);
     let disks = enclosures * storage.disks_per_enclosure();
     part(
         "Disks",

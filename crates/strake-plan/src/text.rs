@@ -2,6 +2,7 @@
 
 use crate::evaluate::{Evaluation, TierEvaluation};
 use crate::figure::Figure;
+use crate::inventory::Inventory;
 use crate::loss::LossEvaluation;
 use crate::mix::MixEvaluation;
 use crate::montecarlo::TierReliability;
@@ -136,13 +137,10 @@ pub fn render_answers(answers: &[Answer]) -> String {
             rates[3],
         ));
         out.push_str(&format!(
-            "   {} disks, {} enclosures, {} trays, {} servers; {} in {} racks{}\n",
-            inventory.disks.show(),
-            inventory.enclosures.show(),
-            inventory.trays.show(),
-            inventory.servers.show(),
+            "   {}; {} in {}{}\n",
+            parts(inventory),
             inventory.rack_units.show(),
-            inventory.racks.show(),
+            counted(&inventory.racks, "rack"),
             inventory.price.as_ref().map_or(String::new(), |price| format!(", {}", price.show())),
         ));
         for why in &answer.why {
@@ -234,6 +232,44 @@ fn span(least: &Figure, most: &Figure) -> String {
     if least == most { least } else { format!("{least} … {most}") }
 }
 
+/// "1 rack" or "3 racks".
+fn counted(count: &Figure, noun: &str) -> String {
+    let plural = if count.value == 1.0 { "" } else { "s" };
+    format!("{} {noun}{plural}", count.show())
+}
+
+/// The parts of which there are any.
+fn parts(inventory: &Inventory) -> String {
+    let mut disks = counted(&inventory.disks, "disk");
+    if inventory.arrays.value > 0.0 {
+        disks.push_str(&format!(" in {}", counted(&inventory.arrays, "array")));
+    }
+    let others = [
+        (&inventory.enclosures, "enclosure"),
+        (&inventory.trays, "tray"),
+        (&inventory.servers, "server"),
+    ];
+    let there = others.iter().filter(|(count, _)| count.value > 0.0);
+    let others = there.map(|(count, noun)| counted(count, noun));
+    [disks].into_iter().chain(others).collect::<Vec<_>>().join(", ")
+}
+
+fn ports(inventory: &Inventory) -> String {
+    let mut out = format!("{} network", inventory.lan_ports.show());
+    let (on_servers, needed) =
+        (&inventory.storage_ports_available, &inventory.storage_ports_needed);
+    if on_servers.value > 0.0 {
+        let storage = on_servers.show();
+        out.push_str(&match needed.value > 0.0 {
+            true => format!("; {storage} storage on servers for {} on enclosures", needed.show()),
+            false => {
+                format!("; {storage} storage on servers, whose cables come with the enclosures")
+            }
+        });
+    }
+    format!("{out}; {}", counted(&inventory.cables, "cable"))
+}
+
 fn render_totals(out: &mut String, evaluation: &Evaluation) {
     let inventory = &evaluation.inventory;
     out.push_str("\nWhole system\n");
@@ -245,25 +281,15 @@ fn render_totals(out: &mut String, evaluation: &Evaluation) {
         evaluation.metadata.inputs()[1].show(),
     ));
     out.push_str(&format!(
-        "  parts            {} disks in {} arrays, {} enclosures, {} trays, {} servers\n",
-        inventory.disks.show(),
-        inventory.arrays.show(),
-        inventory.enclosures.show(),
-        inventory.trays.show(),
-        inventory.servers.show(),
-    ));
-    out.push_str(&format!(
-        "  ports            {} network; {} storage on servers for {} on enclosures; {} cables\n",
-        inventory.lan_ports.show(),
-        inventory.storage_ports_available.show(),
-        inventory.storage_ports_needed.show(),
-        inventory.cables.show(),
+        "  parts            {}\n  ports            {}\n",
+        parts(inventory),
+        ports(inventory)
     ));
     let fit: Vec<String> = inventory.blocks_per_rack.iter().map(u64::to_string).collect();
     out.push_str(&format!(
-        "  racks            {} in {} racks ({} blocks per rack)\n",
+        "  racks            {} in {} ({} blocks per rack)\n",
         inventory.rack_units.show(),
-        inventory.racks.show(),
+        counted(&inventory.racks, "rack"),
         fit.join(" and "),
     ));
     let room = &inventory.room;

@@ -97,6 +97,10 @@ fn an_enclosure_of_a_declustered_pair_is_one_of_several() {
     let three = evaluated(&design);
     // 232 disks less four of spare space; eight of eleven strips are data.
     close(three.usable.value, 228.0 * 2e12 * 8.0 / 11.0);
+    assert_eq!(three.inventory.enclosures.value, 4.0);
+    let text = strake_plan::text::render(&three, false);
+    assert!(text.contains("232 disks, 4 enclosures, 2 servers\n"), "{text}");
+    assert!(text.contains("24 storage on servers, whose cables come with"), "{text}");
     // Four enclosures hold three strips each; 8+3p can lose three.
     let enclosure = loss(&three, "one enclosure");
     assert!(enclosure.data.starts_with("all there; no further enclosure"), "{enclosure:?}");
@@ -172,6 +176,29 @@ fn small_blocks_are_gated_by_operations() {
 }
 
 #[test]
+fn a_raid_controller_reads_in_order_and_sorts_what_its_cache_gathers() {
+    let mut design = example("audit-05-server-bus");
+    design.tier[0].servers = None;
+    let strips = |design: &mut Design, block: f64, cache, metric| {
+        design.tier[0].storage.block_size = Some(strake_plan::unit::Capacity(block));
+        design.tier[0].storage.write_cache = Some(cache);
+        rate(&evaluated(design), metric)
+    };
+    let (mirrored, off) =
+        (strake_plan::library::WriteCache::Mirrored, strake_plan::library::WriteCache::Off);
+    // 300 disks do 100 random reads a second each, and no more reads of 128 KiB than of 4 KiB.
+    close(strips(&mut design, MIB, mirrored, Read), 300.0 * 100.0 * 128.0 * KIB);
+    // A strip of 512 KiB takes 5 ms, and its way there 6.7 ms: less than 100 of them anyway.
+    let way = 2.0 / 75.0 - 2.0 / 100.0;
+    let strip = 512.0 * KIB / (way + 0.5 / 100.0);
+    close(strips(&mut design, 4.0 * MIB, mirrored, Read), (300.0 * strip).min(5.0 * 2.0 * GIB));
+    // Gathered writes are sorted, so their ways stay short. Eight of ten disks hold data.
+    let sorted = 128.0 * KIB / (way + 0.125 / 100.0);
+    close(strips(&mut design, MIB, mirrored, Write), 240.0 * sorted);
+    assert!(strips(&mut design, MIB, off, Write) < 240.0 * 100.0 * 128.0 * KIB);
+}
+
+#[test]
 fn each_byte_crosses_the_servers_bus_from_the_network_and_to_the_disks() {
     let mut design = example("audit-05-server-bus");
     let evaluation = evaluated(&design);
@@ -200,6 +227,9 @@ fn internal_raid_goes_with_its_server() {
     close(server.offline, 2.0 * 10.0 * 2e12);
     assert!(server.at_least.is_empty(), "{server:?}");
     assert!(evaluation.warnings.iter().any(|warning| warning.rule == "disks-inside-servers"));
+    // RAID adapters inside the servers are no enclosures.
+    let text = strake_plan::text::render(&evaluation, false);
+    assert!(text.contains("48 disks in 4 arrays, 4 trays, 2 servers\n"), "{text}");
     assert!(evaluation.tiers[0].losses.iter().all(|loss| loss.lost != "one RAID controller"));
     // A slot of PCI Express 2.0 x8 carries 32 Gb/s, however fast the adapter is.
     let network = evaluation.tiers[0].rate(Read).balance.iter();

@@ -18,8 +18,8 @@ pub(crate) fn rows() -> Vec<Row> {
         for (name, metric, printed) in [("write", Write, write), ("read", Read, read)] {
             let reason = match (nodes, metric) {
                 (1, Read) => {
-                    "one 100 GbE port gates one node; why its reads stay below its writes the \
-                     document does not say"
+                    "one 100 GbE port gates one node; the planner has one rate of a port for both \
+                     directions, and the document does not say what makes reads slower"
                 }
                 (1, _) => "one 100 GbE port gates one node",
                 _ => "the appliance's specified ceiling",

@@ -145,10 +145,10 @@ fn clients() -> Group {
     let held = "the library's receive path of the p690 is this figure";
     let gates = "gated by the client network, the controllers, or the EtherChannel";
     let receive = "gated by the p690's receive path, as measured once in test 7";
-    let pair =
-        "two clients write at 90 MB/s each where one writes at 109; the report does not say why";
-    let spread = "with four DS4500 writes stay below what they reach with two; the report leaves the \
-                  cause open";
+    let pair = "two clients wait behind each other at one receive path: a closed queue of two gives \
+                190 MB/s, where the planner takes the smaller of 220 and 282";
+    let spread = "with four DS4500 writes stay below what they reach with two over the same receive path; \
+                  the report blames the EtherChannel for both and leaves the rest open";
     let tests: [(&str, u64, WriteCache, &[Client]); 4] = [
         (
             "test 2, 1 DS4500",
@@ -238,8 +238,8 @@ fn mixed() -> Group {
         "p690-x335, tests 5, 10 and 20; alone: natural aggregate; together: harmonic aggregate",
     );
     let chain = "the chain of the job alone";
-    let spread = "with four DS4500 writes stay below what they reach with two; the report leaves the \
-                  cause open";
+    let spread = "with four DS4500 writes stay below what they reach with two over the same receive path; \
+                  the report blames the EtherChannel for both and leaves the rest open";
     let busy = "eight tasks disturb one another's order; the planner knows no tasks";
     let both = "the controllers gate both jobs together";
     let shares = "how two jobs share the controllers is not modelled";

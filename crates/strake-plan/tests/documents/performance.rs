@@ -70,10 +70,11 @@ fn ior() -> Group {
     let slots = "the slots of three SAS adapters in each server carry what the disks could do more";
     let quick = "strips of 128 KiB took 6 ms each, less than the 7.9 ms of the model: the disks' \
                  queues shorten their ways, which the model has not";
-    let full = "16 MiB: 3,470 MB/s for each of four enclosures, with parity, in both directions; the \
-                documents do not say how they are cabled";
-    let gss26 = "16 MiB: the servers' SAS slots gate; the reads stay below them, and the documents do \
-                 not say why";
+    let full = "16 MiB: the planner lets all six SAS adapters carry alike; 3,470 MB/s for each of four \
+                enclosures in both directions, with parity, says that their own cables gate, of \
+                which the documents say nothing";
+    let gss26 = "16 MiB: the servers' SAS slots gate; writes with their parity fill them, reads stay \
+                 below them, and the documents do not say why";
     for (model, write, read) in [
         ("26", ["3957.30", "11302.19", "14970.40"], ["6987.58", "13915.36", "15193.71"]),
         ("24", ["3023.23", "7799.26", "11148.37"], ["4987.02", "9515.66", "13875.70"]),
