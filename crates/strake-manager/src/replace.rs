@@ -18,7 +18,7 @@ use crate::report::RecoveryReport;
 use std::sync::Arc;
 use strake_array::nsds::Place;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
-use strake_proto::meta::{MetaOp, MetaQuery, MetaReply};
+use strake_proto::meta::{Configuration, MetaOp, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
 use tracing::{error, info};
@@ -45,13 +45,18 @@ pub(crate) fn pending(repair: &Repair) -> Result<Option<Replacement>> {
     else {
         return Err(strake_array::meta_link::wrong_reply());
     };
-    let value = configuration.settings.iter().find(|(name, _)| name == SETTING);
-    let Some((_, value)) = value else { return Ok(None) };
-    let numbers: Vec<u64> = value.split(' ').filter_map(|word| word.parse().ok()).collect();
-    let [old, new, rate] = numbers[..] else { return Ok(None) };
-    let id = |number: u64| u32::try_from(number).map(NsdId);
-    let (Ok(old), Ok(new)) = (id(old), id(new)) else { return Ok(None) };
-    Ok(Some(Replacement { old, new, rate }))
+    Ok(Replacement::noted_in(&configuration))
+}
+
+impl Replacement {
+    /// The replacement that a configuration says is under way.
+    pub fn noted_in(configuration: &Configuration) -> Option<Replacement> {
+        let (_, value) = configuration.settings.iter().find(|(name, _)| name == SETTING)?;
+        let numbers: Vec<u64> = value.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [old, new, rate] = numbers[..] else { return None };
+        let id = |number: u64| u32::try_from(number).ok().map(NsdId);
+        Some(Replacement { old: id(old)?, new: id(new)?, rate })
+    }
 }
 
 fn note(repair: &Repair, replacement: Option<Replacement>) -> Result<()> {

@@ -316,7 +316,7 @@ impl Backend {
         }
     }
 
-    /// The cluster that has everything, if one has. Its leader is asked without the lock of this.
+    /// The cluster that has everything, if one has.
     pub(crate) fn cluster(&self) -> Option<Arc<ClusterBackend>> {
         match self {
             Backend::Cluster(cluster) => Some(Arc::clone(cluster)),
@@ -350,7 +350,7 @@ impl Backend {
     ///
     /// # Errors
     /// The disks'; `Io` when the server process failed.
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    pub(crate) fn finish(&self) -> Result<()> {
         match self {
             Backend::Direct(local) => local.finish(),
             Backend::Socket { server, .. } => server.finish(),

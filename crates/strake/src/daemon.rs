@@ -5,6 +5,9 @@
 //! With `rpc=socket` the same program also runs as a server process for the disks and the
 //! metadata ([`Role::Server`]).
 
+mod figures;
+mod known;
+mod listing;
 mod manage;
 mod serve;
 

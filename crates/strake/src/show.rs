@@ -32,16 +32,30 @@ pub(crate) struct Show {
     pub(crate) format_version: u32,
     /// The version of the running program.
     pub(crate) version: String,
-    /// Usable bytes after the code's parity.
-    pub(crate) usable_bytes: u64,
+    /// Usable bytes after the code's parity. This and the next two are absent if they did not come
+    /// in time and were never told.
+    pub(crate) usable_bytes: Option<u64>,
     /// Of these, free.
-    pub(crate) free_bytes: u64,
+    pub(crate) free_bytes: Option<u64>,
     /// Inodes in use.
-    pub(crate) inodes: u64,
+    pub(crate) inodes: Option<u64>,
     /// Effective settings by name.
     pub(crate) settings: Vec<(String, String)>,
     /// Disks in slot order.
     pub(crate) nsds: Vec<ShowNsd>,
+    /// What did not come in time.
+    #[serde(default)]
+    pub(crate) late: Vec<Late>,
+}
+
+/// A figure that did not come in time. The one that came last is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Late {
+    /// The figure, as a part of a sentence.
+    pub(crate) what: String,
+    /// How old the figure is that is shown. Absent if none is.
+    pub(crate) as_of_seconds: Option<u64>,
 }
 
 /// One disk.
@@ -56,8 +70,8 @@ pub(crate) struct ShowNsd {
     pub(crate) path: String,
     /// Disks of one group fail together.
     pub(crate) failure_group: u32,
-    /// Whether it holds a copy of the metadata.
-    pub(crate) holds_metadata: bool,
+    /// Whether it holds a copy of the metadata; absent if that is not known.
+    pub(crate) holds_metadata: Option<bool>,
     /// What the administrator wants of the disk.
     pub(crate) status: NsdStatus,
     /// What the disk can do now.
@@ -106,6 +120,22 @@ impl Show {
              start` looks for a disk at once, and `strake fs check` names what cannot be read",
             missing.len(),
             named.collect::<Vec<_>>().join(", ")
+        ))
+    }
+
+    /// A sentence about what did not come in time, if anything did not.
+    pub(crate) fn lateness(&self) -> Option<String> {
+        if self.late.is_empty() {
+            return None;
+        }
+        let told = self.late.iter().map(|late| match late.as_of_seconds {
+            Some(age) => format!("{} as of {age} s ago", late.what),
+            None => format!("{}: not known", late.what),
+        });
+        Some(format!(
+            "something does not answer, so not every figure is of now ({}). `strake diag waiters` \
+             names what is held up",
+            told.collect::<Vec<_>>().join("; ")
         ))
     }
 }

@@ -37,7 +37,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Keeps the server process running; see the head of this file.
 pub(crate) struct Supervisor {
     inner: Arc<Inner>,
-    watch: Option<JoinHandle<Result<()>>>,
+    /// Taken when the process is to end.
+    watch: Mutex<Option<JoinHandle<Result<()>>>>,
 }
 
 struct Inner {
@@ -73,21 +74,22 @@ impl Supervisor {
             let inner = Arc::clone(&inner);
             move || inner.watch(server)
         });
-        Ok(Supervisor { inner, watch: Some(watched?) })
+        Ok(Supervisor { inner, watch: Mutex::new(Some(watched?)) })
     }
 
     /// Ends the server process in order. The caller has made everything durable before.
     ///
     /// # Errors
     /// `Io` if the process fails.
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    pub(crate) fn finish(&self) -> Result<()> {
         {
             let mut state = self.inner.state.lock();
             state.ending = true;
             state.stdin = None;
             self.inner.changed.notify_all();
         }
-        match self.watch.take() {
+        let watch = self.watch.lock().take();
+        match watch {
             Some(watch) => watch.join().expect("invariant: a panic ends the process"),
             None => Ok(()),
         }

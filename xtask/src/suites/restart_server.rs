@@ -8,6 +8,9 @@
 //! | tar | the unpacked files against the archive: contents, modes, owners, times |
 //! | git | commits and checkouts with `fsck --full --strict` |
 //!
+//! Before the kills, the server stands still for a while. Listings are answered meanwhile, and say
+//! which figures are old.
+//!
 //! The seed of the moments is printed, and `STRAKE_SEED` sets it. The last checks are:
 //!
 //! - While no server runs, calls wait, and `strake diag waiters` names them.
@@ -71,6 +74,8 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     let kills = if session.quick { KILLS.0 } else { KILLS.1 };
     let mounted = Mounted::create(session, checks, "socket", &SHAPE)?;
     let place = Place::prepare(session, &mounted)?;
+    let answered = listings_are_answered(&mounted);
+    checks.record("listings are answered while the server stands still", answered);
     let stop = AtomicBool::new(false);
     let killed = std::thread::scope(|scope| {
         let (place, stop) = (&place, &stop);
@@ -109,6 +114,39 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     }
     mounted.finish(checks);
     Ok(())
+}
+
+/// Stops the server, so that neither the metadata nor a disk answers, and asks for listings. They
+/// must come, and those with figures of the server must say that these are old.
+fn listings_are_answered(mounted: &Mounted<'_>) -> Result<(), String> {
+    const LISTINGS: [(&str, bool); 6] = [
+        ("fs show", true),
+        ("fs df", true),
+        ("disk list", true),
+        ("diag memory", false),
+        ("diag stats", false),
+        ("diag waiters", false),
+    ];
+    let server = mounted.server(mounted.daemon()?).ok_or("there is no server")?;
+    mounted.say("fs show")?;
+    signal(mounted, "STOP", server)?;
+    let told = LISTINGS.map(|(listing, has_figures)| {
+        let text = mounted.say(listing)?;
+        match text.contains("does not answer") == has_figures {
+            true => Ok(()),
+            false => Err(format!("{listing}:\n{text}")),
+        }
+    });
+    signal(mounted, "CONT", server)?;
+    told.into_iter().collect::<Result<(), String>>()?;
+    faults::wait_until(mounted, "fs show", |text| !text.contains("does not answer"))
+}
+
+/// Sends one process a signal, by its name without `SIG`.
+fn signal(mounted: &Mounted<'_>, signal: &str, process: u32) -> Result<(), String> {
+    let mut kill = mounted.outside("kill");
+    kill.args(["-s", signal]).arg(process.to_string());
+    mounted.program("signal", START_SECONDS_MAX, &mut kill).map(drop)
 }
 
 /// Keeps the server away for a while. A change of attributes and a write to disk must wait then,

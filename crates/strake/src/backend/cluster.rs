@@ -119,10 +119,10 @@ impl ClusterBackend {
         (self.grant.mount.client(), Arc::clone(&self.tokens))
     }
 
-    /// The NSDs that hold the metadata; none if the leader does not say.
-    pub(crate) fn metadata_holders(&self) -> Vec<NsdId> {
+    /// The NSDs that hold the metadata, as the leader says.
+    pub(crate) fn metadata_holders(&self) -> Result<Vec<NsdId>> {
         let request = LeaderRequest::Holders { fs: self.grant.fs.id };
-        self.search.peer().and_then(|leader| leader.ask_leader(&request)).unwrap_or_default()
+        self.search.peer()?.ask_leader(&request)
     }
 
     /// Has the leader compare the metadata with the strips.

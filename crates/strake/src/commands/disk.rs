@@ -3,7 +3,7 @@
 
 use crate::admin::{self, Request};
 use crate::commands::cluster_fs;
-use crate::commands::fs::{Target, yes};
+use crate::commands::fs::{Target, or_dash, yes};
 use crate::commands::node::NodeTarget;
 use crate::output;
 use crate::registry;
@@ -228,7 +228,7 @@ fn list(target: &Target) -> Result<()> {
             "nsd".into(),
             "512".into(),
             nsd.failure_group.to_string(),
-            yes(nsd.holds_metadata),
+            or_dash(nsd.holds_metadata.map(yes)),
             yes(true),
             status_name(nsd.status).into(),
             availability_name(nsd.availability).into(),

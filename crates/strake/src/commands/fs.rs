@@ -24,9 +24,11 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Asks the daemon for everything that listings need.
+    /// Asks the daemon for everything that listings need. Says so if something does not answer it.
     pub(crate) fn show(&self) -> Result<Show> {
-        admin::ask(&registry::find(self.data.as_deref())?, &Request::Show)
+        let show: Show = admin::ask(&registry::find(self.data.as_deref())?, &Request::Show)?;
+        show.lateness().iter().for_each(|late| output::tell(late));
+        Ok(show)
     }
 }
 
@@ -150,14 +152,15 @@ fn show(target: &Target) -> Result<()> {
         return output::print_json(&show);
     }
     let disks: Vec<&str> = show.nsds.iter().map(|nsd| nsd.name.as_str()).collect();
-    let copies = show.nsds.iter().filter(|nsd| nsd.holds_metadata).count();
+    let copies: Option<Vec<bool>> = show.nsds.iter().map(|nsd| nsd.holds_metadata).collect();
+    let copies = copies.map(|held| held.into_iter().filter(|held| *held).count());
     let mut table = Table::listing(&["flag", "value", "description"]);
     let mut row = |flag: &str, value: String, description: &str| {
         table.row(vec![flag.into(), value, description.into()]);
     };
     row("-f", "4096".into(), "Minimum fragment (subblock) size in bytes");
     row("-i", "4096".into(), "Inode size in bytes");
-    row("-m", copies.to_string(), "Copies of metadata");
+    row("-m", or_dash(copies), "Copies of metadata");
     row("-r", show.code.clone(), "Redundancy code of data");
     row("-B", show.block_size.to_string(), "Block size");
     row("-V", show.format_version.to_string(), "File system format version");
@@ -168,9 +171,9 @@ fn show(target: &Target) -> Result<()> {
     row("-T", show.mount.clone(), "Mount point");
     row("--cluster", show.cluster.clone(), "Cluster identity");
     row("--data", show.data.clone(), "Data directory");
-    row("--usable", ByteCount(show.usable_bytes).to_string(), "Space after the code's parity");
-    row("--free", ByteCount(show.free_bytes).to_string(), "Of it, free");
-    row("--inodes", show.inodes.to_string(), "Inodes in use");
+    row("--usable", or_dash(show.usable_bytes.map(ByteCount)), "Space after the code's parity");
+    row("--free", or_dash(show.free_bytes.map(ByteCount)), "Of it, free");
+    row("--inodes", or_dash(show.inodes), "Inodes in use");
     println!("file system attributes for {}:", show.name);
     print!("{}", table.render());
     Ok(())
@@ -207,13 +210,13 @@ fn df(target: &Target) -> Result<()> {
         "free KB",
         "free %",
     ]);
-    let kib = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| (bytes / 1024).to_string());
+    let kib = |bytes: Option<u64>| or_dash(bytes.map(|bytes| bytes / 1024));
     for nsd in &show.nsds {
         table.row(vec![
             nsd.name.clone(),
             kib(nsd.total_bytes),
             nsd.failure_group.to_string(),
-            yes(nsd.holds_metadata),
+            or_dash(nsd.holds_metadata.map(yes)),
             yes(true),
             kib(nsd.free_bytes),
             percent(nsd),
@@ -223,9 +226,9 @@ fn df(target: &Target) -> Result<()> {
     println!(
         "\nusable after code {}: {} of {} free; {} inodes in use",
         show.code,
-        ByteCount(show.free_bytes),
-        ByteCount(show.usable_bytes),
-        show.inodes
+        or_dash(show.free_bytes.map(ByteCount)),
+        or_dash(show.usable_bytes.map(ByteCount)),
+        or_dash(show.inodes)
     );
     Ok(())
 }
@@ -237,6 +240,11 @@ fn percent(nsd: &ShowNsd) -> String {
         }
         _ => "-".to_owned(),
     }
+}
+
+/// A figure as listings show it. A dash stands for one that is not known.
+pub(crate) fn or_dash(figure: Option<impl std::fmt::Display>) -> String {
+    figure.map_or("-".to_owned(), |figure| figure.to_string())
 }
 
 /// `yes` or `no`, as listings show it.

@@ -75,7 +75,7 @@ impl Daemon {
 
     /// The way to an NSD; `None` if the NSD does not answer.
     fn answering(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
-        let port = self.backend.lock().port(nsd)?;
+        let port = self.backend.port(nsd)?;
         port.call(self.nsd_context(), &NsdRequest::Status, &[], &mut []).ok().map(|_| port)
     }
 
@@ -290,7 +290,7 @@ impl Daemon {
     pub(super) fn start_disk(&self, disk: &str) -> Result<Value> {
         self.view(disk)?;
         let end = RealClock.monotonic() + START_WAIT_MAX;
-        self.backend.lock().kick();
+        self.backend.kick();
         match &self.manager() {
             Ok(manager) => manager.look_after_nsds(),
             Err(_) => self.array.io.nsds().look_after(),

@@ -1,17 +1,15 @@
 //! Puts the parts of a running file system together, and answers admin requests.
 
+use super::figures::{Figures, nsd_status};
 use super::manage::NewDisk;
 use crate::admin::{Request, Status};
 use crate::assemble;
 use crate::backend::Backend;
-use crate::commands::diag::node_name;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::mounts;
 use crate::node::StripsChecked;
-use crate::settings;
-use crate::show::{CheckReport, Show, ShowMemory, ShowNsd};
+use crate::show::{CheckReport, ShowMemory};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::sync::Arc;
 use strake_array::{Array, ArrayOptions, Exclusion};
 use strake_client::{StrakeVfs, Vfs};
@@ -20,9 +18,8 @@ use strake_env::sync::Mutex;
 use strake_fuse::{FuseMount, KernelOptions, MountOptions, StayAwake};
 use strake_manager::{Manager, after_crash};
 use strake_observe::Observe;
-use strake_proto::layout::NsdStatus;
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
-use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
+use strake_proto::nsd::{NsdContext, NsdReply, NsdRequest};
 use strake_proto::{ByteCount, Code, Error, ErrorKind, NsdId, Result, SlotIndex};
 
 /// A running file system.
@@ -30,11 +27,13 @@ pub(crate) struct Daemon {
     pub(super) dir: DataDir,
     /// Changes when a disk is replaced.
     config: Mutex<NodeConfig>,
+    /// What listings have shown last.
+    pub(super) figures: Figures,
     /// Held while a request or a job changes the list of disks.
     pub(super) managing: Mutex<()>,
     observe: Arc<Observe>,
-    pub(super) backend: Mutex<Backend>,
-    meta: Arc<dyn MetaPort>,
+    pub(super) backend: Backend,
+    pub(super) meta: Arc<dyn MetaPort>,
     /// Declared before the array, which it repairs, so that its threads end first. In a cluster the
     /// leader has it.
     manager: Option<Manager>,
@@ -56,14 +55,15 @@ impl Daemon {
         let observe = Observe::new(Arc::clone(&clock), history);
         let backend = Backend::open(dir, &config, &observe)?;
         let meta = backend.meta();
-        let pool = configuration(&*meta)?.pool;
+        let described = configuration(&*meta)?;
+        let pool = &described.pool;
         let nsds = (0..).map(SlotIndex).zip(pool.slots.iter().map(|slot| backend.port(slot.nsd)));
         let settings = client_settings(&config)?;
         let (client, tokens) = backend.client();
         let array = Array::open(ArrayOptions {
             meta: Arc::clone(&meta),
             nsds: nsds.collect(),
-            clock,
+            clock: Arc::clone(&clock),
             observe: Arc::clone(&observe),
             client,
             io_threads: settings.io_threads,
@@ -95,19 +95,22 @@ impl Daemon {
         };
         let mount =
             FuseMount::mount(Arc::clone(&vfs) as Arc<dyn Vfs>, Arc::clone(&observe), &options)?;
-        Ok(Daemon {
+        let daemon = Daemon {
             dir: dir.clone(),
             config: Mutex::new(config),
+            figures: Figures::new(*described, &clock, &observe.waiters),
             managing: Mutex::new(()),
             observe,
-            backend: Mutex::new(backend),
+            backend,
             meta,
             manager,
             array,
             vfs,
             mount,
             stopped: Mutex::new(None),
-        })
+        };
+        daemon.figures.begin(&daemon.sources());
+        Ok(daemon)
     }
 
     /// What repairs.
@@ -130,7 +133,7 @@ impl Daemon {
     pub(super) fn change_config(&self, config: NodeConfig) -> Result<()> {
         self.dir.write_config(&config)?;
         *self.config.lock() = config;
-        self.backend.lock().kick();
+        self.backend.kick();
         Ok(())
     }
 
@@ -169,11 +172,10 @@ impl Daemon {
         self.unmount(force)?;
         self.manager.iter().for_each(Manager::stop);
         let flushed = self.vfs.shutdown().map(|report| report.bytes);
-        let mut backend = self.backend.lock();
-        let is_dead = backend.client().1.is_some_and(|tokens| tokens.is_dead());
+        let is_dead = self.backend.client().1.is_some_and(|tokens| tokens.is_dead());
         // A mount that was declared dead has lost what was not durable, and its log says so.
         let bytes = if is_dead { 0 } else { flushed? };
-        backend.finish()?;
+        self.backend.finish()?;
         *stopped = Some(bytes);
         Ok(bytes)
     }
@@ -254,97 +256,9 @@ impl Daemon {
         })
     }
 
-    fn show(&self) -> Result<Show> {
-        let configuration = configuration(&*self.meta)?;
-        let space = self.vfs.statfs()?;
-        let config = self.config();
-        let cluster = self.backend.lock().cluster();
-        let holders = cluster.map_or_else(
-            || assemble::metadata_holders(&self.dir, &config),
-            |cluster| cluster.metadata_holders(),
-        );
-        let effective = settings::TABLE
-            .iter()
-            .map(|setting| (setting.name.to_owned(), config.settings.get(setting.name).to_owned()));
-        Ok(Show {
-            name: configuration.name.clone(),
-            cluster: configuration.cluster.to_string(),
-            code: configuration.code.to_string(),
-            block_size: configuration.block_size,
-            created_seconds: configuration.created.seconds,
-            mount: config.mount.to_string_lossy().into_owned(),
-            data: self.dir.root().to_string_lossy().into_owned(),
-            pid: std::process::id(),
-            node: node_name(),
-            format_version: strake_store::superblock::FORMAT_VERSION,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            usable_bytes: space.total,
-            free_bytes: space.available,
-            inodes: space.inodes_used,
-            settings: effective.collect(),
-            nsds: self.show_nsds(&configuration, &holders),
-        })
-    }
-
-    fn show_nsds(&self, configuration: &Configuration, holders: &[NsdId]) -> Vec<ShowNsd> {
-        let mut shown = Vec::new();
-        let config = self.config();
-        let manager = self.manager.as_ref();
-        let pending = manager.and_then(|manager| manager.replacement().ok().flatten());
-        let coming = pending.map(|(replacement, _)| replacement.new);
-        for view in self.array.nsds() {
-            let config = config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
-            let slot = configuration.pool.slots.get(usize::from(view.slot.0));
-            let (port, fault) = {
-                let backend = self.backend.lock();
-                (backend.port(view.nsd), backend.fault_of(view.nsd))
-            };
-            let status = port.and_then(|port| self.nsd_status(&*port).ok());
-            let path = match config {
-                // The path of another node's disk begins with that node's name.
-                Some(nsd) if self.is_of_cluster() => nsd.path.clone(),
-                Some(nsd) => self.dir.root().join(&nsd.path),
-                None => PathBuf::new(),
-            };
-            shown.push(ShowNsd {
-                id: view.nsd.0,
-                name: self.nsd_name(view.nsd),
-                path: path.to_string_lossy().into_owned(),
-                failure_group: slot.map_or(0, |slot| slot.failure_group),
-                holds_metadata: holders.contains(&view.nsd),
-                // The new disk has the slot before the replacement is over, and no other
-                // replacement can begin until then.
-                status: if coming == Some(view.nsd) {
-                    NsdStatus::Replacement
-                } else {
-                    view.state.status
-                },
-                availability: view.state.availability,
-                total_bytes: status.as_ref().map(|status| status.total),
-                free_bytes: status.as_ref().map(|status| status.free),
-                strips: status.as_ref().map(|status| status.strips),
-                bad_strips: view.bad_strips,
-                repaired_strips: view.repaired,
-                bad_pages: view.bad_pages,
-                mended_pages: view.mended_pages,
-                recovered_bytes: view.progress.map(|(done, _)| done),
-                recovery_bytes: view.progress.map(|(_, total)| total),
-                fault,
-            });
-        }
-        shown
-    }
-
     /// Who asks NSDs past the array.
     pub(super) fn nsd_context(&self) -> NsdContext {
         NsdContext { client: self.array.io.nsds().client(), ..NsdContext::default() }
-    }
-
-    fn nsd_status(&self, port: &dyn NsdPort) -> Result<NsdStatusReply> {
-        match port.call(self.nsd_context(), &NsdRequest::Status, &[], &mut [])? {
-            NsdReply::Status(status) => Ok(status),
-            other => Err(Error::new(ErrorKind::Internal, format!("not a status: {other:?}"))),
-        }
     }
 
     fn check(&self, data: bool) -> Result<CheckReport> {
@@ -354,8 +268,8 @@ impl Daemon {
         self.vfs.sync()?;
         let mut report = CheckReport::default();
         for config in &self.config().nsd {
-            let port = self.backend.lock().port(NsdId(config.id));
-            let there = port.filter(|port| self.nsd_status(&**port).is_ok());
+            let port = self.backend.port(NsdId(config.id));
+            let there = port.filter(|port| nsd_status(&**port, self.nsd_context()).is_ok());
             let Some(nsd) = there else {
                 report.notes.push(format!("{} is missing and was not checked", config.name));
                 continue;
@@ -381,7 +295,7 @@ impl Daemon {
             }
             other => report.faults.push(format!("metadata: answered {other:?}")),
         }
-        let cluster = self.backend.lock().cluster();
+        let cluster = self.backend.cluster();
         let found = match cluster {
             Some(cluster) => cluster.check_strips()?,
             None => StripsChecked::from(self.manager()?.check_strips()?),
@@ -397,7 +311,7 @@ impl Daemon {
     }
 }
 
-fn configuration(meta: &dyn MetaPort) -> Result<Box<Configuration>> {
+pub(super) fn configuration(meta: &dyn MetaPort) -> Result<Box<Configuration>> {
     match meta.query(&MetaQuery::Configuration)? {
         MetaReply::Configuration(configuration) => Ok(configuration),
         other => Err(Error::new(ErrorKind::Internal, format!("not a configuration: {other:?}"))),
