@@ -6,7 +6,7 @@
 
 use crate::keys;
 use crate::ops::harden::NewHardened;
-use crate::ops::rename::Name;
+use crate::ops::rename::{Name, Nesting};
 use crate::ops::truncate::{Hole, NewSize};
 use crate::ops::update::NewContent;
 use crate::ops::window::Admission;
@@ -26,10 +26,23 @@ use strake_store::{Batch, KvRead};
 /// # Errors
 /// As [`MetaOp`] says for each operation. An error changes nothing.
 pub fn apply(kv: &dyn KvRead, entry: &MetaEntry) -> Result<(MetaReply, Batch)> {
+    apply_knowing(kv, entry, &[])
+}
+
+/// As [`apply`], with answers that were found before.
+///
+/// # Errors
+/// The same.
+pub(crate) fn apply_knowing(
+    kv: &dyn KvRead,
+    entry: &MetaEntry,
+    known: &[(Nesting, bool)],
+) -> Result<(MetaReply, Batch)> {
     if entry.sequence != 0 {
         return Err(Error::new(ErrorKind::Invalid, "a counted change without its life"));
     }
     let mut txn = Transaction::new(kv, entry.client, entry.time);
+    txn.known = known;
     let reply = decide(&mut txn, entry)?;
     if matches!(entry.op, MetaOp::Join) {
         txn.put_raw(keys::session(entry.client), SessionRecord::default().encode());
@@ -49,7 +62,20 @@ pub fn apply_counted(
     counted: &CountedEntry,
     position: u64,
 ) -> Result<(CountedAnswer, Batch)> {
-    apply_numbered(kv, counted, position, true)
+    apply_counted_knowing(kv, counted, position, &[])
+}
+
+/// As [`apply_counted`], with answers that were found before.
+///
+/// # Errors
+/// The same.
+pub(crate) fn apply_counted_knowing(
+    kv: &dyn KvRead,
+    counted: &CountedEntry,
+    position: u64,
+    known: &[(Nesting, bool)],
+) -> Result<(CountedAnswer, Batch)> {
+    apply_numbered(kv, counted, position, true, known)
 }
 
 /// As [`apply_counted`], for an entry that stands in a log since the time when the numbers of all
@@ -62,7 +88,7 @@ pub(crate) fn apply_counted_before(
     counted: &CountedEntry,
     position: u64,
 ) -> Result<(CountedAnswer, Batch)> {
-    apply_numbered(kv, counted, position, false)
+    apply_numbered(kv, counted, position, false, &[])
 }
 
 fn apply_numbered(
@@ -70,10 +96,12 @@ fn apply_numbered(
     counted: &CountedEntry,
     position: u64,
     has_own_numbers: bool,
+    known: &[(Nesting, bool)],
 ) -> Result<(CountedAnswer, Batch)> {
     let entry = &counted.entry;
     let begin = || Transaction::new(kv, entry.client, entry.time);
     let mut txn = begin();
+    txn.known = known;
     let mut session = match window::admit(&txn, counted)? {
         Admission::New(session) => session,
         Admission::Again(answer) => return Ok((answer, Batch::new())),

@@ -18,7 +18,7 @@
 //! 6. NSDs come and go while the store runs. An NSD with an old generation is not believed
 //!    (members.rs).
 //!
-//! Locks, in this order: `checking`, then `checkpointing` or `copying`, then `state`. Questions
+//! Locks, in this order: `moving`, `checking`, then `checkpointing` or `copying`, then `state`. Questions
 //! share `state`. Changes hold it alone. They hold it across memory operations only, unless a
 //! record must be read from disk or a holder is lost. A question that walks everything reads a view
 //! of the store and holds `checking` alone. A checkpoint tries `checking`, and waits for it only
@@ -27,6 +27,7 @@
 mod copies;
 mod holder;
 mod members;
+mod moves;
 mod open;
 mod refusals;
 mod scrub;
@@ -35,8 +36,10 @@ mod witness;
 
 use crate::kv::MemoryKv;
 use crate::log_entry::{LogEntryRef, encode_entry};
+use crate::ops::rename::Nesting;
 use crate::{machine, query};
 use holder::Holder;
+use moves::Walked;
 use refusals::Refusals;
 use scrub::is_damage;
 use space::{Admission, part_for};
@@ -123,6 +126,8 @@ pub struct MetaStore {
     copying: Mutex<()>,
     /// Held by a check from its beginning to its end. Nobody else waits for it but another check.
     checking: Mutex<()>,
+    /// Held by whoever moves a directory (moves.rs).
+    moving: Mutex<()>,
     /// Every entry up to this one is durable on all holders.
     synced: AtomicU64,
     /// True if the last checkpoint found no space (space.rs).
@@ -151,6 +156,8 @@ struct State {
     /// certainly the last one begun.
     in_force: u64,
     last: Lsn,
+    /// How many directories this run has moved from one directory to another (moves.rs).
+    moves: u64,
     refusals: Refusals,
     /// Set while the copies left do not suffice. Nothing is accepted then.
     stopped: Option<Error>,
@@ -337,8 +344,9 @@ impl MetaStore {
     /// Applies an entry. First makes a checkpoint if the journals or the stores need one.
     fn apply_logged(&self, entry: LogEntryRef<'_>) -> Result<CountedAnswer> {
         let bytes = encode_entry(entry)?;
+        let walked = self.walk_before(&entry.entry().op)?;
         for made in 0..CHECKPOINTS_PER_CHANGE_MAX {
-            let lacking = match self.try_apply(entry, &bytes, made)? {
+            let lacking = match self.try_apply(entry, &bytes, made, &walked)? {
                 Tried::Applied(answer) => return Ok(answer),
                 Tried::Lacks(what) => what,
             };
@@ -353,7 +361,13 @@ impl MetaStore {
     }
 
     /// Applies an entry with the lock held, after `made` checkpoints were made for it.
-    fn try_apply(&self, entry: LogEntryRef<'_>, bytes: &[u8], made: usize) -> Result<Tried> {
+    fn try_apply(
+        &self,
+        entry: LogEntryRef<'_>,
+        bytes: &[u8],
+        made: usize,
+        walked: &Walked<'_>,
+    ) -> Result<Tried> {
         let mut state = self.write();
         if let Some(error) = &state.stopped {
             return Err(error.clone());
@@ -364,7 +378,9 @@ impl MetaStore {
             return Err(error.clone());
         }
         let lsn = Lsn(state.last.0 + 1);
-        let decide = |holder: &Holder| decide(holder, entry, lsn);
+        let known = walked.known(&state);
+        let is_move = moves::is_move(&state, &entry.entry().op);
+        let decide = |holder: &Holder| decide(holder, entry, lsn, known);
         let (answer, changes) = match decide(&state.holders[0]) {
             Err(error) if is_damage(&error) => self.ask_others(&mut state, &decide).ok_or(error)?,
             decided => decided?,
@@ -393,6 +409,7 @@ impl MetaStore {
             }
         }
         state.last = lsn;
+        state.moves += u64::from(is_move);
         if !lost.is_empty() {
             self.lose(&mut state, &lost)?;
         }
@@ -424,12 +441,20 @@ impl MetaStore {
 }
 
 /// Runs the state machine on a holder's store.
-fn decide(holder: &Holder, entry: LogEntryRef<'_>, lsn: Lsn) -> Result<(CountedAnswer, Batch)> {
+fn decide(
+    holder: &Holder,
+    entry: LogEntryRef<'_>,
+    lsn: Lsn,
+    known: &[(Nesting, bool)],
+) -> Result<(CountedAnswer, Batch)> {
     match entry {
-        LogEntryRef::Plain(entry) => machine::apply(&holder.kv, entry).map(|(reply, changes)| {
-            (CountedAnswer { position: lsn.0, outcome: Ok(reply) }, changes)
-        }),
-        LogEntryRef::Counted(counted) => machine::apply_counted(&holder.kv, counted, lsn.0),
+        LogEntryRef::Plain(entry) => {
+            let (reply, changes) = machine::apply_knowing(&holder.kv, entry, known)?;
+            Ok((CountedAnswer { position: lsn.0, outcome: Ok(reply) }, changes))
+        }
+        LogEntryRef::Counted(counted) => {
+            machine::apply_counted_knowing(&holder.kv, counted, lsn.0, known)
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! itself.
 
 use crate::keys::{self, KeyRange};
+use crate::ops::rename::Nesting;
 use crate::query;
 use crate::records::{
     CONFIGURATION, COUNTERS, Counters, DentryRecord, InodeRecord, Numbers, OrphanRecord,
@@ -29,6 +30,8 @@ pub(crate) struct Transaction<'a> {
     /// The numbers that are kept for the client, and the entry's position. `None` if all numbers
     /// come from the counters.
     pub(crate) numbers: Option<(Numbers, u64)>,
+    /// Answers that were found before the entry's turn came, and still hold.
+    pub(crate) known: &'a [(Nesting, bool)],
     changes: BTreeMap<Vec<u8>, Option<Arc<[u8]>>>,
     inodes: Vec<LoadedInode>,
     counters: Option<Counters>,
@@ -48,6 +51,7 @@ impl<'a> Transaction<'a> {
             client,
             time,
             numbers: None,
+            known: &[],
             changes: BTreeMap::new(),
             inodes: Vec::with_capacity(4),
             counters: None,

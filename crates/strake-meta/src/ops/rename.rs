@@ -8,7 +8,7 @@ use super::Target;
 use crate::names::{check_name, is_dot};
 use crate::records::DentryRecord;
 use crate::transaction::Transaction;
-use strake_proto::meta::{MetaReply, RenameMode};
+use strake_proto::meta::{MetaOp, MetaReply, RenameMode};
 use strake_proto::{Error, ErrorKind, FileType, Ino, Result};
 
 /// A place where a name can be.
@@ -17,9 +17,6 @@ pub(crate) struct Name<'a> {
     pub(crate) parent: Ino,
     pub(crate) name: &'a [u8],
 }
-
-/// No walk to the root is longer than this. A damaged chain of parents must not loop.
-const DEPTH_MAX: usize = 1 << 20;
 
 pub(crate) fn rename(
     txn: &mut Transaction<'_>,
@@ -61,6 +58,45 @@ pub(crate) fn rename(
     }
 }
 
+/// Whether directory `inner` is `outer` or lies below it. A rename asks that of each directory that
+/// it moves or replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Nesting {
+    pub(crate) inner: Ino,
+    pub(crate) outer: Ino,
+}
+
+/// What a rename of `moved` asks, and what it asks of the name that it replaces.
+fn nestings(
+    source_parent: Ino,
+    target_parent: Ino,
+    moved: &DentryRecord,
+    old: Option<&DentryRecord>,
+) -> (Option<Nesting>, Option<Nesting>) {
+    let ask = |inner: Ino, outer: &DentryRecord| {
+        let is_asked = source_parent != target_parent && outer.file_type == FileType::Directory;
+        is_asked.then_some(Nesting { inner, outer: outer.ino })
+    };
+    (ask(target_parent, moved), old.and_then(|old| ask(source_parent, old)))
+}
+
+/// What an operation asks; nothing if it moves no directory from one directory to another.
+///
+/// # Errors
+/// The store's.
+pub(crate) fn nestings_of(txn: &Transaction<'_>, op: &MetaOp) -> Result<Vec<Nesting>> {
+    let MetaOp::Rename { parent, name, new_parent, new_name, .. } = op else {
+        return Ok(Vec::new());
+    };
+    if parent == new_parent {
+        return Ok(Vec::new());
+    }
+    let Some(moved) = txn.dentry(*parent, name)? else { return Ok(Vec::new()) };
+    let old = txn.dentry(*new_parent, new_name)?;
+    let (first, second) = nestings(*parent, *new_parent, &moved, old.as_ref());
+    Ok(first.into_iter().chain(second).collect())
+}
+
 /// Refuses to move a directory into itself, and to replace a directory that contains the source.
 fn check_nesting(
     txn: &mut Transaction<'_>,
@@ -70,16 +106,13 @@ fn check_nesting(
     old: Option<&DentryRecord>,
     mode: RenameMode,
 ) -> Result<()> {
-    if source_parent == target_parent {
-        return Ok(());
-    }
     let into_itself = Error::new(ErrorKind::Invalid, "a directory cannot move into itself");
-    if moved.file_type == FileType::Directory && is_inside(txn, target_parent, moved.ino)? {
+    let (of_moved, of_old) = nestings(source_parent, target_parent, moved, old);
+    let is_so = |nesting: Option<Nesting>| nesting.map_or(Ok(false), |asked| holds(txn, asked));
+    if is_so(of_moved)? {
         return Err(into_itself);
     }
-    if let Some(old) = old.filter(|old| old.file_type == FileType::Directory)
-        && is_inside(txn, source_parent, old.ino)?
-    {
+    if is_so(of_old)? {
         return Err(match mode {
             RenameMode::Exchange => into_itself,
             _ => ErrorKind::NotEmpty.into(),
@@ -88,19 +121,58 @@ fn check_nesting(
     Ok(())
 }
 
-/// True if directory `inner` is `outer` or lies below it.
-fn is_inside(txn: &Transaction<'_>, inner: Ino, outer: Ino) -> Result<bool> {
-    let mut at = inner;
-    for _ in 0..DEPTH_MAX {
-        if at == outer {
-            return Ok(true);
-        }
-        if at == Ino::ROOT {
-            return Ok(false);
-        }
-        at = txn.parent(at)?;
+fn holds(txn: &Transaction<'_>, asked: Nesting) -> Result<bool> {
+    if let Some((_, answer)) = txn.known.iter().find(|(nesting, _)| *nesting == asked) {
+        return Ok(*answer);
     }
-    Err(Error::new(ErrorKind::Corrupt, format!("directory {inner} has no way to the root")))
+    let answer = Climb::new(asked).go(usize::MAX, |ino| txn.parent(ino))?;
+    Ok(answer.expect("invariant: a walk without a limit ends"))
+}
+
+/// A walk from a directory to the root, which looks for another directory. It can be made in parts.
+pub(crate) struct Climb {
+    asked: Nesting,
+    at: Ino,
+    steps: u64,
+    /// Where the walk was after the last power of two of steps. A damaged chain of parents that
+    /// loops comes there again (Brent, "An improved Monte Carlo factorization algorithm", 1980).
+    mark: Ino,
+}
+
+impl Climb {
+    pub(crate) fn new(asked: Nesting) -> Climb {
+        Climb { asked, at: asked.inner, steps: 0, mark: Ino::ROOT }
+    }
+
+    /// Takes up to `steps_max` steps; `parent` gives the parent of a directory. `None`: the answer
+    /// is not known yet.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is no way to the root, and those of `parent`.
+    pub(crate) fn go(
+        &mut self,
+        steps_max: usize,
+        parent: impl Fn(Ino) -> Result<Ino>,
+    ) -> Result<Option<bool>> {
+        for _ in 0..steps_max {
+            if self.at == self.asked.outer {
+                return Ok(Some(true));
+            }
+            if self.at == Ino::ROOT {
+                return Ok(Some(false));
+            }
+            self.at = parent(self.at)?;
+            if self.at == self.mark && self.at != Ino::ROOT {
+                let detail = format!("directory {} has no way to the root", self.asked.inner);
+                return Err(Error::new(ErrorKind::Corrupt, detail));
+            }
+            self.steps += 1;
+            if self.steps.is_power_of_two() {
+                self.mark = self.at;
+            }
+        }
+        Ok(None)
+    }
 }
 
 fn replace(
