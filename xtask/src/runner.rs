@@ -147,6 +147,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("coherence", 10),
         ("differential", 10),
         ("directory", 10),
+        ("deep", 10),
         ("degraded", 15),
         ("full", 10),
         ("user", 5),

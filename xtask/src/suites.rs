@@ -15,6 +15,7 @@ mod cluster_mounts;
 mod coherence;
 mod command;
 mod crashes;
+mod deep;
 mod degraded;
 mod differential;
 mod directory;
@@ -92,6 +93,11 @@ const SUITES: &[Suite] = &[
         run: differential::run,
     },
     Suite { name: "directory", about: "very many names in one place", run: directory::run },
+    Suite {
+        name: "deep",
+        about: "a very deep tree, checked, scrubbed and moved while others work",
+        run: deep::run,
+    },
     Suite { name: "degraded", about: "missing NSDs, gone and back", run: degraded::run },
     Suite { name: "full", about: "ENOSPC, and room again", run: full::run },
     Suite { name: "user", about: "without root, through fusermount3", run: user::run },

@@ -127,6 +127,11 @@ impl<'a> Mounted<'a> {
         self.session.command(program)
     }
 
+    /// An example of `strake-fuse` that will use the mount.
+    pub(crate) fn example(&self, name: &str) -> Command {
+        self.outside(self.session.probe.with_file_name(name))
+    }
+
     /// Runs a foreign program of this suite.
     ///
     /// # Errors
