@@ -69,15 +69,15 @@ With --set the design as it is stands beside the changed one at the end.")]
   strake plan reliability design.toml --trials 100000 --stripes 100000 --seed 7
 
 The simulation takes stripes as Strake's placement makes them, forces failures into the time of
-rebuilds, and weighs them. Rates of failure are `afr`, `ure` and `destroyed` of the library.")]
+rebuilds, and weighs them. It counts all stripes of a full file system. Rates of failure are `afr`, `ure` and `destroyed` of the library.")]
     Reliability {
         /// The design file.
         design: PathBuf,
-        /// Exactly so many trials [default: until the error is below 5 %, or some seconds of work].
+        /// Exactly so many trials [default: until the error is below 3 %, or some seconds of work].
         #[arg(long, value_parser = count())]
         trials: Option<u64>,
-        /// Stripes in its sample.
-        #[arg(long, default_value_t = 20_000, value_parser = count())]
+        /// Stripes that it looks at one by one; the rest of a full file system follow a rule.
+        #[arg(long, default_value_t = 2000, value_parser = count())]
         stripes: u64,
         /// Seed of its chance.
         #[arg(long, default_value_t = 1)]

@@ -32,6 +32,7 @@ pub mod reliability;
 pub mod report;
 pub mod rule;
 pub mod solve;
+pub mod spread;
 pub mod stage;
 mod svg;
 pub mod text;

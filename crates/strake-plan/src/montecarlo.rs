@@ -14,20 +14,25 @@
 //! Disks and servers fail; a server takes its disks along. Where disks are in enclosures outside
 //! the servers, "server" stands for these. Rebuilds run one after the other, as
 //! one node does them, in the order of the stripes, so that a stripe is whole again when its turn
-//! has come. Data is lost when more strips of one stripe are lost than its code tolerates. The
-//! stripes are a sample of real ones. A loss that no stripe of the sample shows is not seen, so the
-//! sample is part of the answer.
+//! has come. Data is lost when more strips of one stripe are lost than its code tolerates. A sample
+//! of stripes is looked at one by one. A full file system has thousands of times as many, so a set
+//! of disks that shares no stripe of the sample may share one of the rest. `spread` says how likely
+//! that is, and a trial that the sample survives is lost with this probability and goes on with the
+//! rest of its weight. Where failure groups are of unequal size the sample is all there is.
 //!
 //! Trials go on until the error is small enough, or until a limit of trials or of work. Work is
 //! counted and not timed, so that a seed gives the same answer on every machine.
 
 use crate::design::{System, Tier};
 use crate::error::PlanError;
-use crate::evaluate::evaluate_tier;
+use crate::evaluate::{evaluate_tier, usable};
+use crate::figure::Figure;
 use crate::library::Parity;
 use crate::loss::unit_domain;
 use crate::rebuild::disks_in_scope;
 use crate::reliability::{Reliability, YEAR, per_second};
+use crate::spread::Spread;
+use crate::unit::Unit;
 use serde::Serialize;
 use strake_env::Rng;
 use strake_proto::{BlockIndex, Code, LayoutMap, LayoutVersion, ObjectId, SlotIndex};
@@ -38,10 +43,12 @@ use strake_stripe::Placement;
 const FAILURES_MAX: usize = 12;
 /// The most trials, where nobody asks for a number of them.
 const TRIALS_MAX: u64 = 200_000;
+/// At least this share of forced failures takes a server, where servers fail at all.
+const SERVERS_FORCED: f64 = 0.25;
 /// The fewest trials, where nobody asks for a number: the error of few trials is itself uncertain.
 const TRIALS_MIN: u64 = 1000;
 /// Trials end once the standard error is this share of the answer.
-const ERROR_ENOUGH: f64 = 0.05;
+const ERROR_ENOUGH: f64 = 0.03;
 /// Trials end once they have looked at this many strips and disks, which takes seconds.
 const WORK_MAX: u64 = 1_000_000_000;
 /// Blocks of one object in the sample.
@@ -95,6 +102,8 @@ pub struct Found {
     pub losses: u64,
     pub trials: u64,
     pub stripes: u64,
+    /// Stripes of the full file system; none where the answer is that of the sample alone.
+    pub stripes_full: Option<u64>,
     pub seed: u64,
 }
 
@@ -112,13 +121,15 @@ pub struct Model {
     pub server_rebuild: f64,
     /// Members of each stripe of the sample.
     pub stripes: Vec<Vec<u16>>,
+    /// Stripes of a full file system that are not in the sample, and how they lie.
+    pub beyond: Option<(u64, Spread)>,
     /// Disk ▶ its stripes.
     of_disk: Vec<Vec<u32>>,
 }
 
 impl Model {
     /// The cluster of a tier with Strake's placement.
-    pub fn of(tier: &Tier, times: (f64, Option<f64>), stripes: u64) -> Result<Model, PlanError> {
+    pub fn of(tier: &Tier, times: (f64, Option<f64>), sample: u64) -> Result<Model, PlanError> {
         let storage = &tier.storage;
         let wrong = |why: String| PlanError::Design { tier: tier.name.clone(), why };
         if storage.parity != Parity::Client {
@@ -150,7 +161,9 @@ impl Model {
         let members = members.map_err(|_| wrong("more than 65,536 disks in a layout".into()))?;
         let layout = LayoutMap { version: LayoutVersion(1), members };
         let placement = Placement::new(&layout, code).map_err(|error| wrong(error.to_string()))?;
-        let stripes = (0..stripes)
+        let blocks = Figure::design("blocks", Unit::Count, tier.blocks as f64);
+        let full = (usable(tier, &blocks).value / storage.block_size) as u64;
+        let stripes = (0..sample)
             .map(|index| {
                 let object = ObjectId(1 + index / BLOCKS_PER_OBJECT);
                 let block = BlockIndex(index % BLOCKS_PER_OBJECT);
@@ -158,6 +171,12 @@ impl Model {
             })
             .collect();
         let (disk_rebuild, server_rebuild) = times;
+        let equal = disks.is_multiple_of(servers);
+        let spread = Spread {
+            groups: servers as usize,
+            members: each as usize,
+            width: storage.code.width() as usize,
+        };
         Ok(Model::new(Model {
             disks: disks as usize,
             server_of,
@@ -170,6 +189,7 @@ impl Model {
             },
             disk_rebuild,
             server_rebuild: server_rebuild.unwrap_or(disk_rebuild * each as f64),
+            beyond: equal.then(|| (full.saturating_sub(sample), spread)),
             stripes,
             of_disk: Vec::new(),
         }))
@@ -198,6 +218,7 @@ impl Model {
             disk_rebuild: 0.0,
             server_rebuild: 0.0,
             stripes,
+            beyond: None,
             of_disk: Vec::new(),
         })
     }
@@ -259,8 +280,9 @@ impl Trial<'_> {
         }
     }
 
-    /// Something that is whole fails.
-    fn fail(&mut self, rng: &mut Rng) {
+    /// Something that is whole fails: in at least the `servers_forced` share of all cases a server,
+    /// because they fail seldom and what they lose weighs much. Returns the weight of the choice.
+    fn fail(&mut self, rng: &mut Rng, servers_forced: f64) -> f64 {
         let model = self.model;
         self.failures += 1;
         self.work += 3 * model.disks as u64;
@@ -269,7 +291,10 @@ impl Trial<'_> {
             (0..model.servers).filter(|server| !self.server_lost[*server]).collect();
         let of_disks = disks.len() as f64 * model.disk_rate;
         let all = of_disks + servers.len() as f64 * model.server_rate;
-        let (disks, server, time) = if unit(rng) * all < of_disks {
+        let real = of_disks / all;
+        let forced = if real < 1.0 { real.min(1.0 - servers_forced) } else { 1.0 };
+        let of_disk = unit(rng) < forced;
+        let (disks, server, time) = if of_disk {
             (vec![disks[rng.index(disks.len())]], None, model.disk_rebuild)
         } else {
             let server = servers[rng.index(servers.len())];
@@ -281,6 +306,7 @@ impl Trial<'_> {
         disks.iter().for_each(|disk| self.lost[*disk] = true);
         let start = self.failed.last().map_or(self.now, |before| before.end.max(self.now));
         self.failed.push(Failed { disks, server, start, end: start + time });
+        if of_disk { real / forced } else { (1.0 - real) / (1.0 - forced) }
     }
 
     /// Whether a stripe has lost more strips than its code tolerates. Between failures a stripe
@@ -291,8 +317,7 @@ impl Trial<'_> {
         // Disk ▶ its first stripe that is not rebuilt.
         let mut first = vec![u32::MAX; model.disks];
         for failed in &self.failed {
-            let progress = (self.now - failed.start) / (failed.end - failed.start);
-            let from = (progress.clamp(0.0, 1.0) * all) as u32;
+            let from = (progress(failed, self.now) * all) as u32;
             failed.disks.iter().for_each(|disk| first[*disk] = from);
         }
         let lost: usize = self.failed.iter().map(|failed| failed.disks.len()).sum();
@@ -314,6 +339,45 @@ impl Trial<'_> {
         }
         false
     }
+
+    /// The probability that what failed last makes a stripe outside the sample lose too much.
+    fn loses_beyond(&self) -> f64 {
+        let Some((stripes, spread)) = self.model.beyond else { return 0.0 };
+        let (Some(last), now) = (self.failed.last(), self.now) else { return 0.0 };
+        let lost: usize = self.failed.iter().map(|failed| failed.disks.len()).sum();
+        if lost <= self.model.tolerates {
+            return 0.0;
+        }
+        // Rebuilds go from stripe to stripe, so a share of the stripes has what failed first again.
+        let mut shares: Vec<f64> = self.failed.iter().map(|failed| progress(failed, now)).collect();
+        shares.push(1.0);
+        shares.sort_by(f64::total_cmp);
+        let mut all_whole = 0.0;
+        for share in shares.windows(2).filter(|share| share[1] > share[0]) {
+            let here = self.failed.iter().filter(|failed| progress(failed, now) <= share[0]);
+            let (mut with, mut before) = (vec![0; self.model.servers], vec![0; self.model.servers]);
+            for failed in here {
+                for disk in &failed.disks {
+                    let group = self.model.server_of[*disk];
+                    with[group] += 1;
+                    before[group] += usize::from(!std::ptr::eq(failed, last));
+                }
+            }
+            with.retain(|count| *count > 0);
+            before.retain(|count| *count > 0);
+            // Stripes that had lost too many before have ended the trial before.
+            let before = spread.too_many(&before, self.model.tolerates);
+            let with = spread.too_many(&with, self.model.tolerates);
+            let newly = ((with - before) / (1.0 - before)).clamp(0.0, 1.0);
+            all_whole += stripes as f64 * (share[1] - share[0]) * (-newly).ln_1p();
+        }
+        -all_whole.exp_m1()
+    }
+}
+
+/// How far a rebuild is, from 0 to 1.
+fn progress(failed: &Failed, now: f64) -> f64 {
+    ((now - failed.start) / (failed.end - failed.start)).clamp(0.0, 1.0)
 }
 
 /// A number in 0 to 1, never 1.
@@ -370,15 +434,10 @@ impl Sum {
     fn add(&mut self, (end, work): (End, u64)) {
         self.trials += 1;
         self.work += work;
-        match end {
-            End::Loss(weight) => {
-                self.losses += 1;
-                self.sum += weight;
-                self.squares += weight * weight;
-            }
-            End::Cut(weight) => self.cut += weight,
-            End::Rebuilt => {}
-        }
+        self.losses += u64::from(end.lost > 0.0);
+        self.sum += end.lost;
+        self.squares += end.lost * end.lost;
+        self.cut += end.cut;
     }
 
     fn mean(&self) -> f64 {
@@ -392,11 +451,11 @@ impl Sum {
     }
 
     /// The mean is not above this value with 95 % confidence. Where no trial lost anything, the
-    /// rule of three gives the value, because no weight is more than 1.
+    /// rule of three gives the value: a weight is at most what the forced servers make it.
     fn most(&self) -> f64 {
         let trials = self.trials.max(1) as f64;
         let seen = match self.losses {
-            0 => 3.0 / trials,
+            0 => 3.0 / trials * (1.0 - SERVERS_FORCED).powi(-(FAILURES_MAX as i32)),
             _ => self.mean() + 1.96 * self.error(),
         };
         seen + self.cut / trials
@@ -438,32 +497,39 @@ pub fn simulate(model: &Model, plan: Plan) -> Found {
         losses: sum.losses,
         trials: sum.trials,
         stripes: model.stripes.len() as u64,
+        stripes_full: model.beyond.map(|(stripes, _)| model.stripes.len() as u64 + stripes),
         seed: plan.seed,
     }
 }
 
 /// How a trial ends.
-enum End {
-    /// Data was lost, with this weight.
-    Loss(f64),
-    /// It was not followed further, with this weight.
-    Cut(f64),
-    /// Nothing can fail before all is rebuilt.
-    Rebuilt,
+#[derive(Default)]
+struct End {
+    /// The weight with which data was lost.
+    lost: f64,
+    /// The weight of what was not followed further.
+    cut: f64,
 }
+
+/// A trial ends when what goes on weighs no more than this share of what was lost.
+const WEIGHT_LEFT: f64 = 1e-9;
 
 /// What one first failure leads to, and the work of the trial.
 fn trial(model: &Model, rng: &mut Rng) -> (End, u64) {
     let mut trial = Trial::new(model);
-    let mut weight = 1.0;
-    trial.fail(rng);
-    while !trial.loses() {
+    let (mut end, mut weight) = (End::default(), 1.0);
+    loop {
+        weight *= trial.fail(rng, SERVERS_FORCED);
+        let lost = if trial.loses() { 1.0 } else { trial.loses_beyond() };
+        end.lost += weight * lost;
+        weight *= 1.0 - lost;
         let (left, rate) = (trial.left(), trial.rate());
         if left <= 0.0 || rate <= 0.0 {
-            return (End::Rebuilt, trial.work);
+            return (end, trial.work);
         }
-        if trial.failures >= FAILURES_MAX {
-            return (End::Cut(weight), trial.work);
+        if weight <= WEIGHT_LEFT * end.lost || trial.failures >= FAILURES_MAX {
+            end.cut = weight;
+            return (end, trial.work);
         }
         let inside = -(-rate * left).exp_m1();
         weight *= inside;
@@ -471,9 +537,7 @@ fn trial(model: &Model, rng: &mut Rng) -> (End, u64) {
         let wait = -(-unit(rng) * inside).ln_1p() / rate;
         trial.now += wait.min(left);
         trial.forget();
-        trial.fail(rng);
     }
-    (End::Loss(weight), trial.work)
 }
 
 #[cfg(test)]

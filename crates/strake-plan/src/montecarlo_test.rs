@@ -59,7 +59,7 @@ fn plain(model: &Model, first_failures: u64, seed: u64) -> f64 {
     let mut losses = 0;
     for _ in 0..first_failures {
         let mut trial = Trial::new(model);
-        trial.fail(&mut rng);
+        trial.fail(&mut rng, 0.0);
         loop {
             if trial.loses() {
                 losses += 1;
@@ -71,7 +71,7 @@ fn plain(model: &Model, first_failures: u64, seed: u64) -> f64 {
             }
             trial.now += wait;
             trial.forget();
-            trial.fail(&mut rng);
+            trial.fail(&mut rng, 0.0);
         }
     }
     losses as f64 / first_failures as f64
@@ -167,6 +167,62 @@ fn servers_that_are_lost_whole_make_losses_likelier() {
 }
 
 #[test]
+fn stripes_beyond_the_sample_count_as_those_in_it() {
+    let all = tier_model("audit-03-rebuild", |_| {}, 300);
+    let mut sampled = Model { stripes: all.stripes[..30].to_vec(), ..all.clone() };
+    sampled.beyond = sampled.beyond.map(|(_, spread)| (270, spread));
+    let mut alone = all.clone();
+    alone.beyond = None;
+    let plan = Plan { trials: Some(3000), stripes: 0, seed: 4 };
+    let (sampled, alone) = (simulate(&Model::new(sampled), plan), simulate(&alone, plan));
+    let error = sampled.error.hypot(alone.error);
+    // The sample is one of many, so it has an error of its own.
+    let bound = 4.0 * error + 0.05 * alone.loss_per_year;
+    let apart = (sampled.loss_per_year - alone.loss_per_year).abs();
+    assert!(apart < bound, "{sampled:?} {alone:?}");
+    // Three hundred stripes do not hold every three disks; a full file system does.
+    let full = simulate(&all, plan);
+    assert!(full.loss_per_year > 1.2 * alone.loss_per_year, "{full:?} {alone:?}");
+}
+
+/// Six groups of three disks; each draw takes 40 other stripes of the placement.
+#[test]
+fn what_is_lost_beyond_the_sample_is_what_samples_lose() {
+    let failed = |disk: usize, start, end| Failed { disks: vec![disk], server: None, start, end };
+    // The first is half rebuilt and the others wait. Four of six groups: with 4+2p any three of
+    // them may lose a stripe, so the fourth meets stripes that three have not lost.
+    let all = || {
+        [failed(0, 0.0, 10.0), failed(3, 10.0, 20.0), failed(6, 20.0, 30.0), failed(9, 30.0, 40.0)]
+    };
+    let members = (0..18).map(|disk| (SlotIndex(disk), u32::from(disk / 3))).collect();
+    let layout = LayoutMap { version: LayoutVersion(1), members };
+    let placement = Placement::new(&layout, "4+2p".parse().unwrap()).unwrap();
+    let mut model = Model::of_disks(18, 2, Vec::new());
+    model.server_of = (0..18).map(|disk| disk / 3).collect();
+    model.servers = 6;
+    model.beyond = Some((40, Spread { groups: 6, members: 3, width: 6 }));
+    let (mut kept, mut lost) = (0, 0);
+    for draw in 0..6000_u64 {
+        let stripe = |index| placement.stripe(ObjectId(1 + draw * 40 + index), BlockIndex(index));
+        let stripes = (0..40).map(|index| stripe(index).iter().map(|slot| slot.0).collect());
+        let model = Model::new(Model { stripes: stripes.collect(), ..model.clone() });
+        let mut trial = Trial::new(&model);
+        (trial.now, trial.failed) = (5.0, all().into_iter().take(3).collect());
+        if trial.loses() {
+            continue;
+        }
+        kept += 1;
+        trial.failed.extend(all().into_iter().skip(3));
+        lost += u32::from(trial.loses());
+    }
+    let mut trial = Trial::new(&model);
+    (trial.now, trial.failed) = (5.0, all().into());
+    let (rule, found) = (trial.loses_beyond(), f64::from(lost) / f64::from(kept));
+    let error = (rule * (1.0 - rule) / f64::from(kept)).sqrt();
+    assert!((rule - found).abs() < 4.0 * error, "{rule} is not {found} ± {error}");
+}
+
+#[test]
 fn a_seed_gives_the_same_answer_again() {
     let model = tier_model("audit-03-rebuild", |_| {}, 1000);
     let plan = Plan { trials: Some(200), stripes: 1000, seed: 9 };
@@ -197,7 +253,7 @@ fn the_last_failure_alone_tells_whether_data_is_lost() {
     for _ in 0..200 {
         let mut trial = Trial::new(&model);
         for _ in 0..8 {
-            trial.fail(&mut rng);
+            trial.fail(&mut rng, 0.0);
             let all = trial.model.stripes.len() as f64;
             let lost = model.stripes.iter().enumerate().any(|(index, stripe)| {
                 let strips = stripe.iter().filter(|disk| {

@@ -98,7 +98,7 @@ pub fn render_reliability(tiers: &[TierReliability]) -> String {
             };
             out.push_str(&format!(
                 "simulated: data loss in a year {} (95 %: {} to {}), mean time to it {}\n  {} of {} \
-                 trials ended in a loss, on {} stripes of Strake's placement, seed {}; ended: {}\n",
+                 trials ended in a loss, on {} stripes of Strake's placement{}, seed {}; ended: {}\n",
                 Unit::Probability.show(found.loss_per_year),
                 Unit::Probability.show(found.interval.0),
                 Unit::Probability.show(found.interval.1),
@@ -106,6 +106,10 @@ pub fn render_reliability(tiers: &[TierReliability]) -> String {
                 found.losses,
                 found.trials,
                 found.stripes,
+                found.stripes_full.map_or_else(String::new, |full| {
+                    let full = crate::unit::thousands(full as f64);
+                    format!(" and, by its rule, all {full} of a full file system")
+                }),
                 found.seed,
                 found.ended.says(),
             ));
