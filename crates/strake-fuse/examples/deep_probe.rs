@@ -1,8 +1,8 @@
 //! Trees as deep as wanted, and how long programs wait beside other work.
 //!
 //! `deep_probe make DIR DEPTH` makes directories nested one in the other, each named `d`, in `DIR`.
-//! `deep_probe walk DIR DEPTH` lists each of them on the way down: there must be `DEPTH`, and at the
-//! bottom there must be what `deep_probe sink DIR DEPTH FILE` moved there. `deep_probe wide DIR
+//! `deep_probe walk DIR DEPTH` lists each of them on the way down. There must be `DEPTH`, and
+//! nothing else but what `deep_probe sink DIR DEPTH FILE` moved to the bottom. `deep_probe wide DIR
 //! COUNT` makes so many empty files, a thousand in each directory.
 //!
 //! `deep_probe busy DIR` works until its input ends: threads look files up, read their attributes,

@@ -1,9 +1,9 @@
 //! Directories nested one in the other as deep as programs make them, and very many inodes.
 //!
 //! Anybody who may make a directory can make such a tree. `fs check`, `fs scrub`, and moving
-//! something into or out of it take long then, and nobody else may wait for them. `deep_probe` works
-//! beside them as programs do, and so does fio. How long the longest of its calls took is printed but
-//! not judged. What is judged is that calls end while the long work goes on.
+//! something into it take long then, and nobody else may wait for them. `deep_probe` works beside
+//! them as programs do, and so does fio. How long the longest of their calls took is printed but not
+//! judged. What is judged is that calls end while the long work goes on.
 
 use super::checks::Checks;
 use super::command::pause;

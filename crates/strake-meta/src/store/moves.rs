@@ -5,7 +5,7 @@
 //! Nobody else may wait for that, so it is made before the change, in parts that share the lock of
 //! the state. What it found holds as long as no other directory has moved: nothing else changes the
 //! way of a directory to the root. The state counts the moves. If another one came in between, the
-//! state machine walks itself. That seldom happens, because whoever moves a directory holds `moving`.
+//! state machine walks itself. That is rare, because whoever moves a directory holds `moving`.
 
 use super::{MetaStore, State};
 use crate::ops::rename::{Climb, Nesting, nestings_of};
