@@ -21,8 +21,8 @@
 //! Locks, in this order: `moving`, `checking`, then `checkpointing` or `copying`, then `state`.
 //! Questions share `state`. Changes hold it alone. They hold it across memory operations only,
 //! unless a record must be read from disk or a holder is lost. A question that walks everything
-//! reads a view of the store and holds `checking` alone. A checkpoint tries `checking`, and waits for it only
-//! after it has cut the view of its owner.
+//! reads a view of the store and holds `checking` alone. A checkpoint tries `checking`, and waits
+//! for it only after it has cut the view of its owner.
 
 mod copies;
 mod holder;

@@ -2,8 +2,8 @@
 //!
 //! Anybody who may make a directory can make such a tree. `fs check`, `fs scrub`, and moving
 //! something into it take long then, and nobody else may wait for them. `deep_probe` works beside
-//! them as programs do, and so does fio. How long the longest of their calls took is printed but not
-//! judged. What is judged is that calls end while the long work goes on.
+//! them as programs do, and so does fio. How long the longest of their calls took is printed but
+//! not judged. What is judged is that calls end while the long work goes on.
 
 use super::checks::Checks;
 use super::command::pause;
