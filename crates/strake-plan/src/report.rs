@@ -22,7 +22,7 @@ const STYLE: &str = "
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: #fff;
   max-width: 1040px; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.6rem; } h2 { margin-top: 2.2rem; border-bottom: 1px solid var(--line); }
-table { border-collapse: collapse; margin: 0.8rem 0; }
+table { border-collapse: collapse; margin: 0.8rem 0; display: block; overflow-x: auto; }
 th, td { text-align: left; padding: 0.25rem 0.9rem 0.25rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }
 td.number { text-align: right; white-space: nowrap; }
