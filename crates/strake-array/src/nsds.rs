@@ -581,9 +581,18 @@ impl NsdSet {
         })
     }
 
-    /// Writes an NSD's state into the metadata, durably.
+    /// Writes an NSD's state into the metadata, durably. Another client may have suspended the NSD,
+    /// or ended that, since this one has read the pool map.
     fn record(&self, slot: SlotIndex, availability: NsdAvailability) -> Result<()> {
-        let state = NsdState { status: *self.slot(slot).status.lock(), availability };
+        let is_of_users = |status| matches!(status, NsdStatus::Ready | NsdStatus::Suspended);
+        let mut status = *self.slot(slot).status.lock();
+        if is_of_users(status)
+            && let Some(known) = self.configuration()?.pool.slots.get(usize::from(slot.0))
+            && is_of_users(known.state.status)
+        {
+            status = known.state.status;
+        }
+        let state = NsdState { status, availability };
         self.change_pool(MetaOp::SetNsdState { nsd: self.nsd(slot), state })
     }
 

@@ -8,8 +8,9 @@ use crate::vfs::{Handle, SetAttr, Vfs};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use strake_env::Rng;
-use strake_proto::layout::NsdAvailability;
-use strake_proto::{ByteCount, Caller, Ino, Result, SlotIndex};
+use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
+use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::{ByteCount, Caller, ClientId, Ino, NsdId, Result, SlotIndex, Timestamp};
 use strake_testing::memory_nsd::{Copy, Faults};
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -94,6 +95,35 @@ fn an_nsd_that_returns_keeps_no_strip_that_the_block_does_not_have() {
         assert!(read(&vfs, handle, 0, BLOCK) == expected, "NSD {slot}");
         vfs.shutdown().expect("ended");
     }
+}
+
+/// In a cluster the leader suspends an NSD. A mount that does not know that yet, and notes that the
+/// NSD has missed something, must not end it.
+#[test]
+fn who_notes_a_loss_keeps_an_nsd_suspended() {
+    let rig = Rig::new("2x", 3);
+    let vfs = rig.start(0);
+    let (_, handle) = create(&vfs, "f");
+    write(&vfs, handle, 0, &pattern(8 * BLOCK, 1));
+    vfs.fsync(handle).expect("synced");
+    let suspended = NsdState { status: NsdStatus::Suspended, availability: NsdAvailability::Up };
+    let op = MetaOp::SetNsdState { nsd: NsdId(1), state: suspended };
+    let entry = MetaEntry { client: ClientId(9), sequence: 0, time: Timestamp::default(), op };
+    rig.meta.apply(&entry).expect("suspended");
+    rig.nsds[0].set_down(true);
+    write(&vfs, handle, 0, &pattern(8 * BLOCK, 2));
+    vfs.fsync(handle).expect("synced");
+    let MetaReply::Configuration(known) =
+        rig.meta.query(&MetaQuery::Configuration).expect("answers")
+    else {
+        panic!("no configuration")
+    };
+    let state = known.pool.slots[0].state;
+    assert_eq!(
+        (state.status, state.availability),
+        (NsdStatus::Suspended, NsdAvailability::Unrecovered)
+    );
+    vfs.shutdown().expect("ended");
 }
 
 /// What a step may do to an NSD that is there.

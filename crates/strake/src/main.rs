@@ -19,6 +19,7 @@ mod mounts;
 mod node;
 mod output;
 mod registry;
+mod scrub;
 mod settings;
 mod show;
 mod supervisor;

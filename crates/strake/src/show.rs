@@ -162,41 +162,6 @@ pub(crate) fn availability_name(availability: NsdAvailability) -> &'static str {
     }
 }
 
-/// The progress and findings of a scrub.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct ScrubReport {
-    /// `never`, `running`, `complete` or `stopped`.
-    pub(crate) state: String,
-    /// When it began, in seconds since 1970.
-    pub(crate) started_seconds: Option<i64>,
-    /// When it ended.
-    pub(crate) ended_seconds: Option<i64>,
-    /// Bytes per second at most; 0 for no limit.
-    pub(crate) rate: u64,
-    /// Bytes of files looked at.
-    pub(crate) done_bytes: u64,
-    /// Bytes of files there were when it began.
-    pub(crate) total_bytes: u64,
-    /// Strips verified.
-    pub(crate) strips: u64,
-    /// Of these, bad or missing.
-    pub(crate) bad_strips: u64,
-    /// Blocks mended.
-    pub(crate) mended_blocks: u64,
-    /// Blocks that could not be mended.
-    pub(crate) failed_blocks: u64,
-    /// Bytes of superblocks, logs, indexes and copies of the metadata verified.
-    #[serde(default)]
-    pub(crate) own_bytes: u64,
-    /// Damaged pages of these.
-    #[serde(default)]
-    pub(crate) bad_pages: u64,
-    /// Of these, mended.
-    #[serde(default)]
-    pub(crate) mended_pages: u64,
-}
-
 /// The findings of a check.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -49,6 +49,9 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     mount_stops(place, checks)?;
     servers_die(place, checks);
     checks.record("every disk is up", place.wait_until_up());
+    let scrubbed = scrubbed_from_another_node(place);
+    checks.record("a scrub ordered on n1 mends a disk of n3, and n2 sees how far it is", scrubbed);
+    checks.record("a suspended disk gets no new files", suspended(place));
     let filled = fill_together([&at(place, "n1"), &at(place, "n2")]);
     checks.record("two mounts fill it together, and what they accept is there", filled);
     let check = place.succeeds("check", place.on_mount("fs check"));
@@ -64,6 +67,54 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     checks.record("everything is there after a restart of all", verify(place, "n3", "synced", 7));
     checks.record("n3 unmounts it", place.succeeds("umount", place.on("n3", "fs umount demo")));
     Ok(())
+}
+
+/// Damages what a disk of n3 keeps about itself.
+fn scrubbed_from_another_node(place: &Place<'_>) -> Result<(), String> {
+    let mut find = std::process::Command::new("find");
+    find.arg(place.root.join("n3")).args(["-name", "container"]);
+    let found = place.run("find", find)?.success()?.output();
+    super::degraded::damage(std::path::Path::new(found.trim()))?;
+    place.succeeds("scrub", place.on_mount_of("n1", "fs scrub start"))?;
+    super::degraded::wait_for_scrub(1, || {
+        let status = place.on_mount_of("n2", "fs scrub status");
+        Ok(place.run("scrub-status", status)?.success()?.output())
+    })
+}
+
+/// All mounts see that a disk is suspended, also when another mount has noted since that the disk
+/// was away. New files are on the others.
+fn suspended(place: &Place<'_>) -> Result<(), String> {
+    place.succeeds("suspend", place.on_mount_of("n1", "disk suspend d3"))?;
+    let row = |disks: &str| disks.lines().find(|line| line.starts_with("d3 ")).map(str::to_owned);
+    for node in NODES {
+        let list = place.run("disks", place.on_mount_of(node, "disk list"))?.success()?.output();
+        if !row(&list).is_some_and(|row| row.contains(" suspended ")) {
+            return Err(format!("{node} sees: {list}"));
+        }
+    }
+    let strips = || -> Result<String, String> {
+        let list = place.run("strips", place.on_mount_of("n2", "disk list --json"))?;
+        Ok(strips_of(&list.success()?.output(), "d3").unwrap_or_default())
+    };
+    let before = strips()?;
+    for node in NODES {
+        let path = at(place, node).join(format!("new-{node}"));
+        let write = fs::File::create(&path).and_then(|mut file| {
+            file.write_all(&contents(1, 9 << 20))?;
+            file.sync_all()
+        });
+        write.map_err(text("a new file"))?;
+    }
+    expect("strips of d3", strips()?, before)?;
+    place.succeeds("resume", place.on_mount_of("n3", "disk resume d3"))
+}
+
+/// The field `strips` of a disk in `disk list --json`.
+fn strips_of(json: &str, disk: &str) -> Option<String> {
+    let (_, after) = json.split_once(&format!("\"name\": \"{disk}\""))?;
+    let (_, after) = after.split_once("\"strips\": ")?;
+    Some(after.split([',', '\n', '}']).next()?.to_owned())
 }
 
 /// Where a node has the file system mounted.

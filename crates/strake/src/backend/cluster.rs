@@ -17,6 +17,7 @@ use crate::data_dir::NodeConfig;
 use crate::node::{
     Follower, Grant, LeaderRequest, NodeDir, Place, Request, Search, StripsChecked, ask_own,
 };
+use crate::scrub::{ScrubOrder, ScrubReport};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use strake_client::tokens::{FILES_MAX, Tokens};
@@ -128,6 +129,19 @@ impl ClusterBackend {
     /// Has the leader compare the metadata with the strips.
     pub(crate) fn check_strips(&self) -> Result<StripsChecked> {
         let request = LeaderRequest::CheckStrips { fs: self.grant.fs.id };
+        self.search.peer()?.ask_leader(&request)
+    }
+
+    /// Has the leader scrub.
+    pub(crate) fn scrub(&self, order: ScrubOrder) -> Result<ScrubReport> {
+        let request = LeaderRequest::Scrub { fs: self.grant.fs.id, order };
+        self.search.peer()?.ask_leader(&request)
+    }
+
+    /// Has the leader place no new files on an NSD, or place them there again. Returns whether that
+    /// is so.
+    pub(crate) fn suspend_nsd(&self, nsd: NsdId, suspended: bool) -> Result<bool> {
+        let request = LeaderRequest::SuspendNsd { fs: self.grant.fs.id, nsd, suspended };
         self.search.peer()?.ask_leader(&request)
     }
 

@@ -26,7 +26,7 @@ use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock};
 use strake_lease::membership::Reason;
 use strake_manager::leases::{Deaths, LeaseOptions, LeaseService};
-use strake_manager::{Manager, StripCheck, TokenService, after_crash};
+use strake_manager::{Manager, TokenService, after_crash};
 use strake_meta::MetaStore;
 use strake_net::{Door, TokenPort};
 use strake_observe::Observe;
@@ -321,14 +321,14 @@ impl Crew {
         Ok(true)
     }
 
-    /// Compares the metadata with the strips, beside all mounts.
+    /// Has the manager do something, beside all mounts.
     ///
     /// # Errors
-    /// `Unreachable` before the first mount; those of the check.
-    pub(crate) fn check_strips(&self) -> Result<StripCheck> {
+    /// `Unreachable` before it has begun; those of the work.
+    pub(crate) fn manage<T>(&self, work: impl FnOnce(&Manager) -> Result<T>) -> Result<T> {
         let working = self.working.lock().clone();
         match working {
-            Some(working) => working.manager.check_strips(),
+            Some(working) => work(&working.manager),
             None => Err(Error::new(ErrorKind::Unreachable, "the file system is not in use")),
         }
     }

@@ -88,11 +88,11 @@ impl Daemon {
             failure_group: slot.map_or(0, |slot| slot.failure_group),
             holds_metadata: seen.holders.as_ref().map(|holders| holders.contains(&view.nsd)),
             // The new disk has the slot before the replacement is over, and no other replacement
-            // can begin until then.
-            status: if coming == Some(view.nsd) {
-                NsdStatus::Replacement
-            } else {
-                view.state.status
+            // can begin until then. In a cluster another mount may have suspended the disk.
+            status: match slot.filter(|slot| slot.nsd == view.nsd) {
+                _ if coming == Some(view.nsd) => NsdStatus::Replacement,
+                Some(slot) => slot.state.status,
+                None => view.state.status,
             },
             availability: view.state.availability,
             total_bytes: status.map(|status| status.total),

@@ -3,7 +3,8 @@
 use super::serve::Daemon;
 use crate::assemble;
 use crate::data_dir::{NodeConfig, NsdConfig};
-use crate::show::{ScrubReport, availability_name};
+use crate::scrub::{self, ScrubOrder, ScrubReport};
+use crate::show::availability_name;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -82,7 +83,10 @@ impl Daemon {
     /// Answers `strake disk suspend` and `resume`.
     pub(super) fn suspend_disk(&self, disk: &str, suspended: bool) -> Result<Value> {
         let view = self.view(disk)?;
-        let is_so = self.manager()?.set_suspended(view.nsd, suspended)?;
+        let is_so = match self.backend.cluster() {
+            Some(cluster) => cluster.suspend_nsd(view.nsd, suspended)?,
+            None => self.manager()?.set_suspended(view.nsd, suspended)?,
+        };
         let message = match (suspended, is_so) {
             (true, true) => format!("{disk} is suspended: new files are placed on the others"),
             (true, false) => format!(
@@ -249,30 +253,12 @@ impl Daemon {
         Ok(short >= usize::from(self.code()?.parity))
     }
 
-    /// The progress and findings of the scrub.
-    pub(super) fn scrub(&self) -> Result<ScrubReport> {
-        let view = self.manager()?.scrub();
-        let state = match (view.running, view.started.is_some(), view.complete) {
-            (true, _, _) => "running",
-            (false, false, _) => "never",
-            (false, true, true) => "complete",
-            (false, true, false) => "stopped",
-        };
-        Ok(ScrubReport {
-            state: state.to_owned(),
-            started_seconds: view.started.map(|time| time.seconds),
-            ended_seconds: view.ended.map(|time| time.seconds),
-            rate: view.rate,
-            done_bytes: view.done,
-            total_bytes: view.total,
-            strips: view.strips,
-            bad_strips: view.bad,
-            mended_blocks: view.mended,
-            failed_blocks: view.failed,
-            own_bytes: view.own_bytes,
-            bad_pages: view.bad_pages,
-            mended_pages: view.mended_pages,
-        })
+    /// Answers `strake fs scrub`.
+    pub(super) fn scrub(&self, order: ScrubOrder) -> Result<ScrubReport> {
+        match self.backend.cluster() {
+            Some(cluster) => cluster.scrub(order),
+            None => scrub::obey(self.manager()?, order),
+        }
     }
 
     /// The state of the disk with that name.

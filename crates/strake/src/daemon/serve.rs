@@ -8,6 +8,7 @@ use crate::backend::Backend;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::mounts;
 use crate::node::StripsChecked;
+use crate::scrub::ScrubOrder;
 use crate::show::{CheckReport, ShowMemory};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -116,10 +117,10 @@ impl Daemon {
     /// What repairs.
     ///
     /// # Errors
-    /// `NotSupported` in a cluster.
+    /// `NotSupported` in a cluster, where the leader repairs.
     pub(super) fn manager(&self) -> Result<&Manager> {
         self.manager.as_ref().ok_or_else(|| {
-            let detail = "in a cluster the leader repairs, and takes no such request yet";
+            let detail = "in a cluster the leader repairs, and does not take this request";
             Error::new(ErrorKind::NotSupported, detail)
         })
     }
@@ -216,15 +217,9 @@ impl Daemon {
                 self.replace_disk(disk, NewDisk { path, size, force }, *rate)
             }
             Request::DiskDelete { disk, rate } => self.delete_disk(disk, *rate),
-            Request::ScrubStart { rate } => {
-                self.manager()?.start_scrub(*rate)?;
-                encode(&self.scrub()?)
-            }
-            Request::ScrubStatus => encode(&self.scrub()?),
-            Request::ScrubStop => {
-                self.manager()?.stop_scrub();
-                encode(&self.scrub()?)
-            }
+            Request::ScrubStart { rate } => encode(&self.scrub(ScrubOrder::Start { rate: *rate })?),
+            Request::ScrubStatus => encode(&self.scrub(ScrubOrder::Status)?),
+            Request::ScrubStop => encode(&self.scrub(ScrubOrder::Stop)?),
             Request::Down { force } => Ok(json!({ "flushedBytes": self.stop(*force)? })),
         }
     }

@@ -14,10 +14,12 @@ use super::server::{Node, encode};
 use crate::backend::crew::{Crew, Lead};
 use crate::backend::ways::NsdWays;
 use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber};
+use crate::scrub;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::RealClock;
+use strake_manager::Manager;
 use strake_net::{Introduction, SessionEnv, SessionLimits};
 use strake_proto::{Error, ErrorKind, FsId, NsdId, Result, Role, Roles};
 use tracing::info;
@@ -76,7 +78,17 @@ impl Node {
             LeaderRequest::CloseMount { fs, mount, flushed } => {
                 encode(&self.close_mount(*fs, *mount, *flushed)?)
             }
-            LeaderRequest::CheckStrips { fs } => encode(&self.check_strips(*fs)?),
+            LeaderRequest::CheckStrips { fs } => {
+                let found = self.at_work(*fs)?.manage(Manager::check_strips)?;
+                encode(&StripsChecked::from(found))
+            }
+            LeaderRequest::Scrub { fs, order } => {
+                encode(&self.at_work(*fs)?.manage(|manager| scrub::obey(manager, *order))?)
+            }
+            LeaderRequest::SuspendNsd { fs, nsd, suspended } => {
+                let suspend = |manager: &Manager| manager.set_suspended(*nsd, *suspended);
+                encode(&self.at_work(*fs)?.manage(suspend)?)
+            }
             LeaderRequest::Holders { fs } => {
                 let served = self.served.lock();
                 let member = served.get(fs);
@@ -288,15 +300,14 @@ impl Node {
         self.set_fault(fs.id, fault);
     }
 
-    fn check_strips(&self, fs: FsId) -> Result<StripsChecked> {
-        {
-            // A manager that has yet to begin after a restart of this process begins now.
-            let _alone = self.changing.lock();
-            let cluster = self.cluster();
-            let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
-            self.bury_mounts(record, Vec::new())?;
-        }
-        Ok(self.crew(fs)?.check_strips()?.into())
+    /// What the mounts of a file system share. A manager that has yet to begin after a restart of
+    /// this process begins now.
+    fn at_work(&self, fs: FsId) -> Result<Arc<Crew>> {
+        let _alone = self.changing.lock();
+        let cluster = self.cluster();
+        let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
+        self.bury_mounts(record, Vec::new())?;
+        self.crew(fs)
     }
 
     /// Grants a mount.

@@ -7,6 +7,7 @@
 
 pub(crate) use crate::cluster::stanza::Described;
 use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber, NsdRecord};
+use crate::scrub::ScrubOrder;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use strake_env::net::SocketAddr;
@@ -219,6 +220,23 @@ pub(crate) enum LeaderRequest {
         /// The file system.
         fs: FsId,
     },
+    /// Scrub a file system. The answer is a [`ScrubReport`](crate::scrub::ScrubReport).
+    Scrub {
+        /// The file system.
+        fs: FsId,
+        /// What to do.
+        order: ScrubOrder,
+    },
+    /// Place no new files on an NSD, or place them there again. The answer is a boolean: whether
+    /// that is so now.
+    SuspendNsd {
+        /// The file system.
+        fs: FsId,
+        /// The NSD.
+        nsd: NsdId,
+        /// Whether to place none.
+        suspended: bool,
+    },
 }
 
 /// Who answers a request about the cluster.
@@ -252,7 +270,9 @@ impl LeaderRequest {
             | It::OpenMount { .. }
             | It::CloseMount { .. }
             | It::CheckStrips { .. }
-            | It::Holders { .. } => Answerer::Serving,
+            | It::Holders { .. }
+            | It::Scrub { .. }
+            | It::SuspendNsd { .. } => Answerer::Serving,
         }
     }
 
@@ -260,7 +280,11 @@ impl LeaderRequest {
     pub(crate) fn file_system(&self, cluster: &Cluster) -> Option<FsId> {
         use LeaderRequest as It;
         match self {
-            It::CloseMount { fs, .. } | It::CheckStrips { fs } | It::Holders { fs } => Some(*fs),
+            It::CloseMount { fs, .. }
+            | It::CheckStrips { fs }
+            | It::Holders { fs }
+            | It::Scrub { fs, .. }
+            | It::SuspendNsd { fs, .. } => Some(*fs),
             It::DeleteFs { fs }
             | It::MountFs { fs, .. }
             | It::MayMount { fs, .. }
