@@ -47,6 +47,9 @@ use tracing::{error, info, warn};
 
 /// How often a node looks for file systems that could not be opened, and for newer records.
 const TEND_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a start waits for the port of the process before, and how often it looks.
+const PORT_WAIT_MAX: Duration = Duration::from_secs(2);
+const PORT_WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// A node's server process; see the head of this file.
 pub(super) struct Node {
@@ -116,6 +119,23 @@ pub(crate) fn serve(root: &Path) -> Result<()> {
     let _ = std::fs::remove_file(dir.base().socket_path());
     drop(lock);
     result
+}
+
+/// Listens at the node's port. This process has the node's lock, so whoever has the port may be the
+/// process of before, which ends: the host frees its lock first.
+///
+/// # Errors
+/// `Busy` if the port is not free within [`PORT_WAIT_MAX`]; the host's.
+fn bind(endpoint: &Endpoint, clock: &dyn Clock) -> Result<Listener> {
+    let end = clock.monotonic() + PORT_WAIT_MAX;
+    loop {
+        match Listener::bind(endpoint) {
+            Err(error) if error.kind() == ErrorKind::Busy && clock.monotonic() < end => {
+                clock.sleep(PORT_WAIT_STEP);
+            }
+            bound => return bound,
+        }
+    }
 }
 
 fn end_on_signals(node: &Arc<Node>) -> Result<()> {
@@ -227,7 +247,7 @@ impl Node {
             Some(desk) => server.with_desk(Arc::clone(desk)),
             None => server,
         };
-        let listener = Listener::bind(&Endpoint::Tcp(file.address))?;
+        let listener = bind(&Endpoint::Tcp(file.address), &RealClock)?;
         // Zero is reserved: to a client it means that it has met no server yet.
         let options = ServerOptions::new(Rng::from_entropy()?.next_u64().max(1));
         let door = Arc::new(Door::open(listener, server, options)?);
@@ -608,5 +628,38 @@ pub(super) fn wait_for_lock(dir: &DataDir, limit: Duration) -> Result<bool> {
             return Ok(false);
         }
         RealClock.sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strake_env::net::{SocketAddr, TcpListener};
+    use strake_proto::Timestamp;
+
+    /// Whoever has the port gives it up while another sleeps.
+    struct GivesUp(Mutex<Option<TcpListener>>);
+
+    impl Clock for GivesUp {
+        fn monotonic(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn wall(&self) -> Timestamp {
+            Timestamp::default()
+        }
+
+        fn sleep(&self, _: Duration) {
+            drop(self.0.lock().take());
+        }
+    }
+
+    #[test]
+    fn a_port_that_the_process_before_gives_up_is_waited_for() {
+        let taken = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
+        let endpoint = Endpoint::Tcp(taken.local_addr().expect("an address"));
+        let clock = GivesUp(Mutex::new(Some(taken)));
+        bind(&endpoint, &clock).expect("it is free now");
+        assert!(clock.0.lock().is_none());
     }
 }
