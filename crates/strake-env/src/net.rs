@@ -7,4 +7,6 @@
 pub use std::net::{
     IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs,
 };
-pub use std::os::unix::net::{UnixListener, UnixStream};
+pub use std::os::unix::net::{
+    SocketAddr as UnixSocketAddr, UnixDatagram, UnixListener, UnixStream,
+};

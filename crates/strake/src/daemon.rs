@@ -18,6 +18,7 @@ use crate::log;
 use crate::mount_options::MountWords;
 use crate::node;
 use crate::registry;
+use crate::service;
 use clap::Args;
 use serve::Daemon;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -193,6 +194,7 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
     println!("ready");
     let reason = end.wait();
     info!(target: "daemon", "ending: {reason}");
+    service::ends(reason);
     let result = daemon.stop(true).map(drop);
     end.wait_for_answers();
     registry::remove(&registered);

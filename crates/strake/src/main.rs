@@ -20,6 +20,7 @@ mod node;
 mod output;
 mod registry;
 mod scrub;
+mod service;
 mod settings;
 mod show;
 mod supervisor;

@@ -7,6 +7,7 @@ use super::manifest;
 use super::mounted::{Mounted, Shape};
 use super::session::Session;
 use super::writer;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -71,6 +72,7 @@ fn persistence(session: &Session, checks: &mut Checks) -> Result<(), String> {
         checks.record(&format!("the {round} down and up change nothing"), outcome);
     }
     checks.record("the daemon holds no lock of the script that started it", locked_up(&mounted));
+    checks.record("a service manager is told when it serves and when it ends", notified(&mounted));
     checks.record("an up right after an umount mounts it again", unmounted(&mounted));
     mounted.finish(checks);
     Ok(())
@@ -114,6 +116,33 @@ fn locked_up(mounted: &Mounted<'_>) -> Result<(), String> {
     let mut free = mounted.outside("flock");
     free.arg("--nonblock").arg(&lock).arg("true");
     mounted.program("the lock", SECONDS_MAX, &mut free).map(drop)
+}
+
+/// Takes the file system down, and up as a unit of systemd would.
+fn notified(mounted: &Mounted<'_>) -> Result<(), String> {
+    let text = |error: std::io::Error| error.to_string();
+    mounted.down()?;
+    let path = mounted.beside("manager")?.join("notify");
+    let socket = UnixDatagram::bind(&path).map_err(text)?;
+    socket.set_read_timeout(Some(Duration::from_secs(SECONDS_MAX))).map_err(text)?;
+    let heard = |wanted: &str| {
+        let mut bytes = [0; 1000];
+        let length = socket.recv(&mut bytes).map_err(text)?;
+        let told = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        if told.contains(wanted) { Ok(told) } else { Err(format!("{wanted} is not in: {told}")) }
+    };
+    let mut up = mounted.up_command();
+    up.env("NOTIFY_SOCKET", &path);
+    mounted.program("up of a service", SECONDS_MAX, &mut up)?;
+    let told = heard("READY=1\nMAINPID=")?;
+    let pid = told.lines().find_map(|line| line.strip_prefix("MAINPID=")).unwrap_or_default();
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(text)?;
+    if !String::from_utf8_lossy(&command).contains("daemon") {
+        return Err(format!("process {pid} is not the daemon"));
+    }
+    mounted.down()?;
+    heard("STOPPING=1\nSTATUS=ending: ")?;
+    mounted.up().map(drop)
 }
 
 /// The manifest, the extended attributes and access lists, which std cannot read, and the middle of

@@ -9,6 +9,7 @@ use crate::node::{
 };
 use crate::output;
 use crate::registry;
+use crate::service;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::path::PathBuf;
@@ -192,8 +193,8 @@ pub(crate) fn parse_address(text: &str) -> Result<SocketAddr> {
 ///
 /// # Errors
 /// The error that it reports.
-pub(crate) fn start_process(dir: &NodeDir) -> Result<()> {
-    start_daemon(dir.base(), &["daemon", "--role", "node"], &dir.log_path()).map(drop)
+pub(crate) fn start_process(dir: &NodeDir) -> Result<u32> {
+    start_daemon(dir.base(), &["daemon", "--role", "node"], &dir.log_path()).map(|child| child.id())
 }
 
 fn add(names: &[String], roles: &str, target: &NodeTarget) -> Result<()> {
@@ -344,12 +345,14 @@ fn start(dir: Option<PathBuf>) -> Result<()> {
     })?;
     let dir = NodeDir::at(&path)?;
     let file = dir.read()?;
-    if ask_own::<NodeState>(&dir, &Request::Node(NodeRequest::State)).is_ok() {
-        println!("{} is up at {}", file.node, file.address);
-        return Ok(());
-    }
-    start_process(&dir)?;
-    println!("{} is up at {}", file.node, file.address);
+    let up = ask_own::<NodeState>(&dir, &Request::Node(NodeRequest::State)).ok();
+    let pid = match up.and_then(|state| state.pid) {
+        Some(pid) => pid,
+        None => start_process(&dir)?,
+    };
+    let is_up = format!("{} is up at {}", file.node, file.address);
+    println!("{is_up}");
+    service::serves(pid, &is_up);
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use crate::data_dir::{DataDir, NodeConfig};
 use crate::mount_options::MountWords;
 use crate::mounts;
 use crate::output;
+use crate::service;
 use crate::show::Show;
 use clap::Args;
 use std::io::{BufRead, BufReader};
@@ -122,18 +123,22 @@ pub(crate) fn run(args: UpArgs) -> Result<()> {
         if !words.kernel_words.is_empty() {
             remount(&mount.canonicalize()?, &words)?;
         }
-        println!("{} is up at {} (process {})", status.name, status.mount, status.pid);
+        let is_up = format!("{} is up at {}", status.name, status.mount);
+        println!("{is_up} (process {})", status.pid);
+        service::serves(status.pid, &is_up);
         warn(&dir);
         return Ok(());
     }
-    start(&dir, &config, &mount, &words)?;
-    println!("{} is up at {}", config.name, mount.display());
+    let pid = start(&dir, &config, &mount, &words)?;
+    let is_up = format!("{} is up at {}", config.name, mount.display());
+    println!("{is_up}");
+    service::serves(pid, &is_up);
     warn(&dir);
     Ok(())
 }
 
 /// Starts the daemon of a file system that is not up, and waits until it serves at `mount`.
-/// `config` becomes the configuration in `dir`.
+/// `config` becomes the configuration in `dir`. Returns the daemon's process.
 ///
 /// # Errors
 /// Those of the mount point, and of the daemon.
@@ -142,15 +147,14 @@ pub(crate) fn start(
     config: &NodeConfig,
     mount: &Path,
     words: &MountWords,
-) -> Result<()> {
+) -> Result<u32> {
     prepare_mount_point(mount)?;
     let config = NodeConfig { mount: mount.to_owned(), ..config.clone() };
     if config != dir.read_config()? {
         dir.write_config(&config)?;
     }
     let options = words.kernel_words.join(",");
-    drop(start_daemon(dir, &mount_daemon(&options), &dir.log_path())?);
-    Ok(())
+    Ok(start_daemon(dir, &mount_daemon(&options), &dir.log_path())?.id())
 }
 
 /// The arguments of a daemon that serves a mount with these options of mount(8).

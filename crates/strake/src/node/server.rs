@@ -25,6 +25,7 @@ use crate::cluster::{Cluster, FsRecord, NodeNumber, Usage};
 use crate::daemon::{listen, start_thread};
 use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
 use crate::registry;
+use crate::service;
 use crate::settings::Settings;
 use serde::Serialize;
 use serde_json::Value;
@@ -114,6 +115,7 @@ pub(crate) fn serve(root: &Path) -> Result<()> {
     println!("ready");
     let reason = node.wait_for_end();
     info!(target: "node", "ending: {reason}");
+    service::ends(reason);
     let result = node.close();
     registry::remove_node(&node.file.cluster, &node.dir);
     let _ = std::fs::remove_file(dir.base().socket_path());
