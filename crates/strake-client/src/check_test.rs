@@ -12,7 +12,7 @@ use strake_proto::meta::{FileData, Inode, MetaOp};
 use strake_proto::nsd::NsdRequest;
 use strake_proto::nsd::{NsdContext, NsdPort, StripHeader};
 use strake_proto::{BlockIndex, Ino, ObjectId, ObjectLayout, SlotIndex, StripIndex, Version};
-use strake_proto::{Caller, GrantNumber, StripKey};
+use strake_proto::{Caller, ErrorKind, GrantNumber, StripKey};
 use strake_stripe::strip_checksums;
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -104,6 +104,36 @@ fn it_says_what_it_looked_at() {
     // Three full blocks of six strips, a short one of three.
     assert_eq!(found.strips, 21);
     assert_eq!(found.allocated, 3 * BLOCK + 12_288);
+}
+
+#[test]
+fn it_ends_early_with_what_it_has_found_and_leaves_files_alone() {
+    let bench = Bench::new("4+2p");
+    let (ino, _) = bench.create("a", BLOCK_SIZE as usize);
+    let layout = bench.layout(ino);
+    bench.lose(&layout, 0, 0..1);
+    bench.create("b", BLOCK_SIZE as usize);
+    bench.create("c", BLOCK_SIZE as usize);
+    let whole = bench.check();
+    // It is asked again and again whether it is to go on. It ends at each of these moments.
+    let asked = std::cell::Cell::new(0);
+    let mut last = 0;
+    for end in 0.. {
+        asked.set(0);
+        let watch = |_| {
+            asked.set(asked.get() + 1);
+            if asked.get() > end { Err(ErrorKind::Interrupted.into()) } else { Ok(()) }
+        };
+        let found = bench.vfs.manager.check_strips_while(&watch).expect("no other error");
+        if !found.is_partial {
+            assert_eq!(found, whole);
+            break;
+        }
+        assert!(found.files >= last && found.files <= 3, "{found:?}");
+        last = found.files;
+    }
+    assert_eq!(last, 3, "it is asked after the files too");
+    assert_eq!(bench.check(), whole);
 }
 
 /// A file of exactly one block whose strips are gone reads as zeros: only its sum tells.

@@ -13,6 +13,7 @@ pub mod process;
 pub mod rng;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
+pub mod stops;
 pub mod stream;
 pub mod sync;
 pub mod thread;
@@ -27,5 +28,6 @@ pub use disk::sim::SimDisk;
 pub use fan_out::FanOut;
 pub use lent::LentBuffer;
 pub use rng::Rng;
+pub use stops::{Stop, Stops};
 pub use wait_names::WaitNames;
 pub use workers::Workers;

@@ -64,6 +64,8 @@ pub struct StripCheck {
     pub faults: Vec<String>,
     /// One sentence for each thing that could not be looked at.
     pub notes: Vec<String>,
+    /// The check was ended early, so it has not looked at everything.
+    pub is_partial: bool,
 }
 
 /// What one look at a file's object found.
@@ -88,9 +90,23 @@ struct Expected {
     allocated: i64,
 }
 
-/// Checks; see the file's head.
-pub(crate) fn check(repair: &Repair) -> Result<StripCheck> {
+/// Is called at short intervals with the number of files looked at so far. Its error ends the
+/// check.
+pub(crate) type Watch<'a> = &'a dyn Fn(u64) -> Result<()>;
+
+/// Checks; see the file's head. If `watch` fails with `Interrupted`, what was found until then is
+/// the result.
+pub(crate) fn check(repair: &Repair, watch: Watch<'_>) -> Result<StripCheck> {
     let mut report = StripCheck::default();
+    match look_at_all(repair, watch, &mut report) {
+        Err(error) if error.kind() == ErrorKind::Interrupted => report.is_partial = true,
+        looked => looked?,
+    }
+    Ok(report)
+}
+
+fn look_at_all(repair: &Repair, watch: Watch<'_>, report: &mut StripCheck) -> Result<()> {
+    watch(0)?;
     if let Err(error) = repair.exclusion.flush_all() {
         report.notes.push(format!("not everything could be made durable: {error}"));
     }
@@ -103,8 +119,9 @@ pub(crate) fn check(repair: &Repair) -> Result<StripCheck> {
     let mut suspects: Vec<(Ino, ObjectLayout)> = Vec::new();
     scan_objects(&repair.array, &mut |inode, layout| {
         known.insert(layout.object);
+        let watch = || watch(known.len() as u64);
         let (size, allocated) = (inode.attr.size, inode.attr.allocated as i64);
-        let look = look(repair, layout, Expected { size, allocated })?;
+        let look = look(repair, layout, Expected { size, allocated }, &watch)?;
         if look.faults.is_empty() {
             report.take(&look);
         } else {
@@ -113,9 +130,10 @@ pub(crate) fn check(repair: &Repair) -> Result<StripCheck> {
         Ok(())
     })?;
     let mut at_fault: BTreeMap<Ino, Vec<String>> = BTreeMap::new();
+    let watch = || watch(known.len() as u64);
     for (ino, layout) in suspects {
         report.again += 1;
-        let Some(look) = look_again(repair, ino, &layout)? else { continue };
+        let Some(look) = look_again(repair, ino, &layout, &watch)? else { continue };
         report.take(&look);
         if !look.faults.is_empty() {
             at_fault.entry(ino).or_default().extend(look.faults);
@@ -126,8 +144,7 @@ pub(crate) fn check(repair: &Repair) -> Result<StripCheck> {
         let path = paths.get(&ino).map(|path| format!(" ({path})")).unwrap_or_default();
         faults.iter().for_each(|text| report.fault(format!("inode {ino}{path}: {text}")));
     }
-    check_objects(repair, &known, &mut report)?;
-    Ok(report)
+    check_objects(repair, &known, report, &watch)
 }
 
 impl StripCheck {
@@ -151,7 +168,12 @@ impl StripCheck {
 
 /// The second look at a file, while no other thread works on it. `None` if the file is gone or has
 /// its bytes elsewhere by now.
-fn look_again(repair: &Repair, ino: Ino, layout: &ObjectLayout) -> Result<Option<Look>> {
+fn look_again(
+    repair: &Repair,
+    ino: Ino,
+    layout: &ObjectLayout,
+    watch: &dyn Fn() -> Result<()>,
+) -> Result<Option<Look>> {
     let mut found = None;
     repair.exclusion.with_file(ino, layout, &mut |file| {
         let told = match repair.array.meta.query_inode(&MetaQuery::GetInode { ino }) {
@@ -162,16 +184,21 @@ fn look_again(repair: &Repair, ino: Ino, layout: &ObjectLayout) -> Result<Option
         let expected = Expected { size: file.size, allocated };
         let nsds = repair.array.io.nsds();
         let deleted = nsds.deleted_count();
-        let first = look(repair, layout, expected)?;
+        let first = look(repair, layout, expected, watch)?;
         // If an NSD was deleted meanwhile, strips have other places now.
         let moved = nsds.deleted_count() != deleted;
-        found = Some(if moved { look(repair, layout, expected)? } else { first });
+        found = Some(if moved { look(repair, layout, expected, watch)? } else { first });
         Ok(())
     })?;
     Ok(found)
 }
 
-fn look(repair: &Repair, layout: &ObjectLayout, expected: Expected) -> Result<Look> {
+fn look(
+    repair: &Repair,
+    layout: &ObjectLayout,
+    expected: Expected,
+    watch: &dyn Fn() -> Result<()>,
+) -> Result<Look> {
     let nsds = repair.array.io.nsds();
     // Both are taken before anything is listed. So strips that a deletion takes away meanwhile are
     // below its floor, and an NSD that returns meanwhile is not asked.
@@ -181,6 +208,7 @@ fn look(repair: &Repair, layout: &ObjectLayout, expected: Expected) -> Result<Lo
     let mut found = Look::default();
     let mut from = BlockIndex(0);
     loop {
+        watch()?;
         let to = BlockIndex(from.0.saturating_add(WINDOW_BLOCKS));
         let mut blocks: BTreeMap<BlockIndex, Vec<(SlotIndex, StripEntry)>> = BTreeMap::new();
         for slot in at.readable.clone() {
@@ -358,11 +386,13 @@ fn check_objects(
     repair: &Repair,
     known: &HashSet<ObjectId>,
     report: &mut StripCheck,
+    watch: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
     let mut all: BTreeSet<ObjectId> = BTreeSet::new();
     let mut strange: BTreeSet<(ObjectId, SlotIndex)> = BTreeSet::new();
     let nsds = repair.array.io.nsds();
     for slot in nsds.slots().filter(|slot| nsds.availability(*slot).readable()) {
+        watch()?;
         for object in objects_on(&repair.array, slot)? {
             all.insert(object);
             if !known.contains(&object) {
@@ -373,6 +403,7 @@ fn check_objects(
     report.objects = all.len() as u64;
     let unowned = unowned(&repair.array, strange.iter().map(|(object, _)| *object).collect())?;
     for (object, slot) in strange.into_iter().filter(|(object, _)| unowned.contains(object)) {
+        watch()?;
         if object_from(&repair.array, slot, object)? == Some(object) {
             let nsd = nsds.nsd(slot);
             report.fault(format!("NSD {nsd} holds strips of object {object}, which no file has"));

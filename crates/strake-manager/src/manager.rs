@@ -183,7 +183,17 @@ impl Manager {
     /// # Errors
     /// The metadata's; `Io` if too many NSDs are away for a check.
     pub fn check_strips(&self) -> Result<StripCheck> {
-        check::check(&self.repair)
+        self.check_strips_while(&|_| Ok(()))
+    }
+
+    /// Like [`Manager::check_strips`]. `watch` is called at short intervals with the number of
+    /// files looked at so far. If it fails with `Interrupted`, the check ends with what it has
+    /// found.
+    ///
+    /// # Errors
+    /// As [`Manager::check_strips`].
+    pub fn check_strips_while(&self, watch: &dyn Fn(u64) -> Result<()>) -> Result<StripCheck> {
+        check::check(&self.repair, watch)
     }
 }
 

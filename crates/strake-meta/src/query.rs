@@ -90,7 +90,8 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
         }
         MetaQuery::IsReserved { object } => is_reserved(kv, *object)?,
         MetaQuery::Configuration => MetaReply::Configuration(Box::new(configuration(kv)?)),
-        MetaQuery::Check => MetaReply::Checked(check::check(kv)?),
+        MetaQuery::Check | MetaQuery::CheckAs { .. } => MetaReply::Checked(check::check(kv)?),
+        MetaQuery::EndCheck { .. } => MetaReply::Done,
         // A store without copies on disks has nothing to scrub.
         MetaQuery::ScrubCopy { .. } => MetaReply::CopyScrubbed(None),
     })

@@ -46,9 +46,9 @@ use space::{Admission, part_for};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use strake_env::Disk;
 use strake_env::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use strake_env::thread::JoinHandle;
+use strake_env::{Disk, Stop, Stops};
 use strake_observe::Waiters;
 use strake_proto::meta::{
     CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
@@ -128,6 +128,8 @@ pub struct MetaStore {
     checking: Mutex<()>,
     /// Held by whoever moves a directory (moves.rs).
     moving: Mutex<()>,
+    /// Checks that may end early.
+    stops: Stops,
     /// Every entry up to this one is durable on all holders.
     synced: AtomicU64,
     /// True if the last checkpoint found no space (space.rs).
@@ -463,8 +465,16 @@ impl MetaPort for MetaStore {
         if let MetaQuery::ScrubCopy { nsd, part } = query {
             return self.scrub_copy(*nsd, *part).map(MetaReply::CopyScrubbed);
         }
-        if let MetaQuery::Check = query {
-            return self.check().map(MetaReply::Checked);
+        match query {
+            MetaQuery::Check => return self.check(&Stop::default()).map(MetaReply::Checked),
+            MetaQuery::CheckAs { number } => {
+                return self.stops.run(*number, |stop| self.check(stop)).map(MetaReply::Checked);
+            }
+            MetaQuery::EndCheck { number } => {
+                self.stops.end(*number);
+                return Ok(MetaReply::Done);
+            }
+            _ => {}
         }
         // Questions are answered even when nothing can be changed any more.
         let state = self.read();

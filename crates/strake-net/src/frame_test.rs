@@ -1,6 +1,7 @@
 //! Golden frames, and whatever else may come over a wire.
 
 use super::*;
+use crate::session::encode;
 use strake_env::Rng;
 
 const KEY: [u8; 32] = [7; 32];
@@ -52,6 +53,34 @@ fn golden_frames() {
          6b8f87dc3b5a4a21e7bbf0b33f488a87686561646572",
     ];
     assert_eq!(sealed.map(|frame| hex(&frame)), golden);
+}
+
+/// The messages of a check in parts, as version 8 of the protocol has them.
+#[test]
+fn golden_messages_of_checks() {
+    use strake_proto::StripKey;
+    use strake_proto::meta::{MetaQuery, MetaReply};
+    use strake_proto::nsd::{NsdCheckReply, NsdReply, NsdRequest};
+    let bytes = |encoded: strake_proto::Result<Vec<u8>>| hex(&encoded.expect("encodes"));
+    let found = NsdCheckReply {
+        strips: 1,
+        damaged: 2,
+        tombstones: 3,
+        promises: 4,
+        allocated: 5,
+        bytes: 6,
+        faults: vec!["f".to_owned()],
+        bad: Vec::<StripKey>::new(),
+    };
+    let got = [
+        bytes(encode(&MetaQuery::CheckAs { number: 300 })),
+        bytes(encode(&MetaQuery::EndCheck { number: 300 })),
+        bytes(encode(&MetaReply::Done)),
+        bytes(encode(&NsdRequest::CheckPart { data: true, from: vec![7, 8] })),
+        bytes(encode(&NsdReply::CheckedPart { found, next: Some(vec![9]) })),
+    ];
+    let golden = ["0fac02", "10ac02", "0e", "1401020708", "0c01020304050601016600010109"];
+    assert_eq!(got, golden);
 }
 
 #[test]

@@ -45,6 +45,8 @@ use strake_proto::meta::{
 use strake_proto::{Error, ErrorKind, Result, Timestamp};
 
 /// A wait for the window or the journal lasts this long before the waiter looks again.
+/// A check of everything may take so long. Its caller can end it.
+const CHECK_MAX: Duration = Duration::from_secs(3600);
 const WAIT_STEP: Duration = Duration::from_millis(200);
 
 /// What a client asks; borrowed when sent, owned when received.
@@ -111,13 +113,25 @@ impl MetaClientSession {
     }
 
     fn call(&self, reason: &'static str, message: &[u8], repeatable: bool) -> Result<MetaReply> {
+        self.call_within(self.session.call_max(), reason, message, repeatable)
+    }
+
+    /// Like `call`, with a limit of its own for the reply.
+    fn call_within(
+        &self,
+        limit: Duration,
+        reason: &'static str,
+        message: &[u8],
+        repeatable: bool,
+    ) -> Result<MetaReply> {
         let mut broken = None;
         let prepare = |connection: &Connection| self.prepare(connection);
         self.session.persist(reason, &prepare, &mut |connection| {
             if let Some(error) = broken.take().filter(|_| !repeatable) {
                 return Attempt::Over(Err(error));
             }
-            match self.session.send(connection, FrameKind::MetaRequest, message, &[]) {
+            let kind = FrameKind::MetaRequest;
+            match self.session.send_within(limit, connection, kind, message, &[]) {
                 Ok(frame) => match decode_reply(&frame) {
                     Ok(answer) => Attempt::Over(answer),
                     Err(error) if error.kind() == ErrorKind::Unreachable => {
@@ -348,7 +362,12 @@ impl MetaClientSession {
 impl MetaPort for MetaClientSession {
     fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
         let message = encode(&MetaRequestRef::Query(query))?;
-        self.call("for an answer of", &message, true)
+        match query {
+            MetaQuery::Check | MetaQuery::CheckAs { .. } => {
+                self.call_within(CHECK_MAX, "for a check of", &message, true)
+            }
+            _ => self.call("for an answer of", &message, true),
+        }
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {

@@ -133,7 +133,7 @@ fn waiting_for(request: &NsdRequest) -> &'static str {
         | NsdRequest::ListUnsettled { .. }
         | NsdRequest::ListLacking { .. } => "for a listing of",
         NsdRequest::Status => "for the status of",
-        NsdRequest::Check { .. } => "for a check of",
+        NsdRequest::Check { .. } | NsdRequest::CheckPart { .. } => "for a check of",
         NsdRequest::Scrub { .. } | NsdRequest::Salvage => "for a scrub of",
         NsdRequest::Admission | NsdRequest::Lease { .. } | NsdRequest::Allow { .. } => {
             "for the lease of"

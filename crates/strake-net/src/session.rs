@@ -97,6 +97,11 @@ pub(crate) struct Reply {
 }
 
 impl Session {
+    /// How long a reply may take.
+    pub(crate) fn call_max(&self) -> Duration {
+        self.limits.call
+    }
+
     pub(crate) fn new(
         whereabouts: impl Into<Whereabouts>,
         service: Service,
@@ -184,7 +189,19 @@ impl Session {
         message: &[u8],
         payload: &[u8],
     ) -> std::result::Result<Frame, CallError> {
-        let limits = (self.limits.call, self.limits.look);
+        self.send_within(self.limits.call, connection, kind, message, payload)
+    }
+
+    /// Like [`Session::send`], with a limit of its own for the reply.
+    pub(crate) fn send_within(
+        &self,
+        limit: Duration,
+        connection: &Connection,
+        kind: FrameKind,
+        message: &[u8],
+        payload: &[u8],
+    ) -> std::result::Result<Frame, CallError> {
+        let limits = (limit, self.limits.look);
         connection.call_looking(kind, message, payload, limits, &|| {
             if let Whereabouts::Moving(seek) = &self.whereabouts
                 && let Ok(site) = seek.seek()

@@ -382,6 +382,7 @@ impl BlockStore {
                 self.list_lacking(*positions, *after, *limit)
             }
             NsdRequest::Check { data } => self.check(*data),
+            NsdRequest::CheckPart { data, from } => self.check_part(*data, from),
             NsdRequest::Scrub { part } => self.scrub(*part),
             NsdRequest::Salvage => self.salvage(),
             NsdRequest::Status

@@ -12,7 +12,7 @@ use std::time::Duration;
 use strake_env::disk::sim::SimDisk;
 use strake_env::{Clock, RealClock, Rng};
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::nsd::{SettledStripe, StripHeader};
+use strake_proto::nsd::{NsdCheckReply, SettledStripe, StripHeader};
 use strake_proto::{FsId, GrantNumber, StripIndex};
 use strake_store::container::FormatOptions;
 use strake_stripe::checksum::{ChecksumSeed, first_bad_unit, strip_checksums};
@@ -415,6 +415,33 @@ fn a_failed_write_stops_all_changes_but_not_reads() {
     let error = write(&store, key(1, 2), version(3), &data).expect_err("it stays failed");
     assert_eq!(error.kind(), ErrorKind::Io);
     assert!(read(&store, key(1, 1)).is_some());
+}
+
+#[test]
+fn a_check_in_parts_finds_what_a_whole_one_does() {
+    let disk = SimDisk::new(2 * DISK_BYTES);
+    let store = format(&disk, 1);
+    let mut data = AlignedBuffer::zeroed(256 * UNIT_BYTES);
+    Rng::new(5).fill(&mut data);
+    for block in 0..40 {
+        write(&store, key(1, block), version(1 + block), &data).expect("there is room");
+    }
+    for block in [3, 38] {
+        let record = store.record(&key(1, block)).expect("index").expect("held");
+        disk.flip(record.extents().next().expect("units").offset() + 5000, 1);
+    }
+    let reply = call(&store, &NsdRequest::Check { data: true }, &[]).expect("check");
+    let NsdReply::Checked(whole) = reply else { panic!("{reply:?}") };
+    assert_eq!((whole.strips, &whole.bad), (40, &vec![key(1, 3), key(1, 38)]));
+    let (mut sum, mut parts, mut next) = (NsdCheckReply::default(), 0, Some(Vec::new()));
+    while let Some(from) = next {
+        let request = NsdRequest::CheckPart { data: true, from };
+        let reply = call(&store, &request, &[]).expect("check");
+        let NsdReply::CheckedPart { found, next: after } = reply else { panic!("{reply:?}") };
+        sum.add(found);
+        (parts, next) = (parts + 1, after);
+    }
+    assert_eq!((sum, parts), (whole, 3), "the records, 32 MiB of strips, and the rest");
 }
 
 #[test]

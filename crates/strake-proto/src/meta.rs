@@ -158,6 +158,17 @@ pub enum MetaQuery {
         /// The part: 0 for the first, then as the reply says.
         part: u64,
     },
+    /// ▶ [`MetaReply::Checked`]: like `Check`, and can be ended early. Fails then
+    /// ([`crate::ErrorKind::Interrupted`]).
+    CheckAs {
+        /// Any number that no other check has.
+        number: u64,
+    },
+    /// ▶ [`MetaReply::Done`]: ends the `CheckAs` of this number soon, if there is one.
+    EndCheck {
+        /// Its number.
+        number: u64,
+    },
 }
 
 /// Changes of attributes. `None` leaves an attribute as it is.

@@ -263,6 +263,14 @@ pub enum NsdRequest {
     /// [`NsdReply::Granted`]. All sizes are bytes of this NSD. Never fails for want of space: the
     /// reply may grant less.
     GrantSpace(SpaceAsk),
+    /// Verifies a part of what `Check` does, so that no call is long and a check can end early;
+    /// replies [`NsdReply::CheckedPart`].
+    CheckPart {
+        /// As in `Check`.
+        data: bool,
+        /// Empty for the first part, then as the reply says.
+        from: Vec<u8>,
+    },
 }
 
 /// What a client asks of an NSD's space. The NSD takes the last one as what the client says now, so
@@ -414,6 +422,13 @@ pub enum NsdReply {
         /// The grant.
         space: SpaceGrant,
     },
+    /// The findings of a part of a check.
+    CheckedPart {
+        /// Of this part alone.
+        found: NsdCheckReply,
+        /// Where the next part begins; `None` after the last.
+        next: Option<Vec<u8>>,
+    },
 }
 
 /// Who may use an NSD under a manager.
@@ -490,6 +505,25 @@ pub struct NsdCheckReply {
     pub faults: Vec<String>,
     /// Keys of strips whose data does not match its checksums; at most 1,000.
     pub bad: Vec<StripKey>,
+}
+
+impl NsdCheckReply {
+    /// At most this many faults and bad strips are reported.
+    pub const FAULTS_MAX: usize = 1000;
+
+    /// Adds the findings of a further part.
+    pub fn add(&mut self, part: NsdCheckReply) {
+        self.strips += part.strips;
+        self.damaged += part.damaged;
+        self.tombstones += part.tombstones;
+        self.promises += part.promises;
+        self.allocated += part.allocated;
+        self.bytes += part.bytes;
+        self.faults.extend(part.faults);
+        self.faults.truncate(Self::FAULTS_MAX);
+        self.bad.extend(part.bad);
+        self.bad.truncate(Self::FAULTS_MAX);
+    }
 }
 
 /// A way to an NSD: a direct call in one process, or a session on a socket.

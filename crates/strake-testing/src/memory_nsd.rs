@@ -587,6 +587,7 @@ impl MemoryNsd {
             }
             NsdRequest::Status => Ok(NsdReply::Status(inner.status(self.nsd))),
             NsdRequest::Check { .. }
+            | NsdRequest::CheckPart { .. }
             | NsdRequest::Scrub { .. }
             | NsdRequest::Salvage
             | NsdRequest::Admission

@@ -24,11 +24,14 @@ pub(crate) enum Request {
     Show,
     /// Make everything durable.
     Sync,
-    /// Verify everything.
+    /// Verify everything. One who closes the connection, or its own end of it (`shutdown`), has the
+    /// check end soon. In the second case the answer is what was found until then.
     Check {
         /// Also read every strip and verify its checksums.
         data: bool,
     },
+    /// Report how far a check is.
+    CheckStatus,
     /// List the last I/Os.
     IoHistory,
     /// List everything that waits now.
@@ -135,13 +138,13 @@ fn yes() -> bool {
 /// # Errors
 /// `Unreachable` if no daemon answers. Otherwise the error that the daemon reports.
 pub(crate) fn call(dir: &DataDir, request: &Request, limit: Duration) -> Result<serde_json::Value> {
+    exchange(dir, request, limit, &|| absent(dir))
+}
+
+/// What to say if no daemon of `dir` runs.
+pub(crate) fn absent(dir: &DataDir) -> String {
     let root = dir.root().display();
-    let absent = || {
-        format!(
-            "the file system at {root} is not up: `strake up --data {root} --mount MNT` starts it"
-        )
-    };
-    exchange(dir, request, limit, &absent)
+    format!("the file system at {root} is not up: `strake up --data {root} --mount MNT` starts it")
 }
 
 /// Sends a request to the process that listens at the socket of `dir`, and waits at most `limit`
@@ -155,6 +158,20 @@ pub(crate) fn exchange(
     limit: Duration,
     absent: &dyn Fn() -> String,
 ) -> Result<serde_json::Value> {
+    let stream = send(dir, request, limit, absent)?;
+    receive(dir, &stream)
+}
+
+/// Sends a request as [`exchange`] does. [`receive`] waits for the answer.
+///
+/// # Errors
+/// `Unreachable` if nobody listens.
+pub(crate) fn send(
+    dir: &DataDir,
+    request: &impl Serialize,
+    limit: Duration,
+    absent: &dyn Fn() -> String,
+) -> Result<UnixStream> {
     let mut stream = UnixStream::connect(dir.socket_path())
         .map_err(|_| Error::new(ErrorKind::Unreachable, absent()))?;
     stream.set_read_timeout(Some(limit))?;
@@ -162,6 +179,14 @@ pub(crate) fn exchange(
         .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
     line.push('\n');
     stream.write_all(line.as_bytes())?;
+    Ok(stream)
+}
+
+/// Waits for the answer to the request that was sent.
+///
+/// # Errors
+/// As [`exchange`].
+pub(crate) fn receive(dir: &DataDir, stream: &UnixStream) -> Result<serde_json::Value> {
     let mut answer = String::new();
     BufReader::new(stream.take(LINE_BYTES_MAX)).read_line(&mut answer)?;
     if answer.is_empty() {
@@ -190,7 +215,14 @@ pub(crate) fn read_reply(answer: &[u8]) -> Result<serde_json::Value> {
 /// # Errors
 /// As [`call`].
 pub(crate) fn ask<T: serde::de::DeserializeOwned>(dir: &DataDir, request: &Request) -> Result<T> {
-    let value = call(dir, request, Duration::from_secs(3600))?;
+    read_value(call(dir, request, Duration::from_secs(3600))?)
+}
+
+/// An answer as a `T`.
+///
+/// # Errors
+/// `Corrupt` if it is none.
+pub(crate) fn read_value<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> Result<T> {
     serde_json::from_value(value)
         .map_err(|error| Error::new(ErrorKind::Corrupt, format!("unreadable answer: {error}")))
 }

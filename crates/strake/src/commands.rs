@@ -2,6 +2,7 @@
 //! text.
 
 pub(crate) mod bench;
+pub(crate) mod check;
 pub(crate) mod cluster;
 pub(crate) mod cluster_fs;
 pub(crate) mod config;

@@ -5,6 +5,7 @@
 //! With `rpc=socket` the same program also runs as a server process for the disks and the
 //! metadata ([`Role::Server`]).
 
+mod check;
 mod figures;
 mod known;
 mod listing;
@@ -277,7 +278,7 @@ fn answer(stream: &UnixStream, daemon: &Daemon, end: &End) -> Result<()> {
     if asks_down {
         end.going_down.store(true, Ordering::Release);
     }
-    let result = daemon.answer(&request);
+    let result = daemon.answer(&request, stream);
     let is_down = asks_down && result.is_ok();
     if asks_down && !is_down {
         end.going_down.store(false, Ordering::Release);

@@ -8,8 +8,8 @@ pub(crate) fn tell(message: &dyn std::fmt::Display) {
     eprintln!("strake: {message}");
 }
 
-/// Ends a command. The exit code is 0 for success, 2 for wrong usage and 1 for a failure. An
-/// error's message goes to stderr.
+/// Ends a command. The exit code is 0 for success, 2 for wrong usage, 130 after a signal that ended
+/// it, and 1 for a failure. An error's message goes to stderr.
 pub(crate) fn finish(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -22,7 +22,11 @@ pub(crate) fn finish(result: Result<()>) -> ExitCode {
 
 /// The exit code that an error stands for.
 pub(crate) fn exit_code(error: &Error) -> u8 {
-    if error.kind() == ErrorKind::Invalid { 2 } else { 1 }
+    match error.kind() {
+        ErrorKind::Invalid => 2,
+        ErrorKind::Interrupted => 130,
+        _ => 1,
+    }
 }
 
 /// Prints `value` as indented JSON.

@@ -192,6 +192,48 @@ pub(crate) struct CheckReport {
     pub(crate) faults: Vec<String>,
     /// Remarks that are no faults, such as a missing disk.
     pub(crate) notes: Vec<String>,
+    /// The check was ended early, so it has not looked at everything.
+    #[serde(default)]
+    pub(crate) stopped: bool,
+}
+
+/// How far a check is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CheckStatus {
+    /// A check is under way. If none is, nothing else here counts.
+    pub(crate) running: bool,
+    /// It is about to end early.
+    pub(crate) ending: bool,
+    /// What it does now, as a part of a sentence.
+    pub(crate) stage: String,
+    /// The number of this stage, from 1.
+    pub(crate) step: u64,
+    /// The number of stages.
+    pub(crate) steps: u64,
+    /// What it has looked at in this stage: strips or files. 0 where it is not counted.
+    pub(crate) done: u64,
+    /// About how much there is of it. 0 if that is not known.
+    pub(crate) total: u64,
+    /// How long the check has lasted.
+    pub(crate) seconds: u64,
+}
+
+impl CheckStatus {
+    /// As a sentence.
+    pub(crate) fn sentence(&self) -> String {
+        if !self.running {
+            return "no check is under way".to_owned();
+        }
+        let of = match (self.done, self.total) {
+            (0, _) => String::new(),
+            (done, 0) => format!(", {done} so far"),
+            (done, total) => format!(", {done} of about {total}"),
+        };
+        let CheckStatus { step, steps, stage, seconds, .. } = self;
+        let ending = if self.ending { "; it ends early" } else { "" };
+        format!("step {step} of {steps}: {stage}{of}; {seconds} s so far{ending}")
+    }
 }
 
 /// What the daemon's process holds in memory. With `rpc=socket` the server process does not count

@@ -3,6 +3,7 @@
 
 use super::checks::Checks;
 use super::command;
+use super::faults;
 use super::manifest;
 use super::mounted::{Mounted, Shape};
 use super::session::Session;
@@ -13,6 +14,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 const SECONDS_MAX: u64 = 60;
+/// So much is added to what a check reads before each try to end it early.
+const CHECKED_BYTES: usize = 96 << 20;
+const ROUNDS_MAX: u64 = 8;
 
 /// One of everything that a directory can hold, with extended attributes and access lists.
 const ZOO: &str = "set -e
@@ -74,6 +78,10 @@ fn persistence(session: &Session, checks: &mut Checks) -> Result<(), String> {
     checks.record("the daemon holds no lock of the script that started it", locked_up(&mounted));
     checks.record("a service manager is told when it serves and when it ends", notified(&mounted));
     checks.record("an up right after an umount mounts it again", unmounted(&mounted));
+    for signal in ["INT", "TERM", "KILL"] {
+        let what = format!("SIG{signal} ends strake fs check, and the next one is clean");
+        checks.record(&what, interrupted(&mounted, signal));
+    }
     mounted.finish(checks);
     Ok(())
 }
@@ -145,6 +153,46 @@ fn notified(mounted: &Mounted<'_>) -> Result<(), String> {
     mounted.up().map(drop)
 }
 
+/// Ends `strake fs check` with a signal while the daemon is at it. Then no check goes on, and the
+/// next one finds everything in order. A check may be over before the signal comes. It is tried
+/// again with more data then.
+fn interrupted(mounted: &Mounted<'_>, signal: &str) -> Result<(), String> {
+    let text = |error: std::io::Error| error.to_string();
+    for round in 1..=ROUNDS_MAX {
+        let file = mounted.mount.join(format!("checked-{signal}-{round}"));
+        std::fs::write(&file, writer::contents(round, CHECKED_BYTES)).map_err(text)?;
+        mounted.sync()?;
+        let mut check = mounted.command("fs check");
+        check.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = check.spawn().map_err(text)?;
+        let is_over = |child: &mut std::process::Child| child.try_wait().map_err(text);
+        while !mounted.say("fs check --status")?.contains("the strips of") {
+            if is_over(&mut child)?.is_some() {
+                break;
+            }
+        }
+        let mut kill = mounted.outside("kill");
+        kill.args(["-s", signal]).arg(child.id().to_string());
+        // It is a zombie if it has ended before, so that the number is still its own.
+        mounted.program("signal", SECONDS_MAX, &mut kill)?;
+        let ended = child.wait().map_err(text)?;
+        if ended.success() {
+            continue;
+        }
+        if signal != "KILL" && ended.code() != Some(130) {
+            return Err(format!("the check ended with {ended}"));
+        }
+        // The command waits for the end unless it is killed. Then the daemon notices that.
+        let now = mounted.say("fs check --status")?;
+        if signal != "KILL" && !now.contains("no check is under way") {
+            return Err(now);
+        }
+        faults::wait_until(mounted, "fs check --status", |text| text.contains("no check"))?;
+        return mounted.check();
+    }
+    Err(format!("{ROUNDS_MAX} checks were over before the signal came"))
+}
+
 /// The manifest, the extended attributes and access lists, which std cannot read, and the middle of
 /// the sparse file, which is too large to be read whole.
 fn everything(mounted: &Mounted<'_>, round: &str) -> Result<Vec<String>, String> {
@@ -189,6 +237,10 @@ pub(crate) fn killed(
         let outcome = (0..durable).try_for_each(|number| writer::verify(&directory, number));
         checks.record(&format!("{name} {round}: all {durable} durable files are there"), outcome);
         checks.record(&format!("{name} {round}: strake fs check is clean"), mounted.check());
+    }
+    if shape.socket {
+        let what = format!("{name}: SIGINT ends strake fs check, and the next one is clean");
+        checks.record(&what, interrupted(&mounted, "INT"));
     }
     mounted.finish(checks);
     Ok(())

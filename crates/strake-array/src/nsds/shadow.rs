@@ -56,6 +56,7 @@ impl Shadow {
             | NsdRequest::ListLacking { .. }
             | NsdRequest::Status
             | NsdRequest::Check { .. }
+            | NsdRequest::CheckPart { .. }
             | NsdRequest::Scrub { .. }
             | NsdRequest::Salvage
             // The manager gives each server its own.

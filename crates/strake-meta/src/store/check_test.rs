@@ -61,6 +61,47 @@ fn a_check_ends_for_a_checkpoint_that_needs_its_pages() {
 }
 
 #[test]
+fn a_check_ends_when_its_caller_wants_it_no_more_and_the_next_one_runs() {
+    let (_rig, store) = deep();
+    let names = || -> Vec<String> {
+        let all = store.options.waiters.snapshot();
+        all.into_iter().map(|wait| wait.reason).collect()
+    };
+    let end = |number| store.query(&MetaQuery::EndCheck { number }).expect("asked");
+    strake_env::thread::scope(|scope| {
+        // One waits for another one, and one reads: both end.
+        let another = store.checking.lock();
+        let waiting = scope.spawn(|| store.query(&MetaQuery::CheckAs { number: 1 }));
+        while names() != ["another check of the metadata"] {
+            strake_env::thread::yield_now();
+        }
+        assert_eq!(end(2), MetaReply::Done);
+        assert!(!waiting.is_finished(), "it has another number");
+        end(1);
+        let error = waiting.join().expect("no panic").expect_err("it was ended");
+        assert_eq!(error.kind(), ErrorKind::Interrupted);
+        drop(another);
+        let reading = scope.spawn(|| {
+            loop {
+                let checked = store.query(&MetaQuery::CheckAs { number: 3 });
+                if let Err(error) = checked {
+                    return error;
+                }
+            }
+        });
+        while !reading.is_finished() {
+            end(3);
+        }
+        assert_eq!(reading.join().expect("no panic").kind(), ErrorKind::Interrupted);
+    });
+    let MetaReply::Checked(reply) = store.query(&MetaQuery::CheckAs { number: 3 }).expect("checks")
+    else {
+        panic!("?")
+    };
+    assert_eq!((reply.faults, reply.inodes), (Vec::new(), 3001));
+}
+
+#[test]
 fn a_wait_for_the_lock_of_the_metadata_has_a_name() {
     let (_rig, store) = Rig::new(1, 0, false);
     strake_env::thread::scope(|scope| {

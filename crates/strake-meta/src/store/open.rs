@@ -193,6 +193,7 @@ impl MetaStore {
             copying: Mutex::new(()),
             checking: Mutex::new(()),
             moving: Mutex::new(()),
+            stops: Default::default(),
             synced: AtomicU64::new(0),
             worker: WorkerSignal::default(),
         }

@@ -14,17 +14,20 @@ use crate::check;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use strake_env::Stop;
+use strake_env::sync::MutexGuard;
 use strake_proto::meta::{MetaCheckReply, MetaPort};
 use strake_proto::nsd::ScrubPart;
 use strake_proto::{Error, ErrorKind, NsdId, Result};
-use strake_store::Lsn;
+use strake_store::{KvRead, Lsn};
 use tracing::{error, warn};
 
 /// One part of a scrub has this many pages of a base: 1 MiB.
 const PAGES_PER_PART: u64 = 256;
 
-/// A check waits so long for another one.
+/// A check waits so long for another one, and looks so often whether it is to end.
 const CHECK_WAIT_MAX: Duration = Duration::from_secs(3600);
+const CHECK_LOOK: Duration = Duration::from_millis(100);
 /// A check that is to end reads at most a few records more.
 const CHECK_END_MAX: Duration = Duration::from_secs(10);
 
@@ -177,17 +180,12 @@ impl MetaStore {
     }
 
     /// Checks all records as they are at one moment. Everything else goes on meanwhile.
-    pub(super) fn check(&self) -> Result<MetaCheckReply> {
+    pub(super) fn check(&self, stop: &Stop) -> Result<MetaCheckReply> {
         let holders = self.read().holders.clone();
-        let wait = self.options.waiters.enter("another check of the metadata", "");
-        let Some(_alone) = self.checking.try_lock_for(CHECK_WAIT_MAX) else {
-            let detail = "another check of the metadata is under way: try again when it has ended";
-            return Err(Error::new(ErrorKind::Busy, detail));
-        };
-        drop(wait);
+        let _alone = self.begin_check(stop)?;
         let mut first_error = None;
         for holder in &holders {
-            let checked = check::check(&holder.kv.view());
+            let checked = check::check(&Ending { kv: &holder.kv.view(), stop });
             match checked {
                 Err(error) if is_damage(&error) => drop(first_error.get_or_insert(error)),
                 checked => {
@@ -197,6 +195,19 @@ impl MetaStore {
             }
         }
         Err(first_error.unwrap_or_else(|| ErrorKind::Io.into()))
+    }
+
+    /// Shuts out other checks.
+    fn begin_check(&self, stop: &Stop) -> Result<MutexGuard<'_, ()>> {
+        let _wait = self.options.waiters.enter("another check of the metadata", "");
+        for _ in 0..CHECK_WAIT_MAX.as_millis() / CHECK_LOOK.as_millis() {
+            stop.go_on()?;
+            if let Some(alone) = self.checking.try_lock_for(CHECK_LOOK) {
+                return Ok(alone);
+            }
+        }
+        let detail = "another check of the metadata is under way: try again when it has ended";
+        Err(Error::new(ErrorKind::Busy, detail))
     }
 
     /// Puts `holder` in the place of the first one, unless that has been done meanwhile.
@@ -234,6 +245,39 @@ impl MetaStore {
             self.replace_copy(nsd, &why)?;
         }
         Ok(())
+    }
+}
+
+/// The records for a check that may end early: then every read fails.
+struct Ending<'a> {
+    kv: &'a dyn KvRead,
+    stop: &'a Stop,
+}
+
+impl KvRead for Ending<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Arc<[u8]>>> {
+        self.stop.go_on()?;
+        self.kv.get(key)
+    }
+
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        self.stop.go_on()?;
+        self.kv.scan(from, to, visit)
+    }
+
+    fn scan_back(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<()> {
+        self.stop.go_on()?;
+        self.kv.scan_back(from, to, visit)
     }
 }
 

@@ -24,8 +24,11 @@ use strake_proto::{BlockIndex, FsId, ObjectId, Result, StripKey};
 use strake_store::KvRead;
 use strake_stripe::checksum::first_bad_unit;
 
-/// At most this many faults and bad strips are reported.
-const FAULTS_MAX: usize = 1000;
+const FAULTS_MAX: usize = NsdCheckReply::FAULTS_MAX;
+/// A part of a check looks at so many strips at most, and reads about so many bytes. A slow disk
+/// reads them within a second.
+const KEYS_PER_PART: usize = 4096;
+const BYTES_PER_PART: u64 = 32 << 20;
 /// The scan begins anew after this many keys, so it never holds a snapshot for long.
 const KEYS_PER_SCAN: usize = 256;
 /// If a slice changed during this many counts, it is counted under the order lock.
@@ -45,32 +48,74 @@ pub(super) struct Audit {
 }
 
 impl BlockStore {
+    /// The whole check at once.
     pub(super) fn check(&self, data: bool) -> Result<NsdReply> {
-        let _alone = self.checking.lock();
         let mut found = NsdCheckReply::default();
+        let mut next = Some(Vec::new());
+        while let Some(from) = next {
+            let part;
+            (part, next) = self.look_at_part(data, &from)?;
+            found.add(part);
+        }
+        Ok(NsdReply::Checked(found))
+    }
+
+    /// A part of the check.
+    pub(super) fn check_part(&self, data: bool, from: &[u8]) -> Result<NsdReply> {
+        let (found, next) = self.look_at_part(data, from)?;
+        Ok(NsdReply::CheckedPart { found, next })
+    }
+
+    /// Looks at a part, and says where the next one begins. The first part has the log, the space
+    /// and all records but those of strips. It reads no data. Further parts have a few strips each.
+    fn look_at_part(&self, data: bool, from: &[u8]) -> Result<(NsdCheckReply, Option<Vec<u8>>)> {
+        let mut found = NsdCheckReply::default();
+        let strips = vec![Table::Strip as u8];
+        if from.is_empty() {
+            let _alone = self.checking.lock();
+            self.check_records(&mut found)?;
+            return Ok((found, Some(strips)));
+        }
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        let from = strips.as_slice().max(from);
+        self.index.scan(from, &table_end(Table::Strip), &mut |key, _| {
+            keys.push(key.to_vec());
+            keys.len() <= KEYS_PER_PART
+        })?;
+        for (at, key) in keys.into_iter().enumerate() {
+            // At least one strip is looked at, however large it is.
+            if at == KEYS_PER_PART || found.bytes >= BYTES_PER_PART {
+                return Ok((found, Some(key)));
+            }
+            self.check_strip(&key, data, &mut found)?;
+        }
+        Ok((found, None))
+    }
+
+    /// Checks the log, the space, tombstones, promises and grants.
+    fn check_records(&self, found: &mut NsdCheckReply) -> Result<()> {
         match self.verify_log() {
             Ok(None) => {}
-            Ok(Some(chunk)) => fault(
-                &mut found,
-                format!("the log was damaged at chunk {chunk}; it has been written anew"),
-            ),
-            Err(error) => fault(&mut found, format!("the log is damaged or unreadable: {error}")),
+            Ok(Some(chunk)) => {
+                fault(
+                    found,
+                    format!("the log was damaged at chunk {chunk}; it has been written anew"),
+                );
+            }
+            Err(error) => fault(found, format!("the log is damaged or unreadable: {error}")),
         }
-        self.check_space(&mut found)?;
-        self.visit_all(vec![Table::Strip as u8], &table_end(Table::Strip), &mut |key| {
-            self.check_strip(key, data, &mut found)
-        })?;
+        self.check_space(found)?;
         let (from, to) = tombstone_table();
-        self.visit_all(from, &to, &mut |key| self.check_tombstone(key, &mut found))?;
+        self.visit_all(from, &to, &mut |key| self.check_tombstone(key, found))?;
         self.visit_all(vec![Table::Promise as u8], &table_end(Table::Promise), &mut |key| {
             let Some(value) = self.index.get(key)? else { return Ok(()) };
             found.promises += 1;
             match parse_strip_key(Table::Promise, key) {
                 Some(strip) if decode_promise(key, &value).is_err() => {
-                    fault(&mut found, format!("the promise for strip {strip} is damaged"));
+                    fault(found, format!("the promise for strip {strip} is damaged"));
                 }
                 Some(_) => {}
-                None => fault(&mut found, "the key of a promise is damaged".to_owned()),
+                None => fault(found, "the key of a promise is damaged".to_owned()),
             }
             Ok(())
         })?;
@@ -78,12 +123,12 @@ impl BlockStore {
         self.visit_all(from, &to, &mut |key| {
             let Some(value) = self.index.get(key)? else { return Ok(()) };
             if parse_grant_key(key).is_none() || decode_grant(key, &value).is_err() {
-                fault(&mut found, "what was granted to a client is damaged".to_owned());
+                fault(found, "what was granted to a client is damaged".to_owned());
             }
             Ok(())
         })?;
         self.space.grants().check();
-        Ok(NsdReply::Checked(found))
+        Ok(())
     }
 
     /// Shows `visit` every key of a range, in slices.

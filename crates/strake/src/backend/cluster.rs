@@ -126,9 +126,16 @@ impl ClusterBackend {
         self.search.peer()?.ask_leader(&request)
     }
 
-    /// Has the leader compare the metadata with the strips.
-    pub(crate) fn check_strips(&self) -> Result<StripsChecked> {
-        let request = LeaderRequest::CheckStrips { fs: self.grant.fs.id };
+    /// Has the leader compare the metadata with the strips. The check has a number, by which it
+    /// can be ended.
+    pub(crate) fn check_strips(&self, number: u64) -> Result<StripsChecked> {
+        let request = LeaderRequest::CheckStrips { fs: self.grant.fs.id, number };
+        self.search.peer()?.ask_leader(&request)
+    }
+
+    /// Has the leader end that check soon.
+    pub(crate) fn end_check_strips(&self, number: u64) -> Result<()> {
+        let request = LeaderRequest::EndCheckStrips { fs: self.grant.fs.id, number };
         self.search.peer()?.ask_leader(&request)
     }
 

@@ -1,13 +1,14 @@
 //! `strake fs`: commands about the file system as a whole.
 
 use crate::admin::{self, Request};
+use crate::commands::check;
 use crate::commands::cluster_fs::{self, CreateArgs, DeleteArgs, MountArgs, UmountArgs};
 use crate::commands::node::NodeTarget;
 use crate::data_dir::DataDir;
 use crate::output;
 use crate::registry;
 use crate::scrub::ScrubReport;
-use crate::show::{CheckReport, Show, ShowNsd};
+use crate::show::{Show, ShowNsd};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use strake_proto::{ByteCount, Error, ErrorKind, Result};
@@ -39,7 +40,8 @@ impl Target {
   strake fs list
   strake fs show --data /srv/strake
   strake fs df --json
-  strake fs check                verify metadata, strips and every checksum
+  strake fs check                verify metadata, strips and every checksum; Ctrl-C ends it
+  strake fs check --status       how far that is, from another terminal
   strake fs scrub start --rate 100M   verify and mend everything in the background
   strake fs scrub status
   strake fs sync                 make everything written so far durable
@@ -63,12 +65,18 @@ pub(crate) enum FsCommand {
     /// Show the space on each disk.
     Df(Target),
     /// Verify everything while the file system is in use. Changes nothing.
+    ///
+    /// On a terminal the command shows how far it is. Ctrl-C ends the check: the command then
+    /// prints what was checked until then, and its exit code is 130.
     Check {
         #[command(flatten)]
         target: Target,
         /// Verify only metadata and indexes; do not read the data.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "status")]
         quick: bool,
+        /// Show how far a check is that another command has begun.
+        #[arg(long)]
+        status: bool,
     },
     /// Verify every strip in the background and mend what is bad.
     #[command(subcommand)]
@@ -104,7 +112,8 @@ pub(crate) fn run(command: &FsCommand) -> Result<()> {
         FsCommand::Delete(args) => cluster_fs::delete(args),
         FsCommand::Show(target) => show(target),
         FsCommand::Df(target) => df(target),
-        FsCommand::Check { target, quick } => check(target, *quick),
+        FsCommand::Check { target, status: true, .. } => check::status(target),
+        FsCommand::Check { target, quick, .. } => check::run(target, !quick),
         FsCommand::Scrub(ScrubCommand::Start { target, rate }) => {
             scrub(target, &Request::ScrubStart { rate: rate.map_or(0, |rate| rate.0) })
         }
@@ -251,47 +260,6 @@ pub(crate) fn or_dash(figure: Option<impl std::fmt::Display>) -> String {
 /// `yes` or `no`, as listings show it.
 pub(crate) fn yes(value: bool) -> String {
     if value { "yes" } else { "no" }.to_owned()
-}
-
-fn check(target: &Target, quick: bool) -> Result<()> {
-    let dir = registry::find(target.data.as_deref())?;
-    let report: CheckReport = admin::ask(&dir, &Request::Check { data: !quick })?;
-    if target.json {
-        output::print_json(&report)?;
-    } else {
-        println!(
-            "checked {} inodes, {} directory entries: names, links, counts",
-            report.inodes, report.entries
-        );
-        println!(
-            "checked {} blocks of {} files, {} allocated: their {} strips, versions, places, sums",
-            report.blocks,
-            report.files,
-            ByteCount(report.allocated_bytes),
-            report.block_strips
-        );
-        println!(
-            "checked {} strips of {} objects on the disks, {} tombstones: owners, {} of space, {} \
-             of data against checksums",
-            report.strips,
-            report.objects,
-            report.tombstones,
-            ByteCount(report.disk_bytes),
-            ByteCount(report.bytes)
-        );
-        report.notes.iter().for_each(|note| println!("note: {note}"));
-        report.faults.iter().for_each(|fault| println!("FAULT: {fault}"));
-        println!("{}", if report.faults.is_empty() { "clean" } else { "not clean" });
-    }
-    if report.faults.is_empty() {
-        return Ok(());
-    }
-    let count = report.faults.len();
-    let detail = format!(
-        "{count} faults, listed above: `strake fs scrub start` mends the strips that others can \
-         rebuild; then check again"
-    );
-    Err(Error::new(ErrorKind::Corrupt, detail))
 }
 
 fn scrub(target: &Target, request: &Request) -> Result<()> {

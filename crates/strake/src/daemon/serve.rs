@@ -1,26 +1,27 @@
 //! Puts the parts of a running file system together, and answers admin requests.
 
-use super::figures::{Figures, nsd_status};
+use super::check::{self, Checks};
+use super::figures::Figures;
 use super::manage::NewDisk;
 use crate::admin::{Request, Status};
 use crate::assemble;
 use crate::backend::Backend;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::mounts;
-use crate::node::StripsChecked;
 use crate::scrub::ScrubOrder;
-use crate::show::{CheckReport, ShowMemory};
+use crate::show::ShowMemory;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use strake_array::{Array, ArrayOptions, Exclusion};
 use strake_client::{StrakeVfs, Vfs};
 use strake_env::RealClock;
+use strake_env::net::UnixStream;
 use strake_env::sync::Mutex;
 use strake_fuse::{FuseMount, KernelOptions, MountOptions, StayAwake};
 use strake_manager::{Manager, after_crash};
 use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
-use strake_proto::nsd::{NsdContext, NsdReply, NsdRequest};
+use strake_proto::nsd::NsdContext;
 use strake_proto::{ByteCount, Code, Error, ErrorKind, NsdId, Result, SlotIndex};
 
 /// A running file system.
@@ -30,9 +31,11 @@ pub(crate) struct Daemon {
     config: Mutex<NodeConfig>,
     /// What listings have shown last.
     pub(super) figures: Figures,
+    /// The check under way.
+    pub(super) checks: Checks,
     /// Held while a request or a job changes the list of disks.
     pub(super) managing: Mutex<()>,
-    observe: Arc<Observe>,
+    pub(super) observe: Arc<Observe>,
     pub(super) backend: Backend,
     pub(super) meta: Arc<dyn MetaPort>,
     /// Declared before the array, which it repairs, so that its threads end first. In a cluster the
@@ -100,6 +103,7 @@ impl Daemon {
             dir: dir.clone(),
             config: Mutex::new(config),
             figures: Figures::new(*described, &clock, &observe.waiters),
+            checks: Checks::default(),
             managing: Mutex::new(()),
             observe,
             backend,
@@ -171,6 +175,7 @@ impl Daemon {
             return Ok(bytes);
         }
         self.unmount(force)?;
+        self.checks.stop(&self.observe.waiters);
         self.manager.iter().for_each(Manager::stop);
         let flushed = self.vfs.shutdown().map(|report| report.bytes);
         let is_dead = self.backend.client().1.is_some_and(|tokens| tokens.is_dead());
@@ -199,13 +204,14 @@ impl Daemon {
         })
     }
 
-    /// Answers an admin request.
-    pub(crate) fn answer(&self, request: &Request) -> Result<Value> {
+    /// Answers an admin request of `caller`.
+    pub(crate) fn answer(&self, request: &Request, caller: &UnixStream) -> Result<Value> {
         match request {
             Request::Status => encode(&self.status()?),
             Request::Show => encode(&self.show()?),
             Request::Sync => Ok(json!({ "flushedBytes": self.vfs.sync()? })),
-            Request::Check { data } => encode(&self.check(*data)?),
+            Request::Check { data } => check::answer(caller, self, *data),
+            Request::CheckStatus => encode(&self.checks.status()),
             Request::IoHistory => encode(&self.observe.io.snapshot()),
             Request::Waiters => encode(&self.observe.waiters.snapshot()),
             Request::Stats => encode(&self.observe.operations.snapshot()),
@@ -255,55 +261,6 @@ impl Daemon {
     pub(super) fn nsd_context(&self) -> NsdContext {
         NsdContext { client: self.array.io.nsds().client(), ..NsdContext::default() }
     }
-
-    fn check(&self, data: bool) -> Result<CheckReport> {
-        // The first sync makes everything durable and the second settles it. Afterwards no strip
-        // is left whose successor is there already.
-        self.vfs.sync()?;
-        self.vfs.sync()?;
-        let mut report = CheckReport::default();
-        for config in &self.config().nsd {
-            let port = self.backend.port(NsdId(config.id));
-            let there = port.filter(|port| nsd_status(&**port, self.nsd_context()).is_ok());
-            let Some(nsd) = there else {
-                report.notes.push(format!("{} is missing and was not checked", config.name));
-                continue;
-            };
-            let request = NsdRequest::Check { data };
-            match nsd.call(self.nsd_context(), &request, &[], &mut [])? {
-                NsdReply::Checked(found) => {
-                    report.strips += found.strips;
-                    report.bytes += found.bytes;
-                    report.tombstones += found.tombstones;
-                    report.disk_bytes += found.allocated;
-                    let name = &config.name;
-                    report.faults.extend(found.faults.iter().map(|text| format!("{name}: {text}")));
-                }
-                other => report.faults.push(format!("{}: answered {other:?}", config.name)),
-            }
-        }
-        match self.meta.query(&MetaQuery::Check)? {
-            MetaReply::Checked(found) => {
-                report.inodes = found.inodes;
-                report.entries = found.entries;
-                report.faults.extend(found.faults.iter().map(|text| format!("metadata: {text}")));
-            }
-            other => report.faults.push(format!("metadata: answered {other:?}")),
-        }
-        let cluster = self.backend.cluster();
-        let found = match cluster {
-            Some(cluster) => cluster.check_strips()?,
-            None => StripsChecked::from(self.manager()?.check_strips()?),
-        };
-        report.files = found.files;
-        report.blocks = found.blocks;
-        report.block_strips = found.strips;
-        report.allocated_bytes = found.allocated;
-        report.objects = found.objects;
-        report.faults.extend(found.faults);
-        report.notes.extend(found.notes);
-        Ok(report)
-    }
 }
 
 pub(super) fn configuration(meta: &dyn MetaPort) -> Result<Box<Configuration>> {
@@ -342,6 +299,7 @@ fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
     Ok(settings)
 }
 
-fn encode(value: &impl serde::Serialize) -> Result<Value> {
+/// The answer as JSON.
+pub(super) fn encode(value: &impl serde::Serialize) -> Result<Value> {
     serde_json::to_value(value).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
 }

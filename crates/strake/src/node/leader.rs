@@ -18,7 +18,7 @@ use crate::scrub;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
-use strake_env::RealClock;
+use strake_env::{RealClock, Stop};
 use strake_manager::Manager;
 use strake_net::{Introduction, SessionEnv, SessionLimits};
 use strake_proto::{Error, ErrorKind, FsId, NsdId, Result, Role, Roles};
@@ -78,10 +78,13 @@ impl Node {
             LeaderRequest::CloseMount { fs, mount, flushed } => {
                 encode(&self.close_mount(*fs, *mount, *flushed)?)
             }
-            LeaderRequest::CheckStrips { fs } => {
-                let found = self.at_work(*fs)?.manage(Manager::check_strips)?;
-                encode(&StripsChecked::from(found))
+            LeaderRequest::CheckStrips { fs, number: 0 } => {
+                encode(&self.check_strips(*fs, &Stop::default())?)
             }
+            LeaderRequest::CheckStrips { fs, number } => {
+                encode(&self.stops.run(*number, |stop| self.check_strips(*fs, stop))?)
+            }
+            LeaderRequest::EndCheckStrips { number, .. } => encode(&self.stops.end(*number)),
             LeaderRequest::Scrub { fs, order } => {
                 encode(&self.at_work(*fs)?.manage(|manager| scrub::obey(manager, *order))?)
             }
@@ -298,6 +301,11 @@ impl Node {
         });
         let fault = begun.err().map(|error| format!("{}: mounts wait: {error}", fs.name));
         self.set_fault(fs.id, fault);
+    }
+
+    fn check_strips(&self, fs: FsId, stop: &Stop) -> Result<StripsChecked> {
+        let check = |manager: &Manager| manager.check_strips_while(&|_| stop.go_on());
+        Ok(self.at_work(fs)?.manage(check)?.into())
     }
 
     /// What the mounts of a file system share. A manager that has yet to begin after a restart of

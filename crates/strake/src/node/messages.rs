@@ -214,6 +214,9 @@ pub(crate) enum LeaderRequest {
     CheckStrips {
         /// The file system.
         fs: FsId,
+        /// The check's number, by which it can be ended. Earlier versions send none.
+        #[serde(default)]
+        number: u64,
     },
     /// The NSDs that hold the metadata. The answer is a list of [`NsdId`].
     Holders {
@@ -236,6 +239,13 @@ pub(crate) enum LeaderRequest {
         nsd: NsdId,
         /// Whether to place none.
         suspended: bool,
+    },
+    /// End a `CheckStrips` soon, if it is under way.
+    EndCheckStrips {
+        /// The file system.
+        fs: FsId,
+        /// The check's number.
+        number: u64,
     },
 }
 
@@ -270,6 +280,7 @@ impl LeaderRequest {
             | It::OpenMount { .. }
             | It::CloseMount { .. }
             | It::CheckStrips { .. }
+            | It::EndCheckStrips { .. }
             | It::Holders { .. }
             | It::Scrub { .. }
             | It::SuspendNsd { .. } => Answerer::Serving,
@@ -281,7 +292,8 @@ impl LeaderRequest {
         use LeaderRequest as It;
         match self {
             It::CloseMount { fs, .. }
-            | It::CheckStrips { fs }
+            | It::CheckStrips { fs, .. }
+            | It::EndCheckStrips { fs, .. }
             | It::Holders { fs }
             | It::Scrub { fs, .. }
             | It::SuspendNsd { fs, .. } => Some(*fs),
@@ -344,12 +356,16 @@ pub(crate) struct StripsChecked {
     pub(crate) objects: u64,
     pub(crate) faults: Vec<String>,
     pub(crate) notes: Vec<String>,
+    /// It was ended early.
+    #[serde(default)]
+    pub(crate) is_partial: bool,
 }
 
 impl From<StripCheck> for StripsChecked {
     fn from(found: StripCheck) -> StripsChecked {
         let StripCheck { files, blocks, strips, allocated, objects, faults, notes, .. } = found;
-        StripsChecked { files, blocks, strips, allocated, objects, faults, notes }
+        let is_partial = found.is_partial;
+        StripsChecked { files, blocks, strips, allocated, objects, faults, notes, is_partial }
     }
 }
 

@@ -61,7 +61,9 @@ impl Peer {
             Request::Node(NodeRequest::Committed | NodeRequest::Propose { .. }) => {
                 MAJORITY_ANSWER_MAX
             }
-            Request::Leader(LeaderRequest::Holders { .. }) => QUICK_ANSWER_MAX,
+            Request::Leader(
+                LeaderRequest::Holders { .. } | LeaderRequest::EndCheckStrips { .. },
+            ) => QUICK_ANSWER_MAX,
             _ => ANSWER_MAX,
         };
         let endpoint = Endpoint::Tcp(self.address);

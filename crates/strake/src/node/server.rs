@@ -37,7 +37,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_env::net::UnixStream;
 use strake_env::sync::{Condvar, Mutex};
-use strake_env::{Clock, RealClock, Rng};
+use strake_env::{Clock, RealClock, Rng, Stops};
 use strake_net::{
     ClusterAuthority, ControlPort, Door, Endpoint, JoinDesk, Listener, Members, NodeCredentials,
     NodeServer, ProvenPeer, ServerOptions, Service,
@@ -61,6 +61,8 @@ pub(super) struct Node {
     pub(super) desk: Option<Arc<JoinDesk>>,
     pub(super) door: Arc<Door>,
     pub(super) changing: Mutex<()>,
+    /// Checks under way that can be ended early.
+    pub(super) stops: Stops,
     pub(super) served: Mutex<BTreeMap<FsId, Member>>,
     /// Why file systems of this node are not served.
     faults: Mutex<BTreeMap<FsId, String>>,
@@ -260,6 +262,7 @@ impl Node {
             desk,
             door,
             changing: Mutex::new(()),
+            stops: Stops::default(),
             served: Mutex::default(),
             faults: Mutex::default(),
             cluster,
