@@ -8,6 +8,7 @@ pub mod clock;
 pub mod disk;
 pub mod fan_out;
 pub mod lent;
+pub mod lock_waits;
 pub mod net;
 pub mod process;
 pub mod rng;
@@ -18,6 +19,7 @@ pub mod stream;
 pub mod sync;
 pub mod thread;
 pub mod wait_names;
+pub mod watched;
 pub mod workers;
 
 pub use buffer::AlignedBuffer;

@@ -46,7 +46,7 @@ use space::{Admission, part_for};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use strake_env::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use strake_env::sync::{Condvar, Mutex, WatchedMutex, WatchedMutexGuard, WatchedRwLock};
 use strake_env::thread::JoinHandle;
 use strake_env::{Disk, Stop, Stops};
 use strake_observe::Waiters;
@@ -65,8 +65,19 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// may need more than one.
 const CHECKPOINTS_PER_CHANGE_MAX: usize = 4;
 
-/// A wait for the state that lasts longer has a name.
-const LOCK_NOTICE: Duration = Duration::from_millis(10);
+strake_env::lock_names! {
+    /// Held across memory operations; see the module for the exceptions.
+    StateLock = "metadata lock";
+    /// Held while a checkpoint is made.
+    Checkpointing = "metadata checkpoint";
+    /// Held while a copy is made.
+    Copying = "copy of the metadata being made";
+    /// Held by a check from its beginning to its end. Others wait for it only with another check,
+    /// and with a checkpoint that has ended this one.
+    Checking = "check of the metadata";
+    /// Held by whoever moves a directory (moves.rs).
+    Moving = "directory move";
+}
 
 /// Holders that failed, each with its error.
 type Lost = Vec<(Arc<Holder>, Error)>;
@@ -121,13 +132,11 @@ pub struct MetaStore {
     /// The generation that each container had when it was opened.
     found: Vec<(NsdId, u64)>,
     options: MetaOptions,
-    state: RwLock<State>,
-    checkpointing: Mutex<()>,
-    copying: Mutex<()>,
-    /// Held by a check from its beginning to its end. Nobody else waits for it but another check.
-    checking: Mutex<()>,
-    /// Held by whoever moves a directory (moves.rs).
-    moving: Mutex<()>,
+    state: WatchedRwLock<StateLock, State>,
+    checkpointing: WatchedMutex<Checkpointing>,
+    copying: WatchedMutex<Copying>,
+    checking: WatchedMutex<Checking>,
+    moving: WatchedMutex<Moving>,
     /// Checks that may end early.
     stops: Stops,
     /// Every entry up to this one is durable on all holders.
@@ -204,22 +213,6 @@ impl MetaStore {
         Ok(MetaWorker { store: weak, thread: Some(thread) })
     }
 
-    /// The state, to be read. A wait for it has a name.
-    fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.state.try_read_for(LOCK_NOTICE).unwrap_or_else(|| {
-            let _wait = self.options.waiters.enter("metadata lock", "to read");
-            self.state.read()
-        })
-    }
-
-    /// The state, to be changed. A wait for it has a name.
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.try_write_for(LOCK_NOTICE).unwrap_or_else(|| {
-            let _wait = self.options.waiters.enter("metadata lock", "to change");
-            self.state.write()
-        })
-    }
-
     /// Waits for work or for the interval. Returns false when the worker must end.
     fn worker_wait(&self) -> bool {
         let mut state = self.worker.state.lock();
@@ -236,7 +229,7 @@ impl MetaStore {
     pub fn tick(&self) {
         self.look_for_space();
         let (last, heavy, copies) = {
-            let state = self.read();
+            let state = self.state.read();
             let max = self.options.overlay_bytes_max;
             let heavy = state.holders.iter().any(|holder| holder.is_heavy(max));
             (state.last, heavy || self.is_full.load(Ordering::Acquire), state.holders.len())
@@ -265,7 +258,7 @@ impl MetaStore {
         let _guard = self.begin_checkpoint()?;
         self.sync()?;
         let synced = Lsn(self.synced.load(Ordering::Acquire));
-        let holders = self.read().holders.clone();
+        let holders = self.state.read().holders.clone();
         let (mut full, mut lost) = self.checkpoint_all(&holders, synced);
         // A check keeps pages of the base from being used again.
         if full.is_some() && lost.is_empty() && self.end_check(&holders) {
@@ -279,8 +272,7 @@ impl MetaStore {
     }
 
     /// Shuts out other checkpoints.
-    fn begin_checkpoint(&self) -> Result<MutexGuard<'_, ()>> {
-        let _wait = self.options.waiters.enter("metadata checkpoint", "another one");
+    fn begin_checkpoint(&self) -> Result<WatchedMutexGuard<'_, ()>> {
         self.checkpointing.try_lock_for(self.options.room_wait_max).ok_or_else(|| {
             let detail = "the metadata's checkpoint takes too long: see `strake diag waiters`";
             Error::new(ErrorKind::TimedOut, detail)
@@ -314,13 +306,13 @@ impl MetaStore {
 
     /// The generation of the copies, and their holders. The first holder answers the questions.
     pub fn holders(&self) -> (u64, Vec<NsdId>) {
-        let state = self.read();
+        let state = self.state.read();
         (state.generation, state.holders.iter().map(|holder| holder.nsd).collect())
     }
 
     /// The number of entries that this file system has had.
     pub fn entries(&self) -> u64 {
-        self.read().last.0
+        self.state.read().last.0
     }
 
     /// All records of each holder, for tests. Equal stores give equal maps.
@@ -328,7 +320,7 @@ impl MetaStore {
     /// # Errors
     /// The stores' own errors.
     pub fn snapshots(&self) -> Result<Vec<MemoryKv>> {
-        let state = self.read();
+        let state = self.state.read();
         let mut snapshots = Vec::new();
         for holder in &state.holders {
             let mut batch = Batch::new();
@@ -370,7 +362,7 @@ impl MetaStore {
         made: usize,
         walked: &Walked<'_>,
     ) -> Result<Tried> {
-        let mut state = self.write();
+        let mut state = self.state.write();
         if let Some(error) = &state.stopped {
             return Err(error.clone());
         }
@@ -477,14 +469,14 @@ impl MetaPort for MetaStore {
             _ => {}
         }
         // Questions are answered even when nothing can be changed any more.
-        let state = self.read();
+        let state = self.state.read();
         let answer = |holder: &Holder| query::query(&holder.kv, query);
         let (state, mut reply) = match answer(&state.holders[0]) {
             Err(error) if is_damage(&error) => {
                 drop(state);
-                let mut state = self.write();
+                let mut state = self.state.write();
                 let reply = self.ask_others(&mut state, &answer).ok_or(error)?;
-                (RwLockWriteGuard::downgrade(state), reply)
+                (state.downgrade(), reply)
             }
             reply => (state, reply?),
         };
@@ -513,7 +505,7 @@ impl MetaPort for MetaStore {
         if let Ok(reply) = &answer.outcome {
             self.after(op, reply)?;
         }
-        let first = machine::durable_first(&self.read().holders[0].kv, counted, &answer)?;
+        let first = machine::durable_first(&self.state.read().holders[0].kv, counted, &answer)?;
         if first > self.synced.load(Ordering::Acquire) {
             self.sync()?;
         }
@@ -522,7 +514,7 @@ impl MetaPort for MetaStore {
 
     fn sync(&self) -> Result<()> {
         let (last, holders) = {
-            let state = self.read();
+            let state = self.state.read();
             if let Some(error) = &state.stopped {
                 return Err(error.clone());
             }

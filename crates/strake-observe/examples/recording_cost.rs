@@ -3,8 +3,14 @@
 
 use std::time::Instant;
 use strake_env::RealClock;
+use strake_env::sync::{Mutex, RwLock, WatchedMutex, WatchedRwLock};
 use strake_observe::{BufferType, IoDirection, IoSide, Observe};
 use strake_proto::NsdId;
+
+strake_env::lock_names! {
+    /// A lock that nobody else wants.
+    Alone = "a lock";
+}
 
 fn measure(what: &str, mut work: impl FnMut()) {
     let (calls, start) = (1_000_000, Instant::now());
@@ -23,4 +29,10 @@ fn main() {
         observe.io.end(observe.io.begin(), direction, buffer, NsdId(1), 0, 4096, IoSide::Local);
     });
     measure("wait entered and left", || drop(observe.waiters.enter("a reason", "nsd 1")));
+    let (plain, watched) = (Mutex::new(()), WatchedMutex::<Alone>::default());
+    measure("plain lock", || drop(plain.lock()));
+    measure("watched lock", || drop(watched.lock()));
+    let (plain, watched) = (RwLock::new(()), WatchedRwLock::<Alone>::default());
+    measure("plain lock, to read", || drop(plain.read()));
+    measure("watched lock, to read", || drop(watched.read()));
 }

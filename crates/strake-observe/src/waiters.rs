@@ -8,6 +8,9 @@
 //! // … the wait …
 //! drop(guard);
 //! ```
+//!
+//! Waits for locks are noted by the locks themselves ([`strake_env::watched`]). The listing for
+//! users has both.
 
 use crate::Observe;
 use crate::format::{self, nanoseconds};
@@ -18,9 +21,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_env::Clock;
 use strake_env::WaitNames;
+use strake_env::lock_waits::{LockHolder, LockWait, lock_waits};
 use strake_env::sync::Mutex;
 use strake_env::thread::{self, Thread};
 use strake_proto::Timestamp;
+
+/// A wait for a lock is listed when it has lasted this long. Shorter ones are part of every load.
+const LOCK_WAIT_MIN: Duration = Duration::from_millis(10);
+/// So many threads that hold a lock are named.
+const HOLDERS_NAMED_MAX: usize = 3;
 
 /// One wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,7 +166,7 @@ impl Waiters {
             .flatten()
             .map(|waiter| WaiterSnapshot {
                 thread: match &waiter.who {
-                    Who::Thread(thread) => thread.name().unwrap_or("unnamed").to_owned(),
+                    Who::Thread(thread) => name(thread),
                     Who::Request(name) => name.clone(),
                 },
                 reason: waiter.reason.to_owned(),
@@ -170,6 +179,51 @@ impl Waiters {
         all.sort_by_key(|waiter| std::cmp::Reverse(waiter.waited));
         all
     }
+
+    /// All waits, with those for the watched locks of this process
+    /// ([`strake_env::watched`]), the longest first.
+    pub fn snapshot_with_locks(&self) -> Vec<WaiterSnapshot> {
+        let now = self.clock.wall();
+        let locks = lock_waits().into_iter().filter(|wait| wait.waited >= LOCK_WAIT_MIN);
+        let locks = locks.map(|wait| WaiterSnapshot {
+            thread: name(&wait.thread),
+            reason: wait.name.to_owned(),
+            detail: describe(&wait),
+            since: before(now, wait.waited),
+            waited: wait.waited,
+        });
+        let mut all: Vec<WaiterSnapshot> = locks.chain(self.snapshot()).collect();
+        all.sort_by_key(|waiter| std::cmp::Reverse(waiter.waited));
+        all
+    }
+}
+
+fn name(thread: &Thread) -> String {
+    thread.name().unwrap_or("unnamed").to_owned()
+}
+
+/// How a lock is wanted and by whom it is held: `shared, held by mender for 3.2 s`.
+fn describe(wait: &LockWait) -> String {
+    let held = |it: &LockHolder| format!("{} for {:.1} s", name(&it.thread), it.held.as_secs_f64());
+    let mut holders: Vec<String> = wait.holders.iter().take(HOLDERS_NAMED_MAX).map(held).collect();
+    match wait.holders.len().saturating_sub(HOLDERS_NAMED_MAX) {
+        0 => {}
+        more => holders.push(format!("{more} more")),
+    }
+    let held = holders.join(", ");
+    match (wait.mode, &*held) {
+        (mode, "") => mode.to_owned(),
+        ("", held) => format!("held by {held}"),
+        (mode, held) => format!("{mode}, held by {held}"),
+    }
+}
+
+/// The calendar's time so long ago.
+fn before(now: Timestamp, ago: Duration) -> Timestamp {
+    let nanos = i128::from(now.seconds) * 1_000_000_000 + i128::from(now.nanos);
+    let nanos = nanos - ago.as_nanos() as i128;
+    let second = 1_000_000_000;
+    Timestamp { seconds: nanos.div_euclid(second) as i64, nanos: nanos.rem_euclid(second) as u32 }
 }
 
 impl Drop for WaitGuard<'_> {
@@ -269,6 +323,65 @@ mod tests {
         assert_eq!(waiters.snapshot().len(), 1);
         drop(second);
         assert!(waiters.snapshot().is_empty());
+    }
+
+    strake_env::lock_names! {
+        /// Held by a test.
+        Door = "a door";
+    }
+
+    fn lock_wait(mode: &'static str, holders: usize) -> LockWait {
+        let holder = |at: usize| LockHolder {
+            thread: thread::current(),
+            held: Duration::from_millis(12_000 - 1000 * at as u64),
+        };
+        let holders = (0..holders).map(holder).collect();
+        let (thread, waited) = (thread::current(), Duration::from_secs(7));
+        LockWait { name: "a lock", mode, thread, waited, holders }
+    }
+
+    #[test]
+    fn a_wait_for_a_lock_says_what_for_and_who_holds_it_since_when() {
+        let me = name(&thread::current());
+        let one = format!("held by {me} for 12.0 s");
+        assert_eq!(describe(&lock_wait("", 0)), "");
+        assert_eq!(describe(&lock_wait("", 1)), one);
+        assert_eq!(describe(&lock_wait("shared", 0)), "shared");
+        assert_eq!(describe(&lock_wait("exclusive", 1)), format!("exclusive, {one}"));
+        let three = format!("{one}, {me} for 11.0 s, {me} for 10.0 s");
+        assert_eq!(describe(&lock_wait("", 3)), three);
+        assert_eq!(describe(&lock_wait("", 5)), format!("{three}, 2 more"));
+        let now = Timestamp { seconds: 10, nanos: 5 };
+        let expected = Timestamp { seconds: 2, nanos: 999_999_999 };
+        assert_eq!(before(now, Duration::new(7, 6)), expected);
+    }
+
+    #[test]
+    fn waits_for_locks_are_listed_among_the_others() {
+        let waiters = Waiters::new(strake_env::RealClock::shared());
+        let door = strake_env::sync::WatchedMutex::<Door>::default();
+        let other = waiters.enter("a reason", "");
+        thread::scope(|scope| {
+            let guard = door.lock();
+            let waiting = scope.spawn(|| drop(door.lock()));
+            let listed = loop {
+                assert!(!waiting.is_finished(), "the door was open");
+                let mut listed = waiters.snapshot_with_locks();
+                // Other tests of this process may wait for locks as well.
+                listed.retain(|wait| ["a door", "a reason"].contains(&&*wait.reason));
+                if listed.len() == 2 {
+                    break listed;
+                }
+                thread::yield_now();
+            };
+            assert!(listed[0].waited >= listed[1].waited);
+            let wait = listed.iter().find(|wait| wait.reason == "a door").expect("it is there");
+            assert!(wait.waited >= LOCK_WAIT_MIN);
+            let held = format!("held by {} for ", name(&thread::current()));
+            assert!(wait.detail.starts_with(&held), "{}", wait.detail);
+            drop(guard);
+        });
+        drop(other);
     }
 
     #[test]

@@ -6,7 +6,8 @@
 //! - A name that documents cite as `crate/src/file.rs::name` is defined in that file.
 //! - ARCHITECTURE lists each crate and which crates of ours it uses, as the manifests say. The
 //!   threads that it lists have names that the code gives.
-//! - Waits that `operating.md` explains have names that the code gives.
+//! - Waits that `operating.md` explains have names that the code gives, and the other way round.
+//!   Each watched lock has a name of its own.
 //! - Listings are at most 100 columns wide, the glossary is in order, and `bench/runs` holds one
 //!   small file for each run.
 //!
@@ -51,9 +52,8 @@ pub(super) fn faults(repository: &Repository) -> Faults {
     faults.extend(decision_faults(&files));
     faults.extend(name_faults(&files, "docs/ARCHITECTURE.md", "Threads", true));
     faults.extend(name_faults(&files, "docs/operating.md", "Waits", false));
-    for (file, rust) in repository.rust() {
-        faults.extend(wait_faults(&files, &file.path, rust));
-    }
+    let waits = repository.rust().flat_map(|(file, rust)| named_waits(&files, &file.path, rust));
+    faults.extend(wait_faults(&files, &waits.collect::<Vec<_>>()));
     faults.extend(glossary_faults(&files));
     faults
 }
@@ -391,23 +391,56 @@ fn name_faults(files: &Files, page: &str, heading: &str, in_parts: bool) -> Vec<
     unknown.map(|name| format!("{page}: {heading}: the code has no `{name}`")).collect()
 }
 
-/// Checks that each wait that the product names in one place is in the table of waits.
-fn wait_faults(files: &Files, path: &str, rust: &Rust) -> Faults {
-    let page = "docs/operating.md";
-    let (Some(text), Some(code)) = (files.get(page), files.get(path)) else { return Faults::new() };
+/// A wait that the product names.
+struct NamedWait<'a> {
+    /// `path:line`.
+    place: String,
+    name: &'a str,
+    /// Whether it is the name of a lock.
+    is_lock: bool,
+}
+
+/// The waits that a product's file names: in a call of `enter`, or for locks in `lock_names!`.
+fn named_waits<'a>(files: &'a Files, path: &str, rust: &Rust) -> Vec<NamedWait<'a>> {
     let is_product = path.starts_with("crates/") && path.contains("/src/");
-    if !is_product || path.starts_with("crates/strake-observe/") {
-        return Faults::new();
-    }
-    let listed = names(text, "Waits");
-    let mut faults = Faults::new();
-    for (at, call) in code.match_indices(".enter(") {
+    let Some(code) = files.get(path).filter(|_| is_product) else { return Vec::new() };
+    let mut waits = Vec::new();
+    let mut add = |line: usize, name: &'a str, is_lock: bool| {
+        if !rust.is_test(line) {
+            waits.push(NamedWait { place: format!("{path}:{line}"), name, is_lock });
+        }
+    };
+    let is_registry = path.starts_with("crates/strake-observe/");
+    for (at, call) in code.match_indices(".enter(").filter(|_| !is_registry) {
         let argument = code[at + call.len()..].trim_start();
         let Some(rest) = argument.strip_prefix('"') else { continue };
-        let name = rest.split('"').next().unwrap_or_default();
-        let line = code[..at].lines().count();
-        if !rust.is_test(line) && !listed.iter().any(|known| known == name) {
-            faults.push(format!("{path}:{line}: {page} has no row for the wait `{name}`"));
+        add(code[..at].lines().count(), rest.split('"').next().unwrap_or_default(), false);
+    }
+    let mut in_names = false;
+    for (index, line) in code.lines().enumerate().filter(|(_, line)| !line.starts_with("//")) {
+        in_names = line.ends_with("lock_names! {") || in_names && line.trim() != "}";
+        let name = line.split_once(" = \"").and_then(|(_, rest)| rest.strip_suffix("\";"));
+        if let Some(name) = name.filter(|_| in_names) {
+            add(index + 1, name, true);
+        }
+    }
+    waits
+}
+
+/// Checks that each wait that the product names in one place is in the table of waits, and that a
+/// lock shares its name with no other wait.
+fn wait_faults(files: &Files, waits: &[NamedWait<'_>]) -> Faults {
+    let page = "docs/operating.md";
+    let Some(text) = files.get(page) else { return Faults::new() };
+    let listed = names(text, "Waits");
+    let mut faults = Faults::new();
+    for NamedWait { place, name, is_lock } in waits {
+        if !listed.iter().any(|known| known == name) {
+            faults.push(format!("{place}: {page} has no row for the wait `{name}`"));
+        }
+        let is_other = |other: &&NamedWait<'_>| other.name == *name && other.place != *place;
+        if *is_lock && let Some(other) = waits.iter().find(is_other) {
+            faults.push(format!("{place}: {} has a wait `{name}` as well", other.place));
         }
     }
     faults

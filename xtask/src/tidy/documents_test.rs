@@ -147,3 +147,28 @@ fn every_named_wait_has_a_row() {
     let found = faults(&repository).join("\n");
     assert!(found.contains("wait `unknown`") && !found.contains("wait `known`"), "{found}");
 }
+
+#[test]
+fn every_lock_has_a_row_and_a_name_of_its_own() {
+    let page =
+        "## Waits\n\n| wait | x |\n|---|---|\n| `wait` | a |\n| `lock` | b |\n| `twin` | c |\n";
+    let locks = |names: &[&str]| {
+        let lines = names.iter().map(|name| format!("    /// A lock.\n    A = \"{name}\";\n"));
+        format!("strake_env::lock_names! {{\n{}}}\n", lines.collect::<String>())
+    };
+    let first = locks(&["lock", "unknown", "twin"]) + "const B: &str = \"none\";\n";
+    let second = locks(&["twin", "wait"]) + "fn f() { waiters.enter(\"wait\", \"\"); }\n";
+    let repository = Repository::of(&[
+        ("docs/operating.md", page),
+        ("crates/a/src/a.rs", &first),
+        ("crates/a/src/b.rs", &second),
+    ]);
+    let found = faults(&repository);
+    let found: Vec<_> = found.iter().filter(|fault| fault.contains(" wait `")).collect();
+    assert_eq!(found.len(), 4, "{found:?}");
+    for (place, name) in [("a.rs:5", "unknown"), ("a.rs:7", "twin"), ("b.rs:3", "twin")] {
+        let is_it = |fault: &&&String| fault.contains(place) && fault.contains(name);
+        assert!(found.iter().any(|fault| is_it(&fault)), "{place} {name}: {found:?}");
+    }
+    assert!(found.iter().any(|fault| fault.contains("b.rs:5") && fault.contains("`wait` as well")));
+}

@@ -24,6 +24,7 @@ const FORBIDDEN: &[(&str, &str)] = &[
 const SEAM: &[&str] = &[
     "crates/strake-env/src/channel.rs",
     "crates/strake-env/src/clock.rs",
+    "crates/strake-env/src/lock_waits",
     "crates/strake-env/src/net.rs",
     "crates/strake-env/src/simulation",
     "crates/strake-env/src/sync.rs",

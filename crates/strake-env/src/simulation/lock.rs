@@ -175,6 +175,9 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
     fn try_lock_shared(&self) -> bool {
         if let Some(here) = here() {
             here.point("try to read", Location::caller());
+            if here.is_awaited(Awaited::Write(address(self))) {
+                return false;
+            }
         }
         self.0.try_lock_shared()
     }

@@ -39,7 +39,7 @@ fn changes_go_on_while_a_check_reads_everything() {
 #[test]
 fn a_check_ends_for_a_checkpoint_that_needs_its_pages() {
     let (_rig, store) = deep();
-    let holders = store.read().holders.clone();
+    let holders = store.state.read().holders.clone();
     assert!(!store.end_check(&holders), "there is none");
     let (sender, begun) = strake_env::channel::channel();
     strake_env::thread::scope(|scope| {
@@ -102,21 +102,22 @@ fn a_check_ends_when_its_caller_wants_it_no_more_and_the_next_one_runs() {
 }
 
 #[test]
-fn a_wait_for_the_lock_of_the_metadata_has_a_name() {
+fn a_wait_for_the_lock_of_the_metadata_is_listed_with_its_holder() {
     let (_rig, store) = Rig::new(1, 0, false);
     strake_env::thread::scope(|scope| {
         let held = store.state.write();
         let asking = scope.spawn(|| store.query(&MetaQuery::Counts).expect("answers"));
-        let names = || -> Vec<String> {
-            let all = store.options.waiters.snapshot();
-            all.into_iter().map(|wait| wait.reason).collect()
-        };
-        while names() != ["metadata lock"] {
+        let holder = loop {
             assert!(!asking.is_finished(), "it was held up by nobody");
+            let mut waits = strake_env::lock_waits::lock_waits().into_iter();
+            if let Some(wait) = waits.find(|wait| wait.thread.id() == asking.thread().id()) {
+                assert_eq!((wait.name, wait.mode), ("metadata lock", "shared"));
+                break wait.holders[0].thread.id();
+            }
             strake_env::thread::yield_now();
-        }
+        };
+        assert_eq!(holder, strake_env::thread::current().id());
         drop(held);
         asking.join().expect("no panic");
-        assert_eq!(names(), Vec::<String>::new());
     });
 }

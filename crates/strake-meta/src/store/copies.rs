@@ -60,7 +60,7 @@ impl MetaStore {
     /// # Errors
     /// As [`MetaStore::lose`].
     pub(super) fn lose_used(&self, lost: Vec<(Arc<Holder>, Error)>) -> Result<()> {
-        let mut state = self.write();
+        let mut state = self.state.write();
         let is_current =
             |holder: &Arc<Holder>| state.holders.iter().any(|current| Arc::ptr_eq(current, holder));
         let lost: Vec<_> = lost
@@ -119,7 +119,7 @@ impl MetaStore {
         let nsd = container.superblock().nsd;
         let result = self.copy_to(&container);
         if result.is_err() {
-            let mut state = self.write();
+            let mut state = self.state.write();
             state.joining = None;
             state.failed_nsds.push(nsd);
         }
@@ -128,7 +128,7 @@ impl MetaStore {
 
     /// An NSD for one more copy, preferably of a failure group that has no copy.
     pub(super) fn candidate(&self) -> Option<Container> {
-        let state = self.read();
+        let state = self.state.read();
         let pool = query::configuration(&state.holders[0].kv).ok()?.pool;
         let emptied = pool.being_emptied().map(|slot| pool.slots[usize::from(slot.0)].nsd);
         let groups: Vec<u32> = state
@@ -156,7 +156,7 @@ impl MetaStore {
         let holder = Arc::new(holder);
         {
             // From here on the new copy gets every change, like the others.
-            let mut state = self.write();
+            let mut state = self.state.write();
             holder.advance(state.last);
             state.joining = Some(Arc::clone(&holder));
         }
@@ -173,7 +173,7 @@ impl MetaStore {
         holder.checkpoint(Lsn(u64::MAX - 1))?;
         // Changes are shut out now. The base gets everything, durably, before the copy is named a
         // holder.
-        let mut state = self.write();
+        let mut state = self.state.write();
         if state.joining.take().is_none() {
             return Err(Error::new(ErrorKind::Io, "the new metadata copy failed"));
         }
@@ -185,7 +185,7 @@ impl MetaStore {
 
     /// Copies records from `start` on. Returns where to go on, or `None` at the end.
     fn copy_part(&self, holder: &Holder, start: Vec<u8>) -> Result<Option<Vec<u8>>> {
-        let state = self.write();
+        let state = self.state.write();
         if state.joining.is_none() {
             return Err(Error::new(ErrorKind::Io, "the new metadata copy failed"));
         }

@@ -36,7 +36,7 @@ impl MetaStore {
                 self.distrust(*nsd, now)?;
             }
         }
-        self.write().suspects.clear();
+        self.state.write().suspects.clear();
         self.renew(now)
     }
 
@@ -53,13 +53,13 @@ impl MetaStore {
     }
 
     fn are_too_few(&self) -> bool {
-        let state = self.read();
+        let state = self.state.read();
         state.containers.len() + self.losses_max < state.nsd_count
     }
 
     fn renew(&self, now: Timestamp) -> Result<()> {
         let generation = {
-            let mut state = self.write();
+            let mut state = self.state.write();
             self.begin_generation(&mut state)?;
             state.generation
         };
@@ -83,11 +83,11 @@ impl MetaStore {
         }
         let generation = container.superblock().metadata_generation;
         let missed = doubted || is_outdated(generation, self.mark()?);
-        let stopped = self.read().stopped.clone();
+        let stopped = self.state.read().stopped.clone();
         if missed && stopped.is_none() {
             self.distrust(nsd, now)?;
         }
-        let mut state = self.write();
+        let mut state = self.state.write();
         state.failed_nsds.retain(|failed| *failed != nsd);
         state.suspects.retain(|suspect| *suspect != nsd);
         state.containers.retain(|other| other.superblock().nsd != nsd);
@@ -116,7 +116,7 @@ impl MetaStore {
     /// Goes on without an NSD that has gone. Returns false if the NSD holds the last copy of the
     /// metadata. That copy is kept in use as long as possible.
     pub fn detach(&self, nsd: NsdId, reason: &str) -> bool {
-        let mut state = self.write();
+        let mut state = self.state.write();
         if state.holders.iter().all(|holder| holder.nsd == nsd) {
             return false;
         }
@@ -130,7 +130,7 @@ impl MetaStore {
     /// Like [`MetaStore::detach`], for an NSD that is there but no longer wanted, because it was
     /// replaced. If it has a copy of the metadata, another NSD gets a copy first, if there is one.
     pub fn release(&self, nsd: NsdId, reason: &str) -> bool {
-        let is_holder = self.read().holders.iter().any(|holder| holder.nsd == nsd);
+        let is_holder = self.state.read().holders.iter().any(|holder| holder.nsd == nsd);
         if is_holder && let Err(error) = self.add_copy() {
             warn!(target: "metadata", "NSD {nsd} is let go before there is another copy: {error}");
         }
@@ -146,14 +146,14 @@ impl MetaStore {
     pub(super) fn move_copy(&self, nsd: NsdId) -> Result<()> {
         let others = |state: &State| state.holders.iter().filter(|it| it.nsd != nsd).count();
         let before = {
-            let state = self.read();
+            let state = self.state.read();
             if others(&state) == state.holders.len() {
                 return Ok(());
             }
             state.holders.len()
         };
         self.add_copy()?;
-        let mut state = self.write();
+        let mut state = self.state.write();
         if others(&state) == state.holders.len() {
             return Ok(());
         }
@@ -168,7 +168,7 @@ impl MetaStore {
     /// Forgets an NSD that was durably deleted: it no longer counts among those that have
     /// generations.
     pub(super) fn forget(&self, nsd: NsdId, pool: &PoolMap) {
-        let mut state = self.write();
+        let mut state = self.state.write();
         if state.holders.iter().all(|holder| holder.nsd != nsd) {
             state.containers.retain(|container| container.superblock().nsd != nsd);
         }
@@ -178,7 +178,7 @@ impl MetaStore {
 
     /// True if this NSD takes part now.
     pub fn is_member(&self, nsd: NsdId) -> bool {
-        let state = self.read();
+        let state = self.state.read();
         state.containers.iter().any(|container| container.superblock().nsd == nsd)
     }
 

@@ -11,7 +11,7 @@ use super::{MetaStore, State};
 use crate::ops::rename::{Climb, Nesting, nestings_of};
 use crate::query;
 use crate::transaction::Transaction;
-use strake_env::sync::MutexGuard;
+use strake_env::sync::WatchedMutexGuard;
 use strake_proto::meta::MetaOp;
 use strake_proto::{ClientId, Error, ErrorKind, Result, Timestamp};
 use strake_store::KvRead;
@@ -23,7 +23,7 @@ const STEPS: usize = 1000;
 #[derive(Default)]
 pub(super) struct Walked<'a> {
     /// Keeps other moves out until the change is made.
-    _alone: Option<MutexGuard<'a, ()>>,
+    _alone: Option<WatchedMutexGuard<'a, ()>>,
     /// The count of moves at which the answers hold.
     moves: u64,
     answers: Vec<(Nesting, bool)>,
@@ -56,17 +56,15 @@ impl MetaStore {
     /// # Errors
     /// `TimedOut` if other moves take too long.
     pub(super) fn walk_before(&self, op: &MetaOp) -> Result<Walked<'_>> {
-        if !matches!(op, MetaOp::Rename { .. }) || !is_move(&self.read(), op) {
+        if !matches!(op, MetaOp::Rename { .. }) || !is_move(&self.state.read(), op) {
             return Ok(Walked::default());
         }
-        let wait = self.options.waiters.enter("directory move", "another one");
         let alone = self.moving.try_lock_for(self.options.room_wait_max).ok_or_else(|| {
             let detail = "moves of directories take too long: see `strake diag waiters`";
             Error::new(ErrorKind::TimedOut, detail)
         })?;
-        drop(wait);
         let (moves, asked) = {
-            let state = self.read();
+            let state = self.state.read();
             (state.moves, asked(&state.holders[0].kv, op).unwrap_or_default())
         };
         let walk = |asked| Some((asked, self.walk(asked).ok()?));
@@ -80,7 +78,7 @@ impl MetaStore {
     fn walk(&self, asked: Nesting) -> Result<bool> {
         let mut climb = Climb::new(asked);
         loop {
-            let state = self.read();
+            let state = self.state.read();
             let kv = &state.holders[0].kv;
             if let Some(answer) = climb.go(STEPS, |ino| Ok(query::inode(kv, ino)?.parent))? {
                 return Ok(answer);

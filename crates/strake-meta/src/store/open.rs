@@ -21,7 +21,7 @@ use crate::ops::configure::require_known;
 use crate::{machine, query};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use strake_env::sync::{Mutex, RwLock};
+use strake_env::sync::{WatchedMutex, WatchedRwLock};
 use strake_proto::layout::PoolMap;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp};
 use strake_proto::{ClientId, ClusterId, Error, ErrorKind, NsdId, Result};
@@ -174,7 +174,7 @@ impl MetaStore {
             losses_max: usize::from(configuration.code.parity).min(nsd_count - 1),
             options,
             is_full: AtomicBool::new(false),
-            state: RwLock::new(State {
+            state: WatchedRwLock::new(State {
                 nsd_count,
                 containers,
                 holders,
@@ -189,10 +189,10 @@ impl MetaStore {
                 refusals: Refusals::default(),
                 stopped: None,
             }),
-            checkpointing: Mutex::new(()),
-            copying: Mutex::new(()),
-            checking: Mutex::new(()),
-            moving: Mutex::new(()),
+            checkpointing: WatchedMutex::default(),
+            copying: WatchedMutex::default(),
+            checking: WatchedMutex::default(),
+            moving: WatchedMutex::default(),
             stops: Default::default(),
             synced: AtomicU64::new(0),
             worker: WorkerSignal::default(),

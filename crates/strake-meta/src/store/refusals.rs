@@ -53,7 +53,7 @@ impl MetaStore {
             // The window's own refusals are the same at any time.
             return Err(error);
         }
-        let mut state = self.write();
+        let mut state = self.state.write();
         if let Ok(Some(answer)) = machine::answer_of(&state.holders[0].kv, counted) {
             return Ok(answer);
         }

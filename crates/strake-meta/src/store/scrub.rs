@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_env::Stop;
-use strake_env::sync::MutexGuard;
+use strake_env::sync::WatchedMutexGuard;
 use strake_proto::meta::{MetaCheckReply, MetaPort};
 use strake_proto::nsd::ScrubPart;
 use strake_proto::{Error, ErrorKind, NsdId, Result};
@@ -40,7 +40,7 @@ impl MetaStore {
     /// Scrubs one part of the copy on `nsd`, or of the copy on the next NSD above that has one.
     pub(super) fn scrub_copy(&self, nsd: NsdId, part: u64) -> Result<Option<(NsdId, ScrubPart)>> {
         let holder = {
-            let state = self.read();
+            let state = self.state.read();
             let above = state.holders.iter().filter(|holder| holder.nsd >= nsd);
             above.min_by_key(|holder| holder.nsd).map(Arc::clone)
         };
@@ -118,7 +118,7 @@ impl MetaStore {
         let _guard = self.begin_checkpoint()?;
         self.sync()?;
         // A holder that the sync has lost is no copy any more.
-        if self.read().holders.iter().all(|other| other.nsd != holder.nsd) {
+        if self.state.read().holders.iter().all(|other| other.nsd != holder.nsd) {
             return Ok(());
         }
         work(Lsn(self.synced.load(Ordering::Acquire)))
@@ -127,7 +127,7 @@ impl MetaStore {
     /// Makes the copy on `nsd` anew from the others.
     fn replace_copy(&self, nsd: NsdId, why: &Error) -> Result<()> {
         {
-            let mut state = self.write();
+            let mut state = self.state.write();
             if state.holders.iter().all(|holder| holder.nsd == nsd) {
                 let detail = format!("there is no other copy: {why}");
                 return Err(Error::new(ErrorKind::Corrupt, detail));
@@ -139,7 +139,7 @@ impl MetaStore {
             self.add_copy()?;
         }
         let lost = [(nsd, why.clone())];
-        let mut state = self.write();
+        let mut state = self.state.write();
         let damaged = state.holders.iter().find(|holder| holder.nsd == nsd).cloned();
         self.lose(&mut state, &lost)?;
         // Other threads may still have the holder, and the next copy may take its place.
@@ -181,7 +181,7 @@ impl MetaStore {
 
     /// Checks all records as they are at one moment. Everything else goes on meanwhile.
     pub(super) fn check(&self, stop: &Stop) -> Result<MetaCheckReply> {
-        let holders = self.read().holders.clone();
+        let holders = self.state.read().holders.clone();
         let _alone = self.begin_check(stop)?;
         let mut first_error = None;
         for holder in &holders {
@@ -198,7 +198,7 @@ impl MetaStore {
     }
 
     /// Shuts out other checks.
-    fn begin_check(&self, stop: &Stop) -> Result<MutexGuard<'_, ()>> {
+    fn begin_check(&self, stop: &Stop) -> Result<WatchedMutexGuard<'_, ()>> {
         let _wait = self.options.waiters.enter("another check of the metadata", "");
         for _ in 0..CHECK_WAIT_MAX.as_millis() / CHECK_LOOK.as_millis() {
             stop.go_on()?;
@@ -215,7 +215,7 @@ impl MetaStore {
         if Arc::ptr_eq(holder, damaged) {
             return;
         }
-        let mut state = self.write();
+        let mut state = self.state.write();
         let place = state.holders.iter().position(|other| Arc::ptr_eq(other, holder));
         if let Some(at) = place.filter(|_| Arc::ptr_eq(&state.holders[0], damaged)) {
             self.put_first(&mut state, at);
@@ -230,16 +230,15 @@ impl MetaStore {
         }
         holders.iter().for_each(|holder| holder.kv.cut_views());
         // What it reads it holds until it has ended, which is soon after its next read.
-        let _wait = self.options.waiters.enter("the end of a check of the metadata", "");
         self.checking.try_lock_for(CHECK_END_MAX).is_some()
     }
 
     /// Makes the copies anew that could not be read.
     pub(super) fn mend_damaged(&self) -> Result<()> {
-        if self.read().damaged.is_empty() {
+        if self.state.read().damaged.is_empty() {
             return Ok(());
         }
-        let damaged = std::mem::take(&mut self.write().damaged);
+        let damaged = std::mem::take(&mut self.state.write().damaged);
         for nsd in damaged {
             let why = Error::new(ErrorKind::Corrupt, "something in it could not be read");
             self.replace_copy(nsd, &why)?;

@@ -101,7 +101,7 @@ impl MetaStore {
 
     /// Looks how much space there is; see the file's head.
     pub(super) fn look_for_space(&self) {
-        let state = self.read();
+        let state = self.state.read();
         state.holders.iter().chain(&state.joining).for_each(|copy| copy.kv.look_for_space());
     }
 

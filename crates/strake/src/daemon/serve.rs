@@ -213,7 +213,7 @@ impl Daemon {
             Request::Check { data } => check::answer(caller, self, *data),
             Request::CheckStatus => encode(&self.checks.status()),
             Request::IoHistory => encode(&self.observe.io.snapshot()),
-            Request::Waiters => encode(&self.observe.waiters.snapshot()),
+            Request::Waiters => encode(&self.observe.waiters.snapshot_with_locks()),
             Request::Stats => encode(&self.observe.operations.snapshot()),
             Request::Memory => encode(&self.memory()?),
             Request::DiskStart { disk } => self.start_disk(disk),
