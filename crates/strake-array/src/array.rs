@@ -7,7 +7,7 @@ use crate::room::Room;
 use crate::round::Rounds;
 use crate::stripe_io::{StripeIo, Versions};
 use std::sync::Arc;
-use strake_env::sync::Mutex;
+use strake_env::sync::WatchedMutex;
 use strake_env::{Clock, FanOut};
 use strake_observe::Observe;
 use strake_proto::layout::{NsdAvailability, Slot};
@@ -35,6 +35,11 @@ pub struct ArrayOptions {
     pub beside_others: bool,
 }
 
+strake_env::lock_names! {
+    /// Held across metadata and NSD I/O of the reaper.
+    pub(crate) Reaping = "deletions of ranges";
+}
+
 /// See the file's head.
 pub struct Array {
     /// The metadata.
@@ -54,7 +59,7 @@ pub struct Array {
     /// Bytes of a whole block.
     pub block_size: u32,
     /// One reaper of deletions at a time.
-    pub(crate) reaping: Mutex<()>,
+    pub(crate) reaping: WatchedMutex<Reaping>,
 }
 
 impl Array {
@@ -106,7 +111,7 @@ impl Array {
             clock,
             observe,
             block_size,
-            reaping: Mutex::new(()),
+            reaping: WatchedMutex::default(),
         }))
     }
 

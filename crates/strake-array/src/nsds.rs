@@ -36,7 +36,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-use strake_env::sync::{Condvar, Mutex, RwLock};
+use strake_env::sync::{Condvar, Mutex, RwLock, WatchedMutex, WatchedRwLock};
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
@@ -91,6 +91,15 @@ pub enum Place {
     Shadow,
 }
 
+strake_env::lock_names! {
+    /// Held shared across each write of a stripe.
+    pub Gate = "gate of the writes to NSDs";
+    /// Held across a metadata call.
+    Noting = "note of an NSD's state";
+    /// Held across the recovery of NSDs.
+    pub Mending = "recovery of NSDs";
+}
+
 /// See the file's head.
 pub struct NsdSet {
     slots: Vec<NsdSlot>,
@@ -108,18 +117,18 @@ pub struct NsdSet {
     deleted: RwLock<Vec<SlotIndex>>,
     heirs: Heirs,
     missed: Mutex<Missed>,
-    gate: RwLock<()>,
+    gate: WatchedRwLock<Gate>,
     /// How often some NSD was found started anew.
     restarts: AtomicU64,
     /// Serialises all changes of `availability` and `noted` that depend on each other.
-    noting: Mutex<()>,
+    noting: WatchedMutex<Noting>,
     /// How often this client was told to leave an NSD. A leaf.
     left: Mutex<u64>,
     /// Whether the mender should look after the NSDs now.
     attention: Mutex<bool>,
     called: Condvar,
     /// Only one thread at a time looks after them.
-    mending: Mutex<()>,
+    mending: WatchedMutex<Mending>,
     /// What the NSDs grant this client. `None` for a single mount.
     holdings: Option<Holdings>,
 }
@@ -248,13 +257,13 @@ impl NsdSet {
             client,
             clock,
             placements: RwLock::default(),
-            gate: RwLock::new(()),
+            gate: WatchedRwLock::default(),
             restarts: AtomicU64::new(0),
-            noting: Mutex::new(()),
+            noting: WatchedMutex::default(),
             left: Mutex::new(0),
             attention: Mutex::new(false),
             called: Condvar::new(),
-            mending: Mutex::new(()),
+            mending: WatchedMutex::default(),
             holdings: None,
         };
         for (slot, port) in ports {
@@ -346,7 +355,7 @@ impl NsdSet {
     }
 
     /// The gate. Every stripe write holds it shared; see the file's head.
-    pub fn gate(&self) -> &RwLock<()> {
+    pub fn gate(&self) -> &WatchedRwLock<Gate> {
         &self.gate
     }
 
@@ -629,7 +638,7 @@ impl NsdSet {
     }
 
     /// The lock of the thread that looks after the NSDs. It is held across their whole recovery.
-    pub fn mending(&self) -> &Mutex<()> {
+    pub fn mending(&self) -> &WatchedMutex<Mending> {
         &self.mending
     }
 

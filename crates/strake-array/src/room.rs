@@ -27,7 +27,7 @@ use crate::stripe_io::StripeIo;
 use asking::Asked;
 use std::sync::Arc;
 use std::time::Duration;
-use strake_env::sync::{Mutex, MutexGuard};
+use strake_env::sync::{Mutex, WatchedMutex, WatchedMutexGuard};
 use strake_env::thread::ThreadId;
 use strake_proto::limits::{SHORT_BLOCK_BYTES_MAX, UNIT_BYTES};
 use strake_proto::{Code, ErrorKind, Geometry, Result};
@@ -124,6 +124,13 @@ impl State {
     }
 }
 
+strake_env::lock_names! {
+    /// Held by the thread whose turn it is, while it makes what is dirty durable.
+    Turns = "turn to find space";
+    /// Held across the calls of all NSDs.
+    Asking = "ask for space";
+}
+
 /// See the file's head.
 pub struct Room {
     io: Arc<StripeIo>,
@@ -132,9 +139,9 @@ pub struct Room {
     block_size: u64,
     state: Mutex<State>,
     /// Held by the thread whose turn it is.
-    turns: Mutex<()>,
+    turns: WatchedMutex<Turns>,
     /// Held by the thread that asks the NSDs for space.
-    asked: Mutex<Asked>,
+    asked: WatchedMutex<Asking, Asked>,
 }
 
 impl Room {
@@ -146,8 +153,8 @@ impl Room {
             slots: (io.nsds().slots().count() as u64).max(1),
             block_size: block_size.into(),
             state: Mutex::default(),
-            turns: Mutex::default(),
-            asked: Mutex::default(),
+            turns: WatchedMutex::default(),
+            asked: WatchedMutex::default(),
         };
         room.learn(0);
         room.ask_ahead();
@@ -418,7 +425,7 @@ impl Drop for Flight<'_> {
 /// While a turn lives, no other thread finds room.
 pub struct Turn<'a> {
     room: &'a Room,
-    _alone: MutexGuard<'a, ()>,
+    _alone: WatchedMutexGuard<'a, ()>,
 }
 
 impl Drop for Turn<'_> {

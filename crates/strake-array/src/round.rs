@@ -14,7 +14,7 @@
 use crate::stripe_io::{Committed, StripeIo, Written};
 use std::sync::Arc;
 use std::time::Duration;
-use strake_env::sync::{Condvar, Mutex, RwLock, RwLockReadGuard};
+use strake_env::sync::{Condvar, Mutex, WatchedReadGuard, WatchedRwLock};
 use strake_observe::Observe;
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result, SlotIndex};
@@ -78,6 +78,11 @@ impl Waiting {
     }
 }
 
+strake_env::lock_names! {
+    /// See [`Rounds::begin_settling`].
+    Settling = "others who settle";
+}
+
 /// See the file's head.
 pub struct Rounds {
     io: Arc<StripeIo>,
@@ -87,7 +92,7 @@ pub struct Rounds {
     accepted: Mutex<(Vec<Accepted>, usize)>,
     settled: Mutex<Vec<SettledStripe>>,
     /// See [`Rounds::begin_settling`].
-    settling: RwLock<()>,
+    settling: WatchedRwLock<Settling>,
 }
 
 impl Rounds {
@@ -100,7 +105,7 @@ impl Rounds {
             ended: Condvar::new(),
             accepted: Mutex::default(),
             settled: Mutex::default(),
-            settling: RwLock::new(()),
+            settling: WatchedRwLock::default(),
         }
     }
 
@@ -114,16 +119,12 @@ impl Rounds {
     /// The guard of a thread that makes files durable. The thread takes it before it collects the
     /// unsettled stripes of the files, and keeps it until these are settled. Such threads do not
     /// wait for each other. They wait only for [`Rounds::wait_for_settling`], up to its limit.
-    pub fn begin_settling(&self) -> RwLockReadGuard<'_, ()> {
-        self.settling.try_read().unwrap_or_else(|| {
-            let _wait = self.observe.waiters.enter("others who settle", "");
-            self.settling.read()
-        })
+    pub fn begin_settling(&self) -> WatchedReadGuard<'_, ()> {
+        self.settling.read()
     }
 
     /// Waits until every thread that has begun to settle has done so, at most for `limit`.
     pub fn wait_for_settling(&self, limit: Duration) {
-        let _wait = self.observe.waiters.enter("others who settle", "");
         drop(self.settling.try_write_for(limit));
     }
 

@@ -17,15 +17,20 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use strake_env::sync::RwLock;
+use strake_env::sync::WatchedRwLock;
 use strake_proto::Result;
+
+strake_env::lock_names! {
+    /// Held shared while the kernel's pages are written back.
+    WriteBack = "write-back of the same file";
+}
 
 /// The state of the kernel's pages of one open inode.
 #[derive(Default)]
 pub(crate) struct Pages {
     filled: AtomicBool,
     /// The ranges of direct writes under way.
-    under_way: RwLock<Vec<Range<u64>>>,
+    under_way: WatchedRwLock<WriteBack, Vec<Range<u64>>>,
 }
 
 /// A direct write under way. It begins before its bytes are there, and ends when no page has older

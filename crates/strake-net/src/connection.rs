@@ -19,7 +19,7 @@ use std::io::BufReader;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::stream::{Endpoint, Stream};
-use strake_env::sync::Mutex;
+use strake_env::sync::{Mutex, WatchedMutex};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_env::workers::Workers;
 use strake_proto::{Error, ErrorKind, Result};
@@ -39,6 +39,11 @@ pub struct Connection {
     peer: ProvenPeer,
 }
 
+strake_env::lock_names! {
+    /// Held while a frame is written to the socket.
+    Writing = "connection to a server";
+}
+
 struct Writer {
     stream: Stream,
     seal: Seal,
@@ -48,7 +53,7 @@ struct Writer {
 struct Inner {
     /// A handle to end the stream with.
     stream: Stream,
-    writer: Mutex<Writer>,
+    writer: WatchedMutex<Writing, Writer>,
     calls: Calls,
     spare: Mutex<Vec<Vec<u8>>>,
 }
@@ -144,7 +149,7 @@ impl Connection {
         let (for_reader, for_end) = (stream.try_clone()?, stream.try_clone()?);
         let inner = Arc::new(Inner {
             stream: for_end,
-            writer: Mutex::new(Writer { stream, seal: agreed.sending }),
+            writer: WatchedMutex::new(Writer { stream, seal: agreed.sending }),
             calls: Calls::new(agreed.terms.limits),
             spare: Mutex::default(),
         });

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use strake_env::WaitNames;
 use strake_env::stream::{Endpoint, Listener, Stream};
-use strake_env::sync::{Condvar, Mutex};
+use strake_env::sync::{Condvar, Mutex, WatchedMutex};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_proto::limits::MESSAGE_BYTES_MAX;
 use strake_proto::{Error, ErrorKind, NodeName, Result};
@@ -195,14 +195,21 @@ struct Job {
     frame: Frame,
 }
 
+strake_env::lock_names! {
+    /// Held while a frame is written to the socket.
+    Replying = "connection to a client";
+    /// See [`Peer::order`].
+    InOrder = "earlier request of the same client";
+}
+
 /// A connected client.
 struct Peer {
     /// A handle to end the stream with.
     stream: Stream,
     /// Present once it was welcomed.
-    writer: Mutex<Option<(Stream, Seal)>>,
+    writer: WatchedMutex<Replying, Option<(Stream, Seal)>>,
     /// Held from the execution of an ordered request until its answer is written.
-    order: Mutex<()>,
+    order: WatchedMutex<InOrder>,
     progress: Mutex<Progress>,
     answered: Condvar,
     /// Who it is, once it was welcomed.
@@ -542,8 +549,8 @@ impl Peer {
     fn new(stream: &Stream) -> Result<Arc<Peer>> {
         Ok(Arc::new(Peer {
             stream: stream.try_clone()?,
-            writer: Mutex::new(None),
-            order: Mutex::new(()),
+            writer: WatchedMutex::default(),
+            order: WatchedMutex::default(),
             progress: Mutex::default(),
             answered: Condvar::new(),
             proven: OnceLock::new(),

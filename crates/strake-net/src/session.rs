@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use strake_env::WaitNames;
 use strake_env::clock::Clock;
-use strake_env::sync::Mutex;
+use strake_env::sync::{Mutex, WatchedMutex};
 use strake_proto::{Error, ErrorKind, Result};
 
 /// The pause after the first failed attempt to connect; doubled up to [`PAUSE_MAX`].
@@ -78,12 +78,17 @@ pub struct SessionEnv {
 /// The work to be done on a fresh connection before calls may use it.
 pub(crate) type Prepare<'a> = &'a dyn Fn(&Connection) -> Result<()>;
 
+strake_env::lock_names! {
+    /// Held while a connection is made.
+    Connecting = "new connection to a server";
+}
+
 pub(crate) struct Session {
     whereabouts: Whereabouts,
     service: Service,
     limits: SessionLimits,
     env: SessionEnv,
-    connection: Mutex<Option<Arc<Connection>>>,
+    connection: WatchedMutex<Connecting, Option<Arc<Connection>>>,
     /// Attempts to connect so far, and how the last one failed: callers that queued up behind a
     /// failing attempt share its failure instead of each repeating it.
     attempts: AtomicU64,
@@ -113,7 +118,7 @@ impl Session {
             service,
             limits,
             env,
-            connection: Mutex::new(None),
+            connection: WatchedMutex::default(),
             attempts: AtomicU64::new(0),
             failure: Mutex::new(None),
         }

@@ -61,7 +61,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use straighten::Crooked;
-use strake_env::sync::{Mutex, MutexGuard};
+use strake_env::sync::{Mutex, WatchedMutex, WatchedMutexGuard};
 use strake_env::{Clock, Disk};
 use strake_observe::{Observe, Operation};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
@@ -90,6 +90,19 @@ struct Moment {
     committing: Lsn,
 }
 
+strake_env::lock_names! {
+    /// Held while a change is decided. The index may have to be read from the disk for that.
+    ObjectLock = "NSD object";
+    /// Held across I/O only while a check counts.
+    OrderLock = "NSD order of changes";
+    /// Held while a checkpoint is made.
+    Checkpointing = "NSD checkpoint";
+    /// Held while the host is told of what is free.
+    Releasing = "NSD release of space";
+    /// Held by a check from its beginning to its end.
+    Checking = "NSD check";
+}
+
 /// The block store of one NSD; see the module.
 pub struct BlockStore {
     /// Keeps the other users of the chunk source alive.
@@ -104,9 +117,9 @@ pub struct BlockStore {
     index: Kv,
     space: Arc<Space>,
     reclaim: Reclaim,
-    objects: [Mutex<()>; OBJECT_LOCKS],
-    order: Mutex<()>,
-    checkpointing: Mutex<()>,
+    objects: [WatchedMutex<ObjectLock>; OBJECT_LOCKS],
+    order: WatchedMutex<OrderLock>,
+    checkpointing: WatchedMutex<Checkpointing>,
     /// Strips whose current version is not known to be stable everywhere.
     unsettled: Mutex<BTreeSet<StripKey>>,
     trailers: Mutex<TrailerCache>,
@@ -115,7 +128,7 @@ pub struct BlockStore {
     /// Range deletions under way.
     deletions: AtomicU64,
     /// A thread holds this while it gives released units back.
-    releasing: Mutex<()>,
+    releasing: WatchedMutex<Releasing>,
     /// The number of reads and writes of strips since the start, and that number at the last
     /// discard.
     ios: AtomicU64,
@@ -123,7 +136,7 @@ pub struct BlockStore {
     /// The count of a check under way.
     audit: Mutex<Option<Audit>>,
     /// Held by a check, so that only one runs at a time.
-    checking: Mutex<()>,
+    checking: WatchedMutex<Checking>,
     /// The last entry that a commit has begun to cover. Changed under `order`.
     committing: AtomicU64,
     /// The last entry that is durable.
@@ -213,7 +226,7 @@ impl BlockStore {
             .clone()
     }
 
-    fn object_lock(&self, object: ObjectId) -> MutexGuard<'_, ()> {
+    fn object_lock(&self, object: ObjectId) -> WatchedMutexGuard<'_, ()> {
         // Object ids ascend, and neighbouring objects are often in use at the same time.
         self.objects[(object.0 % OBJECT_LOCKS as u64) as usize].lock()
     }

@@ -23,7 +23,7 @@ use crate::superblock::{
 };
 use std::ops::Range;
 use std::sync::{Arc, Weak};
-use strake_env::sync::{Mutex, RwLock};
+use strake_env::sync::{Mutex, RwLock, WatchedMutex};
 use strake_env::{AlignedBuffer, Disk};
 use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId, Result};
 
@@ -92,10 +92,15 @@ pub struct Container {
     inner: Arc<Inner>,
 }
 
+strake_env::lock_names! {
+    /// Held across the superblock's I/O.
+    Update = "superblock of an NSD";
+}
+
 struct Inner {
     disk: Arc<dyn Disk>,
     geometry: Geometry,
-    update: Mutex<()>,
+    update: WatchedMutex<Update>,
     current: RwLock<Arc<Superblock>>,
     source: RwLock<Option<Weak<dyn ChunkSource>>>,
     /// Drafts by [`KvRole`]: the space of stores that will replace those in the superblock. The
@@ -204,7 +209,7 @@ impl Container {
             inner: Arc::new(Inner {
                 disk,
                 geometry,
-                update: Mutex::new(()),
+                update: WatchedMutex::default(),
                 current: RwLock::new(Arc::new(superblock)),
                 source: RwLock::new(None),
                 drafts: Mutex::default(),

@@ -36,7 +36,7 @@ use key::Key;
 use overlay::{Change, Overlay};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use strake_env::sync::{Mutex, RwLock};
+use strake_env::sync::{Mutex, RwLock, WatchedMutex, WatchedRwLock};
 use strake_proto::{Error, ErrorKind, Result};
 
 use pages::Pages;
@@ -142,7 +142,7 @@ pub struct KvStats {
 pub struct Kv {
     layers: RwLock<Layers>,
     /// The base's writer. `None` for a store in memory only.
-    checkpointing: Mutex<Option<Writer>>,
+    checkpointing: WatchedMutex<Checkpointing, Option<Writer>>,
     /// The place of the base. `None` for a store in memory only.
     region: Option<KvRegion>,
     checkpoints: AtomicU64,
@@ -158,7 +158,14 @@ pub struct Kv {
 }
 
 /// Views read under it. True once they are cut.
-type Gate = Arc<RwLock<bool>>;
+type Gate = Arc<WatchedRwLock<Views, bool>>;
+
+strake_env::lock_names! {
+    /// Held while a checkpoint writes the base.
+    Checkpointing = "checkpoint of a key-value store";
+    /// Held shared by a view across one read of the base.
+    Views = "view of a key-value store";
+}
 
 struct Layers {
     active: Overlay,
@@ -216,7 +223,7 @@ impl Kv {
                 applied_in_base: applied,
             }),
             region: writer.as_ref().map(|writer| writer.region.clone()),
-            checkpointing: Mutex::new(writer),
+            checkpointing: WatchedMutex::new(writer),
             checkpoints: AtomicU64::new(0),
             base_weight: AtomicU64::new(0),
             length_max: AtomicU64::new(u64::MAX),

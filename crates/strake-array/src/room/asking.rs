@@ -11,7 +11,7 @@
 
 use super::{Claim, Room, State};
 use crate::nsds::is_nsd_fault;
-use strake_env::sync::MutexGuard;
+use strake_env::sync::WatchedMutexGuard;
 use strake_proto::nsd::{NsdReply, NsdRequest, SpaceAsk};
 
 /// What was so at the last tick, and at the last ask. The thread that asks holds its lock.
@@ -63,7 +63,7 @@ impl Room {
     }
 
     /// The lock of the thread that asks. `None` for a single mount.
-    pub(super) fn begin_asking(&self) -> Option<MutexGuard<'_, Asked>> {
+    pub(super) fn begin_asking(&self) -> Option<WatchedMutexGuard<'_, Asked>> {
         self.io.nsds().holdings().map(|_| self.asked.lock())
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use strake_array::room::{Claim, Flight};
 use strake_array::stripe_io::{Patch, Patched, on_disk, padded_bytes, rows_of};
 use strake_env::AlignedBuffer;
-use strake_env::sync::{RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
+use strake_env::sync::WatchedReadGuard;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result, Version};
 
@@ -167,7 +167,7 @@ fn send_block(
     let taken = Taken::of(mount, block, &mut data, base.is_some());
     block.pinned.fetch_add(1, Ordering::AcqRel);
 
-    let data = RwLockWriteGuard::downgrade_to_upgradable(data);
+    let data = data.downgrade_to_upgradable();
     let restarts = mount.array.io.nsds().restarts();
     match send_bytes(mount, layout, block, &data, &taken.changed, base) {
         Ok(Patched::Accepted(written)) => {
@@ -197,7 +197,7 @@ fn send_block(
         failed => {
             // The lock is kept. Otherwise another sender would find the block clean and call it
             // stable.
-            let mut data = RwLockUpgradableReadGuard::upgrade(data);
+            let mut data = block.data.upgrade(data);
             taken.give_back(file, block, &mut data);
             failed.map(|_| Sending::NotBase)
         }
@@ -376,7 +376,10 @@ fn note_gain(inode: &InodeState, block: &Block, (from, to): (u32, u32), fresh: u
 
 /// The content of a file, held shared. Before it returns, everything is durable that must be
 /// durable before a block is sent.
-fn durable_content<'a>(mount: &Mount, file: &'a FileState) -> Result<RwLockReadGuard<'a, Content>> {
+fn durable_content<'a>(
+    mount: &Mount,
+    file: &'a FileState,
+) -> Result<WatchedReadGuard<'a, Content>> {
     loop {
         let content = file.content.read();
         // The barrier is read under `content`, because raising it needs `content` exclusively.

@@ -89,7 +89,6 @@ fn with_own_room<T>(mount: &Mount, work: &mut impl FnMut() -> Result<T>) -> Resu
 /// # Errors
 /// `Io` if the turns of others take too long: disks that do not answer hold them up.
 fn take_turn(mount: &Mount) -> Result<Turn<'_>> {
-    let _wait = mount.array.observe.waiters.enter("turn to find space", "");
     let turn = mount.array.room.take_turn(mount.settings.standstill_max);
     turn.ok_or_else(|| Error::new(ErrorKind::Io, "what is dirty cannot be made durable"))
 }

@@ -5,7 +5,7 @@
 use crate::memory::file::FileState;
 use std::sync::Arc;
 use std::time::Duration;
-use strake_env::sync::{Mutex, RwLock};
+use strake_env::sync::{Mutex, WatchedMutex, WatchedRwLock};
 use strake_proto::acl::Acl;
 use strake_proto::meta::{AttrChange, Inode};
 use strake_proto::{Attr, Error, FileType, Generation, Ino, Result, Timestamp};
@@ -83,16 +83,23 @@ pub(crate) struct Core {
     pub(crate) dirty_since: Option<Duration>,
 }
 
+strake_env::lock_names! {
+    /// See [`InodeState::lifetime`].
+    pub(crate) Lifetime = "opening or removal of the same file";
+    /// See [`InodeState::names`].
+    pub(crate) Names = "names in the same directory";
+}
+
 /// See the file's head.
 pub(crate) struct InodeState {
     pub(crate) ino: Ino,
     /// Held shared while the inode is opened, and exclusively while its last name is removed or it
     /// is reaped. It is held across one metadata call, so an inode that is being opened is never
     /// removed as unused.
-    pub(crate) lifetime: RwLock<()>,
+    pub(crate) lifetime: WatchedRwLock<Lifetime>,
     /// Of a directory: held while a name in it is removed or replaced, from the look at what the
     /// name leads to until the metadata has answered.
-    pub(crate) names: Mutex<()>,
+    pub(crate) names: WatchedMutex<Names>,
     pub(crate) core: Mutex<Core>,
 }
 
@@ -140,7 +147,8 @@ impl InodeState {
             file: None,
             dirty_since: None,
         };
-        InodeState { ino, lifetime: RwLock::new(()), names: Mutex::new(()), core: Mutex::new(core) }
+        let (lifetime, names) = (WatchedRwLock::default(), WatchedMutex::default());
+        InodeState { ino, lifetime, names, core: Mutex::new(core) }
     }
 
     /// Whether the state can be dropped and made anew without a loss: the metadata has all of it,

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use strake_array::room::Claim;
 use strake_env::AlignedBuffer;
-use strake_env::sync::{Mutex, RwLock};
+use strake_env::sync::{Mutex, WatchedRwLock};
 use strake_proto::Version;
 use strake_proto::limits::UNIT_BYTES;
 
@@ -150,6 +150,11 @@ pub(crate) trait Owner: Send + Sync {
     fn forget_block(&self, index: u64);
 }
 
+strake_env::lock_names! {
+    /// Held across NSD I/O of the block: shared while it is sent, exclusively while it is read.
+    pub(crate) DataLock = "block of a file";
+}
+
 /// See the file's head. `data` may be held across NSD I/O: shared while the block is sent,
 /// exclusively while it is read from the NSDs.
 pub(crate) struct Block {
@@ -176,7 +181,7 @@ pub(crate) struct Block {
     /// The version that is known to be stable on all NSDs that are not noted; `NONE` if none is.
     stable: Mutex<Version>,
     pub(crate) gain: Mutex<Gain>,
-    pub(crate) data: RwLock<BlockData>,
+    pub(crate) data: WatchedRwLock<DataLock, BlockData>,
 }
 
 /// What a block gained on disks by writes that are accepted and not yet stable.
@@ -348,7 +353,7 @@ impl Block {
             stored: AtomicU32::new(if limit == 0 { 0 } else { STORED_UNKNOWN }),
             stable: Mutex::new(Version::NONE),
             gain: Mutex::new(Gain { unstable: Some(0), owed: 0 }),
-            data: RwLock::new(BlockData { limit, length: limit, ..BlockData::default() }),
+            data: WatchedRwLock::new(BlockData { limit, length: limit, ..BlockData::default() }),
         })
     }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 use strake_array::floors::Floors;
 use strake_array::meta_link::MetaLink;
 use strake_array::room::{Claim, Room};
-use strake_env::sync::{Mutex, RwLock};
+use strake_env::sync::{Mutex, WatchedMutex, WatchedRwLock};
 use strake_proto::meta::{FileData, Inode};
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result};
 
@@ -35,15 +35,26 @@ pub(crate) enum Content {
     Object(ObjectLayout),
 }
 
+strake_env::lock_names! {
+    /// Held across NSD I/O of the file, exclusively also across one metadata call.
+    pub(crate) ContentLock = "contents of the same file";
+    /// Held across one extending write, which may wait for `content`.
+    pub(crate) Extending = "end of the same file";
+    /// Held across NSD and metadata I/O of the file's sync.
+    pub(crate) Syncing = "sync of the same file";
+    /// Held across one metadata call.
+    pub(crate) SizeLock = "size of the same file";
+}
+
 /// See the file's head.
 pub(crate) struct FileState {
-    pub(crate) content: RwLock<Content>,
+    pub(crate) content: WatchedRwLock<ContentLock, Content>,
     pub(crate) size: AtomicU64,
-    pub(crate) extend: Mutex<()>,
+    pub(crate) extend: WatchedMutex<Extending>,
     /// One sync of this file at a time.
-    pub(crate) syncing: Mutex<()>,
+    pub(crate) syncing: WatchedMutex<Syncing>,
     /// One size-changing metadata entry of this file at a time.
-    pub(crate) meta: Mutex<()>,
+    pub(crate) meta: WatchedMutex<SizeLock>,
     blocks: Mutex<HashMap<u64, Arc<Block>>>,
     dirty: Mutex<BTreeSet<u64>>,
     /// The dirty blocks that have units which are on no disk.
@@ -106,11 +117,11 @@ impl FileState {
             _ => 0,
         };
         Ok(Arc::new(FileState {
-            content: RwLock::new(content),
+            content: WatchedRwLock::new(content),
             size: AtomicU64::new(size),
-            extend: Mutex::new(()),
-            syncing: Mutex::new(()),
-            meta: Mutex::new(()),
+            extend: WatchedMutex::default(),
+            syncing: WatchedMutex::default(),
+            meta: WatchedMutex::default(),
             blocks: Mutex::default(),
             dirty: Mutex::default(),
             unsaved: Mutex::default(),

@@ -8,6 +8,7 @@ use crate::tokens::{exclusive, shared};
 use crate::vfs::{Entry, OpenFlags};
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
+use strake_env::sync::WatchedMutexGuard;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed, RenameMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
 
@@ -343,7 +344,7 @@ fn rename_children(
 fn lock_names<'a>(
     one: &'a Arc<InodeState>,
     other: &'a Arc<InodeState>,
-) -> (strake_env::sync::MutexGuard<'a, ()>, Option<strake_env::sync::MutexGuard<'a, ()>>) {
+) -> (WatchedMutexGuard<'a, ()>, Option<WatchedMutexGuard<'a, ()>>) {
     if one.ino == other.ino {
         return (one.names.lock(), None);
     }

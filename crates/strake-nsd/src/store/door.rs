@@ -16,9 +16,14 @@ use super::BlockStore;
 use crate::admission::{Admission, Refusal};
 use crate::grants::Holder;
 use std::collections::BTreeMap;
-use strake_env::sync::{Condvar, Mutex, MutexGuard};
+use strake_env::sync::{Condvar, Mutex, MutexGuard, WatchedMutex};
 use strake_proto::nsd::{AdmissionReply, NsdContext, NsdReply, NsdRequest};
 use strake_proto::{Error, ErrorKind, Result};
+
+strake_env::lock_names! {
+    /// Held while a new term is made durable.
+    TermLock = "NSD term";
+}
 
 /// See the file's head.
 pub(super) struct Door {
@@ -26,7 +31,7 @@ pub(super) struct Door {
     /// Signalled when a request has ended and somebody waits for that.
     ended: Condvar,
     /// Held while a new term is made durable.
-    terms: Mutex<()>,
+    terms: WatchedMutex<TermLock>,
 }
 
 struct State {
@@ -47,7 +52,7 @@ fn sender(context: &NsdContext) -> Sender {
 impl Door {
     pub(super) fn new(admission: Admission) -> Door {
         let state = State { admission, inside: BTreeMap::new(), waiting: 0 };
-        Door { state: Mutex::new(state), ended: Condvar::new(), terms: Mutex::new(()) }
+        Door { state: Mutex::new(state), ended: Condvar::new(), terms: WatchedMutex::default() }
     }
 }
 

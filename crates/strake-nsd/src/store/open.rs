@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use strake_env::sync::Mutex;
+use strake_env::sync::{Mutex, WatchedMutex};
 use strake_env::{Clock, RealClock};
 use strake_observe::Observe;
 use strake_proto::limits::UNIT_BYTES;
@@ -134,19 +134,19 @@ impl BlockStore {
             index,
             space,
             reclaim: Reclaim::default(),
-            objects: [const { Mutex::new(()) }; OBJECT_LOCKS],
-            order: Mutex::new(()),
-            checkpointing: Mutex::new(()),
+            objects: [const { WatchedMutex::new(()) }; OBJECT_LOCKS],
+            order: WatchedMutex::default(),
+            checkpointing: WatchedMutex::default(),
             unsettled: Mutex::new(walk.unsettled),
             trailers: Mutex::default(),
             strips: AtomicU64::new(walk.strips),
             promises: AtomicU64::new(walk.promises),
             deletions: AtomicU64::new(0),
-            releasing: Mutex::new(()),
+            releasing: WatchedMutex::default(),
             ios: AtomicU64::new(0),
             ios_seen: AtomicU64::new(0),
             audit: Mutex::new(None),
-            checking: Mutex::new(()),
+            checking: WatchedMutex::default(),
             committing: AtomicU64::new(durable),
             durable: AtomicU64::new(durable),
             recovered: AtomicU64::new(durable),

@@ -32,7 +32,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use strake_env::sync::{Mutex, RwLock};
+use strake_env::sync::{RwLock, WatchedMutex};
 use strake_env::thread::undisturbed;
 use strake_env::{AlignedBuffer, Disk};
 use strake_proto::ErrorKind;
@@ -71,6 +71,11 @@ pub(crate) fn capacity_bytes(geometry: &Geometry, chunk_count: u64) -> u64 {
     Layout::of(geometry.chunk_bytes).data_units * UNIT_BYTES * chunk_count
 }
 
+strake_env::lock_names! {
+    /// Held across the writes of units.
+    Writing = "pages of a key-value store";
+}
+
 /// redb's file.
 pub(super) struct Pages {
     region: KvRegion,
@@ -81,7 +86,7 @@ pub(super) struct Pages {
     refused: AtomicBool,
     /// A thread holds this while it changes or writes back units, so no unit is dropped from
     /// `dirty` unwritten. It is taken before `state`.
-    writing: Mutex<()>,
+    writing: WatchedMutex<Writing>,
 }
 
 struct State {
@@ -117,7 +122,7 @@ impl Pages {
         let state = State { space, dirty: BTreeMap::new(), tables: BTreeMap::new(), header: None };
         let (state, ahead) = (RwLock::new(state), Ahead::new());
         let refused = AtomicBool::new(false);
-        Pages { region, layout, state, ahead, refused, writing: Mutex::new(()) }
+        Pages { region, layout, state, ahead, refused, writing: WatchedMutex::default() }
     }
 
     /// Ends all writing.
