@@ -4,22 +4,27 @@
 use super::*;
 use strake_env::{ManualClock, Rng};
 use strake_proto::layout::NsdAvailability;
-use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
+use strake_proto::meta::{Configuration, MetaEntry, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
-use strake_proto::{ClientId, LayoutVersion, ObjectId, PoolMap};
+use strake_proto::{ClientId, ClusterId, LayoutVersion, ObjectId, PoolMap, Timestamp};
 use strake_testing::{MemoryNsd, memory_nsd::Faults};
 
 pub(crate) const BLOCK_SIZE: u32 = 256 << 10;
 
-/// Metadata that only takes notes.
-#[derive(Default)]
+/// Metadata that only takes notes, and has a pool map.
 struct Notes {
+    configuration: Configuration,
     entries: strake_env::sync::Mutex<Vec<MetaEntry>>,
 }
 
 impl MetaPort for Notes {
-    fn query(&self, _query: &MetaQuery) -> Result<MetaReply> {
-        Ok(MetaReply::Done)
+    fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        match query {
+            MetaQuery::Configuration => {
+                Ok(MetaReply::Configuration(Box::new(self.configuration.clone())))
+            }
+            _ => Ok(MetaReply::Done),
+        }
     }
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
         self.entries.lock().push(entry.clone());
@@ -68,7 +73,18 @@ pub(crate) fn io_over_all(bench: &Bench, grant: u64) -> StripeIo {
 
 pub(crate) fn bench(code: Code, count: u16) -> Bench {
     let nsds: Vec<_> = (0..count).map(|at| MemoryNsd::new(NsdId(u32::from(at) + 1))).collect();
-    let notes = Arc::new(Notes::default());
+    let configuration = Configuration {
+        cluster: ClusterId([7; 16]),
+        name: "tests".to_owned(),
+        code,
+        block_size: BLOCK_SIZE,
+        pool: pool(count),
+        created: Timestamp::default(),
+        settings: Vec::new(),
+        incompat_flags: 0,
+        compat_flags: 0,
+    };
+    let notes = Arc::new(Notes { configuration, entries: Default::default() });
     let layout = ObjectLayout {
         object: ObjectId(7),
         code,
