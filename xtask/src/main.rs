@@ -2,6 +2,7 @@
 //! ones.
 
 mod runner;
+mod sbom;
 mod soak;
 mod suites;
 mod tidy;
@@ -14,6 +15,7 @@ const HELP: &str = "xtask COMMAND
   suites       the suites on real mounts: [--quick] [--only NAME]...
   soak         long versions: --seed N --minutes M
   arrows       which crates, and which folders of the client, use which; fails on a circle
+  sbom         what the program is made of (CycloneDX); fails on a licence that is not accepted
   tidy         the rules that clippy does not know, on all files of the repository
 ";
 
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
         Some("test") => runner::run(&runner::test_steps()),
         Some("soak") => soak::main(&arguments[1..]),
         Some("tidy") => tidy::main(),
+        Some("sbom") => sbom::main(),
         Some("arrows") => tidy::arrows::main(),
         Some("suites") => suites::main(&arguments[1..]),
         Some(suites::janitor::COMMAND) => suites::janitor::main(&arguments[1..]),
