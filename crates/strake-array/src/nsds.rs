@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::sync::{Condvar, Mutex, RwLock, WatchedMutex, WatchedRwLock};
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
-use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::meta::MetaPort;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
 use strake_proto::{
     BlockIndex, ClientId, Code, Error, ErrorKind, FsId, LayoutVersion, MapVersion, NsdId,
@@ -472,48 +472,11 @@ impl NsdSet {
         NsdContext { client: self.client, map, ..NsdContext::default() }
     }
 
-    /// Sets what the administrator wants of an NSD, durably.
-    ///
-    /// # Errors
-    /// The metadata's.
-    pub fn set_status(&self, slot: SlotIndex, status: NsdStatus) -> Result<()> {
-        let _serial = self.noting.lock();
-        let availability = match self.is_noted(slot) {
-            true => NsdAvailability::Unrecovered,
-            false => NsdAvailability::Up,
-        };
-        let state = NsdState { status, availability };
-        self.change_pool(MetaOp::SetNsdState { nsd: self.nsd(slot), state })?;
-        *self.slot(slot).status.lock() = status;
-        Ok(())
-    }
-
     /// Whether new files get no strips on `slot`.
     pub fn is_left_out(&self, slot: SlotIndex) -> bool {
         let pool = self.pool.read();
         let last = pool.layouts.last();
         last.is_some_and(|layout| layout.members.iter().all(|(member, _)| *member != slot))
-    }
-
-    /// Reads the pool map again.
-    fn refresh_pool(&self) -> Result<()> {
-        self.take_pool(*self.configuration()?);
-        Ok(())
-    }
-
-    fn configuration(&self) -> Result<Box<Configuration>> {
-        match self.meta.query(&MetaQuery::Configuration)? {
-            MetaReply::Configuration(configuration) => Ok(configuration),
-            _ => Err(crate::meta_link::wrong_reply()),
-        }
-    }
-
-    fn take_pool(&self, configuration: Configuration) {
-        let mut pool = self.pool.write();
-        if pool.version <= configuration.pool.version {
-            self.map.store(configuration.pool.version.0, Ordering::Relaxed);
-            *pool = configuration.pool;
-        }
     }
 
     /// Takes an NSD that failed out of use.
@@ -588,31 +551,6 @@ impl NsdSet {
             self.missed().distrust(slot);
             self.note(slot)
         })
-    }
-
-    /// Writes an NSD's state into the metadata, durably. Another client may have suspended the NSD,
-    /// or ended that, since this one has read the pool map.
-    fn record(&self, slot: SlotIndex, availability: NsdAvailability) -> Result<()> {
-        let is_of_users = |status| matches!(status, NsdStatus::Ready | NsdStatus::Suspended);
-        let mut status = *self.slot(slot).status.lock();
-        if is_of_users(status)
-            && let Some(known) = self.configuration()?.pool.slots.get(usize::from(slot.0))
-            && is_of_users(known.state.status)
-        {
-            status = known.state.status;
-        }
-        let state = NsdState { status, availability };
-        self.change_pool(MetaOp::SetNsdState { nsd: self.nsd(slot), state })
-    }
-
-    /// Changes the pool map durably.
-    fn change_pool(&self, op: MetaOp) -> Result<()> {
-        let (client, time) = (self.client, self.clock.wall());
-        let reply = self.meta.apply(&MetaEntry { client, sequence: 0, time, op })?;
-        if let MetaReply::Configuration(configuration) = reply {
-            self.take_pool(*configuration);
-        }
-        self.meta.sync()
     }
 
     /// Puts a new way to the NSD of `slot` in place; [`NsdSet::probe`] brings it into use.

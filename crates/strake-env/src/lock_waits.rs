@@ -25,7 +25,7 @@ const HOLDS_MAX: usize = 16;
 /// A thread that waits for a lock.
 #[derive(Clone, Debug)]
 pub struct LockWait {
-    /// What the lock is called.
+    /// The lock's name.
     pub name: &'static str,
     /// How the thread wants it, "shared" or "exclusive". Empty where there is only one way.
     pub mode: &'static str,
@@ -55,7 +55,7 @@ thread_local! {
     static OWN: Own = Own::new();
 }
 
-/// What a thread does; see the module. It has cache lines of its own.
+/// The locks of one thread; see the module. A row has cache lines of its own.
 #[repr(align(128))]
 struct Row {
     thread: Thread,

@@ -1,5 +1,5 @@
-//! Who waits and who holds: single cases in simulated time, a model that random threads are
-//! compared with at every decision point, and real threads that come and go.
+//! The lists of waits and holders in single cases of simulated time, with random threads that a
+//! model is compared with at every decision point, and with real threads that come and go.
 
 use super::*;
 use crate::simulation::{self, Options};
@@ -203,7 +203,7 @@ type Holds = BTreeSet<(&'static str, String)>;
 #[derive(Default)]
 struct Model {
     holds: parking_lot::Mutex<Holds>,
-    /// What a thread is about to take, or is taking.
+    /// The lock that a thread is about to take, or is taking.
     wanted: parking_lot::Mutex<BTreeMap<String, &'static str>>,
     first: WatchedMutex<ModelFirst>,
     second: WatchedRwLock<ModelSecond>,

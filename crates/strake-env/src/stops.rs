@@ -24,7 +24,7 @@ impl Stop {
         self.0.load(Ordering::Acquire)
     }
 
-    /// What the work calls at short intervals.
+    /// The work calls this at short intervals.
     ///
     /// # Errors
     /// `Interrupted` once somebody has asked.

@@ -26,7 +26,7 @@ use std::time::Duration;
 const SHARED: &str = "shared";
 const EXCLUSIVE: &str = "exclusive";
 
-/// What locks of one kind are called where waits are listed. [`crate::lock_names`] makes the types.
+/// The name of the locks of one kind in lists of waits. [`crate::lock_names`] makes the types.
 pub trait LockName {
     /// The name, in a user's words. The table of waits in `docs/operating.md` explains it.
     const NAME: &'static str;

@@ -29,7 +29,7 @@ type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// The name of every directory of the tree.
 const NAME: &str = "d";
-/// What `sink` moves to the bottom is called so there.
+/// The name at the bottom of what `sink` moves there.
 const SUNK: &str = "sunk";
 const FILES_PER_DIRECTORY: usize = 1000;
 /// Files that `busy` looks up.
@@ -126,7 +126,7 @@ fn wide(dir: &Path, count: usize) -> Outcome {
     Ok(())
 }
 
-/// What one thread of `busy` has done since it was asked last.
+/// The calls of one thread of `busy` since it was asked last.
 #[derive(Default)]
 struct Tally {
     /// When the call under way began.

@@ -1,3 +1,5 @@
+//! The pool map: it is read, changed, and followed when it is too old.
+//!
 //! An NSD server refuses requests under a pool map that is too old (`OldMap`, rule R2). The map is
 //! fetched then, and NSDs that it takes out of use are used no more.
 //!
@@ -6,9 +8,11 @@
 //! which NSDs it may read. Every other request may be sent twice, and is sent again.
 
 use super::NsdSet;
-use strake_proto::layout::{NsdAvailability, NsdStatus};
+use std::sync::atomic::Ordering;
+use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
+use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdPort, NsdReply, NsdRequest};
-use strake_proto::{ErrorKind, NsdId, Result};
+use strake_proto::{ErrorKind, NsdId, Result, SlotIndex};
 use tracing::info;
 
 impl NsdSet {
@@ -35,6 +39,68 @@ impl NsdSet {
             }
             result => result,
         }
+    }
+
+    /// Sets what the administrator wants of an NSD, durably.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub fn set_status(&self, slot: SlotIndex, status: NsdStatus) -> Result<()> {
+        let _serial = self.noting.lock();
+        let availability = match self.is_noted(slot) {
+            true => NsdAvailability::Unrecovered,
+            false => NsdAvailability::Up,
+        };
+        let state = NsdState { status, availability };
+        self.change_pool(MetaOp::SetNsdState { nsd: self.nsd(slot), state })?;
+        *self.slot(slot).status.lock() = status;
+        Ok(())
+    }
+
+    /// Reads the pool map again.
+    pub(super) fn refresh_pool(&self) -> Result<()> {
+        self.take_pool(*self.configuration()?);
+        Ok(())
+    }
+
+    pub(super) fn configuration(&self) -> Result<Box<Configuration>> {
+        match self.meta.query(&MetaQuery::Configuration)? {
+            MetaReply::Configuration(configuration) => Ok(configuration),
+            _ => Err(crate::meta_link::wrong_reply()),
+        }
+    }
+
+    pub(super) fn take_pool(&self, configuration: Configuration) {
+        let mut pool = self.pool.write();
+        if pool.version <= configuration.pool.version {
+            self.map.store(configuration.pool.version.0, Ordering::Relaxed);
+            *pool = configuration.pool;
+        }
+    }
+
+    /// Writes an NSD's state into the metadata, durably. Another client may have suspended the NSD,
+    /// or ended that, since this one has read the pool map.
+    pub(super) fn record(&self, slot: SlotIndex, availability: NsdAvailability) -> Result<()> {
+        let is_of_users = |status| matches!(status, NsdStatus::Ready | NsdStatus::Suspended);
+        let mut status = *self.slot(slot).status.lock();
+        if is_of_users(status)
+            && let Some(known) = self.configuration()?.pool.slots.get(usize::from(slot.0))
+            && is_of_users(known.state.status)
+        {
+            status = known.state.status;
+        }
+        let state = NsdState { status, availability };
+        self.change_pool(MetaOp::SetNsdState { nsd: self.nsd(slot), state })
+    }
+
+    /// Changes the pool map durably.
+    pub(super) fn change_pool(&self, op: MetaOp) -> Result<()> {
+        let (client, time) = (self.client, self.clock.wall());
+        let reply = self.meta.apply(&MetaEntry { client, sequence: 0, time, op })?;
+        if let MetaReply::Configuration(configuration) = reply {
+            self.take_pool(*configuration);
+        }
+        self.meta.sync()
     }
 
     /// Fetches the pool map, and stops using NSDs that have missed writes of other clients.
