@@ -16,8 +16,9 @@ use strake_proto::meta::MetaOp;
 use strake_proto::{ClientId, Error, ErrorKind, Result, Timestamp};
 use strake_store::KvRead;
 
-/// So many steps are taken with the lock held once, in one to three milliseconds.
-const STEPS: usize = 1000;
+/// So many steps are taken with the lock held once. Where each reads a page from the disk, that
+/// takes about 15 ms.
+const STEPS: usize = 100;
 
 /// What was found before a change.
 #[derive(Default)]

@@ -38,7 +38,7 @@ fn check(store: &MetaStore) {
 fn others_go_on_while_a_directory_moves_to_the_bottom_of_a_deep_tree() {
     let (_rig, store) = Rig::new(1, 0, false);
     let mut bottom = make(&store, Ino::ROOT, "deep");
-    for _ in 0..5 * STEPS {
+    for _ in 0..50 * STEPS {
         bottom = make(&store, bottom, "d");
     }
     make(&store, Ino::ROOT, "moved");
