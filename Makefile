@@ -47,7 +47,8 @@ fix:
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 
 # Long versions of the seeded tests: make soak SEED=… MINUTES=…
-soak: deps
+soak:
+	@scripts/deps soak
 	cargo run -q -p xtask -- soak --seed $(or $(SEED),1) --minutes $(or $(MINUTES),60)
 
 clean:

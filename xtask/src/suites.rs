@@ -37,6 +37,7 @@ mod mounted;
 mod notify;
 pub(crate) mod pages;
 mod pjdfstest;
+mod postgres;
 mod processes;
 mod programs;
 mod reference;
@@ -132,6 +133,11 @@ const SUITES: &[Suite] = &[
         name: "cluster-mounts",
         about: "three mounts of one file system; kill -9 of a mount and of each server",
         run: cluster_mounts::run,
+    },
+    Suite {
+        name: "postgres",
+        about: "PostgreSQL under kill -9 of a daemon, and of a cluster's servers (soak only)",
+        run: postgres::run,
     },
     Suite { name: "mount", about: "mount(8), fstab, umount, and their options", run: mount::run },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },

@@ -118,11 +118,11 @@ fn strips_of(json: &str, disk: &str) -> Option<String> {
 }
 
 /// Where a node has the file system mounted.
-fn at(place: &Place<'_>, node: &str) -> PathBuf {
+pub(super) fn at(place: &Place<'_>, node: &str) -> PathBuf {
     place.root.join(format!("mnt-{node}"))
 }
 
-fn mount(place: &Place<'_>, node: &str) -> Result<(), String> {
+pub(super) fn mount(place: &Place<'_>, node: &str) -> Result<(), String> {
     let command = place.on(node, "fs mount demo --set pagepool=64M --set stay_awake=off --at");
     place.succeeds("mount", with(command, &at(place, node).to_string_lossy()))
 }
@@ -260,6 +260,18 @@ fn verify(place: &Place<'_>, node: &str, name: &str, salt: u64) -> Result<(), St
 }
 
 /// All server processes die, one after the other, while fio works on two mounts.
+/// Kills the server process of each node and starts it again.
+pub(super) fn one_after_the_other(place: &Place<'_>) -> Result<(), String> {
+    ["n3", "n2", "n1"].iter().try_for_each(|node| {
+        pause(WORK);
+        place.kill(node)?;
+        pause(WORK);
+        place.succeeds("restart", place.on(node, "node start"))?;
+        // Only one failure at a time is promised.
+        place.wait_until_up_again(&at(place, "n2"))
+    })
+}
+
 fn servers_die(place: &Place<'_>, checks: &mut Checks) {
     let fio = |node: &'static str, block: &str| {
         let mut fio = place.session.command("fio");
@@ -279,14 +291,7 @@ fn servers_die(place: &Place<'_>, checks: &mut Checks) {
             })
         };
         let fios = [("n1", start("n1", "64k")), ("n2", start("n2", "4k"))];
-        let accidents = ["n3", "n2", "n1"].iter().try_for_each(|node| {
-            pause(WORK);
-            place.kill(node)?;
-            pause(WORK);
-            place.succeeds("restart", place.on(node, "node start"))?;
-            // Only one failure at a time is promised.
-            place.wait_until_up_again(&at(place, "n2"))
-        });
+        let accidents = one_after_the_other(place);
         let ended = fios.map(|(node, fio)| {
             (node, fio.join().unwrap_or_else(|_| Err("it panicked".to_owned())))
         });

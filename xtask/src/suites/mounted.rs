@@ -297,6 +297,20 @@ impl<'a> Mounted<'a> {
         self.kill_and_wait(&[process], &[])
     }
 
+    /// Kills a process and those that it has started.
+    ///
+    /// # Errors
+    /// As [`Mounted::kill_one`].
+    pub(crate) fn kill_family(&self, parent: u32) -> Result<(), String> {
+        // A process that stands still starts no more.
+        let mut stop = self.session.command("sh");
+        stop.args(["-c", &format!("kill -STOP {parent}")]);
+        self.run("stop", &mut stop)?;
+        let mut family = children_of(parent);
+        family.push(parent);
+        self.kill_and_wait(&family, &[])
+    }
+
     fn kill_and_wait(&self, victims: &[u32], others: &[u32]) -> Result<(), String> {
         let mut kill = self.session.command("sh");
         kill.args(["-c", "kill -9 \"$@\"", "sh"]).args(victims.iter().map(u32::to_string));

@@ -70,7 +70,7 @@ impl<'a> User<'a> {
 }
 
 /// The user number and group number of `name`.
-fn ids_of(name: &str) -> Result<(u32, u32), String> {
+pub(super) fn ids_of(name: &str) -> Result<(u32, u32), String> {
     let table = std::fs::read_to_string("/etc/passwd").map_err(|error| error.to_string())?;
     let number = |field: Option<&str>| field.and_then(|text| text.parse().ok());
     table
