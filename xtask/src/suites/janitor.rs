@@ -57,9 +57,9 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         down.args(["down", "--force", "--data"]).arg(&data);
         let _ = command::run(&mut down, &root.join("janitor.log"), DOWN_TIME_MAX);
     }
-    // A program that serves the mount that it uses itself may wait for itself, and whoever reads its
-    // command line waits too. Forced, the kernel ends all requests of the mount, also where it then
-    // says that the mount is busy.
+    // A program that serves the mount that it uses itself may wait for itself. Whoever reads its
+    // command line waits too. Forced, the kernel ends all requests of the mount, also where it says
+    // that the mount is busy.
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for mount in mounts_below(&table, root, Some("fuse.strake")) {
         let _ = Command::new("umount").arg("-f").arg(&mount).stderr(Stdio::null()).status();
