@@ -119,10 +119,11 @@ impl FuseMount {
     ) -> Result<FuseMount> {
         let unlisted = || Error::new(ErrorKind::Io, "/proc does not list the mount");
         let device = mountinfo::at(&path)?.ok_or_else(unlisted)?.device;
-        connection::raise_read_ahead(&device, READ_AHEAD_KIB);
-        let mode = Arc::new(ModeWatch::new(Arc::clone(&vfs), device)?);
+        let mode = Arc::new(ModeWatch::new(Arc::clone(&vfs), device.clone())?);
         mode.look();
         let (threads, server) = start(vfs, observe, connection, options, Arc::clone(&mode))?;
+        // The answer to INIT sets the read-ahead back to the kernel's 128 KiB, so it comes first.
+        connection::raise_read_ahead(&device, READ_AHEAD_KIB);
         let (watch, notifier) = (Arc::clone(&mode), Arc::clone(&server.notifier));
         let name = "fuse-mode".to_owned();
         let mode_thread = strake_env::thread::Builder::new().name(name).spawn(move || {

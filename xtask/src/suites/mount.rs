@@ -42,6 +42,13 @@ umount mnt
 is \"$(options $PWD/mnt)\" ''",
     ),
     (
+        "the kernel reads 4 MiB ahead",
+        "
+mount -t strake $PWD/data $PWD/mnt
+is \"$(cat /sys/class/bdi/$(mountpoint -d mnt)/read_ahead_kb)\" 4096
+umount mnt",
+    ),
+    (
         "umount ends when all data is durable",
         "
 mount -t strake $PWD/data $PWD/mnt
