@@ -2,6 +2,7 @@
 
 use super::*;
 use clap::Parser;
+use strake_proto::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN};
 
 #[derive(Parser)]
 struct Cli {
@@ -54,6 +55,33 @@ fn every_example_evaluates_tunes_and_reports() {
     }
     assert!(out.join("page.html").exists() && out.join("page.md").exists());
     std::fs::remove_dir_all(&out).unwrap();
+}
+
+/// What follows `flag` in a command.
+fn argument<'a>(command: &'a str, flag: &str) -> &'a str {
+    let (_, rest) = command.split_once(flag).expect("the flag is there");
+    rest.split_whitespace().next().expect("with a value")
+}
+
+/// `strake up` refuses other block sizes and codes.
+#[test]
+fn tune_prints_commands_that_strake_takes() {
+    let mut seen = 0;
+    for path in examples() {
+        let text = plan(&format!("tune {}", path.display())).unwrap();
+        for command in text.lines().filter(|line| line.contains("strake up --data")) {
+            let block: strake_proto::ByteCount =
+                argument(command, "--block-size").parse().expect("a size");
+            assert!(block.0.is_power_of_two(), "{}: {command}", path.display());
+            assert!((BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&block), "{command}");
+            argument(command, "--code").parse::<strake_proto::Code>().expect("a code");
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "{seen} commands");
+    let inside = format!("{ROOT}/docs/plan/examples/audit-07-raid-inside.toml");
+    let text = plan(&format!("tune {inside}")).unwrap();
+    assert!(text.contains("--block-size 4M") && text.contains("so 5M cannot be"), "{text}");
 }
 
 #[test]

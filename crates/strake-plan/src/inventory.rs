@@ -33,6 +33,8 @@ pub struct Inventory {
     pub racks: Figure,
     /// Sum of the library's prices; absent as soon as one part has none.
     pub price: Option<Figure>,
+    /// What one more block of each tier costs, where that is known.
+    pub steps: Vec<(String, f64)>,
     /// Parts without a price, when at least one part has one.
     pub unpriced: Vec<String>,
     pub room: Room,
@@ -134,6 +136,7 @@ pub fn inventory(system: &System) -> Inventory {
     };
     let (price, unpriced) = price(system);
     let (blocks_per_rack, racks) = racks(system);
+    let step = |tier: &Tier| Some((tier.name.clone(), step_price(system, tier)?));
     Inventory {
         disks: count("disks", &|t| t.storage.disks_per_enclosure() * t.storage.per_block),
         disks_unused: count("disks in no array", &|t| {
@@ -154,6 +157,7 @@ pub fn inventory(system: &System) -> Inventory {
         blocks_per_rack,
         racks,
         price,
+        steps: system.tiers.iter().filter_map(step).collect(),
         unpriced,
         room: room(system),
     }

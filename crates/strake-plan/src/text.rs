@@ -312,6 +312,10 @@ fn render_totals(out: &mut String, evaluation: &Evaluation) {
     }
     if let Some(price) = &inventory.price {
         out.push_str(&format!("  price            {}\n", price.show()));
+        for (tier, step) in &inventory.steps {
+            let step = Unit::Price.show(*step);
+            out.push_str(&format!("  one more block   {step} (tier {tier})\n"));
+        }
     } else if !inventory.unpriced.is_empty() {
         let parts = inventory.unpriced.join(", ");
         out.push_str(&format!("  price            unknown: the library has none for {parts}\n"));

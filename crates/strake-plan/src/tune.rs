@@ -9,6 +9,7 @@ use crate::library::{Fabric, Parity, WriteCache};
 use crate::stage::{Metric, adapter};
 use crate::unit::{KIB, MIB, Unit};
 use serde::Serialize;
+use strake_proto::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN};
 
 /// Whom a setting is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -189,20 +190,48 @@ pub(crate) fn short(bytes: f64) -> String {
     }
 }
 
+/// The block that a file system takes whose blocks are powers of two from `min` to `max`: the
+/// largest that is no larger than `wanted`. With it, what to add to the reason if that is another
+/// size.
+fn block_of(wanted: f64, (min, max): (f64, f64), controller: bool) -> (f64, String) {
+    let block = (1_u64 << (wanted.clamp(min, max) as u64).ilog2()) as f64;
+    if block == wanted {
+        return (block, String::new());
+    }
+    let (from, to) = (short(min), short(max));
+    let mut why =
+        format!("; blocks are powers of two from {from} to {to}, so {} cannot be", short(wanted));
+    if controller {
+        why += ", and each write reads first: arrays of 2, 4, 8 or 16 data disks avoid that";
+    }
+    (block, why)
+}
+
+const STRAKE_BLOCKS: (f64, f64) = (BLOCK_SIZE_MIN.0 as f64, BLOCK_SIZE_MAX.0 as f64);
+const GPFS_BLOCKS: (f64, f64) = (16.0 * KIB, 16.0 * MIB);
+
 fn strake(tier: &Tier, pool: &Figure, make: &Maker, add: &mut dyn FnMut(Setting)) {
     let storage = &tier.storage;
-    let block = short(storage.block_size);
-    if storage.parity != Parity::Controller {
+    let controller = storage.parity == Parity::Controller;
+    let (block, other_block) = block_of(storage.block_size, STRAKE_BLOCKS, controller);
+    let block = short(block);
+    if !controller {
         let disks = storage.disks_per_enclosure() * storage.per_block;
+        let code = &storage.code.name;
         let command = format!(
-            "strake up --data DIR --mount MNT --nsds {disks} --code {} --block-size {block}",
-            storage.code.name
+            "strake up --data DIR --mount MNT --nsds {disks} --code {code} --block-size {block}"
         );
+        let (commands, no_code) = match code.parse::<strake_proto::Code>() {
+            Ok(_) => (vec![command], ""),
+            Err(_) => (Vec::new(), "; Strake has no such code"),
+        };
         add(make.setting(
             Target::Strake,
-            ("code and block size", format!("{}, {block}", storage.code.name)),
-            vec![command],
-            "the block is cut into the code's data strips; one NSD per disk",
+            ("code and block size", format!("{code}, {block}")),
+            commands,
+            format!(
+                "the block is cut into the code's data strips; one NSD per disk{no_code}{other_block}"
+            ),
             "design",
         ));
     } else {
@@ -215,7 +244,7 @@ fn strake(tier: &Tier, pool: &Figure, make: &Maker, add: &mut dyn FnMut(Setting)
                 "strake up --data DIR --mount MNT --nsds {} --code 1 --block-size {block}",
                 luns.max(1)
             )],
-            "each LUN is one NSD and the controllers hold the redundancy",
+            format!("each LUN is one NSD and the controllers hold the redundancy{other_block}"),
             "design",
         ));
     }
@@ -384,7 +413,9 @@ fn transfer_size(tier: &Tier, make: &Maker, add: &mut dyn FnMut(Setting)) {
 
 fn gpfs(tier: &Tier, rate: &Figure, pool: &Figure, make: &Maker, add: &mut dyn FnMut(Setting)) {
     let storage = &tier.storage;
-    let block = short(storage.block_size).to_lowercase();
+    let controller = storage.parity == Parity::Controller;
+    let (block, other_block) = block_of(storage.block_size, GPFS_BLOCKS, controller);
+    let block = short(block).to_lowercase();
     let mbps = 2.0 * rate.value / MIB;
     add(make.setting(
         Target::Gpfs,
@@ -400,8 +431,10 @@ fn gpfs(tier: &Tier, rate: &Figure, pool: &Figure, make: &Maker, add: &mut dyn F
             format!("mmchconfig maxblocksize={block}"),
             format!("mmcrfs MOUNTPOINT DEVICE -F disk.lst -A yes -B {block} -j scatter -n NODES"),
         ],
-        "block = stripe of the array; scatter keeps the rate as disks fill; -n cannot be changed \
-         later",
+        format!(
+            "block = stripe of the array; scatter keeps the rate as disks fill; -n cannot be changed \
+             later{other_block}"
+        ),
         "dcs3700: mmcrfs parameters",
     ));
     add(make.setting(
@@ -411,7 +444,7 @@ fn gpfs(tier: &Tier, rate: &Figure, pool: &Figure, make: &Maker, add: &mut dyn F
         explain_pool(pool),
         "dcs3700: mmchconfig parameters (1G); gpfs-performance: prefetchPct",
     ));
-    if storage.parity == Parity::Controller {
+    if controller {
         let luns = storage.arrays_per_enclosure() * storage.per_block;
         // Disks inside the servers are served by their own server alone.
         let servers = tier.servers.as_ref().map_or(1, |servers| servers.per_block);

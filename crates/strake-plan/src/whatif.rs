@@ -55,12 +55,13 @@ fn set(table: &mut Table, change: &str) -> Result<(), PlanError> {
             Value::Table(table) => table,
             Value::Array(items) => {
                 let name = words.next().ok_or_else(|| wrong("no name behind a list"))?;
-                let index = items
-                    .iter()
-                    .position(|item| item.get("name").and_then(Value::as_str) == Some(name));
-                let index = index.or_else(|| name.parse().ok());
+                let named = |item: &Value| item.get("name")?.as_str().map(str::to_string);
+                let names: Vec<String> = items.iter().filter_map(named).collect();
+                let of_name = |item: &Value| named(item).as_deref() == Some(name);
+                let index = items.iter().position(of_name).or_else(|| name.parse().ok());
                 let item = index.and_then(|index: usize| items.get_mut(index));
-                let item = item.ok_or_else(|| wrong("no entry of that name"))?;
+                let known = || format!("no entry '{name}'; there are {}", names.join(", "));
+                let item = item.ok_or_else(|| wrong(&known()))?;
                 item.as_table_mut().ok_or_else(|| wrong("no table"))?
             }
             _ => return Err(wrong("a value has no fields")),

@@ -33,7 +33,7 @@ fn a_change_reaches_tables_lists_and_what_is_not_there_yet() {
 fn wrong_changes_say_what_is_wrong() {
     for (change, says) in [
         ("tier.nvme.blocks", "no ="),
-        ("tier.other.blocks=2", "no entry of that name"),
+        ("tier.other.blocks=2", "no entry 'other'; there are nvme"),
         ("tier.nvme.blokcs=2", "blokcs"),
         ("tier.nvme.blocks=many", "invalid type"),
         ("title.x=2", "has no fields"),
@@ -67,5 +67,7 @@ fn one_more_block_has_a_price_where_all_its_parts_have() {
     let design = changed(&[]).unwrap();
     let system = design.resolve(&library).unwrap();
     assert_eq!(step_price(&system, &system.tiers[0]), Some(24_000.0 + 8000.0 + 1400.0));
+    let text = crate::text::render(&crate::evaluate::evaluate(&system), false);
+    assert!(text.contains("one more block   33,400 (tier nvme)"), "{text}");
     assert!(side_by_side(&[system.clone(), system]).contains("price of one more block"));
 }
