@@ -496,4 +496,4 @@ fn shorter(reply: Result<MetaReply>) -> Result<MetaReply> {
 mod meta_test;
 
 #[cfg(test)]
-pub(crate) use meta_test::{ListMeta, entry, grant, is_refused};
+pub(crate) use meta_test::{ListMeta, Told, entry, grant, judge, work};

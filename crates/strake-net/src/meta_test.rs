@@ -51,6 +51,15 @@ impl ListMeta {
         state.answers.truncate(durable);
     }
 
+    /// A crash that leaves a random part of what was not durable.
+    pub(crate) fn lose_some(&self, rng: &mut Rng) {
+        let unsynced = {
+            let state = self.state.lock();
+            state.applied.len() - state.durable
+        };
+        self.crash(rng.index(unsynced + 1));
+    }
+
     fn rest(&self) {
         if self.slow {
             let mut rng = Rng::from_entropy().expect("random bytes");
@@ -293,8 +302,71 @@ fn a_session_has_one_life() {
     assert_eq!(second.apply(&entry(2)).expect("applied"), grant(3));
 }
 
-pub(crate) fn is_refused(change: i64) -> bool {
+fn is_refused(change: i64) -> bool {
     change % 7 == 3
+}
+
+/// What a caller was told: each change that was applied, and its place in the list.
+pub(crate) type Told = Vec<(i64, u64)>;
+
+/// The work of one caller: `changes` changes of which some are refused, syncs between them, and
+/// questions if it `asks`.
+///
+/// # Errors
+/// A call that fails.
+pub(crate) fn work(
+    session: &MetaClientSession,
+    caller: i64,
+    changes: i64,
+    asks: bool,
+) -> std::result::Result<Told, String> {
+    let mut told = Vec::new();
+    for at in 0..changes {
+        let mut change = entry(1 + caller * 1000 + at);
+        if is_refused(at) {
+            let (name, value) = (String::new(), String::new());
+            change.op = MetaOp::SetConfig { name, value };
+        }
+        match session.apply(&change) {
+            Ok(MetaReply::Session { grant }) => told.push((change.time.seconds, grant.0)),
+            Err(error) if error.kind() == ErrorKind::Exists => {}
+            other => return Err(format!("{change:?}: {other:?}")),
+        }
+        if at % 17 == 16 {
+            session.sync().map_err(|error| format!("sync: {error}"))?;
+        }
+        if asks && at % 13 == 12 {
+            session.query(&MetaQuery::Counts).map_err(|error| format!("query: {error}"))?;
+        }
+    }
+    Ok(told)
+}
+
+/// Compares what is durable with what each of the callers of [`work`] was told.
+///
+/// # Errors
+/// Something was lost, applied twice, or is in another place.
+pub(crate) fn judge(
+    list: &ListMeta,
+    told: Vec<Told>,
+    changes: i64,
+) -> std::result::Result<(), String> {
+    list.crash(0);
+    let applied = list.applied();
+    let mut once = applied.clone();
+    once.sort_unstable();
+    once.dedup();
+    let of_each = (0..changes).filter(|at| !is_refused(*at)).count();
+    // The session has joined before.
+    if once.len() != applied.len() || applied.len() != 1 + told.len() * of_each {
+        return Err(format!("{} changes, {} of them once", applied.len(), once.len()));
+    }
+    for (number, place) in told.into_iter().flatten() {
+        if applied[place as usize - 1] != number {
+            return Err(format!("change {number} is not at {place} as it was told"));
+        }
+    }
+    Ok(())
 }
 
 /// Callers at work while the server dies again and again, each time with a part of what was not
@@ -309,58 +381,25 @@ fn restarts(seed: u64, without: Option<Rule>) -> std::result::Result<(), String>
     let session = joined(&folder);
     session.sync().expect("synced");
     session.journal.lock().without = without;
-    let call = |caller: i64| {
-        let mut told = Vec::new();
-        for at in 0..CHANGES {
-            let mut change = entry(1 + caller * 1000 + at);
-            if is_refused(at) {
-                let (name, value) = (String::new(), String::new());
-                change.op = MetaOp::SetConfig { name, value };
-            }
-            match session.apply(&change) {
-                Ok(MetaReply::Session { grant }) => told.push((change.time.seconds, grant.0)),
-                Err(error) if error.kind() == ErrorKind::Exists => {}
-                other => return Err(format!("seed {seed}: {change:?}: {other:?}")),
-            }
-            if at % 17 == 16 {
-                session.sync().map_err(|error| format!("seed {seed}: {error}"))?;
-            }
-        }
-        Ok(told)
-    };
-    let told = strake_env::thread::scope(|scope| {
-        let callers: Vec<_> =
-            (0..CALLERS).map(|caller| scope.spawn(move || call(caller))).collect();
+    let outcome = strake_env::thread::scope(|scope| {
+        let session = &session;
+        let work = |caller| scope.spawn(move || work(session, caller, CHANGES, false));
+        let callers: Vec<_> = (0..CALLERS).map(work).collect();
         for boot in 2..2 + KILLS {
             RealClock.sleep(Duration::from_micros(rng.below(20_000)));
             drop(server.take());
-            let unsynced = {
-                let state = port.state.lock();
-                state.applied.len() - state.durable
-            };
-            port.crash(rng.index(unsynced + 1));
+            port.lose_some(&mut rng);
             server = Some(serve(&folder, &port, boot));
         }
         let ended = callers.into_iter().map(|caller| caller.join().expect("no panic"));
-        ended.collect::<std::result::Result<Vec<_>, String>>()
-    })?;
-    session.sync().expect("synced");
-    drop(server);
-    port.crash(0);
-    let applied = port.applied();
-    let mut once = applied.clone();
-    once.sort_unstable();
-    once.dedup();
-    let wanted = 1 + CALLERS * (0..CHANGES).filter(|at| !is_refused(*at)).count() as i64;
-    if once.len() != applied.len() || applied.len() as i64 != wanted {
-        return Err(format!("seed {seed}: {} changes, {} of them once", applied.len(), once.len()));
-    }
-    for (number, place) in told.into_iter().flatten() {
-        if applied[place as usize - 1] != number {
-            return Err(format!("seed {seed}: change {number} is not at {place} as it was told"));
-        }
-    }
-    Ok(())
+        ended.collect::<std::result::Result<Vec<Told>, String>>()
+    });
+    let judged = outcome.and_then(|told| {
+        session.sync().expect("synced");
+        drop(server);
+        judge(&port, told, CHANGES)
+    });
+    judged.map_err(|fault| format!("seed {seed}: {fault}"))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! says.
 
 use super::*;
-use crate::meta::{ListMeta, entry, grant, is_refused};
+use crate::meta::{ListMeta, Told, entry, grant, judge, work};
 use crate::net_test::{Folder, PATIENT, credentials, env, introduction};
 use crate::{Listener, MetaClientSession, RpcServer, ServerOptions, serve_meta};
 use std::collections::BTreeMap;
@@ -166,66 +166,27 @@ fn moves(seed: u64, boots: bool) -> std::result::Result<(), String> {
     let session = nodes.session();
     session.apply(&MetaEntry { op: MetaOp::Join, ..entry(0) }).expect("joins");
     session.sync().expect("synced");
-    let call = |caller: i64| {
-        let mut told = Vec::new();
-        for at in 0..CHANGES {
-            let mut change = entry(1 + caller * 1000 + at);
-            if is_refused(at) {
-                let (name, value) = (String::new(), String::new());
-                change.op = MetaOp::SetConfig { name, value };
-            }
-            match session.apply(&change) {
-                Ok(MetaReply::Session { grant }) => told.push((change.time.seconds, grant.0)),
-                Err(error) if error.kind() == ErrorKind::Exists => {}
-                other => return Err(format!("seed {seed}: {change:?}: {other:?}")),
-            }
-            if at % 17 == 16 {
-                session.sync().map_err(|error| format!("seed {seed}: sync: {error}"))?;
-            }
-            if at % 13 == 12 {
-                let counted = session.query(&MetaQuery::Counts);
-                counted.map_err(|error| format!("seed {seed}: query: {error}"))?;
-            }
-        }
-        Ok(told)
-    };
-    let told = strake_env::thread::scope(|scope| {
-        let callers: Vec<_> =
-            (0..CALLERS).map(|caller| scope.spawn(move || call(caller))).collect();
+    let outcome = strake_env::thread::scope(|scope| {
+        let session = &session;
+        let work = |caller| scope.spawn(move || work(session, caller, CHANGES, true));
+        let callers: Vec<_> = (0..CALLERS).map(work).collect();
         for step in 0..MOVES {
             RealClock.sleep(Duration::from_micros(rng.below(20_000)));
             let manners = [None, Some(Manner::Refuses), Some(Manner::IsSilent)];
             nodes.end(manners[rng.index(3)]);
-            let unsynced = {
-                let state = nodes.list.state.lock();
-                state.applied.len() - state.durable
-            };
-            nodes.list.crash(rng.index(unsynced + 1));
+            nodes.list.lose_some(&mut rng);
             // Sometimes the same node leads again.
             let at = rng.index(nodes.places.len());
             nodes.lead(at, if boots { step + 2 } else { 1 });
         }
         let ended = callers.into_iter().map(|caller| caller.join().expect("no panic"));
-        let ended = ended.collect::<std::result::Result<Vec<_>, String>>();
-        let synced = session.sync().map_err(|error| format!("seed {seed}: sync: {error}"));
+        let ended = ended.collect::<std::result::Result<Vec<Told>, String>>();
+        let synced = session.sync().map_err(|error| format!("sync: {error}"));
         nodes.finish();
         synced.and(ended)
-    })?;
-    nodes.list.crash(0);
-    let applied = nodes.list.applied();
-    let mut once = applied.clone();
-    once.sort_unstable();
-    once.dedup();
-    let wanted = 1 + CALLERS * (0..CHANGES).filter(|at| !is_refused(*at)).count() as i64;
-    if once.len() != applied.len() || applied.len() as i64 != wanted {
-        return Err(format!("seed {seed}: {} changes, {} of them once", applied.len(), once.len()));
-    }
-    for (number, place) in told.into_iter().flatten() {
-        if applied[place as usize - 1] != number {
-            return Err(format!("seed {seed}: change {number} is not at {place} as it was told"));
-        }
-    }
-    Ok(())
+    });
+    let judged = outcome.and_then(|told| judge(&nodes.list, told, CHANGES));
+    judged.map_err(|fault| format!("seed {seed}: {fault}"))
 }
 
 #[test]
