@@ -11,7 +11,9 @@
 //!    started again, and its disk catches up.
 //! 4. fio verifies what it writes while the server processes of all nodes are killed in turn and
 //!    started again, the mount's own node and the leader among them. fio must see no error.
-//! 5. `fs check`, unmount, stop, start and mount again elsewhere: everything is still there.
+//! 5. `fs check` is ended with Ctrl-C while the leader compares the files with their strips. The
+//!    leader ends that as well.
+//! 6. `fs check`, unmount, stop, start and mount again elsewhere: everything is still there.
 
 use super::checks::Checks;
 use super::command::{Ended, pause};
@@ -19,7 +21,7 @@ use super::session::Session;
 use super::writer::contents;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const COMMAND_SECONDS_MAX: u64 = 60;
@@ -29,6 +31,9 @@ const WORK: Duration = Duration::from_millis(1500);
 /// How often to look whether a disk has caught up, and how many times.
 const LOOK: Duration = Duration::from_millis(200);
 const LOOKS_MAX: u32 = 150;
+/// How many files the first check that is ended looks at. Each further one has more.
+const CHECKED_FILES: u64 = 1000;
+const ROUNDS_MAX: u64 = 4;
 pub(super) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
@@ -49,6 +54,7 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     one_server_dies(place, checks)?;
     servers_die_under_fio(place, checks);
     checks.record("every disk is up", place.wait_until_up());
+    checks.record("Ctrl-C ends a check at the leader, too", check_is_ended(place));
     let check = place.succeeds("check", place.on_mount("fs check"));
     checks.record("strake fs check is clean", check);
     for name in ["before", "meanwhile"] {
@@ -208,6 +214,40 @@ fn one_server_dies(place: &Place<'_>, checks: &mut Checks) -> Result<(), String>
     Ok(())
 }
 
+/// Ends a check on n2 while the leader compares the files with their strips. The command waits for
+/// the leader's answer, and fails only if that answer is a part. A check may be over before the
+/// signal comes. It is tried again with more files then.
+fn check_is_ended(place: &Place<'_>) -> Result<(), String> {
+    let text = |error: std::io::Error| error.to_string();
+    for round in 1..=ROUNDS_MAX {
+        let dir = place.root.join("mnt").join(format!("checked-{round}"));
+        std::fs::create_dir(&dir).map_err(text)?;
+        for file in 0..CHECKED_FILES * round {
+            // More than what the metadata keeps itself.
+            std::fs::write(dir.join(file.to_string()), contents(file, 16 << 10)).map_err(text)?;
+        }
+        place.succeeds("sync", place.on_mount("fs sync"))?;
+        let mut check = place.on_mount("fs check");
+        let mut check = check.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(text)?;
+        let mut is_there = false;
+        while !is_there && check.try_wait().map_err(text)?.is_none() {
+            let status = place.run("check-status", place.on_mount("fs check --status"))?;
+            is_there = status.success()?.output().contains("the files and their strips");
+        }
+        // It is a zombie if it has ended before, so that the number is still its own.
+        signal("-INT", &check.id().to_string())?;
+        let ended = check.wait_with_output().map_err(text)?;
+        let said = String::from_utf8_lossy(&ended.stdout);
+        if is_there && ended.status.code() == Some(130) && said.contains("until then: ") {
+            return place.wait_for_check_to_end();
+        }
+        if !ended.status.success() {
+            return Err(format!("the check ended with {}: {said}", ended.status));
+        }
+    }
+    Err(format!("{ROUNDS_MAX} checks were over before the signal came"))
+}
+
 /// All server processes die, one after the other, while fio works.
 fn servers_die_under_fio(place: &Place<'_>, checks: &mut Checks) {
     let mut fio = place.session.command("fio");
@@ -359,6 +399,20 @@ impl<'a> Place<'a> {
             pause(LOOK);
         }
         Err(format!("{words} on {node} never says what is wanted:\n{seen}"))
+    }
+
+    /// Waits until the mount on n2 says that no check is under way.
+    fn wait_for_check_to_end(&self) -> Result<(), String> {
+        let mut seen = String::new();
+        for _ in 0..LOOKS_MAX {
+            let status = self.run("check-status", self.on_mount("fs check --status"))?;
+            seen = status.success()?.output();
+            if seen.contains("no check is under way") {
+                return Ok(());
+            }
+            pause(LOOK);
+        }
+        Err(format!("the check does not end: {seen}"))
     }
 
     fn write(&self, name: &str, salt: u64) -> Result<(), String> {

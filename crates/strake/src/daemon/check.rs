@@ -151,6 +151,28 @@ impl Job {
         done
     }
 
+    /// Runs work that cannot be ended, in a thread of its own. If the check is to end, it does not
+    /// wait any longer, and the work goes on by itself.
+    fn run_beside(
+        &self,
+        thread: &'static str,
+        work: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let (sender, receiver) = channel::channel();
+        start_thread(thread, move || {
+            // If the check does not wait any more, nobody needs to know.
+            let _ = sender.send(work());
+        })?;
+        loop {
+            self.stop.go_on()?;
+            match receiver.recv_timeout(LOOK) {
+                Ok(done) => return done,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(ErrorKind::Internal.into()),
+            }
+        }
+    }
+
     /// Asks the check to end when its caller has hung up. Returns when it is over.
     fn watch(&self, caller: &UnixStream) {
         while !self.stop.is_asked() && !self.state.lock().is_over {
@@ -220,20 +242,9 @@ impl Daemon {
     }
 
     fn make_durable(&self, job: &Job) -> Result<()> {
-        let (vfs, (sender, receiver)) = (Arc::clone(&self.vfs), channel::channel());
-        start_thread("check-sync", move || {
-            // If the check does not wait any more, nobody needs to know.
-            let _ = sender.send(vfs.sync().and_then(|_| vfs.sync()));
-        })?;
+        let vfs = Arc::clone(&self.vfs);
         let _wait = self.observe.waiters.enter("a sync before a check", "");
-        loop {
-            job.stop.go_on()?;
-            match receiver.recv_timeout(LOOK) {
-                Ok(synced) => return synced.map(drop),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(ErrorKind::Internal.into()),
-            }
-        }
+        job.run_beside("check-sync", move || vfs.sync().and_then(|_| vfs.sync()).map(drop))
     }
 
     fn check_nsd(
@@ -377,6 +388,40 @@ mod tests {
         };
         ended_by(close, false);
         assert!(kept.is_some());
+    }
+
+    /// The caller hangs up while the sync is under way, and the sync ends long after the check.
+    #[test]
+    fn a_check_that_is_ended_leaves_its_sync_to_itself() {
+        let checks = Checks::default();
+        let (client, caller) = UnixStream::pair().expect("a pair");
+        let alone = checks.begin().expect("there is none");
+        let job = Arc::clone(&alone.job);
+        let (end_sync, sync_may_end) = channel::channel();
+        let (synced, sync_is_over) = channel::channel();
+        strake_env::thread::scope(|scope| {
+            scope.spawn(|| job.watch(&caller));
+            let left = job.run_beside("check-sync", move || {
+                drop(client);
+                sync_may_end.recv().expect("the test goes on");
+                synced.send(()).expect("the test goes on");
+                Ok(())
+            });
+            assert_eq!(left.expect_err("it ends").kind(), ErrorKind::Interrupted);
+            assert!(job.stage("the strips of nsd1".to_owned(), 0).is_err());
+            drop(alone);
+        });
+        assert!(checks.begin().is_ok(), "the next check does not wait for the sync");
+        end_sync.send(()).expect("the sync goes on");
+        sync_is_over.recv().expect("the sync ends");
+    }
+
+    #[test]
+    fn a_check_hears_what_becomes_of_its_sync() {
+        let job = Job::new();
+        assert!(job.run_beside("check-sync", || Ok(())).is_ok());
+        let failed = job.run_beside("check-sync", || Err(ErrorKind::Io.into()));
+        assert_eq!(failed.expect_err("it failed").kind(), ErrorKind::Io);
     }
 
     #[test]
