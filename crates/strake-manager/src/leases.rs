@@ -44,6 +44,8 @@ const MESSAGES_MAX: usize = 512;
 const ANSWERS_MAX: Duration = Duration::from_secs(90);
 /// The thread did not run for longer than that: the whole process stood still.
 const STILL: Duration = Duration::from_secs(3);
+/// While it is not certain that this node leads, the thread looks again after that long.
+const NO_LEADER_STEP: Duration = Duration::from_millis(100);
 /// Changes of a dead client that are under way are asked after again after that long.
 const CHANGES_MAX: Duration = Duration::from_secs(60);
 
@@ -74,6 +76,9 @@ pub struct LeaseOptions {
     pub servers: Vec<(NsdId, Arc<dyn NsdPort>)>,
     /// The lowest map version that servers are to accept.
     pub floor: MapVersion,
+    /// Whether this node still leads for certain. While it does not, it says nothing to anybody: so
+    /// no lease lasts longer than whoever leads next assumes.
+    pub leads: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Where waits are named.
@@ -110,6 +115,7 @@ pub struct LeaseService {
     /// The epoch of its own clients.
     epoch: Epoch,
     deaths: Arc<dyn Deaths>,
+    leads: Arc<dyn Fn() -> bool + Send + Sync>,
     clock: Arc<dyn Clock>,
     waits: Arc<dyn WaitNames>,
     senders: OnceLock<Workers<Job>>,
@@ -128,7 +134,8 @@ impl LeaseService {
     /// # Errors
     /// `NoMemory` when there is no thread.
     pub fn start(options: LeaseOptions, deaths: Arc<dyn Deaths>) -> Result<Arc<LeaseService>> {
-        let LeaseOptions { term, times, clients, own, servers, floor, clock, waits } = options;
+        let LeaseOptions { term, times, clients, own, servers, floor, leads, clock, waits } =
+            options;
         let members: Vec<Member> = clients.into_iter().map(member).collect();
         let nsds: Vec<NsdId> = servers.iter().map(|(nsd, _)| *nsd).collect();
         let now = clock.monotonic();
@@ -142,6 +149,7 @@ impl LeaseService {
             own,
             epoch: Epoch(term.0),
             deaths,
+            leads,
             clock,
             waits,
             senders: OnceLock::new(),
@@ -216,7 +224,7 @@ impl LeaseService {
     /// `Fenced` if it was declared dead, or never joined; `Unreachable` if another leads.
     pub fn renew(&self, client: ClientId) -> Result<()> {
         let mut state = self.state.lock();
-        state.check_leads()?;
+        self.leads_now(&state)?;
         let now = self.now(&mut state);
         match state.membership.renew(member(client), now) {
             Renewal::Renewed => Ok(()),
@@ -231,7 +239,12 @@ impl LeaseService {
     /// # Errors
     /// `Unreachable`.
     pub fn check_leads(&self) -> Result<()> {
-        self.state.lock().check_leads()
+        self.leads_now(&self.state.lock())
+    }
+
+    fn leads_now(&self, state: &State) -> Result<()> {
+        state.check_leads()?;
+        if (self.leads)() { Ok(()) } else { Err(leads_no_more()) }
     }
 
     /// A client has left in order, or is proven to have ended. [`Deaths::dead`] follows.
@@ -445,6 +458,9 @@ impl LeaseService {
             (state.ports.get(&nsd).cloned(), state.membership.term())
         };
         let port = port.ok_or(ErrorKind::Unreachable)?;
+        if !(self.leads)() {
+            return Err(leads_no_more());
+        }
         let context = NsdContext { client: ClientId::MANAGER, term, ..NsdContext::default() };
         match port.call(context, &message.request(), &[], &mut [])? {
             NsdReply::Admission(reply) => Ok(reply),
@@ -502,7 +518,15 @@ fn look(service: &Weak<LeaseService>) {
                 return;
             }
             let now = service.now(&mut state);
-            state.membership.tick(now)
+            if (service.leads)() {
+                state.membership.tick(now)
+            } else {
+                // Clients are told to go elsewhere meanwhile, and are not silent for that.
+                state.membership.stood_still(now);
+                drop(state);
+                service.clock.sleep(NO_LEADER_STEP);
+                Vec::new()
+            }
         };
         if !effects.is_empty() {
             service.perform(effects);

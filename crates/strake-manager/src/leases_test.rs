@@ -94,6 +94,7 @@ fn start_at(
         clients: vec![CLIENT],
         own: vec![OWN],
         servers,
+        leads: Arc::new(|| true),
         floor: MapVersion(0),
         clock,
         waits: Arc::clone(&heard) as _,

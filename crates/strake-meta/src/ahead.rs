@@ -22,6 +22,7 @@
 
 use crate::log_entry::{LogEntry, decode_entry};
 use crate::machine;
+use crate::ops::rename::Nesting;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -60,13 +61,16 @@ pub struct Ahead<K> {
     /// The last committed position that the base has.
     committed: u64,
     tail: VecDeque<Decided>,
+    /// Bytes of the entries in the tail.
+    tail_bytes: u64,
     layer: BTreeMap<Vec<u8>, Newest>,
 }
 
 impl<K: Base> Ahead<K> {
     /// A replica whose base has the entries up to `committed`.
     pub fn new(base: K, committed: u64) -> Ahead<K> {
-        Ahead { base, committed, tail: VecDeque::new(), layer: BTreeMap::new() }
+        let (tail, layer) = (VecDeque::new(), BTreeMap::new());
+        Ahead { base, committed, tail, tail_bytes: 0, layer }
     }
 
     /// The store that committed entries have made.
@@ -90,8 +94,29 @@ impl<K: Base> Ahead<K> {
     /// # Errors
     /// Those of the state machine.
     pub fn decide(&self, bytes: &[u8], position: u64) -> Result<(CountedAnswer, Batch)> {
+        self.decide_knowing(bytes, position, &[])
+    }
+
+    /// As [`Ahead::decide`], with what was found out before (`store/moves.rs`).
+    pub(crate) fn decide_knowing(
+        &self,
+        bytes: &[u8],
+        position: u64,
+        known: &[(Nesting, bool)],
+    ) -> Result<(CountedAnswer, Batch)> {
         assert!(position > self.last(), "positions rise");
-        decide(self, bytes, position)
+        decide(self, bytes, position, known)
+    }
+
+    /// Bytes of entries that are not committed.
+    pub fn tail_bytes(&self) -> u64 {
+        self.tail_bytes
+    }
+
+    /// The state as it is now over another form of the same base. Nothing is ever committed to it.
+    pub(crate) fn over<B>(&self, base: B) -> Ahead<B> {
+        let (committed, layer) = (self.committed, self.layer.clone());
+        Ahead { base, committed, tail: VecDeque::new(), tail_bytes: 0, layer }
     }
 
     /// Makes the changes that were decided for an entry. The log has it at `position` now.
@@ -100,6 +125,7 @@ impl<K: Base> Ahead<K> {
         for (key, value) in changes.iter() {
             self.layer.insert(key.to_vec(), (position, value.cloned()));
         }
+        self.tail_bytes += bytes.len() as u64;
         self.tail.push_back(Decided { position, bytes: bytes.into(), changes });
     }
 
@@ -119,7 +145,9 @@ impl<K: Base> Ahead<K> {
         let is_ours = self.tail.front().is_some_and(|first| {
             first.position == position && bytes.is_some_and(|bytes| *first.bytes == *bytes)
         });
-        let changes = if is_ours && let Some(Decided { changes, .. }) = self.tail.pop_front() {
+        let changes = if is_ours && let Some(ours) = self.tail.pop_front() {
+            let Decided { changes, bytes, .. } = ours;
+            self.tail_bytes -= bytes.len() as u64;
             for (key, _) in changes.iter() {
                 // A later change of the tail stays.
                 if self.layer.get(key).is_some_and(|(newest, _)| *newest == position) {
@@ -134,7 +162,7 @@ impl<K: Base> Ahead<K> {
             match bytes {
                 Some(bytes) => {
                     assert!(self.tail.is_empty(), "a leader has proposed what is before its tail");
-                    decide(&self.base, bytes, position)?.1
+                    decide(&self.base, bytes, position, &[])?.1
                 }
                 None => Batch::new(),
             }
@@ -147,6 +175,7 @@ impl<K: Base> Ahead<K> {
     /// Forgets everything that is not committed. Returns how many entries that were.
     pub fn drop_tail(&mut self) -> usize {
         self.layer.clear();
+        self.tail_bytes = 0;
         std::mem::take(&mut self.tail).len()
     }
 
@@ -155,6 +184,8 @@ impl<K: Base> Ahead<K> {
         let positions = self.tail.iter().map(|decided| decided.position);
         assert!(positions.is_sorted(), "the tail is in order");
         assert!(self.tail.front().is_none_or(|first| first.position > self.committed));
+        let bytes: usize = self.tail.iter().map(|decided| decided.bytes.len()).sum();
+        assert_eq!(self.tail_bytes, bytes as u64, "the tail's bytes are counted");
         let mut newest: BTreeMap<&[u8], u64> = BTreeMap::new();
         for Decided { position, changes, .. } in &self.tail {
             newest.extend(changes.iter().map(|(key, _)| (key, *position)));
@@ -165,11 +196,16 @@ impl<K: Base> Ahead<K> {
 }
 
 /// Runs the state machine. An entry that the machine refuses at its leader is never in the log.
-fn decide(kv: &dyn KvRead, bytes: &[u8], position: u64) -> Result<(CountedAnswer, Batch)> {
+fn decide(
+    kv: &dyn KvRead,
+    bytes: &[u8],
+    position: u64,
+    known: &[(Nesting, bool)],
+) -> Result<(CountedAnswer, Batch)> {
     match decode_entry(bytes)? {
-        LogEntry::Plain(entry) => machine::apply(kv, &entry)
+        LogEntry::Plain(entry) => machine::apply_knowing(kv, &entry, known)
             .map(|(reply, changes)| (CountedAnswer { position, outcome: Ok(reply) }, changes)),
-        LogEntry::Counted(counted) => machine::apply_counted(kv, &counted, position),
+        LogEntry::Counted(counted) => machine::apply_counted_knowing(kv, &counted, position, known),
         LogEntry::CountedBefore(counted) => machine::apply_counted_before(kv, &counted, position),
     }
 }

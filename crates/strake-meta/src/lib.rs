@@ -2,8 +2,8 @@
 //!
 //! [`machine`] and [`query`] are the pure core: they know neither disks nor threads. [`MemoryMeta`]
 //! runs the core on a map in memory. [`MetaStore`] runs it on equal copies in the containers of
-//! several NSDs. [`replicated`] runs it on several nodes with one log, over [`ahead`], the state of
-//! a replica that may lead. The product does not use these two yet.
+//! several NSDs of one machine. [`replicated`] runs it on several nodes of a cluster with one log,
+//! over [`ahead`], the state of a replica that may lead.
 
 #![warn(missing_docs)]
 

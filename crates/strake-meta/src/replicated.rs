@@ -1,12 +1,12 @@
 //! The metadata of a file system on several nodes: each has a replica of one log, and a store that
-//! the log's entries make (decision 0044). The product does not use it yet.
+//! the log's entries make (decision 0044).
 //!
 //! 1. The replica that leads decides on each change at once, on its store and on what it decided
 //!    before ([`crate::ahead`]). It proposes the entry at the very place that it decided for. The
 //!    change is visible then, and not durable.
 //! 2. A sync waits until the last change is committed: a majority has it on disk.
 //! 3. Every replica makes committed entries' changes in its store. The store becomes durable when
-//!    the log has grown (`replicated/machine.rs`).
+//!    the log has grown (`replicated/machine.rs`, `replicated/saver.rs`).
 //! 4. A leader that is replaced loses what it decided and nobody committed. Clients send it again,
 //!    as they do after the crash of a server.
 //!
@@ -16,39 +16,46 @@
 //! another node, and replays. A question is answered only if the leader's lease still holds when
 //! the answer is there. So a leader that was replaced without knowing answers nothing.
 //!
+//! **Damage.** What cannot be read on this node may be readable on another one. So a node whose
+//! store fails leads no more ([`ReplicatedMeta::fault`]), and clients go elsewhere. Its owner ends
+//! it. If pages of its disk turn out to be damaged, its next start takes a copy from the others.
+//!
 //! **Locks.** `ahead` may be held when a replica's lock is taken, not the other way round. It is
 //! held across memory operations, unless a record must be read from the disk.
 
 mod copy;
 mod machine;
 mod node_store;
+mod port;
 mod rule;
+mod saver;
 
 use crate::ahead::Ahead;
-use crate::log_entry::{LogEntryRef, encode_entry};
-use crate::{machine as state_machine, query};
+use crate::store::Moving;
+use crate::store::refusals::Refusals;
+use crate::store::scrub::PAGES_PER_PART;
 use machine::MetaMachine;
 use node_store::NodeStore;
+pub use port::TermPort;
 pub use rule::{Rule, Rules};
+use saver::Saver;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use strake_env::sync::RwLock;
-use strake_env::{Clock, WaitNames};
-use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaPort, MetaQuery, MetaReply};
-use strake_proto::{Error, ErrorKind, Result, Term};
-use strake_replica::core::Refusal;
-use strake_replica::replica::Failure;
-use strake_replica::types::{Position, Stamp};
+use strake_env::sync::{Mutex, RwLock, WatchedMutex};
+use strake_env::{Clock, Stops, WaitNames};
+use strake_proto::{Error, NsdId, Result};
+use strake_replica::types::Stamp;
 use strake_replica::{Machine, Replica};
 use strake_store::Kv;
-
-/// How long a change waits before it looks again whether the log has room.
-const ROOM_STEP: Duration = Duration::from_millis(10);
+use tracing::{error, warn};
 
 /// Limits, and what is used of the machine.
 #[derive(Clone)]
 pub struct ReplicatedOptions {
+    /// The NSD on which this node's store is.
+    pub nsd: NsdId,
     /// How long a change waits for room in the log, and a sync for a majority.
     pub wait_max: Duration,
     /// The clock.
@@ -61,15 +68,21 @@ pub struct ReplicatedOptions {
 
 /// One node's part of the metadata; see the module.
 pub struct ReplicatedMeta {
+    kv: Arc<Kv>,
+    store: NodeStore,
     ahead: Arc<RwLock<Ahead<NodeStore>>>,
     replica: Arc<Replica>,
+    saver: Arc<Saver>,
     options: ReplicatedOptions,
-}
-
-/// The metadata as the leader of one term has it.
-pub struct TermPort {
-    meta: Arc<ReplicatedMeta>,
-    term: Term,
+    refusals: Mutex<Refusals>,
+    moving: WatchedMutex<Moving>,
+    /// How many directories this node has moved as a leader. Changed with `ahead` held alone.
+    moves: AtomicU64,
+    /// Held by a check.
+    checking: Mutex<()>,
+    stops: Stops,
+    /// Why this node leads no more.
+    fault: Mutex<Option<Error>>,
 }
 
 impl ReplicatedMeta {
@@ -83,13 +96,32 @@ impl ReplicatedMeta {
         start: impl FnOnce(Machine) -> Result<Replica>,
     ) -> Result<ReplicatedMeta> {
         let rules = options.rules;
-        let store = NodeStore::new(kv, rules);
+        let store = NodeStore::new(Arc::clone(&kv), rules);
         let position = store.position()?.unwrap_or_default();
         let ahead = Arc::new(RwLock::new(Ahead::new(store.clone(), position)));
-        let machine =
-            MetaMachine { store, ahead: Arc::clone(&ahead), copies: BTreeMap::new(), rules };
+        let saver = Arc::new(Saver::start(Arc::clone(&kv))?);
+        let machine = MetaMachine {
+            store: store.clone(),
+            saver: Arc::clone(&saver),
+            ahead: Arc::clone(&ahead),
+            copies: BTreeMap::new(),
+            rules,
+        };
         let replica = Arc::new(start(Machine::Keeping(Box::new(machine)))?);
-        Ok(ReplicatedMeta { ahead, replica, options })
+        Ok(ReplicatedMeta {
+            kv,
+            store,
+            ahead,
+            replica,
+            saver,
+            options,
+            refusals: Mutex::default(),
+            moving: WatchedMutex::default(),
+            moves: AtomicU64::new(0),
+            checking: Mutex::default(),
+            stops: Stops::default(),
+            fault: Mutex::default(),
+        })
     }
 
     /// The replica of the log.
@@ -100,131 +132,53 @@ impl ReplicatedMeta {
     /// The metadata, if this node leads and has everything from before its term. Ports of one term
     /// are as one.
     pub fn port(self: &Arc<Self>) -> Option<TermPort> {
+        if self.fault.lock().is_some() {
+            return None;
+        }
         let Stamp { term, .. } = self.replica.next()?;
         Some(TermPort { meta: Arc::clone(self), term })
     }
-}
 
-impl TermPort {
-    /// The term. Another one is like another start of a server: clients replay.
-    pub fn term(&self) -> Term {
-        self.term
+    /// Why this node takes part no more, if it does not: its owner has to end it.
+    pub fn fault(&self) -> Option<String> {
+        let own = self.fault.lock().as_ref().map(Error::to_string);
+        own.or_else(|| self.replica.status().ended.map(|reason| reason.to_string()))
     }
 
-    /// Where the next entry is, if the term goes on.
-    fn next(&self) -> Result<Stamp> {
-        let is_same = |next: &Stamp| {
-            next.term == self.term || !self.meta.options.rules.obeys(Rule::PortsEndWithTheirTerm)
-        };
-        self.meta.replica.next().filter(is_same).ok_or_else(gone)
-    }
-
-    /// An answer, if this node was the leader for sure until after it was there.
-    fn under_lease<T>(&self, answer: Result<T>) -> Result<T> {
-        let rules = self.meta.options.rules;
-        if self.meta.replica.lease() || !rules.obeys(Rule::LeasesGuardAnswers) {
-            return answer;
-        }
-        Err(gone())
-    }
-
-    /// Decides on an entry and proposes it. `None` if the log has no room.
-    fn try_apply(&self, entry: LogEntryRef<'_>, bytes: &[u8]) -> Result<Option<CountedAnswer>> {
-        let mut ahead = self.meta.ahead.write();
-        // Entries that no one decides on may come in between. Then the place is another one.
-        loop {
-            let stamp = self.next()?;
-            let decided = ahead.decide(bytes, stamp.position.0);
-            let is_new = decided.as_ref().is_ok_and(|(_, changes)| !changes.is_empty());
-            // A log that takes the entry proves the leader. All other answers need the lease.
-            let (answer, changes) = if is_new { decided } else { self.under_lease(decided) }?;
-            if changes.is_empty() {
-                return Ok(Some(answer));
-            }
-            match self.meta.replica.propose_at(stamp, 0, bytes) {
-                Ok(()) => {
-                    ahead.add(bytes, stamp.position.0, changes);
-                    return Ok(Some(answer));
-                }
-                Err(Failure::Refused(Refusal::Moved)) => {}
-                Err(Failure::Refused(Refusal::Busy)) => return Ok(None),
-                Err(Failure::Refused(Refusal::TooLarge)) => return Err(ErrorKind::TooBig.into()),
-                Err(failure) => return Err(unreachable(entry, &failure)),
+    /// Ends this node's part. Whoever still has a port gets errors. Nothing is written to the disk
+    /// afterwards.
+    pub fn stop(&self) {
+        self.replica.stop();
+        let is_sound = self.fault().is_none_or(|_| self.fault.lock().is_none());
+        self.saver.stop(is_sound);
+        if !is_sound && self.is_damaged() && self.has_others() {
+            warn!(
+                target: "metadata",
+                "the store on NSD {} is damaged: it is made anew from other nodes'",
+                self.options.nsd
+            );
+            if let Err(fault) = self.store.give_up() {
+                error!(target: "metadata", "NSD {}: {fault}", self.options.nsd);
             }
         }
+        self.kv.close_base();
     }
 
-    fn apply_logged(&self, entry: LogEntryRef<'_>) -> Result<CountedAnswer> {
-        let bytes = encode_entry(entry)?;
-        if let Some(answer) = self.try_apply(entry, &bytes)? {
-            return Ok(answer);
-        }
-        let ReplicatedOptions { wait_max, clock, waits, .. } = &self.meta.options;
-        let end = clock.monotonic() + *wait_max;
-        let wait = waits.begin_wait("metadata log full", "waits until a majority has it");
-        let outcome = loop {
-            clock.sleep(ROOM_STEP);
-            match self.try_apply(entry, &bytes) {
-                Ok(None) if clock.monotonic() < end => {}
-                Ok(None) => break Err(gone()),
-                Ok(Some(answer)) => break Ok(answer),
-                Err(error) => break Err(error),
+    /// Whether other nodes vote too. Then a majority may have what this one lacks.
+    fn has_others(&self) -> bool {
+        self.replica.status().membership.voters.len() > 1
+    }
+
+    /// Reads the whole store past all caches. True if a page is damaged and stays so.
+    fn is_damaged(&self) -> bool {
+        let mut next = Some(0);
+        while let Some(first) = next {
+            let Ok(pages) = self.kv.verify(first, PAGES_PER_PART) else { return false };
+            if pages.damaged > pages.mended {
+                return true;
             }
-        };
-        waits.end_wait(wait);
-        outcome
-    }
-}
-
-impl MetaPort for TermPort {
-    fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
-        let reply = {
-            let ahead = self.meta.ahead.read();
-            self.next()?;
-            query::query(&*ahead, query)
-        };
-        self.under_lease(reply)
-    }
-
-    fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
-        self.apply_logged(LogEntryRef::Plain(entry))?.outcome
-    }
-
-    fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
-        let answer = self.apply_logged(LogEntryRef::Counted(counted))?;
-        let is_late = {
-            let ahead = self.meta.ahead.read();
-            state_machine::durable_first(&*ahead, counted, &answer)? > ahead.committed()
-        };
-        if is_late && self.meta.options.rules.obeys(Rule::NumbersAreDurableFirst) {
-            self.sync()?;
+            next = pages.next;
         }
-        Ok(answer)
+        false
     }
-
-    fn sync(&self) -> Result<()> {
-        let stamp = {
-            let ahead = self.meta.ahead.read();
-            let Stamp { term, .. } = self.next()?;
-            Stamp { term, position: Position(ahead.last()) }
-        };
-        if !self.meta.options.rules.obeys(Rule::SyncsWaitForCommits) {
-            return Ok(());
-        }
-        let waited = self.meta.replica.wait_committed(stamp, self.meta.options.wait_max);
-        waited.map_err(|failure| {
-            Error::new(ErrorKind::Unreachable, format!("the metadata's log: {failure}"))
-        })
-    }
-}
-
-/// This node does not lead any more, or not for sure. Another one may.
-fn gone() -> Error {
-    Error::new(ErrorKind::Unreachable, "another node serves the metadata, or will soon")
-}
-
-fn unreachable(entry: LogEntryRef<'_>, failure: &Failure) -> Error {
-    let client = entry.entry().client;
-    let detail = format!("a change of client {client} has no place in the log: {failure}");
-    Error::new(ErrorKind::Unreachable, detail)
 }

@@ -27,11 +27,11 @@
 mod copies;
 mod holder;
 mod members;
-mod moves;
+pub(crate) mod moves;
 mod open;
-mod refusals;
-mod scrub;
-mod space;
+pub(crate) mod refusals;
+pub(crate) mod scrub;
+pub(crate) mod space;
 mod witness;
 
 use crate::kv::MemoryKv;
@@ -76,7 +76,7 @@ strake_env::lock_names! {
     /// and with a checkpoint that has ended this one.
     Checking = "check of the metadata";
     /// Held by whoever moves a directory (moves.rs).
-    Moving = "directory move";
+    pub(crate) Moving = "directory move";
 }
 
 /// Holders that failed, each with its error.
@@ -102,9 +102,6 @@ pub struct MetaOptions {
     /// least [`WITNESS_BYTES`] long. Without a witness, p + 1 superblocks must be readable at every
     /// start.
     pub witness: Option<Arc<dyn Disk>>,
-    /// The NSDs on which the copies and the generations lie: those of this node, where other nodes
-    /// have NSDs of the same pool. `None` stands for all NSDs of the pool.
-    pub place: Option<Vec<NsdId>>,
     /// Where waits are listed.
     pub waiters: Arc<Waiters>,
 }
@@ -117,7 +114,6 @@ impl MetaOptions {
             overlay_bytes_max: 64 << 20,
             room_wait_max: Duration::from_secs(120),
             witness: None,
-            place: None,
             waiters,
         }
     }
@@ -335,6 +331,14 @@ impl MetaStore {
         Ok(snapshots)
     }
 
+    /// Walks the ways that a change needs; see moves.rs.
+    fn walk_before(&self, op: &MetaOp) -> Result<Walked<'_>> {
+        moves::walk_before(op, &self.moving, self.options.room_wait_max, &|see| {
+            let state = self.state.read();
+            see(&state.holders[0].kv, state.moves);
+        })
+    }
+
     /// Applies an entry. First makes a checkpoint if the journals or the stores need one.
     fn apply_logged(&self, entry: LogEntryRef<'_>) -> Result<CountedAnswer> {
         let bytes = encode_entry(entry)?;
@@ -372,8 +376,8 @@ impl MetaStore {
             return Err(error.clone());
         }
         let lsn = Lsn(state.last.0 + 1);
-        let known = walked.known(&state);
-        let is_move = moves::is_move(&state, &entry.entry().op);
+        let known = walked.known(state.moves);
+        let is_move = moves::is_move(&state.holders[0].kv, &entry.entry().op);
         let decide = |holder: &Holder| decide(holder, entry, lsn, known);
         let (answer, changes) = match decide(&state.holders[0]) {
             Err(error) if is_damage(&error) => self.ask_others(&mut state, &decide).ok_or(error)?,

@@ -100,33 +100,6 @@ impl Rig {
     }
 }
 
-#[test]
-fn metadata_that_lies_on_some_nsds_of_a_pool_never_asks_for_the_others() {
-    let (rig, store) = Rig::new(4, 1, false);
-    drop(store);
-    // NSDs 3 and 4 are on other nodes.
-    let options = || MetaOptions { place: Some(vec![NsdId(1), NsdId(2)]), ..rig.options() };
-    let here = |without: &[usize]| rig.containers(&without.iter().copied().collect());
-    let error = MetaStore::format(&here(&[1, 2, 3]), &pool(4, 1), options()).err();
-    assert_eq!(error.map(|error| error.kind()), Some(ErrorKind::Invalid), "NSD 2 is missing");
-    let store = MetaStore::format(&here(&[2, 3]), &pool(4, 1), options()).expect("formats");
-    store.begin_life(RealClock.wall()).expect("begins");
-    assert_eq!(store.holders().1, [NsdId(1), NsdId(2)]);
-    store.apply(&entry(1, create(Ino::ROOT, "a", new_inode(FileType::Regular)))).expect("applies");
-    store.sync().expect("syncs");
-    drop(store);
-    // One of the two may be away. Without the place, the pool would lack three of its four NSDs.
-    let store = MetaStore::open(&here(&[1, 2, 3]), options()).err();
-    assert_eq!(store.map(|error| error.kind()), Some(ErrorKind::Unreachable), "no witness");
-    let store = MetaStore::open(&here(&[2, 3]), options()).expect("opens");
-    store.begin_life(RealClock.wall()).expect("begins");
-    assert!(store.detach(NsdId(2), "it is pulled"), "NSD 1 has a copy too");
-    store
-        .apply(&entry(2, create(Ino::ROOT, "b", new_inode(FileType::Regular))))
-        .expect("one copy suffices");
-    store.sync().expect("syncs");
-}
-
 pub(super) fn pool(count: u32, parity: u8) -> Configuration {
     let mut configuration = configuration();
     let slot = configuration.pool.slots[0];

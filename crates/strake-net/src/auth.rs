@@ -46,8 +46,10 @@ pub enum Service {
     Node,
     /// The tokens of one file system of a cluster.
     TokensOf(FsId),
-    /// Messages between the replicas of a cluster's log.
+    /// Messages between the replicas of the log of a cluster's records.
     Replica,
+    /// Messages between the replicas of the log of one file system's metadata.
+    ReplicaOf(FsId),
 }
 
 impl std::fmt::Display for Service {
@@ -60,6 +62,7 @@ impl std::fmt::Display for Service {
             Service::Node => out.write_str("node"),
             Service::TokensOf(fs) => write!(out, "tokens {fs}"),
             Service::Replica => out.write_str("replica"),
+            Service::ReplicaOf(fs) => write!(out, "replica {fs}"),
         }
     }
 }

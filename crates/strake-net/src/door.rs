@@ -173,14 +173,16 @@ impl Door {
         self.serve(Service::TokensOf(fs), Arc::new(TokenHandler::new(port, waits)))
     }
 
-    /// Serves a replica of the cluster's log. One thread hands it all messages.
+    /// Serves a replica of the log of the cluster's records, or of that of the metadata of a file
+    /// system. One thread hands it all messages.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn serve_replica(&self, port: Arc<dyn ReplicaPort>) -> Result<()> {
+    pub fn serve_replica(&self, of: Option<FsId>, port: Arc<dyn ReplicaPort>) -> Result<()> {
+        let service = of.map_or(Service::Replica, Service::ReplicaOf);
         let options =
             ServerOptions { workers: 1, request_bytes_max: REPLICA_BYTES_MAX, ..self.hall.options };
-        self.serve_with(Service::Replica, Arc::new(ReplicaHandler { port }), options)
+        self.serve_with(service, Arc::new(ReplicaHandler { port }), options)
     }
 
     fn serve(&self, service: Service, handler: Arc<dyn Handler>) -> Result<()> {

@@ -61,7 +61,7 @@ impl Service {
                 Some(Roles::of(&[Role::Client, Role::Quorum]))
             }
             Service::Node => Some(Roles::ALL),
-            Service::Replica => Some(Roles::of(&[Role::Quorum])),
+            Service::Replica | Service::ReplicaOf(_) => Some(Roles::of(&[Role::Quorum])),
             // Agents are asked by somebody with their secret.
             Service::Agent => None,
         }

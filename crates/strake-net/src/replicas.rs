@@ -1,4 +1,4 @@
-//! Messages between the replicas of a cluster: bytes in one direction, which may be lost.
+//! Messages between the replicas of a log: bytes in one direction, which may be lost.
 //!
 //! A node has one [`ReplicaWay`] to each other replica: an outbox and a thread, which keeps a
 //! connection and makes it anew when it breaks. A message goes as a request whose reply nobody
@@ -25,7 +25,7 @@ use strake_env::stream::Endpoint;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_proto::limits::MESSAGE_BYTES_MAX;
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::{Error, ErrorKind, FsId, Result};
 use tracing::warn;
 
 /// For a connection and its greeting, and for a message to be answered.
@@ -76,6 +76,7 @@ pub struct ReplicaWay {
 
 struct Shared {
     endpoint: Endpoint,
+    service: Service,
     env: SessionEnv,
     outbox: Mutex<Outbox>,
     changed: Condvar,
@@ -97,13 +98,15 @@ impl Outbox {
 }
 
 impl ReplicaWay {
-    /// A way to the replica at `endpoint`. It connects when there is something to send.
+    /// A way to the replica at `endpoint`: that of the cluster's records, or that of the metadata
+    /// of a file system. It connects when there is something to send.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn open(endpoint: Endpoint, env: SessionEnv) -> Result<ReplicaWay> {
+    pub fn open(endpoint: Endpoint, of: Option<FsId>, env: SessionEnv) -> Result<ReplicaWay> {
         let (outbox, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { endpoint, env, outbox, changed });
+        let service = of.map_or(Service::Replica, Service::ReplicaOf);
+        let shared = Arc::new(Shared { endpoint, service, env, outbox, changed });
         let of_thread = Arc::clone(&shared);
         let thread = Builder::new().name("replica way".into()).spawn(move || of_thread.run())?;
         Ok(ReplicaWay { shared, thread: Mutex::new(Some(thread)) })
@@ -214,7 +217,7 @@ impl Shared {
         let waits = &self.env.waits;
         let wait = waits.begin_wait("for a connection to the", &self.endpoint.to_string());
         let introduction = &self.env.introduction;
-        let made = Connection::open(&self.endpoint, introduction, Service::Replica, LIMIT);
+        let made = Connection::open(&self.endpoint, introduction, self.service, LIMIT);
         waits.end_wait(wait);
         made
     }

@@ -47,7 +47,7 @@ fn door_of(cluster: &TestCluster, ear: &Arc<Ear>) -> Door {
     let own = cluster.node("n1", &[Role::Quorum, Role::Server], Cipher::AuthOnly);
     let server = NodeServer::new(&own).expect("key and certificate");
     let door = open_door(server, ServerOptions::new(7));
-    door.serve_replica(ear.clone()).expect("threads");
+    door.serve_replica(None, ear.clone()).expect("threads");
     door
 }
 
@@ -61,7 +61,7 @@ fn env(own: &Arc<NodeCredentials>) -> SessionEnv {
 }
 
 fn way(door: &Door, own: &Arc<NodeCredentials>) -> ReplicaWay {
-    ReplicaWay::open(door.endpoint().clone(), env(own)).expect("a thread")
+    ReplicaWay::open(door.endpoint().clone(), None, env(own)).expect("a thread")
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::container::Container;
 use crate::superblock::KvSpace;
+use std::io;
 use std::sync::Arc;
 use strake_env::Disk;
 
@@ -16,6 +17,56 @@ pub struct LogRegion {
     pub(crate) follows_data: bool,
     /// True if the log was begun when the container was made. An empty ring is then a lost log.
     pub(crate) is_begun: bool,
+}
+
+impl LogRegion {
+    /// The ring's bytes as a disk, for whoever keeps something else there than a
+    /// [`crate::Journal`].
+    pub fn into_disk(self) -> Arc<dyn Disk> {
+        Arc::new(PartOfDisk { disk: self.disk, offset: self.offset, length: self.length })
+    }
+}
+
+/// A range of a disk, as a disk.
+struct PartOfDisk {
+    disk: Arc<dyn Disk>,
+    offset: u64,
+    length: u64,
+}
+
+impl Disk for PartOfDisk {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.check_range(offset, bytes.len())?;
+        self.disk.read_at(self.offset + offset, bytes)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.check_range(offset, bytes.len())?;
+        self.disk.write_at(self.offset + offset, bytes)
+    }
+
+    fn write_and_sync(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.check_range(offset, bytes.len())?;
+        self.disk.write_and_sync(self.offset + offset, bytes)
+    }
+
+    fn is_hosted(&self) -> bool {
+        self.disk.is_hosted()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+
+    fn len(&self) -> u64 {
+        self.length
+    }
+
+    fn discard(&self, offset: u64, length: u64) {
+        if offset.checked_add(length).is_some_and(|end| end <= self.length) {
+            self.disk.discard(self.offset + offset, length);
+        }
+    }
 }
 
 /// The owner of a key-value store.

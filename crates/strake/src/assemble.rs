@@ -79,52 +79,17 @@ pub(crate) fn format(
     Ok(())
 }
 
-/// The NSDs that the metadata may lie on, if those are not all.
-fn place(config: &NodeConfig) -> Option<Vec<NsdId>> {
-    config.metadata.as_ref().map(|nsds| nsds.iter().copied().map(NsdId).collect())
-}
-
-/// Makes the metadata of a cluster's file system on the NSDs of this node that `config` names. All
-/// NSDs of `configuration` are formatted by now, those of other nodes too.
-///
-/// # Errors
-/// The disks' and the host's.
-pub(crate) fn format_meta(
-    dir: &DataDir,
-    config: &NodeConfig,
-    configuration: &Configuration,
-) -> Result<()> {
-    let observe = Observe::new(RealClock::shared(), 512);
-    let mut containers = Vec::new();
-    let mut stores = Vec::new();
-    for nsd in &config.nsd {
-        if config.metadata.as_ref().is_some_and(|place| !place.contains(&nsd.id)) {
-            continue;
-        }
-        let opened = open_nsd(dir, config, nsd, &Hosts::default(), &observe)?;
-        containers.push(opened.container);
-        stores.push(opened.store);
-    }
-    // What an attempt before this one left is of no file system.
-    match std::fs::remove_file(dir.root().join(WITNESS_FILE)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-        _ => {}
-    }
-    let mut options = MetaOptions::new(Arc::clone(&observe.waiters));
-    options.witness = Some(witness(dir, None)?);
-    options.place = place(config);
-    let meta = MetaStore::format(&containers, configuration, options)?;
-    give_root_directory(&meta)?;
-    meta.checkpoint()?;
-    stores.iter().for_each(|store| store.end());
-    Ok(())
-}
-
-/// Makes an NSD empty that this node has and that belongs to no file system.
+/// Makes an NSD empty that this node has and that belongs to no file system. Then `prepare` does
+/// what else the container needs.
 ///
 /// # Errors
 /// The disk's.
-pub(crate) fn format_again(dir: &DataDir, config: &NodeConfig, nsd: &NsdConfig) -> Result<()> {
+pub(crate) fn format_again(
+    dir: &DataDir,
+    config: &NodeConfig,
+    nsd: &NsdConfig,
+    prepare: &dyn Fn(&Container) -> Result<()>,
+) -> Result<()> {
     let about = |error: Error| error.context(format!("NSD {}", nsd.name));
     let format = || -> Result<()> {
         let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&dir.container_path(nsd))?);
@@ -143,14 +108,17 @@ pub(crate) fn format_again(dir: &DataDir, config: &NodeConfig, nsd: &NsdConfig) 
         };
         let container = Container::format(disk, &options)?;
         let observe = Observe::new(RealClock::shared(), 512);
-        BlockStore::open(container, BlockStoreOptions::new(&observe)).map(|store| store.end())
+        let store = BlockStore::open(container.clone(), BlockStoreOptions::new(&observe))?;
+        let prepared = prepare(&container);
+        store.end();
+        prepared
     };
     format().map_err(about)
 }
 
 /// Gives the root directory to the user who makes the file system. Otherwise an ordinary user
 /// could do nothing in it.
-fn give_root_directory(meta: &MetaStore) -> Result<()> {
+pub(crate) fn give_root_directory(meta: &dyn MetaPort) -> Result<()> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     if (uid, gid) == (0, 0) {
         return Ok(());
@@ -398,7 +366,6 @@ pub(crate) fn open_meta(
 ) -> Result<Arc<MetaStore>> {
     let mut options = MetaOptions::new(Arc::clone(&observe.waiters));
     options.witness = Some(witness(dir, None)?);
-    options.place = place(config);
     // The minimum suits a directory with some ten thousand files, and more memory gives more. All
     // copies together stay well below the tenth of the pool that everything else may take.
     let cache = page_pool_bytes(config)? / META_CACHE_PARTS;

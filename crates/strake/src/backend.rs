@@ -9,6 +9,7 @@
 pub(crate) mod cluster;
 pub(crate) mod crew;
 pub(crate) mod member;
+pub(crate) mod metadata;
 pub(crate) mod ways;
 
 use crate::assemble;
@@ -119,11 +120,6 @@ impl Local {
         let meta = Some(Arc::clone(&self.meta));
         self.disks.watch(meta, Arc::clone(&servers) as Arc<dyn DiskUser>)?;
         Ok(servers)
-    }
-
-    /// The NSDs that hold the metadata.
-    pub(crate) fn metadata_holders(&self) -> Vec<NsdId> {
-        self.meta.holders().1
     }
 }
 

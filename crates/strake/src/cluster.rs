@@ -11,5 +11,5 @@ pub(crate) mod records;
 pub(crate) mod stanza;
 
 pub(crate) use records::{
-    Change, Cluster, FsRecord, MountRecord, NewNsd, NodeNumber, NodeRecord, NsdRecord, Usage,
+    Change, Cluster, FsRecord, MountRecord, NewNsd, NodeNumber, NodeRecord, NsdRecord,
 };

@@ -244,7 +244,6 @@ fn try_create(
         block_size: wanted.block_size.unwrap_or(BLOCK_SIZE_DEFAULT).0 as u32,
         mount: mount.to_owned(),
         node: None,
-        metadata: None,
         nsd: nsds,
         settings: Settings::default(),
     };

@@ -64,9 +64,6 @@ pub(crate) struct NodeConfig {
     /// The directory of the node that this belongs to, if the file system is a cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) node: Option<PathBuf>,
-    /// The disks that may hold a copy of the metadata, if some are elsewhere or for data alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) metadata: Option<Vec<u32>>,
     /// The disks, in slot order.
     pub(crate) nsd: Vec<NsdConfig>,
     /// The node's settings that differ from their defaults.

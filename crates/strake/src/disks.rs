@@ -172,6 +172,12 @@ impl Disks {
         self.open.lock().values().map(|held| held.nsd.container.clone()).collect()
     }
 
+    /// The container of an NSD, if it is open.
+    pub(crate) fn container(&self, nsd: NsdId) -> Option<Container> {
+        let open = self.open.lock();
+        Some(open.get(&nsd).filter(|held| !held.withdrawn)?.nsd.container.clone())
+    }
+
     /// The ways to the NSDs that are open.
     pub(crate) fn ports(&self) -> BTreeMap<NsdId, Arc<dyn NsdPort>> {
         let open = self.open.lock();

@@ -17,17 +17,19 @@ mod dir;
 mod follow;
 mod leader;
 mod messages;
+mod metadata;
 mod mount;
 mod peer;
 mod quorum;
 mod recover;
+pub(crate) mod replicas;
 mod server;
 mod serving;
 
 pub(crate) use dir::{NodeDir, NodeFile};
 pub(crate) use messages::{
-    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, NsdPlace, Place,
-    ReplicaState, Request, StripsChecked,
+    FsWanted, Grant, LeaderRequest, MetadataState, MountAnswer, NodeRequest, NodeState, NsdPlace,
+    Place, ReplicaState, Request, StripsChecked,
 };
 pub(crate) use peer::{Peer, ask_own};
 pub(crate) use recover::Recovery;

@@ -3,6 +3,7 @@
 use super::copy::{OutgoingCopy, read_part};
 use super::node_store::NodeStore;
 use super::rule::{Rule, Rules};
+use super::saver::Saver;
 use crate::ahead::Ahead;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use strake_replica::types::{Position, ReplicaId};
 /// The metadata as a state machine. Only the thread that drives it changes the store.
 pub(super) struct MetaMachine {
     pub(super) store: NodeStore,
+    pub(super) saver: Arc<Saver>,
     pub(super) ahead: Arc<RwLock<Ahead<NodeStore>>>,
     pub(super) copies: BTreeMap<ReplicaId, (CopyId, OutgoingCopy)>,
     pub(super) rules: Rules,
@@ -40,7 +42,7 @@ impl KeepingMachine for MetaMachine {
     }
 
     fn save(&mut self) -> Result<Position, String> {
-        self.store.save().map(Position).map_err(reason)
+        self.saver.ask().map(Position).map_err(reason)
     }
 
     fn make_part(

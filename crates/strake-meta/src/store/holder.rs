@@ -108,23 +108,6 @@ impl Holder {
             || self.kv.promises_too_much()
     }
 
-    /// True if an entry of this many bytes may make the copy larger. The copy may grow to `part`
-    /// eighths of its largest allowed size.
-    pub(crate) fn may_grow(&self, bytes: usize, part: u64) -> bool {
-        // An entry makes several records. Together they are hardly twice as large as the entry.
-        let fits = || self.free(part) >= 4 * bytes as u64;
-        fits() || {
-            self.kv.look_for_space();
-            fits()
-        }
-    }
-
-    /// Bytes of pages that this copy may still take, up to `part` eighths of its largest allowed
-    /// size.
-    pub(crate) fn free(&self, part: u64) -> u64 {
-        (self.kv.weight_max() / 8).saturating_mul(part).saturating_sub(self.kv.weight())
-    }
-
     /// True if a checkpoint might show that the copy is clearly smaller than assumed. Changes in
     /// memory are counted as if they replaced nothing.
     pub(crate) fn has_much_in_memory(&self) -> bool {

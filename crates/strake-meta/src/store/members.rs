@@ -8,7 +8,7 @@
 //! generation. A generation that a crash left half written is newer than the mark, so an NSD that
 //! lacks it is not suspected.
 
-use super::open::nsds_here;
+use super::open::pool_nsds;
 use super::{MetaStore, State};
 use strake_proto::layout::{NsdAvailability, NsdState, PoolMap};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
@@ -173,7 +173,7 @@ impl MetaStore {
             state.containers.retain(|container| container.superblock().nsd != nsd);
         }
         state.suspects.retain(|suspect| *suspect != nsd);
-        state.nsd_count = nsds_here(&self.options, pool).len();
+        state.nsd_count = pool_nsds(pool).len();
     }
 
     /// True if this NSD takes part now.

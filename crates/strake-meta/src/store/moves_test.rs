@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::log_entry::{LogEntryRef, encode_entry};
+use crate::store::MetaStore;
 use crate::store::Tried;
 use crate::store::store_test::Rig;
 use crate::testing::{create, entry, new_inode};
@@ -68,13 +69,13 @@ fn an_answer_holds_until_another_directory_moves() {
     let inside = rename((Ino::ROOT, "a"), (b, "inside"), RenameMode::Replace);
     let walked = store.walk_before(&inside).expect("walks");
     let asked = Nesting { inner: b, outer: a };
-    assert_eq!(walked.known(&store.state.read()), [(asked, false)]);
+    assert_eq!(walked.known(store.state.read().moves), [(asked, false)]);
     // A move that has not waited for its turn: `b` is inside `a` now.
     let other = entry(3, rename((Ino::ROOT, "b"), (a, "b"), RenameMode::Replace));
     let bytes = encode_entry(LogEntryRef::Plain(&other)).expect("is short");
     let tried = store.try_apply(LogEntryRef::Plain(&other), &bytes, 0, &Walked::default());
     assert!(matches!(tried, Ok(Tried::Applied(_))));
-    assert_eq!(walked.known(&store.state.read()), []);
+    assert_eq!(walked.known(store.state.read().moves), []);
     drop(walked);
     let refused = store.apply(&entry(4, inside)).expect_err("into itself");
     assert_eq!(refused.kind(), ErrorKind::Invalid);

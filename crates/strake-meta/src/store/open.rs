@@ -46,7 +46,7 @@ impl MetaStore {
         options: MetaOptions,
     ) -> Result<MetaStore> {
         let containers = sorted(containers);
-        let nsds = nsds_here(&options, &configuration.pool);
+        let nsds = pool_nsds(&configuration.pool);
         let present: Vec<NsdId> =
             containers.iter().map(|container| container.superblock().nsd).collect();
         if nsds.is_empty() || present != nsds {
@@ -106,7 +106,7 @@ impl MetaStore {
         };
         let configuration = query::configuration(&first.holder.kv)?;
         require_known(&configuration)?;
-        let nsds = nsds_here(&options, &configuration.pool);
+        let nsds = pool_nsds(&configuration.pool);
         // A disk that is to replace another is there already, but it is no member yet.
         let containers: Vec<Container> = containers
             .into_iter()
@@ -394,19 +394,10 @@ fn sorted(containers: &[Container]) -> Vec<Container> {
 }
 
 /// The NSDs of the pool, without deleted ones.
-fn pool_nsds(pool: &PoolMap) -> Vec<NsdId> {
+pub(super) fn pool_nsds(pool: &PoolMap) -> Vec<NsdId> {
     let mut nsds: Vec<NsdId> = pool.live().map(|(_, slot)| slot.nsd).collect();
     nsds.sort_unstable();
     nsds.dedup();
-    nsds
-}
-
-/// The NSDs of the pool on which the metadata lies.
-pub(super) fn nsds_here(options: &MetaOptions, pool: &PoolMap) -> Vec<NsdId> {
-    let mut nsds = pool_nsds(pool);
-    if let Some(place) = &options.place {
-        nsds.retain(|nsd| place.contains(nsd));
-    }
     nsds
 }
 

@@ -3,7 +3,8 @@
 //! The state machine remembers its own refusals (`ops/window.rs`). A refusal by this store leaves
 //! no entry, so the store remembers it here, in memory. A copy of the same request may arrive late
 //! on a lost connection. It is then refused too, and not applied after all. No such copy outlives
-//! this process, so the memory of it need not either.
+//! this process, so the memory of it need not either. Replicated metadata does the same
+//! (`replicated.rs`).
 
 use super::MetaStore;
 use crate::machine;
@@ -14,7 +15,7 @@ use strake_proto::{ClientId, Error, ErrorKind, Result};
 
 /// The refusals of all clients; see the module.
 #[derive(Default)]
-pub(super) struct Refusals {
+pub(crate) struct Refusals {
     clients: BTreeMap<ClientId, OfClient>,
 }
 
@@ -26,13 +27,14 @@ struct OfClient {
 
 impl Refusals {
     /// The error with which this very change was refused, if it was.
-    pub(super) fn of(&self, counted: &CountedEntry) -> Option<&Error> {
+    pub(crate) fn of(&self, counted: &CountedEntry) -> Option<&Error> {
         let client = self.clients.get(&counted.entry.client)?;
         let refused = client.refused.get(&counted.entry.sequence);
         refused.filter(|_| client.life == counted.life)
     }
 
-    fn note(&mut self, counted: &CountedEntry, error: &Error) {
+    /// Notes that a change was refused for good.
+    pub(crate) fn note(&mut self, counted: &CountedEntry, error: &Error) {
         let client = self.clients.entry(counted.entry.client).or_default();
         if client.life != counted.life {
             *client = OfClient { life: counted.life, ..OfClient::default() };

@@ -23,7 +23,7 @@ use strake_store::{KvRead, Lsn};
 use tracing::{error, warn};
 
 /// One part of a scrub has this many pages of a base: 1 MiB.
-const PAGES_PER_PART: u64 = 256;
+pub(crate) const PAGES_PER_PART: u64 = 256;
 
 /// A check waits so long for another one, and looks so often whether it is to end.
 const CHECK_WAIT_MAX: Duration = Duration::from_secs(3600);
@@ -32,7 +32,7 @@ const CHECK_LOOK: Duration = Duration::from_millis(100);
 const CHECK_END_MAX: Duration = Duration::from_secs(10);
 
 /// True if an error may come from the copy that was asked, and not from the question.
-pub(super) fn is_damage(error: &Error) -> bool {
+pub(crate) fn is_damage(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io)
 }
 
@@ -248,9 +248,9 @@ impl MetaStore {
 }
 
 /// The records for a check that may end early: then every read fails.
-struct Ending<'a> {
-    kv: &'a dyn KvRead,
-    stop: &'a Stop,
+pub(crate) struct Ending<'a> {
+    pub(crate) kv: &'a dyn KvRead,
+    pub(crate) stop: &'a Stop,
 }
 
 impl KvRead for Ending<'_> {

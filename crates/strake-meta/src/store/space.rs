@@ -16,15 +16,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_proto::meta::MetaOp;
 use strake_proto::{Error, ErrorKind, Result};
+use strake_store::Kv;
 use tracing::{error, info};
 
 /// Names may take this many eighths of the metadata's largest allowed size.
-const PART_FOR_NAMES: u64 = 7;
+pub(crate) const PART_FOR_NAMES: u64 = 7;
 
 /// How many eighths of its largest allowed size the metadata may use for an operation that makes it
 /// larger for good. 0 for all other operations. An [`MetaOp::Update`] is one of those others: the
 /// client took over the contents it describes when there was space.
-pub(super) fn part_for(op: &MetaOp) -> u64 {
+pub(crate) fn part_for(op: &MetaOp) -> u64 {
     match op {
         // The client can write these bytes in another way.
         MetaOp::Harden { .. } => 6,
@@ -44,6 +45,22 @@ pub(super) fn part_for(op: &MetaOp) -> u64 {
 /// change that has waited twice goes on in any case. Others may have written as much again
 /// meanwhile, and a checkpoint that finds no space loses nothing.
 const OVERDUE_TIMES: [u64; 2] = [2, 3];
+
+/// True if an entry of this many bytes may make a store larger. The store may grow to `part`
+/// eighths of its largest allowed size.
+pub(crate) fn may_grow(kv: &Kv, bytes: usize, part: u64) -> bool {
+    // An entry makes several records. Together they are hardly twice as large as the entry.
+    let fits = || free(kv, part) >= 4 * bytes as u64;
+    fits() || {
+        kv.look_for_space();
+        fits()
+    }
+}
+
+/// Bytes of pages that a store may still take, up to `part` eighths of its largest allowed size.
+pub(crate) fn free(kv: &Kv, part: u64) -> u64 {
+    (kv.weight_max() / 8).saturating_mul(part).saturating_sub(kv.weight())
+}
 
 /// Whether an entry may be made now.
 pub(super) enum Admission {
@@ -68,7 +85,7 @@ impl MetaStore {
     ) -> Result<Admission> {
         let copies = || state.holders.iter().chain(&state.joining);
         let is_full = self.is_full.load(Ordering::Acquire);
-        if part > 0 && (is_full || !copies().all(|copy| copy.may_grow(bytes, part))) {
+        if part > 0 && (is_full || !copies().all(|copy| may_grow(&copy.kv, bytes, part))) {
             // Records removed lately count until a checkpoint. Hardening has another way.
             let in_memory = |copy: &Arc<Holder>| match part >= PART_FOR_NAMES {
                 true => copy.has_changes(),
@@ -110,7 +127,7 @@ impl MetaStore {
         if self.is_full.load(Ordering::Acquire) {
             return 0;
         }
-        state.holders.iter().map(|copy| copy.free(PART_FOR_NAMES)).min().unwrap_or(0)
+        state.holders.iter().map(|copy| free(&copy.kv, PART_FOR_NAMES)).min().unwrap_or(0)
     }
 }
 

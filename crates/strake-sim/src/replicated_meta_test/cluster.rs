@@ -149,8 +149,13 @@ impl Cluster {
         let clock = RealClock::shared();
         let (wait_max, waits) = (Duration::from_secs(1), Arc::new(()));
         let rules = self.rules;
-        let options =
-            ReplicatedOptions { wait_max, clock: clock.clone(), waits: waits.clone(), rules };
+        let options = ReplicatedOptions {
+            nsd: NsdId(id.0),
+            wait_max,
+            clock: clock.clone(),
+            waits: waits.clone(),
+            rules,
+        };
         let meta = ReplicatedMeta::start(Arc::clone(&kv), options, |machine| {
             let parts =
                 Parts { cluster: CLUSTER, config, disk: journal, machine, transport, clock, waits };

@@ -27,7 +27,6 @@ use strake_env::{Clock, RealClock};
 use strake_lease::membership::Reason;
 use strake_manager::leases::{Deaths, LeaseOptions, LeaseService};
 use strake_manager::{Manager, TokenService, after_crash};
-use strake_meta::MetaStore;
 use strake_net::{Door, TokenPort};
 use strake_observe::Observe;
 use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
@@ -80,6 +79,8 @@ pub(crate) struct Lead {
     pub(crate) leases: NsdWays,
     /// Signalled when a client is dead: [`Crew::dead`].
     pub(crate) bell: Arc<Condvar>,
+    /// Whether this node still leads for certain.
+    pub(crate) leads: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// Collects the dead until they are buried.
@@ -142,16 +143,15 @@ impl Crew {
     /// The metadata's; when there are no more threads.
     pub(crate) fn start(
         fs: FsId,
-        meta: &Arc<MetaStore>,
+        meta: Arc<dyn MetaPort>,
         lead: Lead,
         door: &Door,
         observe: &Arc<Observe>,
     ) -> Result<Crew> {
         let clock = RealClock::shared();
-        let Lead { mounts, all, nsds, leases: ways, bell } = lead;
+        let Lead { mounts, all, nsds, leases: ways, bell, leads } = lead;
         let before: Vec<ClientId> = mounts.iter().copied().chain([CREW]).collect();
         let times = Times { hold_min: HOLD_MIN, repeat: REPEAT };
-        let meta = Arc::clone(meta) as Arc<dyn MetaPort>;
         let service = TokenService::start(
             &before,
             times,
@@ -170,6 +170,7 @@ impl Crew {
             own: vec![CREW],
             servers: all.iter().filter_map(way).collect(),
             floor: MapVersion(0),
+            leads,
             clock: Arc::clone(&clock),
             waits: Arc::clone(observe) as _,
         };
@@ -333,18 +334,27 @@ impl Crew {
         }
     }
 
-    /// Ends the manager and the tokens. The door serves them no more.
+    /// Ends the manager, the leases and the tokens. Requests that wait for them get errors. If this
+    /// node does not lead any more (`is_deposed`), nobody waits for what only a leader can do.
     ///
     /// # Errors
     /// If something could not be made durable.
-    pub(crate) fn finish(&self) -> Result<()> {
+    pub(crate) fn finish(&self, is_deposed: bool) -> Result<()> {
+        let stop_services = || {
+            self.leases.stop();
+            self.service.stop();
+        };
+        if is_deposed {
+            stop_services();
+        }
         let mut result = Ok(());
         if let Some(working) = self.working.lock().take() {
             working.manager.stop();
             result = working.vfs.shutdown().map(drop);
         }
-        self.leases.stop();
-        self.service.stop();
+        if !is_deposed {
+            stop_services();
+        }
         result
     }
 }

@@ -1,124 +1,86 @@
-//! The disks that a node of a cluster serves behind its door: those of one file system.
-//!
-//! The node that leads also has the metadata. It serves the metadata after the NSDs, because a
-//! client that can reach the metadata takes an NSD that it cannot reach for one that is gone.
+//! The disks that a node of a cluster serves behind its door: those of one file system, and this
+//! node's part of the metadata, if it has one.
 
-use super::Local;
-use super::crew::{Crew, Lead};
+use super::crew::Crew;
+use super::metadata::{Metadata, MetadataParts};
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::disks::{DiskUser, Disks};
+use crate::node::ReplicaState;
 use std::fs::File;
 use std::sync::Arc;
 use strake_env::RealClock;
 use strake_net::{Door, Service};
 use strake_observe::Observe;
 use strake_proto::nsd::NsdPort;
-use strake_proto::{FsId, NsdId, Result};
+use strake_proto::{NsdId, Result};
 use tracing::error;
 
-/// The disks of one file system on this node.
-pub(crate) enum Member {
-    /// With the metadata.
-    Leader {
-        /// What the mounts share.
-        crew: Arc<Crew>,
-        /// The disks and the metadata.
-        local: Local,
-    },
-    /// Without it.
-    Server {
-        /// The disks.
-        disks: Arc<Disks>,
-        /// Declared last, so that it is released after the NSDs are closed.
-        _lock: File,
-    },
+/// See the head of this file.
+pub(crate) struct Member {
+    disks: Arc<Disks>,
+    metadata: Option<Metadata>,
+    /// Declared last, so that it is released after the NSDs are closed.
+    _lock: File,
 }
 
 impl Member {
-    /// Opens the disks that `config` names, and the metadata if this node has it. Serves them as
-    /// `fs` behind `door`. `lead` is there if this node leads.
+    /// Opens the disks that `config` names, and serves them behind `door`. `metadata` is there if
+    /// this node has a part of the metadata.
     ///
     /// # Errors
-    /// Those of the disks' lock and of the metadata. An NSD that cannot be opened is no error: it
-    /// is tried again every second.
+    /// Those of the disks' lock. An NSD that cannot be opened is no error: it is tried again every
+    /// second.
     pub(crate) fn open(
         dir: &DataDir,
         config: &NodeConfig,
-        lead: Option<Lead>,
-        (fs, door): (FsId, &Arc<Door>),
+        metadata: Option<MetadataParts>,
+        door: &Arc<Door>,
         observe: &Arc<Observe>,
     ) -> Result<Member> {
+        let lock = dir.lock_disks(&RealClock)?;
+        let disks = Disks::open(dir, config, observe)?;
         let user = Arc::new(BehindDoor(Arc::clone(door)));
-        let serve = |disks: &Disks| {
-            for (nsd, port) in disks.ports() {
-                user.came(nsd, port);
-            }
-        };
-        let Some(lead) = lead else {
-            let lock = dir.lock_disks(&RealClock)?;
-            let disks = Disks::open(dir, config, observe)?;
-            serve(&disks);
-            disks.watch(None, user)?;
-            return Ok(Member::Server { disks, _lock: lock });
-        };
-        let local = Local::open(dir, config, observe)?;
-        serve(&local.disks);
-        let crew = Arc::new(Crew::start(fs, &local.meta, lead, door, observe)?);
-        local.disks.watch(Some(Arc::clone(&local.meta)), user)?;
-        Ok(Member::Leader { crew, local })
+        for (nsd, port) in disks.ports() {
+            user.came(nsd, port);
+        }
+        disks.watch(None, user)?;
+        let start = |parts| Metadata::start(parts, door, &disks, observe);
+        let metadata = metadata.map(start).transpose()?;
+        Ok(Member { disks, metadata, _lock: lock })
     }
 
-    /// What the mounts share, if this node leads.
-    pub(crate) fn crew(&self) -> Option<&Arc<Crew>> {
-        match self {
-            Member::Leader { crew, .. } => Some(crew),
-            Member::Server { .. } => None,
-        }
+    /// What the mounts share, if this node serves them.
+    pub(crate) fn crew(&self) -> Option<Arc<Crew>> {
+        self.metadata.as_ref()?.crew()
+    }
+
+    /// How this node's replica of the metadata is, if it has one that runs.
+    pub(crate) fn replica(&self) -> Option<ReplicaState> {
+        self.metadata.as_ref()?.replica()
+    }
+
+    /// What is wrong with this node's part of the metadata.
+    pub(crate) fn metadata_fault(&self) -> Option<String> {
+        self.metadata.as_ref()?.fault()
     }
 
     /// The NSDs that it has.
     pub(crate) fn nsds(&self) -> Vec<NsdId> {
-        self.disks().ports().into_keys().collect()
-    }
-
-    /// The metadata's holders, if this node has the metadata.
-    pub(crate) fn metadata_holders(&self) -> Option<Vec<NsdId>> {
-        match self {
-            Member::Leader { local, .. } => Some(local.metadata_holders()),
-            Member::Server { .. } => None,
-        }
+        self.disks.ports().into_keys().collect()
     }
 
     /// Why an NSD is not used, if it has a fault.
     pub(crate) fn fault_of(&self, nsd: NsdId) -> Option<String> {
-        self.disks().fault_of(nsd)
+        self.disks.fault_of(nsd)
     }
 
     /// Ends the services and closes the disks.
-    ///
-    /// # Errors
-    /// The metadata's, which could not be made durable.
-    pub(crate) fn finish(self, fs: FsId, door: &Door, nsds: &[NsdId]) -> Result<()> {
+    pub(crate) fn finish(self, door: &Door, nsds: &[NsdId]) {
         // The manager ends first, because it uses the NSDs.
-        let ended = self.crew().map_or(Ok(()), |crew| crew.finish());
-        door.end(Service::TokensOf(fs));
-        door.end(Service::MetaOf(fs));
+        self.metadata.iter().for_each(Metadata::stop);
         nsds.iter().for_each(|nsd| door.end(Service::Nsd(*nsd)));
-        match self {
-            Member::Leader { local, .. } => ended.and(local.finish()),
-            Member::Server { disks, _lock } => {
-                disks.stop();
-                disks.give_back();
-                Ok(())
-            }
-        }
-    }
-
-    fn disks(&self) -> &Arc<Disks> {
-        match self {
-            Member::Leader { local, .. } => &local.disks,
-            Member::Server { disks, .. } => disks,
-        }
+        self.disks.stop();
+        self.disks.give_back();
     }
 }
 

@@ -183,8 +183,7 @@ pub(crate) struct Cluster {
     pub(crate) name: String,
     /// Counts the changes.
     pub(crate) revision: u64,
-    /// The node that made the cluster. It issues certificates, and has the metadata of all file
-    /// systems.
+    /// The node that made the cluster. It issues certificates.
     #[serde(rename = "leader")]
     pub(crate) keeper: NodeNumber,
     /// The last number given to a node, an NSD, a file system.
@@ -319,6 +318,19 @@ impl Cluster {
         }
     }
 
+    /// Which nodes have a replica of a file system's metadata, and on which NSD: each node of the
+    /// quorum that has an NSD of it for metadata, on the first one.
+    pub(crate) fn metadata_places(&self, nsds: &[NsdId]) -> Vec<(NodeNumber, NsdId)> {
+        let of_node = |node: &NodeRecord| {
+            let own = nsds
+                .iter()
+                .filter_map(|nsd| self.nsd(*nsd))
+                .filter(|nsd| nsd.node == node.id && nsd.usage == Usage::DataAndMetadata);
+            Some((node.id, own.map(|nsd| nsd.id).min()?))
+        };
+        self.quorum().filter_map(of_node).collect()
+    }
+
     /// The NSDs that a node serves.
     pub(crate) fn nsds_of(&self, node: NodeNumber) -> impl Iterator<Item = &NsdRecord> {
         self.nsds.iter().filter(move |nsd| nsd.node == node)
@@ -403,9 +415,7 @@ impl Cluster {
     fn delete_node(&mut self, id: NodeNumber) -> Result<()> {
         let name = self.node_name(id);
         if id == self.keeper {
-            return invalid(format!(
-                "{name} issues certificates and keeps the metadata: it cannot be deleted"
-            ));
+            return invalid(format!("{name} issues certificates: it cannot be deleted"));
         }
         let used: Vec<&str> = self.nsds_of(id).map(|nsd| nsd.name.as_str()).collect();
         if !used.is_empty() {

@@ -123,8 +123,8 @@ fn recover(dir: NodeDir, is_agreed: bool) -> Result<()> {
     println!("Changes that only nodes have which do not answer are lost for good.");
     if let Some(keeper) = found.lost_keeper() {
         println!(
-            "{keeper} has the metadata of all file systems and issues certificates. This command \
-             does not bring that back: until {keeper} is back, nothing can be mounted."
+            "{keeper} issues certificates. This command does not bring that back: until {keeper} \
+             is back, no node can be added."
         );
     }
     println!("If these nodes can still come back, stop here and bring them back.");
@@ -191,7 +191,7 @@ fn show(target: &NodeTarget) -> Result<()> {
         }
     });
     row("records kept by", shown.collect::<Vec<_>>().join(", "));
-    row("metadata and certificates", keeper);
+    row("certificates issued by", keeper);
     row("nodes", cluster.nodes.len().to_string());
     row("NSDs", cluster.nsds.len().to_string());
     row("file systems", names.join(", "));

@@ -4,8 +4,8 @@ use crate::admin::LINE_BYTES_MAX;
 use crate::cluster::Cluster;
 use crate::commands::up::start_daemon;
 use crate::node::{
-    LeaderRequest, NodeDir, NodeFile, NodeRequest, NodeState, PORT_DEFAULT, Peer, ReplicaState,
-    Request, ask_own,
+    LeaderRequest, MetadataState, NodeDir, NodeFile, NodeRequest, NodeState, PORT_DEFAULT, Peer,
+    ReplicaState, Request, ask_own,
 };
 use crate::output;
 use crate::registry;
@@ -283,9 +283,9 @@ fn list(target: &NodeTarget) -> Result<()> {
         return output::print_json(&nodes.collect::<Vec<_>>());
     }
     let remarks = |node| match (Some(node) == leader, node == cluster.keeper) {
-        (true, true) => "leader, metadata",
+        (true, true) => "leader, certificates",
         (true, false) => "leader",
-        (false, true) => "metadata",
+        (false, true) => "certificates",
         (false, false) => "",
     };
     let mut table = Table::listing(&["node", "name", "address", "roles", "NSDs", "remarks"]);
@@ -320,7 +320,16 @@ fn state(target: &NodeTarget) -> Result<()> {
         };
         replica.as_ref().map_or_else(|| "-".to_owned(), shown)
     };
-    let heads = ["name", "state", "process", "version", "records", "mounted", "remarks"];
+    let metadata = |states: &[MetadataState]| {
+        let shown = |state: &MetadataState| match state.serves {
+            true => format!("{} (serves)", state.fs),
+            false => state.fs.clone(),
+        };
+        let shown: Vec<String> = states.iter().map(shown).collect();
+        if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
+    };
+    let heads =
+        ["name", "state", "process", "version", "records", "metadata", "mounted", "remarks"];
     let mut table = Table::listing(&heads);
     for node in states {
         table.row(vec![
@@ -329,6 +338,7 @@ fn state(target: &NodeTarget) -> Result<()> {
             node.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             node.version.unwrap_or_else(|| "-".to_owned()),
             records(&node.replica),
+            metadata(&node.metadata),
             node.mounts.join(", "),
             node.faults.join("; "),
         ]);

@@ -1,23 +1,30 @@
 //! Makes NSDs and file systems: the part of the node that chooses and records, and each node's
 //! part, which writes to its own disks.
 
-use super::messages::{Described, FsWanted, NodeRequest};
+use super::messages::{Described, FirstReplicas, FsWanted, NodeRequest};
+use super::replicas;
 use super::server::Node;
 use crate::assemble;
+use crate::backend::metadata;
 use crate::cluster::{Change, Cluster, FsRecord, NewNsd, NodeNumber, NsdRecord};
 use crate::create::{self, check_block_size};
 use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 use strake_env::{Clock, RealClock};
-use strake_proto::meta::Configuration;
 use strake_proto::{ByteCount, Code, Error, ErrorKind, PoolMap, Result};
+use strake_replica::types::ReplicaId;
+use strake_store::Container;
 use strake_stripe::Placement;
 use tracing::warn;
 
 /// How long the disks of a file system that was deleted may take to close.
 const CLOSE_MAX: Duration = Duration::from_secs(20);
 const CLOSE_STEP: Duration = Duration::from_millis(20);
+/// How long the first election of a file system may take, and how often is looked.
+const SERVED_MAX: Duration = Duration::from_secs(30);
+const SERVED_STEP: Duration = Duration::from_millis(100);
 
 fn invalid<T>(message: String) -> Result<T> {
     Err(Error::new(ErrorKind::Invalid, message))
@@ -25,7 +32,11 @@ fn invalid<T>(message: String) -> Result<T> {
 
 impl Node {
     /// Chooses and records for `strake nsd create`.
-    pub(super) fn create_nsds(&self, nsds: &[Described], force: bool) -> Result<Vec<NsdRecord>> {
+    pub(super) fn create_nsds(
+        self: &Arc<Node>,
+        nsds: &[Described],
+        force: bool,
+    ) -> Result<Vec<NsdRecord>> {
         let _alone = self.changing.lock();
         let before = self.newest_records()?;
         let mut new = Vec::new();
@@ -72,7 +83,7 @@ impl Node {
     }
 
     /// Chooses and records for `strake fs create`.
-    pub(super) fn create_file_system(&self, wanted: &FsWanted) -> Result<FsRecord> {
+    pub(super) fn create_file_system(self: &Arc<Node>, wanted: &FsWanted) -> Result<FsRecord> {
         Node::check_wanted(wanted)?;
         check_block_size(ByteCount(wanted.block_size.into()))?;
         let _alone = self.changing.lock();
@@ -89,39 +100,46 @@ impl Node {
         let mut after = before.clone();
         after.apply(&change)?;
         let record = after.fs_named(&wanted.name)?.clone();
-        let config = self.config_of(&after, &record);
-        if config.metadata.as_ref().is_none_or(Vec::is_empty) {
-            let keeper = before.node_name(self.file.id);
-            return invalid(format!(
-                "{keeper} keeps the metadata, so the file system needs an NSD on {keeper} with \
-                 usage=dataAndMetadata"
-            ));
+        let places = after.metadata_places(&record.nsds);
+        if places.is_empty() {
+            return invalid(
+                "the nodes of the quorum keep the metadata, so the file system needs an NSD with \
+                 usage=dataAndMetadata on one of them, better on three"
+                    .into(),
+            );
         }
+        let metadata = Some(FirstReplicas { fs: record.id, places });
         let nodes: BTreeSet<NodeNumber> = nsds.iter().map(|nsd| nsd.node).collect();
         for node in nodes {
-            let of_node = nsds.iter().filter(|nsd| nsd.node == node).cloned();
-            self.ask::<()>(node, &NodeRequest::FormatNsds { nsds: of_node.collect() })?;
+            let nsds = nsds.iter().filter(|nsd| nsd.node == node).cloned().collect();
+            let metadata = metadata.clone();
+            self.ask::<()>(node, &NodeRequest::FormatNsds { nsds, metadata })?;
         }
-        // This node's tender removes what it has of file systems that no record names.
-        let served = self.served.lock();
-        let dir = self.prepare(&record, &config)?;
-        let configuration = Configuration {
-            cluster: after.id,
-            name: record.name.clone(),
-            code: record.code,
-            block_size: record.block_size,
-            pool: pool(&nsds),
-            created: RealClock.wall(),
-            settings: Vec::new(),
-            incompat_flags: 0,
-            compat_flags: 0,
-        };
-        assemble::format_meta(&dir, &config, &configuration)?;
-        // The other nodes serve their disks when this returns, so that a mount finds them.
+        // The nodes serve their disks when this returns, so that a mount finds them.
         self.change_at(Some(before.revision), &change)?;
-        drop(served);
         self.serve_file_systems();
+        self.wait_until_served(&record)?;
         Ok(record)
+    }
+
+    /// Waits until a node serves a file system that was just made.
+    fn wait_until_served(&self, fs: &FsRecord) -> Result<()> {
+        let search = self.search(fs.id);
+        let _wait = self.observe.waiters.enter("first leader of a file system", fs.name.clone());
+        let end = RealClock.monotonic() + SERVED_MAX;
+        loop {
+            match search.find() {
+                Ok(_) => return Ok(()),
+                Err(_) if RealClock.monotonic() < end => RealClock.sleep(SERVED_STEP),
+                Err(error) => {
+                    let detail = format!(
+                        "{} is made, and {error} yet: `strake node state` says why",
+                        fs.name
+                    );
+                    return Err(Error::new(ErrorKind::TimedOut, detail));
+                }
+            }
+        }
     }
 
     /// This node's part of `strake nsd create`.
@@ -167,7 +185,11 @@ impl Node {
     }
 
     /// This node's part of `strake fs create`.
-    pub(super) fn format_nsds(&self, nsds: &[NsdRecord]) -> Result<()> {
+    pub(super) fn format_nsds(
+        &self,
+        nsds: &[NsdRecord],
+        metadata: Option<&FirstReplicas>,
+    ) -> Result<()> {
         let cluster = self.cluster();
         for nsd in nsds {
             if cluster.nsd(nsd.id).is_some_and(|nsd| nsd.fs.is_some()) {
@@ -175,18 +197,35 @@ impl Node {
             }
         }
         let (dir, config) = self.place_of(nsds)?;
+        let nodes = metadata.iter().flat_map(|wanted| &wanted.places);
+        let nodes: BTreeSet<ReplicaId> = nodes.map(|(node, _)| ReplicaId(node.0)).collect();
+        let voters = replicas::first_voters(&nodes);
+        let prepare = |container: &Container| {
+            let Some(FirstReplicas { fs, places }) = metadata else { return Ok(()) };
+            if !places.contains(&(self.file.id, container.superblock().nsd)) {
+                return Ok(());
+            }
+            let identity = metadata::identity(cluster.id, *fs, self.file.id);
+            metadata::format(container, identity, &voters)
+        };
         let formatted =
-            config.nsd.iter().try_for_each(|nsd| self.format_closed(&dir, &config, nsd));
+            config.nsd.iter().try_for_each(|nsd| self.format_closed(&dir, &config, nsd, &prepare));
         formatted.map_err(|error| error.context(format!("node {}", self.file.node)))
     }
 
     /// Makes an NSD empty once it is closed. A moment ago it may have been a disk of a file system
     /// that was deleted, whose last threads are about to end.
-    fn format_closed(&self, dir: &DataDir, config: &NodeConfig, nsd: &NsdConfig) -> Result<()> {
+    fn format_closed(
+        &self,
+        dir: &DataDir,
+        config: &NodeConfig,
+        nsd: &NsdConfig,
+        prepare: &dyn Fn(&Container) -> Result<()>,
+    ) -> Result<()> {
         let _wait = self.observe.waiters.enter("disk of a deleted file system", nsd.name.clone());
         let end = RealClock.monotonic() + CLOSE_MAX;
         loop {
-            match assemble::format_again(dir, config, nsd) {
+            match assemble::format_again(dir, config, nsd, prepare) {
                 Err(error) if error.kind() == ErrorKind::Busy && RealClock.monotonic() < end => {
                     RealClock.sleep(CLOSE_STEP);
                 }
@@ -251,7 +290,7 @@ fn chosen(cluster: &Cluster, names: &[String]) -> Result<Vec<NsdRecord>> {
     Ok(found)
 }
 
-fn pool(nsds: &[NsdRecord]) -> PoolMap {
+pub(super) fn pool(nsds: &[NsdRecord]) -> PoolMap {
     PoolMap::new(nsds.iter().map(|nsd| (nsd.id, nsd.failure_group)))
 }
 
@@ -288,7 +327,7 @@ fn check_groups(cluster: &Cluster, nsds: &[NsdRecord], code: Code, force: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Usage;
+    use crate::cluster::records::Usage;
     use strake_env::net::SocketAddr;
     use strake_proto::{ClusterId, NsdId};
 

@@ -10,12 +10,13 @@ use crate::backend::member::Member;
 use crate::cluster::{Change, Cluster, FsRecord, NodeNumber, NsdRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use strake_proto::{Error, ErrorKind, FsId, Result};
 use tracing::{info, warn};
 
 impl Node {
-    /// The keeper's part of `strake fs delete`.
-    pub(super) fn delete_file_system(&self, fs: &str) -> Result<FsRecord> {
+    /// Takes a file system out of the records for `strake fs delete`.
+    pub(super) fn delete_file_system(self: &Arc<Node>, fs: &str) -> Result<FsRecord> {
         let _alone = self.changing.lock();
         let record = self.newest_records()?.fs_named(fs)?.clone();
         self.change(&Change::DeleteFs { fs: record.id })?;
@@ -26,7 +27,7 @@ impl Node {
 
     /// Takes NSDs out of the records for `strake nsd delete`. Returns a sentence for each node
     /// whose containers stay.
-    pub(super) fn delete_nsds(&self, names: &[String]) -> Result<Vec<String>> {
+    pub(super) fn delete_nsds(self: &Arc<Node>, names: &[String]) -> Result<Vec<String>> {
         let _alone = self.changing.lock();
         let cluster = self.newest_records()?;
         let mut by_node: BTreeMap<NodeNumber, Vec<NsdRecord>> = BTreeMap::new();
@@ -61,9 +62,7 @@ impl Node {
         for fs in deleted {
             let Some(member) = served.remove(&fs) else { continue };
             let nsds = member.nsds();
-            if let Err(error) = member.finish(fs, &self.door, &nsds) {
-                warn!(target: "node", "deleted file system {fs}: {error}");
-            }
+            member.finish(&self.door, &nsds);
         }
         self.forget_faults(cluster);
         let root = self.dir.root();

@@ -71,7 +71,7 @@ impl Node {
             Some(of_inbox.upgrade()?.cluster().node_named(name).ok()?.id)
         }));
         *self.quorum.lock() = Some(Arc::new(quorum));
-        self.door.serve_replica(inbox)
+        self.door.serve_replica(None, inbox)
     }
 
     /// This node's replica.
@@ -89,7 +89,7 @@ impl Node {
     ///
     /// # Errors
     /// `Unreachable` if there is no majority.
-    pub(super) fn newest_records(&self) -> Result<Cluster> {
+    pub(super) fn newest_records(self: &Arc<Node>) -> Result<Cluster> {
         let cluster: Cluster = self.ask_leading(&NodeRequest::Committed)?;
         if let Err(error) = self.take_records(&cluster) {
             warn!(target: "node", "the copy of the records is not written: {error}");
@@ -101,7 +101,7 @@ impl Node {
     ///
     /// # Errors
     /// `Unreachable` if none does.
-    pub(super) fn leading_replica(&self) -> Result<ReplicaState> {
+    pub(super) fn leading_replica(self: &Arc<Node>) -> Result<ReplicaState> {
         let leader = self.wait_for_leader(&|leader| self.ask(leader, &NodeRequest::Replica))?;
         Ok(leader)
     }
@@ -112,7 +112,7 @@ impl Node {
     /// # Errors
     /// Why it is refused. `Unreachable` if there is no majority, and then nothing is changed;
     /// `TimedOut` if it may be changed.
-    pub(super) fn change(&self, change: &Change) -> Result<Cluster> {
+    pub(super) fn change(self: &Arc<Node>, change: &Change) -> Result<Cluster> {
         self.change_at(None, change)
     }
 
@@ -120,7 +120,7 @@ impl Node {
     ///
     /// # Errors
     /// As [`Node::change`]; `Busy` at another revision.
-    pub(super) fn change_at(&self, at: Option<u64>, change: &Change) -> Result<Cluster> {
+    pub(super) fn change_at(self: &Arc<Node>, at: Option<u64>, change: &Change) -> Result<Cluster> {
         let next: Cluster =
             self.ask_leading(&NodeRequest::Propose { at, change: change.clone() })?;
         if let Err(error) = self.take_records(&next) {
@@ -146,12 +146,15 @@ impl Node {
     ///
     /// # Errors
     /// `Stale` if it does not.
-    pub(super) fn propose(&self, at: Option<u64>, change: &Change) -> Result<Cluster> {
+    pub(super) fn propose(self: &Arc<Node>, at: Option<u64>, change: &Change) -> Result<Cluster> {
         self.replica()?.propose(&Entry::Change { at, change: change.clone() })
     }
 
     /// Has the node that leads answer.
-    fn ask_leading<T: serde::de::DeserializeOwned>(&self, request: &NodeRequest) -> Result<T> {
+    fn ask_leading<T: serde::de::DeserializeOwned>(
+        self: &Arc<Node>,
+        request: &NodeRequest,
+    ) -> Result<T> {
         self.wait_for_leader(&|leader| {
             self.ask(leader, request).map_err(|error| match (error.kind(), request) {
                 // Whether it was made is not known.
@@ -165,7 +168,7 @@ impl Node {
     }
 
     /// Does something with the node that leads, when there is one.
-    fn wait_for_leader<T>(&self, call: &dyn Fn(NodeNumber) -> Result<T>) -> Result<T> {
+    fn wait_for_leader<T>(self: &Arc<Node>, call: &dyn Fn(NodeNumber) -> Result<T>) -> Result<T> {
         let end = RealClock.monotonic() + LEADER_WAIT_MAX;
         let wait = self.observe.begin_wait("for the node that leads", "the cluster");
         let outcome = loop {
@@ -187,7 +190,7 @@ impl Node {
     }
 
     /// The node that leads, by its own word.
-    fn find_leader(&self) -> Result<NodeNumber> {
+    fn find_leader(self: &Arc<Node>) -> Result<NodeNumber> {
         let own = self.quorum();
         if own.as_ref().is_some_and(|quorum| quorum.leads()) {
             return Ok(self.file.id);
@@ -241,7 +244,7 @@ impl Node {
     }
 
     /// Takes newer records from the first node of the quorum that answers, if it has any.
-    pub(super) fn look_for_records(&self) {
+    pub(super) fn look_for_records(self: &Arc<Node>) {
         if let Some(quorum) = self.quorum()
             && let Err(error) = quorum.tend()
         {

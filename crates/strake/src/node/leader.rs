@@ -12,6 +12,7 @@ use super::messages::{
 };
 use super::server::{Node, encode};
 use crate::backend::crew::{Crew, Lead};
+use crate::backend::member::Member;
 use crate::backend::ways::NsdWays;
 use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber};
 use crate::scrub;
@@ -41,7 +42,7 @@ fn invalid<T>(message: String) -> Result<T> {
 
 impl Node {
     /// Answers a request about the cluster.
-    pub(super) fn answer_leader(&self, request: &LeaderRequest) -> Result<Value> {
+    pub(super) fn answer_leader(self: &Arc<Node>, request: &LeaderRequest) -> Result<Value> {
         match request {
             LeaderRequest::Records { newer_than } => {
                 let newest = self.newest_records()?;
@@ -93,14 +94,19 @@ impl Node {
                 encode(&self.at_work(*fs)?.manage(suspend)?)
             }
             LeaderRequest::Holders { fs } => {
-                let served = self.served.lock();
-                let member = served.get(fs);
-                encode(&member.and_then(|member| member.metadata_holders()).unwrap_or_default())
+                let cluster = self.cluster();
+                let nsds = cluster.fs(*fs).map(|fs| fs.nsds.clone()).unwrap_or_default();
+                let holders = cluster.metadata_places(&nsds);
+                encode(&holders.into_iter().map(|(_, nsd)| nsd).collect::<Vec<NsdId>>())
             }
         }
     }
 
-    fn add_nodes(&self, names: &[String], roles: Roles) -> Result<Vec<(String, String)>> {
+    fn add_nodes(
+        self: &Arc<Node>,
+        names: &[String],
+        roles: Roles,
+    ) -> Result<Vec<(String, String)>> {
         let _alone = self.changing.lock();
         let Some(desk) = &self.desk else {
             return invalid(format!("{} issues no certificates", self.file.node));
@@ -118,7 +124,7 @@ impl Node {
         Ok(tokens)
     }
 
-    fn node_states(&self) -> Vec<NodeState> {
+    fn node_states(self: &Arc<Node>) -> Vec<NodeState> {
         let cluster = self.cluster();
         let ask = |node: NodeNumber, name: &str, is_there: bool| {
             let silent = |state: &str, fault: Option<Error>| NodeState {
@@ -129,6 +135,7 @@ impl Node {
                 mounts: Vec::new(),
                 faults: fault.iter().map(Error::to_string).collect(),
                 replica: None,
+                metadata: Vec::new(),
             };
             if !is_there {
                 return silent("invited", None);
@@ -154,7 +161,7 @@ impl Node {
     }
 
     fn mount_on(
-        &self,
+        self: &Arc<Node>,
         fs: &str,
         nodes: &[String],
         settings: &[String],
@@ -177,7 +184,7 @@ impl Node {
     }
 
     /// Takes a user's word that nodes that have the file system mounted and do not answer are off.
-    fn forget_lost_mounts(&self, fs: &str) -> Result<()> {
+    fn forget_lost_mounts(self: &Arc<Node>, fs: &str) -> Result<()> {
         let _alone = self.changing.lock();
         let cluster = self.cluster();
         let record = cluster.fs_named(fs)?;
@@ -186,7 +193,12 @@ impl Node {
         self.bury_mounts(record, lost)
     }
 
-    fn unmount_on(&self, fs: &str, nodes: &[String], force: bool) -> Result<Vec<MountAnswer>> {
+    fn unmount_on(
+        self: &Arc<Node>,
+        fs: &str,
+        nodes: &[String],
+        force: bool,
+    ) -> Result<Vec<MountAnswer>> {
         let record = self.cluster().fs_named(fs)?.clone();
         let cluster = self.cluster();
         let nodes = match (nodes.is_empty(), record.mounts.is_empty()) {
@@ -226,11 +238,10 @@ impl Node {
     /// What the mounts of a file system share.
     fn crew(&self, fs: FsId) -> Result<Arc<Crew>> {
         let served = self.served.lock();
-        let crew = served.get(&fs).and_then(|member| member.crew().cloned());
+        let crew = served.get(&fs).and_then(Member::crew);
         crew.ok_or_else(|| {
             let detail = format!(
-                "the metadata of file system {fs} is not served: `strake node state` says what {} \
-                 lacks",
+                "{} does not serve the metadata of file system {fs}: `strake node state` says why",
                 self.file.node
             );
             Error::new(ErrorKind::Unreachable, detail)
@@ -263,12 +274,13 @@ impl Node {
             nsds: ways(SessionLimits::NSD),
             leases: ways(LEASE_LIMITS),
             bell: Arc::clone(&self.ended),
+            leads: Arc::new(|| true),
         })
     }
 
     /// Has the manager of a file system at work, puts right what mounts left that are gone, and
     /// notes that they are. The caller holds `changing`.
-    fn bury_mounts(&self, fs: &FsRecord, gone: Vec<MountRecord>) -> Result<()> {
+    fn bury_mounts(self: &Arc<Node>, fs: &FsRecord, gone: Vec<MountRecord>) -> Result<()> {
         let cluster = self.cluster();
         let clients = gone.iter().map(|mount| mount.client()).collect();
         self.crew(fs.id)?.work(&clients)?;
@@ -282,7 +294,7 @@ impl Node {
 
     /// Has the manager at work for mounts that lived through a restart of this process, and buries
     /// those that are dead.
-    pub(super) fn work_for_mounts(&self, fs: FsId) {
+    pub(super) fn work_for_mounts(self: &Arc<Node>, fs: FsId) {
         let crew = self.crew(fs);
         if let Ok(crew) = &crew {
             crew.leave_out_lapsed();
@@ -291,26 +303,35 @@ impl Node {
         let cluster = self.cluster();
         let Some(fs) = cluster.fs(fs) else { return };
         let begun = crew.and_then(|crew| {
-            let dead = crew.dead(&fs.mounts.iter().map(|mount| mount.client()).collect());
-            let is_dead = |mount: &&MountRecord| dead.contains(&mount.client());
-            let gone: Vec<MountRecord> = fs.mounts.iter().filter(is_dead).copied().collect();
-            if crew.is_at_work() && gone.is_empty() {
-                return Ok(());
+            let of_fs = fs.mounts.iter().map(|mount| mount.client()).collect();
+            let mut dead = crew.dead(&of_fs);
+            loop {
+                let is_dead = |mount: &&MountRecord| dead.contains(&mount.client());
+                let gone: Vec<MountRecord> = fs.mounts.iter().filter(is_dead).copied().collect();
+                if crew.is_at_work() && gone.is_empty() {
+                    return Ok(());
+                }
+                let buried = self.bury_mounts(fs, gone);
+                // The manager begins when all leases of before are over. Others have died until
+                // then, which it finds out only now.
+                let before = std::mem::replace(&mut dead, crew.dead(&of_fs));
+                if buried.is_ok() || dead == before {
+                    return buried;
+                }
             }
-            self.bury_mounts(fs, gone)
         });
         let fault = begun.err().map(|error| format!("{}: mounts wait: {error}", fs.name));
         self.set_fault(fs.id, fault);
     }
 
-    fn check_strips(&self, fs: FsId, stop: &Stop) -> Result<StripsChecked> {
+    fn check_strips(self: &Arc<Node>, fs: FsId, stop: &Stop) -> Result<StripsChecked> {
         let check = |manager: &Manager| manager.check_strips_while(&|_| stop.go_on());
         Ok(self.at_work(fs)?.manage(check)?.into())
     }
 
     /// What the mounts of a file system share. A manager that has yet to begin after a restart of
     /// this process begins now.
-    fn at_work(&self, fs: FsId) -> Result<Arc<Crew>> {
+    fn at_work(self: &Arc<Node>, fs: FsId) -> Result<Arc<Crew>> {
         let _alone = self.changing.lock();
         let cluster = self.cluster();
         let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
@@ -319,7 +340,7 @@ impl Node {
     }
 
     /// Grants a mount.
-    fn open_mount(&self, fs: &str, node: NodeNumber) -> Result<Grant> {
+    fn open_mount(self: &Arc<Node>, fs: &str, node: NodeNumber) -> Result<Grant> {
         let _alone = self.changing.lock();
         let cluster = self.cluster();
         let record = cluster.fs_named(fs)?;
@@ -339,7 +360,12 @@ impl Node {
     }
 
     /// Notes that a mount has ended. What it left is put right unless it `flushed` everything.
-    pub(super) fn close_mount(&self, fs: FsId, mount: MountRecord, flushed: bool) -> Result<()> {
+    pub(super) fn close_mount(
+        self: &Arc<Node>,
+        fs: FsId,
+        mount: MountRecord,
+        flushed: bool,
+    ) -> Result<()> {
         let _alone = self.changing.lock();
         let cluster = self.cluster();
         let Some(record) = cluster.fs(fs) else { return Ok(()) };

@@ -49,6 +49,9 @@ pub(crate) enum NodeRequest {
     FormatNsds {
         /// The NSDs.
         nsds: Vec<NsdRecord>,
+        /// If one of them is to hold metadata: for which file system.
+        #[serde(default)]
+        metadata: Option<FirstReplicas>,
     },
     /// The records have changed.
     Follow {
@@ -256,7 +259,7 @@ pub(crate) enum Answerer {
     Any,
     /// Every node of the quorum.
     Quorum,
-    /// The node that issues certificates, and makes file systems.
+    /// The node that issues certificates.
     Keeper,
     /// The node that serves the file system ([`LeaderRequest::file_system`]).
     Serving,
@@ -271,8 +274,10 @@ impl LeaderRequest {
             It::Join { .. }
             | It::DeleteNode { .. }
             | It::CreateNsds { .. }
-            | It::DeleteNsds { .. } => Answerer::Quorum,
-            It::AddNodes { .. } | It::CreateFs(_) | It::DeleteFs { .. } => Answerer::Keeper,
+            | It::DeleteNsds { .. }
+            | It::CreateFs(_)
+            | It::DeleteFs { .. } => Answerer::Quorum,
+            It::AddNodes { .. } => Answerer::Keeper,
             It::MountFs { .. }
             | It::MayMount { .. }
             | It::ForgetMount { .. }
@@ -285,6 +290,15 @@ impl LeaderRequest {
             | It::Scrub { .. }
             | It::SuspendNsd { .. } => Answerer::Serving,
         }
+    }
+
+    /// False for requests about a file system that nobody need serve for the answer.
+    pub(crate) fn needs_metadata(&self) -> bool {
+        use LeaderRequest as It;
+        !matches!(
+            self,
+            It::MountFs { .. } | It::MayMount { .. } | It::UnmountFs { .. } | It::Holders { .. }
+        )
     }
 
     /// The file system that the request is about, as far as the records know it.
@@ -306,6 +320,15 @@ impl LeaderRequest {
             _ => None,
         }
     }
+}
+
+/// The replicas of the metadata of a file system that is being made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FirstReplicas {
+    /// The file system.
+    pub(crate) fs: FsId,
+    /// The NSD of each node that has a replica.
+    pub(crate) places: Vec<(NodeNumber, NsdId)>,
 }
 
 /// The file system that a user wants.
@@ -398,9 +421,23 @@ pub(crate) struct NodeState {
     /// Its replica of the cluster's records, if it is of the quorum.
     #[serde(default)]
     pub(crate) replica: Option<ReplicaState>,
+    /// Its replicas of the metadata of file systems.
+    #[serde(default)]
+    pub(crate) metadata: Vec<MetadataState>,
 }
 
-/// How a replica of the cluster's records is.
+/// How a replica of the metadata of a file system is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MetadataState {
+    /// The file system's name.
+    pub(crate) fs: String,
+    /// Whether this node serves the file system.
+    pub(crate) serves: bool,
+    pub(crate) replica: ReplicaState,
+}
+
+/// How a replica of a log is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ReplicaState {

@@ -7,6 +7,7 @@ use crate::commands::down::take_down;
 use crate::commands::up::{mount_daemon, prepare_mount_point, start_daemon};
 use crate::daemon::start_thread;
 use crate::data_dir::{NodeConfig, NsdConfig};
+use std::sync::Arc;
 use std::time::Duration;
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::{info, warn};
@@ -48,7 +49,7 @@ impl Node {
     }
 
     /// Flushes and unmounts a file system here. Returns a sentence about it.
-    pub(super) fn unmount(&self, fs: &str, force: bool) -> Result<String> {
+    pub(super) fn unmount(self: &Arc<Node>, fs: &str, force: bool) -> Result<String> {
         let dir = self.dir.mount_dir(fs)?;
         if !dir.is_formatted() {
             return Ok(format!("{fs} is not mounted"));
@@ -65,7 +66,7 @@ impl Node {
 
     /// Has the node that leads note which mounts of this node are gone: no process has their lock.
     /// A process that ended in order has told it already.
-    pub(super) fn look_after_mounts(&self) {
+    pub(super) fn look_after_mounts(self: &Arc<Node>) {
         for fs in self.cluster().file_systems {
             if self.serves(fs.id) && !fs.mounts.is_empty() {
                 self.work_for_mounts(fs.id);
@@ -104,5 +105,5 @@ fn mount_config(node: &Node, cluster: &Cluster, fs: &FsRecord) -> NodeConfig {
         path: format!("{}:{}", cluster.node_name(nsd.node), nsd.device.display()).into(),
         failure_group: nsd.failure_group,
     });
-    NodeConfig { nsd: nsd.collect(), metadata: None, ..node.config_of(cluster, fs) }
+    NodeConfig { nsd: nsd.collect(), ..node.config_of(cluster, fs) }
 }

@@ -4,10 +4,8 @@
 //! that a majority of them has on disk before it is answered (`strake-replica`). One of them leads.
 //! Any node takes commands, and hands changes and questions on to the leader (`follow.rs`).
 //!
-//! **Members.** Voters are odd in number, since an even one more would only be one more that must
-//! not fail. So of two nodes of the quorum one votes, and the other one receives the log
-//! (a *learner*); of four, three vote. The leader brings the members in line with the records
-//! every two seconds ([`next_members`]). A node that joins is a learner until it has the log.
+//! **Members** are the nodes of the quorum (`replicas.rs`). The leader brings them in line with the
+//! records every two seconds.
 //!
 //! **The first entry** has the records that the first node began with, or those of a cluster that
 //! had no log yet.
@@ -17,28 +15,25 @@
 //! cannot know what it has promised to the others (R26). It still serves its disks.
 
 use super::dir::NodeDir;
-use super::messages::{MemberState, Place, ReplicaState};
+use super::messages::ReplicaState;
+use super::replicas::{self, Find, NumberOf, Ways};
 use crate::cluster::machine::{Applied, Entry, Publish, RecordsMachine, read_answer};
 use crate::cluster::{Cluster, NodeNumber};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::disk::file::{Allocation, FileDisk};
-use strake_env::sync::Mutex;
 use strake_env::{Disk, RealClock};
-use strake_net::{
-    Endpoint, Introduction, NodeCredentials, ProvenPeer, ReplicaPort, ReplicaWay, SessionEnv,
-    WaitNames,
-};
+use strake_net::{NodeCredentials, ReplicaPort, WaitNames};
 use strake_proto::{ClusterId, Error, ErrorKind, Result};
-use strake_replica::core::{ChangeRefusal, Config, Refusal, RoleName};
+use strake_replica::core::{Config, Refusal, RoleName};
 use strake_replica::entry::Payload;
 use strake_replica::journal::{Identity, Journal, JournalError};
-use strake_replica::membership::{MEMBERS_MAX, Membership};
+use strake_replica::membership::Membership;
 use strake_replica::replica::{Failure, Parts};
 use strake_replica::types::ReplicaId;
-use strake_replica::{Machine, Replica, StateMachine, Transport};
-use tracing::{info, warn};
+use strake_replica::{Machine, Replica, StateMachine};
+use tracing::info;
 
 /// Records have at most this many bytes: those of tens of thousands of nodes, NSDs and mounts.
 const RECORDS_BYTES_MAX: usize = 4 << 20;
@@ -46,15 +41,8 @@ const RECORDS_BYTES_MAX: usize = 4 << 20;
 const LOG_BYTES_MAX: usize = 2 << 20;
 /// Each of the journal's two areas takes a snapshot, the log, and what is kept before it.
 const JOURNAL_BYTES: u64 = 2 * 4096 + 2 * (8 << 20);
-/// More voters make each change wait for more disks.
-const VOTERS_MAX: usize = 7;
 /// For a majority to answer, before another node is asked whether it leads by now.
 const MAJORITY_WAIT_MAX: Duration = Duration::from_secs(5);
-
-/// Where a node is that may have a replica.
-pub(super) type Find = Arc<dyn Fn(NodeNumber) -> Option<Place> + Send + Sync>;
-/// The number of the node of a name.
-pub(super) type NumberOf = Arc<dyn Fn(&str) -> Option<NodeNumber> + Send + Sync>;
 
 /// What a replica of the records is made of.
 pub(super) struct QuorumParts {
@@ -187,8 +175,7 @@ impl Quorum {
     /// `Corrupt` if its journal is damaged; the host's.
     pub(super) fn start(parts: QuorumParts) -> Result<Quorum> {
         let QuorumParts { first, own, credentials, disk, find, publish, waits, config } = parts;
-        let ways =
-            Arc::new(Ways { find, credentials, waits: Arc::clone(&waits), open: Mutex::default() });
+        let ways = Ways::new(None, find, credentials, Arc::clone(&waits));
         let applied = Applied::default();
         let machine = RecordsMachine { applied: Arc::clone(&applied), publish };
         let replica = Replica::start(Parts {
@@ -206,7 +193,7 @@ impl Quorum {
 
     /// Takes messages of other replicas.
     pub(super) fn inbox(&self, number_of: NumberOf) -> Arc<dyn ReplicaPort> {
-        Arc::new(Inbox { replica: Arc::clone(&self.replica), number_of })
+        replicas::inbox(&self.replica, number_of)
     }
 
     /// Proposes an entry. Returns the records with it.
@@ -266,8 +253,7 @@ impl Quorum {
     /// # Errors
     /// If that does not go now. It is tried again.
     pub(super) fn tend(&self) -> Result<()> {
-        let status = self.replica.status();
-        if status.role != RoleName::Leader {
+        if !self.leads() {
             return Ok(());
         }
         self.found()?;
@@ -275,60 +261,14 @@ impl Quorum {
             |cluster: &Cluster| cluster.quorum().map(|node| ReplicaId(node.id.0)).collect();
         let wanted: BTreeSet<ReplicaId> =
             self.applied.lock().as_ref().map(wanted).unwrap_or_default();
-        let is_near = |id: ReplicaId| {
-            let mut members = status.members.iter();
-            members.any(|member| member.id == id && member.is_heard && member.lag == 0)
-        };
-        let next = next_members(self.own, &wanted, &status.membership, &is_near);
-        let Some((voters, learners)) = next else { return Ok(()) };
-        match self.replica.change(&voters, &learners, MAJORITY_WAIT_MAX) {
-            Ok(()) => {
-                let shown = |ids: &BTreeSet<ReplicaId>| {
-                    let ids: Vec<String> = ids.iter().map(|id| id.0.to_string()).collect();
-                    ids.join(", ")
-                };
-                let (voters, learners) = (shown(&voters), shown(&learners));
-                info!(
-                    target: "node",
-                    "the cluster's records are kept by nodes {voters}; learners: {learners}"
-                );
-                Ok(())
-            }
-            // It goes on by itself, or when the log has arrived.
-            Err(Failure::NotChanged(ChangeRefusal::UnderWay | ChangeRefusal::Behind(_))) => Ok(()),
-            Err(failure) => Err(refused(failure)),
-        }
+        let kept = "the cluster's records are kept";
+        replicas::tend(&self.replica, self.own, &wanted, kept, MAJORITY_WAIT_MAX)
+            .map_err(|failure| refused(*failure))
     }
 
     /// How it is.
     pub(super) fn state(&self) -> ReplicaState {
-        let status = self.replica.status();
-        let role = match (&status.ended, status.role) {
-            (Some(_), _) => "ended",
-            (_, RoleName::Leader) => "leader",
-            (_, RoleName::Follower) => "follower",
-            (_, RoleName::Candidate) => "candidate",
-            (_, RoleName::Asking) => "asking",
-            (_, RoleName::Learner) => "learner",
-            (_, RoleName::Lacking) => "lacking",
-        };
-        let members = status.members.iter().map(|member| MemberState {
-            node: NodeNumber(member.id.0),
-            votes: member.is_voter,
-            agrees: member.agrees.0,
-            behind: member.lag,
-            is_heard: member.is_heard,
-        });
-        ReplicaState {
-            role: role.to_owned(),
-            leader: status.leader.map(|id| NodeNumber(id.0)),
-            term: status.term.0,
-            last: status.last.position.0,
-            last_term: status.last.term.0,
-            applied: status.applied.0,
-            members: members.collect(),
-            fault: status.ended.map(|reason| reason.to_string()),
-        }
+        replicas::state(&self.replica)
     }
 
     /// Ends it. What was answered is durable.
@@ -352,100 +292,6 @@ fn refused(failure: Failure) -> Error {
         ),
         Failure::Ended(_) => Error::new(ErrorKind::Io, detail),
         Failure::Refused(_) | Failure::NotChanged(_) => Error::new(ErrorKind::Busy, detail),
-    }
-}
-
-/// Voters and learners.
-type Members = (BTreeSet<ReplicaId>, BTreeSet<ReplicaId>);
-
-/// The members to come: an odd number of voters, the others of the `wanted` as learners. `None` if
-/// they are as they should be. Who votes goes on voting, and a learner may vote when it is near.
-fn next_members(
-    own: ReplicaId,
-    wanted: &BTreeSet<ReplicaId>,
-    now: &Membership,
-    is_near: &dyn Fn(ReplicaId) -> bool,
-) -> Option<Members> {
-    if now.is_joint() {
-        return None;
-    }
-    let votes = |id: ReplicaId| now.voters.contains(&id);
-    let may_vote = |id: &ReplicaId| votes(*id) || (now.learners.contains(id) && is_near(*id));
-    let mut able: Vec<ReplicaId> = wanted.iter().copied().filter(may_vote).collect();
-    able.sort_by_key(|&id| (id != own, !votes(id), id));
-    let count = able.len().min(VOTERS_MAX);
-    able.truncate(count.saturating_sub(usize::from(count.is_multiple_of(2))));
-    let voters: BTreeSet<ReplicaId> = able.into_iter().collect();
-    if voters.is_empty() {
-        return None;
-    }
-    // Who votes no more leaves, and may learn with the next change.
-    let rest = wanted.iter().copied().filter(|&id| !voters.contains(&id) && !votes(id));
-    let learners: BTreeSet<ReplicaId> = rest.take(MEMBERS_MAX - voters.len()).collect();
-    let is_so = voters == now.voters && learners == now.learners;
-    (!is_so).then_some((voters, learners))
-}
-
-/// Hands in messages of other replicas under the number of the node that sent them.
-struct Inbox {
-    replica: Arc<Replica>,
-    number_of: NumberOf,
-}
-
-impl ReplicaPort for Inbox {
-    fn deliver(&self, peer: &ProvenPeer, message: &[u8]) -> Result<()> {
-        let number = peer.node().and_then(|name| (self.number_of)(name.as_str()));
-        let from = number.ok_or_else(|| {
-            Error::new(ErrorKind::Access, format!("{peer} is no node of the cluster"))
-        })?;
-        self.replica
-            .deliver(ReplicaId(from.0), message)
-            .map_err(|error| Error::new(ErrorKind::Corrupt, error.to_string()))
-    }
-}
-
-/// The ways to other replicas.
-struct Ways {
-    find: Find,
-    credentials: Arc<NodeCredentials>,
-    waits: Arc<dyn WaitNames>,
-    open: Mutex<BTreeMap<ReplicaId, (Place, ReplicaWay)>>,
-}
-
-impl Ways {
-    fn way_to(&self, place: &Place) -> Result<ReplicaWay> {
-        let env = SessionEnv {
-            introduction: Introduction::node(&self.credentials, &place.node),
-            clock: RealClock::shared(),
-            waits: Arc::clone(&self.waits),
-            process: None,
-        };
-        ReplicaWay::open(Endpoint::Tcp(place.address), env)
-    }
-
-    fn stop(&self) {
-        let open = std::mem::take(&mut *self.open.lock());
-        open.into_values().for_each(|(_, way)| way.stop());
-    }
-}
-
-impl Transport for Ways {
-    fn send(&self, to: ReplicaId, message: Vec<u8>) {
-        let place = (self.find)(NodeNumber(to.0));
-        let mut open = self.open.lock();
-        let Some(place) = place else {
-            open.remove(&to);
-            return;
-        };
-        if open.get(&to).is_none_or(|(before, _)| *before != place) {
-            match self.way_to(&place) {
-                Ok(way) => drop(open.insert(to, (place, way))),
-                Err(error) => return warn!(target: "node", "no way to node {}: {error}", to.0),
-            }
-        }
-        if let Some((_, way)) = open.get(&to) {
-            way.send(message);
-        }
     }
 }
 

@@ -2,10 +2,13 @@
 
 use super::*;
 use crate::cluster::Change;
+use crate::node::Place;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use strake_env::net::SocketAddr;
+use strake_env::sync::Mutex;
 use strake_env::{Clock, SimDisk};
-use strake_net::{ClusterAuthority, Door, Listener, NodeServer, ServerOptions, Service};
+use strake_net::{ClusterAuthority, Door, Endpoint, Listener, NodeServer, ServerOptions, Service};
 use strake_proto::{NodeIdentity, Role, Roles};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -84,7 +87,7 @@ impl World {
         let Endpoint::Tcp(address) = *door.endpoint() else { panic!("a port of TCP") };
         let number_of: NumberOf =
             Arc::new(|name| name.strip_prefix('n')?.parse().ok().map(NodeNumber));
-        door.serve_replica(quorum.inbox(number_of)).expect("threads");
+        door.serve_replica(None, quorum.inbox(number_of)).expect("threads");
         let place = Place { node: name(number).parse().expect("a name"), address };
         self.places.lock().insert(own, place);
         machine.running = Some((door, quorum));
@@ -241,40 +244,6 @@ fn a_node_that_is_deleted_votes_no_more() {
         assert!(RealClock.monotonic() < end, "{members:?}");
         RealClock.sleep(Duration::from_millis(20));
     }
-}
-
-#[test]
-fn voters_are_odd_and_stay() {
-    let ids = |numbers: &[u32]| -> BTreeSet<ReplicaId> {
-        numbers.iter().copied().map(ReplicaId).collect()
-    };
-    let members = |voters: &[u32], learners: &[u32]| Membership {
-        voters: ids(voters),
-        learners: ids(learners),
-        ..Membership::default()
-    };
-    let next = |wanted: &[u32], now: &Membership, near: &[u32]| {
-        next_members(ReplicaId(1), &ids(wanted), now, &|id| ids(near).contains(&id))
-    };
-    let new = |voters: &[u32], learners: &[u32]| Some((ids(voters), ids(learners)));
-    assert_eq!(next(&[1], &members(&[1], &[]), &[]), None);
-    assert_eq!(next(&[1, 2], &members(&[1], &[]), &[]), new(&[1], &[2]));
-    assert_eq!(next(&[1, 2], &members(&[1], &[2]), &[2]), None, "two are no better than one");
-    assert_eq!(next(&[1, 2, 3], &members(&[1], &[2]), &[2]), new(&[1], &[2, 3]));
-    assert_eq!(next(&[1, 2, 3], &members(&[1], &[2, 3]), &[2]), None, "one has not got the log");
-    assert_eq!(next(&[1, 2, 3], &members(&[1], &[2, 3]), &[2, 3]), new(&[1, 2, 3], &[]));
-    assert_eq!(next(&[1, 2, 3, 4], &members(&[1, 2, 3], &[4]), &[4]), None);
-    assert_eq!(next(&[1, 3, 4], &members(&[1, 2, 3], &[4]), &[4]), new(&[1, 3, 4], &[]));
-    assert_eq!(next(&[1, 3], &members(&[1, 2, 3], &[]), &[]), new(&[1], &[]));
-    assert_eq!(next(&[1, 3], &members(&[1], &[]), &[]), new(&[1], &[3]), "it learns again");
-    let own_end = next(&[2, 3], &members(&[1, 2, 3], &[]), &[]);
-    assert_eq!(own_end, new(&[2], &[]), "it is deleted itself");
-    assert_eq!(next(&[], &members(&[1], &[]), &[]), None, "somebody must keep the log");
-    let all: Vec<u32> = (1..=20).collect();
-    let (voters, learners) = next(&all, &members(&[1], &all[1..]), &all).expect("more voters");
-    assert_eq!((voters.len(), learners.len()), (VOTERS_MAX, MEMBERS_MAX - VOTERS_MAX));
-    let joint = Membership { outgoing: ids(&[1, 2]), ..members(&[1], &[]) };
-    assert_eq!(next(&[1, 2], &joint, &[]), None, "one change at a time");
 }
 
 /// A node alone, on the journal of its directory.

@@ -21,7 +21,7 @@ use super::quorum::{self, Quorum};
 use super::recover;
 use crate::admin::{LINE_BYTES_MAX, Reply};
 use crate::backend::member::Member;
-use crate::cluster::{Cluster, FsRecord, NodeNumber, Usage};
+use crate::cluster::{Cluster, FsRecord, NodeNumber};
 use crate::daemon::{listen, start_thread};
 use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
 use crate::registry;
@@ -118,11 +118,11 @@ pub(crate) fn serve(root: &Path) -> Result<()> {
     let reason = node.wait_for_end();
     info!(target: "node", "ending: {reason}");
     service::ends(reason);
-    let result = node.close();
+    node.close();
     registry::remove_node(&node.file.cluster, &node.dir);
     let _ = std::fs::remove_file(dir.base().socket_path());
     drop(lock);
-    result
+    Ok(())
 }
 
 /// Listens at the node's port. This process has the node's lock, so whoever has the port may be the
@@ -185,7 +185,7 @@ impl ControlPort for Control {
 }
 
 /// Answers one command on the admin socket.
-fn converse(node: &Node, stream: &UnixStream) {
+fn converse(node: &Arc<Node>, stream: &UnixStream) {
     let answer = || -> Result<()> {
         let mut line = String::new();
         BufReader::new(stream.take(LINE_BYTES_MAX)).read_line(&mut line)?;
@@ -287,7 +287,7 @@ impl Node {
         self.quorum.lock().clone()
     }
 
-    /// True if this node issues certificates, and serves the metadata of the file systems.
+    /// True if this node issues certificates.
     pub(super) fn is_keeper(&self) -> bool {
         self.cluster.lock().keeper == self.file.id
     }
@@ -309,7 +309,7 @@ impl Node {
     }
 
     /// Asks a node, which may be this one.
-    pub(super) fn ask<T>(&self, node: NodeNumber, request: &NodeRequest) -> Result<T>
+    pub(super) fn ask<T>(self: &Arc<Node>, node: NodeNumber, request: &NodeRequest) -> Result<T>
     where
         T: serde::de::DeserializeOwned,
     {
@@ -352,7 +352,7 @@ impl Node {
 
     /// Opens and serves every file system of which this node has disks and that is not served. Ends
     /// those that were deleted.
-    pub(super) fn serve_file_systems(&self) {
+    pub(super) fn serve_file_systems(self: &Arc<Node>) {
         let mut served = self.served.lock();
         let cluster = self.cluster();
         self.end_deleted(&mut served, &cluster);
@@ -362,10 +362,8 @@ impl Node {
                 continue;
             }
             let opened = self.prepare(fs, &config).and_then(|dir| {
-                let place = (fs.id, &self.door);
-                // The keeper leads all file systems.
-                let lead = if self.is_keeper() { Some(self.lead(&cluster, fs)?) } else { None };
-                Member::open(&dir, &config, lead, place, &self.observe)
+                let metadata = self.metadata_of(&cluster, fs);
+                Member::open(&dir, &config, metadata, &self.door, &self.observe)
             });
             let fault = match opened {
                 Ok(member) => {
@@ -420,7 +418,6 @@ impl Node {
             path: self.dir.device(nsd),
             failure_group: nsd.failure_group,
         });
-        let metadata = own().filter(|nsd| nsd.usage == Usage::DataAndMetadata);
         NodeConfig {
             version: 1,
             name: fs.name.clone(),
@@ -429,14 +426,13 @@ impl Node {
             block_size: fs.block_size,
             mount: fs.mount.clone(),
             node: Some(self.dir.root().to_owned()),
-            metadata: Some(metadata.map(|nsd| nsd.id.0).collect()),
             nsd: nsd.collect(),
             settings: Settings::default(),
         }
     }
 
     /// Answers a request of another node, or of a command on this machine.
-    fn answer_bytes(&self, peer: Option<&ProvenPeer>, bytes: &[u8]) -> Result<Value> {
+    fn answer_bytes(self: &Arc<Node>, peer: Option<&ProvenPeer>, bytes: &[u8]) -> Result<Value> {
         let request: Request = serde_json::from_slice(bytes).map_err(|error| {
             let detail = format!("node {} does not understand this: {error}", self.file.node);
             Error::new(ErrorKind::Invalid, detail)
@@ -456,7 +452,7 @@ impl Node {
     }
 
     /// Hands a request on to a node of the quorum that answers.
-    fn ask_quorum(&self, request: &Request) -> Result<Value> {
+    pub(super) fn ask_quorum(self: &Arc<Node>, request: &Request) -> Result<Value> {
         let nodes: Vec<NodeNumber> = self.cluster().quorum().map(|node| node.id).collect();
         let answers =
             |id: &NodeNumber| self.ask::<ReplicaState>(*id, &NodeRequest::Replica).is_ok();
@@ -471,7 +467,7 @@ impl Node {
         self.peer(keeper)?.call(request).map_err(|error| match error.kind() {
             ErrorKind::Unreachable => {
                 let name = self.cluster().node_name(keeper);
-                error.context(format!("{name} has the metadata and issues certificates"))
+                error.context(format!("{name} issues certificates"))
             }
             _ => error,
         })
@@ -500,13 +496,15 @@ impl Node {
         Err(Error::new(ErrorKind::Access, format!("{peer} may not ask that of another node")))
     }
 
-    fn answer_node(&self, request: &NodeRequest) -> Result<Value> {
+    fn answer_node(self: &Arc<Node>, request: &NodeRequest) -> Result<Value> {
         match request {
             NodeRequest::State => encode(&self.state()),
             NodeRequest::Stop { force } => self.stop(*force),
             NodeRequest::MakeNsds { nsds, force } => encode(&self.make_nsds(nsds, *force)?),
             NodeRequest::DropNsds { nsds } => encode(&self.drop_nsds(nsds)?),
-            NodeRequest::FormatNsds { nsds } => encode(&self.format_nsds(nsds)?),
+            NodeRequest::FormatNsds { nsds, metadata } => {
+                encode(&self.format_nsds(nsds, metadata.as_ref())?)
+            }
             NodeRequest::Follow { cluster } => {
                 self.take_records(cluster)?;
                 self.serve_file_systems();
@@ -533,8 +531,10 @@ impl Node {
     pub(super) fn state(&self) -> NodeState {
         let mut faults: Vec<String> = self.faults.lock().values().cloned().collect();
         let cluster = self.cluster();
+        let metadata = self.metadata_states(&cluster);
         {
             let served = self.served.lock();
+            faults.extend(served.values().filter_map(Member::metadata_fault));
             for nsd in cluster.nsds_of(self.file.id) {
                 let member = nsd.fs.and_then(|fs| served.get(&fs));
                 if let Some(fault) = member.and_then(|member| member.fault_of(nsd.id)) {
@@ -554,25 +554,23 @@ impl Node {
             mounts: names.filter(|fs| self.is_mounted(fs).unwrap_or(false)).collect(),
             faults,
             replica,
+            metadata,
         }
     }
 
     /// Answers `strake node stop`.
     fn stop(&self, force: bool) -> Result<Value> {
         let mounts = self.state().mounts;
-        let elsewhere: Vec<String> = {
-            let cluster = self.cluster();
-            let mounted = cluster.file_systems.iter().filter(|fs| !fs.mounts.is_empty());
-            mounted.filter(|fs| self.serves(fs.id)).map(|fs| fs.name.clone()).collect()
-        };
+        let elsewhere = self.needed_for(&self.cluster());
         if let Some(fs) = mounts.first().filter(|_| !force) {
             let detail = format!("{fs} is mounted here: `strake fs umount {fs}` first, or --force");
             return Err(Error::new(ErrorKind::Busy, detail));
         }
         if let Some(fs) = elsewhere.first().filter(|_| !force) {
             let detail = format!(
-                "{fs} is mounted, and this node has its metadata: `strake fs umount {fs}` first. \
-                 With --force programs wait until the node is started again"
+                "{fs} is mounted, and no majority of its metadata is left without this node: \
+                 `strake fs umount {fs}` first. With --force programs wait until the node is \
+                 started again"
             );
             return Err(Error::new(ErrorKind::Busy, detail));
         }
@@ -596,24 +594,19 @@ impl Node {
     }
 
     /// Ends the services and closes the disks.
-    fn close(&self) -> Result<()> {
+    fn close(&self) {
         // A request that changes the cluster ends first.
         let _alone = self.changing.lock();
         let served = std::mem::take(&mut *self.served.lock());
         let cluster = self.cluster();
-        let mut result = Ok(());
         for (fs, member) in served {
             let nsds: Vec<NsdId> = cluster.fs(fs).map_or_else(Vec::new, |fs| fs.nsds.clone());
-            if let Err(error) = member.finish(fs, &self.door, &nsds) {
-                error!(target: "node", "file system {fs}: {error}");
-                result = Err(error);
-            }
+            member.finish(&self.door, &nsds);
         }
         self.door.end(Service::Replica);
         if let Some(quorum) = self.quorum() {
             quorum.stop();
         }
-        result
     }
 }
 

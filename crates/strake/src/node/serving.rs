@@ -7,24 +7,28 @@
 //!
 //! **Silent nodes** hold up nobody for long. A search does not wait for a node that did not answer
 //! last time. At most one question to each node is under way.
-//!
-//! **Earlier versions** do not know the question. A keeper that does not know it serves.
 
 use super::messages::{LeaderRequest, NodeRequest, Place, Request};
 use super::peer::Peer;
 use super::server::Node;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, NodeRecord};
 use crate::daemon::start_thread;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::sync::{Condvar, Mutex};
+use strake_env::{Clock, RealClock};
 use strake_net::{Endpoint, Introduction, NodeCredentials, Seek, Site, WaitNames};
-use strake_proto::{Error, ErrorKind, FsId, NodeName, Result, Role};
+use strake_proto::{Error, ErrorKind, FsId, NodeName, Result};
 
 /// For all answers to one search. A node that takes longer counts as silent before.
 const ANSWERS_MAX: Duration = Duration::from_secs(20);
+
+/// How long a request waits for an election, and how often it looks. An election takes seconds. The
+/// search itself is named in the list of waits.
+const ELECTION_MAX: Duration = Duration::from_secs(30);
+const ELECTION_STEP: Duration = Duration::from_millis(200);
 
 /// Gives the nodes that may serve the file system.
 type Candidates = dyn Fn() -> Result<Vec<Place>> + Send + Sync;
@@ -63,21 +67,14 @@ impl Search {
         records: impl Fn() -> Result<Cluster> + Send + Sync + 'static,
         waits: Arc<dyn WaitNames>,
     ) -> Arc<Search> {
-        let records = Arc::new(records);
-        let (of_ask, credentials) = (Arc::clone(&records), Arc::clone(own));
+        let credentials = Arc::clone(own);
         Arc::new(Search {
             own: Arc::clone(own),
             fs,
             candidates: Box::new(move || Ok(candidates(&records()?))),
             ask: Box::new(move |place| {
                 let peer = Peer::new(place.node.clone(), place.address, &credentials);
-                let answer = peer.ask(&NodeRequest::Serves { fs });
-                let is_unknown = |error: &Error| error.kind() == ErrorKind::Invalid;
-                if answer.as_ref().is_err_and(is_unknown) {
-                    let cluster = of_ask()?;
-                    return Ok(cluster.node_name(cluster.keeper) == place.node.as_str());
-                }
-                answer
+                peer.ask(&NodeRequest::Serves { fs })
             }),
             waits,
             state: Mutex::default(),
@@ -174,32 +171,48 @@ impl Node {
         Search::new(&self.own, fs, records, Arc::clone(&self.observe) as _)
     }
 
+    /// The node that serves a file system. If the request is of no use without one, it waits for an
+    /// election that may be under way.
+    fn find_serving(&self, fs: FsId, about: &LeaderRequest) -> Option<Peer> {
+        let search = self.search(fs);
+        let end = RealClock.monotonic() + ELECTION_MAX;
+        loop {
+            let found = search.peer().ok();
+            let is_over = !about.needs_metadata() || RealClock.monotonic() >= end;
+            if found.is_some() || is_over || self.serves(fs) {
+                return found;
+            }
+            RealClock.sleep(ELECTION_STEP);
+        }
+    }
+
     /// Has the node answer that serves the file system. Another node that asks has found out that
     /// this one does, and its request goes no further.
-    pub(super) fn answer_serving(&self, about: &LeaderRequest, is_own: bool) -> Result<Value> {
+    pub(super) fn answer_serving(
+        self: &Arc<Node>,
+        about: &LeaderRequest,
+        is_own: bool,
+    ) -> Result<Value> {
         let fs = about.file_system(&self.cluster.lock());
         let found = match fs.filter(|fs| is_own && !self.serves(*fs)) {
-            Some(fs) => self.search(fs).peer().ok(),
+            Some(fs) => self.find_serving(fs, about),
             None => None,
         };
         match found {
             Some(peer) => peer.call(&Request::Leader(about.clone())),
-            // The keeper says what is wrong.
-            None if is_own && !self.is_keeper() && !fs.is_some_and(|fs| self.serves(fs)) => {
-                self.ask_keeper(&Request::Leader(about.clone()))
-            }
+            // What needs no metadata goes on without it. For the rest a node of the quorum says
+            // what is wrong.
+            None if self.quorum().is_none() => self.ask_quorum(&Request::Leader(about.clone())),
             None => self.answer_leader(about),
         }
     }
 }
 
-/// The nodes that may serve a file system: those of the quorum, and the keeper.
+/// The nodes that may serve a file system: those of the quorum.
 fn candidates(cluster: &Cluster) -> Vec<Place> {
-    let keeper = cluster.node(cluster.keeper).filter(|keeper| !keeper.roles.has(Role::Quorum));
-    let nodes = cluster.quorum().chain(keeper);
-    nodes
-        .filter_map(|node| Some(Place { node: node.certified_name(), address: node.address? }))
-        .collect()
+    let place =
+        |node: &NodeRecord| Some(Place { node: node.certified_name(), address: node.address? });
+    cluster.quorum().filter_map(place).collect()
 }
 
 #[cfg(test)]

@@ -5,9 +5,8 @@ use super::*;
 use crate::cluster::Change;
 use std::collections::BTreeMap;
 use strake_env::net::SocketAddr;
-use strake_env::{Clock, RealClock};
 use strake_net::ClusterAuthority;
-use strake_proto::{ClusterId, NodeIdentity, Roles};
+use strake_proto::{ClusterId, NodeIdentity, Role, Roles};
 
 const FS: FsId = FsId(3);
 
@@ -139,7 +138,7 @@ fn a_silent_node_holds_up_no_search_and_is_heard_when_it_speaks() {
 }
 
 #[test]
-fn nodes_of_the_quorum_and_the_keeper_may_serve() {
+fn nodes_of_the_quorum_may_serve() {
     let address = place("n1").address;
     let mut cluster = Cluster::new(ClusterId([9; 16]), "demo", "n1", address).expect("names");
     for (name, roles) in

@@ -1,0 +1,385 @@
+//! One node's part of the metadata of a cluster's file system (decision 0044).
+//!
+//! **Where.** Each node of the quorum that has an NSD of the file system with
+//! usage=dataAndMetadata has a replica: on the first of these NSDs. Its journal is in the region of
+//! the NSD's metadata log, its store in the space of the NSD's metadata.
+//!
+//! **Who serves.** A thread looks whether the replica leads. When it does, the node gets a *crew*
+//! for that term ([`Crew`]), which serves the metadata and the tokens. When the term is over, the
+//! crew ends. Mounts find the node that serves by themselves (`node/serving.rs`).
+//!
+//! **Failures.** A replica that has ended, because its disk has failed or the disk was away, is
+//! started again from what its disk has. What it lacks comes from the others.
+
+use super::crew::{Crew, Lead};
+use crate::cluster::NodeNumber;
+use crate::disks::Disks;
+use crate::node::ReplicaState;
+use crate::node::replicas::{self, Find, NumberOf, Ways};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::thread::{Builder, JoinHandle};
+use strake_env::{Clock, Disk, RealClock, WaitNames};
+use strake_meta::replicated::{ReplicatedMeta, ReplicatedOptions, Rules, TermPort};
+use strake_net::{Door, NodeCredentials, Service};
+use strake_observe::Observe;
+use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery};
+use strake_proto::{ClientId, ClusterId, Error, ErrorKind, FsId, NsdId, Result, Term};
+use strake_replica::Replica;
+use strake_replica::core::Config;
+use strake_replica::journal::{Identity, Journal, JournalError};
+use strake_replica::membership::Membership;
+use strake_replica::replica::Parts;
+use strake_replica::types::ReplicaId;
+use strake_store::{Container, Kv, KvRole};
+use tracing::{error, info, warn};
+
+/// The thread looks so often whether this node leads.
+const LOOK: Duration = Duration::from_millis(50);
+/// A replica that has ended is started again after that long, and members are looked after.
+const TEND: Duration = Duration::from_secs(2);
+/// For a majority to take a change of the members, an entry or a sync.
+const MAJORITY_WAIT_MAX: Duration = Duration::from_secs(5);
+/// The cache of the store.
+const CACHE_BYTES: usize = 64 << 20;
+/// The log is no longer than that, and no longer than a part of its region.
+const LOG_BYTES_MAX: u64 = 16 << 20;
+const LOG_PARTS: u64 = 8;
+/// One entry more than the largest that the metadata makes (`strake-meta`, `log_entry.rs`).
+const ENTRY_BYTES_MAX: usize = 1 << 20;
+
+/// What a crew begins with: the file system as it was made, and what the crew needs.
+pub(crate) type Begin = Box<dyn Fn() -> Result<(Configuration, Lead)> + Send + Sync>;
+/// The nodes that are to have a replica.
+pub(crate) type Wanted = Box<dyn Fn() -> BTreeSet<ReplicaId> + Send + Sync>;
+
+/// What a node's part is made of.
+pub(crate) struct MetadataParts {
+    /// The file system.
+    pub(crate) fs: FsId,
+    /// The NSD with the journal and the store.
+    pub(crate) nsd: NsdId,
+    /// Whose the journal is.
+    pub(crate) identity: Identity,
+    /// Where other nodes are.
+    pub(crate) find: Find,
+    pub(crate) number_of: NumberOf,
+    pub(crate) credentials: Arc<NodeCredentials>,
+    /// The nodes that are to have a replica.
+    pub(crate) wanted: Wanted,
+    /// What a crew begins with. It may ask other nodes.
+    pub(crate) begin: Begin,
+    /// Signalled when this node has begun to serve.
+    pub(crate) bell: Arc<Condvar>,
+}
+
+/// See the head of this file.
+pub(crate) struct Metadata {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    parts: MetadataParts,
+    door: Arc<Door>,
+    disks: Arc<Disks>,
+    observe: Arc<Observe>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_stopping: bool,
+    seat: Option<Arc<Seat>>,
+    crew: Option<Arc<Crew>>,
+    /// Why there is no seat, or no crew although this node leads.
+    fault: Option<String>,
+}
+
+/// A replica that runs.
+struct Seat {
+    meta: Arc<ReplicatedMeta>,
+    ways: Arc<Ways>,
+}
+
+/// A crew, and the term that it works in.
+type Leading = (Term, Arc<Crew>);
+
+/// Whose the journal of a node's replica is. Replicas of different file systems do not hear each
+/// other.
+pub(crate) fn identity(cluster: ClusterId, fs: FsId, node: NodeNumber) -> Identity {
+    let mut group = cluster;
+    for (byte, of_fs) in group.0.iter_mut().rev().zip(fs.0.to_le_bytes()) {
+        *byte ^= of_fs;
+    }
+    Identity { cluster: group, replica: ReplicaId(node.0) }
+}
+
+/// Limits of a replica whose journal has so many bytes.
+fn config(own: ReplicaId, journal_bytes: u64) -> Config {
+    let log_bytes = (journal_bytes / LOG_PARTS).min(LOG_BYTES_MAX);
+    Config {
+        heartbeat: Duration::from_millis(300),
+        election: Duration::from_millis(1500),
+        lease: Duration::from_millis(1200),
+        entry_bytes_max: ENTRY_BYTES_MAX,
+        log_bytes_max: usize::try_from(log_bytes).unwrap_or(usize::MAX),
+        ..Config::new(own)
+    }
+}
+
+fn journal_fault(error: JournalError) -> Error {
+    let kind = match error {
+        JournalError::Io(_) => ErrorKind::Io,
+        _ => ErrorKind::Corrupt,
+    };
+    Error::new(kind, format!("the journal of the metadata: {error}"))
+}
+
+/// Makes an NSD ready for a replica: what it had of metadata goes. `voters` found the log; a
+/// replica that is none of them learns the log from the others.
+///
+/// # Errors
+/// The disk's.
+pub(crate) fn format(
+    container: &Container,
+    identity: Identity,
+    voters: &BTreeSet<ReplicaId>,
+) -> Result<()> {
+    container.clear_metadata()?;
+    let founds = voters.contains(&identity.replica);
+    let members = founds.then(|| Membership::of(voters.iter().copied()));
+    let disk = container.metadata_log().into_disk();
+    Journal::create(disk, identity, members).map_err(journal_fault)?;
+    // The first space is taken now, so that there is some.
+    Kv::open(container.kv_region(KvRole::Metadata), CACHE_BYTES).map(drop)
+}
+
+impl Metadata {
+    /// Starts the thread. The replica starts with it, if its NSD is there.
+    ///
+    /// # Errors
+    /// When there are no more threads.
+    pub(crate) fn start(
+        parts: MetadataParts,
+        door: &Arc<Door>,
+        disks: &Arc<Disks>,
+        observe: &Arc<Observe>,
+    ) -> Result<Metadata> {
+        let (door, disks, observe) = (Arc::clone(door), Arc::clone(disks), Arc::clone(observe));
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { parts, door, disks, observe, state, changed });
+        let of_thread = Arc::clone(&shared);
+        let name = format!("metadata {}", shared.parts.fs);
+        let thread = Builder::new().name(name).spawn(move || of_thread.run())?;
+        Ok(Metadata { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// What the mounts share, if this node serves them.
+    pub(crate) fn crew(&self) -> Option<Arc<Crew>> {
+        self.shared.state.lock().crew.clone()
+    }
+
+    /// What is wrong, if anything is.
+    pub(crate) fn fault(&self) -> Option<String> {
+        self.shared.state.lock().fault.clone()
+    }
+
+    /// How the replica is, if it runs.
+    pub(crate) fn replica(&self) -> Option<ReplicaState> {
+        let seat = self.shared.state.lock().seat.clone();
+        seat.map(|seat| replicas::state(seat.meta.replica()))
+    }
+
+    /// Ends the crew, the replica and the thread. What was answered is durable with a majority.
+    pub(crate) fn stop(&self) {
+        self.shared.state.lock().is_stopping = true;
+        self.shared.changed.notify_all();
+        // A panic ends the process, and was printed.
+        let _ = self.thread.lock().take().map(JoinHandle::join);
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let clock = RealClock;
+        let mut leading: Option<Leading> = None;
+        let mut next_tend = clock.monotonic();
+        while !self.is_stopping_after(LOOK) {
+            let mut seat = self.state.lock().seat.clone();
+            if let Some(ended) = seat.take_if(|seat| seat.meta.fault().is_some()) {
+                leading.take().into_iter().for_each(|led| self.step_down(led, true));
+                self.leave(&ended);
+                next_tend = clock.monotonic() + TEND;
+            }
+            let is_due = clock.monotonic() >= next_tend;
+            if is_due {
+                next_tend = clock.monotonic() + TEND;
+                match &seat {
+                    None => seat = self.take_seat(),
+                    Some(seat) => self.tend(seat),
+                }
+            }
+            let port = seat.as_ref().and_then(|seat| seat.meta.port());
+            let is_over =
+                |(term, _): &mut Leading| port.as_ref().is_none_or(|port| port.term() != *term);
+            if let Some(led) = leading.take_if(is_over) {
+                self.step_down(led, true);
+            }
+            if leading.is_none()
+                && let (Some(seat), Some(port)) = (&seat, port)
+            {
+                leading = self.step_up(seat, port);
+            }
+        }
+        leading.into_iter().for_each(|led| self.step_down(led, false));
+        let seat = self.state.lock().seat.clone();
+        seat.iter().for_each(|seat| self.leave(seat));
+    }
+
+    fn is_stopping_after(&self, pause: Duration) -> bool {
+        let mut state = self.state.lock();
+        self.changed.wait_while_for(&mut state, |state| !state.is_stopping, pause);
+        state.is_stopping
+    }
+
+    /// Notes what is wrong. The log says it once.
+    fn note(&self, fault: Option<Error>) {
+        let fault = fault.map(|fault| fault.to_string());
+        let mut state = self.state.lock();
+        if let Some(fault) = &fault
+            && state.fault.as_ref() != Some(fault)
+        {
+            error!(target: "metadata", "file system {}: {fault}", self.parts.fs);
+        }
+        state.fault = fault;
+    }
+
+    /// Starts the replica, if its NSD is there.
+    fn take_seat(&self) -> Option<Arc<Seat>> {
+        match self.try_take_seat() {
+            Ok(seat) => {
+                let seat = Arc::new(seat);
+                self.state.lock().seat = Some(Arc::clone(&seat));
+                self.note(None);
+                Some(seat)
+            }
+            Err(fault) => {
+                self.note(Some(fault.context("this node has no part in the metadata")));
+                None
+            }
+        }
+    }
+
+    fn try_take_seat(&self) -> Result<Seat> {
+        let MetadataParts { fs, nsd, identity, find, number_of, credentials, .. } = &self.parts;
+        let container = self.disks.container(*nsd).ok_or_else(|| {
+            Error::new(ErrorKind::Unreachable, format!("NSD {nsd} cannot be used"))
+        })?;
+        let waits = Arc::clone(&self.observe) as Arc<dyn WaitNames>;
+        let disk: Arc<dyn Disk> = container.metadata_log().into_disk();
+        let config = config(identity.replica, disk.len());
+        let ways = Ways::new(Some(*fs), Arc::clone(find), Arc::clone(credentials), waits.clone());
+        let kv = Arc::new(Kv::open(container.kv_region(KvRole::Metadata), CACHE_BYTES)?);
+        let options = ReplicatedOptions {
+            nsd: *nsd,
+            wait_max: MAJORITY_WAIT_MAX,
+            clock: RealClock::shared(),
+            waits: waits.clone(),
+            rules: Rules::default(),
+        };
+        let transport = Arc::clone(&ways) as _;
+        let start = |machine| {
+            let (cluster, clock) = (identity.cluster, RealClock::shared());
+            Replica::start(Parts { cluster, config, disk, machine, transport, clock, waits })
+                .map_err(journal_fault)
+        };
+        let meta = Arc::new(ReplicatedMeta::start(kv, options, start)?);
+        let inbox = replicas::inbox(meta.replica(), Arc::clone(number_of));
+        self.door.serve_replica(Some(*fs), inbox)?;
+        Ok(Seat { meta, ways })
+    }
+
+    /// Ends the replica.
+    fn leave(&self, seat: &Seat) {
+        self.door.end(Service::ReplicaOf(self.parts.fs));
+        let fault = seat.meta.fault();
+        seat.meta.stop();
+        seat.ways.stop();
+        self.state.lock().seat = None;
+        self.note(fault.map(|fault| {
+            Error::new(ErrorKind::Io, format!("this node's replica of the metadata: {fault}"))
+        }));
+    }
+
+    /// Brings the members in line with the records, if this replica leads.
+    fn tend(&self, seat: &Seat) {
+        let (own, wanted) = (self.parts.identity.replica, (self.parts.wanted)());
+        let kept = format!("the metadata of file system {} is kept", self.parts.fs);
+        let tended = replicas::tend(seat.meta.replica(), own, &wanted, &kept, MAJORITY_WAIT_MAX);
+        if let Err(failure) = tended {
+            warn!(target: "metadata", "the members are not changed yet: {failure}");
+        }
+    }
+
+    /// Begins to serve in a term.
+    fn step_up(&self, seat: &Arc<Seat>, port: TermPort) -> Option<Leading> {
+        let term = port.term();
+        match self.try_step_up(seat, Arc::new(port)) {
+            Ok(crew) => {
+                info!(
+                    target: "metadata",
+                    "this node serves file system {} from now on, in term {term}", self.parts.fs
+                );
+                self.state.lock().crew = Some(Arc::clone(&crew));
+                self.note(None);
+                self.parts.bell.notify_all();
+                Some((term, crew))
+            }
+            Err(fault) => {
+                self.note(Some(fault.context("this node leads, and cannot serve yet")));
+                None
+            }
+        }
+    }
+
+    fn try_step_up(&self, seat: &Arc<Seat>, port: Arc<dyn MetaPort>) -> Result<Arc<Crew>> {
+        let (configuration, lead) = (self.parts.begin)()?;
+        format_if_new(&*port, configuration)?;
+        let replica = Arc::downgrade(seat.meta.replica());
+        let leads = move || replica.upgrade().is_some_and(|replica| replica.lease());
+        let lead = Lead { leads: Arc::new(leads), ..lead };
+        Crew::start(self.parts.fs, port, lead, &self.door, &self.observe).map(Arc::new)
+    }
+
+    /// Ends the services of a term that is over, or that this node gives up.
+    fn step_down(&self, (term, crew): Leading, is_deposed: bool) {
+        let fs = self.parts.fs;
+        self.state.lock().crew = None;
+        // This ends what requests wait for. The door waits for the requests.
+        if let Err(error) = crew.finish(is_deposed) {
+            // The next leader puts right what the manager leaves.
+            warn!(target: "metadata", "the manager of term {term} has ended: {error}");
+        }
+        self.door.end(Service::TokensOf(fs));
+        self.door.end(Service::MetaOf(fs));
+        info!(target: "metadata", "this node serves file system {fs} no more (term {term})");
+    }
+}
+
+/// Makes the first entry of the metadata, if there is none.
+fn format_if_new(port: &dyn MetaPort, configuration: Configuration) -> Result<()> {
+    match port.query(&MetaQuery::Configuration) {
+        // Nothing else makes this question an invalid one.
+        Err(error) if error.kind() == ErrorKind::Invalid => {}
+        known => return known.map(drop),
+    }
+    let time = configuration.created;
+    let op = MetaOp::Format(Box::new(configuration));
+    port.apply(&MetaEntry { client: ClientId(0), sequence: 0, time, op })?;
+    crate::assemble::give_root_directory(port)?;
+    port.sync()
+}

@@ -1,0 +1,97 @@
+//! What a node gives its parts of the metadata (`backend/metadata.rs`), and what it says of them.
+
+use super::create;
+use super::messages::MetadataState;
+use super::server::Node;
+use crate::backend::metadata::{self, MetadataParts};
+use crate::cluster::{Cluster, FsRecord};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use strake_env::{Clock, RealClock};
+use strake_proto::meta::Configuration;
+use strake_proto::{ErrorKind, FsId, Result};
+use strake_replica::types::ReplicaId;
+
+impl Node {
+    /// What this node needs for its part of the metadata of a file system, if it has one.
+    pub(super) fn metadata_of(
+        self: &Arc<Node>,
+        cluster: &Cluster,
+        fs: &FsRecord,
+    ) -> Option<MetadataParts> {
+        let places = cluster.metadata_places(&fs.nsds);
+        let (_, nsd) = *places.iter().find(|(node, _)| *node == self.file.id)?;
+        let weak = || Arc::downgrade(self);
+        let (of_find, of_name, of_wanted, of_begin) = (weak(), weak(), weak(), weak());
+        let id = fs.id;
+        Some(MetadataParts {
+            fs: id,
+            nsd,
+            identity: metadata::identity(cluster.id, id, self.file.id),
+            find: Arc::new(move |node| of_find.upgrade()?.place(node)),
+            number_of: Arc::new(move |name| {
+                Some(of_name.upgrade()?.cluster().node_named(name).ok()?.id)
+            }),
+            credentials: Arc::clone(&self.own),
+            wanted: Box::new(move || wanted(&of_wanted, id)),
+            begin: Box::new(move || of_begin.upgrade().ok_or(ErrorKind::Unreachable)?.begin(id)),
+            bell: Arc::clone(&self.ended),
+        })
+    }
+
+    /// What a crew of a file system begins with. The records are the newest ones: mounts that an
+    /// earlier leader has granted are in them.
+    fn begin(self: &Arc<Node>, fs: FsId) -> Result<(Configuration, crate::backend::crew::Lead)> {
+        let cluster = self.newest_records()?;
+        let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
+        let nsds: Vec<_> =
+            record.nsds.iter().filter_map(|nsd| cluster.nsd(*nsd)).cloned().collect();
+        let configuration = Configuration {
+            cluster: cluster.id,
+            name: record.name.clone(),
+            code: record.code,
+            block_size: record.block_size,
+            pool: create::pool(&nsds),
+            created: RealClock.wall(),
+            settings: Vec::new(),
+            incompat_flags: 0,
+            compat_flags: 0,
+        };
+        Ok((configuration, self.lead(&cluster, record)?))
+    }
+
+    /// How this node's replicas of metadata are.
+    pub(super) fn metadata_states(&self, cluster: &Cluster) -> Vec<MetadataState> {
+        let served = self.served.lock();
+        let state = |fs: &FsRecord| {
+            let replica = served.get(&fs.id)?.replica()?;
+            Some(MetadataState { fs: fs.name.clone(), serves: self.serves(fs.id), replica })
+        };
+        cluster.file_systems.iter().filter_map(state).collect()
+    }
+
+    /// The mounted file systems that nobody can serve without this node, as far as it knows.
+    pub(super) fn needed_for(&self, cluster: &Cluster) -> Vec<String> {
+        let states = self.metadata_states(cluster);
+        let is_mounted = |state: &&MetadataState| {
+            cluster.fs_named(&state.fs).is_ok_and(|fs| !fs.mounts.is_empty())
+        };
+        let is_needed = |state: &&MetadataState| {
+            let voters = state.replica.members.iter().filter(|member| member.votes);
+            let own = self.file.id;
+            let others = voters.clone().filter(|it| it.is_heard && it.node != own).count();
+            state.serves && others <= voters.count() / 2
+        };
+        let needed = states.iter().filter(is_mounted).filter(is_needed);
+        needed.map(|state| state.fs.clone()).collect()
+    }
+}
+
+/// The nodes that are to have a replica of a file system's metadata.
+fn wanted(node: &Weak<Node>, fs: FsId) -> BTreeSet<ReplicaId> {
+    let Some(node) = node.upgrade() else { return BTreeSet::new() };
+    let cluster = node.cluster();
+    let nsds = cluster.fs(fs).map(|fs| fs.nsds.clone()).unwrap_or_default();
+    let places = cluster.metadata_places(&nsds).into_iter();
+    places.map(|(node, _)| ReplicaId(node.0)).collect()
+}

@@ -1,0 +1,276 @@
+//! What the replicas of all logs have in common: that of the cluster's records (`quorum.rs`) and
+//! those of the file systems' metadata (`backend/metadata.rs`).
+//!
+//! **Members.** Voters are odd in number, since an even one more would only be one more that must
+//! not fail. So of two nodes one votes, and the other one receives the log (a *learner*); of four,
+//! three vote. The leader brings the members in line with what is wanted ([`tend`]). A node that
+//! joins is a learner until it has the log.
+
+use super::messages::{MemberState, Place, ReplicaState};
+use crate::cluster::NodeNumber;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use strake_env::RealClock;
+use strake_env::sync::Mutex;
+use strake_net::{
+    Endpoint, Introduction, NodeCredentials, ProvenPeer, ReplicaPort, ReplicaWay, SessionEnv,
+    WaitNames,
+};
+use strake_proto::{Error, ErrorKind, FsId, Result};
+use strake_replica::core::{ChangeRefusal, RoleName};
+use strake_replica::membership::{MEMBERS_MAX, Membership};
+use strake_replica::replica::Failure;
+use strake_replica::types::ReplicaId;
+use strake_replica::{Replica, Transport};
+use tracing::{info, warn};
+
+/// More voters make each change wait for more disks.
+const VOTERS_MAX: usize = 7;
+
+/// Where a node is that may have a replica.
+pub(crate) type Find = Arc<dyn Fn(NodeNumber) -> Option<Place> + Send + Sync>;
+/// The number of the node of a name.
+pub(crate) type NumberOf = Arc<dyn Fn(&str) -> Option<NodeNumber> + Send + Sync>;
+
+/// How a replica is.
+pub(crate) fn state(replica: &Replica) -> ReplicaState {
+    let status = replica.status();
+    let role = match (&status.ended, status.role) {
+        (Some(_), _) => "ended",
+        (_, RoleName::Leader) => "leader",
+        (_, RoleName::Follower) => "follower",
+        (_, RoleName::Candidate) => "candidate",
+        (_, RoleName::Asking) => "asking",
+        (_, RoleName::Learner) => "learner",
+        (_, RoleName::Lacking) => "lacking",
+    };
+    let members = status.members.iter().map(|member| MemberState {
+        node: NodeNumber(member.id.0),
+        votes: member.is_voter,
+        agrees: member.agrees.0,
+        behind: member.lag,
+        is_heard: member.is_heard,
+    });
+    ReplicaState {
+        role: role.to_owned(),
+        leader: status.leader.map(|id| NodeNumber(id.0)),
+        term: status.term.0,
+        last: status.last.position.0,
+        last_term: status.last.term.0,
+        applied: status.applied.0,
+        members: members.collect(),
+        fault: status.ended.map(|reason| reason.to_string()),
+    }
+}
+
+/// If this replica leads: brings the members in line with those that are `wanted`. `kept` is the
+/// beginning of a sentence for the log.
+///
+/// # Errors
+/// If that does not go now. The caller tries again.
+pub(crate) fn tend(
+    replica: &Replica,
+    own: ReplicaId,
+    wanted: &BTreeSet<ReplicaId>,
+    kept: &str,
+    limit: Duration,
+) -> std::result::Result<(), Box<Failure>> {
+    let status = replica.status();
+    if status.role != RoleName::Leader {
+        return Ok(());
+    }
+    let is_near = |id: ReplicaId| {
+        let mut members = status.members.iter();
+        members.any(|member| member.id == id && member.is_heard && member.lag == 0)
+    };
+    let next = next_members(own, wanted, &status.membership, &is_near);
+    let Some((voters, learners)) = next else { return Ok(()) };
+    match replica.change(&voters, &learners, limit) {
+        Ok(()) => {
+            let shown = |ids: &BTreeSet<ReplicaId>| {
+                let ids: Vec<String> = ids.iter().map(|id| id.0.to_string()).collect();
+                ids.join(", ")
+            };
+            let (voters, learners) = (shown(&voters), shown(&learners));
+            info!(target: "node", "{kept} by nodes {voters}; learners: {learners}");
+            Ok(())
+        }
+        // It goes on by itself, or when the log has arrived.
+        Err(Failure::NotChanged(ChangeRefusal::UnderWay | ChangeRefusal::Behind(_))) => Ok(()),
+        Err(failure) => Err(Box::new(failure)),
+    }
+}
+
+/// The voters among nodes that have no log yet: an odd number of them, the first ones.
+pub(crate) fn first_voters(nodes: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
+    let count = nodes.len().min(VOTERS_MAX);
+    nodes.iter().copied().take(count - usize::from(count > 0 && count.is_multiple_of(2))).collect()
+}
+
+/// Takes messages of other replicas for this one.
+pub(crate) fn inbox(replica: &Arc<Replica>, number_of: NumberOf) -> Arc<dyn ReplicaPort> {
+    Arc::new(Inbox { replica: Arc::clone(replica), number_of })
+}
+
+/// Voters and learners.
+type Members = (BTreeSet<ReplicaId>, BTreeSet<ReplicaId>);
+
+/// The members to come: an odd number of voters, the others of the `wanted` as learners. `None` if
+/// they are as they should be. Who votes goes on voting, and a learner may vote when it is near.
+pub(super) fn next_members(
+    own: ReplicaId,
+    wanted: &BTreeSet<ReplicaId>,
+    now: &Membership,
+    is_near: &dyn Fn(ReplicaId) -> bool,
+) -> Option<Members> {
+    if now.is_joint() {
+        return None;
+    }
+    let votes = |id: ReplicaId| now.voters.contains(&id);
+    let may_vote = |id: &ReplicaId| votes(*id) || (now.learners.contains(id) && is_near(*id));
+    let mut able: Vec<ReplicaId> = wanted.iter().copied().filter(may_vote).collect();
+    able.sort_by_key(|&id| (id != own, !votes(id), id));
+    let count = able.len().min(VOTERS_MAX);
+    able.truncate(count.saturating_sub(usize::from(count.is_multiple_of(2))));
+    let voters: BTreeSet<ReplicaId> = able.into_iter().collect();
+    if voters.is_empty() {
+        return None;
+    }
+    // Who votes no more leaves, and may learn with the next change.
+    let rest = wanted.iter().copied().filter(|&id| !voters.contains(&id) && !votes(id));
+    let learners: BTreeSet<ReplicaId> = rest.take(MEMBERS_MAX - voters.len()).collect();
+    let is_so = voters == now.voters && learners == now.learners;
+    (!is_so).then_some((voters, learners))
+}
+
+/// Hands in messages of other replicas under the number of the node that sent them.
+struct Inbox {
+    replica: Arc<Replica>,
+    number_of: NumberOf,
+}
+
+impl ReplicaPort for Inbox {
+    fn deliver(&self, peer: &ProvenPeer, message: &[u8]) -> Result<()> {
+        let number = peer.node().and_then(|name| (self.number_of)(name.as_str()));
+        let from = number.ok_or_else(|| {
+            Error::new(ErrorKind::Access, format!("{peer} is no node of the cluster"))
+        })?;
+        self.replica
+            .deliver(ReplicaId(from.0), message)
+            .map_err(|error| Error::new(ErrorKind::Corrupt, error.to_string()))
+    }
+}
+
+/// The ways to other replicas.
+pub(crate) struct Ways {
+    /// The file system whose metadata it is; `None` for the records.
+    of: Option<FsId>,
+    find: Find,
+    credentials: Arc<NodeCredentials>,
+    waits: Arc<dyn WaitNames>,
+    open: Mutex<BTreeMap<ReplicaId, (Place, ReplicaWay)>>,
+}
+
+impl Ways {
+    /// Ways of the node that proves itself by `credentials`.
+    pub(crate) fn new(
+        of: Option<FsId>,
+        find: Find,
+        credentials: Arc<NodeCredentials>,
+        waits: Arc<dyn WaitNames>,
+    ) -> Arc<Ways> {
+        Arc::new(Ways { of, find, credentials, waits, open: Mutex::default() })
+    }
+
+    fn way_to(&self, place: &Place) -> Result<ReplicaWay> {
+        let env = SessionEnv {
+            introduction: Introduction::node(&self.credentials, &place.node),
+            clock: RealClock::shared(),
+            waits: Arc::clone(&self.waits),
+            process: None,
+        };
+        ReplicaWay::open(Endpoint::Tcp(place.address), self.of, env)
+    }
+
+    /// Ends all of them.
+    pub(crate) fn stop(&self) {
+        let open = std::mem::take(&mut *self.open.lock());
+        open.into_values().for_each(|(_, way)| way.stop());
+    }
+}
+
+impl Transport for Ways {
+    fn send(&self, to: ReplicaId, message: Vec<u8>) {
+        let place = (self.find)(NodeNumber(to.0));
+        let mut open = self.open.lock();
+        let Some(place) = place else {
+            open.remove(&to);
+            return;
+        };
+        if open.get(&to).is_none_or(|(before, _)| *before != place) {
+            match self.way_to(&place) {
+                Ok(way) => drop(open.insert(to, (place, way))),
+                Err(error) => return warn!(target: "node", "no way to node {}: {error}", to.0),
+            }
+        }
+        if let Some((_, way)) = open.get(&to) {
+            way.send(message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(numbers: &[u32]) -> BTreeSet<ReplicaId> {
+        numbers.iter().copied().map(ReplicaId).collect()
+    }
+
+    #[test]
+    fn an_odd_number_of_the_first_nodes_votes() {
+        let all: Vec<u32> = (1..=20).collect();
+        assert_eq!(first_voters(&ids(&[])), ids(&[]));
+        assert_eq!(first_voters(&ids(&[4])), ids(&[4]));
+        assert_eq!(first_voters(&ids(&[4, 7])), ids(&[4]));
+        assert_eq!(first_voters(&ids(&[4, 7, 9])), ids(&[4, 7, 9]));
+        assert_eq!(first_voters(&ids(&[1, 2, 3, 4])), ids(&[1, 2, 3]));
+        assert_eq!(first_voters(&ids(&all)).len(), VOTERS_MAX);
+    }
+
+    #[test]
+    fn voters_are_odd_and_stay() {
+        let members = |voters: &[u32], learners: &[u32]| Membership {
+            voters: ids(voters),
+            learners: ids(learners),
+            ..Membership::default()
+        };
+        let next = |wanted: &[u32], now: &Membership, near: &[u32]| {
+            next_members(ReplicaId(1), &ids(wanted), now, &|id| ids(near).contains(&id))
+        };
+        let new = |voters: &[u32], learners: &[u32]| Some((ids(voters), ids(learners)));
+        assert_eq!(next(&[1], &members(&[1], &[]), &[]), None);
+        assert_eq!(next(&[1, 2], &members(&[1], &[]), &[]), new(&[1], &[2]));
+        assert_eq!(next(&[1, 2], &members(&[1], &[2]), &[2]), None, "two are no better than one");
+        assert_eq!(next(&[1, 2, 3], &members(&[1], &[2]), &[2]), new(&[1], &[2, 3]));
+        assert_eq!(
+            next(&[1, 2, 3], &members(&[1], &[2, 3]), &[2]),
+            None,
+            "one has not got the log"
+        );
+        assert_eq!(next(&[1, 2, 3], &members(&[1], &[2, 3]), &[2, 3]), new(&[1, 2, 3], &[]));
+        assert_eq!(next(&[1, 2, 3, 4], &members(&[1, 2, 3], &[4]), &[4]), None);
+        assert_eq!(next(&[1, 3, 4], &members(&[1, 2, 3], &[4]), &[4]), new(&[1, 3, 4], &[]));
+        assert_eq!(next(&[1, 3], &members(&[1, 2, 3], &[]), &[]), new(&[1], &[]));
+        assert_eq!(next(&[1, 3], &members(&[1], &[]), &[]), new(&[1], &[3]), "it learns again");
+        let own_end = next(&[2, 3], &members(&[1, 2, 3], &[]), &[]);
+        assert_eq!(own_end, new(&[2], &[]), "it is deleted itself");
+        assert_eq!(next(&[], &members(&[1], &[]), &[]), None, "somebody must keep the log");
+        let all: Vec<u32> = (1..=20).collect();
+        let (voters, learners) = next(&all, &members(&[1], &all[1..]), &all).expect("more voters");
+        assert_eq!((voters.len(), learners.len()), (VOTERS_MAX, MEMBERS_MAX - VOTERS_MAX));
+        let joint = Membership { outgoing: ids(&[1, 2]), ..members(&[1], &[]) };
+        assert_eq!(next(&[1, 2], &joint, &[]), None, "one change at a time");
+    }
+}
