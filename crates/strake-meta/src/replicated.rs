@@ -69,7 +69,6 @@ pub struct ReplicatedOptions {
 /// One node's part of the metadata; see the module.
 pub struct ReplicatedMeta {
     kv: Arc<Kv>,
-    store: NodeStore,
     ahead: Arc<RwLock<Ahead<NodeStore>>>,
     replica: Arc<Replica>,
     saver: Arc<Saver>,
@@ -101,7 +100,7 @@ impl ReplicatedMeta {
         let ahead = Arc::new(RwLock::new(Ahead::new(store.clone(), position)));
         let saver = Arc::new(Saver::start(Arc::clone(&kv))?);
         let machine = MetaMachine {
-            store: store.clone(),
+            store,
             saver: Arc::clone(&saver),
             ahead: Arc::clone(&ahead),
             copies: BTreeMap::new(),
@@ -110,7 +109,6 @@ impl ReplicatedMeta {
         let replica = Arc::new(start(Machine::Keeping(Box::new(machine)))?);
         Ok(ReplicatedMeta {
             kv,
-            store,
             ahead,
             replica,
             saver,
@@ -149,19 +147,16 @@ impl ReplicatedMeta {
     /// afterwards.
     pub fn stop(&self) {
         self.replica.stop();
-        let is_sound = self.fault().is_none_or(|_| self.fault.lock().is_none());
+        let is_sound = self.fault.lock().is_none();
         self.saver.stop(is_sound);
-        if !is_sound && self.is_damaged() && self.has_others() {
-            warn!(
-                target: "metadata",
-                "the store on NSD {} is damaged: it is made anew from other nodes'",
-                self.options.nsd
-            );
-            if let Err(fault) = self.store.give_up() {
-                error!(target: "metadata", "NSD {}: {fault}", self.options.nsd);
-            }
+        if is_sound || !self.is_damaged() || !self.has_others() {
+            return self.kv.close_base();
         }
-        self.kv.close_base();
+        let nsd = self.options.nsd;
+        warn!(target: "metadata", "the store on NSD {nsd} is damaged: it is made anew from others");
+        if let Err(fault) = self.kv.give_up_base() {
+            error!(target: "metadata", "NSD {nsd}: {fault}");
+        }
     }
 
     /// Whether other nodes vote too. Then a majority may have what this one lacks.

@@ -385,14 +385,19 @@ impl Container {
         Ok(self.disk().sync()?)
     }
 
-    /// Begins the metadata log anew, and gives the chunks of the metadata KV back.
+    /// Begins the metadata log anew, and empties the metadata KV.
     fn empty_metadata(&self) -> Result<()> {
-        let _update = self.inner.update.lock();
-        let chunks = self.superblock().metadata_kv.chunks.clone();
-        self.rewrite(|superblock| {
+        self.update_superblock(|superblock| {
             superblock.metadata_log_seed = superblock.metadata_log_seed.wrapping_add(1);
-            superblock.metadata_kv = KvSpace::default();
         })?;
+        self.empty_kv(KvRole::Metadata)
+    }
+
+    /// Empties a KV, and gives its chunks back to data.
+    pub(crate) fn empty_kv(&self, role: KvRole) -> Result<()> {
+        let _update = self.inner.update.lock();
+        let chunks = self.superblock().kv_space(role).chunks.clone();
+        self.rewrite(|superblock| *superblock.kv_space_mut(role) = KvSpace::default())?;
         self.release(&chunks);
         Ok(())
     }

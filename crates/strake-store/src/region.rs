@@ -5,6 +5,7 @@ use crate::superblock::KvSpace;
 use std::io;
 use std::sync::Arc;
 use strake_env::Disk;
+use strake_proto::Result;
 
 /// A ring on the disk for one [`crate::Journal`].
 #[derive(Clone)]
@@ -132,6 +133,14 @@ pub struct KvRegion {
 }
 
 impl KvRegion {
+    /// Empties the store. A [`crate::Kv`] that was opened on it before must be closed or gone.
+    ///
+    /// # Errors
+    /// The disk's errors.
+    pub fn clear(&self) -> Result<()> {
+        self.container.empty_kv(self.role)
+    }
+
     /// A separate space for a store that will replace this one.
     pub(crate) fn draft(&self) -> KvRegion {
         KvRegion { is_draft: true, ..self.clone() }

@@ -5,8 +5,8 @@
 //!    a token that was used, a node that serves disks and is to be deleted, a code
 //!    that one node's loss would break.
 //! 2. The server process of n1, the first node, is killed before anything is mounted. Every command
-//!    that looks at the cluster works on n2 and n3, and so do changes that need no metadata. What
-//!    n1 alone can do is refused and says so. n1 comes back.
+//!    that looks at the cluster works on n2 and n3, and so do changes, and a mount. What n1 alone can
+//!    do is refused and says so. n1 comes back.
 //! 3. The server process of n3 is killed (`kill -9`). Files are read and written without it. It is
 //!    started again, and its disk catches up.
 //! 4. fio verifies what it writes while the server processes of all nodes are killed in turn and
@@ -57,7 +57,7 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     checks.record("Ctrl-C ends a check at the leader, too", check_is_ended(place));
     let check = place.succeeds("check", place.on_mount("fs check"));
     checks.record("strake fs check is clean", check);
-    for name in ["before", "meanwhile"] {
+    for name in ["without-n1", "before", "meanwhile"] {
         checks.record(&format!("file {name} is whole"), place.verify(name));
     }
     let umount = place.succeeds("umount", place.on("n3", "fs umount demo"));
@@ -157,8 +157,9 @@ fn the_first_node_is_gone(place: &Place<'_>, checks: &mut Checks) -> Result<(), 
     }
     let deleted = place.succeeds("delete-without-n1", place.on("n2", "node delete n4"));
     checks.record("n2 deletes a node without n1", deleted);
-    let add = place.refused(place.on("n2", "node add n5"), "n1 has the metadata");
+    let add = place.refused(place.on("n2", "node add n5"), "n1 issues certificates");
     checks.record("certificates are n1's", add);
+    checks.record("without n1, the file system is mounted, written and read", used(place));
     place.succeeds("start", place.on("n1", "node start"))?;
     let back = place.wait_for("cluster show --json", "n1", |text| {
         text.matches("\"behind\": 0").count() == NODES.len() && !text.contains("n4")
@@ -167,12 +168,21 @@ fn the_first_node_is_gone(place: &Place<'_>, checks: &mut Checks) -> Result<(), 
     Ok(())
 }
 
+/// n3 mounts the file system, and uses it.
+fn used(place: &Place<'_>) -> Result<(), String> {
+    let settings = "--set pagepool=64M --set stay_awake=off";
+    place.succeeds("mount-without-n1", place.on("n3", &format!("fs mount demo {settings}")))?;
+    place.write("without-n1", 3)?;
+    place.verify("without-n1")?;
+    place.succeeds("umount-without-n1", place.on("n2", "fs umount demo"))
+}
+
 /// What protects users from themselves.
 fn refusals(place: &Place<'_>, checks: &mut Checks) {
     let delete = place.on("n1", "node delete n2");
     checks.record("a node with disks is not deleted", place.refused(delete, "n2 serves d2"));
-    let stop = place.on("n1", "node stop");
-    checks.record("the leader does not stop under a mount", place.refused(stop, "umount demo"));
+    let stop = place.on("n2", "node stop");
+    checks.record("a node does not stop under its mount", place.refused(stop, "umount demo"));
     let create = place.on("n1", "fs create more --code 2x --mount /nowhere");
     checks.record("a file system needs disks", place.refused(create, "no free NSD"));
     let delete = place.on("n1", "fs delete demo");

@@ -9,7 +9,9 @@
 //! 4. fio verifies on two mounts while the server processes of all nodes are killed in turn and
 //!    started again, the leader among them. fio sees no error, and every disk comes back.
 //! 5. Two mounts fill the file system at the same time ([`super::cluster_full`]).
-//! 6. `fs check` is clean beside the mounts. The nodes stop, start, and have everything.
+//! 6. The node that serves the file system dies, with its mount. The others go on within seconds.
+//! 7. `fs check` is clean beside the mounts. The nodes stop, start, and have everything.
+//! 8. The node that serves is lost for good, with its disk. Everything is there on the others.
 
 use super::checks::Checks;
 use super::cluster_first::{FIO_SECONDS_MAX, NODES, Place, make, signal, with};
@@ -49,6 +51,7 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     mount_stops(place, checks)?;
     servers_die(place, checks);
     checks.record("every disk is up", place.wait_until_up());
+    serving_node_dies(place, checks)?;
     let scrubbed = scrubbed_from_another_node(place);
     checks.record("a scrub ordered on n1 mends a disk of n3, and n2 sees how far it is", scrubbed);
     checks.record("a suspended disk gets no new files", suspended(place));
@@ -65,8 +68,69 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     }
     mount(place, "n3")?;
     checks.record("everything is there after a restart of all", verify(place, "n3", "synced", 7));
-    checks.record("n3 unmounts it", place.succeeds("umount", place.on("n3", "fs umount demo")));
+    checks.record("a node is lost for good", node_is_lost(place));
     Ok(())
+}
+
+/// The node that serves the file system, as another one sees it.
+fn serving(place: &Place<'_>, asked: &str) -> Result<&'static str, String> {
+    let state = place.run("who-serves", place.on(asked, "node state"))?.success()?.output();
+    let row = state.lines().find(|line| line.contains("demo (serves)"));
+    let name = row.and_then(|row| row.split_whitespace().next());
+    NODES.into_iter().find(|node| Some(*node) == name).ok_or(state)
+}
+
+/// The other two nodes.
+fn others(node: &str) -> [&'static str; 2] {
+    let mut others = NODES.into_iter().filter(|other| *other != node);
+    [(); 2].map(|()| others.next().expect("three nodes"))
+}
+
+/// The server process and the mount of a node die at the same time.
+fn kill_node(place: &Place<'_>, node: &str) -> Result<(), String> {
+    place.kill(node)?;
+    place.kill_mount(node)
+}
+
+/// The node that serves dies with files that its mount holds exclusively.
+fn serving_node_dies(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    let dies = serving(place, "n1")?;
+    let [one, other] = others(dies);
+    let held = Held::new(place.session, &at(place, dies), 40)?;
+    kill_node(place, dies)?;
+    let free = held.is_free_for(&[at(place, one), at(place, other)]);
+    let seconds = free.as_ref().map_or(f64::NAN, Duration::as_secs_f64);
+    let what = format!("the node that serves dies and holds up nobody: {seconds:.1} s");
+    checks.record(&what, free.map(drop));
+    held.close()?;
+    let now = serving(place, other)?;
+    checks.hold("another node serves", now != dies, || format!("{now} serves"));
+    place.succeeds("start", place.on(dies, "node start"))?;
+    mount(place, dies)?;
+    place.wait_until_up_again(&at(place, "n2"))
+}
+
+/// The node that serves is gone for good, and its disk with it.
+fn node_is_lost(place: &Place<'_>) -> Result<(), String> {
+    NODES.into_iter().try_for_each(|node| mount(place, node))?;
+    let lost = serving(place, "n3")?;
+    let [one, other] = others(lost);
+    kill_node(place, lost)?;
+    fs::remove_dir_all(place.root.join(lost)).map_err(text("remove the disk"))?;
+    verify(place, one, "synced", 7)?;
+    verify(place, other, "synced", 7)?;
+    let new = fs::File::create(at(place, one).join("new")).and_then(|mut file| {
+        file.write_all(&contents(11, 5 << 20))?;
+        file.sync_all()
+    });
+    new.map_err(text("write without the node"))?;
+    let found = fs::read(at(place, other).join("new")).map_err(text("read without the node"))?;
+    expect("what was written without the node", found == contents(11, 5 << 20), true)?;
+    place.succeeds("check-without", place.on_mount_of(one, "fs check"))?;
+    let mut dead = place.session.command("umount");
+    dead.arg("-l").arg(at(place, lost));
+    place.succeeds("umount-dead", dead)?;
+    place.succeeds("umount-without", place.on(one, "fs umount demo --force"))
 }
 
 /// Damages what a disk of n3 keeps about itself.

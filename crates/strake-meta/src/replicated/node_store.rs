@@ -36,14 +36,6 @@ impl NodeStore {
         NodeStore { kv: Arc::new(self.kv.view()), rules: self.rules }
     }
 
-    /// Says durably that the store is not whole: the next start asks the other nodes for a copy.
-    pub(super) fn give_up(&self) -> Result<()> {
-        let mut batch = Batch::new();
-        batch.put(keys::global(COPYING), *b"1");
-        self.kv.apply(batch, Lsn(0));
-        self.kv.checkpoint().map(|_| ())
-    }
-
     /// The last position that is durable, or `None` if the store is not whole.
     pub(super) fn position(&self) -> Result<Option<u64>> {
         let is_whole = self.kv.get(&keys::global(COPYING))?.is_none();

@@ -278,7 +278,38 @@ impl Cluster {
         all.collect()
     }
 
+    /// Flips a bit in every page of what a node's store has on its disk.
+    pub(super) fn damage(&self, id: ReplicaId) {
+        let nodes = self.nodes.lock();
+        let node = &nodes[&id];
+        let kv = node.kv.as_ref().expect("it is up");
+        kv.checkpoint().expect("there is space");
+        let container = Container::open(node.store.clone() as Arc<dyn Disk>).expect("opens");
+        for chunk in &container.superblock().metadata_kv.chunks {
+            for at in container.geometry().chunk_range(*chunk).step_by(4096) {
+                node.store.flip(at + 100, 4);
+            }
+        }
+        kv.forget_caches();
+    }
+
+    /// Ends nodes that cannot go on, and starts them again on what their disks have.
+    pub(super) fn start_ended(&self) -> Vec<ReplicaId> {
+        let ended = self.metas().into_iter().filter(|(_, meta)| meta.fault().is_some());
+        let ended: Vec<_> = ended.collect();
+        for (id, meta) in &ended {
+            self.room.there.lock().remove(id);
+            meta.stop();
+            let mut nodes = self.nodes.lock();
+            let node = nodes.get_mut(id).expect("it exists");
+            (node.meta, node.kv) = (None, None);
+            drop(nodes);
+            self.start(*id);
+        }
+        ended.into_iter().map(|(id, _)| id).collect()
+    }
+
     pub(super) fn stop(&self) {
-        self.metas().iter().for_each(|(_, meta)| meta.replica().stop());
+        self.metas().iter().for_each(|(_, meta)| meta.stop());
     }
 }

@@ -73,6 +73,33 @@ fn a_leader_that_was_replaced_without_knowing_answers_nothing() {
 }
 
 #[test]
+fn a_leader_whose_disk_is_damaged_gives_way_and_gets_a_copy() {
+    let scene = |cluster: &Cluster| {
+        let (bad, port) = leader(cluster, |_| true);
+        for name in 0..50 {
+            port.apply(&new_name(&format!("{name}"))).expect("it leads");
+        }
+        port.sync().expect("a majority is there");
+        cluster.damage(bad);
+        // A node alone would say what is wrong. Here another one has it.
+        assert_eq!(kind(lookup(&port, "7")), Err(ErrorKind::Unreachable));
+        assert_eq!(kind(port.apply(&new_name("more"))), Err(ErrorKind::Unreachable));
+        assert_eq!(cluster.start_ended(), [bad]);
+        let (_, other) = leader(cluster, |id| id != bad);
+        assert_eq!(kind(lookup(&other, "7")), Ok(()));
+        let end = RealClock.monotonic() + LONG;
+        while !cluster.all_are_level() {
+            assert!(RealClock.monotonic() < end, "it gets no copy");
+            RealClock.sleep(Duration::from_millis(20));
+        }
+        let records = cluster.records();
+        assert!(records.windows(2).all(|pair| pair[0] == pair[1]), "the stores differ");
+        records[0].len()
+    };
+    assert!(play(None, scene) > 50);
+}
+
+#[test]
 fn a_leader_that_leads_again_serves_nobody_as_before() {
     let scene = |cluster: &Cluster| {
         let (id, port) = leader(cluster, |_| true);

@@ -142,6 +142,15 @@ impl Kv {
         }
     }
 
+    /// Closes the base, and empties it: the next opening finds a store without anything.
+    ///
+    /// # Errors
+    /// The disk's errors.
+    pub fn give_up_base(&self) -> Result<()> {
+        self.close_base();
+        self.region.as_ref().map_or(Ok(()), KvRegion::clear)
+    }
+
     /// Forgets everything that caches have of the base. For tests of data that a disk has lost.
     pub fn forget_caches(&self) {
         if let Some(writer) = &mut *self.checkpointing.lock() {

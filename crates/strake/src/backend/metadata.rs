@@ -283,7 +283,7 @@ impl Shared {
         let disk: Arc<dyn Disk> = container.metadata_log().into_disk();
         let config = config(identity.replica, disk.len());
         let ways = Ways::new(Some(*fs), Arc::clone(find), Arc::clone(credentials), waits.clone());
-        let kv = Arc::new(Kv::open(container.kv_region(KvRole::Metadata), CACHE_BYTES)?);
+        let kv = Arc::new(open_store(&container, *identity)?);
         let options = ReplicatedOptions {
             nsd: *nsd,
             wait_max: MAJORITY_WAIT_MAX,
@@ -370,6 +370,24 @@ impl Shared {
     }
 }
 
+/// Opens the store of a replica. One that is damaged is given up if other nodes have the metadata:
+/// the replica lacks its state then, and gets a copy.
+fn open_store(container: &Container, identity: Identity) -> Result<Kv> {
+    let region = || container.kv_region(KvRole::Metadata);
+    let damage = match Kv::open(region(), CACHE_BYTES) {
+        Err(damage) if damage.kind() == ErrorKind::Corrupt => damage,
+        opened => return opened,
+    };
+    let disk = container.metadata_log().into_disk();
+    let (_, _, log) = Journal::open(disk, identity, 0).map_err(journal_fault)?;
+    if log.membership().voters.len() < 2 {
+        return Err(damage);
+    }
+    warn!(target: "metadata", "{damage}: the store is made anew from other nodes'");
+    region().clear()?;
+    Kv::open(region(), CACHE_BYTES)
+}
+
 /// Makes the first entry of the metadata, if there is none.
 fn format_if_new(port: &dyn MetaPort, configuration: Configuration) -> Result<()> {
     match port.query(&MetaQuery::Configuration) {
@@ -382,4 +400,76 @@ fn format_if_new(port: &dyn MetaPort, configuration: Configuration) -> Result<()
     port.apply(&MetaEntry { client: ClientId(0), sequence: 0, time, op })?;
     crate::assemble::give_root_directory(port)?;
     port.sync()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strake_env::SimDisk;
+    use strake_replica::core::Batch;
+    use strake_replica::entry::{Entry, Payload};
+    use strake_replica::types::Position;
+    use strake_store::container::{CONTAINER_BYTES_MIN, FormatOptions};
+
+    fn container(bytes: u64) -> Container {
+        let options = FormatOptions {
+            cluster: ClusterId([1; 16]),
+            nsd: NsdId(1),
+            fs: FsId(1),
+            failure_group: 1,
+            seed: 7,
+        };
+        Container::format(SimDisk::new(bytes), &options).expect("formats")
+    }
+
+    #[test]
+    fn replicas_of_two_file_systems_do_not_hear_each_other() {
+        let of = |fs, node| identity(ClusterId([1; 16]), FsId(fs), NodeNumber(node));
+        assert_ne!(of(1, 1).cluster, of(2, 1).cluster);
+        assert_ne!(of(1, 1).cluster, ClusterId([1; 16]), "nor those of the records");
+        assert_eq!(of(1, 1).cluster, of(1, 2).cluster);
+        assert_ne!(of(1, 1).replica, of(1, 2).replica);
+    }
+
+    /// The log may be as long as it can become, and one entry longer.
+    #[test]
+    fn the_journal_of_any_nsd_takes_the_longest_log() {
+        for bytes in [CONTAINER_BYTES_MIN, 64 << 20, 300 << 20, 1 << 30, 8 << 30] {
+            let (container, _source) = {
+                let source = strake_store::UnusedChunks::shared();
+                let container = container(bytes);
+                container.set_chunk_source(&source);
+                (container, source)
+            };
+            let own = identity(ClusterId([1; 16]), FsId(1), NodeNumber(1));
+            format(&container, own, &BTreeSet::from([own.replica])).expect("formats");
+            let disk = container.metadata_log().into_disk();
+            let config = config(own.replica, disk.len());
+            let (mut journal, _, log) = Journal::open(disk.clone(), own, 0).expect("is there");
+            let mut last = log.last();
+            let mut left = config.log_bytes_max + config.log_bytes_max / 4;
+            while left > 0 {
+                left = left.saturating_sub(ENTRY_BYTES_MAX / 4);
+                last.position = last.position.next();
+                let bytes = vec![7; ENTRY_BYTES_MAX / 4].as_slice().into();
+                let payload = Payload::Data { level: 0, bytes };
+                let entry = Entry { term: last.term, position: last.position, payload };
+                append(&mut journal, entry);
+            }
+            let bytes = vec![8; ENTRY_BYTES_MAX].as_slice().into();
+            let payload = Payload::Data { level: 0, bytes };
+            let position: Position = last.position.next();
+            append(&mut journal, Entry { term: last.term, position, payload });
+            drop(journal);
+            let (_, _, log) = Journal::open(disk, own, 0).expect("opens");
+            assert_eq!(log.last().position, position, "{bytes} bytes");
+        }
+    }
+
+    fn append(journal: &mut Journal, entry: Entry) {
+        let batch =
+            Batch { ticket: 1, hard: None, entries: vec![entry], snapshot: None, sync: true };
+        journal.write(&batch).expect("has room");
+        journal.sync().expect("syncs");
+    }
 }

@@ -25,8 +25,7 @@ use strake_proto::{Error, ErrorKind, FsId, NodeName, Result};
 /// For all answers to one search. A node that takes longer counts as silent before.
 const ANSWERS_MAX: Duration = Duration::from_secs(20);
 
-/// How long a request waits for an election, and how often it looks. An election takes seconds. The
-/// search itself is named in the list of waits.
+/// How long a request waits for an election, and how often it looks. An election takes seconds.
 const ELECTION_MAX: Duration = Duration::from_secs(30);
 const ELECTION_STEP: Duration = Duration::from_millis(200);
 
@@ -175,6 +174,7 @@ impl Node {
     /// election that may be under way.
     fn find_serving(&self, fs: FsId, about: &LeaderRequest) -> Option<Peer> {
         let search = self.search(fs);
+        let _wait = self.observe.waiters.enter("for the node that serves", fs.to_string());
         let end = RealClock.monotonic() + ELECTION_MAX;
         loop {
             let found = search.peer().ok();
