@@ -44,11 +44,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use strake_env::sync::{Mutex, RwLock, WatchedMutex};
-use strake_env::{Clock, Stops, WaitNames};
-use strake_proto::{Error, NsdId, Result};
+use strake_env::{Clock, Disk, Stops, WaitNames};
+use strake_proto::{Error, ErrorKind, NsdId, Result};
+use strake_replica::journal::{Identity, Journal};
 use strake_replica::types::Stamp;
 use strake_replica::{Machine, Replica};
-use strake_store::Kv;
+use strake_store::{Container, Kv, KvRole};
 use tracing::{error, warn};
 
 /// Limits, and what is used of the machine.
@@ -64,6 +65,33 @@ pub struct ReplicatedOptions {
     pub waits: Arc<dyn WaitNames>,
     /// The rules that are obeyed: all of them.
     pub rules: Rules,
+}
+
+/// Opens a node's store. One that is damaged is given up if other nodes have the metadata: the
+/// replica lacks its state then, and gets a copy. `journal` is the disk of the replica's journal.
+///
+/// # Errors
+/// The store's, and the journal's.
+pub fn open_store(
+    container: &Container,
+    journal: &Arc<dyn Disk>,
+    identity: Identity,
+    cache_bytes: usize,
+) -> Result<Kv> {
+    let region = || container.kv_region(KvRole::Metadata);
+    let damage = match Kv::open(region(), cache_bytes) {
+        Err(damage) if damage.kind() == ErrorKind::Corrupt => damage,
+        opened => return opened,
+    };
+    let Ok((_, _, log)) = Journal::open(Arc::clone(journal), identity, 0) else {
+        return Err(damage);
+    };
+    if log.membership().voters.len() < 2 {
+        return Err(damage);
+    }
+    warn!(target: "metadata", "{damage}: the store is made anew from other nodes'");
+    region().clear()?;
+    Kv::open(region(), cache_bytes)
 }
 
 /// One node's part of the metadata; see the module.

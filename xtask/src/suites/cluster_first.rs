@@ -172,7 +172,7 @@ fn the_first_node_is_gone(place: &Place<'_>, checks: &mut Checks) -> Result<(), 
 fn used(place: &Place<'_>) -> Result<(), String> {
     let settings = "--set pagepool=64M --set stay_awake=off";
     place.succeeds("mount-without-n1", place.on("n3", &format!("fs mount demo {settings}")))?;
-    place.write("without-n1", 3)?;
+    place.write("without-n1", 2)?;
     place.verify("without-n1")?;
     place.succeeds("umount-without-n1", place.on("n2", "fs umount demo"))
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use strake_env::disk::sim::Sequence;
 use strake_env::sync::Mutex;
 use strake_env::{Clock, Disk, RealClock, Rng, SimDisk};
-use strake_meta::replicated::{ReplicatedMeta, ReplicatedOptions, Rule, Rules, TermPort};
+use strake_meta::replicated::{
+    ReplicatedMeta, ReplicatedOptions, Rule, Rules, TermPort, open_store,
+};
 use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId};
 use strake_replica::core::{Config, RoleName};
 use strake_replica::journal::{Identity, Journal};
@@ -15,7 +17,7 @@ use strake_replica::membership::Membership;
 use strake_replica::replica::Parts;
 use strake_replica::types::ReplicaId;
 use strake_replica::{Replica, Transport};
-use strake_store::{ChunkSource, Container, FormatOptions, Kv, KvRead, KvRole, UnusedChunks};
+use strake_store::{ChunkSource, Container, FormatOptions, Kv, KvRead, UnusedChunks};
 
 pub(super) const CLUSTER: ClusterId = ClusterId([9; 16]);
 const JOURNAL_BYTES: u64 = 512 << 10;
@@ -133,7 +135,9 @@ impl Cluster {
         };
         let container = Container::open(store as Arc<dyn Disk>).expect("a superblock survives");
         container.set_chunk_source(&self.source);
-        let kv = Kv::open(container.kv_region(KvRole::Metadata), 1 << 20).expect("opens");
+        let identity = Identity { cluster: CLUSTER, replica: id };
+        let disk = journal.clone() as Arc<dyn Disk>;
+        let kv = open_store(&container, &disk, identity, 1 << 20).expect("opens");
         let kv = Arc::new(kv);
         let config = Config {
             heartbeat: Duration::from_millis(20),

@@ -16,6 +16,7 @@ use super::base::{self, Base, Snapshot};
 use super::overlay::Overlay;
 use super::pages::Verified;
 use super::{Kv, Writer, close, reopen};
+use crate::KvRegion;
 use crate::journal::Lsn;
 use std::ops::Bound;
 use std::sync::Arc;

@@ -22,7 +22,7 @@ use std::time::Duration;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_env::{Clock, Disk, RealClock, WaitNames};
-use strake_meta::replicated::{ReplicatedMeta, ReplicatedOptions, Rules, TermPort};
+use strake_meta::replicated::{ReplicatedMeta, ReplicatedOptions, Rules, TermPort, open_store};
 use strake_net::{Door, NodeCredentials, Service};
 use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery};
@@ -283,7 +283,7 @@ impl Shared {
         let disk: Arc<dyn Disk> = container.metadata_log().into_disk();
         let config = config(identity.replica, disk.len());
         let ways = Ways::new(Some(*fs), Arc::clone(find), Arc::clone(credentials), waits.clone());
-        let kv = Arc::new(open_store(&container, *identity)?);
+        let kv = Arc::new(open_store(&container, &disk, *identity, CACHE_BYTES)?);
         let options = ReplicatedOptions {
             nsd: *nsd,
             wait_max: MAJORITY_WAIT_MAX,
@@ -370,24 +370,6 @@ impl Shared {
     }
 }
 
-/// Opens the store of a replica. One that is damaged is given up if other nodes have the metadata:
-/// the replica lacks its state then, and gets a copy.
-fn open_store(container: &Container, identity: Identity) -> Result<Kv> {
-    let region = || container.kv_region(KvRole::Metadata);
-    let damage = match Kv::open(region(), CACHE_BYTES) {
-        Err(damage) if damage.kind() == ErrorKind::Corrupt => damage,
-        opened => return opened,
-    };
-    let disk = container.metadata_log().into_disk();
-    let (_, _, log) = Journal::open(disk, identity, 0).map_err(journal_fault)?;
-    if log.membership().voters.len() < 2 {
-        return Err(damage);
-    }
-    warn!(target: "metadata", "{damage}: the store is made anew from other nodes'");
-    region().clear()?;
-    Kv::open(region(), CACHE_BYTES)
-}
-
 /// Makes the first entry of the metadata, if there is none.
 fn format_if_new(port: &dyn MetaPort, configuration: Configuration) -> Result<()> {
     match port.query(&MetaQuery::Configuration) {
@@ -434,10 +416,10 @@ mod tests {
     /// The log may be as long as it can become, and one entry longer.
     #[test]
     fn the_journal_of_any_nsd_takes_the_longest_log() {
-        for bytes in [CONTAINER_BYTES_MIN, 64 << 20, 300 << 20, 1 << 30, 8 << 30] {
+        for length in [CONTAINER_BYTES_MIN, 64 << 20, 300 << 20, 1 << 30, 8 << 30] {
             let (container, _source) = {
                 let source = strake_store::UnusedChunks::shared();
-                let container = container(bytes);
+                let container = container(length);
                 container.set_chunk_source(&source);
                 (container, source)
             };
@@ -462,7 +444,7 @@ mod tests {
             append(&mut journal, Entry { term: last.term, position, payload });
             drop(journal);
             let (_, _, log) = Journal::open(disk, own, 0).expect("opens");
-            assert_eq!(log.last().position, position, "{bytes} bytes");
+            assert_eq!(log.last().position, position, "{length} bytes");
         }
     }
 
