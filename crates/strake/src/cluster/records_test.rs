@@ -94,7 +94,7 @@ fn an_nsd_belongs_to_one_file_system() {
     assert!(refused(&mut cluster, &delete).contains("serves nsd2"));
     assert!(
         refused(&mut cluster, &Change::DeleteNode { node: NodeNumber(1) })
-            .contains("keeps the metadata")
+            .contains("issues certificates")
     );
 }
 
