@@ -66,6 +66,9 @@ pub trait Deaths: Send + Sync {
 pub struct LeaseOptions {
     /// The leader's term.
     pub term: Term,
+    /// When this node was chosen, by `clock`. All leases count as given then, because an earlier
+    /// leader gives none afterwards.
+    pub since: Duration,
     /// How long things take.
     pub times: Times,
     /// The clients that joined an earlier leader, and are not known to be dead.
@@ -134,12 +137,13 @@ impl LeaseService {
     /// # Errors
     /// `NoMemory` when there is no thread.
     pub fn start(options: LeaseOptions, deaths: Arc<dyn Deaths>) -> Result<Arc<LeaseService>> {
-        let LeaseOptions { term, times, clients, own, servers, floor, leads, clock, waits } =
+        let LeaseOptions { term, since, times, clients, own, servers, floor, leads, clock, waits } =
             options;
         let members: Vec<Member> = clients.into_iter().map(member).collect();
         let nsds: Vec<NsdId> = servers.iter().map(|(nsd, _)| *nsd).collect();
         let now = clock.monotonic();
-        let membership = Membership::new(term, times, &members, &nsds, floor, now);
+        let since = since.min(now);
+        let membership = Membership::new(term, times, &members, &nsds, floor, since);
         let ports = servers.into_iter().collect();
         let (changes, stopped) = (BTreeMap::new(), false);
         let own: BTreeSet<ClientId> = own.into_iter().collect();
@@ -284,6 +288,11 @@ impl LeaseService {
     /// The NSD servers that have no lease. They serve nobody.
     pub fn lapsed(&self) -> Vec<NsdId> {
         self.state.lock().membership.lapsed().collect()
+    }
+
+    /// Whether an NSD server has no lease.
+    pub fn has_lapsed(&self, nsd: NsdId) -> bool {
+        self.state.lock().membership.lapsed().any(|lapsed| lapsed == nsd)
     }
 
     /// Puts a way to an NSD server in place. A server that is new here gets a lease.

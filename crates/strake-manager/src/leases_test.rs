@@ -94,6 +94,7 @@ fn start_at(
         clients: vec![CLIENT],
         own: vec![OWN],
         servers,
+        since: Duration::MAX,
         leads: Arc::new(|| true),
         floor: MapVersion(0),
         clock,

@@ -373,6 +373,7 @@ fn serve(
         clients: clients.to_vec(),
         own: Vec::new(),
         servers: servers.iter().enumerate().map(port).collect(),
+        since: Duration::MAX,
         leads: Arc::new(|| true),
         floor: MapVersion(0),
         clock: Arc::clone(clock),

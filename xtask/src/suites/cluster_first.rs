@@ -5,8 +5,8 @@
 //!    a token that was used, a node that serves disks and is to be deleted, a code
 //!    that one node's loss would break.
 //! 2. The server process of n1, the first node, is killed before anything is mounted. Every command
-//!    that looks at the cluster works on n2 and n3, and so do changes, and a mount. What n1 alone can
-//!    do is refused and says so. n1 comes back.
+//!    that looks at the cluster works on n2 and n3, and so do changes, and a mount. What n1 alone
+//!    can do is refused and says so. n1 comes back.
 //! 3. The server process of n3 is killed (`kill -9`). Files are read and written without it. It is
 //!    started again, and its disk catches up.
 //! 4. fio verifies what it writes while the server processes of all nodes are killed in turn and

@@ -32,8 +32,8 @@ use strake_observe::Observe;
 use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
 use strake_proto::{
-    ByteCount, ClientId, Epoch, Error, ErrorKind, FsId, GrantNumber, Ino, MapVersion, NsdId,
-    Result, SlotIndex,
+    ByteCount, ClientId, Error, ErrorKind, FsId, GrantNumber, Ino, MapVersion, NsdId, Result,
+    SlotIndex,
 };
 use strake_token::authority::Times;
 use strake_token::message::{Request, Term};
@@ -79,6 +79,8 @@ pub(crate) struct Lead {
     pub(crate) leases: NsdWays,
     /// Signalled when a client is dead: [`Crew::dead`].
     pub(crate) bell: Arc<Condvar>,
+    /// When this node was chosen, by the real clock.
+    pub(crate) since: Duration,
     /// Whether this node still leads for certain.
     pub(crate) leads: Arc<dyn Fn() -> bool + Send + Sync>,
 }
@@ -104,7 +106,11 @@ impl Deaths for Undertaker {
 }
 
 /// A way to an NSD for the manager's client in one term.
-struct InTerm(Arc<dyn NsdPort>, Epoch);
+struct InTerm {
+    port: Arc<dyn NsdPort>,
+    nsd: NsdId,
+    leases: Arc<LeaseService>,
+}
 
 impl NsdPort for InTerm {
     fn call(
@@ -114,7 +120,14 @@ impl NsdPort for InTerm {
         send: &[u8],
         receive: &mut [u8],
     ) -> Result<NsdReply> {
-        self.0.call(NsdContext { epoch: self.1, ..context }, request, send, receive)
+        // A server without a lease serves nobody. A node that stands still would not even say so,
+        // and repair would wait for the whole limit of a call.
+        if self.leases.has_lapsed(self.nsd) {
+            let detail = format!("the server of NSD {} has no lease", self.nsd);
+            return Err(Error::new(ErrorKind::Unreachable, detail));
+        }
+        let context = NsdContext { epoch: self.leases.epoch(), ..context };
+        self.port.call(context, request, send, receive)
     }
 }
 
@@ -149,7 +162,7 @@ impl Crew {
         observe: &Arc<Observe>,
     ) -> Result<Crew> {
         let clock = RealClock::shared();
-        let Lead { mounts, all, nsds, leases: ways, bell, leads } = lead;
+        let Lead { mounts, all, nsds, leases: ways, bell, since, leads } = lead;
         let before: Vec<ClientId> = mounts.iter().copied().chain([CREW]).collect();
         let times = Times { hold_min: HOLD_MIN, repeat: REPEAT };
         let service = TokenService::start(
@@ -165,6 +178,7 @@ impl Crew {
         let options = LeaseOptions {
             // Terms of tokens rise, and are durable before they are used.
             term: strake_proto::Term(service.term().0),
+            since,
             times: strake_lease::Times::CLUSTER,
             clients: mounts,
             own: vec![CREW],
@@ -229,10 +243,9 @@ impl Crew {
     /// Begins the manager's work with the burial of those in `gone`, and of the manager before.
     fn begin(&self, gone: &BTreeSet<ClientId>) -> Result<Working> {
         self.leases.begun()?;
-        let epoch = self.leases.epoch();
         let port = |nsd: NsdId| {
-            let way = self.nsds.port(nsd, |_, env| env)?;
-            Some(Arc::new(InTerm(way, epoch)) as Arc<dyn NsdPort>)
+            let (port, leases) = (self.nsds.port(nsd, |_, env| env)?, Arc::clone(&self.leases));
+            Some(Arc::new(InTerm { port, nsd, leases }) as Arc<dyn NsdPort>)
         };
         let MetaReply::Configuration(known) =
             self.service.metadata().query(&MetaQuery::Configuration)?

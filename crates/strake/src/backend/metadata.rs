@@ -207,6 +207,8 @@ impl Shared {
     fn run(&self) {
         let clock = RealClock;
         let mut leading: Option<Leading> = None;
+        // The term of the last port, and when it was seen first.
+        let mut chosen: Option<(Term, Duration)> = None;
         let mut next_tend = clock.monotonic();
         while !self.is_stopping_after(LOOK) {
             let mut seat = self.state.lock().seat.clone();
@@ -224,15 +226,20 @@ impl Shared {
                 }
             }
             let port = seat.as_ref().and_then(|seat| seat.meta.port());
+            if let Some(port) = port.as_ref()
+                && chosen.is_none_or(|(term, _)| term != port.term())
+            {
+                chosen = Some((port.term(), clock.monotonic()));
+            }
             let is_over =
                 |(term, _): &mut Leading| port.as_ref().is_none_or(|port| port.term() != *term);
             if let Some(led) = leading.take_if(is_over) {
                 self.step_down(led, true);
             }
             if leading.is_none()
-                && let (Some(seat), Some(port)) = (&seat, port)
+                && let (Some(seat), Some(port), Some((_, since))) = (&seat, port, chosen)
             {
-                leading = self.step_up(seat, port);
+                leading = self.step_up(seat, port, since);
             }
         }
         leading.into_iter().for_each(|led| self.step_down(led, false));
@@ -325,10 +332,10 @@ impl Shared {
         }
     }
 
-    /// Begins to serve in a term.
-    fn step_up(&self, seat: &Arc<Seat>, port: TermPort) -> Option<Leading> {
+    /// Begins to serve in a term. This node was chosen at `since`.
+    fn step_up(&self, seat: &Arc<Seat>, port: TermPort, since: Duration) -> Option<Leading> {
         let term = port.term();
-        match self.try_step_up(seat, Arc::new(port)) {
+        match self.try_step_up(seat, Arc::new(port), since) {
             Ok(crew) => {
                 info!(
                     target: "metadata",
@@ -346,12 +353,17 @@ impl Shared {
         }
     }
 
-    fn try_step_up(&self, seat: &Arc<Seat>, port: Arc<dyn MetaPort>) -> Result<Arc<Crew>> {
+    fn try_step_up(
+        &self,
+        seat: &Arc<Seat>,
+        port: Arc<dyn MetaPort>,
+        since: Duration,
+    ) -> Result<Arc<Crew>> {
         let (configuration, lead) = (self.parts.begin)()?;
         format_if_new(&*port, configuration)?;
         let replica = Arc::downgrade(seat.meta.replica());
         let leads = move || replica.upgrade().is_some_and(|replica| replica.lease());
-        let lead = Lead { leads: Arc::new(leads), ..lead };
+        let lead = Lead { since, leads: Arc::new(leads), ..lead };
         Crew::start(self.parts.fs, port, lead, &self.door, &self.observe).map(Arc::new)
     }
 

@@ -274,6 +274,7 @@ impl Node {
             nsds: ways(SessionLimits::NSD),
             leases: ways(LEASE_LIMITS),
             bell: Arc::clone(&self.ended),
+            since: RealClock.monotonic(),
             leads: Arc::new(|| true),
         })
     }
