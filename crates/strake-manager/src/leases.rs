@@ -142,7 +142,8 @@ impl LeaseService {
         let members: Vec<Member> = clients.into_iter().map(member).collect();
         let nsds: Vec<NsdId> = servers.iter().map(|(nsd, _)| *nsd).collect();
         let now = clock.monotonic();
-        let since = since.min(now);
+        // Clients find the service only from now on, and get most of a lease for that.
+        let since = since.clamp(now.saturating_sub(times.lease / 3), now);
         let membership = Membership::new(term, times, &members, &nsds, floor, since);
         let ports = servers.into_iter().collect();
         let (changes, stopped) = (BTreeMap::new(), false);

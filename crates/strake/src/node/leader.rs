@@ -19,7 +19,7 @@ use crate::scrub;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
-use strake_env::{RealClock, Stop};
+use strake_env::{Clock, RealClock, Stop};
 use strake_manager::Manager;
 use strake_net::{Introduction, SessionEnv, SessionLimits};
 use strake_proto::{Error, ErrorKind, FsId, NsdId, Result, Role, Roles};
