@@ -121,6 +121,13 @@ fn recover(dir: NodeDir, is_agreed: bool) -> Result<()> {
         records.revision
     );
     println!("Changes that only nodes have which do not answer are lost for good.");
+    for (fs, nodes) in found.lost_metadata() {
+        println!(
+            "The metadata of {fs} is on {}. This command does not bring it back: until a majority \
+             of them is back, {fs} cannot be used.",
+            nodes.join(", ")
+        );
+    }
     if let Some(keeper) = found.lost_keeper() {
         println!(
             "{keeper} issues certificates. This command does not bring that back: until {keeper} \

@@ -78,7 +78,13 @@ impl Recovery {
         &self.file.node
     }
 
-    /// The node with the metadata, if it is one that does not answer.
+    /// The file systems whose metadata has no majority without the nodes that do not answer, with
+    /// the nodes that have it.
+    pub(crate) fn lost_metadata(&self) -> Vec<(String, Vec<String>)> {
+        lost_metadata(&self.records, &self.silent)
+    }
+
+    /// The node that issues certificates, if it is one that does not answer.
     pub(crate) fn lost_keeper(&self) -> Option<String> {
         let keeper = self.records.node_name(self.records.keeper);
         self.silent.contains(&keeper).then_some(keeper)
@@ -134,6 +140,18 @@ fn judge(own: &str, last: (u64, u64), words: &[Word]) -> Result<Vec<String>> {
         ));
     }
     Ok(silent)
+}
+
+fn lost_metadata(records: &Cluster, silent: &[String]) -> Vec<(String, Vec<String>)> {
+    let of_fs = records.file_systems.iter().map(|fs| {
+        let places = records.metadata_places(&fs.nsds).into_iter();
+        (fs.name.clone(), places.map(|(node, _)| records.node_name(node)).collect::<Vec<_>>())
+    });
+    let is_lost = |(_, nodes): &(String, Vec<String>)| {
+        let left = nodes.iter().filter(|node| !silent.contains(node)).count();
+        left <= nodes.len() / 2
+    };
+    of_fs.filter(is_lost).collect()
 }
 
 /// True if records of this generation mean that a node must begin a log anew.

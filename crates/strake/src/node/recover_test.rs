@@ -3,6 +3,7 @@
 use super::*;
 use crate::cluster::Change;
 use crate::cluster::machine::Entry;
+use crate::cluster::records::{NewNsd, Usage};
 use crate::node::quorum::quorum_test::{Folder, Lonely};
 use strake_env::net::SocketAddr;
 use strake_proto::{ClusterId, Roles};
@@ -68,4 +69,43 @@ fn a_recovered_node_goes_on_with_all_that_it_had() {
     let changed = node.propose(&Entry::Change { at: Some(next.revision), change });
     assert_eq!((changed.generation, changed.nodes.len()), (1, 3));
     assert!(dir.journal_path(0).exists(), "the old log is untouched until the file is written");
+}
+
+#[test]
+fn metadata_without_a_majority_is_named() {
+    let address = |last: u8| SocketAddr::from(([127, 0, 0, last], 1));
+    let mut cluster = Cluster::new(ClusterId([5; 16]), "demo", "n1", address(1)).expect("names");
+    let mut change = |change: Change| cluster.apply(&change).expect("applies");
+    for (last, name) in [(2, "n2"), (3, "n3")] {
+        change(Change::Invite { name: name.into(), roles: Roles::ALL });
+        change(Change::Join { name: name.into(), address: address(last) });
+    }
+    let nsd = |node: u32, usage| NewNsd {
+        name: None,
+        node: NodeNumber(node),
+        device: format!("d{usage}").into(),
+        usage,
+        failure_group: None,
+        pool: "system".into(),
+    };
+    let all = [1, 2, 3].map(|node| nsd(node, Usage::DataAndMetadata));
+    change(Change::AddNsds { nsds: all.into() });
+    change(Change::AddNsds { nsds: vec![nsd(2, Usage::DataOnly)] });
+    let fs = |name: &str, nsds: &[u32]| Change::AddFs {
+        name: name.into(),
+        code: strake_proto::Code { data: 1, parity: 1 },
+        block_size: 4 << 20,
+        mount: format!("/{name}").into(),
+        nsds: nsds.iter().copied().map(strake_proto::NsdId).collect(),
+    };
+    change(fs("three", &[1, 2, 3]));
+    let lost = |silent: &[&str]| {
+        let silent: Vec<String> = silent.iter().map(|name| (*name).to_owned()).collect();
+        lost_metadata(&cluster, &silent)
+    };
+    assert_eq!(lost(&["n2"]), []);
+    let all = ["n1", "n2", "n3"].map(str::to_owned);
+    assert_eq!(lost(&["n2", "n3"]), [("three".to_owned(), all.to_vec())]);
+    let places = cluster.metadata_places(&[1, 4, 3].map(strake_proto::NsdId));
+    assert_eq!(places.len(), 2, "NSD 4 of n2 is for data alone: {places:?}");
 }
