@@ -2,6 +2,7 @@
 //! `strake-sim`'s `lease_test` has whole mounts over NSDs.
 
 use super::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 use strake_env::{ManualClock, RealClock, thread};
 use strake_proto::meta::MetaOp;
 use strake_proto::nsd::NsdRequest;
@@ -87,6 +88,14 @@ fn start_at(
     clock: Arc<dyn Clock>,
     servers: Vec<(NsdId, Arc<dyn NsdPort>)>,
 ) -> (Arc<LeaseService>, Arc<Heard>) {
+    start_while(Arc::new(|| true), clock, servers)
+}
+
+fn start_while(
+    leads: Arc<dyn Fn() -> bool + Send + Sync>,
+    clock: Arc<dyn Clock>,
+    servers: Vec<(NsdId, Arc<dyn NsdPort>)>,
+) -> (Arc<LeaseService>, Arc<Heard>) {
     let heard = Arc::new(Heard::default());
     let options = LeaseOptions {
         term: Term(3),
@@ -95,7 +104,7 @@ fn start_at(
         own: vec![OWN],
         servers,
         since: Duration::MAX,
-        leads: Arc::new(|| true),
+        leads,
         floor: MapVersion(0),
         clock,
         waits: Arc::clone(&heard) as _,
@@ -193,6 +202,40 @@ fn a_service_that_another_leader_follows_stops() {
     let question = meta.query(&MetaQuery::Counts).expect_err("refused");
     assert_eq!(question.kind(), ErrorKind::Unreachable);
     assert_eq!(meta.sync().expect_err("refused").kind(), ErrorKind::Unreachable);
+    service.stop();
+}
+
+/// A server that must hear nothing while it is not certain who leads.
+struct Certain(Arc<AtomicBool>, Ready);
+
+impl NsdPort for Certain {
+    fn call(
+        &self,
+        context: NsdContext,
+        request: &NsdRequest,
+        send: &[u8],
+        receive: &mut [u8],
+    ) -> Result<NsdReply> {
+        assert!(self.0.load(Ordering::SeqCst), "{request:?} of a leader that may be none");
+        self.1.call(context, request, send, receive)
+    }
+}
+
+#[test]
+fn a_leader_that_may_be_none_gives_no_leases() {
+    let certain = Arc::new(AtomicBool::new(false));
+    let of_service = Arc::clone(&certain);
+    let leads = Arc::new(move || of_service.load(Ordering::SeqCst));
+    let server = Certain(Arc::clone(&certain), Ready::default());
+    let (service, heard) =
+        start_while(leads, RealClock::shared(), vec![(NsdId(1), Arc::new(server))]);
+    let refused = |outcome: Result<()>| outcome.expect_err("no answer").kind();
+    assert_eq!(refused(service.renew(CLIENT)), ErrorKind::Unreachable);
+    assert_eq!(refused(service.check_leads()), ErrorKind::Unreachable);
+    certain.store(true, Ordering::SeqCst);
+    service.begun().expect("the server lets it in now");
+    service.renew(CLIENT).expect("it was never silent");
+    assert_eq!(heard.state.lock().declared, []);
     service.stop();
 }
 

@@ -144,6 +144,28 @@ fn resetting_the_metadata_empties_its_log_and_store() {
     assert_eq!(kv.applied_in_base(), crate::Lsn(0));
 }
 
+/// Whoever keeps a journal of another form there meets nothing of before, and no neighbour.
+#[test]
+fn a_cleared_metadata_log_is_a_disk_of_zeros_of_its_own() {
+    let disk = SimDisk::new(64 << 20);
+    let container = Container::format(disk.clone(), &options()).unwrap();
+    let log = container.metadata_log().into_disk();
+    assert_eq!(log.len(), container.geometry().log_bytes);
+    let filled = AlignedBuffer::from_slice(&vec![7; log.len() as usize]);
+    log.write_at(0, &filled).unwrap();
+    assert!(log.write_at(4096, &filled).is_err(), "beyond the end");
+    assert!(log.read_at(log.len(), &mut AlignedBuffer::zeroed(4096)).is_err());
+    container.clear_metadata().unwrap();
+    let found = Container::open(disk.crash(disk.position(), &mut Rng::new(3))).unwrap();
+    let mut bytes = AlignedBuffer::zeroed(log.len() as usize);
+    bytes.fill(1);
+    found.metadata_log().into_disk().read_at(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0), "it is durable");
+    let owned = found.superblock().index_kv.chunks.clone();
+    assert_eq!(owned, container.superblock().index_kv.chunks, "the index stays");
+    Journal::open(found.index_log()).unwrap();
+}
+
 #[test]
 fn a_container_without_a_source_cannot_grow_its_stores() {
     let disk = SimDisk::new(64 << 20);
