@@ -9,17 +9,19 @@ build:
 	cargo build --release -p strake
 
 # A .deb, a .rpm, tarballs and a bill of materials with checksums in target/packages;
-# scripts/try-package tries the .deb and the .rpm.
-packages: build static
+# scripts/try-package tries the .deb and the .rpm, and scripts/reproducible builds twice.
+PACKAGED := $(CARGO_TARGET_DIR)/packaged
+packages: static
+	@CARGO_TARGET_DIR="$(PACKAGED)" scripts/release
 	@mkdir -p "$(CARGO_TARGET_DIR)/packages"
 	@cargo run -q -p xtask -- sbom > "$(CARGO_TARGET_DIR)/packages/strake.cdx.json"
-	@scripts/packages "$(CARGO_TARGET_DIR)/release/strake" "$(CARGO_TARGET_DIR)/packages" "$(CARGO_TARGET_DIR)/$(STATIC)/release/strake"
+	@scripts/packages "$(PACKAGED)/release/strake" "$(CARGO_TARGET_DIR)/packages" "$(PACKAGED)/$(STATIC)/release/strake"
 
 # A program that needs no library of the machine: `rustup target add` and musl-gcc make it possible.
 STATIC := x86_64-unknown-linux-musl
 static:
 	@if command -v musl-gcc > /dev/null && [ -d "$$(rustc --print sysroot)/lib/rustlib/$(STATIC)" ]; \
-	then cargo build --release -p strake --target $(STATIC); \
+	then CARGO_TARGET_DIR="$(PACKAGED)" scripts/release --target $(STATIC); \
 	else echo "static: no musl-gcc or no target $(STATIC) here, so no static program"; fi
 
 deps:

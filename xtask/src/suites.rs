@@ -44,6 +44,7 @@ mod reference;
 mod restart_server;
 mod rings;
 mod session;
+mod upgrade;
 mod usage;
 mod user;
 pub(crate) mod writer;
@@ -140,6 +141,11 @@ const SUITES: &[Suite] = &[
         run: postgres::run,
     },
     Suite { name: "mount", about: "mount(8), fstab, umount, and their options", run: mount::run },
+    Suite {
+        name: "upgrade",
+        about: "file systems of released versions, opened and changed",
+        run: upgrade::run,
+    },
     Suite { name: "lifecycle", about: "down and up, kill -9 and up", run: lifecycle::run },
 ];
 

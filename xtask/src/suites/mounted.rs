@@ -103,6 +103,25 @@ impl<'a> Mounted<'a> {
         Ok(mounted)
     }
 
+    /// A file system from an archive that has the directory `data`. It is not up yet.
+    ///
+    /// # Errors
+    /// What `tar` said.
+    pub(crate) fn unpack(
+        session: &'a Session,
+        checks: &Checks,
+        name: &str,
+        archive: &Path,
+    ) -> Result<Mounted<'a>, String> {
+        let root = session.root.join(session.next_number().to_string());
+        std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
+        let mut tar = session.command("tar");
+        tar.arg("-C").arg(&root).arg("-xzf").arg(archive);
+        session.run(checks.suite(), &format!("{name} tar"), COMMAND_SECONDS_MAX, &mut tar)?;
+        let (suite, name, mount) = (checks.suite(), name.to_owned(), root.join("mnt"));
+        Ok(Mounted { session, suite, name, root, mount })
+    }
+
     /// The data directory.
     pub(crate) fn data(&self) -> PathBuf {
         self.root.join("data")
