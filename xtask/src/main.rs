@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 const HELP: &str = "xtask COMMAND
   check        formatting, lints, rules, tests that need no mount
-  test         check, documentation, and the suites on real mounts
+  test         check, documentation, and the suites on real mounts; or [STEP]... alone
   suites       the suites on real mounts: [--quick] [--only NAME]...
   soak         long versions: --seed N --minutes M
   arrows       which crates, and which folders of the client, use which; fails on a circle
@@ -23,7 +23,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("check") => runner::run(&runner::check_steps()),
-        Some("test") => runner::run(&runner::test_steps()),
+        Some("test") => match runner::chosen(runner::test_steps(), &arguments[1..]) {
+            Ok(steps) => runner::run(&steps),
+            Err(text) => {
+                eprintln!("{text}");
+                ExitCode::from(2)
+            }
+        },
         Some("soak") => soak::main(&arguments[1..]),
         Some("tidy") => tidy::main(),
         Some("sbom") => sbom::main(),

@@ -1,6 +1,11 @@
-//! Runs the steps of `make check` and `make test` one after the other, each with a time limit, and
-//! adds up the counts of their test runners. The last line is `N passed, N failed`. It has `, N
-//! skipped` only if something was skipped. The lines about failures are repeated before it.
+//! Runs the steps of `make check` and `make test`, each with a time limit, and adds up the counts
+//! of their test runners. The last line is `N passed, N failed`. It has `, N skipped` only if
+//! something was skipped. The lines about failures are repeated before it.
+//!
+//! The steps of `make check` run one after the other, because each of them uses all processors. The
+//! suites wait for leases, timeouts and disks most of the time, so as many of them run side by side
+//! as the machine has processors, up to `LANES_MAX`. Each has a directory, addresses and ports of
+//! its own. Their lines begin with the suite's name.
 //!
 //! A step that prints no tally counts as one test, which passed if the exit code is 0. A step with
 //! another exit code counts as at least one failure, whatever it printed.
@@ -9,7 +14,7 @@ use crate::suites::janitor;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// One command with its name and time limit.
@@ -19,6 +24,8 @@ pub(crate) struct Step {
     arguments: Vec<&'static str>,
     environment: Vec<(&'static str, String)>,
     minutes_max: u64,
+    /// Whether other such steps may run at the same time.
+    is_beside: bool,
 }
 
 impl Step {
@@ -30,7 +37,14 @@ impl Step {
             arguments: words[1..].to_vec(),
             environment: Vec::new(),
             minutes_max,
+            is_beside: false,
         }
+    }
+
+    /// The step, which may run beside others that may do so.
+    fn beside(mut self) -> Step {
+        self.is_beside = true;
+        self
     }
 
     /// The step with one more environment variable.
@@ -59,6 +73,8 @@ impl Tally {
     }
 }
 
+/// How many suites run side by side at most. More would wait for each other's disks.
+const LANES_MAX: usize = 3;
 /// How many lines of a failed step are repeated at the end.
 const FAULTS_MAX: usize = 20;
 /// How many of the last lines are repeated if a step fails without a line that says why.
@@ -131,57 +147,109 @@ pub(crate) fn test_steps() -> Vec<Step> {
     );
     // Each suite is a step of its own, so that each has its own time limit. The limits are longer
     // for suites that install a foreign suite or build the binary from nothing. `suites` without
-    // --quick runs more seeds.
+    // --quick runs more seeds. Long suites come first, so that none of them is left alone at
+    // the end.
     for (name, minutes_max) in [
-        ("usage", 15),
-        ("documents", 10),
         ("pjdfstest", 15),
-        ("pjdfstest-socket", 15),
-        ("fsx", 20),
-        ("fsx-socket", 20),
-        ("rings", 15),
-        ("fio", 15),
-        ("programs", 20),
-        ("processes", 10),
-        ("notify", 10),
-        ("coherence", 10),
-        ("differential", 10),
-        ("directory", 10),
-        ("deep", 10),
-        ("degraded", 15),
-        ("full", 10),
-        ("user", 5),
-        ("faults", 10),
-        ("faults-socket", 10),
-        ("crashes", 10),
-        ("restart-server", 10),
-        ("first-cluster", 10),
-        ("cluster-first", 10),
         ("cluster-mounts", 10),
         ("lab", 10),
+        ("cluster-first", 10),
+        ("fsx", 20),
+        ("faults", 10),
+        ("programs", 20),
+        ("crashes", 10),
+        ("faults-socket", 10),
+        ("restart-server", 10),
+        ("rings", 15),
+        ("degraded", 15),
         ("lifecycle", 10),
+        ("pjdfstest-socket", 15),
+        ("first-cluster", 10),
+        ("fsx-socket", 20),
+        ("deep", 10),
+        ("differential", 10),
         ("mount", 10),
+        ("upgrade", 10),
+        ("documents", 10),
+        ("full", 10),
+        ("coherence", 10),
+        ("directory", 10),
+        ("fio", 15),
+        ("usage", 15),
+        ("processes", 10),
+        ("notify", 10),
+        ("user", 5),
     ] {
         let words =
             ["cargo", "run", "-q", "-p", "xtask", "--", "suites", "--quick", "--only", name];
-        steps.push(Step::new(name, &words, minutes_max));
+        steps.push(Step::new(name, &words, minutes_max).beside());
     }
     steps
 }
 
+/// The steps with these names, or all of them.
+///
+/// # Errors
+/// No step has that name.
+pub(crate) fn chosen(steps: Vec<Step>, names: &[String]) -> Result<Vec<Step>, String> {
+    if let Some(unknown) = names.iter().find(|name| steps.iter().all(|step| step.name != **name)) {
+        let known: Vec<&str> = steps.iter().map(|step| step.name).collect();
+        return Err(format!("no step is called '{unknown}': choose of {}", known.join(", ")));
+    }
+    let is_chosen = |step: &Step| names.is_empty() || names.iter().any(|name| step.name == name);
+    Ok(steps.into_iter().filter(is_chosen).collect())
+}
+
+/// What became of a step.
+struct Row {
+    name: &'static str,
+    tally: Tally,
+    time: Duration,
+    faults: Vec<String>,
+}
+
+/// Runs one step of `run`.
+fn run_row(step: &Step) -> Row {
+    println!("==== {}", step.name);
+    let started = now();
+    let (tally, faults) = run_step(step);
+    let time = now() - started;
+    if step.is_beside {
+        println!("==== {} ended after {:.1} s", step.name, time.as_secs_f64());
+    }
+    Row { name: step.name, tally, time, faults }
+}
+
+/// Runs the steps that may run at the same time: `lanes` of them at once.
+fn run_beside(steps: &[Step], lanes: usize) -> Vec<Row> {
+    let next = Mutex::new(steps.iter());
+    let take = || next.lock().expect("no holder panics").next();
+    let lane = || std::iter::from_fn(|| take().map(run_row)).collect::<Vec<Row>>();
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().flat_map(|lane| lane.join().expect("a lane does not panic")).collect()
+    })
+}
+
 /// Runs all steps and prints the table and the sum. Fails if anything failed.
 pub(crate) fn run(steps: &[Step]) -> ExitCode {
-    let mut total = Tally::default();
+    let started = now();
+    let lanes = std::thread::available_parallelism().map_or(1, |count| count.get().min(LANES_MAX));
     let mut rows = Vec::new();
-    for step in steps {
-        println!("==== {}", step.name);
-        let started = now();
-        let (tally, faults) = run_step(step);
-        total.add(tally);
-        rows.push((step.name, tally, now() - started, faults));
+    for steps in steps.chunk_by(|one, other| one.is_beside && other.is_beside) {
+        rows.extend(run_beside(steps, lanes.min(steps.len())));
     }
+    let place = |row: &Row| steps.iter().position(|step| step.name == row.name);
+    rows.sort_by_key(place);
+    report(&rows, now() - started)
+}
+
+/// Prints the table and the sum.
+fn report(rows: &[Row], time: Duration) -> ExitCode {
+    let mut total = Tally::default();
+    rows.iter().for_each(|row| total.add(row.tally));
     println!();
-    for (name, tally, time, _) in &rows {
+    for Row { name, tally, time, .. } in rows {
         let mark = if tally.failed > 0 { "FAILED" } else { "ok" };
         println!(
             "{name:<28} {:>7} passed {:>5} failed {:>5} skipped {:>6.1} s  {mark}",
@@ -191,7 +259,8 @@ pub(crate) fn run(steps: &[Step]) -> ExitCode {
             time.as_secs_f64()
         );
     }
-    for (name, _, _, faults) in rows.iter().filter(|(_, tally, ..)| tally.failed > 0) {
+    println!("{:<28} {:>50.1} s", "all", time.as_secs_f64());
+    for Row { name, faults, .. } in rows.iter().filter(|row| row.tally.failed > 0) {
         println!("\n{name} failed:");
         faults.iter().for_each(|line| println!("{line}"));
     }
@@ -227,7 +296,8 @@ pub(crate) fn run_step(step: &Step) -> (Tally, Vec<String>) {
         }
     };
     let limit = Duration::from_secs(step.minutes_max * 60);
-    let (tally, mut faults, finished) = follow(&mut child, limit);
+    let prefix = if step.is_beside { format!("[{}] ", step.name) } else { String::new() };
+    let (tally, mut faults, finished) = follow(&mut child, limit, &prefix);
     if !finished {
         let fault = format!("{}: not done after {} minutes, killed", step.name, step.minutes_max);
         println!("{fault}");
@@ -251,9 +321,9 @@ pub(crate) fn run_step(step: &Step) -> (Tally, Vec<String>) {
     (tally, faults)
 }
 
-/// Passes the child's output and its errors on and adds up its tallies. The last value is false if
-/// the time ran out.
-fn follow(child: &mut Child, limit: Duration) -> (Tally, Vec<String>, bool) {
+/// Passes the child's output and its errors on, each line after `prefix`, and adds up its tallies.
+/// The last value is false if the time ran out.
+fn follow(child: &mut Child, limit: Duration, prefix: &str) -> (Tally, Vec<String>, bool) {
     let output = child.stdout.take().expect("invariant: stdout is piped");
     let errors = child.stderr.take().expect("invariant: stderr is piped");
     let (lines_in, lines) = mpsc::channel();
@@ -268,7 +338,7 @@ fn follow(child: &mut Child, limit: Duration) -> (Tally, Vec<String>, bool) {
                     tally.add(counted);
                 }
                 faults.look(&line);
-                println!("{line}");
+                println!("{prefix}{line}");
                 let _ = std::io::stdout().flush();
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => return (tally, faults.repeated(), true),
@@ -355,6 +425,36 @@ mod tests {
         assert_eq!(faults.pop().as_deref(), Some("broken: exit status: 3"));
         faults.sort();
         assert_eq!(faults, ["begun", "no room"]);
+    }
+
+    /// Each of the two steps waits for the file that the other one makes.
+    #[test]
+    fn steps_that_may_run_beside_each_other_do_so() {
+        let place = std::env::temp_dir().join(format!("strake-beside-{}", std::process::id()));
+        std::fs::create_dir_all(&place).expect("made");
+        let script = "touch $DIR/$0; for i in $(seq 300); do test -e $DIR/$1 && exit 0; \
+                      sleep 0.1; done; exit 1";
+        let step = |name, other| {
+            let step = Step::new(name, &["sh", "-c", script, name, other], 1);
+            step.with("DIR", &place.to_string_lossy()).beside()
+        };
+        let steps = [step("one", "two"), step("two", "one")];
+        let passed: u64 = run_beside(&steps, 2).iter().map(|row| row.tally.passed).sum();
+        std::fs::remove_dir_all(&place).expect("removed");
+        assert_eq!(passed, 2);
+    }
+
+    #[test]
+    fn steps_are_chosen_by_name() {
+        let named = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            chosen(test_steps(), &names)
+        };
+        let found = named(&["lab", "unit tests"]).expect("they are there");
+        let found: Vec<&str> = found.iter().map(|step| step.name).collect();
+        assert_eq!(found, ["unit tests", "lab"]);
+        assert_eq!(named(&[]).expect("all").len(), test_steps().len());
+        assert!(named(&["labb"]).err().expect("none is so called").contains("lab"));
     }
 
     #[test]

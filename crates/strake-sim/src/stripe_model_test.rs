@@ -1,6 +1,7 @@
 //! Visits whole scopes, and checks that each bug is found.
 
 use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use strake_env::rng::test_scale;
 
 use Shows::*;
@@ -70,25 +71,38 @@ fn scopes(bug: Option<Bug>) -> Vec<(Shows, Scope)> {
     SCOPES.iter().chain(large).copied().map(scope).collect()
 }
 
+/// Does `work` for all items, on as many threads as the machine has processors. The scopes differ
+/// much in size, so each thread takes the next one when it is free.
+fn for_all<T: Sync>(items: &[T], work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    strake_env::thread::scope(|scope| {
+        for _ in 0..strake_env::thread::available_parallelism().map_or(1, usize::from) {
+            let take = || items.get(next.fetch_add(1, Ordering::Relaxed));
+            let work = &work;
+            scope.spawn(move || std::iter::from_fn(take).for_each(work));
+        }
+    });
+}
+
 #[test]
 fn every_state_keeps_the_promises() {
-    for (shows, scope) in scopes(None) {
-        let verdict = check(scope);
+    for_all(&scopes(None), |(shows, scope)| {
+        let verdict = check(*scope);
         println!(
             "{shows:?} {}+{}, {} writes, {} crashes, {} losses: {} states",
             scope.data, scope.parity, scope.writes, scope.crashes, scope.losses, verdict.states
         );
         assert_eq!(verdict.fault, None, "{scope:?}");
         assert!(verdict.states > 1000, "{scope:?} visits only {} states", verdict.states);
-    }
+    });
 }
 
 #[test]
 fn every_bug_is_found() {
-    for (bug, shows) in Bug::ALL {
-        let scopes = scopes(Some(bug)).into_iter().filter(|(it, _)| *it == shows);
+    for_all(&Bug::ALL, |(bug, shows)| {
+        let scopes = scopes(Some(*bug)).into_iter().filter(|(it, _)| it == shows);
         let found = scopes.map(|(_, scope)| check(scope)).find_map(|verdict| verdict.fault);
         println!("{bug:?}: {}", found.as_deref().unwrap_or("not found"));
         assert!(found.is_some(), "{bug:?} is not found");
-    }
+    });
 }
