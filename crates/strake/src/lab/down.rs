@@ -4,7 +4,7 @@
 //! `lab.json` goes last, so that a `down` that failed can be tried again. Each step does what is
 //! left to do, so that a lab may be half made, half dead or half removed.
 
-use super::plan::{FILE, NODES_MAX, Names};
+use super::plan::{FILE, LabFile, NODES_MAX, Names};
 use super::processes::Place;
 use super::{Lab, lock, network, real, refuse_without_root};
 use crate::mounts;
@@ -28,11 +28,29 @@ pub(crate) fn down(dir: &Path) -> Result<String> {
         if !network::namespaces(&names).is_empty() {
             stop_all(&root, &names, NODES_MAX)?;
         }
+        remove_begun(&root)?;
         return Ok(format!("no lab is at {shown}"));
     }
     let _alone = lock(&root)?;
     remove(&Lab::open(&root)?)?;
     Ok(format!("the lab at {shown} is removed"))
+}
+
+/// Removes what an `up` leaves that was killed while it wrote the lab's file. The directory goes
+/// too if the file says that it is the lab's own.
+fn remove_begun(root: &Path) -> Result<()> {
+    let begun = root.join(FILE).with_extension("new");
+    let Ok(text) = std::fs::read_to_string(&begun) else { return Ok(()) };
+    let file = LabFile::parse(&text);
+    // A file that has other contents is somebody else's.
+    if file.is_err() && !text.is_empty() {
+        return Ok(());
+    }
+    std::fs::remove_file(&begun)?;
+    if file.is_ok_and(|file| file.made_directory) {
+        let _ = std::fs::remove_dir(root);
+    }
+    Ok(())
 }
 
 /// Removes everything of a lab.
@@ -99,5 +117,36 @@ fn remove_tree(path: &Path) -> Result<()> {
             Err(Error::from(error).context(path.display()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::plan::NSD_SIZE_DEFAULT;
+
+    /// What is in a directory after `remove_begun`; `None` if it is gone.
+    fn left(text: &str) -> Option<Vec<String>> {
+        let name = format!("strake-lab-begun-{}-{}", std::process::id(), text.len());
+        let root = std::env::temp_dir().join(name);
+        std::fs::create_dir(&root).expect("it is new");
+        std::fs::write(root.join("lab.new"), text).expect("written");
+        remove_begun(&root).expect("removed");
+        let entries = std::fs::read_dir(&root).ok()?;
+        let names = entries.flatten().map(|entry| entry.file_name().display().to_string());
+        let names = names.collect();
+        std::fs::remove_dir_all(&root).expect("removed");
+        Some(names)
+    }
+
+    #[test]
+    fn an_up_that_was_killed_at_once_leaves_nothing_and_files_of_others_stay() {
+        let mut file = LabFile::new(3, 1, NSD_SIZE_DEFAULT, None, None).expect("a lab");
+        file.made_directory = true;
+        assert_eq!(left(&file.render().expect("text")), None);
+        file.made_directory = false;
+        assert_eq!(left(&file.render().expect("text")), Some(vec![]));
+        assert_eq!(left(""), Some(vec![]));
+        assert_eq!(left("a list of names"), Some(vec!["lab.new".to_owned()]));
     }
 }
