@@ -35,7 +35,7 @@ pub use patch::{Patch, Patched, rows_of};
 
 use crate::nsds::NsdSet;
 use crate::scratch::Scratch;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use strake_env::FanOut;
@@ -43,8 +43,8 @@ use strake_env::sync::Mutex;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{NsdReply, NsdRequest, SettledStripe, StripHeader};
 use strake_proto::{
-    BlockIndex, Code, Error, ErrorKind, Geometry, GrantNumber, NsdId, ObjectLayout, Result,
-    SlotIndex, StripIndex, StripKey, Version,
+    BlockIndex, Code, Error, ErrorKind, Geometry, GrantNumber, NsdId, ObjectId, ObjectLayout,
+    Result, SlotIndex, StripIndex, StripKey, Version,
 };
 use strake_stripe::{StripeCode, first_bad_unit};
 
@@ -137,6 +137,8 @@ pub struct StripeIo {
     scratch: Scratch,
     mended: AtomicU64,
     counts: Counts,
+    /// How many patches of a block passed over an NSD that is being brought up to date.
+    unready: Mutex<BTreeMap<(ObjectId, BlockIndex), u32>>,
 }
 
 /// How blocks were sent since the start.
@@ -172,8 +174,9 @@ pub fn on_disk(length: u32) -> u32 {
 impl StripeIo {
     /// Stripe I/O on these NSDs.
     pub fn new(nsds: Arc<NsdSet>, fan: FanOut, versions: Versions) -> StripeIo {
-        let (scratch, mended) = (Scratch::default(), AtomicU64::new(0));
-        StripeIo { nsds, fan, versions, scratch, mended, counts: Counts::default() }
+        let (scratch, mended, counts) = (Scratch::default(), AtomicU64::new(0), Counts::default());
+        let unready = Mutex::default();
+        StripeIo { nsds, fan, versions, scratch, mended, counts, unready }
     }
 
     /// How blocks were sent since the start.

@@ -17,8 +17,12 @@
 //! the other positions did. The caller then writes the whole block under a newer version. The base
 //! is still on all positions, because an NSD keeps the base of a patch until the stripe is settled.
 //!
-//! **Exception.** A stripe is not patched if one of its positions has a shadow or an heir, because
-//! these may lack the base.
+//! An NSD that is being brought up to date is an exception: as long as it has no version that can
+//! be patched, patches pass over it like over an NSD that is away. The mender copies the block to
+//! it. A block that is patched without pause is sent whole now and then.
+//!
+//! **Shadows and heirs.** A stripe is not patched if one of its positions has a shadow or an heir,
+//! because these may lack the base.
 
 use super::write::Targets;
 use super::{StripeIo, Written};
@@ -108,7 +112,7 @@ impl StripeIo {
         if heir.is_some() || positions.any(|slot| self.nsds.shadow(slot).is_some()) {
             return Ok(self.not_base());
         }
-        let targets = self.targets(&stripe, &slots, patch.block_bytes)?;
+        let mut targets = self.targets(&stripe, &slots, patch.block_bytes)?;
         let parity = if stripe.parity_is_copy() {
             Vec::new()
         } else {
@@ -118,10 +122,11 @@ impl StripeIo {
                 None => return Ok(self.not_base()),
             }
         };
-        let results = self.send_to(&targets.sent, &|_, at, slot| {
+        let mut results = self.send_to(&targets.sent, &|_, at, slot| {
             let units = units_at(&stripe, layout.code, &rows, &parity, at);
             self.patch_strip(layout, block, (at, slot), patch, &targets, &units)
         });
+        self.leave_out_unready((layout.object, block), &stripe, &mut targets, &mut results);
         self.note_missed((layout.object, block), &targets, &results);
         let mut refusals = results.iter().filter_map(|result| result.as_ref().err());
         // If there is no room for the units beside the base, the caller looks for room for the

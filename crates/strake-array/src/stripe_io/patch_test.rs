@@ -2,6 +2,7 @@
 //! not patched.
 
 use super::super::stripe_io_test::{BLOCK_SIZE, Bench, bench, data};
+use super::super::write::UNREADY_MAX;
 use super::super::{Access, padded_bytes};
 use super::*;
 use std::sync::Arc;
@@ -312,7 +313,7 @@ fn a_stripe_with_a_shadow_or_an_heir_is_not_patched() {
 }
 
 #[test]
-fn an_nsd_that_is_brought_up_to_date_refuses_until_it_has_the_base() {
+fn patches_pass_over_an_nsd_that_is_brought_up_to_date_until_it_has_the_base() {
     let mut rng = Rng::new(6);
     let mut held = Held::new("4+2p".parse().expect("a code"), 200_001, &mut rng);
     let slot = held.bench.slot_at(2);
@@ -329,12 +330,21 @@ fn an_nsd_that_is_brought_up_to_date_refuses_until_it_has_the_base() {
     nsd.set_down(false);
     let nsds = held.bench.io.nsds();
     assert!(nsds.begin_recovery(slot));
-    for (turn, fits) in [(0, false), (1, true)] {
+    for turn in 1..=UNREADY_MAX + 1 {
         held.bytes[0] ^= 1;
+        let before = held.bench.io.send_counts().whole;
         let patched = held.send(&[0]).expect("written");
-        assert_eq!(matches!(patched, Patched::Accepted(_)), fits, "turn {turn}");
+        // Then the block is sent whole, so that the recovery can end.
+        let is_whole = turn == UNREADY_MAX;
+        assert_eq!(held.bench.io.send_counts().whole - before, u64::from(is_whole), "turn {turn}");
+        if let Patched::Accepted(written) = patched {
+            let lacks = if turn < UNREADY_MAX { 1 << 2 } else { 0 };
+            assert_eq!(written.lacks, lacks, "turn {turn}");
+        }
         held.bench.io.commit(&[]);
-        held.check(0, "it has what the others have");
+        let missed = held.bench.io.nsds().missed().take(slot);
+        assert_eq!(missed.is_clean(), turn >= UNREADY_MAX, "turn {turn}");
+        held.check(usize::from(turn < UNREADY_MAX), "it has what the others have");
     }
     let mut out = vec![0; UNIT_BYTES];
     let (layout, length) = (held.bench.layout, held.bytes.len() as u32);

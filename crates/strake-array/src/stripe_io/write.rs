@@ -17,6 +17,7 @@ use crate::nsds::{Place, Sent, is_nsd_fault};
 use crate::scratch::ScratchBuffer;
 use std::sync::atomic::Ordering;
 use strake_env::sync::Mutex;
+use strake_proto::layout::NsdAvailability;
 use strake_proto::nsd::{NsdReply, NsdRequest, StripHeader};
 use strake_proto::{
     BlockIndex, Error, ErrorKind, Geometry, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex,
@@ -27,6 +28,13 @@ use strake_stripe::{StripeCode, StripeSlots, strip_checksums};
 /// A block is sent at most so many times because of changes of the pool map. More in a row are the
 /// caller's to wait for.
 const OLD_MAPS_MAX: usize = 4;
+
+/// So many patches of a block in a row may pass over an NSD that is being brought up to date.
+/// Then the block is sent whole, so that the recovery ends although the block is written without
+/// pause.
+pub(super) const UNREADY_MAX: u32 = 64;
+/// The most blocks of which that is counted.
+const UNREADY_BLOCKS_MAX: usize = 1 << 16;
 
 /// The NSDs that a stripe is sent to.
 pub(super) struct Targets {
@@ -137,6 +145,54 @@ impl StripeIo {
         let lacks = left_out.iter().fold(0, |mask, (at, _)| mask | 1 << at.0);
         let header = StripHeader { version, block_bytes, lacks };
         Ok(Targets { header, sent, left_out, restarts })
+    }
+
+    /// After a patch was sent: counts NSDs that are being brought up to date, and do not have the
+    /// base yet, among those that were left out. They miss the patch, and the mender brings it to
+    /// them later. `results` then lacks them, too.
+    ///
+    /// Nothing is lost if the recovery ends at this moment. It ends only if the NSD has missed
+    /// nothing. If it ended before the miss is noted, the NSD is noted anew, like any NSD that is
+    /// left out ([`StripeIo::judge_write`]).
+    pub(super) fn leave_out_unready(
+        &self,
+        (object, block): (ObjectId, BlockIndex),
+        stripe: &StripeCode,
+        targets: &mut Targets,
+        results: &mut Vec<Result<()>>,
+    ) {
+        // Beside other mounts the leader ends a recovery, and does not know this mount's table.
+        if self.nsds.holdings().is_some() {
+            return;
+        }
+        let is_unready = |index: &usize| {
+            let lacks_base =
+                matches!(&results[*index], Err(error) if error.kind() == ErrorKind::NotBase);
+            let slot = targets.sent[*index].1;
+            lacks_base && self.nsds.availability(slot) == NsdAvailability::Recovering
+        };
+        let unready: Vec<usize> = (0..results.len()).filter(is_unready).collect();
+        if unready.is_empty() || results.len() - unready.len() < stripe.data_strips() {
+            return;
+        }
+        {
+            let mut blocks = self.unready.lock();
+            if blocks.len() > UNREADY_BLOCKS_MAX {
+                blocks.clear();
+            }
+            let count = blocks.entry((object, block)).or_default();
+            *count += 1;
+            if *count == UNREADY_MAX {
+                blocks.remove(&(object, block));
+                return;
+            }
+        }
+        for index in unready.into_iter().rev() {
+            drop(results.remove(index));
+            let (at, slot) = targets.sent.remove(index);
+            targets.header.lacks |= 1 << at.0;
+            targets.left_out.push((at, slot));
+        }
     }
 
     /// Calls `send` for all targets side by side, each with its number.

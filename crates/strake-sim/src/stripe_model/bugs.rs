@@ -42,6 +42,8 @@ pub enum Bug {
     AcceptsPatchesOfAnyBase,
     /// P1: the client acknowledges a patch although an NSD did not have its base.
     IgnoresNotBase,
+    /// P1: patches pass over any NSD that lacks the base, as if it were being brought up to date.
+    PassesOverAnyRefusal,
     /// P1: after `NotBase` the whole strip is sent under the version of the patch.
     SendsTheRestUnderTheSameVersion,
     /// P2: the base is accepted everywhere, but not known to be stable.
@@ -95,7 +97,7 @@ pub enum Shows {
 
 impl Bug {
     /// All bugs, and where each shows.
-    pub const ALL: [(Bug, Shows); 33] = [
+    pub const ALL: [(Bug, Shows); 34] = [
         (Bug::DropsWhatACommitCovers, Shows::Writing),
         (Bug::KeepsNoPrevious, Shows::Writing),
         (Bug::SettlesEarly, Shows::Writing),
@@ -115,6 +117,7 @@ impl Bug {
         (Bug::TrustsCopiesAfterACrash, Shows::Deleting),
         (Bug::AcceptsPatchesOfAnyBase, Shows::Patching),
         (Bug::IgnoresNotBase, Shows::Patching),
+        (Bug::PassesOverAnyRefusal, Shows::Patching),
         (Bug::SendsTheRestUnderTheSameVersion, Shows::Pooling),
         (Bug::PatchesTheUnstable, Shows::Patching),
         (Bug::PatchesBeneathAFloor, Shows::Punching),

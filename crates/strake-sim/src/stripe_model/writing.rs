@@ -39,6 +39,13 @@ pub(super) fn accept(scope: &Scope, state: &State, next: &mut Vec<State>) {
             after.write = Some(Write { accepted: write.accepted | 1 << at, ..write });
             next.push(after);
         } else if write.base != 0 {
+            // Patches may pass over an NSD that is being brought up to date, or not.
+            let passes = state.nsds[at].noted || scope.has(Bug::PassesOverAnyRefusal);
+            if passes {
+                let mut passed = after.clone();
+                passed.write = Some(Write { left_out: write.left_out | 1 << at, ..write });
+                next.push(passed);
+            }
             after.write = Some(Write { refused: write.refused | 1 << at, ..write });
             next.push(after);
         }
