@@ -8,8 +8,8 @@ use std::time::Duration;
 use strake_env::simulation::{self, Options};
 use strake_env::{Clock, RealClock};
 use strake_meta::replicated::{Rule, TermPort};
-use strake_proto::meta::{MetaPort, MetaQuery};
-use strake_proto::{ErrorKind, Ino, Result};
+use strake_proto::meta::{CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery};
+use strake_proto::{ClientId, ErrorKind, Ino, Result};
 use strake_replica::types::ReplicaId;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -97,6 +97,47 @@ fn a_leader_whose_disk_is_damaged_gives_way_and_gets_a_copy() {
         records[0].len()
     };
     assert!(play(None, scene) > 50);
+}
+
+/// Names are refused while there is space for their removal. A refusal stays one.
+#[test]
+fn a_full_store_takes_no_names_and_gives_them_up() {
+    let scene = |cluster: &Cluster| {
+        let (_, port) = leader(cluster, |_| true);
+        let name = |number: u32| format!("{number:0>200}");
+        let count = |number: u32, entry: MetaEntry| {
+            let sequence = u64::from(number) + 1;
+            let entry = MetaEntry { client: ClientId(5), sequence, ..entry };
+            CountedEntry { life: 1, oldest: sequence, entry }
+        };
+        let counted = |number: u32| count(number, new_name(&name(number)));
+        let join = MetaEntry { op: MetaOp::Join, ..new_name("") };
+        port.apply_counted(&count(0, join)).expect("its life begins");
+        let mut made = 0;
+        let refused = loop {
+            match port.apply_counted(&counted(made + 1)) {
+                Ok(answer) if answer.outcome.is_ok() => made += 1,
+                Ok(answer) => panic!("{:?}", answer.outcome),
+                Err(error) if error.kind() == ErrorKind::NoSpace => break counted(made + 1),
+                Err(error) => panic!("{error}"),
+            }
+            assert!(made < 100_000, "it is never full");
+        };
+        for number in 1..=made {
+            let op =
+                MetaOp::Unlink { parent: Ino::ROOT, name: name(number).into_bytes(), open: false };
+            port.apply(&MetaEntry { op, ..new_name("") }).expect("there is space to remove");
+        }
+        // A late copy of the request. The client was told that it is refused.
+        let late = port.apply_counted(&refused).expect_err("it was refused for good");
+        assert_eq!(late.kind(), ErrorKind::NoSpace);
+        port.sync().expect("a majority is there");
+        port.apply(&new_name("again")).expect("there is space again");
+        made
+    };
+    let made = play(None, scene);
+    println!("{made} names");
+    assert!(made > 500);
 }
 
 #[test]
