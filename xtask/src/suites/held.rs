@@ -23,8 +23,8 @@ use std::time::Duration;
 /// The hidden command of `xtask` that has a file open: `suites-holder FILE SALT`.
 pub(crate) const COMMAND: &str = "suites-holder";
 
-/// The others are promised the files within 12 s, and within 17 s if the node that serves is gone. A
-/// busy machine gets more time.
+/// The others are promised the files within 12 s, and within 17 s if the node that serves is gone.
+/// A busy machine gets more time.
 const FREE_MAX: Duration = Duration::from_secs(25);
 /// A mount that wakes up must have learnt of its death by then.
 const HEARD_MAX: Duration = Duration::from_secs(20);
