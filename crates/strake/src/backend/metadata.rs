@@ -347,6 +347,9 @@ impl Shared {
                 Some((term, crew))
             }
             Err(fault) => {
+                // It may have begun in part.
+                self.door.end(Service::TokensOf(self.parts.fs));
+                self.door.end(Service::MetaOf(self.parts.fs));
                 self.note(Some(fault.context("this node leads, and cannot serve yet")));
                 None
             }
