@@ -168,6 +168,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("fsx-socket", 20),
         ("deep", 10),
         ("differential", 10),
+        ("diag", 10),
         ("mount", 10),
         ("upgrade", 10),
         ("documents", 10),

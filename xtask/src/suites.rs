@@ -17,6 +17,7 @@ mod command;
 mod crashes;
 mod deep;
 mod degraded;
+mod diag;
 mod differential;
 mod directory;
 mod documents;
@@ -140,6 +141,7 @@ const SUITES: &[Suite] = &[
         about: "PostgreSQL under kill -9 of a daemon, and of a cluster's servers (soak only)",
         run: postgres::run,
     },
+    Suite { name: "diag", about: "what is recorded of real programs", run: diag::run },
     Suite { name: "mount", about: "mount(8), fstab, umount, and their options", run: mount::run },
     Suite {
         name: "upgrade",

@@ -71,7 +71,8 @@ impl Array {
         let ArrayOptions { meta, nsds, clock, observe, client, io_threads, beside_others } =
             options;
         let configuration = configuration(meta.as_ref())?;
-        let link = MetaLink::new(Arc::clone(&meta), client, Arc::clone(&clock));
+        let (to, trace) = (Arc::clone(&meta), Arc::clone(&observe.trace));
+        let link = MetaLink::new(to, client, Arc::clone(&clock), trace);
         let MetaReply::Session { grant } = link.apply(MetaOp::Join)? else {
             return Err(wrong_reply());
         };
@@ -91,6 +92,7 @@ impl Array {
             client,
             Arc::clone(&clock),
         );
+        set.set_trace(&observe.trace);
         if beside_others {
             set.use_grants(grant.0);
             for nsd in returning {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::Clock;
 use strake_env::sync::Mutex;
+use strake_observe::Trace;
 use strake_proto::meta::{Counts, Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{ClientId, Error, ErrorKind, Result, Timestamp};
 
@@ -18,6 +19,8 @@ pub struct MetaLink {
     synced: AtomicU64,
     /// Bytes that the metadata can give to contents, and the time of that answer.
     room: Mutex<(u64, Duration)>,
+    /// Calls are events of it.
+    trace: Arc<Trace>,
 }
 
 /// Above this much room in the metadata, the last answer is good enough.
@@ -27,9 +30,22 @@ const ROOM_HOLDS: Duration = Duration::from_secs(1);
 
 impl MetaLink {
     /// The metadata at `port`.
-    pub fn new(port: Arc<dyn MetaPort>, client: ClientId, clock: Arc<dyn Clock>) -> MetaLink {
+    pub fn new(
+        port: Arc<dyn MetaPort>,
+        client: ClientId,
+        clock: Arc<dyn Clock>,
+        trace: Arc<Trace>,
+    ) -> MetaLink {
         let (applied, synced) = (AtomicU64::new(0), AtomicU64::new(0));
-        MetaLink { port, client, clock, applied, synced, room: Mutex::default() }
+        MetaLink { port, client, clock, applied, synced, room: Mutex::default(), trace }
+    }
+
+    /// Runs a call, which is an event of the trace while one runs.
+    fn traced<T>(&self, name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begun = self.trace.begin();
+        let result = call();
+        self.trace.end(begun, name, 0, None, result.is_err());
+        result
     }
 
     /// Bytes that contents of files may still take of the metadata's space. A third of that space,
@@ -56,7 +72,7 @@ impl MetaLink {
 
     /// Asks the metadata.
     pub fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
-        self.port.query(query)
+        self.traced("metadata query", || self.port.query(query))
     }
 
     /// Changes the metadata. The change has no number here (`sequence` 0): a direct call is made
@@ -69,7 +85,7 @@ impl MetaLink {
     pub fn apply_timed(&self, op: MetaOp) -> Result<(MetaReply, Timestamp)> {
         let time = self.clock.wall();
         let entry = MetaEntry { client: self.client, sequence: 0, time, op };
-        let reply = self.port.apply(&entry)?;
+        let reply = self.traced("metadata change", || self.port.apply(&entry))?;
         self.applied.fetch_add(1, Ordering::AcqRel);
         Ok((reply, time))
     }
@@ -93,7 +109,7 @@ impl MetaLink {
     /// Makes all changes answered so far durable.
     pub fn sync(&self) -> Result<()> {
         let applied = self.applied.load(Ordering::Acquire);
-        self.port.sync()?;
+        self.traced("metadata sync", || self.port.sync())?;
         self.synced.fetch_max(applied, Ordering::AcqRel);
         Ok(())
     }

@@ -21,6 +21,7 @@ mod map;
 mod missed;
 mod returning;
 mod shadow;
+mod traced;
 
 use heirs::Heirs;
 use tracing::{info, warn};
@@ -37,6 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::sync::{Condvar, Mutex, RwLock, WatchedMutex, WatchedRwLock};
+use strake_observe::Trace;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
@@ -131,6 +133,8 @@ pub struct NsdSet {
     mending: WatchedMutex<Mending>,
     /// What the NSDs grant this client. `None` for a single mount.
     holdings: Option<Holdings>,
+    /// Calls are events of it.
+    trace: Option<Arc<Trace>>,
 }
 
 /// The log names at most so many bad strips of one NSD. Further ones are only counted.
@@ -265,6 +269,7 @@ impl NsdSet {
             called: Condvar::new(),
             mending: WatchedMutex::default(),
             holdings: None,
+            trace: None,
         };
         for (slot, port) in ports {
             if set.deleted.read().contains(&slot) {
@@ -426,7 +431,7 @@ impl NsdSet {
             let detail = format!("NSD {} is not there", self.nsd(slot));
             return Err(Error::new(ErrorKind::Unreachable, detail));
         };
-        let reply = self.ask(&*port, request, send, receive)?;
+        let reply = self.traced(slot, &*port, request, send, receive)?;
         if let Some(shadow) = shadow {
             shadow.follow(self.context(), request, send);
         }
@@ -443,7 +448,7 @@ impl NsdSet {
             let detail = format!("NSD {} is not there", self.nsd(slot));
             return Err(Error::new(ErrorKind::Unreachable, detail));
         };
-        self.ask(&*port, request, &[], &mut [])
+        self.traced(slot, &*port, request, &[], &mut [])
     }
 
     /// Sends a request to the current NSD of a slot, or to its shadow.
@@ -464,7 +469,7 @@ impl NsdSet {
             let detail = format!("nothing is to replace NSD {} any more", self.nsd(slot));
             return Err(Error::new(ErrorKind::Unreachable, detail));
         };
-        self.ask(&*shadow.port, request, send, receive)
+        self.traced(slot, &*shadow.port, request, send, receive)
     }
 
     fn context(&self) -> NsdContext {

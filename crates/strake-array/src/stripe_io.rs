@@ -21,6 +21,7 @@
 
 mod examine;
 mod list;
+mod locate;
 mod patch;
 mod read;
 mod resolve;
@@ -31,6 +32,7 @@ mod write;
 pub(crate) mod stripe_io_test;
 
 pub use examine::Health;
+pub use locate::{Located, Sight};
 pub use patch::{Patch, Patched, rows_of};
 
 use crate::nsds::NsdSet;

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! exclusion, vfs_impl  what repair needs of a mount; the calls of `Vfs`
+//! explain              what is known of a file
 //! client, tender       start and end; the threads that work in the background
 //! give_up              what a revoked token covers is made durable, and dropped
 //! ops, permissions     the operations; who may do them
@@ -50,6 +51,7 @@ mod block_io;
 pub mod client;
 mod data;
 mod exclusion;
+pub mod explain;
 mod flush;
 mod give_up;
 mod inode;

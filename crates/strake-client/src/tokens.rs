@@ -415,6 +415,11 @@ impl Tokens {
         self.read_mode(ino) == Mode::Exclusive
     }
 
+    /// The token that this client holds of a file.
+    pub(crate) fn held(&self, ino: Ino) -> Option<Mode> {
+        self.state.lock().holder.in_use(ino).inode
+    }
+
     /// Whether this client may change a file now.
     pub(crate) fn may_change(&self, ino: Ino) -> bool {
         self.state.lock().holder.in_use(ino).inode == Some(Mode::Exclusive)

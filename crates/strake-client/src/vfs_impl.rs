@@ -19,6 +19,7 @@ use crate::vfs::{
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
+use strake_observe::Trace;
 use strake_proto::limits::SYMLINK_BYTES_MAX;
 use strake_proto::meta::{Cookie, MetaQuery, MetaReply, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, StatFs};
@@ -95,11 +96,17 @@ impl StrakeVfs {
         self.mount.may_write()?;
         let _tokens = self.mount.take([exclusive(parent)])?;
         let entry = names::make(&self.mount, caller, parent, name, new, None)?.1;
+        self.trace().note_file(entry.attr.ino, parent, name);
         self.settle_entry(entry)
     }
 }
 
 impl StrakeVfs {
+    /// The trace, which learns the names of files here.
+    fn trace(&self) -> &Trace {
+        &self.mount.array.observe.trace
+    }
+
     /// Makes a change of names durable if the mount has it so.
     fn settle_names(&self) -> Result<()> {
         if self.mount.mode.get().sync_names { self.mount.array.meta.sync() } else { Ok(()) }
@@ -142,7 +149,9 @@ impl Vfs for StrakeVfs {
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Entry> {
-        self.timings.lookup.run(|| names::lookup(&self.mount, caller, parent, name))
+        let entry = self.timings.lookup.run(|| names::lookup(&self.mount, caller, parent, name))?;
+        self.trace().note_file(entry.attr.ino, parent, name);
+        Ok(entry)
     }
 
     fn remember(&self, ino: Ino) {
@@ -282,6 +291,7 @@ impl Vfs for StrakeVfs {
             let place = (parent, name);
             let made = open::create(&self.mount, caller, place, permissions, flags, exclusive)?;
             let opened = self.opened(made.1);
+            self.trace().note_file(made.0.attr.ino, parent, name);
             let settled = self.settle_entry(made.0).inspect_err(|_| self.release(opened.handle))?;
             Ok((settled, opened))
         })
@@ -432,7 +442,11 @@ impl Vfs for StrakeVfs {
             let dir = self.mount.table.pin(ino);
             // Attributes of the entries would need their tokens as well.
             let with_attrs = with_attrs && self.mount.tokens.is_none();
-            directory::readdir(&self.mount, &dir, cookie, with_attrs, take)?;
+            let mut take = |item: &DirItem| {
+                self.trace().note_file(item.ino, ino, &item.name);
+                take(item)
+            };
+            directory::readdir(&self.mount, &dir, cookie, with_attrs, &mut take)?;
             self.mount.note_read(&dir, self.mount.mode.get().directory_times());
             Ok(())
         })

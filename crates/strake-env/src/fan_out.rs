@@ -6,6 +6,7 @@
 //! thread has begun. So a job ends even when all threads are busy, and jobs may be nested.
 #![allow(unsafe_code, reason = "borrows of the owner's stack cross threads; this is the one place")]
 
+use crate::cause::{self, Cause};
 use crate::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +15,8 @@ use std::sync::Arc;
 /// One call of [`FanOut::run`].
 struct Job {
     work: *const (dyn Fn(usize) + Sync),
+    /// For whom the owner works.
+    cause: Cause,
     state: Mutex<JobState>,
     ended: Condvar,
 }
@@ -33,6 +36,7 @@ unsafe impl Sync for Job {}
 impl Job {
     /// Runs one part, and then counts it as ended.
     fn part(&self, index: usize) {
+        let _cause = cause::take(self.cause);
         // SAFETY: this part has not counted itself out yet, so `run` has not returned and the
         // closure it borrows is alive.
         let work = unsafe { &*self.work };
@@ -108,7 +112,7 @@ impl FanOut {
             std::mem::transmute::<&(dyn Fn(usize) + Sync), *const (dyn Fn(usize) + Sync)>(work)
         };
         let state = Mutex::new(JobState { remaining: count, panicked: false });
-        let job = Arc::new(Job { work, state, ended: Condvar::new() });
+        let job = Arc::new(Job { work, cause: cause::current(), state, ended: Condvar::new() });
         {
             let mut queue = self.inner.queue.lock();
             queue.parts.extend((0..count - 1).map(|index| (Arc::clone(&job), index)));

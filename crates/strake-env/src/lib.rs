@@ -3,6 +3,7 @@
 //! sockets are handed in from above; threads, locks and channels are types of this crate.
 
 pub mod buffer;
+pub mod cause;
 pub mod channel;
 pub mod clock;
 pub mod disk;

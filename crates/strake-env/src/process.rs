@@ -65,6 +65,20 @@ pub fn resident_bytes() -> Result<u64> {
         .ok_or_else(|| Error::new(ErrorKind::Internal, "/proc/self/status has no VmRSS"))
 }
 
+/// The name of another process (proc(5), `comm`). `None` if it has ended, or for 0, which stands
+/// for the kernel.
+pub fn name(process: u32) -> Option<String> {
+    #[cfg(any(test, feature = "simulation"))]
+    if crate::simulation::is_simulated() {
+        return None;
+    }
+    if process == 0 {
+        return None;
+    }
+    let name = std::fs::read(format!("/proc/{process}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+}
+
 /// Keeps the open files of this process, except the standard ones, from programs that it starts
 /// from now on. A daemon must not hold the locks and pipes of a script that started it.
 pub fn keep_descriptors() {

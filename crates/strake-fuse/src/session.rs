@@ -28,10 +28,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_client::Vfs;
 use strake_client::invalidate::{Invalidate, this_thread_serves};
+use strake_env::cause::{Cause, CauseGuard};
 use strake_env::sync::Mutex;
 use strake_env::thread::JoinHandle;
 use strake_env::{AlignedBuffer, Clock, LentBuffer, RealClock};
-use strake_observe::{Observe, Operation};
+use strake_observe::{IoDirection, Observe, Operation};
 use strake_proto::errno::errno;
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::{debug, error, warn};
@@ -361,6 +362,7 @@ pub(crate) struct Server {
     notifier: Arc<Notifier>,
     mode: Arc<ModeWatch>,
     overdue: Overdue,
+    observe: Arc<Observe>,
 }
 
 impl Server {
@@ -368,7 +370,7 @@ impl Server {
         adapter: Adapter,
         notifier: Arc<Notifier>,
         mode: Arc<ModeWatch>,
-        observe: &Observe,
+        observe: &Arc<Observe>,
     ) -> Server {
         let counters = |op: Opcode| observe.operations.operation(op.name());
         let numbers = 0..OPERATIONS as u32;
@@ -382,7 +384,23 @@ impl Server {
             notifier,
             mode,
             overdue: Overdue::default(),
+            observe: Arc::clone(observe),
         }
+    }
+
+    /// Counts a read or a write by its size and time, if somebody wants that.
+    fn count(&self, opcode: Opcode, bytes: u64, took: Duration) {
+        match opcode {
+            Opcode::Read => self.observe.histograms.record(IoDirection::Read, bytes, took),
+            Opcode::Write => self.observe.histograms.record(IoDirection::Write, bytes, took),
+            _ => {}
+        }
+    }
+
+    /// The calling thread works for this request from now on, if a trace runs.
+    fn answer_for(&self, header: &InHeader) -> Option<CauseGuard> {
+        let InHeader { unique: request, nodeid: inode, pid: process, .. } = *header;
+        self.observe.trace.answer(Cause { request, inode, process })
     }
 
     /// A place where a new serving thread says which request it answers.
@@ -415,6 +433,7 @@ impl Server {
             Opcode::from_number(header.opcode).ok_or_else(|| errno(ErrorKind::NoSystem))?;
         self.awake.note();
         let operation = self.operations[header.opcode as usize & 0xff].as_ref();
+        let _cause = self.answer_for(header);
         let answer = self.lasting(header).note(|| {
             let start = operation.map(|operation| operation.begin());
             let answer = slot.hold(header, || {
@@ -436,6 +455,7 @@ impl Server {
                 (Some(operation), Some(start)) => operation.end(start, bytes, answer.is_ok()),
                 _ => Duration::ZERO,
             };
+            self.count(opcode, bytes, took);
             overdue::ended(opcode, header, took);
             (answer, took)
         });
@@ -445,6 +465,7 @@ impl Server {
     /// Has a request for a lock answered, at once or later; the reply goes to `connection`.
     fn serve_later(&self, header: &InHeader, body: &[u8], connection: &Arc<OwnedFd>) {
         let operation = self.operations[header.opcode as usize & 0xff].clone();
+        let _cause = self.answer_for(header);
         let start = operation.as_ref().map(|operation| operation.begin());
         let (request, connection) = (*header, Arc::clone(connection));
         let then = move |outcome: Result<()>| {

@@ -1,18 +1,14 @@
 //! The I/O history: a ring of the last I/Os of this process, each with its start, kind, place, size
-//! and duration. `strake diag iohist` prints it.
-//!
-//! Recording takes a ticket (one atomic addition) and writes the slot that the ticket names, under
-//! that slot's own lock. Only a snapshot, or a recorder one whole lap away, can hold that lock. A
-//! snapshot locks one slot at a time and never stops recording.
+//! and duration. `strake diag iohist` prints it. While a trace runs, each I/O is one of its events.
 
 use crate::format::{self, nanoseconds};
+use crate::ring::Ring;
+use crate::trace::{Occurrence, Trace};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use strake_env::Clock;
-use strake_env::sync::Mutex;
 use strake_proto::{NsdId, Timestamp};
 
 /// The fewest records a ring keeps. They suffice for a look at the current I/O.
@@ -118,23 +114,18 @@ pub struct IoStart {
     monotonic: Duration,
 }
 
-/// A record and the ticket under which it was written.
-type Entry = Option<(u64, IoRecord)>;
-
 /// The ring.
 pub struct IoHistory {
     clock: Arc<dyn Clock>,
-    /// Records written so far.
-    tickets: AtomicU64,
-    slots: Box<[Mutex<Entry>]>,
+    ring: Ring<IoRecord>,
+    trace: Arc<Trace>,
 }
 
 impl IoHistory {
     /// A ring of `capacity` records, clamped to 512..=65,536.
-    pub fn new(clock: Arc<dyn Clock>, capacity: usize) -> IoHistory {
+    pub fn new(clock: Arc<dyn Clock>, capacity: usize, trace: Arc<Trace>) -> IoHistory {
         let capacity = capacity.clamp(IO_HISTORY_SIZE_MIN, IO_HISTORY_SIZE_MAX);
-        let slots = (0..capacity).map(|_| Mutex::new(None)).collect();
-        IoHistory { clock, tickets: AtomicU64::new(0), slots }
+        IoHistory { clock, ring: Ring::new(capacity), trace }
     }
 
     /// Takes the time before an I/O.
@@ -154,39 +145,53 @@ impl IoHistory {
         bytes: u64,
         side: IoSide,
     ) {
-        self.record(IoRecord {
+        let duration = self.clock.monotonic().saturating_sub(start.monotonic);
+        self.trace.note(&Occurrence {
+            operation: name_of(direction, buffer),
+            begun: start.monotonic,
+            took: duration,
+            bytes,
+            nsd: Some(nsd),
+            failed: false,
+        });
+        self.ring.push(IoRecord {
             start: start.wall,
             direction,
             buffer,
             nsd,
             sector: offset / SECTOR_BYTES,
             sectors: u32::try_from(bytes.div_ceil(SECTOR_BYTES)).unwrap_or(u32::MAX),
-            duration: self.clock.monotonic().saturating_sub(start.monotonic),
+            duration,
             side,
         });
     }
 
-    /// Adds a record. If the ring is full, the oldest record goes.
-    pub fn record(&self, record: IoRecord) {
-        let ticket = self.tickets.fetch_add(1, Relaxed);
-        let mut slot = self.slots[(ticket % self.slots.len() as u64) as usize].lock();
-        // A recorder that was overtaken by a whole lap must not hide the newer record.
-        if slot.is_none_or(|(newest, _)| newest < ticket) {
-            *slot = Some((ticket, record));
-        }
-    }
-
     /// The records, in the order in which the I/Os ended.
     pub fn snapshot(&self) -> Vec<IoRecord> {
-        let mut entries: Vec<(u64, IoRecord)> =
-            self.slots.iter().filter_map(|slot| *slot.lock()).collect();
-        entries.sort_unstable_by_key(|(ticket, _)| *ticket);
-        entries.into_iter().map(|(_, record)| record).collect()
+        self.ring.snapshot().into_iter().map(|(_, record)| record).collect()
     }
 
     /// The number of I/Os recorded since the start, including those that have left the ring.
     pub fn recorded(&self) -> u64 {
-        self.tickets.load(Relaxed)
+        self.ring.recorded()
+    }
+}
+
+/// What a trace calls an I/O.
+fn name_of(direction: IoDirection, buffer: BufferType) -> &'static str {
+    match (direction, buffer) {
+        (IoDirection::Read, BufferType::Data) => "disk read data",
+        (IoDirection::Read, BufferType::Parity) => "disk read parity",
+        (IoDirection::Read, BufferType::Metadata) => "disk read metadata",
+        (IoDirection::Read, BufferType::LogData) => "disk read logData",
+        (IoDirection::Read, BufferType::Index) => "disk read index",
+        (IoDirection::Read, BufferType::DiskDesc) => "disk read diskDesc",
+        (IoDirection::Write, BufferType::Data) => "disk write data",
+        (IoDirection::Write, BufferType::Parity) => "disk write parity",
+        (IoDirection::Write, BufferType::Metadata) => "disk write metadata",
+        (IoDirection::Write, BufferType::LogData) => "disk write logData",
+        (IoDirection::Write, BufferType::Index) => "disk write index",
+        (IoDirection::Write, BufferType::DiskDesc) => "disk write diskDesc",
     }
 }
 
@@ -238,7 +243,10 @@ mod tests {
 
     fn history() -> (Arc<ManualClock>, IoHistory) {
         let clock = Arc::new(ManualClock::default());
-        (Arc::clone(&clock), IoHistory::new(clock, 0))
+        (
+            Arc::clone(&clock),
+            IoHistory::new(Arc::clone(&clock) as _, 0, Arc::new(Trace::new(clock))),
+        )
     }
 
     fn io(history: &IoHistory, clock: &ManualClock, offset: u64) {
@@ -249,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_keeps_the_last_records_in_order() {
+    fn the_history_has_at_least_512_records_and_forgets_the_oldest() {
         let (clock, history) = history();
         for index in 0..IO_HISTORY_SIZE_MIN as u64 + 100 {
             io(&history, &clock, index * 512);
@@ -258,24 +266,6 @@ mod tests {
         let expected: Vec<u64> = (100..IO_HISTORY_SIZE_MIN as u64 + 100).collect();
         assert_eq!(sectors, expected);
         assert_eq!(history.recorded(), IO_HISTORY_SIZE_MIN as u64 + 100);
-    }
-
-    #[test]
-    fn many_threads_lose_nothing_while_the_ring_has_room() {
-        let history = IoHistory::new(Arc::new(ManualClock::default()), 8192);
-        strake_env::thread::scope(|scope| {
-            for thread in 0..8 {
-                let history = &history;
-                scope.spawn(move || {
-                    for index in 0..1000 {
-                        io(history, &ManualClock::default(), (thread * 1000 + index) * 512);
-                    }
-                });
-            }
-        });
-        let mut sectors: Vec<u64> = history.snapshot().iter().map(|record| record.sector).collect();
-        sectors.sort_unstable();
-        assert_eq!(sectors, (0..8000).collect::<Vec<u64>>());
     }
 
     #[test]

@@ -1,24 +1,36 @@
 //! Answers the question "why is it slow?". Every I/O leaves a record in a ring ([`IoHistory`]),
 //! every wait has a name ([`Waiters`]), and every operation has a histogram ([`OperationStats`]).
 //! Recording is cheap enough to be always on. Snapshots are plain data, which listings print or
-//! encode as JSON.
+//! encode as JSON. While a trace runs ([`Trace`]), operations and I/Os are also events of it, each
+//! with the request that it is part of.
 
 #![warn(missing_docs)]
 
+mod chrome;
 mod format;
 mod histogram;
 pub mod iohist;
+pub mod monitor;
 pub mod operations;
+pub mod request_histogram;
+mod ring;
+pub mod trace;
+pub mod trace_report;
 pub mod waiters;
 
+pub use chrome::write_chrome_trace;
 pub use iohist::{BufferType, IoDirection, IoHistory, IoRecord, IoSide, print_io_history};
+pub use monitor::IoCounters;
 pub use operations::{Operation, OperationSnapshot, OperationStats, print_operations};
+pub use request_histogram::{HistogramOrder, Pattern, RequestHistogramView, RequestHistograms};
+pub use trace::{Labels, Trace, TraceEvent, TraceStatus};
+pub use trace_report::{TraceBy, TraceQuestion, TraceReport, print_trace_report};
 pub use waiters::{RequestWait, WaitGuard, WaiterSnapshot, Waiters, print_waiters};
 
 use std::sync::Arc;
 use strake_env::Clock;
 
-/// The three registries in one handle, which the parts of a process share.
+/// The registries in one handle, which the parts of a process share.
 pub struct Observe {
     /// Every disk or NSD I/O.
     pub io: IoHistory,
@@ -26,15 +38,22 @@ pub struct Observe {
     pub waiters: Arc<Waiters>,
     /// A histogram per operation.
     pub operations: OperationStats,
+    /// How many requests of each size there were, and how long they took, if somebody wants it.
+    pub histograms: RequestHistograms,
+    /// The trace, which runs only when somebody has started it.
+    pub trace: Arc<Trace>,
 }
 
 impl Observe {
     /// Empty registries, with `io_history_size` records of I/O history (clamped to 512..=65,536).
     pub fn new(clock: Arc<dyn Clock>, io_history_size: usize) -> Arc<Observe> {
+        let trace = Arc::new(Trace::new(Arc::clone(&clock)));
         Arc::new(Observe {
-            io: IoHistory::new(Arc::clone(&clock), io_history_size),
+            io: IoHistory::new(Arc::clone(&clock), io_history_size, Arc::clone(&trace)),
             waiters: Arc::new(Waiters::new(Arc::clone(&clock))),
-            operations: OperationStats::new(clock),
+            operations: OperationStats::new(clock, Arc::clone(&trace)),
+            histograms: RequestHistograms::default(),
+            trace,
         })
     }
 }

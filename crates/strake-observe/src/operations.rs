@@ -1,8 +1,10 @@
 //! A histogram, a failure count and a byte count for each named operation. `strake diag stats`
 //! prints them. Callers fetch an operation's counters once and keep the handle. Recording then
-//! takes two readings of the clock and a few atomic additions.
+//! takes two readings of the clock and a few atomic additions. While a trace runs, each operation
+//! is one of its events.
 
 use crate::histogram::Recorder;
+use crate::trace::{Occurrence, Trace};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +17,9 @@ use strake_proto::histogram::Histogram;
 
 /// The counters of one operation. Get it once with [`OperationStats::operation`], record often.
 pub struct Operation {
+    name: &'static str,
     clock: Arc<dyn Clock>,
+    trace: Arc<Trace>,
     /// The count of all operations that have begun.
     begun: Arc<AtomicU64>,
     histogram: Recorder,
@@ -40,6 +44,8 @@ impl Operation {
         if !succeeded {
             self.failures.fetch_add(1, Relaxed);
         }
+        let (operation, failed) = (self.name, !succeeded);
+        self.trace.note(&Occurrence { operation, begun: start, took, bytes, nsd: None, failed });
         took
     }
 
@@ -55,14 +61,15 @@ impl Operation {
 /// The operations of a process by name.
 pub struct OperationStats {
     clock: Arc<dyn Clock>,
+    trace: Arc<Trace>,
     begun: Arc<AtomicU64>,
     table: RwLock<BTreeMap<&'static str, Arc<Operation>>>,
 }
 
 impl OperationStats {
     /// A registry without operations.
-    pub fn new(clock: Arc<dyn Clock>) -> OperationStats {
-        OperationStats { clock, begun: Arc::default(), table: RwLock::default() }
+    pub fn new(clock: Arc<dyn Clock>, trace: Arc<Trace>) -> OperationStats {
+        OperationStats { clock, trace, begun: Arc::default(), table: RwLock::default() }
     }
 
     /// The counters of `name`, made at the first call.
@@ -73,7 +80,9 @@ impl OperationStats {
         let mut table = self.table.write();
         let made = table.entry(name).or_insert_with(|| {
             Arc::new(Operation {
+                name,
                 clock: Arc::clone(&self.clock),
+                trace: Arc::clone(&self.trace),
                 begun: Arc::clone(&self.begun),
                 histogram: Recorder::new(),
                 failures: AtomicU64::new(0),
@@ -152,7 +161,8 @@ mod tests {
     #[test]
     fn operations_are_counted_by_name_with_their_failures_and_bytes() {
         let clock = Arc::new(ManualClock::default());
-        let stats = OperationStats::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let trace = Arc::new(Trace::new(Arc::clone(&clock) as Arc<dyn Clock>));
+        let stats = OperationStats::new(Arc::clone(&clock) as Arc<dyn Clock>, trace);
         let read = stats.operation("read");
         for (millis, bytes, succeeded) in [(1, 4096, true), (3, 0, false)] {
             let start = read.begin();

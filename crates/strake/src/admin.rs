@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 use strake_env::net::UnixStream;
+use strake_observe::{HistogramOrder, IoCounters, Labels, TraceEvent, TraceQuestion};
 use strake_proto::{Error, ErrorKind, Result};
 
 /// The longest request or reply, in bytes. A longer line is refused.
@@ -40,6 +41,42 @@ pub(crate) enum Request {
     Stats,
     /// Report what the daemon holds in memory.
     Memory,
+    /// Report what programs did since the mount, or since the counters were reset.
+    IoCounters {
+        /// Set the counters to 0 first.
+        reset: bool,
+    },
+    /// Turn the histograms of requests on or off, change or show them.
+    Histograms {
+        /// What is wanted.
+        order: HistogramOrder,
+    },
+    /// Report what is known of a file.
+    ExplainFile {
+        /// Its number.
+        inode: u64,
+        /// At most so many of its blocks are looked for on the disks.
+        blocks: u64,
+    },
+    /// Start a trace. What an earlier one has recorded is dropped.
+    TraceStart {
+        /// How many events it keeps.
+        events: usize,
+    },
+    /// Stop the trace.
+    TraceStop,
+    /// Add up what the trace has recorded.
+    TraceReport {
+        /// What the report is about.
+        question: TraceQuestion,
+    },
+    /// List events of the trace.
+    TraceEvents {
+        /// Which events.
+        question: TraceQuestion,
+        /// Only events from this number on.
+        from: u64,
+    },
     /// Look for a disk that was away, and use it again.
     DiskStart {
         /// Its name.
@@ -112,6 +149,27 @@ impl Reply {
             Err(error) => Reply::Failed { kind: error.kind(), message: error.to_string() },
         }
     }
+}
+
+/// The answer to [`Request::IoCounters`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FsCounters {
+    /// The cluster's identity.
+    pub(crate) cluster: String,
+    /// The file system's name.
+    pub(crate) name: String,
+    pub(crate) disks: usize,
+    pub(crate) counters: IoCounters,
+}
+
+/// The answer to [`Request::TraceEvents`]: a part of the events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TracePart {
+    pub(crate) events: Vec<TraceEvent>,
+    /// The names of what they name by number.
+    pub(crate) labels: Labels,
+    /// Where the next part begins. `None` if this is the last one.
+    pub(crate) next: Option<u64>,
 }
 
 /// The answer to [`Request::Status`].

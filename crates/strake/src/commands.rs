@@ -13,6 +13,7 @@ pub(crate) mod fs;
 pub(crate) mod help;
 pub(crate) mod lab;
 pub(crate) mod manuals;
+pub(crate) mod mon;
 pub(crate) mod mount;
 pub(crate) mod node;
 pub(crate) mod plan;

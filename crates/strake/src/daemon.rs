@@ -6,11 +6,13 @@
 //! metadata ([`Role::Server`]).
 
 mod check;
+mod explain;
 mod figures;
 mod known;
 mod listing;
 mod manage;
 mod serve;
+mod trace;
 
 use crate::admin::{LINE_BYTES_MAX, Reply, Request};
 use crate::backend::Local;

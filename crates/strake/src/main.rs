@@ -72,6 +72,7 @@ enum Command {
     Diag(commands::diag::DiagCommand),
     #[command(subcommand)]
     Config(commands::config::ConfigCommand),
+    Mon(commands::mon::MonArgs),
     /// Measure what a directory, a network or a disk can do.
     #[command(subcommand)]
     Bench(strake_bench::Bench),
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
         Command::Nsd(command) => output::finish(commands::disk::run_nsd(&command)),
         Command::Disk(command) => output::finish(commands::disk::run_disk(&command)),
         Command::Diag(command) => output::finish(commands::diag::run(&command)),
+        Command::Mon(args) => output::finish(commands::mon::run(&args)),
         Command::Config(command) => output::finish(commands::config::run(&command)),
         Command::Bench(bench) => commands::bench::run(&bench),
         Command::Plan(args) => commands::plan::run(args),

@@ -136,6 +136,13 @@ pub(crate) fn nodes() -> Vec<NodeDir> {
     up
 }
 
+/// The data directories of all file systems that are up on this machine, sorted.
+pub(crate) fn up() -> Vec<DataDir> {
+    let mut up = list();
+    up.retain(|dir| strake_env::net::UnixStream::connect(dir.socket_path()).is_ok());
+    up
+}
+
 /// The data directories of all file systems that were not taken down, sorted.
 pub(crate) fn list() -> Vec<DataDir> {
     roots(&directory()).iter().filter_map(|root| DataDir::at(root).ok()).collect()
@@ -180,8 +187,7 @@ pub(crate) fn find(data: Option<&Path>) -> Result<DataDir> {
     if let Some(dir) = named(data)? {
         return Ok(dir);
     }
-    let mut up: Vec<DataDir> = list();
-    up.retain(|dir| strake_env::net::UnixStream::connect(dir.socket_path()).is_ok());
+    let mut up = up();
     match up.len() {
         1 => Ok(up.remove(0)),
         0 => Err(Error::new(

@@ -31,6 +31,19 @@ const FRESH: &[(&str, &str)] = &[
     ("fs", "check"),
     ("fs chekc", "check"),
     ("diag", "iohist"),
+    ("diag explain", "FILE"),
+    ("diag explain --blocks few /", "few"),
+    ("mon io_s -i DATA", "--input"),
+    ("mon --timeout 0 io_s", "0"),
+    ("mon --repeat few io_s", "few"),
+    ("diag trace", "report"),
+    ("diag trace stat", "start"),
+    ("diag trace start --events 5", "1024"),
+    ("diag trace start --events many", "1024"),
+    ("diag trace report --rows 0", "from 1"),
+    ("diag trace report --by colour", "process"),
+    ("diag trace report --pid me", "--pid"),
+    ("diag trace report --json --chrome DATA", "--chrome"),
 ];
 
 /// Arguments for a file system that exists, made with code 2x on four NSDs.
@@ -52,6 +65,15 @@ const PRESENT: &[(&str, &str)] = &[
     ("disk start nsd9 --data DATA", "nsd4"),
     ("disk suspend nsd9 --data DATA", "nsd4"),
     ("disk resume nsd9 --data DATA", "nsd4"),
+    ("mon iosss --data DATA", "fs_io_s"),
+    ("mon once --data DATA", "fs_io_s"),
+    ("mon rhist nr 4m;1m 1 --data DATA", "range error"),
+    ("mon nlist add nowhere --data DATA", "only this node"),
+    ("mon source /nowhere/requests --data DATA", "/nowhere/requests"),
+    ("mon -i /nowhere/requests --data DATA", "/nowhere/requests"),
+    ("diag explain /proc --data DATA", "is not in the file system"),
+    ("diag trace report --nsd nsd9 --data DATA", "nsd4"),
+    ("diag trace report --file /proc --data DATA", "is not in the file system"),
 ];
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {

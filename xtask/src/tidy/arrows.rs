@@ -40,6 +40,7 @@ const CLIENT_LAYERS: &[&str] = &[
     "tender",
     "client",
     "exclusion",
+    "explain",
     "vfs_impl",
 ];
 

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use strake_array::room::{Claim, Flight};
 use strake_array::stripe_io::{Patch, Patched, on_disk, padded_bytes, rows_of};
 use strake_env::AlignedBuffer;
+use strake_env::cause;
 use strake_env::sync::WatchedReadGuard;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result, Version};
@@ -141,6 +142,7 @@ fn send_block(
     block: &Arc<Block>,
     attempt: &Attempt,
 ) -> Result<Sending> {
+    let _cause = cause::take_file(inode.ino.0);
     let content = durable_content(mount, file)?;
     let Content::Object(layout) = &*content else { return Ok(Sending::Done) };
     let mut data = block.data.write();

@@ -25,7 +25,7 @@ fn fetch(mount: &Mount, ino: Ino) -> Result<()> {
         let Some(content) = file.content.try_read() else { return Ok(()) };
         let Content::Object(layout) = &*content else { return Ok(()) };
         let cold = file.find_block(0).is_none() && file.stored_limit(layout, 0) > 0;
-        cold.then(|| Job { inode, file: Arc::clone(&file), index: 0 })
+        cold.then(|| Job::new(inode, Arc::clone(&file), 0))
     };
     if let Some(job) = job {
         mount.prefetch.push(job);

@@ -6,6 +6,7 @@ use crate::inode::queue::{Job, Next};
 use crate::memory::file::Content;
 use crate::mount::Mount;
 use std::sync::Arc;
+use strake_env::cause;
 use strake_env::sync::Mutex;
 
 /// A read this near to the expected offset still continues the sequence, because kernels send the
@@ -64,7 +65,7 @@ pub(crate) fn run_ahead(of: &Of<'_>, ahead: &Mutex<ReadAhead>, offset: u64) {
     for index in from..end {
         if of.file.find_block(index).is_none() && of.file.stored_limit(layout, index) > 0 {
             let inode = mount.table.pin(of.inode.ino);
-            mount.prefetch.push(Job { inode, file: Arc::clone(of.file), index });
+            mount.prefetch.push(Job::new(inode, Arc::clone(of.file), index));
         }
     }
 }
@@ -85,6 +86,7 @@ fn fetch(mount: &Mount, job: &Job) {
     if job.file.find_block(job.index).is_some() {
         return;
     }
+    let _cause = cause::take(job.cause);
     let bytes = {
         let content = job.file.content.read();
         let Content::Object(layout) = &*content else { return };

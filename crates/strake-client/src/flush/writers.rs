@@ -14,6 +14,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::reaper;
+use strake_env::cause;
 use strake_proto::ErrorKind;
 
 /// How many blocks one call of `press` queues at most.
@@ -44,6 +45,7 @@ fn run(mount: &Mount, job: Job) {
         return;
     }
     let Some(block) = job.file.find_block(job.index) else { return };
+    let _cause = cause::take(job.cause);
     // If the block was sent since, the reason why it was queued is gone. Bytes written after that
     // have their own reason to wait, perhaps a small `fsync` that need not send the block.
     let Some(sends) = block.queued.swap(0, Ordering::AcqRel).checked_sub(1) else { return };
@@ -126,7 +128,7 @@ pub(crate) fn enqueue(
         return false;
     }
     let inode = mount.table.pin(inode.ino);
-    mount.write_behind.push(Job { inode, file: Arc::clone(file), index });
+    mount.write_behind.push(Job::new(inode, Arc::clone(file), index));
     true
 }
 

@@ -58,7 +58,7 @@ fn a_job_that_comes_late_leaves_what_was_written_since() {
     let late = |block: &Block| {
         block.queued.store(block.sends.load(Ordering::Acquire) + 1, Ordering::Release);
         let inode = vfs.mount.table.pin(inode.ino);
-        Job { inode, file: Arc::clone(&file), index: 0 }
+        Job::new(inode, Arc::clone(&file), 0)
     };
     let job = late(&block);
     flush_block(&vfs.mount, &inode, &file, &block).expect("accepted");

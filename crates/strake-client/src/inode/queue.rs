@@ -5,6 +5,7 @@ use crate::memory::file::FileState;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_env::cause::{self, Cause};
 use strake_env::sync::{Condvar, Mutex};
 
 /// An idle thread looks again after this time.
@@ -15,6 +16,16 @@ pub(crate) struct Job {
     pub(crate) inode: Pinned,
     pub(crate) file: Arc<FileState>,
     pub(crate) index: u64,
+    /// The request because of which it was queued.
+    pub(crate) cause: Cause,
+}
+
+impl Job {
+    /// A job of the calling thread's request.
+    pub(crate) fn new(inode: Pinned, file: Arc<FileState>, index: u64) -> Job {
+        let cause = Cause { inode: inode.ino.0, ..cause::current() };
+        Job { inode, file, index, cause }
+    }
 }
 
 #[derive(Default)]

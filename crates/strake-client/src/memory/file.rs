@@ -166,6 +166,11 @@ impl FileState {
         self.blocks.lock().get(&index).cloned()
     }
 
+    /// All blocks that are in memory.
+    pub(crate) fn blocks_in_memory(&self) -> Vec<Arc<Block>> {
+        self.blocks.lock().values().cloned().collect()
+    }
+
     /// A block, made if it is not in memory. Its stored bytes count up to the present size.
     pub(crate) fn block(self: &Arc<FileState>, layout: &ObjectLayout, index: u64) -> Arc<Block> {
         let mut blocks = self.blocks.lock();

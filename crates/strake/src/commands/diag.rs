@@ -1,5 +1,9 @@
 //! `strake diag`: shows what the daemon did, what it does, and what it waits for.
 
+pub(crate) mod explain;
+mod file;
+mod trace;
+
 use crate::admin::{self, Request};
 use crate::commands::fs::Target;
 use crate::output;
@@ -17,7 +21,9 @@ use strake_proto::{Error, ErrorKind, NsdId, Result};
   strake diag iohist | tail      the last I/Os: which disk, how large, how long
   strake diag waiters            everything that waits, and for what
   strake diag stats              count, rate and latency of every operation
-  strake diag memory             the page pool, inodes in use, and the memory of the process")]
+  strake diag memory             the page pool, inodes in use, and the memory of the process
+  strake diag explain FILE       where a file lies, and what of it is in memory
+  strake diag trace start        record what happens from now on: see `strake diag trace`")]
 pub(crate) enum DiagCommand {
     /// List the last I/Os, oldest first.
     Iohist(Target),
@@ -27,6 +33,10 @@ pub(crate) enum DiagCommand {
     Stats(Target),
     /// Show what the daemon holds in memory.
     Memory(Target),
+    /// Show what is known of a file: where it lies, how healthy that is, what is in memory.
+    Explain(explain::ExplainArgs),
+    #[command(subcommand)]
+    Trace(trace::TraceCommand),
 }
 
 /// Runs a `strake diag` command.
@@ -36,6 +46,8 @@ pub(crate) fn run(command: &DiagCommand) -> Result<()> {
         DiagCommand::Waiters(target) => (target, Request::Waiters),
         DiagCommand::Stats(target) => (target, Request::Stats),
         DiagCommand::Memory(target) => (target, Request::Memory),
+        DiagCommand::Explain(args) => return explain::run(args),
+        DiagCommand::Trace(command) => return trace::run(command),
     };
     let dir = registry::find(target.data.as_deref())?;
     let value: serde_json::Value = admin::ask(&dir, &request)?;
@@ -71,6 +83,7 @@ pub(crate) fn run(command: &DiagCommand) -> Result<()> {
             text = memory.table().render();
             Ok(())
         }
+        DiagCommand::Explain(_) | DiagCommand::Trace(_) => Ok(()),
     };
     printed.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
     print!("{text}");

@@ -3,7 +3,7 @@
 use super::check::{self, Checks};
 use super::figures::Figures;
 use super::manage::NewDisk;
-use crate::admin::{Request, Status};
+use crate::admin::{FsCounters, Request, Status};
 use crate::assemble;
 use crate::backend::Backend;
 use crate::data_dir::{DataDir, NodeConfig};
@@ -19,7 +19,7 @@ use strake_env::net::UnixStream;
 use strake_env::sync::Mutex;
 use strake_fuse::{FuseMount, KernelOptions, MountOptions, StayAwake};
 use strake_manager::{Manager, after_crash};
-use strake_observe::Observe;
+use strake_observe::{IoCounters, Observe};
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdContext;
 use strake_proto::{ByteCount, Code, Error, ErrorKind, NsdId, Result, SlotIndex};
@@ -36,6 +36,8 @@ pub(crate) struct Daemon {
     /// Held while a request or a job changes the list of disks.
     pub(super) managing: Mutex<()>,
     pub(super) observe: Arc<Observe>,
+    /// What the counters were when they were reset.
+    counted: Mutex<IoCounters>,
     pub(super) backend: Backend,
     pub(super) meta: Arc<dyn MetaPort>,
     /// Declared before the array, which it repairs, so that its threads end first. In a cluster the
@@ -106,6 +108,7 @@ impl Daemon {
             checks: Checks::default(),
             managing: Mutex::new(()),
             observe,
+            counted: Mutex::default(),
             backend,
             meta,
             manager,
@@ -216,6 +219,16 @@ impl Daemon {
             Request::Waiters => encode(&self.observe.waiters.snapshot_with_locks()),
             Request::Stats => encode(&self.observe.operations.snapshot()),
             Request::Memory => encode(&self.memory()?),
+            Request::IoCounters { reset } => encode(&self.io_counters(*reset)),
+            Request::Histograms { order } => encode(&self.observe.histograms.control(order)),
+            Request::ExplainFile { inode, blocks } => encode(&self.explain(*inode, *blocks)?),
+            Request::TraceStart { events } => {
+                self.observe.trace.start(*events);
+                Ok(Value::Null)
+            }
+            Request::TraceStop => encode(&self.observe.trace.stop()),
+            Request::TraceReport { question } => encode(&self.trace_report(question)?),
+            Request::TraceEvents { question, from } => encode(&self.trace_part(question, *from)?),
             Request::DiskStart { disk } => self.start_disk(disk),
             Request::DiskSuspend { disk, suspended } => self.suspend_disk(disk, *suspended),
             Request::DiskReplace { disk, path, size, rate, force } => {
@@ -239,6 +252,18 @@ impl Daemon {
             serves: !places.is_empty(),
             places,
         })
+    }
+
+    fn io_counters(&self, reset: bool) -> FsCounters {
+        let operations = self.observe.operations.snapshot();
+        let now = IoCounters::of(&operations, self.array.meta.changes());
+        let mut counted = self.counted.lock();
+        if reset {
+            *counted = now;
+        }
+        let (config, disks) = (self.config(), self.array.nsds().len());
+        let (cluster, name) = (config.cluster, config.name);
+        FsCounters { cluster, name, disks, counters: now.since(*counted) }
     }
 
     fn memory(&self) -> Result<ShowMemory> {

@@ -1,0 +1,476 @@
+//! The trace: a ring of events, each with its start, its duration and the request that it is part
+//! of. `strake diag trace` starts it, stops it and shows it.
+//!
+//! While no trace runs, an event costs one relaxed load. While one runs, it costs a slot of a ring.
+//! The clock is read only where it is read anyway, except for calls and spans that nobody else
+//! times ([`Trace::begin`]).
+//!
+//! A trace also remembers the names of the processes that made requests, and the names of files
+//! that were looked up, so that reports can show them.
+
+use crate::ring::Ring;
+use serde::{Deserialize, Serialize};
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use strake_env::cause::{self, Cause, CauseGuard};
+use strake_env::sync::{Mutex, RwLock};
+use strake_env::{Clock, process, thread};
+use strake_proto::{Ino, NsdId, Timestamp};
+
+/// The fewest events that a trace keeps.
+pub const TRACE_EVENTS_MIN: usize = 1024;
+/// The most events that a trace keeps. They take half a GiB.
+pub const TRACE_EVENTS_MAX: usize = 4 << 20;
+/// The usual number of events. They take 32 MiB.
+pub const TRACE_EVENTS_DEFAULT: usize = 256 << 10;
+
+/// So many processes are remembered by name.
+const PROCESSES_MAX: usize = 4096;
+/// So many files are remembered by name.
+const FILES_MAX: usize = 65_536;
+/// A path with more components than this is cut short.
+const DEPTH_MAX: usize = 64;
+/// The name of a process is read again after at least this time, because a shell's child makes its
+/// first requests before it becomes another program.
+const NAME_AGE_MIN: Duration = Duration::from_millis(1);
+
+/// Something that has just ended, as the part that timed it tells the trace.
+#[derive(Clone, Copy, Debug)]
+pub struct Occurrence {
+    /// What it was.
+    pub operation: &'static str,
+    /// When it began, by the clock that never goes back.
+    pub begun: Duration,
+    /// How long it took.
+    pub took: Duration,
+    /// Bytes moved, if it moves any.
+    pub bytes: u64,
+    /// The NSD concerned.
+    pub nsd: Option<NsdId>,
+    /// Whether it failed.
+    pub failed: bool,
+}
+
+/// One event of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What it was.
+    pub operation: &'static str,
+    /// When it began, in nanoseconds since the trace began.
+    pub start_ns: u64,
+    /// How long it took, in nanoseconds.
+    pub took_ns: u64,
+    /// Bytes moved, if it moves any.
+    pub bytes: u64,
+    /// The request that it is part of.
+    pub cause: Cause,
+    /// The thread that did it.
+    pub thread: ThreadLabel,
+    /// The NSD concerned.
+    pub nsd: Option<NsdId>,
+    /// Whether it failed.
+    pub failed: bool,
+}
+
+/// A thread's number, which no other thread of this process has, and the start of its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ThreadLabel {
+    /// The number.
+    pub number: u32,
+    name: [u8; 16],
+}
+
+impl ThreadLabel {
+    /// The label of a thread. Linux too keeps 15 bytes of a name.
+    pub fn new(number: u32, name: &str) -> ThreadLabel {
+        let mut kept = [0; 16];
+        let length = (0..=name.len().min(15)).rev().find(|at| name.is_char_boundary(*at));
+        let length = length.unwrap_or(0);
+        kept[..length].copy_from_slice(&name.as_bytes()[..length]);
+        ThreadLabel { number, name: kept }
+    }
+
+    fn of_this_thread() -> ThreadLabel {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        thread_local! {
+            static LABEL: ThreadLabel = ThreadLabel::new(
+                LAST.fetch_add(1, Relaxed) + 1,
+                thread::current().name().unwrap_or("unnamed"),
+            );
+        }
+        LABEL.with(|label| *label)
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        let length = self.name.iter().position(|byte| *byte == 0).unwrap_or(self.name.len());
+        std::str::from_utf8(&self.name[..length]).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for ThreadLabel {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} {}", self.number, self.name())
+    }
+}
+
+/// One trace, from its start on.
+struct Run {
+    ring: Ring<Event>,
+    begun: Duration,
+    since: Timestamp,
+    /// When it was stopped.
+    ended: Option<Duration>,
+}
+
+/// A process that made a request.
+#[derive(Default)]
+struct Process {
+    name: String,
+    first: Duration,
+    /// When its name is read again.
+    again: Duration,
+}
+
+/// What a trace knows by name.
+#[derive(Default)]
+struct Names {
+    processes: HashMap<u32, Process>,
+    /// The directory and the name of each file.
+    files: HashMap<u64, (u64, Box<[u8]>)>,
+}
+
+thread_local! {
+    /// The process for which this thread has worked last, the number of the trace, and until when
+    /// the name need not be read again.
+    static LAST_PROCESS: Cell<(u32, u64, Duration)> = const { Cell::new((0, 0, Duration::ZERO)) };
+}
+
+/// See the file's head.
+pub struct Trace {
+    clock: Arc<dyn Clock>,
+    on: AtomicBool,
+    /// No two traces of a process have the same number.
+    number: AtomicU64,
+    /// Written only when a trace is started or stopped.
+    run: RwLock<Option<Run>>,
+    names: Mutex<Names>,
+}
+
+impl Trace {
+    /// A trace that does not run.
+    pub fn new(clock: Arc<dyn Clock>) -> Trace {
+        let (on, number) = (AtomicBool::new(false), AtomicU64::new(0));
+        Trace { clock, on, number, run: RwLock::new(None), names: Mutex::default() }
+    }
+
+    /// Whether a trace runs.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    /// Starts a trace that keeps the last `events` events, clamped to 1024..=4,194,304. What an
+    /// earlier one has recorded is dropped.
+    pub fn start(&self, events: usize) {
+        let ring = Ring::new(events.clamp(TRACE_EVENTS_MIN, TRACE_EVENTS_MAX));
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let mut run = self.run.write();
+        *self.names.lock() = Names::default();
+        self.number.store(LAST.fetch_add(1, Relaxed) + 1, Relaxed);
+        let (begun, since) = (self.clock.monotonic(), self.clock.wall());
+        *run = Some(Run { ring, begun, since, ended: None });
+        self.on.store(true, Relaxed);
+    }
+
+    /// Stops the trace. What it has recorded can still be read. Returns whether it ran.
+    pub fn stop(&self) -> bool {
+        let mut run = self.run.write();
+        let ran = self.on.swap(false, Relaxed);
+        if let Some(run) = run.as_mut().filter(|_| ran) {
+            run.ended = Some(self.clock.monotonic());
+        }
+        ran
+    }
+
+    /// The calling thread answers a request of `cause` until the guard is dropped. `None` while no
+    /// trace runs.
+    pub fn answer(&self, cause: Cause) -> Option<CauseGuard> {
+        if !self.is_on() {
+            return None;
+        }
+        self.note_process(cause.process);
+        Some(cause::take(cause))
+    }
+
+    /// Takes the time before something that only the trace times. `None` while no trace runs.
+    #[inline]
+    pub fn begin(&self) -> Option<Duration> {
+        self.is_on().then(|| self.clock.monotonic())
+    }
+
+    /// Notes the end of what began at `begun`: see [`Trace::begin`].
+    pub fn end(
+        &self,
+        begun: Option<Duration>,
+        operation: &'static str,
+        bytes: u64,
+        nsd: Option<NsdId>,
+        failed: bool,
+    ) {
+        let Some(begun) = begun else { return };
+        let took = self.clock.monotonic().saturating_sub(begun);
+        self.note(&Occurrence { operation, begun, took, bytes, nsd, failed });
+    }
+
+    /// Records something that has just ended. It costs one relaxed load while no trace runs.
+    #[inline]
+    pub fn note(&self, it: &Occurrence) {
+        if self.is_on() {
+            self.record(it);
+        }
+    }
+
+    fn record(&self, it: &Occurrence) {
+        let run = self.run.read();
+        let Some(run) = run.as_ref().filter(|run| run.ended.is_none()) else { return };
+        // What began before the trace would look as if it had begun with it.
+        let Some(start) = it.begun.checked_sub(run.begun) else { return };
+        run.ring.push(Event {
+            operation: it.operation,
+            start_ns: nanos(start),
+            took_ns: nanos(it.took),
+            bytes: it.bytes,
+            cause: cause::current(),
+            thread: ThreadLabel::of_this_thread(),
+            nsd: it.nsd,
+            failed: it.failed,
+        });
+    }
+
+    fn note_process(&self, process: u32) {
+        let (now, trace) = (self.clock.monotonic(), self.number.load(Relaxed));
+        let (last, of, until) = LAST_PROCESS.get();
+        if (last, of) == (process, trace) && now < until {
+            return;
+        }
+        let again = self.look_up(process, now);
+        LAST_PROCESS.set((process, trace, again));
+    }
+
+    /// Reads the name of a process, if it is not known or due again. Returns until when it is
+    /// known.
+    fn look_up(&self, process: u32, now: Duration) -> Duration {
+        let first = {
+            let names = self.names.lock();
+            match names.processes.get(&process) {
+                Some(known) if now < known.again => return known.again,
+                Some(known) => known.first,
+                None if names.processes.len() >= PROCESSES_MAX => return now + NAME_AGE_MIN,
+                None => now,
+            }
+        };
+        // It is read again when the process is twice as old. So it is read a few times in all.
+        let again = now + now.saturating_sub(first).max(NAME_AGE_MIN);
+        let name = process::name(process);
+        let mut names = self.names.lock();
+        let known = names.processes.entry(process).or_default();
+        (known.first, known.again) = (first, again);
+        if let Some(name) = name {
+            known.name = name;
+        }
+        again
+    }
+
+    /// Notes the name of a file. It does nothing while no trace runs.
+    pub fn note_file(&self, ino: Ino, parent: Ino, name: &[u8]) {
+        if !self.is_on() {
+            return;
+        }
+        let mut names = self.names.lock();
+        let is_full = names.files.len() >= FILES_MAX;
+        match names.files.get_mut(&ino.0) {
+            Some(known) if known.0 == parent.0 && *known.1 == *name => {}
+            Some(known) => *known = (parent.0, name.into()),
+            None if is_full => {}
+            None => drop(names.files.insert(ino.0, (parent.0, name.into()))),
+        }
+    }
+
+    /// What the last trace has recorded, oldest first, and how far it is. `None` if there was
+    /// none since the start.
+    pub fn snapshot(&self) -> Option<(TraceStatus, Vec<(u64, Event)>)> {
+        let run = self.run.read();
+        let run = run.as_ref()?;
+        let events = run.ring.snapshot();
+        let end = run.ended.unwrap_or_else(|| self.clock.monotonic());
+        let recorded = run.ring.recorded();
+        let status = TraceStatus {
+            on: run.ended.is_none(),
+            since: run.since,
+            elapsed_ns: nanos(end.saturating_sub(run.begun)),
+            capacity: run.ring.capacity() as u64,
+            kept: events.len() as u64,
+            overwritten: recorded.saturating_sub(run.ring.capacity() as u64),
+        };
+        Some((status, events))
+    }
+
+    /// The names of what the events name by number. `nsds` has those of the NSDs.
+    pub fn labels(&self, events: &[(u64, Event)], nsds: BTreeMap<NsdId, String>) -> Labels {
+        let names = self.names.lock();
+        let mut labels = Labels { nsds, ..Labels::default() };
+        for cause in events.iter().map(|(_, event)| event.cause) {
+            if let Some(process) = names.processes.get(&cause.process) {
+                labels.processes.entry(cause.process).or_insert_with(|| process.name.clone());
+            }
+            if !labels.files.contains_key(&cause.inode)
+                && let Some(path) = names.path(cause.inode)
+            {
+                labels.files.insert(cause.inode, path);
+            }
+        }
+        labels
+    }
+}
+
+impl Names {
+    /// The path of a file from the root on. `None` if not even its own name is known.
+    fn path(&self, inode: u64) -> Option<String> {
+        if inode == Ino::ROOT.0 {
+            return Some("/".to_owned());
+        }
+        let mut parts = Vec::new();
+        let mut at = inode;
+        while at != Ino::ROOT.0 && parts.len() < DEPTH_MAX {
+            let Some((parent, name)) = self.files.get(&at) else { break };
+            parts.push(printable(name));
+            at = *parent;
+        }
+        if parts.is_empty() {
+            return None;
+        }
+        parts.push(if at == Ino::ROOT.0 { "" } else { "…" }.to_owned());
+        parts.reverse();
+        Some(parts.join("/"))
+    }
+}
+
+/// A name without the characters that would change the terminal.
+fn printable(name: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name);
+    name.chars()
+        .flat_map(|it| if it.is_control() { it.escape_default().collect() } else { vec![it] })
+        .collect()
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How far a trace is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TraceStatus {
+    /// Whether it runs.
+    pub on: bool,
+    /// When it was started, by the calendar.
+    pub since: Timestamp,
+    /// How long it has run.
+    pub elapsed_ns: u64,
+    /// How many events it can keep.
+    pub capacity: u64,
+    /// How many events it keeps now.
+    pub kept: u64,
+    /// How many earlier events have made room for later ones.
+    pub overwritten: u64,
+}
+
+/// The names of what events name by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Labels {
+    /// The names of processes.
+    pub processes: BTreeMap<u32, String>,
+    /// The paths of files, from the root of the file system on.
+    pub files: BTreeMap<u64, String>,
+    /// The names of NSDs.
+    pub nsds: BTreeMap<NsdId, String>,
+}
+
+impl Labels {
+    /// How a process is shown: `dd 1234`.
+    pub fn process(&self, process: u32) -> String {
+        match self.processes.get(&process).filter(|name| !name.is_empty()) {
+            Some(name) => format!("{name} {process}"),
+            None => format!("process {process}"),
+        }
+    }
+
+    /// How a file is shown: its path, or `inode 12`.
+    pub fn file(&self, inode: u64) -> String {
+        self.files.get(&inode).cloned().unwrap_or_else(|| format!("inode {inode}"))
+    }
+
+    /// How an NSD is shown.
+    pub fn nsd(&self, nsd: NsdId) -> String {
+        self.nsds.get(&nsd).cloned().unwrap_or_else(|| format!("NSD {nsd}"))
+    }
+}
+
+/// An event as programs get it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TraceEvent {
+    /// Its number. Numbers rise in the order in which events ended.
+    pub number: u64,
+    /// What it was.
+    pub operation: String,
+    /// When it began, in nanoseconds since the trace began.
+    pub start_ns: u64,
+    /// How long it took.
+    pub took_ns: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// The request that it is part of; 0 if it is of none.
+    pub request: u64,
+    /// The file that the request names; 0 if none.
+    pub inode: u64,
+    /// The process that made the request; 0 if none.
+    pub process: u32,
+    /// The NSD concerned.
+    pub nsd: Option<NsdId>,
+    /// The number of the thread that did it.
+    pub thread: u32,
+    /// That thread's name.
+    pub thread_name: String,
+    /// Whether it failed.
+    pub failed: bool,
+}
+
+impl TraceEvent {
+    /// The event with this number.
+    pub fn of(number: u64, event: &Event) -> TraceEvent {
+        TraceEvent {
+            number,
+            operation: event.operation.to_owned(),
+            start_ns: event.start_ns,
+            took_ns: event.took_ns,
+            bytes: event.bytes,
+            request: event.cause.request,
+            inode: event.cause.inode,
+            process: event.cause.process,
+            nsd: event.nsd,
+            thread: event.thread.number,
+            thread_name: event.thread.name().to_owned(),
+            failed: event.failed,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "trace_test.rs"]
+mod trace_test;
