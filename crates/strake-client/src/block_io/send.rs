@@ -63,6 +63,7 @@ pub(crate) fn flush_block_with(
     since: Option<u64>,
     after_round: &mut dyn FnMut(),
 ) -> Result<()> {
+    let _cause = cause::take_file(inode.ino.0);
     let sends = block.sends.load(Ordering::Acquire);
     let nsds = mount.array.io.nsds();
     let (mut unstable, mut had_no_room, mut has_buffer) = (0, None, false);
@@ -142,7 +143,6 @@ fn send_block(
     block: &Arc<Block>,
     attempt: &Attempt,
 ) -> Result<Sending> {
-    let _cause = cause::take_file(inode.ino.0);
     let content = durable_content(mount, file)?;
     let Content::Object(layout) = &*content else { return Ok(Sending::Done) };
     let mut data = block.data.write();
