@@ -159,6 +159,8 @@ impl Reclaim {
 mod tests {
     use super::*;
 
+    const NOTHING: [u64; 0] = [];
+
     fn released(reclaim: &Reclaim, durable: u64) -> Vec<u64> {
         let released = reclaim.release(Lsn(durable));
         reclaim.given_back(&released);
@@ -174,7 +176,7 @@ mod tests {
         let reclaim = Reclaim::default();
         reclaim.freed(Lsn(5), unit(1));
         reclaim.freed(Lsn(6), unit(2));
-        assert_eq!(released(&reclaim, 4), []);
+        assert_eq!(released(&reclaim, 4), NOTHING);
         assert_eq!(released(&reclaim, 5), [1]);
         assert_eq!(reclaim.units(), 1);
         assert_eq!(released(&reclaim, 9), [2]);
@@ -186,13 +188,13 @@ mod tests {
         let reclaim = Reclaim::default();
         let early = reclaim.read();
         reclaim.freed(Lsn(1), unit(1));
-        assert_eq!(released(&reclaim, 1), []);
+        assert_eq!(released(&reclaim, 1), NOTHING);
         let late = reclaim.read();
-        assert_eq!(released(&reclaim, 1), []);
+        assert_eq!(released(&reclaim, 1), NOTHING);
         drop(early);
         assert_eq!(released(&reclaim, 1), [1]);
         reclaim.freed(Lsn(2), unit(2));
-        assert_eq!(released(&reclaim, 2), []);
+        assert_eq!(released(&reclaim, 2), NOTHING);
         drop(late);
         assert_eq!(released(&reclaim, 2), [2]);
     }
@@ -204,7 +206,7 @@ mod tests {
         assert!(reclaim.wait_for_a_reader(limit), "nothing to wait for");
         let guard = reclaim.read();
         reclaim.freed(Lsn(1), unit(1));
-        assert_eq!(released(&reclaim, 1), []);
+        assert_eq!(released(&reclaim, 1), NOTHING);
         assert!(!reclaim.wait_for_a_reader(Duration::from_millis(1)), "the reader reads on");
         strake_env::thread::scope(|scope| {
             let waiter = scope.spawn(|| reclaim.wait_for_a_reader(limit));
