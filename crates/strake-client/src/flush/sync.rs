@@ -8,7 +8,6 @@
 //! 4. Make the metadata durable. Only then are the stripes settled.
 
 use crate::block_io::send::flush_block;
-use crate::flush::folding::forget_stored;
 use crate::flush::harden::{fold, harden};
 use crate::flush::settling::Settling;
 use crate::flush::told::{lacking, took};
@@ -52,17 +51,6 @@ fn sync_one(mount: &Mount, inode: &Arc<InodeState>, may_harden: bool) -> Result<
 /// them. Returns how many bytes had to be sent. If a file fails, its error is latched; the first
 /// error is also returned.
 pub(crate) fn sync_inodes(mount: &Mount, inodes: &[Pinned]) -> Result<u64> {
-    sync_many(mount, inodes, false)
-}
-
-/// Like [`sync_inodes`], for files that programs may be syncing all the time. Of those with
-/// hardened units, what was written meanwhile may be hardened, so that programs do not wait for
-/// more.
-pub(crate) fn sync_often(mount: &Mount, inodes: &[Pinned]) -> Result<u64> {
-    sync_many(mount, inodes, true)
-}
-
-fn sync_many(mount: &Mount, inodes: &[Pinned], often: bool) -> Result<u64> {
     let _settling = mount.array.rounds.begin_settling();
     let mut bytes = 0;
     let mut failure = None;
@@ -76,12 +64,7 @@ fn sync_many(mount: &Mount, inodes: &[Pinned], often: bool) -> Result<u64> {
     let _ = mount.array.rounds.run(false);
     let mut settling = Vec::new();
     for inode in inodes {
-        let file = inode.core.lock().file.clone().filter(|file| often && file.is_hardened());
-        let result = match &file {
-            Some(file) => forget_stored(mount, inode, file),
-            None => Ok(()),
-        };
-        let result = result.and_then(|()| make_durable(mount, inode, file.is_some()));
+        let result = make_durable(mount, inode, false);
         settling.extend(latch(inode, result, &mut failure).flatten());
     }
     mount.array.meta.sync()?;
