@@ -51,6 +51,8 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     place.succeeds("mount", mount)?;
     checks.record("six commands make a cluster and mount its file system on n2", Ok(()));
     refusals(place, checks);
+    // d1 has missed what was written without n1. Only one failure at a time is promised.
+    checks.record("d1 catches up", place.wait_until_up_again(&place.root.join("mnt")));
     one_server_dies(place, checks)?;
     servers_die_under_fio(place, checks);
     checks.record("every disk is up", place.wait_until_up());

@@ -69,7 +69,7 @@ pub(crate) struct ReportArgs {
     /// Only what concerns this NSD.
     #[arg(long, value_name = "NAME")]
     nsd: Option<String>,
-    /// Write the events to FILE, for Perfetto (https://ui.perfetto.dev) or chrome://tracing.
+    /// Write the events to FILE, for Perfetto (<https://ui.perfetto.dev>) or chrome://tracing.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "rows"])]
     chrome: Option<PathBuf>,
 }
