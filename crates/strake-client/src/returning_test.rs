@@ -157,6 +157,8 @@ struct Rehearsal {
     tolerance: usize,
     /// Those that went, or were started anew, since the last check.
     disturbed: BTreeSet<usize>,
+    /// Those that were to be started anew since the last check. They may do so at any call.
+    restarted: BTreeSet<usize>,
     tally: Tally,
 }
 
@@ -179,6 +181,7 @@ impl Rehearsal {
             copies,
             tolerance,
             disturbed: BTreeSet::new(),
+            restarted: BTreeSet::new(),
             tally: Tally::default(),
         }
     }
@@ -243,20 +246,31 @@ impl Rehearsal {
         let is_away = self.away.iter().any(|(other, _)| *other == at);
         let nsd = &self.rig.nsds[at];
         let loss = [Loss::Silent, Loss::Gone, Loss::Restarted, Loss::Older][self.rng.index(4)];
+        // Those that are back and not up yet count, too.
+        let views = self.vfs.array().nsds();
+        let is_out = |other: &usize| {
+            let view = &views[*other];
+            !view.state.availability.readable() || self.away.iter().any(|(away, _)| away == other)
+        };
+        let others = || (0..views.len()).filter(|other| *other != at);
+        let out = others().filter(is_out).count();
+        let restarted = others().filter(|it| !is_out(it) && self.restarted.contains(it)).count();
+        // More than the code tolerates may start anew, if nobody else is out. Where some are out and
+        // one more starts anew, none of them need be able to bring another one up to date.
+        let is_too_much = out + restarted >= self.tolerance;
         if loss == Loss::Restarted {
+            if is_too_much && out > 0 {
+                return;
+            }
             // Also while it is brought up to date.
             let (down, after) = (self.away.contains(&(at, Loss::Silent)), self.rng.below(4));
             let restart_after = Some(after as u32);
             nsd.set_faults(Faults { down, restart_after, ..Faults::default() });
             self.disturbed.insert(at);
+            self.restarted.insert(at);
             return;
         }
-        // Those that are back and not up yet count, too.
-        let views = self.vfs.array().nsds();
-        let lost = views.iter().enumerate().filter(|(at, view)| {
-            !view.state.availability.readable() || self.away.iter().any(|(away, _)| away == at)
-        });
-        if is_away || lost.count() >= self.tolerance {
+        if is_away || is_too_much {
             self.copies[at] = nsd.copy();
             return;
         }
@@ -336,6 +350,7 @@ impl Rehearsal {
         self.vfs.tend();
         self.bring_all_back();
         self.disturbed.clear();
+        self.restarted.clear();
         let found = self.vfs.manager.check_strips().expect("checked");
         assert!(found.faults.is_empty() && found.notes.is_empty(), "{found:?}");
         for (at, (handle, bytes)) in self.files.iter().enumerate() {
