@@ -255,8 +255,8 @@ impl Rehearsal {
         let others = || (0..views.len()).filter(|other| *other != at);
         let out = others().filter(is_out).count();
         let restarted = others().filter(|it| !is_out(it) && self.restarted.contains(it)).count();
-        // More than the code tolerates may start anew, if nobody else is out. Where some are out and
-        // one more starts anew, none of them need be able to bring another one up to date.
+        // More than the code tolerates may start anew, if nobody else is out. Where some are out
+        // and one more starts anew, none need be able to bring another one up to date.
         let is_too_much = out + restarted >= self.tolerance;
         if loss == Loss::Restarted {
             if is_too_much && out > 0 {
