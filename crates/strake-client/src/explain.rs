@@ -1,5 +1,5 @@
-//! What is known of one file: how it is laid out, where its blocks lie, and what is in memory.
-//! `strake diag explain` prints it.
+//! A description of one file: its layout, the places of its blocks, and the part of it that is in
+//! memory. `strake diag explain` prints it.
 
 use crate::client::StrakeVfs;
 use crate::inode::core::InodeState;
@@ -27,7 +27,7 @@ pub enum Place {
     Object(ObjectLayout),
 }
 
-/// What one NSD has of a file.
+/// The strips of a file that one NSD has and lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnNsd {
     /// How it may be used now.
@@ -42,7 +42,7 @@ pub struct OnNsd {
     pub away: u64,
 }
 
-/// What is in memory of a file.
+/// The part of a file that is in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InMemory {
     /// Blocks in the page pool.
@@ -57,7 +57,7 @@ pub struct InMemory {
     pub hardened: bool,
 }
 
-/// What is known of a file.
+/// The description of a file.
 #[derive(Clone, Debug)]
 pub struct FileView {
     /// Its attributes.

@@ -31,7 +31,7 @@ impl NsdSet {
     }
 }
 
-/// What a trace calls a call.
+/// The name of a request in a trace.
 fn name_of(request: &NsdRequest) -> &'static str {
     match request {
         NsdRequest::Write { .. } => "call write",

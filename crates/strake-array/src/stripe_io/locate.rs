@@ -6,7 +6,7 @@ use strake_proto::nsd::StripHeader;
 use strake_proto::{BlockIndex, Geometry, ObjectLayout, Result, Version};
 use strake_stripe::StripeSlots;
 
-/// What is found at one position of a stripe.
+/// The state of the strip at one position of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
     /// The strip, of the newest version.
@@ -28,7 +28,7 @@ pub struct Located {
     /// The newest version that an NSD has, and its length. `None` if none of those that can be read
     /// has any.
     pub newest: Option<(Version, u32)>,
-    /// What is at each position.
+    /// The state of the strip at each position.
     pub sights: Vec<Sight>,
 }
 

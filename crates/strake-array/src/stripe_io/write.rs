@@ -29,9 +29,9 @@ use strake_stripe::{StripeCode, StripeSlots, strip_checksums};
 /// caller's to wait for.
 const OLD_MAPS_MAX: usize = 4;
 
-/// So many patches of a block in a row may pass over an NSD that is being brought up to date.
-/// Then the block is sent whole, so that the recovery ends although the block is written without
-/// pause.
+/// The number of patches of one block in a row that may pass over an NSD that is being brought up
+/// to date. The next patch makes the writer send the block whole. So the recovery ends although a
+/// program writes the block without pause.
 pub(super) const UNREADY_MAX: u32 = 64;
 /// The most blocks of which that is counted.
 const UNREADY_BLOCKS_MAX: usize = 1 << 16;

@@ -448,7 +448,7 @@ pub(crate) mod tests {
     #[test]
     fn all_stages_run() {
         let parent = std::env::temp_dir().join(crate::scratch::fresh_name());
-        std::fs::create_dir(&parent).unwrap();
+        std::fs::create_dir(&parent).expect("a new folder");
         let plan = Plan {
             unit_seconds: 0.02,
             repeats: 2,
@@ -456,8 +456,8 @@ pub(crate) mod tests {
             drop_caches: false,
             ..Plan::new(true, 2)
         };
-        let target = Target::of(&parent).unwrap();
-        let results = run(&parent, &plan, &target, &Stop::default()).unwrap();
+        let target = Target::of(&parent).expect("a target");
+        let results = run(&parent, &plan, &target, &Stop::default()).expect("all stages run");
         for stage in &results.stages {
             assert_eq!(stage.samples.len(), 2, "{}", stage.name);
             assert!(stage.samples.iter().all(|sample| *sample > 0.0), "{stage:?}");
@@ -466,7 +466,7 @@ pub(crate) mod tests {
         let tasks: Vec<u32> = results.scaling.iter().map(|point| point.tasks).collect();
         assert_eq!(tasks, [1, 2, 4]);
         // Empty: removing it succeeds.
-        std::fs::remove_dir(&parent).unwrap();
+        std::fs::remove_dir(&parent).expect("it is empty");
     }
 
     pub(crate) fn results() -> Results {

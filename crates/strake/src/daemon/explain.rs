@@ -7,7 +7,7 @@ use strake_client::explain::{FileView, Place};
 use strake_proto::{FileType, Ino, Result};
 
 impl Daemon {
-    /// What is known of a file. At most `blocks` of its blocks are looked for on the disks.
+    /// Describes a file. At most `blocks` of its blocks are looked for on the disks.
     ///
     /// # Errors
     /// Those of [`strake_client::client::StrakeVfs::explain`].
