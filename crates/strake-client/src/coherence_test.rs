@@ -6,22 +6,27 @@
 
 use crate::StrakeVfs;
 use crate::differential_test::{fill, length, place};
+use crate::flush::sync::sync_all;
+use crate::inode::core::Syncing;
 use crate::testing::{CREW, Crew, FILES_KEPT, Leader, Rig, assert_whole, send_block};
 use crate::tokens::Tokens;
-use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
+use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, SetTime, Vfs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use strake_env::Rng;
 use strake_env::sync::Mutex;
 use strake_env::thread;
+use strake_env::watched::LockName;
 use strake_proto::meta::RenameMode;
-use strake_proto::{Caller, ClientId, ErrorKind, Ino, SlotIndex};
+use strake_proto::{Caller, ClientId, ErrorKind, Ino, SlotIndex, Timestamp};
 use strake_token::port::ToClient;
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 const MOUNTS: usize = 3;
+const WRITERS: u32 = 4;
 const SIZE_MAX: usize = 5 * (256 << 10) + 1000;
 
 /// Mounts of one file system, and the authority between them.
@@ -177,6 +182,15 @@ impl File {
     }
 }
 
+/// Counts a writer as ended, also after a panic.
+struct Ended<'a>(&'a AtomicU32);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 fn steps() -> u64 {
     std::env::var("STRAKE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(400)
 }
@@ -187,24 +201,51 @@ fn seed() -> u64 {
     seed
 }
 
-fn contents_agree(code: &str, nsds: u16, seed: u64, leaders: u32) {
+/// What goes on beside the steps.
+#[derive(Clone, Copy, PartialEq)]
+enum Beside {
+    Nothing,
+    /// The leader changes so many times.
+    Leaders(u32),
+    /// Every mount syncs all that is dirty, again and again, as its tender does.
+    Syncs,
+}
+
+fn contents_agree(code: &str, nsds: u16, seed: u64, beside: Beside) {
     let world = World::new(code, nsds);
+    let left = AtomicU32::new(WRITERS);
     let files: Vec<Mutex<File>> =
         (0..4).map(|at| Mutex::new(File::new(&world, format!("f{at}")))).collect();
     thread::scope(|scope| {
-        for number in 0..4 {
-            let (files, world) = (&files, &world);
+        for number in 0..WRITERS {
+            let (files, world, left) = (&files, &world, &left);
             scope.spawn(move || {
-                let mut rng = Rng::new(seed * 100 + number);
+                let _ended = Ended(left);
+                let mut rng = Rng::new(seed * 100 + u64::from(number));
                 for _ in 0..steps() {
                     let file = &files[rng.index(files.len())];
                     file.lock().step(&world.mounts, &mut rng);
                 }
             });
         }
-        for _ in 0..leaders {
-            world.rig.clock.sleep(Duration::from_millis(50));
-            world.change_leader();
+        match beside {
+            Beside::Nothing => {}
+            Beside::Leaders(count) => {
+                for _ in 0..count {
+                    world.rig.clock.sleep(Duration::from_millis(50));
+                    world.change_leader();
+                }
+            }
+            Beside::Syncs => {
+                for mount in &world.mounts {
+                    let left = &left;
+                    scope.spawn(move || {
+                        while left.load(Ordering::Acquire) > 0 {
+                            sync_all(&mount.mount).expect("synced");
+                        }
+                    });
+                }
+            }
         }
     });
     let rig = world.end();
@@ -224,14 +265,55 @@ fn contents_agree(code: &str, nsds: u16, seed: u64, leaders: u32) {
 #[test]
 fn what_one_mount_writes_every_mount_reads() {
     let seed = seed();
-    contents_agree("1", 1, seed, 0);
-    contents_agree("4+1p", 5, seed + 1, 0);
-    contents_agree("2x", 3, seed + 2, 0);
+    contents_agree("1", 1, seed, Beside::Nothing);
+    contents_agree("4+1p", 5, seed + 1, Beside::Nothing);
+    contents_agree("2x", 3, seed + 2, Beside::Nothing);
+}
+
+/// A sync of the background holds no token, so that a file may be given up and come back, changed
+/// by others, while it is under way.
+#[test]
+fn a_sync_of_the_background_tells_nothing_of_a_file_given_up() {
+    contents_agree("1", 1, seed(), Beside::Syncs);
+}
+
+/// Another mount sets the access time while this one tells the metadata of its own in the
+/// background. Whichever comes first, the time that was set is the later one.
+#[test]
+fn an_access_time_told_in_the_background_does_not_outlive_the_token() {
+    let world = World::new("1", 1);
+    let file = File::new(&world, "read".to_owned());
+    let (reader, setter) = (&world.mounts[0], &world.mounts[1]);
+    reader.write(file.handles[0], 0, &[7; 5000]).expect("there is room");
+    reader.fsync(file.handles[0]).expect("synced");
+    reader.read(file.handles[0], 0, &mut [0; 10]).expect("readable");
+    let atime = Timestamp { seconds: 5000, nanos: 0 };
+    let change = SetAttr { atime: Some(SetTime::At(atime)), ..SetAttr::default() };
+    world.leader.shut_gate();
+    thread::scope(|scope| {
+        scope.spawn(|| sync_all(&reader.mount).expect("synced"));
+        world.leader.await_gate_reached();
+        let setting = scope.spawn(|| setter.setattr(ROOT, file.ino, None, &change).expect("set"));
+        let waiters = &reader.mount.array.observe.waiters;
+        let gives_up = || {
+            let waits = waiters.snapshot_with_locks();
+            waits.iter().any(|wait| wait.reason == Syncing::NAME)
+        };
+        // Without the lock of the sync the setter would get its token now.
+        while !setting.is_finished() && !gives_up() {
+            thread::yield_now();
+        }
+        world.leader.open_gate();
+    });
+    for mount in &world.mounts {
+        assert_eq!(mount.getattr(file.ino).expect("attributes").atime, atime);
+    }
+    world.end();
 }
 
 #[test]
 fn a_change_of_the_leader_is_not_noticed() {
-    contents_agree("1", 1, seed(), 10);
+    contents_agree("1", 1, seed(), Beside::Leaders(10));
 }
 
 #[test]

@@ -54,6 +54,8 @@ impl GiveUp for Mount {
             return;
         }
         let file = {
+            // A sync in the background has ended, or finds no contents.
+            let _no_sync = inode.syncing.lock();
             let mut core = inode.core.lock();
             core.forget();
             core.file.take()

@@ -33,7 +33,7 @@
 //! |---|---|
 //! | `InodeState::names` of directories, by inode number | one metadata call |
 //! | `InodeState::lifetime` | one metadata call; dropping what is in memory of a removed file |
-//! | `FileState::syncing` | NSD and metadata I/O of that file's sync |
+//! | `InodeState::syncing` | NSD and metadata I/O of that inode's sync |
 //! | `FileState::extend` | copying of one extending write |
 //! | `FileState::content` | NSD I/O of that file; exclusively also one metadata call |
 //! | `FileState::meta` | one metadata call |

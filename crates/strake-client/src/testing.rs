@@ -9,11 +9,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_array::{Array, ArrayOptions, Exclusion};
-use strake_env::sync::RwLock;
+use strake_env::sync::{Condvar, Mutex, RwLock};
 use strake_env::{Clock, RealClock, Rng};
 use strake_manager::{Manager, RecoveryReport, TokenService, after_crash};
 use strake_observe::Observe;
-use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::meta::{
+    AttrChange, Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
+};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{
     BlockIndex, ClientId, ClusterId, Code, Ino, NsdId, PoolMap, Result, SlotIndex, Timestamp,
@@ -244,20 +246,58 @@ fn bury(service: &TokenService, vfs: &StrakeVfs, client: ClientId) {
 }
 
 /// The leader of the moment.
-pub(crate) struct Leader(RwLock<Arc<TokenService>>);
+pub(crate) struct Leader {
+    service: RwLock<Arc<TokenService>>,
+    gate: Mutex<Gate>,
+    moved: Condvar,
+}
+
+/// Holds up access times that are told to the metadata.
+#[derive(PartialEq)]
+enum Gate {
+    Open,
+    Shut,
+    /// It is shut, and somebody waits.
+    Reached,
+}
 
 impl Leader {
     pub(crate) fn new(service: Arc<TokenService>) -> Arc<Leader> {
-        Arc::new(Leader(RwLock::new(service)))
+        let (gate, moved) = (Mutex::new(Gate::Open), Condvar::new());
+        Arc::new(Leader { service: RwLock::new(service), gate, moved })
     }
 
     pub(crate) fn service(&self) -> Arc<TokenService> {
-        Arc::clone(&self.0.read())
+        Arc::clone(&self.service.read())
     }
 
     /// From now on another one leads. What is on its way to the old one is lost or void.
     pub(crate) fn change(&self, service: Arc<TokenService>) {
-        *self.0.write() = service;
+        *self.service.write() = service;
+    }
+
+    /// Holds up the next access time that a client tells.
+    pub(crate) fn shut_gate(&self) {
+        *self.gate.lock() = Gate::Shut;
+    }
+
+    pub(crate) fn await_gate_reached(&self) {
+        self.moved.wait_while(&mut self.gate.lock(), |gate| *gate != Gate::Reached);
+    }
+
+    pub(crate) fn open_gate(&self) {
+        *self.gate.lock() = Gate::Open;
+        self.moved.notify_all();
+    }
+
+    fn pass_gate(&self, op: &MetaOp) {
+        let MetaOp::SetAttr { change: AttrChange { quiet: true, .. }, .. } = op else { return };
+        let mut gate = self.gate.lock();
+        if *gate == Gate::Shut {
+            *gate = Gate::Reached;
+            self.moved.notify_all();
+            self.moved.wait_while(&mut gate, |gate| *gate != Gate::Open);
+        }
     }
 }
 
@@ -267,6 +307,7 @@ impl MetaPort for Leader {
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        self.pass_gate(&entry.op);
         self.service().metadata().apply(entry)
     }
 

@@ -46,7 +46,7 @@ struct Taken {
 }
 
 /// Hardens a file's small write. Returns false if the file must be synced the long way. The caller
-/// holds `file.syncing`.
+/// holds `inode.syncing`.
 pub(crate) fn harden(
     mount: &Mount,
     inode: &Arc<InodeState>,
@@ -191,7 +191,7 @@ fn give_back(file: &FileState, taken: Taken) {
 }
 
 /// Tells the metadata that everything hardened of a file is in stable stripes. The caller holds
-/// `file.syncing`, and has made all of the file stable since it took that lock.
+/// `inode.syncing`, and has made all of the file stable since it took that lock.
 pub(crate) fn fold(mount: &Mount, inode: &InodeState, file: &FileState) -> Result<()> {
     if !file.is_hardened() {
         return Ok(());

@@ -69,7 +69,7 @@ fn a_file_that_outgrows_its_inode_keeps_what_was_synced_at_every_power_cut() {
         let inode = vfs.mount.table.pin(lookup(&vfs, "f").attr.ino);
         let file = vfs.mount.file(&inode).expect("a file");
         let is_hardened = {
-            let _one_at_a_time = file.syncing.lock();
+            let _one_at_a_time = inode.syncing.lock();
             harden(&vfs.mount, &inode, &file).expect("room")
         };
         assert_eq!(is_hardened, synced == 0, "{context}");

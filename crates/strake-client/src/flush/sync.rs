@@ -95,33 +95,34 @@ fn make_durable(
     inode: &Arc<InodeState>,
     may_harden: bool,
 ) -> Result<Option<Settling>> {
+    // Held before the contents are looked up: see `InodeState::syncing`.
+    let _one_at_a_time = inode.syncing.lock();
     let file = inode.core.lock().file.clone();
-    let settled = match file {
-        None => None,
-        Some(file) => {
-            let _one_at_a_time = file.syncing.lock();
-            let hardened = may_harden && harden(mount, inode, &file)?;
-            let settled = loop {
-                if hardened {
-                    break Settling::take(&file);
-                }
-                let moves = file.moves.load(Ordering::Acquire);
-                inode.core.lock().size_target = Some(file.size());
-                make_stable(mount, inode, &file)?;
-                let settled = Settling::take(&file);
-                // If the bytes moved meanwhile, the stable bytes are not where the file has them
-                // now.
-                if update(mount, inode, &file, moves)? {
-                    break settled;
-                }
-            };
-            if !hardened {
-                fold(mount, inode, &file)?;
-            }
-            Some(settled)
+    let settled = file.map(|file| save_contents(mount, inode, &file, may_harden)).transpose()?;
+    tell_atime(mount, inode)?;
+    Ok(settled)
+}
+
+fn save_contents(
+    mount: &Mount,
+    inode: &Arc<InodeState>,
+    file: &Arc<FileState>,
+    may_harden: bool,
+) -> Result<Settling> {
+    if may_harden && harden(mount, inode, file)? {
+        return Ok(Settling::take(file));
+    }
+    let settled = loop {
+        let moves = file.moves.load(Ordering::Acquire);
+        inode.core.lock().size_target = Some(file.size());
+        make_stable(mount, inode, file)?;
+        let settled = Settling::take(file);
+        // If the bytes moved meanwhile, the stable bytes are not where the file has them now.
+        if update(mount, inode, file, moves)? {
+            break settled;
         }
     };
-    tell_atime(mount, inode)?;
+    fold(mount, inode, file)?;
     Ok(settled)
 }
 

@@ -88,6 +88,8 @@ strake_env::lock_names! {
     pub(crate) Lifetime = "opening or removal of the same file";
     /// See [`InodeState::names`].
     pub(crate) Names = "names in the same directory";
+    /// Held across NSD and metadata I/O of the file's sync.
+    pub(crate) Syncing = "sync of the same file";
 }
 
 /// See the file's head.
@@ -100,6 +102,10 @@ pub(crate) struct InodeState {
     /// Of a directory: held while a name in it is removed or replaced, from the look at what the
     /// name leads to until the metadata has answered.
     pub(crate) names: WatchedMutex<Names>,
+    /// One sync of this inode at a time. The contents are taken out under it when a token is given
+    /// up. A sync in the background holds no token: without this lock it would tell the metadata
+    /// the size of contents that this client has no more.
+    pub(crate) syncing: WatchedMutex<Syncing>,
     pub(crate) core: Mutex<Core>,
 }
 
@@ -148,7 +154,8 @@ impl InodeState {
             dirty_since: None,
         };
         let (lifetime, names) = (WatchedRwLock::default(), WatchedMutex::default());
-        InodeState { ino, lifetime, names, core: Mutex::new(core) }
+        let syncing = WatchedMutex::default();
+        InodeState { ino, lifetime, names, syncing, core: Mutex::new(core) }
     }
 
     /// Whether the state can be dropped and made anew without a loss: the metadata has all of it,

@@ -40,8 +40,6 @@ strake_env::lock_names! {
     pub(crate) ContentLock = "contents of the same file";
     /// Held across one extending write, which may wait for `content`.
     pub(crate) Extending = "end of the same file";
-    /// Held across NSD and metadata I/O of the file's sync.
-    pub(crate) Syncing = "sync of the same file";
     /// Held across one metadata call.
     pub(crate) SizeLock = "size of the same file";
 }
@@ -51,8 +49,6 @@ pub(crate) struct FileState {
     pub(crate) content: WatchedRwLock<ContentLock, Content>,
     pub(crate) size: AtomicU64,
     pub(crate) extend: WatchedMutex<Extending>,
-    /// One sync of this file at a time.
-    pub(crate) syncing: WatchedMutex<Syncing>,
     /// One size-changing metadata entry of this file at a time.
     pub(crate) meta: WatchedMutex<SizeLock>,
     blocks: Mutex<HashMap<u64, Arc<Block>>>,
@@ -120,7 +116,6 @@ impl FileState {
             content: WatchedRwLock::new(content),
             size: AtomicU64::new(size),
             extend: WatchedMutex::default(),
-            syncing: WatchedMutex::default(),
             meta: WatchedMutex::default(),
             blocks: Mutex::default(),
             dirty: Mutex::default(),
